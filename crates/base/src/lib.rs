@@ -4,10 +4,19 @@
 //! This crate knows nobody: no layer, no engine, no device, no clock.
 #![forbid(unsafe_code)]
 
+pub mod buf;
 pub mod hist;
+pub mod io;
 pub mod rng;
+pub mod tenant;
 pub mod time;
 
+pub use buf::{Buf, BufMut, BufPool};
 pub use hist::LatencyHistogram;
+pub use io::{
+    Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent,
+    VolumeKey,
+};
 pub use rng::Rng;
+pub use tenant::{Class, Objective, Priority, PriorityClass, TenantId};
 pub use time::{Span, Time};

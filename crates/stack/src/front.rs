@@ -1,0 +1,524 @@
+//! The front: the top layer of every pool.
+//!
+//! It makes of what a client may send (any offset and length, overlapping, in any order) what the layers below may
+//! rely on: ranges inside the volume, multiples of the block, and never two overlapping requests at once unless both
+//! read. A write that isn't a multiple of the block becomes a read-modify-write, safe because the whole blocks are
+//! serialised. What waits here for an overlap is declared below and counts in every forecast.
+//!
+//! It also keeps the rule of the failed flush: after one, every later flush fails until recovery. The rule is kept for
+//! the whole pool, which is stricter than per volume: the kernel reports a lost write to one flush only, and the
+//! volumes share the device.
+
+use crate::layer::{Actions, Forecast, Layer, Offer, Ports};
+use plimsoll_base::{
+    BufMut, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Time, VolumeKey,
+};
+use slab::Slab;
+use std::collections::BTreeMap;
+
+/// What the front knows of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrontVolume {
+    /// Its size in bytes; any number (the last block may be partial for the client, never below).
+    pub size_bytes: u64,
+    /// Refuse what changes it.
+    pub read_only: bool,
+}
+
+/// See the module's documentation.
+pub struct Front {
+    volumes: BTreeMap<VolumeKey, FrontVolume>,
+    block_bytes: u64,
+    entries: Slab<Entry>,
+    filter: RangeFilter,
+    waiting: usize,
+    flush_failed: bool,
+}
+
+struct Entry {
+    /// As the client asked; its tag is the stack's.
+    head: IoHead,
+    data: Data,
+    /// `head`'s range widened to whole blocks: what is serialised.
+    from: u64,
+    to: u64,
+    /// How many earlier conflicting requests must end first.
+    blockers: u32,
+    /// Requests that wait for this one: their place and id.
+    dependents: Vec<(usize, IoId)>,
+    phase: Phase,
+    dispatched_at: Time,
+}
+
+enum Phase {
+    Waiting,
+    /// Sent below as it is (or widened, for an unaligned read).
+    Passed,
+    /// Reading the blocks that the client changes in part: the first and the last.
+    Reading {
+        outstanding: u8,
+        failed: Option<IoError>,
+        edges: [Option<Data>; 2],
+    },
+    /// Writing whole blocks.
+    Writing {
+        outstanding: u8,
+        failed: Option<IoError>,
+    },
+}
+
+/// Tags below: the entry's place, and for a read-modify-write which edge.
+const EDGE_SHIFT: u32 = 48;
+
+impl Default for Front {
+    fn default() -> Front {
+        Front::new()
+    }
+}
+
+impl Front {
+    /// A front without volumes.
+    pub fn new() -> Front {
+        Front {
+            volumes: BTreeMap::new(),
+            block_bytes: 512,
+            entries: Slab::new(),
+            filter: RangeFilter::new(),
+            waiting: 0,
+            flush_failed: false,
+        }
+    }
+
+    /// Adds a volume or changes its size or mode.
+    pub fn set_volume(&mut self, key: VolumeKey, volume: FrontVolume) {
+        self.volumes.insert(key, volume);
+    }
+
+    /// Takes a volume out; requests for it fail from here on.
+    pub fn remove_volume(&mut self, key: VolumeKey) {
+        self.volumes.remove(&key);
+    }
+
+    /// Has a flush failed since the start (or the last [`Front::recovered`])?
+    pub fn flush_failed(&self) -> bool {
+        self.flush_failed
+    }
+
+    /// The devices were reopened and what was lost is known: flushes are believed again.
+    pub fn recovered(&mut self) {
+        self.flush_failed = false;
+    }
+
+    /// How many requests wait here for an overlapping one.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Requests under way for `key`.
+    pub fn inflight_of(&self, key: VolumeKey) -> usize {
+        self.entries.iter().filter(|(_, e)| e.head.volume == key).count()
+    }
+
+    /// The oldest request under way: when it arrived, and whether it still waits here.
+    pub fn oldest(&self) -> Option<(Time, bool)> {
+        let key = |e: &Entry| (e.head.arrived_at, matches!(e.phase, Phase::Waiting));
+        self.entries.iter().map(|(_, e)| key(e)).min()
+    }
+
+    fn validate(&self, head: &IoHead) -> Result<(), IoError> {
+        let volume = self.volumes.get(&head.volume).ok_or(IoError::Unavailable)?;
+        if head.op == Op::Flush {
+            return if self.flush_failed { Err(IoError::FlushFailed) } else { Ok(()) };
+        }
+        if head.op.is_change() && volume.read_only {
+            return Err(IoError::ReadOnly);
+        }
+        let inside = head.offset.checked_add(head.len).is_some_and(|end| end <= volume.size_bytes);
+        match (inside, head.op) {
+            (true, _) => Ok(()),
+            (false, Op::Write) => Err(IoError::NoSpace),
+            (false, _) => Err(IoError::Invalid),
+        }
+    }
+
+    /// The first and last block that a request covers only in part.
+    fn edges(&self, head: &IoHead) -> [Option<u64>; 2] {
+        let b = self.block_bytes;
+        let (first, last) = (head.offset / b, (head.end() - 1) / b);
+        let first_partial = !head.offset.is_multiple_of(b) || (first == last && !head.end().is_multiple_of(b));
+        let last_partial = first != last && !head.end().is_multiple_of(b);
+        [first_partial.then_some(first * b), last_partial.then_some(last * b)]
+    }
+
+    /// Sends an entry below that nothing blocks.
+    fn dispatch(&mut self, at: usize, was_waiting: bool, out: &mut Actions) {
+        let b = self.block_bytes;
+        let e = &self.entries[at];
+        let (head, from, to) = (e.head, e.from, e.to);
+        let aligned = head.offset == from && head.end() == to;
+        match head.op {
+            Op::Write | Op::WriteZeroes if !aligned => {
+                if was_waiting {
+                    out.retract(0, head.id);
+                }
+                let mut outstanding = 0;
+                for (i, edge) in self.edges(&head).into_iter().enumerate() {
+                    if let Some(offset) = edge {
+                        outstanding += 1;
+                        let tag = at as u64 | (i as u64) << EDGE_SHIFT;
+                        let read = out.child(&head, Op::Read, offset, b, tag);
+                        out.submit(0, own_child(read, OwnKind::ReadModifyWrite));
+                    }
+                }
+                self.entries[at].phase = Phase::Reading { outstanding, failed: None, edges: [None, None] };
+            }
+            _ => {
+                let e = &mut self.entries[at];
+                e.phase = Phase::Passed;
+                let mut io = Io { head, data: std::mem::take(&mut e.data) };
+                (io.head.tag, io.head.offset, io.head.len) = (at as u64, from, to - from);
+                out.submit(0, io);
+            }
+        }
+    }
+
+    /// The edges of a read-modify-write have been read: writes the whole blocks.
+    fn write_merged(&mut self, at: usize, out: &mut Actions) {
+        let b = self.block_bytes;
+        let e = &mut self.entries[at];
+        let (head, from, to) = (e.head, e.from, e.to);
+        let Phase::Reading { edges, .. } = &mut e.phase else { unreachable!("only after reading") };
+        let edges = std::mem::take(edges);
+        let data = std::mem::take(&mut e.data);
+        let mut writes: Vec<(Op, u64, u64, Data)> = Vec::new();
+        if head.op == Op::Write {
+            writes.push((Op::Write, from, to - from, merge(&head, &data, from, to, &edges, b)));
+        } else {
+            let (mut inner_from, mut inner_to) = (from, to);
+            if let Some(first) = &edges[0] {
+                inner_from += b;
+                let zeroes = cut(&head, from, from + b);
+                writes.push((
+                    Op::Write,
+                    from,
+                    b,
+                    merge(&zeroes, &Data::Zeroes, from, from + b, &[Some(first.clone()), None], b),
+                ));
+            }
+            if let Some(last) = &edges[1] {
+                inner_to -= b;
+                let zeroes = cut(&head, inner_to, to);
+                writes.push((
+                    Op::Write,
+                    inner_to,
+                    b,
+                    merge(&zeroes, &Data::Zeroes, inner_to, to, &[Some(last.clone()), None], b),
+                ));
+            }
+            if inner_from < inner_to {
+                writes.push((Op::WriteZeroes, inner_from, inner_to - inner_from, Data::Absent));
+            }
+        }
+        e.phase = Phase::Writing { outstanding: writes.len() as u8, failed: None };
+        for (op, offset, len, data) in writes {
+            let mut io = out.child(&head, op, offset, len, at as u64);
+            io.data = data;
+            if op == Op::Write {
+                io.head.flags = head.flags.without(IoFlags::NO_HOLE.with(IoFlags::FAST_ZERO));
+            }
+            out.submit(0, own_child(io, OwnKind::ReadModifyWrite));
+        }
+    }
+
+    /// Ends an entry and lets go what waited for it.
+    fn finish(&mut self, at: usize, outcome: Outcome, data: Data, out: &mut Actions) {
+        let e = self.entries.remove(at);
+        if e.head.op != Op::Flush {
+            self.filter.remove(&e.head, e.from, e.to);
+        }
+        for (d, id) in e.dependents {
+            let Some(dependent) = self.entries.get_mut(d) else { continue };
+            if dependent.head.id != id {
+                continue; // cancelled since, and its place taken by another
+            }
+            dependent.blockers -= 1;
+            if dependent.blockers == 0 {
+                self.waiting -= 1;
+                self.dispatch(d, true, out);
+            }
+        }
+        out.complete(Completion { io: Io { head: e.head, data }, outcome, dispatched_at: e.dispatched_at });
+    }
+}
+
+fn own_child(mut io: Io, kind: OwnKind) -> Io {
+    io.head.origin = Origin::Own(kind);
+    io
+}
+
+/// The part of `head`'s range inside `from..to`.
+fn cut(head: &IoHead, from: u64, to: u64) -> IoHead {
+    let mut h = *head;
+    h.offset = head.offset.max(from);
+    h.len = head.end().min(to) - h.offset;
+    h
+}
+
+/// Whole blocks `from..to`: the edges as read, and over them the client's bytes.
+fn merge(head: &IoHead, data: &Data, from: u64, to: u64, edges: &[Option<Data>; 2], block: u64) -> Data {
+    if matches!(data, Data::Absent) {
+        return Data::Absent;
+    }
+    let mut merged = BufMut::zeroed((to - from) as usize);
+    let bytes = merged.as_mut_slice();
+    if let Some(first) = &edges[0] {
+        first.copy_to(&mut bytes[..block as usize]);
+    }
+    if let Some(last) = &edges[1] {
+        let start = bytes.len() - block as usize;
+        last.copy_to(&mut bytes[start..]);
+    }
+    let start = (head.offset - from) as usize;
+    data.copy_to(&mut bytes[start..start + head.len as usize]);
+    Data::Bytes(merged.freeze())
+}
+
+impl Layer for Front {
+    fn name(&self) -> &'static str {
+        "front"
+    }
+
+    fn offer(&self, below: &[Offer]) -> Offer {
+        Offer { block_bytes: 1, ..below[0] }
+    }
+
+    fn start(&mut self, _now: Time, below: &[Offer], _out: &mut Actions) {
+        self.block_bytes = u64::from(below[0].block_bytes);
+    }
+
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        if self.validate(head).is_err() || head.op == Op::Flush || head.len == 0 {
+            return below.ask(0, at, head);
+        }
+        let b = self.block_bytes;
+        let (from, to) = (head.offset / b * b, head.end().next_multiple_of(b));
+        if !self.filter.may_conflict(head, from, to) {
+            return below.ask(0, at, head);
+        }
+        let blocked_until = self
+            .entries
+            .iter()
+            .filter(|(_, e)| conflict(e, head, from, to))
+            .map(|(_, e)| if e.head.expected_at.is_set() { e.head.expected_at } else { at })
+            .max()
+            .unwrap_or(at);
+        let wait = blocked_until.since(at);
+        below.after(wait, below.ask(0, at + wait, head))
+    }
+
+    fn submit(&mut self, _now: Time, io: Io, out: &mut Actions) {
+        if let Err(e) = self.validate(&io.head) {
+            return out.end(io, Outcome::Failed(e));
+        }
+        let b = self.block_bytes;
+        let head = io.head;
+        let (mut from, mut to) = (head.offset / b * b, head.end().next_multiple_of(b));
+        if head.op == Op::Flush {
+            (from, to) = (head.offset, head.end());
+        } else if head.op == Op::Trim {
+            // Trimming is advice: whole blocks only, the rest stays as it is.
+            (from, to) = (head.offset.next_multiple_of(b), head.end() / b * b);
+        }
+        if head.op != Op::Flush && from >= to {
+            return out.done(io, Data::Absent);
+        }
+        let mut entry = Entry {
+            head,
+            data: io.data,
+            from,
+            to,
+            blockers: 0,
+            dependents: Vec::new(),
+            phase: Phase::Waiting,
+            dispatched_at: Time::NEVER,
+        };
+        let at = self.entries.vacant_key();
+        if head.op != Op::Flush {
+            if self.filter.may_conflict(&head, from, to) {
+                for (_, e) in self.entries.iter_mut() {
+                    if conflict(e, &head, from, to) {
+                        e.dependents.push((at, head.id));
+                        entry.blockers += 1;
+                    }
+                }
+            }
+            self.filter.add(&head, from, to);
+        }
+        let blocked = entry.blockers > 0;
+        self.entries.insert(entry);
+        if blocked {
+            self.waiting += 1;
+            out.declare(0, head);
+        } else {
+            self.dispatch(at, false, out);
+        }
+    }
+
+    fn completed(&mut self, _now: Time, c: Completion, out: &mut Actions) {
+        let at = (c.io.tag & ((1 << EDGE_SHIFT) - 1)) as usize;
+        let edge = (c.io.tag >> EDGE_SHIFT) as usize;
+        let e = &mut self.entries[at];
+        e.dispatched_at = e.dispatched_at.min(c.dispatched_at);
+        match &mut e.phase {
+            Phase::Waiting => unreachable!("nothing was sent below for a waiting request"),
+            Phase::Passed => {
+                if e.head.op == Op::Flush && !c.outcome.is_done() {
+                    self.flush_failed = true;
+                }
+                let (head, from, to) = (e.head, e.from, e.to);
+                let narrowed = head.offset != from || head.end() != to;
+                let data = match (c.outcome, head.op) {
+                    (Outcome::Done, Op::Read) if narrowed => c.io.data.slice(to - from, head.offset - from, head.len),
+                    (Outcome::Done, Op::BlockStatus) if narrowed => {
+                        clip_status(c.io.data, head.offset - from, head.len)
+                    }
+                    (Outcome::Done, _) => c.io.data,
+                    _ => Data::Absent,
+                };
+                self.finish(at, c.outcome, data, out);
+            }
+            Phase::Reading { outstanding, failed, edges } => {
+                *outstanding -= 1;
+                match c.outcome {
+                    Outcome::Done => edges[edge] = Some(c.io.data),
+                    other => *failed = Some(as_error(other)),
+                }
+                match (*outstanding, *failed) {
+                    (0, None) => self.write_merged(at, out),
+                    (0, Some(err)) => self.finish(at, Outcome::Failed(err), Data::Absent, out),
+                    _ => {}
+                }
+            }
+            Phase::Writing { outstanding, failed } => {
+                *outstanding -= 1;
+                if !c.outcome.is_done() {
+                    *failed = Some(as_error(c.outcome));
+                }
+                if *outstanding == 0 {
+                    let outcome = failed.map_or(Outcome::Done, Outcome::Failed);
+                    self.finish(at, outcome, Data::Absent, out);
+                }
+            }
+        }
+    }
+
+    fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
+        let Some((at, _)) = self.entries.iter().find(|(_, e)| e.head.id == id) else { return };
+        match self.entries[at].phase {
+            Phase::Waiting => {
+                self.waiting -= 1;
+                out.retract(0, id);
+                self.finish(at, Outcome::Failed(IoError::Cancelled), Data::Absent, out);
+            }
+            Phase::Passed => out.cancel(0, id),
+            // Half of a read-modify-write is under way: it ends as it would have.
+            Phase::Reading { .. } | Phase::Writing { .. } => {}
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+fn as_error(outcome: Outcome) -> IoError {
+    match outcome {
+        Outcome::Failed(e) => e,
+        Outcome::Busy { .. } | Outcome::Done => unreachable!("own I/O is never refused"),
+    }
+}
+
+/// Must a request for `from..to` wait for `e`? Not if both only read.
+fn conflict(e: &Entry, head: &IoHead, from: u64, to: u64) -> bool {
+    e.head.op != Op::Flush
+        && e.head.volume == head.volume
+        && (e.head.op.is_change() || head.op.is_change())
+        && e.from < to
+        && from < e.to
+}
+
+/// A status answer for whole blocks, cut to what was asked.
+fn clip_status(data: Data, skip: u64, len: u64) -> Data {
+    let Data::Status(extents) = data else { return data };
+    let (mut skip, mut left) = (skip, len);
+    let mut clipped = Vec::new();
+    for e in extents.iter() {
+        let from = skip.min(e.len);
+        skip -= from;
+        let n = (e.len - from).min(left);
+        left -= n;
+        if n > 0 {
+            clipped.push(plimsoll_base::StatusExtent { len: n, ..*e });
+        }
+    }
+    Data::Status(clipped.into())
+}
+
+/// Counts, per hashed 64 KiB granule, the requests under way there and those of them that change it. Never says no
+/// where there is a conflict; where it says no, nothing needs to be searched.
+struct RangeFilter {
+    any: Box<[u32; GRANULES]>,
+    changes: Box<[u32; GRANULES]>,
+    /// Requests too large to be counted granule by granule.
+    large: u32,
+}
+
+const GRANULES: usize = 4096;
+const GRANULE_SHIFT: u32 = 16;
+const LARGE_GRANULES: u64 = 64;
+
+impl RangeFilter {
+    fn new() -> RangeFilter {
+        RangeFilter { any: Box::new([0; GRANULES]), changes: Box::new([0; GRANULES]), large: 0 }
+    }
+
+    fn granules(volume: VolumeKey, from: u64, to: u64) -> Option<impl Iterator<Item = usize>> {
+        let (first, last) = (from >> GRANULE_SHIFT, (to - 1) >> GRANULE_SHIFT);
+        let salt = u64::from(volume.id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (last - first < LARGE_GRANULES).then(|| {
+            (first..=last).map(move |g| (g.wrapping_add(salt).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 52) as usize)
+        })
+    }
+
+    fn add(&mut self, head: &IoHead, from: u64, to: u64) {
+        match RangeFilter::granules(head.volume, from, to) {
+            None => self.large += 1,
+            Some(granules) => {
+                for g in granules {
+                    self.any[g] += 1;
+                    self.changes[g] += u32::from(head.op.is_change());
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, head: &IoHead, from: u64, to: u64) {
+        match RangeFilter::granules(head.volume, from, to) {
+            None => self.large -= 1,
+            Some(granules) => {
+                for g in granules {
+                    self.any[g] -= 1;
+                    self.changes[g] -= u32::from(head.op.is_change());
+                }
+            }
+        }
+    }
+
+    fn may_conflict(&self, head: &IoHead, from: u64, to: u64) -> bool {
+        let counts = if head.op.is_change() { &self.any } else { &self.changes };
+        match RangeFilter::granules(head.volume, from, to) {
+            Some(mut granules) => self.large > 0 || granules.any(|g| counts[g] > 0),
+            None => true,
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The layer contract: what a policy is told, what it may answer, and what every layer keeps.
+//!
+//! A layer is a pure state machine. It does no I/O, reads no clock, draws no randomness, starts no thread. It is told
+//! what happened and when; it answers through [`Actions`].
+
+use plimsoll_base::{Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, Time};
+use std::any::Any;
+
+/// Which of a layer's ports below: 0 for a layer with one.
+pub type Port = u8;
+
+/// The most nodes a stack may have: a request's path mask is 16 bits wide.
+pub const NODES_MAX: usize = 16;
+
+/// What a layer (or device) offers to the one above it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// Addressable bytes: a multiple of `block_bytes`.
+    pub size_bytes: u64,
+    /// Offsets and lengths of reads, writes and write-zeroes must be multiples of it. A power of two.
+    pub block_bytes: u32,
+    /// The largest read or write.
+    pub io_bytes_max: u64,
+    /// A write this large and aligned to it is all there or not at all after a power loss.
+    pub atomic_bytes: u32,
+    /// How many requests it takes at once; the layer above never has more outstanding.
+    pub queue_max: u32,
+}
+
+/// What a request would wait if it arrived at a given time, as far as known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Forecast {
+    /// From its arrival until its own service starts, summed over the layers.
+    pub wait: Span,
+    /// Its own service.
+    pub service: Span,
+    /// How sure that is.
+    pub confidence: Confidence,
+    /// Each node's part of `wait`, by the node's number in the stack.
+    pub parts: [Span; NODES_MAX],
+}
+
+impl Forecast {
+    /// No wait and no service: what answers without asking anybody.
+    pub const NONE: Forecast = Forecast {
+        wait: Span::ZERO,
+        service: Span::ZERO,
+        confidence: Confidence::CERTAIN,
+        parts: [Span::ZERO; NODES_MAX],
+    };
+
+    /// Wait plus service.
+    pub fn total(&self) -> Span {
+        self.wait + self.service
+    }
+}
+
+/// A layer's view of its ports when it forecasts.
+#[derive(Clone, Copy)]
+pub struct Ports<'a> {
+    nodes: &'a [crate::stack::Node],
+    me: usize,
+}
+
+impl<'a> Ports<'a> {
+    pub(crate) fn new(nodes: &'a [crate::stack::Node], me: usize) -> Ports<'a> {
+        Ports { nodes, me }
+    }
+
+    /// What `head` (possibly derived: another address, size) would wait below `port` if it arrived there at `at`.
+    pub fn ask(&self, port: Port, at: Time, head: &IoHead) -> Forecast {
+        crate::stack::forecast_below(self.nodes, self.me, port, at, head)
+    }
+
+    /// A forecast of this layer's own: `wait` here, then what `below` says.
+    pub fn after(&self, wait: Span, mut below: Forecast) -> Forecast {
+        below.wait += wait;
+        below.parts[self.me] += wait;
+        below
+    }
+
+    /// A forecast of a layer that serves the request itself.
+    pub fn serve(&self, wait: Span, service: Span, confidence: Confidence) -> Forecast {
+        let mut f = Forecast { wait, service, confidence, ..Forecast::NONE };
+        f.parts[self.me] = wait;
+        f
+    }
+}
+
+/// Where a layer is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LayerState {
+    /// Reading what it needs from below; takes no client request yet.
+    Recovering,
+    /// Serving.
+    Ready,
+    /// Serving without something that it lost; says what in its own status.
+    Degraded,
+    /// Not serving.
+    Failed,
+}
+
+/// What a layer wants done. Handed out to it for the length of one call.
+#[derive(Default)]
+pub struct Actions {
+    pub(crate) list: Vec<Action>,
+    pub(crate) wake_at: Option<Time>,
+    pub(crate) next_id: u64,
+    pub(crate) skips_own: u16,
+}
+
+/// One order of a layer, for the stack to carry out in turn.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Submit { port: Port, io: Io },
+    Complete(Completion),
+    Cancel { port: Port, id: IoId },
+    Declare { port: Port, head: IoHead },
+    Retract { port: Port, id: IoId },
+}
+
+impl Actions {
+    /// Passes a request on (same id) or sends one that this layer made (an id from [`Actions::new_id`]).
+    pub fn submit(&mut self, port: Port, io: Io) {
+        self.list.push(Action::Submit { port, io });
+    }
+
+    /// Ends a request that was submitted to this layer.
+    pub fn complete(&mut self, c: Completion) {
+        self.list.push(Action::Complete(c));
+    }
+
+    /// Ends a request with `outcome` that no device has seen.
+    pub fn end(&mut self, io: Io, outcome: Outcome) {
+        self.complete(Completion { io, outcome, dispatched_at: Time::NEVER });
+    }
+
+    /// Ends a request as done at once, its answer `data`.
+    pub fn done(&mut self, mut io: Io, data: Data) {
+        io.data = data;
+        self.end(io, Outcome::Done);
+    }
+
+    /// Asks for [`Layer::wake`] at `at` or soon after. Only the earliest wish is kept; a layer that is woken asks again.
+    pub fn wake_at(&mut self, at: Time) {
+        self.wake_at = Some(self.wake_at.map_or(at, |t| t.min(at)));
+    }
+
+    /// Withdraws a request sent below. It still completes: as [`plimsoll_base::IoError::Cancelled`] if nothing of it
+    /// reached a device, else as it would have.
+    pub fn cancel(&mut self, port: Port, id: IoId) {
+        self.list.push(Action::Cancel { port, id });
+    }
+
+    /// Tells the layers below of work accepted here but not yet passed on, so that their forecasts count it. It stops
+    /// counting when a request of that id is submitted, or at [`Actions::retract`].
+    pub fn declare(&mut self, port: Port, head: IoHead) {
+        self.list.push(Action::Declare { port, head });
+    }
+
+    /// Takes a declaration back.
+    pub fn retract(&mut self, port: Port, id: IoId) {
+        self.list.push(Action::Retract { port, id });
+    }
+
+    /// A name for a request that this layer makes.
+    pub fn new_id(&mut self) -> IoId {
+        self.next_id += 1;
+        IoId(self.next_id)
+    }
+
+    /// A request derived from `parent` with an id of its own and no payload: same tenant, volume, priority, deadline
+    /// and path; whoever makes it sets the rest.
+    pub fn child(&mut self, parent: &IoHead, op: Op, offset: u64, len: u64, tag: u64) -> Io {
+        let mut head = *parent;
+        head.id = self.new_id();
+        (head.op, head.offset, head.len, head.tag) = (op, offset, len, tag);
+        Io { head, data: Data::Absent }
+    }
+
+    /// Layers that requests made by the calling layer pass by: none above matters, those below as configured for
+    /// requests without a volume.
+    pub fn own_skips(&self) -> u16 {
+        self.skips_own
+    }
+}
+
+/// A policy or a device model in a stack. The methods are called by the stack only; see the crate's documentation for
+/// the clauses that every layer keeps.
+pub trait Layer: Any + Send {
+    /// A short name for metrics and traces: `fifo`, `cache`.
+    fn name(&self) -> &'static str;
+
+    /// What this layer offers above, given what is offered below (one per port, in order).
+    fn offer(&self, below: &[Offer]) -> Offer;
+
+    /// Called once, bottom up, when all below are ready or degraded. A layer that must first read from below stays
+    /// [`LayerState::Recovering`] until it has.
+    fn start(&mut self, now: Time, below: &[Offer], out: &mut Actions) {
+        let _ = (now, below, out);
+    }
+
+    /// Where it is in its life.
+    fn state(&self) -> LayerState {
+        LayerState::Ready
+    }
+
+    /// What would `head` wait, here and below, if it arrived here at `at`? Changes nothing. Constant time.
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        below.ask(0, at, head)
+    }
+
+    /// A request from above. It ends exactly once, through [`Actions::complete`].
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions);
+
+    /// A request that this layer sent below has ended.
+    fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
+        let _ = now;
+        out.complete(c);
+    }
+
+    /// The time this layer asked for has come.
+    fn wake(&mut self, now: Time, out: &mut Actions) {
+        let _ = (now, out);
+    }
+
+    /// A request was refused Busy above, by this forecast; it won't come. (Budgets, learning, swap-in in the background.)
+    fn refused(&mut self, now: Time, head: &IoHead, forecast: &Forecast, out: &mut Actions) {
+        let _ = (now, head, forecast, out);
+    }
+
+    /// The request above is no longer wanted. If nothing of it reached a device it ends
+    /// [`plimsoll_base::IoError::Cancelled`]; else it ends as it would have. Unknown ids are ignored.
+    fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
+        let _ = now;
+        out.cancel(0, id);
+    }
+
+    /// Work that a layer above has accepted and will send later.
+    fn declared(&mut self, head: &IoHead, out: &mut Actions) {
+        out.declare(0, *head);
+    }
+
+    /// A declaration is taken back.
+    fn retracted(&mut self, id: IoId, out: &mut Actions) {
+        out.retract(0, id);
+    }
+
+    /// Stop making own I/O and write out what must survive; the layer counts as drained when [`Layer::is_idle`].
+    fn drain(&mut self, now: Time, out: &mut Actions) {
+        let _ = (now, out);
+    }
+
+    /// Has it nothing accepted, nothing in flight and nothing left to write out?
+    fn is_idle(&self) -> bool;
+}

@@ -1,0 +1,15 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod front;
+pub mod layer;
+pub mod map;
+pub mod sim;
+pub mod stack;
+pub mod stats;
+
+pub use front::{Front, FrontVolume};
+pub use layer::{Actions, Forecast, Layer, LayerState, Offer, Port, Ports};
+pub use map::{Extent, Map};
+pub use stack::{Offered, Stack, StackConfig, Target};
+pub use stats::NodeStats;

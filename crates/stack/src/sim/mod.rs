@@ -1,0 +1,9 @@
+//! The simulator's engine: virtual time, one seed, repeatable to the bit, with faults.
+
+pub mod disk;
+pub mod events;
+pub mod pool;
+
+pub use disk::{DiskFaults, SimDisk};
+pub use events::EventQueue;
+pub use pool::SimPool;

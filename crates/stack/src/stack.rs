@@ -1,0 +1,455 @@
+//! A stack: the layers of one pool in their order, and the routing of requests, answers and orders between them.
+//!
+//! The stack itself is a state machine like its layers. An engine offers it client requests, tells it of time and of
+//! device completions, and carries out what [`Stack::next_device_io`] and [`Stack::next_done`] hand it.
+
+use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Port, Ports};
+use crate::stats::NodeStats;
+use plimsoll_base::{Completion, Io, IoHead, IoId, Op, Outcome, Span, Time};
+use slab::Slab;
+use std::any::Any;
+use std::collections::VecDeque;
+
+/// What is behind a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// Another node of the stack, by number (always greater than the node's own).
+    Node(usize),
+    /// A device of the engine, by number.
+    Device(usize),
+}
+
+/// One layer in its place.
+pub struct Node {
+    layer: Box<dyn Layer>,
+    ports: Vec<Target>,
+    /// The node above; `None` for node 0, whose requests come from the engine.
+    above: Option<usize>,
+    wake_at: Time,
+    started: bool,
+    stats: NodeStats,
+}
+
+enum Step {
+    Submit { to: usize, io: Io },
+    Completed { to: usize, c: Completion },
+    Cancel { to: usize, id: IoId },
+    Declare { to: usize, head: IoHead },
+    Retract { to: usize, id: IoId },
+}
+
+/// How a pool's stack admits requests.
+#[derive(Clone, Copy, Debug)]
+pub struct StackConfig {
+    /// How many client requests it holds at most; the engine stops taking more before.
+    pub inflight_max: usize,
+    /// What a failover to another replica costs (MittOS §3.3, MT-M3: 0.3 ms): a request that would be late by no more
+    /// than this is served here after all.
+    pub failover_hop: Span,
+}
+
+impl Default for StackConfig {
+    fn default() -> StackConfig {
+        StackConfig { inflight_max: 65_536, failover_hop: Span::from_micros(300) }
+    }
+}
+
+/// The layers of one pool. Node 0 is at the top.
+pub struct Stack {
+    nodes: Vec<Node>,
+    device_offers: Vec<Offer>,
+    config: StackConfig,
+    steps: VecDeque<Step>,
+    actions: Actions,
+    to_devices: VecDeque<(usize, Io)>,
+    done: VecDeque<Completion>,
+    /// Client requests under way: their id and the engine's own tag.
+    inflight: Slab<(IoId, u64)>,
+    /// Requests at each device.
+    at_device: Vec<u32>,
+    now: Time,
+    accepted: u64,
+    refused: u64,
+    ended: u64,
+}
+
+/// What [`Stack::offer`] did with a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Offered {
+    /// Accepted under this id; its completion will come.
+    Accepted(IoId),
+    /// Refused at once: it would have missed its deadline. Nothing was queued.
+    Busy(Forecast),
+}
+
+pub(crate) fn forecast_below(nodes: &[Node], me: usize, port: Port, at: Time, head: &IoHead) -> Forecast {
+    match resolve(nodes, nodes[me].ports[port as usize], head.skips) {
+        Target::Node(n) => nodes[n].layer.forecast(at, head, Ports::new(nodes, n)),
+        Target::Device(_) => Forecast::NONE,
+    }
+}
+
+/// Follows a target past the layers that the request's volume doesn't pass.
+fn resolve(nodes: &[Node], mut target: Target, skips: u16) -> Target {
+    while let Target::Node(n) = target {
+        if skips & (1 << n) == 0 {
+            break;
+        }
+        target = nodes[n].ports[0];
+    }
+    target
+}
+
+impl Stack {
+    /// A stack over `devices` (what each offers). Add layers with [`Stack::push`], top first.
+    pub fn new(config: StackConfig, devices: Vec<Offer>) -> Stack {
+        Stack {
+            nodes: Vec::new(),
+            at_device: vec![0; devices.len()],
+            device_offers: devices,
+            config,
+            steps: VecDeque::new(),
+            actions: Actions::default(),
+            to_devices: VecDeque::new(),
+            done: VecDeque::new(),
+            inflight: Slab::new(),
+            now: Time::ZERO,
+            accepted: 0,
+            refused: 0,
+            ended: 0,
+        }
+    }
+
+    /// Adds a layer whose ports lead to `ports`: nodes that are pushed later, or devices. Returns its number.
+    ///
+    /// # Panics
+    /// If a port leads up, or the stack is full.
+    pub fn push(&mut self, layer: Box<dyn Layer>, ports: Vec<Target>) -> usize {
+        let me = self.nodes.len();
+        assert!(me < NODES_MAX, "a stack has at most {NODES_MAX} layers");
+        for p in &ports {
+            match *p {
+                Target::Node(n) => assert!(n > me, "node {me}: port leads up to node {n}"),
+                Target::Device(d) => assert!(d < self.device_offers.len(), "node {me}: no device {d}"),
+            }
+        }
+        let above = (0..me).find(|&n| self.nodes[n].ports.contains(&Target::Node(me)));
+        self.nodes.push(Node {
+            layer,
+            ports,
+            above,
+            wake_at: Time::NEVER,
+            started: false,
+            stats: NodeStats::default(),
+        });
+        me
+    }
+
+    /// What the stack offers to clients.
+    pub fn offered(&self) -> Offer {
+        self.offer_of(0)
+    }
+
+    fn offer_of(&self, node: usize) -> Offer {
+        let below = self.offers_below(node);
+        self.nodes[node].layer.offer(&below)
+    }
+
+    fn offers_below(&self, node: usize) -> Vec<Offer> {
+        let of = |p: &Target| match *p {
+            Target::Node(n) => self.offer_of(n),
+            Target::Device(d) => self.device_offers[d],
+        };
+        self.nodes[node].ports.iter().map(of).collect()
+    }
+
+    /// Starts the layers, bottom up: each when all below it serve. Call again whenever time has passed or a device
+    /// answered, until [`Stack::state`] isn't [`LayerState::Recovering`].
+    pub fn start(&mut self, now: Time) {
+        for n in (0..self.nodes.len()).rev() {
+            let serves = |p: &Target| match *p {
+                Target::Node(b) => {
+                    self.nodes[b].started
+                        && matches!(self.nodes[b].layer.state(), LayerState::Ready | LayerState::Degraded)
+                }
+                Target::Device(_) => true,
+            };
+            if !self.nodes[n].started && self.nodes[n].ports.iter().all(serves) {
+                let below = self.offers_below(n);
+                self.nodes[n].started = true;
+                self.call(now, n, |layer, out| layer.start(now, &below, out));
+                self.run(now);
+            }
+        }
+    }
+
+    /// The worst state of any layer; recovering if one hasn't started.
+    pub fn state(&self) -> LayerState {
+        let mut worst = LayerState::Ready;
+        for n in &self.nodes {
+            let s = if n.started { n.layer.state() } else { LayerState::Recovering };
+            worst = match (worst, s) {
+                (LayerState::Failed, _) | (_, LayerState::Failed) => LayerState::Failed,
+                (LayerState::Recovering, _) | (_, LayerState::Recovering) => LayerState::Recovering,
+                (LayerState::Degraded, _) | (_, LayerState::Degraded) => LayerState::Degraded,
+                _ => LayerState::Ready,
+            };
+        }
+        worst
+    }
+
+    /// What would a request wait that arrived now?
+    pub fn forecast(&self, now: Time, head: &IoHead) -> Forecast {
+        match resolve(&self.nodes, Target::Node(0), head.skips) {
+            Target::Node(n) => self.nodes[n].layer.forecast(now, head, Ports::new(&self.nodes, n)),
+            Target::Device(_) => Forecast::NONE,
+        }
+    }
+
+    /// Offers a client's request: forecasts it and, in the same step, accepts or refuses it.
+    ///
+    /// Only a read with a deadline is refused (MittOS §3.1 rejects reads; an acknowledged write is buffered anyway, and a
+    /// refused write would be a lost vote to a replicating client). Refused if `wait + own service > deadline + hop`
+    /// (MT-A2: the paper tests the wait in §4.1 and the whole in §7.6; the user's deadline is for the whole).
+    ///
+    /// # Panics
+    /// If more than `inflight_max` are offered: the engine must stop before.
+    pub fn offer(&mut self, now: Time, mut io: Io) -> Offered {
+        assert!(self.inflight.len() < self.config.inflight_max, "the engine overfilled the pool");
+        let forecast = self.forecast(now, &io.head);
+        let expected_at = now + forecast.total();
+        if io.op == Op::Read && io.deadline.is_set() && expected_at > io.deadline + self.config.failover_hop {
+            self.refuse(now, &io.head, &forecast);
+            return Offered::Busy(forecast);
+        }
+        let id = self.actions.new_id();
+        let entry = self.inflight.insert((id, io.tag));
+        io.head.id = id;
+        io.head.tag = entry as u64;
+        io.head.arrived_at = io.head.arrived_at.min(now);
+        io.head.expected_at = expected_at;
+        self.accepted += 1;
+        match resolve(&self.nodes, Target::Node(0), io.skips) {
+            Target::Node(to) => self.steps.push_back(Step::Submit { to, io }),
+            Target::Device(d) => self.send_to_device(d, io),
+        }
+        self.run(now);
+        Offered::Accepted(id)
+    }
+
+    fn refuse(&mut self, now: Time, head: &IoHead, forecast: &Forecast) {
+        self.refused += 1;
+        for n in 0..self.nodes.len() {
+            if head.skips & (1 << n) == 0 {
+                self.nodes[n].stats.refused_part(forecast.parts[n]);
+                self.call(now, n, |layer, out| layer.refused(now, head, forecast, out));
+            }
+        }
+        self.run(now);
+    }
+
+    /// Withdraws a client's request. It still ends exactly once.
+    pub fn cancel(&mut self, now: Time, id: IoId) {
+        self.steps.push_back(Step::Cancel { to: 0, id });
+        self.run(now);
+    }
+
+    /// A device has answered a request that [`Stack::next_device_io`] handed out.
+    pub fn device_done(&mut self, now: Time, device: usize, c: Completion) {
+        assert!(self.at_device[device] > 0, "device {device} answered a request it was never given");
+        self.at_device[device] -= 1;
+        let mut from = Target::Device(device);
+        // The nearest node above that this request passes; the device's parents are the nodes with a port to it.
+        let to = loop {
+            let up = (0..self.nodes.len()).rev().find(|&n| self.nodes[n].ports.contains(&from));
+            match up {
+                Some(n) if c.io.skips & (1 << n) == 0 => break Some(n),
+                Some(n) => from = Target::Node(n),
+                None => break None,
+            }
+        };
+        match to {
+            Some(to) => self.steps.push_back(Step::Completed { to, c }),
+            None => self.finish(c),
+        }
+        self.run(now);
+    }
+
+    /// When a layer next wants to be woken; [`Time::NEVER`] if none does.
+    pub fn next_wake(&self) -> Time {
+        self.nodes.iter().map(|n| n.wake_at).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Time has passed: wakes each layer whose time has come, lowest first (what ended below is heard above at once).
+    pub fn wake(&mut self, now: Time) {
+        for n in (0..self.nodes.len()).rev() {
+            if self.nodes[n].wake_at <= now {
+                self.nodes[n].wake_at = Time::NEVER;
+                self.call(now, n, |layer, out| layer.wake(now, out));
+                self.run(now);
+            }
+        }
+    }
+
+    /// The next request for a device, in the order they were sent.
+    pub fn next_device_io(&mut self) -> Option<(usize, Io)> {
+        self.to_devices.pop_front()
+    }
+
+    /// The next client request that ended, with the engine's tag restored.
+    pub fn next_done(&mut self) -> Option<Completion> {
+        self.done.pop_front()
+    }
+
+    /// Asks all layers to drain, top first.
+    pub fn drain(&mut self, now: Time) {
+        for n in 0..self.nodes.len() {
+            self.call(now, n, |layer, out| layer.drain(now, out));
+            self.run(now);
+        }
+    }
+
+    /// Nothing under way anywhere?
+    pub fn is_idle(&self) -> bool {
+        self.inflight.is_empty()
+            && self.at_device.iter().all(|&n| n == 0)
+            && self.nodes.iter().all(|n| n.layer.is_idle())
+    }
+
+    /// How many client requests are under way.
+    pub fn inflight(&self) -> usize {
+        self.inflight.len()
+    }
+
+    /// How many layers there are.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Has no layer been pushed?
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// A node's layer name and statistics.
+    pub fn node_stats(&self, node: usize) -> (&'static str, &NodeStats) {
+        (self.nodes[node].layer.name(), &self.nodes[node].stats)
+    }
+
+    /// Client requests accepted, refused Busy at the top, and ended, since the start.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        (self.accepted, self.refused, self.ended)
+    }
+
+    /// The first layer of type `L`, to configure or inspect it between requests. Orders that its change calls for are
+    /// given through [`Stack::with_layer`].
+    pub fn layer<L: Layer>(&self) -> Option<&L> {
+        self.nodes.iter().find_map(|n| (n.layer.as_ref() as &dyn Any).downcast_ref::<L>())
+    }
+
+    /// Calls `f` on the first layer of type `L`; what it orders is carried out.
+    pub fn with_layer<L: Layer, R>(&mut self, now: Time, f: impl FnOnce(&mut L, &mut Actions) -> R) -> Option<R> {
+        let n = (0..self.nodes.len()).find(|&n| (self.nodes[n].layer.as_ref() as &dyn Any).is::<L>())?;
+        let r = self.call(now, n, |layer, out| {
+            let layer = (layer as &mut dyn Any).downcast_mut::<L>().expect("just checked");
+            f(layer, out)
+        });
+        self.run(now);
+        Some(r)
+    }
+
+    /// Calls into one layer and queues what it orders.
+    fn call<R>(&mut self, now: Time, n: usize, f: impl FnOnce(&mut dyn Layer, &mut Actions) -> R) -> R {
+        assert!(now >= self.now, "the engine moved time backwards");
+        self.now = now;
+        let r = f(self.nodes[n].layer.as_mut(), &mut self.actions);
+        self.route(now, n);
+        r
+    }
+
+    fn route(&mut self, now: Time, n: usize) {
+        if let Some(at) = self.actions.wake_at.take() {
+            self.nodes[n].wake_at = self.nodes[n].wake_at.min(at);
+        }
+        let mut list = std::mem::take(&mut self.actions.list);
+        for action in list.drain(..) {
+            match action {
+                Action::Submit { port, io } => self.route_submit(now, n, port, io),
+                Action::Complete(c) => self.route_complete(n, c),
+                Action::Cancel { port, id } => {
+                    if let Some(Target::Node(to)) = self.nodes[n].ports.get(port as usize).copied() {
+                        self.steps.push_back(Step::Cancel { to, id });
+                    }
+                }
+                Action::Declare { port, head } => {
+                    if let Some(&target) = self.nodes[n].ports.get(port as usize)
+                        && let Target::Node(to) = resolve(&self.nodes, target, head.skips)
+                    {
+                        self.steps.push_back(Step::Declare { to, head });
+                    }
+                }
+                Action::Retract { port, id } => {
+                    if let Some(Target::Node(to)) = self.nodes[n].ports.get(port as usize).copied() {
+                        self.steps.push_back(Step::Retract { to, id });
+                    }
+                }
+            }
+        }
+        self.actions.list = list;
+    }
+
+    fn route_submit(&mut self, now: Time, n: usize, port: Port, io: Io) {
+        self.nodes[n].stats.passed(now.since(io.entered_at), &io.head);
+        match resolve(&self.nodes, self.nodes[n].ports[port as usize], io.skips) {
+            Target::Node(to) => self.steps.push_back(Step::Submit { to, io }),
+            Target::Device(d) => self.send_to_device(d, io),
+        }
+    }
+
+    fn send_to_device(&mut self, device: usize, io: Io) {
+        self.at_device[device] += 1;
+        self.to_devices.push_back((device, io));
+    }
+
+    fn route_complete(&mut self, n: usize, c: Completion) {
+        if let Outcome::Busy { .. } = c.outcome {
+            assert!(c.io.is_client() && c.io.op == Op::Read, "only a client's read may end Busy: {:?}", c.io.head);
+            assert!(!c.dispatched_at.is_set(), "a request that reached a device ended Busy: {:?}", c.io.head);
+            self.nodes[n].stats.revoked();
+        }
+        let mut up = self.nodes[n].above;
+        while let Some(u) = up
+            && c.io.skips & (1 << u) != 0
+        {
+            up = self.nodes[u].above;
+        }
+        match up {
+            Some(to) => self.steps.push_back(Step::Completed { to, c }),
+            None => self.finish(c),
+        }
+    }
+
+    fn finish(&mut self, mut c: Completion) {
+        let (id, tag) = self.inflight.try_remove(c.io.tag as usize).expect("a request ended twice");
+        assert_eq!(id, c.io.id, "a request ended twice");
+        c.io.head.tag = tag;
+        self.ended += 1;
+        self.done.push_back(c);
+    }
+
+    fn run(&mut self, now: Time) {
+        while let Some(step) = self.steps.pop_front() {
+            match step {
+                Step::Submit { to, mut io } => {
+                    io.head.entered_at = now;
+                    self.nodes[to].stats.entered();
+                    self.call(now, to, |layer, out| layer.submit(now, io, out));
+                }
+                Step::Completed { to, c } => self.call(now, to, |layer, out| layer.completed(now, c, out)),
+                Step::Cancel { to, id } => self.call(now, to, |layer, out| layer.cancel(now, id, out)),
+                Step::Declare { to, head } => self.call(now, to, |layer, out| layer.declared(&head, out)),
+                Step::Retract { to, id } => self.call(now, to, |layer, out| layer.retracted(id, out)),
+            }
+        }
+    }
+}

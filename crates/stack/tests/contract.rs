@@ -1,0 +1,265 @@
+//! The contract's clauses, each with a test that fails when the clause is broken.
+
+mod common;
+use common::*;
+use plimsoll_base::*;
+use plimsoll_stack::*;
+use proptest::prelude::*;
+
+fn accepted(o: Offered) -> IoId {
+    match o {
+        Offered::Accepted(id) => id,
+        Offered::Busy(f) => panic!("refused: {f:?}"),
+    }
+}
+
+/// Lets everything happen up to `until` and says what ended, and when.
+fn ends_until(pool: &mut sim::SimPool, until: Time) -> Vec<(IoId, Outcome, Time)> {
+    let mut all = Vec::new();
+    loop {
+        while let Some(c) = pool.next_done() {
+            all.push((c.io.id, c.outcome, pool.now()));
+        }
+        if pool.next_event_at() > until || pool.step().is_none() {
+            return all;
+        }
+    }
+}
+
+fn ends(pool: &mut sim::SimPool) -> Vec<(IoId, Outcome, Time)> {
+    ends_until(pool, Time::NEVER)
+}
+
+proptest! {
+    /// Forecast: wherever accepted requests wait (for an overlap in the front, in a gate, in the server's queue), each
+    /// counts exactly once, so what is forecast for a new request is what then happens.
+    #[test]
+    fn each_accepted_request_counts_once(
+        gate_us in 0u64..3000,
+        requests in prop::collection::vec((0u64..2000, 0u64..40, any::<bool>()), 1..30),
+    ) {
+        let mut pool = over_server(vec![Box::new(Gate::new(at_us(gate_us)))]);
+        let mut arrivals: Vec<u64> = requests.iter().map(|r| r.0).collect();
+        arrivals.sort_unstable();
+        let mut expected = std::collections::BTreeMap::new();
+        let mut ended = Vec::new();
+        for (i, arrival) in arrivals.into_iter().enumerate() {
+            let (_, place, is_write) = requests[i];
+            let op = if is_write { Op::Write } else { Op::Read };
+            ended.extend(ends_until(&mut pool, at_us(arrival)));
+            pool.run_until(at_us(arrival));
+            let request = io(op, place * 4096, 4096, pool.now());
+            let waits_for_overlap = pool.stack().layer::<Front>().unwrap().waiting() > 0;
+            let f = pool.stack().forecast(at_us(arrival), &request.head);
+            let id = accepted(pool.offer(at_us(arrival), request));
+            // A request let go by another's end joins the queue's tail behind what came after it: an exact time can
+            // be promised only while nothing waits for an overlap.
+            if !waits_for_overlap && pool.stack().layer::<Front>().unwrap().waiting() == 0 {
+                expected.insert(id, at_us(arrival) + f.total());
+            }
+            let total = pool.stack().inflight() as u64;
+            let busy: Span = us(104) * total;
+            let probe = pool.stack().forecast(at_us(arrival), &io(Op::Read, 1 << 30, 4096, at_us(arrival)).head);
+            let gate = at_us(gate_us).since(at_us(arrival));
+            prop_assert!(probe.wait <= gate + busy, "counted more than once: {:?} against {:?}", probe.wait, gate + busy);
+            prop_assert!(probe.wait + us(104) > gate + busy || total == 0, "not counted: {:?} against {:?}", probe.wait, gate + busy);
+            prop_assert_eq!(probe.parts.iter().copied().sum::<Span>(), probe.wait);
+        }
+        ended.extend(ends(&mut pool));
+        for (id, outcome, at) in ended {
+            prop_assert_eq!(outcome, Outcome::Done);
+            if let Some(t) = expected.get(&id) {
+                prop_assert_eq!(at, *t);
+            }
+        }
+        prop_assert!(pool.stack().is_idle());
+    }
+}
+
+/// Forecast changes nothing: asking any number of times leaves every decision as it was.
+#[test]
+fn forecasting_changes_nothing() {
+    let run = |questions: usize| {
+        let mut pool = over_server(vec![Box::new(Gate::new(at_us(500)))]);
+        for i in 0..50u64 {
+            pool.run_until(at_us(i * 37));
+            for q in 0..questions {
+                pool.stack().forecast(at_us(i * 37), &io(Op::Write, q as u64 * 4096, 8192, at_us(i * 37)).head);
+            }
+            pool.offer(at_us(i * 37), io(Op::Write, i % 5 * 4096, 4096, at_us(i * 37)));
+        }
+        ends(&mut pool)
+    };
+    assert_eq!(run(0), run(7));
+}
+
+/// Decision and reservation are one step; a refusal queues nothing, and every layer hears of it.
+#[test]
+fn a_late_read_is_refused_at_once_and_layers_hear_of_it() {
+    let mut pool = over_server(vec![]);
+    for i in 0..10 {
+        accepted(pool.offer(at_us(0), io(Op::Read, i << 20, 4096, at_us(0))));
+    }
+    let mut late = io(Op::Read, 1 << 30, 4096, at_us(0));
+    late.head.deadline = at_us(1143);
+    let before = pool.stack().inflight();
+    let Offered::Busy(f) = pool.offer(at_us(0), late.clone()) else { panic!("accepted") };
+    assert_eq!((f.wait, f.service, f.parts[1]), (us(1040), us(104), us(1040)), "ten requests of 104 us are in front");
+    assert_eq!(pool.stack().inflight(), before);
+    assert_eq!(pool.stack().layer::<Server>().unwrap().heard_refusals.len(), 1);
+    late.head.deadline = at_us(1144);
+    accepted(pool.offer(at_us(0), late));
+    // A write is never refused for its deadline.
+    let mut w = io(Op::Write, 1 << 31, 4096, at_us(0));
+    w.head.deadline = at_us(1);
+    accepted(pool.offer(at_us(0), w));
+}
+
+/// The failover hop: a read late by no more than the hop is served here (MT-M3).
+#[test]
+fn a_read_late_by_less_than_a_hop_is_served() {
+    let mut stack = Stack::new(StackConfig::default(), vec![]);
+    stack.push(Box::new(Front::new()), vec![Target::Node(1)]);
+    stack.push(Box::new(Server::default()), vec![]);
+    stack.with_layer(Time::ZERO, |f: &mut Front, _| {
+        f.set_volume(VOL, FrontVolume { size_bytes: 1 << 30, read_only: false });
+    });
+    stack.start(Time::ZERO);
+    let mut read = |deadline| {
+        let mut r = io(Op::Read, 0, 4096, Time::ZERO);
+        r.head.deadline = deadline;
+        matches!(stack.offer(Time::ZERO, r), Offered::Accepted(_))
+    };
+    assert!(read(Time::ZERO) && read(Time::ZERO), "done after 104 and 208 us: late by less than 300 us");
+    assert!(!read(Time::ZERO), "done after 312 us");
+    assert!(read(at_us(12)));
+}
+
+#[test]
+#[should_panic(expected = "only a client's read may end Busy")]
+fn own_io_is_never_busy() {
+    let mut pool = over_server(vec![Box::new(Breaker { after_dispatch: false, own: true })]);
+    pool.offer(at_us(0), io(Op::Read, 0, 4096, at_us(0)));
+}
+
+#[test]
+#[should_panic(expected = "only a client's read may end Busy")]
+fn an_accepted_write_is_never_busy() {
+    let mut pool = over_server(vec![Box::new(Breaker { after_dispatch: false, own: false })]);
+    pool.offer(at_us(0), io(Op::Write, 0, 4096, at_us(0)));
+}
+
+#[test]
+#[should_panic(expected = "reached a device ended Busy")]
+fn what_reached_a_device_is_never_busy() {
+    let mut pool = over_server(vec![Box::new(Breaker { after_dispatch: true, own: false })]);
+    pool.offer(at_us(0), io(Op::Read, 0, 4096, at_us(0)));
+}
+
+/// Cancel: what waits ends Cancelled wherever it waits; what has begun ends as it would have. Each ends once.
+#[test]
+fn only_what_waits_can_be_cancelled() {
+    let mut pool = over_server(vec![Box::new(Gate::new(at_us(50)))]);
+    pool.run_until(at_us(50));
+    let begun = accepted(pool.offer(at_us(50), io(Op::Write, 0, 4096, at_us(50))));
+    let queued = accepted(pool.offer(at_us(50), io(Op::Read, 1 << 20, 4096, at_us(50))));
+    let overlapping = accepted(pool.offer(at_us(50), io(Op::Read, 0, 4096, at_us(50))));
+    let behind = accepted(pool.offer(at_us(50), io(Op::Write, 0, 4096, at_us(50))));
+    for id in [begun, queued, overlapping, IoId(999)] {
+        pool.stack().cancel(at_us(50), id);
+    }
+    let cancelled = Outcome::Failed(IoError::Cancelled);
+    let mut all = ends(&mut pool);
+    all.sort_by_key(|e| e.0);
+    assert_eq!(
+        all,
+        [
+            (begun, Outcome::Done, at_us(154)),
+            (queued, cancelled, at_us(50)),
+            (overlapping, cancelled, at_us(50)),
+            (behind, Outcome::Done, at_us(258))
+        ]
+    );
+    assert!(pool.stack().is_idle());
+}
+
+/// A layer that a volume doesn't pass sees nothing of it, in either direction.
+#[test]
+fn a_skipped_layer_sees_nothing() {
+    let mut pool = over_server(vec![Box::new(Gate::new(at_us(1000)))]);
+    let mut skipping = io(Op::Read, 0, 4096, at_us(0));
+    skipping.head.skips = 1 << 1;
+    let through = accepted(pool.offer(at_us(0), io(Op::Read, 1 << 20, 4096, at_us(0))));
+    assert_eq!(pool.stack().forecast(at_us(0), &skipping.head).wait, us(104), "what the gate holds is declared below");
+    let past = accepted(pool.offer(at_us(0), skipping));
+    assert_eq!(ends(&mut pool), [(past, Outcome::Done, at_us(104)), (through, Outcome::Done, at_us(1104))]);
+}
+
+/// After a failed flush every later flush fails, until recovery.
+#[test]
+fn a_failed_flush_is_not_forgotten() {
+    let faults = sim::DiskFaults { flush_fails_at: Some(2), ..Default::default() };
+    let mut pool = over_disk(1 << 20, sim::SimDisk::new(4 << 20, (us(1), us(50)), 1, faults));
+    let flush = |pool: &mut sim::SimPool| {
+        let now = pool.now();
+        pool.offer(now, io(Op::Flush, 0, 0, now));
+        ends(pool)[0].1
+    };
+    assert_eq!(flush(&mut pool), Outcome::Done);
+    assert_eq!(flush(&mut pool), Outcome::Failed(IoError::Device));
+    assert_eq!(flush(&mut pool), Outcome::Failed(IoError::FlushFailed));
+    pool.with_layer(|f: &mut Front, _| f.recovered());
+    assert_eq!(flush(&mut pool), Outcome::Done);
+}
+
+/// Layers start bottom up: nothing above starts while something below still recovers.
+#[test]
+fn layers_start_bottom_up() {
+    struct Slow(bool);
+    impl Layer for Slow {
+        fn name(&self) -> &'static str {
+            "slow"
+        }
+        fn offer(&self, below: &[Offer]) -> Offer {
+            below[0]
+        }
+        fn start(&mut self, now: Time, _below: &[Offer], out: &mut Actions) {
+            out.wake_at(now + us(700));
+        }
+        fn state(&self) -> LayerState {
+            if self.0 { LayerState::Ready } else { LayerState::Recovering }
+        }
+        fn wake(&mut self, _now: Time, _out: &mut Actions) {
+            self.0 = true;
+        }
+        fn submit(&mut self, _now: Time, io: Io, out: &mut Actions) {
+            out.submit(0, io);
+        }
+        fn is_idle(&self) -> bool {
+            true
+        }
+    }
+    let disk = sim::SimDisk::new(1 << 20, (us(1), us(2)), 1, Default::default());
+    let mut pool =
+        sim::SimPool::chain(StackConfig::default(), vec![Box::new(Front::new()), Box::new(Slow(false))], vec![disk]);
+    pool.stack().start(Time::ZERO);
+    assert_eq!(pool.stack().state(), LayerState::Recovering);
+    assert_eq!(pool.start(), LayerState::Ready);
+    assert_eq!(pool.now(), at_us(700));
+}
+
+#[test]
+fn requests_outside_the_volume_or_to_none_are_refused_clearly() {
+    let mut pool = over_server(vec![]);
+    let mut outcome = |mut request: Io, volume| {
+        request.head.volume = volume;
+        let now = pool.now();
+        pool.offer(now, request);
+        ends(&mut pool)[0].1
+    };
+    let failed = Outcome::Failed;
+    assert_eq!(outcome(io(Op::Read, 1 << 40, 1, at_us(0)), VOL), failed(IoError::Invalid));
+    assert_eq!(outcome(io(Op::Read, u64::MAX, 2, at_us(0)), VOL), failed(IoError::Invalid));
+    assert_eq!(outcome(io(Op::Write, (1 << 40) - 1, 2, at_us(0)), VOL), failed(IoError::NoSpace));
+    assert_eq!(outcome(io(Op::Read, 0, 1, at_us(0)), VolumeKey { id: 1, generation: 2 }), failed(IoError::Unavailable));
+}
