@@ -1,0 +1,10 @@
+//! Schedulers, each with the predictor of what a request would wait in it.
+//!
+//! A scheduler is the last layer above a device: it decides the order and how many requests the device has at once,
+//! and it is where a forecast ends. It knows `plimsoll-stack` and no device: what a device costs it is told by a
+//! profile or learns from completions.
+#![forbid(unsafe_code)]
+
+pub mod fifo;
+
+pub use fifo::{Fifo, FifoConfig};
