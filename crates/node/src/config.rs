@@ -1,0 +1,466 @@
+//! The configuration: what the operator wrote, checked, with every default filled in.
+//!
+//! One TOML file. Unknown keys are refused. An error says which file, line and key. `plimsoll.example.toml` explains
+//! every key and is parsed by a test.
+
+use plimsoll_base::{Class, Objective, Span};
+use serde::Deserialize;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// The file, as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where it listens for NBD clients.
+    #[serde(default)]
+    pub listen: Listen,
+    /// Where it's watched and controlled.
+    #[serde(default)]
+    pub control: Control,
+    /// Storage: each pool is one device (or several) with one scheduler.
+    #[serde(default)]
+    pub pool: Vec<PoolConfig>,
+    /// Owners of promises.
+    #[serde(default)]
+    pub tenant: Vec<TenantConfig>,
+    /// Volumes that must exist: created at the first start, grown if they are smaller, never shrunk or deleted.
+    #[serde(default)]
+    pub volume: Vec<VolumeConfig>,
+    /// Who may use what. Without any, nobody may use anything.
+    #[serde(default)]
+    pub grant: Vec<Grant>,
+}
+
+/// `[listen]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listen {
+    /// A unix socket's path.
+    pub unix: Option<PathBuf>,
+    /// A TCP address.
+    pub tcp: Option<SocketAddr>,
+    /// TLS for the TCP address.
+    pub tls: Option<Tls>,
+}
+
+/// `[listen.tls]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// The server's certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// Certificate authorities whose clients are believed, PEM. A client certificate's name is what grants match.
+    pub client_ca: PathBuf,
+    /// Refuse clients without TLS (the default), or only let them use what peers without a certificate are granted.
+    #[serde(default = "yes")]
+    pub required: bool,
+}
+
+/// `[control]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Control {
+    /// Where HTTP is served: metrics and status to all who can connect, changes to who has the token.
+    #[serde(default = "default_http")]
+    pub http: Option<SocketAddr>,
+    /// A unix socket for changes without a token; who may open it is the file's mode.
+    pub unix: Option<PathBuf>,
+    /// A file with the token for changes over HTTP; made (mode 0600) if it doesn't exist.
+    pub token_file: Option<PathBuf>,
+}
+
+impl Default for Control {
+    fn default() -> Control {
+        Control { http: default_http(), unix: None, token_file: None }
+    }
+}
+
+fn default_http() -> Option<SocketAddr> {
+    Some(SocketAddr::from(([127, 0, 0, 1], 7700)))
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// `[[pool]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolConfig {
+    /// Its name.
+    pub name: Spanned<String>,
+    /// What it's made of.
+    pub device: DeviceConfig,
+    /// Requests at the device at once.
+    pub depth: Option<u32>,
+}
+
+/// `device = { … }`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceConfig {
+    /// A file (made sparse at the first use) or a block device.
+    pub file: Option<PathBuf>,
+    /// The size of a file that is made.
+    pub size: Option<ByteSize>,
+    /// Nothing: reads are zeroes. For measuring.
+    #[serde(default)]
+    pub null: bool,
+    /// A modelled device's profile: the file behind it answers no sooner than the model would.
+    pub model: Option<String>,
+    /// For tests: lose, tear and reorder what isn't flushed when the process is killed.
+    #[serde(default)]
+    pub volatile_cache: Option<VolatileConfig>,
+}
+
+/// `volatile_cache = { … }`, for tests.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VolatileConfig {
+    /// Decides which sectors go out early.
+    pub seed: u64,
+    /// Acknowledge flushes without doing them: what a test must find.
+    pub flush_lies: bool,
+    /// Ignore FUA: likewise.
+    pub fua_lies: bool,
+}
+
+/// `[[tenant]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TenantConfig {
+    /// Its name.
+    pub name: Spanned<String>,
+    /// `latency-critical`, `best-effort` or `fenced`.
+    pub class: Spanned<String>,
+    /// For latency-critical: the bounds.
+    #[serde(default)]
+    pub objectives: Vec<ObjectiveConfig>,
+    /// For best-effort: its share relative to others, 1 to 10000.
+    pub weight: Option<u32>,
+    /// For fenced: how many slots.
+    pub slots: Option<u32>,
+    /// Requests inside the node at once.
+    pub jobs_max: Option<u32>,
+    /// Bytes inside the node at once.
+    pub bytes_max: Option<ByteSize>,
+}
+
+/// `{ percentile = 99.9, within = "20ms" }`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectiveConfig {
+    /// Above 0, below 100.
+    pub percentile: f64,
+    /// The bound.
+    pub within: SpanText,
+}
+
+/// `[[volume]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeConfig {
+    /// Its name: what clients ask for.
+    pub name: Spanned<String>,
+    /// The pool it lives in.
+    pub pool: Spanned<String>,
+    /// Its size.
+    pub size: ByteSize,
+    /// Who pays for its requests unless the connection says otherwise.
+    pub tenant: Spanned<String>,
+    /// Refuse changes.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// `[[grant]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    /// `local` (any peer on the unix socket or from a loopback address), `uid:1000` (a unix peer's), or `cert:NAME` (a TLS
+    /// client certificate's common name).
+    pub peer: Spanned<String>,
+    /// Volume names, or `*`.
+    pub volumes: Vec<String>,
+    /// Tenants whose promise the peer may use; without any, only the volume's own.
+    #[serde(default)]
+    pub tenants: Vec<String>,
+    /// May it change anything?
+    #[serde(default = "yes")]
+    pub write: bool,
+}
+
+/// A number of bytes: `4096`, `"64KiB"`, `"8GiB"`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ByteSize(pub u64);
+
+impl std::str::FromStr for ByteSize {
+    type Err = String;
+    fn from_str(text: &str) -> Result<ByteSize, String> {
+        let t = text.trim();
+        let split = t.find(|c: char| !c.is_ascii_digit()).unwrap_or(t.len());
+        let bad = || format!("`{text}` is not a size: write a whole number and a unit, such as 64KiB, 8GiB or 512");
+        let n: u64 = t[..split].parse().map_err(|_| bad())?;
+        let unit: u64 = match t[split..].trim() {
+            "" | "B" => 1,
+            "KiB" | "K" => 1 << 10,
+            "MiB" | "M" => 1 << 20,
+            "GiB" | "G" => 1 << 30,
+            "TiB" | "T" => 1 << 40,
+            _ => return Err(bad()),
+        };
+        n.checked_mul(unit).map(ByteSize).ok_or_else(bad)
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<ByteSize, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = ByteSize;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as \"8GiB\", or a number of bytes")
+            }
+            fn visit_i64<E: serde::de::Error>(self, v: i64) -> Result<ByteSize, E> {
+                u64::try_from(v).map(ByteSize).map_err(|_| E::custom("a size is not negative"))
+            }
+            fn visit_u64<E: serde::de::Error>(self, v: u64) -> Result<ByteSize, E> {
+                Ok(ByteSize(v))
+            }
+            fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<ByteSize, E> {
+                v.parse().map_err(E::custom)
+            }
+        }
+        d.deserialize_any(Visitor)
+    }
+}
+
+/// A length of time: `"20ms"`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpanText(pub Span);
+
+impl<'de> Deserialize<'de> for SpanText {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<SpanText, D::Error> {
+        let text = String::deserialize(d)?;
+        text.parse().map(SpanText).map_err(serde::de::Error::custom)
+    }
+}
+
+/// What is wrong with a configuration, and where.
+#[derive(Debug)]
+pub struct ConfigError {
+    /// The file.
+    pub file: PathBuf,
+    /// Its line, from 1; 0 where it's about the whole.
+    pub line: usize,
+    /// What is wrong and what to do.
+    pub what: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.file.display(), self.what),
+            n => write!(f, "{}:{n}: {}", self.file.display(), self.what),
+        }
+    }
+}
+impl std::error::Error for ConfigError {}
+
+impl TenantConfig {
+    /// Its class, if what was written makes one.
+    pub fn class(&self) -> Result<Class, String> {
+        match self.class.get_ref().as_str() {
+            "latency-critical" if self.objectives.is_empty() => {
+                Err("a latency-critical tenant needs `objectives = [{ percentile = 99.9, within = \"20ms\" }]`".into())
+            }
+            "latency-critical" => {
+                let objective = |o: &ObjectiveConfig| {
+                    let bp = (o.percentile * 100.0).round();
+                    (1.0..=9999.0)
+                        .contains(&bp)
+                        .then_some(Objective { percentile_bp: bp as u16, bound: o.within.0 })
+                        .ok_or_else(|| format!("percentile {} is not between 0.01 and 99.99", o.percentile))
+                };
+                Ok(Class::LatencyCritical {
+                    objectives: self.objectives.iter().map(objective).collect::<Result<_, _>>()?,
+                })
+            }
+            "best-effort" => match self.weight.unwrap_or(100) {
+                weight @ 1..=10_000 => Ok(Class::BestEffort { weight }),
+                other => Err(format!("weight {other} is not between 1 and 10000")),
+            },
+            "fenced" => match self.slots.unwrap_or(1) {
+                slots @ 1..=1000 => Ok(Class::Fenced { slots }),
+                other => Err(format!("slots {other} is not between 1 and 1000")),
+            },
+            other => Err(format!("class `{other}` is unknown: latency-critical, best-effort or fenced")),
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks a file. Relative paths in it are taken from its folder.
+    pub fn load(file: &Path) -> Result<Config, ConfigError> {
+        let fail = |line, what| ConfigError { file: file.to_path_buf(), line, what };
+        let text = std::fs::read_to_string(file).map_err(|e| fail(0, format!("cannot be read: {e}")))?;
+        Config::parse(&text, file)
+    }
+
+    /// Checks a text as the content of `file`.
+    pub fn parse(text: &str, file: &Path) -> Result<Config, ConfigError> {
+        let line_of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
+        let fail = |line, what| ConfigError { file: file.to_path_buf(), line, what };
+        let mut config: Config = toml::from_str(text).map_err(|e| {
+            let line = e.span().map_or(0, |s| line_of(s.start));
+            fail(line, e.message().to_string())
+        })?;
+        config.check().map_err(|(at, what)| fail(at.map_or(0, line_of), what))?;
+        config.make_absolute(file.parent().unwrap_or(Path::new(".")));
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), (Option<usize>, String)> {
+        let at = |s: &Spanned<String>| Some(s.span().start);
+        unique(self.pool.iter().map(|p| &p.name), "pool")?;
+        unique(self.tenant.iter().map(|t| &t.name), "tenant")?;
+        unique(self.volume.iter().map(|v| &v.name), "volume")?;
+        if self.pool.is_empty() {
+            return Err((None, "no [[pool]]: a node needs at least one".into()));
+        }
+        for p in &self.pool {
+            p.device.check().map_err(|what| (at(&p.name), format!("pool `{}`: {what}", p.name.get_ref())))?;
+            if p.depth == Some(0) {
+                return Err((at(&p.name), format!("pool `{}`: depth 0 would serve nothing", p.name.get_ref())));
+            }
+        }
+        for t in &self.tenant {
+            t.class().map_err(|what| (at(&t.class), format!("tenant `{}`: {what}", t.name.get_ref())))?;
+        }
+        for v in &self.volume {
+            let known = |names: Vec<&Spanned<String>>, wanted: &Spanned<String>, kind| {
+                let (name, found) = (v.name.get_ref(), names.iter().any(|n| n.get_ref() == wanted.get_ref()));
+                let problem = || (at(wanted), format!("volume `{name}`: there is no {kind} `{}`", wanted.get_ref()));
+                if found { Ok(()) } else { Err(problem()) }
+            };
+            known(self.pool.iter().map(|p| &p.name).collect(), &v.pool, "pool")?;
+            known(self.tenant.iter().map(|t| &t.name).collect(), &v.tenant, "tenant")?;
+            if v.size.0 == 0 {
+                return Err((at(&v.name), format!("volume `{}`: its size is 0", v.name.get_ref())));
+            }
+        }
+        for g in &self.grant {
+            Peer::parse(g.peer.get_ref()).map_err(|what| (at(&g.peer), what))?;
+        }
+        Ok(())
+    }
+
+    fn make_absolute(&mut self, base: &Path) {
+        let fix = |p: &mut PathBuf| *p = base.join(&*p);
+        self.listen.unix.as_mut().map(fix);
+        self.control.unix.as_mut().map(fix);
+        self.control.token_file.as_mut().map(fix);
+        for p in &mut self.pool {
+            p.device.file.as_mut().map(fix);
+        }
+        if let Some(tls) = &mut self.listen.tls {
+            [&mut tls.certificate, &mut tls.key, &mut tls.client_ca].map(fix);
+        }
+    }
+}
+
+fn unique<'a>(names: impl Iterator<Item = &'a Spanned<String>>, kind: &str) -> Result<(), (Option<usize>, String)> {
+    let mut seen = std::collections::BTreeSet::new();
+    for name in names {
+        if !seen.insert(name.get_ref()) {
+            return Err((Some(name.span().start), format!("{kind} `{}` is declared twice", name.get_ref())));
+        }
+    }
+    Ok(())
+}
+
+impl DeviceConfig {
+    fn check(&self) -> Result<(), String> {
+        match (self.null, &self.file) {
+            (true, Some(_)) => Err("a device is either null or a file, not both".into()),
+            (false, None) => Err("device needs `file = \"…\"` (or `null = true`)".into()),
+            (true, None) if self.size.is_none() => Err("a null device needs a size".into()),
+            (true, None) if self.model.is_some() => Err("a modelled device needs a file for its data".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whom a grant is for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Peer {
+    /// Any on the unix socket or from a loopback address.
+    Local,
+    /// A unix peer's user id.
+    Uid(u32),
+    /// A TLS client certificate's common name.
+    Cert(String),
+}
+
+impl Peer {
+    /// From its text.
+    pub fn parse(text: &str) -> Result<Peer, String> {
+        let bad = || format!("peer `{text}` is unknown: local, uid:NUMBER or cert:NAME");
+        match text.split_once(':') {
+            None if text == "local" => Ok(Peer::Local),
+            Some(("uid", n)) => n.parse().map(Peer::Uid).map_err(|_| bad()),
+            Some(("cert", name)) if !name.is_empty() => Ok(Peer::Cert(name.into())),
+            _ => Err(bad()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        Config::parse(text, Path::new("node.toml")).expect_err(text).to_string()
+    }
+
+    const POOL: &str = "[[pool]]\nname = \"p\"\ndevice = { null = true, size = \"1GiB\" }\n";
+
+    #[test]
+    fn errors_name_file_line_and_key() {
+        assert_eq!(error(""), "node.toml: no [[pool]]: a node needs at least one");
+        assert!(error(&format!("{POOL}dept = 3\n")).starts_with("node.toml:4: unknown field `dept`"));
+        assert!(error("[listen]\ntcp = \"here\"\n").starts_with("node.toml:2: "));
+        let two = format!("{POOL}{POOL}");
+        assert_eq!(error(&two), "node.toml:5: pool `p` is declared twice");
+        let volume = "[[volume]]\nname = \"v\"\npool = \"q\"\nsize = \"1MiB\"\ntenant = \"t\"\n";
+        assert_eq!(error(&format!("{POOL}{volume}")), "node.toml:6: volume `v`: there is no pool `q`");
+        let tenant = "[[tenant]]\nname = \"t\"\nclass = \"latency-critical\"\n";
+        assert!(
+            error(&format!("{POOL}{tenant}")).starts_with("node.toml:6: tenant `t`: a latency-critical tenant needs")
+        );
+        assert!(
+            error("[[pool]]\nname = \"p\"\ndevice = { size = \"3 apples\" }\n")
+                .contains("node.toml:3: `3 apples` is not a size")
+        );
+        assert!(
+            error("[[pool]]\nname = \"p\"\ndevice = {}\n").starts_with("node.toml:2: pool `p`: device needs `file")
+        );
+        let grant = "[[grant]]\npeer = \"everyone\"\nvolumes = [\"*\"]\n";
+        assert!(error(&format!("{POOL}{grant}")).starts_with("node.toml:5: peer `everyone` is unknown"));
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, n) in [("512", 512), ("64KiB", 65536), ("8 GiB", 8 << 30), ("2T", 2 << 40)] {
+            assert_eq!(text.parse::<ByteSize>().unwrap().0, n);
+        }
+        for text in ["", "GiB", "-1", "1.5GiB", "99999999TiB", "4XB"] {
+            assert!(text.parse::<ByteSize>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! How other threads talk to a pool's thread: a queue of commands and a wake-up call.
+
+use super::conn::ExportParams;
+use super::metrics::ExportMetrics;
+use super::permits::PermitLimits;
+use plimsoll_base::{IoError, TenantId, Time, VolumeKey};
+use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// An answer that is sent once; where it's lost, the asker learns that the pool is gone.
+pub type Reply<T> = tokio::sync::oneshot::Sender<T>;
+
+/// What a pool's thread can be asked.
+pub enum Command {
+    /// Serve a client whose handshake is over; `early` is what it sent beyond it.
+    Attach {
+        /// The socket.
+        fd: OwnedFd,
+        /// What was granted.
+        params: ExportParams,
+        /// Bytes already received.
+        early: Vec<u8>,
+    },
+    /// Make a volume known, or change it (growing).
+    SetVolume {
+        /// Which.
+        key: VolumeKey,
+        /// Its size and mode.
+        front: FrontVolume,
+        /// Where it lives.
+        extents: Vec<Extent>,
+        /// Answered when done.
+        reply: Reply<()>,
+    },
+    /// Forget a volume: its connections are closed, its requests finish, then its extents are zeroed and flushed.
+    DeleteVolume {
+        /// Which.
+        key: VolumeKey,
+        /// What to zero.
+        extents: Vec<Extent>,
+        /// Answered when the zeroes are durable.
+        reply: Reply<Result<(), IoError>>,
+    },
+    /// Set a tenant's permits.
+    SetPermits {
+        /// Whose.
+        tenant: TenantId,
+        /// The bound.
+        limits: PermitLimits,
+    },
+    /// A copy of all metrics.
+    Snapshot {
+        /// Where to.
+        reply: Reply<Box<PoolSnapshot>>,
+    },
+    /// Believe flushes again: the operator has looked at what was lost.
+    Recovered {
+        /// Answered when done.
+        reply: Reply<()>,
+    },
+    /// Take no more requests, finish what is inside, flush, end.
+    Shutdown,
+}
+
+/// A copy of a pool's metrics.
+#[derive(Clone, Debug)]
+pub struct PoolSnapshot {
+    /// When.
+    pub now: Time,
+    /// The stack's state.
+    pub state: LayerState,
+    /// Has a flush failed?
+    pub flush_failed: bool,
+    /// Per volume and tenant.
+    pub exports: BTreeMap<(VolumeKey, TenantId), ExportMetrics>,
+    /// Per layer, top first.
+    pub layers: Vec<(&'static str, NodeStats)>,
+    /// Requests and bytes that each tenant has inside.
+    pub permits: BTreeMap<TenantId, (u32, u64)>,
+    /// Requests inside.
+    pub inflight: usize,
+    /// Requests that wait in the front for an overlapping one.
+    pub overlap_waiting: usize,
+    /// Requests waiting in the scheduler, and at the device.
+    pub sched_depths: (usize, usize),
+    /// The oldest request's arrival, and where it waits.
+    pub oldest: Option<(Time, &'static str)>,
+    /// Connections.
+    pub connections: usize,
+    /// Requests accepted, refused and ended since the start.
+    pub counts: (u64, u64, u64),
+}
+
+/// The sending side of a pool's commands.
+#[derive(Clone)]
+pub struct PoolHandle {
+    commands: Sender<Command>,
+    wakeup: Arc<OwnedFd>,
+}
+
+/// The pool's thread is gone (it said why in the log).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolGone;
+
+impl PoolHandle {
+    /// A handle and the pool's side of it: the commands, and the descriptor that becomes readable with each.
+    pub fn new() -> std::io::Result<(PoolHandle, Receiver<Command>, Arc<OwnedFd>)> {
+        use rustix::event::{EventfdFlags, eventfd};
+        let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let (commands, receiver) = channel();
+        Ok((PoolHandle { commands, wakeup: wakeup.clone() }, receiver, wakeup))
+    }
+
+    /// Sends a command.
+    pub fn send(&self, command: Command) -> Result<(), PoolGone> {
+        self.commands.send(command).map_err(|_| PoolGone)?;
+        // The counter can only overflow after 2^64 calls; any other failure means the pool has closed its end.
+        rustix::io::write(self.wakeup.as_fd(), &1u64.to_ne_bytes()).map_err(|_| PoolGone)?;
+        Ok(())
+    }
+
+    /// Sends a command made around a reply channel, and waits for the answer.
+    pub async fn ask<T>(&self, make: impl FnOnce(Reply<T>) -> Command) -> Result<T, PoolGone> {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        self.send(make(reply))?;
+        answer.await.map_err(|_| PoolGone)
+    }
+}

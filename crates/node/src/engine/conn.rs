@@ -1,0 +1,372 @@
+//! One client's connection in the transmission phase: bytes in, requests out; completions in, replies out.
+
+use super::ring::{RecvInto, SendBatch};
+use plimsoll_base::{BufMut, BufPool, Data, IoError, Op, Outcome, Span, TenantId, Time, VolumeKey};
+use plimsoll_nbd::reply::{self, Last, Replies};
+use plimsoll_nbd::request::{Incoming, Request, Rules};
+use plimsoll_nbd::wire::{
+    Command, CommandFlags, ErrorCode, Extent, MetaContext, MetaContexts, REQUEST_BYTES, STATE_HOLE, STATE_ZERO,
+};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// What a connection was granted at its handshake.
+#[derive(Clone, Debug)]
+pub struct ExportParams {
+    /// The volume.
+    pub volume: VolumeKey,
+    /// Who pays.
+    pub tenant: TenantId,
+    /// Reads must be done within this of their arrival, or are refused Busy at once; `None` without a promise.
+    pub deadline: Option<Span>,
+    /// What requests are allowed.
+    pub rules: Rules,
+    /// Which metadata contexts BLOCK_STATUS reports.
+    pub meta_contexts: MetaContexts,
+}
+
+/// Bytes received but not yet understood are at most this many.
+pub const RECV_BYTES: usize = 256 << 10;
+/// Payloads up to this size are copied next to their header, larger ones are sent from where they lie.
+const COPIED_PAYLOAD_BYTES: usize = 16 << 10;
+/// A connection with more than this waiting to be sent isn't read from.
+const UNSENT_BYTES_MAX: usize = 64 << 20;
+/// An empty range of a read at least this long is told as a hole instead of sent as zeroes.
+const HOLE_BYTES_MIN: u64 = 512;
+
+/// A request that is ready to go into the stack.
+pub struct Ready {
+    /// As the client sent it.
+    pub request: Request,
+    /// A write's bytes.
+    pub data: Data,
+}
+
+/// What parsing stopped at.
+pub enum Parsed {
+    /// A whole request.
+    Ready(Ready),
+    /// More bytes are needed.
+    NeedBytes,
+    /// The client ended the session, or sent what is no NBD.
+    Ended(&'static str),
+}
+
+struct Payload {
+    request: Request,
+    buf: BufMut,
+    filled: usize,
+}
+
+/// See the module's documentation.
+pub struct Conn {
+    fd: OwnedFd,
+    /// What it was granted.
+    pub params: ExportParams,
+    replies: Replies,
+    /// Absent while the kernel fills it.
+    buffer: Option<Box<[u8]>>,
+    have: std::ops::Range<usize>,
+    payload: Option<Payload>,
+    skip: u64,
+    /// Encoded, not yet handed to the kernel.
+    unsent: SendBatch,
+    unsent_bytes: usize,
+    /// A send is under way.
+    pub sending: bool,
+    /// A receive is under way.
+    pub receiving: bool,
+    /// A parsed request that waits for a permit.
+    pub stalled: Option<Ready>,
+    /// Requests in the stack.
+    pub inflight: u32,
+    /// No more requests will be taken.
+    pub ending: bool,
+    /// The peer is gone: replies are dropped.
+    pub broken: bool,
+}
+
+impl Conn {
+    /// A connection whose first bytes of transmission, `early`, arrived with the handshake.
+    pub fn new(fd: OwnedFd, params: ExportParams, early: &[u8]) -> Conn {
+        let mut buffer = vec![0; RECV_BYTES.max(early.len())].into_boxed_slice();
+        buffer[..early.len()].copy_from_slice(early);
+        Conn {
+            fd,
+            replies: Replies { structured: params.rules.structured_replies },
+            params,
+            buffer: Some(buffer),
+            have: 0..early.len(),
+            payload: None,
+            skip: 0,
+            unsent: SendBatch::default(),
+            unsent_bytes: 0,
+            sending: false,
+            receiving: false,
+            stalled: None,
+            inflight: 0,
+            ending: false,
+            broken: false,
+        }
+    }
+
+    /// The socket.
+    pub fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// The socket, for calls that take one.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Where the next bytes should go, if any are wanted now.
+    pub fn want_recv(&mut self) -> Option<RecvInto> {
+        let full = self.unsent_bytes > UNSENT_BYTES_MAX;
+        if self.receiving || self.ending || self.broken || self.stalled.is_some() || full {
+            return None;
+        }
+        if let Some(p) = self.payload.take_if(|_| self.have.is_empty()) {
+            let Payload { request, buf, filled } = p;
+            self.payload = Some(Payload { request, buf: BufMut::zeroed(0), filled });
+            return Some(RecvInto::Payload(buf, filled));
+        }
+        let mut buffer = self.buffer.take().expect("not receiving, so the buffer is here");
+        buffer.copy_within(self.have.clone(), 0);
+        self.have = 0..self.have.len();
+        Some(RecvInto::Buffer(buffer, self.have.end))
+    }
+
+    /// `n` bytes have arrived where [`Conn::want_recv`] said.
+    pub fn received(&mut self, into: RecvInto, n: usize) {
+        match into {
+            RecvInto::Buffer(buffer, _) => {
+                self.buffer = Some(buffer);
+                self.have.end += n;
+            }
+            RecvInto::Payload(buf, _) => {
+                let p = self.payload.as_mut().expect("a payload was wanted");
+                p.buf = buf;
+                p.filled += n;
+            }
+        }
+    }
+
+    /// Understands the next request of what was received.
+    pub fn parse(&mut self, pool: &mut BufPool) -> Parsed {
+        loop {
+            if let Some(ready) = self.finish_payload() {
+                return Parsed::Ready(ready);
+            }
+            if self.payload.is_some() {
+                return Parsed::NeedBytes;
+            }
+            let skipped = self.skip.min(self.have.len() as u64) as usize;
+            self.skip -= skipped as u64;
+            self.have.start += skipped;
+            if self.have.len() < REQUEST_BYTES || self.skip > 0 {
+                return Parsed::NeedBytes;
+            }
+            let buffer = self.buffer.as_ref().expect("not receiving");
+            let header = buffer[self.have.start..][..REQUEST_BYTES].try_into().expect("a header's length");
+            let Ok(incoming) = self.params.rules.judge(header) else {
+                return Parsed::Ended("what the client sent is no NBD request");
+            };
+            self.have.start += REQUEST_BYTES;
+            match incoming {
+                Incoming::Disconnect => return Parsed::Ended("the client disconnected"),
+                Incoming::Refuse(r) => {
+                    self.skip = u64::from(r.skip_bytes);
+                    self.replies.failed(&mut self.unsent.bytes, r.cookie, r.error, r.message);
+                }
+                Incoming::Serve(request) if request.command == Command::Write => {
+                    self.payload = Some(Payload { buf: pool.take(request.length as usize), request, filled: 0 });
+                }
+                Incoming::Serve(request) => return Parsed::Ready(Ready { request, data: Data::Absent }),
+            }
+        }
+    }
+
+    /// Moves what the buffer has of the payload; the request if that was the rest.
+    fn finish_payload(&mut self) -> Option<Ready> {
+        let p = self.payload.as_mut()?;
+        let wanted = p.request.length as usize - p.filled;
+        let n = wanted.min(self.have.len());
+        if n > 0 {
+            let buffer = self.buffer.as_ref().expect("not receiving");
+            p.buf.as_mut_slice()[p.filled..p.filled + n].copy_from_slice(&buffer[self.have.start..][..n]);
+            p.filled += n;
+            self.have.start += n;
+        }
+        if p.filled < p.request.length as usize {
+            return None;
+        }
+        let p = self.payload.take().expect("just seen");
+        Some(Ready { request: p.request, data: Data::Bytes(p.buf.freeze()) })
+    }
+
+    /// Takes what is to be sent, if anything is and nothing is under way.
+    pub fn take_unsent(&mut self) -> Option<SendBatch> {
+        if self.sending || self.unsent.is_empty() || self.broken {
+            return None;
+        }
+        self.unsent_bytes = 0;
+        Some(std::mem::take(&mut self.unsent))
+    }
+
+    /// A batch was sent whole: its vectors are used again, its payloads may be too.
+    pub fn sent(&mut self, mut batch: SendBatch, pool: &mut BufPool) {
+        for (_, payload) in batch.payloads.drain(..) {
+            pool.give(payload);
+        }
+        batch.bytes.clear();
+        if self.unsent.bytes.capacity() == 0 && batch.bytes.capacity() <= 1 << 20 {
+            self.unsent = batch;
+        }
+    }
+
+    /// Nothing left to do for a connection that is ending.
+    pub fn is_finished(&self) -> bool {
+        let quiet = !self.sending && !self.receiving && self.inflight == 0;
+        quiet && self.ending && (self.broken || self.unsent.is_empty())
+    }
+
+    /// Ends a request that never entered the stack.
+    pub fn refuse(&mut self, cookie: u64, outcome: Outcome) {
+        self.fail(cookie, outcome);
+    }
+
+    /// Encodes the reply to `request`.
+    pub fn reply(&mut self, request: &Request, outcome: Outcome, data: Data, pool: &mut BufPool) {
+        if self.broken {
+            return;
+        }
+        let before = self.unsent.bytes.len();
+        match (outcome, request.command) {
+            (Outcome::Done, Command::Read) => self.reply_read(request, data, pool),
+            (Outcome::Done, Command::BlockStatus) => self.reply_status(request, &data),
+            (Outcome::Done, _) => self.replies.done(&mut self.unsent.bytes, request.cookie),
+            _ => self.fail(request.cookie, outcome),
+        }
+        self.unsent_bytes += self.unsent.bytes.len() - before;
+    }
+
+    fn reply_read(&mut self, request: &Request, data: Data, pool: &mut BufPool) {
+        let whole = u64::from(request.length);
+        if let Data::Parts(parts) = &data
+            && self.replies.may_fragment(request)
+        {
+            let mut at = request.offset;
+            for (i, (len, part)) in parts.iter().enumerate() {
+                let last = if i + 1 == parts.len() { Last::Yes } else { Last::No };
+                self.chunk(request.cookie, at, *len, part.clone(), last, pool);
+                at += len;
+            }
+        } else if self.replies.may_fragment(request) {
+            self.chunk(request.cookie, request.offset, whole, data, Last::Yes, pool);
+        } else {
+            self.replies.read_whole(&mut self.unsent.bytes, request.cookie, request.offset, request.length);
+            match data {
+                Data::Bytes(b) => self.payload(b, pool),
+                other => {
+                    let at = self.unsent.bytes.len();
+                    self.unsent.bytes.resize(at + whole as usize, 0);
+                    other.copy_to(&mut self.unsent.bytes[at..]);
+                }
+            }
+        }
+    }
+
+    fn chunk(&mut self, cookie: u64, offset: u64, len: u64, data: Data, last: Last, pool: &mut BufPool) {
+        match data {
+            Data::Bytes(b) => {
+                reply::offset_data(&mut self.unsent.bytes, cookie, offset, len as u32, last);
+                self.payload(b, pool);
+            }
+            Data::Zeroes | Data::Absent if len >= HOLE_BYTES_MIN => {
+                reply::offset_hole(&mut self.unsent.bytes, cookie, offset, len as u32, last);
+            }
+            other => {
+                reply::offset_data(&mut self.unsent.bytes, cookie, offset, len as u32, last);
+                let at = self.unsent.bytes.len();
+                self.unsent.bytes.resize(at + len as usize, 0);
+                other.copy_to(&mut self.unsent.bytes[at..]);
+            }
+        }
+    }
+
+    fn payload(&mut self, b: plimsoll_base::Buf, pool: &mut BufPool) {
+        if b.len() <= COPIED_PAYLOAD_BYTES {
+            self.unsent.bytes.extend_from_slice(b.as_slice());
+            pool.give(b);
+        } else {
+            self.unsent_bytes += b.len();
+            self.unsent.payloads.push((self.unsent.bytes.len(), b));
+        }
+    }
+
+    fn reply_status(&mut self, request: &Request, data: &Data) {
+        let one = request.flags.contains(CommandFlags::REQ_ONE);
+        let mut extents: Vec<Extent> = Vec::new();
+        if let Data::Status(found) = data {
+            for e in found.iter().take(if one { 1 } else { EXTENTS_MAX }) {
+                let status = if e.hole { STATE_HOLE } else { 0 } | if e.zero { STATE_ZERO } else { 0 };
+                extents.push(Extent { length: e.len as u32, status });
+            }
+        }
+        if extents.is_empty() {
+            // Nothing is known of the range: all of it is allocated data, which is always a true answer.
+            extents.push(Extent { length: request.length, status: 0 });
+        }
+        let contexts: Vec<MetaContext> =
+            self.params.meta_contexts.iter().filter(|c| *c == MetaContext::Allocation).collect();
+        for (i, c) in contexts.iter().enumerate() {
+            let last = if i + 1 == contexts.len() { Last::Yes } else { Last::No };
+            reply::block_status(&mut self.unsent.bytes, request.cookie, c.id(), &extents, last);
+        }
+    }
+
+    fn fail(&mut self, cookie: u64, outcome: Outcome) {
+        let (code, message) = match outcome {
+            Outcome::Done => unreachable!("success has a reply of its own"),
+            // NBD has no EBUSY. EIO is what every client takes as "try elsewhere"; the message says what it was.
+            Outcome::Busy { wait, confidence } => (
+                ErrorCode::Io,
+                format!("busy: predicted wait {} us, confidence {}/1000", wait.as_micros(), confidence.0),
+            ),
+            Outcome::Failed(e) => (error_code(e), e.to_string()),
+        };
+        self.replies.failed(&mut self.unsent.bytes, cookie, code, &message);
+    }
+}
+
+const EXTENTS_MAX: usize = 1024;
+
+fn error_code(e: IoError) -> ErrorCode {
+    match e {
+        IoError::Device | IoError::FlushFailed | IoError::Cancelled => ErrorCode::Io,
+        IoError::NoSpace => ErrorCode::NoSpace,
+        IoError::Invalid => ErrorCode::Invalid,
+        IoError::ReadOnly => ErrorCode::NotPermitted,
+        IoError::NotSupported => ErrorCode::NotSupported,
+        IoError::Unavailable => ErrorCode::Shutdown,
+    }
+}
+
+/// The stack's word for an NBD command.
+pub fn op_of(command: Command) -> Op {
+    match command {
+        Command::Read => Op::Read,
+        Command::Write => Op::Write,
+        Command::Flush => Op::Flush,
+        Command::Trim => Op::Trim,
+        Command::WriteZeroes => Op::WriteZeroes,
+        Command::Cache => Op::Cache,
+        Command::BlockStatus => Op::BlockStatus,
+        Command::Disconnect => unreachable!("ends the session instead"),
+    }
+}
+
+/// When a request with this promise must be done.
+pub fn deadline_of(params: &ExportParams, now: Time) -> Time {
+    params.deadline.map_or(Time::NEVER, |d| now + d)
+}

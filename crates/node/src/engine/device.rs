@@ -1,0 +1,315 @@
+//! The engine's devices: what carries out the requests that leave a stack at the bottom.
+
+use super::ring::{Op as RingOp, Ring};
+use super::volatile::VolatileFile;
+use plimsoll_base::{Buf, BufMut, BufPool, Completion, Data, Io, IoError, IoFlags, Op, Outcome, StatusExtent, Time};
+use plimsoll_stack::Offer;
+use slab::Slab;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Where a pool's bytes are.
+pub enum Device {
+    /// Nowhere: reads are zeroes, writes are forgotten. For measuring the node itself.
+    Null {
+        /// Its size.
+        size_bytes: u64,
+    },
+    /// In a region of a file or block device.
+    File(FileDevice),
+    /// The same behind a volatile cache that loses, tears and reorders what isn't flushed when the process is killed.
+    /// For testing only.
+    Volatile(VolatileFile),
+}
+
+/// A region of an open file.
+pub struct FileDevice {
+    /// Opened for direct I/O where the file system allows it.
+    pub file: File,
+    /// Where the region begins in the file.
+    pub start: u64,
+    /// Its length.
+    pub len: u64,
+    /// Requests must be multiples of it.
+    pub block_bytes: u32,
+}
+
+impl Device {
+    /// What it offers to the stack.
+    pub fn offer(&self) -> Offer {
+        let (size_bytes, block_bytes) = match self {
+            Device::Null { size_bytes } => (*size_bytes, 512),
+            Device::File(f) => (f.len, f.block_bytes),
+            Device::Volatile(v) => (v.inner.len, v.inner.block_bytes),
+        };
+        Offer { size_bytes, block_bytes, io_bytes_max: 64 << 20, atomic_bytes: 512, queue_max: 4096 }
+    }
+}
+
+/// A request at a device.
+struct InFlight {
+    device: usize,
+    io: Io,
+    dispatched_at: Time,
+    /// What is left of a request that is done in steps.
+    rest: Rest,
+}
+
+enum Rest {
+    /// The next completion ends it.
+    Last,
+    /// Zeroes are being written from here on, piece by piece, because the file can't zero a range by itself.
+    Zeroing { at: u64 },
+    /// A flush makes it durable.
+    Durable,
+}
+
+const ZERO_PIECE_BYTES: usize = 1 << 20;
+
+/// All devices of a pool, and what they have in flight.
+pub struct Devices {
+    devices: Vec<Device>,
+    in_flight: Slab<InFlight>,
+    /// Answered without the kernel.
+    ready: VecDeque<(usize, Completion)>,
+    zeroes: Buf,
+}
+
+impl Devices {
+    /// The devices by number.
+    pub fn new(devices: Vec<Device>) -> Devices {
+        let zeroes = BufMut::zeroed(ZERO_PIECE_BYTES).freeze();
+        Devices { devices, in_flight: Slab::new(), ready: VecDeque::new(), zeroes }
+    }
+
+    /// What they offer, by number.
+    pub fn offers(&self) -> Vec<Offer> {
+        self.devices.iter().map(Device::offer).collect()
+    }
+
+    /// Makes everything durable, waiting for it: the last thing a pool does.
+    pub fn sync(&mut self) -> io::Result<()> {
+        for d in &mut self.devices {
+            match d {
+                Device::Null { .. } => {}
+                Device::File(f) => f.file.sync_data()?,
+                Device::Volatile(v) => v.flush()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A completion that needs no waiting.
+    pub fn next_ready(&mut self) -> Option<(usize, Completion)> {
+        self.ready.pop_front()
+    }
+
+    /// Begins a request.
+    pub fn begin(
+        &mut self,
+        now: Time,
+        device: usize,
+        mut io: Io,
+        ring: &mut Ring,
+        pool: &mut BufPool,
+    ) -> io::Result<()> {
+        match &mut self.devices[device] {
+            Device::Null { size_bytes } => {
+                let outcome = if io.end() > *size_bytes { Outcome::Failed(IoError::Invalid) } else { Outcome::Done };
+                if let Data::Bytes(b) = std::mem::take(&mut io.data) {
+                    pool.give(b);
+                }
+                io.data = match io.op {
+                    Op::Read => Data::Zeroes,
+                    Op::BlockStatus => status_of(io.len, true),
+                    _ => Data::Absent,
+                };
+                self.ready.push_back((device, Completion { io, outcome, dispatched_at: now }));
+                Ok(())
+            }
+            Device::Volatile(v) => {
+                let (outcome, data) = v.apply(&io);
+                io.data = data;
+                self.ready.push_back((device, Completion { io, outcome, dispatched_at: now }));
+                Ok(())
+            }
+            Device::File(f) if io.op == Op::BlockStatus => {
+                io.data = file_status(f, io.offset, io.len);
+                self.ready.push_back((device, Completion { io, outcome: Outcome::Done, dispatched_at: now }));
+                Ok(())
+            }
+            Device::File(f) if io.op == Op::Cache => {
+                let fadvise = rustix::fs::Advice::WillNeed;
+                // Advice: whether the kernel takes it changes nothing for the client.
+                let _ = rustix::fs::fadvise(&f.file, f.start + io.offset, std::num::NonZeroU64::new(io.len), fadvise);
+                self.ready.push_back((device, Completion { io, outcome: Outcome::Done, dispatched_at: now }));
+                Ok(())
+            }
+            Device::File(f) => {
+                let (fd, offset, len) = (f.file.as_raw_fd(), f.start + io.offset, io.len);
+                assert!(io.end() <= f.len, "a request beyond the device: {:?}", io.head);
+                let slot = self.in_flight.vacant_key();
+                let durable = io.flags.has(IoFlags::FUA);
+                let mut rest = Rest::Last;
+                let op = match io.op {
+                    Op::Read => RingOp::Read { slot, fd, offset, buf: pool.take(len as usize), start: 0 },
+                    Op::Flush => RingOp::Sync { slot, fd },
+                    Op::Write => {
+                        let data = aligned(std::mem::take(&mut io.data), len as usize, pool);
+                        RingOp::Write { slot, fd, offset, data, start: 0, durable }
+                    }
+                    Op::Trim | Op::WriteZeroes => {
+                        if durable {
+                            rest = Rest::Durable;
+                        }
+                        let keep_allocated = io.op == Op::WriteZeroes && io.flags.has(IoFlags::NO_HOLE);
+                        RingOp::Zero { slot, fd, offset, len, keep_allocated }
+                    }
+                    Op::BlockStatus | Op::Cache => unreachable!("answered above"),
+                };
+                self.in_flight.insert(InFlight { device, io, dispatched_at: now, rest });
+                ring.submit(op)
+            }
+        }
+    }
+
+    /// The kernel has answered; the completion, unless the request goes on.
+    pub fn completed(
+        &mut self,
+        op: RingOp,
+        result: io::Result<usize>,
+        ring: &mut Ring,
+        pool: &mut BufPool,
+    ) -> io::Result<Option<(usize, Completion)>> {
+        let (slot, outcome, data) = match op {
+            RingOp::Read { slot, fd, offset, buf, start } => match result {
+                Ok(n) if n > 0 && start + n < buf.len() => {
+                    ring.submit(RingOp::Read { slot, fd, offset, buf, start: start + n })?;
+                    return Ok(None);
+                }
+                Ok(n) if start + n == buf.len() => (slot, Outcome::Done, Data::Bytes(buf.freeze())),
+                // The file is shorter than its superblock says.
+                Ok(_) => (slot, Outcome::Failed(IoError::Device), Data::Absent),
+                Err(e) => (slot, failed(&e), Data::Absent),
+            },
+            RingOp::Write { slot, fd, offset, data, start, durable } => match result {
+                Ok(n) if n > 0 && start + n < data.len() => {
+                    ring.submit(RingOp::Write { slot, fd, offset, data, start: start + n, durable })?;
+                    return Ok(None);
+                }
+                Ok(n) if start + n == data.len() => {
+                    if let Rest::Zeroing { at } = self.in_flight[slot].rest {
+                        return self.zero_next(slot, at + n as u64, ring).map(|()| None);
+                    }
+                    pool.give(data);
+                    (slot, Outcome::Done, Data::Absent)
+                }
+                Ok(_) => (slot, Outcome::Failed(IoError::Device), Data::Absent),
+                Err(e) => (slot, failed(&e), Data::Absent),
+            },
+            RingOp::Sync { slot, .. } => (slot, result.map_or_else(|e| failed(&e), |_| Outcome::Done), Data::Absent),
+            RingOp::Zero { slot, .. } => match result {
+                Ok(_) if matches!(self.in_flight[slot].rest, Rest::Durable) => {
+                    self.in_flight[slot].rest = Rest::Last;
+                    let fd = self.fd(slot);
+                    ring.submit(RingOp::Sync { slot, fd })?;
+                    return Ok(None);
+                }
+                Ok(_) => (slot, Outcome::Done, Data::Absent),
+                Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                    let io = &self.in_flight[slot].io;
+                    match io.op {
+                        Op::Trim => (slot, Outcome::Done, Data::Absent), // advice that this file can't take
+                        _ if io.flags.has(IoFlags::FAST_ZERO) => {
+                            (slot, Outcome::Failed(IoError::NotSupported), Data::Absent)
+                        }
+                        _ => return self.zero_next(slot, 0, ring).map(|()| None),
+                    }
+                }
+                Err(e) => (slot, failed(&e), Data::Absent),
+            },
+            RingOp::Recv { .. } | RingOp::Send { .. } | RingOp::Wakeup { .. } => unreachable!("not a device's"),
+        };
+        let InFlight { device, mut io, dispatched_at, .. } = self.in_flight.remove(slot);
+        io.data = data;
+        Ok(Some((device, Completion { io, outcome, dispatched_at })))
+    }
+
+    /// Writes the next piece of zeroes of a request from `at` on, or ends it by making it durable.
+    fn zero_next(&mut self, slot: usize, at: u64, ring: &mut Ring) -> io::Result<()> {
+        let fd = self.fd(slot);
+        let f = &mut self.in_flight[slot];
+        let left = f.io.len - at;
+        if left == 0 {
+            // One flush at the end, whether or not the client asked: it costs little beside the writes.
+            f.rest = Rest::Last;
+            return ring.submit(RingOp::Sync { slot, fd });
+        }
+        f.rest = Rest::Zeroing { at };
+        let data = self.zeroes.slice(0, (ZERO_PIECE_BYTES as u64).min(left) as usize);
+        let Device::File(file) = &self.devices[f.device] else { unreachable!("only files zero in pieces") };
+        ring.submit(RingOp::Write { slot, fd, offset: file.start + f.io.offset + at, data, start: 0, durable: false })
+    }
+
+    fn fd(&self, slot: usize) -> std::os::fd::RawFd {
+        let Device::File(f) = &self.devices[self.in_flight[slot].device] else {
+            unreachable!("only files are in flight")
+        };
+        f.file.as_raw_fd()
+    }
+}
+
+fn failed(e: &io::Error) -> Outcome {
+    Outcome::Failed(match e.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => IoError::NoSpace,
+        Some(libc::EROFS | libc::EPERM | libc::EACCES | libc::EBADF) => IoError::ReadOnly,
+        Some(libc::EINVAL) => IoError::Invalid,
+        Some(libc::EOPNOTSUPP) => IoError::NotSupported,
+        _ => IoError::Device,
+    })
+}
+
+/// A write's bytes in one aligned buffer, as direct I/O needs them.
+fn aligned(data: Data, len: usize, pool: &mut BufPool) -> Buf {
+    match data {
+        Data::Bytes(b) if b.is_aligned() => b,
+        other => {
+            let mut buf = pool.take(len);
+            other.copy_to(buf.as_mut_slice());
+            buf.freeze()
+        }
+    }
+}
+
+fn status_of(len: u64, hole: bool) -> Data {
+    Data::Status(vec![StatusExtent { len, hole, zero: hole }].into())
+}
+
+/// Holes and data of a range, from the file system's own map; all data where it has none.
+fn file_status(f: &FileDevice, offset: u64, len: u64) -> Data {
+    const EXTENTS_MAX: usize = 1024;
+    let fd = f.file.as_fd();
+    let end = f.start + offset + len;
+    let mut at = f.start + offset;
+    let mut extents = Vec::new();
+    while at < end && extents.len() < EXTENTS_MAX {
+        let data = match rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(at)) {
+            Ok(found) => found.min(end),
+            Err(rustix::io::Errno::NXIO) => end, // nothing but a hole up to the file's end
+            Err(_) => return status_of(len, false),
+        };
+        if data > at {
+            extents.push(StatusExtent { len: data - at, hole: true, zero: true });
+        }
+        if data == end {
+            break;
+        }
+        let Ok(hole) = rustix::fs::seek(fd, rustix::fs::SeekFrom::Hole(data)) else { return status_of(len, false) };
+        let hole = hole.min(end);
+        extents.push(StatusExtent { len: hole - data, hole: false, zero: false });
+        at = hole;
+    }
+    Data::Status(extents.into())
+}

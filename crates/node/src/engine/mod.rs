@@ -1,0 +1,21 @@
+//! The live engine: one thread per pool that owns everything the pool has.
+//!
+//! The thread waits in one place (the ring) for whatever comes: bytes from clients, answers of devices, a layer's
+//! timer, a command. It tells the stack, carries out what the stack orders, and waits again. No lock is taken and
+//! nothing is logged per request.
+
+mod command;
+mod conn;
+mod device;
+pub mod metrics;
+mod permits;
+mod pool;
+mod ring;
+mod volatile;
+
+pub use command::{Command, PoolGone, PoolHandle, PoolSnapshot, Reply};
+pub use conn::ExportParams;
+pub use device::{Device, Devices, FileDevice};
+pub use permits::PermitLimits;
+pub use pool::{Pool, PoolOptions};
+pub use volatile::VolatileFile;

@@ -1,0 +1,541 @@
+//! A pool's thread.
+
+use super::command::{Command, PoolSnapshot, Reply};
+use super::conn::{Conn, Parsed, Ready, deadline_of, op_of};
+use super::device::Devices;
+use super::metrics::ExportMetrics;
+use super::permits::{PermitLimits, Permits};
+use super::ring::{Op as RingOp, Ring};
+use plimsoll_base::{
+    BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, TenantId, Time, VolumeKey,
+};
+use plimsoll_nbd::request::Request;
+use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
+use plimsoll_sched::Fifo;
+use plimsoll_stack::{Extent, Front, LayerState, Map, Offered, Stack};
+use slab::Slab;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+/// How a pool's thread behaves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PoolOptions {
+    /// Sleep until shortly before a layer's timer and spin the rest: for devices modelled in real time, whose
+    /// completions are due to the microsecond.
+    pub precise_timers: bool,
+}
+
+/// The pool stops sleeping this long before a timer when precise (notes on this kind of machine: a sleeper wakes up to
+/// 60 us late when idle).
+const SPIN: Duration = Duration::from_micros(60);
+
+/// A client's request inside the stack.
+struct Inside {
+    conn: usize,
+    /// Which user of that place it was: connections come and go.
+    serial: u64,
+    request: Request,
+    export: usize,
+    id: IoId,
+}
+
+struct Export {
+    key: VolumeKey,
+    tenant: TenantId,
+    metrics: ExportMetrics,
+}
+
+struct Deleting {
+    key: VolumeKey,
+    extents: Vec<Extent>,
+    reply: Reply<Result<(), IoError>>,
+}
+
+/// See the module's documentation.
+pub struct Pool {
+    started: Instant,
+    now: Time,
+    options: PoolOptions,
+    ring: Ring,
+    stack: Stack,
+    devices: Devices,
+    buffers: BufPool,
+    conns: Slab<(u64, Conn)>,
+    next_serial: u64,
+    inside: Slab<Inside>,
+    exports: Vec<Export>,
+    permits: BTreeMap<TenantId, Permits>,
+    /// Connections whose next request waits for a permit, in the order of coming.
+    stalled: VecDeque<(usize, u64)>,
+    commands: Receiver<Command>,
+    wakeup: Arc<OwnedFd>,
+    /// Connections with something to send or receive since the last look.
+    touched: Vec<usize>,
+    deleting: Vec<Deleting>,
+    zeroing: BTreeMap<u64, Reply<Result<(), IoError>>>,
+    next_job: u64,
+    stopping: bool,
+}
+
+impl Pool {
+    /// A pool over `stack` and its devices, taking commands from `commands`.
+    pub fn new(
+        stack: Stack,
+        devices: Devices,
+        commands: Receiver<Command>,
+        wakeup: Arc<OwnedFd>,
+        options: PoolOptions,
+    ) -> io::Result<Pool> {
+        Ok(Pool {
+            started: Instant::now(),
+            now: Time::ZERO,
+            options,
+            ring: Ring::new(1024)?,
+            stack,
+            devices,
+            buffers: BufPool::new(),
+            conns: Slab::new(),
+            next_serial: 1,
+            inside: Slab::new(),
+            exports: Vec::new(),
+            permits: BTreeMap::new(),
+            stalled: VecDeque::new(),
+            commands,
+            wakeup,
+            touched: Vec::new(),
+            deleting: Vec::new(),
+            zeroing: BTreeMap::new(),
+            next_job: 1,
+            stopping: false,
+        })
+    }
+
+    /// Runs until told to shut down, on the calling thread.
+    pub fn run(mut self) -> io::Result<()> {
+        if self.options.precise_timers {
+            // Without this a sleeper is woken up to 50 us late by design.
+            rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
+        }
+        self.listen_for_commands()?;
+        self.tick();
+        self.stack.start(self.now);
+        self.pump()?;
+        loop {
+            self.wait()?;
+            self.tick();
+            while let Some((op, result)) = self.ring.next_completed() {
+                self.handle(op, result)?;
+            }
+            if self.stack.next_wake() <= self.now {
+                self.stack.wake(self.now);
+            }
+            self.pump()?;
+            if self.stack.state() == LayerState::Recovering {
+                self.stack.start(self.now);
+            }
+            self.serve_connections()?;
+            if self.stopping && self.stop_when_idle()? {
+                return self.devices.sync();
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        self.now = Time::from_nanos(self.started.elapsed().as_nanos() as u64).max(self.now);
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        let wake = self.stack.next_wake();
+        if !wake.is_set() {
+            // Nothing is timed. While stopping, look around now and then all the same: a silent peer must not hold us.
+            return self.ring.wait(self.stopping.then_some(Duration::from_millis(20)));
+        }
+        self.tick();
+        let left: Duration = wake.since(self.now).into();
+        let left = if !self.options.precise_timers {
+            left
+        } else if left > SPIN {
+            left - SPIN
+        } else {
+            Duration::ZERO
+        };
+        self.ring.wait(Some(left))
+    }
+
+    fn listen_for_commands(&mut self) -> io::Result<()> {
+        self.ring.submit(RingOp::Wakeup { fd: self.wakeup.as_raw_fd(), count: Box::new([0; 8]) })
+    }
+
+    fn handle(&mut self, op: RingOp, result: io::Result<usize>) -> io::Result<()> {
+        match op {
+            RingOp::Recv { conn, into, .. } => {
+                let c = &mut self.conns[conn].1;
+                c.receiving = false;
+                let n = result.unwrap_or(0);
+                c.received(into, n);
+                if n == 0 {
+                    // End of stream, or an error on the socket: either way nothing more will come.
+                    c.ending = true;
+                }
+                self.touched.push(conn);
+                self.parse(conn)
+            }
+            RingOp::Send { conn, batch, start, .. } => self.handle_sent(conn, batch, start, result),
+            RingOp::Wakeup { .. } => {
+                self.listen_for_commands()?;
+                self.obey()
+            }
+            other => {
+                if let Some((device, c)) = self.devices.completed(other, result, &mut self.ring, &mut self.buffers)? {
+                    self.stack.device_done(self.now, device, c);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn handle_sent(
+        &mut self,
+        conn: usize,
+        batch: super::ring::SendBatch,
+        start: usize,
+        result: io::Result<usize>,
+    ) -> io::Result<()> {
+        let c = &mut self.conns[conn].1;
+        match result {
+            Ok(n) if n > 0 && start + n < batch.len() => {
+                let fd = c.raw_fd();
+                return self.ring.submit(RingOp::Send { conn, fd, batch, start: start + n });
+            }
+            Ok(_) => c.sent(batch, &mut self.buffers),
+            Err(_) => {
+                (c.broken, c.ending) = (true, true);
+                self.withdraw(conn);
+            }
+        }
+        self.conns[conn].1.sending = false;
+        self.touched.push(conn);
+        Ok(())
+    }
+
+    /// A client is gone: what it asked for and hasn't begun is withdrawn.
+    fn withdraw(&mut self, conn: usize) {
+        let ids: Vec<IoId> = self.inside.iter().filter(|(_, i)| i.conn == conn).map(|(_, i)| i.id).collect();
+        for id in ids {
+            self.stack.cancel(self.now, id);
+        }
+    }
+
+    /// Understands what a connection has received, as far as permits reach.
+    fn parse(&mut self, conn: usize) -> io::Result<()> {
+        while self.conns[conn].1.stalled.is_none() && !self.conns[conn].1.receiving {
+            match self.conns[conn].1.parse(&mut self.buffers) {
+                Parsed::NeedBytes => break,
+                Parsed::Ended(why) => {
+                    tracing::debug!(conn, why, "connection ends");
+                    self.conns[conn].1.ending = true;
+                    break;
+                }
+                Parsed::Ready(ready) => {
+                    let c = &mut self.conns[conn].1;
+                    let permits =
+                        self.permits.entry(c.params.tenant).or_insert_with(|| Permits::new(PermitLimits::default()));
+                    if permits.take(bytes_of(&ready.request)) {
+                        self.enter(conn, ready);
+                    } else {
+                        c.stalled = Some(ready);
+                        let serial = self.conns[conn].0;
+                        self.stalled.push_back((conn, serial));
+                    }
+                }
+            }
+        }
+        self.pump()
+    }
+
+    /// Offers a request to the stack.
+    fn enter(&mut self, conn: usize, ready: Ready) {
+        let (serial, c) = &mut self.conns[conn];
+        let Ready { request, data } = ready;
+        let params = &c.params;
+        let mut head = IoHead::new(
+            op_of(request.command),
+            params.volume,
+            params.tenant,
+            request.offset,
+            u64::from(request.length),
+            self.now,
+        );
+        head.deadline = deadline_of(params, self.now);
+        head.flags = flags_of(&request);
+        let (key, tenant, serial) = (params.volume, params.tenant, *serial);
+        let export = self.export(key, tenant);
+        let at = self.inside.vacant_key();
+        head.tag = at as u64;
+        match self.stack.offer(self.now, Io { head, data }) {
+            Offered::Accepted(id) => {
+                self.conns[conn].1.inflight += 1;
+                self.inside.insert(Inside { conn, serial, request, export, id });
+            }
+            Offered::Busy(forecast) => {
+                self.exports[export].metrics.busy_refused += 1;
+                self.give_permit(tenant, &request);
+                let outcome = Outcome::Busy { wait: forecast.wait, confidence: forecast.confidence };
+                self.conns[conn].1.refuse(request.cookie, outcome);
+                self.touched.push(conn);
+            }
+        }
+    }
+
+    fn export(&mut self, key: VolumeKey, tenant: TenantId) -> usize {
+        match self.exports.iter().position(|e| e.key == key && e.tenant == tenant) {
+            Some(i) => i,
+            None => {
+                self.exports.push(Export { key, tenant, metrics: ExportMetrics::default() });
+                self.exports.len() - 1
+            }
+        }
+    }
+
+    /// Carries out what the stack ordered until it orders nothing more.
+    fn pump(&mut self) -> io::Result<()> {
+        loop {
+            let mut idle = true;
+            while let Some((device, io)) = self.stack.next_device_io() {
+                idle = false;
+                self.devices.begin(self.now, device, io, &mut self.ring, &mut self.buffers)?;
+            }
+            while let Some((device, c)) = self.devices.next_ready() {
+                idle = false;
+                self.stack.device_done(self.now, device, c);
+            }
+            while let Some(c) = self.stack.next_done() {
+                idle = false;
+                self.answer(c);
+            }
+            if idle {
+                return self.zeroed();
+            }
+        }
+    }
+
+    fn answer(&mut self, c: Completion) {
+        let inside = self.inside.remove(c.io.tag as usize);
+        let export = &mut self.exports[inside.export];
+        export.metrics.ended(self.now, &c);
+        let tenant = export.tenant;
+        self.give_permit(tenant, &inside.request);
+        let (serial, conn) = &mut self.conns[inside.conn];
+        assert_eq!(*serial, inside.serial, "a connection stays until its requests have ended");
+        conn.inflight -= 1;
+        let data = if c.outcome.is_done() { c.io.data } else { Data::Absent };
+        conn.reply(&inside.request, c.outcome, data, &mut self.buffers);
+        self.touched.push(inside.conn);
+    }
+
+    fn give_permit(&mut self, tenant: TenantId, request: &Request) {
+        self.permits.get_mut(&tenant).expect("taken before").give(bytes_of(request));
+    }
+
+    /// Lets stalled connections go on, and every touched one send and receive.
+    fn serve_connections(&mut self) -> io::Result<()> {
+        self.unstall()?;
+        while let Some(conn) = self.touched.pop() {
+            let Some((_, c)) = self.conns.get_mut(conn) else { continue };
+            let fd = c.raw_fd();
+            if let Some(batch) = c.take_unsent() {
+                c.sending = true;
+                self.ring.submit(RingOp::Send { conn, fd, batch, start: 0 })?;
+            }
+            let (_, c) = &mut self.conns[conn];
+            if let Some(into) = c.want_recv() {
+                c.receiving = true;
+                self.ring.submit(RingOp::Recv { conn, fd, into })?;
+            }
+            if self.conns[conn].1.is_finished() {
+                self.conns.remove(conn);
+            }
+        }
+        Ok(())
+    }
+
+    fn unstall(&mut self) -> io::Result<()> {
+        for _ in 0..self.stalled.len() {
+            let (conn, serial) = self.stalled.pop_front().expect("counted");
+            let Some((s, c)) = self.conns.get_mut(conn) else { continue };
+            if *s != serial {
+                continue;
+            }
+            let ready = c.stalled.take().expect("it's in the queue");
+            if c.broken {
+                continue;
+            }
+            let permits = self.permits.get_mut(&c.params.tenant).expect("it was refused one");
+            if permits.take(bytes_of(&ready.request)) {
+                self.enter(conn, ready);
+                self.touched.push(conn);
+                self.parse(conn)?;
+            } else {
+                c.stalled = Some(ready);
+                self.stalled.push_back((conn, serial));
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self) -> io::Result<()> {
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => self.obey_one(command)?,
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => {
+                    self.stopping = true;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn obey_one(&mut self, command: Command) -> io::Result<()> {
+        match command {
+            Command::Attach { fd, params, early } => {
+                let serial = self.next_serial;
+                self.next_serial += 1;
+                let conn = self.conns.insert((serial, Conn::new(fd, params, &early)));
+                self.conns[conn].1.ending = self.stopping;
+                self.touched.push(conn);
+                self.parse(conn)?;
+            }
+            Command::SetVolume { key, front, extents, reply } => {
+                self.stack.with_layer(self.now, |f: &mut Front, _| f.set_volume(key, front));
+                self.stack.with_layer(self.now, |m: &mut Map, _| m.set_volume(key, &extents));
+                let _ = reply.send(()); // whoever asked may have gone
+            }
+            Command::DeleteVolume { key, extents, reply } => {
+                self.stack.with_layer(self.now, |f: &mut Front, _| f.remove_volume(key));
+                self.close_connections(Some(key));
+                self.deleting.push(Deleting { key, extents, reply });
+            }
+            Command::SetPermits { tenant, limits } => {
+                self.permits.entry(tenant).or_insert_with(|| Permits::new(limits)).set_limits(limits);
+            }
+            Command::Snapshot { reply } => {
+                let _ = reply.send(Box::new(self.snapshot()));
+            }
+            Command::Recovered { reply } => {
+                self.stack.with_layer(self.now, |f: &mut Front, _| f.recovered());
+                let _ = reply.send(());
+            }
+            Command::Shutdown => {
+                self.stopping = true;
+                self.close_connections(None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes no more from the connections of `key` (or all), and lets what they have inside finish.
+    fn close_connections(&mut self, key: Option<VolumeKey>) {
+        for (at, (_, c)) in self.conns.iter_mut() {
+            if key.is_none_or(|k| c.params.volume == k) {
+                c.ending = true;
+                c.stalled = None;
+                // Ends a receive that is under way; what was sent before still goes out.
+                let _ = rustix::net::shutdown(c.socket(), rustix::net::Shutdown::Read);
+                self.touched.push(at);
+            }
+        }
+    }
+
+    /// Deleted volumes without requests are zeroed; finished zeroing is reported.
+    fn zeroed(&mut self) -> io::Result<()> {
+        let mut i = 0;
+        while i < self.deleting.len() {
+            let key = self.deleting[i].key;
+            if self.stack.layer::<Front>().is_some_and(|f| f.inflight_of(key) > 0) {
+                i += 1;
+                continue;
+            }
+            let Deleting { extents, reply, .. } = self.deleting.swap_remove(i);
+            let job = self.next_job;
+            self.next_job += 1;
+            self.zeroing.insert(job, reply);
+            let now = self.now;
+            self.stack.with_layer(now, |m: &mut Map, out| {
+                m.remove_volume(key);
+                m.zero(now, job, extents, out);
+            });
+            self.pump()?;
+        }
+        while !self.zeroing.is_empty()
+            && let Some((job, result)) = self.stack.with_layer(self.now, |m: &mut Map, _| m.next_zeroed()).flatten()
+        {
+            let reply = self.zeroing.remove(&job).expect("each job is reported once");
+            let _ = reply.send(result);
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self) -> PoolSnapshot {
+        let now = self.now;
+        for e in &mut self.exports {
+            e.metrics.windows.turn(now);
+        }
+        let front = self.stack.layer::<Front>();
+        let oldest = front.and_then(Front::oldest).map(|(t, waits)| (t, if waits { "front" } else { "below" }));
+        PoolSnapshot {
+            now,
+            state: self.stack.state(),
+            flush_failed: front.is_some_and(Front::flush_failed),
+            overlap_waiting: front.map_or(0, Front::waiting),
+            oldest,
+            exports: self.exports.iter().map(|e| ((e.key, e.tenant), e.metrics.clone())).collect(),
+            layers: (0..self.stack.len())
+                .map(|n| {
+                    let (name, stats) = self.stack.node_stats(n);
+                    (name, stats.clone())
+                })
+                .collect(),
+            permits: self.permits.iter().map(|(t, p)| (*t, p.inside())).collect(),
+            inflight: self.stack.inflight(),
+            sched_depths: self.stack.layer::<Fifo>().map_or((0, 0), Fifo::depths),
+            connections: self.conns.len(),
+            counts: self.stack.counts(),
+        }
+    }
+
+    /// While stopping: true when everything has finished and the last flush is done.
+    fn stop_when_idle(&mut self) -> io::Result<bool> {
+        if !self.stack.is_idle() || !self.conns.is_empty() || !self.zeroing.is_empty() || !self.deleting.is_empty() {
+            return Ok(false);
+        }
+        self.stack.drain(self.now);
+        self.pump()?;
+        Ok(self.stack.is_idle())
+    }
+}
+
+fn bytes_of(request: &Request) -> u64 {
+    match request.command {
+        NbdCommand::Read | NbdCommand::Write => u64::from(request.length),
+        _ => 0,
+    }
+}
+
+fn flags_of(request: &Request) -> IoFlags {
+    let mut flags = IoFlags::NONE;
+    for (theirs, ours) in [
+        (CommandFlags::FUA, IoFlags::FUA),
+        (CommandFlags::NO_HOLE, IoFlags::NO_HOLE),
+        (CommandFlags::FAST_ZERO, IoFlags::FAST_ZERO),
+    ] {
+        if request.flags.contains(theirs) {
+            flags = flags.with(ours);
+        }
+    }
+    flags
+}

@@ -1,0 +1,255 @@
+//! The ring: asynchronous system calls with safe ownership.
+//!
+//! An operation owns everything that the kernel reads or writes until its completion gives it back, so nothing can be
+//! freed or changed under the kernel. This is the only module of the engine with `unsafe`.
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use plimsoll_base::{Buf, BufMut};
+use slab::Slab;
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// Where received bytes go.
+#[derive(Debug)]
+pub enum RecvInto {
+    /// A connection's buffer, from `start` on.
+    Buffer(Box<[u8]>, usize),
+    /// A request's payload, from `start` on.
+    Payload(BufMut, usize),
+}
+
+/// What is sent: one run of bytes, or several.
+#[derive(Debug, Default)]
+pub struct SendBatch {
+    /// Headers and small payloads.
+    pub bytes: Vec<u8>,
+    /// Large payloads: each is sent after the first `n` of `bytes`, ascending.
+    pub payloads: Vec<(usize, Buf)>,
+}
+
+impl SendBatch {
+    /// How many bytes it has in all.
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.payloads.iter().map(|(_, b)| b.len()).sum::<usize>()
+    }
+
+    /// Nothing to send?
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The runs of bytes from position `skip` on.
+    fn runs(&self, mut skip: usize) -> Vec<libc::iovec> {
+        let mut runs = Vec::with_capacity(2 * self.payloads.len() + 1);
+        let mut push = |bytes: &[u8]| {
+            let from = skip.min(bytes.len());
+            skip -= from;
+            if from < bytes.len() {
+                let run = &bytes[from..];
+                runs.push(libc::iovec { iov_base: run.as_ptr().cast_mut().cast(), iov_len: run.len() });
+            }
+        };
+        let mut at = 0;
+        for (before, payload) in &self.payloads {
+            push(&self.bytes[at..*before]);
+            push(payload.as_slice());
+            at = *before;
+        }
+        push(&self.bytes[at..]);
+        runs.truncate(libc::UIO_MAXIOV as usize);
+        runs
+    }
+}
+
+/// An operation and all that belongs to it.
+#[derive(Debug)]
+pub enum Op {
+    /// Receive from connection `conn`.
+    Recv { conn: usize, fd: RawFd, into: RecvInto },
+    /// Send to connection `conn`, from position `start` of the batch on.
+    Send { conn: usize, fd: RawFd, batch: SendBatch, start: usize },
+    /// Read a file into `buf` from position `start` of it on; `offset` is where `buf` begins in the file.
+    Read { slot: usize, fd: RawFd, offset: u64, buf: BufMut, start: usize },
+    /// Write `data` to a file from position `start` of it on; with `durable` it's on the medium when done.
+    Write { slot: usize, fd: RawFd, offset: u64, data: Buf, start: usize, durable: bool },
+    /// Make a file's data durable.
+    Sync { slot: usize, fd: RawFd },
+    /// Punch a hole into a file, or zero a range and keep it allocated.
+    Zero { slot: usize, fd: RawFd, offset: u64, len: u64, keep_allocated: bool },
+    /// Wait for another thread's call.
+    Wakeup { fd: RawFd, count: Box<[u8; 8]> },
+}
+
+struct Pending {
+    op: Op,
+    /// For a vectored send: what the kernel reads besides the bytes.
+    message: Option<Box<(libc::msghdr, Vec<libc::iovec>)>>,
+}
+
+// SAFETY: the raw pointers in `message` lead into `op`'s own heap data and into `message`'s own vector; both move
+// with the entry, and are only dereferenced by the kernel.
+unsafe impl Send for Pending {}
+
+/// An io_uring and the operations under way in it.
+pub struct Ring {
+    uring: IoUring,
+    pending: Slab<Pending>,
+}
+
+impl Ring {
+    /// A ring that takes up to `entries` new operations between two waits.
+    pub fn new(entries: u32) -> io::Result<Ring> {
+        let modern = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_coop_taskrun()
+            .setup_cqsize(entries * 4)
+            .build(entries);
+        // Kernels before 6.1 know neither flag; the plain ring does the same, slower.
+        let uring = modern.or_else(|_| IoUring::builder().setup_cqsize(entries * 4).build(entries))?;
+        Ok(Ring { uring, pending: Slab::with_capacity(entries as usize) })
+    }
+
+    /// Begins an operation. It's handed to the kernel at the next wait (or now, if the queue is full).
+    pub fn submit(&mut self, op: Op) -> io::Result<()> {
+        let key = self.pending.insert(Pending { op, message: None });
+        let entry = Ring::entry(&mut self.pending[key]).user_data(key as u64);
+        loop {
+            // SAFETY: all memory that `entry` names is owned by `self.pending[key]`: heap data that doesn't move when the
+            // entry moves, and that is neither touched nor freed until the completion with this key has been seen
+            // (`next`), or is leaked (`drop`). The file descriptors are kept open by the engine until their operations
+            // are done; were one closed early, the kernel would answer with an error.
+            let pushed = unsafe { self.uring.submission().push(&entry) };
+            if pushed.is_ok() {
+                return Ok(());
+            }
+            self.uring.submit()?;
+        }
+    }
+
+    fn entry(pending: &mut Pending) -> squeue::Entry {
+        match &mut pending.op {
+            Op::Recv { fd, into, .. } => {
+                let to = match into {
+                    RecvInto::Buffer(b, start) => &mut b[*start..],
+                    RecvInto::Payload(b, start) => &mut b.as_mut_slice()[*start..],
+                };
+                opcode::Recv::new(types::Fd(*fd), to.as_mut_ptr(), to.len() as u32).build()
+            }
+            Op::Send { fd, batch, start, .. } if batch.payloads.is_empty() => {
+                let run = &batch.bytes[*start..];
+                opcode::Send::new(types::Fd(*fd), run.as_ptr(), run.len() as u32).flags(SEND_FLAGS).build()
+            }
+            Op::Send { fd, batch, start, .. } => {
+                let mut message = Box::new((empty_message(), batch.runs(*start)));
+                message.0.msg_iov = message.1.as_mut_ptr();
+                message.0.msg_iovlen = message.1.len();
+                let header: *const libc::msghdr = &message.0;
+                pending.message = Some(message);
+                opcode::SendMsg::new(types::Fd(*fd), header).flags(SEND_FLAGS as u32).build()
+            }
+            Op::Read { fd, offset, buf, start, .. } => {
+                let to = &mut buf.as_mut_slice()[*start..];
+                opcode::Read::new(types::Fd(*fd), to.as_mut_ptr(), to.len() as u32)
+                    .offset(*offset + *start as u64)
+                    .build()
+            }
+            Op::Write { fd, offset, data, start, durable, .. } => {
+                let from = &data.as_slice()[*start..];
+                opcode::Write::new(types::Fd(*fd), from.as_ptr(), from.len() as u32)
+                    .offset(*offset + *start as u64)
+                    .rw_flags(if *durable { libc::RWF_DSYNC } else { 0 })
+                    .build()
+            }
+            Op::Sync { fd, .. } => opcode::Fsync::new(types::Fd(*fd)).flags(types::FsyncFlags::DATASYNC).build(),
+            Op::Zero { fd, offset, len, keep_allocated, .. } => {
+                let how = if *keep_allocated { libc::FALLOC_FL_ZERO_RANGE } else { libc::FALLOC_FL_PUNCH_HOLE };
+                opcode::Fallocate::new(types::Fd(*fd), *len)
+                    .offset(*offset)
+                    .mode(how | libc::FALLOC_FL_KEEP_SIZE)
+                    .build()
+            }
+            Op::Wakeup { fd, count } => opcode::Read::new(types::Fd(*fd), count.as_mut_ptr(), 8).build(),
+        }
+    }
+
+    /// Hands new operations to the kernel and waits until one completes or `timeout` has passed; without a timeout, as
+    /// long as it takes. A zero timeout only collects what has completed.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let result = match timeout {
+            None => self.uring.submit_and_wait(1),
+            Some(t) => {
+                let t = types::Timespec::new().sec(t.as_secs()).nsec(t.subsec_nanos());
+                self.uring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&t))
+            }
+        };
+        match result {
+            Ok(_) => Ok(()),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The next completed operation and its result: a count, or an error.
+    pub fn next_completed(&mut self) -> Option<(Op, io::Result<usize>)> {
+        let cqe: cqueue::Entry = self.uring.completion().next()?;
+        let op = self.pending.remove(cqe.user_data() as usize).op;
+        let result =
+            if cqe.result() < 0 { Err(io::Error::from_raw_os_error(-cqe.result())) } else { Ok(cqe.result() as usize) };
+        Some((op, result))
+    }
+}
+
+const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+
+fn empty_message() -> libc::msghdr {
+    // SAFETY: a msghdr of zeroes is a valid one: null pointers with zero lengths.
+    unsafe { std::mem::zeroed() }
+}
+
+impl Drop for Ring {
+    /// What the kernel may still be writing to must not be freed: it's leaked. An engine that ends in order has nothing
+    /// under way but its wake-up call.
+    fn drop(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.pending));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_vectored_send_keeps_the_order_and_resumes_anywhere() {
+        let big = Buf::copy_of(&[7; 5000]);
+        let batch =
+            || SendBatch { bytes: b"headtail".to_vec(), payloads: vec![(4, big.clone()), (8, big.slice(0, 3))] };
+        let want: Vec<u8> = [b"head".as_slice(), &[7; 5000], b"tail", &[7; 3]].concat();
+        assert_eq!(batch().len(), want.len());
+        let mut ring = Ring::new(8).unwrap();
+        for start in [0, 3, 4, 2000, 5004, 5006, 5010] {
+            let (us, mut them) = UnixStream::pair().unwrap();
+            ring.submit(Op::Send { conn: 0, fd: us.as_raw_fd(), batch: batch(), start }).unwrap();
+            ring.wait(None).unwrap();
+            let (_, n) = ring.next_completed().unwrap();
+            assert_eq!(n.unwrap(), want.len() - start);
+            drop(us);
+            let mut got = Vec::new();
+            them.read_to_end(&mut got).unwrap();
+            assert_eq!(got, want[start..]);
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_at_its_timeout() {
+        let mut ring = Ring::new(8).unwrap();
+        ring.wait(Some(Duration::from_millis(1))).unwrap();
+        assert!(ring.next_completed().is_none());
+    }
+}

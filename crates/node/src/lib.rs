@@ -1,0 +1,3 @@
+//! A storage node.
+pub mod config;
+pub mod engine;
