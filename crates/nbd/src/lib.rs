@@ -20,6 +20,7 @@
 pub mod client;
 mod coverage;
 mod cursor;
+mod event;
 pub mod export;
 pub mod handshake;
 mod option;
