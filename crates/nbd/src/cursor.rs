@@ -36,6 +36,11 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
+    /// Everything that is left.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -63,6 +68,7 @@ mod tests {
         assert_eq!(cursor.u16(), Some(0x0102));
         assert_eq!(cursor.u32(), Some(3));
         assert_eq!(cursor.u16(), None);
+        assert_eq!(cursor.rest(), [9]);
         assert_eq!(cursor.bytes(2), None);
         assert_eq!(cursor.bytes(1), Some(&[9u8][..]));
         assert!(cursor.is_empty());

@@ -12,16 +12,20 @@
 //! [`handshake::Event::Transmission`], whose [`handshake::Negotiated`] gives the connection's
 //! [`request::Rules`] and [`reply::Replies`]. From then on the driver reads 28 bytes at a time (and the payload
 //! of a WRITE), [`request::Rules::judge`] says what they are worth, and [`reply`] writes the headers of what is
-//! answered.
+//! answered. [`client::ClientHandshake`] and [`transactions::Transactions`] are the other end of the same wire.
 //!
 //! Everything is said after `NBD proto.md`, the protocol's public specification.
 #![forbid(unsafe_code)]
 
+pub mod client;
+mod coverage;
 mod cursor;
+mod event;
 pub mod export;
 pub mod handshake;
 mod option;
 mod outbox;
 pub mod reply;
 pub mod request;
+pub mod transactions;
 pub mod wire;
