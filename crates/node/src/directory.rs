@@ -1,0 +1,311 @@
+//! The directory: which volumes and tenants there are, and who may use which.
+//!
+//! An export's name only chooses among what the peer was granted; it never grants anything.
+
+use crate::config::{Grant, Peer};
+use crate::engine::{ExportParams, PermitLimits};
+use plimsoll_base::{Class, Span, TenantId, VolumeKey};
+use plimsoll_nbd::export::{BlockSizes, ExportInfo, ListedExport, Refusal, RefusalReason};
+use plimsoll_nbd::handshake::Negotiated;
+use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
+use plimsoll_stack::Extent;
+use std::collections::BTreeMap;
+
+/// Who a peer is, as far as is known.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    /// On the unix socket, or from a loopback address.
+    pub local: bool,
+    /// The unix peer's user id.
+    pub uid: Option<u32>,
+    /// The common name of a verified TLS client certificate.
+    pub cert: Option<String>,
+}
+
+/// A volume's life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VolumeState {
+    /// Its layers aren't ready yet; it isn't exported.
+    Recovering,
+    /// Served.
+    Ready,
+    /// Served, but durability can't be promised: a flush has failed.
+    Degraded,
+    /// Not served.
+    Failed,
+    /// Being deleted: its space is zeroed.
+    Deleting,
+}
+
+impl VolumeState {
+    /// The word for the API and the metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            VolumeState::Recovering => "recovering",
+            VolumeState::Ready => "ready",
+            VolumeState::Degraded => "degraded",
+            VolumeState::Failed => "failed",
+            VolumeState::Deleting => "deleting",
+        }
+    }
+}
+
+/// A volume.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// Its name within the node.
+    pub name: String,
+    /// Its name within its pool.
+    pub key: VolumeKey,
+    /// Which pool, by number.
+    pub pool: usize,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Refuse changes?
+    pub read_only: bool,
+    /// Who pays, unless the connection says otherwise.
+    pub tenant: String,
+    /// Its life.
+    pub state: VolumeState,
+    /// Where it lives.
+    pub extents: Vec<Extent>,
+    /// Its device turns: clients may want to know.
+    pub rotational: bool,
+}
+
+/// A tenant.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    /// Its number while the node runs.
+    pub id: TenantId,
+    /// What it was promised.
+    pub class: Class,
+    /// What it may have inside.
+    pub permits: PermitLimits,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Directory {
+    /// By name.
+    pub volumes: BTreeMap<String, Volume>,
+    /// By name.
+    pub tenants: BTreeMap<String, Tenant>,
+    /// As configured.
+    pub grants: Vec<Grant>,
+    next_tenant: u16,
+}
+
+/// What an export's name asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Asked<'a> {
+    volume: &'a str,
+    deadline: Option<Span>,
+    tenant: Option<&'a str>,
+}
+
+fn parse_name(name: &str) -> Result<Asked<'_>, String> {
+    let (volume, query) = name.split_once('?').unwrap_or((name, ""));
+    let mut asked = Asked { volume, deadline: None, tenant: None };
+    for part in query.split('&').filter(|p| !p.is_empty()) {
+        match part.split_once('=') {
+            Some(("deadline", t)) => match t.parse::<Span>() {
+                Ok(d) if d > Span::ZERO => asked.deadline = Some(d),
+                Ok(_) => return Err("a deadline of 0 can't be kept".into()),
+                Err(e) => return Err(format!("deadline: {e}")),
+            },
+            Some(("tenant", t)) => asked.tenant = Some(t),
+            _ => return Err(format!("`{part}` is unknown in an export name: deadline=TIME or tenant=NAME")),
+        }
+    }
+    Ok(asked)
+}
+
+impl Directory {
+    /// Adds a tenant or changes its class and permits; its number stays.
+    ///
+    /// # Errors
+    /// If there are 65,535 already.
+    pub fn set_tenant(&mut self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId, String> {
+        let id = match self.tenants.get(name) {
+            Some(t) => t.id,
+            None => {
+                self.next_tenant = self.next_tenant.checked_add(1).ok_or("there are 65,535 tenants already")?;
+                TenantId(self.next_tenant)
+            }
+        };
+        self.tenants.insert(name.to_string(), Tenant { id, class, permits });
+        Ok(id)
+    }
+
+    fn grants_for<'a>(&'a self, who: &'a Identity) -> impl Iterator<Item = &'a Grant> {
+        self.grants.iter().filter(move |g| match Peer::parse(g.peer.get_ref()) {
+            Ok(Peer::Local) => who.local,
+            Ok(Peer::Uid(uid)) => who.uid == Some(uid),
+            Ok(Peer::Cert(name)) => who.cert.as_deref() == Some(&name),
+            Err(_) => false, // refused when the configuration was read
+        })
+    }
+
+    /// The exports that `who` may see.
+    pub fn list(&self, who: &Identity) -> Vec<ListedExport> {
+        let sees = |v: &&Volume| self.grants_for(who).any(|g| covers(g, &v.name));
+        let listed = |v: &Volume| ListedExport { name: v.name.clone(), description: describe(v) };
+        self.volumes.values().filter(sees).map(listed).collect()
+    }
+
+    /// The export that `name` asks for, if `who` was granted it.
+    pub fn look_up(&self, who: &Identity, name: &str) -> Result<ExportInfo, Refusal> {
+        let (volume, _, write) = self.resolve(who, name)?;
+        let mut flags = TransmissionFlags::SEND_FLUSH
+            .with(TransmissionFlags::SEND_FUA)
+            .with(TransmissionFlags::SEND_TRIM)
+            .with(TransmissionFlags::SEND_WRITE_ZEROES)
+            .with(TransmissionFlags::SEND_FAST_ZERO)
+            .with(TransmissionFlags::SEND_DF)
+            .with(TransmissionFlags::SEND_CACHE)
+            .with(TransmissionFlags::CAN_MULTI_CONN);
+        if volume.read_only || !write {
+            flags = flags.with(TransmissionFlags::READ_ONLY);
+        }
+        if volume.rotational {
+            flags = flags.with(TransmissionFlags::ROTATIONAL);
+        }
+        Ok(ExportInfo {
+            size_bytes: volume.size_bytes,
+            flags,
+            block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 32 << 20 },
+            canonical_name: volume.name.clone(),
+            description: describe(volume),
+            meta_contexts: MetaContexts::EMPTY.with(MetaContext::Allocation),
+        })
+    }
+
+    /// What a connection gets whose handshake ended with `agreed`: the pool's number and the parameters.
+    pub fn open(&self, who: &Identity, agreed: &Negotiated) -> Result<(usize, ExportParams), Refusal> {
+        let (volume, asked, _) = self.resolve(who, &agreed.export_name)?;
+        let tenant = asked.tenant.unwrap_or(&volume.tenant);
+        let params = ExportParams {
+            volume: volume.key,
+            tenant: self.tenants[tenant].id,
+            deadline: asked.deadline,
+            rules: agreed.rules(),
+            meta_contexts: agreed.meta_contexts,
+        };
+        Ok((volume.pool, params))
+    }
+
+    fn resolve<'a, 'n>(&'a self, who: &Identity, name: &'n str) -> Result<(&'a Volume, Asked<'n>, bool), Refusal> {
+        let asked = parse_name(name).map_err(|what| Refusal::new(RefusalReason::Unknown, what))?;
+        let grants: Vec<&Grant> = self.grants_for(who).filter(|g| covers(g, asked.volume)).collect();
+        let unknown = || {
+            let what = format!("there is no volume `{}` for you here; list the exports to see what there is", asked.volume);
+            Refusal::new(RefusalReason::Unknown, what)
+        };
+        if grants.is_empty() {
+            return Err(unknown()); // whether it exists is not told
+        }
+        let volume = self.volumes.get(asked.volume).ok_or_else(unknown)?;
+        if !matches!(volume.state, VolumeState::Ready | VolumeState::Degraded) {
+            let what = format!("volume `{}` is {}; try again later", volume.name, volume.state.name());
+            return Err(Refusal::new(RefusalReason::Unavailable, what));
+        }
+        let tenant = asked.tenant.unwrap_or(&volume.tenant);
+        let may_use = tenant == volume.tenant || grants.iter().any(|g| g.tenants.iter().any(|t| t == tenant || t == "*"));
+        if !may_use || !self.tenants.contains_key(tenant) {
+            let what = format!("tenant `{tenant}` isn't granted to you on volume `{}`", volume.name);
+            return Err(Refusal::new(RefusalReason::Forbidden, what));
+        }
+        let write = grants.iter().any(|g| g.write);
+        Ok((volume, asked, write))
+    }
+}
+
+fn covers(g: &Grant, volume: &str) -> bool {
+    g.volumes.iter().any(|v| v == "*" || v == volume)
+}
+
+fn describe(v: &Volume) -> String {
+    format!("{} of tenant {}{}", v.state.name(), v.tenant, if v.read_only { ", read-only" } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn directory() -> Directory {
+        let text = r#"
+            [[pool]]
+            name = "p"
+            device = { null = true, size = "1GiB" }
+            [[grant]]
+            peer = "local"
+            volumes = ["web"]
+            write = false
+            [[grant]]
+            peer = "uid:7"
+            volumes = ["*"]
+            tenants = ["reports"]
+            [[grant]]
+            peer = "cert:backup"
+            volumes = ["web"]
+        "#;
+        let grants = Config::parse(text, std::path::Path::new("t")).unwrap().grant;
+        let mut d = Directory { grants, ..Directory::default() };
+        for t in ["web", "reports", "secret"] {
+            d.set_tenant(t, Class::BestEffort { weight: 100 }, PermitLimits::default()).unwrap();
+        }
+        for (i, name) in ["web", "reports", "sick"].into_iter().enumerate() {
+            let state = if name == "sick" { VolumeState::Failed } else { VolumeState::Ready };
+            let v = Volume {
+                name: name.into(),
+                key: VolumeKey { id: i as u32 + 1, generation: 1 },
+                pool: 0,
+                size_bytes: 1 << 20,
+                read_only: false,
+                tenant: if name == "sick" { "web" } else { name }.into(),
+                state,
+                extents: vec![],
+                rotational: false,
+            };
+            d.volumes.insert(name.into(), v);
+        }
+        d
+    }
+
+    fn reason(d: &Directory, who: &Identity, name: &str) -> Option<RefusalReason> {
+        d.look_up(who, name).err().map(|r| r.reason)
+    }
+
+    #[test]
+    fn a_name_chooses_only_among_what_is_granted() {
+        let d = directory();
+        let local = Identity { local: true, ..Identity::default() };
+        let seven = Identity { local: true, uid: Some(7), ..Identity::default() };
+        let backup = Identity { cert: Some("backup".into()), ..Identity::default() };
+        let names = |who| d.list(who).into_iter().map(|e| e.name).collect::<Vec<_>>();
+        assert_eq!(names(&local), ["web"]);
+        assert_eq!(names(&seven), ["reports", "sick", "web"]);
+        assert_eq!(names(&Identity::default()), [""; 0]);
+        assert!(d.look_up(&local, "web").unwrap().flags.contains(TransmissionFlags::READ_ONLY));
+        assert!(!d.look_up(&seven, "web").unwrap().flags.contains(TransmissionFlags::READ_ONLY));
+        assert_eq!(reason(&d, &local, "reports"), Some(RefusalReason::Unknown));
+        assert_eq!(reason(&d, &seven, "no such"), Some(RefusalReason::Unknown));
+        assert_eq!(reason(&d, &seven, "sick"), Some(RefusalReason::Unavailable));
+        assert_eq!(reason(&d, &seven, "web?tenant=reports"), None);
+        assert_eq!(reason(&d, &seven, "web?tenant=secret"), Some(RefusalReason::Forbidden));
+        assert_eq!(reason(&d, &backup, "web?tenant=reports"), Some(RefusalReason::Forbidden));
+        assert_eq!(reason(&d, &backup, "web?deadline=20ms&tenant=web"), None);
+    }
+
+    #[test]
+    fn promises_in_names() {
+        let ok = |n: &'static str| parse_name(n).unwrap();
+        assert_eq!(ok("a"), Asked { volume: "a", deadline: None, tenant: None });
+        assert_eq!(ok("a?deadline=20ms"), Asked { volume: "a", deadline: Some(Span::from_millis(20)), tenant: None });
+        for bad in ["a?deadline=20", "a?deadline=0", "a?x=1", "a?deadline"] {
+            assert!(parse_name(bad).is_err(), "{bad}");
+        }
+    }
+}

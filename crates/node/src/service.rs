@@ -1,0 +1,213 @@
+//! Taking clients in: listening, the handshake, TLS; then the socket goes to its pool's thread.
+
+use crate::directory::{Directory, Identity};
+use crate::engine::{Command, PoolHandle};
+use plimsoll_nbd::export::{Refusal, RefusalReason};
+use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio_rustls::TlsAcceptor;
+
+/// A client that hasn't finished its handshake after this long is let go.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
+/// Handshakes under way at once; more wait to be accepted.
+const HANDSHAKES_MAX: usize = 256;
+
+/// What all connections share.
+pub struct Service {
+    /// Volumes, tenants, grants.
+    pub directory: Arc<RwLock<Directory>>,
+    /// The pools, by number.
+    pub pools: Vec<PoolHandle>,
+    /// TLS for TCP clients, and whether it's required.
+    pub tls: Option<(TlsAcceptor, bool)>,
+}
+
+enum Outcome {
+    /// The handshake is over; what was received beyond it.
+    Agreed(Box<Negotiated>, Vec<u8>),
+    /// The client wants TLS now.
+    StartTls,
+    /// Nothing more to do.
+    Closed,
+}
+
+impl Service {
+    /// Accepts clients on a unix socket until dropped.
+    pub async fn serve_unix(self: Arc<Self>, listener: UnixListener) {
+        let slots = Arc::new(tokio::sync::Semaphore::new(HANDSHAKES_MAX));
+        loop {
+            let slot = slots.clone().acquire_owned().await.expect("never closed");
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let service = self.clone();
+                    tokio::spawn(async move {
+                        let uid = stream.peer_cred().ok().map(|c| c.uid());
+                        let who = Identity { local: true, uid, cert: None };
+                        let result = tokio::time::timeout(HANDSHAKE_TIME, service.unix_client(stream, who)).await;
+                        log_end(result);
+                        drop(slot);
+                    });
+                }
+                Err(e) => accept_failed(&e).await,
+            }
+        }
+    }
+
+    /// Accepts clients on TCP until dropped.
+    pub async fn serve_tcp(self: Arc<Self>, listener: TcpListener) {
+        let slots = Arc::new(tokio::sync::Semaphore::new(HANDSHAKES_MAX));
+        loop {
+            let slot = slots.clone().acquire_owned().await.expect("never closed");
+            match listener.accept().await {
+                Ok((stream, from)) => {
+                    let service = self.clone();
+                    tokio::spawn(async move {
+                        let who = Identity { local: from.ip().is_loopback(), uid: None, cert: None };
+                        let result = tokio::time::timeout(HANDSHAKE_TIME, service.tcp_client(stream, who)).await;
+                        log_end(result);
+                        drop(slot);
+                    });
+                }
+                Err(e) => accept_failed(&e).await,
+            }
+        }
+    }
+
+    async fn unix_client(&self, mut stream: UnixStream, who: Identity) -> io::Result<()> {
+        let mut handshake = ServerHandshake::new(TlsMode::Off);
+        match self.negotiate(&mut stream, &mut handshake, &who).await? {
+            Outcome::Agreed(agreed, early) => {
+                let std = stream.into_std()?;
+                std.set_nonblocking(false)?;
+                self.attach(std.into(), &agreed, &who, early)
+            }
+            Outcome::StartTls | Outcome::Closed => Ok(()),
+        }
+    }
+
+    async fn tcp_client(&self, mut stream: TcpStream, mut who: Identity) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let mode = match &self.tls {
+            None => TlsMode::Off,
+            Some((_, true)) => TlsMode::Required,
+            Some((_, false)) => TlsMode::Optional,
+        };
+        let mut handshake = ServerHandshake::new(mode);
+        match self.negotiate(&mut stream, &mut handshake, &who).await? {
+            Outcome::Agreed(agreed, early) => {
+                let std = stream.into_std()?;
+                std.set_nonblocking(false)?;
+                self.attach(std.into(), &agreed, &who, early)
+            }
+            Outcome::Closed => Ok(()),
+            Outcome::StartTls => {
+                let (acceptor, _) = self.tls.as_ref().expect("offered only where configured");
+                let mut tls = acceptor.accept(stream).await?;
+                handshake.tls_established();
+                who.cert = tls.get_ref().1.peer_certificates().and_then(|chain| crate::tls::common_name(chain.first()?));
+                let Outcome::Agreed(agreed, early) = self.negotiate(&mut tls, &mut handshake, &who).await? else {
+                    return Ok(());
+                };
+                // The pool's thread speaks plain NBD: a pair of sockets carries it to and from the TLS session, which
+                // stays here. Dearer than plain (two more copies), and the pool needs to know nothing of TLS.
+                let (mut ours, theirs) = UnixStream::pair()?;
+                let std = theirs.into_std()?;
+                std.set_nonblocking(false)?;
+                self.attach(std.into(), &agreed, &who, early)?;
+                tokio::spawn(async move {
+                    // How a client ends is its own business: either side's end closes both.
+                    let _ = tokio::io::copy_bidirectional_with_sizes(&mut tls, &mut ours, 256 << 10, 256 << 10).await;
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Drives a handshake over `stream` to its end.
+    async fn negotiate<S>(&self, stream: &mut S, handshake: &mut ServerHandshake, who: &Identity) -> io::Result<Outcome>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let mut buffer = vec![0; 8192];
+        let mut have = 0..0;
+        loop {
+            while let Some(event) = handshake.poll_event() {
+                match event {
+                    Event::ListExports => {
+                        let exports = self.directory.read().expect("no panic while held").list(who);
+                        handshake.answer_list(Ok(&exports));
+                    }
+                    Event::LookUpExport { name, .. } => {
+                        let answer = self.directory.read().expect("no panic while held").look_up(who, &name);
+                        handshake.answer_export(answer);
+                    }
+                    Event::StartTls => {
+                        send(stream, handshake).await?;
+                        return Ok(if have.is_empty() { Outcome::StartTls } else { Outcome::Closed });
+                    }
+                    Event::Transmission(agreed) => {
+                        send(stream, handshake).await?;
+                        return Ok(Outcome::Agreed(agreed, buffer[have].to_vec()));
+                    }
+                    Event::Closed(why) => {
+                        tracing::debug!(%why, "handshake ended");
+                        send(stream, handshake).await?;
+                        return Ok(Outcome::Closed);
+                    }
+                }
+            }
+            send(stream, handshake).await?;
+            if have.is_empty() {
+                let n = stream.read(&mut buffer).await?;
+                if n == 0 {
+                    return Ok(Outcome::Closed);
+                }
+                have = 0..n;
+            }
+            have.start += handshake.handle(&buffer[have.clone()]);
+        }
+    }
+
+    /// Gives a client to its pool.
+    fn attach(&self, fd: OwnedFd, agreed: &Negotiated, who: &Identity, early: Vec<u8>) -> io::Result<()> {
+        // Looked up again: between the option and now the volume may have gone.
+        let opened = self.directory.read().expect("no panic while held").open(who, agreed);
+        let (pool, params) = opened.map_err(refused)?;
+        let gone = |_| refused(Refusal::new(RefusalReason::ShuttingDown, "the pool has ended"));
+        self.pools[pool].send(Command::Attach { fd, params, early }).map_err(gone)
+    }
+}
+
+fn refused(r: Refusal) -> io::Error {
+    io::Error::other(r.text)
+}
+
+async fn send<S: AsyncWrite + Unpin>(stream: &mut S, handshake: &mut ServerHandshake) -> io::Result<()> {
+    while !handshake.output().is_empty() {
+        let n = stream.write(handshake.output()).await?;
+        if n == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        handshake.output_sent(n);
+    }
+    stream.flush().await
+}
+
+fn log_end(result: Result<io::Result<()>, tokio::time::error::Elapsed>) {
+    match result {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "handshake failed"),
+        Err(_) => tracing::debug!("handshake took too long"),
+    }
+}
+
+async fn accept_failed(error: &io::Error) {
+    tracing::warn!(%error, "accepting a client failed");
+    // Out of descriptors, most likely: without a pause this would spin until some close.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
