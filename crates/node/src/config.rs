@@ -369,7 +369,7 @@ impl Config {
             p.device.file.as_mut().map(fix);
         }
         if let Some(tls) = &mut self.listen.tls {
-            [&mut tls.certificate, &mut tls.key, &mut tls.client_ca].map(fix);
+            [&mut tls.certificate, &mut tls.key, &mut tls.client_ca].into_iter().for_each(fix);
         }
     }
 }

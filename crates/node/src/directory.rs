@@ -199,7 +199,8 @@ impl Directory {
         let asked = parse_name(name).map_err(|what| Refusal::new(RefusalReason::Unknown, what))?;
         let grants: Vec<&Grant> = self.grants_for(who).filter(|g| covers(g, asked.volume)).collect();
         let unknown = || {
-            let what = format!("there is no volume `{}` for you here; list the exports to see what there is", asked.volume);
+            let what =
+                format!("there is no volume `{}` for you here; list the exports to see what there is", asked.volume);
             Refusal::new(RefusalReason::Unknown, what)
         };
         if grants.is_empty() {
@@ -211,7 +212,8 @@ impl Directory {
             return Err(Refusal::new(RefusalReason::Unavailable, what));
         }
         let tenant = asked.tenant.unwrap_or(&volume.tenant);
-        let may_use = tenant == volume.tenant || grants.iter().any(|g| g.tenants.iter().any(|t| t == tenant || t == "*"));
+        let may_use =
+            tenant == volume.tenant || grants.iter().any(|g| g.tenants.iter().any(|t| t == tenant || t == "*"));
         if !may_use || !self.tenants.contains_key(tenant) {
             let what = format!("tenant `{tenant}` isn't granted to you on volume `{}`", volume.name);
             return Err(Refusal::new(RefusalReason::Forbidden, what));

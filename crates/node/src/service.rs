@@ -109,7 +109,8 @@ impl Service {
                 let (acceptor, _) = self.tls.as_ref().expect("offered only where configured");
                 let mut tls = acceptor.accept(stream).await?;
                 handshake.tls_established();
-                who.cert = tls.get_ref().1.peer_certificates().and_then(|chain| crate::tls::common_name(chain.first()?));
+                who.cert =
+                    tls.get_ref().1.peer_certificates().and_then(|chain| crate::tls::common_name(chain.first()?));
                 let Outcome::Agreed(agreed, early) = self.negotiate(&mut tls, &mut handshake, &who).await? else {
                     return Ok(());
                 };
