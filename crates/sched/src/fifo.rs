@@ -150,6 +150,10 @@ impl Layer for Fifo {
         Offer { queue_max: u32::MAX, ..below[0] }
     }
 
+    fn start(&mut self, _now: Time, below: &[Offer], _out: &mut Actions) {
+        self.depth = self.depth.min(below[0].queue_max as usize);
+    }
+
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         let model = &self.costs[kind(head.op)];
         let in_service = self.at_device.first_key_value().map_or(Span::ZERO, |(_, d)| d.cost);

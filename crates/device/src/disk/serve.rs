@@ -1,0 +1,362 @@
+//! How the drive serves: what an arm takes up next, and what a request then costs.
+
+use super::cache::{Extent, Hit};
+use super::mech::{Arm, Mech, Stream};
+use super::spec::{Discipline, ReadAhead};
+use super::{Disk, Waiting, Work};
+use crate::model::Op;
+
+/// What a discipline minimises: nothing, cylinders, or nanoseconds until the first sector passes.
+fn arm_cost(mech: &Mech, discipline: Discipline, at: &Arm, at_ns: u64, lbn: u64, write: bool) -> u64 {
+    match discipline {
+        Discipline::Fifo => 0,
+        Discipline::Sstf => u64::from(mech.distance(at, lbn)),
+        Discipline::Sptf => mech.positioning_ns(at, at_ns, lbn, write),
+    }
+}
+
+impl Disk {
+    /// Serves what needs no arm now: a read hit where the drive lets those pass, a write into the buffer.
+    pub(super) fn serve_at_once(&mut self, w: &Waiting, now_ns: u64) -> bool {
+        if w.cacheable && self.can_absorb(w) {
+            self.absorb(w, now_ns);
+            return true;
+        }
+        if w.op != Op::Read || !self.buffer.hits_pass_arm || self.arms[w.arm as usize].work == Work::Idle {
+            return false;
+        }
+        match self.segments.look_up(w.lbn, w.sectors) {
+            Hit::Full(segment) => {
+                self.serve_hit(w, segment, now_ns);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn can_absorb(&self, w: &Waiting) -> bool {
+        let arm_serves_host = self.arms[w.arm as usize].work == Work::Request;
+        if arm_serves_host && !self.buffer.write_prebuffering {
+            return false;
+        }
+        // Level 1 breaks off at anything but the one stream; level 2 doesn't mind what else waits.
+        if self.buffer.write_cache_level == 1 && !self.queue.is_empty() {
+            return false;
+        }
+        self.dirty.has_room() || self.dirty.appends(w.lbn, w.sectors, self.flushing.is_empty())
+    }
+
+    /// Takes a write into the buffer, from where it completes; the media follow.
+    fn absorb(&mut self, w: &Waiting, now_ns: u64) {
+        let begin = now_ns.max(self.bus_free_ns);
+        let ready = begin + self.costs.write_overhead_ns(true, self.last_was_read);
+        self.last_was_read = false;
+        let data = ready + self.costs.preparation_ns;
+        let data_end = data + self.costs.bus_write_ns(w.sectors);
+        self.bus_free_ns = data_end;
+        let at_ns = data_end + self.costs.write_completion_ns;
+        self.finish(w.tag, at_ns, begin);
+        let e = Extent::new(w.lbn, w.sectors, w.arm, ready, (data + self.costs.bus_write_ns(1), data_end));
+        self.dirty.push(e, self.flushing.is_empty());
+        self.note_write(w.lbn, w.sectors);
+        if self.arms[w.arm as usize].work == Work::Idle {
+            self.dispatch(w.arm as usize, now_ns);
+        }
+    }
+
+    fn note_write(&mut self, lbn: u64, sectors: u64) {
+        let keep = self.buffer.read_hits_on_writes && !self.buffer.separate_write_segment;
+        self.segments.note_write(lbn, sectors, keep);
+        self.last_write_end = lbn + sectors;
+    }
+
+    /// Room has come free: takes in writes that waited for it, oldest first.
+    pub(super) fn absorb_waiting(&mut self, now_ns: u64) {
+        while let Some(i) = self.queue.iter().position(|w| w.cacheable) {
+            let w = self.queue[i];
+            if !(self.dirty.has_room() || self.dirty.appends(w.lbn, w.sectors, self.flushing.is_empty())) {
+                return;
+            }
+            self.queue.remove(i);
+            self.absorb(&w, now_ns);
+        }
+    }
+
+    /// Gives the idle `arm` its next work, if there is any.
+    pub(super) fn dispatch(&mut self, arm: usize, now_ns: u64) {
+        if self.arms[arm].work != Work::Idle {
+            return;
+        }
+        let mine = arm as u32;
+        if self.dirty.waits_for(mine) && self.destage_first(mine) {
+            return self.destage(arm, now_ns);
+        }
+        while let Some(i) = self.pick(mine, now_ns) {
+            let w = self.queue.remove(i);
+            match w.op {
+                Op::Read => self.serve_read(&w, now_ns),
+                _ if w.cacheable && self.can_absorb(&w) => self.absorb(&w, now_ns),
+                _ => self.serve_write(&w, now_ns),
+            }
+            if self.arms[arm].work != Work::Idle {
+                return;
+            }
+        }
+        if self.dirty.waits_for(mine) {
+            self.destage(arm, now_ns);
+        }
+    }
+
+    /// True if cached writes go before whatever is queued: somebody waits for them, or the drive always does so.
+    fn destage_first(&self, arm: u32) -> bool {
+        self.buffer.destage_before_reads
+            || !self.flushing.is_empty()
+            || self.queue.iter().any(|w| w.cacheable && w.arm == arm)
+    }
+
+    /// The queued request that `arm` serves next.
+    fn pick(&self, arm: u32, now_ns: u64) -> Option<usize> {
+        let mut mine = self.queue.iter().enumerate().filter(|(_, w)| w.arm == arm);
+        let oldest = mine.next()?;
+        let age_ns = now_ns - oldest.1.arrived_ns;
+        let overdue = self.costs.age_max_ns > 0 && age_ns > self.costs.age_max_ns;
+        if self.queue_spec.discipline == Discipline::Fifo || overdue {
+            return Some(oldest.0);
+        }
+        let mut best = (self.cost(arm, now_ns, oldest.1), oldest.0);
+        for (i, w) in mine {
+            let cost = self.cost(arm, now_ns, w);
+            if cost < best.0 {
+                best = (cost, i);
+            }
+        }
+        Some(best.1)
+    }
+
+    fn cost(&self, arm: u32, now_ns: u64, w: &Waiting) -> u64 {
+        let write = w.op != Op::Read;
+        let overhead = if write {
+            self.costs.write_overhead_ns(false, self.last_was_read)
+        } else {
+            self.costs.read_overhead_ns(false, self.last_was_read)
+        };
+        let local = w.lbn - u64::from(arm) * self.arm_sectors;
+        arm_cost(&self.mech, self.queue_spec.discipline, &self.arms[arm as usize].at, now_ns + overhead, local, write)
+    }
+
+    fn destage(&mut self, arm: usize, now_ns: u64) {
+        self.stop_stream(arm, now_ns);
+        let (mech, discipline, at) = (&self.mech, self.queue_spec.discipline, &self.arms[arm].at);
+        let base = arm as u64 * self.arm_sectors;
+        let next =
+            self.dirty.start(arm as u32, |e| arm_cost(mech, discipline, at, now_ns.max(e.arm_ns), e.lbn - base, true));
+        let Some(e) = next else { return };
+        let free_ns = self.write_media(arm, now_ns.max(e.arm_ns), e.data_ns, e.lbn, e.sectors);
+        self.arms[arm].work = Work::Destage;
+        self.arms[arm].free_ns = free_ns;
+    }
+
+    /// Puts a run on the media; gives the end. The data's first and last sector are there at `data_ns`.
+    fn write_media(&mut self, arm: usize, at_ns: u64, data_ns: (u64, u64), lbn: u64, sectors: u64) -> u64 {
+        let local = lbn - arm as u64 * self.arm_sectors;
+        let local = local.min(self.arm_sectors - 1);
+        // The media must not overtake the bus: begin when the last sector will be there just in time.
+        let place = self.mech.layout.place(local);
+        let lead_ns = self.mech.layout.transfer_ns(&place, sectors - 1);
+        let data_ns = data_ns.0.max(data_ns.1.saturating_sub(lead_ns));
+        let (n, rest) = self.split(local, sectors);
+        let mut at = self.arms[arm].at;
+        let a = self.mech.access(&mut at, at_ns, data_ns, local, n, true);
+        let end_ns = match rest {
+            0 => a.end_ns,
+            _ => self.mech.access(&mut at, a.end_ns, 0, 0, rest, true).end_ns,
+        };
+        self.arms[arm].at = at;
+        end_ns
+    }
+
+    /// Splits a run at the end of an arm's share: what lies beyond is timed as the same arm's first sectors,
+    /// a full stroke away, which is dearer than asking the other arm and happens at one place of the disk only.
+    fn split(&self, local: u64, sectors: u64) -> (u64, u64) {
+        let n = sectors.min(self.arm_sectors - local);
+        (n, sectors - n)
+    }
+
+    fn serve_write(&mut self, w: &Waiting, now_ns: u64) {
+        let arm = w.arm as usize;
+        self.stop_stream(arm, now_ns);
+        let cached = self.buffer.write_cache_level > 0;
+        let overhead = self.costs.write_overhead_ns(cached, self.last_was_read);
+        self.last_was_read = false;
+        let begin = now_ns.max(self.bus_free_ns);
+        let (mut arm_ns, mut data) = (begin + overhead, begin + overhead + self.costs.preparation_ns);
+        let mut floor_ns = 0;
+        if let Some(d) = self.costs.disconnect {
+            (arm_ns, data) = (begin + d.arm_ns, begin + d.data_ns);
+            if self.last_write_end != w.lbn {
+                floor_ns = arm_ns + d.minimum_seek_ns;
+            }
+        }
+        let mut data_ns = (floor_ns.max(data + self.costs.bus_write_ns(1)), data + self.costs.bus_write_ns(w.sectors));
+        if w.op == Op::WriteZeroes {
+            data_ns = (0, 0);
+        } else {
+            self.bus_free_ns = data_ns.1;
+        }
+        let end_ns = self.write_media(arm, arm_ns, data_ns, w.lbn, w.sectors);
+        self.note_write(w.lbn, w.sectors);
+        let at_ns = end_ns + self.costs.write_completion_ns;
+        self.finish(w.tag, at_ns, now_ns);
+        self.arms[arm].work = Work::Request;
+        self.arms[arm].free_ns = if self.buffer.preseek { end_ns } else { at_ns };
+    }
+
+    /// Lets read-ahead come to where it is at `now_ns`.
+    fn catch_up(&mut self, arm: usize, now_ns: u64) {
+        let a = &mut self.arms[arm];
+        if let Some(stream) = &mut a.stream {
+            self.mech.run_stream(&mut a.at, stream, arm as u64 * self.arm_sectors, now_ns);
+            self.segments.extend(stream.segment, stream.lbn);
+        }
+    }
+
+    fn stop_stream(&mut self, arm: usize, now_ns: u64) {
+        self.catch_up(arm, now_ns);
+        self.arms[arm].stream = None;
+    }
+
+    fn serve_read(&mut self, w: &Waiting, now_ns: u64) {
+        let arm = w.arm as usize;
+        self.catch_up(arm, now_ns);
+        match self.segments.look_up(w.lbn, w.sectors) {
+            Hit::Full(segment) => {
+                let at_ns = self.serve_hit(w, segment, now_ns);
+                if !self.buffer.preseek {
+                    self.arms[arm].work = Work::Request;
+                    self.arms[arm].free_ns = at_ns;
+                }
+            }
+            Hit::Part(segment) => self.serve_part(w, segment, now_ns),
+            Hit::Miss => {
+                self.arms[arm].stream = None;
+                let segment = self.segments.allocate(w.lbn);
+                self.read_media(w, segment, w.lbn, now_ns, false);
+            }
+        }
+    }
+
+    /// A read wholly in the buffer; gives its completion.
+    fn serve_hit(&mut self, w: &Waiting, segment: u32, now_ns: u64) -> u64 {
+        let begin = now_ns.max(self.bus_free_ns);
+        let miss_ns = self.costs.read_overhead_ns(false, self.last_was_read);
+        let data = begin + self.costs.read_overhead_ns(true, self.last_was_read) + self.costs.preparation_ns;
+        self.last_was_read = true;
+        self.bus_free_ns = data + self.costs.bus_read_ns(w.sectors);
+        let at_ns = self.bus_free_ns + self.costs.read_completion_ns;
+        self.finish(w.tag, at_ns, now_ns);
+        self.segments.touch(segment);
+        let limit = self.read_ahead_limit(w, segment);
+        let end = self.segments.end(segment);
+        let arm = &mut self.arms[w.arm as usize];
+        match &mut arm.stream {
+            Some(s) if s.segment == segment && s.lbn < s.limit => s.limit = s.limit.max(limit),
+            _ if self.buffer.read_ahead_after_hit && arm.work == Work::Idle && end < limit => {
+                arm.stream = Some(Stream { segment, lbn: end, at_ns: begin + miss_ns, limit });
+            }
+            _ => {}
+        }
+        at_ns
+    }
+
+    /// A read whose beginning is in the buffer, or is what read-ahead would bring next.
+    fn serve_part(&mut self, w: &Waiting, segment: u32, now_ns: u64) {
+        let arm = w.arm as usize;
+        self.segments.touch(segment);
+        let end = self.segments.end(segment);
+        let running = self.arms[arm].stream.filter(|s| s.segment == segment && s.lbn == end && s.lbn < s.limit);
+        let Some(stream) = running else {
+            self.arms[arm].stream = None;
+            return self.read_media(w, segment, end, now_ns, end > w.lbn);
+        };
+        // The arm is there already: the read rides on.
+        let base = arm as u64 * self.arm_sectors;
+        let (n, rest) = self.split(end - base, w.lbn + w.sectors - end);
+        let mut at = self.arms[arm].at;
+        let a = self.mech.access(&mut at, stream.at_ns, 0, end - base, n, false);
+        let media_end =
+            if rest == 0 { a.end_ns } else { self.mech.access(&mut at, a.end_ns, 0, 0, rest, false).end_ns };
+        self.arms[arm].at = at;
+        let hit_ns = now_ns + self.costs.read_overhead_ns(end > w.lbn, self.last_was_read);
+        self.finish_read(w, segment, hit_ns, media_end, now_ns);
+    }
+
+    /// A read that needs the media from LBN `from` on; what lies before is in the buffer (`part`).
+    fn read_media(&mut self, w: &Waiting, segment: u32, from: u64, now_ns: u64, part: bool) {
+        let arm = w.arm as usize;
+        let overhead_ns = self.costs.read_overhead_ns(false, self.last_was_read);
+        let local = (from - arm as u64 * self.arm_sectors).min(self.arm_sectors - 1);
+        let missing = w.lbn + w.sectors - from;
+        let (n, rest) = self.split(local, missing);
+        let mut at = self.arms[arm].at;
+        let a = self.mech.access(&mut at, now_ns + overhead_ns, 0, local, n, false);
+        let media_end =
+            if rest == 0 { a.end_ns } else { self.mech.access(&mut at, a.end_ns, 0, 0, rest, false).end_ns };
+        self.arms[arm].at = at;
+        let bus_ns = if part {
+            now_ns + self.costs.read_overhead_ns(true, self.last_was_read)
+        } else {
+            let mark = ((w.sectors as f64 * self.buffer.read_watermark) as u64).max(1);
+            // With gaps between tracks the mark comes later than this, but never after the end.
+            (a.begin_ns + mark * a.sector_ns).min(media_end) + self.costs.reselect_ns
+        };
+        self.finish_read(w, segment, bus_ns, media_end, now_ns);
+        if self.buffer.keep_passing_sectors && from == w.lbn && self.segments.start(segment) == w.lbn {
+            self.segments.prepend(segment, a.passed);
+        }
+    }
+
+    /// The media part of a read is known: adds the bus, and starts read-ahead.
+    fn finish_read(&mut self, w: &Waiting, segment: u32, bus_ns: u64, media_end: u64, now_ns: u64) {
+        let arm = w.arm as usize;
+        self.last_was_read = true;
+        let begin = (bus_ns + self.costs.preparation_ns).max(self.bus_free_ns);
+        // The bus moves while the media do, but its last sector comes after the media's last.
+        let bus_end = (begin + self.costs.bus_read_ns(w.sectors)).max(media_end + self.costs.bus_read_ns(1));
+        let at_ns = bus_end + self.costs.read_completion_ns;
+        self.finish(w.tag, at_ns, now_ns);
+        let end = w.lbn + w.sectors;
+        let limit = self.read_ahead_limit(w, segment);
+        self.segments.extend(segment, end);
+        let a = &mut self.arms[arm];
+        a.work = Work::Request;
+        a.free_ns = if self.buffer.preseek { media_end } else { at_ns };
+        a.stream = (end < limit).then_some(Stream { segment, lbn: end, at_ns: media_end, limit });
+    }
+
+    /// How far read-ahead may go after `w`, into `segment`.
+    fn read_ahead_limit(&self, w: &Waiting, segment: u32) -> u64 {
+        let end = w.lbn + w.sectors;
+        let base = u64::from(w.arm) * self.arm_sectors;
+        let last = base + self.arm_sectors;
+        if end >= last {
+            return end;
+        }
+        let local = end - base;
+        let limit = match self.buffer.read_ahead {
+            ReadAhead::None => return end,
+            ReadAhead::Segment => last,
+            ReadAhead::Track => base + self.mech.track_bounds(local - 1).1,
+            ReadAhead::Cylinder => base + self.mech.cylinder_end(local - 1),
+            ReadAhead::NextTrack => {
+                let (first, next) = self.mech.track_bounds(local);
+                let streams = self.segments.start(segment) < base + first;
+                base + if streams { next + (next - first) } else { next }
+            }
+        };
+        let mut most = end + u64::from(self.buffer.read_ahead_max_sectors);
+        if !self.buffer.read_ahead_over_requested {
+            most = most.min((w.lbn + u64::from(self.buffer.segment_sectors)).max(end));
+        }
+        limit.min(most).min(last)
+    }
+}

@@ -1,0 +1,23 @@
+//! Models of storage devices: what a request waits and how long it is served, without moving a byte.
+//!
+//! A model is a pure state machine behind [`Model`]: it is told of requests and of the time, and answers with
+//! completions at exact instants. It reads no clock, starts no thread and draws no randomness of its own (a
+//! seed in its options fixes what varies between two drives of one kind). The same model runs in the
+//! simulator's virtual time and behind a live volume in real time.
+//!
+//! A disk is built from a [`DiskSpec`]: one of the embedded [`profile`]s, a TOML file of the user's, or a
+//! DiskSim-4 parameter set ([`diskspec`]). No constant of a drive is in the code.
+#![forbid(unsafe_code)]
+
+pub mod disk;
+pub mod diskspec;
+pub mod layer;
+pub mod measured;
+pub mod model;
+pub mod profile;
+pub mod raid0;
+
+pub use disk::{Disk, DiskOptions, DiskSpec, Mismatch, SpecError};
+pub use layer::ModelLayer;
+pub use model::{Done, Model, Op, Request};
+pub use raid0::Raid0;
