@@ -1,0 +1,212 @@
+//! The boundary to redb: tables, transactions, and containment of what redb does with bytes it didn't write.
+//!
+//! redb checks the checksums of its pages when it is asked to ([`Database::check_integrity`]), which opening does here. On
+//! some corrupt bytes it panics nevertheless (its own asserts). That is caught here, and only here, because a node must name
+//! the device and go on serving its other pools; the database that panicked is never used again.
+
+use crate::meta::MetaError;
+use crate::record::{tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
+use crate::region::full;
+use crate::state::{Edit, State};
+use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The version of the tables and their records.
+const SCHEMA: u32 = 1;
+
+const VOLUMES: TableDefinition<u32, &[u8]> = TableDefinition::new("volumes");
+const NAMES: TableDefinition<&str, u32> = TableDefinition::new("names");
+const GENERATIONS: TableDefinition<u32, u32> = TableDefinition::new("generations");
+const TENANTS: TableDefinition<&str, &[u8]> = TableDefinition::new("tenants");
+const SETTINGS: TableDefinition<&str, &[u8]> = TableDefinition::new("settings");
+
+/// Memory for redb's page cache; metadata is small and read once.
+const CACHE_BYTES: usize = 4 << 20;
+const PAGE_BYTES: u64 = 4096;
+
+/// A backend that outlives the database over it, so that a database that ran full can be opened again, with a bound on
+/// its length that spares a reserve for deleting.
+#[derive(Clone, Debug)]
+pub(crate) struct Storage(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    backend: Box<dyn StorageBackend>,
+    capacity_bytes: u64,
+    may_use_reserve: AtomicBool,
+}
+
+impl Storage {
+    pub(crate) fn new(backend: impl StorageBackend, capacity_bytes: u64) -> Storage {
+        let may_use_reserve = AtomicBool::new(true);
+        Storage(Arc::new(Inner { backend: Box::new(backend), capacity_bytes, may_use_reserve }))
+    }
+
+    /// Copy-on-write needs room even to delete: an eighth of the storage is kept for it.
+    pub(crate) fn set_may_use_reserve(&self, may: bool) {
+        self.0.may_use_reserve.store(may, Ordering::Relaxed);
+    }
+
+    /// The longest that it may get now, in whole pages of redb's.
+    fn bound_bytes(&self) -> u64 {
+        let capacity = self.0.capacity_bytes;
+        let bound = if self.0.may_use_reserve.load(Ordering::Relaxed) { capacity } else { capacity - capacity / 8 };
+        bound - bound % PAGE_BYTES
+    }
+
+    /// Gives a closed database all the room that it may have. redb doubles its file when that is full, and so would leave
+    /// up to half of a bounded storage unused; opened over a longer file, it uses that.
+    pub(crate) fn extend(&self) -> std::io::Result<bool> {
+        let bound = self.bound_bytes();
+        let longer = bound > self.len()?;
+        if longer {
+            self.0.backend.set_len(bound)?;
+        }
+        Ok(longer)
+    }
+}
+
+impl StorageBackend for Storage {
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.backend.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.0.backend.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        let bound = self.bound_bytes();
+        if len > bound && len > self.0.backend.len()? {
+            return Err(full(len, bound));
+        }
+        self.0.backend.set_len(len)
+    }
+
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.0.backend.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.0.backend.write(offset, data)
+    }
+}
+
+/// Writes an empty store to empty storage.
+pub(crate) fn format(storage: &Storage) -> Result<(), MetaError> {
+    contained(|| {
+        let db = redb::Builder::new()
+            .set_cache_size(CACHE_BYTES)
+            .create_with_backend(storage.clone())
+            .map_err(|e| MetaError::of(e.into()))?;
+        let create_tables = || -> Result<(), redb::Error> {
+            let mut txn = db.begin_write()?;
+            txn.set_two_phase_commit(true);
+            txn.open_table(VOLUMES)?;
+            txn.open_table(NAMES)?;
+            txn.open_table(GENERATIONS)?;
+            txn.open_table(TENANTS)?;
+            txn.open_table(SETTINGS)?.insert("schema", SCHEMA.to_string().as_bytes())?;
+            Ok(txn.commit()?)
+        };
+        create_tables().map_err(MetaError::of)
+    })
+}
+
+/// Opens a store that was formatted, recovering it if its last user crashed, and reads all of it.
+pub(crate) fn open(storage: &Storage) -> Result<(Database, State), MetaError> {
+    contained(|| {
+        if storage.len().map_err(MetaError::Io)? == 0 {
+            return Err(MetaError::Corrupt { what: "the storage is empty: it was never formatted".into() });
+        }
+        let mut db = redb::Builder::new()
+            .set_cache_size(CACHE_BYTES)
+            .create_with_backend(storage.clone())
+            .map_err(|e| MetaError::of(e.into()))?;
+        db.check_integrity().map_err(|e| MetaError::of(e.into()))?;
+        let state = load(&db)?;
+        Ok((db, state))
+    })
+}
+
+/// Makes `edits` durable together.
+pub(crate) fn write(db: &Database, edits: &[Edit]) -> Result<(), MetaError> {
+    let write = || -> Result<(), redb::Error> {
+        let mut txn = db.begin_write()?;
+        txn.set_two_phase_commit(true);
+        for edit in edits {
+            match edit {
+                Edit::PutVolume(v) => {
+                    txn.open_table(VOLUMES)?.insert(v.key.id, volume_to_json(v).as_slice())?;
+                }
+                Edit::DropVolume(id) => drop(txn.open_table(VOLUMES)?.remove(id)?),
+                Edit::PutName(name, id) => drop(txn.open_table(NAMES)?.insert(name.as_str(), id)?),
+                Edit::DropName(name) => drop(txn.open_table(NAMES)?.remove(name.as_str())?),
+                Edit::PutGeneration(id, generation) => drop(txn.open_table(GENERATIONS)?.insert(id, generation)?),
+                Edit::PutTenant(t) => {
+                    txn.open_table(TENANTS)?.insert(t.name.as_str(), tenant_to_json(t).as_slice())?;
+                }
+                Edit::DropTenant(name) => drop(txn.open_table(TENANTS)?.remove(name.as_str())?),
+            }
+        }
+        Ok(txn.commit()?)
+    };
+    contained(|| write().map_err(MetaError::of))
+}
+
+fn load(db: &Database) -> Result<State, MetaError> {
+    let of = MetaError::of;
+    let txn = db.begin_read().map_err(|e| of(e.into()))?;
+    check_schema(&txn)?;
+    let mut state = State::default();
+    let rows = txn.open_table(VOLUMES).map_err(|e| of(e.into()))?;
+    for row in rows.iter().map_err(|e| of(e.into()))? {
+        let (id, json) = row.map_err(|e| of(e.into()))?;
+        let volume = volume_from_json(id.value(), json.value()).map_err(|why| bad_row("volume", id.value(), &why))?;
+        state.volumes.insert(id.value(), volume);
+    }
+    let rows = txn.open_table(TENANTS).map_err(|e| of(e.into()))?;
+    for row in rows.iter().map_err(|e| of(e.into()))? {
+        let (name, json) = row.map_err(|e| of(e.into()))?;
+        let tenant =
+            tenant_from_json(name.value(), json.value()).map_err(|why| bad_row("tenant", name.value(), &why))?;
+        state.tenants.insert(tenant.name.clone(), tenant);
+    }
+    let rows = txn.open_table(NAMES).map_err(|e| of(e.into()))?;
+    for row in rows.iter().map_err(|e| of(e.into()))? {
+        let (name, id) = row.map_err(|e| of(e.into()))?;
+        state.names.insert(name.value().to_owned(), id.value());
+    }
+    let rows = txn.open_table(GENERATIONS).map_err(|e| of(e.into()))?;
+    for row in rows.iter().map_err(|e| of(e.into()))? {
+        let (id, generation) = row.map_err(|e| of(e.into()))?;
+        state.generations.insert(id.value(), generation.value());
+    }
+    Ok(state)
+}
+
+fn check_schema(txn: &redb::ReadTransaction) -> Result<(), MetaError> {
+    let settings = txn.open_table(SETTINGS).map_err(|e| MetaError::of(e.into()))?;
+    let schema = settings.get("schema").map_err(|e| MetaError::of(e.into()))?;
+    let schema = schema.and_then(|json| serde_json::from_slice::<u32>(json.value()).ok());
+    match schema {
+        Some(SCHEMA) => Ok(()),
+        Some(version) if version > SCHEMA => Err(MetaError::UnknownVersion { version, known: SCHEMA }),
+        _ => Err(MetaError::Corrupt { what: "it doesn't say which version its tables have".into() }),
+    }
+}
+
+fn bad_row(table: &str, key: impl std::fmt::Debug, why: &str) -> MetaError {
+    MetaError::Corrupt { what: format!("{table} {key:?}: {why}") }
+}
+
+fn contained<T>(f: impl FnOnce() -> Result<T, MetaError>) -> Result<T, MetaError> {
+    // Unwind safe: on a panic the database is dropped in `f` or, after a write, its owner refuses to use it again.
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let what = panic.downcast_ref::<String>().cloned();
+        let what = what.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        Err(MetaError::Corrupt { what: what.unwrap_or_else(|| "the database panicked".into()) })
+    })
+}

@@ -1,0 +1,372 @@
+//! A file or block device that Plimsoll has formatted: created, opened, and locked for one process.
+
+use crate::meta::{MetaError, MetaStore};
+use crate::probe::{self, Probe};
+use crate::region::RegionBackend;
+use crate::superblock::{
+    DEVICE_BYTES_MIN, REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use uuid::Uuid;
+
+/// Stands at byte 0 while a device is being created, so that a creation cut short is told from foreign data.
+const CREATING: &[u8; 8] = b"PLIMMKFS";
+
+/// What a new device should be.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Its size, rounded down to 1 MiB. For a block device at most its size; 0 is all of it.
+    pub size_bytes: u64,
+    /// The pool it is for.
+    pub pool_uuid: Uuid,
+}
+
+/// What a device must be to be opened.
+#[derive(Clone, Debug, Default)]
+pub struct Expect {
+    /// The pool it must belong to; `None` accepts any.
+    pub pool_uuid: Option<Uuid>,
+}
+
+/// Why a device can't be created or opened: which, and what about it.
+#[derive(Debug)]
+pub struct DeviceError {
+    /// The device.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub kind: DeviceErrorKind,
+}
+
+/// What is wrong with a device.
+#[derive(Debug)]
+pub enum DeviceErrorKind {
+    /// A system call failed.
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// The error.
+        error: io::Error,
+    },
+    /// Another process has it.
+    Locked {
+        /// That process, if known.
+        pid: Option<u32>,
+    },
+    /// It is there and is a Plimsoll device already.
+    Exists,
+    /// It holds data that Plimsoll didn't write.
+    Foreign,
+    /// Its creation was cut short.
+    CreationInterrupted,
+    /// It has neither a superblock nor data.
+    Blank,
+    /// Its superblock can't be used.
+    Superblock(SuperblockError),
+    /// It belongs to another pool.
+    WrongPool {
+        /// The pool it belongs to.
+        found: Uuid,
+        /// The pool asked for.
+        expected: Uuid,
+    },
+    /// It is smaller than its region map, or than any device can be.
+    TooSmall {
+        /// Its size.
+        size_bytes: u64,
+        /// The least it must be.
+        needed_bytes: u64,
+    },
+    /// Neither a regular file nor a block device.
+    NotAFile,
+    /// Its metadata store can't be created.
+    Meta(MetaError),
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.path.display())?;
+        match &self.kind {
+            DeviceErrorKind::Io { doing, error } => write!(f, "{doing}: {error}"),
+            DeviceErrorKind::Locked { pid: Some(pid) } => {
+                write!(f, "process {pid} uses this device: stop it, or give each node a device of its own")
+            }
+            DeviceErrorKind::Locked { pid: None } => {
+                write!(
+                    f,
+                    "another process (or a mount) uses this device: stop it, or give each node a device of its own"
+                )
+            }
+            DeviceErrorKind::Exists => write!(f, "is a Plimsoll device already: open it, or remove it first"),
+            DeviceErrorKind::Foreign => write!(
+                f,
+                "holds data that Plimsoll didn't write: choose another path, or clear its first MiB if nobody needs it"
+            ),
+            DeviceErrorKind::CreationInterrupted => write!(f, "its creation was cut short: create it again"),
+            DeviceErrorKind::Blank => write!(f, "holds nothing: create the device first, or check the path"),
+            DeviceErrorKind::Superblock(e) => write!(f, "at byte 0: {e}"),
+            DeviceErrorKind::WrongPool { found, expected } => {
+                write!(f, "belongs to pool {found}, not to {expected}: check which device this is")
+            }
+            DeviceErrorKind::TooSmall { size_bytes, needed_bytes } => write!(
+                f,
+                "has {size_bytes} bytes, {needed_bytes} are needed: it was cut, or is not the device it was copied from"
+            ),
+            DeviceErrorKind::NotAFile => write!(f, "is neither a regular file nor a block device"),
+            DeviceErrorKind::Meta(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {}
+
+/// An open device. The lock is held as long as this, or a metadata store opened from it, lives.
+#[derive(Debug)]
+pub struct DeviceFile {
+    path: PathBuf,
+    data: File,
+    buffered: File,
+    superblock: Superblock,
+    block_bytes: u32,
+    is_block_device: bool,
+    is_direct: bool,
+}
+
+impl DeviceFile {
+    /// Formats the device at `path` and opens it. A regular file is created sparse.
+    ///
+    /// # Errors
+    /// Refuses anything that holds data: a file must not exist, or be empty; a block device's first MiB must be zero. What
+    /// an interrupted creation left is created anew.
+    pub fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceError> {
+        create(path, options).map_err(|kind| DeviceError { path: path.to_owned(), kind })
+    }
+
+    /// Opens the device at `path` and locks it.
+    ///
+    /// # Errors
+    /// See [`DeviceErrorKind`].
+    pub fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceError> {
+        open(path, expect).map_err(|kind| DeviceError { path: path.to_owned(), kind })
+    }
+
+    /// Opens the metadata store in the device.
+    ///
+    /// # Errors
+    /// See [`MetaError`].
+    pub fn open_meta(&self) -> Result<MetaStore, MetaError> {
+        let file = self.buffered.try_clone().map_err(MetaError::Io)?;
+        let backend = RegionBackend::open(file, self.region(RegionKind::Metadata)).map_err(|e| match e.kind() {
+            io::ErrorKind::InvalidData => MetaError::Corrupt { what: e.to_string() },
+            _ => MetaError::Io(e),
+        })?;
+        let capacity_bytes = backend.capacity_bytes();
+        MetaStore::open(backend, capacity_bytes, self.home())
+    }
+
+    /// For data: direct if [`DeviceFile::is_direct`].
+    pub fn data_fd(&self) -> BorrowedFd<'_> {
+        self.data.as_fd()
+    }
+
+    /// Where volumes' data is.
+    pub fn home(&self) -> Region {
+        self.region(RegionKind::Home)
+    }
+
+    /// Offsets, lengths and addresses of direct I/O are multiples of this; a power of two, at least 512.
+    pub fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    /// A block device, not a regular file.
+    pub fn is_block_device(&self) -> bool {
+        self.is_block_device
+    }
+
+    /// Data passes by the page cache. False where the file system refuses O_DIRECT.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// What it is.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn region(&self, kind: RegionKind) -> Region {
+        self.superblock.region(kind).expect("every superblock has one")
+    }
+}
+
+fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceErrorKind> {
+    let Locked { file, probe } = lock(path, true)?;
+    match first_bytes(&file, &probe)? {
+        First::Blank | First::Creating => {}
+        First::Ours => return Err(DeviceErrorKind::Exists),
+        First::Foreign => return Err(DeviceErrorKind::Foreign),
+    }
+    let wanted = match (probe.is_block_device, options.size_bytes) {
+        (true, 0) => probe.size_bytes,
+        (true, wanted) if wanted > probe.size_bytes => {
+            return Err(DeviceErrorKind::TooSmall { size_bytes: probe.size_bytes, needed_bytes: wanted });
+        }
+        (_, wanted) => wanted,
+    };
+    let size_bytes = wanted - wanted % REGION_ALIGN;
+    if size_bytes < DEVICE_BYTES_MIN {
+        return Err(DeviceErrorKind::TooSmall { size_bytes: wanted, needed_bytes: DEVICE_BYTES_MIN });
+    }
+    let created_unix_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let superblock = Superblock::new(Uuid::new_v4(), options.pool_uuid, created_unix_s, probe.block_bytes, size_bytes);
+    format(&file, &probe, &superblock).map_err(|e| match e {
+        FormatError::Io(error) => DeviceErrorKind::Io { doing: "cannot format it", error },
+        FormatError::Meta(e) => DeviceErrorKind::Meta(e),
+    })?;
+    if !probe.is_block_device {
+        sync_directory(path).map_err(|error| DeviceErrorKind::Io { doing: "cannot sync its directory", error })?;
+    }
+    assemble(path, Locked { file, probe }, superblock)
+}
+
+enum FormatError {
+    Io(io::Error),
+    Meta(MetaError),
+}
+
+/// The superblock comes last: a device with one is complete.
+fn format(file: &File, probe: &Probe, superblock: &Superblock) -> Result<(), FormatError> {
+    let region = |kind| superblock.region(kind).expect("every superblock has one");
+    let home = region(RegionKind::Home);
+    let prepare = || {
+        file.write_all_at(CREATING, 0)?;
+        if !probe.is_block_device {
+            file.set_len(CREATING.len() as u64)?; // whatever an interrupted creation left becomes a hole
+            file.set_len(superblock.end())?;
+        }
+        file.sync_all()?;
+        if probe.is_block_device {
+            probe::zero(file, REGION_ALIGN, superblock.end() - REGION_ALIGN)?;
+        }
+        RegionBackend::format(file.try_clone()?, region(RegionKind::Metadata))
+    };
+    let backend = prepare().map_err(FormatError::Io)?;
+    let capacity_bytes = backend.capacity_bytes();
+    MetaStore::format(backend, capacity_bytes, home).map_err(FormatError::Meta)?;
+    let finish = || {
+        file.sync_all()?;
+        file.write_all_at(&superblock.encode(), 0)?;
+        file.sync_all()
+    };
+    finish().map_err(FormatError::Io)
+}
+
+fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceErrorKind> {
+    let Locked { file, probe } = lock(path, false)?;
+    match first_bytes(&file, &probe)? {
+        First::Ours => {}
+        First::Blank => return Err(DeviceErrorKind::Blank),
+        First::Creating => return Err(DeviceErrorKind::CreationInterrupted),
+        First::Foreign => return Err(DeviceErrorKind::Foreign),
+    }
+    let mut b = [0; SUPERBLOCK_BYTES];
+    file.read_exact_at(&mut b, 0)
+        .map_err(|error| DeviceErrorKind::Io { doing: "cannot read its superblock", error })?;
+    let superblock = Superblock::decode(&b).map_err(DeviceErrorKind::Superblock)?;
+    if let Some(expected) = expect.pool_uuid
+        && superblock.pool_uuid != expected
+    {
+        return Err(DeviceErrorKind::WrongPool { found: superblock.pool_uuid, expected });
+    }
+    if superblock.end() > probe.size_bytes {
+        return Err(DeviceErrorKind::TooSmall { size_bytes: probe.size_bytes, needed_bytes: superblock.end() });
+    }
+    assemble(path, Locked { file, probe }, superblock)
+}
+
+fn assemble(path: &Path, locked: Locked, superblock: Superblock) -> Result<DeviceFile, DeviceErrorKind> {
+    let Locked { file: buffered, probe } = locked;
+    let direct =
+        OpenOptions::new().read(true).write(true).custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32).open(path);
+    let (data, is_direct) = match direct {
+        Ok(data) => (data, true),
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+            let data = buffered.try_clone().map_err(|error| DeviceErrorKind::Io { doing: "cannot open it", error })?;
+            (data, false)
+        }
+        Err(error) => return Err(DeviceErrorKind::Io { doing: "cannot open it for direct I/O", error }),
+    };
+    if !probe::same_file(&data, &buffered).map_err(|error| DeviceErrorKind::Io { doing: "cannot stat it", error })? {
+        let error = io::Error::other("the path was replaced meanwhile");
+        return Err(DeviceErrorKind::Io { doing: "cannot open it", error });
+    }
+    let block_bytes = probe.block_bytes.max(superblock.block_bytes);
+    let is_block_device = probe.is_block_device;
+    Ok(DeviceFile { path: path.to_owned(), data, buffered, superblock, block_bytes, is_block_device, is_direct })
+}
+
+struct Locked {
+    file: File,
+    probe: Probe,
+}
+
+fn lock(path: &Path, create: bool) -> Result<Locked, DeviceErrorKind> {
+    let io = |doing| move |error| DeviceErrorKind::Io { doing, error };
+    let found = probe::kind(path).map_err(io("cannot stat it"))?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    match found {
+        Some(probe::Kind::Other) => return Err(DeviceErrorKind::NotAFile),
+        // Exclusive: the kernel refuses a block device that is mounted, or open under another name.
+        Some(probe::Kind::Block) => drop(options.custom_flags(rustix::fs::OFlags::EXCL.bits() as i32)),
+        Some(probe::Kind::Regular) => {}
+        None => drop(options.create(create).mode(0o600)),
+    }
+    let file = options.open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => DeviceErrorKind::Locked { pid: None },
+        _ => DeviceErrorKind::Io { doing: "cannot open it", error },
+    })?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(DeviceErrorKind::Locked { pid: probe::lock_holder(&file) }),
+        Err(e) => return Err(io("cannot lock it")(e.into())),
+    }
+    let probe = Probe::of(&file).map_err(io("cannot find its size and block size"))?;
+    Ok(Locked { file, probe })
+}
+
+enum First {
+    /// Nothing was ever written here.
+    Blank,
+    Creating,
+    Ours,
+    Foreign,
+}
+
+fn first_bytes(file: &File, probe: &Probe) -> Result<First, DeviceErrorKind> {
+    let mut b = vec![0; probe.size_bytes.min(REGION_ALIGN) as usize];
+    file.read_exact_at(&mut b, 0).map_err(|error| DeviceErrorKind::Io { doing: "cannot read its first MiB", error })?;
+    Ok(match b.get(..8) {
+        Some(magic) if magic == CREATING => First::Creating,
+        Some(b"PLIMSOLL") => First::Ours,
+        // A regular file of zeroes may be somebody's image whose data begins later.
+        Some(_) if !probe.is_block_device => First::Foreign,
+        _ if b.iter().any(|b| *b != 0) => First::Foreign,
+        _ => First::Blank,
+    })
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
+}

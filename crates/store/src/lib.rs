@@ -1,0 +1,29 @@
+//! What Plimsoll keeps on a device besides clients' data.
+//!
+//! * [`superblock`]: what a device is, whose, and where its regions lie; encoded and decoded without I/O.
+//! * [`device`]: creating, opening and exclusively locking a file or block device.
+//! * [`region`]: the metadata region as storage for the metadata store.
+//! * [`meta`]: the metadata store: volumes, their extents, tenants; every change is one durable transaction.
+//! * [`record`] and [`space`]: the records in it, and which space of the home region is free.
+//!
+//! All of this is the control path: calls block. Data never passes here; the engine takes
+//! [`DeviceFile::data_fd`](device::DeviceFile::data_fd) and [`DeviceFile::home`](device::DeviceFile::home).
+//! The layout and the crash argument are in docs/design/on-device.md.
+#![forbid(unsafe_code)]
+
+mod db;
+pub mod device;
+pub mod meta;
+mod probe;
+pub mod record;
+pub mod region;
+pub mod space;
+mod state;
+pub mod superblock;
+
+pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect};
+pub use meta::{MetaError, MetaStore};
+pub use record::{NewVolume, RecordError, TenantLimits, TenantRecord, VolumeRecord, VolumeState};
+pub use region::RegionBackend;
+pub use superblock::{Region, RegionKind, Superblock, SuperblockError};
+pub use uuid::Uuid;

@@ -1,0 +1,403 @@
+//! The metadata store: which volumes and tenants a pool has, and where volumes' bytes are.
+//!
+//! Every mutation is one durable transaction: after it returned it survives power loss at any instant, before that nothing
+//! of it is seen. Reading is from memory. One owner, blocking calls, no threads.
+//!
+//! A volume's space goes round: free (reads as zeroes) → [`MetaStore::create_volume`] / [`MetaStore::grow_volume`] → in use →
+//! [`MetaStore::begin_delete`] → still its own, zeroed by the caller → [`MetaStore::finish_delete`] → free.
+
+use crate::db::{self, Storage};
+use crate::record::{
+    EXTENTS_MAX, NewVolume, RecordError, TenantRecord, VolumeRecord, VolumeState, check_name, check_size,
+};
+use crate::space::{GRANULE_BYTES, Space};
+use crate::state::{Edit, State};
+use crate::superblock::Region;
+use plimsoll_base::VolumeKey;
+use redb::{Database, StorageBackend};
+use std::fmt;
+
+/// The most volumes of a pool, those being deleted included.
+pub const VOLUMES_MAX: usize = 65_536;
+/// The most tenants of a pool.
+pub const TENANTS_MAX: usize = 4096;
+
+/// Why the metadata store can't do something.
+#[derive(Debug)]
+pub enum MetaError {
+    /// The stored bytes make no sense. The store isn't opened, or not used any more.
+    Corrupt {
+        /// What was found.
+        what: String,
+    },
+    /// Written by a newer program.
+    UnknownVersion {
+        /// Its version.
+        version: u32,
+        /// The newest that this program knows.
+        known: u32,
+    },
+    /// The storage failed. Whether the mutation is durable is unknown until the store is opened again.
+    Io(std::io::Error),
+    /// The metadata region is full; nothing was changed.
+    Full {
+        /// The storage's words.
+        why: String,
+    },
+    /// An earlier mutation failed in the middle: nothing can be changed until the store is opened again.
+    Failed,
+    /// Not enough free space; nothing was changed.
+    NoSpace {
+        /// How much was wanted, in whole granules.
+        wanted_bytes: u64,
+        /// How much is free.
+        free_bytes: u64,
+    },
+    /// There is enough free space, but in more pieces than a volume can have.
+    Fragmented {
+        /// How much is free.
+        free_bytes: u64,
+    },
+    /// A usable volume has that name.
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// No usable volume has that name.
+    UnknownVolume {
+        /// The name.
+        name: String,
+    },
+    /// No volume with that id is being deleted.
+    NotDeleting {
+        /// The id.
+        id: u32,
+    },
+    /// No tenant has that name.
+    UnknownTenant {
+        /// The name.
+        name: String,
+    },
+    /// The tenant has volumes.
+    TenantInUse {
+        /// The tenant.
+        name: String,
+        /// One of its volumes.
+        volume: String,
+    },
+    /// Volumes don't get smaller.
+    Shrink {
+        /// The volume.
+        name: String,
+        /// Its size.
+        size_bytes: u64,
+        /// What was asked for.
+        wanted_bytes: u64,
+    },
+    /// The pool has as many as it may have.
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The bound.
+        max: usize,
+    },
+    /// A name, size or class that breaks a rule.
+    Record(RecordError),
+}
+
+impl fmt::Display for MetaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MetaError::Corrupt { what } => {
+                write!(f, "the metadata store is corrupt ({what}): restore the device from a copy")
+            }
+            MetaError::UnknownVersion { version, known } => write!(
+                f,
+                "the metadata store has version {version}, the newest this program knows is {known}: use the program that wrote it, or a newer one"
+            ),
+            MetaError::Io(e) => write!(f, "the metadata store's storage failed: {e}: check the device, then restart"),
+            MetaError::Full { why } => write!(f, "{why}: delete volumes or use a larger device"),
+            MetaError::Failed => {
+                write!(f, "an earlier change of the metadata failed half-way: restart, so that it is recovered")
+            }
+            MetaError::NoSpace { wanted_bytes, free_bytes } => {
+                write!(
+                    f,
+                    "no space: {wanted_bytes} bytes are needed, {free_bytes} are free: delete a volume or ask for less"
+                )
+            }
+            MetaError::Fragmented { free_bytes } => write!(
+                f,
+                "the free space ({free_bytes} bytes) is in more than {EXTENTS_MAX} pieces: delete a volume or ask for less"
+            ),
+            MetaError::NameTaken { name } => write!(f, "there is a volume {name:?} already: choose another name"),
+            MetaError::UnknownVolume { name } => write!(f, "there is no volume {name:?}"),
+            MetaError::NotDeleting { id } => write!(f, "no volume with id {id} is being deleted"),
+            MetaError::UnknownTenant { name } => write!(f, "there is no tenant {name:?}: declare it first"),
+            MetaError::TenantInUse { name, volume } => {
+                write!(f, "tenant {name:?} has volumes, {volume:?} for one: delete them first")
+            }
+            MetaError::Shrink { name, size_bytes, wanted_bytes } => {
+                write!(
+                    f,
+                    "volume {name:?} has {size_bytes} bytes and can't shrink to {wanted_bytes}: copy it to a smaller one"
+                )
+            }
+            MetaError::TooMany { what, max } => write!(f, "a pool can have {max} {what}, and has them: delete some"),
+            MetaError::Record(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for MetaError {}
+
+impl From<RecordError> for MetaError {
+    fn from(e: RecordError) -> MetaError {
+        MetaError::Record(e)
+    }
+}
+
+impl MetaError {
+    pub(crate) fn of(e: redb::Error) -> MetaError {
+        match e {
+            redb::Error::Io(e) if e.kind() == std::io::ErrorKind::StorageFull => MetaError::Full { why: e.to_string() },
+            redb::Error::Io(e) if e.kind() == std::io::ErrorKind::InvalidData => {
+                MetaError::Corrupt { what: e.to_string() }
+            }
+            redb::Error::Io(e) => MetaError::Io(e),
+            redb::Error::PreviousIo => MetaError::Failed,
+            other => MetaError::Corrupt { what: other.to_string() },
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct MetaStore {
+    storage: Storage,
+    /// `None` after a failure from which only opening anew recovers.
+    db: Option<Database>,
+    home: Region,
+    state: State,
+    space: Space,
+}
+
+impl MetaStore {
+    /// Writes an empty store to `backend`, which is empty, and opens it. It never gets longer than `capacity_bytes`.
+    ///
+    /// # Errors
+    /// Those of the storage; [`MetaError::Full`] if it is smaller than about 2 MiB.
+    pub fn format(backend: impl StorageBackend, capacity_bytes: u64, home: Region) -> Result<MetaStore, MetaError> {
+        let storage = Storage::new(backend, capacity_bytes);
+        db::format(&storage)?;
+        MetaStore::open_storage(storage, home)
+    }
+
+    /// Opens the store in `backend`, recovering it if its last user crashed.
+    ///
+    /// # Errors
+    /// [`MetaError::Corrupt`], [`MetaError::UnknownVersion`], and those of the storage.
+    pub fn open(backend: impl StorageBackend, capacity_bytes: u64, home: Region) -> Result<MetaStore, MetaError> {
+        MetaStore::open_storage(Storage::new(backend, capacity_bytes), home)
+    }
+
+    fn open_storage(storage: Storage, home: Region) -> Result<MetaStore, MetaError> {
+        storage.set_may_use_reserve(true);
+        let (db, state) = db::open(&storage)?;
+        let space = state.check(home).map_err(|what| MetaError::Corrupt { what })?;
+        Ok(MetaStore { storage, db: Some(db), home, state, space })
+    }
+
+    /// The usable volumes, by id.
+    pub fn volumes(&self) -> impl Iterator<Item = &VolumeRecord> {
+        self.state.volumes.values().filter(|v| v.state == VolumeState::Ready)
+    }
+
+    /// The usable volume of that name.
+    pub fn volume(&self, name: &str) -> Option<&VolumeRecord> {
+        self.state.names.get(name).map(|id| &self.state.volumes[id])
+    }
+
+    /// The volumes whose deletion began and hasn't finished, by id: to be zeroed and finished at start.
+    pub fn deleting(&self) -> impl Iterator<Item = &VolumeRecord> {
+        self.state.volumes.values().filter(|v| v.state == VolumeState::Deleting)
+    }
+
+    /// The tenants, by name.
+    pub fn tenants(&self) -> impl Iterator<Item = &TenantRecord> {
+        self.state.tenants.values()
+    }
+
+    /// How much of the home region no volume has.
+    pub fn free_bytes(&self) -> u64 {
+        self.space.free_bytes()
+    }
+
+    /// Creates a volume. Its space reads as zeroes, if free space does.
+    ///
+    /// # Errors
+    /// A name that is taken or unlawful, an unknown tenant, no space, or a failing storage.
+    pub fn create_volume(&mut self, new: NewVolume) -> Result<VolumeRecord, MetaError> {
+        new.check()?;
+        if self.state.names.contains_key(&new.name) {
+            return Err(MetaError::NameTaken { name: new.name });
+        }
+        if !self.state.tenants.contains_key(&new.tenant) {
+            return Err(MetaError::UnknownTenant { name: new.tenant });
+        }
+        if self.state.volumes.len() >= VOLUMES_MAX {
+            return Err(MetaError::TooMany { what: "volumes", max: VOLUMES_MAX });
+        }
+        let (id, generation) = self.state.next_key();
+        let volume = VolumeRecord {
+            key: VolumeKey { id, generation },
+            extents: self.allocate(new.size_bytes.next_multiple_of(GRANULE_BYTES), EXTENTS_MAX, None)?,
+            name: new.name,
+            size_bytes: new.size_bytes,
+            tenant: new.tenant,
+            read_only: new.read_only,
+            description: new.description,
+            state: VolumeState::Ready,
+        };
+        self.commit(vec![Edit::PutName(volume.name.clone(), id), Edit::PutVolume(volume.clone())], false)?;
+        Ok(volume)
+    }
+
+    /// Makes a volume larger. Its extents keep their places; the last may get longer, others are added.
+    ///
+    /// # Errors
+    /// [`MetaError::Shrink`], an unknown name, an unlawful size, no space, or a failing storage.
+    pub fn grow_volume(&mut self, name: &str, size_bytes: u64) -> Result<VolumeRecord, MetaError> {
+        check_size(size_bytes)?;
+        let mut volume = self.ready(name)?.clone();
+        if size_bytes < volume.size_bytes {
+            let name = name.to_owned();
+            return Err(MetaError::Shrink { name, size_bytes: volume.size_bytes, wanted_bytes: size_bytes });
+        }
+        if size_bytes == volume.size_bytes {
+            return Ok(volume);
+        }
+        let held = volume.size_bytes.next_multiple_of(GRANULE_BYTES);
+        let more = size_bytes.next_multiple_of(GRANULE_BYTES) - held;
+        let last = volume.extents.last().expect("a volume isn't empty");
+        let follow = last.device_offset + last.len;
+        let mut added = self.allocate(more, EXTENTS_MAX - volume.extents.len(), Some(follow))?;
+        if added.first().is_some_and(|e| e.device_offset == follow) {
+            volume.extents.last_mut().expect("a volume isn't empty").len += added.remove(0).len;
+        }
+        volume.extents.extend(added);
+        volume.size_bytes = size_bytes;
+        self.commit(vec![Edit::PutVolume(volume.clone())], false)?;
+        Ok(volume)
+    }
+
+    /// Begins to delete a volume: from now on it isn't usable and its name is free. Its space stays its own until
+    /// [`MetaStore::finish_delete`], before which the caller zeroes it and makes that durable.
+    ///
+    /// # Errors
+    /// An unknown name or a failing storage.
+    pub fn begin_delete(&mut self, name: &str) -> Result<VolumeRecord, MetaError> {
+        let mut volume = self.ready(name)?.clone();
+        volume.state = VolumeState::Deleting;
+        self.commit(vec![Edit::DropName(name.to_owned()), Edit::PutVolume(volume.clone())], true)?;
+        Ok(volume)
+    }
+
+    /// Gives back the space of a volume being deleted. The next volume with its id has the next generation.
+    ///
+    /// # Errors
+    /// [`MetaError::NotDeleting`] or a failing storage.
+    pub fn finish_delete(&mut self, id: u32) -> Result<(), MetaError> {
+        let volume = self.state.volumes.get(&id).filter(|v| v.state == VolumeState::Deleting);
+        let generation = volume.ok_or(MetaError::NotDeleting { id })?.key.generation + 1;
+        self.commit(vec![Edit::DropVolume(id), Edit::PutGeneration(id, generation)], true)
+    }
+
+    /// Declares a tenant, or changes it.
+    ///
+    /// # Errors
+    /// An unlawful name or class, too many tenants, or a failing storage.
+    pub fn set_tenant(&mut self, tenant: TenantRecord) -> Result<(), MetaError> {
+        tenant.check()?;
+        if self.state.tenants.len() >= TENANTS_MAX && !self.state.tenants.contains_key(&tenant.name) {
+            return Err(MetaError::TooMany { what: "tenants", max: TENANTS_MAX });
+        }
+        self.commit(vec![Edit::PutTenant(tenant)], false)
+    }
+
+    /// Forgets a tenant that has no volumes.
+    ///
+    /// # Errors
+    /// [`MetaError::UnknownTenant`], [`MetaError::TenantInUse`], or a failing storage.
+    pub fn remove_tenant(&mut self, name: &str) -> Result<(), MetaError> {
+        check_name(name)?;
+        if !self.state.tenants.contains_key(name) {
+            return Err(MetaError::UnknownTenant { name: name.to_owned() });
+        }
+        if let Some(v) = self.state.volumes.values().find(|v| v.tenant == name) {
+            return Err(MetaError::TenantInUse { name: name.to_owned(), volume: v.name.clone() });
+        }
+        self.commit(vec![Edit::DropTenant(name.to_owned())], true)
+    }
+
+    fn ready(&self, name: &str) -> Result<&VolumeRecord, MetaError> {
+        self.volume(name).ok_or_else(|| MetaError::UnknownVolume { name: name.to_owned() })
+    }
+
+    /// Chooses space without taking it: [`MetaStore::commit`] takes it, once that is durable.
+    fn allocate(
+        &self,
+        wanted_bytes: u64,
+        extents_max: usize,
+        follow: Option<u64>,
+    ) -> Result<Vec<plimsoll_stack::map::Extent>, MetaError> {
+        let free_bytes = self.space.free_bytes();
+        if free_bytes < wanted_bytes {
+            return Err(MetaError::NoSpace { wanted_bytes, free_bytes });
+        }
+        self.space.clone().allocate(wanted_bytes, extents_max, follow).ok_or(MetaError::Fragmented { free_bytes })
+    }
+
+    fn commit(&mut self, edits: Vec<Edit>, may_use_reserve: bool) -> Result<(), MetaError> {
+        let mut next = self.state.clone();
+        edits.iter().cloned().for_each(|edit| next.apply(edit));
+        let space = next.check(self.home).unwrap_or_else(|what| panic!("a mutation would break the store: {what}"));
+        let db = self.db.as_ref().ok_or(MetaError::Failed)?;
+        self.storage.set_may_use_reserve(may_use_reserve);
+        let written = match db::write(db, &edits) {
+            Err(MetaError::Full { why }) => self.write_with_more_room(&edits, &next, why),
+            written => written,
+        };
+        match written {
+            Ok(()) => (self.state, self.space) = (next, space),
+            Err(MetaError::Full { .. }) => {}
+            Err(_) => self.db = None,
+        }
+        written
+    }
+
+    /// redb refuses to go on after any error of its storage. Running full is one that harms nothing, so it is opened again,
+    /// with all the room that it may have; what is found there is what happened.
+    fn write_with_more_room(&mut self, edits: &[Edit], next: &State, why: String) -> Result<(), MetaError> {
+        self.db = None;
+        let longer = self.storage.extend().map_err(MetaError::Io)?;
+        let state = self.reopen()?;
+        if state == *next {
+            return Ok(());
+        }
+        let db = self.db.as_ref().expect("it was opened");
+        match if longer { db::write(db, edits) } else { Err(MetaError::Full { why }) } {
+            Err(MetaError::Full { why }) => {
+                self.db = None;
+                if self.reopen()? == *next { Ok(()) } else { Err(MetaError::Full { why }) }
+            }
+            written => written,
+        }
+    }
+
+    fn reopen(&mut self) -> Result<State, MetaError> {
+        let (db, state) = db::open(&self.storage)?;
+        self.db = Some(db);
+        Ok(state)
+    }
+}

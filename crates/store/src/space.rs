@@ -1,0 +1,216 @@
+//! Which of the home region's granules are free: first fit, as few extents as possible.
+//!
+//! The free list is never stored. It is what the volumes' extents leave over, so it can't disagree with them.
+
+use crate::superblock::Region;
+use plimsoll_stack::map::Extent;
+use std::collections::BTreeMap;
+
+/// Volumes are made of whole granules.
+pub const GRANULE_BYTES: u64 = 1 << 20;
+
+/// The free runs of a home region.
+#[derive(Clone, Debug)]
+pub struct Space {
+    home: Region,
+    /// Offset on the device -> length; runs never touch.
+    free: BTreeMap<u64, u64>,
+}
+
+/// Two extents that share bytes, or one outside the home region or off the granules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Misplaced(pub Extent);
+
+impl Space {
+    /// All of `home` free.
+    ///
+    /// # Panics
+    /// If `home` isn't aligned to granules.
+    pub fn new(home: Region) -> Space {
+        assert!(
+            home.offset.is_multiple_of(GRANULE_BYTES) && home.len.is_multiple_of(GRANULE_BYTES),
+            "home {home:?} is off the granules"
+        );
+        Space { home, free: BTreeMap::from([(home.offset, home.len)]) }
+    }
+
+    /// Free bytes in all.
+    pub fn free_bytes(&self) -> u64 {
+        self.free.values().sum()
+    }
+
+    /// Marks `extent` used.
+    ///
+    /// # Errors
+    /// If any of it is not free, not in the home region, or off the granules.
+    pub fn take(&mut self, extent: Extent) -> Result<(), Misplaced> {
+        let misplaced = Err(Misplaced(extent));
+        let Extent { device_offset, len } = extent;
+        let Some(end) = device_offset.checked_add(len) else { return misplaced };
+        if len == 0 || device_offset % GRANULE_BYTES != 0 || len % GRANULE_BYTES != 0 {
+            return misplaced;
+        }
+        let Some((&run, &run_len)) = self.free.range(..=device_offset).next_back() else { return misplaced };
+        if run + run_len < end {
+            return misplaced;
+        }
+        self.free.remove(&run);
+        if run < device_offset {
+            self.free.insert(run, device_offset - run);
+        }
+        if end < run + run_len {
+            self.free.insert(end, run + run_len - end);
+        }
+        Ok(())
+    }
+
+    /// Marks `extent`, which was taken, free.
+    ///
+    /// # Panics
+    /// If any of it is free already or outside the home region: two owners would follow.
+    pub fn release(&mut self, extent: Extent) {
+        let Extent { device_offset: mut start, len } = extent;
+        let mut end = start + len;
+        assert!(start >= self.home.offset && end <= self.home.end(), "{extent:?} is outside of {:?}", self.home);
+        if let Some((&before, &before_len)) = self.free.range(..end).next_back() {
+            assert!(before + before_len <= start, "{extent:?} is free already");
+            if before + before_len == start {
+                self.free.remove(&before);
+                start = before;
+            }
+        }
+        if let Some(after_len) = self.free.remove(&end) {
+            end += after_len;
+        }
+        self.free.insert(start, end - start);
+    }
+
+    /// Takes `len` bytes in at most `extents_max` extents, ascending: the first run that holds all of it; if none does, the
+    /// longest runs, which makes the extents as few as they can be. Prefers to begin at `follow`, so that a growing volume's
+    /// last extent gets longer. `None`, and nothing taken, if that is impossible.
+    ///
+    /// # Panics
+    /// If `len` is not a multiple of [`GRANULE_BYTES`].
+    pub fn allocate(&mut self, len: u64, extents_max: usize, follow: Option<u64>) -> Option<Vec<Extent>> {
+        assert!(len.is_multiple_of(GRANULE_BYTES), "{len} bytes are not whole granules");
+        let mut extents = Vec::new();
+        let mut left = len;
+        if let Some(at) = follow
+            && let Some(run_len) = self.free.get(&at)
+            && left > 0
+        {
+            extents.push(Extent { device_offset: at, len: left.min(*run_len) });
+            left -= left.min(*run_len);
+        }
+        // The run at `follow`, if it was too short, is used up.
+        let used_up = extents.first().map(|e| e.device_offset);
+        let mut runs: Vec<Extent> =
+            self.free.iter().map(|(at, len)| Extent { device_offset: *at, len: *len }).collect();
+        runs.retain(|e| Some(e.device_offset) != used_up);
+        if let Some(first_fit) = runs.iter().position(|e| e.len >= left) {
+            runs = vec![runs[first_fit]];
+        }
+        runs.sort_unstable_by_key(|e| (std::cmp::Reverse(e.len), e.device_offset));
+        let mut picked = Vec::new();
+        for run in runs {
+            if left > 0 {
+                picked.push(Extent { len: left.min(run.len), ..run });
+                left -= left.min(run.len);
+            }
+        }
+        picked.sort_unstable_by_key(|e| e.device_offset);
+        extents.extend(picked);
+        if left > 0 || extents.len() > extents_max {
+            return None;
+        }
+        for e in &extents {
+            self.take(*e).expect("it was chosen from the free runs");
+        }
+        Some(extents)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superblock::RegionKind;
+    use proptest::prelude::*;
+
+    const HOME: Region = Region { kind: RegionKind::Home, offset: 5 * GRANULE_BYTES, len: 40 * GRANULE_BYTES };
+
+    fn granules(extents: &[Extent]) -> Vec<(u64, u64)> {
+        extents.iter().map(|e| (e.device_offset / GRANULE_BYTES, e.len / GRANULE_BYTES)).collect()
+    }
+
+    #[test]
+    fn the_first_run_that_holds_all_is_preferred_to_pieces() {
+        let mut space = Space::new(HOME);
+        for (at, len) in [(7, 1), (11, 1), (30, 1)] {
+            space.take(Extent { device_offset: at * GRANULE_BYTES, len: len * GRANULE_BYTES }).expect("free");
+        }
+        // Free now: 5..7, 8..11, 12..30, 31..45.
+        assert_eq!(granules(&space.allocate(3 * GRANULE_BYTES, 9, None).expect("room")), [(8, 3)]);
+        assert_eq!(granules(&space.allocate(20 * GRANULE_BYTES, 9, None).expect("room")), [(12, 18), (31, 2)]);
+        assert_eq!(space.allocate(13 * GRANULE_BYTES, 1, None), None);
+        assert_eq!(granules(&space.allocate(14 * GRANULE_BYTES, 9, None).expect("room")), [(5, 2), (33, 12)]);
+        assert_eq!((space.allocate(GRANULE_BYTES, 9, None), space.free_bytes()), (None, 0));
+    }
+
+    #[test]
+    fn growing_follows_on_where_it_can() {
+        let mut space = Space::new(HOME);
+        space.take(Extent { device_offset: 20 * GRANULE_BYTES, len: GRANULE_BYTES }).expect("free");
+        let more = space.allocate(2 * GRANULE_BYTES, 9, Some(21 * GRANULE_BYTES)).expect("room");
+        assert_eq!(granules(&more), [(21, 2)]);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Allocate { granules: u64, extents_max: usize },
+        Release(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (1u64..16, 1usize..5).prop_map(|(granules, extents_max)| Step::Allocate { granules, extents_max }),
+            any::<usize>().prop_map(Step::Release),
+        ]
+    }
+
+    proptest! {
+        /// Against an array with one owner per granule.
+        #[test]
+        fn no_granule_has_two_owners(steps in proptest::collection::vec(step(), 1..60)) {
+            let mut space = Space::new(HOME);
+            let mut owned = [false; 45];
+            let mut held: Vec<Vec<Extent>> = Vec::new();
+            let each = |extents: &[Extent], f: &mut dyn FnMut(usize)| {
+                granules(extents).iter().for_each(|(at, n)| (*at..at + n).for_each(|g| f(g as usize)));
+            };
+            for step in steps {
+                match step {
+                    Step::Allocate { granules, extents_max } => {
+                        let free = owned[5..].iter().filter(|o| !**o).count() as u64;
+                        let got = space.allocate(granules * GRANULE_BYTES, extents_max, None);
+                        let Some(extents) = got else {
+                            prop_assert!(free < granules || extents_max < 16);
+                            continue;
+                        };
+                        prop_assert!(extents.len() <= extents_max);
+                        let mut total = 0;
+                        each(&extents, &mut |g| { assert!(g >= 5 && !owned[g]); owned[g] = true; total += 1; });
+                        prop_assert_eq!(total, granules);
+                        held.push(extents);
+                    }
+                    Step::Release(which) if !held.is_empty() => {
+                        let extents = held.swap_remove(which % held.len());
+                        each(&extents, &mut |g| owned[g] = false);
+                        extents.iter().for_each(|e| space.release(*e));
+                    }
+                    Step::Release(_) => {}
+                }
+                prop_assert_eq!(space.free_bytes() / GRANULE_BYTES, owned[5..].iter().filter(|o| !**o).count() as u64);
+            }
+        }
+    }
+}

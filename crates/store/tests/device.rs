@@ -1,0 +1,104 @@
+//! Devices in files: creating, opening, locking, refusing.
+
+use plimsoll_base::Class;
+use plimsoll_store::{CreateOptions, DeviceErrorKind, DeviceFile, Expect, NewVolume, TenantLimits, TenantRecord, Uuid};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const POOL: Uuid = Uuid::from_u128(0x0a11_0ca7_ed00_4000_8000_0000_0000_0001);
+const SIZE_BYTES: u64 = 64 << 20;
+
+fn create(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
+    DeviceFile::create(path, &CreateOptions { size_bytes: SIZE_BYTES, pool_uuid: POOL }).map_err(|e| e.kind)
+}
+
+fn open(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
+    DeviceFile::open(path, &Expect { pool_uuid: Some(POOL) }).map_err(|e| e.kind)
+}
+
+fn tenant() -> TenantRecord {
+    TenantRecord { name: "t".into(), class: Class::BestEffort { weight: 100 }, limits: TenantLimits::default() }
+}
+
+fn volume(name: &str) -> NewVolume {
+    NewVolume { name: name.into(), size_bytes: 5 << 20, tenant: "t".into(), read_only: false, description: None }
+}
+
+#[test]
+fn a_device_keeps_its_volumes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("main.plim");
+    let device = create(&path).expect("created");
+    let mut meta = device.open_meta().expect("formatted");
+    meta.set_tenant(tenant()).expect("set");
+    let web = meta.create_volume(volume("web")).expect("room");
+    drop((meta, device));
+    let device = open(&path).expect("opens");
+    let meta = device.open_meta().expect("opens");
+    assert_eq!(meta.volumes().collect::<Vec<_>>(), [&web]);
+    assert_eq!(meta.free_bytes(), device.home().len - (5 << 20));
+    let on_disk = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).expect("there")) * 512;
+    assert!(on_disk < 8 << 20, "{on_disk} bytes of a sparse file are allocated");
+}
+
+#[test]
+fn a_second_user_is_refused_and_told_of_the_first() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("d");
+    let first = create(&path).expect("created");
+    let me = std::process::id();
+    let told = |e| matches!(e, DeviceErrorKind::Locked { pid } if pid.is_none_or(|p| p == me));
+    assert!(told(open(&path).expect_err("locked")));
+    assert!(told(create(&path).expect_err("locked")));
+    let meta = first.open_meta().expect("opens");
+    drop(first);
+    assert!(told(open(&path).expect_err("the store still has it")));
+    drop(meta);
+    open(&path).expect("free again");
+}
+
+#[test]
+fn what_is_not_ours_is_left_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("d");
+    for content in [vec![b'x'; 5], vec![0; 3 << 20], [vec![0; 1 << 19], vec![1], vec![0; 1 << 20]].concat()] {
+        std::fs::write(&path, &content).expect("written");
+        let e = create(&path).expect_err("foreign");
+        assert!(matches!(e, DeviceErrorKind::Foreign), "{e:?}");
+        assert!(open(&path).is_err());
+        assert_eq!(std::fs::read(&path).expect("there"), content);
+    }
+    assert!(matches!(open(&dir.path().join("absent")), Err(DeviceErrorKind::Io { .. })));
+    assert!(matches!(open(dir.path()), Err(DeviceErrorKind::NotAFile)));
+}
+
+#[test]
+fn cut_swapped_and_damaged_devices_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("d");
+    drop(create(&path).expect("created"));
+    assert!(matches!(create(&path), Err(DeviceErrorKind::Exists)));
+    let other = Uuid::from_u128(9);
+    let e = DeviceFile::open(&path, &Expect { pool_uuid: Some(other) }).expect_err("another pool's");
+    assert!(matches!(e.kind, DeviceErrorKind::WrongPool { found: POOL, expected } if expected == other));
+    assert!(e.to_string().contains(&POOL.to_string()));
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("there");
+    file.set_len(SIZE_BYTES - (1 << 20)).expect("cut");
+    let e = open(&path).expect_err("cut");
+    assert!(matches!(e, DeviceErrorKind::TooSmall { needed_bytes: SIZE_BYTES, .. }), "{e:?}");
+    file.set_len(SIZE_BYTES).expect("whole");
+    file.write_all_at(&[0xee], 700).expect("damaged");
+    assert!(matches!(open(&path), Err(DeviceErrorKind::Superblock(_))));
+}
+
+#[test]
+fn an_interrupted_creation_is_done_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("d");
+    drop(create(&path).expect("created"));
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("there");
+    file.write_all_at(b"PLIMMKFS", 0).expect("as if it hadn't come to the superblock");
+    assert!(matches!(open(&path), Err(DeviceErrorKind::CreationInterrupted)));
+    let device = create(&path).expect("created again");
+    assert_eq!(device.open_meta().expect("formatted").volumes().count(), 0);
+}
