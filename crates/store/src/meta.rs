@@ -242,9 +242,7 @@ impl MetaStore {
         if self.state.names.contains_key(&new.name) {
             return Err(MetaError::NameTaken { name: new.name });
         }
-        if !self.state.tenants.contains_key(&new.tenant) {
-            return Err(MetaError::UnknownTenant { name: new.tenant });
-        }
+        // Whether the tenant exists is the node's to know: most are declared in its configuration, not here.
         if self.state.volumes.len() >= VOLUMES_MAX {
             return Err(MetaError::TooMany { what: "volumes", max: VOLUMES_MAX });
         }

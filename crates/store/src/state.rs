@@ -58,9 +58,6 @@ impl State {
             if named != (v.state == VolumeState::Ready) {
                 return Err(format!("volume {:?} is {:?}, which its name's entry denies", v.name, v.state));
             }
-            if !self.tenants.contains_key(&v.tenant) {
-                return Err(format!("volume {:?} belongs to tenant {:?}, which is not there", v.name, v.tenant));
-            }
             if v.key.id == 0 || self.generations.get(&v.key.id).copied().unwrap_or(0) != v.key.generation {
                 return Err(format!("volume {:?} has key {:?}, which its id's generation denies", v.name, v.key));
             }

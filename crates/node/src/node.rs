@@ -1,0 +1,577 @@
+//! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
+
+use crate::config::{Config, DeviceConfig, PoolConfig, TenantConfig, VolumeConfig};
+use crate::directory::{Directory, Volume, VolumeState};
+use crate::engine::{
+    Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolHandle, PoolOptions, PoolSnapshot, VolatileFile,
+};
+use plimsoll_base::{Class, IoError, TenantId};
+use plimsoll_device::{Disk, DiskOptions, ModelLayer};
+use plimsoll_sched::{Fifo, FifoConfig};
+use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Stack, StackConfig, Target};
+use plimsoll_store::{
+    CreateOptions, DeviceFile, Expect, MetaStore, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord,
+};
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, RwLock};
+
+/// Requests at a device at once where the configuration doesn't say: enough to keep an SSD busy.
+const DEPTH_DEFAULT: u32 = 32;
+
+/// What went wrong, for the operator: what, where, what to do.
+#[derive(Debug)]
+pub enum NodeError {
+    /// The request makes no sense, or names what isn't there.
+    Refused(String),
+    /// There is no such thing.
+    NotFound(String),
+    /// It exists already, or is in use.
+    Conflict(String),
+    /// Something below failed.
+    Failed(String),
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (NodeError::Refused(what)
+        | NodeError::NotFound(what)
+        | NodeError::Conflict(what)
+        | NodeError::Failed(what)) = self;
+        f.write_str(what)
+    }
+}
+impl std::error::Error for NodeError {}
+
+type Result<T> = std::result::Result<T, NodeError>;
+
+/// A pool that runs.
+pub struct RunningPool {
+    /// Its name.
+    pub name: String,
+    /// What its device is, for people.
+    pub device: String,
+    /// Its thread's commands.
+    pub handle: PoolHandle,
+    /// Its metadata; a null device has none, and forgets its volumes when the node ends.
+    store: Option<Arc<Mutex<MetaStore>>>,
+    /// Where the home region begins on the device: extents in the store are device addresses, in the stack they count
+    /// from here.
+    home_start: u64,
+    block_bytes: u32,
+    rotational: bool,
+    /// Volumes of a pool without a store.
+    next_volatile_id: Mutex<(u32, u64)>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Keeps the device locked against another node as long as the pool is there.
+    _lock: Option<DeviceFile>,
+}
+
+/// See the module's documentation.
+pub struct Node {
+    /// By number, as configured.
+    pub pools: Vec<RunningPool>,
+    /// Volumes, tenants, grants.
+    pub directory: Arc<RwLock<Directory>>,
+    /// One change of volumes or tenants at a time.
+    changing: tokio::sync::Mutex<()>,
+}
+
+struct Opened {
+    stack: Stack,
+    devices: Devices,
+    store: Option<MetaStore>,
+    home_start: u64,
+    block_bytes: u32,
+    rotational: bool,
+    options: PoolOptions,
+    device: String,
+    lock: Option<DeviceFile>,
+}
+
+impl Node {
+    /// Opens every pool, brings back its volumes, and makes sure that the configured ones exist. Clients are not yet
+    /// taken in.
+    pub async fn start(config: &Config) -> Result<Node> {
+        let mut pools = Vec::new();
+        for p in &config.pool {
+            pools.push(start_pool(p)?);
+        }
+        let node = Node { pools, directory: Arc::default(), changing: tokio::sync::Mutex::new(()) };
+        node.directory_mut(|d| d.grants = config.grant.clone());
+        for t in &config.tenant {
+            let class = t.class().map_err(NodeError::Refused)?;
+            node.apply_tenant(t.name.get_ref(), class, permits_of(t))?;
+        }
+        for record in node.stored_tenants() {
+            node.apply_tenant(&record.name, record.class.clone(), permits_of_record(&record.limits))?;
+        }
+        for pool in 0..node.pools.len() {
+            node.bring_back(pool).await?;
+        }
+        for v in &config.volume {
+            node.ensure_volume(v).await?;
+        }
+        Ok(node)
+    }
+
+    fn directory_mut<R>(&self, f: impl FnOnce(&mut Directory) -> R) -> R {
+        f(&mut self.directory.write().expect("no panic while held"))
+    }
+
+    fn directory_ref<R>(&self, f: impl FnOnce(&Directory) -> R) -> R {
+        f(&self.directory.read().expect("no panic while held"))
+    }
+
+    /// Makes the volumes of a pool's store known, and goes on deleting those that were being deleted.
+    async fn bring_back(&self, pool: usize) -> Result<()> {
+        let Some(store) = self.pools[pool].store.clone() else { return Ok(()) };
+        let (records, deleting) = {
+            let store = store.lock().expect("no panic while held");
+            (store.volumes().cloned().collect::<Vec<_>>(), store.deleting().cloned().collect::<Vec<_>>())
+        };
+        for record in records {
+            self.publish(pool, &record).await?;
+        }
+        for record in deleting {
+            tracing::info!(volume = record.name, "going on with a deletion that was interrupted");
+            self.finish_delete(pool, &record).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the pool's thread and the directory of a volume.
+    async fn publish(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
+        let p = &self.pools[pool];
+        if self.directory_ref(|d| d.volumes.get(&record.name).is_some_and(|v| v.pool != pool)) {
+            let what =
+                format!("volume `{}` exists in pool `{}` and in another: rename or delete one", record.name, p.name);
+            return Err(NodeError::Conflict(what));
+        }
+        self.ensure_tenant(&record.tenant)?;
+        let extents = p.stack_extents(&record.visible_extents(p.block_bytes));
+        let front = FrontVolume { size_bytes: record.size_bytes, read_only: record.read_only };
+        let (key, sent) = (record.key, extents.clone());
+        p.handle.ask(|reply| Command::SetVolume { key, front, extents: sent, reply }).await.map_err(|_| p.gone())?;
+        let volume = Volume {
+            name: record.name.clone(),
+            key,
+            pool,
+            size_bytes: record.size_bytes,
+            read_only: record.read_only,
+            tenant: record.tenant.clone(),
+            state: VolumeState::Ready,
+            extents,
+            rotational: p.rotational,
+        };
+        self.directory_mut(|d| d.volumes.insert(record.name.clone(), volume));
+        Ok(())
+    }
+
+    /// A volume may name a tenant that is no longer declared: it's kept as best effort, and said so.
+    fn ensure_tenant(&self, name: &str) -> Result<()> {
+        if self.directory_ref(|d| d.tenants.contains_key(name)) {
+            return Ok(());
+        }
+        tracing::warn!(tenant = name, "is not declared: taken as best-effort with weight 100");
+        self.apply_tenant(name, Class::BestEffort { weight: 100 }, PermitLimits::default()).map(|_| ())
+    }
+
+    async fn ensure_volume(&self, v: &VolumeConfig) -> Result<()> {
+        let name = v.name.get_ref();
+        match self.directory_ref(|d| d.volumes.get(name).map(|v| v.size_bytes)) {
+            None => self.create_volume(name, v.pool.get_ref(), v.size.0, v.tenant.get_ref(), v.read_only).await,
+            Some(size) if size < v.size.0 => self.grow_volume(name, v.size.0).await,
+            Some(size) if size > v.size.0 => {
+                tracing::warn!(
+                    volume = name,
+                    size,
+                    configured = v.size.0,
+                    "is larger than configured; volumes never shrink"
+                );
+                Ok(())
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn pool_named(&self, name: &str) -> Result<usize> {
+        let known = || self.pools.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ");
+        let missing = || NodeError::NotFound(format!("there is no pool `{name}`; there are: {}", known()));
+        self.pools.iter().position(|p| p.name == name).ok_or_else(missing)
+    }
+
+    fn volume_named(&self, name: &str) -> Result<Volume> {
+        let missing = || NodeError::NotFound(format!("there is no volume `{name}`"));
+        self.directory_ref(|d| d.volumes.get(name).cloned()).ok_or_else(missing)
+    }
+
+    /// Makes a volume of `size_bytes` zeroes.
+    pub async fn create_volume(
+        &self,
+        name: &str,
+        pool: &str,
+        size_bytes: u64,
+        tenant: &str,
+        read_only: bool,
+    ) -> Result<()> {
+        let _one = self.changing.lock().await;
+        let pool = self.pool_named(pool)?;
+        if self.directory_ref(|d| d.volumes.contains_key(name)) {
+            return Err(NodeError::Conflict(format!("volume `{name}` exists already")));
+        }
+        if !self.directory_ref(|d| d.tenants.contains_key(tenant)) {
+            return Err(NodeError::NotFound(format!("there is no tenant `{tenant}`: declare it first")));
+        }
+        let new = NewVolume { name: name.into(), size_bytes, tenant: tenant.into(), read_only, description: None };
+        new.check().map_err(|e| NodeError::Refused(e.to_string()))?;
+        let record = match self.pools[pool].store.clone() {
+            Some(store) => blocking(move || store.lock().expect("no panic while held").create_volume(new)).await?,
+            None => self.pools[pool].volatile_record(new)?,
+        };
+        self.publish(pool, &record).await
+    }
+
+    /// Makes a volume larger; I/O goes on, and clients see the new size when they connect again.
+    pub async fn grow_volume(&self, name: &str, size_bytes: u64) -> Result<()> {
+        let _one = self.changing.lock().await;
+        let volume = self.volume_named(name)?;
+        if size_bytes < volume.size_bytes {
+            let what = format!("volume `{name}` has {} bytes; volumes never shrink", volume.size_bytes);
+            return Err(NodeError::Refused(what));
+        }
+        let Some(store) = self.pools[volume.pool].store.clone() else {
+            return Err(NodeError::Refused("a volume on a null device doesn't grow".into()));
+        };
+        let owned = name.to_string();
+        let record =
+            blocking(move || store.lock().expect("no panic while held").grow_volume(&owned, size_bytes)).await?;
+        self.publish(volume.pool, &record).await
+    }
+
+    /// Deletes a volume: its clients are let go, its space is zeroed, and only then free. If the node ends in between,
+    /// the next start goes on.
+    pub async fn delete_volume(&self, name: &str) -> Result<()> {
+        let _one = self.changing.lock().await;
+        let volume = self.volume_named(name)?;
+        let Some(store) = self.pools[volume.pool].store.clone() else {
+            self.directory_mut(|d| d.volumes.remove(name));
+            return self.pools[volume.pool].forget(&volume).await;
+        };
+        let owned = name.to_string();
+        let record = blocking(move || store.lock().expect("no panic while held").begin_delete(&owned)).await?;
+        self.directory_mut(|d| d.volumes.remove(name));
+        self.finish_delete(volume.pool, &record).await
+    }
+
+    async fn finish_delete(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
+        let p = &self.pools[pool];
+        let extents = p.stack_extents(&record.extents);
+        let key = record.key;
+        let zeroed = p.handle.ask(|reply| Command::DeleteVolume { key, extents, reply }).await.map_err(|_| p.gone())?;
+        zeroed.map_err(|e| p.zeroing_failed(&record.name, e))?;
+        let store = p.store.clone().expect("a record comes from a store");
+        let id = key.id;
+        blocking(move || store.lock().expect("no panic while held").finish_delete(id)).await
+    }
+
+    fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
+        let id = self.directory_mut(|d| d.set_tenant(name, class, permits)).map_err(NodeError::Refused)?;
+        for p in &self.pools {
+            p.handle.send(Command::SetPermits { tenant: id, limits: permits }).map_err(|_| p.gone())?;
+        }
+        Ok(id)
+    }
+
+    fn stored_tenants(&self) -> Vec<TenantRecord> {
+        let Some(store) = self.tenant_store() else { return Vec::new() };
+        let store = store.lock().expect("no panic while held");
+        store.tenants().cloned().collect()
+    }
+
+    /// Tenants that were changed live are kept in the first pool that has a store.
+    fn tenant_store(&self) -> Option<Arc<Mutex<MetaStore>>> {
+        self.pools.iter().find_map(|p| p.store.clone())
+    }
+
+    /// Declares a tenant or changes its promise, live; kept over a restart, where it goes before the configuration's.
+    pub async fn set_tenant(&self, record: TenantRecord) -> Result<()> {
+        let _one = self.changing.lock().await;
+        record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
+        if let Some(store) = self.tenant_store() {
+            let kept = record.clone();
+            blocking(move || store.lock().expect("no panic while held").set_tenant(kept)).await?;
+        }
+        self.apply_tenant(&record.name, record.class, permits_of_record(&record.limits)).map(|_| ())
+    }
+
+    /// Takes a tenant away that owns no volume.
+    pub async fn remove_tenant(&self, name: &str) -> Result<()> {
+        let _one = self.changing.lock().await;
+        if let Some(v) = self.directory_ref(|d| d.volumes.values().find(|v| v.tenant == name).map(|v| v.name.clone())) {
+            return Err(NodeError::Conflict(format!("tenant `{name}` owns volume `{v}`")));
+        }
+        if self.directory_mut(|d| d.tenants.remove(name)).is_none() {
+            return Err(NodeError::NotFound(format!("there is no tenant `{name}`")));
+        }
+        if let Some(store) = self.tenant_store() {
+            let owned = name.to_string();
+            blocking(move || {
+                let mut store = store.lock().expect("no panic while held");
+                // One that only the configuration declares was never stored.
+                if store.tenants().any(|t| t.name == owned) { store.remove_tenant(&owned) } else { Ok(()) }
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// The operator has seen what a failed flush lost: flushes of the pool are believed again.
+    pub async fn recover_pool(&self, name: &str) -> Result<()> {
+        let p = &self.pools[self.pool_named(name)?];
+        p.handle.ask(|reply| Command::Recovered { reply }).await.map_err(|_| p.gone())
+    }
+
+    /// Every pool's metrics; `None` for one whose thread has ended. Volumes' states follow from them.
+    pub async fn snapshots(&self) -> Vec<Option<PoolSnapshot>> {
+        let mut all = Vec::new();
+        for p in &self.pools {
+            all.push(p.handle.ask(|reply| Command::Snapshot { reply }).await.ok().map(|s| *s));
+        }
+        self.directory_mut(|d| {
+            for v in d.volumes.values_mut() {
+                v.state = match &all[v.pool] {
+                    None => VolumeState::Failed,
+                    Some(s) if s.flush_failed => VolumeState::Degraded,
+                    Some(s) => match s.state {
+                        LayerState::Recovering => VolumeState::Recovering,
+                        LayerState::Ready => VolumeState::Ready,
+                        LayerState::Degraded => VolumeState::Degraded,
+                        LayerState::Failed => VolumeState::Failed,
+                    },
+                };
+            }
+        });
+        all
+    }
+
+    /// Free space of a pool in bytes, where it has any to give.
+    pub fn free_bytes(&self, pool: usize) -> Option<u64> {
+        self.pools[pool].store.as_ref().map(|s| s.lock().expect("no panic while held").free_bytes())
+    }
+
+    /// Ends every pool: requests inside finish, data is flushed. Blocks until done.
+    pub fn shut_down(&self) {
+        for p in &self.pools {
+            let _ = p.handle.send(Command::Shutdown); // a pool that is gone has ended already
+        }
+        for p in &self.pools {
+            if let Some(thread) = p.thread.lock().expect("no panic while held").take() {
+                let _ = thread.join(); // a panic was reported by the thread itself
+            }
+        }
+    }
+}
+
+impl RunningPool {
+    fn gone(&self) -> NodeError {
+        NodeError::Failed(format!("pool `{}` has ended; the log says why", self.name))
+    }
+
+    fn zeroing_failed(&self, volume: &str, e: IoError) -> NodeError {
+        let what = format!(
+            "volume `{volume}`: zeroing its space in pool `{}` failed: {e}; it is tried again at the next start",
+            self.name
+        );
+        NodeError::Failed(what)
+    }
+
+    /// Device addresses to addresses in the stack.
+    fn stack_extents(&self, extents: &[Extent]) -> Vec<Extent> {
+        extents.iter().map(|e| Extent { device_offset: e.device_offset - self.home_start, len: e.len }).collect()
+    }
+
+    fn volatile_record(&self, new: NewVolume) -> Result<VolumeRecord> {
+        let mut next = self.next_volatile_id.lock().expect("no panic while held");
+        let len = new.size_bytes.next_multiple_of(4096);
+        if len > next.1 {
+            return Err(NodeError::Refused(format!("pool `{}` has {} bytes left", self.name, next.1)));
+        }
+        next.0 += 1;
+        next.1 -= len;
+        Ok(VolumeRecord {
+            key: plimsoll_base::VolumeKey { id: next.0, generation: 1 },
+            name: new.name,
+            size_bytes: new.size_bytes,
+            tenant: new.tenant,
+            read_only: new.read_only,
+            description: new.description,
+            extents: vec![Extent { device_offset: next.1, len }],
+            state: plimsoll_store::VolumeState::Ready,
+        })
+    }
+
+    async fn forget(&self, volume: &Volume) -> Result<()> {
+        let (key, extents) = (volume.key, volume.extents.clone());
+        let zeroed = self.handle.ask(|reply| Command::DeleteVolume { key, extents, reply }).await;
+        zeroed.map_err(|_| self.gone())?.map_err(|e| self.zeroing_failed(&volume.name, e))
+    }
+}
+
+fn failed(e: impl fmt::Display) -> NodeError {
+    NodeError::Failed(e.to_string())
+}
+
+/// Runs a change of the store where waiting for the device hurts nobody.
+async fn blocking<T: Send + 'static>(
+    f: impl FnOnce() -> std::result::Result<T, plimsoll_store::MetaError> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(f).await.map_err(failed)?.map_err(failed)
+}
+
+fn permits_of(t: &TenantConfig) -> PermitLimits {
+    let default = PermitLimits::default();
+    PermitLimits {
+        jobs_max: t.jobs_max.unwrap_or(default.jobs_max),
+        bytes_max: t.bytes_max.map_or(default.bytes_max, |b| b.0),
+    }
+}
+
+fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
+    let default = PermitLimits::default();
+    PermitLimits {
+        jobs_max: limits.in_flight_requests_max.unwrap_or(default.jobs_max),
+        bytes_max: limits.in_flight_bytes_max.unwrap_or(default.bytes_max),
+    }
+}
+
+fn start_pool(config: &PoolConfig) -> Result<RunningPool> {
+    let name = config.name.get_ref().clone();
+    let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
+    let opened = open_pool(config).map_err(|e| in_pool(&e))?;
+    let (handle, commands, wakeup) = PoolHandle::new().map_err(|e| in_pool(&e))?;
+    let volatile_bytes = opened.devices.offers()[0].size_bytes;
+    let (stack, devices, options) = (opened.stack, opened.devices, opened.options);
+    let thread_name = name.clone();
+    let thread = std::thread::Builder::new()
+        .name(format!("pool-{name}"))
+        .spawn(move || {
+            let ended = Pool::new(stack, devices, commands, wakeup, options).and_then(Pool::run);
+            match ended {
+                Ok(()) => tracing::info!(pool = thread_name, "ended"),
+                Err(error) => tracing::error!(pool = thread_name, %error, "failed: its volumes are no longer served"),
+            }
+        })
+        .map_err(|e| in_pool(&e))?;
+    Ok(RunningPool {
+        name: name.clone(),
+        device: opened.device,
+        handle,
+        store: opened.store.map(|s| Arc::new(Mutex::new(s))),
+        home_start: opened.home_start,
+        block_bytes: opened.block_bytes,
+        rotational: opened.rotational,
+        next_volatile_id: Mutex::new((0, volatile_bytes)),
+        thread: Mutex::new(Some(thread)),
+        _lock: opened.lock,
+    })
+}
+
+fn open_pool(config: &PoolConfig) -> std::result::Result<Opened, String> {
+    let d = &config.device;
+    let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
+    if d.null {
+        let size_bytes = d.size.expect("checked with the configuration").0;
+        let devices = Devices::new(vec![Device::Null { size_bytes }]);
+        let stack = build_stack(devices.offers(), depth, None);
+        let device = format!("null, {size_bytes} bytes");
+        let options = PoolOptions::default();
+        return Ok(Opened {
+            stack,
+            devices,
+            store: None,
+            home_start: 0,
+            block_bytes: 512,
+            rotational: false,
+            options,
+            device,
+            lock: None,
+        });
+    }
+    let path = d.file.as_deref().expect("checked with the configuration");
+    let (device_file, store) = open_device(config.name.get_ref(), path, d)?;
+    if !device_file.is_direct() {
+        tracing::warn!(path = %path.display(), "the file system refuses direct I/O: the page cache lies between");
+    }
+    let home = device_file.home();
+    let block_bytes = device_file.block_bytes();
+    let model = match &d.model {
+        None => None,
+        Some(profile) => {
+            let spec = plimsoll_device::profile::by_name(profile).map_err(|e| e.to_string())?;
+            let disk = Disk::new(&spec, DiskOptions::default()).map_err(|e| e.to_string())?;
+            Some(Box::new(ModelLayer::new(disk)) as Box<dyn Layer>)
+        }
+    };
+    let rotational = model.is_some();
+    let data = match &d.volatile_cache {
+        None => std::fs::File::from(device_file.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?),
+        // It writes sector by sector, which direct I/O may refuse.
+        Some(_) => std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?,
+    };
+    let file = FileDevice { file: data, start: home.offset, len: home.len, block_bytes };
+    let kind = d.model.as_ref().map_or("file".to_string(), |m| format!("modelled {m} over"));
+    let description = format!("{kind} {}", path.display());
+    let device = match &d.volatile_cache {
+        None => Device::File(file),
+        Some(v) => {
+            let mut volatile = VolatileFile::new(file, v.seed);
+            (volatile.flush_lies, volatile.fua_lies) = (v.flush_lies, v.fua_lies);
+            Device::Volatile(volatile)
+        }
+    };
+    let devices = Devices::new(vec![device]);
+    let options = PoolOptions { precise_timers: rotational };
+    let stack = build_stack(devices.offers(), depth, model);
+    Ok(Opened {
+        stack,
+        devices,
+        store: Some(store),
+        home_start: home.offset,
+        block_bytes,
+        rotational,
+        options,
+        device: description,
+        lock: Some(device_file),
+    })
+}
+
+/// Opens a pool's device and its metadata; makes them at the first use.
+fn open_device(pool: &str, path: &Path, d: &DeviceConfig) -> std::result::Result<(DeviceFile, MetaStore), String> {
+    // Derived from the pool's name, so that two pools' devices can't be taken for each other.
+    let pool_uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, pool.as_bytes());
+    let expect = Expect { pool_uuid: Some(pool_uuid) };
+    let absent = std::fs::metadata(path).map_or(true, |m| m.is_file() && m.len() == 0);
+    let device = if absent {
+        let size_bytes = d.size.ok_or("the file doesn't exist: say how large to make it with `size`")?.0;
+        DeviceFile::create(path, &CreateOptions { size_bytes, pool_uuid })
+    } else {
+        DeviceFile::open(path, &expect)
+    };
+    let device = device.map_err(|e| e.to_string())?;
+    let store = device.open_meta().map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok((device, store))
+}
+
+/// A pool's layers: front, map, scheduler, and a model if the device is modelled.
+fn build_stack(offers: Vec<Offer>, depth: u32, model: Option<Box<dyn Layer>>) -> Stack {
+    let mut stack = Stack::new(StackConfig::default(), offers);
+    stack.push(Box::new(Front::new()), vec![Target::Node(1)]);
+    stack.push(Box::new(Map::new()), vec![Target::Node(2)]);
+    let below = if model.is_some() { Target::Node(3) } else { Target::Device(0) };
+    stack.push(Box::new(Fifo::new(FifoConfig { depth })), vec![below]);
+    if let Some(model) = model {
+        stack.push(model, vec![Target::Device(0)]);
+    }
+    stack
+}

@@ -1,0 +1,37 @@
+//! The command line.
+
+mod serve;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Shared storage in which every request carries a promise, and every layer keeps it or says no at once.
+#[derive(Parser)]
+#[command(version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a storage node
+    Serve(serve::Serve),
+    /// Check a configuration and say file, line and key of what is wrong
+    Check(serve::Check),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse(); // misuse ends here with status 2
+    let result = match cli.command {
+        Command::Serve(c) => c.run(),
+        Command::Check(c) => c.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("plimsoll: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

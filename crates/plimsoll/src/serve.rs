@@ -1,0 +1,111 @@
+//! `plimsoll serve` and `plimsoll check`.
+
+use anyhow::{Context, Result};
+use clap::Args;
+use plimsoll_node::config::Config;
+use plimsoll_node::node::Node;
+use std::path::{Path, PathBuf};
+
+/// Run a storage node: from a configuration file, or with an embedded default in a folder.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  plimsoll serve --data /tmp/plimsoll\n  plimsoll serve --config /etc/plimsoll/node.toml"
+)]
+pub struct Serve {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", required_unless_present = "data")]
+    config: Option<PathBuf>,
+    /// Without a configuration: a folder for the embedded default, made if it doesn't exist.
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    data: Option<PathBuf>,
+    /// Log as JSON, one object a line.
+    #[arg(long)]
+    log_json: bool,
+}
+
+/// Check a configuration without using anything of it.
+#[derive(Args)]
+#[command(after_help = "Example:\n  plimsoll check /etc/plimsoll/node.toml")]
+pub struct Check {
+    /// The configuration file.
+    file: PathBuf,
+}
+
+/// The embedded default: three tenants, a real file and a modelled disk, everything granted to local peers.
+const DEFAULT: &str = include_str!("default.toml");
+
+impl Serve {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        start_logging(self.log_json);
+        let (config, embedded) = match (&self.config, &self.data) {
+            (Some(file), _) => (Config::load(file)?, None),
+            (None, Some(dir)) => {
+                std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+                let dir = dir.canonicalize().with_context(|| format!("cannot use {}", dir.display()))?;
+                (Config::parse(DEFAULT, &dir.join("(embedded default)"))?, Some(dir))
+            }
+            (None, None) => unreachable!("clap asks for one of them"),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let ready = |node: &Node| print_ready(node, &config, embedded.as_deref());
+        runtime.block_on(plimsoll_node::serve::serve(&config, ready))?;
+        Ok(())
+    }
+}
+
+impl Check {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        let config = Config::load(&self.file)?;
+        println!(
+            "{}: {} pools, {} tenants, {} volumes, {} grants: all well",
+            self.file.display(),
+            config.pool.len(),
+            config.tenant.len(),
+            config.volume.len(),
+            config.grant.len()
+        );
+        Ok(())
+    }
+}
+
+fn start_logging(json: bool) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("PLIMSOLL_LOG").unwrap_or_else(|_| "info".into());
+    let to_stderr = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if json { to_stderr.json().init() } else { to_stderr.compact().with_target(false).init() }
+}
+
+fn print_ready(node: &Node, config: &Config, embedded: Option<&Path>) {
+    let directory = node.directory.read().expect("no panic while held");
+    println!("plimsoll serves {} volumes:", directory.volumes.len());
+    for v in directory.volumes.values() {
+        let pool = &node.pools[v.pool];
+        let class = directory.tenants[&v.tenant].class.name();
+        println!(
+            "  {:<10} {:>6} MiB  tenant {} ({class})  pool {}: {}",
+            v.name,
+            v.size_bytes >> 20,
+            v.tenant,
+            pool.name,
+            pool.device
+        );
+    }
+    if let Some(unix) = &config.listen.unix {
+        println!("  nbd+unix:///NAME?socket={}", unix.display());
+    }
+    if let Some(tcp) = config.listen.tcp {
+        println!("  nbd://{tcp}/NAME");
+    }
+    let Some(unix) = embedded.and(config.listen.unix.as_ref()) else { return };
+    let socket = unix.display();
+    println!("This is the embedded default: every local user may use every volume. Try:");
+    println!("  nbdinfo 'nbd+unix:///web?socket={socket}'");
+    println!(
+        "  fio --name=t --ioengine=nbd --uri='nbd+unix:///web?socket={socket}' --rw=randrw --bs=4k --iodepth=32 --size=64M \
+         --runtime=5 --time_based"
+    );
+    println!(
+        "  fio --name=busy --ioengine=nbd --uri='nbd+unix:///archive%3Fdeadline=20ms?socket={socket}' --rw=randread --bs=4k --iodepth=8 --size=1G --runtime=5 --time_based --continue_on_error=io"
+    );
+}
