@@ -1,0 +1,53 @@
+# What a newcomer needs: `make run`, `make test`. What a developer needs besides: `make lint`, `make bench`, `make fuzz`,
+# `make soak`. Every target installs what it misses (Debian packages, as root or through sudo).
+
+SHELL := /bin/bash
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+# The clients that the node is tested with, none of them ours; and what the tests mount.
+TEST_TOOLS := fio qemu-img qemu-io qemu-nbd nbdkit nbdcopy nbdinfo nbdfuse nbdsh mkfs.ext4 losetup openssl
+TEST_PACKAGES := fio qemu-utils nbdkit libnbd-bin python3-libnbd fuse3 e2fsprogs util-linux openssl
+BENCH_TOOLS := qemu-storage-daemon valgrind
+BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
+DATA ?= $(CURDIR)/target/run
+
+.PHONY: run test lint bench fuzz soak build-deps test-deps bench-deps
+
+run: build-deps
+	cargo build --release -p plimsoll
+	target/release/plimsoll serve --data $(DATA)
+
+# Builds once, in one profile; prints each suite's own closing lines.
+test: build-deps test-deps
+	cargo test --workspace --no-fail-fast
+
+lint: build-deps
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+bench: build-deps test-deps bench-deps
+	cargo build --release -p plimsoll
+	bench/nbd.sh target/release/plimsoll
+
+# Coverage-guided, five minutes a target; see fuzz/README.md.
+fuzz: build-deps
+	fuzz/run.sh 300
+
+# Hours of kill -9 under load, and many more simulated power losses than a test run has time for.
+soak: build-deps test-deps
+	PLIMSOLL_SOAK_KILLS=500 cargo test --release -p plimsoll --test crash -- --nocapture
+
+define need
+	@missing=0; for t in $(1); do command -v $$t >/dev/null || { echo "installing what has $$t"; missing=1; }; done; \
+	if [ $$missing = 1 ]; then $(SUDO) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -qq --no-install-recommends $(2) >/dev/null; fi; \
+	for t in $(1); do command -v $$t >/dev/null || { echo "$$t is missing and could not be installed"; exit 1; }; done
+endef
+
+build-deps:
+	@command -v cargo >/dev/null || { echo "a Rust toolchain (1.95 or later) is needed: none is installed"; exit 1; }
+	$(call need,cc,gcc libc6-dev)
+
+test-deps:
+	$(call need,$(TEST_TOOLS),$(TEST_PACKAGES))
+
+bench-deps:
+	$(call need,$(BENCH_TOOLS),$(BENCH_PACKAGES))

@@ -1,0 +1,127 @@
+//! A node of our own for each test: the built binary on a unix socket in a temporary folder, ended by its process id.
+#![allow(dead_code)] // each test file uses its own part
+
+pub mod client;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A running node.
+pub struct Server {
+    child: Child,
+    pub dir: PathBuf,
+}
+
+impl Server {
+    /// Starts a node with `config` written to `dir/node.toml`, and waits until it serves.
+    pub fn start(dir: &Path, config: &str) -> Server {
+        Server::try_start(dir, config).unwrap_or_else(|e| panic!("the node did not start: {e}"))
+    }
+
+    /// The same; what the node said if it ended instead.
+    pub fn try_start(dir: &Path, config: &str) -> Result<Server, String> {
+        let file = dir.join("node.toml");
+        std::fs::write(&file, config).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+            .args(["serve", "--config"])
+            .arg(&file)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary is built with the test");
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        if !line.contains("serves") {
+            let output = child.wait_with_output().unwrap();
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        // Whatever it says later must not fill the pipes.
+        std::thread::spawn(move || out.lines().for_each(drop));
+        let err = BufReader::new(child.stderr.take().unwrap());
+        std::thread::spawn(move || err.lines().for_each(drop));
+        Ok(Server { child, dir: dir.to_path_buf() })
+    }
+
+    /// The NBD socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("nbd.sock")
+    }
+
+    /// An export's address for foreign clients.
+    pub fn uri(&self, export: &str) -> String {
+        let export = export.replace('?', "%3F");
+        format!("nbd+unix:///{export}?socket={}", self.socket().display())
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// As `kill -9`.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// As SIGTERM; true if it ended well.
+    pub fn stop(mut self) -> bool {
+        let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended already
+        let _ = self.child.wait();
+    }
+}
+
+/// A configuration with one pool of `device` and one volume `vol`.
+pub fn config(device: &str, volume_size: &str) -> String {
+    format!(
+        r#"
+[listen]
+unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
+[[pool]]
+name = "p"
+device = {device}
+[[tenant]]
+name = "t"
+class = "best-effort"
+[[volume]]
+name = "vol"
+pool = "p"
+size = "{volume_size}"
+tenant = "t"
+[[grant]]
+peer = "local"
+volumes = ["*"]
+tenants = ["*"]
+"#
+    )
+}
+
+/// Runs a foreign program to its end.
+pub fn run(program: &str, args: &[&str]) -> Output {
+    // Debian's libnbd module is for Debian's Python, which another one may hide.
+    let path = format!("/usr/bin:{}", std::env::var("PATH").unwrap_or_default());
+    Command::new(program)
+        .args(args)
+        .env("PATH", path)
+        .output()
+        .unwrap_or_else(|e| panic!("{program}: {e} (`make test` installs it)"))
+}
+
+/// Runs a foreign program that must succeed; what it printed.
+pub fn ok(program: &str, args: &[&str]) -> String {
+    let output = run(program, args);
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{program} {args:?}:\n{text}");
+    text
+}
