@@ -155,6 +155,21 @@ fn power_lost_at_any_call_leaves_the_last_state_or_the_next() {
     }
 }
 
+#[test]
+fn after_a_failed_sync_nothing_is_changed_until_it_is_opened_again() {
+    let disk = formatted();
+    let mut store = open(&disk).expect("opens");
+    store.create_volume(volume("a".into(), GRANULE)).expect("room");
+    let before = contents(&store);
+    disk.fail_after(0);
+    assert!(matches!(store.begin_delete("a"), Err(MetaError::Io(_))));
+    disk.lose_power(&mut Rng::new(1, "failed sync"));
+    assert!(matches!(store.begin_delete("a"), Err(MetaError::Failed)), "though the disk is well again");
+    assert_eq!(contents(&store), before);
+    drop(store);
+    open(&disk).expect("opens").begin_delete("a").expect("works again");
+}
+
 /// The test of the test: a disk whose sync does nothing must be caught.
 #[test]
 fn a_disk_that_lies_about_sync_is_noticed() {
