@@ -4,7 +4,8 @@ use crate::meta::{MetaError, MetaStore};
 use crate::probe::{self, Probe};
 use crate::region::RegionBackend;
 use crate::superblock::{
-    DEVICE_BYTES_MIN, REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+    COPIES_AT, DEVICE_BYTES_MIN, REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+    check_role,
 };
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -25,13 +26,17 @@ pub struct CreateOptions {
     pub size_bytes: u64,
     /// The pool it is for.
     pub pool_uuid: Uuid,
+    /// What it is for there: "main", "fast"; see [`check_role`].
+    pub role: String,
 }
 
 /// What a device must be to be opened.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Expect {
     /// The pool it must belong to; `None` accepts any.
     pub pool_uuid: Option<Uuid>,
+    /// The role it must have.
+    pub role: String,
 }
 
 /// Why a device can't be created or opened: which, and what about it.
@@ -75,6 +80,13 @@ pub enum DeviceErrorKind {
         /// The pool asked for.
         expected: Uuid,
     },
+    /// It has another role: devices were swapped.
+    WrongRole {
+        /// The role it has.
+        found: String,
+        /// The role asked for.
+        expected: String,
+    },
     /// It is smaller than its region map, or than any device can be.
     TooSmall {
         /// Its size.
@@ -109,10 +121,14 @@ impl fmt::Display for DeviceError {
             ),
             DeviceErrorKind::CreationInterrupted => write!(f, "its creation was cut short: create it again"),
             DeviceErrorKind::Blank => write!(f, "holds nothing: create the device first, or check the path"),
-            DeviceErrorKind::Superblock(e) => write!(f, "at byte 0: {e}"),
+            DeviceErrorKind::Superblock(e) => e.fmt(f),
             DeviceErrorKind::WrongPool { found, expected } => {
                 write!(f, "belongs to pool {found}, not to {expected}: check which device this is")
             }
+            DeviceErrorKind::WrongRole { found, expected } => write!(
+                f,
+                "is the pool's device {found:?}, not {expected:?}: devices are swapped, correct their paths in the configuration"
+            ),
             DeviceErrorKind::TooSmall { size_bytes, needed_bytes } => write!(
                 f,
                 "has {size_bytes} bytes, {needed_bytes} are needed: it was cut, or is not the device it was copied from"
@@ -210,6 +226,7 @@ impl DeviceFile {
 }
 
 fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceErrorKind> {
+    check_role(&options.role).map_err(DeviceErrorKind::Superblock)?;
     let Locked { file, probe } = lock(path, true)?;
     match first_bytes(&file, &probe)? {
         First::Blank | First::Creating => {}
@@ -228,7 +245,15 @@ fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceErro
         return Err(DeviceErrorKind::TooSmall { size_bytes: wanted, needed_bytes: DEVICE_BYTES_MIN });
     }
     let created_unix_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let superblock = Superblock::new(Uuid::new_v4(), options.pool_uuid, created_unix_s, probe.block_bytes, size_bytes);
+    let superblock = Superblock {
+        device_uuid: Uuid::new_v4(),
+        pool_uuid: options.pool_uuid,
+        role: options.role.clone(),
+        sequence: 1,
+        created_unix_s,
+        block_bytes: probe.block_bytes,
+        regions: Superblock::region_map(size_bytes),
+    };
     format(&file, &probe, &superblock).map_err(|e| match e {
         FormatError::Io(error) => DeviceErrorKind::Io { doing: "cannot format it", error },
         FormatError::Meta(e) => DeviceErrorKind::Meta(e),
@@ -249,7 +274,9 @@ fn format(file: &File, probe: &Probe, superblock: &Superblock) -> Result<(), For
     let region = |kind| superblock.region(kind).expect("every superblock has one");
     let home = region(RegionKind::Home);
     let prepare = || {
-        file.write_all_at(CREATING, 0)?;
+        let mut first_bytes = [0; 2 * SUPERBLOCK_BYTES];
+        first_bytes[..CREATING.len()].copy_from_slice(CREATING);
+        file.write_all_at(&first_bytes, 0)?;
         if !probe.is_block_device {
             file.set_len(CREATING.len() as u64)?; // whatever an interrupted creation left becomes a hole
             file.set_len(superblock.end())?;
@@ -265,8 +292,7 @@ fn format(file: &File, probe: &Probe, superblock: &Superblock) -> Result<(), For
     MetaStore::format(backend, capacity_bytes, home).map_err(FormatError::Meta)?;
     let finish = || {
         file.sync_all()?;
-        file.write_all_at(&superblock.encode(), 0)?;
-        file.sync_all()
+        write_superblock(file, superblock, [true, true])
     };
     finish().map_err(FormatError::Io)
 }
@@ -279,19 +305,45 @@ fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceErrorKind> {
         First::Creating => return Err(DeviceErrorKind::CreationInterrupted),
         First::Foreign => return Err(DeviceErrorKind::Foreign),
     }
-    let mut b = [0; SUPERBLOCK_BYTES];
-    file.read_exact_at(&mut b, 0)
-        .map_err(|error| DeviceErrorKind::Io { doing: "cannot read its superblock", error })?;
-    let superblock = Superblock::decode(&b).map_err(DeviceErrorKind::Superblock)?;
+    let (mut superblock, copies) = read_superblock(&file)?;
     if let Some(expected) = expect.pool_uuid
         && superblock.pool_uuid != expected
     {
         return Err(DeviceErrorKind::WrongPool { found: superblock.pool_uuid, expected });
     }
+    if superblock.role != expect.role {
+        return Err(DeviceErrorKind::WrongRole { found: superblock.role, expected: expect.role.clone() });
+    }
     if superblock.end() > probe.size_bytes {
         return Err(DeviceErrorKind::TooSmall { size_bytes: probe.size_bytes, needed_bytes: superblock.end() });
     }
+    // A copy that isn't what would be written now is torn, behind, or of an older version.
+    superblock.sequence = superblock.sequence.max(1);
+    let now = superblock.encode();
+    write_superblock(&file, &superblock, copies.map(|copy| copy != now))
+        .map_err(|error| DeviceErrorKind::Io { doing: "cannot renew its superblock", error })?;
     assemble(path, Locked { file, probe }, superblock)
+}
+
+fn read_superblock(file: &File) -> Result<(Superblock, [[u8; SUPERBLOCK_BYTES]; 2]), DeviceErrorKind> {
+    let mut copies = [[0; SUPERBLOCK_BYTES]; 2];
+    for (copy, at) in copies.iter_mut().zip(COPIES_AT) {
+        file.read_exact_at(copy, at)
+            .map_err(|error| DeviceErrorKind::Io { doing: "cannot read its superblock", error })?;
+    }
+    let superblock = Superblock::choose(&copies).map_err(DeviceErrorKind::Superblock)?;
+    Ok((superblock, copies))
+}
+
+/// Writes the copies that are stale, the second first: until it is durable the first is as it was.
+fn write_superblock(file: &File, superblock: &Superblock, stale: [bool; 2]) -> io::Result<()> {
+    for copy in [1, 0] {
+        if stale[copy] {
+            file.write_all_at(&superblock.encode(), COPIES_AT[copy])?;
+            file.sync_all()?;
+        }
+    }
+    Ok(())
 }
 
 fn assemble(path: &Path, locked: Locked, superblock: Superblock) -> Result<DeviceFile, DeviceErrorKind> {
@@ -359,6 +411,8 @@ fn first_bytes(file: &File, probe: &Probe) -> Result<First, DeviceErrorKind> {
     Ok(match b.get(..8) {
         Some(magic) if magic == CREATING => First::Creating,
         Some(b"PLIMSOLL") => First::Ours,
+        // The first copy may be torn in its first bytes.
+        Some(_) if b.get(SUPERBLOCK_BYTES..SUPERBLOCK_BYTES + 8) == Some(b"PLIMSOLL") => First::Ours,
         // A regular file of zeroes may be somebody's image whose data begins later.
         Some(_) if !probe.is_block_device => First::Foreign,
         _ if b.iter().any(|b| *b != 0) => First::Foreign,

@@ -110,8 +110,17 @@ impl RegionBackend {
             self.file.write_all_at(&zeroes[..len as usize], self.region.offset + HEADER_BYTES + at)?;
             at += len;
         }
-        self.file.sync_data()
+        sync(&self.file)
     }
+}
+
+/// A file system that is full says so at the latest when writing. A *sync* that fails, with whatever error, may have dropped
+/// what was written: it must not be taken for the full region that the store recovers from by itself.
+fn sync(file: &File) -> Result<()> {
+    file.sync_data().map_err(|e| match e.kind() {
+        ErrorKind::StorageFull => Error::other(format!("cannot sync: {e}")),
+        _ => e,
+    })
 }
 
 impl StorageBackend for RegionBackend {
@@ -134,13 +143,13 @@ impl StorageBackend for RegionBackend {
         let next = Slot { sequence: slot.sequence + 1, len };
         let at = if next.sequence % 2 == 1 { 0 } else { SLOT_STRIDE };
         self.file.write_all_at(&next.encode(), self.region.offset + at)?;
-        self.file.sync_data()?;
+        sync(&self.file)?;
         *slot = next;
         Ok(())
     }
 
     fn sync_data(&self) -> Result<()> {
-        self.file.sync_data()
+        sync(&self.file)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {

@@ -164,6 +164,13 @@ mod tests {
         assert_eq!(granules(&more), [(21, 2)]);
     }
 
+    /// In how few pieces `granules` fit: the longest free runs, until there are enough.
+    fn fewest_pieces(owned: &[bool], granules: u64) -> Option<usize> {
+        let mut runs: Vec<u64> = owned.split(|o| *o).map(|run| run.len() as u64).collect();
+        runs.sort_unstable_by_key(|len| std::cmp::Reverse(*len));
+        (1..=runs.len()).find(|n| runs[..*n].iter().sum::<u64>() >= granules)
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Allocate { granules: u64, extents_max: usize },
@@ -190,13 +197,10 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Allocate { granules, extents_max } => {
-                        let free = owned[5..].iter().filter(|o| !**o).count() as u64;
+                        let least = fewest_pieces(&owned[5..], granules);
                         let got = space.allocate(granules * GRANULE_BYTES, extents_max, None);
-                        let Some(extents) = got else {
-                            prop_assert!(free < granules || extents_max < 16);
-                            continue;
-                        };
-                        prop_assert!(extents.len() <= extents_max);
+                        prop_assert_eq!(got.as_ref().map(Vec::len), least.filter(|n| *n <= extents_max));
+                        let Some(extents) = got else { continue };
                         let mut total = 0;
                         each(&extents, &mut |g| { assert!(g >= 5 && !owned[g]); owned[g] = true; total += 1; });
                         prop_assert_eq!(total, granules);

@@ -1,4 +1,4 @@
-//! The superblock: what a device is, whose it is, and where its regions lie.
+//! The superblock: what a device is, whose it is, and where its regions lie. Two copies, at bytes 0 and 4096.
 //!
 //! ```text
 //! byte    0  magic "PLIMSOLL"      }
@@ -10,7 +10,10 @@
 //!        48  created, seconds since 1970, u64
 //!        56  block bytes, u32
 //!        60  number of regions, u32
-//!        64  regions, 24 bytes each: kind u32, zero u32, offset u64, length u64
+//!        64  regions, 24 bytes each: kind u32, zero u32, offset u64, length u64; room for 32
+//!       832  sequence, u64                     (since version 2; version 1 also had no second copy)
+//!       840  length of the role, 1..=31, u8    (since version 2)
+//!       841  role                              (since version 2)
 //! ```
 //! Integers are little-endian. Bytes not named are zero. Nothing here does I/O.
 
@@ -19,7 +22,13 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The version that this code writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// Where the copies are. An update writes and syncs the second before it touches the first.
+pub const COPIES_AT: [u64; 2] = [0, SUPERBLOCK_BYTES as u64];
+/// The role of a device of version 1, which knew no roles: pools had one device.
+pub const ROLE_OF_VERSION_1: &str = "main";
+/// The longest role.
+pub const ROLE_BYTES_MAX: usize = 31;
 /// Bytes of an encoded superblock.
 pub const SUPERBLOCK_BYTES: usize = 4096;
 /// Regions start and end at multiples of this.
@@ -33,10 +42,12 @@ const MAGIC: &[u8; 8] = b"PLIMSOLL";
 const CHECKSUM_AT: usize = SUPERBLOCK_BYTES - 8;
 const REGIONS_AT: usize = 64;
 const REGION_BYTES: usize = 24;
+const SEQUENCE_AT: usize = REGIONS_AT + REGIONS_MAX * REGION_BYTES;
+const ROLE_AT: usize = SEQUENCE_AT + 8;
 const METADATA_BYTES_MIN: u64 = 4 << 20;
 const METADATA_BYTES_MAX: u64 = 1 << 30;
 
-const _: () = assert!(REGIONS_AT + REGIONS_MAX * REGION_BYTES <= CHECKSUM_AT);
+const _: () = assert!(SEQUENCE_AT == 832 && ROLE_AT + 1 + ROLE_BYTES_MAX <= CHECKSUM_AT);
 
 /// What a region holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -97,6 +108,10 @@ pub struct Superblock {
     pub device_uuid: Uuid,
     /// The pool it belongs to.
     pub pool_uuid: Uuid,
+    /// What it is for in its pool ("main", "fast"): 1 to 31 of a-z, 0-9 and '-'.
+    pub role: String,
+    /// How often it was updated; the copy with the higher number holds. 0 in version 1.
+    pub sequence: u64,
     /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
     /// The block of its formats: a power of two, 512..=65536.
@@ -122,6 +137,13 @@ pub enum SuperblockError {
         /// Its version.
         version: u32,
     },
+    /// Neither copy can be used.
+    BothCopies {
+        /// What is wrong with the one at byte 0.
+        first: Box<SuperblockError>,
+        /// What is wrong with the one at byte 4096.
+        second: Box<SuperblockError>,
+    },
     /// The checksum fits but a field makes no sense: written by a faulty program.
     Invalid {
         /// Which field, and what it should be.
@@ -140,6 +162,11 @@ impl fmt::Display for SuperblockError {
                 f,
                 "superblock version {version} is newer than {VERSION}, the newest this program knows: use the program that wrote it, or a newer one"
             ),
+            SuperblockError::BothCopies { first, second } => write!(
+                f,
+                "neither superblock can be used (at byte 0: {first}; at byte {}: {second}): restore the device's first 8 KiB from a copy",
+                COPIES_AT[1]
+            ),
             SuperblockError::Invalid { what } => {
                 write!(f, "superblock has a valid checksum but an impossible field: {what}")
             }
@@ -150,16 +177,22 @@ impl fmt::Display for SuperblockError {
 impl std::error::Error for SuperblockError {}
 
 impl Superblock {
-    /// A new device's superblock over `size_bytes` bytes (rounded down to [`REGION_ALIGN`]).
+    /// Regions for a new device of `size_bytes` bytes (rounded down to [`REGION_ALIGN`]): superblock area, metadata (1/64 of
+    /// the device, 4 MiB to 1 GiB), home.
     ///
     /// # Panics
     /// If `size_bytes` is below [`DEVICE_BYTES_MIN`].
-    pub fn new(device_uuid: Uuid, pool_uuid: Uuid, created_unix_s: u64, block_bytes: u32, size_bytes: u64) -> Self {
+    pub fn region_map(size_bytes: u64) -> Vec<Region> {
         assert!(size_bytes >= DEVICE_BYTES_MIN, "a device of {size_bytes} bytes has no room for its regions");
-        let regions = region_map(size_bytes);
-        let superblock = Superblock { device_uuid, pool_uuid, created_unix_s, block_bytes, regions };
-        assert_eq!(superblock.check(), Ok(()));
-        superblock
+        let share = (size_bytes / 64).clamp(METADATA_BYTES_MIN, METADATA_BYTES_MAX);
+        let size_bytes = size_bytes - size_bytes % REGION_ALIGN;
+        let metadata =
+            Region { kind: RegionKind::Metadata, offset: REGION_ALIGN, len: share.next_multiple_of(REGION_ALIGN) };
+        vec![
+            Region { kind: RegionKind::Superblock, offset: 0, len: REGION_ALIGN },
+            metadata,
+            Region { kind: RegionKind::Home, offset: metadata.end(), len: size_bytes - metadata.end() },
+        ]
     }
 
     /// The only region of `kind`, or the first of several.
@@ -189,12 +222,30 @@ impl Superblock {
             put(&mut b, at + 8, &r.offset.to_le_bytes());
             put(&mut b, at + 16, &r.len.to_le_bytes());
         }
+        put(&mut b, SEQUENCE_AT, &self.sequence.to_le_bytes());
+        put(&mut b, ROLE_AT, &[self.role.len() as u8]);
+        put(&mut b, ROLE_AT + 1, self.role.as_bytes());
         let checksum = xxh3_64(&b[..CHECKSUM_AT]);
         put(&mut b, CHECKSUM_AT, &checksum.to_le_bytes());
         b
     }
 
-    /// The superblock in `b`.
+    /// The superblock that holds of the two copies read from [`COPIES_AT`].
+    ///
+    /// # Errors
+    /// If either copy is of a newer version (its upgrade may have been cut short), or neither can be used.
+    pub fn choose(copies: &[[u8; SUPERBLOCK_BYTES]; 2]) -> Result<Superblock, SuperblockError> {
+        match (Superblock::decode(&copies[0]), Superblock::decode(&copies[1])) {
+            (Err(e @ SuperblockError::UnknownVersion { .. }), _) => Err(e),
+            (_, Err(e @ SuperblockError::UnknownVersion { .. })) => Err(e),
+            (Ok(a), Ok(b)) => Ok(if b.sequence > a.sequence { b } else { a }),
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+            (Err(SuperblockError::NotOurs), Err(SuperblockError::NotOurs)) => Err(SuperblockError::NotOurs),
+            (Err(a), Err(b)) => Err(SuperblockError::BothCopies { first: Box::new(a), second: Box::new(b) }),
+        }
+    }
+
+    /// The superblock in one copy, of any version up to [`VERSION`].
     ///
     /// # Errors
     /// See [`SuperblockError`]. Any bytes whatsoever give a value or an error.
@@ -206,14 +257,17 @@ impl Superblock {
         if stored != computed {
             return Err(SuperblockError::Checksum { stored, computed });
         }
-        match get_u32(b, 8) {
-            VERSION => {}
+        let (role, sequence) = match get_u32(b, 8) {
             0 => return Err(SuperblockError::Invalid { what: "version is 0" }),
+            1 => (ROLE_OF_VERSION_1.to_owned(), 0),
+            VERSION => (decode_role(b)?, get_u64(b, SEQUENCE_AT)),
             version => return Err(SuperblockError::UnknownVersion { version }),
-        }
+        };
         let superblock = Superblock {
             device_uuid: get_uuid(b, 16),
             pool_uuid: get_uuid(b, 32),
+            role,
+            sequence,
             created_unix_s: get_u64(b, 48),
             block_bytes: get_u32(b, 56),
             regions: decode_regions(b)?,
@@ -227,6 +281,7 @@ impl Superblock {
         if !self.block_bytes.is_power_of_two() || !(512..=65536).contains(&self.block_bytes) {
             return invalid("block size is not a power of two from 512 to 65536");
         }
+        check_role(&self.role)?;
         let mut end = 0;
         for r in &self.regions {
             if r.offset < end || r.len == 0 || r.offset.checked_add(r.len).is_none() {
@@ -252,18 +307,6 @@ impl Superblock {
     }
 }
 
-/// Superblock area, metadata (1/64 of the device, 4 MiB to 1 GiB), home.
-fn region_map(size_bytes: u64) -> Vec<Region> {
-    let metadata_bytes = (size_bytes / 64).clamp(METADATA_BYTES_MIN, METADATA_BYTES_MAX).next_multiple_of(REGION_ALIGN);
-    let size_bytes = size_bytes - size_bytes % REGION_ALIGN;
-    let metadata = Region { kind: RegionKind::Metadata, offset: REGION_ALIGN, len: metadata_bytes };
-    vec![
-        Region { kind: RegionKind::Superblock, offset: 0, len: REGION_ALIGN },
-        metadata,
-        Region { kind: RegionKind::Home, offset: metadata.end(), len: size_bytes - metadata.end() },
-    ]
-}
-
 fn decode_regions(b: &[u8; SUPERBLOCK_BYTES]) -> Result<Vec<Region>, SuperblockError> {
     let count = get_u32(b, 60) as usize;
     if count > REGIONS_MAX {
@@ -276,6 +319,23 @@ fn decode_regions(b: &[u8; SUPERBLOCK_BYTES]) -> Result<Vec<Region>, SuperblockE
         Ok(Region { kind, offset: get_u64(b, at + 8), len: get_u64(b, at + 16) })
     };
     (0..count).map(decode_region).collect()
+}
+
+fn decode_role(b: &[u8; SUPERBLOCK_BYTES]) -> Result<String, SuperblockError> {
+    let role = &b[ROLE_AT + 1..][..usize::from(b[ROLE_AT]).min(ROLE_BYTES_MAX + 1)];
+    std::str::from_utf8(role).map(str::to_owned).map_err(|_| SuperblockError::Invalid { what: "role is not UTF-8" })
+}
+
+/// Whether a device can have that role.
+///
+/// # Errors
+/// [`SuperblockError::Invalid`] if not.
+pub fn check_role(role: &str) -> Result<(), SuperblockError> {
+    let lawful = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    if (1..=ROLE_BYTES_MAX).contains(&role.len()) && role.bytes().all(lawful) {
+        return Ok(());
+    }
+    Err(SuperblockError::Invalid { what: "a role is 1 to 31 of a-z, 0-9 and '-'" })
 }
 
 fn put(b: &mut [u8], at: usize, bytes: &[u8]) {
@@ -300,15 +360,43 @@ mod tests {
     use proptest::prelude::*;
 
     fn example(size_bytes: u64) -> Superblock {
-        Superblock::new(Uuid::from_u128(1), Uuid::from_u128(2), 1_700_000_000, 512, size_bytes)
+        Superblock {
+            device_uuid: Uuid::from_u128(1),
+            pool_uuid: Uuid::from_u128(2),
+            role: "fast".into(),
+            sequence: 1,
+            created_unix_s: 1_700_000_000,
+            block_bytes: 512,
+            regions: Superblock::region_map(size_bytes),
+        }
+    }
+
+    fn reseal(b: &mut [u8; SUPERBLOCK_BYTES]) {
+        let checksum = xxh3_64(&b[..CHECKSUM_AT]);
+        put(b, CHECKSUM_AT, &checksum.to_le_bytes());
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(size in DEVICE_BYTES_MIN..1 << 50, a: u128, b: u128, created: u64, shift in 9u32..=16) {
-            let superblock = Superblock::new(Uuid::from_u128(a), Uuid::from_u128(b), created, 1 << shift, size);
+        fn what_is_written_is_read(
+            size in DEVICE_BYTES_MIN..1 << 50, uuid: u128, sequence: u64, shift in 9u32..=16, role in "[a-z0-9-]{1,31}"
+        ) {
+            let device_uuid = Uuid::from_u128(uuid);
+            let superblock = Superblock { device_uuid, sequence, block_bytes: 1 << shift, role, ..example(size) };
             prop_assert!(superblock.end() <= size && superblock.end() + REGION_ALIGN > size);
             prop_assert_eq!(Superblock::decode(&superblock.encode()), Ok(superblock));
+        }
+
+        /// An update that tears one copy, wherever, leaves the other to hold.
+        #[test]
+        fn a_torn_update_leaves_the_old_or_the_new(cut in 0..=SUPERBLOCK_BYTES, which in 0usize..2) {
+            let old = example(64 << 20);
+            let new = Superblock { sequence: 2, created_unix_s: u64::MAX, role: "main".into(), ..old.clone() };
+            // The second copy is written first; the first is touched when the second is whole.
+            let mut copies = [old.encode(), if which == 0 { new.encode() } else { old.encode() }];
+            copies[which][..cut].copy_from_slice(&new.encode()[..cut]);
+            let chosen = Superblock::choose(&copies).expect("one is whole");
+            prop_assert!(chosen == new || (which == 1 && chosen == old));
         }
 
         #[test]
@@ -325,11 +413,8 @@ mod tests {
             let _ = Superblock::decode(&b);
             put(&mut b, 0, MAGIC);
             put(&mut b, 8, &version.to_le_bytes());
-            b[61] = 0; // a plausible number of regions, so that they're looked at
-            b[62] = 0;
-            b[63] = 0;
-            let checksum = xxh3_64(&b[..CHECKSUM_AT]);
-            put(&mut b, CHECKSUM_AT, &checksum.to_le_bytes());
+            put(&mut b, 61, &[0; 3]); // a plausible number of regions, so that they're looked at
+            reseal(&mut b);
             prop_assert!(Superblock::decode(&b).is_err());
         }
     }
@@ -339,9 +424,20 @@ mod tests {
         let mut b = example(64 << 20).encode();
         put(&mut b, 8, &(VERSION + 1).to_le_bytes());
         assert!(matches!(Superblock::decode(&b), Err(SuperblockError::Checksum { .. })));
-        let checksum = xxh3_64(&b[..CHECKSUM_AT]);
-        put(&mut b, CHECKSUM_AT, &checksum.to_le_bytes());
-        assert_eq!(Superblock::decode(&b), Err(SuperblockError::UnknownVersion { version: VERSION + 1 }));
+        reseal(&mut b);
+        let newer = Err(SuperblockError::UnknownVersion { version: VERSION + 1 });
+        assert_eq!(Superblock::decode(&b), newer);
+        let ours = example(64 << 20).encode();
+        assert_eq!([Superblock::choose(&[ours, b]), Superblock::choose(&[b, ours])], [newer.clone(), newer]);
+    }
+
+    #[test]
+    fn two_bad_copies_are_both_named() {
+        let (mut torn, blank) = (example(64 << 20).encode(), [0; SUPERBLOCK_BYTES]);
+        torn[100] ^= 1;
+        let e = Superblock::choose(&[torn, blank]).expect_err("neither is whole");
+        assert!(e.to_string().contains("torn or corrupted; at byte 4096: no Plimsoll superblock"), "{e}");
+        assert_eq!(Superblock::choose(&[blank, blank]), Err(SuperblockError::NotOurs));
     }
 
     #[test]

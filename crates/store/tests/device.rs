@@ -1,7 +1,9 @@
 //! Devices in files: creating, opening, locking, refusing.
 
 use plimsoll_base::Class;
-use plimsoll_store::{CreateOptions, DeviceErrorKind, DeviceFile, Expect, NewVolume, TenantLimits, TenantRecord, Uuid};
+use plimsoll_store::{
+    CreateOptions, DeviceErrorKind, DeviceFile, Expect, NewVolume, SuperblockError, TenantLimits, TenantRecord, Uuid,
+};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -9,11 +11,12 @@ const POOL: Uuid = Uuid::from_u128(0x0a11_0ca7_ed00_4000_8000_0000_0000_0001);
 const SIZE_BYTES: u64 = 64 << 20;
 
 fn create(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
-    DeviceFile::create(path, &CreateOptions { size_bytes: SIZE_BYTES, pool_uuid: POOL }).map_err(|e| e.kind)
+    DeviceFile::create(path, &CreateOptions { size_bytes: SIZE_BYTES, pool_uuid: POOL, role: "main".into() })
+        .map_err(|e| e.kind)
 }
 
 fn open(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
-    DeviceFile::open(path, &Expect { pool_uuid: Some(POOL) }).map_err(|e| e.kind)
+    DeviceFile::open(path, &Expect { pool_uuid: Some(POOL), role: "main".into() }).map_err(|e| e.kind)
 }
 
 fn tenant() -> TenantRecord {
@@ -57,6 +60,30 @@ fn a_second_user_is_refused_and_told_of_the_first() {
     open(&path).expect("free again");
 }
 
+/// In a process of its own when run by the next test; nothing otherwise.
+#[test]
+fn as_a_second_process() {
+    let Some(path) = std::env::var_os("PLIMSOLL_TEST_OPEN") else { return };
+    let e = DeviceFile::open(Path::new(&path), &Expect { pool_uuid: Some(POOL), role: "main".into() });
+    println!("told: {}", e.expect_err("locked"));
+}
+
+#[test]
+fn a_second_process_is_refused_and_told_which_the_first_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("d");
+    let first = create(&path).expect("created");
+    let exe = std::env::current_exe().expect("known");
+    let mut second = std::process::Command::new(exe);
+    second.args(["--exact", "as_a_second_process", "--nocapture"]).env("PLIMSOLL_TEST_OPEN", &path);
+    let out = second.output().expect("runs");
+    let told = String::from_utf8_lossy(&out.stdout);
+    let words = [&format!("process {} uses this device", std::process::id()), "another process (or a mount)"];
+    assert!(out.status.success() && words.iter().any(|w| told.contains(*w)), "{told}");
+    drop(first);
+    open(&path).expect("free again");
+}
+
 #[test]
 fn what_is_not_ours_is_left_alone() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -79,16 +106,24 @@ fn cut_swapped_and_damaged_devices_are_refused() {
     drop(create(&path).expect("created"));
     assert!(matches!(create(&path), Err(DeviceErrorKind::Exists)));
     let other = Uuid::from_u128(9);
-    let e = DeviceFile::open(&path, &Expect { pool_uuid: Some(other) }).expect_err("another pool's");
+    let e =
+        DeviceFile::open(&path, &Expect { pool_uuid: Some(other), role: "main".into() }).expect_err("another pool's");
     assert!(matches!(e.kind, DeviceErrorKind::WrongPool { found: POOL, expected } if expected == other));
     assert!(e.to_string().contains(&POOL.to_string()));
+    let e = DeviceFile::open(&path, &Expect { pool_uuid: None, role: "fast".into() }).expect_err("swapped");
+    assert!(matches!(e.kind, DeviceErrorKind::WrongRole { .. }), "{e}");
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("there");
     file.set_len(SIZE_BYTES - (1 << 20)).expect("cut");
     let e = open(&path).expect_err("cut");
     assert!(matches!(e, DeviceErrorKind::TooSmall { needed_bytes: SIZE_BYTES, .. }), "{e:?}");
     file.set_len(SIZE_BYTES).expect("whole");
+    for damaged in [0, 700, 4096, 5000] {
+        file.write_all_at(&[0xee], damaged).expect("damaged");
+        drop(open(&path).expect("the other copy holds, and renews this one"));
+    }
     file.write_all_at(&[0xee], 700).expect("damaged");
-    assert!(matches!(open(&path), Err(DeviceErrorKind::Superblock(_))));
+    file.write_all_at(&[0xee], 4096 + 700).expect("damaged");
+    assert!(matches!(open(&path), Err(DeviceErrorKind::Superblock(SuperblockError::BothCopies { .. }))));
 }
 
 #[test]

@@ -1,11 +1,90 @@
 //! Images of devices as each version of this program wrote them.
 
-use flate2::{Compression, write::GzEncoder};
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use plimsoll_base::Class;
-use plimsoll_store::{CreateOptions, DeviceFile, NewVolume, TenantLimits, TenantRecord, Uuid};
-use std::io::Write;
+use plimsoll_store::{CreateOptions, DeviceErrorKind, DeviceFile, Expect, NewVolume, TenantLimits, TenantRecord, Uuid};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 const POOL: Uuid = Uuid::from_u128(0x0a11_0ca7_ed00_4000_8000_0000_0000_0001);
+
+const SIZE_BYTES: u64 = 64 << 20;
+const VERSION_1: &[u8] = include_bytes!("images/v1.img.gz");
+
+/// Unpacks an image to a file of its full size.
+fn unpack(gz: &[u8], path: &Path) -> Vec<u8> {
+    let mut image = Vec::new();
+    GzDecoder::new(gz).read_to_end(&mut image).expect("a whole image");
+    std::fs::write(path, &image).expect("written");
+    std::fs::OpenOptions::new().write(true).open(path).expect("there").set_len(SIZE_BYTES).expect("a hole");
+    image
+}
+
+fn open(path: &Path) -> DeviceFile {
+    DeviceFile::open(path, &Expect { pool_uuid: Some(POOL), role: "main".into() }).expect("opens")
+}
+
+fn first_bytes(path: &Path) -> [u8; 8192] {
+    let mut b = [0; 8192];
+    File::open(path).expect("there").read_exact(&mut b).expect("long enough");
+    b
+}
+
+fn check_contents(device: &DeviceFile) {
+    let meta = device.open_meta().expect("opens");
+    let volumes: Vec<_> = meta.volumes().collect();
+    assert_eq!((volumes.len(), volumes[0].name.as_str(), volumes[0].size_bytes), (1, "old", (5 << 20) + 512));
+    assert_eq!(volumes[0].extents.iter().map(|e| e.len).sum::<u64>(), 6 << 20);
+    assert_eq!(volumes[0].description.as_deref(), Some("as the first version wrote it"));
+    assert_eq!(meta.tenants().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["reports"]);
+}
+
+#[test]
+fn version_1_is_upgraded_on_open() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("image");
+    let before = unpack(VERSION_1, &path);
+    assert_eq!((before[8], &before[4096..4104]), (1, &[0; 8][..]), "version 1 has one copy");
+    let device = open(&path);
+    assert_eq!((device.superblock().role.as_str(), device.superblock().sequence), ("main", 1));
+    check_contents(&device);
+    drop(device);
+    let after = first_bytes(&path);
+    assert_eq!((after[8], &after[..4096]), (2, &after[4096..]), "version 2 has two");
+    check_contents(&open(&path));
+    let wrong = DeviceFile::open(&path, &Expect { pool_uuid: None, role: "fast".into() }).expect_err("it is main");
+    assert!(matches!(wrong.kind, DeviceErrorKind::WrongRole { .. }));
+}
+
+/// The upgrade writes the second copy, syncs, writes the first, syncs. Power is lost in either write: whichever of the
+/// copy's sectors reached the device, it opens as version 1 or 2 and is upgraded then.
+#[test]
+fn an_upgrade_cut_short_anywhere_is_done_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("image");
+    let before = unpack(VERSION_1, &path);
+    drop(open(&path));
+    let after = first_bytes(&path);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("there");
+    for copy in [1, 0] {
+        for written in 0..=255u8 {
+            let mut cut = before[..8192].to_vec();
+            if copy == 0 {
+                cut[4096..].copy_from_slice(&after[4096..]);
+            }
+            for sector in (0..8).filter(|sector| written & (1 << sector) != 0) {
+                let at = copy * 4096 + sector * 512;
+                cut[at..at + 512].copy_from_slice(&after[at..at + 512]);
+            }
+            file.write_all_at(&cut, 0).expect("written");
+            drop(open(&path));
+            assert_eq!(first_bytes(&path), after, "copy {copy}, sectors {written:08b}");
+        }
+    }
+    check_contents(&open(&path));
+}
 
 /// Run by hand before a new version replaces the current one: `cargo test -p plimsoll-store --test image -- --ignored`.
 #[test]
@@ -13,7 +92,9 @@ const POOL: Uuid = Uuid::from_u128(0x0a11_0ca7_ed00_4000_8000_0000_0000_0001);
 fn write_the_current_versions_image() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("image");
-    let device = DeviceFile::create(&path, &CreateOptions { size_bytes: 64 << 20, pool_uuid: POOL }).expect("created");
+    let device =
+        DeviceFile::create(&path, &CreateOptions { size_bytes: SIZE_BYTES, pool_uuid: POOL, role: "main".into() })
+            .expect("created");
     let mut meta = device.open_meta().expect("formatted");
     let class = Class::BestEffort { weight: 100 };
     meta.set_tenant(TenantRecord { name: "reports".into(), class, limits: TenantLimits::default() }).expect("set");
@@ -24,7 +105,7 @@ fn write_the_current_versions_image() {
     drop(meta);
     let version = plimsoll_store::superblock::VERSION;
     let gz = format!("{}/tests/images/v{version}.img.gz", env!("CARGO_MANIFEST_DIR"));
-    let mut encoder = GzEncoder::new(std::fs::File::create(gz).expect("writable"), Compression::best());
+    let mut encoder = GzEncoder::new(File::create(gz).expect("writable"), Compression::best());
     let image = std::fs::read(&path).expect("there");
     let end = image.iter().rposition(|b| *b != 0).expect("not blank") + 1; // the rest is a hole again when unpacked
     encoder.write_all(&image[..end]).expect("written");

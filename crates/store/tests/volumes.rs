@@ -1,0 +1,107 @@
+//! What the metadata store promises of volumes and tenants, over a disk in memory.
+
+// The disk's faults are the crash tests' business.
+#[allow(dead_code)]
+mod disk;
+
+use disk::Disk;
+use plimsoll_base::{Class, Objective, Span, VolumeKey};
+use plimsoll_store::{
+    MetaError, MetaStore, NewVolume, RecordError, Region, RegionKind, TenantLimits, TenantRecord, VolumeRecord,
+};
+
+const MIB: u64 = 1 << 20;
+const HOME: Region = Region { kind: RegionKind::Home, offset: 5 * MIB, len: 20 * MIB };
+const CAPACITY_BYTES: u64 = (4 << 20) - 8192;
+
+fn tenant(name: &str) -> TenantRecord {
+    let objectives = vec![Objective { percentile_bp: 9990, bound: Span::from_millis(3) }];
+    let limits = TenantLimits { in_flight_requests_max: Some(64), ..TenantLimits::default() };
+    TenantRecord { name: name.into(), class: Class::LatencyCritical { objectives }, limits }
+}
+
+fn store() -> (Disk, MetaStore) {
+    let disk = Disk::new();
+    let mut store = MetaStore::format(disk.clone(), CAPACITY_BYTES, HOME).expect("formats");
+    store.set_tenant(tenant("t")).expect("set");
+    (disk, store)
+}
+
+fn reopen(disk: &Disk, store: MetaStore) -> MetaStore {
+    drop(store);
+    MetaStore::open(disk.clone(), CAPACITY_BYTES, HOME).expect("opens")
+}
+
+fn new(name: &str, size_bytes: u64) -> NewVolume {
+    NewVolume { name: name.into(), size_bytes, tenant: "t".into(), read_only: false, description: None }
+}
+
+fn places(v: &VolumeRecord) -> Vec<(u64, u64)> {
+    v.extents.iter().map(|e| (e.device_offset / MIB, e.len / MIB)).collect()
+}
+
+#[test]
+fn a_growing_volume_keeps_its_places() {
+    let (disk, mut store) = store();
+    store.create_volume(new("a", 2 * MIB)).expect("room");
+    store.create_volume(new("b", 3 * MIB - 512)).expect("room");
+    assert_eq!(places(&store.grow_volume("b", 3 * MIB).expect("within its granule")), [(7, 3)]);
+    assert_eq!(places(&store.grow_volume("b", 4 * MIB).expect("room behind")), [(7, 4)]);
+    let a = store.grow_volume("a", 5 * MIB).expect("room elsewhere");
+    assert_eq!(places(&a), [(5, 2), (11, 3)]);
+    let shrink = store.grow_volume("a", 4 * MIB).expect_err("smaller");
+    assert!(matches!(shrink, MetaError::Shrink { size_bytes: 5_242_880, .. }), "{shrink}");
+    let store = reopen(&disk, store);
+    assert_eq!(store.volume("a"), Some(&a));
+    assert_eq!(store.free_bytes(), 11 * MIB);
+}
+
+#[test]
+fn deleting_frees_the_name_at_once_and_the_space_when_finished() {
+    let (disk, mut store) = store();
+    let first = store.create_volume(new("a", 15 * MIB)).expect("room");
+    assert_eq!(first.key, VolumeKey { id: 1, generation: 0 });
+    store.begin_delete("a").expect("begins");
+    assert!(store.volume("a").is_none() && store.volumes().next().is_none());
+    assert!(matches!(store.begin_delete("a"), Err(MetaError::UnknownVolume { .. })));
+    let mut store = reopen(&disk, store);
+    assert_eq!(store.deleting().map(|v| (v.key, v.extents.clone())).collect::<Vec<_>>(), [(first.key, first.extents)]);
+    let e = store.create_volume(new("a", 6 * MIB)).expect_err("its space isn't free yet");
+    assert!(e.to_string().contains("6291456 bytes are needed, 5242880 are free"), "{e}");
+    let second = store.create_volume(new("a", 5 * MIB)).expect("the name is free");
+    assert_eq!((second.key, places(&second)), (VolumeKey { id: 2, generation: 0 }, vec![(20, 5)]));
+    assert!(matches!(store.finish_delete(2), Err(MetaError::NotDeleting { id: 2 })));
+    store.finish_delete(1).expect("zeroed");
+    let mut store = reopen(&disk, store);
+    let third = store.create_volume(new("b", 15 * MIB)).expect("free now");
+    assert_eq!(third.key, VolumeKey { id: 1, generation: 1 });
+}
+
+#[test]
+fn refusals_say_why_and_change_nothing() {
+    let (_, mut store) = store();
+    store.create_volume(new("a", MIB)).expect("room");
+    assert!(matches!(store.create_volume(new("a", MIB)), Err(MetaError::NameTaken { .. })));
+    let bad_name = store.create_volume(new("a?b", MIB)).expect_err("unlawful");
+    assert!(bad_name.to_string().contains("contains '?'"), "{bad_name}");
+    for size in [0, 511, 1 << 63, u64::MAX] {
+        let e = store.create_volume(new("b", size)).expect_err("unlawful");
+        assert!(matches!(e, MetaError::Record(RecordError::Size { .. })), "{e}");
+    }
+    let of_nobody = NewVolume { tenant: "x".into(), ..new("b", MIB) };
+    assert!(matches!(store.create_volume(of_nobody), Err(MetaError::UnknownTenant { .. })));
+    assert!(matches!(store.remove_tenant("t"), Err(MetaError::TenantInUse { .. })));
+    assert!(matches!(store.remove_tenant("x"), Err(MetaError::UnknownTenant { .. })));
+    assert_eq!((store.volumes().count(), store.free_bytes()), (1, 19 * MIB));
+}
+
+#[test]
+fn tenants_are_kept() {
+    let (disk, mut store) = store();
+    store.set_tenant(tenant("u")).expect("set");
+    store.set_tenant(TenantRecord { class: Class::Fenced { slots: 3 }, ..tenant("t") }).expect("changed");
+    store.remove_tenant("u").expect("it has no volumes");
+    let store = reopen(&disk, store);
+    let tenants: Vec<_> = store.tenants().cloned().collect();
+    assert_eq!(tenants, [TenantRecord { class: Class::Fenced { slots: 3 }, ..tenant("t") }]);
+}
