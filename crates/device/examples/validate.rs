@@ -58,7 +58,28 @@ fn main() -> ExitCode {
     }
     relative.sort_by(f64::total_cmp);
     println!("median relative demerit {:.1} %", (relative[3] + relative[4]) / 2.0);
+    match drives::replay_hplajw(&data, seed) {
+        Ok(w) => print_hplajw(&w),
+        Err(e) => {
+            eprintln!("hplajw: {e}");
+            return ExitCode::FAILURE;
+        }
+    }
     ExitCode::SUCCESS
+}
+
+fn print_hplajw(w: &drives::Workstation) {
+    for (what, measured, model) in
+        [("service", &w.measured_service, &w.model_service), ("host wait", &w.measured_wait, &w.model_wait)]
+    {
+        let demerit = demerit_millis(measured, model);
+        let (a, b) = (mean_millis(measured), mean_millis(model));
+        println!(
+            "hplajw disk 0, {} requests, {what}: mean ms measured {a:.3}, model {b:.3}; demerit {demerit:.3} ms, {:.1} %",
+            measured.len(),
+            demerit / a * 100.0
+        );
+    }
 }
 
 /// Means by operation, place relative to the predecessor, and the predecessor's operation.
