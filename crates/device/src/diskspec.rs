@@ -128,14 +128,17 @@ fn geometry(model: &Reader<'_>) -> Result<Geometry, DiskspecError> {
     let Data::List(zones) = &layout.get("Zones")?.data else {
         return Err(layout.wrong("Zones", "a list of zones"));
     };
+    let zones: Vec<Zone> = zones.iter().map(|z| zone(&layout, z, units)).collect::<Result<_, _>>()?;
+    // One of the published sets counts a cylinder too few.
+    let used = zones.iter().map(|z| z.last_cylinder.saturating_add(1)).max().unwrap_or(0);
     Ok(Geometry {
         sector_bytes: 512,
         surfaces: model.small("Number of data surfaces")?,
-        cylinders: model.small("Number of cylinders")?,
+        cylinders: model.small("Number of cylinders")?.max(used),
         mapping,
         sparing,
         sparing_range_cylinders: layout.small("Rangesize for sparing")?,
-        zones: zones.iter().map(|z| zone(&layout, z, units)).collect::<Result<_, _>>()?,
+        zones,
     })
 }
 

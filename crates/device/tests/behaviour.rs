@@ -93,7 +93,7 @@ fn drive(model: &mut dyn Model, steps: &[Step], late_by: impl Fn(u64) -> u64) ->
 /// Failures found are kept beside this file.
 fn config() -> ProptestConfig {
     let failure_persistence = Some(Box::new(FileFailurePersistence::WithSource("regressions")) as _);
-    ProptestConfig { cases: 64, failure_persistence, ..ProptestConfig::default() }
+    ProptestConfig { cases: 256, failure_persistence, ..ProptestConfig::default() }
 }
 
 proptest! {

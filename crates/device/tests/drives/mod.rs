@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_base::{Span, Time};
 use plimsoll_device::diskspec;
-use plimsoll_device::measured::{self, Measured};
+use plimsoll_device::measured::Measured;
 use plimsoll_device::{Disk, DiskOptions, DiskSpec, Done, Model, Op, Request, profile};
 
 /// A drive with parameters and measurements.
@@ -26,14 +26,17 @@ const fn drive(name: &'static str) -> Drive {
     Drive { name, model: None, bus_us_per_sector: None }
 }
 
-/// The drives of `disks/validate`.
-pub const DRIVES: [Drive; 8] = [
+/// The drives of DiskSim's validation. Not all of them need have measurements at hand.
+const DRIVES: [Drive; 11] = [
     drive("cheetah9LP"),
     drive("cheetah4LP"),
     drive("atlas10k"),
+    drive("atlas_III"),
     drive("barracuda"),
+    drive("ibm18es"),
     Drive { model: Some("hp_c3323a_validate.model"), bus_us_per_sector: Some((145.5, 145.5)), ..drive("hp_c3323a") },
     Drive { bus_us_per_sector: Some((170.1, 186.86)), ..drive("hp_c2247a") },
+    Drive { bus_us_per_sector: Some((148.41, 148.41)), ..drive("hp_c2490a") },
     Drive { bus_us_per_sector: Some((70.69, 70.69)), ..drive("dec_rz26") },
     Drive { bus_us_per_sector: Some((95.52, 95.52)), ..drive("st41601n") },
 ];
@@ -44,6 +47,17 @@ pub fn default_data() -> PathBuf {
         return dir.into();
     }
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data")
+}
+
+/// The drives that have measurements in `data`.
+pub fn measured(data: &Path) -> Vec<Drive> {
+    DRIVES.into_iter().filter(|d| data.join(format!("disks/validate/{}.csv.gz", d.name)).is_file()).collect()
+}
+
+/// The middle of sorted figures.
+pub fn median(sorted: &[f64]) -> f64 {
+    let n = sorted.len();
+    (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0
 }
 
 /// A drive's specification and what was measured.
@@ -58,7 +72,7 @@ pub fn load(data: &Path, drive: Drive) -> Result<(DiskSpec, Vec<Measured>), Stri
     let path = data.join(format!("disks/validate/{}.csv.gz", drive.name));
     let file = std::fs::File::open(&path).map_err(|e| format!("{}: {e}", path.display()))?;
     let text = BufReader::new(flate2::read::GzDecoder::new(file));
-    let requests = measured::read(text).map_err(|e| format!("{}: {e}", path.display()))?;
+    let requests = plimsoll_device::measured::read(text).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok((spec, requests))
 }
 
