@@ -137,6 +137,7 @@ impl Disk {
         }
         let mech = Mech::new(spec, rng.unit())?;
         let arm_sectors = mech.layout.sectors();
+        let sectors = arm_sectors * u64::from(spec.mechanics.actuators);
         let b = &spec.buffer;
         let rooms = if b.write_prebuffering { b.write_segments as usize } else { 1 };
         let depth = spec.queue.depth as usize;
@@ -150,12 +151,12 @@ impl Disk {
         let idle = ArmState { at: Arm::default(), work: Work::Idle, free_ns: 0, stream: None };
         Ok(Disk {
             costs: Costs::new(spec),
-            segments: Segments::new(b.segments, b.segment_sectors, b.write_segments),
+            segments: Segments::new(b.segments, b.segment_sectors, b.write_segments, sectors),
             dirty: Dirty::new(rooms, u64::from(b.segment_sectors)),
             buffer: b.clone(),
             queue_spec: spec.queue.clone(),
             sector_shift: spec.geometry.sector_bytes.trailing_zeros(),
-            sectors: arm_sectors * u64::from(spec.mechanics.actuators),
+            sectors,
             arm_sectors,
             arms: vec![idle; spec.mechanics.actuators as usize],
             next_arm_ns: u64::MAX,

@@ -4,6 +4,11 @@
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
     runs: Box<[Run]>,
+    /// The runs again in units of 2^coarse_shift sectors, begin and end apart, so that one look at all of them is
+    /// a handful of vector instructions: most reads touch none.
+    coarse_start: Box<[u32]>,
+    coarse_len: Box<[u32]>,
+    coarse_shift: u32,
     written: Box<[bool]>,
     /// Segments in a ring from the most to the least recently used: `links[i]` are the neighbours of `i`, and
     /// one more element is the ring's fixed point.
@@ -37,12 +42,16 @@ pub(crate) enum Hit {
 }
 
 impl Segments {
-    pub(crate) fn new(count: u32, size: u32, write_max: u32) -> Segments {
+    /// `count` segments of `size` sectors each, `write_max` of them for written data, on a disk of `disk` sectors.
+    pub(crate) fn new(count: u32, size: u32, write_max: u32, disk: u64) -> Segments {
         let n = count as usize;
         let neighbours =
             |i: u32| Links { newer: if i == 0 { count } else { i - 1 }, older: if i == count { 0 } else { i + 1 } };
         Segments {
             runs: vec![Run { start: 0, len: 0 }; n].into(),
+            coarse_start: vec![0; n].into(),
+            coarse_len: vec![0; n].into(),
+            coarse_shift: 64 - (disk >> 31).leading_zeros(),
             written: vec![false; n].into(),
             links: (0..=count).map(neighbours).collect(),
             written_count: 0,
@@ -52,21 +61,29 @@ impl Segments {
     }
 
     pub(crate) fn look_up(&self, lbn: u64, sectors: u64) -> Hit {
+        let coarse = (lbn >> self.coarse_shift) as u32;
+        let pairs = self.coarse_start.iter().zip(&self.coarse_len);
+        // No early end: that would keep it from being done four at a time.
+        if !pairs.fold(false, |near, (&start, &len)| near | (coarse.wrapping_sub(start) <= len)) {
+            return Hit::Miss;
+        }
         let mut part = Hit::Miss;
-        let mut next = 0;
-        // Most reads touch no segment: the search for one that they do touch is the loop that counts.
-        while let Some(n) = self.runs[next..].iter().position(|run| lbn.wrapping_sub(run.start) <= run.len) {
-            let segment = next + n;
-            let run = &self.runs[segment];
-            if lbn + sectors <= run.start + run.len {
-                return Hit::Full(segment as u32);
+        for (i, run) in self.runs.iter().enumerate() {
+            if lbn.wrapping_sub(run.start) <= run.len && run.len > 0 {
+                if lbn + sectors <= run.start + run.len {
+                    return Hit::Full(i as u32);
+                }
+                part = Hit::Part(i as u32);
             }
-            if run.len > 0 {
-                part = Hit::Part(segment as u32);
-            }
-            next = segment + 1;
         }
         part
+    }
+
+    fn set(&mut self, i: usize, run: Run) {
+        self.runs[i] = run;
+        let start = run.start >> self.coarse_shift;
+        self.coarse_start[i] = start as u32;
+        self.coarse_len[i] = (((run.start + run.len) >> self.coarse_shift) - start) as u32;
     }
 
     pub(crate) fn start(&self, segment: u32) -> u64 {
@@ -100,31 +117,32 @@ impl Segments {
         self.written_count += usize::from(written);
         self.written_count -= usize::from(self.written[i]);
         self.written[i] = written;
-        self.runs[i] = Run { start: lbn, len: 0 };
+        self.set(i, Run { start: lbn, len: 0 });
         self.touch(segment);
     }
 
     /// The segment now holds sectors up to `end`; the oldest go if it is full.
     pub(crate) fn extend(&mut self, segment: u32, end: u64) {
-        let run = &mut self.runs[segment as usize];
+        let run = self.runs[segment as usize];
         let len = run.len.max(end.saturating_sub(run.start));
         let over = len.saturating_sub(self.size);
-        *run = Run { start: run.start + over, len: len - over };
+        self.set(segment as usize, Run { start: run.start + over, len: len - over });
     }
 
     /// Sectors before the segment were read, too.
     pub(crate) fn prepend(&mut self, segment: u32, sectors: u64) {
-        let run = &mut self.runs[segment as usize];
+        let run = self.runs[segment as usize];
         let n = sectors.min(self.size - run.len).min(run.start);
-        *run = Run { start: run.start - n, len: run.len + n };
+        self.set(segment as usize, Run { start: run.start - n, len: run.len + n });
     }
 
     /// `[lbn, lbn + sectors)` was written: what overlaps is dropped, and if `keep` the new data stay readable.
     pub(crate) fn note_write(&mut self, lbn: u64, sectors: u64, keep: bool) {
         let end = lbn + sectors;
-        for run in &mut self.runs {
-            if run.start < end && lbn < run.start + run.len {
-                run.len = lbn.saturating_sub(run.start);
+        for i in 0..self.runs.len() {
+            let Run { start, len } = self.runs[i];
+            if start < end && lbn < start + len {
+                self.set(i, Run { start, len: lbn.saturating_sub(start) });
             }
         }
         if keep {
@@ -276,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_segment_goes() {
-        let mut s = Segments::new(2, 100, 1);
+        let mut s = Segments::new(2, 100, 1, 1 << 40);
         for lbn in [1000, 2000] {
             let i = s.allocate(lbn);
             s.extend(i, lbn + 10);
@@ -291,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_segment_is_a_window() {
-        let mut s = Segments::new(1, 100, 1);
+        let mut s = Segments::new(1, 100, 1, 1 << 40);
         let i = s.allocate(0);
         s.extend(i, 250);
         assert_eq!((s.start(i), s.end(i)), (150, 250));
@@ -301,7 +319,7 @@ mod tests {
 
     #[test]
     fn written_data_replace_what_they_overlap() {
-        let mut s = Segments::new(3, 100, 1);
+        let mut s = Segments::new(3, 100, 1, 1 << 40);
         let i = s.allocate(0);
         s.extend(i, 50);
         s.note_write(20, 10, true);

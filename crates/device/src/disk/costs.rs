@@ -16,6 +16,8 @@ pub(crate) struct Costs {
     /// A command without data or media.
     pub command_ns: u64,
     pub disconnect: Option<Disconnect>,
+    /// [`super::Buffer::read_watermark`] in 1024ths.
+    pub read_watermark_per_1024: u64,
     read_ps_per_sector: u64,
     write_ps_per_sector: u64,
 }
@@ -56,6 +58,7 @@ impl Costs {
                 data_ns: ns(d.command_ms + d.disconnect_ms + d.away_ms + o.reselect_ms + o.data_preparation_ms),
                 minimum_seek_ns: ns(d.minimum_seek_ms),
             }),
+            read_watermark_per_1024: (spec.buffer.read_watermark * 1024.0).round() as u64,
             read_ps_per_sector: (spec.bus.read_us_per_sector * 1e6).round() as u64,
             write_ps_per_sector: (spec.bus.write_us_per_sector * 1e6).round() as u64,
         }

@@ -299,7 +299,8 @@ impl Disk {
     /// Reads a run from the media; gives the access to its first part and that to its last.
     fn read_run(&mut self, arm: usize, at_ns: u64, lbn: u64, sectors: u64) -> (Access, Access) {
         // What the buffer holds may end beyond this arm's share; see `split`.
-        let local = (lbn - arm as u64 * self.arm_sectors) % self.arm_sectors;
+        let local = lbn - arm as u64 * self.arm_sectors;
+        let local = if local < self.arm_sectors { local } else { local - self.arm_sectors };
         let mut at = self.arms[arm].at;
         let (n, rest) = self.split(local, sectors);
         let first = self.mech.access(&mut at, at_ns, 0, local, n, false);
@@ -316,7 +317,7 @@ impl Disk {
         let bus_ns = if part {
             now_ns + self.costs.read_overhead_ns(true, self.last_was_read)
         } else {
-            let mark = ((w.sectors as f64 * self.buffer.read_watermark) as u64).max(1);
+            let mark = (w.sectors * self.costs.read_watermark_per_1024 / 1024).max(1);
             // With gaps between tracks the mark comes later than this, but never after the end.
             (a.begin_ns + mark * a.sector_ns).min(end.end_ns) + self.costs.reselect_ns
         };
