@@ -25,6 +25,10 @@ pub(crate) struct Access {
     pub sector_ns: u64,
     /// Whole sectors that passed between arrival on the first track and the first wanted sector.
     pub passed: u64,
+    /// Where the last track was entered.
+    pub last: Place,
+    /// First LBN and end (exclusive) of the last track; empty where slips make that costly to know.
+    pub track: (u64, u64),
 }
 
 /// Read-ahead under way: sectors up to `lbn` had passed at `at_ns`, and it goes on to `limit`.
@@ -34,11 +38,14 @@ pub(crate) struct Stream {
     pub lbn: u64,
     pub at_ns: u64,
     pub limit: u64,
+    /// A place on the track under the head, and up to where (exclusive) sectors follow there without a gap.
+    pub under_head: (Place, u64),
 }
 
 /// The mechanics that every arm of a disk shares.
 #[derive(Clone, Debug)]
 pub(crate) struct Mech {
+    keep_passing: bool,
     pub layout: Layout,
     read_seek: SeekTable,
     write_seek: SeekTable,
@@ -61,6 +68,7 @@ impl Mech {
         let switch_ns = ((m.head_switch_ms + settle_ms.max(0.0)) * 1e6) as u64;
         let next_cylinder_ns = ((slowest_ms(1) * 1e6) as u64).max(switch_ns);
         Ok(Mech {
+            keep_passing: spec.buffer.keep_passing_sectors,
             layout: Layout::new(spec, period_ns, (switch_ns, next_cylinder_ns))?,
             read_seek: SeekTable::new(cylinders, |d| m.seek.millis(d, cylinders)),
             write_seek: SeekTable::new(cylinders, |d| write_curve.millis(d, cylinders)),
@@ -87,9 +95,14 @@ impl Mech {
     /// How long after `at_ns` the angle comes round.
     fn wait_ns(&self, at_ns: u64, angle_ns: u64) -> u64 {
         let period_ns = self.layout.period_ns();
-        let here = (at_ns + self.phase_ns) % period_ns;
+        let here = self.layout.turn_ns(at_ns + self.phase_ns);
         let wait = if angle_ns >= here { angle_ns - here } else { angle_ns + period_ns - here };
         if wait + ROUNDING_NS > period_ns { 0 } else { wait }
+    }
+
+    /// The longest seek and a turn.
+    pub(crate) fn worst_positioning_ns(&self) -> u64 {
+        self.read_seek.last_nanos().max(self.write_seek.last_nanos()) + self.layout.period_ns()
     }
 
     /// Cylinders between `arm` and `lbn`.
@@ -117,7 +130,8 @@ impl Mech {
     ) -> Access {
         let mut at = at_ns;
         let (mut lbn, mut left) = (lbn, sectors);
-        let mut out = Access { begin_ns: 0, end_ns: 0, sector_ns: 0, passed: 0 };
+        let last = Place::default();
+        let mut out = Access { begin_ns: 0, end_ns: 0, sector_ns: 0, passed: 0, last, track: (0, 0) };
         let mut first = true;
         loop {
             let p = self.layout.place(lbn);
@@ -134,7 +148,9 @@ impl Mech {
                 first = false;
                 out.begin_ns = at + wait_ns;
                 out.sector_ns = self.layout.transfer_ns(&p, 1);
-                out.passed = self.layout.sectors_in(&p, wait_ns).min(self.layout.before_on_track(lbn, &p));
+                if self.keep_passing {
+                    out.passed = self.layout.sectors_in(&p, wait_ns).min(self.layout.before_on_track(lbn, &p));
+                }
             }
             at += if inside && self.zero_latency[usize::from(write)] {
                 // Landed among the wanted sectors: one turn shows them all, in another order.
@@ -145,28 +161,54 @@ impl Mech {
             left -= n;
             if left == 0 {
                 out.end_ns = at;
+                out.last = p;
+                if self.layout.is_plain(&p) {
+                    out.track =
+                        (lbn - self.layout.before_on_track(lbn, &p), lbn + self.layout.run(lbn, &p, u64::MAX).0);
+                }
                 return out;
             }
             lbn += n;
         }
     }
 
-    /// Lets read-ahead run until `now_ns`. It wants `base` added to arm-local LBNs for the stream's own.
+    /// Lets read-ahead run until `now_ns`; the stream's LBNs are `base` above the arm's own.
     pub(crate) fn run_stream(&self, arm: &mut Arm, stream: &mut Stream, base: u64, now_ns: u64) {
         while stream.lbn < stream.limit && stream.at_ns < now_ns {
+            let (place, gapless) = stream.under_head;
+            if stream.lbn < gapless {
+                let n = gapless.min(stream.limit) - stream.lbn;
+                let end = stream.at_ns + self.layout.transfer_ns(&place, n);
+                if end > now_ns {
+                    // Whole sectors only; the stream stays anchored where they end.
+                    let k = self.layout.sectors_in(&place, now_ns - stream.at_ns).min(n - 1);
+                    stream.lbn += k;
+                    stream.at_ns += self.layout.transfer_ns(&place, k);
+                    return;
+                }
+                stream.lbn += n;
+                stream.at_ns = end;
+                continue;
+            }
             let local = stream.lbn - base;
             let p = self.layout.place(local);
             let ready = stream.at_ns + self.reposition_ns(arm, &p, false);
-            if ready > now_ns {
+            let begin = ready + self.wait_ns(ready, self.layout.angle_ns(&p));
+            if begin >= now_ns {
+                // Not there yet: asked again later, or the arm goes elsewhere from where it was.
                 return;
             }
             (arm.cylinder, arm.head) = (p.cylinder, p.head);
-            let begin = ready + self.wait_ns(ready, self.layout.angle_ns(&p));
+            stream.at_ns = begin;
             let (n, passing) = self.layout.run(local, &p, stream.limit - stream.lbn);
+            if n == passing {
+                stream.under_head = (p, stream.lbn + n);
+                continue;
+            }
+            // Slipped sectors in between: as one piece, which is at most a track long.
             let end = begin + self.layout.transfer_ns(&p, passing);
             if end > now_ns {
-                // Stopped on this track: whole sectors only. The stream stays anchored where they end.
-                let k = if now_ns > begin { self.layout.sectors_in(&p, now_ns - begin).min(n - 1) } else { 0 };
+                let k = self.layout.sectors_in(&p, now_ns - begin).min(n - 1);
                 stream.lbn += k;
                 stream.at_ns = begin + self.layout.transfer_ns(&p, k);
                 return;
@@ -233,7 +275,8 @@ mod tests {
         let a = m.access(&mut arm, 0, 0, 100, 5000, false);
         let mut arm2 = Arm::default();
         let first = m.access(&mut arm2, 0, 0, 100, 10, false);
-        let mut s = Stream { segment: 0, lbn: 110, at_ns: first.end_ns, limit: 5100 };
+        let under_head = (first.last, first.track.1);
+        let mut s = Stream { segment: 0, lbn: 110, at_ns: first.end_ns, limit: 5100, under_head };
         // Asked at odd moments, it ends as if it had been asked once.
         for t in [first.end_ns, first.end_ns + 1, 5_000_000, 13_333_333, 13_333_334, 1_000_000_000] {
             m.run_stream(&mut arm2, &mut s, 0, t);
