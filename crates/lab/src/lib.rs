@@ -14,4 +14,8 @@
 //! window → [`trace::TraceRecord`] → (tools: cut, mix, rerate) → replay, or a [`trace::TraceWriter`].
 #![forbid(unsafe_code)]
 
+pub mod lru;
 pub mod trace;
+
+#[doc(hidden)]
+pub use trace::fuzz as fuzzing;

@@ -82,6 +82,10 @@ pub(crate) fn nanos(name: &str, field: &[u8], unit_ns: u64) -> Result<u64, Probl
     Ok(ns)
 }
 
+/// The longest read or write believed: 4 GiB. Block layers split requests far below that, so more is a slip in format
+/// or unit, and the tools that walk a request's blocks would walk for hours.
+const LEN_MAX: u64 = 1 << 32;
+
 /// `sectors` in bytes.
 pub(crate) fn sectors(name: &str, field: &[u8]) -> Result<u64, Problem> {
     let n = whole(name, field)?;
@@ -112,13 +116,19 @@ pub(crate) fn words(line: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
 }
 
 /// The record if it is a request: `None` for reads, writes and trims of no bytes, which some tracers log and no
-/// device ever sees; an error if it reaches beyond what a file offset can say.
+/// device ever sees; an error if it is too long or reaches beyond what a file offset can say.
 pub(crate) fn checked(record: TraceRecord) -> Result<Option<TraceRecord>, Problem> {
     if record.op == Op::Flush {
         return Ok(Some(TraceRecord { offset: 0, len: 0, ..record }));
     }
     if record.len == 0 {
         return Ok(None);
+    }
+    if record.len > LEN_MAX && record.op != Op::Trim {
+        return Err(Problem::new(
+            format!("a request of {} bytes, beyond 4 GiB", record.len),
+            "check the format and its unit of length",
+        ));
     }
     match record.offset.checked_add(record.len) {
         Some(end) if end <= i64::MAX as u64 => Ok(Some(record)),

@@ -110,6 +110,15 @@ impl TraceReader {
         Ok(TraceReader::new(name.to_string(), format, source, options))
     }
 
+    /// Reads a Parquet trace held in memory.
+    ///
+    /// # Errors
+    /// If it isn't one.
+    pub fn from_parquet_bytes(name: &str, bytes: Vec<u8>, options: &ReadOptions) -> Result<TraceReader, TraceError> {
+        let source = Parquet::new(bytes::Bytes::from(bytes)).map_err(|p| p.at(name, Position::File))?;
+        Ok(TraceReader::new(name.to_string(), Format::Parquet, Box::new(source), options))
+    }
+
     fn new(file: String, format: Format, source: Box<dyn Source>, options: &ReadOptions) -> TraceReader {
         TraceReader {
             source,
