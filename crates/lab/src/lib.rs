@@ -16,6 +16,7 @@
 
 pub mod lru;
 pub mod trace;
+pub mod workload;
 
 #[doc(hidden)]
 pub use trace::fuzz as fuzzing;

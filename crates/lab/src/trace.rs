@@ -8,8 +8,8 @@ mod formats;
 #[doc(hidden)]
 pub mod fuzz;
 
-mod lines;
-mod parse;
+pub(crate) mod lines;
+pub(crate) mod parse;
 pub mod reader;
 pub mod record;
 pub mod stream;
