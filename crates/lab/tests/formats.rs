@@ -297,7 +297,7 @@ fn late_arrivals_are_put_in_order_within_the_window() {
     assert_eq!(records.iter().map(|r| r.offset / 512).collect::<Vec<_>>(), [2, 3, 4, 1]);
     assert_eq!(records[0].arrived_at, Time::ZERO, "time counts from the earliest arrival, not the first line");
     let later = "0,1,512,r,0.3\n0,2,512,r,0.4\n0,3,512,r,0.1\n";
-    for (window, read) in [(0, 2), (1, 1), (2, 3)] {
+    for (window, read) in [(0, 2), (1, 2), (2, 3)] {
         let options = ReadOptions { window_records: Some(window), ..ReadOptions::default() };
         let r = TraceReader::from_read("t", Box::new(Cursor::new(later.as_bytes().to_vec())), &options).unwrap();
         assert_eq!(r.map_while(Result::ok).count(), read, "window {window}");

@@ -1,4 +1,8 @@
 //! What fuzzers call: every reader must answer any bytes with records that keep their promises, or with an error.
+//!
+//! One libFuzzer binary per [`Format`] calls [`as_format`] with it, one more calls [`detected`]; `tests/seeds` is their
+//! corpus to begin with. The Parquet decoder panics on some damaged files, which our reader catches: its binary has to
+//! put a panic hook of its own in place of libFuzzer's, which would end the process before that.
 
 use crate::trace::detect::Format;
 use crate::trace::reader::{ReadOptions, TraceReader};

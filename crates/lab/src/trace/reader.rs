@@ -38,7 +38,7 @@ impl Default for ReadOptions {
 }
 
 /// The requests of a trace, in order of arrival, ties in the file's order. Memory: buffers, the window, and the
-/// tables of names, whatever the trace's length. After an error it yields nothing more.
+/// tables of names, whatever the trace's length. An error comes after all requests read before it, and last.
 pub struct TraceReader {
     source: Box<dyn Source>,
     file: String,
@@ -51,6 +51,8 @@ pub struct TraceReader {
     last: Time,
     skipped: u64,
     is_drained: bool,
+    /// Given once the window is empty.
+    error: Option<TraceError>,
 }
 
 /// Bytes read from the file at once.
@@ -131,6 +133,7 @@ impl TraceReader {
             last: Time::ZERO,
             skipped: 0,
             is_drained: false,
+            error: None,
         }
     }
 
@@ -196,10 +199,10 @@ impl Iterator for TraceReader {
     fn next(&mut self) -> Option<Self::Item> {
         if let Err(e) = self.fill() {
             self.is_drained = true;
-            self.window.clear();
-            return Some(Err(e));
+            self.error = Some(e);
         }
-        let mut r = self.window.pop_front()?;
+        // What was read before an error is good: the error comes after it.
+        let Some(mut r) = self.window.pop_front() else { return self.error.take().map(Err) };
         self.last = r.arrived_at;
         let first = if self.format.is_relative() { Time::ZERO } else { r.arrived_at };
         let base = *self.base.get_or_insert(first);

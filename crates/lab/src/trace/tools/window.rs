@@ -3,7 +3,7 @@
 use crate::trace::error::TraceError;
 use crate::trace::record::{Op, TraceRecord};
 use crate::trace::stream::RecordStream;
-use plimsoll_base::{Span, Time};
+use plimsoll_base::{Rng, Span, Time};
 use std::collections::VecDeque;
 
 /// What makes a window busy.
@@ -40,6 +40,15 @@ pub struct Window {
     pub len: Span,
     /// Requests, reads, writes or bytes in it, whichever was asked for.
     pub amount: u64,
+}
+
+impl Window {
+    /// A window of `len` at a random place of a trace of `duration` (Manylogs' "random", Table I): its start is
+    /// uniform over those that leave it within the trace; zero for a shorter trace. `amount` is not counted.
+    pub fn random(duration: Span, len: Span, rng: &mut Rng) -> Window {
+        let starts = duration.saturating_sub(len).as_nanos();
+        Window { from: Time::from_nanos(rng.below(starts.saturating_add(1))), len, amount: 0 }
+    }
 }
 
 /// Starts tried in one window's length: a start is found to 1/60 of it.
@@ -127,7 +136,6 @@ pub fn busiest(stream: &mut impl RecordStream, len: Span, busy: Busy) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::Rng;
 
     #[test]
     fn the_busiest_window_is_that_of_trying_every_start() {
@@ -150,5 +158,15 @@ mod tests {
             let found = f.found();
             assert_eq!((found.amount, count(found.from.as_nanos())), (best, best), "case {case}");
         }
+    }
+
+    #[test]
+    fn a_random_window_lies_within_the_trace() {
+        let mut rng = Rng::new(4, "window");
+        let starts: Vec<u64> = (0..1_000)
+            .map(|_| Window::random(Span::from_secs(10), Span::from_secs(4), &mut rng).from.as_nanos() / 1_000_000_000)
+            .collect();
+        assert!((0..6).all(|s| starts.contains(&s)) && starts.iter().all(|&s| s <= 6));
+        assert_eq!(Window::random(Span::from_secs(1), Span::from_secs(4), &mut rng).from, Time::ZERO);
     }
 }
