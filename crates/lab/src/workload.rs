@@ -1,0 +1,127 @@
+//! Workloads made up from parameters and a seed.
+//!
+//! Two shapes:
+//! * **Open loop**: arrival times are given, whatever the system does. [`open::OpenLoop`] sends what a
+//!   [`Requests`] generator asks for at the times an [`open::Arrivals`] process says; it is a
+//!   [`RecordStream`](crate::trace::RecordStream) like a trace, and response time counts from the arrival. Noise
+//!   ([`noise`]) is of this shape.
+//! * **Closed loop**: simulated threads, each of which waits for its answers ([`ClosedLoop`]). Someone drives them:
+//!   the replay engine against a device, or [`pace::Paced`] against a constant latency.
+//!
+//! Every generator takes a seed; the same seed gives the same requests, as long as answers come at the same times.
+
+pub mod filebench;
+pub mod fio;
+pub mod noise;
+pub mod open;
+pub mod pace;
+pub mod random;
+pub mod ycsb;
+
+use crate::trace::record::Op;
+use plimsoll_base::{Span, Time};
+use std::fmt;
+
+/// What is asked of the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Request {
+    /// Operation.
+    pub op: Op,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; zero for flushes.
+    pub len: u64,
+}
+
+impl Request {
+    /// A flush.
+    pub const FLUSH: Request = Request { op: Op::Flush, offset: 0, len: 0 };
+}
+
+/// An endless sequence of requests without times.
+pub trait Requests {
+    /// The next one.
+    fn next_request(&mut self) -> Request;
+}
+
+/// What a thread of a closed loop does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Sends a request, part of the operation numbered `label` ([`ClosedLoop::labels`]).
+    Send {
+        /// What it asks for.
+        request: Request,
+        /// Which operation it belongs to.
+        label: u16,
+    },
+    /// Does nothing for this long. What the thread has sent may complete meanwhile.
+    Think(Span),
+    /// Sync point: goes on once everything this thread has sent is complete.
+    Wait,
+    /// Never does anything again.
+    Finished,
+}
+
+/// Simulated threads that wait for their answers. The driver asks each thread for its next step when the last one is
+/// over: a request is over at once unless the thread then has [`ClosedLoop::depth`] requests outstanding, in which
+/// case it is over when one of them completes.
+pub trait ClosedLoop {
+    /// How many threads there are, numbered from 0.
+    fn threads(&self) -> u32;
+
+    /// Requests a thread may have outstanding, at least 1.
+    fn depth(&self) -> u32;
+
+    /// The names of the operations that requests belong to, in the order of their numbers.
+    fn labels(&self) -> &[&'static str];
+
+    /// What thread `thread` does at `now`. `now` never goes back from one call to the next.
+    fn next(&mut self, thread: u32, now: Time) -> Step;
+}
+
+/// Parameters that contradict each other or have no meaning.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadWorkload {
+    /// Which parameter.
+    pub parameter: &'static str,
+    /// What is wrong with it, and what to do.
+    pub what: String,
+}
+
+impl BadWorkload {
+    pub(crate) fn new(parameter: &'static str, what: impl Into<String>) -> BadWorkload {
+        BadWorkload { parameter, what: what.into() }
+    }
+}
+
+impl fmt::Display for BadWorkload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "workload: {}: {}", self.parameter, self.what)
+    }
+}
+impl std::error::Error for BadWorkload {}
+
+/// Keeps operations to a rate: operation number `n` may start `n / rate` seconds after the first. Being late isn't
+/// made up for by more than one interval, so that a stall is not followed by a burst.
+#[derive(Clone, Debug)]
+pub(crate) struct RateCap {
+    interval: Span,
+    next_at: Time,
+}
+
+impl RateCap {
+    /// `per_second` operations a second; 0: no cap.
+    pub fn new(per_second: u64) -> RateCap {
+        let interval = Span::from_nanos(1_000_000_000u64.checked_div(per_second).unwrap_or(0));
+        RateCap { interval, next_at: Time::ZERO }
+    }
+
+    /// How long to wait at `now` before the next operation; zero: it may start, and is counted.
+    pub fn wait(&mut self, now: Time) -> Span {
+        if now < self.next_at {
+            return self.next_at.since(now);
+        }
+        self.next_at = self.next_at.max(now - self.interval) + self.interval;
+        Span::ZERO
+    }
+}
