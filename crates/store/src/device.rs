@@ -292,7 +292,7 @@ fn format(file: &File, probe: &Probe, superblock: &Superblock) -> Result<(), For
     MetaStore::format(backend, capacity_bytes, home).map_err(FormatError::Meta)?;
     let finish = || {
         file.sync_all()?;
-        write_superblock(file, superblock, [true, true])
+        write_superblock(file, superblock, &superblock.stale(&[[0; SUPERBLOCK_BYTES]; 2]))
     };
     finish().map_err(FormatError::Io)
 }
@@ -319,8 +319,7 @@ fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceErrorKind> {
     }
     // A copy that isn't what would be written now is torn, behind, or of an older version.
     superblock.sequence = superblock.sequence.max(1);
-    let now = superblock.encode();
-    write_superblock(&file, &superblock, copies.map(|copy| copy != now))
+    write_superblock(&file, &superblock, &superblock.stale(&copies))
         .map_err(|error| DeviceErrorKind::Io { doing: "cannot renew its superblock", error })?;
     assemble(path, Locked { file, probe }, superblock)
 }
@@ -335,13 +334,10 @@ fn read_superblock(file: &File) -> Result<(Superblock, [[u8; SUPERBLOCK_BYTES]; 
     Ok((superblock, copies))
 }
 
-/// Writes the copies that are stale, the second first: until it is durable the first is as it was.
-fn write_superblock(file: &File, superblock: &Superblock, stale: [bool; 2]) -> io::Result<()> {
-    for copy in [1, 0] {
-        if stale[copy] {
-            file.write_all_at(&superblock.encode(), COPIES_AT[copy])?;
-            file.sync_all()?;
-        }
+fn write_superblock(file: &File, superblock: &Superblock, copies: &[usize]) -> io::Result<()> {
+    for copy in copies {
+        file.write_all_at(&superblock.encode(), COPIES_AT[*copy])?;
+        file.sync_all()?;
     }
     Ok(())
 }

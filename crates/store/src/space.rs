@@ -12,7 +12,6 @@ pub const GRANULE_BYTES: u64 = 1 << 20;
 /// The free runs of a home region.
 #[derive(Clone, Debug)]
 pub struct Space {
-    home: Region,
     /// Offset on the device -> length; runs never touch.
     free: BTreeMap<u64, u64>,
 }
@@ -31,7 +30,7 @@ impl Space {
             home.offset.is_multiple_of(GRANULE_BYTES) && home.len.is_multiple_of(GRANULE_BYTES),
             "home {home:?} is off the granules"
         );
-        Space { home, free: BTreeMap::from([(home.offset, home.len)]) }
+        Space { free: BTreeMap::from([(home.offset, home.len)]) }
     }
 
     /// Free bytes in all.
@@ -62,27 +61,6 @@ impl Space {
             self.free.insert(end, run + run_len - end);
         }
         Ok(())
-    }
-
-    /// Marks `extent`, which was taken, free.
-    ///
-    /// # Panics
-    /// If any of it is free already or outside the home region: two owners would follow.
-    pub fn release(&mut self, extent: Extent) {
-        let Extent { device_offset: mut start, len } = extent;
-        let mut end = start + len;
-        assert!(start >= self.home.offset && end <= self.home.end(), "{extent:?} is outside of {:?}", self.home);
-        if let Some((&before, &before_len)) = self.free.range(..end).next_back() {
-            assert!(before + before_len <= start, "{extent:?} is free already");
-            if before + before_len == start {
-                self.free.remove(&before);
-                start = before;
-            }
-        }
-        if let Some(after_len) = self.free.remove(&end) {
-            end += after_len;
-        }
-        self.free.insert(start, end - start);
     }
 
     /// Takes `len` bytes in at most `extents_max` extents, ascending: the first run that holds all of it; if none does, the
@@ -209,7 +187,8 @@ mod tests {
                     Step::Release(which) if !held.is_empty() => {
                         let extents = held.swap_remove(which % held.len());
                         each(&extents, &mut |g| owned[g] = false);
-                        extents.iter().for_each(|e| space.release(*e));
+                        space = Space::new(HOME); // as the store does it
+                        held.iter().flatten().for_each(|e| space.take(*e).expect("disjoint"));
                     }
                     Step::Release(_) => {}
                 }

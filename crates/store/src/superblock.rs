@@ -245,6 +245,13 @@ impl Superblock {
         }
     }
 
+    /// Which of the copies read from [`COPIES_AT`] must be written for both to hold this: their indices, in the order of
+    /// writing. Each is synced before the next: until the second is durable the first is as it was.
+    pub fn stale(&self, copies: &[[u8; SUPERBLOCK_BYTES]; 2]) -> Vec<usize> {
+        let now = self.encode();
+        [1, 0].into_iter().filter(|copy| copies[*copy] != now).collect()
+    }
+
     /// The superblock in one copy, of any version up to [`VERSION`].
     ///
     /// # Errors
@@ -389,14 +396,18 @@ mod tests {
 
         /// An update that tears one copy, wherever, leaves the other to hold.
         #[test]
-        fn a_torn_update_leaves_the_old_or_the_new(cut in 0..=SUPERBLOCK_BYTES, which in 0usize..2) {
+        fn a_torn_update_leaves_the_old_or_the_new(cut in 0..=SUPERBLOCK_BYTES, torn in 0usize..2) {
             let old = example(64 << 20);
             let new = Superblock { sequence: 2, created_unix_s: u64::MAX, role: "main".into(), ..old.clone() };
-            // The second copy is written first; the first is touched when the second is whole.
-            let mut copies = [old.encode(), if which == 0 { new.encode() } else { old.encode() }];
-            copies[which][..cut].copy_from_slice(&new.encode()[..cut]);
+            let mut copies = [old.encode(); 2];
+            let order = new.stale(&copies);
+            prop_assert_eq!(order.len(), 2);
+            for whole in &order[..torn] {
+                copies[*whole] = new.encode();
+            }
+            copies[order[torn]][..cut].copy_from_slice(&new.encode()[..cut]);
             let chosen = Superblock::choose(&copies).expect("one is whole");
-            prop_assert!(chosen == new || (which == 1 && chosen == old));
+            prop_assert!(chosen == new || (torn == 0 && chosen == old));
         }
 
         #[test]

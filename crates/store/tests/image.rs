@@ -2,7 +2,9 @@
 
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use plimsoll_base::Class;
-use plimsoll_store::{CreateOptions, DeviceErrorKind, DeviceFile, Expect, NewVolume, TenantLimits, TenantRecord, Uuid};
+use plimsoll_store::{
+    CreateOptions, DeviceErrorKind, DeviceFile, Expect, NewVolume, Superblock, TenantLimits, TenantRecord, Uuid,
+};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -68,11 +70,15 @@ fn an_upgrade_cut_short_anywhere_is_done_again() {
     drop(open(&path));
     let after = first_bytes(&path);
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("there");
-    for copy in [1, 0] {
+    let copies = [before[..4096].try_into().expect("4 KiB"), before[4096..8192].try_into().expect("4 KiB")];
+    let upgraded = Superblock::decode(after[..4096].try_into().expect("4 KiB")).expect("version 2");
+    let order = upgraded.stale(&copies); // what the upgrade goes by
+    assert_eq!(order.len(), 2);
+    for (n, copy) in order.iter().copied().enumerate() {
         for written in 0..=255u8 {
             let mut cut = before[..8192].to_vec();
-            if copy == 0 {
-                cut[4096..].copy_from_slice(&after[4096..]);
+            for whole in &order[..n] {
+                cut[whole * 4096..][..4096].copy_from_slice(&after[whole * 4096..][..4096]);
             }
             for sector in (0..8).filter(|sector| written & (1 << sector) != 0) {
                 let at = copy * 4096 + sector * 512;
