@@ -5,6 +5,13 @@
 //! profile or learns from completions.
 #![forbid(unsafe_code)]
 
+pub mod cfq;
+pub mod cost;
+pub mod deadline;
 pub mod fifo;
+#[cfg(test)]
+mod testing;
 
+pub use cfq::{Cfq, CfqConfig};
+pub use deadline::{Deadline, DeadlineConfig};
 pub use fifo::{Fifo, FifoConfig};
