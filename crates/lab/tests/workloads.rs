@@ -348,6 +348,7 @@ fn slow_periods_have_the_marginals_they_were_given() {
     let slots = 8 * 3_600 * 10;
     let periods: Vec<_> =
         SlowPeriods::new(&NoiseProfile::disk(), NODES as u32, 1).unwrap().take_while(|p| p.slot < slots).collect();
+    assert!(periods.is_sorted_by(|a, b| (a.slot, a.node) < (b.slot, b.node)), "a node is slow once in a period");
     let mut busy = vec![0u64; slots as usize];
     let mut by_node = vec![Vec::new(); NODES];
     for p in &periods {
@@ -381,7 +382,7 @@ fn slow_periods_have_the_marginals_they_were_given() {
 
 #[test]
 fn a_thread_thinks_waits_and_ends_as_it_says() {
-    /// Two requests at once, a sync point, a pause, one more.
+    /// Two requests half a millisecond apart, a sync point, a pause, one more.
     struct Script(usize);
     impl ClosedLoop for Script {
         fn threads(&self) -> u32 {
@@ -396,11 +397,12 @@ fn a_thread_thinks_waits_and_ends_as_it_says() {
         fn next(&mut self, _: u32, _: Time) -> Step {
             let send =
                 Step::Send { request: plimsoll_lab::workload::Request { op: Op::Read, offset: 0, len: 1 }, label: 0 };
-            let script = [send, send, Step::Wait, Step::Think(Span::from_millis(5)), send, Step::Wait, Step::Finished];
+            let think = |us| Step::Think(Span::from_micros(us));
+            let script = [send, think(500), send, Step::Wait, think(5_000), send, Step::Wait, Step::Finished];
             self.0 += 1;
             script[self.0 - 1]
         }
     }
-    let at: Vec<u64> = paced(Script(0), N).iter().map(|r| r.0.arrived_at.as_nanos() / 1_000_000).collect();
-    assert_eq!(at, [0, 0, 6]);
+    let at: Vec<u64> = paced(Script(0), N).iter().map(|r| r.0.arrived_at.as_nanos() / 1_000).collect();
+    assert_eq!(at, [0, 500, 6_500], "the pause begins when both are answered");
 }

@@ -350,14 +350,9 @@ impl Filebench {
             FlowOp::Fsync => {
                 if let Some(f) = t.open {
                     send(files.inode(f));
-                    t.queue.push_back(Step::Wait);
-                    t.queue.push_back(Step::Send { request: Request::FLUSH, label });
+                    send(Request::FLUSH);
                 }
             }
-        }
-        // The next operation begins when this one is answered.
-        if !t.queue.is_empty() {
-            t.queue.push_back(Step::Wait);
         }
     }
 }
@@ -366,6 +361,7 @@ impl ClosedLoop for Filebench {
     fn threads(&self) -> u32 {
         self.cfg.threads
     }
+    /// One: each request of an operation, and the next operation, waits for the one before.
     fn depth(&self) -> u32 {
         1
     }

@@ -249,7 +249,6 @@ impl Ycsb {
         } else {
             let i = store.pick(rng);
             queue.push_back(send(store.request(Op::Read, i, 1), RMW));
-            queue.push_back(Step::Wait);
             queue.push_back(send(store.request(Op::Write, i, 1), RMW));
         }
     }
@@ -259,6 +258,7 @@ impl ClosedLoop for Ycsb {
     fn threads(&self) -> u32 {
         self.store.cfg.threads
     }
+    /// One: the write of a read-modify-write thus waits for its read.
     fn depth(&self) -> u32 {
         1
     }
@@ -279,7 +279,7 @@ impl ClosedLoop for Ycsb {
 }
 
 impl Requests for Ycsb {
-    /// The first thread's requests, without its waits.
+    /// The first thread's requests.
     fn next_request(&mut self) -> Request {
         loop {
             match self.queues[0].pop_front() {
