@@ -130,6 +130,38 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(config())]
+    /// Whatever number stands in a profile, it is refused by name or makes a disk that serves.
+    #[test]
+    fn any_figure_is_refused_or_serves(
+        name in prop::sample::select(profile::names().collect::<Vec<_>>()),
+        at in any::<prop::sample::Index>(),
+        put in prop::sample::select(vec!["0", "1", "2", "3", "7.5", "-1", "511", "65536", "1e9", "4294967295", "1e300", "nan"]),
+        arms in 1u32..=2,
+    ) {
+        let text = profile::by_name(name).expect("embedded").to_toml();
+        let text = text.replace("actuators = 1", &format!("actuators = {arms}"));
+        let starts: Vec<usize> = text.match_indices(" = ").map(|(i, _)| i + 3)
+            .filter(|&i| text[i..].starts_with(|c: char| c.is_ascii_digit())).collect();
+        let begin = starts[at.index(starts.len())];
+        let end = begin + text[begin..].find('\n').expect("a line's end");
+        let text = format!("{}{put}{}", &text[..begin], &text[end..]);
+        let spec = DiskSpec::from_toml(&text);
+        if let Ok(mut d) = spec.and_then(|s| Disk::new(&s, SEED)) {
+            let block = u64::from(d.block_bytes());
+            let mut now = Time::ZERO;
+            for (tag, offset) in [(0, d.size_bytes() - block), (1, d.size_bytes() / block / 2 * block), (2, 0)] {
+                let op = if tag == 1 { Op::Read } else { Op::Write { fua: true } };
+                d.submit(now, Request { tag, op, offset, len: block });
+                let done = finish(&mut d);
+                prop_assert_eq!(done.len(), 1);
+                now = done[0].at;
+            }
+        }
+    }
+}
+
 #[test]
 fn the_seed_turns_the_platters_and_nothing_else() {
     let spec = profile::by_name("cheetah-15k5").expect("embedded");
@@ -219,6 +251,16 @@ fn a_sequential_reader_is_served_from_read_ahead() {
     let rate = 400.0 * 65_536.0 / now.as_secs_f64() / 1e6;
     println!("64 KiB reads one after the other, 100 us apart: {rate:.0} MB/s, {slow} of 400 over 2 ms");
     assert!(rate > 100.0 && slow < 10);
+}
+
+#[test]
+fn a_second_reader_of_the_same_block_waits_for_the_first() {
+    let mut d = disk("cheetah-15k5");
+    d.submit(Time::ZERO, Request { tag: 0, op: Op::Read, offset: 1 << 30, len: 4096 });
+    d.submit(at_us(1), Request { tag: 1, op: Op::Read, offset: 1 << 30, len: 4096 });
+    let done = finish(&mut d);
+    assert_eq!((done[0].tag, done[1].tag), (0, 1), "data can't be had before they are read");
+    assert!(done[1].at.since(done[0].at) < Span::from_millis(1), "but then they are in the buffer");
 }
 
 #[test]

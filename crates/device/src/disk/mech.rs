@@ -14,7 +14,7 @@ pub(crate) struct Arm {
     pub head: u32,
 }
 
-/// One access to the media.
+/// One access to the media, of one or more runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
     /// When the first wanted sector began to pass.
@@ -162,10 +162,7 @@ impl Mech {
             if left == 0 {
                 out.end_ns = at;
                 out.last = p;
-                if self.layout.is_plain(&p) {
-                    out.track =
-                        (lbn - self.layout.before_on_track(lbn, &p), lbn + self.layout.run(lbn, &p, u64::MAX).0);
-                }
+                out.track = self.layout.plain_track(lbn, &p);
                 return out;
             }
             lbn += n;
