@@ -22,7 +22,7 @@ fn arm_cost(mech: &Mech, discipline: Discipline, at: &Arm, at_ns: u64, lbn: u64,
 impl Disk {
     /// Serves what needs no arm now: a read hit where the drive lets those pass, a write into the buffer.
     pub(super) fn serve_at_once(&mut self, w: &Waiting, now_ns: u64) -> bool {
-        if w.cacheable && self.can_absorb(w) {
+        if w.cacheable && self.can_absorb(w, self.queue.len()) {
             self.absorb(w, now_ns);
             return true;
         }
@@ -38,13 +38,14 @@ impl Disk {
         }
     }
 
-    fn can_absorb(&self, w: &Waiting) -> bool {
+    /// True if the buffer takes `w` now, with `others` requests queued besides.
+    fn can_absorb(&self, w: &Waiting, others: usize) -> bool {
         let arm_serves_host = self.arms[w.arm as usize].work == Work::Request;
         if arm_serves_host && !self.buffer.write_prebuffering {
             return false;
         }
         // Level 1 breaks off at anything but the one stream; level 2 doesn't mind what else waits.
-        if self.buffer.write_cache_level == 1 && !self.queue.is_empty() {
+        if self.buffer.write_cache_level == 1 && others > 0 {
             return false;
         }
         self.dirty.has_room() || self.dirty.appends(w.lbn, w.sectors, w.arm, self.flushing.is_empty())
@@ -78,7 +79,7 @@ impl Disk {
     pub(super) fn absorb_waiting(&mut self, now_ns: u64) {
         while let Some(i) = self.queue.iter().position(|w| w.cacheable) {
             let w = self.queue[i];
-            if !(self.dirty.has_room() || self.dirty.appends(w.lbn, w.sectors, w.arm, self.flushing.is_empty())) {
+            if !self.can_absorb(&w, self.queue.len() - 1) {
                 return;
             }
             self.queue.remove(i);
@@ -111,7 +112,7 @@ impl Disk {
     pub(super) fn serve(&mut self, w: &Waiting, now_ns: u64) {
         match w.op {
             Op::Read => self.serve_read(w, now_ns),
-            _ if w.cacheable && self.can_absorb(w) => self.absorb(w, now_ns),
+            _ if w.cacheable && self.can_absorb(w, self.queue.len()) => self.absorb(w, now_ns),
             _ => self.serve_write(w, now_ns),
         }
     }
