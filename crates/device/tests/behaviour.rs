@@ -1,6 +1,7 @@
 //! What every user of the disk model relies on.
 
 use plimsoll_base::{Rng, Span, Time};
+use plimsoll_device::disk::Discipline;
 use plimsoll_device::{Disk, DiskOptions, DiskSpec, Done, Mismatch, Model, Op, Request, profile};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -104,12 +105,14 @@ proptest! {
         name in prop::sample::select(profile::names().collect::<Vec<_>>()),
         actuators in 1u32..=2,
         write_cache_level in 0u8..=2,
+        discipline in prop::sample::select(vec![Discipline::Fifo, Discipline::Sstf, Discipline::Sptf]),
     ) {
         let mut d = altered(name, |s| {
             if s.geometry.surfaces.is_multiple_of(2) {
                 s.mechanics.actuators = actuators;
             }
             s.buffer.write_cache_level = write_cache_level;
+            s.queue.discipline = discipline;
         });
         let done = drive(&mut d, &steps, |_| 0);
         let mut tags: Vec<u64> = done.iter().map(|d| d.tag).collect();
