@@ -87,6 +87,8 @@ struct ArmState {
     /// When it may take up something else.
     free_ns: u64,
     stream: Option<Stream>,
+    /// The segment that the request under way fills: what it will hold isn't there yet.
+    filling: Option<u32>,
 }
 
 /// A disk drive as a [`Model`].
@@ -148,7 +150,7 @@ impl Disk {
         };
         let age_max_ms = spec.queue.age_max_ms;
         let age_credit_per_ms = if age_max_ms > 0.0 { (worst_cost / age_max_ms).round() as u64 } else { 0 };
-        let idle = ArmState { at: Arm::default(), work: Work::Idle, free_ns: 0, stream: None };
+        let idle = ArmState { at: Arm::default(), work: Work::Idle, free_ns: 0, stream: None, filling: None };
         Ok(Disk {
             costs: Costs::new(spec),
             segments: Segments::new(b.segments, b.segment_sectors, b.write_segments, sectors),
@@ -192,8 +194,14 @@ impl Disk {
         let busy = |a: &ArmState| if a.work == Work::Idle { u64::MAX } else { a.free_ns };
         let arm = self.arms.iter().position(|a| busy(a) == at_ns).expect("an arm is busy");
         let work = std::mem::replace(&mut self.arms[arm].work, Work::Idle);
+        self.arms[arm].filling = None;
         self.next_arm_ns = self.arms.iter().map(busy).min().unwrap_or(u64::MAX);
         (at_ns, arm, work)
+    }
+
+    /// True if no arm has anything to take up.
+    fn nothing_waits(&self) -> bool {
+        self.queue.is_empty() && self.dirty.is_empty()
     }
 
     /// Lets arms become free until `now_ns`.
@@ -205,7 +213,9 @@ impl Disk {
                 self.finish_flushes(at_ns);
                 self.absorb_waiting(at_ns);
             }
-            self.dispatch(arm, at_ns);
+            if !self.nothing_waits() {
+                self.dispatch(arm, at_ns);
+            }
         }
         self.now_ns = self.now_ns.max(now_ns);
     }
@@ -235,7 +245,7 @@ impl Disk {
             return;
         }
         let arm = w.arm as usize;
-        if self.arms[arm].work == Work::Idle && self.queue.is_empty() && self.dirty.is_empty() {
+        if self.arms[arm].work == Work::Idle && self.nothing_waits() {
             return self.serve(&w, now_ns);
         }
         self.queue.push(w);
@@ -273,7 +283,9 @@ impl Model for Disk {
 
     fn next_event(&self) -> Time {
         let done_ns = self.finishing.last().map_or(u64::MAX, |f| f.at_ns);
-        Time::from_nanos(self.next_arm_ns.min(done_ns))
+        // An arm that becomes free with nothing to do is no event: whoever comes next finds it free.
+        let arm_ns = if self.nothing_waits() { u64::MAX } else { self.next_arm_ns };
+        Time::from_nanos(arm_ns.min(done_ns))
     }
 
     fn advance(&mut self, now: Time, done: &mut Vec<Done>) {

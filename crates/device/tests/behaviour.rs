@@ -1,6 +1,7 @@
 //! What every user of the disk model relies on.
 
 use plimsoll_base::{Rng, Span, Time};
+use plimsoll_device::disk::Discipline;
 use plimsoll_device::{Disk, DiskOptions, DiskSpec, Done, Mismatch, Model, Op, Request, profile};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -104,12 +105,14 @@ proptest! {
         name in prop::sample::select(profile::names().collect::<Vec<_>>()),
         actuators in 1u32..=2,
         write_cache_level in 0u8..=2,
+        discipline in prop::sample::select(vec![Discipline::Fifo, Discipline::Sstf, Discipline::Sptf]),
     ) {
         let mut d = altered(name, |s| {
             if s.geometry.surfaces.is_multiple_of(2) {
                 s.mechanics.actuators = actuators;
             }
             s.buffer.write_cache_level = write_cache_level;
+            s.queue.discipline = discipline;
         });
         let done = drive(&mut d, &steps, |_| 0);
         let mut tags: Vec<u64> = done.iter().map(|d| d.tag).collect();
@@ -127,6 +130,38 @@ proptest! {
         let exact = drive(&mut disk("hdd-160g-7200"), &steps, |_| 0);
         let delayed = drive(&mut disk("hdd-160g-7200"), &steps, |tag| late.wrapping_mul(tag + 1) % 40_000_000);
         prop_assert_eq!(exact, delayed);
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+    /// Whatever number stands in a profile, it is refused by name or makes a disk that serves.
+    #[test]
+    fn any_figure_is_refused_or_serves(
+        name in prop::sample::select(profile::names().collect::<Vec<_>>()),
+        at in any::<prop::sample::Index>(),
+        put in prop::sample::select(vec!["0", "1", "2", "3", "7.5", "-1", "511", "65536", "1e9", "4294967295", "1e300", "nan"]),
+        arms in 1u32..=2,
+    ) {
+        let text = profile::by_name(name).expect("embedded").to_toml();
+        let text = text.replace("actuators = 1", &format!("actuators = {arms}"));
+        let starts: Vec<usize> = text.match_indices(" = ").map(|(i, _)| i + 3)
+            .filter(|&i| text[i..].starts_with(|c: char| c.is_ascii_digit())).collect();
+        let begin = starts[at.index(starts.len())];
+        let end = begin + text[begin..].find('\n').expect("a line's end");
+        let text = format!("{}{put}{}", &text[..begin], &text[end..]);
+        let spec = DiskSpec::from_toml(&text);
+        if let Ok(mut d) = spec.and_then(|s| Disk::new(&s, SEED)) {
+            let block = u64::from(d.block_bytes());
+            let mut now = Time::ZERO;
+            for (tag, offset) in [(0, d.size_bytes() - block), (1, d.size_bytes() / block / 2 * block), (2, 0)] {
+                let op = if tag == 1 { Op::Read } else { Op::Write { fua: true } };
+                d.submit(now, Request { tag, op, offset, len: block });
+                let done = finish(&mut d);
+                prop_assert_eq!(done.len(), 1);
+                now = done[0].at;
+            }
+        }
     }
 }
 
@@ -219,6 +254,16 @@ fn a_sequential_reader_is_served_from_read_ahead() {
     let rate = 400.0 * 65_536.0 / now.as_secs_f64() / 1e6;
     println!("64 KiB reads one after the other, 100 us apart: {rate:.0} MB/s, {slow} of 400 over 2 ms");
     assert!(rate > 100.0 && slow < 10);
+}
+
+#[test]
+fn a_second_reader_of_the_same_block_waits_for_the_first() {
+    let mut d = disk("cheetah-15k5");
+    d.submit(Time::ZERO, Request { tag: 0, op: Op::Read, offset: 1 << 30, len: 4096 });
+    d.submit(at_us(1), Request { tag: 1, op: Op::Read, offset: 1 << 30, len: 4096 });
+    let done = finish(&mut d);
+    assert_eq!((done[0].tag, done[1].tag), (0, 1), "data can't be had before they are read");
+    assert!(done[1].at.since(done[0].at) < Span::from_millis(1), "but then they are in the buffer");
 }
 
 #[test]

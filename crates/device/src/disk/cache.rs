@@ -209,15 +209,15 @@ impl Dirty {
 
     /// True if a write at `lbn` continues a run that is in the buffer, with room for it. `may_merge` as in
     /// [`Dirty::push`].
-    pub(crate) fn appends(&self, lbn: u64, sectors: u64, may_merge: bool) -> bool {
-        self.tail(lbn).is_some_and(|i| {
+    pub(crate) fn appends(&self, lbn: u64, sectors: u64, arm: u32, may_merge: bool) -> bool {
+        self.tail(lbn, arm).is_some_and(|i| {
             let e = &self.extents[i];
             e.active || (may_merge && e.sectors + sectors <= self.extent_max)
         })
     }
 
-    fn tail(&self, lbn: u64) -> Option<usize> {
-        self.extents.iter().position(|e| e.lbn + e.sectors == lbn)
+    fn tail(&self, lbn: u64, arm: u32) -> Option<usize> {
+        self.extents.iter().position(|e| e.lbn + e.sectors == lbn && e.arm == arm)
     }
 
     /// True if there is room for a run of its own.
@@ -234,8 +234,10 @@ impl Dirty {
     pub(crate) fn push(&mut self, mut e: Extent, may_merge: bool) {
         self.order += 1;
         e.order = self.order;
-        match self.tail(e.lbn) {
-            Some(i) if !self.extents[i].active && may_merge => {
+        match self.tail(e.lbn, e.arm) {
+            Some(i)
+                if !self.extents[i].active && may_merge && self.extents[i].sectors + e.sectors <= self.extent_max =>
+            {
                 let last = &mut self.extents[i];
                 last.sectors += e.sectors;
                 last.data_ns.1 = e.data_ns.1;
@@ -335,7 +337,7 @@ mod tests {
     fn rooms_are_given_back() {
         let mut d = Dirty::new(1, 64);
         d.push(Extent::new(0, 8, 0, 0, (0, 0)), true);
-        assert!(!d.has_room() && d.appends(8, 8, true) && !d.appends(8, 60, true));
+        assert!(!d.has_room() && d.appends(8, 8, 0, true) && !d.appends(8, 60, 0, true));
         d.start(0, |_| 0).expect("one run");
         d.push(Extent::new(8, 8, 0, 0, (0, 0)), true);
         let mark = d.flush_mark();

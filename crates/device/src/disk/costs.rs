@@ -73,10 +73,10 @@ impl Costs {
     }
 
     pub(crate) fn bus_read_ns(&self, sectors: u64) -> u64 {
-        sectors * self.read_ps_per_sector / 1000
+        sectors.saturating_mul(self.read_ps_per_sector) / 1000
     }
 
     pub(crate) fn bus_write_ns(&self, sectors: u64) -> u64 {
-        sectors * self.write_ps_per_sector / 1000
+        sectors.saturating_mul(self.write_ps_per_sector) / 1000
     }
 }

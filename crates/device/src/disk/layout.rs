@@ -203,9 +203,15 @@ impl Layout {
         (lo + 1, zone.physical(in_zone + lo) - here + 1)
     }
 
-    /// True if LBNs follow each other without slips in the zone of `p`.
-    pub(crate) fn is_plain(&self, p: &Place) -> bool {
-        self.zones[p.zone as usize].plain
+    /// First LBN and end (exclusive) of the track of `lbn` at `p`; empty in a zone with slips or spares, where
+    /// that takes a search.
+    pub(crate) fn plain_track(&self, lbn: u64, p: &Place) -> (u64, u64) {
+        let zone = &self.zones[p.zone as usize];
+        if !zone.plain {
+            return (0, 0);
+        }
+        let first = lbn - u64::from(p.sector);
+        (first, (first + zone.track.by()).min(zone.end_lbn))
     }
 
     /// How many LBNs lie before `lbn` on its track, back to back.

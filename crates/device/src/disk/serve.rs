@@ -7,6 +7,9 @@ use super::spec::{Discipline, ReadAhead};
 use super::{Disk, Waiting, Work};
 use crate::model::Op;
 
+/// More sectors than any bus is behind the media; bounds a product.
+const LEAD_SECTORS_MAX: u64 = 1 << 20;
+
 /// What a discipline minimises: nothing, cylinders, or nanoseconds until the first sector passes.
 fn arm_cost(mech: &Mech, discipline: Discipline, at: &Arm, at_ns: u64, lbn: u64, write: bool) -> u64 {
     match discipline {
@@ -19,7 +22,7 @@ fn arm_cost(mech: &Mech, discipline: Discipline, at: &Arm, at_ns: u64, lbn: u64,
 impl Disk {
     /// Serves what needs no arm now: a read hit where the drive lets those pass, a write into the buffer.
     pub(super) fn serve_at_once(&mut self, w: &Waiting, now_ns: u64) -> bool {
-        if w.cacheable && self.can_absorb(w) {
+        if w.cacheable && self.can_absorb(w, self.queue.len()) {
             self.absorb(w, now_ns);
             return true;
         }
@@ -27,7 +30,7 @@ impl Disk {
             return false;
         }
         match self.segments.look_up(w.lbn, w.sectors) {
-            Hit::Full(segment) => {
+            Hit::Full(segment) if self.arms.iter().all(|a| a.filling != Some(segment)) => {
                 self.serve_hit(w, segment, now_ns);
                 true
             }
@@ -35,16 +38,17 @@ impl Disk {
         }
     }
 
-    fn can_absorb(&self, w: &Waiting) -> bool {
+    /// True if the buffer takes `w` now, with `others` requests queued besides.
+    fn can_absorb(&self, w: &Waiting, others: usize) -> bool {
         let arm_serves_host = self.arms[w.arm as usize].work == Work::Request;
         if arm_serves_host && !self.buffer.write_prebuffering {
             return false;
         }
         // Level 1 breaks off at anything but the one stream; level 2 doesn't mind what else waits.
-        if self.buffer.write_cache_level == 1 && !self.queue.is_empty() {
+        if self.buffer.write_cache_level == 1 && others > 0 {
             return false;
         }
-        self.dirty.has_room() || self.dirty.appends(w.lbn, w.sectors, self.flushing.is_empty())
+        self.dirty.has_room() || self.dirty.appends(w.lbn, w.sectors, w.arm, self.flushing.is_empty())
     }
 
     /// Takes a write into the buffer, from where it completes; the media follow.
@@ -75,7 +79,7 @@ impl Disk {
     pub(super) fn absorb_waiting(&mut self, now_ns: u64) {
         while let Some(i) = self.queue.iter().position(|w| w.cacheable) {
             let w = self.queue[i];
-            if !(self.dirty.has_room() || self.dirty.appends(w.lbn, w.sectors, self.flushing.is_empty())) {
+            if !self.can_absorb(&w, self.queue.len() - 1) {
                 return;
             }
             self.queue.remove(i);
@@ -108,7 +112,7 @@ impl Disk {
     pub(super) fn serve(&mut self, w: &Waiting, now_ns: u64) {
         match w.op {
             Op::Read => self.serve_read(w, now_ns),
-            _ if w.cacheable && self.can_absorb(w) => self.absorb(w, now_ns),
+            _ if w.cacheable && self.can_absorb(w, self.queue.len()) => self.absorb(w, now_ns),
             _ => self.serve_write(w, now_ns),
         }
     }
@@ -169,7 +173,7 @@ impl Disk {
         let local = lbn - arm as u64 * self.arm_sectors;
         // The media must not overtake the bus: begin when the last sector will be there just in time.
         let place = self.mech.layout.place(local);
-        let lead_ns = self.mech.layout.transfer_ns(&place, sectors - 1);
+        let lead_ns = self.mech.layout.transfer_ns(&place, (sectors - 1).min(LEAD_SECTORS_MAX));
         let data_ns = data_ns.0.max(data_ns.1.saturating_sub(lead_ns));
         let (n, rest) = self.split(local, sectors);
         let mut at = self.arms[arm].at;
@@ -291,37 +295,39 @@ impl Disk {
             return self.read_media(w, segment, end, now_ns, end > w.lbn);
         };
         // The arm is there already: the read rides on.
-        let (_, media) = self.read_run(arm, stream.at_ns, end, w.lbn + w.sectors - end);
+        let media = self.read_run(arm, stream.at_ns, end, w.lbn + w.sectors - end);
         let hit_ns = now_ns + self.costs.read_overhead_ns(end > w.lbn, self.last_was_read);
         self.finish_read(w, segment, hit_ns, &media, now_ns);
     }
 
-    /// Reads a run from the media; gives the access to its first part and that to its last.
-    fn read_run(&mut self, arm: usize, at_ns: u64, lbn: u64, sectors: u64) -> (Access, Access) {
+    /// Reads a run from the media.
+    fn read_run(&mut self, arm: usize, at_ns: u64, lbn: u64, sectors: u64) -> Access {
         // What the buffer holds may end beyond this arm's share; see `split`.
         let local = lbn - arm as u64 * self.arm_sectors;
         let local = if local < self.arm_sectors { local } else { local - self.arm_sectors };
-        let mut at = self.arms[arm].at;
         let (n, rest) = self.split(local, sectors);
-        let first = self.mech.access(&mut at, at_ns, 0, local, n, false);
-        let last = if rest == 0 { first } else { self.mech.access(&mut at, first.end_ns, 0, 0, rest, false) };
-        self.arms[arm].at = at;
-        (first, last)
+        let at = &mut self.arms[arm].at;
+        let first = self.mech.access(at, at_ns, 0, local, n, false);
+        if rest == 0 {
+            return first;
+        }
+        let Access { end_ns, last, track, .. } = self.mech.access(at, first.end_ns, 0, 0, rest, false);
+        Access { end_ns, last, track, ..first }
     }
 
     /// A read that needs the media from LBN `from` on; what lies before is in the buffer (`part`).
     fn read_media(&mut self, w: &Waiting, segment: u32, from: u64, now_ns: u64, part: bool) {
         let arm = w.arm as usize;
         let overhead_ns = self.costs.read_overhead_ns(false, self.last_was_read);
-        let (a, end) = self.read_run(arm, now_ns + overhead_ns, from, w.lbn + w.sectors - from);
+        let a = self.read_run(arm, now_ns + overhead_ns, from, w.lbn + w.sectors - from);
         let bus_ns = if part {
             now_ns + self.costs.read_overhead_ns(true, self.last_was_read)
         } else {
             let mark = (w.sectors * self.costs.read_watermark_per_1024 / 1024).max(1);
             // With gaps between tracks the mark comes later than this, but never after the end.
-            (a.begin_ns + mark * a.sector_ns).min(end.end_ns) + self.costs.reselect_ns
+            (a.begin_ns + mark * a.sector_ns).min(a.end_ns) + self.costs.reselect_ns
         };
-        self.finish_read(w, segment, bus_ns, &end, now_ns);
+        self.finish_read(w, segment, bus_ns, &a, now_ns);
         if self.buffer.keep_passing_sectors && from == w.lbn && self.segments.start(segment) == w.lbn {
             self.segments.prepend(segment, a.passed);
         }
@@ -343,6 +349,7 @@ impl Disk {
         self.segments.extend(segment, end);
         self.occupy(arm, Work::Request, if self.buffer.preseek { media.end_ns } else { at_ns });
         let under_head = (media.last, track.1);
+        self.arms[arm].filling = Some(segment);
         self.arms[arm].stream =
             (end < limit).then_some(Stream { segment, lbn: end, at_ns: media.end_ns, limit, under_head });
     }

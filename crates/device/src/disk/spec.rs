@@ -388,7 +388,8 @@ impl DiskSpec {
             ] {
                 in_range(&key(field), sectors, 0.0, spt * 100.0)?;
             }
-            let cylinder = u64::from(z.sectors_per_track) * u64::from(g.surfaces);
+            let surfaces = g.surfaces / self.mechanics.actuators.clamp(1, 2);
+            let cylinder = u64::from(z.sectors_per_track) * u64::from(surfaces.max(1));
             let total = cylinder * u64::from(z.last_cylinder - z.first_cylinder + 1);
             in_range(&key("front_sectors"), z.front_sectors as f64, 0.0, total as f64 - 1.0)?;
             let unit = match g.sparing {
