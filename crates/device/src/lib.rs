@@ -11,11 +11,13 @@
 
 pub mod disk;
 pub mod diskspec;
+pub mod flash;
 pub mod measured;
 pub mod model;
 pub mod profile;
 pub mod raid0;
 
 pub use disk::{Disk, DiskOptions, DiskSpec, Mismatch, SpecError};
+pub use flash::{BlackBox, Flash, FlashOptions, FlashSpec, History};
 pub use model::{Done, Model, Op, Request};
 pub use raid0::Raid0;

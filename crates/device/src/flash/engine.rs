@@ -1,0 +1,396 @@
+//! Array and channel time: units that do one operation at a time, channels that carry one page at a time.
+//!
+//! ```text
+//!  read:     array ─► channel (page register stays taken while it waits)
+//!  program:  channel ─► array
+//!  copy:     array ─► channel out and in ─► array      (copy-back: array only)
+//!  erase:    array
+//! ```
+//! A unit has at most one instant at which something ends, so a tournament tree over the units is the whole event
+//! queue: its root is the next event, and ties go to the lower unit.
+
+use super::ftl::Step;
+use super::spec::FlashSpec;
+
+/// "No operation", "no unit".
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Program,
+    Copy,
+    Erase,
+}
+
+/// Who an operation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// The request that waits for it, or [`NONE`].
+    pub parent: u32,
+    /// It holds a page of the write buffer, counted in this epoch; [`NONE`] if it doesn't.
+    pub epoch: u32,
+}
+
+impl Owner {
+    pub(crate) const DRIVE: Owner = Owner { parent: NONE, epoch: NONE };
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpSlot {
+    kind: Kind,
+    class: u8,
+    owner: Owner,
+    page: u32,
+    next: u32,
+    started_ns: u64,
+}
+
+/// An operation that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub kind: Kind,
+    pub owner: Owner,
+    pub page: u32,
+    pub started_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    /// The first (or only) time in the array.
+    Array,
+    /// Has what it needs, waits for the channel.
+    ChannelWait,
+    Channel,
+    /// The array's second time: a program after its transfer.
+    Program,
+}
+
+/// A queue threaded through the operations.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    first: u32,
+    last: u32,
+}
+
+const EMPTY: List = List { first: NONE, last: NONE };
+
+/// What a unit has to do: read-only sight for a layer that manages the flash itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outstanding {
+    /// Array reads, those of copies included.
+    pub reads: u32,
+    /// Array programs by class of page, those of copies included.
+    pub programs: [u32; 9],
+    /// Erases.
+    pub erases: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Unit {
+    phase: Phase,
+    current: u32,
+    queue: List,
+    reads: List,
+    reads_in_a_row: u32,
+    /// The next unit that waits for the same channel.
+    channel_next: u32,
+    outstanding: Outstanding,
+    busy_since_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Channel {
+    busy: bool,
+    waiting: List,
+    /// Operations of its units that aren't finished.
+    outstanding: u32,
+}
+
+/// The array of a drive.
+#[derive(Clone, Debug)]
+pub(crate) struct Engine {
+    ops: Vec<OpSlot>,
+    free: u32,
+    units: Vec<Unit>,
+    channels: Vec<Channel>,
+    tree: Tree,
+    classes: Vec<u8>,
+    pages_per_block: u32,
+    read_ns: u64,
+    program_ns: Vec<u64>,
+    erase_ns: u64,
+    read_transfer_ns: u64,
+    write_transfer_ns: u64,
+    copy_back: bool,
+    reads_first_max: u32,
+}
+
+impl Engine {
+    pub(crate) fn new(spec: &FlashSpec) -> Engine {
+        let ns = |us: f64| (us * 1e3).round() as u64;
+        let t = &spec.timing;
+        let unit = Unit {
+            phase: Phase::Idle,
+            current: NONE,
+            queue: EMPTY,
+            reads: EMPTY,
+            reads_in_a_row: 0,
+            channel_next: NONE,
+            outstanding: Outstanding::default(),
+            busy_since_ns: 0,
+        };
+        Engine {
+            ops: Vec::new(),
+            free: NONE,
+            units: vec![unit; spec.units() as usize],
+            channels: vec![Channel { busy: false, waiting: EMPTY, outstanding: 0 }; spec.geometry.channels as usize],
+            tree: Tree::new(spec.units() as usize),
+            classes: spec.page_classes(),
+            pages_per_block: spec.geometry.pages_per_block,
+            read_ns: ns(t.read_us),
+            program_ns: t.program_us.iter().map(|us| ns(*us)).collect(),
+            erase_ns: ns(t.erase_us),
+            read_transfer_ns: ns(t.read_transfer_us),
+            write_transfer_ns: ns(t.write_transfer_us),
+            copy_back: t.copy_back,
+            reads_first_max: t.reads_first_max,
+        }
+    }
+
+    /// Units follow each other channel by channel, so neighbours in the stripe don't share one.
+    pub(crate) fn channel_of(&self, unit: u32) -> u32 {
+        unit % self.channels.len() as u32
+    }
+
+    pub(crate) fn outstanding(&self, unit: u32) -> &Outstanding {
+        &self.units[unit as usize].outstanding
+    }
+
+    /// When the unit's current operation began; `None` if it has none.
+    pub(crate) fn busy_since_ns(&self, unit: u32) -> Option<u64> {
+        let u = &self.units[unit as usize];
+        (u.phase != Phase::Idle).then_some(u.busy_since_ns)
+    }
+
+    pub(crate) fn channel_outstanding(&self, channel: u32) -> u32 {
+        self.channels[channel as usize].outstanding
+    }
+
+    pub(crate) fn is_idle(&self, unit: u32) -> bool {
+        self.units[unit as usize].phase == Phase::Idle
+    }
+
+    pub(crate) fn next_ns(&self) -> u64 {
+        self.tree.min()
+    }
+
+    fn class(&self, page: u32) -> u8 {
+        self.classes[(page % self.pages_per_block) as usize]
+    }
+
+    /// Queues one step of `unit`; `may_pass` lets a read go before waiting programs.
+    pub(crate) fn push(&mut self, unit: u32, step: Step, owner: Owner, may_pass: bool) {
+        let (kind, page) = match step {
+            Step::Read { page } => (Kind::Read, page),
+            Step::Program { page } => (Kind::Program, page),
+            Step::Copy { to, .. } => (Kind::Copy, to),
+            Step::Erase { block } => (Kind::Erase, block),
+        };
+        let class = if matches!(kind, Kind::Program | Kind::Copy) { self.class(page) } else { 0 };
+        let slot = OpSlot { kind, class, owner, page, next: NONE, started_ns: 0 };
+        let op = if self.free == NONE {
+            self.ops.push(slot);
+            (self.ops.len() - 1) as u32
+        } else {
+            let op = self.free;
+            self.free = self.ops[op as usize].next;
+            self.ops[op as usize] = slot;
+            op
+        };
+        let u = &mut self.units[unit as usize];
+        u.outstanding.count(kind, class, 1);
+        let list = if kind == Kind::Read && may_pass && self.reads_first_max > 0 { &mut u.reads } else { &mut u.queue };
+        if list.first == NONE {
+            list.first = op;
+        } else {
+            self.ops[list.last as usize].next = op;
+        }
+        list.last = op;
+        let channel = self.channel_of(unit) as usize;
+        self.channels[channel].outstanding += 1;
+    }
+
+    /// Starts the next operation of an idle unit, if there is one.
+    pub(crate) fn start(&mut self, unit: u32, now_ns: u64) {
+        let max = self.reads_first_max;
+        let u = &mut self.units[unit as usize];
+        debug_assert_eq!(u.phase, Phase::Idle);
+        let pass = u.reads.first != NONE && (u.queue.first == NONE || u.reads_in_a_row < max);
+        u.reads_in_a_row = if pass { u.reads_in_a_row + 1 } else { 0 };
+        let list = if pass { &mut u.reads } else { &mut u.queue };
+        let op = list.first;
+        if op == NONE {
+            return;
+        }
+        list.first = self.ops[op as usize].next;
+        (u.current, u.busy_since_ns) = (op, now_ns);
+        self.ops[op as usize].started_ns = now_ns;
+        let OpSlot { kind, class, .. } = self.ops[op as usize];
+        match kind {
+            Kind::Program => self.want_channel(unit, now_ns),
+            Kind::Read => self.until(unit, Phase::Array, now_ns + self.read_ns),
+            Kind::Erase => self.until(unit, Phase::Array, now_ns + self.erase_ns),
+            Kind::Copy if self.copy_back => {
+                let array_ns = self.read_ns + self.program_ns[usize::from(class)];
+                self.until(unit, Phase::Array, now_ns + array_ns);
+            }
+            Kind::Copy => self.until(unit, Phase::Array, now_ns + self.read_ns),
+        }
+    }
+
+    fn until(&mut self, unit: u32, phase: Phase, at_ns: u64) {
+        self.units[unit as usize].phase = phase;
+        self.tree.set(unit as usize, at_ns);
+    }
+
+    fn transfer_ns(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Read => self.read_transfer_ns,
+            Kind::Program => self.write_transfer_ns,
+            Kind::Copy => self.read_transfer_ns + self.write_transfer_ns,
+            Kind::Erase => 0,
+        }
+    }
+
+    fn want_channel(&mut self, unit: u32, now_ns: u64) {
+        let channel = self.channel_of(unit) as usize;
+        if !self.channels[channel].busy {
+            self.take_channel(unit, now_ns);
+            return;
+        }
+        let waiting = &mut self.channels[channel].waiting;
+        let before = std::mem::replace(&mut waiting.last, unit);
+        if waiting.first == NONE {
+            waiting.first = unit;
+        } else {
+            self.units[before as usize].channel_next = unit;
+        }
+        self.units[unit as usize].channel_next = NONE;
+        self.until(unit, Phase::ChannelWait, u64::MAX);
+    }
+
+    fn take_channel(&mut self, unit: u32, now_ns: u64) {
+        let channel = self.channel_of(unit) as usize;
+        self.channels[channel].busy = true;
+        let kind = self.ops[self.units[unit as usize].current as usize].kind;
+        self.until(unit, Phase::Channel, now_ns + self.transfer_ns(kind));
+    }
+
+    fn leave_channel(&mut self, unit: u32, now_ns: u64) {
+        let channel = self.channel_of(unit) as usize;
+        self.channels[channel].busy = false;
+        let next = self.channels[channel].waiting.first;
+        if next != NONE {
+            self.channels[channel].waiting.first = self.units[next as usize].channel_next;
+            self.take_channel(next, now_ns);
+        }
+    }
+
+    /// Ends what ends at [`Engine::next_ns`]; gives the unit, and its operation if that is what ended. The unit is
+    /// then idle, and the caller starts what comes next.
+    pub(crate) fn step(&mut self) -> (u32, Option<Ended>) {
+        let now_ns = self.tree.min();
+        let unit = self.tree.first() as u32;
+        let Unit { phase, current, .. } = self.units[unit as usize];
+        let OpSlot { kind, class, .. } = self.ops[current as usize];
+        let ended = match (phase, kind) {
+            (Phase::Array, Kind::Erase) | (Phase::Program, _) => true,
+            (Phase::Array, Kind::Copy) if self.copy_back => true,
+            (Phase::Array, _) => {
+                self.want_channel(unit, now_ns);
+                false
+            }
+            (Phase::Channel, _) => {
+                self.leave_channel(unit, now_ns);
+                if kind != Kind::Read {
+                    self.until(unit, Phase::Program, now_ns + self.program_ns[usize::from(class)]);
+                }
+                kind == Kind::Read
+            }
+            (Phase::Idle | Phase::ChannelWait, _) => unreachable!("a unit without an instant has no event"),
+        };
+        (unit, ended.then(|| self.end(unit, current)))
+    }
+
+    fn end(&mut self, unit: u32, op: u32) -> Ended {
+        let OpSlot { kind, class, owner, page, started_ns, .. } = self.ops[op as usize];
+        self.ops[op as usize].next = self.free;
+        self.free = op;
+        let u = &mut self.units[unit as usize];
+        u.current = NONE;
+        u.outstanding.count(kind, class, -1);
+        self.until(unit, Phase::Idle, u64::MAX);
+        let channel = self.channel_of(unit) as usize;
+        self.channels[channel].outstanding -= 1;
+        Ended { kind, owner, page, started_ns }
+    }
+}
+
+impl Outstanding {
+    fn count(&mut self, kind: Kind, class: u8, change: i32) {
+        let add = |n: &mut u32| *n = n.wrapping_add_signed(change);
+        if matches!(kind, Kind::Read | Kind::Copy) {
+            add(&mut self.reads);
+        }
+        if matches!(kind, Kind::Program | Kind::Copy) {
+            add(&mut self.programs[usize::from(class)]);
+        }
+        if kind == Kind::Erase {
+            add(&mut self.erases);
+        }
+    }
+}
+
+/// A tournament over the units' next instants: the winner is the earliest, ties go to the lower unit.
+#[derive(Clone, Debug)]
+struct Tree {
+    leaves: usize,
+    /// Node `i` plays `2i` against `2i + 1`; leaves begin at `leaves`.
+    at_ns: Vec<u64>,
+}
+
+impl Tree {
+    fn new(units: usize) -> Tree {
+        let leaves = units.next_power_of_two();
+        Tree { leaves, at_ns: vec![u64::MAX; 2 * leaves] }
+    }
+
+    fn set(&mut self, unit: usize, at_ns: u64) {
+        let mut node = self.leaves + unit;
+        self.at_ns[node] = at_ns;
+        while node > 1 {
+            let winner = self.at_ns[node].min(self.at_ns[node ^ 1]);
+            node /= 2;
+            if self.at_ns[node] == winner {
+                break;
+            }
+            self.at_ns[node] = winner;
+        }
+    }
+
+    fn min(&self) -> u64 {
+        self.at_ns[1]
+    }
+
+    /// The winner's unit.
+    fn first(&self) -> usize {
+        let mut node = 1;
+        while node < self.leaves {
+            node = 2 * node + usize::from(self.at_ns[2 * node] != self.at_ns[node]);
+        }
+        node - self.leaves
+    }
+}
