@@ -1,8 +1,8 @@
 //! How fast the flash model runs: `cargo run --release -p plimsoll-device --example flash_speed`.
 //!
 //! Random 4 KiB requests in a closed loop on a drive in steady state, so that garbage is collected all the time.
-//! Options: `--profile NAME` (default nvme-modern), `--gib N` logical capacity (default 4), `--requests N` (default
-//! 4,000,000), `--reads PERCENT` (default 50), `--depth N` (default 64), `--seed N` (default 1).
+//! Options: `--profile NAME` (default nvme-modern), `--gib N` logical capacity (default 16), `--requests N` (default
+//! 2,000,000), `--reads PERCENT` (default 50), `--depth N` (default 64), `--seed N` (default 1).
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use plimsoll_base::{LatencyHistogram, Rng, Time};
 use plimsoll_device::{Flash, FlashOptions, FlashSpec, History, Model, Op, Request};
 
 fn main() -> ExitCode {
-    let (mut profile, mut gib, mut requests) = (String::from("nvme-modern"), 4u64, 4_000_000u64);
+    let (mut profile, mut gib, mut requests) = (String::from("nvme-modern"), 16u64, 2_000_000u64);
     let (mut reads, mut depth, mut seed) = (50u64, 64u64, 1u64);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {

@@ -77,7 +77,7 @@ fn mittos_channel_delay_and_parallel_chips() {
 #[test]
 fn mittos_program_times_follow_the_page_table() {
     let mut f = drive(&mittos(), History::Fresh);
-    let classes = mittos().page_classes();
+    let classes = f.spec().page_classes();
     let stripe = PAGE * 128;
     let mut before = Time::ZERO;
     for (i, class) in classes.iter().enumerate().take(40) {

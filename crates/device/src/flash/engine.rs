@@ -7,7 +7,8 @@
 //!  erase:    array
 //! ```
 //! A unit has at most one instant at which something ends, so a tournament tree over the units is the whole event
-//! queue: its root is the next event, and ties go to the lower unit.
+//! queue: its root is the next event, and ties go to the lower unit. Events come in order of time, so a channel
+//! that serves first come first is one number: when it's free.
 
 use super::ftl::Step;
 use super::spec::FlashSpec;
@@ -59,13 +60,10 @@ pub(crate) struct Ended {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// The first (or only) time in the array.
+    /// In the array, the channel still before it.
     Array,
-    /// Has what it needs, waits for the channel.
-    ChannelWait,
-    Channel,
-    /// The array's second time: a program after its transfer.
-    Program,
+    /// What remains needs nothing that others share, or has it already.
+    Last,
 }
 
 /// A queue threaded through the operations.
@@ -95,16 +93,13 @@ struct Unit {
     queue: List,
     reads: List,
     reads_in_a_row: u32,
-    /// The next unit that waits for the same channel.
-    channel_next: u32,
     outstanding: Outstanding,
     busy_since_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Channel {
-    busy: bool,
-    waiting: List,
+    free_ns: u64,
     /// Operations of its units that aren't finished.
     outstanding: u32,
 }
@@ -138,7 +133,6 @@ impl Engine {
             queue: EMPTY,
             reads: EMPTY,
             reads_in_a_row: 0,
-            channel_next: NONE,
             outstanding: Outstanding::default(),
             busy_since_ns: 0,
         };
@@ -146,7 +140,7 @@ impl Engine {
             ops: Vec::new(),
             free: NONE,
             units: vec![unit; spec.units() as usize],
-            channels: vec![Channel { busy: false, waiting: EMPTY, outstanding: 0 }; spec.geometry.channels as usize],
+            channels: vec![Channel { free_ns: 0, outstanding: 0 }; spec.geometry.channels as usize],
             tree: Tree::new(spec.units() as usize),
             classes: spec.page_classes(),
             pages_per_block: spec.geometry.pages_per_block,
@@ -188,6 +182,9 @@ impl Engine {
     }
 
     fn class(&self, page: u32) -> u8 {
+        if self.program_ns.len() == 1 {
+            return 0;
+        }
         self.classes[(page % self.pages_per_block) as usize]
     }
 
@@ -223,7 +220,7 @@ impl Engine {
         self.channels[channel].outstanding += 1;
     }
 
-    /// Starts the next operation of an idle unit, if there is one.
+    /// Starts the next operation of an idle unit, if there is one. Must follow the end of its last one.
     pub(crate) fn start(&mut self, unit: u32, now_ns: u64) {
         let max = self.reads_first_max;
         let u = &mut self.units[unit as usize];
@@ -233,22 +230,22 @@ impl Engine {
         let list = if pass { &mut u.reads } else { &mut u.queue };
         let op = list.first;
         if op == NONE {
+            self.tree.set(unit as usize, u64::MAX);
             return;
         }
-        list.first = self.ops[op as usize].next;
+        let slot = &mut self.ops[op as usize];
+        slot.started_ns = now_ns;
+        list.first = slot.next;
         (u.current, u.busy_since_ns) = (op, now_ns);
-        self.ops[op as usize].started_ns = now_ns;
-        let OpSlot { kind, class, .. } = self.ops[op as usize];
-        match kind {
-            Kind::Program => self.want_channel(unit, now_ns),
-            Kind::Read => self.until(unit, Phase::Array, now_ns + self.read_ns),
-            Kind::Erase => self.until(unit, Phase::Array, now_ns + self.erase_ns),
-            Kind::Copy if self.copy_back => {
-                let array_ns = self.read_ns + self.program_ns[usize::from(class)];
-                self.until(unit, Phase::Array, now_ns + array_ns);
-            }
-            Kind::Copy => self.until(unit, Phase::Array, now_ns + self.read_ns),
-        }
+        let program_ns = self.program_ns[usize::from(slot.class)];
+        let (phase, at_ns) = match slot.kind {
+            Kind::Read => (Phase::Array, now_ns + self.read_ns),
+            Kind::Copy if self.copy_back => (Phase::Last, now_ns + self.read_ns + program_ns),
+            Kind::Copy => (Phase::Array, now_ns + self.read_ns),
+            Kind::Erase => (Phase::Last, now_ns + self.erase_ns),
+            Kind::Program => (Phase::Last, self.over_channel(unit, now_ns, self.write_transfer_ns) + program_ns),
+        };
+        self.until(unit, phase, at_ns);
     }
 
     fn until(&mut self, unit: u32, phase: Phase, at_ns: u64) {
@@ -256,73 +253,33 @@ impl Engine {
         self.tree.set(unit as usize, at_ns);
     }
 
-    fn transfer_ns(&self, kind: Kind) -> u64 {
-        match kind {
-            Kind::Read => self.read_transfer_ns,
-            Kind::Program => self.write_transfer_ns,
-            Kind::Copy => self.read_transfer_ns + self.write_transfer_ns,
-            Kind::Erase => 0,
-        }
-    }
-
-    fn want_channel(&mut self, unit: u32, now_ns: u64) {
+    /// Takes the unit's channel for `transfer_ns` as soon as it's free; gives the end.
+    fn over_channel(&mut self, unit: u32, now_ns: u64, transfer_ns: u64) -> u64 {
         let channel = self.channel_of(unit) as usize;
-        if !self.channels[channel].busy {
-            self.take_channel(unit, now_ns);
-            return;
-        }
-        let waiting = &mut self.channels[channel].waiting;
-        let before = std::mem::replace(&mut waiting.last, unit);
-        if waiting.first == NONE {
-            waiting.first = unit;
-        } else {
-            self.units[before as usize].channel_next = unit;
-        }
-        self.units[unit as usize].channel_next = NONE;
-        self.until(unit, Phase::ChannelWait, u64::MAX);
+        let free_ns = &mut self.channels[channel].free_ns;
+        *free_ns = now_ns.max(*free_ns) + transfer_ns;
+        *free_ns
     }
 
-    fn take_channel(&mut self, unit: u32, now_ns: u64) {
-        let channel = self.channel_of(unit) as usize;
-        self.channels[channel].busy = true;
-        let kind = self.ops[self.units[unit as usize].current as usize].kind;
-        self.until(unit, Phase::Channel, now_ns + self.transfer_ns(kind));
-    }
-
-    fn leave_channel(&mut self, unit: u32, now_ns: u64) {
-        let channel = self.channel_of(unit) as usize;
-        self.channels[channel].busy = false;
-        let next = self.channels[channel].waiting.first;
-        if next != NONE {
-            self.channels[channel].waiting.first = self.units[next as usize].channel_next;
-            self.take_channel(next, now_ns);
-        }
-    }
-
-    /// Ends what ends at [`Engine::next_ns`]; gives the unit, and its operation if that is what ended. The unit is
-    /// then idle, and the caller starts what comes next.
+    /// Does what is due at [`Engine::next_ns`]; gives the unit, and its operation if that has ended. The unit is
+    /// then idle, and the caller must call [`Engine::start`].
     pub(crate) fn step(&mut self) -> (u32, Option<Ended>) {
         let now_ns = self.tree.min();
         let unit = self.tree.first() as u32;
         let Unit { phase, current, .. } = self.units[unit as usize];
+        if phase == Phase::Last {
+            return (unit, Some(self.end(unit, current)));
+        }
+        debug_assert_eq!(phase, Phase::Array, "an idle unit has no event");
         let OpSlot { kind, class, .. } = self.ops[current as usize];
-        let ended = match (phase, kind) {
-            (Phase::Array, Kind::Erase) | (Phase::Program, _) => true,
-            (Phase::Array, Kind::Copy) if self.copy_back => true,
-            (Phase::Array, _) => {
-                self.want_channel(unit, now_ns);
-                false
-            }
-            (Phase::Channel, _) => {
-                self.leave_channel(unit, now_ns);
-                if kind != Kind::Read {
-                    self.until(unit, Phase::Program, now_ns + self.program_ns[usize::from(class)]);
-                }
-                kind == Kind::Read
-            }
-            (Phase::Idle | Phase::ChannelWait, _) => unreachable!("a unit without an instant has no event"),
+        let at_ns = if kind == Kind::Read {
+            self.over_channel(unit, now_ns, self.read_transfer_ns)
+        } else {
+            let program_ns = self.program_ns[usize::from(class)];
+            self.over_channel(unit, now_ns, self.read_transfer_ns + self.write_transfer_ns) + program_ns
         };
-        (unit, ended.then(|| self.end(unit, current)))
+        self.until(unit, Phase::Last, at_ns);
+        (unit, None)
     }
 
     fn end(&mut self, unit: u32, op: u32) -> Ended {
@@ -330,9 +287,8 @@ impl Engine {
         self.ops[op as usize].next = self.free;
         self.free = op;
         let u = &mut self.units[unit as usize];
-        u.current = NONE;
+        (u.current, u.phase) = (NONE, Phase::Idle);
         u.outstanding.count(kind, class, -1);
-        self.until(unit, Phase::Idle, u64::MAX);
         let channel = self.channel_of(unit) as usize;
         self.channels[channel].outstanding -= 1;
         Ended { kind, owner, page, started_ns }
@@ -340,6 +296,7 @@ impl Engine {
 }
 
 impl Outstanding {
+    #[inline]
     fn count(&mut self, kind: Kind, class: u8, change: i32) {
         let add = |n: &mut u32| *n = n.wrapping_add_signed(change);
         if matches!(kind, Kind::Read | Kind::Copy) {

@@ -230,19 +230,30 @@ impl FlashSpec {
         }
     }
 
-    /// The same drive with fewer blocks, so that its logical capacity is at most about `bytes` (but at least what
-    /// the translation layer needs to work): for simulations whose memory must stay small. Channels, chips and
-    /// pages of a block stay.
+    /// The same drive with a logical capacity of about `bytes` (or what the translation layer needs to work), for
+    /// simulations whose memory must stay small. Channels and chips stay. Blocks become fewer; where fewer than 256
+    /// would be left in a unit they become smaller instead, as a spare share of a few blocks is no longer that share.
+    /// An erase still takes as long, so erases of such small blocks weigh too much.
     pub fn scaled_to(&self, bytes: u64) -> FlashSpec {
+        const BLOCKS_MIN: u64 = 256;
         let full = u64::from(self.units()) * u64::from(self.logical_pages_per_unit()) * self.page_bytes();
         let mut s = self.clone();
-        if full > bytes {
-            let share = bytes as f64 / full as f64;
-            let blocks = f64::from(s.geometry.blocks_per_plane) * share;
-            s.geometry.blocks_per_plane = (blocks.round() as u32).max(1);
-            while s.check().is_err() && s.geometry.blocks_per_plane < self.geometry.blocks_per_plane {
-                s.geometry.blocks_per_plane += 1;
-            }
+        if full <= bytes {
+            return s;
+        }
+        let per_block = u64::from(self.geometry.pages_per_block);
+        let pages = u64::from(self.blocks_per_unit()) * per_block;
+        let wanted = (u128::from(pages) * u128::from(bytes) / u128::from(full)) as u64;
+        let smaller = (wanted / BLOCKS_MIN).clamp(per_block.min(16), per_block);
+        if smaller < per_block {
+            s.geometry.pages_per_block = smaller as u32;
+            let classes = &self.page_classes()[..smaller as usize];
+            s.timing.program_pattern = vec![(classes.iter().map(|c| char::from(b'1' + c)).collect(), 1)];
+        }
+        let blocks_per_plane = u64::from(self.geometry.blocks_per_plane);
+        s.geometry.blocks_per_plane = (blocks_per_plane * wanted * per_block / smaller / pages).max(1) as u32;
+        while s.check().is_err() && s.geometry.blocks_per_plane < self.geometry.blocks_per_plane {
+            s.geometry.blocks_per_plane += 1;
         }
         s
     }
@@ -488,14 +499,15 @@ mod tests {
     #[test]
     fn scaling_keeps_the_structure() {
         let spec = FlashSpec::by_name("mittos-openchannel").expect("embedded");
-        let s = spec.scaled_to(128 << 30);
-        s.check().expect("valid");
-        let bytes = u64::from(s.units()) * u64::from(s.logical_pages_per_unit()) * s.page_bytes();
-        assert!((120 << 30..=136 << 30).contains(&bytes), "{bytes}");
-        // 7 % of too few blocks would leave none to collect garbage with.
-        let least = spec.scaled_to(1 << 20);
-        least.check().expect("valid");
-        assert!(least.geometry.blocks_per_plane < 100, "{least:?}");
-        assert_eq!((s.units(), s.geometry.pages_per_block), (spec.units(), 512));
+        for gib in [512, 128, 16] {
+            let s = spec.scaled_to(gib << 30);
+            s.check().expect("valid");
+            let bytes = u64::from(s.units()) * u64::from(s.logical_pages_per_unit()) * s.page_bytes();
+            assert!((bytes as f64 / (gib << 30) as f64 - 1.0).abs() < 0.02, "{gib}: {bytes}");
+            assert_eq!((s.units(), s.blocks_per_unit() >= 256), (spec.units(), true));
+            assert_eq!(s.page_classes(), spec.page_classes()[..s.geometry.pages_per_block as usize]);
+        }
+        assert_eq!(spec.scaled_to(512 << 30).geometry.pages_per_block, 512);
+        spec.scaled_to(1 << 20).check().expect("valid");
     }
 }
