@@ -21,6 +21,8 @@ mod oracle;
 mod page_ftl;
 mod spec;
 
+pub(crate) use spec::in_range;
+
 use std::collections::VecDeque;
 
 use plimsoll_base::{Rng, Time};

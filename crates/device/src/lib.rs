@@ -14,10 +14,16 @@ pub mod diskspec;
 pub mod flash;
 pub mod measured;
 pub mod model;
+pub mod net;
+pub mod pagecache;
 pub mod profile;
 pub mod raid0;
+pub mod smr;
 
 pub use disk::{Disk, DiskOptions, DiskSpec, Mismatch, SpecError};
 pub use flash::{BlackBox, Flash, FlashOptions, FlashSpec, History};
 pub use model::{Done, Model, Op, Request};
+pub use net::{Hop, HopSpec};
+pub use pagecache::{PageCache, Residency};
 pub use raid0::Raid0;
+pub use smr::{SmrDisk, SmrSpec};

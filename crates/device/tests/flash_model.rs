@@ -131,7 +131,9 @@ fn reads_wait_behind_programs_and_erases_and_it_shows() {
 /// Sub-page writes read the rest of the page first; trimmed pages read without touching the flash.
 #[test]
 fn partial_writes_and_trims() {
-    let mut f = drive(&mittos(), History::Filled);
+    let mut spec = mittos();
+    spec.timing.program_pattern = Vec::new();
+    let mut f = drive(&spec, History::Filled);
     submit(&mut f, 0, 1, WRITE, 4096, 4096);
     assert_eq!(drain(&mut f)[0].at, Time::from_nanos(100_000 + 1_060_000));
     submit(&mut f, 5000, 2, Op::Trim, 0, PAGE);
