@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     }
     println!("drive        requests  mean ms measured  model   demerit ms  relative %");
     let mut relative = Vec::new();
-    for drive in drives::DRIVES {
+    for drive in drives::measured(&data) {
         let result = drives::load(&data, drive).and_then(|(spec, requests)| {
             let mut disk = Disk::new(&spec, DiskOptions { seed, mismatch: None }).map_err(|e| e.to_string())?;
             let times = replay(&mut disk, &requests)?;
@@ -56,9 +56,34 @@ fn main() -> ExitCode {
             print_classes(&requests, &times);
         }
     }
+    if relative.is_empty() {
+        eprintln!("no measurements in {}/disks/validate: give their place with --data", data.display());
+        return ExitCode::FAILURE;
+    }
     relative.sort_by(f64::total_cmp);
-    println!("median relative demerit {:.1} %", (relative[3] + relative[4]) / 2.0);
+    println!("median relative demerit {:.1} %", drives::median(&relative));
+    match drives::replay_hplajw(&data, seed) {
+        Ok(w) => print_hplajw(&w),
+        Err(e) => {
+            eprintln!("hplajw: {e}");
+            return ExitCode::FAILURE;
+        }
+    }
     ExitCode::SUCCESS
+}
+
+fn print_hplajw(w: &drives::Workstation) {
+    for (what, measured, model) in
+        [("service", &w.measured_service, &w.model_service), ("host wait", &w.measured_wait, &w.model_wait)]
+    {
+        let demerit = demerit_millis(measured, model);
+        let (a, b) = (mean_millis(measured), mean_millis(model));
+        println!(
+            "hplajw disk 0, {} requests, {what}: mean ms measured {a:.3}, model {b:.3}; demerit {demerit:.3} ms, {:.1} %",
+            measured.len(),
+            demerit / a * 100.0
+        );
+    }
 }
 
 /// Means by operation, place relative to the predecessor, and the predecessor's operation.

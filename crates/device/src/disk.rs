@@ -12,6 +12,7 @@
 
 mod cache;
 mod costs;
+mod divide;
 mod layout;
 mod mech;
 mod mismatch;
@@ -88,6 +89,8 @@ struct ArmState {
     /// When it may take up something else.
     free_ns: u64,
     stream: Option<Stream>,
+    /// The segment that the request under way fills: what it will hold isn't there yet.
+    filling: Option<u32>,
 }
 
 /// A disk drive as a [`Model`].
@@ -102,6 +105,8 @@ pub struct Disk {
     /// LBNs of one arm.
     arm_sectors: u64,
     arms: Vec<ArmState>,
+    /// When the first busy arm becomes free; `u64::MAX` if none is busy.
+    next_arm_ns: u64,
     segments: Segments,
     dirty: Dirty,
     /// In order of arrival.
@@ -114,6 +119,8 @@ pub struct Disk {
     last_write_end: u64,
     outstanding: usize,
     now_ns: u64,
+    /// What a queued request gains by a millisecond's wait, in the discipline's measure of cost.
+    age_credit_per_ms: u64,
 }
 
 impl Disk {
@@ -134,20 +141,29 @@ impl Disk {
         }
         let mech = Mech::new(spec, rng.unit())?;
         let arm_sectors = mech.layout.sectors();
+        let sectors = arm_sectors * u64::from(spec.mechanics.actuators);
         let b = &spec.buffer;
         let rooms = if b.write_prebuffering { b.write_segments as usize } else { 1 };
         let depth = spec.queue.depth as usize;
-        let idle = ArmState { at: Arm::default(), work: Work::Idle, free_ns: 0, stream: None };
+        let worst_cost = match spec.queue.discipline {
+            Discipline::Fifo => 0.0,
+            Discipline::Sstf => f64::from(spec.geometry.cylinders),
+            Discipline::Sptf => mech.worst_positioning_ns() as f64,
+        };
+        let age_max_ms = spec.queue.age_max_ms;
+        let age_credit_per_ms = if age_max_ms > 0.0 { (worst_cost / age_max_ms).round() as u64 } else { 0 };
+        let idle = ArmState { at: Arm::default(), work: Work::Idle, free_ns: 0, stream: None, filling: None };
         Ok(Disk {
             costs: Costs::new(spec),
-            segments: Segments::new(b.segments, b.segment_sectors, b.write_segments),
+            segments: Segments::new(b.segments, b.segment_sectors, b.write_segments, sectors),
             dirty: Dirty::new(rooms, u64::from(b.segment_sectors)),
             buffer: b.clone(),
             queue_spec: spec.queue.clone(),
             sector_shift: spec.geometry.sector_bytes.trailing_zeros(),
-            sectors: arm_sectors * u64::from(spec.mechanics.actuators),
+            sectors,
             arm_sectors,
             arms: vec![idle; spec.mechanics.actuators as usize],
+            next_arm_ns: u64::MAX,
             mech,
             queue: Vec::with_capacity(depth),
             finishing: Vec::with_capacity(depth),
@@ -157,6 +173,7 @@ impl Disk {
             last_write_end: u64::MAX,
             outstanding: 0,
             now_ns: 0,
+            age_credit_per_ms,
         })
     }
 
@@ -166,22 +183,41 @@ impl Disk {
         self.finishing.insert(place, Finishing { at_ns, done });
     }
 
-    /// The earliest instant at which an arm becomes free.
-    fn next_arm(&self) -> Option<(u64, usize)> {
-        let busy = self.arms.iter().enumerate().filter(|(_, a)| a.work != Work::Idle);
-        busy.map(|(i, a)| (a.free_ns, i)).min()
+    /// `arm` works until `free_ns`.
+    fn occupy(&mut self, arm: usize, work: Work, free_ns: u64) {
+        self.arms[arm].work = work;
+        self.arms[arm].free_ns = free_ns;
+        self.next_arm_ns = self.next_arm_ns.min(free_ns);
+    }
+
+    /// Ends the work of the arm that is free first; gives when, which arm and what it did.
+    fn release(&mut self) -> (u64, usize, Work) {
+        let at_ns = self.next_arm_ns;
+        let busy = |a: &ArmState| if a.work == Work::Idle { u64::MAX } else { a.free_ns };
+        let arm = self.arms.iter().position(|a| busy(a) == at_ns).expect("an arm is busy");
+        let work = std::mem::replace(&mut self.arms[arm].work, Work::Idle);
+        self.arms[arm].filling = None;
+        self.next_arm_ns = self.arms.iter().map(busy).min().unwrap_or(u64::MAX);
+        (at_ns, arm, work)
+    }
+
+    /// True if no arm has anything to take up.
+    fn nothing_waits(&self) -> bool {
+        self.queue.is_empty() && self.dirty.is_empty()
     }
 
     /// Lets arms become free until `now_ns`.
     fn run_arms(&mut self, now_ns: u64) {
-        while let Some((at_ns, arm)) = self.next_arm().filter(|n| n.0 <= now_ns) {
-            let was = std::mem::replace(&mut self.arms[arm].work, Work::Idle);
-            if was == Work::Destage {
+        while self.next_arm_ns <= now_ns {
+            let (at_ns, arm, work) = self.release();
+            if work == Work::Destage {
                 self.dirty.finish(arm as u32);
                 self.finish_flushes(at_ns);
                 self.absorb_waiting(at_ns);
             }
-            self.dispatch(arm, at_ns);
+            if !self.nothing_waits() {
+                self.dispatch(arm, at_ns);
+            }
         }
         self.now_ns = self.now_ns.max(now_ns);
     }
@@ -210,11 +246,12 @@ impl Disk {
         if self.serve_at_once(&w, now_ns) {
             return;
         }
-        self.queue.push(w);
         let arm = w.arm as usize;
-        if self.arms[arm].work == Work::Idle {
-            self.dispatch(arm, now_ns);
+        if self.arms[arm].work == Work::Idle && self.nothing_waits() {
+            return self.serve(&w, now_ns);
         }
+        self.queue.push(w);
+        self.dispatch(arm, now_ns);
     }
 }
 
@@ -247,8 +284,9 @@ impl Model for Disk {
     }
 
     fn next_event(&self) -> Time {
-        let arm_ns = self.next_arm().map_or(u64::MAX, |a| a.0);
         let done_ns = self.finishing.last().map_or(u64::MAX, |f| f.at_ns);
+        // An arm that becomes free with nothing to do is no event: whoever comes next finds it free.
+        let arm_ns = if self.nothing_waits() { u64::MAX } else { self.next_arm_ns };
         Time::from_nanos(arm_ns.min(done_ns))
     }
 

@@ -128,14 +128,17 @@ fn geometry(model: &Reader<'_>) -> Result<Geometry, DiskspecError> {
     let Data::List(zones) = &layout.get("Zones")?.data else {
         return Err(layout.wrong("Zones", "a list of zones"));
     };
+    let zones: Vec<Zone> = zones.iter().map(|z| zone(&layout, z, units)).collect::<Result<_, _>>()?;
+    // One of the published sets counts a cylinder too few.
+    let used = zones.iter().map(|z| z.last_cylinder.saturating_add(1)).max().unwrap_or(0);
     Ok(Geometry {
         sector_bytes: 512,
         surfaces: model.small("Number of data surfaces")?,
-        cylinders: model.small("Number of cylinders")?,
+        cylinders: model.small("Number of cylinders")?.max(used),
         mapping,
         sparing,
         sparing_range_cylinders: layout.small("Rangesize for sparing")?,
-        zones: zones.iter().map(|z| zone(&layout, z, units)).collect::<Result<_, _>>()?,
+        zones,
     })
 }
 
@@ -287,6 +290,7 @@ fn overheads(disk: &Reader<'_>) -> Result<Overheads, DiskspecError> {
         write_miss_after_write_ms: command("Write miss over. after write")?,
         data_preparation_ms: ms("Data preparation overhead")?,
         reselect_ms: ms("First reselect overhead")?,
+        write_reselect_ms: ms("Other reselect overhead")?,
         read_completion_ms: ms("Read completion overhead")?,
         write_completion_ms: ms("Write completion overhead")?,
         write_disconnect,
@@ -294,6 +298,7 @@ fn overheads(disk: &Reader<'_>) -> Result<Overheads, DiskspecError> {
 }
 
 fn buffer(disk: &Reader<'_>) -> Result<Buffer, DiskspecError> {
+    let by_request = disk.flag("Set watermark by reqsize")?;
     Ok(Buffer {
         segments: disk.small("Number of buffer segments")?,
         segment_sectors: disk.small("Segment size (in blks)")?,
@@ -311,11 +316,7 @@ fn buffer(disk: &Reader<'_>) -> Result<Buffer, DiskspecError> {
         read_ahead_over_requested: disk.number("Read-ahead over requested")? != 0.0,
         read_ahead_after_hit: disk.flag("Read-ahead on idle hit")?,
         keep_passing_sectors: disk.flag("Read any free blocks")?,
-        read_watermark: if disk.flag("Set watermark by reqsize")? {
-            disk.number("High (read) water mark")?
-        } else {
-            0.0
-        },
+        read_watermark: if by_request { disk.number("High (read) water mark")? } else { 0.0 },
         write_cache_level: disk.small("Fast write level")? as u8,
         write_prebuffering: disk.flag("Allow write prebuffering")?,
         destage_before_reads: true,
@@ -359,6 +360,7 @@ const DISK_KEYS: &[&str] = &[
     "Write miss over. after write",
     "Data preparation overhead",
     "First reselect overhead",
+    "Other reselect overhead",
     "Read completion overhead",
     "Write completion overhead",
     "Number of buffer segments",
@@ -384,6 +386,7 @@ const DISK_KEYS: &[&str] = &[
 
 /// Keys that we read past, and why that is harmless or what it costs.
 const IGNORED: &[(&str, &str)] = &[
+    ("Low (write) water mark", "matters to writes that are larger than a segment"),
     ("Print stats", "output of DiskSim"),
     ("Avg sectors per cylinder", "a hint for host schedulers"),
     ("Calc sector by sector", "has no effect in DiskSim either"),
@@ -394,7 +397,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("Allow sneaky partial read hits", "we let full hits pass only"),
     ("Allow sneaky intermediate read hits", "we let full hits pass only"),
     ("Minimum read-ahead (blks)", "read-ahead always yields at once; all published files say 0"),
-    ("Low (write) water mark", "a write begins when its first sector is in the buffer"),
     ("Enable caching in buffer", "a buffer without caching is one without read-ahead and segments"),
     ("Immed transfer partial hit", "all published files say 1, as we do"),
     ("Combine seq writes", "all published files say 1, as we do"),
@@ -402,7 +404,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("Disconnect write if seek", "matters to other devices of the bus"),
     ("Write hit stop prefetch", "all published files say 1, as we do"),
     ("Read directly to buffer", "one sector's time at most"),
-    ("Other reselect overhead", "a transfer is taken up once"),
     ("Read disconnect afterread", "in parallel with the media"),
     ("Read disconnect afterwrite", "in parallel with the media"),
     ("Write disconnect overhead", "in parallel with the media"),

@@ -5,6 +5,9 @@
 //! seed in its options fixes what varies between two drives of one kind). The same model runs in the
 //! simulator's virtual time and behind a live volume in real time.
 //!
+//! Each kind of device is a module: [`disk`] here; flash and shingled disks stand beside it. [`Raid0`] stripes any
+//! of them.
+//!
 //! A disk is built from a [`DiskSpec`]: one of the embedded [`profile`]s, a TOML file of the user's, or a
 //! DiskSim-4 parameter set ([`diskspec`]). No constant of a drive is in the code.
 #![forbid(unsafe_code)]

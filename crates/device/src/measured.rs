@@ -40,7 +40,7 @@ impl std::error::Error for BadLine {}
 
 /// The heading of a measurement file. The second column says what kind of answer the extraction expected;
 /// it is never looked at, as a model must find that out for itself.
-const HEADING: &str = "op,buffer,blkno,blocks,svc_us,think_us";
+pub const HEADING: &str = "op,buffer,blkno,blocks,svc_us,think_us";
 
 /// Reads a measurement file: CSV with the columns of [`HEADING`].
 pub fn read(input: impl BufRead) -> Result<Vec<Measured>, BadLine> {

@@ -52,7 +52,7 @@ pub trait Model {
     /// Capacity in bytes.
     fn size_bytes(&self) -> u64;
 
-    /// The smallest addressable unit in bytes.
+    /// The smallest addressable unit in bytes, a power of two.
     fn block_bytes(&self) -> u32;
 
     /// Hands in a request that arrives at `now`.
@@ -85,10 +85,7 @@ pub(crate) fn assert_in_range(req: &Request, size_bytes: u64, block_bytes: u32) 
         return;
     }
     let block = u64::from(block_bytes);
-    assert!(
-        req.offset.is_multiple_of(block) && req.len.is_multiple_of(block) && req.len > 0,
-        "{req:?} is not whole blocks of {block} bytes"
-    );
+    assert!((req.offset | req.len) & (block - 1) == 0 && req.len > 0, "{req:?} is not whole blocks of {block} bytes");
     assert!(
         req.offset <= size_bytes && req.len <= size_bytes - req.offset,
         "{req:?} ends beyond the device's {size_bytes} bytes"

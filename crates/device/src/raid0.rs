@@ -134,7 +134,7 @@ impl<M: Model> Raid0<M> {
             for m in &mut self.members {
                 m.advance(next, &mut scratch);
             }
-            scratch.sort_by_key(|d| (d.at, d.tag));
+            scratch.sort_unstable_by_key(|d| (d.at, d.tag));
             for d in scratch.drain(..) {
                 self.part_done(d);
             }
@@ -174,19 +174,14 @@ impl<M: Model> Model for Raid0<M> {
         assert!(now >= self.now, "time went backwards");
         self.run(now);
         let parent = self.free.pop().expect("more than queue_max requests are outstanding");
-        let n = self.members.len() as u64;
-        let whole = |member| match req.op {
-            Op::Flush => Some((0, 0)),
-            _ => self.part(member, req.offset, req.len),
-        };
-        let left = (0..n).filter(|&m| whole(m).is_some()).count() as u32;
-        self.parents[parent as usize] = Parent { tag: req.tag, left, started_at: Time::NEVER, at: now };
-        for member in 0..n {
+        self.parents[parent as usize] = Parent { tag: req.tag, left: 0, started_at: Time::NEVER, at: now };
+        for member in 0..self.members.len() as u64 {
             let part = match req.op {
                 Op::Flush => Some((0, 0)),
                 _ => self.part(member, req.offset, req.len),
             };
             if let Some((offset, len)) = part {
+                self.parents[parent as usize].left += 1;
                 self.hand_in(now, Part { member: member as u32, parent, op: req.op, offset, len });
             }
         }

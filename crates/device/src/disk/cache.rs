@@ -1,15 +1,33 @@
 //! The on-board buffer: segments that reads may hit, and written runs that wait for the media.
 
-/// Segments, each one run of sectors `[start, end)`.
+/// Segments, each one run of sectors `[start, start + len)`.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
-    start: Box<[u64]>,
-    end: Box<[u64]>,
-    used: Box<[u64]>,
+    runs: Box<[Run]>,
+    /// The runs again in units of 2^coarse_shift sectors, begin and end apart, so that one look at all of them is
+    /// a handful of vector instructions: most reads touch none.
+    coarse_start: Box<[u32]>,
+    coarse_len: Box<[u32]>,
+    coarse_shift: u32,
     written: Box<[bool]>,
-    clock: u64,
+    /// Segments in a ring from the most to the least recently used: `links[i]` are the neighbours of `i`, and
+    /// one more element is the ring's fixed point.
+    links: Box<[Links]>,
+    written_count: usize,
     size: u64,
     write_max: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    start: u64,
+    len: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    newer: u32,
+    older: u32,
 }
 
 /// What the buffer holds of a read's range.
@@ -24,24 +42,35 @@ pub(crate) enum Hit {
 }
 
 impl Segments {
-    pub(crate) fn new(count: u32, size: u32, write_max: u32) -> Segments {
+    /// `count` segments of `size` sectors each, `write_max` of them for written data, on a disk of `disk` sectors.
+    pub(crate) fn new(count: u32, size: u32, write_max: u32, disk: u64) -> Segments {
         let n = count as usize;
+        let neighbours =
+            |i: u32| Links { newer: if i == 0 { count } else { i - 1 }, older: if i == count { 0 } else { i + 1 } };
         Segments {
-            start: vec![0; n].into(),
-            end: vec![0; n].into(),
-            used: vec![0; n].into(),
+            runs: vec![Run { start: 0, len: 0 }; n].into(),
+            coarse_start: vec![0; n].into(),
+            coarse_len: vec![0; n].into(),
+            coarse_shift: 64 - (disk >> 31).leading_zeros(),
             written: vec![false; n].into(),
-            clock: 0,
+            links: (0..=count).map(neighbours).collect(),
+            written_count: 0,
             size: u64::from(size),
             write_max: write_max as usize,
         }
     }
 
     pub(crate) fn look_up(&self, lbn: u64, sectors: u64) -> Hit {
+        let coarse = (lbn >> self.coarse_shift) as u32;
+        let pairs = self.coarse_start.iter().zip(&self.coarse_len);
+        // No early end: that would keep it from being done four at a time.
+        if !pairs.fold(false, |near, (&start, &len)| near | (coarse.wrapping_sub(start) <= len)) {
+            return Hit::Miss;
+        }
         let mut part = Hit::Miss;
-        for (i, (&start, &end)) in self.start.iter().zip(&self.end).enumerate() {
-            if start <= lbn && lbn <= end && start < end {
-                if lbn + sectors <= end {
+        for (i, run) in self.runs.iter().enumerate() {
+            if lbn.wrapping_sub(run.start) <= run.len && run.len > 0 {
+                if lbn + sectors <= run.start + run.len {
                     return Hit::Full(i as u32);
                 }
                 part = Hit::Part(i as u32);
@@ -50,75 +79,94 @@ impl Segments {
         part
     }
 
+    fn set(&mut self, i: usize, run: Run) {
+        self.runs[i] = run;
+        let start = run.start >> self.coarse_shift;
+        self.coarse_start[i] = start as u32;
+        self.coarse_len[i] = (((run.start + run.len) >> self.coarse_shift) - start) as u32;
+    }
+
     pub(crate) fn start(&self, segment: u32) -> u64 {
-        self.start[segment as usize]
+        self.runs[segment as usize].start
     }
     pub(crate) fn end(&self, segment: u32) -> u64 {
-        self.end[segment as usize]
+        let run = &self.runs[segment as usize];
+        run.start + run.len
     }
 
     /// Marks a segment as just used.
     pub(crate) fn touch(&mut self, segment: u32) {
-        self.clock += 1;
-        self.used[segment as usize] = self.clock;
+        let Links { newer, older } = self.links[segment as usize];
+        self.links[newer as usize].older = older;
+        self.links[older as usize].newer = newer;
+        let fixed = self.links.len() - 1;
+        let first = std::mem::replace(&mut self.links[fixed].older, segment);
+        self.links[first as usize].newer = segment;
+        self.links[segment as usize] = Links { newer: fixed as u32, older: first };
     }
 
     /// Empties the least recently used segment for a read from `lbn` on.
     pub(crate) fn allocate(&mut self, lbn: u64) -> u32 {
-        let i = self.oldest(|_| true);
-        (self.start[i], self.end[i], self.written[i]) = (lbn, lbn, false);
-        self.touch(i as u32);
-        i as u32
+        let segment = self.links[self.links.len() - 1].newer;
+        self.reset(segment, lbn, false);
+        segment
     }
 
-    fn oldest(&self, wanted: impl Fn(usize) -> bool) -> usize {
-        let mut best = (u64::MAX, 0);
-        for (i, &used) in self.used.iter().enumerate() {
-            if used < best.0 && wanted(i) {
-                best = (used, i);
-            }
-        }
-        best.1
+    fn reset(&mut self, segment: u32, lbn: u64, written: bool) {
+        let i = segment as usize;
+        self.written_count += usize::from(written);
+        self.written_count -= usize::from(self.written[i]);
+        self.written[i] = written;
+        self.set(i, Run { start: lbn, len: 0 });
+        self.touch(segment);
     }
 
     /// The segment now holds sectors up to `end`; the oldest go if it is full.
     pub(crate) fn extend(&mut self, segment: u32, end: u64) {
-        let i = segment as usize;
-        self.end[i] = self.end[i].max(end);
-        self.start[i] = self.start[i].max(self.end[i].saturating_sub(self.size));
+        let run = self.runs[segment as usize];
+        let len = run.len.max(end.saturating_sub(run.start));
+        let over = len.saturating_sub(self.size);
+        self.set(segment as usize, Run { start: run.start + over, len: len - over });
     }
 
     /// Sectors before the segment were read, too.
     pub(crate) fn prepend(&mut self, segment: u32, sectors: u64) {
-        let i = segment as usize;
-        let room = self.size.saturating_sub(self.end[i] - self.start[i]);
-        self.start[i] -= sectors.min(room).min(self.start[i]);
+        let run = self.runs[segment as usize];
+        let n = sectors.min(self.size - run.len).min(run.start);
+        self.set(segment as usize, Run { start: run.start - n, len: run.len + n });
     }
 
     /// `[lbn, lbn + sectors)` was written: what overlaps is dropped, and if `keep` the new data stay readable.
     pub(crate) fn note_write(&mut self, lbn: u64, sectors: u64, keep: bool) {
         let end = lbn + sectors;
-        for i in 0..self.start.len() {
-            if self.start[i] < end && lbn < self.end[i] {
-                if self.start[i] < lbn {
-                    self.end[i] = lbn;
-                } else {
-                    (self.start[i], self.end[i]) = (0, 0);
-                }
+        for i in 0..self.runs.len() {
+            let Run { start, len } = self.runs[i];
+            if start < end && lbn < start + len {
+                self.set(i, Run { start, len: lbn.saturating_sub(start) });
             }
         }
-        if !keep {
-            return;
+        if keep {
+            let segment = self.appended(lbn).unwrap_or_else(|| {
+                let segment = self.oldest_for_write();
+                self.reset(segment, lbn, true);
+                segment
+            });
+            self.extend(segment, end);
+            self.touch(segment);
         }
-        let appended = (0..self.start.len()).find(|&i| self.written[i] && self.end[i] == lbn && self.start[i] < lbn);
-        let i = appended.unwrap_or_else(|| {
-            let full = self.written.iter().filter(|&&w| w).count() >= self.write_max;
-            let i = self.oldest(|i| !full || self.written[i]);
-            (self.start[i], self.end[i], self.written[i]) = (lbn, lbn, true);
-            i
-        });
-        self.extend(i as u32, end);
-        self.touch(i as u32);
+    }
+
+    fn appended(&self, lbn: u64) -> Option<u32> {
+        (0..self.runs.len() as u32).find(|&i| self.written[i as usize] && self.end(i) == lbn && self.start(i) < lbn)
+    }
+
+    /// The least recently used segment, among the written ones if there are as many as may be.
+    fn oldest_for_write(&self) -> u32 {
+        let mut i = self.links[self.links.len() - 1].newer;
+        while self.written_count >= self.write_max && !self.written[i as usize] {
+            i = self.links[i as usize].newer;
+        }
+        i
     }
 }
 
@@ -161,15 +209,15 @@ impl Dirty {
 
     /// True if a write at `lbn` continues a run that is in the buffer, with room for it. `may_merge` as in
     /// [`Dirty::push`].
-    pub(crate) fn appends(&self, lbn: u64, sectors: u64, may_merge: bool) -> bool {
-        self.tail(lbn).is_some_and(|i| {
+    pub(crate) fn appends(&self, lbn: u64, sectors: u64, arm: u32, may_merge: bool) -> bool {
+        self.tail(lbn, arm).is_some_and(|i| {
             let e = &self.extents[i];
             e.active || (may_merge && e.sectors + sectors <= self.extent_max)
         })
     }
 
-    fn tail(&self, lbn: u64) -> Option<usize> {
-        self.extents.iter().position(|e| e.lbn + e.sectors == lbn)
+    fn tail(&self, lbn: u64, arm: u32) -> Option<usize> {
+        self.extents.iter().position(|e| e.lbn + e.sectors == lbn && e.arm == arm)
     }
 
     /// True if there is room for a run of its own.
@@ -186,8 +234,10 @@ impl Dirty {
     pub(crate) fn push(&mut self, mut e: Extent, may_merge: bool) {
         self.order += 1;
         e.order = self.order;
-        match self.tail(e.lbn) {
-            Some(i) if !self.extents[i].active && may_merge => {
+        match self.tail(e.lbn, e.arm) {
+            Some(i)
+                if !self.extents[i].active && may_merge && self.extents[i].sectors + e.sectors <= self.extent_max =>
+            {
                 let last = &mut self.extents[i];
                 last.sectors += e.sectors;
                 last.data_ns.1 = e.data_ns.1;
@@ -246,22 +296,22 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_segment_goes() {
-        let mut s = Segments::new(2, 100, 1);
+        let mut s = Segments::new(2, 100, 1, 1 << 40);
         for lbn in [1000, 2000] {
             let i = s.allocate(lbn);
             s.extend(i, lbn + 10);
         }
-        assert_eq!(s.look_up(1002, 4), Hit::Full(0));
-        s.touch(0);
+        let Hit::Full(first) = s.look_up(1002, 4) else { panic!("it was just read") };
+        s.touch(first);
         let i = s.allocate(3000);
         s.extend(i, 3010);
         assert_eq!(s.look_up(2000, 1), Hit::Miss);
-        assert_eq!(s.look_up(1008, 4), Hit::Part(0));
+        assert_eq!(s.look_up(1008, 4), Hit::Part(first));
     }
 
     #[test]
     fn a_segment_is_a_window() {
-        let mut s = Segments::new(1, 100, 1);
+        let mut s = Segments::new(1, 100, 1, 1 << 40);
         let i = s.allocate(0);
         s.extend(i, 250);
         assert_eq!((s.start(i), s.end(i)), (150, 250));
@@ -271,7 +321,7 @@ mod tests {
 
     #[test]
     fn written_data_replace_what_they_overlap() {
-        let mut s = Segments::new(3, 100, 1);
+        let mut s = Segments::new(3, 100, 1, 1 << 40);
         let i = s.allocate(0);
         s.extend(i, 50);
         s.note_write(20, 10, true);
@@ -287,7 +337,7 @@ mod tests {
     fn rooms_are_given_back() {
         let mut d = Dirty::new(1, 64);
         d.push(Extent::new(0, 8, 0, 0, (0, 0)), true);
-        assert!(!d.has_room() && d.appends(8, 8, true) && !d.appends(8, 60, true));
+        assert!(!d.has_room() && d.appends(8, 8, 0, true) && !d.appends(8, 60, 0, true));
         d.start(0, |_| 0).expect("one run");
         d.push(Extent::new(8, 8, 0, 0, (0, 0)), true);
         let mark = d.flush_mark();

@@ -10,14 +10,16 @@ pub(crate) struct Costs {
     write_ns: [[u64; 2]; 2],
     pub preparation_ns: u64,
     pub reselect_ns: u64,
+    pub write_reselect_ns: u64,
     pub read_completion_ns: u64,
     pub write_completion_ns: u64,
     /// A command without data or media.
     pub command_ns: u64,
     pub disconnect: Option<Disconnect>,
+    /// [`super::Buffer::read_watermark`] in 1024ths.
+    pub read_watermark_per_1024: u64,
     read_ps_per_sector: u64,
     write_ps_per_sector: u64,
-    pub age_max_ns: u64,
 }
 
 /// Compiled [`super::WriteDisconnect`].
@@ -47,6 +49,7 @@ impl Costs {
             ],
             preparation_ns: ns(o.data_preparation_ms),
             reselect_ns: ns(o.reselect_ms),
+            write_reselect_ns: ns(o.write_reselect_ms),
             read_completion_ns: ns(o.read_completion_ms),
             write_completion_ns: ns(o.write_completion_ms),
             command_ns: ns(o.write_hit_after_write_ms + o.write_completion_ms).max(1),
@@ -55,9 +58,9 @@ impl Costs {
                 data_ns: ns(d.command_ms + d.disconnect_ms + d.away_ms + o.reselect_ms + o.data_preparation_ms),
                 minimum_seek_ns: ns(d.minimum_seek_ms),
             }),
+            read_watermark_per_1024: (spec.buffer.read_watermark * 1024.0).round() as u64,
             read_ps_per_sector: (spec.bus.read_us_per_sector * 1e6).round() as u64,
             write_ps_per_sector: (spec.bus.write_us_per_sector * 1e6).round() as u64,
-            age_max_ns: ns(spec.queue.age_max_ms),
         }
     }
 
@@ -70,10 +73,10 @@ impl Costs {
     }
 
     pub(crate) fn bus_read_ns(&self, sectors: u64) -> u64 {
-        sectors * self.read_ps_per_sector / 1000
+        sectors.saturating_mul(self.read_ps_per_sector) / 1000
     }
 
     pub(crate) fn bus_write_ns(&self, sectors: u64) -> u64 {
-        sectors * self.write_ps_per_sector / 1000
+        sectors.saturating_mul(self.write_ps_per_sector) / 1000
     }
 }

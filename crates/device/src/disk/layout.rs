@@ -1,9 +1,10 @@
 //! Where an LBN is: zone, cylinder, head, sector and angle.
 
+use super::divide::Divider;
 use super::spec::{DiskSpec, Mapping, Sparing, SpecError};
 
 /// The place of one sector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub zone: u32,
     pub cylinder: u32,
@@ -20,8 +21,8 @@ struct Zone {
     first_lbn: u64,
     end_lbn: u64,
     first_cylinder: u32,
-    sectors_per_track: u32,
-    sectors_per_cylinder: u64,
+    track: Divider,
+    cylinder: Divider,
     front: u64,
     /// Granule: what slips and spares count, in sectors (a track or a sector).
     granule: u64,
@@ -33,7 +34,7 @@ struct Zone {
     /// For each slip, the first granule number (in the zone's LBN order) that lies behind it.
     slip_keys: Box<[u64]>,
     /// Nanoseconds of a sector, times 2^20.
-    sector_fixed: u64,
+    sector_fixed: Divider,
     offset_ns: u64,
     track_skew_ns: u64,
     cylinder_step_ns: u64,
@@ -52,7 +53,7 @@ pub(crate) struct Layout {
     surfaces: u32,
     mapping: Mapping,
     sectors: u64,
-    period_ns: u64,
+    period: Divider,
 }
 
 impl Layout {
@@ -76,15 +77,15 @@ impl Layout {
                 first_lbn,
                 end_lbn: 0,
                 first_cylinder: z.first_cylinder,
-                sectors_per_track: z.sectors_per_track,
-                sectors_per_cylinder: spt * u64::from(surfaces),
+                track: Divider::new(spt),
+                cylinder: Divider::new(spt * u64::from(surfaces)),
                 front: z.front_sectors,
                 granule: 1,
                 unit_lbns: 0,
                 unit_slots: 0,
                 plain: false,
                 slip_keys: Box::default(),
-                sector_fixed,
+                sector_fixed: Divider::new(sector_fixed),
                 offset_ns: sectors_ns(z.offset_sectors) % period_ns,
                 track_skew_ns: track_skew_ns % period_ns,
                 cylinder_step_ns: (u64::from(surfaces - 1) * track_skew_ns + cylinder_skew_ns) % period_ns,
@@ -110,7 +111,7 @@ impl Layout {
             surfaces,
             mapping: g.mapping,
             sectors: first_lbn,
-            period_ns,
+            period: Divider::new(period_ns),
         })
     }
 
@@ -121,7 +122,12 @@ impl Layout {
 
     /// One turn.
     pub(crate) fn period_ns(&self) -> u64 {
-        self.period_ns
+        self.period.by()
+    }
+
+    /// The angle at an instant that is `ns` after the angle was zero.
+    pub(crate) fn turn_ns(&self, ns: u64) -> u64 {
+        self.period.rem(ns)
     }
 
     fn zone_of(&self, lbn: u64) -> u32 {
@@ -137,9 +143,9 @@ impl Layout {
         let zone_no = self.zone_of(lbn);
         let zone = &self.zones[zone_no as usize];
         let physical = zone.physical(lbn - zone.first_lbn);
-        let cylinder = (physical / zone.sectors_per_cylinder) as u32;
-        let in_cylinder = (physical % zone.sectors_per_cylinder) as u32;
-        let turn = in_cylinder / zone.sectors_per_track;
+        let (cylinder, in_cylinder) = zone.cylinder.div_rem(physical);
+        let (turn, sector) = zone.track.div_rem(in_cylinder);
+        let (cylinder, turn) = (cylinder as u32, turn as u32);
         let down = match self.mapping {
             Mapping::Cylinder => false,
             Mapping::Serpentine => cylinder % 2 == 1,
@@ -150,36 +156,34 @@ impl Layout {
             cylinder: zone.first_cylinder + cylinder,
             head: if down { self.surfaces - 1 - turn } else { turn },
             turn,
-            sector: in_cylinder % zone.sectors_per_track,
+            sector: sector as u32,
         }
     }
 
     /// When in a turn the sector at `p` comes under the head, in nanoseconds below [`Layout::period_ns`].
     pub(crate) fn angle_ns(&self, p: &Place) -> u64 {
         let zone = &self.zones[p.zone as usize];
-        let sector_ns = (u64::from(p.sector) * zone.sector_fixed) >> FIXED;
-        (zone.offset_ns
-            + u64::from(p.cylinder - zone.first_cylinder) * zone.cylinder_step_ns
-            + u64::from(p.turn) * zone.track_skew_ns
-            + sector_ns)
-            % self.period_ns
+        let sector_ns = (u64::from(p.sector) * zone.sector_fixed.by()) >> FIXED;
+        let cylinders = u64::from(p.cylinder - zone.first_cylinder);
+        let skew_ns = cylinders * zone.cylinder_step_ns + u64::from(p.turn) * zone.track_skew_ns;
+        self.period.rem(zone.offset_ns + skew_ns + sector_ns)
     }
 
     /// Nanoseconds that `sectors` take to pass in the zone of `p`.
     pub(crate) fn transfer_ns(&self, p: &Place, sectors: u64) -> u64 {
-        (sectors * self.zones[p.zone as usize].sector_fixed) >> FIXED
+        (sectors * self.zones[p.zone as usize].sector_fixed.by()) >> FIXED
     }
 
     /// Whole sectors that pass in `ns` in the zone of `p`.
     pub(crate) fn sectors_in(&self, p: &Place, ns: u64) -> u64 {
-        (ns << FIXED) / self.zones[p.zone as usize].sector_fixed
+        self.zones[p.zone as usize].sector_fixed.div(ns << FIXED)
     }
 
     /// From `lbn` at `p` to the end of its track: how many LBNs, and how many sectors pass with the last of
     /// at most `want` of them (slipped sectors pass, too).
     pub(crate) fn run(&self, lbn: u64, p: &Place, want: u64) -> (u64, u64) {
         let zone = &self.zones[p.zone as usize];
-        let room = u64::from(zone.sectors_per_track - p.sector);
+        let room = zone.track.by() - u64::from(p.sector);
         if zone.plain {
             let n = want.min(room).min(zone.end_lbn - lbn);
             return (n, n);
@@ -199,6 +203,17 @@ impl Layout {
         (lo + 1, zone.physical(in_zone + lo) - here + 1)
     }
 
+    /// First LBN and end (exclusive) of the track of `lbn` at `p`; empty in a zone with slips or spares, where
+    /// that takes a search.
+    pub(crate) fn plain_track(&self, lbn: u64, p: &Place) -> (u64, u64) {
+        let zone = &self.zones[p.zone as usize];
+        if !zone.plain {
+            return (0, 0);
+        }
+        let first = lbn - u64::from(p.sector);
+        (first, (first + zone.track.by()).min(zone.end_lbn))
+    }
+
     /// How many LBNs lie before `lbn` on its track, back to back.
     pub(crate) fn before_on_track(&self, lbn: u64, p: &Place) -> u64 {
         u64::from(p.sector).min(lbn - self.zones[p.zone as usize].first_lbn)
@@ -207,7 +222,7 @@ impl Layout {
 
 impl Zone {
     fn set_sparing(&mut self, sparing: Sparing, cylinders: u64, range: u64, spares: u64, slips: &[u64]) {
-        let (spt, per_cylinder) = (u64::from(self.sectors_per_track), self.sectors_per_cylinder);
+        let (spt, per_cylinder) = (self.track.by(), self.cylinder.by());
         let total = per_cylinder * cylinders;
         (self.granule, self.unit_slots) = match sparing {
             Sparing::None | Sparing::SectorsPerZone | Sparing::EndOfDisk => (1, total),
@@ -235,7 +250,7 @@ impl Zone {
     }
 
     fn lbns(&self, sparing: Sparing, cylinders: u64, spares: u64, slips: u64) -> u64 {
-        let total = self.sectors_per_cylinder * cylinders;
+        let total = self.cylinder.by() * cylinders;
         let gross = match sparing {
             Sparing::EndOfDisk => total.saturating_sub(spares + slips),
             // A last, shorter range keeps its sectors: nothing says that it has spares.

@@ -164,6 +164,11 @@ impl SeekTable {
         }
     }
 
+    /// Nanoseconds for the longest distance.
+    pub(crate) fn last_nanos(&self) -> u64 {
+        self.far_ns.last().map_or(0, |&ns| u64::from(ns))
+    }
+
     /// Nanoseconds for a distance below `cylinders`.
     pub(crate) fn nanos(&self, distance: u32) -> u64 {
         if let Some(&ns) = self.near_ns.get(distance as usize) {

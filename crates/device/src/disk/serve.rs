@@ -1,10 +1,14 @@
 //! How the drive serves: what an arm takes up next, and what a request then costs.
 
 use super::cache::{Extent, Hit};
-use super::mech::{Arm, Mech, Stream};
+use super::layout::Place;
+use super::mech::{Access, Arm, Mech, Stream};
 use super::spec::{Discipline, ReadAhead};
 use super::{Disk, Waiting, Work};
 use crate::model::Op;
+
+/// More sectors than any bus is behind the media; bounds a product.
+const LEAD_SECTORS_MAX: u64 = 1 << 20;
 
 /// What a discipline minimises: nothing, cylinders, or nanoseconds until the first sector passes.
 fn arm_cost(mech: &Mech, discipline: Discipline, at: &Arm, at_ns: u64, lbn: u64, write: bool) -> u64 {
@@ -18,7 +22,7 @@ fn arm_cost(mech: &Mech, discipline: Discipline, at: &Arm, at_ns: u64, lbn: u64,
 impl Disk {
     /// Serves what needs no arm now: a read hit where the drive lets those pass, a write into the buffer.
     pub(super) fn serve_at_once(&mut self, w: &Waiting, now_ns: u64) -> bool {
-        if w.cacheable && self.can_absorb(w) {
+        if w.cacheable && self.can_absorb(w, self.queue.len()) {
             self.absorb(w, now_ns);
             return true;
         }
@@ -26,7 +30,7 @@ impl Disk {
             return false;
         }
         match self.segments.look_up(w.lbn, w.sectors) {
-            Hit::Full(segment) => {
+            Hit::Full(segment) if self.arms.iter().all(|a| a.filling != Some(segment)) => {
                 self.serve_hit(w, segment, now_ns);
                 true
             }
@@ -34,16 +38,17 @@ impl Disk {
         }
     }
 
-    fn can_absorb(&self, w: &Waiting) -> bool {
+    /// True if the buffer takes `w` now, with `others` requests queued besides.
+    fn can_absorb(&self, w: &Waiting, others: usize) -> bool {
         let arm_serves_host = self.arms[w.arm as usize].work == Work::Request;
         if arm_serves_host && !self.buffer.write_prebuffering {
             return false;
         }
         // Level 1 breaks off at anything but the one stream; level 2 doesn't mind what else waits.
-        if self.buffer.write_cache_level == 1 && !self.queue.is_empty() {
+        if self.buffer.write_cache_level == 1 && others > 0 {
             return false;
         }
-        self.dirty.has_room() || self.dirty.appends(w.lbn, w.sectors, self.flushing.is_empty())
+        self.dirty.has_room() || self.dirty.appends(w.lbn, w.sectors, w.arm, self.flushing.is_empty())
     }
 
     /// Takes a write into the buffer, from where it completes; the media follow.
@@ -74,7 +79,7 @@ impl Disk {
     pub(super) fn absorb_waiting(&mut self, now_ns: u64) {
         while let Some(i) = self.queue.iter().position(|w| w.cacheable) {
             let w = self.queue[i];
-            if !(self.dirty.has_room() || self.dirty.appends(w.lbn, w.sectors, self.flushing.is_empty())) {
+            if !self.can_absorb(&w, self.queue.len() - 1) {
                 return;
             }
             self.queue.remove(i);
@@ -93,17 +98,22 @@ impl Disk {
         }
         while let Some(i) = self.pick(mine, now_ns) {
             let w = self.queue.remove(i);
-            match w.op {
-                Op::Read => self.serve_read(&w, now_ns),
-                _ if w.cacheable && self.can_absorb(&w) => self.absorb(&w, now_ns),
-                _ => self.serve_write(&w, now_ns),
-            }
+            self.serve(&w, now_ns);
             if self.arms[arm].work != Work::Idle {
                 return;
             }
         }
         if self.dirty.waits_for(mine) {
             self.destage(arm, now_ns);
+        }
+    }
+
+    /// Serves a request whose turn it is.
+    pub(super) fn serve(&mut self, w: &Waiting, now_ns: u64) {
+        match w.op {
+            Op::Read => self.serve_read(w, now_ns),
+            _ if w.cacheable && self.can_absorb(w, self.queue.len()) => self.absorb(w, now_ns),
+            _ => self.serve_write(w, now_ns),
         }
     }
 
@@ -116,11 +126,9 @@ impl Disk {
 
     /// The queued request that `arm` serves next.
     fn pick(&self, arm: u32, now_ns: u64) -> Option<usize> {
-        let mut mine = self.queue.iter().enumerate().filter(|(_, w)| w.arm == arm);
+        let mut mine = self.queue.iter().enumerate().filter(|(_, w)| w.arm == arm).peekable();
         let oldest = mine.next()?;
-        let age_ns = now_ns - oldest.1.arrived_ns;
-        let overdue = self.costs.age_max_ns > 0 && age_ns > self.costs.age_max_ns;
-        if self.queue_spec.discipline == Discipline::Fifo || overdue {
+        if self.queue_spec.discipline == Discipline::Fifo || mine.peek().is_none() {
             return Some(oldest.0);
         }
         let mut best = (self.cost(arm, now_ns, oldest.1), oldest.0);
@@ -133,7 +141,9 @@ impl Disk {
         Some(best.1)
     }
 
-    fn cost(&self, arm: u32, now_ns: u64, w: &Waiting) -> u64 {
+    /// What choosing `w` costs, less the credit of its age: the worst access for each `age_max_ms`. So a request
+    /// is passed over only by those that came less than that time after it.
+    fn cost(&self, arm: u32, now_ns: u64, w: &Waiting) -> i64 {
         let write = w.op != Op::Read;
         let overhead = if write {
             self.costs.write_overhead_ns(false, self.last_was_read)
@@ -141,7 +151,10 @@ impl Disk {
             self.costs.read_overhead_ns(false, self.last_was_read)
         };
         let local = w.lbn - u64::from(arm) * self.arm_sectors;
-        arm_cost(&self.mech, self.queue_spec.discipline, &self.arms[arm as usize].at, now_ns + overhead, local, write)
+        let at = &self.arms[arm as usize].at;
+        let cost = arm_cost(&self.mech, self.queue_spec.discipline, at, now_ns + overhead, local, write);
+        let age_us = (now_ns - w.arrived_ns) / 1000;
+        cost as i64 - (age_us * self.age_credit_per_ms / 1000) as i64
     }
 
     fn destage(&mut self, arm: usize, now_ns: u64) {
@@ -152,17 +165,15 @@ impl Disk {
             self.dirty.start(arm as u32, |e| arm_cost(mech, discipline, at, now_ns.max(e.arm_ns), e.lbn - base, true));
         let Some(e) = next else { return };
         let free_ns = self.write_media(arm, now_ns.max(e.arm_ns), e.data_ns, e.lbn, e.sectors);
-        self.arms[arm].work = Work::Destage;
-        self.arms[arm].free_ns = free_ns;
+        self.occupy(arm, Work::Destage, free_ns);
     }
 
     /// Puts a run on the media; gives the end. The data's first and last sector are there at `data_ns`.
     fn write_media(&mut self, arm: usize, at_ns: u64, data_ns: (u64, u64), lbn: u64, sectors: u64) -> u64 {
         let local = lbn - arm as u64 * self.arm_sectors;
-        let local = local.min(self.arm_sectors - 1);
         // The media must not overtake the bus: begin when the last sector will be there just in time.
         let place = self.mech.layout.place(local);
-        let lead_ns = self.mech.layout.transfer_ns(&place, sectors - 1);
+        let lead_ns = self.mech.layout.transfer_ns(&place, (sectors - 1).min(LEAD_SECTORS_MAX));
         let data_ns = data_ns.0.max(data_ns.1.saturating_sub(lead_ns));
         let (n, rest) = self.split(local, sectors);
         let mut at = self.arms[arm].at;
@@ -205,18 +216,23 @@ impl Disk {
         }
         let end_ns = self.write_media(arm, arm_ns, data_ns, w.lbn, w.sectors);
         self.note_write(w.lbn, w.sectors);
-        let at_ns = end_ns + self.costs.write_completion_ns;
+        let at_ns = end_ns + self.costs.write_reselect_ns + self.costs.write_completion_ns;
         self.finish(w.tag, at_ns, now_ns);
-        self.arms[arm].work = Work::Request;
-        self.arms[arm].free_ns = if self.buffer.preseek { end_ns } else { at_ns };
+        self.occupy(arm, Work::Request, if self.buffer.preseek { end_ns } else { at_ns });
     }
 
     /// Lets read-ahead come to where it is at `now_ns`.
     fn catch_up(&mut self, arm: usize, now_ns: u64) {
         let a = &mut self.arms[arm];
         if let Some(stream) = &mut a.stream {
+            let whole = self.segments.end(stream.segment) == stream.lbn;
             self.mech.run_stream(&mut a.at, stream, arm as u64 * self.arm_sectors, now_ns);
-            self.segments.extend(stream.segment, stream.lbn);
+            if whole {
+                self.segments.extend(stream.segment, stream.lbn);
+            } else {
+                // A write has cut the segment short or taken it over: what was read since is of no use.
+                a.stream = None;
+            }
         }
     }
 
@@ -232,8 +248,7 @@ impl Disk {
             Hit::Full(segment) => {
                 let at_ns = self.serve_hit(w, segment, now_ns);
                 if !self.buffer.preseek {
-                    self.arms[arm].work = Work::Request;
-                    self.arms[arm].free_ns = at_ns;
+                    self.occupy(arm, Work::Request, at_ns);
                 }
             }
             Hit::Part(segment) => self.serve_part(w, segment, now_ns),
@@ -255,13 +270,14 @@ impl Disk {
         let at_ns = self.bus_free_ns + self.costs.read_completion_ns;
         self.finish(w.tag, at_ns, now_ns);
         self.segments.touch(segment);
-        let limit = self.read_ahead_limit(w, segment);
+        let limit = self.read_ahead_limit(w, segment, (0, 0));
         let end = self.segments.end(segment);
         let arm = &mut self.arms[w.arm as usize];
         match &mut arm.stream {
             Some(s) if s.segment == segment && s.lbn < s.limit => s.limit = s.limit.max(limit),
             _ if self.buffer.read_ahead_after_hit && arm.work == Work::Idle && end < limit => {
-                arm.stream = Some(Stream { segment, lbn: end, at_ns: begin + miss_ns, limit });
+                let under_head = (Place::default(), 0);
+                arm.stream = Some(Stream { segment, lbn: end, at_ns: begin + miss_ns, limit, under_head });
             }
             _ => {}
         }
@@ -279,62 +295,73 @@ impl Disk {
             return self.read_media(w, segment, end, now_ns, end > w.lbn);
         };
         // The arm is there already: the read rides on.
-        let base = arm as u64 * self.arm_sectors;
-        let (n, rest) = self.split(end - base, w.lbn + w.sectors - end);
-        let mut at = self.arms[arm].at;
-        let a = self.mech.access(&mut at, stream.at_ns, 0, end - base, n, false);
-        let media_end =
-            if rest == 0 { a.end_ns } else { self.mech.access(&mut at, a.end_ns, 0, 0, rest, false).end_ns };
-        self.arms[arm].at = at;
+        let media = self.read_run(arm, stream.at_ns, end, w.lbn + w.sectors - end);
         let hit_ns = now_ns + self.costs.read_overhead_ns(end > w.lbn, self.last_was_read);
-        self.finish_read(w, segment, hit_ns, media_end, now_ns);
+        self.finish_read(w, segment, hit_ns, &media, now_ns);
+    }
+
+    /// Reads a run from the media.
+    fn read_run(&mut self, arm: usize, at_ns: u64, lbn: u64, sectors: u64) -> Access {
+        // What the buffer holds may end beyond this arm's share; see `split`.
+        let local = lbn - arm as u64 * self.arm_sectors;
+        let local = if local < self.arm_sectors { local } else { local - self.arm_sectors };
+        let (n, rest) = self.split(local, sectors);
+        let at = &mut self.arms[arm].at;
+        let first = self.mech.access(at, at_ns, 0, local, n, false);
+        if rest == 0 {
+            return first;
+        }
+        let Access { end_ns, last, track, .. } = self.mech.access(at, first.end_ns, 0, 0, rest, false);
+        Access { end_ns, last, track, ..first }
     }
 
     /// A read that needs the media from LBN `from` on; what lies before is in the buffer (`part`).
     fn read_media(&mut self, w: &Waiting, segment: u32, from: u64, now_ns: u64, part: bool) {
         let arm = w.arm as usize;
         let overhead_ns = self.costs.read_overhead_ns(false, self.last_was_read);
-        let local = (from - arm as u64 * self.arm_sectors).min(self.arm_sectors - 1);
-        let missing = w.lbn + w.sectors - from;
-        let (n, rest) = self.split(local, missing);
-        let mut at = self.arms[arm].at;
-        let a = self.mech.access(&mut at, now_ns + overhead_ns, 0, local, n, false);
-        let media_end =
-            if rest == 0 { a.end_ns } else { self.mech.access(&mut at, a.end_ns, 0, 0, rest, false).end_ns };
-        self.arms[arm].at = at;
+        let a = self.read_run(arm, now_ns + overhead_ns, from, w.lbn + w.sectors - from);
         let bus_ns = if part {
             now_ns + self.costs.read_overhead_ns(true, self.last_was_read)
         } else {
-            let mark = ((w.sectors as f64 * self.buffer.read_watermark) as u64).max(1);
+            let mark = (w.sectors * self.costs.read_watermark_per_1024 / 1024).max(1);
             // With gaps between tracks the mark comes later than this, but never after the end.
-            (a.begin_ns + mark * a.sector_ns).min(media_end) + self.costs.reselect_ns
+            (a.begin_ns + mark * a.sector_ns).min(a.end_ns) + self.costs.reselect_ns
         };
-        self.finish_read(w, segment, bus_ns, media_end, now_ns);
+        self.finish_read(w, segment, bus_ns, &a, now_ns);
         if self.buffer.keep_passing_sectors && from == w.lbn && self.segments.start(segment) == w.lbn {
             self.segments.prepend(segment, a.passed);
         }
     }
 
     /// The media part of a read is known: adds the bus, and starts read-ahead.
-    fn finish_read(&mut self, w: &Waiting, segment: u32, bus_ns: u64, media_end: u64, now_ns: u64) {
+    fn finish_read(&mut self, w: &Waiting, segment: u32, bus_ns: u64, media: &Access, now_ns: u64) {
         let arm = w.arm as usize;
         self.last_was_read = true;
         let begin = (bus_ns + self.costs.preparation_ns).max(self.bus_free_ns);
         // The bus moves while the media do, but its last sector comes after the media's last.
-        let bus_end = (begin + self.costs.bus_read_ns(w.sectors)).max(media_end + self.costs.bus_read_ns(1));
+        let bus_end = (begin + self.costs.bus_read_ns(w.sectors)).max(media.end_ns + self.costs.bus_read_ns(1));
         let at_ns = bus_end + self.costs.read_completion_ns;
         self.finish(w.tag, at_ns, now_ns);
         let end = w.lbn + w.sectors;
-        let limit = self.read_ahead_limit(w, segment);
+        let base = arm as u64 * self.arm_sectors;
+        let track = (base + media.track.0, base + media.track.1);
+        let limit = self.read_ahead_limit(w, segment, track);
         self.segments.extend(segment, end);
-        let a = &mut self.arms[arm];
-        a.work = Work::Request;
-        a.free_ns = if self.buffer.preseek { media_end } else { at_ns };
-        a.stream = (end < limit).then_some(Stream { segment, lbn: end, at_ns: media_end, limit });
+        self.occupy(arm, Work::Request, if self.buffer.preseek { media.end_ns } else { at_ns });
+        let under_head = (media.last, track.1);
+        self.arms[arm].filling = Some(segment);
+        self.arms[arm].stream =
+            (end < limit).then_some(Stream { segment, lbn: end, at_ns: media.end_ns, limit, under_head });
     }
 
-    /// How far read-ahead may go after `w`, into `segment`.
-    fn read_ahead_limit(&self, w: &Waiting, segment: u32) -> u64 {
+    fn track_bounds(&self, base: u64, local: u64) -> (u64, u64) {
+        let (first, end) = self.mech.track_bounds(local);
+        (base + first, base + end)
+    }
+
+    /// How far read-ahead may go after `w`, into `segment`. `track` are the bounds of the track where it ended,
+    /// if they are known.
+    fn read_ahead_limit(&self, w: &Waiting, segment: u32, track: (u64, u64)) -> u64 {
         let end = w.lbn + w.sectors;
         let base = u64::from(w.arm) * self.arm_sectors;
         let last = base + self.arm_sectors;
@@ -345,12 +372,14 @@ impl Disk {
         let limit = match self.buffer.read_ahead {
             ReadAhead::None => return end,
             ReadAhead::Segment => last,
-            ReadAhead::Track => base + self.mech.track_bounds(local - 1).1,
+            ReadAhead::Track if track.0 < end && end <= track.1 => track.1,
+            ReadAhead::Track => self.track_bounds(base, local - 1).1,
             ReadAhead::Cylinder => base + self.mech.cylinder_end(local - 1),
             ReadAhead::NextTrack => {
-                let (first, next) = self.mech.track_bounds(local);
-                let streams = self.segments.start(segment) < base + first;
-                base + if streams { next + (next - first) } else { next }
+                let known = track.0 <= end && end < track.1;
+                let (first, next) = if known { track } else { self.track_bounds(base, local) };
+                let streams = self.segments.start(segment) < first;
+                if streams { next + (next - first) } else { next }
             }
         };
         let mut most = end + u64::from(self.buffer.read_ahead_max_sectors);

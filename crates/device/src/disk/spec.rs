@@ -204,8 +204,10 @@ pub struct Overheads {
     pub write_miss_after_write_ms: f64,
     /// Before any transfer over the bus.
     pub data_preparation_ms: f64,
-    /// Taking the bus again after the media were reached.
+    /// Taking the bus again for a read's data, once the media have been reached.
     pub reselect_ms: f64,
+    /// Taking the bus again to report a write that is on the media.
+    pub write_reselect_ms: f64,
     pub read_completion_ms: f64,
     pub write_completion_ms: f64,
     /// Some drives leave the bus between a write command and its data.
@@ -313,7 +315,8 @@ pub struct Queue {
     pub depth: u32,
     /// Their order.
     pub discipline: Discipline,
-    /// A command that has waited longer goes first, oldest first; 0 for no bound (starvation is possible).
+    /// A command that is older than another by this much goes before it, wherever it is; in between, age counts
+    /// in proportion. 0 for no ageing (starvation is possible).
     #[serde(default)]
     pub age_max_ms: f64,
 }
@@ -385,7 +388,8 @@ impl DiskSpec {
             ] {
                 in_range(&key(field), sectors, 0.0, spt * 100.0)?;
             }
-            let cylinder = u64::from(z.sectors_per_track) * u64::from(g.surfaces);
+            let surfaces = g.surfaces / self.mechanics.actuators.clamp(1, 2);
+            let cylinder = u64::from(z.sectors_per_track) * u64::from(surfaces.max(1));
             let total = cylinder * u64::from(z.last_cylinder - z.first_cylinder + 1);
             in_range(&key("front_sectors"), z.front_sectors as f64, 0.0, total as f64 - 1.0)?;
             let unit = match g.sparing {
@@ -418,6 +422,7 @@ impl Overheads {
             ("write_miss_after_write_ms", self.write_miss_after_write_ms),
             ("data_preparation_ms", self.data_preparation_ms),
             ("reselect_ms", self.reselect_ms),
+            ("write_reselect_ms", self.write_reselect_ms),
             ("read_completion_ms", self.read_completion_ms),
             ("write_completion_ms", self.write_completion_ms),
         ];
