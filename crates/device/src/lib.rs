@@ -9,7 +9,9 @@
 //! of them.
 //!
 //! A disk is built from a [`DiskSpec`]: one of the embedded [`profile`]s, a TOML file of the user's, or a
-//! DiskSim-4 parameter set ([`diskspec`]). No constant of a drive is in the code.
+//! DiskSim-4 parameter set ([`diskspec`]). [`flash`] drives and shingled disks ([`smr`]) have specifications and
+//! profiles of their own. No constant of a drive is in the code. Beside devices there are the host's [`pagecache`]
+//! and a [`net`]work hop.
 #![forbid(unsafe_code)]
 
 pub mod disk;

@@ -351,3 +351,194 @@ impl Tree {
         node - self.leaves
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn spec(copy_back: bool) -> FlashSpec {
+        let mut s = FlashSpec::by_name("mittos-openchannel").expect("embedded");
+        (s.geometry.channels, s.geometry.chips_per_channel) = (2, 3);
+        (s.geometry.pages_per_block, s.geometry.blocks_per_plane) = (4, 64);
+        s.timing.program_pattern = vec![("1122".into(), 1)];
+        s.timing.copy_back = copy_back;
+        s
+    }
+
+    /// Where an operation of the naive array is.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum At {
+        Array(u64),
+        Waits,
+        Channel(u64),
+        Program(u64),
+    }
+
+    /// The same array with queues for everything and a search for the next event: ends of (unit, number) in order.
+    fn naive(ops: &[(u64, u32, Kind, u32)], copy_back: bool) -> Vec<(u32, u32, u64)> {
+        const US: u64 = 1000;
+        let program_ns = |page: u32| if page % 4 < 2 { 1000 * US } else { 2000 * US };
+        let mut queues: Vec<Vec<u32>> = vec![Vec::new(); 6];
+        let mut at: Vec<Option<At>> = vec![None; 6];
+        let mut channels: Vec<Vec<u32>> = vec![Vec::new(); 2];
+        let (mut ends, mut arrived) = (Vec::new(), 0);
+        loop {
+            let event = (0..6u32)
+                .filter_map(|u| match at[u as usize]? {
+                    At::Waits => None,
+                    At::Array(t) | At::Channel(t) | At::Program(t) => Some((t, u)),
+                })
+                .min();
+            let arrival = ops.get(arrived).map(|o| o.0);
+            let (now, unit) = match (event, arrival) {
+                (None, None) => return ends,
+                (Some(e), Some(a)) if e.0 <= a => e,
+                (Some(e), None) => e,
+                (_, Some(a)) => {
+                    let unit = ops[arrived].1;
+                    queues[unit as usize].push(arrived as u32);
+                    arrived += 1;
+                    (a, unit)
+                }
+            };
+            let u = unit as usize;
+            let channel = u % 2;
+            let mut wants = false;
+            if let Some(op) = queues[u].first().copied() {
+                let (_, _, kind, page) = ops[op as usize];
+                let inside = kind == Kind::Erase || kind == Kind::Copy && copy_back;
+                match at[u] {
+                    Some(At::Array(t)) if t <= now && inside => at[u] = Some(At::Program(t)),
+                    Some(At::Array(t)) if t <= now => wants = true,
+                    Some(At::Channel(t)) if t <= now => {
+                        channels[channel].remove(0);
+                        if let Some(&next) = channels[channel].first() {
+                            let k = ops[queues[next as usize][0] as usize].2;
+                            at[next as usize] = Some(At::Channel(now + if k == Kind::Copy { 120 } else { 60 } * US));
+                        }
+                        let more = if kind == Kind::Read { 0 } else { program_ns(page) };
+                        at[u] = Some(At::Program(now + more));
+                    }
+                    _ => {}
+                }
+                if at[u] == Some(At::Program(now)) {
+                    ends.push((unit, op, now));
+                    queues[u].remove(0);
+                    at[u] = None;
+                }
+            }
+            if at[u].is_none()
+                && let Some(op) = queues[u].first().copied()
+            {
+                let (_, _, kind, page) = ops[op as usize];
+                match kind {
+                    Kind::Program => wants = true,
+                    Kind::Erase => at[u] = Some(At::Array(now + 6000 * US)),
+                    Kind::Copy if copy_back => at[u] = Some(At::Array(now + 40 * US + program_ns(page))),
+                    Kind::Read | Kind::Copy => at[u] = Some(At::Array(now + 40 * US)),
+                }
+            }
+            if wants {
+                channels[channel].push(unit);
+                let k = ops[queues[u][0] as usize].2;
+                let transfer = if k == Kind::Copy { 120 } else { 60 } * US;
+                at[u] = Some(if channels[channel].len() == 1 { At::Channel(now + transfer) } else { At::Waits });
+            }
+        }
+    }
+
+    fn engine_ends(ops: &[(u64, u32, Kind, u32)], copy_back: bool) -> Vec<(u32, u32, u64)> {
+        let mut e = Engine::new(&spec(copy_back));
+        let (mut ends, mut next) = (Vec::new(), 0);
+        loop {
+            let arrival = ops.get(next).map_or(u64::MAX, |o| o.0);
+            let now = e.next_ns().min(arrival);
+            if now == u64::MAX {
+                break;
+            }
+            if e.next_ns() == now {
+                let (unit, ended) = e.step();
+                if let Some(x) = ended {
+                    ends.push((unit, x.owner.parent, now));
+                    e.start(unit, now);
+                }
+            } else {
+                let (_, unit, kind, page) = ops[next];
+                let step = match kind {
+                    Kind::Read => Step::Read { page },
+                    Kind::Program => Step::Program { page },
+                    Kind::Copy => Step::Copy { from: 0, to: page },
+                    Kind::Erase => Step::Erase { block: page },
+                };
+                e.push(unit, step, Owner { parent: next as u32, epoch: NONE }, false);
+                if e.is_idle(unit) {
+                    e.start(unit, now);
+                }
+                next += 1;
+            }
+        }
+        assert!((0..6).all(|u| *e.outstanding(u) == Outstanding::default() && e.busy_since_ns(u).is_none()));
+        assert_eq!((e.channel_outstanding(0), e.channel_outstanding(1)), (0, 0));
+        ends
+    }
+
+    proptest! {
+        /// One number for a channel and one instant for a unit give what explicit queues give.
+        #[test]
+        fn ends_are_those_of_explicit_queues(
+            ops in prop::collection::vec((0u64..400, 0u32..6, 0u8..4, 0u32..8), 1..80),
+            copy_back in any::<bool>(),
+        ) {
+            let kinds = [Kind::Read, Kind::Program, Kind::Copy, Kind::Erase];
+            // Odd instants, so that nothing arrives just when something ends.
+            let mut ops: Vec<_> =
+                ops.into_iter().map(|(at, unit, k, page)| (at * 37_001 + 1, unit, kinds[k as usize], page)).collect();
+            ops.sort_by_key(|o| o.0);
+            let sorted = |mut ends: Vec<(u32, u32, u64)>| {
+                ends.sort_unstable();
+                ends
+            };
+            prop_assert_eq!(sorted(engine_ends(&ops, copy_back)), sorted(naive(&ops, copy_back)));
+        }
+    }
+
+    #[test]
+    fn the_tree_gives_the_earliest_and_the_lowest() {
+        let mut t = Tree::new(5);
+        assert_eq!(t.min(), u64::MAX);
+        for (unit, at) in [(3, 50), (1, 70), (4, 50), (0, 90)] {
+            t.set(unit, at);
+        }
+        assert_eq!((t.min(), t.first()), (50, 3));
+        t.set(3, 60);
+        assert_eq!((t.min(), t.first()), (50, 4));
+        t.set(4, u64::MAX);
+        t.set(3, u64::MAX);
+        assert_eq!((t.min(), t.first()), (70, 1));
+    }
+
+    /// Reads pass waiting programs, but not for ever.
+    #[test]
+    fn reads_pass_a_few_at_a_time() {
+        let mut s = spec(false);
+        s.timing.reads_first_max = 2;
+        let mut e = Engine::new(&s);
+        for i in 0..3 {
+            e.push(0, Step::Program { page: i }, Owner { parent: i, epoch: NONE }, false);
+        }
+        for i in 10..15 {
+            e.push(0, Step::Read { page: 0 }, Owner { parent: i, epoch: NONE }, true);
+        }
+        e.start(0, 0);
+        let mut order = Vec::new();
+        while e.next_ns() != u64::MAX {
+            let now = e.next_ns();
+            if let (unit, Some(x)) = e.step() {
+                order.push(x.owner.parent);
+                e.start(unit, now);
+            }
+        }
+        assert_eq!(order, [10, 11, 0, 12, 13, 1, 14, 2]);
+    }
+}
