@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use plimsoll_base::{LatencyHistogram, Rng, Span, Time};
+use plimsoll_device::disk::SeekCurve;
 use plimsoll_device::smr::{SmrDisk, SmrSpec, SmrStats};
 use plimsoll_device::{Disk, DiskOptions, Model, Op, Request};
 
@@ -271,6 +272,51 @@ fn one_seed_one_history() {
     assert_eq!(a, b);
     assert_ne!(a.0, run(2).0);
     println!("event hash {:016x}, {:?}", a.0, a.1);
+}
+
+/// Tiny bands, a tiny cache, requests over everything: all of them end, in order of time, and the map keeps its bound.
+#[test]
+fn no_mix_of_requests_gets_stuck() {
+    for seed in 0..40u64 {
+        let mut rng = Rng::new(seed, "options");
+        let mut s = spec();
+        let g = &mut s.disk.geometry;
+        (g.surfaces, g.cylinders) = (4, 60);
+        g.zones.truncate(2);
+        for (i, z) in (0u32..).zip(&mut g.zones) {
+            (z.first_cylinder, z.last_cylinder, z.sectors_per_track) = (30 * i, 30 * i + 29, 64 - 16 * i);
+        }
+        s.disk.mechanics.seek = SeekCurve::Table { points: vec![(1, 1.0), (59, 10.0)] };
+        (s.band_tracks, s.unshingled_surface, s.cache.mib) = (7, rng.chance(0.5), 1);
+        s.cache.entries_max = 1 + rng.below(30) as u32;
+        (s.clean.aside_first, s.clean.io_kib) = (rng.chance(0.5), 4 + rng.below(200) as u32);
+        s.clean.idle_ms = if rng.chance(0.3) { 0.0 } else { 5.0 };
+        let mut disk = SmrDisk::new(&s, DiskOptions { seed, mismatch: None }).expect("valid");
+        let (mut now, mut done, mut sent) = (Time::ZERO, Vec::new(), 0);
+        for tag in 0..400 {
+            now += Span::from_micros(rng.below(30_000));
+            disk.advance(now, &mut done);
+            if disk.outstanding() == disk.queue_max() {
+                continue;
+            }
+            let op = [Op::Read, WRITE, WRITE, Op::Write { fua: true }, Op::WriteZeroes, Op::Trim, Op::Flush];
+            let blocks = disk.size_bytes() / 512;
+            let first = rng.below(blocks);
+            let most = if rng.chance(0.2) { 1000 } else { 20 };
+            let len = 512 * (1 + rng.below(most)).min(blocks - first);
+            disk.submit(now, Request { tag, op: op[rng.below(7) as usize], offset: first * 512, len });
+            sent += 1;
+            // Entries for a single write are always granted, and cutting one adds one.
+            assert!(disk.cached_runs() <= s.cache.entries_max as usize + 6, "{}", disk.cached_runs());
+        }
+        while disk.outstanding() > 0 {
+            assert!(disk.next_event().is_set(), "seed {seed}: {} requests are stuck", disk.outstanding());
+            disk.advance(disk.next_event(), &mut done);
+        }
+        assert_eq!(done.len(), sent, "every request ends once");
+        assert!(done.windows(2).all(|w| w[0].at <= w[1].at), "in order of time");
+        assert!(done.iter().all(|d| d.started_at <= d.at));
+    }
 }
 
 /// The mechanics are those of the disk model: nothing shingled in the way, a read takes what the disk takes.

@@ -45,7 +45,6 @@ struct OpSlot {
     owner: Owner,
     page: u32,
     next: u32,
-    started_ns: u64,
 }
 
 /// An operation that has ended.
@@ -197,7 +196,7 @@ impl Engine {
             Step::Erase { block } => (Kind::Erase, block),
         };
         let class = if matches!(kind, Kind::Program | Kind::Copy) { self.class(page) } else { 0 };
-        let slot = OpSlot { kind, class, owner, page, next: NONE, started_ns: 0 };
+        let slot = OpSlot { kind, class, owner, page, next: NONE };
         let op = if self.free == NONE {
             self.ops.push(slot);
             (self.ops.len() - 1) as u32
@@ -233,8 +232,7 @@ impl Engine {
             self.tree.set(unit as usize, u64::MAX);
             return;
         }
-        let slot = &mut self.ops[op as usize];
-        slot.started_ns = now_ns;
+        let slot = self.ops[op as usize];
         list.first = slot.next;
         (u.current, u.busy_since_ns) = (op, now_ns);
         let program_ns = self.program_ns[usize::from(slot.class)];
@@ -283,10 +281,11 @@ impl Engine {
     }
 
     fn end(&mut self, unit: u32, op: u32) -> Ended {
-        let OpSlot { kind, class, owner, page, started_ns, .. } = self.ops[op as usize];
+        let OpSlot { kind, class, owner, page, .. } = self.ops[op as usize];
         self.ops[op as usize].next = self.free;
         self.free = op;
         let u = &mut self.units[unit as usize];
+        let started_ns = u.busy_since_ns;
         (u.current, u.phase) = (NONE, Phase::Idle);
         u.outstanding.count(kind, class, -1);
         let channel = self.channel_of(unit) as usize;
