@@ -191,7 +191,12 @@ impl Flash {
 
     /// How often blocks were erased, aging included.
     pub fn wear(&self) -> Wear {
-        self.ftl.wear()
+        Wear::of(&self.ftl.erases())
+    }
+
+    /// Erases of each block, unit by unit, aging included.
+    pub fn block_erases(&self) -> Vec<u32> {
+        self.ftl.erases()
     }
 
     /// Where the page at `offset` is or will be: fixed, as logical pages go round the units.

@@ -252,6 +252,9 @@ fn write_amplification_is_the_same_in_time() {
     let mut f = Flash::new(&spec, options).expect("valid");
     let before = f.stats();
     rate(&mut f, 1, 60_000, 4096, 9, 0.0);
+    let erases = f.block_erases();
+    let sum: u64 = erases.iter().map(|e| u64::from(*e)).sum();
+    assert_eq!((sum, erases.iter().copied().max()), (f.stats().erases, Some(f.wear().most)), "wear adds up");
     let model = f.stats().since(&before).write_amplification();
     let expected = greedy_write_amplification(64, 1.0 / 1.15);
     println!("15 % through requests: closed form {expected:.3}, model {model:.3}");

@@ -107,12 +107,13 @@ pub struct Wear {
 }
 
 impl Wear {
-    pub(crate) fn of(erases: impl Iterator<Item = u32>) -> Wear {
-        let (mut least, mut most, mut sum, mut n) = (u32::MAX, 0, 0u64, 0u64);
-        for e in erases {
-            (least, most, sum, n) = (least.min(e), most.max(e), sum + u64::from(e), n + 1);
+    pub(crate) fn of(erases: &[u32]) -> Wear {
+        let sum: u64 = erases.iter().map(|e| u64::from(*e)).sum();
+        Wear {
+            least: erases.iter().copied().min().unwrap_or(0),
+            most: erases.iter().copied().max().unwrap_or(0),
+            mean: sum as f64 / erases.len().max(1) as f64,
         }
-        Wear { least, most, mean: sum as f64 / n.max(1) as f64 }
     }
 }
 
@@ -171,10 +172,11 @@ impl Ftl {
         }
     }
 
-    pub(crate) fn wear(&self) -> Wear {
+    /// Erases of each block, unit by unit.
+    pub(crate) fn erases(&self) -> Vec<u32> {
         match self {
-            Ftl::Page(f) => Wear::of(f.erases()),
-            Ftl::Hybrid(f) => Wear::of(f.erases()),
+            Ftl::Page(f) => f.erases().collect(),
+            Ftl::Hybrid(f) => f.erases().collect(),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::ftl::{Ftl, Shape, Step};
+use super::ftl::{Ftl, Shape, Step, Wear};
 use super::spec::{FlashSpec, FtlSpec, HybridFtlSpec, PageFtlSpec};
 
 /// Flash that holds a tag in each page and refuses what flash can't do.
@@ -204,7 +204,7 @@ fn every_kind_of_collection_happens() {
     let s = levelled.stats();
     assert!(s.moved_pages > 0 && s.erases > 0 && s.trimmed_pages > 0 && s.levelled_blocks > 0, "{s:?}");
     let plain = against_map(&small(FtlSpec::Page(PageFtlSpec { wear_gap_erases: 0, ..page })), &acts);
-    let (a, b) = (levelled.wear(), plain.wear());
+    let (a, b) = (Wear::of(&levelled.erases()), Wear::of(&plain.erases()));
     assert!(a.most - a.least < b.most - b.least, "levelling narrows wear: {a:?} against {b:?}");
     let hybrid = HybridFtlSpec { over_provision: 0.1, log_share: 0.3, sequential_log_blocks: 2 };
     let s = *against_map(&small(FtlSpec::Hybrid(hybrid)), &acts).stats();
