@@ -19,6 +19,7 @@ mod mismatch;
 mod seek;
 mod serve;
 mod spec;
+mod track;
 
 use plimsoll_base::{Rng, Time};
 
@@ -33,6 +34,7 @@ pub use spec::{
     Buffer, Bus, Discipline, DiskSpec, Geometry, Mapping, Mechanics, Overheads, Queue, ReadAhead, Sparing, SpecError,
     WriteDisconnect, Zone,
 };
+pub use track::Track;
 
 /// What differs between two drives of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -9,18 +9,28 @@
 //! of them.
 //!
 //! A disk is built from a [`DiskSpec`]: one of the embedded [`profile`]s, a TOML file of the user's, or a
-//! DiskSim-4 parameter set ([`diskspec`]). No constant of a drive is in the code.
+//! DiskSim-4 parameter set ([`diskspec`]). [`flash`] drives and shingled disks ([`smr`]) have specifications and
+//! profiles of their own. No constant of a drive is in the code. Beside devices there are the host's [`pagecache`]
+//! and a [`net`]work hop.
 #![forbid(unsafe_code)]
 
 pub mod disk;
 pub mod diskspec;
 pub mod layer;
+pub mod flash;
 pub mod measured;
 pub mod model;
+pub mod net;
+pub mod pagecache;
 pub mod profile;
 pub mod raid0;
+pub mod smr;
 
 pub use disk::{Disk, DiskOptions, DiskSpec, Mismatch, SpecError};
 pub use layer::ModelLayer;
+pub use flash::{BlackBox, Flash, FlashOptions, FlashSpec, History};
 pub use model::{Done, Model, Op, Request};
+pub use net::{Hop, HopSpec};
+pub use pagecache::{PageCache, Residency};
 pub use raid0::Raid0;
+pub use smr::{SmrDisk, SmrSpec};

@@ -4,7 +4,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_base::{Rng, Time};
-use plimsoll_device::{Disk, DiskOptions, Done, Model, Op, Raid0, Request, profile};
+use plimsoll_device::{
+    Disk, DiskOptions, Done, Flash, FlashOptions, FlashSpec, History, Model, Op, Raid0, Request, profile,
+};
 
 /// The system's allocator, counting.
 struct Counting;
@@ -57,7 +59,11 @@ fn nothing_is_allocated_in_steady_state() {
     let disk = |seed| Disk::new(&spec, DiskOptions { seed, mismatch: None }).expect("valid");
     let mut single = disk(1);
     let mut raid = Raid0::new(vec![disk(1), disk(2), disk(3)], 64 << 10).expect("stripes");
-    let models: [(&str, &mut dyn Model); 2] = [("disk", &mut single), ("RAID-0", &mut raid)];
+    let sata = FlashSpec::by_name("vf-sata-60g").expect("embedded");
+    let history = History::Aged { overwrites_permille: 500 };
+    let options = FlashOptions { history, bytes_max: Some(1 << 30), ..FlashOptions::default() };
+    let mut flash = Flash::new(&sata, options).expect("valid");
+    let models: [(&str, &mut dyn Model); 3] = [("disk", &mut single), ("RAID-0", &mut raid), ("flash", &mut flash)];
     for (name, model) in models {
         let (mut rng, mut now, mut done) = (Rng::new(1, "no alloc"), Time::ZERO, Vec::with_capacity(256));
         run(model, &mut rng, &mut now, 2000, &mut done);

@@ -1,0 +1,212 @@
+//! Translation layers against a map that can't be wrong: what each step does is done to an array of tags, under
+//! the rules of flash, and every logical page must read back what was last written to it.
+
+use proptest::prelude::*;
+
+use super::ftl::{Ftl, Shape, Step, Wear};
+use super::spec::{FlashSpec, FtlSpec, HybridFtlSpec, PageFtlSpec};
+
+/// Flash that holds a tag in each page and refuses what flash can't do.
+struct Array {
+    per_block: usize,
+    tags: Vec<Option<u64>>,
+    /// First page of each block that may be programmed.
+    next: Vec<usize>,
+    erases: u64,
+}
+
+impl Array {
+    fn program(&mut self, page: u32, tag: u64) {
+        let (block, offset) = (page as usize / self.per_block, page as usize % self.per_block);
+        assert!(offset >= self.next[block], "page {offset} of block {block} is programmed out of order or twice");
+        self.next[block] = offset + 1;
+        self.tags[page as usize] = Some(tag);
+    }
+
+    /// Does `steps`; the host's page carries `tag`. All must stay in one unit.
+    fn apply(&mut self, steps: &[Step], tag: u64, unit_pages: u32, unit: u32) {
+        for s in steps {
+            let page = match *s {
+                Step::Read { page } | Step::Program { page } | Step::Copy { to: page, .. } => page,
+                Step::Erase { block } => block * self.per_block as u32,
+            };
+            assert_eq!(page / unit_pages, unit, "{s:?} is in another unit");
+            match *s {
+                Step::Read { .. } => unreachable!("translation layers move pages with copies"),
+                Step::Program { page } => self.program(page, tag),
+                Step::Copy { from, to } => {
+                    let moved = self.tags[from as usize].expect("a moved page holds data");
+                    self.program(to, moved);
+                }
+                Step::Erase { block } => {
+                    let first = block as usize * self.per_block;
+                    self.tags[first..first + self.per_block].fill(None);
+                    self.next[block as usize] = 0;
+                    self.erases += 1;
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Write(u32),
+    /// Pages one after the other in one unit, as hybrid layers like them.
+    Run(u32, u32),
+    Trim(u32),
+    Idle(u32),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        8 => any::<u32>().prop_map(Act::Write),
+        2 => (any::<u32>(), 1u32..40).prop_map(|(at, n)| Act::Run(at, n)),
+        2 => any::<u32>().prop_map(Act::Trim),
+        1 => any::<u32>().prop_map(Act::Idle),
+    ];
+    prop::collection::vec(act, 1..1200)
+}
+
+fn small(ftl: FtlSpec) -> FlashSpec {
+    let mut s = FlashSpec::by_name("mittos-openchannel").expect("embedded");
+    s.geometry.channels = 2;
+    s.geometry.chips_per_channel = 1;
+    s.geometry.blocks_per_plane = 20;
+    s.geometry.pages_per_block = 8;
+    s.timing.program_pattern = Vec::new();
+    s.ftl = ftl;
+    s.check().expect("valid");
+    s
+}
+
+fn check(ftl: &Ftl) {
+    match ftl {
+        Ftl::Page(f) => f.check(),
+        Ftl::Hybrid(f) => f.check(),
+    }
+}
+
+/// Runs `acts` on the layer of `spec` and on a plain map of tags.
+fn against_map(spec: &FlashSpec, acts: &[Act]) -> Ftl {
+    let shape = Shape::new(spec);
+    let mut ftl = Ftl::new(spec);
+    let mut array = Array {
+        per_block: shape.pages_per_block as usize,
+        tags: vec![None; shape.pages() as usize],
+        next: vec![0; shape.blocks() as usize],
+        erases: 0,
+    };
+    let unit_pages = shape.blocks_per_unit * shape.pages_per_block;
+    let mut map: Vec<Option<u64>> = vec![None; shape.logical_pages() as usize];
+    let mut steps = Vec::new();
+    let mut tag = 0;
+    for (i, act) in acts.iter().enumerate() {
+        let pages: Vec<u32> = match *act {
+            Act::Write(at) => vec![at % shape.logical_pages()],
+            Act::Run(at, n) => {
+                let first = at % shape.logical_pages() / shape.units / shape.pages_per_block * shape.pages_per_block;
+                (0..n).map(|i| (first + i) * shape.units + at % shape.units).collect()
+            }
+            Act::Trim(_) | Act::Idle(_) => Vec::new(),
+        };
+        for lpn in pages.into_iter().filter(|l| *l < shape.logical_pages()) {
+            tag += 1;
+            steps.clear();
+            let page = ftl.write(lpn, &mut steps);
+            assert!(steps.contains(&Step::Program { page }));
+            array.apply(&steps, tag, unit_pages, shape.unit_of(lpn));
+            map[lpn as usize] = Some(tag);
+        }
+        steps.clear();
+        match *act {
+            Act::Trim(at) => {
+                let lpn = at % shape.logical_pages();
+                ftl.trim(lpn, &mut steps);
+                array.apply(&steps, 0, unit_pages, shape.unit_of(lpn));
+                map[lpn as usize] = None;
+            }
+            Act::Idle(at) => {
+                ftl.idle_work(at % shape.units, &mut steps);
+                array.apply(&steps, 0, unit_pages, at % shape.units);
+            }
+            Act::Write(_) | Act::Run(..) => {}
+        }
+        if i % 50 == 0 || i + 1 == acts.len() {
+            check(&ftl);
+            for (lpn, &held) in map.iter().enumerate() {
+                let read = ftl.find(lpn as u32).map(|p| array.tags[p as usize].expect("a mapped page holds data"));
+                assert_eq!(read, held, "logical page {lpn} after act {i}");
+            }
+        }
+    }
+    assert_eq!(ftl.stats().erases, array.erases);
+    ftl
+}
+
+fn page_spec() -> impl Strategy<Value = FtlSpec> {
+    (1u32..3, 0u32..3, 0u32..6, any::<bool>(), any::<bool>(), 0u32..4).prop_map(
+        |(urgent, more, step, gc_stream, hot_cold, wear_gap_erases)| {
+            FtlSpec::Page(PageFtlSpec {
+                over_provision: 0.7,
+                gc_start_free_blocks: urgent + more,
+                gc_urgent_free_blocks: urgent,
+                gc_step_pages: step,
+                gc_stream,
+                hot_cold,
+                wear_gap_erases,
+            })
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn page_mapping_keeps_every_page(ftl in page_spec(), acts in acts()) {
+        against_map(&small(ftl), &acts);
+    }
+
+    #[test]
+    fn hybrid_mapping_keeps_every_page(runs in 1u32..4, acts in acts()) {
+        let ftl = HybridFtlSpec { over_provision: 0.1, log_share: 0.3, sequential_log_blocks: runs };
+        against_map(&small(FtlSpec::Hybrid(ftl)), &acts);
+    }
+}
+
+/// The rare paths are taken by the random acts above, or the properties would say little.
+#[test]
+fn every_kind_of_collection_happens() {
+    let mut rng = plimsoll_base::Rng::new(1, "acts");
+    let acts: Vec<Act> = (0..6000)
+        .map(|_| {
+            let at = rng.next_u64() as u32;
+            match rng.below(10) {
+                0 => Act::Trim(at),
+                1 => Act::Run(at, 1 + at % 20),
+                2 => Act::Idle(at),
+                // Most writes go to a quarter of the pages, so wear drifts apart.
+                _ => Act::Write(if rng.chance(0.8) { at % 40 } else { at }),
+            }
+        })
+        .collect();
+    let page = PageFtlSpec {
+        over_provision: 0.45,
+        gc_start_free_blocks: 3,
+        gc_urgent_free_blocks: 1,
+        gc_step_pages: 2,
+        gc_stream: true,
+        hot_cold: true,
+        wear_gap_erases: 3,
+    };
+    let levelled = against_map(&small(FtlSpec::Page(page.clone())), &acts);
+    let s = levelled.stats();
+    assert!(s.moved_pages > 0 && s.erases > 0 && s.trimmed_pages > 0 && s.levelled_blocks > 0, "{s:?}");
+    let plain = against_map(&small(FtlSpec::Page(PageFtlSpec { wear_gap_erases: 0, ..page })), &acts);
+    let (a, b) = (Wear::of(&levelled.erases()), Wear::of(&plain.erases()));
+    assert!(a.most - a.least < b.most - b.least, "levelling narrows wear: {a:?} against {b:?}");
+    let hybrid = HybridFtlSpec { over_provision: 0.1, log_share: 0.3, sequential_log_blocks: 2 };
+    let s = *against_map(&small(FtlSpec::Hybrid(hybrid)), &acts).stats();
+    assert!(s.switch_merges > 0 && s.partial_merges > 0 && s.full_merges > 0, "{s:?}");
+}
