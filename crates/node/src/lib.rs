@@ -2,6 +2,7 @@
 pub mod config;
 pub mod directory;
 pub mod engine;
+pub mod http;
 pub mod node;
 pub mod serve;
 pub mod service;

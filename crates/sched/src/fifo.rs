@@ -124,6 +124,11 @@ impl Fifo {
         (self.queue.len(), self.at_device.len())
     }
 
+    /// When the oldest of the requests that wait here arrived at the pool.
+    pub fn oldest_queued(&self) -> Option<Time> {
+        self.queue.iter().map(|q| q.io.arrived_at).min()
+    }
+
     fn cost(&self, head: &IoHead) -> Span {
         self.costs[kind(head.op)].predict(head.len)
     }

@@ -1,0 +1,96 @@
+//! Who is let in, and to what.
+//!
+//! | peer | reads | changes |
+//! |---|---|---|
+//! | unix socket: root or the node's user | yes | yes |
+//! | TCP from this host | yes | with the token |
+//! | TCP from elsewhere | with the token | with the token |
+//!
+//! The page, its description of the API and `/healthz` tell nothing about tenants and are open to all.
+
+use super::{ApiError, Control};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// Whom a connection comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Peer {
+    /// On the unix socket, with this user id.
+    Unix(u32),
+    /// Over TCP.
+    Tcp(SocketAddr),
+}
+
+const OPEN: [&str; 3] = ["/", "/healthz", "/v1/openapi.json"];
+
+/// Lets a request through or refuses it.
+pub async fn check(State(control): State<Arc<Control>>, request: Request, next: Next) -> Response {
+    let peer = *request.extensions().get::<Peer>().expect("every connection has its peer");
+    match may(&control, peer, request.method(), request.uri().path(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(e) => e.into_response(),
+    }
+}
+
+fn may(control: &Control, peer: Peer, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    let from = match peer {
+        Peer::Unix(uid) if uid == 0 || uid == rustix::process::geteuid().as_raw() => return Ok(()),
+        Peer::Unix(uid) => {
+            let what = format!("the control socket is for root and the node's own user, not for uid {uid}");
+            return Err(ApiError::new(StatusCode::FORBIDDEN, what));
+        }
+        Peer::Tcp(from) => from,
+    };
+    if reads && (OPEN.contains(&path) || (from.ip().to_canonical().is_loopback() && host_is_plain(headers))) {
+        return Ok(());
+    }
+    let shown = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()?.strip_prefix("Bearer "));
+    match (&control.token, shown) {
+        (Some(token), Some(shown)) if token.is(shown.trim()) => Ok(()),
+        (None, _) => Err(unauthorized("over TCP this takes a token, and the node has none")
+            .todo("set control.token_file in the configuration, or use the control unix socket")),
+        (Some(_), None) => Err(unauthorized("this takes the token")
+            .todo("send `Authorization: Bearer TOKEN`, with the content of control.token_file")),
+        (Some(_), Some(_)) => {
+            Err(unauthorized("this isn't the token").todo("send the content of control.token_file as it is now"))
+        }
+    }
+}
+
+fn unauthorized(what: &str) -> ApiError {
+    ApiError::new(StatusCode::UNAUTHORIZED, what)
+}
+
+/// Did the peer ask for this host by address or as `localhost`? A web page that gets a browser here under a name of
+/// its own (DNS rebinding) is not somebody on this host.
+fn host_is_plain(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST) else { return true };
+    let Ok(host) = host.to_str() else { return false };
+    let name = match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or(""),
+        None => host.split(':').next().unwrap_or(""),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_and_localhost_are_plain() {
+        let with = |host: &str| HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
+        for plain in ["127.0.0.1:7700", "localhost", "LocalHost:1", "[::1]:7700", "10.0.0.1"] {
+            assert!(host_is_plain(&with(plain)), "{plain}");
+        }
+        for other in ["evil.example", "localhost.evil.example:7700", "127.0.0.1.evil.example", ""] {
+            assert!(!host_is_plain(&with(other)), "{other}");
+        }
+        assert!(host_is_plain(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,267 @@
+//! `GET /v1/status`: the node's state as the API says it.
+
+use super::Control;
+use super::api::{
+    Latency, LayerStatus, Listens, NodeStatus, ObjectiveStatus, Oldest, OpTraffic, Permits, PoolStatus, Status,
+    TenantStatus, Traffic, VolumeStatus,
+};
+use crate::directory::{Directory, Tenant, Volume};
+use crate::engine::ExportSnapshot;
+use crate::engine::metrics::OP_NAMES;
+use crate::node::{Node, PoolView};
+use plimsoll_base::{Class, LatencyHistogram, Objective, TenantId, Time};
+use plimsoll_stack::{LayerState, NodeStats};
+
+/// What pools answered, by number; `None` for one that didn't.
+pub type Views = [Option<PoolView>];
+
+/// All of it.
+pub fn status(control: &Control, views: &Views) -> Status {
+    let directory = control.node.directory.read().expect("no panic while held");
+    let problems = problems(&control.node, views);
+    let bound = &control.bound;
+    let shown = |p: &Option<std::path::PathBuf>| p.as_ref().map(|p| p.display().to_string());
+    Status {
+        node: NodeStatus {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            pid: std::process::id(),
+            uptime_us: control.started.elapsed().as_micros() as u64,
+            healthy: problems.is_empty(),
+            problems,
+            listens: Listens {
+                nbd_unix: shown(&bound.nbd_unix),
+                nbd_tcp: bound.nbd_tcp.map(|a| a.to_string()),
+                control_http: bound.control_http.map(|a| a.to_string()),
+                control_unix: shown(&bound.control_unix),
+            },
+        },
+        pools: (0..views.len()).map(|n| pool(&control.node, n, views[n].as_ref())).collect(),
+        volumes: directory.volumes.values().map(|v| volume(&control.node, v, views)).collect(),
+        tenants: directory.tenants.iter().map(|(name, t)| tenant(name, t, &directory, views)).collect(),
+    }
+}
+
+/// What keeps the node from serving as it should, for `/healthz`.
+pub fn problems(node: &Node, views: &Views) -> Vec<String> {
+    let mut all = Vec::new();
+    for (p, view) in node.pools.iter().zip(views) {
+        let name = &p.name;
+        match view.as_ref().map(|v| &v.pool) {
+            None => all.push(format!("pool `{name}` has ended or doesn't answer: the log says why")),
+            Some(v) if v.flush_failed => all.push(format!(
+                "pool `{name}`: a flush has failed, and none is believed since: check the device, then `plimsoll pool \
+                 recover {name}`"
+            )),
+            Some(v) if v.state == LayerState::Recovering => all.push(format!("pool `{name}` is recovering: wait")),
+            Some(v) if v.state == LayerState::Failed => all.push(format!("pool `{name}` has failed: the log says why")),
+            Some(_) => {}
+        }
+    }
+    all
+}
+
+/// The word for a pool's state.
+pub fn pool_state(view: Option<&PoolView>) -> &'static str {
+    match view.map(|v| (v.pool.state, v.pool.flush_failed)) {
+        None => "ended",
+        Some((LayerState::Recovering, _)) => "recovering",
+        Some((LayerState::Failed, _)) => "failed",
+        Some((LayerState::Degraded, _) | (LayerState::Ready, true)) => "degraded",
+        Some((LayerState::Ready, false)) => "ready",
+    }
+}
+
+fn pool(node: &Node, n: usize, view: Option<&PoolView>) -> PoolStatus {
+    let p = &node.pools[n];
+    let s = view.map(|v| &v.pool);
+    let oldest = s.and_then(|s| s.oldest.map(|(at, place)| (s.now.since(at), place)));
+    PoolStatus {
+        name: p.name.clone(),
+        device: p.device.clone(),
+        state: pool_state(view).to_string(),
+        flush_failed: s.is_some_and(|s| s.flush_failed),
+        free_bytes: node.free_bytes(n),
+        deleting: node.deleting(n),
+        connections: s.map_or(0, |s| s.connections.values().sum()),
+        inside: s.map_or(0, |s| s.inflight as u64),
+        overlap_waiting: s.map_or(0, |s| s.overlap_waiting as u64),
+        sched_waiting: s.map_or(0, |s| s.sched_depths.0 as u64),
+        at_device: s.map_or(0, |s| s.sched_depths.1 as u64),
+        oldest: oldest.map(|(age, place)| Oldest { age_us: age.as_micros(), at: place.to_string() }),
+        accepted: s.map_or(0, |s| s.counts.0),
+        refused: s.map_or(0, |s| s.counts.1),
+        ended: s.map_or(0, |s| s.counts.2),
+        layers: s.map_or(Vec::new(), |s| s.layers.iter().map(|(name, stats)| layer(name, stats)).collect()),
+    }
+}
+
+fn layer(name: &str, s: &NodeStats) -> LayerStatus {
+    LayerStatus {
+        name: name.to_string(),
+        entered: s.entered,
+        passed_at_once: s.passed_at_once,
+        waited: s.waits.count(),
+        wait_p50_us: s.waits.percentile(50.0).as_micros(),
+        wait_p99_us: s.waits.percentile(99.0).as_micros(),
+        wait_max_us: s.waits.max().as_micros(),
+        own_ios: s.own_ios,
+        own_bytes: s.own_bytes,
+        refused_with_part: s.refused_with_part,
+        revoked: s.revoked,
+    }
+}
+
+fn volume(node: &Node, v: &Volume, views: &Views) -> VolumeStatus {
+    let mut sum = Sum::default();
+    let mut connections = 0;
+    if let Some(view) = &views[v.pool] {
+        view.exports.iter().filter(|e| e.key == v.key).for_each(|e| sum.add(view.pool.now, e));
+        connections = view.pool.connections.iter().filter(|((key, _), _)| *key == v.key).map(|(_, n)| n).sum();
+    }
+    VolumeStatus {
+        name: v.name.clone(),
+        pool: node.pools[v.pool].name.clone(),
+        size_bytes: v.size_bytes,
+        read_only: v.read_only,
+        tenant: v.tenant.clone(),
+        state: v.state.name().to_string(),
+        connections,
+        traffic: sum.traffic(),
+    }
+}
+
+fn tenant(name: &str, t: &Tenant, directory: &Directory, views: &Views) -> TenantStatus {
+    let sum = sum_of_tenant(t.id, views);
+    let objectives: Vec<ObjectiveStatus> = objectives(&t.class).iter().map(|o| objective(o, &sum.minute)).collect();
+    let all_kept = objectives.iter().map(|o| o.kept).collect::<Option<Vec<bool>>>();
+    let (weight, slots) = match t.class {
+        Class::BestEffort { weight } => (Some(weight), None),
+        Class::Fenced { slots } => (None, Some(slots)),
+        Class::LatencyCritical { .. } => (None, None),
+    };
+    let (enforced, enforcement) = enforcement(&t.class);
+    TenantStatus {
+        name: name.to_string(),
+        class: t.class.name().to_string(),
+        kept: all_kept.filter(|all| !all.is_empty()).map(|all| all.into_iter().all(|kept| kept)),
+        objectives,
+        weight,
+        slots,
+        enforced,
+        enforcement: enforcement.to_string(),
+        permits: permits(t, views),
+        volumes: directory.volumes.values().filter(|v| v.tenant == name).map(|v| v.name.clone()).collect(),
+        traffic: sum.traffic(),
+    }
+}
+
+/// Is the class enforced, and by what? A class's layer, once it exists, changes its answer here.
+fn enforcement(class: &Class) -> (bool, &'static str) {
+    match class {
+        Class::LatencyCritical { .. } => (
+            false,
+            "objectives are measured, not enforced: no layer does yet; permits bound what is inside, and requests \
+             with a deadline are refused at once if they would miss it",
+        ),
+        Class::BestEffort { .. } => {
+            (false, "the weight isn't enforced: no layer does yet; permits bound what is inside")
+        }
+        Class::Fenced { .. } => (false, "slots aren't enforced: no layer does yet; permits bound what is inside"),
+    }
+}
+
+fn permits(t: &Tenant, views: &Views) -> Permits {
+    let pools = || views.iter().flatten().map(|v| &v.pool);
+    let inside = || pools().filter_map(|p| p.permits.get(&t.id));
+    Permits {
+        jobs_max: t.permits.jobs_max,
+        bytes_max: t.permits.bytes_max,
+        jobs: inside().map(|(jobs, _)| u64::from(*jobs)).sum(),
+        bytes: inside().map(|(_, bytes)| bytes).sum(),
+        waiting: pools().filter_map(|p| p.permit_waiting.get(&t.id)).sum(),
+    }
+}
+
+/// A class's objectives, if it has any.
+pub fn objectives(class: &Class) -> &[Objective] {
+    match class {
+        Class::LatencyCritical { objectives } => objectives,
+        _ => &[],
+    }
+}
+
+/// How an objective is kept by what was measured.
+pub fn objective(o: &Objective, measured: &LatencyHistogram) -> ObjectiveStatus {
+    let percentile = f64::from(o.percentile_bp) / 100.0;
+    let seen = (measured.count() > 0).then(|| measured.percentile(percentile));
+    ObjectiveStatus {
+        percentile,
+        within_us: o.bound.as_micros(),
+        measured_us: seen.map(|s| s.as_micros()),
+        samples: measured.count(),
+        kept: seen.map(|s| s <= o.bound),
+    }
+}
+
+/// What a tenant did on all volumes.
+pub fn sum_of_tenant(id: TenantId, views: &Views) -> Sum {
+    let mut sum = Sum::default();
+    for view in views.iter().flatten() {
+        view.exports.iter().filter(|e| e.tenant == id).for_each(|e| sum.add(view.pool.now, e));
+    }
+    sum
+}
+
+/// Several exports' traffic together.
+pub struct Sum {
+    counts: Traffic,
+    second: LatencyHistogram,
+    /// What objectives are judged by.
+    pub minute: LatencyHistogram,
+}
+
+impl Default for Sum {
+    fn default() -> Sum {
+        let ops = OP_NAMES.iter().map(|op| OpTraffic { op: op.to_string(), ..OpTraffic::default() }).collect();
+        let counts = Traffic { ops, ..Traffic::default() };
+        Sum { counts, second: LatencyHistogram::new(), minute: LatencyHistogram::new() }
+    }
+}
+
+impl Sum {
+    fn add(&mut self, now: Time, e: &ExportSnapshot) {
+        let (t, m) = (&mut self.counts, &e.metrics);
+        for (sum, op) in t.ops.iter_mut().zip(&m.ops) {
+            sum.done += op.done;
+            sum.bytes += op.bytes;
+            sum.failed += op.failed;
+            t.done += op.done;
+            t.bytes += op.bytes;
+            t.failed += op.failed;
+        }
+        t.busy_refused += m.busy_refused;
+        t.busy_revoked += m.busy_revoked;
+        t.deadlines_met += m.deadline_met;
+        t.deadlines_missed += m.deadline_missed;
+        t.inside += e.inflight as u64;
+        t.oldest_age_us = t.oldest_age_us.max(e.oldest.map(|at| now.since(at).as_micros()));
+        self.second.merge(&m.seconds.last);
+        self.minute.merge(m.minutes.judged());
+    }
+
+    fn traffic(self) -> Traffic {
+        Traffic { last_second: latency(&self.second), last_minute: latency(&self.minute), ..self.counts }
+    }
+}
+
+fn latency(h: &LatencyHistogram) -> Latency {
+    let us = |percent| h.percentile(percent).as_micros();
+    Latency {
+        samples: h.count(),
+        p50_us: us(50.0),
+        p90_us: us(90.0),
+        p99_us: us(99.0),
+        p999_us: us(99.9),
+        max_us: h.max().as_micros(),
+    }
+}

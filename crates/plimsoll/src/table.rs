@@ -1,0 +1,55 @@
+//! Plain text tables.
+
+/// Rows in columns two spaces apart; a column whose cells all begin with a digit is right-aligned.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0).max(head[c].len());
+    let number =
+        |c: usize| !rows.is_empty() && rows.iter().all(|r| r[c].starts_with(|x: char| x.is_ascii_digit() || x == '-'));
+    let columns: Vec<(usize, bool)> = (0..head.len()).map(|c| (width(c), number(c))).collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&columns).map(|(cell, (width, right))| match right {
+            true => format!("{cell:>width$}"),
+            false => format!("{cell:<width$}"),
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_string() + "\n"
+    };
+    let mut text = line(head.to_vec());
+    rows.iter().for_each(|r| text.push_str(&line(r.iter().map(String::as_str).collect())));
+    text
+}
+
+/// A number of bytes: `512 B`, `2.0 GiB`.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    let power = (n.ilog2() / 10).min(UNITS.len() as u32);
+    format!("{:.1} {}", n as f64 / (1u64 << (10 * power)) as f64, UNITS[power as usize - 1])
+}
+
+/// A time in microseconds: `85us`, `1.20ms`.
+pub fn micros(us: u64) -> String {
+    plimsoll_base::Span::from_micros(us).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = vec![vec!["a".into(), "5".into()], vec!["long".into(), "10".into()]];
+        assert_eq!(table(&["NAME", "N"], &rows), "NAME   N\na      5\nlong  10\n");
+        assert_eq!(table(&["NAME"], &[]), "NAME\n");
+    }
+
+    #[test]
+    fn sizes_for_people() {
+        for (n, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (2 << 30, "2.0 GiB"), (u64::MAX, "16384.0 PiB")]
+        {
+            assert_eq!(bytes(n), text);
+        }
+    }
+}
