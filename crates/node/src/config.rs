@@ -339,7 +339,8 @@ impl Config {
             fail(line, e.message().to_string())
         })?;
         config.check().map_err(|(at, what)| fail(at.map_or(0, line_of), what))?;
-        config.make_absolute(file.parent().unwrap_or(Path::new(".")));
+        let here = std::path::absolute(file).map_err(|e| fail(0, format!("where it is can't be told: {e}")))?;
+        config.make_absolute(here.parent().unwrap_or(Path::new("/")));
         Ok(config)
     }
 

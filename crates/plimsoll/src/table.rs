@@ -1,11 +1,8 @@
 //! Plain text tables.
 
-/// Rows in columns two spaces apart; a column whose cells all begin with a digit is right-aligned.
+/// Rows in columns two spaces apart, numbers to the right.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0).max(head[c].len());
-    let number =
-        |c: usize| !rows.is_empty() && rows.iter().all(|r| r[c].starts_with(|x: char| x.is_ascii_digit() || x == '-'));
-    let columns: Vec<(usize, bool)> = (0..head.len()).map(|c| (width(c), number(c))).collect();
+    let columns = columns(head, rows);
     let line = |cells: Vec<&str>| {
         let padded = cells.iter().zip(&columns).map(|(cell, (width, right))| match right {
             true => format!("{cell:>width$}"),
@@ -16,6 +13,14 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let mut text = line(head.to_vec());
     rows.iter().for_each(|r| text.push_str(&line(r.iter().map(String::as_str).collect())));
     text
+}
+
+/// Each column's width, and whether it goes to the right: if all its cells begin with a digit, or have nothing (`-`).
+pub fn columns(head: &[&str], rows: &[Vec<String>]) -> Vec<(usize, bool)> {
+    let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0).max(head[c].len());
+    let number = |text: &str| text == "-" || text.starts_with(|c: char| c.is_ascii_digit());
+    let right = |c: usize| !rows.is_empty() && rows.iter().all(|r| number(&r[c]));
+    (0..head.len()).map(|c| (width(c), right(c))).collect()
 }
 
 /// A number of bytes: `512 B`, `2.0 GiB`.

@@ -8,7 +8,7 @@
 //!
 //! The page, its description of the API and `/healthz` tell nothing about tenants and are open to all.
 
-use super::{ApiError, Control};
+use super::{ApiError, Control, Token};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -30,13 +30,13 @@ const OPEN: [&str; 3] = ["/", "/healthz", "/v1/openapi.json"];
 /// Lets a request through or refuses it.
 pub async fn check(State(control): State<Arc<Control>>, request: Request, next: Next) -> Response {
     let peer = *request.extensions().get::<Peer>().expect("every connection has its peer");
-    match may(&control, peer, request.method(), request.uri().path(), request.headers()) {
+    match may(control.token.as_ref(), peer, request.method(), request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(e) => e.into_response(),
     }
 }
 
-fn may(control: &Control, peer: Peer, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+fn may(token: Option<&Token>, peer: Peer, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
     let reads = matches!(*method, Method::GET | Method::HEAD);
     let from = match peer {
         Peer::Unix(uid) if uid == 0 || uid == rustix::process::geteuid().as_raw() => return Ok(()),
@@ -50,7 +50,7 @@ fn may(control: &Control, peer: Peer, method: &Method, path: &str, headers: &Hea
         return Ok(());
     }
     let shown = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()?.strip_prefix("Bearer "));
-    match (&control.token, shown) {
+    match (token, shown) {
         (Some(token), Some(shown)) if token.is(shown.trim()) => Ok(()),
         (None, _) => Err(unauthorized("over TCP this takes a token, and the node has none")
             .todo("set control.token_file in the configuration, or use the control unix socket")),
@@ -81,6 +81,44 @@ fn host_is_plain(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LOCAL: &str = "127.0.0.1:1";
+    const MAPPED: &str = "[::ffff:127.0.0.1]:1";
+    const REMOTE: &str = "10.0.0.9:1";
+
+    #[test]
+    fn who_may_what() {
+        let dir = tempfile::tempdir().unwrap();
+        let token = Token::load_or_make(&dir.path().join("token")).unwrap();
+        let allowed = |token: Option<&Token>, peer: Peer, method: Method, path: &str, shown: Option<&Token>| {
+            let mut headers = HeaderMap::new();
+            if let Some(shown) = shown {
+                headers.insert(header::AUTHORIZATION, format!("Bearer {}", shown.as_str()).parse().unwrap());
+            }
+            may(token, peer, &method, path, &headers).is_ok()
+        };
+        let tcp = |from: &str| Peer::Tcp(from.parse().unwrap());
+        let me = rustix::process::geteuid().as_raw();
+        for peer in [Peer::Unix(0), Peer::Unix(me)] {
+            assert!(allowed(None, peer, Method::DELETE, "/v1/volumes/x", None));
+        }
+        assert!(!allowed(Some(&token), Peer::Unix(me + 1), Method::GET, "/v1/status", Some(&token)));
+        for (from, reads) in [(LOCAL, true), (MAPPED, true), (REMOTE, false)] {
+            for path in ["/", "/healthz", "/v1/openapi.json"] {
+                assert!(allowed(None, tcp(from), Method::GET, path, None), "{from} {path}");
+            }
+            for path in ["/metrics", "/v1/status", "/v1/traces", "/v1/nothing"] {
+                assert_eq!(allowed(Some(&token), tcp(from), Method::GET, path, None), reads, "{from} {path}");
+                assert!(allowed(Some(&token), tcp(from), Method::GET, path, Some(&token)), "{from} {path}");
+            }
+            for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+                assert!(!allowed(None, tcp(from), method.clone(), "/", None), "{from} {method}");
+                assert!(!allowed(None, tcp(from), method.clone(), "/", Some(&token)), "{from} {method}");
+                assert!(!allowed(Some(&token), tcp(from), method.clone(), "/", None), "{from} {method}");
+                assert!(allowed(Some(&token), tcp(from), method.clone(), "/", Some(&token)), "{from} {method}");
+            }
+        }
+    }
 
     #[test]
     fn only_addresses_and_localhost_are_plain() {

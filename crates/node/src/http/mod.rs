@@ -102,3 +102,18 @@ async fn status(State(control): Shared) -> Json<api::Status> {
     let views = control.node.snapshots().await;
     Json(status::status(&control, &views))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// The methods of each path are compared against a running node.
+    #[test]
+    fn the_description_has_the_paths_that_there_are() {
+        let doc: serde_json::Value = serde_json::from_str(include_str!("openapi.json")).unwrap();
+        let described: BTreeSet<&str> = doc["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+        let there: BTreeSet<&str> = routes().into_iter().map(|(path, _)| path).collect();
+        assert_eq!(described, there);
+    }
+}

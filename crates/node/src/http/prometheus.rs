@@ -65,7 +65,7 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
     page.family("plimsoll_pool_state", "gauge", "1 for the state the pool is in, 0 for the others.");
     for (p, view) in named() {
         for state in POOL_STATES {
-            let is = pool_state(view.as_ref()) == state;
+            let is = pool_state(view.as_ref().map(|v| &v.pool)) == state;
             page.sample("plimsoll_pool_state", &[("pool", &p.name), ("state", state)], u8::from(is));
         }
     }
@@ -395,5 +395,40 @@ impl Page {
         self.sample(&bucket, &with_le, count);
         self.sample(&format!("{name}_sum"), labels, h.sum().as_secs_f64());
         self.sample(&format!("{name}_count"), labels, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_count_all_up_to_their_bound() {
+        let mut h = LatencyHistogram::new();
+        [9, 60, 60, 2_000_000, 90_000_000].into_iter().for_each(|us| h.record(Span::from_micros(us)));
+        let mut page = Page(String::new());
+        page.histogram("x", &[("a", "b")], &h, 2);
+        let count = |le: &str| {
+            let start = format!("x_bucket{{a=\"b\",le=\"{le}\"}} ");
+            page.0.lines().find_map(|l| l.strip_prefix(&start)).unwrap().parse::<u64>().unwrap()
+        };
+        let counts = ["0.00001", "0.00005", "0.0001", "1", "2.5", "60", "+Inf"].map(count);
+        assert_eq!(counts, [3, 3, 5, 5, 6, 6, 7]);
+        assert!(page.0.ends_with("x_sum{a=\"b\"} 92.000129\nx_count{a=\"b\"} 7\n"), "{}", page.0);
+        assert_eq!(page.0.lines().count(), BUCKETS.len() + 3);
+    }
+
+    #[test]
+    fn bucket_bounds_are_what_they_say() {
+        for (bound, text) in BUCKETS {
+            assert_eq!(text.parse::<f64>().unwrap(), bound.as_secs_f64());
+        }
+    }
+
+    #[test]
+    fn label_texts_are_escaped() {
+        let mut page = Page(String::new());
+        page.sample("x", &[("a", "q\"b\\n\n")], 1);
+        assert_eq!(page.0, "x{a=\"q\\\"b\\\\n\\n\"} 1\n");
     }
 }

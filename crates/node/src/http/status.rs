@@ -6,8 +6,8 @@ use super::api::{
     TenantStatus, Traffic, VolumeStatus,
 };
 use crate::directory::{Directory, Tenant, Volume};
-use crate::engine::ExportSnapshot;
 use crate::engine::metrics::OP_NAMES;
+use crate::engine::{ExportSnapshot, PoolSnapshot};
 use crate::node::{Node, PoolView};
 use plimsoll_base::{Class, LatencyHistogram, Objective, TenantId, Time};
 use plimsoll_stack::{LayerState, NodeStats};
@@ -43,26 +43,25 @@ pub fn status(control: &Control, views: &Views) -> Status {
 
 /// What keeps the node from serving as it should, for `/healthz`.
 pub fn problems(node: &Node, views: &Views) -> Vec<String> {
-    let mut all = Vec::new();
-    for (p, view) in node.pools.iter().zip(views) {
-        let name = &p.name;
-        match view.as_ref().map(|v| &v.pool) {
-            None => all.push(format!("pool `{name}` has ended or doesn't answer: the log says why")),
-            Some(v) if v.flush_failed => all.push(format!(
-                "pool `{name}`: a flush has failed, and none is believed since: check the device, then `plimsoll pool \
-                 recover {name}`"
-            )),
-            Some(v) if v.state == LayerState::Recovering => all.push(format!("pool `{name}` is recovering: wait")),
-            Some(v) if v.state == LayerState::Failed => all.push(format!("pool `{name}` has failed: the log says why")),
-            Some(_) => {}
-        }
-    }
-    all
+    node.pools.iter().zip(views).filter_map(|(p, view)| problem(&p.name, view.as_ref().map(|v| &v.pool))).collect()
+}
+
+fn problem(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> {
+    let what = match pool {
+        None => "has ended or doesn't answer: the log says why".to_string(),
+        Some(p) if p.flush_failed => format!(
+            "has seen a flush fail, and believes none since: check the device, then `plimsoll pool recover {name}`"
+        ),
+        Some(p) if p.state == LayerState::Recovering => "is recovering: wait".to_string(),
+        Some(p) if p.state == LayerState::Failed => "has failed: the log says why".to_string(),
+        Some(_) => return None,
+    };
+    Some(format!("pool `{name}` {what}"))
 }
 
 /// The word for a pool's state.
-pub fn pool_state(view: Option<&PoolView>) -> &'static str {
-    match view.map(|v| (v.pool.state, v.pool.flush_failed)) {
+pub fn pool_state(pool: Option<&PoolSnapshot>) -> &'static str {
+    match pool.map(|p| (p.state, p.flush_failed)) {
         None => "ended",
         Some((LayerState::Recovering, _)) => "recovering",
         Some((LayerState::Failed, _)) => "failed",
@@ -78,7 +77,7 @@ fn pool(node: &Node, n: usize, view: Option<&PoolView>) -> PoolStatus {
     PoolStatus {
         name: p.name.clone(),
         device: p.device.clone(),
-        state: pool_state(view).to_string(),
+        state: pool_state(s).to_string(),
         flush_failed: s.is_some_and(|s| s.flush_failed),
         free_bytes: node.free_bytes(n),
         deleting: node.deleting(n),
@@ -263,5 +262,61 @@ fn latency(h: &LatencyHistogram) -> Latency {
         p99_us: us(99.0),
         p999_us: us(99.9),
         max_us: h.max().as_micros(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::Span;
+
+    fn pool(state: LayerState, flush_failed: bool) -> PoolSnapshot {
+        PoolSnapshot {
+            now: Time::ZERO,
+            state,
+            flush_failed,
+            layers: Vec::new(),
+            permits: Default::default(),
+            inflight: 0,
+            overlap_waiting: 0,
+            sched_depths: (0, 0),
+            oldest: None,
+            connections: Default::default(),
+            permit_waiting: Default::default(),
+            counts: (0, 0, 0),
+        }
+    }
+
+    #[test]
+    fn what_keeps_a_pool_from_serving_is_told() {
+        for (state, failed, word, problem_part) in [
+            (LayerState::Ready, false, "ready", None),
+            (LayerState::Degraded, false, "degraded", None),
+            (LayerState::Ready, true, "degraded", Some("`plimsoll pool recover p`")),
+            (LayerState::Recovering, false, "recovering", Some("is recovering")),
+            (LayerState::Failed, false, "failed", Some("has failed")),
+        ] {
+            let p = pool(state, failed);
+            assert_eq!(pool_state(Some(&p)), word);
+            match (problem("p", Some(&p)), problem_part) {
+                (None, None) => {}
+                (Some(said), Some(part)) => assert!(said.contains(part), "{said}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(pool_state(None), "ended");
+        assert!(problem("p", None).unwrap().contains("doesn't answer"));
+    }
+
+    #[test]
+    fn objectives_are_kept_or_not_or_nobody_knows() {
+        let o = Objective { percentile_bp: 9000, bound: Span::from_millis(10) };
+        let mut h = LatencyHistogram::new();
+        assert_eq!((objective(&o, &h).kept, objective(&o, &h).measured_us), (None, None));
+        (0..90).for_each(|_| h.record(Span::from_millis(9)));
+        (0..10).for_each(|_| h.record(Span::from_millis(50)));
+        assert_eq!((objective(&o, &h).kept, objective(&o, &h).samples), (Some(true), 100));
+        h.record(Span::from_millis(50));
+        assert_eq!(objective(&o, &h).kept, Some(false), "90 of 101 are less than 90 %");
     }
 }

@@ -1,7 +1,7 @@
 //! What `plimsoll top` shows: three tables, in a terminal or as text.
 
 use super::rates::{Rates, View};
-use crate::table::{bytes, micros, table};
+use crate::table::{bytes, columns, micros, table};
 use crate::tenant::{kept, promise};
 use plimsoll_node::http::api::{Latency, LayerStatus, PoolStatus};
 use ratatui::Frame;
@@ -107,20 +107,27 @@ fn headline<'a>(view: &View, trouble: Option<&'a str>) -> Paragraph<'a> {
 }
 
 fn widget<'a>(title: &'a str, head: &[&'a str], rows: Vec<Vec<String>>) -> Table<'a> {
-    let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0).max(head[c].len());
-    let widths: Vec<Constraint> = (0..head.len()).map(|c| Constraint::Length(width(c) as u16)).collect();
-    let rows: Vec<Row<'a>> = rows.into_iter().map(|cells| Row::new(cells.into_iter().map(cell))).collect();
-    let head = Row::new(head.to_vec()).style(Style::new().fg(Color::Cyan));
+    let columns = columns(head, &rows);
+    let widths = columns.iter().map(|(width, _)| Constraint::Length(*width as u16)).collect::<Vec<_>>();
+    let placed = |text: Line<'a>, right: bool| if right { text.right_aligned() } else { text };
+    let rows = rows.into_iter().map(|cells| {
+        Row::new(cells.into_iter().zip(&columns).map(|(c, (_, right))| {
+            let style = style_of(&c);
+            Cell::new(placed(Line::from(c), *right)).style(style)
+        }))
+    });
+    let rows: Vec<Row<'a>> = rows.collect();
+    let head = head.iter().zip(&columns).map(|(h, (_, right))| placed(Line::from(*h), *right));
+    let head = Row::new(head.map(Cell::new)).style(Style::new().fg(Color::Cyan));
     let block = Block::new().borders(Borders::TOP).title(title);
     Table::new(rows, widths).header(head).column_spacing(2).block(block)
 }
 
-fn cell<'a>(text: String) -> Cell<'a> {
-    let style = match text.as_str() {
+fn style_of(text: &str) -> Style {
+    match text {
         "BROKEN" | "failed" => Style::new().fg(Color::White).bg(Color::Red),
         "degraded" | "recovering" => Style::new().fg(Color::Yellow),
         "kept" | "ready" => Style::new().fg(Color::Green),
         _ => Style::new(),
-    };
-    Cell::new(text).style(style)
+    }
 }

@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Labels and their texts.
+pub type Labels = Vec<(String, String)>;
+
 /// A family: its kind, and its samples by name and labels.
 #[derive(Default)]
 pub struct Family {
     pub kind: String,
-    pub samples: Vec<(String, Vec<(String, String)>, f64)>,
+    pub samples: Vec<(String, Labels, f64)>,
 }
 
 /// Reads a page; panics at whatever a scraper could stumble over.
@@ -47,7 +50,7 @@ fn is_name(text: &str) -> bool {
     text.starts_with(first) && text.chars().all(|c| first(c) || c.is_ascii_digit())
 }
 
-fn sample(line: &str) -> (String, Vec<(String, String)>, f64) {
+fn sample(line: &str) -> (String, Labels, f64) {
     let end = line.find(['{', ' ']).expect(line);
     let (name, mut rest) = line.split_at(end);
     assert!(is_name(name), "{line}");
@@ -87,7 +90,7 @@ fn unescape<'a>(text: &'a str, line: &str) -> (String, &'a str) {
 }
 
 fn check_histogram(name: &str, f: &Family) {
-    let mut series: BTreeMap<Vec<(String, String)>, Vec<(f64, f64)>> = BTreeMap::new();
+    let mut series: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
     let mut rest = BTreeMap::new();
     for (sample, labels, value) in &f.samples {
         if sample.ends_with("_bucket") {
