@@ -7,3 +7,4 @@ pub mod node;
 pub mod serve;
 pub mod service;
 pub mod tls;
+pub mod view;

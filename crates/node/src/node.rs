@@ -3,9 +3,9 @@
 use crate::config::{Config, DeviceConfig, PoolConfig, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Volume, VolumeState};
 use crate::engine::{
-    Command, Device, Devices, ExportSnapshot, FileDevice, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions,
-    PoolSnapshot, Trace, VolatileFile,
+    Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace, VolatileFile,
 };
+use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
 use plimsoll_device::{Disk, DiskOptions, ModelLayer};
 use plimsoll_sched::{Fifo, FifoConfig};
@@ -78,15 +78,6 @@ pub struct Node {
     pub directory: Arc<RwLock<Directory>>,
     /// One change of volumes or tenants at a time.
     changing: tokio::sync::Mutex<()>,
-}
-
-/// A copy of all that a pool counts.
-#[derive(Clone, Debug)]
-pub struct PoolView {
-    /// The pool's own.
-    pub pool: PoolSnapshot,
-    /// Per volume and tenant.
-    pub exports: Vec<ExportSnapshot>,
 }
 
 /// A pool's thread that hasn't answered for this long is as good as gone for who watches.
@@ -415,7 +406,7 @@ impl RunningPool {
         let mut exports = Vec::new();
         let mut at = 0;
         while let Some((place, export)) = self.handle.ask(|reply| Command::SnapshotExport { at, reply }).await? {
-            exports.push(*export);
+            exports.push(ExportView::from(*export));
             at = place + 1;
         }
         Ok(PoolView { pool, exports })

@@ -1,7 +1,7 @@
 //! What an operator sees and steers: the control API, metrics and the dashboard, over HTTP.
 //!
 //! Reading is free to peers on this host. Changing anything takes the token, or the control unix socket, whose peers
-//! are root and the node's own user. See [`auth`] for who is let in, [`api`] for the words, `openapi.json` for all of it.
+//! are root and the node's own user. See `auth.rs` for who is let in, [`api`] for the words, `openapi.json` for all of it.
 
 pub mod api;
 mod auth;

@@ -3,10 +3,9 @@
 use super::Control;
 use super::status::{Views, objective, objectives, pool_state, sum_of_tenant};
 use crate::directory::{Directory, VolumeState};
-use crate::engine::ExportSnapshot;
 use crate::engine::metrics::OP_NAMES;
-use crate::node::PoolView;
-use plimsoll_base::{LatencyHistogram, Span};
+use crate::view::{ExportView, OpView, PoolView, Summary};
+use plimsoll_base::Span;
 use std::fmt::Write;
 
 /// Upper bounds of every histogram's buckets: 10 us to 60 s, two or three a decade.
@@ -34,6 +33,8 @@ const BUCKETS: [(Span, &str); 21] = [
     (Span::from_secs(60), "60"),
 ];
 
+const LAST_MINUTE: &str = "The same by quantile, over the last whole minute or the running one, whichever has more \
+                           requests; absent without.";
 const QUANTILES: [(f64, &str); 4] = [(50.0, "0.5"), (90.0, "0.9"), (99.0, "0.99"), (99.9, "0.999")];
 
 const POOL_STATES: [&str; 5] = ["recovering", "ready", "degraded", "failed", "ended"];
@@ -129,7 +130,7 @@ fn layers(page: &mut Page, control: &Control, views: &Views) {
         "Time that client requests spent in a layer before it passed them on.",
     );
     for (labels, s) in &all {
-        page.histogram("plimsoll_layer_wait_seconds", labels, &s.waits, s.passed_at_once);
+        page.histogram("plimsoll_layer_wait_seconds", labels, &Summary::from(&s.waits), s.passed_at_once);
     }
     page.family("plimsoll_layer_own_requests_total", "counter", "Requests that a layer made of its own.");
     for (labels, s) in &all {
@@ -183,7 +184,7 @@ fn volumes(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
 }
 
 /// An export with its tenant's and volume's names.
-type Named<'a> = ([(&'static str, &'a str); 2], &'a ExportSnapshot, Span);
+type Named<'a> = ([(&'static str, &'a str); 2], &'a ExportView, Span);
 
 /// Exports whose tenant and volume are still there, with the age of the oldest request.
 fn named_exports<'a>(directory: &'a Directory, views: &'a Views) -> Vec<Named<'a>> {
@@ -203,10 +204,10 @@ fn named_exports<'a>(directory: &'a Directory, views: &'a Views) -> Vec<Named<'a
 }
 
 fn traffic(page: &mut Page, all: &[Named<'_>]) {
-    let mut per_op = |name: &str, help: &str, value: fn(&crate::engine::metrics::OpMetrics) -> u64| {
+    let mut per_op = |name: &str, help: &str, value: fn(&OpView) -> u64| {
         page.family(name, "counter", help);
         for (labels, e, _) in all {
-            for (op, m) in OP_NAMES.iter().zip(&e.metrics.ops) {
+            for (op, m) in OP_NAMES.iter().zip(&e.ops) {
                 page.sample(name, &[labels[0], labels[1], ("op", op)], value(m));
             }
         }
@@ -220,7 +221,7 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
         "Requests answered busy: refused at once, or revoked after they were accepted.",
     );
     for (labels, e, _) in all {
-        for (how, n) in [("refused", e.metrics.busy_refused), ("revoked", e.metrics.busy_revoked)] {
+        for (how, n) in [("refused", e.busy_refused), ("revoked", e.busy_revoked)] {
             page.sample("plimsoll_busy_total", &[labels[0], labels[1], ("how", how)], n);
         }
     }
@@ -230,7 +231,7 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
         "Requests with a deadline that were done by it (met) or after it (missed).",
     );
     for (labels, e, _) in all {
-        for (result, n) in [("met", e.metrics.deadline_met), ("missed", e.metrics.deadline_missed)] {
+        for (result, n) in [("met", e.deadline_met), ("missed", e.deadline_missed)] {
             page.sample("plimsoll_deadlines_total", &[labels[0], labels[1], ("result", result)], n);
         }
     }
@@ -252,13 +253,13 @@ fn latencies(page: &mut Page, all: &[Named<'_>]) {
         "From a request's arrival to its completion, of those that ended as asked.",
     );
     for (labels, e, _) in all {
-        for (op, m) in OP_NAMES.iter().zip(&e.metrics.ops) {
+        for (op, m) in OP_NAMES.iter().zip(&e.ops) {
             page.histogram("plimsoll_response_seconds", &[labels[0], labels[1], ("op", op)], &m.response, 0);
         }
     }
-    page.family("plimsoll_response_last_minute_seconds", "gauge", "The same by quantile, over the last whole minute or the running one, whichever has more requests; absent without.");
+    page.family("plimsoll_response_last_minute_seconds", "gauge", LAST_MINUTE);
     for (labels, e, _) in all {
-        let judged = e.metrics.minutes.judged();
+        let judged = &e.minute;
         for (percent, quantile) in QUANTILES.iter().filter(|_| judged.count() > 0) {
             let labels = [labels[0], labels[1], ("quantile", *quantile)];
             page.sample("plimsoll_response_last_minute_seconds", &labels, judged.percentile(*percent).as_secs_f64());
@@ -270,7 +271,7 @@ fn latencies(page: &mut Page, all: &[Named<'_>]) {
         "From a request's first dispatch to a device to its completion, of those that reached one.",
     );
     for (labels, e, _) in all {
-        page.histogram("plimsoll_device_seconds", labels, &e.metrics.device, 0);
+        page.histogram("plimsoll_device_seconds", labels, &e.device, 0);
     }
     page.family(
         "plimsoll_forecast_error_seconds",
@@ -278,7 +279,7 @@ fn latencies(page: &mut Page, all: &[Named<'_>]) {
         "How far the forecast at admission was off, either way.",
     );
     for (labels, e, _) in all {
-        page.histogram("plimsoll_forecast_error_seconds", labels, &e.metrics.forecast_error, 0);
+        page.histogram("plimsoll_forecast_error_seconds", labels, &e.forecast_error, 0);
     }
 }
 
@@ -376,12 +377,12 @@ impl Page {
     }
 
     /// A histogram's buckets, sum and count; `zeroes` more values were zero and aren't in `h`.
-    fn histogram(&mut self, name: &str, labels: &[(&'static str, &str)], h: &LatencyHistogram, zeroes: u64) {
+    fn histogram(&mut self, name: &str, labels: &[(&'static str, &str)], h: &Summary, zeroes: u64) {
         let mut with_le = labels.to_vec();
         with_le.push(("le", ""));
         let last = with_le.len() - 1;
         let bucket = format!("{name}_bucket");
-        let mut recorded = h.buckets().peekable();
+        let mut recorded = h.buckets().iter().peekable();
         let mut so_far = zeroes;
         for (bound, text) in BUCKETS {
             while let Some((_, n)) = recorded.next_if(|(upper, _)| *upper <= bound) {
@@ -401,13 +402,14 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_base::LatencyHistogram;
 
     #[test]
     fn buckets_count_all_up_to_their_bound() {
         let mut h = LatencyHistogram::new();
         [9, 60, 60, 2_000_000, 90_000_000].into_iter().for_each(|us| h.record(Span::from_micros(us)));
         let mut page = Page(String::new());
-        page.histogram("x", &[("a", "b")], &h, 2);
+        page.histogram("x", &[("a", "b")], &Summary::from(&h), 2);
         let count = |le: &str| {
             let start = format!("x_bucket{{a=\"b\",le=\"{le}\"}} ");
             page.0.lines().find_map(|l| l.strip_prefix(&start)).unwrap().parse::<u64>().unwrap()

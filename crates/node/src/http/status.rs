@@ -6,10 +6,11 @@ use super::api::{
     TenantStatus, Traffic, VolumeStatus,
 };
 use crate::directory::{Directory, Tenant, Volume};
+use crate::engine::PoolSnapshot;
 use crate::engine::metrics::OP_NAMES;
-use crate::engine::{ExportSnapshot, PoolSnapshot};
-use crate::node::{Node, PoolView};
-use plimsoll_base::{Class, LatencyHistogram, Objective, TenantId, Time};
+use crate::node::Node;
+use crate::view::{ExportView, PoolView, Summary};
+use plimsoll_base::{Class, Objective, TenantId, Time};
 use plimsoll_stack::{LayerState, NodeStats};
 
 /// What pools answered, by number; `None` for one that didn't.
@@ -190,7 +191,7 @@ pub fn objectives(class: &Class) -> &[Objective] {
 }
 
 /// How an objective is kept by what was measured.
-pub fn objective(o: &Objective, measured: &LatencyHistogram) -> ObjectiveStatus {
+pub fn objective(o: &Objective, measured: &Summary) -> ObjectiveStatus {
     let percentile = f64::from(o.percentile_bp) / 100.0;
     let seen = (measured.count() > 0).then(|| measured.percentile(percentile));
     ObjectiveStatus {
@@ -214,23 +215,23 @@ pub fn sum_of_tenant(id: TenantId, views: &Views) -> Sum {
 /// Several exports' traffic together.
 pub struct Sum {
     counts: Traffic,
-    second: LatencyHistogram,
+    second: Summary,
     /// What objectives are judged by.
-    pub minute: LatencyHistogram,
+    pub minute: Summary,
 }
 
 impl Default for Sum {
     fn default() -> Sum {
         let ops = OP_NAMES.iter().map(|op| OpTraffic { op: op.to_string(), ..OpTraffic::default() }).collect();
         let counts = Traffic { ops, ..Traffic::default() };
-        Sum { counts, second: LatencyHistogram::new(), minute: LatencyHistogram::new() }
+        Sum { counts, second: Summary::default(), minute: Summary::default() }
     }
 }
 
 impl Sum {
-    fn add(&mut self, now: Time, e: &ExportSnapshot) {
-        let (t, m) = (&mut self.counts, &e.metrics);
-        for (sum, op) in t.ops.iter_mut().zip(&m.ops) {
+    fn add(&mut self, now: Time, e: &ExportView) {
+        let t = &mut self.counts;
+        for (sum, op) in t.ops.iter_mut().zip(&e.ops) {
             sum.done += op.done;
             sum.bytes += op.bytes;
             sum.failed += op.failed;
@@ -238,14 +239,14 @@ impl Sum {
             t.bytes += op.bytes;
             t.failed += op.failed;
         }
-        t.busy_refused += m.busy_refused;
-        t.busy_revoked += m.busy_revoked;
-        t.deadlines_met += m.deadline_met;
-        t.deadlines_missed += m.deadline_missed;
+        t.busy_refused += e.busy_refused;
+        t.busy_revoked += e.busy_revoked;
+        t.deadlines_met += e.deadline_met;
+        t.deadlines_missed += e.deadline_missed;
         t.inside += e.inflight as u64;
         t.oldest_age_us = t.oldest_age_us.max(e.oldest.map(|at| now.since(at).as_micros()));
-        self.second.merge(&m.seconds.last);
-        self.minute.merge(m.minutes.judged());
+        self.second.add(&e.second);
+        self.minute.add(&e.minute);
     }
 
     fn traffic(self) -> Traffic {
@@ -253,7 +254,7 @@ impl Sum {
     }
 }
 
-fn latency(h: &LatencyHistogram) -> Latency {
+fn latency(h: &Summary) -> Latency {
     let us = |percent| h.percentile(percent).as_micros();
     Latency {
         samples: h.count(),
@@ -268,7 +269,7 @@ fn latency(h: &LatencyHistogram) -> Latency {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::Span;
+    use plimsoll_base::{LatencyHistogram, Span};
 
     fn pool(state: LayerState, flush_failed: bool) -> PoolSnapshot {
         PoolSnapshot {
@@ -312,11 +313,12 @@ mod tests {
     fn objectives_are_kept_or_not_or_nobody_knows() {
         let o = Objective { percentile_bp: 9000, bound: Span::from_millis(10) };
         let mut h = LatencyHistogram::new();
-        assert_eq!((objective(&o, &h).kept, objective(&o, &h).measured_us), (None, None));
+        let judge = |h: &LatencyHistogram| objective(&o, &Summary::from(h));
+        assert_eq!((judge(&h).kept, judge(&h).measured_us), (None, None));
         (0..90).for_each(|_| h.record(Span::from_millis(9)));
         (0..10).for_each(|_| h.record(Span::from_millis(50)));
-        assert_eq!((objective(&o, &h).kept, objective(&o, &h).samples), (Some(true), 100));
+        assert_eq!((judge(&h).kept, judge(&h).samples), (Some(true), 100));
         h.record(Span::from_millis(50));
-        assert_eq!(objective(&o, &h).kept, Some(false), "90 of 101 are less than 90 %");
+        assert_eq!(judge(&h).kept, Some(false), "90 of 101 are less than 90 %");
     }
 }
