@@ -318,8 +318,11 @@ impl Node {
         if let Some(v) = self.directory_ref(|d| d.volumes.values().find(|v| v.tenant == name).map(|v| v.name.clone())) {
             return Err(NodeError::Conflict(format!("tenant `{name}` owns volume `{v}`")));
         }
-        if self.directory_mut(|d| d.tenants.remove(name)).is_none() {
+        let Some(tenant) = self.directory_mut(|d| d.tenants.remove(name)).map(|t| t.id) else {
             return Err(NodeError::NotFound(format!("there is no tenant `{name}`")));
+        };
+        for p in &self.pools {
+            let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it
         }
         if let Some(store) = self.tenant_store() {
             let owned = name.to_string();

@@ -250,12 +250,38 @@ fn connected_clients_outlive_growth_and_end_with_their_volume() {
     assert!(Client::connect(&node.server.socket(), "vol").is_err());
     let status = node.get("/v1/status");
     assert_eq!(status["pools"][0]["deleting"], json!([]));
-    assert!(!node.call("GET", "/metrics", None).body.contains("volume=\"vol\""), "its counters went with it");
+    assert_eq!(exports(&node), 0.0, "its counters went with it");
 
     let new = json!({"name": "vol", "pool": "main", "size_bytes": 32 << 20, "tenant": "web"});
     node.call("POST", "/v1/volumes", Some(&new)).expect(201);
     assert_eq!(node.connect("vol").read(0, 4096).unwrap().unwrap(), [0; 4096], "its space was zeroed");
     assert!(node.server.stop());
+}
+
+/// Pairs of a tenant and a volume that pool `main` counts.
+fn exports(node: &Node) -> f64 {
+    let families = exposition::parse(&node.call("GET", "/metrics", None).body);
+    let of_main = |s: &&(String, exposition::Labels, f64)| s.1[0].1 == "main";
+    families["plimsoll_pool_exports"].samples.iter().find(of_main).unwrap().2
+}
+
+#[test]
+fn a_removed_tenants_counters_go_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    for _ in 0..3 {
+        node.call("PUT", "/v1/tenants/guest", Some(&json!({"class": "best-effort"}))).expect(200);
+        let mut client = node.connect("vol?tenant=guest");
+        client.read(0, 512).unwrap().unwrap();
+        assert_eq!(exports(&node), 1.0);
+        drop(client);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while node.get("/v1/volumes/vol")["connections"] != 0 {
+            assert!(Instant::now() < deadline, "the connection stays");
+        }
+        assert_eq!(node.call("DELETE", "/v1/tenants/guest", None).code, 204);
+        assert_eq!(exports(&node), 0.0);
+    }
 }
 
 #[test]

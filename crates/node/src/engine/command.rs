@@ -52,6 +52,11 @@ pub enum Command {
         /// The bound.
         limits: PermitLimits,
     },
+    /// A tenant was removed: forget what it counted and may have, unless it's still connected.
+    ForgetTenant {
+        /// Which.
+        tenant: TenantId,
+    },
     /// A copy of the pool's own metrics.
     Snapshot {
         /// Where to.

@@ -435,6 +435,12 @@ impl Pool {
             Command::SetPermits { tenant, limits } => {
                 self.permits.entry(tenant).or_insert_with(|| Permits::new(limits)).set_limits(limits);
             }
+            Command::ForgetTenant { tenant } => {
+                if !self.conns.iter().any(|(_, (_, c))| c.params.tenant == tenant) {
+                    self.forget_exports(|e| e.tenant == tenant);
+                    self.permits.remove(&tenant);
+                }
+            }
             Command::Snapshot { reply } => {
                 let _ = reply.send(Box::new(self.snapshot()));
             }
@@ -479,7 +485,7 @@ impl Pool {
                 i += 1;
                 continue;
             }
-            self.exports.retain(|_, e| e.key != key);
+            self.forget_exports(|e| e.key == key);
             let Deleting { extents, reply, .. } = self.deleting.swap_remove(i);
             let job = self.next_job;
             self.next_job += 1;
@@ -536,6 +542,13 @@ impl Pool {
             permit_waiting,
             counts: self.stack.counts(),
         }
+    }
+
+    /// Counters go with their volume or tenant: names come and go as long as the node runs.
+    fn forget_exports(&mut self, gone: impl Fn(&Export) -> bool) {
+        let needed = self.inside.iter().any(|(_, i)| gone(&self.exports[i.export]));
+        assert!(!needed, "counters are forgotten while a request inside needs them");
+        self.exports.retain(|_, e| !gone(e));
     }
 
     fn snapshot_export(&mut self, at: usize) -> Option<(usize, Box<ExportSnapshot>)> {

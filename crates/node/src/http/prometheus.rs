@@ -87,6 +87,7 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
     per_pool("plimsoll_pool_flush_failed", "1 after a failed flush, until the pool is recovered.", |v| {
         v.pool.flush_failed.into()
     });
+    per_pool("plimsoll_pool_exports", "Pairs of a tenant and a volume that are counted.", |v| v.exports.len() as u64);
     per_pool("plimsoll_pool_accepted_total", "Requests taken in.", |v| v.pool.counts.0);
     per_pool("plimsoll_pool_refused_total", "Requests refused busy at once.", |v| v.pool.counts.1);
     per_pool("plimsoll_pool_ended_total", "Requests ended, however.", |v| v.pool.counts.2);
