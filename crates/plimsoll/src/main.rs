@@ -17,7 +17,7 @@ use std::process::ExitCode;
 /// Shared storage in which every request carries a promise, and every layer keeps it or says no at once.
 #[derive(Parser)]
 #[command(name = "plimsoll", version, propagate_version = true)]
-#[command(after_help = "Exit status: 0 done, 1 failed, 2 misused.\n\nExample:\n  plimsoll serve --data /tmp/plimsoll")]
+#[command(after_help = "Exit status: 0 done, 1 failed, 2 misused.\n\nExample:\n  plimsoll serve --data DIR")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
