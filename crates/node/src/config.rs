@@ -65,23 +65,32 @@ pub struct Tls {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Control {
-    /// Where HTTP is served: metrics and status to all who can connect, changes to who has the token.
+    /// Where HTTP is served: metrics and status to peers on this host, everything to who has the token. Port 0 takes a
+    /// free one.
     #[serde(default = "default_http")]
     pub http: Option<SocketAddr>,
-    /// A unix socket for changes without a token; who may open it is the file's mode.
+    /// A unix socket (mode 0600) for changes without a token: for root and the node's own user.
     pub unix: Option<PathBuf>,
     /// A file with the token for changes over HTTP; made (mode 0600) if it doesn't exist.
     pub token_file: Option<PathBuf>,
+    /// Every how many requests of a pool one is traced; 0 traces only refused ones.
+    #[serde(default = "default_trace_every")]
+    pub trace_every: u32,
 }
 
 impl Default for Control {
     fn default() -> Control {
-        Control { http: default_http(), unix: None, token_file: None }
+        Control { http: default_http(), unix: None, token_file: None, trace_every: default_trace_every() }
     }
 }
 
 fn default_http() -> Option<SocketAddr> {
     Some(SocketAddr::from(([127, 0, 0, 1], 7700)))
+}
+
+/// Rare enough to cost nothing, often enough to fill the ring within a minute of moderate load.
+fn default_trace_every() -> u32 {
+    1024
 }
 
 fn yes() -> bool {
@@ -275,32 +284,41 @@ impl std::error::Error for ConfigError {}
 impl TenantConfig {
     /// Its class, if what was written makes one.
     pub fn class(&self) -> Result<Class, String> {
-        match self.class.get_ref().as_str() {
-            "latency-critical" if self.objectives.is_empty() => {
-                Err("a latency-critical tenant needs `objectives = [{ percentile = 99.9, within = \"20ms\" }]`".into())
-            }
-            "latency-critical" => {
-                let objective = |o: &ObjectiveConfig| {
-                    let bp = (o.percentile * 100.0).round();
-                    (1.0..=9999.0)
-                        .contains(&bp)
-                        .then_some(Objective { percentile_bp: bp as u16, bound: o.within.0 })
-                        .ok_or_else(|| format!("percentile {} is not between 0.01 and 99.99", o.percentile))
-                };
-                Ok(Class::LatencyCritical {
-                    objectives: self.objectives.iter().map(objective).collect::<Result<_, _>>()?,
-                })
-            }
-            "best-effort" => match self.weight.unwrap_or(100) {
-                weight @ 1..=10_000 => Ok(Class::BestEffort { weight }),
-                other => Err(format!("weight {other} is not between 1 and 10000")),
-            },
-            "fenced" => match self.slots.unwrap_or(1) {
-                slots @ 1..=1000 => Ok(Class::Fenced { slots }),
-                other => Err(format!("slots {other} is not between 1 and 1000")),
-            },
-            other => Err(format!("class `{other}` is unknown: latency-critical, best-effort or fenced")),
+        let objectives: Vec<(f64, Span)> = self.objectives.iter().map(|o| (o.percentile, o.within.0)).collect();
+        class_of(self.class.get_ref(), &objectives, self.weight, self.slots)
+    }
+}
+
+/// A class from its name and what was said of it; `objectives` are percentiles (99.9) and their bounds.
+pub fn class_of(
+    class: &str,
+    objectives: &[(f64, Span)],
+    weight: Option<u32>,
+    slots: Option<u32>,
+) -> Result<Class, String> {
+    match class {
+        "latency-critical" if objectives.is_empty() => {
+            Err("a latency-critical tenant needs `objectives`, such as 99.9 % within 20 ms".into())
         }
+        "latency-critical" => {
+            let objective = |&(percentile, bound): &(f64, Span)| {
+                let bp = (percentile * 100.0).round();
+                (1.0..=9999.0)
+                    .contains(&bp)
+                    .then_some(Objective { percentile_bp: bp as u16, bound })
+                    .ok_or_else(|| format!("percentile {percentile} is not between 0.01 and 99.99"))
+            };
+            Ok(Class::LatencyCritical { objectives: objectives.iter().map(objective).collect::<Result<_, _>>()? })
+        }
+        "best-effort" => match weight.unwrap_or(100) {
+            weight @ 1..=10_000 => Ok(Class::BestEffort { weight }),
+            other => Err(format!("weight {other} is not between 1 and 10000")),
+        },
+        "fenced" => match slots.unwrap_or(1) {
+            slots @ 1..=1000 => Ok(Class::Fenced { slots }),
+            other => Err(format!("slots {other} is not between 1 and 1000")),
+        },
+        other => Err(format!("class `{other}` is unknown: latency-critical, best-effort or fenced")),
     }
 }
 
@@ -321,7 +339,8 @@ impl Config {
             fail(line, e.message().to_string())
         })?;
         config.check().map_err(|(at, what)| fail(at.map_or(0, line_of), what))?;
-        config.make_absolute(file.parent().unwrap_or(Path::new(".")));
+        let here = std::path::absolute(file).map_err(|e| fail(0, format!("where it is can't be told: {e}")))?;
+        config.make_absolute(here.parent().unwrap_or(Path::new("/")));
         Ok(config)
     }
 

@@ -2,7 +2,9 @@
 pub mod config;
 pub mod directory;
 pub mod engine;
+pub mod http;
 pub mod node;
 pub mod serve;
 pub mod service;
 pub mod tls;
+pub mod view;

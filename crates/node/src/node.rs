@@ -3,14 +3,15 @@
 use crate::config::{Config, DeviceConfig, PoolConfig, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Volume, VolumeState};
 use crate::engine::{
-    Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolHandle, PoolOptions, PoolSnapshot, VolatileFile,
+    Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace, VolatileFile,
 };
+use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
 use plimsoll_device::{Disk, DiskOptions, ModelLayer};
 use plimsoll_sched::{Fifo, FifoConfig};
 use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Stack, StackConfig, Target};
 use plimsoll_store::{
-    CreateOptions, DeviceFile, Expect, MetaStore, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord,
+    CreateOptions, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord,
 };
 use std::fmt;
 use std::path::Path;
@@ -79,6 +80,9 @@ pub struct Node {
     changing: tokio::sync::Mutex<()>,
 }
 
+/// A pool's thread that hasn't answered for this long is as good as gone for who watches.
+const ANSWER_TIME: std::time::Duration = std::time::Duration::from_secs(2);
+
 struct Opened {
     stack: Stack,
     devices: Devices,
@@ -97,7 +101,7 @@ impl Node {
     pub async fn start(config: &Config) -> Result<Node> {
         let mut pools = Vec::new();
         for p in &config.pool {
-            pools.push(start_pool(p)?);
+            pools.push(start_pool(p, config.control.trace_every)?);
         }
         let node = Node { pools, directory: Arc::default(), changing: tokio::sync::Mutex::new(()) };
         node.directory_mut(|d| d.grants = config.grant.clone());
@@ -254,7 +258,7 @@ impl Node {
     /// Deletes a volume: its clients are let go, its space is zeroed, and only then free. If the node ends in between,
     /// the next start goes on.
     pub async fn delete_volume(&self, name: &str) -> Result<()> {
-        let _one = self.changing.lock().await;
+        let one = self.changing.lock().await;
         let volume = self.volume_named(name)?;
         let Some(store) = self.pools[volume.pool].store.clone() else {
             self.directory_mut(|d| d.volumes.remove(name));
@@ -263,6 +267,7 @@ impl Node {
         let owned = name.to_string();
         let record = blocking(move || store.lock().expect("no panic while held").begin_delete(&owned)).await?;
         self.directory_mut(|d| d.volumes.remove(name));
+        drop(one); // zeroing may take long, and what is zeroed is nobody's any more: other changes need not wait
         self.finish_delete(volume.pool, &record).await
     }
 
@@ -313,8 +318,11 @@ impl Node {
         if let Some(v) = self.directory_ref(|d| d.volumes.values().find(|v| v.tenant == name).map(|v| v.name.clone())) {
             return Err(NodeError::Conflict(format!("tenant `{name}` owns volume `{v}`")));
         }
-        if self.directory_mut(|d| d.tenants.remove(name)).is_none() {
+        let Some(tenant) = self.directory_mut(|d| d.tenants.remove(name)).map(|t| t.id) else {
             return Err(NodeError::NotFound(format!("there is no tenant `{name}`")));
+        };
+        for p in &self.pools {
+            let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it
         }
         if let Some(store) = self.tenant_store() {
             let owned = name.to_string();
@@ -334,18 +342,18 @@ impl Node {
         p.handle.ask(|reply| Command::Recovered { reply }).await.map_err(|_| p.gone())
     }
 
-    /// Every pool's metrics; `None` for one whose thread has ended. Volumes' states follow from them.
-    pub async fn snapshots(&self) -> Vec<Option<PoolSnapshot>> {
+    /// Every pool's metrics; `None` for one whose thread has ended or doesn't answer. Volumes' states follow from them.
+    pub async fn snapshots(&self) -> Vec<Option<PoolView>> {
         let mut all = Vec::new();
         for p in &self.pools {
-            all.push(p.handle.ask(|reply| Command::Snapshot { reply }).await.ok().map(|s| *s));
+            all.push(tokio::time::timeout(ANSWER_TIME, p.view()).await.ok().and_then(|view| view.ok()));
         }
         self.directory_mut(|d| {
             for v in d.volumes.values_mut() {
                 v.state = match &all[v.pool] {
                     None => VolumeState::Failed,
-                    Some(s) if s.flush_failed => VolumeState::Degraded,
-                    Some(s) => match s.state {
+                    Some(s) if s.pool.flush_failed => VolumeState::Degraded,
+                    Some(s) => match s.pool.state {
                         LayerState::Recovering => VolumeState::Recovering,
                         LayerState::Ready => VolumeState::Ready,
                         LayerState::Degraded => VolumeState::Degraded,
@@ -355,6 +363,22 @@ impl Node {
             }
         });
         all
+    }
+
+    /// Every pool's sampled traces, newest first; none of a pool that doesn't answer.
+    pub async fn traces(&self) -> Vec<Vec<Trace>> {
+        let mut all = Vec::new();
+        for p in &self.pools {
+            let asked = tokio::time::timeout(ANSWER_TIME, p.handle.ask(|reply| Command::Traces { reply }));
+            all.push(asked.await.ok().and_then(|t| t.ok()).unwrap_or_default());
+        }
+        all
+    }
+
+    /// Names of a pool's volumes that are being deleted: their space isn't free yet.
+    pub fn deleting(&self, pool: usize) -> Vec<String> {
+        let Some(store) = &self.pools[pool].store else { return Vec::new() };
+        store.lock().expect("no panic while held").deleting().map(|v| v.name.clone()).collect()
     }
 
     /// Free space of a pool in bytes, where it has any to give.
@@ -378,6 +402,17 @@ impl Node {
 impl RunningPool {
     fn gone(&self) -> NodeError {
         NodeError::Failed(format!("pool `{}` has ended; the log says why", self.name))
+    }
+
+    async fn view(&self) -> std::result::Result<PoolView, PoolGone> {
+        let pool = *self.handle.ask(|reply| Command::Snapshot { reply }).await?;
+        let mut exports = Vec::new();
+        let mut at = 0;
+        while let Some((place, export)) = self.handle.ask(|reply| Command::SnapshotExport { at, reply }).await? {
+            exports.push(ExportView::from(*export));
+            at = place + 1;
+        }
+        Ok(PoolView { pool, exports })
     }
 
     fn zeroing_failed(&self, volume: &str, e: IoError) -> NodeError {
@@ -426,9 +461,25 @@ fn failed(e: impl fmt::Display) -> NodeError {
 
 /// Runs a change of the store where waiting for the device hurts nobody.
 async fn blocking<T: Send + 'static>(
-    f: impl FnOnce() -> std::result::Result<T, plimsoll_store::MetaError> + Send + 'static,
+    f: impl FnOnce() -> std::result::Result<T, MetaError> + Send + 'static,
 ) -> Result<T> {
-    tokio::task::spawn_blocking(f).await.map_err(failed)?.map_err(failed)
+    tokio::task::spawn_blocking(f).await.map_err(failed)?.map_err(of_store)
+}
+
+/// Whose fault a refusal of the store is.
+fn of_store(e: MetaError) -> NodeError {
+    let text = e.to_string();
+    match e {
+        MetaError::Shrink { .. } | MetaError::Record(_) => NodeError::Refused(text),
+        MetaError::UnknownVolume { .. } | MetaError::UnknownTenant { .. } => NodeError::NotFound(text),
+        MetaError::NameTaken { .. }
+        | MetaError::TenantInUse { .. }
+        | MetaError::NoSpace { .. }
+        | MetaError::Fragmented { .. }
+        | MetaError::Full { .. }
+        | MetaError::TooMany { .. } => NodeError::Conflict(text),
+        _ => NodeError::Failed(text),
+    }
 }
 
 fn permits_of(t: &TenantConfig) -> PermitLimits {
@@ -447,10 +498,10 @@ fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
     }
 }
 
-fn start_pool(config: &PoolConfig) -> Result<RunningPool> {
+fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     let name = config.name.get_ref().clone();
     let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
-    let opened = open_pool(config).map_err(|e| in_pool(&e))?;
+    let opened = open_pool(config, trace_every).map_err(|e| in_pool(&e))?;
     let (handle, commands, wakeup) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
     let (stack, devices, options) = (opened.stack, opened.devices, opened.options);
@@ -479,7 +530,7 @@ fn start_pool(config: &PoolConfig) -> Result<RunningPool> {
     })
 }
 
-fn open_pool(config: &PoolConfig) -> std::result::Result<Opened, String> {
+fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opened, String> {
     let d = &config.device;
     let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
     if d.null {
@@ -487,7 +538,7 @@ fn open_pool(config: &PoolConfig) -> std::result::Result<Opened, String> {
         let devices = Devices::new(vec![Device::Null { size_bytes }]);
         let stack = build_stack(devices.offers(), depth, None);
         let device = format!("null, {size_bytes} bytes");
-        let options = PoolOptions::default();
+        let options = PoolOptions { precise_timers: false, trace_every };
         return Ok(Opened {
             stack,
             devices,
@@ -533,7 +584,7 @@ fn open_pool(config: &PoolConfig) -> std::result::Result<Opened, String> {
         }
     };
     let devices = Devices::new(vec![device]);
-    let options = PoolOptions { precise_timers: rotational };
+    let options = PoolOptions { precise_timers: rotational, trace_every };
     let stack = build_stack(devices.offers(), depth, model);
     Ok(Opened {
         stack,

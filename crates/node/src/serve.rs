@@ -1,39 +1,53 @@
 //! Running a node: from a configuration to the last flush.
 
 use crate::config::Config;
+use crate::http::{self, Control, Token};
 use crate::node::{Node, NodeError};
 use crate::service::Service;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
+/// Where a node listens, with the ports that it was given where the configuration left the choice (port 0).
+#[derive(Clone, Debug, Default)]
+pub struct Bound {
+    /// NBD.
+    pub nbd_unix: Option<PathBuf>,
+    /// NBD.
+    pub nbd_tcp: Option<SocketAddr>,
+    /// The control API.
+    pub control_http: Option<SocketAddr>,
+    /// The control API.
+    pub control_unix: Option<PathBuf>,
+}
+
 /// Serves until SIGTERM or SIGINT: then clients are let go, what is inside finishes, and everything is flushed.
 ///
 /// `ready` is called once when clients are taken in.
-pub async fn serve(config: &Config, ready: impl FnOnce(&Node)) -> Result<(), NodeError> {
+pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result<(), NodeError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(failed("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed("signals"))?;
     let tls = match &config.listen.tls {
         None => None,
         Some(t) => Some((crate::tls::acceptor(t).map_err(NodeError::Refused)?, t.required)),
     };
+    let token =
+        config.control.token_file.as_deref().map(Token::load_or_make).transpose().map_err(NodeError::Refused)?;
+    // Before any device is opened: a port in use must be told at once, and harm nothing.
+    let listeners = Listeners::bind(config).await?;
     let node = Arc::new(Node::start(config).await?);
     let pools = node.pools.iter().map(|p| p.handle.clone()).collect();
     let service = Arc::new(Service { directory: node.directory.clone(), pools, tls });
+    let bound = listeners.bound.clone();
+    let started = std::time::Instant::now();
+    let api = http::router(Arc::new(Control { node: node.clone(), bound: bound.clone(), token, started }));
     let mut tasks = JoinSet::new();
-    let mut sockets = Sockets(Vec::new());
-    if let Some(path) = &config.listen.unix {
-        let listener = bind_unix(path, "listen.unix")?;
-        sockets.0.push(path.clone());
-        tasks.spawn(service.clone().serve_unix(listener));
-    }
-    if let Some(address) = config.listen.tcp {
-        let listener = TcpListener::bind(address).await.map_err(failed(&format!("listen.tcp {address}")))?;
-        tasks.spawn(service.clone().serve_tcp(listener));
-    }
-    ready(&node);
+    let sockets = listeners.serve(&mut tasks, service, api);
+    ready(&node, &bound);
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: finishing what is inside"),
         _ = interrupt.recv() => tracing::info!("SIGINT: finishing what is inside"),
@@ -44,12 +58,81 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node)) -> Result<(), Nod
     ended.map_err(|e| NodeError::Failed(format!("shutting down: {e}")))
 }
 
+/// All that a node listens on, before anybody is taken in.
+#[derive(Default)]
+struct Listeners {
+    bound: Bound,
+    sockets: Sockets,
+    nbd_unix: Option<UnixListener>,
+    nbd_tcp: Option<TcpListener>,
+    control_unix: Option<UnixListener>,
+    control_http: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn bind(config: &Config) -> Result<Listeners, NodeError> {
+        let mut all = Listeners::default();
+        if let Some(path) = &config.listen.unix {
+            all.nbd_unix = Some(bind_unix(path, "listen.unix")?);
+            all.sockets.0.push(path.clone());
+            all.bound.nbd_unix = Some(path.clone());
+        }
+        if let Some(address) = config.listen.tcp {
+            let (listener, address) = bind_tcp(address, "listen.tcp").await?;
+            (all.nbd_tcp, all.bound.nbd_tcp) = (Some(listener), Some(address));
+        }
+        if let Some(path) = &config.control.unix {
+            let listener = bind_unix(path, "control.unix")?;
+            all.sockets.0.push(path.clone());
+            // Between binding and this anybody may connect; each peer's user is checked all the same.
+            let private = std::fs::Permissions::from_mode(0o600);
+            std::fs::set_permissions(path, private).map_err(failed(&format!("control.unix {}", path.display())))?;
+            (all.control_unix, all.bound.control_unix) = (Some(listener), Some(path.clone()));
+        }
+        if let Some(address) = config.control.http {
+            let (listener, address) = bind_tcp(address, "control.http").await?;
+            (all.control_http, all.bound.control_http) = (Some(listener), Some(address));
+        }
+        Ok(all)
+    }
+
+    /// Takes clients in; the sockets' files are removed when what is returned is dropped.
+    fn serve(self, tasks: &mut JoinSet<()>, service: Arc<Service>, api: axum::Router) -> Sockets {
+        if let Some(listener) = self.nbd_unix {
+            tasks.spawn(service.clone().serve_unix(listener));
+        }
+        if let Some(listener) = self.nbd_tcp {
+            tasks.spawn(service.serve_tcp(listener));
+        }
+        if let Some(listener) = self.control_unix {
+            tasks.spawn(http::serve_unix(listener, api.clone()));
+        }
+        if let Some(listener) = self.control_http {
+            tasks.spawn(http::serve_tcp(listener, api));
+        }
+        self.sockets
+    }
+}
+
+async fn bind_tcp(address: SocketAddr, key: &str) -> Result<(TcpListener, SocketAddr), NodeError> {
+    let what = format!("{key} {address}");
+    let listener = TcpListener::bind(address).await.map_err(|e| match e.kind() {
+        std::io::ErrorKind::AddrInUse => NodeError::Failed(format!(
+            "{what}: another process listens there: end it, or choose another port in the configuration"
+        )),
+        _ => NodeError::Failed(format!("{what}: {e}")),
+    })?;
+    let bound = listener.local_addr().map_err(failed(&what))?;
+    Ok((listener, bound))
+}
+
 fn failed<E: std::fmt::Display>(what: &str) -> impl FnOnce(E) -> NodeError {
     let what = what.to_string();
     move |e| NodeError::Failed(format!("{what}: {e}"))
 }
 
 /// Unix sockets that are removed at the end.
+#[derive(Default)]
 struct Sockets(Vec<PathBuf>);
 
 impl Drop for Sockets {

@@ -1,13 +1,23 @@
 //! The command line.
 
+mod check;
+mod client;
+mod generate;
+mod pool;
 mod serve;
+mod status;
+mod table;
+mod tenant;
+mod top;
+mod volume;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Shared storage in which every request carries a promise, and every layer keeps it or says no at once.
 #[derive(Parser)]
-#[command(version, propagate_version = true)]
+#[command(name = "plimsoll", version, propagate_version = true)]
+#[command(after_help = "Exit status: 0 done, 1 failed, 2 misused.\n\nExample:\n  plimsoll serve --data DIR")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -18,7 +28,20 @@ enum Command {
     /// Run a storage node
     Serve(serve::Serve),
     /// Check a configuration and say file, line and key of what is wrong
-    Check(serve::Check),
+    Check(check::Check),
+    /// Show how a node is, in short
+    Status(status::Status),
+    /// Watch a node: tenants, volumes, layers
+    Top(top::Top),
+    /// List, create, grow, delete volumes
+    Volume(volume::Volume),
+    /// List, set, remove tenants
+    Tenant(tenant::Tenant),
+    /// Bring a pool back after a failed flush
+    Pool(pool::Pool),
+    /// Write man pages or shell completions
+    #[command(hide = true)]
+    Generate(generate::Generate),
 }
 
 fn main() -> ExitCode {
@@ -26,6 +49,12 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(c) => c.run(),
         Command::Check(c) => c.run(),
+        Command::Status(c) => c.run(),
+        Command::Top(c) => c.run(),
+        Command::Volume(c) => c.run(),
+        Command::Tenant(c) => c.run(),
+        Command::Pool(c) => c.run(),
+        Command::Generate(c) => c.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,10 +1,11 @@
-//! `plimsoll serve` and `plimsoll check`.
+//! `plimsoll serve`.
 
 use anyhow::{Context, Result};
 use clap::Args;
 use plimsoll_node::config::Config;
 use plimsoll_node::node::Node;
-use std::path::{Path, PathBuf};
+use plimsoll_node::serve::Bound;
+use std::path::PathBuf;
 
 /// Run a storage node: from a configuration file, or with an embedded default in a folder.
 #[derive(Args)]
@@ -21,14 +22,6 @@ pub struct Serve {
     /// Log as JSON, one object a line.
     #[arg(long)]
     log_json: bool,
-}
-
-/// Check a configuration without using anything of it.
-#[derive(Args)]
-#[command(after_help = "Example:\n  plimsoll check /etc/plimsoll/node.toml")]
-pub struct Check {
-    /// The configuration file.
-    file: PathBuf,
 }
 
 /// The embedded default: three tenants, a real file and a modelled disk, everything granted to local peers.
@@ -48,24 +41,8 @@ impl Serve {
             (None, None) => unreachable!("clap asks for one of them"),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let ready = |node: &Node| print_ready(node, &config, embedded.as_deref());
+        let ready = |node: &Node, bound: &Bound| print_ready(node, bound, embedded.is_some());
         runtime.block_on(plimsoll_node::serve::serve(&config, ready))?;
-        Ok(())
-    }
-}
-
-impl Check {
-    /// Runs the command.
-    pub fn run(self) -> Result<()> {
-        let config = Config::load(&self.file)?;
-        println!(
-            "{}: {} pools, {} tenants, {} volumes, {} grants: all well",
-            self.file.display(),
-            config.pool.len(),
-            config.tenant.len(),
-            config.volume.len(),
-            config.grant.len()
-        );
         Ok(())
     }
 }
@@ -76,7 +53,7 @@ fn start_logging(json: bool) {
     if json { to_stderr.json().init() } else { to_stderr.compact().with_target(false).init() }
 }
 
-fn print_ready(node: &Node, config: &Config, embedded: Option<&Path>) {
+fn print_ready(node: &Node, bound: &Bound, embedded: bool) {
     let directory = node.directory.read().expect("no panic while held");
     println!("plimsoll serves {} volumes:", directory.volumes.len());
     for v in directory.volumes.values() {
@@ -91,13 +68,19 @@ fn print_ready(node: &Node, config: &Config, embedded: Option<&Path>) {
             pool.device
         );
     }
-    if let Some(unix) = &config.listen.unix {
+    if let Some(unix) = &bound.nbd_unix {
         println!("  nbd+unix:///NAME?socket={}", unix.display());
     }
-    if let Some(tcp) = config.listen.tcp {
+    if let Some(tcp) = bound.nbd_tcp {
         println!("  nbd://{tcp}/NAME");
     }
-    let Some(unix) = embedded.and(config.listen.unix.as_ref()) else { return };
+    if let Some(http) = bound.control_http {
+        println!("  http://{http}/           dashboard; /metrics, /healthz, /v1/status");
+    }
+    if let Some(unix) = &bound.control_unix {
+        println!("  plimsoll top --control {}", unix.display());
+    }
+    let Some(unix) = bound.nbd_unix.as_ref().filter(|_| embedded) else { return };
     let socket = unix.display();
     println!("This is the embedded default: every local user may use every volume. Try:");
     println!("  nbdinfo 'nbd+unix:///web?socket={socket}'");

@@ -32,6 +32,11 @@ impl Fifo {
         (self.queue.len(), self.ledger.at_device())
     }
 
+    /// When the oldest request that waits here arrived at the pool.
+    pub fn oldest_queued(&self) -> Option<Time> {
+        self.queue.iter().map(|(io, _)| io.arrived_at).min()
+    }
+
     fn fill_device(&mut self, now: Time, out: &mut Actions) {
         while self.ledger.has_room()
             && let Some((io, cost)) = self.queue.pop_front()

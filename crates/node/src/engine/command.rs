@@ -3,6 +3,7 @@
 use super::conn::ExportParams;
 use super::metrics::ExportMetrics;
 use super::permits::PermitLimits;
+use super::trace::Trace;
 use plimsoll_base::{IoError, TenantId, Time, VolumeKey};
 use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats};
 use std::collections::BTreeMap;
@@ -51,10 +52,28 @@ pub enum Command {
         /// The bound.
         limits: PermitLimits,
     },
-    /// A copy of all metrics.
+    /// A tenant was removed: forget what it counted and may have, unless it's still connected.
+    ForgetTenant {
+        /// Which.
+        tenant: TenantId,
+    },
+    /// A copy of the pool's own metrics.
     Snapshot {
         /// Where to.
         reply: Reply<Box<PoolSnapshot>>,
+    },
+    /// A copy of one tenant's metrics on one volume. Each is asked for alone: a copy is hundreds of KiB, and requests
+    /// must not wait while a pool of many volumes copies them all.
+    SnapshotExport {
+        /// The first at or after this place.
+        at: usize,
+        /// The place that was copied; `None` if there is none left.
+        reply: Reply<Option<(usize, Box<ExportSnapshot>)>>,
+    },
+    /// A copy of the sampled traces, newest first.
+    Traces {
+        /// Where to.
+        reply: Reply<Vec<Trace>>,
     },
     /// Believe flushes again: the operator has looked at what was lost.
     Recovered {
@@ -63,6 +82,21 @@ pub enum Command {
     },
     /// Take no more requests, finish what is inside, flush, end.
     Shutdown,
+}
+
+/// A copy of the metrics of one tenant on one volume.
+#[derive(Clone, Debug)]
+pub struct ExportSnapshot {
+    /// The volume.
+    pub key: VolumeKey,
+    /// The tenant.
+    pub tenant: TenantId,
+    /// What was counted.
+    pub metrics: ExportMetrics,
+    /// Requests inside.
+    pub inflight: usize,
+    /// When the oldest of them arrived.
+    pub oldest: Option<Time>,
 }
 
 /// A copy of a pool's metrics.
@@ -74,8 +108,6 @@ pub struct PoolSnapshot {
     pub state: LayerState,
     /// Has a flush failed?
     pub flush_failed: bool,
-    /// Per volume and tenant.
-    pub exports: BTreeMap<(VolumeKey, TenantId), ExportMetrics>,
     /// Per layer, top first.
     pub layers: Vec<(&'static str, NodeStats)>,
     /// Requests and bytes that each tenant has inside.
@@ -88,8 +120,10 @@ pub struct PoolSnapshot {
     pub sched_depths: (usize, usize),
     /// The oldest request's arrival, and where it waits.
     pub oldest: Option<(Time, &'static str)>,
-    /// Connections.
-    pub connections: usize,
+    /// Connections by volume and tenant.
+    pub connections: BTreeMap<(VolumeKey, TenantId), u32>,
+    /// Connections that aren't read from until their tenant has a permit.
+    pub permit_waiting: BTreeMap<TenantId, u32>,
     /// Requests accepted, refused and ended since the start.
     pub counts: (u64, u64, u64),
 }

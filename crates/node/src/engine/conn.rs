@@ -81,6 +81,8 @@ pub struct Conn {
     pub inflight: u32,
     /// No more requests will be taken.
     pub ending: bool,
+    /// Its volume was deleted: what was received and not understood yet never will be.
+    pub volume_gone: bool,
     /// The peer is gone: replies are dropped.
     pub broken: bool,
 }
@@ -105,6 +107,7 @@ impl Conn {
             stalled: None,
             inflight: 0,
             ending: false,
+            volume_gone: false,
             broken: false,
         }
     }
@@ -149,6 +152,11 @@ impl Conn {
                 p.filled += n;
             }
         }
+    }
+
+    /// May the next request be looked for?
+    pub fn may_parse(&self) -> bool {
+        self.stalled.is_none() && !self.receiving && !self.volume_gone
     }
 
     /// Understands the next request of what was received.

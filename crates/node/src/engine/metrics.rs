@@ -16,7 +16,7 @@ pub struct OpMetrics {
 }
 
 /// The counters of one tenant on one volume.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ExportMetrics {
     /// Reads, writes, flushes, and all else, in this order.
     pub ops: [OpMetrics; 4],
@@ -32,8 +32,26 @@ pub struct ExportMetrics {
     pub device: LatencyHistogram,
     /// How far the admission's forecast was off (either way), of those that had one.
     pub forecast_error: LatencyHistogram,
-    /// The response times of the last whole minute and of the running one, for objectives.
-    pub windows: Windows,
+    /// Response times by minute, for objectives.
+    pub minutes: Windows,
+    /// Response times by second, for live views.
+    pub seconds: Windows,
+}
+
+impl Default for ExportMetrics {
+    fn default() -> ExportMetrics {
+        ExportMetrics {
+            ops: Default::default(),
+            busy_refused: 0,
+            busy_revoked: 0,
+            deadline_met: 0,
+            deadline_missed: 0,
+            device: LatencyHistogram::new(),
+            forecast_error: LatencyHistogram::new(),
+            minutes: Windows::every(Span::from_secs(60)),
+            seconds: Windows::every(Span::from_secs(1)),
+        }
+    }
 }
 
 /// The operations' names, in the order of [`ExportMetrics::ops`].
@@ -60,7 +78,8 @@ impl ExportMetrics {
                 op.done += 1;
                 op.bytes += c.io.len;
                 op.response.record(response);
-                self.windows.record(now, response);
+                self.minutes.record(now, response);
+                self.seconds.record(now, response);
                 if c.dispatched_at.is_set() {
                     self.device.record(now.since(c.dispatched_at));
                 }
@@ -76,34 +95,39 @@ impl ExportMetrics {
     }
 }
 
-/// Response times by minute.
-#[derive(Clone, Debug, Default)]
+/// Response times of the last whole period and of the running one.
+#[derive(Clone, Debug)]
 pub struct Windows {
-    /// The last whole minute.
+    /// The last whole period.
     pub last: LatencyHistogram,
-    /// The running minute.
+    /// The running period.
     pub running: LatencyHistogram,
-    minute: u64,
+    period: Span,
+    /// How many periods went before the running one.
+    number: u64,
 }
 
-const MINUTE: Span = Span::from_secs(60);
-
 impl Windows {
+    /// Empty windows, `period` long each.
+    pub fn every(period: Span) -> Windows {
+        Windows { last: LatencyHistogram::new(), running: LatencyHistogram::new(), period, number: 0 }
+    }
+
     fn record(&mut self, now: Time, response: Span) {
         self.turn(now);
         self.running.record(response);
     }
 
-    /// Moves on to `now`'s minute.
+    /// Moves on to `now`'s period.
     pub fn turn(&mut self, now: Time) {
-        let minute = now.as_nanos() / MINUTE.as_nanos();
-        if minute != self.minute {
+        let number = now.as_nanos() / self.period.as_nanos();
+        if number != self.number {
             std::mem::swap(&mut self.last, &mut self.running);
-            if minute != self.minute + 1 {
-                self.last.clear(); // a whole minute without a request lies between
+            if number != self.number + 1 {
+                self.last.clear(); // a whole period without a request lies between
             }
             self.running.clear();
-            self.minute = minute;
+            self.number = number;
         }
     }
 
@@ -118,9 +142,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_turn_by_the_minute() {
+    fn windows_turn_by_the_period() {
         let at = |s: u64| Time::ZERO + Span::from_secs(s);
-        let mut w = Windows::default();
+        let mut w = Windows::every(Span::from_secs(60));
         w.record(at(10), Span::from_millis(1));
         w.record(at(59), Span::from_millis(1));
         w.record(at(61), Span::from_millis(2));

@@ -11,11 +11,13 @@ pub mod metrics;
 mod permits;
 mod pool;
 mod ring;
+mod trace;
 mod volatile;
 
-pub use command::{Command, PoolGone, PoolHandle, PoolSnapshot, Reply};
+pub use command::{Command, ExportSnapshot, PoolGone, PoolHandle, PoolSnapshot, Reply};
 pub use conn::ExportParams;
 pub use device::{Device, Devices, FileDevice};
 pub use permits::PermitLimits;
 pub use pool::{Pool, PoolOptions};
+pub use trace::Trace;
 pub use volatile::VolatileFile;

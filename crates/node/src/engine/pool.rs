@@ -1,11 +1,12 @@
 //! A pool's thread.
 
-use super::command::{Command, PoolSnapshot, Reply};
+use super::command::{Command, ExportSnapshot, PoolSnapshot, Reply};
 use super::conn::{Conn, Parsed, Ready, deadline_of, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
 use super::permits::{PermitLimits, Permits};
 use super::ring::{Op as RingOp, Ring};
+use super::trace::Traces;
 use plimsoll_base::{
     BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, TenantId, Time, VolumeKey,
 };
@@ -22,11 +23,13 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 /// How a pool's thread behaves.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct PoolOptions {
     /// Sleep until shortly before a layer's timer and spin the rest: for devices modelled in real time, whose
     /// completions are due to the microsecond.
     pub precise_timers: bool,
+    /// Every how many requests one is traced; 0 traces only refused ones.
+    pub trace_every: u32,
 }
 
 /// The pool stops sleeping this long before a timer when precise (notes on this kind of machine: a sleeper wakes up to
@@ -41,6 +44,9 @@ struct Inside {
     request: Request,
     export: usize,
     id: IoId,
+    arrived_at: Time,
+    /// Its trace's number; 0 if it isn't traced.
+    trace: u64,
 }
 
 struct Export {
@@ -67,7 +73,7 @@ pub struct Pool {
     conns: Slab<(u64, Conn)>,
     next_serial: u64,
     inside: Slab<Inside>,
-    exports: Vec<Export>,
+    exports: Slab<Export>,
     permits: BTreeMap<TenantId, Permits>,
     /// Connections whose next request waits for a permit, in the order of coming.
     stalled: VecDeque<(usize, u64)>,
@@ -78,6 +84,7 @@ pub struct Pool {
     deleting: Vec<Deleting>,
     zeroing: BTreeMap<u64, Reply<Result<(), IoError>>>,
     next_job: u64,
+    traces: Traces,
     stopping: bool,
 }
 
@@ -101,7 +108,7 @@ impl Pool {
             conns: Slab::new(),
             next_serial: 1,
             inside: Slab::new(),
-            exports: Vec::new(),
+            exports: Slab::new(),
             permits: BTreeMap::new(),
             stalled: VecDeque::new(),
             commands,
@@ -110,6 +117,7 @@ impl Pool {
             deleting: Vec::new(),
             zeroing: BTreeMap::new(),
             next_job: 1,
+            traces: Traces::new(options.trace_every),
             stopping: false,
         })
     }
@@ -232,7 +240,7 @@ impl Pool {
 
     /// Understands what a connection has received, as far as permits reach.
     fn parse(&mut self, conn: usize) -> io::Result<()> {
-        while self.conns[conn].1.stalled.is_none() && !self.conns[conn].1.receiving {
+        while self.conns[conn].1.may_parse() {
             match self.conns[conn].1.parse(&mut self.buffers) {
                 Parsed::NeedBytes => break,
                 Parsed::Ended(why) => {
@@ -276,12 +284,16 @@ impl Pool {
         let export = self.export(key, tenant);
         let at = self.inside.vacant_key();
         head.tag = at as u64;
+        // Asked for again only where it's kept: a forecast changes nothing, so the stack's own will be the same.
+        let sampled = self.traces.due().then(|| self.stack.forecast(self.now, &head));
         match self.stack.offer(self.now, Io { head, data }) {
             Offered::Accepted(id) => {
+                let trace = sampled.map_or(0, |forecast| self.traces.accepted(&head, forecast));
                 self.conns[conn].1.inflight += 1;
-                self.inside.insert(Inside { conn, serial, request, export, id });
+                self.inside.insert(Inside { conn, serial, request, export, id, arrived_at: self.now, trace });
             }
             Offered::Busy(forecast) => {
+                self.traces.refused(self.now, &head, forecast);
                 self.exports[export].metrics.busy_refused += 1;
                 self.give_permit(tenant, &request);
                 let outcome = Outcome::Busy { wait: forecast.wait, confidence: forecast.confidence };
@@ -292,12 +304,9 @@ impl Pool {
     }
 
     fn export(&mut self, key: VolumeKey, tenant: TenantId) -> usize {
-        match self.exports.iter().position(|e| e.key == key && e.tenant == tenant) {
-            Some(i) => i,
-            None => {
-                self.exports.push(Export { key, tenant, metrics: ExportMetrics::default() });
-                self.exports.len() - 1
-            }
+        match self.exports.iter().find(|(_, e)| e.key == key && e.tenant == tenant) {
+            Some((at, _)) => at,
+            None => self.exports.insert(Export { key, tenant, metrics: ExportMetrics::default() }),
         }
     }
 
@@ -328,6 +337,9 @@ impl Pool {
         let export = &mut self.exports[inside.export];
         export.metrics.ended(self.now, &c);
         let tenant = export.tenant;
+        if inside.trace > 0 {
+            self.traces.ended(inside.trace, self.now, &c);
+        }
         self.give_permit(tenant, &inside.request);
         let (serial, conn) = &mut self.conns[inside.conn];
         assert_eq!(*serial, inside.serial, "a connection stays until its requests have ended");
@@ -423,8 +435,20 @@ impl Pool {
             Command::SetPermits { tenant, limits } => {
                 self.permits.entry(tenant).or_insert_with(|| Permits::new(limits)).set_limits(limits);
             }
+            Command::ForgetTenant { tenant } => {
+                if !self.conns.iter().any(|(_, (_, c))| c.params.tenant == tenant) {
+                    self.forget_exports(|e| e.tenant == tenant);
+                    self.permits.remove(&tenant);
+                }
+            }
             Command::Snapshot { reply } => {
                 let _ = reply.send(Box::new(self.snapshot()));
+            }
+            Command::SnapshotExport { at, reply } => {
+                let _ = reply.send(self.snapshot_export(at));
+            }
+            Command::Traces { reply } => {
+                let _ = reply.send(self.traces.newest_first());
             }
             Command::Recovered { reply } => {
                 self.stack.with_layer(self.now, |f: &mut Front, _| f.recovered());
@@ -444,6 +468,7 @@ impl Pool {
             if key.is_none_or(|k| c.params.volume == k) {
                 c.ending = true;
                 c.stalled = None;
+                c.volume_gone = key.is_some();
                 // Ends a receive that is under way; what was sent before still goes out.
                 let _ = rustix::net::shutdown(c.socket(), rustix::net::Shutdown::Read);
                 self.touched.push(at);
@@ -460,6 +485,7 @@ impl Pool {
                 i += 1;
                 continue;
             }
+            self.forget_exports(|e| e.key == key);
             let Deleting { extents, reply, .. } = self.deleting.swap_remove(i);
             let job = self.next_job;
             self.next_job += 1;
@@ -482,18 +508,27 @@ impl Pool {
 
     fn snapshot(&mut self) -> PoolSnapshot {
         let now = self.now;
-        for e in &mut self.exports {
-            e.metrics.windows.turn(now);
-        }
         let front = self.stack.layer::<Front>();
-        let oldest = front.and_then(Front::oldest).map(|(t, waits)| (t, if waits { "front" } else { "below" }));
+        let queued_at = self.stack.layer::<Fifo>().and_then(Fifo::oldest_queued);
+        let oldest = front.and_then(Front::oldest).map(|(arrived, waits)| match queued_at {
+            _ if waits => (arrived, "front"),
+            Some(queued) if queued <= arrived => (arrived, "fifo"),
+            _ => (arrived, "device"),
+        });
+        let mut connections = BTreeMap::new();
+        let mut permit_waiting = BTreeMap::new();
+        for (_, (_, c)) in &self.conns {
+            *connections.entry((c.params.volume, c.params.tenant)).or_default() += 1;
+            if c.stalled.is_some() {
+                *permit_waiting.entry(c.params.tenant).or_default() += 1;
+            }
+        }
         PoolSnapshot {
             now,
             state: self.stack.state(),
             flush_failed: front.is_some_and(Front::flush_failed),
             overlap_waiting: front.map_or(0, Front::waiting),
             oldest,
-            exports: self.exports.iter().map(|e| ((e.key, e.tenant), e.metrics.clone())).collect(),
             layers: (0..self.stack.len())
                 .map(|n| {
                     let (name, stats) = self.stack.node_stats(n);
@@ -503,9 +538,32 @@ impl Pool {
             permits: self.permits.iter().map(|(t, p)| (*t, p.inside())).collect(),
             inflight: self.stack.inflight(),
             sched_depths: self.stack.layer::<Fifo>().map_or((0, 0), Fifo::depths),
-            connections: self.conns.len(),
+            connections,
+            permit_waiting,
             counts: self.stack.counts(),
         }
+    }
+
+    /// Counters go with their volume or tenant: names come and go as long as the node runs.
+    fn forget_exports(&mut self, gone: impl Fn(&Export) -> bool) {
+        let needed = self.inside.iter().any(|(_, i)| gone(&self.exports[i.export]));
+        assert!(!needed, "counters are forgotten while a request inside needs them");
+        self.exports.retain(|_, e| !gone(e));
+    }
+
+    fn snapshot_export(&mut self, at: usize) -> Option<(usize, Box<ExportSnapshot>)> {
+        let (place, e) = self.exports.iter_mut().find(|(place, _)| *place >= at)?;
+        e.metrics.minutes.turn(self.now);
+        e.metrics.seconds.turn(self.now);
+        let mine = || self.inside.iter().filter(|(_, i)| i.export == place).map(|(_, i)| i.arrived_at);
+        let snapshot = ExportSnapshot {
+            key: e.key,
+            tenant: e.tenant,
+            metrics: e.metrics.clone(),
+            inflight: mine().count(),
+            oldest: mine().min(),
+        };
+        Some((place, Box::new(snapshot)))
     }
 
     /// While stopping: true when everything has finished and the last flush is done.

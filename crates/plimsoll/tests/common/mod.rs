@@ -2,6 +2,9 @@
 #![allow(dead_code)] // each test file uses its own part
 
 pub mod client;
+pub mod exposition;
+pub mod http;
+pub mod schema;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

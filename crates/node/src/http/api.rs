@@ -1,0 +1,394 @@
+//! The API's words, for the node that says them and for clients that hear them. Times are in microseconds and sizes in
+//! bytes, as the fields' names say; rates are left to the reader, who has two answers and the time between them.
+
+use serde::{Deserialize, Serialize};
+
+/// `GET /healthz`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Health {
+    /// Does everything serve?
+    pub healthy: bool,
+    /// What doesn't, and what to do.
+    pub problems: Vec<String>,
+}
+
+/// `GET /v1/status`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The node itself.
+    pub node: NodeStatus,
+    /// Its pools, as configured.
+    pub pools: Vec<PoolStatus>,
+    /// Its volumes, by name.
+    pub volumes: Vec<VolumeStatus>,
+    /// Its tenants, by name.
+    pub tenants: Vec<TenantStatus>,
+}
+
+/// The node itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// The program's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Since it began to serve. Grows steadily: differences of counters over differences of this are rates.
+    pub uptime_us: u64,
+    /// As of `/healthz`.
+    pub healthy: bool,
+    /// As of `/healthz`.
+    pub problems: Vec<String>,
+    /// Where it listens.
+    pub listens: Listens,
+}
+
+/// Where a node listens; absent where it doesn't.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Listens {
+    /// NBD on a unix socket.
+    pub nbd_unix: Option<String>,
+    /// NBD over TCP: address and port.
+    pub nbd_tcp: Option<String>,
+    /// This API over TCP: address and port.
+    pub control_http: Option<String>,
+    /// This API on a unix socket.
+    pub control_unix: Option<String>,
+}
+
+/// A pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Its name.
+    pub name: String,
+    /// What it's made of, for people.
+    pub device: String,
+    /// `recovering`, `ready`, `degraded`, `failed`, or `ended` if its thread is gone.
+    pub state: String,
+    /// Has a flush failed? Then no flush is believed until `POST /v1/pools/{name}/recover`.
+    pub flush_failed: bool,
+    /// Space that no volume has; absent for a null device.
+    pub free_bytes: Option<u64>,
+    /// Volumes being deleted: their space isn't free yet.
+    pub deleting: Vec<String>,
+    /// NBD connections.
+    pub connections: u32,
+    /// Requests inside.
+    pub inside: u64,
+    /// Of those, waiting for an overlapping one.
+    pub overlap_waiting: u64,
+    /// Of those, waiting in the scheduler.
+    pub sched_waiting: u64,
+    /// Of those, at the device.
+    pub at_device: u64,
+    /// The oldest request inside.
+    pub oldest: Option<Oldest>,
+    /// Requests taken in since the start.
+    pub accepted: u64,
+    /// Requests refused at once since the start.
+    pub refused: u64,
+    /// Requests ended since the start.
+    pub ended: u64,
+    /// Its layers, top first.
+    pub layers: Vec<LayerStatus>,
+}
+
+/// The oldest request inside a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Oldest {
+    /// Since its arrival.
+    pub age_us: u64,
+    /// A layer's name, or `device`.
+    pub at: String,
+}
+
+/// A layer of a pool, since the start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LayerStatus {
+    /// Its name.
+    pub name: String,
+    /// Requests that came in.
+    pub entered: u64,
+    /// Client requests passed on at once.
+    pub passed_at_once: u64,
+    /// Client requests passed on later; their waits follow.
+    pub waited: u64,
+    /// Half of those that waited, waited no longer.
+    pub wait_p50_us: u64,
+    /// 99 % of those that waited, waited no longer.
+    pub wait_p99_us: u64,
+    /// The longest wait.
+    pub wait_max_us: u64,
+    /// Requests of its own.
+    pub own_ios: u64,
+    /// Their bytes.
+    pub own_bytes: u64,
+    /// Requests refused at the top in whose forecast it had a part.
+    pub refused_with_part: u64,
+    /// Requests it gave back busy after they were accepted.
+    pub revoked: u64,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    /// Its name.
+    pub name: String,
+    /// Its pool.
+    pub pool: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Are changes refused?
+    pub read_only: bool,
+    /// Who pays unless a connection says otherwise.
+    pub tenant: String,
+    /// `recovering`, `ready`, `degraded`, `failed`.
+    pub state: String,
+    /// NBD connections.
+    pub connections: u32,
+    /// All tenants' requests on it.
+    pub traffic: Traffic,
+}
+
+/// What requests there were since the start, and how long they took lately.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Ended as asked.
+    pub done: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Went wrong.
+    pub failed: u64,
+    /// Refused at once: they would have missed their deadline.
+    pub busy_refused: u64,
+    /// Accepted, and given back busy later.
+    pub busy_revoked: u64,
+    /// Done by their deadline, of those with one.
+    pub deadlines_met: u64,
+    /// Done after it.
+    pub deadlines_missed: u64,
+    /// Inside now.
+    pub inside: u64,
+    /// Age of the oldest inside.
+    pub oldest_age_us: Option<u64>,
+    /// By operation: read, write, flush, other.
+    pub ops: Vec<OpTraffic>,
+    /// Response times of the last whole second.
+    pub last_second: Latency,
+    /// Response times of the last whole minute or the running one, whichever has more.
+    pub last_minute: Latency,
+}
+
+/// One operation's share of the traffic.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct OpTraffic {
+    /// `read`, `write`, `flush`, `other`.
+    pub op: String,
+    /// Ended as asked.
+    pub done: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Went wrong.
+    pub failed: u64,
+}
+
+/// Response times, from arrival to completion, of requests that ended as asked.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Latency {
+    /// How many.
+    pub samples: u64,
+    /// Median; 0 without samples, like the others.
+    pub p50_us: u64,
+    /// 90th percentile.
+    pub p90_us: u64,
+    /// 99th percentile.
+    pub p99_us: u64,
+    /// 99.9th percentile.
+    pub p999_us: u64,
+    /// The longest.
+    pub max_us: u64,
+}
+
+/// A tenant.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TenantStatus {
+    /// Its name.
+    pub name: String,
+    /// `latency-critical`, `best-effort` or `fenced`.
+    pub class: String,
+    /// Of a latency-critical one.
+    pub objectives: Vec<ObjectiveStatus>,
+    /// Of a best-effort one.
+    pub weight: Option<u32>,
+    /// Of a fenced one.
+    pub slots: Option<u32>,
+    /// Does a layer enforce its class? If not, it's only measured.
+    pub enforced: bool,
+    /// What is and isn't enforced.
+    pub enforcement: String,
+    /// Are all objectives kept? Absent without objectives or without requests.
+    pub kept: Option<bool>,
+    /// What it may have inside, and has.
+    pub permits: Permits,
+    /// Volumes it owns.
+    pub volumes: Vec<String>,
+    /// Its requests on all volumes.
+    pub traffic: Traffic,
+}
+
+/// An objective and how it's kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ObjectiveStatus {
+    /// Such as 99.9.
+    pub percentile: f64,
+    /// The bound.
+    pub within_us: u64,
+    /// What that percentile was in the last whole minute or the running one, whichever has more requests; absent without.
+    pub measured_us: Option<u64>,
+    /// Requests measured.
+    pub samples: u64,
+    /// Kept? Absent without requests.
+    pub kept: Option<bool>,
+}
+
+/// A tenant's permits, summed over pools.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Permits {
+    /// Requests inside at once, per pool.
+    pub jobs_max: u32,
+    /// Bytes inside at once, per pool.
+    pub bytes_max: u64,
+    /// Requests inside now.
+    pub jobs: u64,
+    /// Bytes inside now.
+    pub bytes: u64,
+    /// Connections that aren't read from until there's a permit.
+    pub waiting: u32,
+}
+
+/// `POST /v1/volumes`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewVolume {
+    /// Its name: what NBD clients ask for.
+    pub name: String,
+    /// The pool it's to live in.
+    pub pool: String,
+    /// Its size, a multiple of 512.
+    pub size_bytes: u64,
+    /// Who pays.
+    pub tenant: String,
+    /// Refuse changes?
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// `PATCH /v1/volumes/{name}`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeChange {
+    /// Its new size; volumes never shrink.
+    pub size_bytes: u64,
+}
+
+/// `PUT /v1/tenants/{name}`: what isn't said is the default, not what was before.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TenantSpec {
+    /// `latency-critical`, `best-effort` or `fenced`.
+    pub class: String,
+    /// For latency-critical: at least one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objectives: Vec<ObjectiveSpec>,
+    /// For best-effort: 1 to 10000, 100 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// For fenced: 1 to 1000, 1 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// Requests inside at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jobs_max: Option<u32>,
+    /// Bytes inside at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_max: Option<u64>,
+}
+
+/// An objective.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectiveSpec {
+    /// Such as 99.9.
+    pub percentile: f64,
+    /// The bound.
+    pub within_us: u64,
+}
+
+/// A sampled request: what was forecast, what was decided, how it ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Trace {
+    /// Where.
+    pub pool: String,
+    /// Its number among the pool's traces.
+    pub number: u64,
+    /// Absent if the volume was deleted since.
+    pub volume: Option<String>,
+    /// Absent if the tenant was removed since.
+    pub tenant: Option<String>,
+    /// What was asked.
+    pub op: String,
+    /// First byte within the volume.
+    pub offset: u64,
+    /// How many.
+    pub len_bytes: u64,
+    /// When it arrived, since the pool's start.
+    pub arrived_us: u64,
+    /// Its deadline, from its arrival; absent without a promise.
+    pub deadline_us: Option<u64>,
+    /// What the forecast said it would wait.
+    pub forecast_wait_us: u64,
+    /// And how long its own service would take.
+    pub forecast_service_us: u64,
+    /// How sure that was, 0 to 1.
+    pub forecast_confidence: f64,
+    /// The wait by layer.
+    pub forecast_parts: Vec<TracePart>,
+    /// `accepted` or `refused`.
+    pub decision: String,
+    /// When its first part reached a device, from its arrival.
+    pub dispatched_us: Option<u64>,
+    /// When it ended, from its arrival.
+    pub ended_us: Option<u64>,
+    /// `under way`, `done`, `busy` or `failed`.
+    pub outcome: String,
+    /// Of a failed one.
+    pub error: Option<String>,
+}
+
+/// A layer's part of a forecast wait.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TracePart {
+    /// The layer.
+    pub layer: String,
+    /// Its part.
+    pub wait_us: u64,
+}
+
+/// Every error's body.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// The error.
+    pub error: ErrorText,
+}
+
+/// An error, for people.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ErrorText {
+    /// What is wrong.
+    pub what: String,
+    /// Where.
+    #[serde(rename = "where", default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// What to do about it.
+    #[serde(rename = "do", default, skip_serializing_if = "Option::is_none")]
+    pub todo: Option<String>,
+}

@@ -1,0 +1,134 @@
+//! Who is let in, and to what.
+//!
+//! | peer | reads | changes |
+//! |---|---|---|
+//! | unix socket: root or the node's user | yes | yes |
+//! | TCP from this host | yes | with the token |
+//! | TCP from elsewhere | with the token | with the token |
+//!
+//! The page, its description of the API and `/healthz` tell nothing about tenants and are open to all.
+
+use super::{ApiError, Control, Token};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// Whom a connection comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Peer {
+    /// On the unix socket, with this user id.
+    Unix(u32),
+    /// Over TCP.
+    Tcp(SocketAddr),
+}
+
+const OPEN: [&str; 3] = ["/", "/healthz", "/v1/openapi.json"];
+
+/// Lets a request through or refuses it.
+pub async fn check(State(control): State<Arc<Control>>, request: Request, next: Next) -> Response {
+    let peer = *request.extensions().get::<Peer>().expect("every connection has its peer");
+    match may(control.token.as_ref(), peer, request.method(), request.uri().path(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(e) => e.into_response(),
+    }
+}
+
+fn may(token: Option<&Token>, peer: Peer, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    let from = match peer {
+        Peer::Unix(uid) if uid == 0 || uid == rustix::process::geteuid().as_raw() => return Ok(()),
+        Peer::Unix(uid) => {
+            let what = format!("the control socket is for root and the node's own user, not for uid {uid}");
+            return Err(ApiError::new(StatusCode::FORBIDDEN, what));
+        }
+        Peer::Tcp(from) => from,
+    };
+    if reads && (OPEN.contains(&path) || (from.ip().to_canonical().is_loopback() && host_is_plain(headers))) {
+        return Ok(());
+    }
+    let shown = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()?.strip_prefix("Bearer "));
+    match (token, shown) {
+        (Some(token), Some(shown)) if token.is(shown.trim()) => Ok(()),
+        (None, _) => Err(unauthorized("over TCP this takes a token, and the node has none")
+            .todo("set control.token_file in the configuration, or use the control unix socket")),
+        (Some(_), None) => Err(unauthorized("this takes the token")
+            .todo("send `Authorization: Bearer TOKEN`, with the content of control.token_file")),
+        (Some(_), Some(_)) => {
+            Err(unauthorized("this isn't the token").todo("send the content of control.token_file as it is now"))
+        }
+    }
+}
+
+fn unauthorized(what: &str) -> ApiError {
+    ApiError::new(StatusCode::UNAUTHORIZED, what)
+}
+
+/// Did the peer ask for this host by address or as `localhost`? A web page that gets a browser here under a name of
+/// its own (DNS rebinding) is not somebody on this host.
+fn host_is_plain(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST) else { return true };
+    let Ok(host) = host.to_str() else { return false };
+    let name = match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or(""),
+        None => host.split(':').next().unwrap_or(""),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: &str = "127.0.0.1:1";
+    const MAPPED: &str = "[::ffff:127.0.0.1]:1";
+    const REMOTE: &str = "10.0.0.9:1";
+
+    #[test]
+    fn who_may_what() {
+        let dir = tempfile::tempdir().unwrap();
+        let token = Token::load_or_make(&dir.path().join("token")).unwrap();
+        let allowed = |token: Option<&Token>, peer: Peer, method: Method, path: &str, shown: Option<&Token>| {
+            let mut headers = HeaderMap::new();
+            if let Some(shown) = shown {
+                headers.insert(header::AUTHORIZATION, format!("Bearer {}", shown.as_str()).parse().unwrap());
+            }
+            may(token, peer, &method, path, &headers).is_ok()
+        };
+        let tcp = |from: &str| Peer::Tcp(from.parse().unwrap());
+        let me = rustix::process::geteuid().as_raw();
+        for peer in [Peer::Unix(0), Peer::Unix(me)] {
+            assert!(allowed(None, peer, Method::DELETE, "/v1/volumes/x", None));
+        }
+        assert!(!allowed(Some(&token), Peer::Unix(me + 1), Method::GET, "/v1/status", Some(&token)));
+        for (from, reads) in [(LOCAL, true), (MAPPED, true), (REMOTE, false)] {
+            for path in ["/", "/healthz", "/v1/openapi.json"] {
+                assert!(allowed(None, tcp(from), Method::GET, path, None), "{from} {path}");
+            }
+            for path in ["/metrics", "/v1/status", "/v1/traces", "/v1/nothing"] {
+                assert_eq!(allowed(Some(&token), tcp(from), Method::GET, path, None), reads, "{from} {path}");
+                assert!(allowed(Some(&token), tcp(from), Method::GET, path, Some(&token)), "{from} {path}");
+            }
+            for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+                assert!(!allowed(None, tcp(from), method.clone(), "/", None), "{from} {method}");
+                assert!(!allowed(None, tcp(from), method.clone(), "/", Some(&token)), "{from} {method}");
+                assert!(!allowed(Some(&token), tcp(from), method.clone(), "/", None), "{from} {method}");
+                assert!(allowed(Some(&token), tcp(from), method.clone(), "/", Some(&token)), "{from} {method}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_addresses_and_localhost_are_plain() {
+        let with = |host: &str| HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
+        for plain in ["127.0.0.1:7700", "localhost", "LocalHost:1", "[::1]:7700", "10.0.0.1"] {
+            assert!(host_is_plain(&with(plain)), "{plain}");
+        }
+        for other in ["evil.example", "localhost.evil.example:7700", "127.0.0.1.evil.example", ""] {
+            assert!(!host_is_plain(&with(other)), "{other}");
+        }
+        assert!(host_is_plain(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,143 @@
+//! Volumes, tenants and pools: what can be asked of one, and what can be changed.
+//!
+//! A change that has begun goes on when its client goes away: it runs in a task of its own.
+
+use super::api::{NewVolume, TenantSpec, TenantStatus, VolumeChange, VolumeStatus};
+use super::{ApiError, Shared, status};
+use crate::config::class_of;
+use crate::node::{Node, NodeError};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use plimsoll_base::Span;
+use plimsoll_store::{TenantLimits, TenantRecord};
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+pub async fn list_volumes(State(control): Shared) -> Json<Vec<VolumeStatus>> {
+    let views = control.node.snapshots().await;
+    Json(status::status(&control, &views).volumes)
+}
+
+pub async fn show_volume(control: Shared, Path(name): Path<String>) -> Result<Json<VolumeStatus>> {
+    let Json(all) = list_volumes(control).await;
+    let found = all.into_iter().find(|v| v.name == name);
+    let missing = || ApiError::missing(format!("there is no volume `{name}`")).todo("GET /v1/volumes lists them");
+    found.map(Json).ok_or_else(missing)
+}
+
+pub async fn create_volume(State(control): Shared, uri: Uri, headers: HeaderMap, body: Bytes) -> Result<Response> {
+    let new: NewVolume = parse(&uri, &headers, &body)?;
+    let name = new.name.clone();
+    let created = change(&control.node, |node| async move {
+        node.create_volume(&new.name, &new.pool, new.size_bytes, &new.tenant, new.read_only).await
+    });
+    created.await.map_err(|e| e.at(format!("volume `{name}`")))?;
+    let shown = show_volume(State(control), Path(name)).await?;
+    Ok((StatusCode::CREATED, shown).into_response())
+}
+
+pub async fn grow_volume(
+    State(control): Shared,
+    Path(name): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<VolumeStatus>> {
+    let wanted: VolumeChange = parse(&uri, &headers, &body)?;
+    let owned = name.clone();
+    let grown = change(&control.node, |node| async move { node.grow_volume(&owned, wanted.size_bytes).await });
+    grown.await.map_err(|e| e.at(format!("volume `{name}`")))?;
+    show_volume(State(control), Path(name)).await
+}
+
+pub async fn delete_volume(State(control): Shared, Path(name): Path<String>) -> Result<StatusCode> {
+    let owned = name.clone();
+    let deleted = change(&control.node, |node| async move { node.delete_volume(&owned).await });
+    deleted.await.map_err(|e| e.at(format!("volume `{name}`")))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub async fn list_tenants(State(control): Shared) -> Json<Vec<TenantStatus>> {
+    let views = control.node.snapshots().await;
+    Json(status::status(&control, &views).tenants)
+}
+
+pub async fn show_tenant(control: Shared, Path(name): Path<String>) -> Result<Json<TenantStatus>> {
+    let Json(all) = list_tenants(control).await;
+    let found = all.into_iter().find(|t| t.name == name);
+    let missing = || ApiError::missing(format!("there is no tenant `{name}`")).todo("GET /v1/tenants lists them");
+    found.map(Json).ok_or_else(missing)
+}
+
+pub async fn set_tenant(
+    State(control): Shared,
+    Path(name): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<TenantStatus>> {
+    let spec: TenantSpec = parse(&uri, &headers, &body)?;
+    let place = format!("tenant `{name}`");
+    let objectives: Vec<_> = spec.objectives.iter().map(|o| (o.percentile, span_of_us(o.within_us))).collect();
+    let class = class_of(&spec.class, &objectives, spec.weight, spec.slots)
+        .map_err(|what| ApiError::bad(what).at(place.clone()))?;
+    if spec.jobs_max == Some(0) {
+        return Err(ApiError::bad("jobs_max 0 would let nothing in").at(place));
+    }
+    let limits = TenantLimits {
+        in_flight_requests_max: spec.jobs_max,
+        in_flight_bytes_max: spec.bytes_max,
+        ..TenantLimits::default()
+    };
+    let record = TenantRecord { name: name.clone(), class, limits };
+    change(&control.node, |node| async move { node.set_tenant(record).await }).await.map_err(|e| e.at(place))?;
+    show_tenant(State(control), Path(name)).await
+}
+
+fn span_of_us(us: u64) -> Span {
+    Span::from_micros(1) * us
+}
+
+pub async fn remove_tenant(State(control): Shared, Path(name): Path<String>) -> Result<StatusCode> {
+    let owned = name.clone();
+    let removed = change(&control.node, |node| async move { node.remove_tenant(&owned).await });
+    removed.await.map_err(|e| e.at(format!("tenant `{name}`")))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub async fn recover_pool(State(control): Shared, Path(name): Path<String>) -> Result<StatusCode> {
+    let owned = name.clone();
+    let recovered = change(&control.node, |node| async move { node.recover_pool(&owned).await });
+    recovered.await.map_err(|e| e.at(format!("pool `{name}`")))?;
+    tracing::warn!(pool = name, "flushes are believed again: the operator has seen what was lost");
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Carries out a change to its end, whether or not its client waits for it.
+async fn change<F>(node: &Arc<Node>, f: impl FnOnce(Arc<Node>) -> F) -> Result<()>
+where
+    F: Future<Output = std::result::Result<(), NodeError>> + Send + 'static,
+{
+    let done = tokio::spawn(f(node.clone())).await;
+    let broken = |e| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the change broke off: {e}"));
+    done.map_err(broken)?.map_err(ApiError::from)
+}
+
+/// A JSON body; what is wrong with it, by line and column.
+fn parse<T: DeserializeOwned>(uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Result<T> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+    if !kind.starts_with("application/json") {
+        let what = format!("the body's content type is `{kind}`, not application/json");
+        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what).at(uri.path()));
+    }
+    serde_json::from_slice(body).map_err(|e| {
+        ApiError::bad(format!("the body isn't what is expected: {e}"))
+            .at(uri.path())
+            .todo("see /v1/openapi.json for its fields")
+    })
+}

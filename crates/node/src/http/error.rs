@@ -1,0 +1,69 @@
+//! Errors as the API says them: what is wrong, where, what to do.
+
+use super::api::{ErrorBody, ErrorText};
+use crate::node::NodeError;
+use axum::Json;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    text: ErrorText,
+}
+
+impl ApiError {
+    pub fn new(status: StatusCode, what: impl Into<String>) -> ApiError {
+        ApiError { status, text: ErrorText { what: what.into(), at: None, todo: None } }
+    }
+
+    /// What was malformed, or named what can't be.
+    pub fn bad(what: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, what)
+    }
+
+    pub fn missing(what: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::NOT_FOUND, what)
+    }
+
+    #[must_use]
+    pub fn at(mut self, place: impl Into<String>) -> ApiError {
+        self.text.at = Some(place.into());
+        self
+    }
+
+    #[must_use]
+    pub fn todo(mut self, what: impl Into<String>) -> ApiError {
+        self.text.todo = Some(what.into());
+        self
+    }
+}
+
+impl From<NodeError> for ApiError {
+    fn from(e: NodeError) -> ApiError {
+        let status = match &e {
+            NodeError::Refused(_) => StatusCode::BAD_REQUEST,
+            NodeError::NotFound(_) => StatusCode::NOT_FOUND,
+            NodeError::Conflict(_) => StatusCode::CONFLICT,
+            NodeError::Failed(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        ApiError::new(status, e.to_string())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(ErrorBody { error: self.text })).into_response()
+    }
+}
+
+pub async fn no_route(uri: Uri) -> ApiError {
+    ApiError::missing("there is nothing here").at(uri.path()).todo("see /v1/openapi.json for what there is")
+}
+
+pub async fn no_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} isn't possible here"))
+        .at(uri.path())
+        .todo("see /v1/openapi.json for what is")
+}

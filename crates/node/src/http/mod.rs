@@ -1,0 +1,119 @@
+//! What an operator sees and steers: the control API, metrics and the dashboard, over HTTP.
+//!
+//! Reading is free to peers on this host. Changing anything takes the token, or the control unix socket, whose peers
+//! are root and the node's own user. See `auth.rs` for who is let in, [`api`] for the words, `openapi.json` for all of it.
+
+pub mod api;
+mod auth;
+mod change;
+mod error;
+mod listen;
+mod prometheus;
+mod status;
+mod token;
+mod traces;
+
+pub use listen::{serve_tcp, serve_unix};
+pub use token::Token;
+
+use crate::node::Node;
+use crate::serve::Bound;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Json, Router};
+use error::ApiError;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Longer bodies are refused: the longest lawful one, a tenant with 16 objectives, has about 1 KiB.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// What the handlers share.
+pub struct Control {
+    /// The node.
+    pub node: Arc<Node>,
+    /// Where it listens.
+    pub bound: Bound,
+    /// What changes over TCP must show; without one they are refused.
+    pub token: Option<Token>,
+    /// When the node began to serve.
+    pub started: Instant,
+}
+
+type Shared = State<Arc<Control>>;
+
+/// Each route with what answers it. `openapi.json` describes the same ones; a test compares.
+fn routes() -> Vec<(&'static str, MethodRouter<Arc<Control>>)> {
+    vec![
+        ("/", get(dashboard)),
+        ("/healthz", get(healthz)),
+        ("/metrics", get(metrics)),
+        ("/v1/openapi.json", get(openapi)),
+        ("/v1/status", get(status)),
+        ("/v1/traces", get(traces::list)),
+        ("/v1/volumes", get(change::list_volumes).post(change::create_volume)),
+        ("/v1/volumes/{name}", get(change::show_volume).patch(change::grow_volume).delete(change::delete_volume)),
+        ("/v1/tenants", get(change::list_tenants)),
+        ("/v1/tenants/{name}", get(change::show_tenant).put(change::set_tenant).delete(change::remove_tenant)),
+        ("/v1/pools/{name}/recover", post(change::recover_pool)),
+    ]
+}
+
+/// The whole API.
+pub fn router(control: Arc<Control>) -> Router {
+    let mut router = Router::new();
+    for (path, answers) in routes() {
+        router = router.route(path, answers);
+    }
+    router
+        .fallback(error::no_route)
+        .method_not_allowed_fallback(error::no_method)
+        .layer(axum::middleware::from_fn_with_state(control.clone(), auth::check))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(control)
+}
+
+async fn dashboard() -> Response {
+    // Nothing from elsewhere: the page can't be made to load or send anything but this node's own.
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'";
+    let headers = [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, policy)];
+    (headers, include_str!("dashboard.html")).into_response()
+}
+
+async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], include_str!("openapi.json")).into_response()
+}
+
+async fn healthz(State(control): Shared) -> Response {
+    let problems = status::problems(&control.node, &control.node.snapshots().await);
+    let code = if problems.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, Json(api::Health { healthy: problems.is_empty(), problems })).into_response()
+}
+
+async fn metrics(State(control): Shared) -> Response {
+    let views = control.node.snapshots().await;
+    let text = prometheus::exposition(&control, &views);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+async fn status(State(control): Shared) -> Json<api::Status> {
+    let views = control.node.snapshots().await;
+    Json(status::status(&control, &views))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// The methods of each path are compared against a running node.
+    #[test]
+    fn the_description_has_the_paths_that_there_are() {
+        let doc: serde_json::Value = serde_json::from_str(include_str!("openapi.json")).unwrap();
+        let described: BTreeSet<&str> = doc["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+        let there: BTreeSet<&str> = routes().into_iter().map(|(path, _)| path).collect();
+        assert_eq!(described, there);
+    }
+}

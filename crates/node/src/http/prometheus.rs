@@ -1,0 +1,437 @@
+//! `GET /metrics`: Prometheus' text format, version 0.0.4. Every family is described in docs/metrics.md.
+
+use super::Control;
+use super::status::{Views, objective, objectives, pool_state, sum_of_tenant};
+use crate::directory::{Directory, VolumeState};
+use crate::engine::metrics::OP_NAMES;
+use crate::view::{ExportView, OpView, PoolView, Summary};
+use plimsoll_base::Span;
+use std::fmt::Write;
+
+/// Upper bounds of every histogram's buckets: 10 us to 60 s, two or three a decade.
+const BUCKETS: [(Span, &str); 21] = [
+    (Span::from_micros(10), "0.00001"),
+    (Span::from_micros(25), "0.000025"),
+    (Span::from_micros(50), "0.00005"),
+    (Span::from_micros(100), "0.0001"),
+    (Span::from_micros(250), "0.00025"),
+    (Span::from_micros(500), "0.0005"),
+    (Span::from_millis(1), "0.001"),
+    (Span::from_micros(2500), "0.0025"),
+    (Span::from_millis(5), "0.005"),
+    (Span::from_millis(10), "0.01"),
+    (Span::from_millis(25), "0.025"),
+    (Span::from_millis(50), "0.05"),
+    (Span::from_millis(100), "0.1"),
+    (Span::from_millis(250), "0.25"),
+    (Span::from_millis(500), "0.5"),
+    (Span::from_secs(1), "1"),
+    (Span::from_millis(2500), "2.5"),
+    (Span::from_secs(5), "5"),
+    (Span::from_secs(10), "10"),
+    (Span::from_secs(30), "30"),
+    (Span::from_secs(60), "60"),
+];
+
+const LAST_MINUTE: &str = "The same by quantile, over the last whole minute or the running one, whichever has more \
+                           requests; absent without.";
+const QUANTILES: [(f64, &str); 4] = [(50.0, "0.5"), (90.0, "0.9"), (99.0, "0.99"), (99.9, "0.999")];
+
+const POOL_STATES: [&str; 5] = ["recovering", "ready", "degraded", "failed", "ended"];
+const VOLUME_STATES: [VolumeState; 4] =
+    [VolumeState::Recovering, VolumeState::Ready, VolumeState::Degraded, VolumeState::Failed];
+
+/// The whole exposition.
+pub fn exposition(control: &Control, views: &Views) -> String {
+    let directory = control.node.directory.read().expect("no panic while held");
+    let mut page = Page(String::new());
+    node(&mut page, control);
+    pools(&mut page, control, views);
+    layers(&mut page, control, views);
+    volumes(&mut page, control, &directory, views);
+    traffic(&mut page, &named_exports(&directory, views));
+    tenants(&mut page, control, &directory, views);
+    page.0
+}
+
+fn node(page: &mut Page, control: &Control) {
+    page.family("plimsoll_build_info", "gauge", "Always 1; the label says the version.");
+    page.sample("plimsoll_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    page.family("plimsoll_uptime_seconds", "gauge", "Since the node began to serve.");
+    page.sample("plimsoll_uptime_seconds", &[], control.started.elapsed().as_secs_f64());
+}
+
+fn pools(page: &mut Page, control: &Control, views: &Views) {
+    let named = || control.node.pools.iter().zip(views);
+    page.family("plimsoll_pool_state", "gauge", "1 for the state the pool is in, 0 for the others.");
+    for (p, view) in named() {
+        for state in POOL_STATES {
+            let is = pool_state(view.as_ref().map(|v| &v.pool)) == state;
+            page.sample("plimsoll_pool_state", &[("pool", &p.name), ("state", state)], u8::from(is));
+        }
+    }
+    page.family("plimsoll_pool_free_bytes", "gauge", "Space that no volume has.");
+    for (n, p) in control.node.pools.iter().enumerate() {
+        if let Some(free) = control.node.free_bytes(n) {
+            page.sample("plimsoll_pool_free_bytes", &[("pool", &p.name)], free);
+        }
+    }
+    let mut per_pool = |name: &str, help: &str, value: fn(&PoolView) -> u64| {
+        page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
+        for (p, view) in named() {
+            if let Some(view) = view {
+                page.sample(name, &[("pool", &p.name)], value(view));
+            }
+        }
+    };
+    per_pool("plimsoll_pool_flush_failed", "1 after a failed flush, until the pool is recovered.", |v| {
+        v.pool.flush_failed.into()
+    });
+    per_pool("plimsoll_pool_exports", "Pairs of a tenant and a volume that are counted.", |v| v.exports.len() as u64);
+    per_pool("plimsoll_pool_accepted_total", "Requests taken in.", |v| v.pool.counts.0);
+    per_pool("plimsoll_pool_refused_total", "Requests refused busy at once.", |v| v.pool.counts.1);
+    per_pool("plimsoll_pool_ended_total", "Requests ended, however.", |v| v.pool.counts.2);
+    page.family(
+        "plimsoll_queue_depth",
+        "gauge",
+        "Requests by where they are: waiting for an overlapping one (front), in the scheduler, at the device.",
+    );
+    for (p, view) in named() {
+        let Some(s) = view.as_ref().map(|v| &v.pool) else { continue };
+        let depths = [("front", s.overlap_waiting), ("sched", s.sched_depths.0), ("device", s.sched_depths.1)];
+        for (place, depth) in depths {
+            page.sample("plimsoll_queue_depth", &[("pool", &p.name), ("at", place)], depth);
+        }
+    }
+    page.family(
+        "plimsoll_pool_oldest_age_seconds",
+        "gauge",
+        "Age of the oldest request inside, by where it is; absent when the pool is idle.",
+    );
+    for (p, view) in named() {
+        let Some(s) = view.as_ref().map(|v| &v.pool) else { continue };
+        if let Some((at, place)) = s.oldest {
+            let age = s.now.since(at).as_secs_f64();
+            page.sample("plimsoll_pool_oldest_age_seconds", &[("pool", &p.name), ("at", place)], age);
+        }
+    }
+}
+
+fn layers(page: &mut Page, control: &Control, views: &Views) {
+    let mut all = Vec::new();
+    for (p, view) in control.node.pools.iter().zip(views) {
+        let Some(view) = view else { continue };
+        all.extend(
+            view.pool.layers.iter().map(|(layer, stats)| ([("pool", p.name.as_str()), ("layer", *layer)], stats)),
+        );
+    }
+    page.family(
+        "plimsoll_layer_wait_seconds",
+        "histogram",
+        "Time that client requests spent in a layer before it passed them on.",
+    );
+    for (labels, s) in &all {
+        page.histogram("plimsoll_layer_wait_seconds", labels, &Summary::from(&s.waits), s.passed_at_once);
+    }
+    page.family("plimsoll_layer_own_requests_total", "counter", "Requests that a layer made of its own.");
+    for (labels, s) in &all {
+        page.sample("plimsoll_layer_own_requests_total", labels, s.own_ios);
+    }
+    page.family("plimsoll_layer_own_bytes_total", "counter", "Bytes of a layer's own requests.");
+    for (labels, s) in &all {
+        page.sample("plimsoll_layer_own_bytes_total", labels, s.own_bytes);
+    }
+    page.family(
+        "plimsoll_layer_refusals_total",
+        "counter",
+        "Requests refused at the top in whose forecast wait a layer had a part.",
+    );
+    for (labels, s) in &all {
+        page.sample("plimsoll_layer_refusals_total", labels, s.refused_with_part);
+    }
+    page.family("plimsoll_layer_refused_wait_seconds_total", "counter", "The sum of those parts.");
+    for (labels, s) in &all {
+        page.sample("plimsoll_layer_refused_wait_seconds_total", labels, s.refused_wait.as_secs_f64());
+    }
+    page.family("plimsoll_layer_revoked_total", "counter", "Accepted requests that a layer gave back busy later.");
+    for (labels, s) in &all {
+        page.sample("plimsoll_layer_revoked_total", labels, s.revoked);
+    }
+}
+
+fn volumes(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
+    page.family("plimsoll_volume_state", "gauge", "1 for the state the volume is in, 0 for the others.");
+    for v in directory.volumes.values() {
+        for state in VOLUME_STATES {
+            let labels =
+                [("pool", control.node.pools[v.pool].name.as_str()), ("volume", &v.name), ("state", state.name())];
+            page.sample("plimsoll_volume_state", &labels, u8::from(v.state == state));
+        }
+    }
+    page.family("plimsoll_volume_size_bytes", "gauge", "The volume's size.");
+    for v in directory.volumes.values() {
+        let labels = [("pool", control.node.pools[v.pool].name.as_str()), ("volume", &v.name)];
+        page.sample("plimsoll_volume_size_bytes", &labels, v.size_bytes);
+    }
+    page.family("plimsoll_connections", "gauge", "NBD connections.");
+    for v in directory.volumes.values() {
+        let Some(view) = &views[v.pool] else { continue };
+        for (name, t) in &directory.tenants {
+            if let Some(n) = view.pool.connections.get(&(v.key, t.id)) {
+                page.sample("plimsoll_connections", &[("tenant", name), ("volume", &v.name)], n);
+            }
+        }
+    }
+}
+
+/// An export with its tenant's and volume's names.
+type Named<'a> = ([(&'static str, &'a str); 2], &'a ExportView, Span);
+
+/// Exports whose tenant and volume are still there, with the age of the oldest request.
+fn named_exports<'a>(directory: &'a Directory, views: &'a Views) -> Vec<Named<'a>> {
+    let mut all = Vec::new();
+    for (pool, view) in views.iter().enumerate() {
+        let Some(view) = view else { continue };
+        for e in &view.exports {
+            let volume = directory.volumes.values().find(|v| v.pool == pool && v.key == e.key);
+            let tenant = directory.tenants.iter().find(|(_, t)| t.id == e.tenant);
+            if let (Some(volume), Some((tenant, _))) = (volume, tenant) {
+                let age = e.oldest.map_or(Span::ZERO, |at| view.pool.now.since(at));
+                all.push(([("tenant", tenant.as_str()), ("volume", &volume.name)], e, age));
+            }
+        }
+    }
+    all
+}
+
+fn traffic(page: &mut Page, all: &[Named<'_>]) {
+    let mut per_op = |name: &str, help: &str, value: fn(&OpView) -> u64| {
+        page.family(name, "counter", help);
+        for (labels, e, _) in all {
+            for (op, m) in OP_NAMES.iter().zip(&e.ops) {
+                page.sample(name, &[labels[0], labels[1], ("op", op)], value(m));
+            }
+        }
+    };
+    per_op("plimsoll_requests_total", "Requests that ended as asked.", |m| m.done);
+    per_op("plimsoll_bytes_total", "Bytes of the requests that ended as asked.", |m| m.bytes);
+    per_op("plimsoll_failed_total", "Requests that went wrong.", |m| m.failed);
+    page.family(
+        "plimsoll_busy_total",
+        "counter",
+        "Requests answered busy: refused at once, or revoked after they were accepted.",
+    );
+    for (labels, e, _) in all {
+        for (how, n) in [("refused", e.busy_refused), ("revoked", e.busy_revoked)] {
+            page.sample("plimsoll_busy_total", &[labels[0], labels[1], ("how", how)], n);
+        }
+    }
+    page.family(
+        "plimsoll_deadlines_total",
+        "counter",
+        "Requests with a deadline that were done by it (met) or after it (missed).",
+    );
+    for (labels, e, _) in all {
+        for (result, n) in [("met", e.deadline_met), ("missed", e.deadline_missed)] {
+            page.sample("plimsoll_deadlines_total", &[labels[0], labels[1], ("result", result)], n);
+        }
+    }
+    page.family("plimsoll_requests_inside", "gauge", "Requests inside the node now.");
+    for (labels, e, _) in all {
+        page.sample("plimsoll_requests_inside", labels, e.inflight);
+    }
+    page.family("plimsoll_oldest_age_seconds", "gauge", "Age of the oldest request inside; 0 without one.");
+    for (labels, _, age) in all {
+        page.sample("plimsoll_oldest_age_seconds", labels, age.as_secs_f64());
+    }
+    latencies(page, all);
+}
+
+fn latencies(page: &mut Page, all: &[Named<'_>]) {
+    page.family(
+        "plimsoll_response_seconds",
+        "histogram",
+        "From a request's arrival to its completion, of those that ended as asked.",
+    );
+    for (labels, e, _) in all {
+        for (op, m) in OP_NAMES.iter().zip(&e.ops) {
+            page.histogram("plimsoll_response_seconds", &[labels[0], labels[1], ("op", op)], &m.response, 0);
+        }
+    }
+    page.family("plimsoll_response_last_minute_seconds", "gauge", LAST_MINUTE);
+    for (labels, e, _) in all {
+        let judged = &e.minute;
+        for (percent, quantile) in QUANTILES.iter().filter(|_| judged.count() > 0) {
+            let labels = [labels[0], labels[1], ("quantile", *quantile)];
+            page.sample("plimsoll_response_last_minute_seconds", &labels, judged.percentile(*percent).as_secs_f64());
+        }
+    }
+    page.family(
+        "plimsoll_device_seconds",
+        "histogram",
+        "From a request's first dispatch to a device to its completion, of those that reached one.",
+    );
+    for (labels, e, _) in all {
+        page.histogram("plimsoll_device_seconds", labels, &e.device, 0);
+    }
+    page.family(
+        "plimsoll_forecast_error_seconds",
+        "histogram",
+        "How far the forecast at admission was off, either way.",
+    );
+    for (labels, e, _) in all {
+        page.histogram("plimsoll_forecast_error_seconds", labels, &e.forecast_error, 0);
+    }
+}
+
+fn tenants(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
+    let mut slos = Vec::new();
+    for (name, t) in &directory.tenants {
+        let all = objectives(&t.class);
+        if all.is_empty() {
+            continue;
+        }
+        let measured = sum_of_tenant(t.id, views).minute;
+        for o in all {
+            let (percentile, within) = (f64::from(o.percentile_bp) / 100.0, o.bound.as_secs_f64());
+            slos.push((name, percentile.to_string(), within.to_string(), objective(o, &measured)));
+        }
+    }
+    let mut per_slo = |name: &str, help: &str, value: fn(&super::api::ObjectiveStatus) -> Option<f64>| {
+        page.family(name, "gauge", help);
+        for (tenant, percentile, within, status) in &slos {
+            if let Some(value) = value(status) {
+                let labels = [("tenant", tenant.as_str()), ("percentile", percentile), ("within_seconds", within)];
+                page.sample(name, &labels, value);
+            }
+        }
+    };
+    per_slo(
+        "plimsoll_slo_kept",
+        "1 if the objective is kept (or there was no request to keep it for), 0 if it's broken.",
+        |o| Some(if o.kept == Some(false) { 0.0 } else { 1.0 }),
+    );
+    per_slo("plimsoll_slo_measured_seconds", "What the objective's percentile was; absent without requests.", |o| {
+        o.measured_us.map(|us| us as f64 / 1e6)
+    });
+    per_slo("plimsoll_slo_samples", "Requests that the objective is judged by.", |o| Some(o.samples as f64));
+    permits(page, control, directory, views);
+}
+
+fn permits(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
+    page.family("plimsoll_permits", "gauge", "What a tenant has inside a pool: requests and bytes.");
+    let pools = || control.node.pools.iter().zip(views);
+    for (name, t) in &directory.tenants {
+        for (p, view) in pools() {
+            let Some((jobs, bytes)) = view.as_ref().and_then(|v| v.pool.permits.get(&t.id)) else { continue };
+            for (unit, value) in [("requests", u64::from(*jobs)), ("bytes", *bytes)] {
+                page.sample("plimsoll_permits", &[("tenant", name), ("pool", &p.name), ("unit", unit)], value);
+            }
+        }
+    }
+    page.family("plimsoll_permits_max", "gauge", "What a tenant may have inside each pool.");
+    for (name, t) in &directory.tenants {
+        for (unit, value) in [("requests", u64::from(t.permits.jobs_max)), ("bytes", t.permits.bytes_max)] {
+            page.sample("plimsoll_permits_max", &[("tenant", name), ("unit", unit)], value);
+        }
+    }
+    page.family(
+        "plimsoll_permit_waiting",
+        "gauge",
+        "Connections that aren't read from until their tenant has a permit.",
+    );
+    for (name, t) in &directory.tenants {
+        for (p, view) in pools() {
+            let Some(view) = view else { continue };
+            let waiting = view.pool.permit_waiting.get(&t.id).copied().unwrap_or(0);
+            page.sample("plimsoll_permit_waiting", &[("tenant", name), ("pool", &p.name)], waiting);
+        }
+    }
+}
+
+/// The text as it grows.
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}").expect("a string takes all");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.0.push_str(name);
+        for (i, (label, text)) in labels.iter().enumerate() {
+            self.0.push(if i == 0 { '{' } else { ',' });
+            self.0.push_str(label);
+            self.0.push_str("=\"");
+            for c in text.chars() {
+                match c {
+                    '\\' => self.0.push_str("\\\\"),
+                    '"' => self.0.push_str("\\\""),
+                    '\n' => self.0.push_str("\\n"),
+                    other => self.0.push(other),
+                }
+            }
+            self.0.push('"');
+        }
+        self.0.push_str(if labels.is_empty() { " " } else { "} " });
+        writeln!(self.0, "{value}").expect("a string takes all");
+    }
+
+    /// A histogram's buckets, sum and count; `zeroes` more values were zero and aren't in `h`.
+    fn histogram(&mut self, name: &str, labels: &[(&'static str, &str)], h: &Summary, zeroes: u64) {
+        let mut with_le = labels.to_vec();
+        with_le.push(("le", ""));
+        let last = with_le.len() - 1;
+        let bucket = format!("{name}_bucket");
+        let mut recorded = h.buckets().iter().peekable();
+        let mut so_far = zeroes;
+        for (bound, text) in BUCKETS {
+            while let Some((_, n)) = recorded.next_if(|(upper, _)| *upper <= bound) {
+                so_far += n;
+            }
+            with_le[last].1 = text;
+            self.sample(&bucket, &with_le, so_far);
+        }
+        let count = h.count() + zeroes;
+        with_le[last].1 = "+Inf";
+        self.sample(&bucket, &with_le, count);
+        self.sample(&format!("{name}_sum"), labels, h.sum().as_secs_f64());
+        self.sample(&format!("{name}_count"), labels, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::LatencyHistogram;
+
+    #[test]
+    fn buckets_count_all_up_to_their_bound() {
+        let mut h = LatencyHistogram::new();
+        [9, 60, 60, 2_000_000, 90_000_000].into_iter().for_each(|us| h.record(Span::from_micros(us)));
+        let mut page = Page(String::new());
+        page.histogram("x", &[("a", "b")], &Summary::from(&h), 2);
+        let count = |le: &str| {
+            let start = format!("x_bucket{{a=\"b\",le=\"{le}\"}} ");
+            page.0.lines().find_map(|l| l.strip_prefix(&start)).unwrap().parse::<u64>().unwrap()
+        };
+        let counts = ["0.00001", "0.00005", "0.0001", "1", "2.5", "60", "+Inf"].map(count);
+        assert_eq!(counts, [3, 3, 5, 5, 6, 6, 7]);
+        assert!(page.0.ends_with("x_sum{a=\"b\"} 92.000129\nx_count{a=\"b\"} 7\n"), "{}", page.0);
+        assert_eq!(page.0.lines().count(), BUCKETS.len() + 3);
+    }
+
+    #[test]
+    fn bucket_bounds_are_what_they_say() {
+        for (bound, text) in BUCKETS {
+            assert_eq!(text.parse::<f64>().unwrap(), bound.as_secs_f64());
+        }
+    }
+
+    #[test]
+    fn label_texts_are_escaped() {
+        let mut page = Page(String::new());
+        page.sample("x", &[("a", "q\"b\\n\n")], 1);
+        assert_eq!(page.0, "x{a=\"q\\\"b\\\\n\\n\"} 1\n");
+    }
+}

@@ -1,0 +1,176 @@
+//! What is kept of a pool's counters for those who watch: compact copies.
+//!
+//! A histogram has 40 KiB, however little it holds, and an export has eleven. A scrape of a node of many volumes would
+//! hold them all at once; of each only the buckets that hold something are kept.
+
+use crate::engine::{ExportSnapshot, PoolSnapshot};
+use plimsoll_base::{LatencyHistogram, Span, TenantId, Time, VolumeKey};
+
+/// All that a pool counts.
+#[derive(Clone, Debug)]
+pub struct PoolView {
+    /// The pool's own.
+    pub pool: PoolSnapshot,
+    /// Per volume and tenant.
+    pub exports: Vec<ExportView>,
+}
+
+/// What is counted of one tenant on one volume, as [`crate::engine::metrics::ExportMetrics`] explains it.
+#[derive(Clone, Debug)]
+pub struct ExportView {
+    /// The volume.
+    pub key: VolumeKey,
+    /// The tenant.
+    pub tenant: TenantId,
+    /// Requests inside.
+    pub inflight: usize,
+    /// When the oldest of them arrived.
+    pub oldest: Option<Time>,
+    /// Reads, writes, flushes, and all else.
+    pub ops: [OpView; 4],
+    /// Refused at once.
+    pub busy_refused: u64,
+    /// Given back later.
+    pub busy_revoked: u64,
+    /// Done in time.
+    pub deadline_met: u64,
+    /// Done too late.
+    pub deadline_missed: u64,
+    /// From dispatch to completion.
+    pub device: Summary,
+    /// How far forecasts were off.
+    pub forecast_error: Summary,
+    /// Response times of the last whole minute or the running one, whichever has more.
+    pub minute: Summary,
+    /// Response times of the last whole second.
+    pub second: Summary,
+}
+
+/// One operation's counters.
+#[derive(Clone, Debug)]
+pub struct OpView {
+    /// Ended as asked.
+    pub done: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Went wrong.
+    pub failed: u64,
+    /// Response times.
+    pub response: Summary,
+}
+
+impl From<ExportSnapshot> for ExportView {
+    fn from(e: ExportSnapshot) -> ExportView {
+        let m = &e.metrics;
+        ExportView {
+            key: e.key,
+            tenant: e.tenant,
+            inflight: e.inflight,
+            oldest: e.oldest,
+            ops: m.ops.each_ref().map(|op| OpView {
+                done: op.done,
+                bytes: op.bytes,
+                failed: op.failed,
+                response: Summary::from(&op.response),
+            }),
+            busy_refused: m.busy_refused,
+            busy_revoked: m.busy_revoked,
+            deadline_met: m.deadline_met,
+            deadline_missed: m.deadline_missed,
+            device: Summary::from(&m.device),
+            forecast_error: Summary::from(&m.forecast_error),
+            minute: Summary::from(m.minutes.judged()),
+            second: Summary::from(&m.seconds.last),
+        }
+    }
+}
+
+/// A histogram's buckets that hold something.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Upper value and count, ascending.
+    buckets: Vec<(Span, u64)>,
+    count: u64,
+    sum: Span,
+    max: Span,
+}
+
+impl From<&LatencyHistogram> for Summary {
+    fn from(h: &LatencyHistogram) -> Summary {
+        Summary { buckets: h.buckets().collect(), count: h.count(), sum: h.sum(), max: h.max() }
+    }
+}
+
+impl Summary {
+    /// How many values.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Their exact sum.
+    pub fn sum(&self) -> Span {
+        self.sum
+    }
+
+    /// The exact largest; zero when empty.
+    pub fn max(&self) -> Span {
+        self.max
+    }
+
+    /// Upper values and counts, ascending.
+    pub fn buckets(&self) -> &[(Span, u64)] {
+        &self.buckets
+    }
+
+    /// As [`LatencyHistogram::percentile`], for `percent` above 0.
+    pub fn percentile(&self, percent: f64) -> Span {
+        let rank = (self.count as f64 * percent.clamp(0.0, 100.0) / 100.0).ceil().max(1.0) as u64;
+        let mut so_far = 0;
+        let reached = self.buckets.iter().find(|(_, n)| {
+            so_far += n;
+            so_far >= rank
+        });
+        reached.map_or(self.max, |(upper, _)| (*upper).min(self.max))
+    }
+
+    /// Adds all of `other`'s values.
+    pub fn add(&mut self, other: &Summary) {
+        self.count += other.count;
+        self.sum += other.sum;
+        self.max = self.max.max(other.max);
+        self.buckets.extend_from_slice(&other.buckets);
+        self.buckets.sort_unstable_by_key(|(upper, _)| *upper);
+        self.buckets.dedup_by(|from, into| {
+            let same = from.0 == into.0;
+            into.1 += if same { from.1 } else { 0 };
+            same
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::Rng;
+
+    #[test]
+    fn a_sum_of_summaries_is_the_summary_of_the_sum() {
+        let mut rng = Rng::new(5, "summary");
+        let mut histogram = |n: u32| {
+            let mut h = LatencyHistogram::new();
+            (0..n).for_each(|_| h.record(Span::from_nanos((rng.exp1() * 1e6) as u64 + 1)));
+            h
+        };
+        let (mut a, b) = (histogram(5000), histogram(300));
+        let mut sum = Summary::from(&a);
+        sum.add(&Summary::from(&b));
+        sum.add(&Summary::default());
+        a.merge(&b);
+        assert_eq!(sum.buckets(), a.buckets().collect::<Vec<_>>());
+        assert_eq!((sum.count(), sum.sum(), sum.max()), (a.count(), a.sum(), a.max()));
+        for percent in [1.0, 50.0, 90.0, 99.0, 99.9, 100.0] {
+            assert_eq!(sum.percentile(percent), a.percentile(percent), "p{percent}");
+        }
+        assert_eq!(Summary::default().percentile(50.0), Span::ZERO);
+    }
+}

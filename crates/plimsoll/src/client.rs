@@ -1,0 +1,192 @@
+//! Talking to a node's control API, over its unix socket or TCP.
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Method, Request, header};
+use hyper_util::rt::TokioIo;
+use plimsoll_node::http::Token;
+use plimsoll_node::http::api::ErrorBody;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Which node is meant, and how its answers are printed.
+#[derive(Args, Clone, Debug)]
+pub struct Control {
+    /// The node's control socket, or its address: a path, or http://HOST:PORT.
+    #[arg(long, value_name = "PATH|URL", env = "PLIMSOLL_CONTROL", default_value = "http://127.0.0.1:7700")]
+    control: String,
+    /// A file with the token that changes over TCP take; the unix socket takes none.
+    #[arg(long, value_name = "FILE", env = "PLIMSOLL_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Answers longer than this are refused: a status of 65,536 volumes is shorter.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// A node answers what it is in milliseconds; a change may have to zero a volume first, and isn't timed.
+const READ_TIME: Duration = Duration::from_secs(15);
+
+/// A connection to a node: made anew for each call, so that a restart in between doesn't matter.
+pub struct Client {
+    control: Control,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Client {
+    /// Nothing is opened yet.
+    pub fn new(control: &Control) -> Result<Client> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Client { control: control.clone(), runtime })
+    }
+
+    /// Reads `path`.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let call = self.call(Method::GET, path, None);
+        let answer = self.runtime.block_on(async { tokio::time::timeout(READ_TIME, call).await });
+        self.understand(path, &answer.map_err(|_| self.failed("it doesn't answer: see its log"))??)
+    }
+
+    /// Sends `body` to `path`; what it says.
+    pub fn send<T: DeserializeOwned>(&self, method: Method, path: &str, body: &impl Serialize) -> Result<T> {
+        let body = serde_json::to_vec(body).context("a request that can't be written as JSON")?;
+        let answer = self.runtime.block_on(self.call(method, path, Some(body)))?;
+        self.understand(path, &answer)
+    }
+
+    /// Asks for a change that has no answer.
+    pub fn order(&self, method: Method, path: &str) -> Result<()> {
+        self.runtime.block_on(self.call(method, path, None)).map(drop)
+    }
+
+    fn understand<T: DeserializeOwned>(&self, path: &str, answer: &[u8]) -> Result<T> {
+        let strange = || format!("{}: {path} says what this version doesn't understand", self.control.control);
+        serde_json::from_slice(answer).with_context(strange)
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Bytes> {
+        let mut request = Request::builder().method(method).uri(path).header(header::USER_AGENT, "plimsoll");
+        if body.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        if let Some(file) = &self.control.token_file {
+            let token = Token::load(file).map_err(|e| anyhow!(e))?;
+            request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.as_str()));
+        }
+        let body = Full::new(Bytes::from(body.unwrap_or_default()));
+        match self.place()? {
+            Place::Unix(path) => {
+                let stream = self.connect(tokio::net::UnixStream::connect(&path)).await?;
+                self.exchange(stream, request.header(header::HOST, "localhost").body(body)?).await
+            }
+            Place::Tcp(host) => {
+                let stream = self.connect(tokio::net::TcpStream::connect(&host)).await?;
+                self.exchange(stream, request.header(header::HOST, &host).body(body)?).await
+            }
+        }
+    }
+
+    async fn connect<S>(&self, connecting: impl Future<Output = std::io::Result<S>>) -> Result<S> {
+        let connected = tokio::time::timeout(CONNECT_TIME, connecting).await;
+        connected.map_err(|_| self.failed("it doesn't take connections"))?.map_err(|e| {
+            self.failed(&format!(
+                "{e}: is the node running, and is this its control socket? (--control, PLIMSOLL_CONTROL)"
+            ))
+        })
+    }
+
+    async fn exchange<S>(&self, stream: S, request: Request<Full<Bytes>>) -> Result<Bytes>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let broken = |e: hyper::Error| self.failed(&format!("the connection broke: {e}"));
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let driver = tokio::spawn(connection);
+        let answer = sender.send_request(request).await.map_err(broken)?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|e| self.failed(&format!("the answer broke off: {e}")))?.to_bytes();
+        driver.abort();
+        if status.is_success() {
+            return Ok(body);
+        }
+        match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(ErrorBody { error }) => {
+                let place = error.at.map_or(String::new(), |p| format!("{p}: "));
+                let todo = error.todo.map_or(String::new(), |t| format!(": {t}"));
+                bail!("{place}{}{todo}", error.what)
+            }
+            Err(_) => Err(self.failed(&format!("answers {status}, and doesn't say why: is this a Plimsoll node?"))),
+        }
+    }
+
+    fn failed(&self, what: &str) -> anyhow::Error {
+        anyhow!("{}: {what}", self.control.control)
+    }
+
+    fn place(&self) -> Result<Place> {
+        let text = &self.control.control;
+        if text.starts_with("https://") {
+            bail!("{text}: the control API has no TLS: use http://, on a loopback address");
+        }
+        if let Some(rest) = text.strip_prefix("http://") {
+            let host = rest.trim_end_matches('/');
+            let port = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+            if port.is_none() || host.contains('/') {
+                bail!("{text}: not an address of a control API: write http://HOST:PORT");
+            }
+            return Ok(Place::Tcp(host.to_string()));
+        }
+        Ok(Place::Unix(Path::new(text).to_path_buf()))
+    }
+}
+
+enum Place {
+    Unix(PathBuf),
+    Tcp(String),
+}
+
+/// `name` as one segment of a URL's path.
+pub fn segment(name: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+    name.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+/// Prints a value as JSON.
+pub fn print_json(value: &impl Serialize) -> Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_one_segment() {
+        assert_eq!(segment("web-1.a_b~"), "web-1.a_b~");
+        assert_eq!(segment("a/b c%é"), "a%2Fb%20c%25%C3%A9");
+    }
+
+    #[test]
+    fn where_a_node_is() {
+        let place = |text: &str| {
+            let control = Control { control: text.into(), token_file: None, json: false };
+            Client::new(&control).unwrap().place()
+        };
+        assert!(matches!(place("http://127.0.0.1:7700/"), Ok(Place::Tcp(h)) if h == "127.0.0.1:7700"));
+        assert!(matches!(place("http://[::1]:1"), Ok(Place::Tcp(h)) if h == "[::1]:1"));
+        assert!(matches!(place("/run/c.sock"), Ok(Place::Unix(p)) if p == Path::new("/run/c.sock")));
+        for bad in ["https://a:1", "http://a", "http://a:x", "http://a:1/v1"] {
+            assert!(place(bad).is_err(), "{bad}");
+        }
+    }
+}

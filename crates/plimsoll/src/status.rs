@@ -1,0 +1,71 @@
+//! `plimsoll status`
+
+use crate::client::{Client, Control, print_json};
+use crate::table::{bytes, table};
+use crate::tenant::{kept, promise};
+use anyhow::Result;
+use clap::Args;
+use plimsoll_node::http::api;
+
+/// Show how a node is, in short.
+#[derive(Args)]
+#[command(after_help = "Example:\n  plimsoll status --control /run/plimsoll/control.sock\n  plimsoll status --json")]
+pub struct Status {
+    #[command(flatten)]
+    control: Control,
+}
+
+impl Status {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        let status: api::Status = Client::new(&self.control)?.get("/v1/status")?;
+        if self.control.json {
+            return print_json(&status);
+        }
+        print(&status);
+        Ok(())
+    }
+}
+
+fn print(s: &api::Status) {
+    let health = if s.node.healthy { "healthy" } else { "NOT HEALTHY" };
+    println!("plimsoll {}: {health}, up {} s", s.node.version, s.node.uptime_us / 1_000_000);
+    s.node.problems.iter().for_each(|p| println!("  ! {p}"));
+    let pool = |p: &api::PoolStatus| {
+        let free = p.free_bytes.map_or("-".to_string(), bytes);
+        let oldest =
+            p.oldest.as_ref().map_or("-".to_string(), |o| format!("{} at {}", crate::table::micros(o.age_us), o.at));
+        vec![
+            p.name.clone(),
+            p.state.clone(),
+            free,
+            p.connections.to_string(),
+            p.inside.to_string(),
+            oldest,
+            p.device.clone(),
+        ]
+    };
+    let head = ["POOL", "STATE", "FREE", "CLIENTS", "INSIDE", "OLDEST", "DEVICE"];
+    print!("\n{}", table(&head, &s.pools.iter().map(pool).collect::<Vec<_>>()));
+    let volume = |v: &api::VolumeStatus| {
+        let busy = v.traffic.busy_refused + v.traffic.busy_revoked;
+        vec![
+            v.name.clone(),
+            bytes(v.size_bytes),
+            v.state.clone(),
+            v.tenant.clone(),
+            v.traffic.done.to_string(),
+            busy.to_string(),
+        ]
+    };
+    let head = ["VOLUME", "SIZE", "STATE", "TENANT", "DONE", "BUSY"];
+    print!("\n{}", table(&head, &s.volumes.iter().map(volume).collect::<Vec<_>>()));
+    let tenant = |t: &api::TenantStatus| vec![t.name.clone(), t.class.clone(), promise(t), kept(t)];
+    let head = ["TENANT", "CLASS", "PROMISE", "KEPT"];
+    print!("\n{}", table(&head, &s.tenants.iter().map(tenant).collect::<Vec<_>>()));
+    if s.tenants.iter().any(|t| !t.enforced) {
+        println!(
+            "\nClasses are measured, not enforced yet; permits are (`plimsoll tenant list --json` says what is what)."
+        );
+    }
+}
