@@ -18,6 +18,8 @@ use std::sync::{Arc, Mutex, RwLock};
 
 /// Requests at a device at once where the configuration doesn't say: enough to keep an SSD busy.
 const DEPTH_DEFAULT: u32 = 32;
+/// The role of a pool's only device so far.
+const ROLE_MAIN: &str = "main";
 
 /// What went wrong, for the operator: what, where, what to do.
 #[derive(Debug)]
@@ -550,11 +552,11 @@ fn open_pool(config: &PoolConfig) -> std::result::Result<Opened, String> {
 fn open_device(pool: &str, path: &Path, d: &DeviceConfig) -> std::result::Result<(DeviceFile, MetaStore), String> {
     // Derived from the pool's name, so that two pools' devices can't be taken for each other.
     let pool_uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, pool.as_bytes());
-    let expect = Expect { pool_uuid: Some(pool_uuid) };
+    let expect = Expect { pool_uuid: Some(pool_uuid), role: ROLE_MAIN.into() };
     let absent = std::fs::metadata(path).map_or(true, |m| m.is_file() && m.len() == 0);
     let device = if absent {
         let size_bytes = d.size.ok_or("the file doesn't exist: say how large to make it with `size`")?.0;
-        DeviceFile::create(path, &CreateOptions { size_bytes, pool_uuid })
+        DeviceFile::create(path, &CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into() })
     } else {
         DeviceFile::open(path, &expect)
     };
