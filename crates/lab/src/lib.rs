@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod lru;
+pub mod plot;
 pub mod replay;
 pub mod table;
 pub mod trace;

@@ -16,10 +16,12 @@ pub mod measure;
 pub mod open;
 pub mod pool;
 pub mod report;
+pub mod settings;
 
 pub use address::Placer;
 pub use closed::closed_loop;
 pub use measure::Measured;
 pub use open::{Limits, open_loop};
-pub use pool::{DeviceChoice, Pool, PoolConfig, Sched};
+pub use pool::{DeviceChoice, Pool, PoolConfig, Sched, device_names};
 pub use report::ReplayReport;
+pub use settings::ReplaySettings;

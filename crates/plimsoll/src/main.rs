@@ -1,5 +1,6 @@
 //! The command line.
 
+mod replay;
 mod serve;
 
 use clap::{Parser, Subcommand};
@@ -19,6 +20,8 @@ enum Command {
     Serve(serve::Serve),
     /// Check a configuration and say file, line and key of what is wrong
     Check(serve::Check),
+    /// Replay a trace or a workload on a modelled device
+    Replay(replay::Replay),
 }
 
 fn main() -> ExitCode {
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(c) => c.run(),
         Command::Check(c) => c.run(),
+        Command::Replay(c) => c.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -65,6 +65,11 @@ pub struct DeviceChoice {
     pub spec: DiskSpec,
 }
 
+/// Names of the embedded profiles.
+pub fn device_names() -> impl Iterator<Item = &'static str> {
+    profile::names()
+}
+
 impl DeviceChoice {
     /// An embedded profile by name, or a profile file by path (it ends in `.toml`).
     ///
