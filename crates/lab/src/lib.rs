@@ -7,7 +7,8 @@
 //!   next requests (closed loop: think times and sync points).
 //! * [`lru`] replays a trace through a plain LRU cache, to compare our reading of a trace with other simulators'.
 //! * [`replay`] drives one simulated pool, scheduler over device model, with either, and measures it.
-//! * [`table`] writes results as CSV and Parquet.
+//! * [`experiment`] holds the papers' experiments by the ids of our checklist, and runs them over seeds.
+//! * [`plot`] and [`report`] draw distributions and write the HTML page; [`table`] writes results as CSV and Parquet.
 //!
 //! The crate promises: memory that does not grow with the length of a trace (each structure that grows with
 //! something else says so), the same output for the same seed, and an error with file and line for whatever a trace
@@ -18,9 +19,11 @@
 //! window → [`trace::TraceRecord`] → (tools: cut, mix, rerate) → [`replay`], or a [`trace::TraceWriter`].
 #![forbid(unsafe_code)]
 
+pub mod experiment;
 pub mod lru;
 pub mod plot;
 pub mod replay;
+pub mod report;
 pub mod table;
 pub mod trace;
 pub mod workload;

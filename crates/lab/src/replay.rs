@@ -21,7 +21,7 @@ pub mod settings;
 pub use address::Placer;
 pub use closed::closed_loop;
 pub use measure::Measured;
-pub use open::{Limits, open_loop};
+pub use open::{Limits, open_loop, open_loop_watched};
 pub use pool::{DeviceChoice, Pool, PoolConfig, Sched, device_names};
 pub use report::ReplayReport;
 pub use settings::ReplaySettings;

@@ -129,6 +129,11 @@ impl Table {
     }
 }
 
+/// A 64-bit name of some bytes, for caches and reports.
+pub fn hash_of(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod lab;
 mod replay;
 mod serve;
 
@@ -22,6 +23,8 @@ enum Command {
     Check(serve::Check),
     /// Replay a trace or a workload on a modelled device
     Replay(replay::Replay),
+    /// Run the papers' experiments on models, and report
+    Lab(lab::Lab),
 }
 
 fn main() -> ExitCode {
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
         Command::Serve(c) => c.run(),
         Command::Check(c) => c.run(),
         Command::Replay(c) => c.run(),
+        Command::Lab(c) => c.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

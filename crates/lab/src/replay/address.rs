@@ -43,7 +43,7 @@ impl Placer {
         self.wrapped += u64::from(start >= self.size_bytes);
         let mut at = start + self.shift(device);
         if at >= self.size_bytes {
-            at = at % self.size_bytes & !mask;
+            at = (at % self.size_bytes) & !mask;
         }
         (at.min(self.size_bytes - len), len)
     }
@@ -53,7 +53,7 @@ impl Placer {
             return 0;
         }
         let share = u64::from(device).wrapping_mul(GOLDEN) & 0xffff_ffff;
-        let at = (u128::from(self.size_bytes) * u128::from(share) >> 32) as u64;
+        let at = ((u128::from(self.size_bytes) * u128::from(share)) >> 32) as u64;
         at & !(VOLUME_ALIGN - 1) & !(self.block_bytes - 1)
     }
 

@@ -6,7 +6,7 @@ use crate::replay::pool::Pool;
 use crate::trace::error::TraceError;
 use crate::trace::record::{Op as TraceOp, TraceRecord};
 use crate::trace::stream::RecordStream;
-use plimsoll_base::{Data, Io, IoHead, Op, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{Completion, Data, Io, IoHead, Op, Span, TenantId, Time, VolumeKey};
 use plimsoll_stack::Offered;
 
 /// What a replay is held to.
@@ -60,6 +60,20 @@ pub fn open_loop<S: RecordStream>(
     limits: &Limits,
     progress: &mut dyn FnMut(u64, Time),
 ) -> Result<Measured, TraceError> {
+    open_loop_watched(pool, source, limits, progress, &mut |_, _| {})
+}
+
+/// [`open_loop`], and `watch` sees each request that ended, and when.
+///
+/// # Errors
+/// As [`open_loop`].
+pub fn open_loop_watched<S: RecordStream>(
+    pool: &mut Pool,
+    source: &mut S,
+    limits: &Limits,
+    progress: &mut dyn FnMut(u64, Time),
+    watch: &mut impl FnMut(Time, &Completion),
+) -> Result<Measured, TraceError> {
     let offer = pool.offer();
     let mut placer = Placer::new(offer.size_bytes, offer.block_bytes, offer.io_bytes_max);
     let mut m = Measured::new();
@@ -83,6 +97,7 @@ pub fn open_loop<S: RecordStream>(
             now = wake;
             pool.stack.wake(now);
             while let Some(c) = pool.stack.next_done() {
+                watch(now, &c);
                 m.ended(now, &c, limits.judge);
             }
             continue;
@@ -91,6 +106,10 @@ pub fn open_loop<S: RecordStream>(
         let r = next.take().expect("an arrival that is due");
         m.arrived(r.arrived_at, now);
         arrive(pool, &mut placer, &mut m, limits, now, &r);
+        while let Some(c) = pool.stack.next_done() {
+            watch(now, &c);
+            m.ended(now, &c, limits.judge);
+        }
         arrivals += 1;
         if arrivals % PROGRESS_EVERY == 0 {
             progress(arrivals, now);
@@ -120,8 +139,5 @@ fn arrive(pool: &mut Pool, placer: &mut Placer, m: &mut Measured, limits: &Limit
     }
     if let Offered::Busy(f) = pool.stack.offer(now, io(head)) {
         m.refused(now, &head, f.total());
-    }
-    while let Some(c) = pool.stack.next_done() {
-        m.ended(now, &c, limits.judge);
     }
 }
