@@ -3,6 +3,7 @@
 mod lab;
 mod replay;
 mod serve;
+mod trace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -25,6 +26,8 @@ enum Command {
     Replay(replay::Replay),
     /// Run the papers' experiments on models, and report
     Lab(lab::Lab),
+    /// Describe and change block traces
+    Trace(trace::Trace),
 }
 
 fn main() -> ExitCode {
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         Command::Check(c) => c.run(),
         Command::Replay(c) => c.run(),
         Command::Lab(c) => c.run(),
+        Command::Trace(c) => c.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -17,6 +17,8 @@ use std::io::BufReader;
 
 const NODES: u32 = 20;
 const DEVICE: &str = "constellation-es3-1tb";
+/// A tenant's share of the disk, assumed.
+const TENANT_BYTES: u64 = 50 << 30;
 const SCHEDULE: &str = "latency/mittos_ec2_noise_schedule.csv";
 
 /// The paper's three resources.
@@ -136,7 +138,7 @@ impl RecordStream for ProbeBehindNoise<'_> {
 }
 
 /// The probes of one node on the modelled disk.
-fn probe_disk(node: u64, periods: &[SlowPeriod], seed: u64, quick: bool) -> Result<Seen, LabError> {
+fn probe_disk(node: u64, periods: &[SlowPeriod], seed: u64, quick: bool, span: u64) -> Result<Seen, LabError> {
     let seed = seed * 1_000 + node;
     let config = PoolConfig { depth: 4, mismatch: 0.15, seed, ..PoolConfig::default() };
     let mut pool = Pool::new(&DeviceChoice::named(DEVICE)?, &config)?;
@@ -147,7 +149,7 @@ fn probe_disk(node: u64, periods: &[SlowPeriod], seed: u64, quick: bool) -> Resu
         next: 0,
         periods: periods.iter().peekable(),
         noise_left: 0,
-        capacity: pool.offer().size_bytes,
+        capacity: pool.offer().size_bytes.min(span),
         rng: Rng::new(seed, "probe"),
         tables: Tables::new(),
     };
@@ -186,7 +188,7 @@ fn observe(resource: Resource, seed: u64, quick: bool) -> Result<Vec<Seen>, LabE
     let periods = slow_periods(resource, seed, quick)?;
     let each = periods.iter().enumerate();
     match resource {
-        Resource::Disk => each.map(|(n, p)| probe_disk(n as u64, p, seed, quick)).collect(),
+        Resource::Disk => each.map(|(n, p)| probe_disk(n as u64, p, seed, quick, u64::MAX)).collect(),
         _ => Ok(each.map(|(_, p)| probe_given(resource, p, quick)).collect()),
     }
 }
@@ -220,9 +222,12 @@ impl Experiment for NoiseTails {
     }
     fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
         let mut rows = vec![
-            RowSpec::new("disk: median without noise", "ms")
+            RowSpec::new("disk: median without noise, reads all over the disk", "ms")
                 .check(Check::Within(6.0, 10.0))
-                .note("the paper expects 6 to 10 ms; the model's own figure"),
+                .note("the paper expects 6 to 10 ms and doesn't say over how much of the disk"),
+            RowSpec::new("disk: median without noise, reads within 50 GiB", "ms")
+                .check(Check::Within(6.0, 10.0))
+                .note("as a tenant with a share of the disk; the share is assumed"),
         ];
         for r in Resource::ALL {
             let (share, p99) = r.published();
@@ -246,8 +251,9 @@ impl Experiment for NoiseTails {
         rows
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let quiet = probe_disk(0, &[], seed, true)?;
-        let mut values = vec![Some(quiet.latency.percentile(50.0).as_millis_f64())];
+        let quiet =
+            |span| Ok::<_, LabError>(probe_disk(0, &[], seed, true, span)?.latency.percentile(50.0).as_millis_f64());
+        let mut values = vec![Some(quiet(u64::MAX)?), Some(quiet(TENANT_BYTES)?)];
         let (mut plots, mut deviation) = (Vec::new(), 0.0);
         for r in Resource::ALL {
             let nodes = observe(r, seed, inputs.quick)?;
