@@ -97,6 +97,8 @@ const BOTTOM: f64 = 50.0;
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 /// The share at which a tail plot ends.
 const NINES_MAX: f64 = 4.0;
+/// The same as a share.
+const SHARE_MAX: f64 = 0.9999;
 
 fn nines(share: f64) -> f64 {
     (-(1.0 - share).max(1e-12).log10()).clamp(0.0, NINES_MAX)
@@ -184,7 +186,7 @@ impl Plot {
         let drawn = |&&(v, s): &&(f64, f64)| {
             v.is_finite()
                 && (self.scale == Scale::Linear || v > 0.0)
-                && (self.shares == Shares::Linear || nines(s) <= NINES_MAX)
+                && (self.shares == Shares::Linear || s <= SHARE_MAX)
         };
         let values = || self.curves.iter().flat_map(|c| c.points.iter()).filter(drawn).map(|p| p.0);
         let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
@@ -276,6 +278,9 @@ fn draw_curve(axes: &Axes<'_>, curve: &Curve, colour: &str, svg: &mut String) {
         }
         write!(path, "V{:.1}", axes.y(share)).expect("strings take text");
         before = share;
+        if axes.plot.shares == Shares::Nines && share > SHARE_MAX {
+            break; // the rest lies above the plot
+        }
     }
     let dash = if curve.is_reference { " stroke-dasharray=\"5 4\"" } else { "" };
     writeln!(svg, "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"{dash}/>")

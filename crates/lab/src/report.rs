@@ -55,7 +55,7 @@ h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 20px; margin: 44px 0 2p
 p.sub { margin: 0 0 10px; color: #555; } table { border-collapse: collapse; width: 100%; font-size: 14px; margin: 10px 0; }
 th { text-align: left; border-bottom: 1px solid #888; font-weight: 600; } td, th { padding: 3px 10px 3px 0; vertical-align: top; }
 tr + tr td { border-top: 1px solid #eee; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.note { color: #555; font-size: 13px; } .pass { color: #00694a; font-weight: 600; } .fail { color: #b00020; font-weight: 600; }
+td.note { color: #555; font-size: 13px; } .pass, .fail { white-space: nowrap; } .pass { color: #00694a; font-weight: 600; } .fail { color: #b00020; font-weight: 600; }
 .none { color: #767676; } ul { margin: 6px 0; padding-left: 20px; color: #444; font-size: 14px; }
 svg { max-width: 100%; height: auto; } figure { margin: 14px 0; }
 a { color: #0057a8; }

@@ -119,8 +119,8 @@ impl List {
     fn run(&self) -> Result<()> {
         let all = experiment::all();
         if self.json {
-            let entry = |e: &Box<dyn Experiment>| serde_json::json!({ "id": e.id(), "title": e.title(), "source": e.source(), "device": e.device(), "data": e.files() });
-            let list: Vec<_> = all.iter().map(entry).collect();
+            let entry = |e: &dyn Experiment| serde_json::json!({ "id": e.id(), "title": e.title(), "source": e.source(), "device": e.device(), "data": e.files() });
+            let list: Vec<_> = all.iter().map(|e| entry(e.as_ref())).collect();
             println!("{}", serde_json::to_string_pretty(&list)?);
             return Ok(());
         }
@@ -152,11 +152,11 @@ impl How {
     fn run(&self, experiments: &[Box<dyn Experiment>]) -> Result<Vec<ExperimentReport>> {
         let options = self.options()?;
         let bar = progress_bar(options.seeds * experiments.len() as u64);
-        let one = |e: &Box<dyn Experiment>| {
+        let one = |e: &dyn Experiment| {
             bar.set_message(e.id());
-            experiment::run(e.as_ref(), &options, &|| bar.inc(1)).with_context(|| e.id().to_string())
+            experiment::run(e, &options, &|| bar.inc(1)).with_context(|| e.id().to_string())
         };
-        let reports = experiments.iter().map(one).collect();
+        let reports = experiments.iter().map(|e| one(e.as_ref())).collect();
         bar.finish_and_clear();
         reports
     }

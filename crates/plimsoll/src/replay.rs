@@ -14,7 +14,7 @@ use plimsoll_lab::trace::{Format, ReadOptions, TraceReader};
 use plimsoll_lab::workload::named::{NAMES, NamedWorkload, Workload};
 use plimsoll_lab::workload::open::Until;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Replay a trace or a workload on a modelled device and report what it would be like.
@@ -173,7 +173,7 @@ impl Replay {
         }
     }
 
-    fn replay_trace(&self, file: &PathBuf, pool: &mut Pool, settings: &ReplaySettings) -> Result<Run> {
+    fn replay_trace(&self, file: &Path, pool: &mut Pool, settings: &ReplaySettings) -> Result<Run> {
         let reader = TraceReader::open(file, &ReadOptions { format: self.format, ..ReadOptions::default() })?;
         let speed = self.rate.unwrap_or(Speed::RECORDED);
         let mut source = Rerate::new(reader, speed, self.gap_max.unwrap_or(Span::MAX));

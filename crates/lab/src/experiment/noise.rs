@@ -186,10 +186,11 @@ fn probe_given(resource: Resource, periods: &[SlowPeriod], quick: bool) -> Seen 
 
 fn observe(resource: Resource, seed: u64, quick: bool) -> Result<Vec<Seen>, LabError> {
     let periods = slow_periods(resource, seed, quick)?;
-    let each = periods.iter().enumerate();
     match resource {
-        Resource::Disk => each.map(|(n, p)| probe_disk(n as u64, p, seed, quick, u64::MAX)).collect(),
-        _ => Ok(each.map(|(_, p)| probe_given(resource, p, quick)).collect()),
+        Resource::Disk => {
+            periods.iter().enumerate().map(|(n, p)| probe_disk(n as u64, p, seed, quick, u64::MAX)).collect()
+        }
+        _ => Ok(periods.iter().map(|p| probe_given(resource, p, quick)).collect()),
     }
 }
 

@@ -26,7 +26,9 @@ struct Case {
 
 const WHOLE: Span = Span::MAX;
 /// File, name, device, speed, longest gap, note.
-const CASES: [(&str, &str, &str, (u64, u64), Span, &str); 5] = [
+type Recorded = (&'static str, &'static str, &'static str, (u64, u64), Span, &'static str);
+
+const CASES: [Recorded; 5] = [
     (
         "block/cloudphysics_vm.csv.gz",
         "cloudphysics",
@@ -118,8 +120,10 @@ fn replay(case: &Case, sched: Sched, records: &[TraceRecord], seed: u64) -> Resu
     Ok(open_loop(&mut pool, &mut source, &Limits::default(), &mut |_, _| {})?)
 }
 
-/// What is reported of each scheduler on each trace.
-const METRICS: [(&str, fn(&Measured) -> Option<f64>); 3] = [
+/// What is reported of each scheduler on each trace, in milliseconds; `None` where there is too little to tell.
+type Metric = (&'static str, fn(&Measured) -> Option<f64>);
+
+const METRICS: [Metric; 3] = [
     ("mean read", |m| enough(m, 0).then(|| m.response[0].mean().as_millis_f64())),
     ("p99 read", |m| enough(m, 0).then(|| m.response[0].percentile(99.0).as_millis_f64())),
     ("p99 write", |m| enough(m, 1).then(|| m.response[1].percentile(99.0).as_millis_f64())),
