@@ -23,7 +23,7 @@ enum Command {
     /// Check a configuration and say file, line and key of what is wrong
     Check(serve::Check),
     /// Replay a trace or a workload on a modelled device
-    Replay(replay::Replay),
+    Replay(Box<replay::Replay>),
     /// Run the papers' experiments on models, and report
     Lab(lab::Lab),
     /// Describe and change block traces
