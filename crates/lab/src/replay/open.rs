@@ -83,7 +83,7 @@ pub fn open_loop_watched<S: RecordStream>(
     loop {
         let wake = pool.stack.next_wake();
         let arrival = match &next {
-            Some(r) if !pool.is_full() => r.arrived_at.max(now),
+            Some(r) if !pool.is_full() => r.at.max(now),
             _ => Time::NEVER,
         };
         // At one instant the device goes first: what has ended leaves room.
@@ -104,7 +104,7 @@ pub fn open_loop_watched<S: RecordStream>(
         }
         now = arrival;
         let r = next.take().expect("an arrival that is due");
-        m.arrived(r.arrived_at, now);
+        m.arrived(r.at, now);
         arrive(pool, &mut placer, &mut m, limits, now, &r);
         while let Some(c) = pool.stack.next_done() {
             watch(now, &c);
@@ -121,21 +121,36 @@ pub fn open_loop_watched<S: RecordStream>(
     Ok(m)
 }
 
-fn pull<S: RecordStream>(source: &mut S, limits: &Limits, arrivals: u64) -> Result<Option<TraceRecord>, TraceError> {
+/// What of a record the pool is to know: a third of its size, and it is moved several times.
+struct Arrival {
+    at: Time,
+    op: TraceOp,
+    device: u32,
+    offset: u64,
+    len: u64,
+}
+
+fn pull<S: RecordStream>(source: &mut S, limits: &Limits, arrivals: u64) -> Result<Option<Arrival>, TraceError> {
     if arrivals == limits.count_max {
         return Ok(None);
     }
-    Ok(source.next_record().transpose()?.filter(|r| r.arrived_at < limits.until))
+    match source.next_record() {
+        Some(Ok(TraceRecord { arrived_at: at, op, device, offset, len, .. })) if at < limits.until => {
+            Ok(Some(Arrival { at, op, device, offset, len }))
+        }
+        Some(Err(e)) => Err(e),
+        _ => Ok(None),
+    }
 }
 
-fn arrive(pool: &mut Pool, placer: &mut Placer, m: &mut Measured, limits: &Limits, now: Time, r: &TraceRecord) {
+fn arrive(pool: &mut Pool, placer: &mut Placer, m: &mut Measured, limits: &Limits, now: Time, r: &Arrival) {
     let op = pool_op(r.op);
     let (offset, len) = if op == Op::Flush { (0, 0) } else { placer.place(r.device, r.offset, r.len) };
-    let mut head = IoHead::new(op, VOLUME, TenantId(0), offset, len, r.arrived_at);
+    let mut head = IoHead::new(op, VOLUME, TenantId(0), offset, len, r.at);
     if op == Op::Read
         && let Some(within) = limits.deadline
     {
-        head.deadline = r.arrived_at + within;
+        head.deadline = r.at + within;
     }
     if let Offered::Busy(f) = pool.stack.offer(now, io(head)) {
         m.refused(now, &head, f.total());
