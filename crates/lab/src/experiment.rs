@@ -15,6 +15,7 @@ pub mod stats;
 
 use crate::plot::Plot;
 use crate::replay::pool::BadPool;
+use crate::report::figure;
 use crate::trace::error::TraceError;
 use crate::workload::BadWorkload;
 use std::fmt;
@@ -51,9 +52,9 @@ impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Check::None => f.write_str("reported only"),
-            Check::Within(low, high) => write!(f, "{low} to {high}"),
-            Check::AtLeast(low) => write!(f, "at least {low}"),
-            Check::AtMost(high) => write!(f, "at most {high}"),
+            Check::Within(low, high) => write!(f, "{} to {}", figure(*low), figure(*high)),
+            Check::AtLeast(low) => write!(f, "at least {}", figure(*low)),
+            Check::AtMost(high) => write!(f, "at most {}", figure(*high)),
         }
     }
 }
