@@ -61,8 +61,10 @@ svg { max-width: 100%; height: auto; } figure { margin: 14px 0; }
 a { color: #0057a8; }
 ";
 
-fn verdict(pass: Option<bool>) -> &'static str {
+/// Agreement with a paper's figure, or with what the paper (or we) ask in words.
+fn verdict(pass: Option<bool>, has_figure: bool) -> &'static str {
     match pass {
+        Some(true) if !has_figure => "<span class=\"pass\">✓ holds</span>",
         Some(true) => "<span class=\"pass\">✓ agrees</span>",
         Some(false) => "<span class=\"fail\">✗ differs</span>",
         None => "<span class=\"none\">–</span>",
@@ -87,8 +89,8 @@ fn table_row(r: &RowReport) -> String {
         cell(r.paper),
         cell(r.ours),
         r.n,
-        verdict(r.pass),
-        escaped(&r.check),
+        verdict(r.pass, r.paper.is_some()),
+        if r.pass.is_some() || r.paper.is_some() { escaped(&r.check) } else { "–".into() },
         escaped(&r.note)
     )
 }
@@ -127,7 +129,7 @@ fn overview(reports: &[ExperimentReport], html: &mut String) {
     );
     for r in reports {
         let judged = r.rows.iter().any(|row| row.pass.is_some());
-        let result = verdict(judged.then_some(r.pass));
+        let result = verdict(judged.then_some(r.pass), r.rows.iter().any(|row| row.paper.is_some()));
         writeln!(
             html,
             "<tr><td><a href=\"#{0}\">{0}</a></td><td>{1}</td><td>{2}</td><td>{result}</td></tr>",

@@ -49,7 +49,8 @@ pub(crate) fn io(head: IoHead) -> Io {
 /// The volume of all replayed requests: one pool, one arbiter, one volume.
 pub(crate) const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 0 };
 
-/// Replays `source` on `pool` until it ends and everything has completed. `progress` hears now and then how many
+/// Replays `source` on `pool` until it ends and everything has completed. Each device of the trace is a tenant (the
+/// first 65,536; further ones share their numbers). `progress` hears now and then how many
 /// requests have arrived and at what time.
 ///
 /// # Errors
@@ -146,7 +147,7 @@ fn pull<S: RecordStream>(source: &mut S, limits: &Limits, arrivals: u64) -> Resu
 fn arrive(pool: &mut Pool, placer: &mut Placer, m: &mut Measured, limits: &Limits, now: Time, r: &Arrival) {
     let op = pool_op(r.op);
     let (offset, len) = if op == Op::Flush { (0, 0) } else { placer.place(r.device, r.offset, r.len) };
-    let mut head = IoHead::new(op, VOLUME, TenantId(0), offset, len, r.at);
+    let mut head = IoHead::new(op, VOLUME, TenantId(r.device as u16), offset, len, r.at);
     if op == Op::Read
         && let Some(within) = limits.deadline
     {
