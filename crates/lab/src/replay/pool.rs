@@ -2,7 +2,7 @@
 
 use plimsoll_base::{Span, Time};
 use plimsoll_device::{Disk, DiskOptions, DiskSpec, Mismatch, ModelLayer, profile};
-use plimsoll_sched::{Fifo, FifoConfig};
+use plimsoll_sched::{Cfq, CfqConfig, Deadline, DeadlineConfig, Fifo, FifoConfig};
 use plimsoll_stack::{Layer, LayerState, Offer, Stack, StackConfig, Target};
 use std::fmt;
 use std::path::Path;
@@ -14,22 +14,30 @@ use std::str::FromStr;
 pub enum Sched {
     /// First in, first out.
     Fifo,
+    /// By address in batches, unless a request has waited too long.
+    Deadline,
+    /// Tenants in turn, each with a slice of time.
+    Cfq,
 }
 
 impl Sched {
     /// All of them.
-    pub const ALL: [Sched; 1] = [Sched::Fifo];
+    pub const ALL: [Sched; 3] = [Sched::Fifo, Sched::Deadline, Sched::Cfq];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Sched::Fifo => "fifo",
+            Sched::Deadline => "deadline",
+            Sched::Cfq => "cfq",
         }
     }
 
     fn layer(self, depth: u32) -> Box<dyn Layer> {
         match self {
             Sched::Fifo => Box::new(Fifo::new(FifoConfig { depth })),
+            Sched::Deadline => Box::new(Deadline::new(DeadlineConfig { depth, ..DeadlineConfig::default() })),
+            Sched::Cfq => Box::new(Cfq::new(CfqConfig { depth, ..CfqConfig::default() })),
         }
     }
 }
