@@ -2,18 +2,40 @@
 
 use crate::time::Span;
 
-/// A latency histogram from 1 ns to about 18 hours with at most 0.8 % relative error, in about 40 KiB.
+/// A latency histogram from 1 ns to about 19 hours with at most 0.8 % relative error, in about 40 KiB.
 ///
-/// Buckets cover the whole tail, so a percentile never silently ends at the last bucket; values beyond the
-/// range are counted at its end, and [`LatencyHistogram::max`] is exact for every one.
+/// Buckets are HdrHistogram's with two significant digits: each power of two from 256 ns on is cut into 128 equal parts.
+/// They cover the whole tail, so a percentile never silently ends at the last bucket; values beyond the range are
+/// counted at its end, and [`LatencyHistogram::max`] is exact for every one. It's ours because simulations record five
+/// values a request: a shift and an addition instead of the library's 77 instructions.
 #[derive(Clone)]
 pub struct LatencyHistogram {
-    inner: hdrhistogram::Histogram<u64>,
+    counts: Box<[u64]>,
+    count: u64,
     sum_ns: u128,
     max_ns: u64,
 }
 
-const HIGHEST_NS: u64 = 1 << 46;
+/// log2 of the first value beyond the range.
+const RANGE_BITS: u32 = 46;
+/// log2 of the parts of a power of two.
+const PART_BITS: u32 = 7;
+const PARTS: usize = 1 << PART_BITS;
+const BUCKETS: usize = (RANGE_BITS - PART_BITS + 1) as usize * PARTS;
+const HIGHEST_NS: u64 = (1 << RANGE_BITS) - 1;
+
+/// The bucket of a value within the range.
+fn bucket(ns: u64) -> usize {
+    let shift = (ns | PARTS as u64).ilog2() - PART_BITS;
+    // The leading bit, which the shifted value has at PARTS, counts one block of its own.
+    shift as usize * PARTS + (ns >> shift) as usize
+}
+
+/// The largest value of a bucket.
+fn bucket_end(index: usize) -> u64 {
+    let shift = (index / PARTS).saturating_sub(1);
+    (((index - shift * PARTS + 1) as u64) << shift) - 1
+}
 
 impl Default for LatencyHistogram {
     fn default() -> LatencyHistogram {
@@ -24,20 +46,21 @@ impl Default for LatencyHistogram {
 impl LatencyHistogram {
     /// An empty histogram.
     pub fn new() -> LatencyHistogram {
-        let inner = hdrhistogram::Histogram::new_with_bounds(1, HIGHEST_NS, 2).expect("constant bounds are valid");
-        LatencyHistogram { inner, sum_ns: 0, max_ns: 0 }
+        LatencyHistogram { counts: vec![0; BUCKETS].into_boxed_slice(), count: 0, sum_ns: 0, max_ns: 0 }
     }
 
-    /// Counts one value. No allocation; a few nanoseconds.
+    /// Counts one value. No allocation; about a nanosecond.
     pub fn record(&mut self, value: Span) {
-        self.inner.saturating_record(value.as_nanos());
-        self.sum_ns += u128::from(value.as_nanos());
-        self.max_ns = self.max_ns.max(value.as_nanos());
+        let ns = value.as_nanos();
+        self.counts[bucket(ns.min(HIGHEST_NS))] += 1;
+        self.count += 1;
+        self.sum_ns += u128::from(ns);
+        self.max_ns = self.max_ns.max(ns);
     }
 
     /// How many values were recorded.
     pub fn count(&self) -> u64 {
-        self.inner.len()
+        self.count
     }
 
     /// The exact mean; zero when empty.
@@ -61,31 +84,43 @@ impl LatencyHistogram {
         if self.count() == 0 {
             return Span::ZERO;
         }
-        Span::from_nanos(self.inner.value_at_percentile(percent.clamp(0.0, 100.0)).min(self.max_ns))
+        let wanted = (percent.clamp(0.0, 100.0) / 100.0 * self.count as f64).ceil().max(1.0) as u64;
+        let mut sum = 0;
+        let reached = self.counts.iter().position(|&n| {
+            sum += n;
+            sum >= wanted
+        });
+        // Rounding may ask for one value more than there are.
+        Span::from_nanos(reached.map_or(self.max_ns, bucket_end).min(self.max_ns))
     }
 
     /// How many values were at most `bound` (up to the bucket's width).
     pub fn count_at_most(&self, bound: Span) -> u64 {
-        self.inner.count_between(0, bound.as_nanos().min(HIGHEST_NS))
+        self.counts[..=bucket(bound.as_nanos().min(HIGHEST_NS))].iter().sum()
     }
 
     /// Adds all of `other`'s values.
     pub fn merge(&mut self, other: &LatencyHistogram) {
-        self.inner.add(&other.inner).expect("all histograms share their bounds");
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine += theirs;
+        }
+        self.count += other.count;
         self.sum_ns += other.sum_ns;
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
     /// Forgets everything; keeps the memory.
     pub fn clear(&mut self) {
-        self.inner.reset();
+        self.counts.fill(0);
+        self.count = 0;
         self.sum_ns = 0;
         self.max_ns = 0;
     }
 
     /// The recorded distribution as `(upper value, count)` pairs in ascending order, empty buckets left out.
     pub fn buckets(&self) -> impl Iterator<Item = (Span, u64)> + '_ {
-        self.inner.iter_recorded().map(|v| (Span::from_nanos(v.value_iterated_to()), v.count_at_value()))
+        let recorded = self.counts.iter().enumerate().filter(|(_, n)| **n > 0);
+        recorded.map(|(i, &n)| (Span::from_nanos(bucket_end(i)), n))
     }
 }
 
@@ -109,6 +144,16 @@ impl std::fmt::Debug for LatencyHistogram {
 mod tests {
     use super::*;
     use crate::rng::Rng;
+
+    #[test]
+    fn every_value_lies_in_its_bucket_and_buckets_join() {
+        for i in 1..BUCKETS {
+            let (first, last) = (bucket_end(i - 1) + 1, bucket_end(i));
+            assert_eq!((bucket(first), bucket(last)), (i, i));
+            assert!((last - first) as f64 <= 0.008 * first as f64, "{first}..={last}");
+        }
+        assert_eq!((bucket(0), bucket_end(BUCKETS - 1)), (0, HIGHEST_NS));
+    }
 
     #[test]
     fn percentiles_agree_with_sorting() {

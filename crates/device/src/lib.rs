@@ -16,8 +16,8 @@
 
 pub mod disk;
 pub mod diskspec;
-pub mod layer;
 pub mod flash;
+pub mod layer;
 pub mod measured;
 pub mod model;
 pub mod net;
@@ -27,8 +27,8 @@ pub mod raid0;
 pub mod smr;
 
 pub use disk::{Disk, DiskOptions, DiskSpec, Mismatch, SpecError};
-pub use layer::ModelLayer;
 pub use flash::{BlackBox, Flash, FlashOptions, FlashSpec, History};
+pub use layer::ModelLayer;
 pub use model::{Done, Model, Op, Request};
 pub use net::{Hop, HopSpec};
 pub use pagecache::{PageCache, Residency};

@@ -12,6 +12,7 @@
 
 pub mod filebench;
 pub mod fio;
+pub mod named;
 pub mod noise;
 pub mod open;
 pub mod pace;

@@ -3,12 +3,15 @@
 mod check;
 mod client;
 mod generate;
+mod lab;
 mod pool;
+mod replay;
 mod serve;
 mod status;
 mod table;
 mod tenant;
 mod top;
+mod trace;
 mod volume;
 
 use clap::{Parser, Subcommand};
@@ -42,6 +45,12 @@ enum Command {
     /// Write man pages or shell completions
     #[command(hide = true)]
     Generate(generate::Generate),
+    /// Replay a trace or a workload on a modelled device
+    Replay(Box<replay::Replay>),
+    /// Run the papers' experiments on models, and report
+    Lab(lab::Lab),
+    /// Describe and change block traces
+    Trace(trace::Trace),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +64,9 @@ fn main() -> ExitCode {
         Command::Tenant(c) => c.run(),
         Command::Pool(c) => c.run(),
         Command::Generate(c) => c.run(),
+        Command::Replay(c) => c.run(),
+        Command::Lab(c) => c.run(),
+        Command::Trace(c) => c.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,6 +5,7 @@
 
 use plimsoll_base::{Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, Time};
 use std::any::Any;
+use std::collections::VecDeque;
 
 /// Which of a layer's ports below: 0 for a layer with one.
 pub type Port = u8;
@@ -103,7 +104,10 @@ pub enum LayerState {
 /// What a layer wants done. Handed out to it for the length of one call.
 #[derive(Default)]
 pub struct Actions {
-    pub(crate) list: Vec<Action>,
+    /// What is still to be carried out, each with the node that ordered it.
+    pub(crate) queue: VecDeque<(usize, Action)>,
+    /// The node that is being called.
+    pub(crate) from: usize,
     pub(crate) wake_at: Option<Time>,
     pub(crate) next_id: u64,
     pub(crate) skips_own: u16,
@@ -122,12 +126,16 @@ pub(crate) enum Action {
 impl Actions {
     /// Passes a request on (same id) or sends one that this layer made (an id from [`Actions::new_id`]).
     pub fn submit(&mut self, port: Port, io: Io) {
-        self.list.push(Action::Submit { port, io });
+        self.order(Action::Submit { port, io });
+    }
+
+    fn order(&mut self, action: Action) {
+        self.queue.push_back((self.from, action));
     }
 
     /// Ends a request that was submitted to this layer.
     pub fn complete(&mut self, c: Completion) {
-        self.list.push(Action::Complete(c));
+        self.order(Action::Complete(c));
     }
 
     /// Ends a request with `outcome` that no device has seen.
@@ -149,18 +157,18 @@ impl Actions {
     /// Withdraws a request sent below. It still completes: as [`plimsoll_base::IoError::Cancelled`] if nothing of it
     /// reached a device, else as it would have.
     pub fn cancel(&mut self, port: Port, id: IoId) {
-        self.list.push(Action::Cancel { port, id });
+        self.order(Action::Cancel { port, id });
     }
 
     /// Tells the layers below of work accepted here but not yet passed on, so that their forecasts count it. It stops
     /// counting when a request of that id is submitted, or at [`Actions::retract`].
     pub fn declare(&mut self, port: Port, head: IoHead) {
-        self.list.push(Action::Declare { port, head });
+        self.order(Action::Declare { port, head });
     }
 
     /// Takes a declaration back.
     pub fn retract(&mut self, port: Port, id: IoId) {
-        self.list.push(Action::Retract { port, id });
+        self.order(Action::Retract { port, id });
     }
 
     /// A name for a request that this layer makes.

@@ -30,14 +30,6 @@ pub struct Node {
     stats: NodeStats,
 }
 
-enum Step {
-    Submit { to: usize, io: Io },
-    Completed { to: usize, c: Completion },
-    Cancel { to: usize, id: IoId },
-    Declare { to: usize, head: IoHead },
-    Retract { to: usize, id: IoId },
-}
-
 /// How a pool's stack admits requests.
 #[derive(Clone, Copy, Debug)]
 pub struct StackConfig {
@@ -59,7 +51,6 @@ pub struct Stack {
     nodes: Vec<Node>,
     device_offers: Vec<Offer>,
     config: StackConfig,
-    steps: VecDeque<Step>,
     actions: Actions,
     to_devices: VecDeque<(usize, Io)>,
     done: VecDeque<Completion>,
@@ -108,7 +99,6 @@ impl Stack {
             at_device: vec![0; devices.len()],
             device_offers: devices,
             config,
-            steps: VecDeque::new(),
             actions: Actions::default(),
             to_devices: VecDeque::new(),
             done: VecDeque::new(),
@@ -230,7 +220,7 @@ impl Stack {
         io.head.expected_at = expected_at;
         self.accepted += 1;
         match resolve(&self.nodes, Target::Node(0), io.skips) {
-            Target::Node(to) => self.steps.push_back(Step::Submit { to, io }),
+            Target::Node(to) => self.enter(now, to, io),
             Target::Device(d) => self.send_to_device(d, io),
         }
         self.run(now);
@@ -250,7 +240,7 @@ impl Stack {
 
     /// Withdraws a client's request. It still ends exactly once.
     pub fn cancel(&mut self, now: Time, id: IoId) {
-        self.steps.push_back(Step::Cancel { to: 0, id });
+        self.call(now, 0, |layer, out| layer.cancel(now, id, out));
         self.run(now);
     }
 
@@ -269,7 +259,7 @@ impl Stack {
             }
         };
         match to {
-            Some(to) => self.steps.push_back(Step::Completed { to, c }),
+            Some(to) => self.call(now, to, |layer, out| layer.completed(now, c, out)),
             None => self.finish(c),
         }
         self.run(now);
@@ -358,52 +348,57 @@ impl Stack {
         Some(r)
     }
 
-    /// Calls into one layer and queues what it orders.
+    /// Calls into one layer. What it orders waits in `actions` for [`Stack::run`].
     fn call<R>(&mut self, now: Time, n: usize, f: impl FnOnce(&mut dyn Layer, &mut Actions) -> R) -> R {
         assert!(now >= self.now, "the engine moved time backwards");
         self.now = now;
+        self.actions.from = n;
         let r = f(self.nodes[n].layer.as_mut(), &mut self.actions);
-        self.route(now, n);
-        r
-    }
-
-    fn route(&mut self, now: Time, n: usize) {
         if let Some(at) = self.actions.wake_at.take() {
             self.nodes[n].wake_at = self.nodes[n].wake_at.min(at);
         }
-        let mut list = std::mem::take(&mut self.actions.list);
-        for action in list.drain(..) {
+        r
+    }
+
+    /// Carries out what layers ordered, in order, and what that leads to, until nothing is left. Requests are moved
+    /// from the layer's order straight into the next layer: copying them is most of what the stack itself costs.
+    fn run(&mut self, now: Time) {
+        while let Some((n, action)) = self.actions.queue.pop_front() {
             match action {
-                Action::Submit { port, io } => self.route_submit(now, n, port, io),
-                Action::Complete(c) => self.route_complete(n, c),
+                Action::Submit { port, io } => {
+                    self.nodes[n].stats.passed(now.since(io.entered_at), &io.head);
+                    match resolve(&self.nodes, self.nodes[n].ports[port as usize], io.skips) {
+                        Target::Node(to) => self.enter(now, to, io),
+                        Target::Device(d) => self.send_to_device(d, io),
+                    }
+                }
+                Action::Complete(c) => self.complete(now, n, c),
                 Action::Cancel { port, id } => {
                     if let Some(Target::Node(to)) = self.nodes[n].ports.get(port as usize).copied() {
-                        self.steps.push_back(Step::Cancel { to, id });
+                        self.call(now, to, |layer, out| layer.cancel(now, id, out));
                     }
                 }
                 Action::Declare { port, head } => {
                     if let Some(&target) = self.nodes[n].ports.get(port as usize)
                         && let Target::Node(to) = resolve(&self.nodes, target, head.skips)
                     {
-                        self.steps.push_back(Step::Declare { to, head });
+                        self.call(now, to, |layer, out| layer.declared(&head, out));
                     }
                 }
                 Action::Retract { port, id } => {
                     if let Some(Target::Node(to)) = self.nodes[n].ports.get(port as usize).copied() {
-                        self.steps.push_back(Step::Retract { to, id });
+                        self.call(now, to, |layer, out| layer.retracted(id, out));
                     }
                 }
             }
         }
-        self.actions.list = list;
     }
 
-    fn route_submit(&mut self, now: Time, n: usize, port: Port, io: Io) {
-        self.nodes[n].stats.passed(now.since(io.entered_at), &io.head);
-        match resolve(&self.nodes, self.nodes[n].ports[port as usize], io.skips) {
-            Target::Node(to) => self.steps.push_back(Step::Submit { to, io }),
-            Target::Device(d) => self.send_to_device(d, io),
-        }
+    /// Hands a request to a layer.
+    fn enter(&mut self, now: Time, to: usize, mut io: Io) {
+        io.head.entered_at = now;
+        self.nodes[to].stats.entered();
+        self.call(now, to, |layer, out| layer.submit(now, io, out));
     }
 
     fn send_to_device(&mut self, device: usize, io: Io) {
@@ -411,7 +406,8 @@ impl Stack {
         self.to_devices.push_back((device, io));
     }
 
-    fn route_complete(&mut self, n: usize, c: Completion) {
+    /// Node `n` has ended a request: tells the next layer above that it passed, or the engine.
+    fn complete(&mut self, now: Time, n: usize, c: Completion) {
         if let Outcome::Busy { .. } = c.outcome {
             assert!(c.io.is_client() && c.io.op == Op::Read, "only a client's read may end Busy: {:?}", c.io.head);
             assert!(!c.dispatched_at.is_set(), "a request that reached a device ended Busy: {:?}", c.io.head);
@@ -424,7 +420,7 @@ impl Stack {
             up = self.nodes[u].above;
         }
         match up {
-            Some(to) => self.steps.push_back(Step::Completed { to, c }),
+            Some(to) => self.call(now, to, |layer, out| layer.completed(now, c, out)),
             None => self.finish(c),
         }
     }
@@ -435,21 +431,5 @@ impl Stack {
         c.io.head.tag = tag;
         self.ended += 1;
         self.done.push_back(c);
-    }
-
-    fn run(&mut self, now: Time) {
-        while let Some(step) = self.steps.pop_front() {
-            match step {
-                Step::Submit { to, mut io } => {
-                    io.head.entered_at = now;
-                    self.nodes[to].stats.entered();
-                    self.call(now, to, |layer, out| layer.submit(now, io, out));
-                }
-                Step::Completed { to, c } => self.call(now, to, |layer, out| layer.completed(now, c, out)),
-                Step::Cancel { to, id } => self.call(now, to, |layer, out| layer.cancel(now, id, out)),
-                Step::Declare { to, head } => self.call(now, to, |layer, out| layer.declared(&head, out)),
-                Step::Retract { to, id } => self.call(now, to, |layer, out| layer.retracted(id, out)),
-            }
-        }
     }
 }

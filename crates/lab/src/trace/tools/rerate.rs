@@ -21,6 +21,20 @@ impl Speed {
         if num == 0 || den == 0 { None } else { Some(Speed { num, den }) }
     }
 
+    /// From text: `2`, `0.5`, `1/8`; `None` for anything else, zero included.
+    pub fn parse(text: &str) -> Option<Speed> {
+        if let Some((num, den)) = text.split_once('/') {
+            return Speed::new(num.trim().parse().ok()?, den.trim().parse().ok()?);
+        }
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        if fraction.len() > 9 || !fraction.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        let den = 10u64.pow(fraction.len() as u32);
+        let parts = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
+        Speed::new(whole.parse::<u64>().ok()?.checked_mul(den)?.checked_add(parts)?, den)
+    }
+
     /// The speed at which `requests` that took `duration` come at `iops` requests per second on average. `None` where
     /// that is undefined: no duration, no requests or no rate.
     pub fn to_rate(requests: u64, duration: Span, iops: u64) -> Option<Speed> {
@@ -34,6 +48,11 @@ impl Speed {
             den >>= 1;
         }
         Speed::new(num as u64, den as u64)
+    }
+
+    /// As a number, for printing.
+    pub fn factor(self) -> f64 {
+        self.num as f64 / self.den as f64
     }
 
     /// A time of the original, at this speed.
@@ -100,6 +119,17 @@ mod tests {
         let half = Speed::new(1, 2).unwrap();
         assert_eq!(times(&[0, 10, 1_000, 1_010], half, Span::from_millis(100)), [0, 20, 220, 240]);
         assert_eq!(times(&[0, 10, 1_000], Speed::new(10, 1).unwrap(), Span::MAX), [0, 1, 100]);
+    }
+
+    #[test]
+    fn speeds_are_read_from_text() {
+        let ten = Time::ZERO + Span::from_secs(10);
+        for (text, secs) in [("2", 5), ("0.5", 20), ("1/8", 80), ("1.25", 8)] {
+            assert_eq!(Speed::parse(text).unwrap().apply(ten), Time::ZERO + Span::from_secs(secs), "{text}");
+        }
+        for text in ["", "0", "0.0", "-1", "1/0", "x", "1.x", "1e3", "+2.5.1"] {
+            assert!(Speed::parse(text).is_none(), "{text}");
+        }
     }
 
     #[test]

@@ -1,0 +1,215 @@
+//! Experiments: the papers' figures beside ours, by the ids of the checklist.
+//!
+//! An experiment says which rows it fills (name, unit, the paper's figure, what would count as agreement), and fills
+//! them once for each seed. The [`runner`] does that on all cores, puts an interval around the middle and judges.
+//! A seed varies what a repetition of the experiment would vary: the platters' angle, the mismatch between a device and
+//! its profile, the alignment of noise, where in a trace the run begins. All policies that are compared see the same
+//! arrivals and the same device under one seed, and what is reported of them is the difference under that seed.
+
+pub mod noise;
+pub mod predictors;
+pub mod runner;
+pub mod scattered;
+pub mod schedulers;
+pub mod stats;
+
+use crate::plot::Plot;
+use crate::replay::pool::BadPool;
+use crate::report::figure;
+use crate::trace::error::TraceError;
+use crate::workload::BadWorkload;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+pub use runner::{ExperimentReport, RowReport, RunOptions, run};
+
+/// What counts as agreement with the paper.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Check {
+    /// Nothing: the figure is reported only.
+    None,
+    /// Ours lies in this range, ends included.
+    Within(f64, f64),
+    /// Ours is at least this.
+    AtLeast(f64),
+    /// Ours is at most this.
+    AtMost(f64),
+}
+
+impl Check {
+    /// Does `ours` agree? `None` if nothing is asked.
+    pub fn holds(self, ours: f64) -> Option<bool> {
+        match self {
+            Check::None => None,
+            Check::Within(low, high) => Some((low..=high).contains(&ours)),
+            Check::AtLeast(low) => Some(ours >= low),
+            Check::AtMost(high) => Some(ours <= high),
+        }
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Check::None => f.write_str("reported only"),
+            Check::Within(low, high) => write!(f, "{} to {}", figure(*low), figure(*high)),
+            Check::AtLeast(low) => write!(f, "at least {}", figure(*low)),
+            Check::AtMost(high) => write!(f, "at most {}", figure(*high)),
+        }
+    }
+}
+
+/// One row before it is filled.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RowSpec {
+    /// What is measured.
+    pub name: String,
+    /// Its unit; `%`, `ms`, `1` for a bare number.
+    pub unit: &'static str,
+    /// The paper's figure, where it gives a number.
+    pub paper: Option<f64>,
+    /// What counts as agreement.
+    pub check: Check,
+    /// What a reader must know about this row: `generator check`, how the check was chosen.
+    pub note: &'static str,
+}
+
+impl RowSpec {
+    /// A row that is reported only.
+    pub fn new(name: impl Into<String>, unit: &'static str) -> RowSpec {
+        RowSpec { name: name.into(), unit, paper: None, check: Check::None, note: "" }
+    }
+
+    /// With the paper's figure and what counts as agreement with it.
+    #[must_use]
+    pub fn paper(mut self, figure: f64, check: Check) -> RowSpec {
+        self.paper = Some(figure);
+        self.check = check;
+        self
+    }
+
+    /// With a check where the paper says it in words.
+    #[must_use]
+    pub fn check(mut self, check: Check) -> RowSpec {
+        self.check = check;
+        self
+    }
+
+    /// With a note.
+    #[must_use]
+    pub fn note(mut self, note: &'static str) -> RowSpec {
+        self.note = note;
+        self
+    }
+}
+
+/// What an experiment is run with.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Inputs {
+    /// The folder of recorded data, if there is one.
+    pub data: Option<PathBuf>,
+    /// Traces to use instead of the experiment's own, where it takes any.
+    pub traces: Vec<PathBuf>,
+    /// A smaller run: shorter, with the same rows.
+    pub quick: bool,
+}
+
+impl Inputs {
+    /// A file of the data folder, if it's there.
+    pub fn file(&self, name: &str) -> Option<PathBuf> {
+        let path = self.data.as_ref()?.join(name);
+        path.is_file().then_some(path)
+    }
+}
+
+/// What one seed gave.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Sample {
+    /// One value per row, in their order; `None` where this run could not tell.
+    pub values: Vec<Option<f64>>,
+    /// Distributions; those of the first seed are shown.
+    pub plots: Vec<Plot>,
+    /// Things to know that came up while running.
+    pub notes: Vec<String>,
+}
+
+/// Why an experiment could not be run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LabError(pub String);
+
+impl fmt::Display for LabError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for LabError {}
+
+impl From<TraceError> for LabError {
+    fn from(e: TraceError) -> LabError {
+        LabError(e.to_string())
+    }
+}
+impl From<BadPool> for LabError {
+    fn from(e: BadPool) -> LabError {
+        LabError(e.to_string())
+    }
+}
+impl From<BadWorkload> for LabError {
+    fn from(e: BadWorkload) -> LabError {
+        LabError(e.to_string())
+    }
+}
+
+/// An experiment.
+pub trait Experiment: Sync {
+    /// Its id in the checklist: `MT-E2`.
+    fn id(&self) -> &'static str;
+    /// What it shows, in a few words.
+    fn title(&self) -> &'static str;
+    /// Where the paper has it.
+    fn source(&self) -> &'static str;
+    /// Raised whenever its meaning changes.
+    fn version(&self) -> u32 {
+        1
+    }
+    /// The modelled devices it runs on; `none` if there is none.
+    fn device(&self) -> &'static str;
+    /// Files of the data folder that it reads, where they are.
+    fn files(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+    /// What a reader must know about all of it: how it differs from the paper's.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+    /// Its rows.
+    fn rows(&self, inputs: &Inputs) -> Vec<RowSpec>;
+    /// Fills the rows under one seed. The same seed and inputs give the same sample.
+    ///
+    /// # Errors
+    /// If data can't be read or a model can't be built.
+    fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError>;
+}
+
+/// All experiments, in the order of their ids.
+pub fn all() -> Vec<Box<dyn Experiment>> {
+    vec![
+        Box::new(scattered::RandomAgainstStream),
+        Box::new(noise::NoiseTails),
+        Box::new(noise::NoiseIntervals),
+        Box::new(noise::BusyNodes),
+        Box::new(schedulers::SchedulerComparison),
+        Box::new(predictors::BatchPredictors),
+    ]
+}
+
+/// The experiment with this id, in any case.
+pub fn by_id(id: &str) -> Option<Box<dyn Experiment>> {
+    all().into_iter().find(|e| e.id().eq_ignore_ascii_case(id))
+}
+
+/// The data folder to use: `named` if given, else `../shared/data` from the working directory where it exists.
+pub fn data_folder(named: Option<&Path>) -> Option<PathBuf> {
+    let folder = named.unwrap_or(Path::new("../shared/data"));
+    folder.is_dir().then(|| folder.to_path_buf())
+}

@@ -1,0 +1,223 @@
+//! Runs an experiment over seeds on all cores, judges it, and remembers the result by its inputs.
+
+use crate::experiment::stats::estimate;
+use crate::experiment::{Experiment, Inputs, LabError, RowSpec, Sample};
+use crate::plot::Plot;
+use crate::table::{Table, Values};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+/// How to run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RunOptions {
+    /// Seeds 1 to this many.
+    pub seeds: u64,
+    /// What is run with.
+    pub inputs: Inputs,
+    /// Where results are kept by their inputs; `None`: nowhere.
+    pub cache: Option<PathBuf>,
+    /// What names the running program (a hash of it), as results depend on every line of it.
+    pub program: String,
+    /// The commit of the working directory, for the reader.
+    pub commit: String,
+}
+
+/// Seeds of a run that wasn't told otherwise.
+pub const SEEDS_DEFAULT: u64 = 10;
+/// Seeds of a quick run.
+pub const SEEDS_QUICK: u64 = 3;
+
+/// One row, filled.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RowReport {
+    /// What is measured.
+    pub name: String,
+    /// Unit.
+    pub unit: String,
+    /// The paper's figure.
+    pub paper: Option<f64>,
+    /// Ours: the mean over the seeds.
+    pub ours: Option<f64>,
+    /// Lower end of the 95 % interval.
+    pub lo: Option<f64>,
+    /// Upper end.
+    pub hi: Option<f64>,
+    /// Seeds it rests on; 1 where nothing varies with the seed.
+    pub n: usize,
+    /// Whether it agrees with the paper; `None` if nothing was asked or nothing could be told.
+    pub pass: Option<bool>,
+    /// What counts as agreement.
+    pub check: String,
+    /// What to know about it.
+    pub note: String,
+}
+
+/// An experiment's result.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ExperimentReport {
+    /// Id.
+    pub id: String,
+    /// True if every row that was judged agrees, and at least one was.
+    pub pass: bool,
+    /// Rows.
+    pub rows: Vec<RowReport>,
+    /// Seeds 1 to this many.
+    pub seeds: u64,
+    /// Commit of the working directory.
+    pub commit: String,
+    /// Hash of the program.
+    pub program: String,
+    /// Modelled devices.
+    pub device: String,
+    /// Title.
+    pub title: String,
+    /// Where the paper has it.
+    pub source: String,
+    /// A smaller run?
+    pub quick: bool,
+    /// What to know.
+    pub notes: Vec<String>,
+    /// Distributions under the first seed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plots: Vec<Plot>,
+}
+
+impl ExperimentReport {
+    /// As JSON, without the plots.
+    pub fn to_json(&self) -> String {
+        let bare = ExperimentReport { plots: Vec::new(), ..self.clone() };
+        serde_json::to_string_pretty(&bare).expect("numbers and texts") + "\n"
+    }
+
+    /// Rows of several reports as one table.
+    pub fn table(reports: &[ExperimentReport]) -> Table {
+        let rows = || reports.iter().flat_map(|r| r.rows.iter().map(move |row| (r, row)));
+        let text = |f: &dyn Fn(&ExperimentReport, &RowReport) -> String| {
+            Values::Text(rows().map(|(r, row)| f(r, row)).collect())
+        };
+        let real = |f: &dyn Fn(&RowReport) -> Option<f64>| Values::Real(rows().map(|(_, row)| f(row)).collect());
+        Table::new()
+            .column("experiment", text(&|r, _| r.id.clone()))
+            .column("row", text(&|_, row| row.name.clone()))
+            .column("unit", text(&|_, row| row.unit.clone()))
+            .column("paper", real(&|r| r.paper))
+            .column("ours", real(&|r| r.ours))
+            .column("lo", real(&|r| r.lo))
+            .column("hi", real(&|r| r.hi))
+            .column("n", Values::Whole(rows().map(|(_, r)| r.n as i64).collect()))
+            .column("pass", text(&|_, r| r.pass.map_or(String::new(), |p| p.to_string())))
+    }
+}
+
+/// Runs `experiment`, or takes its result from the cache. `progress` hears of each seed that is done.
+///
+/// # Errors
+/// The first seed's that failed.
+pub fn run(
+    experiment: &dyn Experiment,
+    options: &RunOptions,
+    progress: &(dyn Fn() + Sync),
+) -> Result<ExperimentReport, LabError> {
+    let kept = options.cache.as_ref().map(|dir| dir.join(cache_name(experiment, options)));
+    if let Some(report) = kept.as_deref().and_then(read_cached) {
+        (0..options.seeds).for_each(|_| progress());
+        // The commit may have moved on without changing the program.
+        return Ok(ExperimentReport { commit: options.commit.clone(), ..report });
+    }
+    let one = |seed| {
+        let sample = experiment.sample(seed, &options.inputs);
+        progress();
+        sample
+    };
+    let samples: Vec<Sample> = (1..=options.seeds).into_par_iter().map(one).collect::<Result<_, _>>()?;
+    let report = judge(experiment, options, samples);
+    if let Some(path) = kept {
+        write_cached(&path, &report)?;
+    }
+    Ok(report)
+}
+
+fn judge(experiment: &dyn Experiment, options: &RunOptions, mut samples: Vec<Sample>) -> ExperimentReport {
+    let specs = experiment.rows(&options.inputs);
+    assert!(samples.iter().all(|s| s.values.len() == specs.len()), "{}: a row wasn't filled", experiment.id());
+    let rows: Vec<RowReport> =
+        specs.into_iter().enumerate().map(|(i, spec)| row(experiment.id(), spec, i, &samples)).collect();
+    let judged: Vec<bool> = rows.iter().filter_map(|r| r.pass).collect();
+    let mut notes = experiment.notes();
+    if options.inputs.data.is_none() && !experiment.files().is_empty() {
+        notes.push("ran without the recorded data: rows that need it are empty".into());
+    }
+    for note in samples.iter().flat_map(|s| &s.notes) {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
+    let plots = samples.first_mut().map(|s| std::mem::take(&mut s.plots)).unwrap_or_default();
+    ExperimentReport {
+        id: experiment.id().into(),
+        pass: !judged.is_empty() && judged.iter().all(|&p| p),
+        rows,
+        seeds: options.seeds,
+        commit: options.commit.clone(),
+        program: options.program.clone(),
+        device: experiment.device().into(),
+        title: experiment.title().into(),
+        source: experiment.source().into(),
+        quick: options.inputs.quick,
+        notes,
+        plots,
+    }
+}
+
+fn row(id: &str, spec: RowSpec, i: usize, samples: &[Sample]) -> RowReport {
+    let values: Vec<f64> = samples.iter().filter_map(|s| s.values[i]).collect();
+    let e = estimate(&values, &format!("{id} {}", spec.name));
+    let mut note = spec.note.to_string();
+    if samples.len() > 1 && e.is_some_and(|e| e.n == 1) {
+        note = format!("{note}{}n = 1: nothing varies", if note.is_empty() { "" } else { "; " });
+    }
+    RowReport {
+        name: spec.name,
+        unit: spec.unit.into(),
+        paper: spec.paper,
+        ours: e.map(|e| e.mean),
+        lo: e.map(|e| e.low),
+        hi: e.map(|e| e.high),
+        n: e.map_or(0, |e| e.n),
+        pass: e.and_then(|e| spec.check.holds(e.mean)),
+        check: spec.check.to_string(),
+        note,
+    }
+}
+
+/// The file that keeps this run: named by a hash of all that its result depends on.
+fn cache_name(experiment: &dyn Experiment, options: &RunOptions) -> String {
+    let mut h = Xxh3::new();
+    h.update(options.program.as_bytes());
+    h.update(format!("{} {} {}", experiment.version(), options.seeds, options.inputs.quick).as_bytes());
+    let files = experiment.files().into_iter().filter_map(|f| options.inputs.file(f));
+    for path in files.chain(options.inputs.traces.iter().cloned()) {
+        // A file that can't be read is reported by the run itself.
+        let bytes = std::fs::read(&path).unwrap_or_default();
+        h.update(path.as_os_str().as_encoded_bytes());
+        h.update(&xxh3_64(&bytes).to_le_bytes());
+    }
+    format!("{}-{:016x}.json", experiment.id(), h.digest())
+}
+
+fn read_cached(path: &Path) -> Option<ExperimentReport> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+fn write_cached(path: &Path, report: &ExperimentReport) -> Result<(), LabError> {
+    let failed = |e: &dyn std::fmt::Display| LabError(format!("{}: can't keep the result: {e}", path.display()));
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).map_err(|e| failed(&e))?;
+    }
+    let text = serde_json::to_string(report).map_err(|e| failed(&e))?;
+    // Renamed into place, so that a broken-off run leaves no half result.
+    let partial = path.with_extension("partial");
+    std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, path)).map_err(|e| failed(&e))
+}

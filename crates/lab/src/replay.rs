@@ -1,0 +1,27 @@
+//! Replay: a trace or a workload against one simulated pool, as fast as it goes.
+//!
+//! ```text
+//!  trace / generator ──arrival──► offer (forecast, accept or busy) ─► scheduler ─► device model
+//!                                                                          │
+//!            Measured ◄── response time, from the trace's arrival ◄── completion
+//! ```
+//! One pool needs no event queue: what happens next is the earlier of the next arrival and the stack's next wake-up.
+//! Open loop ([`open_loop`]): requests arrive when they do; what finds the pool full waits outside, and its response
+//! time counts from its arrival all the same. Closed loop ([`closed_loop`]): simulated threads wait for their answers.
+//! Memory is that of the pool's bound, whatever the length of the trace.
+
+pub mod address;
+pub mod closed;
+pub mod measure;
+pub mod open;
+pub mod pool;
+pub mod report;
+pub mod settings;
+
+pub use address::Placer;
+pub use closed::closed_loop;
+pub use measure::Measured;
+pub use open::{Limits, open_loop, open_loop_watched};
+pub use pool::{DeviceChoice, Pool, PoolConfig, Sched, device_names};
+pub use report::ReplayReport;
+pub use settings::ReplaySettings;

@@ -1,0 +1,202 @@
+//! Closed loop: simulated threads that wait for their answers.
+
+use crate::replay::address::Placer;
+use crate::replay::measure::Measured;
+use crate::replay::open::{Limits, PROGRESS_EVERY, VOLUME, io, pool_op};
+use crate::replay::pool::{BadPool, Pool};
+use crate::workload::{ClosedLoop, Step};
+use plimsoll_base::{Completion, IoHead, LatencyHistogram, Op, Span, TenantId, Time};
+use plimsoll_stack::Offered;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+#[derive(Clone, Copy, Default)]
+struct Thread {
+    outstanding: u32,
+    waits_for_all: bool,
+    waits_for_one: bool,
+}
+
+/// What the threads of a workload got, by operation.
+pub struct PerLabel {
+    /// The operation's name.
+    pub label: &'static str,
+    /// Response times of its requests.
+    pub response: LatencyHistogram,
+}
+
+struct Driver<'a, W> {
+    pool: &'a mut Pool,
+    workload: &'a mut W,
+    limits: &'a Limits,
+    placer: Placer,
+    threads: Vec<Thread>,
+    /// Threads that think, by the time they go on; the number keeps ties in order.
+    thinking: BinaryHeap<Reverse<(Time, u64, u32)>>,
+    thoughts: u64,
+    /// Threads to go on now.
+    ready: Vec<u32>,
+    sent: u64,
+    now: Time,
+    m: Measured,
+    labels: Vec<LatencyHistogram>,
+}
+
+/// Steps a thread may take without sending or waiting: more means that time would stand still.
+const STEPS_MAX: u32 = 1 << 20;
+
+/// Drives `workload` against `pool` until it finishes or a limit is reached, then lets everything complete. A read that
+/// is refused counts as answered: the thread goes elsewhere with it, which takes it one failover hop.
+///
+/// # Errors
+/// If the threads may have more outstanding than the pool holds.
+pub fn closed_loop<W: ClosedLoop>(
+    pool: &mut Pool,
+    workload: &mut W,
+    limits: &Limits,
+    progress: &mut dyn FnMut(u64, Time),
+) -> Result<(Measured, Vec<PerLabel>), BadPool> {
+    let offer = pool.offer();
+    let threads = workload.threads();
+    let most = u64::from(threads) * u64::from(workload.depth());
+    if most > pool.inflight_max() as u64 {
+        return Err(BadPool(format!(
+            "{threads} threads of depth {} may have {most} requests outstanding, and the pool holds {}: use fewer",
+            workload.depth(),
+            pool.inflight_max()
+        )));
+    }
+    let labels = workload.labels().iter().map(|_| LatencyHistogram::new()).collect();
+    let mut d = Driver {
+        placer: Placer::new(offer.size_bytes, offer.block_bytes, offer.io_bytes_max),
+        threads: vec![Thread::default(); threads as usize],
+        thinking: BinaryHeap::new(),
+        thoughts: 0,
+        ready: (0..threads).rev().collect(),
+        sent: 0,
+        now: Time::ZERO,
+        m: Measured::new(),
+        labels,
+        pool,
+        workload,
+        limits,
+    };
+    d.run(progress);
+    d.m.placed(&d.placer);
+    let Driver { m, labels, workload, .. } = d;
+    let names = workload.labels().iter();
+    Ok((m, names.zip(labels).map(|(&label, response)| PerLabel { label, response }).collect()))
+}
+
+impl<W: ClosedLoop> Driver<'_, W> {
+    fn is_over(&self) -> bool {
+        self.sent >= self.limits.count_max || self.now >= self.limits.until
+    }
+
+    fn run(&mut self, progress: &mut dyn FnMut(u64, Time)) {
+        let mut reported = 0;
+        loop {
+            while let Some(t) = self.ready.pop() {
+                self.go(t);
+            }
+            if self.sent / PROGRESS_EVERY != reported {
+                reported = self.sent / PROGRESS_EVERY;
+                progress(self.sent, self.now);
+            }
+            let wake = self.pool.stack.next_wake();
+            let thought = match self.thinking.peek() {
+                Some(Reverse((at, ..))) if !self.is_over() && *at < self.limits.until => *at,
+                _ => Time::NEVER,
+            };
+            if wake.min(thought) == Time::NEVER || (self.pool.stack.inflight() == 0 && !thought.is_set()) {
+                break;
+            }
+            if wake <= thought {
+                self.now = wake;
+                self.pool.stack.wake(wake);
+                self.collect();
+            } else {
+                self.now = thought;
+                let Reverse((_, _, t)) = self.thinking.pop().expect("just seen");
+                self.ready.push(t);
+            }
+        }
+        assert_eq!(self.pool.stack.inflight(), 0, "requests are left that nothing will end");
+    }
+
+    /// Lets a thread take steps until it waits for something.
+    fn go(&mut self, t: u32) {
+        for _ in 0..STEPS_MAX {
+            if self.is_over() {
+                return;
+            }
+            match self.workload.next(t, self.now) {
+                Step::Finished => return,
+                Step::Think(span) => return self.think(t, span),
+                Step::Wait if self.threads[t as usize].outstanding > 0 => {
+                    self.threads[t as usize].waits_for_all = true;
+                    return;
+                }
+                Step::Wait => {}
+                Step::Send { request, label } => {
+                    let op = pool_op(request.op);
+                    if !self.send(t, op, request.offset, request.len, label) {
+                        return self.think(t, self.pool.failover_hop());
+                    }
+                    let thread = &mut self.threads[t as usize];
+                    if thread.outstanding >= self.workload.depth() {
+                        thread.waits_for_one = true;
+                        return;
+                    }
+                }
+            }
+        }
+        panic!("thread {t} of the workload takes steps for ever at {:?}", self.now);
+    }
+
+    fn think(&mut self, t: u32, span: Span) {
+        self.thoughts += 1;
+        self.thinking.push(Reverse((self.now + span, self.thoughts, t)));
+    }
+
+    /// True if the request was accepted.
+    fn send(&mut self, t: u32, op: Op, offset: u64, len: u64, label: u16) -> bool {
+        let (offset, len) = if op == Op::Flush { (0, 0) } else { self.placer.place(0, offset, len) };
+        let mut head = IoHead::new(op, VOLUME, TenantId(0), offset, len, self.now);
+        head.tag = u64::from(t) | u64::from(label) << 32;
+        if op == Op::Read
+            && let Some(within) = self.limits.deadline
+        {
+            head.deadline = self.now + within;
+        }
+        self.sent += 1;
+        self.m.arrived(self.now, self.now);
+        let offered = self.pool.stack.offer(self.now, io(head));
+        match &offered {
+            Offered::Accepted(_) => self.threads[t as usize].outstanding += 1,
+            Offered::Busy(f) => self.m.refused(self.now, &head, f.total()),
+        }
+        self.collect();
+        matches!(offered, Offered::Accepted(_))
+    }
+
+    fn collect(&mut self) {
+        while let Some(c) = self.pool.stack.next_done() {
+            self.ended(&c);
+        }
+    }
+
+    fn ended(&mut self, c: &Completion) {
+        self.m.ended(self.now, c, self.limits.judge);
+        let (t, label) = (c.io.tag as u32, (c.io.tag >> 32) as usize);
+        if c.outcome.is_done() {
+            self.labels[label].record(self.now.since(c.io.arrived_at));
+        }
+        let thread = &mut self.threads[t as usize];
+        thread.outstanding -= 1;
+        if thread.waits_for_one || (thread.waits_for_all && thread.outstanding == 0) {
+            (thread.waits_for_one, thread.waits_for_all) = (false, false);
+            self.ready.push(t);
+        }
+    }
+}

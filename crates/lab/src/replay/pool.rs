@@ -1,0 +1,196 @@
+//! The simulated pool that a replay drives: a scheduler over a device model without payload.
+
+use plimsoll_base::{Span, Time};
+use plimsoll_device::{Disk, DiskOptions, DiskSpec, Mismatch, ModelLayer, profile};
+use plimsoll_sched::{Cfq, CfqConfig, Deadline, DeadlineConfig, Fifo, FifoConfig};
+use plimsoll_stack::{Layer, LayerState, Offer, Stack, StackConfig, Target};
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+/// Which scheduler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sched {
+    /// First in, first out.
+    Fifo,
+    /// By address in batches, unless a request has waited too long.
+    Deadline,
+    /// Tenants in turn, each with a slice of time.
+    Cfq,
+}
+
+impl Sched {
+    /// All of them.
+    pub const ALL: [Sched; 3] = [Sched::Fifo, Sched::Deadline, Sched::Cfq];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Sched::Fifo => "fifo",
+            Sched::Deadline => "deadline",
+            Sched::Cfq => "cfq",
+        }
+    }
+
+    fn layer(self, depth: u32) -> Box<dyn Layer> {
+        match self {
+            Sched::Fifo => Box::new(Fifo::new(FifoConfig { depth })),
+            Sched::Deadline => Box::new(Deadline::new(DeadlineConfig { depth, ..DeadlineConfig::default() })),
+            Sched::Cfq => Box::new(Cfq::new(CfqConfig { depth, ..CfqConfig::default() })),
+        }
+    }
+}
+
+impl FromStr for Sched {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Sched, String> {
+        let names = Sched::ALL.map(Sched::name).join(", ");
+        Sched::ALL
+            .into_iter()
+            .find(|s| s.name() == text)
+            .ok_or_else(|| format!("`{text}` is no scheduler: use one of {names}"))
+    }
+}
+
+/// Why a pool can't be built: what is wrong, and what to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadPool(pub String);
+
+impl fmt::Display for BadPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for BadPool {}
+
+/// A device model and the name it was asked for by.
+#[derive(Clone, Debug)]
+pub struct DeviceChoice {
+    /// As the user named it.
+    pub name: String,
+    /// Its parameters.
+    pub spec: DiskSpec,
+}
+
+/// Names of the embedded profiles.
+pub fn device_names() -> impl Iterator<Item = &'static str> {
+    profile::names()
+}
+
+impl DeviceChoice {
+    /// An embedded profile by name, or a profile file by path (it ends in `.toml`).
+    ///
+    /// # Errors
+    /// If there is no such profile, or the file isn't one.
+    pub fn named(name: &str) -> Result<DeviceChoice, BadPool> {
+        let bad = |e: &dyn fmt::Display| BadPool(format!("device `{name}`: {e}"));
+        let spec = if Path::new(name).extension().is_some_and(|e| e == "toml") {
+            let text = std::fs::read_to_string(name).map_err(|e| bad(&e))?;
+            DiskSpec::from_toml(&text).map_err(|e| bad(&e))?
+        } else {
+            profile::by_name(name).map_err(|e| bad(&e))?
+        };
+        Ok(DeviceChoice { name: name.to_string(), spec })
+    }
+}
+
+/// How a pool is built.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct PoolConfig {
+    /// The scheduler.
+    pub sched: Sched,
+    /// Requests the device has at once; bounded by the device's own queue.
+    pub depth: u32,
+    /// Half width of the device's deviation from its profile, 0 to 0.5 (measuring rule: predictor and device are never
+    /// the same thing with the same numbers). 0: none.
+    pub mismatch: f64,
+    /// What a failover costs: a read late by no more is served after all (MittOS §3.3).
+    pub failover_hop: Span,
+    /// Client requests held at most; more wait outside.
+    pub inflight_max: usize,
+    /// Varies the platters' angle and draws the mismatch.
+    pub seed: u64,
+}
+
+impl Default for PoolConfig {
+    fn default() -> PoolConfig {
+        let stack = StackConfig::default();
+        PoolConfig {
+            sched: Sched::Fifo,
+            depth: 4,
+            mismatch: 0.0,
+            failover_hop: stack.failover_hop,
+            inflight_max: stack.inflight_max,
+            seed: 1,
+        }
+    }
+}
+
+/// One simulated pool.
+pub struct Pool {
+    pub(crate) stack: Stack,
+    offer: Offer,
+    inflight_max: usize,
+    failover_hop: Span,
+}
+
+impl Pool {
+    /// Scheduler over model, started at time zero.
+    ///
+    /// # Errors
+    /// If the device's parameters contradict each other or the depth is zero.
+    pub fn new(device: &DeviceChoice, config: &PoolConfig) -> Result<Pool, BadPool> {
+        let bad = |what: &dyn fmt::Display| BadPool(format!("device `{}`: {what}", device.name));
+        if config.depth == 0 || config.inflight_max == 0 {
+            return Err(BadPool("depth 0 would serve nothing: use 1 or more".into()));
+        }
+        let mismatch = (config.mismatch > 0.0).then_some(Mismatch { seed: config.seed, spread: config.mismatch });
+        let disk = Disk::new(&device.spec, DiskOptions { seed: config.seed, mismatch }).map_err(|e| bad(&e))?;
+        let layers: Vec<Box<dyn Layer>> = vec![config.sched.layer(config.depth), Box::new(ModelLayer::new(disk))];
+        Pool::of_layers(layers, config)
+    }
+
+    /// A pool of `layers`, top first, each over the next, the last a device model without a port.
+    ///
+    /// # Errors
+    /// If a layer isn't ready at once.
+    pub fn of_layers(layers: Vec<Box<dyn Layer>>, config: &PoolConfig) -> Result<Pool, BadPool> {
+        let stack_config = StackConfig { inflight_max: config.inflight_max, failover_hop: config.failover_hop };
+        let mut stack = Stack::new(stack_config, Vec::new());
+        let last = layers.len() - 1;
+        for (i, layer) in layers.into_iter().enumerate() {
+            stack.push(layer, if i < last { vec![Target::Node(i + 1)] } else { Vec::new() });
+        }
+        stack.start(Time::ZERO);
+        if stack.state() != LayerState::Ready {
+            return Err(BadPool(format!("a layer isn't ready at the start: {:?}", stack.state())));
+        }
+        let offer = stack.offered();
+        Ok(Pool { stack, offer, inflight_max: config.inflight_max, failover_hop: config.failover_hop })
+    }
+
+    /// What it offers.
+    pub fn offer(&self) -> Offer {
+        self.offer
+    }
+
+    /// The stack, to inspect.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// Client requests it holds at most.
+    pub fn inflight_max(&self) -> usize {
+        self.inflight_max
+    }
+
+    /// What a failover costs; at least a microsecond, so that nobody is refused for ever at one instant.
+    pub(crate) fn failover_hop(&self) -> Span {
+        self.failover_hop.max(Span::from_micros(1))
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.stack.inflight() == self.inflight_max
+    }
+}

@@ -1,0 +1,252 @@
+//! `plimsoll lab`.
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use plimsoll_lab::experiment::runner::{SEEDS_DEFAULT, SEEDS_QUICK};
+use plimsoll_lab::experiment::{self, Experiment, ExperimentReport, Inputs, RunOptions, data_folder};
+use plimsoll_lab::report::{self, Machine, figure};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+/// Run the papers' experiments on models and compare.
+#[derive(Args)]
+pub struct Lab {
+    #[command(subcommand)]
+    command: LabCommand,
+}
+
+#[derive(Subcommand)]
+enum LabCommand {
+    /// List the experiments
+    List(List),
+    /// Run one experiment, or all
+    Run(Run),
+    /// Run experiments (or take their kept results) and write one HTML page
+    Report(Report),
+}
+
+/// List the experiments.
+#[derive(Args)]
+#[command(after_help = "Example:\n  plimsoll lab list")]
+struct List {
+    /// Print as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How experiments are run.
+#[derive(Args)]
+struct How {
+    /// Seeds 1 to N: at least 10 for an interval that means something.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    seeds: Option<u64>,
+    /// Shorter runs and 3 seeds: to see that it works, not for figures.
+    #[arg(long)]
+    quick: bool,
+    /// The folder of recorded data [default: ../shared/data where it exists].
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Traces instead of the experiment's own, where it takes any.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    trace: Vec<PathBuf>,
+    /// Where results are kept, named by a hash of all that they depend on.
+    #[arg(long, value_name = "DIR", default_value = "target/lab")]
+    cache: PathBuf,
+    /// Run anew even if the result is kept.
+    #[arg(long)]
+    no_cache: bool,
+}
+
+/// Run one experiment, or all, and print the paper's figures beside ours.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  plimsoll lab run MT-E4\n  plimsoll lab run all --quick --json")]
+struct Run {
+    /// The experiment's id (see `plimsoll lab list`), or `all`.
+    #[arg(value_parser = known_id)]
+    id: String,
+    #[command(flatten)]
+    how: How,
+    /// Print as JSON: one object, or an array for `all`. Equal runs print equal bytes.
+    #[arg(long)]
+    json: bool,
+    /// Also write the rows as a table: Parquet if the name ends so, else CSV.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// Run experiments (or take their kept results) and write one HTML page.
+#[derive(Args)]
+#[command(after_help = "Example:\n  plimsoll lab report --out lab.html")]
+struct Report {
+    /// The experiments; all if none is named.
+    #[arg(value_parser = known_id)]
+    ids: Vec<String>,
+    #[command(flatten)]
+    how: How,
+    /// The page to write.
+    #[arg(long, value_name = "FILE.html", default_value = "lab-report.html")]
+    out: PathBuf,
+}
+
+fn known_id(text: &str) -> Result<String, String> {
+    if text == "all" || experiment::by_id(text).is_some() {
+        return Ok(text.to_string());
+    }
+    let ids: Vec<&str> = experiment::all().iter().map(|e| e.id()).collect();
+    Err(format!("there is no such experiment; there are {} and `all`", ids.join(", ")))
+}
+
+fn chosen(ids: &[String]) -> Vec<Box<dyn Experiment>> {
+    if ids.is_empty() || ids.iter().any(|i| i == "all") {
+        return experiment::all();
+    }
+    ids.iter().filter_map(|i| experiment::by_id(i)).collect()
+}
+
+impl Lab {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        match self.command {
+            LabCommand::List(l) => l.run(),
+            LabCommand::Run(r) => r.run(),
+            LabCommand::Report(r) => r.run(),
+        }
+    }
+}
+
+impl List {
+    fn run(&self) -> Result<()> {
+        let all = experiment::all();
+        if self.json {
+            let entry = |e: &dyn Experiment| serde_json::json!({ "id": e.id(), "title": e.title(), "source": e.source(), "device": e.device(), "data": e.files() });
+            let list: Vec<_> = all.iter().map(|e| entry(e.as_ref())).collect();
+            println!("{}", serde_json::to_string_pretty(&list)?);
+            return Ok(());
+        }
+        for e in all {
+            println!("{:<10} {:<60} {}", e.id(), e.title(), e.source());
+        }
+        Ok(())
+    }
+}
+
+impl How {
+    fn options(&self) -> Result<RunOptions> {
+        let data = data_folder(self.data.as_deref());
+        if let (Some(named), None) = (&self.data, &data) {
+            bail!("{}: no such folder; name the one that holds the recorded data", named.display());
+        }
+        if data.is_none() {
+            eprintln!("running without recorded data: ../shared/data isn't there (name it with --data)");
+        }
+        Ok(RunOptions {
+            seeds: self.seeds.unwrap_or(if self.quick { SEEDS_QUICK } else { SEEDS_DEFAULT }),
+            inputs: Inputs { data, traces: self.trace.clone(), quick: self.quick },
+            cache: (!self.no_cache).then(|| self.cache.clone()),
+            program: program_hash()?,
+            commit: commit(),
+        })
+    }
+
+    fn run(&self, experiments: &[Box<dyn Experiment>]) -> Result<Vec<ExperimentReport>> {
+        let options = self.options()?;
+        let bar = progress_bar(options.seeds * experiments.len() as u64);
+        let one = |e: &dyn Experiment| {
+            bar.set_message(e.id());
+            experiment::run(e, &options, &|| bar.inc(1)).with_context(|| e.id().to_string())
+        };
+        let reports = experiments.iter().map(|e| one(e.as_ref())).collect();
+        bar.finish_and_clear();
+        reports
+    }
+}
+
+impl Run {
+    fn run(&self) -> Result<()> {
+        let reports = self.how.run(&chosen(std::slice::from_ref(&self.id)))?;
+        if let Some(file) = &self.out {
+            ExperimentReport::table(&reports).write(file)?;
+        }
+        match (self.json, reports.as_slice()) {
+            (true, [one]) if self.id != "all" => print!("{}", one.to_json()),
+            (true, many) => {
+                let all: Vec<String> = many.iter().map(|r| r.to_json().trim_end().to_string()).collect();
+                println!("[\n{}\n]", all.join(",\n"));
+            }
+            (false, many) => many.iter().for_each(print_report),
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    fn run(&self) -> Result<()> {
+        let reports = self.how.run(&chosen(&self.ids))?;
+        let page = report::html(&reports, &Machine::this());
+        std::fs::write(&self.out, page).with_context(|| format!("cannot write {}", self.out.display()))?;
+        println!("{}: {} experiments", self.out.display(), reports.len());
+        Ok(())
+    }
+}
+
+fn print_report(r: &ExperimentReport) {
+    println!("{}: {} ({})", r.id, r.title, r.source);
+    println!("modelled device: {}; seeds 1 to {}; commit {}\n", r.device, r.seeds, r.commit);
+    let width = r.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
+    println!("{:<width$}  {:<5}{:>9}{:>11}  {:<24}{:>4}  check", "", "unit", "paper", "ours", "95 % interval", "n");
+    let shown = |v: Option<f64>| v.map_or("–".to_string(), figure);
+    for row in &r.rows {
+        let interval = match (row.lo, row.hi) {
+            (Some(lo), Some(hi)) if row.n > 1 => format!("{} … {}", figure(lo), figure(hi)),
+            _ => "–".into(),
+        };
+        let verdict = match row.pass {
+            Some(true) => "agrees: ",
+            Some(false) => "DIFFERS: ",
+            None => "",
+        };
+        let note = if row.note.is_empty() { String::new() } else { format!(" ({})", row.note) };
+        println!(
+            "{:<width$}  {:<5}{:>9}{:>11}  {interval:<24}{:>4}  {verdict}{}{note}",
+            row.name,
+            row.unit,
+            shown(row.paper),
+            shown(row.ours),
+            row.n,
+            row.check
+        );
+    }
+    r.notes.iter().for_each(|n| println!("note: {n}"));
+    println!();
+}
+
+fn progress_bar(steps: u64) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}").expect("a constant template");
+    ProgressBar::new(steps).with_style(style)
+}
+
+/// Results depend on every line of the program, so its bytes name it.
+fn program_hash() -> Result<String> {
+    let path = std::env::current_exe().context("cannot find this program's file")?;
+    let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(format!("{:016x}", plimsoll_lab::table::hash_of(&bytes)))
+}
+
+/// The commit of the working directory, `+` if it has changes; `unknown` outside of one.
+fn commit() -> String {
+    let git = |args: &[&str]| {
+        let out = std::process::Command::new("git").args(args).output().ok()?;
+        out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_string())
+    };
+    match git(&["rev-parse", "--short=12", "HEAD"]) {
+        Some(head) => {
+            let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_none_or(|s| !s.is_empty());
+            format!("{head}{}", if changed { "+" } else { "" })
+        }
+        None => "unknown".into(),
+    }
+}
