@@ -26,7 +26,9 @@ lint: build-deps
 
 bench: build-deps test-deps bench-deps
 	cargo build --release -p plimsoll
-	bench/nbd.sh target/release/plimsoll
+	bench/nbd.py target/release/plimsoll
+	cargo run --release -p plimsoll-lab --example replay_speed 1000000 1
+	cargo run --release -p plimsoll-device --example flash_speed
 
 # Coverage-guided, five minutes a target; see fuzz/README.md.
 fuzz: build-deps

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 /// Run the papers' experiments on models and compare.
 #[derive(Args)]
+#[command(after_help = "Example:\n  plimsoll lab run MT-E4 --quick")]
 pub struct Lab {
     #[command(subcommand)]
     command: LabCommand,

@@ -9,9 +9,7 @@ use std::path::PathBuf;
 
 /// Run a storage node: from a configuration file, or with an embedded default in a folder.
 #[derive(Args)]
-#[command(
-    after_help = "Examples:\n  plimsoll serve --data /tmp/plimsoll\n  plimsoll serve --config /etc/plimsoll/node.toml"
-)]
+#[command(after_help = "Examples:\n  plimsoll serve --data DIR\n  plimsoll serve --config /etc/plimsoll/node.toml")]
 pub struct Serve {
     /// The configuration file.
     #[arg(long, value_name = "FILE", required_unless_present = "data")]

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// Describe and change block traces: all formats in, CSV, Parquet or oracleGeneral out.
 #[derive(Args)]
+#[command(after_help = "Example:\n  plimsoll trace info web.csv.gz")]
 pub struct Trace {
     #[command(subcommand)]
     command: TraceCommand,

@@ -24,14 +24,15 @@ struct CostModel {
     covariance: i64,
     /// KiB²
     variance: i64,
-    latency_ns: i64,
+    /// Of requests that had the device to themselves; zero until one had.
+    alone_ns: i64,
     error_ns: i64,
 }
 
 const EWMA_SHIFT: u32 = 4;
 
 impl CostModel {
-    fn learn(&mut self, len: u64, cost: Span, latency: Span) {
+    fn learn(&mut self, len: u64, cost: Span, alone: Option<Span>) {
         let kib = (len / 1024) as i64;
         let ns = cost.as_nanos().min(1 << 40) as i64;
         let error = (ns - self.predict(len).as_nanos() as i64).abs();
@@ -43,7 +44,10 @@ impl CostModel {
         self.mean_ns += dy >> shift;
         self.covariance += (dx.saturating_mul(dy) - self.covariance) >> shift;
         self.variance += (dx * dx - self.variance) >> shift;
-        self.latency_ns += (latency.as_nanos().min(1 << 40) as i64 - self.latency_ns) >> shift;
+        if let Some(latency) = alone {
+            let ns = latency.as_nanos().min(1 << 40) as i64;
+            self.alone_ns = if self.alone_ns == 0 { ns } else { self.alone_ns + ((ns - self.alone_ns) >> EWMA_SHIFT) };
+        }
         self.error_ns += (error - self.error_ns) >> shift;
     }
 
@@ -75,7 +79,13 @@ struct AtDevice {
     id: IoId,
     dispatched_at: Time,
     cost: Span,
+    /// The device had nothing else when it was sent, and got nothing else since.
+    alone: bool,
 }
+
+/// After this long without a completion an idle device is asked again whatever was learned of it: or a service time
+/// that was learned too long would refuse everything, and so never be corrected.
+const PROBE_AFTER: Span = Span::from_secs(1);
 
 /// The accepted work of one scheduler: what waits above it by declaration, in it, and at its device.
 pub struct Ledger {
@@ -135,7 +145,9 @@ impl Ledger {
         if self.at_device.is_empty() {
             self.progress_since = now;
         }
-        self.at_device.push(AtDevice { id, dispatched_at: now, cost });
+        let alone = self.at_device.is_empty();
+        self.at_device.iter_mut().for_each(|d| d.alone = false);
+        self.at_device.push(AtDevice { id, dispatched_at: now, cost, alone });
     }
 
     /// The device has answered: the model learns, and the completion is stamped with its dispatch.
@@ -149,7 +161,8 @@ impl Ledger {
         self.outstanding -= d.cost;
         if c.outcome.is_done() {
             let busy = now.since(d.dispatched_at.max(self.progress_since));
-            self.costs[kind(c.io.op)].learn(c.io.len, busy, now.since(d.dispatched_at));
+            let alone = d.alone.then(|| now.since(d.dispatched_at));
+            self.costs[kind(c.io.op)].learn(c.io.len, busy, alone);
         }
         self.progress_since = now;
         c.dispatched_at = c.dispatched_at.min(d.dispatched_at);
@@ -180,11 +193,17 @@ impl Ledger {
     /// What a request would wait that comes after all accepted work. For a scheduler that reorders this is what it
     /// waits on average, not an upper bound.
     pub fn forecast(&self, at: Time, head: &IoHead, ports: Ports<'_>) -> Forecast {
+        if self.outstanding == Span::ZERO && at.since(self.progress_since) > PROBE_AFTER {
+            return ports.serve(Span::ZERO, Span::ZERO, Confidence::NONE);
+        }
         let model = &self.costs[kind(head.op)];
         let in_service = self.at_device.first().map_or(Span::ZERO, |d| d.cost);
         let wait = self.outstanding.saturating_sub(at.since(self.progress_since).min(in_service));
-        let service =
-            if self.depth == 1 { model.predict(head.len) } else { Span::from_nanos(model.latency_ns.max(0) as u64) };
+        // With several at the device its share of the device's time is less than what it takes itself, which is seen
+        // only when it's alone: what it takes among others has their service in it, which `wait` counts already.
+        let alone = Span::from_nanos(model.alone_ns.max(0) as u64);
+        let cost = model.predict(head.len);
+        let service = if self.depth == 1 { cost } else { cost.max(alone) };
         ports.serve(wait, service, model.confidence())
     }
 }

@@ -209,4 +209,41 @@ mod tests {
         assert!(!offer(us(1100)));
         assert!(offer(us(2200)));
     }
+
+    #[test]
+    fn at_depth_the_devices_queue_is_counted_once() {
+        // A device that serves one at a time, 10 ms each, whatever it's given: depth 4 only moves the queue into it.
+        let mut s = stack(4);
+        let mut now = Time::ZERO;
+        train(&mut s, &mut now, 20, |_| us(10_000));
+        let mut at_device = VecDeque::new();
+        for _ in 0..200 {
+            while s.inflight() < 8 {
+                s.offer(now, read(0, 4096, now));
+            }
+            while let Some((_, io)) = s.next_device_io() {
+                at_device.push_back(io);
+            }
+            now += us(10_000);
+            let io = at_device.pop_front().expect("the device is busy");
+            s.device_done(now, 0, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+        }
+        let f = s.forecast(now, &read(0, 4096, now).head);
+        let total = f.total().as_nanos() as f64 / 1e6;
+        assert!((70.0..95.0).contains(&total), "seven requests of 10 ms are in front: {f:?}");
+    }
+
+    #[test]
+    fn an_idle_device_is_asked_again() {
+        let mut s = stack(1);
+        let mut now = Time::ZERO;
+        train(&mut s, &mut now, 20, |_| us(50_000));
+        let mut accepts = |now: Time| {
+            let mut io = read(0, 4096, now);
+            io.head.deadline = now + us(1000);
+            matches!(s.offer(now, io), Offered::Accepted(_))
+        };
+        assert!(!accepts(now), "50 ms was learned");
+        assert!(accepts(now + us(1_100_000)), "it may have become faster since");
+    }
 }

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""The same fio NBD jobs against this node and its peers, alternating; medians, and server CPU per request.
+
+usage: bench/nbd.py PLIMSOLL [--rounds N] [--seconds S] [--kinds null,ram,file]
+
+The server is pinned to processor 0, fio to processor 1. Every server speaks over a unix socket. Prints a Markdown table.
+"""
+import argparse, json, os, shutil, statistics, subprocess, tempfile, time
+
+SIZE = 1 << 30
+JOBS = [(rw, depth, jobs) for rw in ("randread", "randwrite") for depth in (1, 32) for jobs in (1, 4)]
+
+
+def config(device):
+    return f"""
+[listen]
+unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
+[[pool]]
+name = "p"
+device = {device}
+[[tenant]]
+name = "t"
+class = "best-effort"
+[[volume]]
+name = "vol"
+pool = "p"
+size = "1GiB"
+tenant = "t"
+[[grant]]
+peer = "local"
+volumes = ["*"]
+"""
+
+
+def servers(kind, plimsoll, folder):
+    """Name, command, socket and export of each server for a kind of device."""
+    sock = lambda name: os.path.join(folder, f"{kind}-{name}.sock")
+    home = os.path.join(folder, f"{kind}-plimsoll")
+    os.makedirs(home)
+    image = os.path.join(folder, f"{kind}.raw")
+    device = '{ null = true, size = "2GiB" }' if kind == "null" else f'{{ file = "{folder}/{kind}-p.img", size = "2GiB" }}'
+    with open(os.path.join(home, "node.toml"), "w") as f:
+        f.write(config(device))
+    out = [("plimsoll", [plimsoll, "serve", "--config", os.path.join(home, "node.toml")], os.path.join(home, "nbd.sock"), "vol")]
+    qsd = ["qemu-storage-daemon", "--nbd-server", f"addr.type=unix,addr.path={sock('qsd')},max-connections=16",
+           "--export", "nbd,id=e0,node-name=d0,name=d0,writable=on", "--blockdev"]
+    if kind == "null":
+        out.append(("qemu-storage-daemon", qsd + [f"driver=null-co,node-name=d0,size={SIZE},read-zeroes=on"], sock("qsd"), "d0"))
+        out.append(("nbdkit", ["nbdkit", "--foreground", "--unix", sock("nbdkit"), "null", str(SIZE)], sock("nbdkit"), ""))
+        return out
+    with open(image, "wb") as f:
+        f.truncate(SIZE)
+    out.append(("qemu-storage-daemon", qsd + [f"driver=file,node-name=d0,filename={image},aio=io_uring,cache.direct=on"], sock("qsd"), "d0"))
+    out.append(("qemu-nbd", ["qemu-nbd", "-t", "--shared=16", "-f", "raw", "--aio=io_uring", "--cache=none", "-k", sock("qnbd"), image], sock("qnbd"), ""))
+    out.append(("nbdkit", ["nbdkit", "--foreground", "--unix", sock("nbdkit"), "file", image], sock("nbdkit"), ""))
+    return out
+
+
+def cpu_s(pid):
+    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def fio(sock, export, rw, depth, jobs, seconds, folder):
+    result = os.path.join(folder, "fio.json")
+    subprocess.run(
+        ["taskset", "-c", "1", "fio", "--name=x", "--ioengine=nbd", f"--uri=nbd+unix:///{export}?socket={sock}", "--bs=4k",
+         f"--rw={rw}", f"--iodepth={depth}", f"--numjobs={jobs}", "--group_reporting", "--time_based", f"--runtime={seconds}",
+         f"--size={SIZE}", "--randrepeat=0", "--norandommap", "--lat_percentiles=1", "--percentile_list=50:99:99.9",
+         "--output-format=json", f"--output={result}"], check=True, stdout=subprocess.DEVNULL, cwd=folder)
+    text = open(result).read()
+    job = json.loads(text[text.index("{"):])["jobs"][0]
+    side = job["read"] if rw == "randread" else job["write"]
+    percentiles = [side["lat_ns"]["percentile"][p] / 1000 for p in ("50.000000", "99.000000", "99.900000")]
+    return side["iops"], side["total_ios"], percentiles
+
+
+def measure(name, command, sock, export, job, seconds, folder):
+    server = subprocess.Popen(["taskset", "-c", "0"] + command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 10
+        while not os.path.exists(sock):
+            assert server.poll() is None and time.monotonic() < until, f"{name} did not start"
+            time.sleep(0.02)
+        fio(sock, export, *job, 1, folder)  # warm
+        before = cpu_s(server.pid)
+        iops, count, percentiles = fio(sock, export, *job, seconds, folder)
+        return iops, (cpu_s(server.pid) - before) * 1e6 / count, *percentiles
+    finally:
+        server.terminate()
+        server.wait()
+        if os.path.exists(sock):
+            os.remove(sock)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("plimsoll")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--kinds", default="null,ram,file")
+    args = parser.parse_args()
+    print(f"rounds {args.rounds}, {args.seconds} s each, 4 KiB, medians (IOPS: and range)\n")
+    print("| device | load | depth x connections | server | IOPS | range | CPU us/request | p50 us | p99 us | p99.9 us |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for kind in args.kinds.split(","):
+        base = "/dev/shm" if kind == "ram" else os.getcwd()
+        folder = tempfile.mkdtemp(dir=base, prefix="bench-")
+        try:
+            peers = servers(kind, os.path.abspath(args.plimsoll), folder)
+            for job in JOBS:
+                results = {name: [] for name, *_ in peers}
+                for _ in range(args.rounds):
+                    for name, command, sock, export in peers:
+                        results[name].append(measure(name, command, sock, export, job, args.seconds, folder))
+                for name, runs in results.items():
+                    median = [statistics.median(column) for column in zip(*runs)]
+                    iops = [run[0] for run in runs]
+                    print(f"| {kind} | {job[0]} | {job[1]} x {job[2]} | {name} | {median[0]:,.0f} | {min(iops):,.0f}..{max(iops):,.0f} "
+                          f"| {median[1]:.2f} | {median[2]:.0f} | {median[3]:.0f} | {median[4]:.0f} |", flush=True)
+        finally:
+            shutil.rmtree(folder)
+
+
+main()
