@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """The same fio NBD jobs against this node and its peers, alternating; medians, and server CPU per request.
 
-usage: bench/nbd.py PLIMSOLL [--rounds N] [--seconds S] [--kinds null,ram,file]
+usage: bench/nbd.py PLIMSOLL [--rounds N] [--seconds S] [--kinds null,ram,file] [--connections 1,4]
 
 The server is pinned to processor 0, fio to processor 1. Every server speaks over a unix socket. Prints a Markdown table.
 """
-import argparse, json, os, shutil, statistics, subprocess, tempfile, time
+import argparse, json, os, shutil, socket, statistics, subprocess, tempfile, time
 
 SIZE = 1 << 30
-JOBS = [(rw, depth, jobs) for rw in ("randread", "randwrite") for depth in (1, 32) for jobs in (1, 4)]
 
 
 def config(device):
@@ -44,15 +43,16 @@ def servers(kind, plimsoll, folder):
     with open(os.path.join(home, "node.toml"), "w") as f:
         f.write(config(device))
     out = [("plimsoll", [plimsoll, "serve", "--config", os.path.join(home, "node.toml")], os.path.join(home, "nbd.sock"), "vol")]
-    qsd = ["qemu-storage-daemon", "--nbd-server", f"addr.type=unix,addr.path={sock('qsd')},max-connections=16",
-           "--export", "nbd,id=e0,node-name=d0,name=d0,writable=on", "--blockdev"]
+    qsd = lambda node: ["qemu-storage-daemon", "--blockdev", node,
+                        "--nbd-server", f"addr.type=unix,addr.path={sock('qsd')},max-connections=16",
+                        "--export", "nbd,id=e0,node-name=d0,name=d0,writable=on"]
     if kind == "null":
-        out.append(("qemu-storage-daemon", qsd + [f"driver=null-co,node-name=d0,size={SIZE},read-zeroes=on"], sock("qsd"), "d0"))
+        out.append(("qemu-storage-daemon", qsd(f"driver=null-co,node-name=d0,size={SIZE},read-zeroes=on"), sock("qsd"), "d0"))
         out.append(("nbdkit", ["nbdkit", "--foreground", "--unix", sock("nbdkit"), "null", str(SIZE)], sock("nbdkit"), ""))
         return out
     with open(image, "wb") as f:
         f.truncate(SIZE)
-    out.append(("qemu-storage-daemon", qsd + [f"driver=file,node-name=d0,filename={image},aio=io_uring,cache.direct=on"], sock("qsd"), "d0"))
+    out.append(("qemu-storage-daemon", qsd(f"driver=file,node-name=d0,filename={image},aio=io_uring,cache.direct=on"), sock("qsd"), "d0"))
     out.append(("qemu-nbd", ["qemu-nbd", "-t", "--shared=16", "-f", "raw", "--aio=io_uring", "--cache=none", "-k", sock("qnbd"), image], sock("qnbd"), ""))
     out.append(("nbdkit", ["nbdkit", "--foreground", "--unix", sock("nbdkit"), "file", image], sock("nbdkit"), ""))
     return out
@@ -77,11 +77,16 @@ def fio(sock, export, rw, depth, jobs, seconds, folder):
     return side["iops"], side["total_ios"], percentiles
 
 
+def listens(sock):
+    with socket.socket(socket.AF_UNIX) as s:
+        return s.connect_ex(sock) == 0
+
+
 def measure(name, command, sock, export, job, seconds, folder):
     server = subprocess.Popen(["taskset", "-c", "0"] + command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 10
-        while not os.path.exists(sock):
+        while not listens(sock):
             assert server.poll() is None and time.monotonic() < until, f"{name} did not start"
             time.sleep(0.02)
         fio(sock, export, *job, 1, folder)  # warm
@@ -101,6 +106,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--kinds", default="null,ram,file")
+    parser.add_argument("--connections", default="1,4")
     args = parser.parse_args()
     print(f"rounds {args.rounds}, {args.seconds} s each, 4 KiB, medians (IOPS: and range)\n")
     print("| device | load | depth x connections | server | IOPS | range | CPU us/request | p50 us | p99 us | p99.9 us |")
@@ -110,7 +116,8 @@ def main():
         folder = tempfile.mkdtemp(dir=base, prefix="bench-")
         try:
             peers = servers(kind, os.path.abspath(args.plimsoll), folder)
-            for job in JOBS:
+            loads = [(rw, depth, int(n)) for rw in ("randread", "randwrite") for depth in (1, 32) for n in args.connections.split(",")]
+            for job in loads:
                 results = {name: [] for name, *_ in peers}
                 for _ in range(args.rounds):
                     for name, command, sock, export in peers:
