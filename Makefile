@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak build-deps test-deps bench-deps
+.PHONY: run test lint bench fuzz soak store-image build-deps test-deps bench-deps
 
 run: build-deps
 	cargo build --release -p plimsoll
@@ -34,9 +34,14 @@ bench: build-deps test-deps bench-deps
 fuzz: build-deps
 	fuzz/run.sh 300
 
-# Hours of kill -9 under load, and many more simulated power losses than a test run has time for.
+# Many more kills under load than a test run has time for.
 soak: build-deps test-deps
 	PLIMSOLL_SOAK_KILLS=500 cargo test --release -p plimsoll --test crash -- --nocapture
+
+# Writes the current on-device format's image beside the older ones: once, by hand, before a new version replaces it. That is
+# why the test that does it is ignored otherwise.
+store-image: build-deps
+	cargo test -p plimsoll-store --test image -- --ignored
 
 define need
 	@missing=0; for t in $(1); do command -v $$t >/dev/null || { echo "installing what has $$t"; missing=1; }; done; \

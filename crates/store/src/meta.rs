@@ -236,7 +236,7 @@ impl MetaStore {
     /// Creates a volume. Its space reads as zeroes, if free space does.
     ///
     /// # Errors
-    /// A name that is taken or unlawful, an unknown tenant, no space, or a failing storage.
+    /// A name that is taken or unlawful, no space, or a failing storage.
     pub fn create_volume(&mut self, new: NewVolume) -> Result<VolumeRecord, MetaError> {
         new.check()?;
         if self.state.names.contains_key(&new.name) {
