@@ -4,9 +4,9 @@
 //! nearest when it is built. Records of one log are acknowledged in their order there: recovery follows the chain and
 //! must not find a hole before something acknowledged.
 
+use crate::clean::CROWDED_PERCENT;
 use crate::config::Planted;
 use crate::format::{DataSum, Entry, EntryKind, Place, encode_record, header_bytes};
-use crate::clean::CROWDED_PERCENT;
 use crate::layer::{Life, Logs, Pending};
 use crate::log::State;
 use crate::mtl::Mapped;
@@ -96,6 +96,12 @@ impl Logs {
         }
         while !self.queue.is_empty() && self.records_inflight < self.config.records_inflight_max {
             let Some(log) = self.log_for_next() else { return self.spill(now, out) };
+            // A recovery must look at every log that has a record beyond the last image, acknowledged or not: one that it
+            // passed over once would come back in a later one. So the note goes first.
+            if !self.notes.covers(log) && !self.has(Planted::NoteForgotten) {
+                self.notes.want(log);
+                return self.write_note(now, out);
+            }
             self.write_record(now, log, out);
         }
     }
@@ -171,12 +177,13 @@ impl Logs {
         };
         (l.tail, l.sum) = (record.end, record_sum);
         l.used_at_sequence = self.next_sequence;
+        l.swapped_in = false;
         if u64::from(l.tail) * 100 > self.layout.shape.log_bytes * CROWDED_PERCENT {
             self.crowded.insert(log);
         }
         let mut io = self.record_io(now, &record, at, len, out);
         io.data = Data::Parts(parts.into());
-        self.notes.appends_to(log);
+        self.notes.appended_to(log);
         self.records_inflight += 1;
         self.changed += record.items.len() as u64;
         self.counters.records += 1;
@@ -185,7 +192,6 @@ impl Logs {
         self.logs[log as usize].order.push_back(key);
         io.head.tag = key as u64;
         out.submit(0, io);
-        self.write_note(now, out);
     }
 
     fn entry(&mut self, q: &Queued) -> Entry {
@@ -241,7 +247,7 @@ impl Logs {
         while let Some(&key) = self.logs[log as usize].order.front() {
             let Pending::Record(r) = &self.ops[key] else { unreachable!("a record is under way") };
             let failed = self.logs[log as usize].state == State::Bad;
-            if r.outcome.is_none() || !(failed || self.notes.covers(log) || self.has(Planted::NoteForgotten)) {
+            if r.outcome.is_none() {
                 return;
             }
             self.logs[log as usize].order.pop_front();

@@ -222,13 +222,15 @@ impl Logs {
         let above = u64::from(self.config.swap_above_percent);
         let tail = |log: u32| u64::from(self.logs[log as usize].tail);
         let is_open = |log: u32| self.logs[log as usize].state == State::Open;
-        let full = self.crowded.iter().copied().filter(|l| is_open(*l) && tail(*l) * 100 > above * size);
+        let is_hot = |l: &u32| is_open(*l) && tail(*l) * 100 > above * size && !self.logs[*l as usize].swapped_in;
+        let full = self.crowded.iter().copied().filter(is_hot);
         let full = full.max_by_key(|l| (tail(*l), std::cmp::Reverse(*l)))?;
         let need = self.mtl.valid_in(full);
         let has_room = |l: &u32| is_open(*l) && *l != full && tail(*l) * 100 <= size * CROWDED_PERCENT;
-        let cold = (0..self.layout.logs).filter(has_room).filter(|l| size - tail(*l) >= need).min_by_key(|l| {
-            (self.logs[*l as usize].used_at_sequence, tail(*l), std::cmp::Reverse(l.abs_diff(full)))
-        })?;
+        let cold = (0..self.layout.logs)
+            .filter(has_room)
+            .filter(|l| size - tail(*l) >= need)
+            .min_by_key(|l| (self.logs[*l as usize].used_at_sequence, tail(*l), std::cmp::Reverse(l.abs_diff(full))))?;
         Some((full, cold))
     }
 
@@ -554,6 +556,7 @@ impl Logs {
             // Beyond what was moved, its next record follows on its last.
             let l = &mut self.logs[target as usize];
             l.done_tail = l.tail;
+            l.swapped_in = true;
             self.dirty.insert(target);
         }
         if !self.begin_image(now, logs, out) {

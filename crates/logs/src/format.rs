@@ -480,7 +480,8 @@ mod tests {
         assert_eq!((r.entries, r.sum, r.data_bytes, r.data_sum), (entries, sum, 19 * 4096, 5));
         let m = Mapped { at: l.log_start(1) + 512, len: 512, log: 1, key: VolumeKey { id: 1, generation: 9 } };
         let logs = (0..l.logs).map(|i| LogEntry { tail: i * 512, bad: i == 3, sum: u64::from(i) }).collect();
-        let image = Image { number: 8, complete: false, next_sequence: 1234, logs, extents: vec![(1024, m), (4096, m)] };
+        let image =
+            Image { number: 8, complete: false, next_sequence: 1234, logs, extents: vec![(1024, m), (4096, m)] };
         let b = encode_image(&l, &image);
         let header = decode_image_header(&l, &b).unwrap();
         assert_eq!(decode_image(&l, &header, &b[4096..]).unwrap(), image);
@@ -535,7 +536,8 @@ mod tests {
         let mut all = bytes.clone();
         all.extend([0; 5000]);
         let mut s = DataSum::new(&l);
-        let parts = vec![(4000, Data::Bytes(Buf::copy_of(&bytes[..4000]))), (5000, Data::Bytes(Buf::copy_of(&bytes[4000..])))];
+        let parts =
+            vec![(4000, Data::Bytes(Buf::copy_of(&bytes[..4000]))), (5000, Data::Bytes(Buf::copy_of(&bytes[4000..])))];
         s.add(9000, &Data::Parts(parts.into()));
         s.add(5000, &Data::Zeroes);
         assert_eq!(s.digest(), data_sum(&l, &all));

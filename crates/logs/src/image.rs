@@ -73,13 +73,16 @@ impl Notes {
         (log / self.logs_per_chunk) as usize
     }
 
-    /// A record goes to `log`.
-    pub fn appends_to(&mut self, log: u32) {
+    /// A record goes to `log`, which is covered.
+    pub fn appended_to(&mut self, log: u32) {
         let c = self.chunk(log);
         self.since[c] = true;
-        if !self.writing.as_ref().unwrap_or(&self.noted)[c] {
-            self.wanted[c] = true;
-        }
+    }
+
+    /// A record is to go to `log`.
+    pub fn want(&mut self, log: u32) {
+        let c = self.chunk(log);
+        self.wanted[c] = true;
     }
 
     /// Will a recovery look at `log`, now and after the note under way?
@@ -123,17 +126,7 @@ impl Logs {
         if c.outcome.is_done() {
             self.notes.noted = chunks;
         } else {
-            // Nobody would look for records in these logs: what waits for the note goes elsewhere, and in the end home.
-            for log in 0..self.layout.logs {
-                if !self.notes.noted[self.notes.chunk(log)] {
-                    self.retire(log);
-                }
-            }
-        }
-        for log in 0..self.layout.logs {
-            if !self.logs[log as usize].order.is_empty() {
-                self.finish_records(now, log, out);
-            }
+            self.degrade("a note can't be written");
         }
         self.write_note(now, out);
         self.write_records(now, out);

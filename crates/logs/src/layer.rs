@@ -43,6 +43,8 @@ pub struct Logs {
     pub(crate) config: LogsConfig,
     pub(crate) layout: Layout,
     pub(crate) life: Life,
+    /// What was lost for good, if anything was.
+    pub(crate) lost: Option<String>,
     pub(crate) mtl: Mtl,
     pub(crate) logs: Vec<Log>,
     pub(crate) open: Open,
@@ -91,11 +93,17 @@ pub struct Logs {
 /// Something sent below.
 pub(crate) enum Pending {
     /// A client's request, whole.
-    One { head: IoHead, log: u32 },
+    One {
+        head: IoHead,
+        log: u32,
+    },
     /// A client's request in pieces.
     Split(Box<Split>),
     /// A client's flush, and what it makes durable: log and position.
-    Flush { head: IoHead, tails: Vec<Tail> },
+    Flush {
+        head: IoHead,
+        tails: Vec<Tail>,
+    },
     Record(Box<Append>),
     /// The layer's own.
     Own(Own),
@@ -153,6 +161,7 @@ impl Logs {
         (0..layout.logs).for_each(|log| open.insert(log));
         Logs {
             life: Life::Recovering,
+            lost: None,
             mtl: Mtl::new(layout.logs),
             logs: (0..layout.logs).map(first).collect(),
             open,
@@ -507,6 +516,7 @@ impl Layer for Logs {
     fn state(&self) -> LayerState {
         match self.life {
             Life::Recovering => LayerState::Recovering,
+            Life::Ready if self.lost.is_some() => LayerState::Degraded,
             Life::Ready => LayerState::Ready,
             Life::Degraded(_) => LayerState::Degraded,
             Life::Failed(_) => LayerState::Failed,

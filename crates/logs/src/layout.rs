@@ -103,10 +103,9 @@ impl Layout {
             return bad(format!("an MTL table of {extents_max} extents is too small: 64 or more"));
         }
         let groups_max = device_bytes / group_bytes;
-        let image_bytes = (IMAGE_HEADER_BYTES
-            + groups_max * IMAGE_LOG_BYTES
-            + u64::from(extents_max) * IMAGE_EXTENT_BYTES)
-            .next_multiple_of(PAGE_BYTES);
+        let image_bytes =
+            (IMAGE_HEADER_BYTES + groups_max * IMAGE_LOG_BYTES + u64::from(extents_max) * IMAGE_EXTENT_BYTES)
+                .next_multiple_of(PAGE_BYTES);
         let align = if group_bytes >= BASE_ALIGN { BASE_ALIGN } else { PAGE_BYTES };
         let base = (IMAGES_AT + 2 * image_bytes).next_multiple_of(align);
         let groups = device_bytes.saturating_sub(base) / group_bytes;

@@ -28,6 +28,8 @@ pub(crate) struct Log {
     pub done_sum: u64,
     /// Up to here everything is known durable.
     pub flushed_tail: u32,
+    /// It was filled by a swap and has taken no record since: it is cold, and full on purpose.
+    pub swapped_in: bool,
     /// How often it was emptied.
     pub emptied: u32,
     /// Records under way, in order.
@@ -47,6 +49,7 @@ impl Log {
             done_tail: tail,
             done_sum: sum,
             flushed_tail: tail,
+            swapped_in: false,
             emptied: 0,
             order: VecDeque::new(),
             readers: 0,
@@ -59,6 +62,7 @@ impl Log {
         assert!(self.order.is_empty(), "a log is emptied while it is written");
         self.state = if self.readers > 0 { State::Draining } else { State::Open };
         self.emptied += 1;
+        self.swapped_in = false;
         (self.tail, self.sum) = (0, sum);
         (self.done_tail, self.done_sum, self.flushed_tail) = (0, sum, 0);
     }

@@ -155,7 +155,8 @@ impl Logs {
     fn read_newest(&mut self, now: Time, r: &mut Recovery, out: &mut Actions) {
         let newest = (0..2).filter(|n| r.headers[*n].is_some()).max_by_key(|n| r.headers[*n].map(|h| h.number));
         let Some(n) = newest else {
-            return self.refuse("neither image of the MTL table can be used: where logged data lie is lost".into(), out);
+            return self
+                .refuse("neither image of the MTL table can be used: where logged data lie is lost".into(), out);
         };
         r.body_of = n as u64;
         r.body.clear();
@@ -177,9 +178,7 @@ impl Logs {
                 number: header.number,
                 complete: false,
                 next_sequence: header.next_sequence,
-                logs: (0..self.layout.logs)
-                    .map(|_| crate::format::LogEntry { tail: 0, bad: false, sum: 0 })
-                    .collect(),
+                logs: (0..self.layout.logs).map(|_| crate::format::LogEntry { tail: 0, bad: false, sum: 0 }).collect(),
                 extents: Vec::new(),
             }),
             other => other,
@@ -340,19 +339,21 @@ impl Logs {
         self.image_at = now;
         self.cleaned_at = now;
         self.counters.recovery.took = now.since(r.begun_at);
-        self.life = if self.counters.recovery.logs_unreadable == 0 {
-            Life::Ready
-        } else {
-            Life::Degraded("a log could not be read at the start: what was logged there last may be lost")
-        };
-        if self.counters.recovery.from_dump {
-            // Records that are written from now on must count after the next power loss: what the capacitor wrote says that
-            // there are none. Until another image is there, nothing is served.
-            self.life = Life::Recovering;
+        let unreadable = self.counters.recovery.logs_unreadable;
+        if unreadable > 0 {
+            self.lost = Some(format!(
+                "{unreadable} logs could not be read at the start: what was written there last may be lost; they are retired"
+            ));
+        }
+        if self.counters.recovery.from_dump || unreadable > 0 {
+            // What was passed over now must never be looked at again: what the capacitor wrote says that there are no later
+            // records, and a log that can't be read today might be tomorrow. Until an image says otherwise, nothing is
+            // served.
             let begun = self.begin_image(now, Vec::new(), out);
             assert!(begun, "an image that was written fits");
             return;
         }
+        self.life = Life::Ready;
         self.serve_early(now, out);
     }
 

@@ -183,7 +183,7 @@ impl Logs {
     /// Why it doesn't serve, or not all.
     pub fn problem(&self) -> Option<String> {
         match &self.life {
-            Life::Recovering | Life::Ready => None,
+            Life::Recovering | Life::Ready => self.lost.clone(),
             Life::Degraded(why) => Some((*why).to_string()),
             Life::Failed(why) => Some(why.clone()),
         }

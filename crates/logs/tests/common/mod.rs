@@ -72,10 +72,26 @@ pub fn pool(disk: SimDisk, config: LogsConfig) -> SimPool {
 /// A request: volume, first sector, sectors, and the version it brings (0: zeroes).
 #[derive(Clone, Debug)]
 pub enum Act {
-    Write { volume: u32, first: u64, len: u64, fua: bool },
-    Zero { volume: u32, first: u64, len: u64, trim: bool },
-    Read { volume: u32, first: u64, len: u64 },
-    Flush { volume: u32 },
+    Write {
+        volume: u32,
+        first: u64,
+        len: u64,
+        fua: bool,
+    },
+    Zero {
+        volume: u32,
+        first: u64,
+        len: u64,
+        trim: bool,
+    },
+    Read {
+        volume: u32,
+        first: u64,
+        len: u64,
+    },
+    Flush {
+        volume: u32,
+    },
     /// Let some events happen.
     Pause(u8),
     /// Let time pass without requests.
@@ -254,12 +270,7 @@ fn name(bytes: &[u8]) -> String {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let (who, version) = (word(0), word(8));
     let whole = bytes.chunks(16).all(|c| c == &bytes[..16]);
-    format!(
-        "volume {} sector {} version {version}{}",
-        who >> 32,
-        who & 0xffff_ffff,
-        if whole { "" } else { ", torn" }
-    )
+    format!("volume {} sector {} version {version}{}", who >> 32, who & 0xffff_ffff, if whole { "" } else { ", torn" })
 }
 
 /// Starts a pool over a disk as a power loss left it, and reads everything.
