@@ -72,7 +72,7 @@ impl Adapt {
         if took < WINDOW {
             return;
         }
-        let by_size = std::mem::replace(&mut self.by_size, [0; 20]);
+        let by_size = std::mem::take(&mut self.by_size);
         let other = std::mem::take(&mut self.other_bytes);
         self.window_began = now;
         let full_in = |size: u64, room: u64| {

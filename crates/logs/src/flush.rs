@@ -131,6 +131,11 @@ impl Logs {
         self.image_wanted |= self.kills.len() > KILLS_MAX;
     }
 
+    /// Is there a kill within the range that isn't durable yet (or may not be)?
+    pub(crate) fn has_unrecorded_kill(&self, from: u64, to: u64) -> bool {
+        self.flush_job.is_some() || self.kills.iter().any(|k| k.home < to && from < k.home + k.len)
+    }
+
     /// The job's flush has ended: the first, or the one after its record.
     pub(crate) fn job_flushed(&mut self, now: Time, c: &Completion, out: &mut Actions) {
         let job = self.flush_job.as_mut().expect("it was the job's flush");

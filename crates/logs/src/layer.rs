@@ -162,7 +162,7 @@ impl Logs {
         Logs {
             life: Life::Recovering,
             lost: None,
-            mtl: Mtl::new(layout.logs),
+            mtl: Mtl::new(layout.logs).misplacing_cuts(config.planted == Some(Planted::CutMisplaced)),
             logs: (0..layout.logs).map(first).collect(),
             open,
             dirty: BTreeSet::new(),
@@ -358,7 +358,8 @@ impl Logs {
         }
         let forgotten = head.op == Op::Trim && self.has(Planted::TrimForgotten);
         let killed = !forgotten && self.kill(head.offset, head.len, head.volume);
-        if killed && head.flags.has(IoFlags::FUA) {
+        // Durable at home is not enough while a recovery would believe a log instead, whoever superseded that.
+        if head.flags.has(IoFlags::FUA) && (killed || self.has_unrecorded_kill(head.offset, head.end())) {
             return self.flush_for(now, c, out);
         }
         self.end_client(now, c, out);

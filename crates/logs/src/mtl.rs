@@ -37,12 +37,20 @@ pub struct Mtl {
     /// Valid bytes per log.
     valid: Vec<u64>,
     bytes: u64,
+    /// A mistake for tests to find: see [`crate::Planted::CutMisplaced`].
+    misplaces_cuts: bool,
 }
 
 impl Mtl {
     /// An empty table for `logs` logs.
     pub fn new(logs: u32) -> Mtl {
-        Mtl { map: BTreeMap::new(), valid: vec![0; logs as usize], bytes: 0 }
+        Mtl { map: BTreeMap::new(), valid: vec![0; logs as usize], bytes: 0, misplaces_cuts: false }
+    }
+
+    /// The same with a mistake in it, if asked for: a test must find it.
+    pub(crate) fn misplacing_cuts(mut self, planted: bool) -> Mtl {
+        self.misplaces_cuts = planted;
+        self
     }
 
     /// Extents held.
@@ -97,7 +105,12 @@ impl Mtl {
             self.bytes -= gone;
             self.map.remove(&home);
             if end > to {
-                self.map.insert(to, m.part(home, to, end));
+                let rest = if self.misplaces_cuts {
+                    Mapped { at: m.at, ..m.part(home, to, end) }
+                } else {
+                    m.part(home, to, end)
+                };
+                self.map.insert(to, rest);
             }
             if home < from {
                 self.map.insert(home, m.part(home, home, from));

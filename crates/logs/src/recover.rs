@@ -11,7 +11,7 @@ use crate::format::{
 use crate::layer::{Life, Logs, Own};
 use crate::layout::{IMAGE_HEADER_BYTES, NOTES_AT, PAGE_BYTES};
 use crate::log::{Log, Open};
-use crate::mtl::{Mapped, Mtl};
+use crate::mtl::Mapped;
 use plimsoll_base::{Completion, Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
 use std::collections::VecDeque;
@@ -204,7 +204,6 @@ impl Logs {
         let image = r.image.as_ref().expect("it was read");
         self.image_number = image.number;
         self.next_sequence = image.next_sequence;
-        self.mtl = Mtl::new(self.layout.logs);
         for &(home, m) in &image.extents {
             self.mtl.put(home, m);
         }

@@ -27,6 +27,7 @@ pub fn config() -> LogsConfig {
         logged_write_bytes: 2048,
         record_bytes_max: 8192,
         gather: us(20),
+
         clean: CleanConfig { idle_after: Some(us(2000)), batch_bytes: 16 << 10, ..CleanConfig::default() },
         image_every: Span::from_millis(20),
         adaptive: false,
@@ -55,7 +56,41 @@ pub fn write_durably(disk: &mut SimDisk, at: u64, bytes: &[u8]) {
     disk.apply(Io { head, data: Data::Bytes(Buf::copy_of(bytes)) }, Time::ZERO);
 }
 
-pub fn pool(disk: SimDisk, config: LogsConfig) -> SimPool {
+/// What a scheduler or a drive does: each request waits a while before it has any effect, so they overtake each other.
+pub struct Shuffle {
+    rng: Rng,
+    held: Vec<(Time, Io)>,
+}
+
+impl Layer for Shuffle {
+    fn name(&self) -> &'static str {
+        "shuffle"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        // Now and then a read takes so long that what it reads might be moved and overwritten meanwhile.
+        let most = if io.op == Op::Read && self.rng.chance(0.2) { 5000 } else { 300 };
+        let until = now + us(self.rng.below(most));
+        self.held.push((until, io));
+        out.wake_at(until);
+    }
+    fn wake(&mut self, now: Time, out: &mut Actions) {
+        while let Some(i) = self.held.iter().position(|(until, _)| *until <= now) {
+            out.submit(0, self.held.remove(i).1);
+        }
+        if let Some(until) = self.held.iter().map(|h| h.0).min() {
+            out.wake_at(until);
+        }
+    }
+    fn is_idle(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+/// Front, map and logs over the disk; with a seed, over something that shuffles.
+pub fn pool(disk: SimDisk, config: LogsConfig, shuffle: Option<u64>) -> SimPool {
     let mut front = Front::new();
     let mut map = Map::new();
     for v in 0..VOLUMES {
@@ -66,7 +101,11 @@ pub fn pool(disk: SimDisk, config: LogsConfig) -> SimPool {
         map.set_volume(key(v), &extents);
     }
     let logs = Logs::new(layout(), config);
-    SimPool::chain(StackConfig::default(), vec![Box::new(front), Box::new(map), Box::new(logs)], vec![disk])
+    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(front), Box::new(map), Box::new(logs)];
+    if let Some(seed) = shuffle {
+        layers.push(Box::new(Shuffle { rng: Rng::new(seed, "shuffle"), held: Vec::new() }));
+    }
+    SimPool::chain(StackConfig::default(), layers, vec![disk])
 }
 
 /// A request: volume, first sector, sectors, and the version it brings (0: zeroes).
@@ -274,8 +313,8 @@ fn name(bytes: &[u8]) -> String {
 }
 
 /// Starts a pool over a disk as a power loss left it, and reads everything.
-pub fn recovered(disk: SimDisk, config: LogsConfig) -> Result<(SimPool, Vec<Vec<u8>>), String> {
-    let mut p = pool(disk, config);
+pub fn recovered(disk: SimDisk, config: LogsConfig, shuffle: Option<u64>) -> Result<(SimPool, Vec<Vec<u8>>), String> {
+    let mut p = pool(disk, config, shuffle);
     let state = p.start();
     if state != LayerState::Ready {
         return Err(format!("after recovery it is {state:?}: {:?}", p.stack().layer::<Logs>().unwrap().problem()));
