@@ -11,9 +11,11 @@ use plimsoll_device::{Disk, DiskOptions, ModelLayer};
 use plimsoll_sched::{Fifo, FifoConfig};
 use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Stack, StackConfig, Target};
 use plimsoll_store::{
-    CreateOptions, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord,
+    CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
+    TenantRecord, Uuid, VolumeRecord,
 };
 use std::fmt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -604,12 +606,25 @@ fn open_device(pool: &str, path: &Path, d: &DeviceConfig) -> std::result::Result
     // Derived from the pool's name, so that two pools' devices can't be taken for each other.
     let pool_uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, pool.as_bytes());
     let expect = Expect { pool_uuid: Some(pool_uuid), role: ROLE_MAIN.into() };
-    let absent = std::fs::metadata(path).map_or(true, |m| m.is_file() && m.len() == 0);
-    let device = if absent {
-        let size_bytes = d.size.ok_or("the file doesn't exist: say how large to make it with `size`")?.0;
-        DeviceFile::create(path, &CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into() })
-    } else {
-        DeviceFile::open(path, &expect)
+    let create =
+        |size_bytes| DeviceFile::create(path, &CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into() });
+    let kind = std::fs::metadata(path).map(|m| (m.file_type().is_block_device(), m.len()));
+    let device = match kind {
+        Err(_) | Ok((false, 0)) => {
+            create(d.size.ok_or("the file doesn't exist: say how large to make it with `size`")?.0)
+        }
+        Ok((is_block_device, _)) => match DeviceFile::open(path, &expect) {
+            // Nothing of anybody's is there: the store made sure of that.
+            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if is_block_device => {
+                create(d.size.map_or(0, |size| size.0))
+            }
+            Err(DeviceError { kind: DeviceErrorKind::CreationInterrupted, .. })
+                if is_block_device || d.size.is_some() =>
+            {
+                create(d.size.map_or(0, |size| size.0))
+            }
+            opened => opened,
+        },
     };
     let device = device.map_err(|e| e.to_string())?;
     let store = device.open_meta().map_err(|e| format!("{}: {e}", path.display()))?;
