@@ -115,10 +115,12 @@ impl Logs {
         }
     }
 
-    /// The operator's checkpoint: all that is logged goes home. Answers at once; [`Logs::status`] tells how far it is.
-    pub fn checkpoint(&mut self, now: Time, out: &mut Actions) {
-        self.clean_asked = true;
-        self.work(now, out);
+    /// The pool ends: a job that hasn't come to its image is given up, nothing of it is lost.
+    pub(crate) fn stop(&mut self, now: Time) {
+        self.stopping = true;
+        if self.clean.as_ref().is_some_and(|c| c.phase != Phase::Committing) {
+            self.clean_failed(now);
+        }
     }
 
     fn logs_in_use(&self) -> Vec<u32> {

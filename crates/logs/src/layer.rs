@@ -23,7 +23,7 @@ use crate::status::Counters;
 use plimsoll_base::{
     Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent, Time, VolumeKey,
 };
-use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Offer, Ports};
+use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Offer, Order, Ports};
 use slab::Slab;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -591,6 +591,14 @@ impl Layer for Logs {
 
     fn declared(&mut self, head: &IoHead, out: &mut Actions) {
         out.declare(0, self.derived(head));
+    }
+
+    fn ordered(&mut self, now: Time, order: Order, out: &mut Actions) {
+        match order {
+            Order::Checkpoint => self.clean_asked = true,
+            Order::Stop => self.stop(now),
+        }
+        self.work(now, out);
     }
 
     fn drain(&mut self, now: Time, out: &mut Actions) {

@@ -154,6 +154,11 @@ impl Layout {
         group.min(u64::from(self.logs) - 1) as u32
     }
 
+    /// The same but for the salt?
+    pub fn is_laid_out_as(&self, other: &Layout) -> bool {
+        *self == Layout { salt: self.salt, ..*other }
+    }
+
     /// The block as a length.
     pub const fn block(&self) -> u64 {
         self.block_bytes as u64

@@ -103,13 +103,14 @@ impl Logs {
             Phase::Layout => {
                 match decode_layout(&bytes) {
                     Err(e) => return self.refuse(e.0, out),
-                    Ok(l) if l != self.layout => {
+                    Ok(l) if !l.is_laid_out_as(&self.layout) => {
                         return self.refuse(
                             format!("the logs on the device are laid out otherwise ({:?}) than asked for ({:?}): correct the configuration", l.shape, self.layout.shape),
                             out,
                         );
                     }
-                    Ok(_) => {}
+                    // Its salt is its own.
+                    Ok(l) => self.layout = l,
                 }
                 r.phase = Phase::Header(0);
                 self.recovery_ask(now, self.layout.image_at(0), IMAGE_HEADER_BYTES, out);

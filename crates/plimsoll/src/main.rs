@@ -4,6 +4,7 @@ mod check;
 mod client;
 mod generate;
 mod lab;
+mod logs;
 mod pool;
 mod replay;
 mod serve;
@@ -43,6 +44,8 @@ enum Command {
     Tenant(tenant::Tenant),
     /// Bring a pool back after a failed flush
     Pool(pool::Pool),
+    /// Show a pool's scattered logs, bring home what is in them
+    Logs(logs::Logs),
     /// Write man pages or shell completions
     #[command(hide = true)]
     Generate(generate::Generate),
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Volume(c) => c.run(),
         Command::Tenant(c) => c.run(),
         Command::Pool(c) => c.run(),
+        Command::Logs(c) => c.run(),
         Command::Generate(c) => c.run(),
         Command::Replay(c) => c.run(),
         Command::Lab(c) => c.run(),

@@ -3,7 +3,7 @@
 //! The stack itself is a state machine like its layers. An engine offers it client requests, tells it of time and of
 //! device completions, and carries out what [`Stack::next_device_io`] and [`Stack::next_done`] hand it.
 
-use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Port, Ports};
+use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports};
 use crate::stats::NodeStats;
 use plimsoll_base::{Completion, Io, IoHead, IoId, Op, Outcome, Span, Time};
 use slab::Slab;
@@ -295,6 +295,14 @@ impl Stack {
     pub fn drain(&mut self, now: Time) {
         for n in 0..self.nodes.len() {
             self.call(now, n, |layer, out| layer.drain(now, out));
+            self.run(now);
+        }
+    }
+
+    /// Passes an operator's order to all layers, top first.
+    pub fn order(&mut self, now: Time, order: Order) {
+        for n in 0..self.nodes.len() {
+            self.call(now, n, |layer, out| layer.ordered(now, order, out));
             self.run(now);
         }
     }

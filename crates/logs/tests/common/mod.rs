@@ -371,7 +371,7 @@ impl Life {
                 // Until everything that was begun has ended, idle work included, but not for ever.
                 Act::Rest => 60,
                 Act::Checkpoint => {
-                    self.pool.with_layer(|l: &mut Logs, out| l.checkpoint(now, out));
+                    self.pool.with_layer(|l: &mut Logs, out| l.ordered(now, Order::Checkpoint, out));
                     2
                 }
                 _ => 0,

@@ -5,7 +5,8 @@ use super::metrics::ExportMetrics;
 use super::permits::PermitLimits;
 use super::trace::Trace;
 use plimsoll_base::{IoError, TenantId, Time, VolumeKey};
-use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats};
+use plimsoll_logs::LogsStatus;
+use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -80,6 +81,13 @@ pub enum Command {
         /// Answered when done.
         reply: Reply<()>,
     },
+    /// Pass an operator's order to the layers.
+    Order {
+        /// Which.
+        order: Order,
+        /// Answered when it was passed on.
+        reply: Reply<()>,
+    },
     /// Take no more requests, finish what is inside, flush, end.
     Shutdown,
 }
@@ -126,6 +134,8 @@ pub struct PoolSnapshot {
     pub permit_waiting: BTreeMap<TenantId, u32>,
     /// Requests accepted, refused and ended since the start.
     pub counts: (u64, u64, u64),
+    /// Its scattered logs, if it has any.
+    pub logs: Option<Box<LogsStatus>>,
 }
 
 /// The sending side of a pool's commands.

@@ -11,11 +11,12 @@ use super::trace::Traces;
 use plimsoll_base::{
     BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, TenantId, Time, VolumeKey,
 };
+use plimsoll_logs::Logs;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
 use plimsoll_sched::Fifo;
 use plimsoll_stack::tape::Taped;
-use plimsoll_stack::{Extent, Front, LayerState, Offered, Stack};
+use plimsoll_stack::{Extent, Front, LayerState, Offered, Order, Stack};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -463,8 +464,14 @@ impl Pool {
                 self.stack.recovered(self.now);
                 let _ = reply.send(());
             }
+            Command::Order { order, reply } => {
+                self.stack.order(self.now, order);
+                self.pump()?;
+                let _ = reply.send(());
+            }
             Command::Shutdown => {
                 self.stopping = true;
+                self.stack.order(self.now, Order::Stop);
                 self.close_connections(None);
             }
         }
@@ -546,6 +553,7 @@ impl Pool {
             connections,
             permit_waiting,
             counts: self.stack.counts(),
+            logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
         }
     }
 

@@ -285,6 +285,7 @@ mod tests {
             connections: Default::default(),
             permit_waiting: Default::default(),
             counts: (0, 0, 0),
+            logs: None,
         }
     }
 
