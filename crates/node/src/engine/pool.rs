@@ -293,7 +293,7 @@ impl Pool {
         head.tag = at as u64;
         // Asked for again only where it's kept: a forecast changes nothing, so the stack's own will be the same.
         let sampled = self.traces.due().then(|| self.stack.forecast(self.now, &head));
-        match self.stack.offer(self.now, Io { head, data }) {
+        match self.stack.offer(self.now, Io::new(head, data)) {
             Offered::Accepted(id) => {
                 let trace = sampled.map_or(0, |forecast| self.traces.accepted(&head, forecast));
                 self.conns[conn].1.inflight += 1;
@@ -356,7 +356,7 @@ impl Pool {
         let (serial, conn) = &mut self.conns[inside.conn];
         assert_eq!(*serial, inside.serial, "a connection stays until its requests have ended");
         conn.inflight -= 1;
-        let data = if c.outcome.is_done() { c.io.data } else { Data::Absent };
+        let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
         conn.reply(&inside.request, c.outcome, data, &mut self.buffers);
         self.touched.push(inside.conn);
     }
