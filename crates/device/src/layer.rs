@@ -100,6 +100,10 @@ impl<M: Model + Send + 'static> Layer for ModelLayer<M> {
         "model"
     }
 
+    fn serves(&self) -> bool {
+        true
+    }
+
     fn offer(&self, below: &[Offer]) -> Offer {
         let own = Offer {
             size_bytes: self.model.size_bytes(),

@@ -212,6 +212,11 @@ pub trait Layer: Any + Send {
     /// A short name for metrics and traces: `fifo`, `cache`.
     fn name(&self) -> &'static str;
 
+    /// Does it serve requests itself, as a device does? Then the stack measures how long it takes for them.
+    fn serves(&self) -> bool {
+        false
+    }
+
     /// What this layer offers above, given what is offered below (one per port, in order).
     fn offer(&self, below: &[Offer]) -> Offer;
 

@@ -568,6 +568,7 @@ impl Pool {
                     (name, stats.clone())
                 })
                 .collect(),
+            devices: (0..self.devices.offers().len()).map(|d| self.stack.device_stats(d).clone()).collect(),
             permits: self.permits.iter().map(|(t, p)| (*t, p.inside())).collect(),
             inflight: self.stack.inflight(),
             sched_depths: self.stack.layer::<Fifo>().map_or((0, 0), Fifo::depths),
