@@ -5,7 +5,7 @@ use super::conn::{Conn, Parsed, Ready, deadline_of, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
 use super::permits::{PermitLimits, Permits};
-use super::ring::{Op as RingOp, Ring};
+use super::ring::{Op as RingOp, Ring, SendBatch};
 use super::tape::TapeWriter;
 use super::trace::Traces;
 use plimsoll_base::{
@@ -139,7 +139,12 @@ impl Pool {
             self.wait()?;
             self.tick();
             while let Some((op, result)) = self.ring.next_completed() {
+                let from_client = matches!(op, RingOp::Recv { .. });
                 self.handle(op, result)?;
+                if from_client {
+                    // What could be answered at once goes out at once: its client works on while others are served.
+                    self.serve_connections()?;
+                }
             }
             if self.stack.next_wake() <= self.now {
                 self.stack.wake(self.now);
@@ -213,7 +218,7 @@ impl Pool {
     fn handle_sent(
         &mut self,
         conn: usize,
-        batch: super::ring::SendBatch,
+        batch: SendBatch,
         start: usize,
         result: io::Result<usize>,
     ) -> io::Result<()> {
@@ -224,10 +229,7 @@ impl Pool {
                 return self.ring.submit(RingOp::Send { conn, fd, batch, start: start + n });
             }
             Ok(_) => c.sent(batch, &mut self.buffers),
-            Err(_) => {
-                (c.broken, c.ending) = (true, true);
-                self.withdraw(conn);
-            }
+            Err(_) => self.lost(conn),
         }
         self.conns[conn].1.sending = false;
         self.touched.push(conn);
@@ -368,12 +370,11 @@ impl Pool {
         self.unstall()?;
         while let Some(conn) = self.touched.pop() {
             let Some((_, c)) = self.conns.get_mut(conn) else { continue };
-            let fd = c.raw_fd();
             if let Some(batch) = c.take_unsent() {
-                c.sending = true;
-                self.ring.submit(RingOp::Send { conn, fd, batch, start: 0 })?;
+                self.send(conn, batch)?;
             }
             let (_, c) = &mut self.conns[conn];
+            let fd = c.raw_fd();
             if let Some(into) = c.want_recv() {
                 c.receiving = true;
                 self.ring.submit(RingOp::Recv { conn, fd, into })?;
@@ -383,6 +384,33 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// Sends a batch: what the socket takes now, now (one call, and no completion to collect); the rest when it can.
+    fn send(&mut self, conn: usize, batch: SendBatch) -> io::Result<()> {
+        let c = &mut self.conns[conn].1;
+        let start = match batch.send_now(c.socket()) {
+            Ok(n) if n == batch.len() => {
+                c.sent(batch, &mut self.buffers);
+                return Ok(());
+            }
+            Ok(n) => n,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            Err(_) => {
+                self.lost(conn);
+                return self.pump();
+            }
+        };
+        c.sending = true;
+        let fd = c.raw_fd();
+        self.ring.submit(RingOp::Send { conn, fd, batch, start })
+    }
+
+    /// Nothing can be sent to a client any more.
+    fn lost(&mut self, conn: usize) {
+        let c = &mut self.conns[conn].1;
+        (c.broken, c.ending) = (true, true);
+        self.withdraw(conn);
     }
 
     fn unstall(&mut self) -> io::Result<()> {
