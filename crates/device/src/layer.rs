@@ -141,7 +141,11 @@ impl<M: Model + Send + 'static> Layer for ModelLayer<M> {
         if op != model::Op::Flush && (io.len == 0 || io.end() > self.model.size_bytes()) {
             return out.end(io, Outcome::Failed(IoError::Invalid));
         }
-        self.model.submit(now, model::Request { tag: at as u64, op, offset: io.offset, len: io.len });
+        let request = model::Request { tag: at as u64, op, offset: io.offset, len: io.len };
+        if !self.model.accepts(&request) {
+            return out.end(io, Outcome::Failed(IoError::Invalid));
+        }
+        self.model.submit(now, request);
         self.hold(now, io, false, out);
         self.arm(out);
     }

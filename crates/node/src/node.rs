@@ -8,7 +8,7 @@ use crate::engine::{
 };
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
-use plimsoll_device::{Disk, DiskOptions, ModelLayer};
+use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_sched::{Fifo, FifoConfig};
 use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Stack, StackConfig, Target};
 use plimsoll_store::{
@@ -570,7 +570,8 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
     }
     let home = device_file.home();
     let block_bytes = device_file.block_bytes();
-    let rotational = d.model.is_some();
+    let model = d.model.as_deref().map(DeviceSpec::named).transpose().map_err(|e| e.to_string())?;
+    let rotational = model.is_some_and(|m| m.is_rotational());
     let data = match &d.volatile_cache {
         None => std::fs::File::from(device_file.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?),
         // It writes sector by sector, which direct I/O may refuse.
@@ -588,7 +589,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         }
     };
     let devices = Devices::new(vec![device]);
-    let options = PoolOptions { precise_timers: rotational, trace_every };
+    let options = PoolOptions { precise_timers: d.model.is_some(), trace_every };
     let stack = build_stack(config, devices.offers())?;
     Ok(Opened {
         stack,
@@ -642,10 +643,11 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
     let model = match &config.device.model {
         None => None,
-        Some(profile) => {
-            let spec = plimsoll_device::profile::by_name(profile).map_err(|e| e.to_string())?;
-            let disk = Disk::new(&spec, DiskOptions::default()).map_err(|e| e.to_string())?;
-            Some(Box::new(ModelLayer::new(disk)) as Box<dyn Layer>)
+        Some(name) => {
+            // A flash drive's maps take memory by capacity: no more of it than the file behind it.
+            let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(offers[0].size_bytes);
+            let model = spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?;
+            Some(Box::new(ModelLayer::new(model)) as Box<dyn Layer>)
         }
     };
     let mut stack = Stack::new(StackConfig::default(), offers);
