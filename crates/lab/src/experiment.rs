@@ -6,12 +6,14 @@
 //! its profile, the alignment of noise, where in a trace the run begins. All policies that are compared see the same
 //! arrivals and the same device under one seed, and what is reported of them is the difference under that seed.
 
+pub mod accuracy;
 pub mod noise;
 pub mod predictors;
 pub mod runner;
 pub mod scattered;
 pub mod schedulers;
 pub mod stats;
+mod traces;
 
 use crate::plot::Plot;
 use crate::replay::pool::BadPool;

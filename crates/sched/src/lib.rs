@@ -6,12 +6,18 @@
 #![forbid(unsafe_code)]
 
 pub mod cfq;
-pub mod cost;
+pub mod choice;
 pub mod deadline;
-pub mod fifo;
+pub mod device;
+pub mod disk;
+pub mod noop;
 #[cfg(test)]
 mod testing;
+mod tree;
 
-pub use cfq::{Cfq, CfqConfig};
+pub use cfq::{Cfq, CfqConfig, Late};
+pub use choice::{SchedulerKind, SchedulerOptions, SchedulerView};
 pub use deadline::{Deadline, DeadlineConfig};
-pub use fifo::{Fifo, FifoConfig};
+pub use device::Discipline;
+pub use disk::{DiskModel, Precision};
+pub use noop::{Noop, NoopConfig};
