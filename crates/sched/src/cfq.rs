@@ -292,7 +292,7 @@ impl Cfq {
             node.tolerance.remove(group, key);
         }
         self.pending -= 1;
-        let cost = self.device.model().cost(self.device.arm_after(), &io);
+        let cost = self.device.model().cost(now, self.device.arm_after(), &io);
         let wait = self.device.busy_for(now) + self.dispatch_cost;
         let end = now + wait + self.device.busy_cost(cost);
         if end > io.deadline + self.config.failover_hop && self.revoke(&mut io) {
@@ -325,25 +325,27 @@ impl Cfq {
         }
     }
 
-    /// Work of `cost` has come to node `at`: all behind it tolerate that much less.
-    fn delay_others(&mut self, at: usize, cost: Span) {
+    /// Work of `cost` has come to node `at`: all behind it tolerate that much less, as far as it's done before their turn.
+    fn delay_others(&mut self, now: Time, at: usize, cost: Span) {
         let node = &self.nodes[at];
         let (group, tree) = (node.group, tree_of(node.key.class));
-        let lost = self.device.busy_cost(cost).as_nanos() as i64;
-        let has_turn = self.turn.as_ref().is_some_and(|t| t.node == at);
-        // Beyond a slice's worth the others get their turns in between.
-        let in_this_turn = self.device.busy_cost(node.pending.total()) <= node.slice;
-        let round = std::mem::take(&mut self.groups[group].round);
-        for (i, nodes) in round.iter().enumerate().skip(tree) {
-            let place = if i > tree || has_turn { Some(0) } else { nodes.iter().position(|n| *n == at).map(|p| p + 1) };
-            if i == tree && !in_this_turn {
-                continue;
-            }
-            for &n in nodes.iter().skip(place.unwrap_or(nodes.len())) {
-                self.nodes[n].tolerance.lose(lost);
+        let turn_left = self.turn.as_ref().filter(|t| t.node == at).map(|t| t.ends_at.since(now));
+        let after = self.device.busy_cost(node.pending.total());
+        let before = after.saturating_sub(self.device.busy_cost(cost));
+        let bound = turn_left.unwrap_or(node.slice);
+        let in_turn = (after.min(bound) - before.min(bound)).as_nanos() as i64;
+        let all = (after - before).as_nanos() as i64;
+        for i in tree..self.groups[group].round.len() {
+            let nodes = &self.groups[group].round[i];
+            let first = match turn_left {
+                _ if i > tree => 0,
+                Some(_) => 0,
+                None => nodes.iter().position(|n| *n == at).map_or(nodes.len(), |p| p + 1),
+            };
+            for &n in nodes.iter().skip(first) {
+                self.nodes[n].tolerance.lose(if i > tree { all } else { in_turn });
             }
         }
-        self.groups[group].round = round;
     }
 
     /// Gives back, or marks, the requests that can't be in time any more.
@@ -382,14 +384,14 @@ impl Cfq {
             self.revoked += 1;
             return;
         }
-        let io = self.withdraw(at, key).expect("its tolerance names it");
+        let io = self.withdraw(now, at, key).expect("its tolerance names it");
         self.revoked += 1;
         let wait = io.deadline.since(now);
         out.end(io, Outcome::Busy { wait, confidence: self.device.confidence() });
     }
 
     /// Takes a pending request out for good; what follows it is then reached from what was before it.
-    fn withdraw(&mut self, at: usize, key: Key) -> Option<Io> {
+    fn withdraw(&mut self, now: Time, at: usize, key: Key) -> Option<Io> {
         let node = &mut self.nodes[at];
         let (io, group) = node.pending.remove(key)?;
         if group != NO_LIMIT {
@@ -398,22 +400,23 @@ impl Cfq {
         self.pending -= 1;
         if let Some(next) = node.pending.first_from(key) {
             let from = node.pending.last_before(key).map_or(node.next_offset, |io| io.end());
-            let cost = self.device.model().cost(from, node.pending.get(next).expect("just seen"));
+            let cost = self.device.model().cost(now, from, node.pending.get(next).expect("just seen"));
             node.pending.set_cost(next, cost);
         }
         Some(io)
     }
 
-    /// Puts a request among its node's others.
+    /// Puts a request among its node's others; what that adds to what they cost together.
     fn add_pending(&mut self, now: Time, at: usize, io: Io) -> Span {
         let model = self.device.model();
         let node = &mut self.nodes[at];
         let key = (io.offset, io.id);
+        let total = node.pending.total();
         let from = node.pending.last_before(key).map_or(node.next_offset, |io| io.end());
         node.arrived(now, io.offset);
-        let cost = model.cost(from, &io);
+        let cost = model.cost(now, from, &io);
         if let Some(next) = node.pending.first_from(key) {
-            let after = model.cost(io.end(), node.pending.get(next).expect("just seen"));
+            let after = model.cost(now, io.end(), node.pending.get(next).expect("just seen"));
             node.pending.set_cost(next, after);
         }
         let slack = (io.deadline + self.config.failover_hop).since(io.expected_at).as_nanos();
@@ -422,14 +425,14 @@ impl Cfq {
             if bounded { node.tolerance.add(slack.min(i64::MAX as u64) as i64, self.drift_ns, key) } else { NO_LIMIT };
         node.pending.insert(io, cost, group);
         self.pending += 1;
-        cost
+        node.pending.total().saturating_sub(total)
     }
 
     /// What is in front of `head` in its own node, and what it costs itself.
-    fn own_part(&self, at: Option<usize>, head: &IoHead) -> (Span, Span) {
+    fn own_part(&self, now: Time, at: Option<usize>, head: &IoHead) -> (Span, Span) {
         let model = self.device.model();
         let Some(node) = at.map(|at| &self.nodes[at]) else {
-            return (Span::ZERO, model.cost(self.device.arm_after(), head));
+            return (Span::ZERO, model.cost(now, self.device.arm_after(), head));
         };
         let key = (head.offset, IoId(u64::MAX));
         let before = node.pending.last_before(key);
@@ -446,7 +449,7 @@ impl Cfq {
             None if node.pending.is_empty() && node.outside == 0 => self.device.arm_after(),
             None => node.next_offset,
         };
-        (front, model.cost(from, head))
+        (front, model.cost(now, from, head))
     }
 
     /// What nodes of other processes get before a request whose own node must first do `front`.
@@ -554,9 +557,9 @@ impl Layer for Cfq {
         let outside =
             self.device.busy_for(at) + self.device.busy_cost(self.dispatch_cost + self.device.declared_cost());
         let (own, cost) = if head.op == Op::Flush {
-            (Span::ZERO, self.device.model().cost(0, head))
+            (Span::ZERO, self.device.model().cost(at, 0, head))
         } else {
-            self.own_part(node, head)
+            self.own_part(at, node, head)
         };
         let front = if head.op == Op::Flush || self.pending == 0 && self.turn.is_none() {
             Span::ZERO
@@ -575,7 +578,7 @@ impl Layer for Cfq {
         if io.op == Op::Flush {
             // It has no address to sort by: it goes straight to the dispatch queue.
             self.nodes[at].outside += 1;
-            let cost = self.device.model().cost(0, &io);
+            let cost = self.device.model().cost(now, 0, &io);
             self.dispatch_cost += cost;
             self.dispatch.push_back((at, io, cost));
             return self.fill_device(now, out);
@@ -587,7 +590,7 @@ impl Layer for Cfq {
             self.join_round(at);
         }
         if self.others_wait() {
-            self.delay_others(at, cost);
+            self.delay_others(now, at, cost);
             let group = self.nodes[at].group;
             self.revoke_late(now, group, out);
         }
@@ -621,7 +624,7 @@ impl Layer for Cfq {
             }
         }
         if let Some((at, key)) = found {
-            let io = self.withdraw(at, key).expect("just found");
+            let io = self.withdraw(now, at, key).expect("just found");
             out.end(io, Outcome::Failed(IoError::Cancelled));
             if self.nodes[at].in_round && self.nodes[at].pending.is_empty() {
                 let (group, tree) = (self.nodes[at].group, tree_of(self.nodes[at].key.class));

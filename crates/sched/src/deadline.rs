@@ -61,7 +61,7 @@ impl Direction {
     fn add(&mut self, now: Time, io: Io, model: &DiskModel) {
         self.by_age.push_back((now, io.offset, io.id));
         let from = self.by_offset.last_before((io.offset, io.id)).map_or(self.next_offset, |io| io.end());
-        let cost = model.cost(from, &io);
+        let cost = model.cost(now, from, &io);
         self.by_offset.insert(io, cost, 0);
     }
 
@@ -195,7 +195,7 @@ impl Layer for Deadline {
         // Reads let one batch of writes in after so many of theirs; writes wait for the reads that are there.
         let between = if mine == 0 { others.min(front / u64::from(self.config.writes_starved.max(1))) } else { others };
         let queued = self.device.busy_cost(front + between + self.device.declared_cost());
-        let cost = self.device.model().cost(from.unwrap_or(self.device.arm_after()), head);
+        let cost = self.device.model().cost(at, from.unwrap_or(self.device.arm_after()), head);
         below.serve(self.device.busy_for(at) + queued, self.device.busy_cost(cost), self.device.confidence())
     }
 

@@ -133,7 +133,7 @@ impl DeviceQueue {
                 step
             };
             let head = &self.at_device[next].head;
-            let cost = self.model.at_depth(self.model.cost(arm, head), n - step);
+            let cost = self.model.at_depth(self.model.cost(self.progress_since, arm, head), n - step);
             if head.op != Op::Flush {
                 arm = head.end();
             }
@@ -167,10 +167,10 @@ impl DeviceQueue {
         let depth = self.at_device.len();
         let d = self.at_device.remove(at);
         let busy = now.since(d.dispatched_at.max(self.progress_since));
-        let predicted = self.model.at_depth(self.model.cost(self.arm, &d.head), depth);
+        let predicted = self.model.at_depth(self.model.cost(now - busy, self.arm, &d.head), depth);
         self.last_error_ns = busy.as_nanos() as i64 - predicted.as_nanos().min(i64::MAX as u64) as i64;
         if c.outcome.is_done() {
-            self.model.learn(self.arm, &d.head, busy, depth);
+            self.model.learn(now, self.arm, &d.head, busy, depth);
         }
         if d.head.op != Op::Flush {
             self.arm = d.head.end();
@@ -182,7 +182,7 @@ impl DeviceQueue {
 
     /// A layer above will send this later.
     pub fn declared(&mut self, head: &IoHead) {
-        let cost = self.model.cost(self.arm_after, head);
+        let cost = self.model.cost(self.progress_since, self.arm_after, head);
         if self.declared.insert(head.id, cost).is_none() {
             self.declared_cost += cost;
         }

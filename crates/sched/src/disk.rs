@@ -7,7 +7,8 @@
 //! live, are resolved a million times finer than by gigabytes, and a profile takes minutes. All arithmetic is in integers,
 //! so that a replay decides the same.
 
-use plimsoll_base::{Confidence, IoHead, Op, Span};
+use crate::buffer::DriveBuffer;
+use plimsoll_base::{Confidence, IoHead, Op, Span, Time};
 
 /// log2 of the shortest distance that is told from none.
 const NEAR_BITS: u32 = 12;
@@ -23,6 +24,8 @@ const COST_MAX_NS: i64 = 60_000_000_000;
 const DEPTH_CLASSES: usize = 7;
 /// 1 in the ratios' fixed point.
 const ONE: i64 = 1 << 12;
+/// How far a drive reads ahead of which nothing is known.
+const READ_AHEAD_GUESS: u64 = 256 << 10;
 /// Samples that a knot from a profile counts for.
 const PROFILE_SAMPLES: u16 = 32;
 /// A knot follows by 1/2 to the power of this once it has seen enough.
@@ -182,6 +185,10 @@ pub struct DiskModel {
     ratios: [Ratio; DEPTH_CLASSES],
     region_shift: u32,
     flush_ns: i64,
+    buffer: DriveBuffer,
+    /// What the drive's buffer answers: to begin, and nanoseconds a KiB in 1/1024.
+    hit_ns: i64,
+    hit_transfer: i64,
     precision: Precision,
     /// Means of |error| and of the cost, for the confidence.
     error_ns: i64,
@@ -204,6 +211,9 @@ impl DiskModel {
             ratios: [Ratio::NEUTRAL; DEPTH_CLASSES],
             region_shift: bits - REGIONS.trailing_zeros(),
             flush_ns: 0,
+            buffer: DriveBuffer::new(READ_AHEAD_GUESS),
+            hit_ns: 100_000,
+            hit_transfer: 3_000 << 10,
             precision: Precision::FULL,
             error_ns: 0,
             cost_ns: 0,
@@ -261,14 +271,22 @@ impl DiskModel {
         ((offset >> self.region_shift) as usize).min(REGIONS - 1)
     }
 
-    /// What `head` takes right after a request that ended at the byte `from`, with the device to itself.
-    pub fn cost(&self, from: u64, head: &IoHead) -> Span {
-        Span::from_nanos(self.cost_ns(from, head) as u64)
+    /// What `head` takes at `at`, right after a request that ended at the byte `from`, with the device to itself.
+    pub fn cost(&self, at: Time, from: u64, head: &IoHead) -> Span {
+        Span::from_nanos(self.cost_ns(from, head, self.hits(at, head)) as u64)
     }
 
-    fn cost_ns(&self, from: u64, head: &IoHead) -> i64 {
+    /// Will the drive's buffer answer it?
+    fn hits(&self, at: Time, head: &IoHead) -> bool {
+        self.precision.distances && head.op == Op::Read && self.buffer.holds(at, head.offset, head.end())
+    }
+
+    fn cost_ns(&self, from: u64, head: &IoHead, hit: bool) -> i64 {
         if head.op == Op::Flush {
             return self.flush_ns;
+        }
+        if hit {
+            return (self.hit_ns + (self.hit_transfer.saturating_mul((head.len >> 10) as i64) >> 10)).min(COST_MAX_NS);
         }
         let t = &self.tables[table_of(head.op)];
         let position = if self.precision.distances { t.position(between(from, head.offset)) } else { t.mean_ns };
@@ -284,18 +302,24 @@ impl DiskModel {
         Span::from_nanos(cost.as_nanos().saturating_mul(self.ratios[depth_class(depth)].value) / ONE as u64)
     }
 
-    /// `head`, right after a request that ended at `from`, kept the device busy for `actual`, with `depth` requests there.
-    pub fn learn(&mut self, from: u64, head: &IoHead, actual: Span, depth: usize) {
+    /// `head`, right after a request that ended at `from`, kept the device busy until `now` for `actual`, with `depth`
+    /// requests there.
+    pub fn learn(&mut self, now: Time, from: u64, head: &IoHead, actual: Span, depth: usize) {
         let actual_ns = (actual.as_nanos().min(COST_MAX_NS as u64)) as i64;
-        let raw = self.cost_ns(from, head);
+        let hit = self.hits(now - actual, head);
+        let raw = self.cost_ns(from, head, hit);
         let predicted = self.at_depth(Span::from_nanos(raw as u64), depth).as_nanos() as i64;
         let error = actual_ns - predicted;
         self.samples += 1;
         let shift = (63 - self.samples.leading_zeros()).min(RATIO_SHIFT + 1);
         self.error_ns += (error.abs() - self.error_ns) >> shift;
         self.cost_ns += (actual_ns - self.cost_ns) >> shift;
+        self.note_access(now, head, actual, hit);
         if !self.precision.calibrate {
             return;
+        }
+        if hit {
+            return self.learn_hit(head, error);
         }
         if head.op == Op::Flush {
             self.flush_ns += (actual_ns - self.flush_ns) >> shift.min(3);
@@ -318,6 +342,27 @@ impl DiskModel {
         }
         let at = if self.precision.distances { between(from, head.offset) } else { None };
         t.learn(at, error, KNOT_SHIFT);
+    }
+
+    fn note_access(&mut self, now: Time, head: &IoHead, actual: Span, hit: bool) {
+        if hit {
+            self.buffer.answered(head.offset, head.end());
+        } else if head.op == Op::Read || head.op.is_change() {
+            let ns_per_kib = (self.tables[0].transfer[self.region(head.offset)] >> 10).max(1) as u64;
+            let rate = (1024 * 1000 / ns_per_kib).clamp(1, 10_000);
+            self.buffer.accessed(now - actual, now, head.offset, head.end(), head.op == Op::Read, rate);
+        }
+    }
+
+    /// A read that the drive's buffer should have answered was off by `error`.
+    fn learn_hit(&mut self, head: &IoHead, error: i64) {
+        let kib = (head.len >> 10) as i64;
+        let error = error.clamp(-2_000_000, 2_000_000);
+        if kib >= 16 {
+            self.hit_transfer =
+                (self.hit_transfer + ((error / 64) << 10) * kib / (kib * kib / 4 + 4096)).clamp(0, 1 << 40);
+        }
+        self.hit_ns = (self.hit_ns + (error >> KNOT_SHIFT)).clamp(0, COST_MAX_NS);
     }
 
     /// How sure a prediction is: 1 less the mean relative error.
@@ -371,25 +416,25 @@ mod tests {
     fn a_profile_is_read_back_between_its_points() {
         let m = profiled();
         let near = |a: Span, b: Span| assert!(a.as_nanos().abs_diff(b.as_nanos()) < b.as_nanos() / 20, "{a} {b}");
-        near(m.cost(0, &read(0, 0)), us(100));
-        near(m.cost(0, &read(1 << 30, 0)), us(4000));
-        near(m.cost(0, &read(1 << 39, 0)), us(8000));
-        near(m.cost(1 << 39, &read(0, 0)), us(8000));
-        near(m.cost(1 << 39, &read(1 << 39, 1 << 20)), us(100 + 8192));
+        near(m.cost(Time::ZERO, 0, &read(0, 0)), us(100));
+        near(m.cost(Time::ZERO, 0, &read(1 << 30, 0)), us(4000));
+        near(m.cost(Time::ZERO, 0, &read(1 << 39, 0)), us(8000));
+        near(m.cost(Time::ZERO, 1 << 39, &read(0, 0)), us(8000));
+        near(m.cost(Time::ZERO, 1 << 39, &read(1 << 39, 1 << 20)), us(100 + 8192));
     }
 
     #[test]
     fn it_learns_from_nothing_and_follows_a_shift() {
         let mut m = DiskModel::unknown(1 << 40);
-        assert_eq!(m.cost(0, &read(1 << 30, 4096)), Span::ZERO, "nothing is refused on a guess");
+        assert_eq!(m.cost(Time::ZERO, 0, &read(1 << 30, 4096)), Span::ZERO, "nothing is refused on a guess");
         assert_eq!(m.confidence(), Confidence::NONE);
         for scale in [10, 12] {
             for i in 0..600u64 {
                 let to = (i * 7919 % 1000) << 30;
                 let actual = us(scale * (300 + (to >> 30)));
-                m.learn(0, &read(to, 4096), actual, 1);
+                m.learn(Time::ZERO, 0, &read(to, 4096), actual, 1);
             }
-            let cost = m.cost(0, &read(500 << 30, 4096)).as_nanos() as f64;
+            let cost = m.cost(Time::ZERO, 0, &read(500 << 30, 4096)).as_nanos() as f64;
             let want = us(scale * 800).as_nanos() as f64;
             assert!((cost / want - 1.0).abs() < 0.05, "{cost} {want}");
         }
@@ -399,10 +444,10 @@ mod tests {
     #[test]
     fn a_deeper_queue_has_its_own_correction() {
         let mut m = profiled();
-        let before = m.cost(0, &read(1 << 35, 4096));
+        let before = m.cost(Time::ZERO, 0, &read(1 << 35, 4096));
         for _ in 0..300 {
-            let half = m.cost(0, &read(1 << 35, 4096)) / 2;
-            m.learn(0, &read(1 << 35, 4096), half, 8);
+            let half = m.cost(Time::ZERO, 0, &read(1 << 35, 4096)) / 2;
+            m.learn(Time::ZERO, 0, &read(1 << 35, 4096), half, 8);
         }
         assert!(m.at_depth(before, 8) < before.scale(6, 10));
     }
@@ -410,9 +455,9 @@ mod tests {
     #[test]
     fn without_precision_nothing_is_told_apart_or_learned() {
         let mut m = profiled().with_precision(Precision { calibrate: false, distances: false });
-        assert_eq!(m.cost(0, &read(1 << 39, 0)), m.cost(0, &read(1 << 20, 0)));
-        let before = m.cost(0, &read(1 << 39, 4096));
-        (0..100).for_each(|_| m.learn(0, &read(1 << 39, 4096), us(50_000), 1));
-        assert_eq!(m.cost(0, &read(1 << 39, 4096)), before);
+        assert_eq!(m.cost(Time::ZERO, 0, &read(1 << 39, 0)), m.cost(Time::ZERO, 0, &read(1 << 20, 0)));
+        let before = m.cost(Time::ZERO, 0, &read(1 << 39, 4096));
+        (0..100).for_each(|_| m.learn(Time::ZERO, 0, &read(1 << 39, 4096), us(50_000), 1));
+        assert_eq!(m.cost(Time::ZERO, 0, &read(1 << 39, 4096)), before);
     }
 }

@@ -5,6 +5,7 @@
 //! profile or learns from completions.
 #![forbid(unsafe_code)]
 
+mod buffer;
 pub mod cfq;
 pub mod choice;
 pub mod deadline;

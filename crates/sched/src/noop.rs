@@ -88,13 +88,13 @@ impl Layer for Noop {
             return below.serve(Span::ZERO, Span::ZERO, Confidence::NONE);
         }
         let queued = self.device.busy_cost(self.queue_cost + self.device.declared_cost());
-        let service = self.device.busy_cost(self.device.model().cost(self.end_of_work(), head));
+        let service = self.device.busy_cost(self.device.model().cost(at, self.end_of_work(), head));
         below.serve(self.device.busy_for(at) + queued, service, self.device.confidence())
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
         self.device.retracted(io.id);
-        let cost = self.device.model().cost(self.end_of_work(), &io);
+        let cost = self.device.model().cost(now, self.end_of_work(), &io);
         if io.op != Op::Flush {
             self.tail = io.end();
         }

@@ -21,6 +21,7 @@ pub(crate) struct Read {
     pub arrived_at: Time,
     pub expected_at: Time,
     pub done_at: Time,
+    pub offset: u64,
 }
 
 /// Verdicts over the judged reads.
@@ -68,7 +69,7 @@ impl Verdict {
 const DEVICE: &str = "cheetah-15k5";
 const SPREAD: f64 = 0.15;
 /// Requests at the drive at once.
-const DEPTH: u32 = 4;
+const DEPTH: u32 = 1;
 /// Reads judged at least: p95 needs some beyond it.
 const READS_MIN: u64 = 400;
 
@@ -81,8 +82,7 @@ struct Variant {
     note: &'static str,
 }
 
-const FULL: Variant =
-    Variant { name: "MittCFQ", late: Late::Flag, precision: Precision::FULL, order: true, note: "" };
+const FULL: Variant = Variant { name: "MittCFQ", late: Late::Flag, precision: Precision::FULL, order: true, note: "" };
 
 fn variants() -> [Variant; 6] {
     [
@@ -145,7 +145,12 @@ fn replay(
     let mut reads = Vec::new();
     let mut watch = |now: Time, c: &Completion| {
         if c.io.op == Op::Read && c.io.arrived_at >= from {
-            reads.push(Read { arrived_at: c.io.arrived_at, expected_at: c.io.expected_at, done_at: now });
+            reads.push(Read {
+                arrived_at: c.io.arrived_at,
+                expected_at: c.io.expected_at,
+                done_at: now,
+                offset: c.io.offset,
+            });
         }
     };
     let limits = Limits { deadline, processes: true, ..Limits::default() };
@@ -177,11 +182,58 @@ fn scratch() {
         let mut sorted: Vec<f64> = free.iter().map(|r| r.done_at.since(r.arrived_at).as_millis_f64()).collect();
         sorted.sort_by(f64::total_cmp);
         let p = |q: f64| sorted[((sorted.len() - 1) as f64 * q) as usize];
-        println!("{}: {} records speed 2^{speed} reads {} p50 {:.1} p90 {:.1} p95 {:.1} p99 {:.1} deadline {deadline}", case.name, records.len(), free.len(), p(0.5), p(0.9), p(0.95), p(0.99));
+        println!(
+            "{}: {} records speed 2^{speed} reads {} p50 {:.1} p90 {:.1} p95 {:.1} p99 {:.1} deadline {deadline}",
+            case.name,
+            records.len(),
+            free.len(),
+            p(0.5),
+            p(0.9),
+            p(0.95),
+            p(0.99)
+        );
         for v in variants() {
             let reads = replay(&v, &records, 1, Some(deadline), middle).unwrap();
+            if v.name == "at admission only" && std::env::var("DUMP").is_ok_and(|d| d == case.name) {
+                let mut by: std::collections::BTreeMap<u64, Vec<f64>> = Default::default();
+                for r in &reads {
+                    let (e, a) = (
+                        r.expected_at.since(r.arrived_at).as_millis_f64(),
+                        r.done_at.since(r.arrived_at).as_millis_f64(),
+                    );
+                    if e > 20.0 && a < e - 15.0 {
+                        eprintln!("BAD {}-{} expected {e} actual {a}", r.arrived_at.as_nanos(), r.offset);
+                    }
+                    let e = r.expected_at.since(r.arrived_at).as_millis_f64();
+                    let a = r.done_at.since(r.arrived_at).as_millis_f64();
+                    by.entry((e.max(0.1).log2() * 2.0).floor() as i64 as u64).or_default().push(a - e);
+                }
+                for (k, mut v) in by {
+                    v.sort_by(f64::total_cmp);
+                    let q = |q: f64| v[((v.len() - 1) as f64 * q) as usize];
+                    println!(
+                        "# expected {:.1} ms n {} error p5 {:.1} p25 {:.1} p50 {:.1} p75 {:.1} p95 {:.1} mean {:.2}",
+                        2f64.powf(k as i64 as f64 / 2.0),
+                        v.len(),
+                        q(0.05),
+                        q(0.25),
+                        q(0.5),
+                        q(0.75),
+                        q(0.95),
+                        v.iter().sum::<f64>() / v.len() as f64
+                    );
+                }
+            }
             let r = Verdict::of(&reads, deadline);
-            println!("   {:22} late {:.2} % FP {:.2} FN {:.2} sum {:.2} wrong by {:.1} ms", v.name, r.late_percent(), r.percent(r.false_positives), r.percent(r.false_negatives), r.inaccuracy(), r.wrong_by_ns as f64 / 1e6 / (r.false_positives + r.false_negatives).max(1) as f64);
+            println!(
+                "   {:22} late {:.2} % FP {:.2} FN {:.2} sum {:.2} wrong by {:.1} ms",
+                v.name,
+                r.late_percent(),
+                r.percent(r.false_positives),
+                r.percent(r.false_negatives),
+                r.inaccuracy(),
+                r.wrong_by_ns as f64 / 1e6 / (r.false_positives + r.false_negatives).max(1) as f64
+            );
         }
     }
 }
