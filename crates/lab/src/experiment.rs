@@ -12,6 +12,7 @@ pub mod predictors;
 pub mod runner;
 pub mod scattered;
 pub mod schedulers;
+mod slowed;
 pub mod stats;
 mod traces;
 
@@ -200,6 +201,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(noise::NoiseTails),
         Box::new(noise::NoiseIntervals),
         Box::new(noise::BusyNodes),
+        Box::new(accuracy::DiskAccuracy),
         Box::new(schedulers::SchedulerComparison),
         Box::new(predictors::BatchPredictors),
     ]

@@ -162,6 +162,7 @@ impl Replay {
             judge: self.judge.or(settings.deadline),
             count_max: self.count.unwrap_or(if self.time.is_some() { u64::MAX } else { count_default }),
             until: self.time.map_or(Time::NEVER, |t| Time::ZERO + t),
+            processes: false,
         }
     }
 

@@ -82,8 +82,6 @@ impl Default for CfqConfig {
 const WEIGHT_DEFAULT: u32 = 100;
 /// Nodes kept when they are empty, for their habits; beyond it empty ones go.
 const NODES_KEPT: usize = 1024;
-/// The device's drift that makes all nodes be looked at again.
-const DRIFT_STEP_NS: i64 = 1_000_000;
 
 struct Turn {
     node: usize,
@@ -105,9 +103,6 @@ pub struct Cfq {
     /// Whose a request at the device is.
     outside: BTreeMap<IoId, usize>,
     device: DeviceQueue,
-    /// How much longer than predicted the device has taken in sum (MT-M6), and when all nodes were last looked at for it.
-    drift_ns: i64,
-    drift_seen_ns: i64,
     pending: usize,
     revoked: u64,
 }
@@ -128,8 +123,6 @@ impl Cfq {
             dispatch: VecDeque::new(),
             dispatch_cost: Span::ZERO,
             outside: BTreeMap::new(),
-            drift_ns: 0,
-            drift_seen_ns: 0,
             pending: 0,
             revoked: 0,
         }
@@ -355,7 +348,7 @@ impl Cfq {
         }
         let round = std::mem::take(&mut self.groups[group].round);
         for &at in round.iter().flatten() {
-            while let Some(key) = self.nodes[at].tolerance.next_late(self.drift_ns) {
+            while let Some(key) = self.nodes[at].tolerance.next_late() {
                 self.revoke_one(now, at, key, out);
             }
         }
@@ -421,8 +414,7 @@ impl Cfq {
         }
         let slack = (io.deadline + self.config.failover_hop).since(io.expected_at).as_nanos();
         let bounded = io.deadline.is_set() && io.op == Op::Read && io.is_client() && slack > 0;
-        let group =
-            if bounded { node.tolerance.add(slack.min(i64::MAX as u64) as i64, self.drift_ns, key) } else { NO_LIMIT };
+        let group = if bounded { node.tolerance.add(slack.min(i64::MAX as u64) as i64, key) } else { NO_LIMIT };
         node.pending.insert(io, cost, group);
         self.pending += 1;
         node.pending.total().saturating_sub(total)
@@ -601,13 +593,6 @@ impl Layer for Cfq {
         self.device.completed(now, &mut c);
         let node = self.outside.remove(&c.io.id).expect("what comes back was sent");
         self.nodes[node].came_back(now);
-        // A surprise beyond a second is an event of its own and no drift of the prediction.
-        self.drift_ns += self.device.last_error_ns().clamp(-1_000_000_000, 1_000_000_000);
-        if self.drift_ns - self.drift_seen_ns >= DRIFT_STEP_NS {
-            (0..self.groups.len()).for_each(|g| self.revoke_late(now, g, out));
-            self.drift_seen_ns = self.drift_ns;
-        }
-        self.drift_seen_ns = self.drift_seen_ns.min(self.drift_ns);
         out.complete(c);
         self.fill_device(now, out);
     }

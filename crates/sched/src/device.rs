@@ -52,8 +52,6 @@ pub struct DeviceQueue {
     /// Announced by layers above.
     declared: BTreeMap<IoId, Span>,
     declared_cost: Span,
-    /// The last completion's time less what was predicted for it (`T_diff`, MT-M6), in nanoseconds.
-    last_error_ns: i64,
 }
 
 impl DeviceQueue {
@@ -75,7 +73,6 @@ impl DeviceQueue {
             all_cost: Span::ZERO,
             declared: BTreeMap::new(),
             declared_cost: Span::ZERO,
-            last_error_ns: 0,
         }
     }
 
@@ -107,11 +104,6 @@ impl DeviceQueue {
     /// Where the arm will be when all at the device is done.
     pub fn arm_after(&self) -> u64 {
         self.arm_after
-    }
-
-    /// The last completion's time less its prediction, in nanoseconds.
-    pub fn last_error_ns(&self) -> i64 {
-        self.last_error_ns
     }
 
     /// What work of `cost` takes when the device is kept as full as it may be.
@@ -167,8 +159,6 @@ impl DeviceQueue {
         let depth = self.at_device.len();
         let d = self.at_device.remove(at);
         let busy = now.since(d.dispatched_at.max(self.progress_since));
-        let predicted = self.model.at_depth(self.model.cost(now - busy, self.arm, &d.head), depth);
-        self.last_error_ns = busy.as_nanos() as i64 - predicted.as_nanos().min(i64::MAX as u64) as i64;
         if c.outcome.is_done() {
             self.model.learn(now, self.arm, &d.head, busy, depth);
         }
@@ -233,7 +223,7 @@ mod tests {
     fn linear() -> DiskModel {
         let points = vec![(4096, Span::from_nanos(4)), (1 << 40, Span::from_millis(1024))];
         let c = OpCosts { sequential: Span::ZERO, distances: [points.clone(), points], transfer_ns_per_kib: [0; 8] };
-        DiskModel::from_costs(1 << 40, &[c.clone(), c])
+        DiskModel::from_costs(1 << 40, &[c.clone(), c], 0)
     }
 
     fn read(id: u64, gib: u64) -> IoHead {
@@ -269,6 +259,5 @@ mod tests {
         let now = Time::ZERO + Span::from_millis(300);
         q.completed(now, &mut Completion { io, outcome: Outcome::Done, dispatched_at: Time::NEVER });
         about(q.busy_for(now), 0);
-        assert!(q.last_error_ns() > 200_000_000);
     }
 }

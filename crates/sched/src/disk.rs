@@ -222,12 +222,13 @@ impl DiskModel {
         }
     }
 
-    /// A device that was measured: reads, then writes.
+    /// A device that was measured: reads, then writes, and how far it reads ahead.
     ///
     /// # Panics
     /// If a list of distances is empty: profiles are checked when they are read.
-    pub fn from_costs(size_bytes: u64, costs: &[OpCosts; 2]) -> DiskModel {
+    pub fn from_costs(size_bytes: u64, costs: &[OpCosts; 2], read_ahead_bytes: u64) -> DiskModel {
         let mut m = DiskModel::unknown(size_bytes);
+        m.buffer = DriveBuffer::new(read_ahead_bytes);
         let region_bytes = 1u64 << m.region_shift;
         for (t, c) in m.tables.iter_mut().zip(costs) {
             (t.sequential_ns, t.sequential_seen) = (c.sequential.as_nanos() as i64, PROFILE_SAMPLES);
@@ -409,7 +410,7 @@ mod tests {
             distances: [points.clone(), points],
             transfer_ns_per_kib: [5_000, 5_000, 6_000, 6_000, 8_000, 8_000, 10_000, 10_000],
         };
-        DiskModel::from_costs(1 << 40, &[costs.clone(), costs])
+        DiskModel::from_costs(1 << 40, &[costs.clone(), costs], 0)
     }
 
     #[test]

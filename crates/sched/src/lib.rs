@@ -11,7 +11,9 @@ pub mod choice;
 pub mod deadline;
 pub mod device;
 pub mod disk;
+pub mod measure;
 pub mod noop;
+pub mod profile;
 #[cfg(test)]
 mod testing;
 mod tree;
@@ -22,3 +24,4 @@ pub use deadline::{Deadline, DeadlineConfig};
 pub use device::Discipline;
 pub use disk::{DiskModel, Precision};
 pub use noop::{Noop, NoopConfig};
+pub use profile::{BadProfile, Profile};

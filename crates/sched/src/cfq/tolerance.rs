@@ -21,10 +21,9 @@ pub(crate) struct Tolerance {
 }
 
 impl Tolerance {
-    /// Adds a request that tolerates `slack_ns` from now on; `shared_ns` has been lost by everybody so far. Gives the
-    /// key of its group.
-    pub(crate) fn add(&mut self, slack_ns: i64, shared_ns: i64, key: Key) -> i64 {
-        let group = slack_ns.saturating_add(self.lost_ns).saturating_add(shared_ns).div_euclid(GROUP_NS);
+    /// Adds a request that tolerates `slack_ns` from now on. Gives the key of its group.
+    pub(crate) fn add(&mut self, slack_ns: i64, key: Key) -> i64 {
+        let group = slack_ns.saturating_add(self.lost_ns).div_euclid(GROUP_NS);
         self.groups.entry(group).or_default().push(key);
         group
     }
@@ -45,11 +44,10 @@ impl Tolerance {
     }
 
     /// A request whose tolerable time has become negative, if there is one. Its whole group's has: a group is late when
-    /// its most tolerant member could be.
-    pub(crate) fn next_late(&self, shared_ns: i64) -> Option<Key> {
+    /// its most tolerant member is.
+    pub(crate) fn next_late(&self) -> Option<Key> {
         let (group, keys) = self.groups.first_key_value()?;
-        let lost = self.lost_ns.saturating_add(shared_ns);
-        (group.saturating_add(1).saturating_mul(GROUP_NS) <= lost).then(|| keys[0])
+        (group.saturating_add(1).saturating_mul(GROUP_NS) <= self.lost_ns).then(|| keys[0])
     }
 }
 
@@ -65,22 +63,23 @@ mod tests {
     fn nine_three_minus_three() {
         let mut t = Tolerance::default();
         let key = (7, IoId(1));
-        let group = t.add(9 * MS, 0, key);
+        let group = t.add(9 * MS, key);
         assert_eq!(group, 9);
         t.lose(6 * MS);
-        assert_eq!(t.next_late(0), None);
+        assert_eq!(t.next_late(), None);
         t.lose(6 * MS);
-        assert_eq!(t.next_late(0), Some(key));
+        assert_eq!(t.next_late(), Some(key));
         t.remove(group, key);
-        assert_eq!(t.next_late(0), None);
+        assert_eq!(t.next_late(), None);
     }
 
     #[test]
     fn what_comes_later_has_not_lost_what_was_lost_before() {
         let mut t = Tolerance::default();
         t.lose(100 * MS);
-        t.add(5 * MS, 50 * MS, (1, IoId(1)));
-        assert_eq!(t.next_late(50 * MS), None);
-        assert_eq!(t.next_late(56 * MS), Some((1, IoId(1))), "the device is slower than predicted for everybody");
+        t.add(5 * MS, (1, IoId(1)));
+        assert_eq!(t.next_late(), None);
+        t.lose(6 * MS);
+        assert_eq!(t.next_late(), Some((1, IoId(1))));
     }
 }
