@@ -9,7 +9,7 @@ use crate::engine::{
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
-use plimsoll_sched::{Fifo, FifoConfig};
+use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Stack, StackConfig, Target};
 use plimsoll_store::{
     CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
@@ -650,11 +650,14 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
             Some(Box::new(ModelLayer::new(model)) as Box<dyn Layer>)
         }
     };
+    let size_bytes = offers[0].size_bytes;
     let mut stack = Stack::new(StackConfig::default(), offers);
     stack.push(Box::new(Front::new()), vec![Target::Node(1)]);
     stack.push(Box::new(Map::new()), vec![Target::Node(2)]);
     let below = if model.is_some() { Target::Node(3) } else { Target::Device(0) };
-    stack.push(Box::new(Fifo::new(FifoConfig { depth })), vec![below]);
+    let costs = DiskModel::unknown(size_bytes);
+    let scheduler = SchedulerKind::Noop.layer(&SchedulerOptions { depth, ..SchedulerOptions::default() }, costs);
+    stack.push(scheduler, vec![below]);
     if let Some(model) = model {
         stack.push(model, vec![Target::Device(0)]);
     }

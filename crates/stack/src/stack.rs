@@ -39,11 +39,14 @@ pub struct StackConfig {
     /// What a failover to another replica costs (MittOS §3.3, MT-M3: 0.3 ms): a request that would be late by no more
     /// than this is served here after all.
     pub failover_hop: Span,
+    /// Refuse nothing: a request that would be refused is only expected late ([`IoHead::expected_at`]), so that what
+    /// becomes of it can be compared with the forecast (MT-M28).
+    pub flag_only: bool,
 }
 
 impl Default for StackConfig {
     fn default() -> StackConfig {
-        StackConfig { inflight_max: 65_536, failover_hop: Span::from_micros(300) }
+        StackConfig { inflight_max: 65_536, failover_hop: Span::from_micros(300), flag_only: false }
     }
 }
 
@@ -213,7 +216,8 @@ impl Stack {
         assert!(!self.is_full(), "the engine overfilled the pool");
         let forecast = self.forecast(now, &io.head);
         let expected_at = now + forecast.total();
-        if io.op == Op::Read && io.deadline.is_set() && expected_at > io.deadline + self.config.failover_hop {
+        let late = io.op == Op::Read && io.deadline.is_set() && expected_at > io.deadline + self.config.failover_hop;
+        if late && !self.config.flag_only {
             self.refuse(now, &io.head, &forecast);
             return Offered::Busy(forecast);
         }

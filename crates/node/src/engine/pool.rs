@@ -13,7 +13,6 @@ use plimsoll_base::{
 };
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
-use plimsoll_sched::Fifo;
 use plimsoll_stack::tape::Taped;
 use plimsoll_stack::{Extent, Front, LayerState, Offered, Stack};
 use slab::Slab;
@@ -542,10 +541,10 @@ impl Pool {
     fn snapshot(&mut self) -> PoolSnapshot {
         let now = self.now;
         let front = self.stack.layer::<Front>();
-        let queued_at = self.stack.layer::<Fifo>().and_then(Fifo::oldest_queued);
-        let oldest = front.and_then(Front::oldest).map(|(arrived, waits)| match queued_at {
+        let sched = plimsoll_sched::choice::view(&self.stack);
+        let oldest = front.and_then(Front::oldest).map(|(arrived, waits)| match sched {
             _ if waits => (arrived, "front"),
-            Some(queued) if queued <= arrived => (arrived, "fifo"),
+            Some(s) if s.oldest.is_some_and(|queued| queued <= arrived) => (arrived, s.name),
             _ => (arrived, "device"),
         });
         let mut connections = BTreeMap::new();
@@ -571,7 +570,7 @@ impl Pool {
             devices: (0..self.devices.offers().len()).map(|d| self.stack.device_stats(d).clone()).collect(),
             permits: self.permits.iter().map(|(t, p)| (*t, p.inside())).collect(),
             inflight: self.stack.inflight(),
-            sched_depths: self.stack.layer::<Fifo>().map_or((0, 0), Fifo::depths),
+            sched_depths: sched.map_or((0, 0), |s| (s.waiting, s.at_device)),
             connections,
             permit_waiting,
             counts: self.stack.counts(),
