@@ -127,8 +127,12 @@ impl Front {
 
     fn validate(&self, head: &IoHead) -> Result<(), IoError> {
         let volume = self.volumes.get(&head.volume).ok_or(IoError::Unavailable)?;
+        let durable = head.op == Op::Flush || (head.op.is_change() && head.flags.has(IoFlags::FUA));
+        if durable && self.flush_failed {
+            return Err(IoError::FlushFailed);
+        }
         if head.op == Op::Flush {
-            return if self.flush_failed { Err(IoError::FlushFailed) } else { Ok(()) };
+            return Ok(());
         }
         if head.op.is_change() && volume.read_only {
             return Err(IoError::ReadOnly);
@@ -372,9 +376,12 @@ impl Layer for Front {
         match &mut e.phase {
             Phase::Waiting => unreachable!("nothing was sent below for a waiting request"),
             Phase::Passed => {
-                if e.head.op == Op::Flush && !c.outcome.is_done() {
-                    self.flush_failed = true;
-                }
+                // A durable write flushes too, and the kernel may tell of what was lost then only.
+                let durable = e.head.op.is_change() && e.head.flags.has(IoFlags::FUA);
+                self.flush_failed |= match c.outcome {
+                    Outcome::Done | Outcome::Busy { .. } => false,
+                    Outcome::Failed(why) => e.head.op == Op::Flush || (durable && why == IoError::Device),
+                };
                 let (head, from, to) = (e.head, e.from, e.to);
                 let narrowed = head.offset != from || head.end() != to;
                 let data = match (c.outcome, head.op) {

@@ -6,6 +6,7 @@ use super::device::Devices;
 use super::metrics::ExportMetrics;
 use super::permits::{PermitLimits, Permits};
 use super::ring::{Op as RingOp, Ring};
+use super::tape::TapeWriter;
 use super::trace::Traces;
 use plimsoll_base::{
     BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, TenantId, Time, VolumeKey,
@@ -13,7 +14,8 @@ use plimsoll_base::{
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
 use plimsoll_sched::Fifo;
-use plimsoll_stack::{Extent, Front, LayerState, Map, Offered, Stack};
+use plimsoll_stack::tape::Taped;
+use plimsoll_stack::{Extent, Front, LayerState, Offered, Stack};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -67,7 +69,7 @@ pub struct Pool {
     now: Time,
     options: PoolOptions,
     ring: Ring,
-    stack: Stack,
+    stack: Taped<TapeWriter>,
     devices: Devices,
     buffers: BufPool,
     conns: Slab<(u64, Conn)>,
@@ -89,9 +91,10 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool over `stack` and its devices, taking commands from `commands`.
+    /// A pool over `stack` and its devices, taking commands from `commands`, recorded on `tape` if there is one.
     pub fn new(
         stack: Stack,
+        tape: Option<TapeWriter>,
         devices: Devices,
         commands: Receiver<Command>,
         wakeup: Arc<OwnedFd>,
@@ -102,7 +105,7 @@ impl Pool {
             now: Time::ZERO,
             options,
             ring: Ring::new(1024)?,
-            stack,
+            stack: Taped::new(stack, tape),
             devices,
             buffers: BufPool::new(),
             conns: Slab::new(),
@@ -147,6 +150,7 @@ impl Pool {
             }
             self.serve_connections()?;
             if self.stopping && self.stop_when_idle()? {
+                self.stack.end();
                 return self.devices.sync();
             }
         }
@@ -240,6 +244,7 @@ impl Pool {
 
     /// Understands what a connection has received, as far as permits reach.
     fn parse(&mut self, conn: usize) -> io::Result<()> {
+        self.tick();
         while self.conns[conn].1.may_parse() {
             match self.conns[conn].1.parse(&mut self.buffers) {
                 Parsed::NeedBytes => break,
@@ -322,9 +327,14 @@ impl Pool {
                 idle = false;
                 self.stack.device_done(self.now, device, c);
             }
-            while let Some(c) = self.stack.next_done() {
+            if let Some(first) = self.stack.next_done() {
                 idle = false;
-                self.answer(c);
+                // Once for all that ended together: what a device without delay takes is the node's own time.
+                self.tick();
+                self.answer(first);
+                while let Some(c) = self.stack.next_done() {
+                    self.answer(c);
+                }
             }
             if idle {
                 return self.zeroed();
@@ -423,12 +433,11 @@ impl Pool {
                 self.parse(conn)?;
             }
             Command::SetVolume { key, front, extents, reply } => {
-                self.stack.with_layer(self.now, |f: &mut Front, _| f.set_volume(key, front));
-                self.stack.with_layer(self.now, |m: &mut Map, _| m.set_volume(key, &extents));
+                self.stack.set_volume(self.now, key, front, &extents);
                 let _ = reply.send(()); // whoever asked may have gone
             }
             Command::DeleteVolume { key, extents, reply } => {
-                self.stack.with_layer(self.now, |f: &mut Front, _| f.remove_volume(key));
+                self.stack.close_volume(self.now, key);
                 self.close_connections(Some(key));
                 self.deleting.push(Deleting { key, extents, reply });
             }
@@ -451,7 +460,7 @@ impl Pool {
                 let _ = reply.send(self.traces.newest_first());
             }
             Command::Recovered { reply } => {
-                self.stack.with_layer(self.now, |f: &mut Front, _| f.recovered());
+                self.stack.recovered(self.now);
                 let _ = reply.send(());
             }
             Command::Shutdown => {
@@ -490,15 +499,11 @@ impl Pool {
             let job = self.next_job;
             self.next_job += 1;
             self.zeroing.insert(job, reply);
-            let now = self.now;
-            self.stack.with_layer(now, |m: &mut Map, out| {
-                m.remove_volume(key);
-                m.zero(now, job, extents, out);
-            });
+            self.stack.zero_volume(self.now, key, job, &extents);
             self.pump()?;
         }
         while !self.zeroing.is_empty()
-            && let Some((job, result)) = self.stack.with_layer(self.now, |m: &mut Map, _| m.next_zeroed()).flatten()
+            && let Some((job, result)) = self.stack.next_zeroed(self.now)
         {
             let reply = self.zeroing.remove(&job).expect("each job is reported once");
             let _ = reply.send(result);
