@@ -6,12 +6,15 @@
 //! its profile, the alignment of noise, where in a trace the run begins. All policies that are compared see the same
 //! arrivals and the same device under one seed, and what is reported of them is the difference under that seed.
 
+pub mod accuracy;
 pub mod noise;
 pub mod predictors;
 pub mod runner;
 pub mod scattered;
 pub mod schedulers;
+mod slowed;
 pub mod stats;
+mod traces;
 
 use crate::plot::Plot;
 use crate::replay::pool::BadPool;
@@ -198,6 +201,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(noise::NoiseTails),
         Box::new(noise::NoiseIntervals),
         Box::new(noise::BusyNodes),
+        Box::new(accuracy::DiskAccuracy),
         Box::new(schedulers::SchedulerComparison),
         Box::new(predictors::BatchPredictors),
     ]

@@ -22,6 +22,7 @@
 pub mod experiment;
 pub mod lru;
 pub mod plot;
+pub mod profiling;
 pub mod replay;
 pub mod report;
 pub mod table;

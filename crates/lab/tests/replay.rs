@@ -4,12 +4,13 @@ use plimsoll_base::{Completion, Rng, Span, Time};
 use plimsoll_device::{Disk, DiskOptions, Done, Model, Op as ModelOp, Request};
 use plimsoll_lab::experiment::{self, Inputs, RunOptions};
 use plimsoll_lab::replay::{
-    DeviceChoice, Limits, Measured, Pool, PoolConfig, Sched, closed_loop, open_loop, open_loop_watched,
+    DeviceChoice, Limits, Measured, Pool, PoolConfig, closed_loop, open_loop, open_loop_watched,
 };
 use plimsoll_lab::trace::record::{Op, Tables, TraceRecord};
 use plimsoll_lab::trace::stream::{Held, RecordStream};
 use plimsoll_lab::workload::fio::{Fio, FioJob, FioRequests};
 use plimsoll_lab::workload::open::{Arrivals, OpenLoop, Until};
+use plimsoll_sched::SchedulerKind;
 
 const DEVICE: &str = "cheetah-15k5";
 
@@ -31,8 +32,8 @@ fn random_trace(n: u64, gap_mean_us: u64, seed: u64) -> Vec<TraceRecord> {
 
 /// A queue in front of a disk, one request at a time, written as plainly as can be.
 fn naive_fifo(records: &[TraceRecord], seed: u64) -> Vec<Span> {
-    let spec = DeviceChoice::named(DEVICE).unwrap().spec;
-    let mut disk = Disk::new(&spec, DiskOptions { seed, mismatch: None }).unwrap();
+    let choice = DeviceChoice::named(DEVICE).unwrap();
+    let mut disk = Disk::new(choice.disk().unwrap(), DiskOptions { seed, mismatch: None }).unwrap();
     let mut free_at = Time::ZERO;
     let mut responses = Vec::new();
     for r in records {
@@ -73,7 +74,7 @@ fn fingerprint(m: &Measured, next: u64) -> (u64, u64, u64, u64) {
 /// Every run twice: same events, same next random number, same final clock.
 #[test]
 fn a_run_repeats_to_the_bit() {
-    for sched in Sched::ALL {
+    for sched in SchedulerKind::ALL {
         let open = |seed| {
             let config = PoolConfig { sched, seed, mismatch: 0.15, ..PoolConfig::default() };
             let mut p = pool(&config);

@@ -215,7 +215,7 @@ impl Logs {
         head.id = out.new_id();
         head.origin = Origin::Own(kind);
         head.skips = out.own_skips();
-        Io { head, data: Data::Absent }
+        Io::new(head, Data::Absent)
     }
 
     /// Sends an own request; `own` hears of its end.
@@ -379,7 +379,7 @@ impl Logs {
         let log = s.pieces[piece].1;
         let failed = !c.outcome.is_done();
         match c.outcome {
-            Outcome::Done => s.pieces[piece].2 = c.io.data,
+            Outcome::Done => s.pieces[piece].2 = c.io.into_data(),
             other => s.failed = Some(other),
         }
         let last = s.outstanding == 0;
@@ -388,7 +388,7 @@ impl Logs {
             let Pending::Split(s) = self.ops.remove(at) else { unreachable!("just seen") };
             let outcome = s.failed.unwrap_or(Outcome::Done);
             let data = if outcome.is_done() && s.head.op == Op::Read { join(s.pieces) } else { Data::Absent };
-            let c = Completion { io: Io { head: s.head, data }, outcome, dispatched_at: s.dispatched_at };
+            let c = Completion { io: Io::new(s.head, data), outcome, dispatched_at: s.dispatched_at };
             self.went_home(now, c, out);
         }
     }

@@ -260,19 +260,7 @@ pub struct ByteSize(pub u64);
 impl std::str::FromStr for ByteSize {
     type Err = String;
     fn from_str(text: &str) -> Result<ByteSize, String> {
-        let t = text.trim();
-        let split = t.find(|c: char| !c.is_ascii_digit()).unwrap_or(t.len());
-        let bad = || format!("`{text}` is not a size: write a whole number and a unit, such as 64KiB, 8GiB or 512");
-        let n: u64 = t[..split].parse().map_err(|_| bad())?;
-        let unit: u64 = match t[split..].trim() {
-            "" | "B" => 1,
-            "KiB" | "K" => 1 << 10,
-            "MiB" | "M" => 1 << 20,
-            "GiB" | "G" => 1 << 30,
-            "TiB" | "T" => 1 << 40,
-            _ => return Err(bad()),
-        };
-        n.checked_mul(unit).map(ByteSize).ok_or_else(bad)
+        plimsoll_base::parse_bytes(text).map(ByteSize)
     }
 }
 

@@ -8,8 +8,8 @@ use crate::engine::{
 };
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
-use plimsoll_device::{Disk, DiskOptions, ModelLayer};
-use plimsoll_sched::{Fifo, FifoConfig};
+use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
+use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Order, Stack, StackConfig, Target};
 use plimsoll_store::{
     CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
@@ -586,7 +586,8 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
     }
     let home = device_file.home();
     let block_bytes = device_file.block_bytes();
-    let rotational = d.model.is_some();
+    let model = d.model.as_deref().map(DeviceSpec::named).transpose().map_err(|e| e.to_string())?;
+    let rotational = model.is_some_and(|m| m.is_rotational());
     let data = match &d.volatile_cache {
         None => std::fs::File::from(device_file.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?),
         // It writes sector by sector, which direct I/O may refuse.
@@ -606,7 +607,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         }
     };
     let devices = Devices::new(vec![device]);
-    let options = PoolOptions { precise_timers: rotational, trace_every };
+    let options = PoolOptions { precise_timers: d.model.is_some(), trace_every };
     let stack = build_stack(config, devices.offers())?;
     Ok(Opened {
         stack,
@@ -667,7 +668,7 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
         (Some(logs), Some(tables)) => {
             let mut region = crate::logs::device_of(tables, device.home());
             // A modelled disk may be smaller than the file behind it.
-            region.len = region.len.min(model_of(config)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes));
+            region.len = region.len.min(model_of(config, region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes));
             let file = std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?;
             let salt = Uuid::new_v4().as_u64_pair().0;
             crate::logs::format_if_blank(logs, &file, region, device.block_bytes(), salt)?;
@@ -678,11 +679,13 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
     Ok((device, store))
 }
 
-fn model_of(config: &PoolConfig) -> std::result::Result<Option<Box<dyn Layer>>, String> {
-    let Some(profile) = &config.device.model else { return Ok(None) };
-    let spec = plimsoll_device::profile::by_name(profile).map_err(|e| e.to_string())?;
-    let disk = Disk::new(&spec, DiskOptions::default()).map_err(|e| e.to_string())?;
-    Ok(Some(Box::new(ModelLayer::new(disk))))
+/// The modelled device over a file of `file_bytes`, if it is to be one.
+fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<Box<dyn Layer>>, String> {
+    let Some(name) = &config.device.model else { return Ok(None) };
+    // A flash drive's maps take memory by capacity: no more of it than the file behind it.
+    let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(file_bytes);
+    let model = spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?;
+    Ok(Some(Box::new(ModelLayer::new(model))))
 }
 
 fn device_bytes(path: &Path) -> u64 {
@@ -697,13 +700,14 @@ fn device_bytes(path: &Path) -> u64 {
 /// What is wrong with the configuration.
 pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Result<Stack, String> {
     let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
-    let model = model_of(config)?;
+    let model = model_of(config, offers[0].size_bytes)?;
     let below = model.as_ref().map_or(offers[0], |m| m.offer(&offers));
     let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Front::new()), Box::new(Map::new())];
     if let Some(logs) = &config.logs {
         layers.push(Box::new(crate::logs::layer(logs, &below)?));
     }
-    layers.push(Box::new(Fifo::new(FifoConfig { depth })));
+    let costs = DiskModel::unknown(offers[0].size_bytes);
+    layers.push(SchedulerKind::Noop.layer(&SchedulerOptions { depth, ..SchedulerOptions::default() }, costs));
     layers.extend(model);
     let mut stack = Stack::new(StackConfig::default(), offers);
     let last = layers.len() - 1;

@@ -179,7 +179,7 @@ impl Front {
             _ => {
                 let e = &mut self.entries[at];
                 e.phase = Phase::Passed;
-                let mut io = Io { head, data: std::mem::take(&mut e.data) };
+                let mut io = Io::new(head, std::mem::take(&mut e.data));
                 (io.head.tag, io.head.offset, io.head.len) = (at as u64, from, to - from);
                 out.submit(0, io);
             }
@@ -251,7 +251,7 @@ impl Front {
                 self.dispatch(d, true, out);
             }
         }
-        out.complete(Completion { io: Io { head: e.head, data }, outcome, dispatched_at: e.dispatched_at });
+        out.complete(Completion { io: Io::new(e.head, data), outcome, dispatched_at: e.dispatched_at });
     }
 }
 
@@ -338,7 +338,7 @@ impl Layer for Front {
         }
         let mut entry = Entry {
             head,
-            data: io.data,
+            data: io.into_data(),
             from,
             to,
             blockers: 0,
@@ -387,9 +387,9 @@ impl Layer for Front {
                 let data = match (c.outcome, head.op) {
                     (Outcome::Done, Op::Read) if narrowed => c.io.data.slice(to - from, head.offset - from, head.len),
                     (Outcome::Done, Op::BlockStatus) if narrowed => {
-                        clip_status(c.io.data, head.offset - from, head.len)
+                        clip_status(c.io.into_data(), head.offset - from, head.len)
                     }
-                    (Outcome::Done, _) => c.io.data,
+                    (Outcome::Done, _) => c.io.into_data(),
                     _ => Data::Absent,
                 };
                 self.finish(at, c.outcome, data, out);
@@ -397,7 +397,7 @@ impl Layer for Front {
             Phase::Reading { outstanding, failed, edges } => {
                 *outstanding -= 1;
                 match c.outcome {
-                    Outcome::Done => edges[edge] = Some(c.io.data),
+                    Outcome::Done => edges[edge] = Some(c.io.into_data()),
                     other => *failed = Some(as_error(other)),
                 }
                 match (*outstanding, *failed) {

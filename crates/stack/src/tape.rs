@@ -541,7 +541,7 @@ impl Replay {
                 if self.stack.is_full() {
                     return Err(self.diverged(told, "the stack is full"));
                 }
-                let offered = self.stack.offer(now, Io { head, data: carried.data() });
+                let offered = self.stack.offer(now, Io::new(head, carried.data()));
                 self.last = Some(decision(&offered));
             }
             Told::DeviceDone { device, id, dispatched_ns, ended, data } => {

@@ -20,13 +20,18 @@ pub struct Limits {
     pub count_max: u64,
     /// No request arrives at or after this.
     pub until: Time,
+    /// Requests of different contexts (processes) of the trace go to volumes of their own, which a scheduler keeps apart.
+    pub processes: bool,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { deadline: None, judge: None, count_max: u64::MAX, until: Time::NEVER }
+        Limits { deadline: None, judge: None, count_max: u64::MAX, until: Time::NEVER, processes: false }
     }
 }
+
+/// Processes that are told apart; further ones share their numbers.
+const PROCESSES_MAX: u32 = 1024;
 
 /// Requests between two reports of progress.
 pub(crate) const PROGRESS_EVERY: u64 = 1 << 16;
@@ -43,7 +48,7 @@ pub(crate) fn pool_op(op: TraceOp) -> Op {
 
 /// A request on its way to the pool.
 pub(crate) fn io(head: IoHead) -> Io {
-    Io { head, data: Data::Absent }
+    Io::new(head, Data::Absent)
 }
 
 /// The volume of all replayed requests: one pool, one arbiter, one volume.
@@ -129,6 +134,7 @@ struct Arrival {
     device: u32,
     offset: u64,
     len: u64,
+    context: Option<u32>,
 }
 
 fn pull<S: RecordStream>(source: &mut S, limits: &Limits, arrivals: u64) -> Result<Option<Arrival>, TraceError> {
@@ -136,8 +142,8 @@ fn pull<S: RecordStream>(source: &mut S, limits: &Limits, arrivals: u64) -> Resu
         return Ok(None);
     }
     match source.next_record() {
-        Some(Ok(TraceRecord { arrived_at: at, op, device, offset, len, .. })) if at < limits.until => {
-            Ok(Some(Arrival { at, op, device, offset, len }))
+        Some(Ok(TraceRecord { arrived_at: at, op, device, offset, len, context, .. })) if at < limits.until => {
+            Ok(Some(Arrival { at, op, device, offset, len, context }))
         }
         Some(Err(e)) => Err(e),
         _ => Ok(None),
@@ -148,6 +154,9 @@ fn arrive(pool: &mut Pool, placer: &mut Placer, m: &mut Measured, limits: &Limit
     let op = pool_op(r.op);
     let (offset, len) = if op == Op::Flush { (0, 0) } else { placer.place(r.device, r.offset, r.len) };
     let mut head = IoHead::new(op, VOLUME, TenantId(r.device as u16), offset, len, r.at);
+    if limits.processes {
+        head.volume.id += r.context.map_or(0, |c| c % PROCESSES_MAX);
+    }
     if op == Op::Read
         && let Some(within) = limits.deadline
     {

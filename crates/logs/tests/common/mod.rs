@@ -53,7 +53,7 @@ pub fn formatted(seed: u64, faults: DiskFaults) -> SimDisk {
 pub fn write_durably(disk: &mut SimDisk, at: u64, bytes: &[u8]) {
     let mut head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(0), at, bytes.len() as u64, Time::ZERO);
     head.flags = IoFlags::FUA;
-    disk.apply(Io { head, data: Data::Bytes(Buf::copy_of(bytes)) }, Time::ZERO);
+    disk.apply(Io::new(head, Data::Bytes(Buf::copy_of(bytes))), Time::ZERO);
 }
 
 /// What a scheduler or a drive does: each request waits a while before it has any effect, so they overtake each other.
@@ -223,7 +223,7 @@ impl Oracle {
         let mut head = IoHead::new(op, key(volume), TenantId(1), first * SECTOR, len * SECTOR, now);
         head.tag = n;
         head.flags = if fua { IoFlags::FUA } else { IoFlags::NONE };
-        let mut io = Io { head, data: Data::Absent };
+        let mut io = Io::new(head, Data::Absent);
         let sectors = first..first + len;
         match op {
             Op::Write => {
@@ -323,7 +323,7 @@ pub fn recovered(disk: SimDisk, config: LogsConfig, shuffle: Option<u64>) -> Res
     for v in 0..VOLUMES {
         let head = IoHead::new(Op::Read, key(v), TenantId(1), 0, SECTORS * SECTOR, p.now());
         let now = p.now();
-        p.offer(now, Io { head, data: Data::Absent });
+        p.offer(now, Io::new(head, Data::Absent));
         let c = loop {
             if let Some(c) = p.next_done() {
                 break c;

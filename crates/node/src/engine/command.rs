@@ -118,6 +118,8 @@ pub struct PoolSnapshot {
     pub flush_failed: bool,
     /// Per layer, top first.
     pub layers: Vec<(&'static str, NodeStats)>,
+    /// Per device.
+    pub devices: Vec<NodeStats>,
     /// Requests and bytes that each tenant has inside.
     pub permits: BTreeMap<TenantId, (u32, u64)>,
     /// Requests inside.
@@ -171,5 +173,13 @@ impl PoolHandle {
         let (reply, answer) = tokio::sync::oneshot::channel();
         self.send(make(reply))?;
         answer.await.map_err(|_| PoolGone)
+    }
+}
+
+impl PoolSnapshot {
+    /// The layers, top first, then the devices.
+    pub fn places(&self) -> impl Iterator<Item = (&'static str, &NodeStats)> {
+        let layers = self.layers.iter().map(|(name, stats)| (*name, stats));
+        layers.chain(self.devices.iter().map(|stats| ("device", stats)))
     }
 }

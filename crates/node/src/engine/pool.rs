@@ -5,7 +5,7 @@ use super::conn::{Conn, Parsed, Ready, deadline_of, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
 use super::permits::{PermitLimits, Permits};
-use super::ring::{Op as RingOp, Ring};
+use super::ring::{Op as RingOp, Ring, SendBatch};
 use super::tape::TapeWriter;
 use super::trace::Traces;
 use plimsoll_base::{
@@ -14,7 +14,6 @@ use plimsoll_base::{
 use plimsoll_logs::Logs;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
-use plimsoll_sched::Fifo;
 use plimsoll_stack::tape::Taped;
 use plimsoll_stack::{Extent, Front, LayerState, Offered, Order, Stack};
 use slab::Slab;
@@ -140,7 +139,12 @@ impl Pool {
             self.wait()?;
             self.tick();
             while let Some((op, result)) = self.ring.next_completed() {
+                let from_client = matches!(op, RingOp::Recv { .. });
                 self.handle(op, result)?;
+                if from_client {
+                    // What could be answered at once goes out at once: its client works on while others are served.
+                    self.serve_connections()?;
+                }
             }
             if self.stack.next_wake() <= self.now {
                 self.stack.wake(self.now);
@@ -214,7 +218,7 @@ impl Pool {
     fn handle_sent(
         &mut self,
         conn: usize,
-        batch: super::ring::SendBatch,
+        batch: SendBatch,
         start: usize,
         result: io::Result<usize>,
     ) -> io::Result<()> {
@@ -225,10 +229,7 @@ impl Pool {
                 return self.ring.submit(RingOp::Send { conn, fd, batch, start: start + n });
             }
             Ok(_) => c.sent(batch, &mut self.buffers),
-            Err(_) => {
-                (c.broken, c.ending) = (true, true);
-                self.withdraw(conn);
-            }
+            Err(_) => self.lost(conn),
         }
         self.conns[conn].1.sending = false;
         self.touched.push(conn);
@@ -292,7 +293,7 @@ impl Pool {
         head.tag = at as u64;
         // Asked for again only where it's kept: a forecast changes nothing, so the stack's own will be the same.
         let sampled = self.traces.due().then(|| self.stack.forecast(self.now, &head));
-        match self.stack.offer(self.now, Io { head, data }) {
+        match self.stack.offer(self.now, Io::new(head, data)) {
             Offered::Accepted(id) => {
                 let trace = sampled.map_or(0, |forecast| self.traces.accepted(&head, forecast));
                 self.conns[conn].1.inflight += 1;
@@ -355,7 +356,7 @@ impl Pool {
         let (serial, conn) = &mut self.conns[inside.conn];
         assert_eq!(*serial, inside.serial, "a connection stays until its requests have ended");
         conn.inflight -= 1;
-        let data = if c.outcome.is_done() { c.io.data } else { Data::Absent };
+        let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
         conn.reply(&inside.request, c.outcome, data, &mut self.buffers);
         self.touched.push(inside.conn);
     }
@@ -369,12 +370,11 @@ impl Pool {
         self.unstall()?;
         while let Some(conn) = self.touched.pop() {
             let Some((_, c)) = self.conns.get_mut(conn) else { continue };
-            let fd = c.raw_fd();
             if let Some(batch) = c.take_unsent() {
-                c.sending = true;
-                self.ring.submit(RingOp::Send { conn, fd, batch, start: 0 })?;
+                self.send(conn, batch)?;
             }
             let (_, c) = &mut self.conns[conn];
+            let fd = c.raw_fd();
             if let Some(into) = c.want_recv() {
                 c.receiving = true;
                 self.ring.submit(RingOp::Recv { conn, fd, into })?;
@@ -384,6 +384,33 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// Sends a batch: what the socket takes now, now (one call, and no completion to collect); the rest when it can.
+    fn send(&mut self, conn: usize, batch: SendBatch) -> io::Result<()> {
+        let c = &mut self.conns[conn].1;
+        let start = match batch.send_now(c.socket()) {
+            Ok(n) if n == batch.len() => {
+                c.sent(batch, &mut self.buffers);
+                return Ok(());
+            }
+            Ok(n) => n,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            Err(_) => {
+                self.lost(conn);
+                return self.pump();
+            }
+        };
+        c.sending = true;
+        let fd = c.raw_fd();
+        self.ring.submit(RingOp::Send { conn, fd, batch, start })
+    }
+
+    /// Nothing can be sent to a client any more.
+    fn lost(&mut self, conn: usize) {
+        let c = &mut self.conns[conn].1;
+        (c.broken, c.ending) = (true, true);
+        self.withdraw(conn);
     }
 
     fn unstall(&mut self) -> io::Result<()> {
@@ -521,10 +548,10 @@ impl Pool {
     fn snapshot(&mut self) -> PoolSnapshot {
         let now = self.now;
         let front = self.stack.layer::<Front>();
-        let queued_at = self.stack.layer::<Fifo>().and_then(Fifo::oldest_queued);
-        let oldest = front.and_then(Front::oldest).map(|(arrived, waits)| match queued_at {
+        let sched = plimsoll_sched::choice::view(&self.stack);
+        let oldest = front.and_then(Front::oldest).map(|(arrived, waits)| match sched {
             _ if waits => (arrived, "front"),
-            Some(queued) if queued <= arrived => (arrived, "fifo"),
+            Some(s) if s.oldest.is_some_and(|queued| queued <= arrived) => (arrived, s.name),
             _ => (arrived, "device"),
         });
         let mut connections = BTreeMap::new();
@@ -547,9 +574,10 @@ impl Pool {
                     (name, stats.clone())
                 })
                 .collect(),
+            devices: (0..self.devices.offers().len()).map(|d| self.stack.device_stats(d).clone()).collect(),
             permits: self.permits.iter().map(|(t, p)| (*t, p.inside())).collect(),
             inflight: self.stack.inflight(),
-            sched_depths: self.stack.layer::<Fifo>().map_or((0, 0), Fifo::depths),
+            sched_depths: sched.map_or((0, 0), |s| (s.waiting, s.at_device)),
             connections,
             permit_waiting,
             counts: self.stack.counts(),

@@ -118,6 +118,12 @@ pub struct LayerStatus {
     pub wait_p99_us: u64,
     /// The longest wait.
     pub wait_max_us: u64,
+    /// Requests that it served: only a device does, or the layer that models one.
+    pub served: u64,
+    /// Half of them took no longer, from arrival there to end.
+    pub service_p50_us: u64,
+    /// 99 % of them took no longer.
+    pub service_p99_us: u64,
     /// Requests of its own.
     pub own_ios: u64,
     /// Their bytes.

@@ -123,9 +123,7 @@ fn layers(page: &mut Page, control: &Control, views: &Views) {
     let mut all = Vec::new();
     for (p, view) in control.node.pools.iter().zip(views) {
         let Some(view) = view else { continue };
-        all.extend(
-            view.pool.layers.iter().map(|(layer, stats)| ([("pool", p.name.as_str()), ("layer", *layer)], stats)),
-        );
+        all.extend(view.pool.places().map(|(layer, stats)| ([("pool", p.name.as_str()), ("layer", layer)], stats)));
     }
     page.family(
         "plimsoll_layer_wait_seconds",
@@ -134,6 +132,14 @@ fn layers(page: &mut Page, control: &Control, views: &Views) {
     );
     for (labels, s) in &all {
         page.histogram("plimsoll_layer_wait_seconds", labels, &Summary::from(&s.waits), s.passed_at_once);
+    }
+    page.family(
+        "plimsoll_layer_service_seconds",
+        "histogram",
+        "Time from a request's arrival at a device, or at the layer that models one, to its end there.",
+    );
+    for (labels, s) in all.iter().filter(|(_, s)| s.service.count() > 0) {
+        page.histogram("plimsoll_layer_service_seconds", labels, &Summary::from(&s.service), 0);
     }
     page.family("plimsoll_layer_own_requests_total", "counter", "Requests that a layer made of its own.");
     for (labels, s) in &all {
