@@ -7,6 +7,9 @@
 //! arrivals and the same device under one seed, and what is reported of them is the difference under that seed.
 
 pub mod accuracy;
+pub mod manylogs;
+pub mod manylogs_clean;
+pub mod manylogs_stream;
 pub mod noise;
 pub mod predictors;
 pub mod runner;
@@ -198,6 +201,11 @@ pub trait Experiment: Sync {
 pub fn all() -> Vec<Box<dyn Experiment>> {
     vec![
         Box::new(scattered::RandomAgainstStream),
+        Box::new(manylogs_stream::StreamBesideBatches),
+        Box::new(manylogs::TraceMixes),
+        Box::new(manylogs_clean::LazyCheckpoint),
+        Box::new(manylogs::GroupSizes),
+        Box::new(manylogs_clean::EightHours),
         Box::new(noise::NoiseTails),
         Box::new(noise::NoiseIntervals),
         Box::new(noise::BusyNodes),
