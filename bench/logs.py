@@ -1,0 +1,154 @@
+#!/usr/bin/python3
+"""Live: a sequential NBD reader beside batches of small durable writes on a disk modelled in real time, with and without logs.
+
+usage: bench/logs.py PLIMSOLL [--seconds S] [--rounds N] [--model cheetah-15k5]
+
+A batch is 20 scattered 4 KiB writes sent together, then one FLUSH; 40 writes/s are 2 batches a second (Manylogs' way of
+counting). The reader has 2 reads of 128 KiB outstanding over a file of 2 GiB. Rounds alternate between the two nodes; medians
+are printed as a Markdown table. Needs python3-libnbd, and a sparse file of the modelled disk's size in a temporary folder.
+"""
+import argparse, os, random, select, statistics, subprocess, sys, tempfile, time
+
+sys.path.pop(0)  # beside this file lies another `nbd`
+
+import nbd
+
+BATCH, WRITE, READ, FILE = 20, 4096, 128 << 10, 2 << 30
+
+
+def config(model, logs):
+    section = '[pool.logs]\nlogged_write = "32KiB"\nadaptive = false\n' if logs else ""
+    return f"""
+[listen]
+unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
+[[pool]]
+name = "p"
+device = {{ file = "p.img", size = "135GiB", model = "{model}" }}
+depth = 4
+{section}
+[[tenant]]
+name = "t"
+class = "best-effort"
+[[volume]]
+name = "vol"
+pool = "p"
+size = "100GiB"
+tenant = "t"
+[[grant]]
+peer = "local"
+volumes = ["*"]
+"""
+
+
+class Node:
+    def __init__(self, plimsoll, folder, model, logs):
+        self.folder = folder
+        os.makedirs(folder)
+        with open(f"{folder}/node.toml", "w") as f:
+            f.write(config(model, logs))
+        self.process = subprocess.Popen([plimsoll, "serve", "--config", f"{folder}/node.toml"], stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, text=True)
+        line = self.process.stdout.readline()
+        assert "serves" in line, f"the node did not start: {line}"
+
+    def connect(self):
+        h = nbd.NBD()
+        h.connect_uri(f"nbd+unix:///vol?socket={self.folder}/nbd.sock")
+        return h
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def measure(node, rate, seconds, round_):
+    """Bandwidth in MB/s, and the times of batches and of their flushes in ms."""
+    rng = random.Random(1000 * round_ + rate)
+    reader, writer = node.connect(), node.connect()
+    size = reader.get_size()
+    # The same file for every rate of a round: a disk is faster outside than inside.
+    start = random.Random(round_).randrange((size // 2 - FILE) // READ) * READ
+    reads, read_at, done_bytes = [], 0, 0
+    writes, flush, began, flushed_from = [], None, None, None
+    syncs, flushes = [], []
+    now = time.monotonic()
+    warm, end = now + 1, now + 1 + seconds
+    period = BATCH / rate if rate else None
+    due = now + 0.5
+    while now < end:
+        while len(reads) < 2:
+            reads.append(reader.aio_pread(nbd.Buffer(READ), start + read_at))
+            read_at = (read_at + READ) % FILE
+        if period and began is None and now >= due:
+            began, due = now, max(now, due) + period
+            part = size // BATCH
+            for i in range(BATCH):
+                offset = i * part + rng.randrange(part // WRITE) * WRITE
+                writes.append(writer.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(rng.randbytes(WRITE))), offset))
+        poll = select.poll()
+        for h in (reader, writer):
+            ways = h.aio_get_direction()
+            poll.register(h.aio_get_fd(), (select.POLLIN if ways & nbd.AIO_DIRECTION_READ else 0)
+                          | (select.POLLOUT if ways & nbd.AIO_DIRECTION_WRITE else 0))
+        left = end - now if began is not None or not period else min(end, due) - now
+        events = dict(poll.poll(max(0, left * 1000)))
+        for h in (reader, writer):
+            got = events.get(h.aio_get_fd(), 0)
+            if got & select.POLLIN and h.aio_get_direction() & nbd.AIO_DIRECTION_READ:
+                h.aio_notify_read()
+            elif got & select.POLLOUT and h.aio_get_direction() & nbd.AIO_DIRECTION_WRITE:
+                h.aio_notify_write()
+        now = time.monotonic()
+        still = [c for c in reads if not reader.aio_command_completed(c)]
+        if now >= warm:
+            done_bytes += READ * (len(reads) - len(still))
+        reads = still
+        writes = [c for c in writes if not writer.aio_command_completed(c)]
+        if began is not None and not writes and flush is None:
+            flush, flushed_from = writer.aio_flush(), now
+        if flush is not None and writer.aio_command_completed(flush):
+            if began >= warm:
+                syncs.append(1000 * (now - began))
+                flushes.append(1000 * (now - flushed_from))
+            flush = began = None
+    for h in (reader, writer):
+        h.shutdown()
+    return done_bytes / 1e6 / seconds, syncs, flushes
+
+
+def main():
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args.add_argument("plimsoll")
+    args.add_argument("--seconds", type=float, default=8)
+    args.add_argument("--rounds", type=int, default=3)
+    args.add_argument("--model", default="cheetah-15k5")
+    a = args.parse_args()
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        nodes = {name: Node(os.path.abspath(a.plimsoll), f"{folder}/{name}", a.model, logs)
+                 for name, logs in (("without", False), ("with", True))}
+        for r in range(a.rounds):
+            for rate in (0, 40, 160, 320):
+                for name, node in nodes.items():
+                    results.setdefault((rate, name), []).append(measure(node, rate, a.seconds, r))
+                    print(f"round {r + 1}, {rate} writes/s, {name} logs: {results[rate, name][-1][0]:.1f} MB/s", flush=True)
+        for node in nodes.values():
+            node.stop()
+    alone = {name: statistics.median(m for m, _, _ in results[0, name]) for name in nodes}
+    print(f"\n{a.model}, {a.rounds} rounds of {a.seconds:g} s; alone {alone['without']:.1f} MB/s without logs, {alone['with']:.1f} with\n")
+    print("| writes/s | logs | bandwidth kept (min..max) | batch + flush mean / p99 ms | flush alone mean / p99 ms |")
+    print("| --- | --- | --- | --- | --- |")
+    p99 = lambda v: sorted(v)[min(len(v) - 1, int(len(v) * 0.99))]
+    for (rate, name), runs in sorted(results.items()):
+        if rate:
+            kept = [100 * m / alone[name] for m, _, _ in runs]
+            syncs = [t for _, s, _ in runs for t in s] or [float("nan")]
+            flushes = [t for _, _, f in runs for t in f] or [float("nan")]
+            print(f"| {rate} | {name} | {statistics.median(kept):.0f} % ({min(kept):.0f}..{max(kept):.0f}) "
+                  f"| {statistics.mean(syncs):.1f} / {p99(syncs):.1f} | {statistics.mean(flushes):.1f} / {p99(flushes):.1f} |")
+
+
+if __name__ == "__main__":
+    main()
