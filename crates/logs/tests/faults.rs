@@ -1,0 +1,191 @@
+//! Bad media, foreign devices, and the layer's rules, each seen from outside.
+
+mod common;
+use common::*;
+use plimsoll_base::*;
+use plimsoll_logs::*;
+use plimsoll_stack::sim::{DiskFaults, SimPool};
+use plimsoll_stack::*;
+
+/// Fails writes to a range of the device, and remembers where writes went.
+struct BadSpot {
+    from: u64,
+    to: u64,
+    writes: Vec<(u64, u64)>,
+}
+
+impl Layer for BadSpot {
+    fn name(&self) -> &'static str {
+        "bad spot"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn submit(&mut self, _now: Time, io: Io, out: &mut Actions) {
+        if io.op == Op::Write {
+            self.writes.push((io.offset, io.len));
+            if io.offset < self.to && self.from < io.end() {
+                return out.end(io, Outcome::Failed(IoError::Device));
+            }
+        }
+        out.submit(0, io);
+    }
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+fn over(from: u64, to: u64, config: LogsConfig) -> SimPool {
+    let mut front = Front::new();
+    let mut map = Map::new();
+    front.set_volume(key(0), FrontVolume { size_bytes: layout().home_bytes, read_only: false });
+    map.set_volume(key(0), &[Extent { device_offset: 0, len: layout().home_bytes }]);
+    let layers: Vec<Box<dyn Layer>> = vec![
+        Box::new(front),
+        Box::new(map),
+        Box::new(Logs::new(layout(), config)),
+        Box::new(BadSpot { from, to, writes: Vec::new() }),
+    ];
+    let mut p = SimPool::chain(StackConfig::default(), layers, vec![formatted(1, DiskFaults::default())]);
+    assert_eq!(p.start(), LayerState::Ready);
+    p
+}
+
+fn ask(p: &mut SimPool, op: Op, offset: u64, len: u64, byte: u8) -> Completion {
+    let mut head = IoHead::new(op, key(0), TenantId(1), offset, len, p.now());
+    head.tag = 7;
+    let data = if op == Op::Write { Data::Bytes(Buf::copy_of(&vec![byte; len as usize])) } else { Data::Absent };
+    let now = p.now();
+    p.offer(now, Io::new(head, data));
+    loop {
+        if let Some(c) = p.next_done() {
+            return c;
+        }
+        p.step().expect("it ends");
+    }
+}
+
+fn bytes(c: &Completion) -> Vec<u8> {
+    let mut b = vec![0; c.io.len as usize];
+    c.io.data.copy_to(&mut b);
+    b
+}
+
+fn logs(p: &mut SimPool) -> LogsStatus {
+    let now = p.now();
+    p.stack().layer::<Logs>().unwrap().status(now)
+}
+
+fn last_write(p: &mut SimPool) -> u64 {
+    p.stack().layer::<BadSpot>().unwrap().writes.last().unwrap().0
+}
+
+#[test]
+fn a_log_that_goes_bad_is_retired_and_its_writes_go_elsewhere() {
+    let l = layout();
+    let near = l.log_start(0);
+    let mut p = over(near, near + l.shape.log_bytes, config());
+    ask(&mut p, Op::Read, 0, 512, 0);
+    assert!(ask(&mut p, Op::Write, 4096, 1024, 9).outcome.is_done(), "it found another log");
+    assert!(ask(&mut p, Op::Flush, 0, 0, 0).outcome.is_done());
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 4096, 1024, 0)), [9; 1024]);
+    let s = logs(&mut p);
+    assert_eq!((s.counters.logs_retired, s.occupancy[0], s.counters.records_failed), (1, 255, 1));
+    // Retired for good: after an image and a power loss too.
+    let now = p.now();
+    p.with_layer(|l: &mut Logs, out| l.drain(now, out));
+    p.run();
+    let (mut again, _) = recovered(p.lose_power().remove(0), config(), None).unwrap();
+    assert_eq!(logs(&mut again).occupancy[0], 255);
+}
+
+#[test]
+fn without_any_good_log_small_writes_go_home() {
+    let mut p = over(layout().base, u64::MAX, config());
+    assert_eq!(ask(&mut p, Op::Write, 0, 512, 1).outcome, Outcome::Failed(IoError::Device), "home is as bad");
+    let s = logs(&mut p);
+    assert_eq!(s.counters.logs_retired, u64::from(s.logs));
+    assert!(p.stack().is_idle());
+}
+
+#[test]
+fn the_nearest_log_to_the_last_unlogged_request_is_used() {
+    let l = layout();
+    let mut p = over(0, 0, config());
+    for log in [5, 0, 3, l.logs - 1] {
+        // A read near the middle of a group, then a small write to somewhere else.
+        let home = u64::from(log) * (l.shape.group_bytes - l.shape.log_bytes) + 4096;
+        ask(&mut p, Op::Read, home, 512, 0);
+        ask(&mut p, Op::Write, 8192, 512, 1);
+        let at = last_write(&mut p);
+        assert_eq!(l.group_of(at), log, "near the read");
+        assert!((l.log_start(log)..l.log_start(log) + l.shape.log_bytes).contains(&at));
+    }
+    // What is larger than LoggedWriteSize goes home.
+    ask(&mut p, Op::Write, 8192, 4096, 1);
+    assert_eq!(last_write(&mut p), l.to_device(8192).0);
+}
+
+#[test]
+fn a_burst_becomes_few_records_and_a_checkpoint_few_ascending_writes() {
+    let mut p = over(0, 0, config());
+    for i in (0..16u64).rev() {
+        let mut head = IoHead::new(Op::Write, key(0), TenantId(1), 8192 + i * 512, 512, p.now());
+        head.tag = i;
+        let now = p.now();
+        p.offer(now, Io::new(head, Data::Bytes(Buf::copy_of(&[i as u8; 512]))));
+    }
+    p.run_until(Time::ZERO + us(1500));
+    while p.next_done().is_some() {}
+    let s = logs(&mut p);
+    assert!(s.counters.logged == 16 && s.counters.records <= 3, "{:?}", s.counters);
+    let now = p.now();
+    p.with_layer(|l: &mut Logs, out| l.ordered(now, Order::Checkpoint, out));
+    p.run();
+    let s = logs(&mut p);
+    let report = s.counters.last_clean.unwrap();
+    assert_eq!((report.writes, report.write_bytes, s.valid_bytes), (1, 16 * 512, 0), "neighbours merged: {report:?}");
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 8192, 8192, 0))[8 * 512], 8);
+}
+
+#[test]
+fn another_layout_version_or_device_is_refused() {
+    let disk = formatted(1, DiskFaults::default());
+    let says = |change: &dyn Fn(&mut plimsoll_stack::sim::SimDisk)| {
+        let mut disk = disk.clone();
+        change(&mut disk);
+        recovered(disk, config(), None).map(|_| ()).unwrap_err()
+    };
+    let other = Shape { extents_max: 512, ..layout().shape };
+    let other = Layout::new(DEVICE_BYTES, 512, other, 1).unwrap();
+    let page = |l: &Layout| plimsoll_logs::format::encode_layout(l);
+    assert!(says(&|d| write_durably(d, 0, &page(&other))).contains("laid out otherwise"));
+    assert!(says(&|d| write_durably(d, 0, &[0; 512])).contains("has no logs"));
+    let newer = |d: &mut plimsoll_stack::sim::SimDisk| {
+        let mut b = page(&layout());
+        b[8] = 9;
+        write_durably(d, 0, &b);
+    };
+    assert!(says(&newer).contains("version 9"));
+    let torn = |d: &mut plimsoll_stack::sim::SimDisk| {
+        let mut b = page(&layout());
+        b[20] ^= 1;
+        write_durably(d, 0, &b);
+    };
+    assert!(says(&torn).contains("torn or corrupted"));
+    let no_images = |d: &mut plimsoll_stack::sim::SimDisk| {
+        [0, 1].into_iter().for_each(|n| write_durably(d, layout().image_at(n), &[0; 512]));
+    };
+    assert!(says(&no_images).contains("neither image"));
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let run = || {
+        let mut life = Life { pool: pool(formatted(3, Default::default()), config(), Some(3)), oracle: Oracle::new() };
+        life.pool.start();
+        life.run(&some_acts(3, 200), &mut |_| Ok(true)).unwrap();
+        (life.pool.events(), life.pool.now(), format!("{:?}", logs(&mut life.pool)))
+    };
+    assert_eq!(run(), run());
+}
