@@ -208,7 +208,9 @@ impl Logs {
         if let Some((full, cold)) = self.choose_swap() {
             return self.begin_clean(now, Why::Swap, vec![full], Some(cold), out);
         }
-        if self.config.clean.when_idle {
+        let used = self.crowded.len() as u64 * 100
+            > u64::from(self.layout.logs) * u64::from(self.config.clean.when_used_percent);
+        if self.config.clean.when_idle && used {
             let mut fullest: Vec<u32> =
                 self.crowded.iter().copied().filter(|l| self.logs[*l as usize].state == State::Open).collect();
             fullest.sort_by_key(|l| (std::cmp::Reverse(self.logs[*l as usize].tail), *l));
@@ -218,13 +220,18 @@ impl Logs {
     }
 
     /// The fullest log above the threshold, and the coldest with room for its valid bytes: the one that least recently took
-    /// a record, then the emptiest, then the farthest (ML-A3).
+    /// a record, then the emptiest, then the nearest (ML-A3): what was written lately is read again where the head is.
     fn choose_swap(&self) -> Option<(u32, u32)> {
         let size = self.layout.shape.log_bytes;
         let above = u64::from(self.config.swap_above_percent);
         let tail = |log: u32| u64::from(self.logs[log as usize].tail);
         let is_open = |log: u32| self.logs[log as usize].state == State::Open;
-        let is_hot = |l: &u32| is_open(*l) && tail(*l) * 100 > above * size && !self.logs[*l as usize].swapped_in;
+        let is_hot = |l: &u32| {
+            is_open(*l)
+                && tail(*l) * 100 > above * size
+                && !self.logs[*l as usize].swapped_in
+                && self.open.groups_to_next(*l) > self.config.swap_reach_groups
+        };
         let full = self.crowded.iter().copied().filter(is_hot);
         let full = full.max_by_key(|l| (tail(*l), std::cmp::Reverse(*l)))?;
         let need = self.mtl.valid_in(full);
@@ -232,7 +239,7 @@ impl Logs {
         let cold = (0..self.layout.logs)
             .filter(has_room)
             .filter(|l| size - tail(*l) >= need)
-            .min_by_key(|l| (self.logs[*l as usize].used_at_sequence, tail(*l), std::cmp::Reverse(l.abs_diff(full))))?;
+            .min_by_key(|l| (self.logs[*l as usize].used_at_sequence, tail(*l), l.abs_diff(full)))?;
         Some((full, cold))
     }
 

@@ -107,6 +107,13 @@ impl Open {
         self.0.len()
     }
 
+    /// How many groups away from `log` the next other open log is.
+    pub fn groups_to_next(&self, log: u32) -> u32 {
+        let below = self.0.range(..log).next_back();
+        let above = self.0.range(log + 1..).next();
+        below.into_iter().chain(above).map(|l| l.abs_diff(log)).min().unwrap_or(u32::MAX)
+    }
+
     /// The open log nearest to a device address (ML-M3). O(log n).
     pub fn nearest(&self, layout: &Layout, logs: &[Log], at: u64) -> Option<u32> {
         let group = layout.group_of(at);

@@ -28,6 +28,7 @@ pub(crate) fn swapping(logged_write_bytes: u64) -> LogsConfig {
         clean: CleanConfig { when_idle: false, ..CleanConfig::default() },
         // So that the size that is compared is the size that is used.
         adaptive: false,
+        swap_reach_groups: 0,
         off_below: Span::ZERO,
         ..LogsConfig::default()
     }

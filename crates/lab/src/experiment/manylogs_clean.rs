@@ -165,6 +165,10 @@ impl Experiment for EightHours {
             vec![
                 row("small writes that found no log with room", "1").check(Check::AtMost(0.0)),
                 row("p99 of clients' requests", "ms"),
+                row("p99 without logging", "ms"),
+                row("p99 with logs that are never emptied", "ms"),
+                row("p99 with swaps only", "ms"),
+                row("p99 when idle is 1 s instead of 100 ms", "ms"),
                 row("p99 more than without emptying", "%").check(Check::AtMost(5.0)),
                 row("mean more than without emptying", "%"),
                 row("bytes moved while idle", "MB"),
@@ -175,7 +179,7 @@ impl Experiment for EightHours {
         ["10 MB logs", "1 MB logs"].into_iter().flat_map(of).collect()
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let Some(all) = read(inputs, EIGHT)? else { return Ok(Sample { values: vec![None; 14], ..Sample::default() }) };
+        let Some(all) = read(inputs, EIGHT)? else { return Ok(Sample { values: vec![None; 22], ..Sample::default() }) };
         let device = DeviceChoice::named(DEVICE)?;
         let slowed =
             |r: &TraceRecord| TraceRecord { arrived_at: Time::from_nanos(r.arrived_at.as_nanos() * SLOWER), ..*r };
@@ -192,12 +196,21 @@ impl Experiment for EightHours {
             };
             let (base, ..) = replay(&device, shape, never, &records, seed)?;
             let (ours, counters, _) = replay(&device, shape, LogsConfig::default(), &records, seed)?;
+            let with = |clean| replay(&device, shape, LogsConfig { clean, ..LogsConfig::default() }, &records, seed);
+            let default = CleanConfig::default();
+            let (swaps, ..) = with(CleanConfig { when_idle: false, ..default })?;
+            let (patient, ..) = with(CleanConfig { idle_after: Some(Span::from_secs(1)), ..default })?;
+            let (none, ..) = replay(&device, shape, swapping(0), &records, seed)?;
             let p99 = |m: &crate::replay::Measured| m.all_responses().percentile(99.0).as_millis_f64();
             let mean = |m: &crate::replay::Measured| crate::experiment::manylogs::mean_ms(&m.all_responses());
             let more = |a: f64, b: f64| 100.0 * (a / b - 1.0);
             values.extend([
                 counters.spilled as f64,
                 p99(&ours),
+                p99(&none),
+                p99(&base),
+                p99(&swaps),
+                p99(&patient),
                 more(p99(&ours), p99(&base)),
                 more(mean(&ours), mean(&base)),
                 counters.cleaned_bytes as f64 / 1e6,

@@ -28,9 +28,15 @@ pub fn config() -> LogsConfig {
         record_bytes_max: 8192,
         gather: us(20),
 
-        clean: CleanConfig { idle_after: Some(us(2000)), batch_bytes: 16 << 10, ..CleanConfig::default() },
+        clean: CleanConfig {
+            idle_after: Some(us(2000)),
+            batch_bytes: 16 << 10,
+            when_used_percent: 0,
+            ..CleanConfig::default()
+        },
         image_every: Span::from_millis(20),
         adaptive: false,
+        swap_reach_groups: 0,
         off_below: Span::ZERO,
         ..LogsConfig::default()
     }
