@@ -4,7 +4,7 @@ use super::conn::ExportParams;
 use super::metrics::ExportMetrics;
 use super::permits::PermitLimits;
 use super::trace::Trace;
-use plimsoll_base::{IoError, TenantId, Time, VolumeKey};
+use plimsoll_base::{IoError, LatencyHistogram, TenantId, Time, VolumeKey};
 use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -126,6 +126,17 @@ pub struct PoolSnapshot {
     pub permit_waiting: BTreeMap<TenantId, u32>,
     /// Requests accepted, refused and ended since the start.
     pub counts: (u64, u64, u64),
+    /// How the modelled device keeps its times, if there is one.
+    pub model: Option<ModelTimes>,
+}
+
+/// How a device that is modelled in real time keeps to its model.
+#[derive(Clone, Debug)]
+pub struct ModelTimes {
+    /// How long after its due time each completion was noticed.
+    pub lateness: LatencyHistogram,
+    /// Completions that were due while the real bytes were still on their way.
+    pub data_late: u64,
 }
 
 /// The sending side of a pool's commands.

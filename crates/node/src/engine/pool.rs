@@ -1,6 +1,6 @@
 //! A pool's thread.
 
-use super::command::{Command, ExportSnapshot, PoolSnapshot, Reply};
+use super::command::{Command, ExportSnapshot, ModelTimes, PoolSnapshot, Reply};
 use super::conn::{Conn, Parsed, Ready, deadline_of, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
@@ -11,6 +11,7 @@ use super::trace::Traces;
 use plimsoll_base::{
     BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, TenantId, Time, VolumeKey,
 };
+use plimsoll_device::{AnyModel, ModelLayer};
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
 use plimsoll_sched::Fifo;
@@ -574,6 +575,10 @@ impl Pool {
             connections,
             permit_waiting,
             counts: self.stack.counts(),
+            model: self
+                .stack
+                .layer::<ModelLayer<AnyModel>>()
+                .map(|m| ModelTimes { lateness: m.lateness().clone(), data_late: m.data_late() }),
         }
     }
 
