@@ -3,6 +3,7 @@
 use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Volume, VolumeState};
 use crate::engine::tape::TapeWriter;
+use crate::engine::watchdog::Watchdog;
 use crate::engine::{
     Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace, VolatileFile,
 };
@@ -81,6 +82,8 @@ pub struct Node {
     pub pools: Vec<RunningPool>,
     /// Volumes, tenants, grants.
     pub directory: Arc<RwLock<Directory>>,
+    /// Counts the host's pauses, where a pool's device is modelled in real time.
+    pub watchdog: Option<Watchdog>,
     /// One change of volumes or tenants at a time.
     changing: tokio::sync::Mutex<()>,
 }
@@ -108,7 +111,11 @@ impl Node {
         for p in &config.pool {
             pools.push(start_pool(p, config.control.trace_every)?);
         }
-        let node = Node { pools, directory: Arc::default(), changing: tokio::sync::Mutex::new(()) };
+        let watchdog = match config.pool.iter().any(|p| p.device.model.is_some()) {
+            true => Some(Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?),
+            false => None,
+        };
+        let node = Node { pools, directory: Arc::default(), watchdog, changing: tokio::sync::Mutex::new(()) };
         node.directory_mut(|d| d.grants = config.grant.clone());
         for t in &config.tenant {
             let class = t.class().map_err(NodeError::Refused)?;

@@ -1,6 +1,6 @@
 //! A pool's thread.
 
-use super::command::{Command, ExportSnapshot, PoolSnapshot, Reply};
+use super::command::{Command, ExportSnapshot, ModelTimes, PoolSnapshot, Reply};
 use super::conn::{Conn, Parsed, Ready, deadline_of, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
@@ -11,6 +11,7 @@ use super::trace::Traces;
 use plimsoll_base::{
     BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, TenantId, Time, VolumeKey,
 };
+use plimsoll_device::{AnyModel, ModelLayer};
 use plimsoll_logs::Logs;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
@@ -582,6 +583,10 @@ impl Pool {
             permit_waiting,
             counts: self.stack.counts(),
             logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
+            model: self
+                .stack
+                .layer::<ModelLayer<AnyModel>>()
+                .map(|m| ModelTimes { lateness: m.lateness().clone(), data_late: m.data_late() }),
         }
     }
 
