@@ -212,22 +212,52 @@ impl IoHead {
     }
 }
 
-/// A request on its way: its head and what it carries.
+/// A request on its way: its head and what it carries, both on the heap. It is moved a dozen times between queues and
+/// layers, and moving 120 bytes each time was a third of what a simulated request cost.
+///
+/// Its fields are [`IoParts`]'s, and the head's are its own too: `io.data`, `io.head`, `io.offset`.
 #[derive(Clone, Debug)]
-pub struct Io {
+pub struct Io(Box<IoParts>);
+
+/// What an [`Io`] is made of.
+#[derive(Clone, Debug)]
+pub struct IoParts {
     /// Everything but the bytes.
     pub head: IoHead,
     /// A write's bytes; once done, a read's.
     pub data: Data,
 }
 
+impl Io {
+    /// A request of `head` that carries `data`.
+    pub fn new(head: IoHead, data: Data) -> Io {
+        Io(Box::new(IoParts { head, data }))
+    }
+
+    /// What it carries; the rest is dropped.
+    pub fn into_data(self) -> Data {
+        self.0.data
+    }
+}
+
 impl Deref for Io {
+    type Target = IoParts;
+    fn deref(&self) -> &IoParts {
+        &self.0
+    }
+}
+impl DerefMut for Io {
+    fn deref_mut(&mut self) -> &mut IoParts {
+        &mut self.0
+    }
+}
+impl Deref for IoParts {
     type Target = IoHead;
     fn deref(&self) -> &IoHead {
         &self.head
     }
 }
-impl DerefMut for Io {
+impl DerefMut for IoParts {
     fn deref_mut(&mut self) -> &mut IoHead {
         &mut self.head
     }
@@ -324,6 +354,8 @@ impl Confidence {
 
 /// How a request ended. Each ends exactly once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+// A byte as tag leaves odd bytes that are moved apart and then read across, which stalls: 3 % of a simulated request.
+#[repr(u32)]
 pub enum Outcome {
     /// As asked.
     Done,

@@ -14,8 +14,8 @@ pub mod time;
 pub use buf::{Buf, BufMut, BufPool};
 pub use hist::LatencyHistogram;
 pub use io::{
-    Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent,
-    VolumeKey,
+    Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, IoParts, Op, Origin, Outcome, OwnKind,
+    StatusExtent, VolumeKey,
 };
 pub use rng::Rng;
 pub use tenant::{Class, Objective, Priority, PriorityClass, TenantId};

@@ -20,11 +20,20 @@ pub struct ModelLayer<M> {
 }
 
 struct Slot {
-    /// As it came from above; its data is at the backing device.
-    io: Io,
+    holds: Holds,
     model_done: bool,
-    backing: Option<Completion>,
+    /// The tag that the request came with; at the backing device it has the slot's number.
+    tag: u64,
     submitted_at: Time,
+}
+
+enum Holds {
+    /// The request itself: nothing is behind the model.
+    Request(Io),
+    /// The backing device has it.
+    Nothing,
+    /// What the backing device answered.
+    Answer(Completion),
 }
 
 impl<M: Model> ModelLayer<M> {
@@ -58,11 +67,12 @@ impl<M: Model> ModelLayer<M> {
 
     fn finish(&mut self, at: usize, out: &mut Actions) {
         let slot = self.slots.remove(at);
-        let (outcome, data) = match slot.backing {
-            Some(c) => (c.outcome, c.io.data),
-            None => (Outcome::Done, Data::Absent),
+        let (mut io, outcome) = match slot.holds {
+            Holds::Request(io) => (io, Outcome::Done),
+            Holds::Answer(c) => (c.io, c.outcome),
+            Holds::Nothing => unreachable!("a request ends only when its bytes are there"),
         };
-        let io = Io { head: slot.io.head, data };
+        io.head.tag = slot.tag;
         out.complete(Completion { io, outcome, dispatched_at: slot.submitted_at });
     }
 
@@ -118,35 +128,24 @@ impl<M: Model + Send + 'static> Layer for ModelLayer<M> {
         let at = self.slots.vacant_key();
         let Some(op) = model_op(&io) else {
             // No mechanics in it: the backing answers alone.
-            self.slots.insert(Slot {
-                io: Io { head: io.head, data: Data::Absent },
-                model_done: true,
-                backing: None,
-                submitted_at: now,
-            });
-            return if self.backed { self.pass(at, io, out) } else { self.finish(at, out) };
+            self.hold(now, io, true, out);
+            if !self.backed {
+                self.finish(at, out);
+            }
+            return;
         };
         if op != model::Op::Flush && (io.len == 0 || io.end() > self.model.size_bytes()) {
             return out.end(io, Outcome::Failed(IoError::Invalid));
         }
         self.model.submit(now, model::Request { tag: at as u64, op, offset: io.offset, len: io.len });
-        let head = io.head;
-        self.slots.insert(Slot {
-            io: Io { head, data: Data::Absent },
-            model_done: false,
-            backing: None,
-            submitted_at: now,
-        });
-        if self.backed {
-            self.pass(at, io, out);
-        }
+        self.hold(now, io, false, out);
         self.arm(out);
     }
 
     fn completed(&mut self, _now: Time, c: Completion, out: &mut Actions) {
         let at = c.io.tag as usize;
         let slot = &mut self.slots[at];
-        slot.backing = Some(c);
+        slot.holds = Holds::Answer(c);
         if slot.model_done {
             self.finish(at, out);
         }
@@ -158,11 +157,12 @@ impl<M: Model + Send + 'static> Layer for ModelLayer<M> {
         for d in done.drain(..) {
             self.lateness.record(now.since(d.at));
             let at = d.tag as usize;
-            self.slots[at].model_done = true;
-            if !self.backed || self.slots[at].backing.is_some() {
-                self.finish(at, out);
-            } else {
+            let slot = &mut self.slots[at];
+            slot.model_done = true;
+            if matches!(slot.holds, Holds::Nothing) {
                 self.data_late += 1;
+            } else {
+                self.finish(at, out);
             }
         }
         self.done = done;
@@ -177,9 +177,19 @@ impl<M: Model + Send + 'static> Layer for ModelLayer<M> {
 }
 
 impl<M> ModelLayer<M> {
-    fn pass(&mut self, at: usize, mut io: Io, out: &mut Actions) {
-        io.head.tag = at as u64;
-        out.submit(0, io);
+    /// Takes a request in: with bytes behind the model it goes on to them at once.
+    fn hold(&mut self, now: Time, mut io: Io, model_done: bool, out: &mut Actions) {
+        let tag = io.tag;
+        let at = self.slots.vacant_key();
+        let holds = if self.backed {
+            io.head.tag = at as u64;
+            out.submit(0, io);
+            Holds::Nothing
+        } else {
+            io.data = Data::Absent;
+            Holds::Request(io)
+        };
+        self.slots.insert(Slot { holds, model_done, tag, submitted_at: now });
     }
 }
 
@@ -192,7 +202,7 @@ mod tests {
     use plimsoll_stack::{Stack, StackConfig, Target};
 
     fn read(offset: u64, now: Time) -> Io {
-        Io { head: IoHead::new(Op::Read, VolumeKey::POOL, TenantId(0), offset, 4096, now), data: Data::Absent }
+        Io::new(IoHead::new(Op::Read, VolumeKey::POOL, TenantId(0), offset, 4096, now), Data::Absent)
     }
 
     fn disk() -> Box<ModelLayer<Disk>> {

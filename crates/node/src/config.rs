@@ -4,7 +4,7 @@
 //! every key and is parsed by a test.
 
 use plimsoll_base::{Class, Objective, Span};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -98,7 +98,7 @@ fn yes() -> bool {
 }
 
 /// `[[pool]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolConfig {
     /// Its name.
@@ -107,10 +107,14 @@ pub struct PoolConfig {
     pub device: DeviceConfig,
     /// Requests at the device at once.
     pub depth: Option<u32>,
+    /// A file that all that the pool is told and decides is recorded in, anew at each start; `plimsoll tape` replays it.
+    pub tape: Option<PathBuf>,
+    /// Where the tape ends at the latest; 1 GiB if not said.
+    pub tape_max: Option<ByteSize>,
 }
 
 /// `device = { … }`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceConfig {
     /// A file (made sparse at the first use) or a block device.
@@ -128,7 +132,7 @@ pub struct DeviceConfig {
 }
 
 /// `volatile_cache = { … }`, for tests.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VolatileConfig {
     /// Decides which sectors go out early.
@@ -224,6 +228,12 @@ impl std::str::FromStr for ByteSize {
             _ => return Err(bad()),
         };
         n.checked_mul(unit).map(ByteSize).ok_or_else(bad)
+    }
+}
+
+impl Serialize for ByteSize {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_u64(self.0)
     }
 }
 
@@ -386,6 +396,7 @@ impl Config {
         self.control.token_file.as_mut().map(fix);
         for p in &mut self.pool {
             p.device.file.as_mut().map(fix);
+            p.tape.as_mut().map(fix);
         }
         if let Some(tls) = &mut self.listen.tls {
             [&mut tls.certificate, &mut tls.key, &mut tls.client_ca].into_iter().for_each(fix);

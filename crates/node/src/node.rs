@@ -2,6 +2,7 @@
 
 use crate::config::{Config, DeviceConfig, PoolConfig, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Volume, VolumeState};
+use crate::engine::tape::TapeWriter;
 use crate::engine::{
     Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace, VolatileFile,
 };
@@ -11,14 +12,18 @@ use plimsoll_device::{Disk, DiskOptions, ModelLayer};
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Stack, StackConfig, Target};
 use plimsoll_store::{
-    CreateOptions, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord,
+    CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
+    TenantRecord, Uuid, VolumeRecord,
 };
 use std::fmt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock};
 
 /// Requests at a device at once where the configuration doesn't say: enough to keep an SSD busy.
 const DEPTH_DEFAULT: u32 = 32;
+/// Minutes at a full load, days at a light one.
+const TAPE_BYTES_MAX_DEFAULT: u64 = 1 << 30;
 /// The role of a pool's only device so far.
 const ROLE_MAIN: &str = "main";
 
@@ -505,11 +510,19 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     let (handle, commands, wakeup) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
     let (stack, devices, options) = (opened.stack, opened.devices, opened.options);
+    let tape = match &config.tape {
+        None => None,
+        Some(path) => {
+            let bytes_max = config.tape_max.map_or(TAPE_BYTES_MAX_DEFAULT, |b| b.0);
+            let opened = TapeWriter::create(path, bytes_max, config, &devices.offers());
+            Some(opened.map_err(|e| NodeError::Failed(format!("pool `{name}`: tape {}: {e}", path.display())))?)
+        }
+    };
     let thread_name = name.clone();
     let thread = std::thread::Builder::new()
         .name(format!("pool-{name}"))
         .spawn(move || {
-            let ended = Pool::new(stack, devices, commands, wakeup, options).and_then(Pool::run);
+            let ended = Pool::new(stack, tape, devices, commands, wakeup, options).and_then(Pool::run);
             match ended {
                 Ok(()) => tracing::info!(pool = thread_name, "ended"),
                 Err(error) => tracing::error!(pool = thread_name, %error, "failed: its volumes are no longer served"),
@@ -532,11 +545,10 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
 
 fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opened, String> {
     let d = &config.device;
-    let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
     if d.null {
         let size_bytes = d.size.expect("checked with the configuration").0;
         let devices = Devices::new(vec![Device::Null { size_bytes }]);
-        let stack = build_stack(devices.offers(), depth, None);
+        let stack = build_stack(config, devices.offers())?;
         let device = format!("null, {size_bytes} bytes");
         let options = PoolOptions { precise_timers: false, trace_every };
         return Ok(Opened {
@@ -558,15 +570,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
     }
     let home = device_file.home();
     let block_bytes = device_file.block_bytes();
-    let model = match &d.model {
-        None => None,
-        Some(profile) => {
-            let spec = plimsoll_device::profile::by_name(profile).map_err(|e| e.to_string())?;
-            let disk = Disk::new(&spec, DiskOptions::default()).map_err(|e| e.to_string())?;
-            Some(Box::new(ModelLayer::new(disk)) as Box<dyn Layer>)
-        }
-    };
-    let rotational = model.is_some();
+    let rotational = d.model.is_some();
     let data = match &d.volatile_cache {
         None => std::fs::File::from(device_file.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?),
         // It writes sector by sector, which direct I/O may refuse.
@@ -585,7 +589,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
     };
     let devices = Devices::new(vec![device]);
     let options = PoolOptions { precise_timers: rotational, trace_every };
-    let stack = build_stack(devices.offers(), depth, model);
+    let stack = build_stack(config, devices.offers())?;
     Ok(Opened {
         stack,
         devices,
@@ -604,20 +608,46 @@ fn open_device(pool: &str, path: &Path, d: &DeviceConfig) -> std::result::Result
     // Derived from the pool's name, so that two pools' devices can't be taken for each other.
     let pool_uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, pool.as_bytes());
     let expect = Expect { pool_uuid: Some(pool_uuid), role: ROLE_MAIN.into() };
-    let absent = std::fs::metadata(path).map_or(true, |m| m.is_file() && m.len() == 0);
-    let device = if absent {
-        let size_bytes = d.size.ok_or("the file doesn't exist: say how large to make it with `size`")?.0;
-        DeviceFile::create(path, &CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into() })
-    } else {
-        DeviceFile::open(path, &expect)
+    let create =
+        |size_bytes| DeviceFile::create(path, &CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into() });
+    let kind = std::fs::metadata(path).map(|m| (m.file_type().is_block_device(), m.len()));
+    let device = match kind {
+        Err(_) | Ok((false, 0)) => {
+            create(d.size.ok_or("the file doesn't exist: say how large to make it with `size`")?.0)
+        }
+        Ok((is_block_device, _)) => match DeviceFile::open(path, &expect) {
+            // Nothing of anybody's is there: the store made sure of that.
+            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if is_block_device => {
+                create(d.size.map_or(0, |size| size.0))
+            }
+            Err(DeviceError { kind: DeviceErrorKind::CreationInterrupted, .. })
+                if is_block_device || d.size.is_some() =>
+            {
+                create(d.size.map_or(0, |size| size.0))
+            }
+            opened => opened,
+        },
     };
     let device = device.map_err(|e| e.to_string())?;
     let store = device.open_meta().map_err(|e| format!("{}: {e}", path.display()))?;
     Ok((device, store))
 }
 
-/// A pool's layers: front, map, scheduler, and a model if the device is modelled.
-fn build_stack(offers: Vec<Offer>, depth: u32, model: Option<Box<dyn Layer>>) -> Stack {
+/// A pool's layers, as configured, over devices that offer `offers`: front, map, scheduler, and a model if the device is
+/// modelled.
+///
+/// # Errors
+/// What is wrong with the configuration.
+pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Result<Stack, String> {
+    let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
+    let model = match &config.device.model {
+        None => None,
+        Some(profile) => {
+            let spec = plimsoll_device::profile::by_name(profile).map_err(|e| e.to_string())?;
+            let disk = Disk::new(&spec, DiskOptions::default()).map_err(|e| e.to_string())?;
+            Some(Box::new(ModelLayer::new(disk)) as Box<dyn Layer>)
+        }
+    };
     let size_bytes = offers[0].size_bytes;
     let mut stack = Stack::new(StackConfig::default(), offers);
     stack.push(Box::new(Front::new()), vec![Target::Node(1)]);
@@ -629,5 +659,5 @@ fn build_stack(offers: Vec<Offer>, depth: u32, model: Option<Box<dyn Layer>>) ->
     if let Some(model) = model {
         stack.push(model, vec![Target::Device(0)]);
     }
-    stack
+    Ok(stack)
 }

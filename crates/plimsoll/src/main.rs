@@ -9,6 +9,7 @@ mod replay;
 mod serve;
 mod status;
 mod table;
+mod tape;
 mod tenant;
 mod top;
 mod trace;
@@ -49,6 +50,8 @@ enum Command {
     Replay(Box<replay::Replay>),
     /// Run the papers' experiments on models, and report
     Lab(lab::Lab),
+    /// Replay what a live pool was told
+    Tape(tape::Tape),
     /// Describe and change block traces
     Trace(trace::Trace),
 }
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Generate(c) => c.run(),
         Command::Replay(c) => c.run(),
         Command::Lab(c) => c.run(),
+        Command::Tape(c) => c.run(),
         Command::Trace(c) => c.run(),
     };
     match result {

@@ -255,7 +255,7 @@ mod tests {
         q.dispatched(Time::ZERO, &read(1, 80));
         about(q.busy_for(Time::ZERO + Span::from_millis(30)), 50);
         about(q.busy_for(Time::ZERO + Span::from_millis(300)), 10);
-        let io = Io { head: read(1, 80), data: Data::Absent };
+        let io = Io::new(read(1, 80), Data::Absent);
         let now = Time::ZERO + Span::from_millis(300);
         q.completed(now, &mut Completion { io, outcome: Outcome::Done, dispatched_at: Time::NEVER });
         about(q.busy_for(now), 0);

@@ -156,7 +156,7 @@ mod tests {
 
     fn read(offset: u64, len: u64, now: Time) -> Io {
         let head = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(0), offset, len, now);
-        Io { head, data: Default::default() }
+        Io::new(head, Default::default())
     }
 
     /// One request at a time, each `cost(len)` long: what the fifo has learned after `n` of them.

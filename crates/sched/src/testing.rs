@@ -39,9 +39,7 @@ impl Bench {
         self.now = now;
         let mut head = IoHead::new(op, VolumeKey::POOL, TenantId(tenant), block * BLOCK, BLOCK, now);
         head.priority = priority;
-        let Offered::Accepted(id) = self.stack.offer(now, Io { head, data: Data::Absent }) else {
-            panic!("no deadline")
-        };
+        let Offered::Accepted(id) = self.stack.offer(now, Io::new(head, Data::Absent)) else { panic!("no deadline") };
         self.collect();
         id
     }

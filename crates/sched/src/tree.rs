@@ -250,7 +250,7 @@ mod tests {
     fn io(offset: u64, id: u64) -> Io {
         let mut head = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(0), offset, 1, Time::ZERO);
         head.id = IoId(id);
-        Io { head, data: Data::Absent }
+        Io::new(head, Data::Absent)
     }
 
     proptest! {

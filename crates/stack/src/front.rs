@@ -127,8 +127,12 @@ impl Front {
 
     fn validate(&self, head: &IoHead) -> Result<(), IoError> {
         let volume = self.volumes.get(&head.volume).ok_or(IoError::Unavailable)?;
+        let durable = head.op == Op::Flush || (head.op.is_change() && head.flags.has(IoFlags::FUA));
+        if durable && self.flush_failed {
+            return Err(IoError::FlushFailed);
+        }
         if head.op == Op::Flush {
-            return if self.flush_failed { Err(IoError::FlushFailed) } else { Ok(()) };
+            return Ok(());
         }
         if head.op.is_change() && volume.read_only {
             return Err(IoError::ReadOnly);
@@ -175,7 +179,7 @@ impl Front {
             _ => {
                 let e = &mut self.entries[at];
                 e.phase = Phase::Passed;
-                let mut io = Io { head, data: std::mem::take(&mut e.data) };
+                let mut io = Io::new(head, std::mem::take(&mut e.data));
                 (io.head.tag, io.head.offset, io.head.len) = (at as u64, from, to - from);
                 out.submit(0, io);
             }
@@ -247,7 +251,7 @@ impl Front {
                 self.dispatch(d, true, out);
             }
         }
-        out.complete(Completion { io: Io { head: e.head, data }, outcome, dispatched_at: e.dispatched_at });
+        out.complete(Completion { io: Io::new(e.head, data), outcome, dispatched_at: e.dispatched_at });
     }
 }
 
@@ -334,7 +338,7 @@ impl Layer for Front {
         }
         let mut entry = Entry {
             head,
-            data: io.data,
+            data: io.into_data(),
             from,
             to,
             blockers: 0,
@@ -372,17 +376,20 @@ impl Layer for Front {
         match &mut e.phase {
             Phase::Waiting => unreachable!("nothing was sent below for a waiting request"),
             Phase::Passed => {
-                if e.head.op == Op::Flush && !c.outcome.is_done() {
-                    self.flush_failed = true;
-                }
+                // A durable write flushes too, and the kernel may tell of what was lost then only.
+                let durable = e.head.op.is_change() && e.head.flags.has(IoFlags::FUA);
+                self.flush_failed |= match c.outcome {
+                    Outcome::Done | Outcome::Busy { .. } => false,
+                    Outcome::Failed(why) => e.head.op == Op::Flush || (durable && why == IoError::Device),
+                };
                 let (head, from, to) = (e.head, e.from, e.to);
                 let narrowed = head.offset != from || head.end() != to;
                 let data = match (c.outcome, head.op) {
                     (Outcome::Done, Op::Read) if narrowed => c.io.data.slice(to - from, head.offset - from, head.len),
                     (Outcome::Done, Op::BlockStatus) if narrowed => {
-                        clip_status(c.io.data, head.offset - from, head.len)
+                        clip_status(c.io.into_data(), head.offset - from, head.len)
                     }
-                    (Outcome::Done, _) => c.io.data,
+                    (Outcome::Done, _) => c.io.into_data(),
                     _ => Data::Absent,
                 };
                 self.finish(at, c.outcome, data, out);
@@ -390,7 +397,7 @@ impl Layer for Front {
             Phase::Reading { outstanding, failed, edges } => {
                 *outstanding -= 1;
                 match c.outcome {
-                    Outcome::Done => edges[edge] = Some(c.io.data),
+                    Outcome::Done => edges[edge] = Some(c.io.into_data()),
                     other => *failed = Some(as_error(other)),
                 }
                 match (*outstanding, *failed) {

@@ -116,11 +116,24 @@ pub struct Actions {
 /// One order of a layer, for the stack to carry out in turn.
 #[derive(Debug)]
 pub(crate) enum Action {
-    Submit { port: Port, io: Io },
+    Submit {
+        port: Port,
+        io: Io,
+    },
     Complete(Completion),
-    Cancel { port: Port, id: IoId },
-    Declare { port: Port, head: IoHead },
-    Retract { port: Port, id: IoId },
+    Cancel {
+        port: Port,
+        id: IoId,
+    },
+    /// The head is boxed or it would make every order its size.
+    Declare {
+        port: Port,
+        head: Box<IoHead>,
+    },
+    Retract {
+        port: Port,
+        id: IoId,
+    },
 }
 
 impl Actions {
@@ -163,7 +176,7 @@ impl Actions {
     /// Tells the layers below of work accepted here but not yet passed on, so that their forecasts count it. It stops
     /// counting when a request of that id is submitted, or at [`Actions::retract`].
     pub fn declare(&mut self, port: Port, head: IoHead) {
-        self.order(Action::Declare { port, head });
+        self.order(Action::Declare { port, head: Box::new(head) });
     }
 
     /// Takes a declaration back.
@@ -183,7 +196,7 @@ impl Actions {
         let mut head = *parent;
         head.id = self.new_id();
         (head.op, head.offset, head.len, head.tag) = (op, offset, len, tag);
-        Io { head, data: Data::Absent }
+        Io::new(head, Data::Absent)
     }
 
     /// Layers that requests made by the calling layer pass by: none above matters, those below as configured for

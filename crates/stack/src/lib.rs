@@ -7,6 +7,7 @@ pub mod map;
 pub mod sim;
 pub mod stack;
 pub mod stats;
+pub mod tape;
 
 pub use front::{Front, FrontVolume};
 pub use layer::{Actions, Forecast, Layer, LayerState, Offer, Port, Ports};

@@ -124,7 +124,7 @@ impl Map {
         } else {
             head.op = Op::Flush;
         }
-        out.submit(0, Io { head, data: Data::Absent });
+        out.submit(0, Io::new(head, Data::Absent));
     }
 
     fn zero_done(&mut self, now: Time, job: u64, c: &Completion, out: &mut Actions) {
@@ -147,7 +147,7 @@ impl Map {
             (Outcome::Done, Op::BlockStatus) => join_status(p.pieces),
             _ => Data::Absent,
         };
-        out.complete(Completion { io: Io { head: p.head, data }, outcome, dispatched_at: p.dispatched_at });
+        out.complete(Completion { io: Io::new(p.head, data), outcome, dispatched_at: p.dispatched_at });
     }
 }
 
@@ -259,7 +259,7 @@ impl Layer for Map {
         p.outstanding -= 1;
         p.dispatched_at = p.dispatched_at.min(c.dispatched_at);
         match c.outcome {
-            Outcome::Done if p.head.op != Op::Flush => p.pieces[piece].1 = c.io.data,
+            Outcome::Done if p.head.op != Op::Flush => p.pieces[piece].1 = c.io.into_data(),
             Outcome::Done => {}
             other => p.failed = Some(other),
         }

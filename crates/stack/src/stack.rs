@@ -208,7 +208,7 @@ impl Stack {
     /// # Panics
     /// If more than `inflight_max` are offered: the engine must stop before.
     pub fn offer(&mut self, now: Time, mut io: Io) -> Offered {
-        assert!(self.inflight.len() < self.config.inflight_max, "the engine overfilled the pool");
+        assert!(!self.is_full(), "the engine overfilled the pool");
         let forecast = self.forecast(now, &io.head);
         let expected_at = now + forecast.total();
         let late = io.op == Op::Read && io.deadline.is_set() && expected_at > io.deadline + self.config.failover_hop;
@@ -313,6 +313,11 @@ impl Stack {
     /// How many client requests are under way.
     pub fn inflight(&self) -> usize {
         self.inflight.len()
+    }
+
+    /// Does it hold as many client requests as it may?
+    pub fn is_full(&self) -> bool {
+        self.inflight.len() >= self.config.inflight_max
     }
 
     /// How many layers there are.

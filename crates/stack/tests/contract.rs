@@ -208,6 +208,11 @@ fn a_failed_flush_is_not_forgotten() {
     assert_eq!(flush(&mut pool), Outcome::Done);
     assert_eq!(flush(&mut pool), Outcome::Failed(IoError::Device));
     assert_eq!(flush(&mut pool), Outcome::Failed(IoError::FlushFailed));
+    let now = pool.now();
+    let mut durable = io(Op::Write, 0, 4096, now);
+    durable.head.flags = IoFlags::FUA;
+    pool.offer(now, durable);
+    assert_eq!(ends(&mut pool)[0].1, Outcome::Failed(IoError::FlushFailed), "nor is a durable write believed");
     pool.with_layer(|f: &mut Front, _| f.recovered());
     assert_eq!(flush(&mut pool), Outcome::Done);
 }

@@ -48,7 +48,7 @@ pub(crate) fn pool_op(op: TraceOp) -> Op {
 
 /// A request on its way to the pool.
 pub(crate) fn io(head: IoHead) -> Io {
-    Io { head, data: Data::Absent }
+    Io::new(head, Data::Absent)
 }
 
 /// The volume of all replayed requests: one pool, one arbiter, one volume.

@@ -11,6 +11,7 @@ pub mod metrics;
 mod permits;
 mod pool;
 mod ring;
+pub mod tape;
 mod trace;
 mod volatile;
 

@@ -5,14 +5,16 @@ use super::conn::{Conn, Parsed, Ready, deadline_of, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
 use super::permits::{PermitLimits, Permits};
-use super::ring::{Op as RingOp, Ring};
+use super::ring::{Op as RingOp, Ring, SendBatch};
+use super::tape::TapeWriter;
 use super::trace::Traces;
 use plimsoll_base::{
     BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, TenantId, Time, VolumeKey,
 };
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
-use plimsoll_stack::{Extent, Front, LayerState, Map, Offered, Stack};
+use plimsoll_stack::tape::Taped;
+use plimsoll_stack::{Extent, Front, LayerState, Offered, Stack};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -66,7 +68,7 @@ pub struct Pool {
     now: Time,
     options: PoolOptions,
     ring: Ring,
-    stack: Stack,
+    stack: Taped<TapeWriter>,
     devices: Devices,
     buffers: BufPool,
     conns: Slab<(u64, Conn)>,
@@ -88,9 +90,10 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool over `stack` and its devices, taking commands from `commands`.
+    /// A pool over `stack` and its devices, taking commands from `commands`, recorded on `tape` if there is one.
     pub fn new(
         stack: Stack,
+        tape: Option<TapeWriter>,
         devices: Devices,
         commands: Receiver<Command>,
         wakeup: Arc<OwnedFd>,
@@ -101,7 +104,7 @@ impl Pool {
             now: Time::ZERO,
             options,
             ring: Ring::new(1024)?,
-            stack,
+            stack: Taped::new(stack, tape),
             devices,
             buffers: BufPool::new(),
             conns: Slab::new(),
@@ -135,7 +138,12 @@ impl Pool {
             self.wait()?;
             self.tick();
             while let Some((op, result)) = self.ring.next_completed() {
+                let from_client = matches!(op, RingOp::Recv { .. });
                 self.handle(op, result)?;
+                if from_client {
+                    // What could be answered at once goes out at once: its client works on while others are served.
+                    self.serve_connections()?;
+                }
             }
             if self.stack.next_wake() <= self.now {
                 self.stack.wake(self.now);
@@ -146,6 +154,7 @@ impl Pool {
             }
             self.serve_connections()?;
             if self.stopping && self.stop_when_idle()? {
+                self.stack.end();
                 return self.devices.sync();
             }
         }
@@ -208,7 +217,7 @@ impl Pool {
     fn handle_sent(
         &mut self,
         conn: usize,
-        batch: super::ring::SendBatch,
+        batch: SendBatch,
         start: usize,
         result: io::Result<usize>,
     ) -> io::Result<()> {
@@ -219,10 +228,7 @@ impl Pool {
                 return self.ring.submit(RingOp::Send { conn, fd, batch, start: start + n });
             }
             Ok(_) => c.sent(batch, &mut self.buffers),
-            Err(_) => {
-                (c.broken, c.ending) = (true, true);
-                self.withdraw(conn);
-            }
+            Err(_) => self.lost(conn),
         }
         self.conns[conn].1.sending = false;
         self.touched.push(conn);
@@ -239,6 +245,7 @@ impl Pool {
 
     /// Understands what a connection has received, as far as permits reach.
     fn parse(&mut self, conn: usize) -> io::Result<()> {
+        self.tick();
         while self.conns[conn].1.may_parse() {
             match self.conns[conn].1.parse(&mut self.buffers) {
                 Parsed::NeedBytes => break,
@@ -285,7 +292,7 @@ impl Pool {
         head.tag = at as u64;
         // Asked for again only where it's kept: a forecast changes nothing, so the stack's own will be the same.
         let sampled = self.traces.due().then(|| self.stack.forecast(self.now, &head));
-        match self.stack.offer(self.now, Io { head, data }) {
+        match self.stack.offer(self.now, Io::new(head, data)) {
             Offered::Accepted(id) => {
                 let trace = sampled.map_or(0, |forecast| self.traces.accepted(&head, forecast));
                 self.conns[conn].1.inflight += 1;
@@ -321,9 +328,14 @@ impl Pool {
                 idle = false;
                 self.stack.device_done(self.now, device, c);
             }
-            while let Some(c) = self.stack.next_done() {
+            if let Some(first) = self.stack.next_done() {
                 idle = false;
-                self.answer(c);
+                // Once for all that ended together: what a device without delay takes is the node's own time.
+                self.tick();
+                self.answer(first);
+                while let Some(c) = self.stack.next_done() {
+                    self.answer(c);
+                }
             }
             if idle {
                 return self.zeroed();
@@ -343,7 +355,7 @@ impl Pool {
         let (serial, conn) = &mut self.conns[inside.conn];
         assert_eq!(*serial, inside.serial, "a connection stays until its requests have ended");
         conn.inflight -= 1;
-        let data = if c.outcome.is_done() { c.io.data } else { Data::Absent };
+        let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
         conn.reply(&inside.request, c.outcome, data, &mut self.buffers);
         self.touched.push(inside.conn);
     }
@@ -357,12 +369,11 @@ impl Pool {
         self.unstall()?;
         while let Some(conn) = self.touched.pop() {
             let Some((_, c)) = self.conns.get_mut(conn) else { continue };
-            let fd = c.raw_fd();
             if let Some(batch) = c.take_unsent() {
-                c.sending = true;
-                self.ring.submit(RingOp::Send { conn, fd, batch, start: 0 })?;
+                self.send(conn, batch)?;
             }
             let (_, c) = &mut self.conns[conn];
+            let fd = c.raw_fd();
             if let Some(into) = c.want_recv() {
                 c.receiving = true;
                 self.ring.submit(RingOp::Recv { conn, fd, into })?;
@@ -372,6 +383,33 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// Sends a batch: what the socket takes now, now (one call, and no completion to collect); the rest when it can.
+    fn send(&mut self, conn: usize, batch: SendBatch) -> io::Result<()> {
+        let c = &mut self.conns[conn].1;
+        let start = match batch.send_now(c.socket()) {
+            Ok(n) if n == batch.len() => {
+                c.sent(batch, &mut self.buffers);
+                return Ok(());
+            }
+            Ok(n) => n,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            Err(_) => {
+                self.lost(conn);
+                return self.pump();
+            }
+        };
+        c.sending = true;
+        let fd = c.raw_fd();
+        self.ring.submit(RingOp::Send { conn, fd, batch, start })
+    }
+
+    /// Nothing can be sent to a client any more.
+    fn lost(&mut self, conn: usize) {
+        let c = &mut self.conns[conn].1;
+        (c.broken, c.ending) = (true, true);
+        self.withdraw(conn);
     }
 
     fn unstall(&mut self) -> io::Result<()> {
@@ -422,12 +460,11 @@ impl Pool {
                 self.parse(conn)?;
             }
             Command::SetVolume { key, front, extents, reply } => {
-                self.stack.with_layer(self.now, |f: &mut Front, _| f.set_volume(key, front));
-                self.stack.with_layer(self.now, |m: &mut Map, _| m.set_volume(key, &extents));
+                self.stack.set_volume(self.now, key, front, &extents);
                 let _ = reply.send(()); // whoever asked may have gone
             }
             Command::DeleteVolume { key, extents, reply } => {
-                self.stack.with_layer(self.now, |f: &mut Front, _| f.remove_volume(key));
+                self.stack.close_volume(self.now, key);
                 self.close_connections(Some(key));
                 self.deleting.push(Deleting { key, extents, reply });
             }
@@ -450,7 +487,7 @@ impl Pool {
                 let _ = reply.send(self.traces.newest_first());
             }
             Command::Recovered { reply } => {
-                self.stack.with_layer(self.now, |f: &mut Front, _| f.recovered());
+                self.stack.recovered(self.now);
                 let _ = reply.send(());
             }
             Command::Shutdown => {
@@ -489,15 +526,11 @@ impl Pool {
             let job = self.next_job;
             self.next_job += 1;
             self.zeroing.insert(job, reply);
-            let now = self.now;
-            self.stack.with_layer(now, |m: &mut Map, out| {
-                m.remove_volume(key);
-                m.zero(now, job, extents, out);
-            });
+            self.stack.zero_volume(self.now, key, job, &extents);
             self.pump()?;
         }
         while !self.zeroing.is_empty()
-            && let Some((job, result)) = self.stack.with_layer(self.now, |m: &mut Map, _| m.next_zeroed()).flatten()
+            && let Some((job, result)) = self.stack.next_zeroed(self.now)
         {
             let reply = self.zeroing.remove(&job).expect("each job is reported once");
             let _ = reply.send(result);

@@ -5,9 +5,10 @@
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use plimsoll_base::{Buf, BufMut};
+use rustix::net::{SendAncillaryBuffer, SendFlags};
 use slab::Slab;
-use std::io;
-use std::os::fd::RawFd;
+use std::io::{self, IoSlice};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
 /// Where received bytes go.
@@ -40,25 +41,34 @@ impl SendBatch {
     }
 
     /// The runs of bytes from position `skip` on.
-    fn runs(&self, mut skip: usize) -> Vec<libc::iovec> {
+    fn runs(&self, mut skip: usize) -> Vec<IoSlice<'_>> {
         let mut runs = Vec::with_capacity(2 * self.payloads.len() + 1);
-        let mut push = |bytes: &[u8]| {
-            let from = skip.min(bytes.len());
-            skip -= from;
-            if from < bytes.len() {
-                let run = &bytes[from..];
-                runs.push(libc::iovec { iov_base: run.as_ptr().cast_mut().cast(), iov_len: run.len() });
-            }
-        };
         let mut at = 0;
-        for (before, payload) in &self.payloads {
-            push(&self.bytes[at..*before]);
-            push(payload.as_slice());
-            at = *before;
+        let tail = (self.bytes.len(), None);
+        for (before, payload) in self.payloads.iter().map(|(n, b)| (*n, Some(b))).chain([tail]) {
+            for run in [&self.bytes[at..before], payload.map_or(&[], Buf::as_slice)] {
+                let from = skip.min(run.len());
+                skip -= from;
+                if from < run.len() {
+                    runs.push(IoSlice::new(&run[from..]));
+                }
+            }
+            at = before;
         }
-        push(&self.bytes[at..]);
         runs.truncate(libc::UIO_MAXIOV as usize);
         runs
+    }
+
+    /// Sends what the socket takes without waiting; how many bytes that was.
+    ///
+    /// # Errors
+    /// Those of `sendmsg`; [`io::ErrorKind::WouldBlock`] if the socket takes nothing now.
+    pub fn send_now(&self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if self.payloads.is_empty() {
+            return Ok(rustix::net::send(socket, &self.bytes, flags)?);
+        }
+        Ok(rustix::net::sendmsg(socket, &self.runs(0), &mut SendAncillaryBuffer::default(), flags)?)
     }
 }
 
@@ -142,7 +152,10 @@ impl Ring {
                 opcode::Send::new(types::Fd(*fd), run.as_ptr(), run.len() as u32).flags(SEND_FLAGS).build()
             }
             Op::Send { fd, batch, start, .. } => {
-                let mut message = Box::new((empty_message(), batch.runs(*start)));
+                let runs = batch.runs(*start);
+                let vector =
+                    |run: &IoSlice| libc::iovec { iov_base: run.as_ptr().cast_mut().cast(), iov_len: run.len() };
+                let mut message = Box::new((empty_message(), runs.iter().map(vector).collect::<Vec<_>>()));
                 message.0.msg_iov = message.1.as_mut_ptr();
                 message.0.msg_iovlen = message.1.len();
                 let header: *const libc::msghdr = &message.0;

@@ -172,7 +172,7 @@ mod tests {
         }
         assert_eq!((t.ring.len(), t.ring.capacity()), (TRACES_MAX, capacity), "bounded, allocated once");
         let done = |h: IoHead| Completion {
-            io: Io { head: h, data: Data::Absent },
+            io: Io::new(h, Data::Absent),
             outcome: Outcome::Done,
             dispatched_at: Time::from_nanos(6),
         };

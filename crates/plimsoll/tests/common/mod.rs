@@ -4,6 +4,7 @@
 pub mod client;
 pub mod exposition;
 pub mod http;
+pub mod mount;
 pub mod schema;
 
 use std::io::{BufRead, BufReader};
@@ -58,6 +59,17 @@ impl Server {
         format!("nbd+unix:///{export}?socket={}", self.socket().display())
     }
 
+    /// Asks the control socket.
+    pub fn control(&self, method: &str, path: &str) -> http::Answer {
+        http::unix(&self.dir.join("control.sock"), method, path, None)
+    }
+
+    /// `plimsoll …` on this node must succeed.
+    pub fn cli(&self, arguments: &[&str]) -> String {
+        let socket = self.dir.join("control.sock");
+        ok(env!("CARGO_BIN_EXE_plimsoll"), &[arguments, &["--control", socket.to_str().unwrap()]].concat())
+    }
+
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
@@ -91,6 +103,7 @@ pub fn config(device: &str, volume_size: &str) -> String {
 unix = "nbd.sock"
 [control]
 http = "127.0.0.1:0"
+unix = "control.sock"
 [[pool]]
 name = "p"
 device = {device}

@@ -15,7 +15,7 @@ pub fn at_us(n: u64) -> Time {
 }
 
 pub fn io(op: Op, offset: u64, len: u64, now: Time) -> Io {
-    Io { head: IoHead::new(op, VOL, TenantId(1), offset, len, now), data: Data::Absent }
+    Io::new(IoHead::new(op, VOL, TenantId(1), offset, len, now), Data::Absent)
 }
 
 pub fn write(offset: u64, bytes: &[u8], now: Time) -> Io {

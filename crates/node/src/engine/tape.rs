@@ -1,0 +1,239 @@
+//! A pool's tape in a file: written beside the pool's thread, read back to be replayed in the simulator.
+//!
+//! The file is a magic number, a header, then frames of entries; header and frames have a length and a checksum each, so
+//! that a tape that was cut (the node was killed) is good up to the cut.
+
+use crate::config::PoolConfig;
+use plimsoll_stack::Offer;
+use plimsoll_stack::tape::{Entry, Recorder};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+const MAGIC: &[u8; 8] = b"PLIMTAPE";
+const VERSION: u32 = 1;
+/// Entries are handed to the writer in pieces of about this size, ...
+const FRAME_BYTES: usize = 256 << 10;
+/// ... or after this long, so that little is missing when the node is killed.
+const FRAME_NS: u64 = 100_000_000;
+/// Frames that may wait for the writer: 16 MiB. When a slow disk lets more gather, the tape ends.
+const FRAMES_WAITING_MAX: usize = 64;
+/// No frame is larger: one entry's own bytes (a layer's read of 64 MiB at most) beside the others.
+const FRAME_BYTES_MAX: u32 = 128 << 20;
+
+/// What the stack was that a tape was recorded of.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct TapeHeader {
+    /// The version of the node that wrote it.
+    pub plimsoll: String,
+    /// Unix time of the pool's start, s.
+    pub started_unix_s: u64,
+    /// The pool's section of the configuration, as TOML.
+    pool: String,
+    /// What its devices offered: size, block, largest request, atomic unit (bytes each), and queue length.
+    offers: Vec<(u64, u32, u64, u32, u32)>,
+}
+
+impl TapeHeader {
+    /// The pool's configuration.
+    ///
+    /// # Errors
+    /// If this program doesn't know all that it says.
+    pub fn pool(&self) -> Result<PoolConfig, String> {
+        toml::from_str(&self.pool).map_err(|e| format!("the recorded pool's configuration: {e}"))
+    }
+
+    /// What the devices offered.
+    pub fn offers(&self) -> Vec<Offer> {
+        let offer = |&(size_bytes, block_bytes, io_bytes_max, atomic_bytes, queue_max): &(u64, u32, u64, u32, u32)| {
+            Offer { size_bytes, block_bytes, io_bytes_max, atomic_bytes, queue_max }
+        };
+        self.offers.iter().map(offer).collect()
+    }
+}
+
+/// Writes a tape. Its methods never wait: the file is written on a thread of its own.
+pub struct TapeWriter {
+    path: PathBuf,
+    frame: Vec<u8>,
+    frame_began_ns: u64,
+    bytes_left: u64,
+    writer: Option<SyncSender<Vec<u8>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TapeWriter {
+    /// Makes the file at `path` anew, for at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn create(path: &Path, bytes_max: u64, pool: &PoolConfig, offers: &[Offer]) -> io::Result<TapeWriter> {
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let offer = |o: &Offer| (o.size_bytes, o.block_bytes, o.io_bytes_max, o.atomic_bytes, o.queue_max);
+        let header = TapeHeader {
+            plimsoll: env!("CARGO_PKG_VERSION").to_string(),
+            started_unix_s: since_1970.map_or(0, |d| d.as_secs()),
+            pool: toml::to_string(pool).map_err(io::Error::other)?,
+            offers: offers.iter().map(offer).collect(),
+        };
+        let mut file = File::create(path)?;
+        file.write_all(MAGIC)?;
+        file.write_all(&VERSION.to_le_bytes())?;
+        write_frame(&mut file, &postcard::to_stdvec(&header).map_err(io::Error::other)?)?;
+        let (writer, frames) = sync_channel::<Vec<u8>>(FRAMES_WAITING_MAX);
+        let shown = path.display().to_string();
+        let thread = std::thread::Builder::new().name("tape".into()).spawn(move || {
+            for frame in frames {
+                if let Err(error) = write_frame(&mut file, &frame) {
+                    tracing::error!(tape = shown, %error, "the tape ends here: it cannot be written");
+                    return;
+                }
+            }
+        })?;
+        Ok(TapeWriter {
+            path: path.to_owned(),
+            frame: Vec::new(),
+            frame_began_ns: 0,
+            bytes_left: bytes_max,
+            writer: Some(writer),
+            thread: Some(thread),
+        })
+    }
+
+    fn hand_over(&mut self) {
+        if self.frame.is_empty() {
+            return;
+        }
+        let frame = std::mem::take(&mut self.frame);
+        self.bytes_left = self.bytes_left.saturating_sub(frame.len() as u64);
+        let Some(writer) = &self.writer else { return };
+        let sent = writer.try_send(frame);
+        if sent.is_err() || self.bytes_left == 0 {
+            let why = if sent.is_err() { "its disk is too slow, or failed" } else { "it has its full size" };
+            tracing::warn!(tape = %self.path.display(), "the tape ends here: {why}");
+            self.writer = None;
+        }
+    }
+}
+
+impl Recorder for TapeWriter {
+    fn record(&mut self, entry: Entry) {
+        if self.writer.is_none() {
+            return;
+        }
+        let began = self.frame.is_empty();
+        let frame = std::mem::take(&mut self.frame);
+        self.frame = postcard::to_extend(&entry, frame).expect("entries are plain values");
+        let overdue = match entry {
+            Entry::Told(ns, _) if began => {
+                self.frame_began_ns = ns;
+                false
+            }
+            Entry::Told(ns, _) => ns - self.frame_began_ns >= FRAME_NS,
+            Entry::Decided(_) => false,
+            Entry::End => true,
+        };
+        if overdue || self.frame.len() >= FRAME_BYTES {
+            self.hand_over();
+        }
+    }
+}
+
+impl Drop for TapeWriter {
+    fn drop(&mut self) {
+        self.hand_over();
+        self.writer = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // it has told its error itself
+        }
+    }
+}
+
+fn write_frame(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    file.write_all(&(bytes.len() as u32).to_le_bytes())?;
+    file.write_all(&crc32fast::hash(bytes).to_le_bytes())?;
+    file.write_all(bytes)
+}
+
+/// Reads a tape, frame by frame: memory doesn't grow with its length.
+pub struct TapeReader {
+    path: PathBuf,
+    file: BufReader<File>,
+    at: u64,
+    /// What it was recorded of.
+    pub header: TapeHeader,
+}
+
+impl TapeReader {
+    /// Opens a tape.
+    ///
+    /// # Errors
+    /// A text that names the file and what is wrong with it.
+    pub fn open(path: &Path) -> Result<TapeReader, String> {
+        let fail = |what: &str| format!("{}: {what}", path.display());
+        let file = File::open(path).map_err(|e| fail(&e.to_string()))?;
+        let mut file = BufReader::new(file);
+        let mut magic = [0; 12];
+        file.read_exact(&mut magic).map_err(|_| fail("is not a tape: too short"))?;
+        if &magic[..8] != MAGIC {
+            return Err(fail("is not a tape"));
+        }
+        let version = u32::from_le_bytes(magic[8..].try_into().expect("four bytes"));
+        if version != VERSION {
+            return Err(fail(&format!("is a tape of version {version}; this program reads version {VERSION}")));
+        }
+        let mut at = 12;
+        let frame = read_frame(&mut file, &mut at).map_err(|e| fail(&e))?.ok_or_else(|| fail("its header was cut"))?;
+        let header = postcard::from_bytes(&frame).map_err(|e| fail(&format!("its header makes no sense: {e}")))?;
+        Ok(TapeReader { path: path.to_owned(), file, at, header })
+    }
+
+    /// How many bytes of the file have been read.
+    pub fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// The next entries; `None` at the end, be it cut or not.
+    ///
+    /// # Errors
+    /// A text that names the file, the offset and what is wrong there.
+    pub fn next_frame(&mut self) -> Result<Option<Vec<Entry>>, String> {
+        let began = self.at;
+        let fail = |what: &str| format!("{}: at byte {began}: {what}", self.path.display());
+        let Some(frame) = read_frame(&mut self.file, &mut self.at).map_err(|e| fail(&e))? else { return Ok(None) };
+        let mut rest = &frame[..];
+        let mut entries = Vec::new();
+        while !rest.is_empty() {
+            let (entry, left) = postcard::take_from_bytes(rest).map_err(|e| fail(&format!("no entry: {e}")))?;
+            entries.push(entry);
+            rest = left;
+        }
+        Ok(Some(entries))
+    }
+}
+
+/// A frame's bytes; `None` where the file ends, also in the middle of it.
+fn read_frame(file: &mut impl Read, at: &mut u64) -> Result<Option<Vec<u8>>, String> {
+    let mut head = [0; 8];
+    if file.read_exact(&mut head).is_err() {
+        return Ok(None);
+    }
+    let (len, sum) = head.split_at(4);
+    let len = u32::from_le_bytes(len.try_into().expect("four bytes"));
+    if len > FRAME_BYTES_MAX {
+        return Err("damaged: a frame of impossible length".into());
+    }
+    let mut bytes = Vec::new();
+    file.take(u64::from(len)).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
+    if bytes.len() < len as usize {
+        return Ok(None);
+    }
+    if crc32fast::hash(&bytes).to_le_bytes() != sum {
+        return Err("damaged: its checksum is wrong".into());
+    }
+    *at += 8 + u64::from(len);
+    Ok(Some(bytes))
+}

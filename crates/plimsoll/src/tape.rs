@@ -1,0 +1,78 @@
+//! `plimsoll tape …`
+
+use anyhow::{Result, anyhow};
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use plimsoll_node::engine::tape::TapeReader;
+use plimsoll_node::node::build_stack;
+use plimsoll_stack::tape::Replay;
+use serde_json::json;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+/// Replay what a live pool was told, and see that it decides the same.
+#[derive(Args)]
+#[command(after_help = "A pool records a tape when its configuration says `tape = \"FILE\"`.\n\n\
+                        Example:\n  plimsoll tape replay main.tape")]
+pub struct Tape {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Tell the same layers the same at the same times, in the simulator, and compare every decision
+    #[command(after_help = "Example:\n  plimsoll tape replay main.tape --json")]
+    Replay {
+        /// The tape.
+        file: PathBuf,
+        /// Replay on this many requests at the device at once instead: where do decisions begin to differ?
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        depth: Option<u32>,
+        /// Print the result as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Tape {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        let Command::Replay { file, depth, json } = self.command;
+        let mut tape = TapeReader::open(&file).map_err(|e| anyhow!(e))?;
+        let failed = |e| anyhow!("{}: {e}", file.display());
+        let mut pool = tape.header.pool().map_err(failed)?;
+        pool.depth = depth.or(pool.depth);
+        let stack = build_stack(&pool, tape.header.offers()).map_err(failed)?;
+        let mut replay = Replay::new(stack);
+        let bar = bar(std::fs::metadata(&file).map_or(0, |m| m.len()));
+        while let Some(entries) = tape.next_frame().map_err(|e| anyhow!(e))? {
+            for entry in &entries {
+                replay.step(entry).map_err(|d| anyhow!("{}: decided otherwise: {d}", file.display()))?;
+            }
+            bar.set_position(tape.position());
+        }
+        bar.finish_and_clear();
+        let seen = replay.seen();
+        let name = pool.name.get_ref();
+        if json {
+            println!("{}", json!({ "pool": name, "same": true, "replayed": seen }));
+            return Ok(());
+        }
+        println!("pool `{name}`: {:.3} s of tape, {} calls", seen.ends_at_ns as f64 / 1e9, seen.told);
+        println!("all {} decisions as recorded", seen.decided);
+        println!("{} requests accepted, {} refused; {} sent to devices", seen.accepted, seen.refused, seen.to_devices);
+        if !seen.complete {
+            println!("the tape was cut: the pool did not end in order, or its tape had its full size");
+        }
+        Ok(())
+    }
+}
+
+fn bar(bytes: u64) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {eta}").expect("a constant template");
+    ProgressBar::new(bytes).with_style(style)
+}

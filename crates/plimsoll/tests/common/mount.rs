@@ -1,0 +1,122 @@
+//! Devices that misbehave as real ones do: a loop device, one whose reads, writes or flushes fail on demand, a full disk.
+
+use super::ok;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// May this process make loop devices and mounts? Says so if not: who calls must return then.
+pub fn may_mount() -> bool {
+    let may = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
+    if !may {
+        println!("ran without loop devices and mounts: they need /dev/fuse and root");
+    }
+    may
+}
+
+/// A block device over a file.
+pub struct Loop {
+    pub path: PathBuf,
+}
+
+impl Loop {
+    pub fn over(file: &Path, options: &[&str]) -> Loop {
+        let file = file.to_str().unwrap();
+        let said = ok("losetup", &[&["--find", "--show", "--direct-io=on"], options, &[file]].concat());
+        Loop { path: said.trim().into() }
+    }
+
+    /// Flush requests that the kernel has sent to it (Documentation/block/stat.rst, field 16).
+    pub fn flushes(&self) -> u64 {
+        let name = self.path.file_name().unwrap().to_str().unwrap();
+        let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+        stat.split_whitespace().nth(15).expect("Linux 5.5 or later").parse().unwrap()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // A test that failed may have broken it.
+        let _ = Command::new("losetup").arg("-d").arg(&self.path).stderr(Stdio::null()).status();
+    }
+}
+
+/// An empty file system of its own, in memory.
+pub struct Tmpfs {
+    pub path: PathBuf,
+}
+
+impl Tmpfs {
+    pub fn at(path: PathBuf, size: &str) -> Tmpfs {
+        std::fs::create_dir(&path).unwrap();
+        ok("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "none", path.to_str().unwrap()]);
+        Tmpfs { path }
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.path).status(); // likewise
+    }
+}
+
+/// A block device that fails on demand: nbdkit, nbdfuse and a loop device over a file.
+pub struct Failing {
+    pub device: Loop,
+    dir: PathBuf,
+    fuse: Child,
+    nbdkit: Child,
+}
+
+impl Failing {
+    pub fn new(dir: &Path) -> Failing {
+        let dir = dir.join("failing");
+        std::fs::create_dir(&dir).unwrap();
+        let backing = dir.join("backing");
+        std::fs::File::create(&backing).unwrap().set_len(64 << 20).unwrap();
+        let d = dir.display();
+        let fail = |what: &str| format!("if [ -e {d}/fail-{what} ]; then echo EIO failing on demand >&2; exit 1; fi");
+        let dd = "dd bs=1M status=none iflag=fullblock,count_bytes,skip_bytes oflag=seek_bytes";
+        let nbdkit = Command::new("nbdkit")
+            .args(["-f", "-t", "1", "-U"])
+            .arg(dir.join("sock"))
+            .args(["eval", "get_size=echo 67108864", "can_write=exit 0", "can_flush=exit 0", "can_fua=echo emulate"])
+            .arg(format!("pread={}; {dd} if={d}/backing count=$3 skip=$4", fail("read")))
+            .arg(format!("pwrite={}; {dd} of={d}/backing seek=$4 conv=notrunc", fail("write")))
+            .arg(format!("flush={}; exit 0", fail("flush")))
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("nbdkit (`make test` installs it)");
+        let (sock, file) = (dir.join("sock"), dir.join("mnt/disk"));
+        std::fs::create_dir(dir.join("mnt")).unwrap();
+        wait_for(&sock);
+        let uri = format!("nbd+unix:///?socket={}", sock.display());
+        let fuse = Command::new("nbdfuse").arg(&file).arg(uri).spawn().expect("nbdfuse (`make test` installs it)");
+        wait_for(&file);
+        Failing { device: Loop::over(&file, &[]), dir, fuse, nbdkit }
+    }
+
+    /// From now on every `read`, `write` or `flush` fails, or none does.
+    pub fn fail(&self, what: &str, fails: bool) {
+        let file = self.dir.join(format!("fail-{what}"));
+        if fails { std::fs::write(file, "").unwrap() } else { std::fs::remove_file(file).unwrap() }
+    }
+}
+
+impl Drop for Failing {
+    fn drop(&mut self) {
+        // The daemon's end takes its mount with it; the loop device goes when the last user does.
+        for child in [&mut self.fuse, &mut self.nbdkit] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn wait_for(path: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !path.exists() {
+        assert!(Instant::now() < deadline, "{} didn't come", path.display());
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,229 @@
+//! Devices that are full, failing, read-only or corrupt, and clients that vanish: each a clear error; others notice nothing.
+
+mod common;
+use common::client::Client;
+use common::mount::{Failing, Loop, Tmpfs, may_mount};
+use common::{Server, config};
+use plimsoll_nbd::wire::{Command, CommandFlags};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+fn client(server: &Server) -> Client {
+    Client::connect(&server.socket(), "vol").unwrap()
+}
+
+/// Adds a second pool, on a device of its own, with a volume `other`.
+fn with_other(config: String) -> String {
+    config.replace(
+        "[[tenant]]",
+        "[[pool]]\nname = \"o\"\ndevice = { file = \"other.img\", size = \"64MiB\" }\n[[tenant]]",
+    ) + "[[volume]]\nname = \"other\"\npool = \"o\"\nsize = \"8MiB\"\ntenant = \"t\"\n"
+}
+
+#[test]
+fn a_full_disk_is_no_space_to_who_fills_it_and_nothing_to_others() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let _tmpfs = Tmpfs::at(dir.path().join("small"), "48m");
+    let config = config(r#"{ file = "small/p.img", size = "256MiB" }"#, "128MiB");
+    let server = Server::start(dir.path(), &with_other(config));
+    let mut c = client(&server);
+    let mut other = Client::connect(&server.socket(), "other").unwrap();
+    let mut written = 0;
+    let error = loop {
+        match c.write((written * MIB) as u64, &vec![written as u8 + 1; MIB]).unwrap() {
+            Ok(_) => written += 1,
+            Err(e) => break e,
+        }
+        assert!(written < 48, "48 MiB hold {written} MiB and a superblock");
+    };
+    assert!(error.contains("ENOSPC") && error.contains("no space left"), "{error}");
+    assert!(written > 8, "only {written} MiB fitted");
+    for n in [0, written / 2, written - 1] {
+        assert!(c.read((n * MIB) as u64, 4096).unwrap().unwrap().iter().all(|&b| b == n as u8 + 1), "MiB {n} differs");
+    }
+    other.write(0, b"unharmed").unwrap().unwrap();
+    other.flush().unwrap().unwrap();
+    assert_eq!(other.read(0, 8).unwrap().unwrap(), b"unharmed");
+    // What is given back can be used again.
+    c.call(Command::Trim, CommandFlags::EMPTY, 0, 4 << 20, &[]).unwrap().unwrap();
+    c.write((written * MIB) as u64, &[7; MIB]).unwrap().unwrap();
+    c.flush().unwrap().unwrap();
+    assert!(server.stop());
+}
+
+#[test]
+fn a_device_that_fails_reads_and_writes_fails_only_them() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let failing = Failing::new(dir.path());
+    let device = format!("{{ file = \"{}\" }}", failing.device.path.display());
+    let server = Server::start(dir.path(), &with_other(config(&device, "16MiB")));
+    let (mut a, mut b) = (client(&server), client(&server));
+    let mut other = Client::connect(&server.socket(), "other").unwrap();
+    a.write(0, &[1; 8192]).unwrap().unwrap();
+    failing.fail("read", true);
+    let error = a.read(0, 4096).unwrap().unwrap_err();
+    assert!(error.contains("EIO") && error.contains("the device failed"), "{error}");
+    b.write(8192, &[2; 4096]).unwrap().unwrap();
+    failing.fail("write", true);
+    let error = b.write(0, &[3; 4096]).unwrap().unwrap_err();
+    assert!(error.contains("EIO"), "{error}");
+    other.write(0, b"unharmed").unwrap().unwrap();
+    other.flush().unwrap().unwrap();
+    failing.fail("read", false);
+    failing.fail("write", false);
+    assert_eq!(a.read(8192, 4096).unwrap().unwrap(), [2; 4096]);
+    a.write(0, &[4; 4096]).unwrap().unwrap();
+    a.flush().unwrap().unwrap();
+    assert_eq!(b.read(0, 4096).unwrap().unwrap(), [4; 4096]);
+    assert!(server.stop());
+}
+
+/// The kernel tells of a write that it lost once, at one flush: whoever flushes next must not be told that all is well.
+#[test]
+fn after_a_failed_flush_none_is_believed_until_the_pool_is_recovered() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let failing = Failing::new(dir.path());
+    let device = format!("{{ file = \"{}\" }}", failing.device.path.display());
+    let server = Server::start(dir.path(), &config(&device, "16MiB"));
+    let (mut a, mut b) = (client(&server), client(&server));
+    assert_eq!(server.control("GET", "/healthz").code, 200);
+    a.write(0, &[1; 4096]).unwrap().unwrap();
+    failing.fail("flush", true);
+    assert!(a.flush().unwrap().unwrap_err().contains("EIO"));
+    failing.fail("flush", false);
+    for c in [&mut a, &mut b] {
+        let error = c.flush().unwrap().unwrap_err();
+        assert!(error.contains("an earlier flush failed"), "{error}");
+    }
+    let fua = b.call(Command::Write, CommandFlags::FUA, 0, 4096, &[9; 4096]).unwrap();
+    assert!(fua.is_err(), "a durable write was promised");
+    let health = server.control("GET", "/healthz");
+    assert_eq!(health.code, 503);
+    assert!(health.body.contains("pool recover p"), "it says what to do: {}", health.body);
+    let state = server.control("GET", "/v1/status").expect(200)["volumes"][0]["state"].clone();
+    assert_eq!(state, "degraded");
+    server.cli(&["pool", "recover", "p"]);
+    assert_eq!(server.control("GET", "/healthz").code, 200);
+    b.write(4096, &[2; 4096]).unwrap().unwrap();
+    b.flush().unwrap().unwrap();
+    assert!(server.stop());
+}
+
+/// Each FLUSH and FUA makes the kernel flush the device: acknowledging is not enough.
+#[test]
+fn flush_and_fua_reach_the_device() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("disk");
+    File::create(&file).unwrap().set_len(64 << 20).unwrap();
+    let disk = Loop::over(&file, &[]);
+    let server = Server::start(dir.path(), &config(&format!("{{ file = \"{}\" }}", disk.path.display()), "16MiB"));
+    let mut c = client(&server);
+    let mut count = |what: &mut dyn FnMut(&mut Client)| {
+        let before = disk.flushes();
+        (0..10).for_each(|_| what(&mut c));
+        disk.flushes() - before
+    };
+    let plain = count(&mut |c| drop(c.write(0, &[1; 4096]).unwrap().unwrap()));
+    assert_eq!(plain, 0, "a plain write isn't flushed");
+    let flushed = count(&mut |c| {
+        c.write(0, &[2; 4096]).unwrap().unwrap();
+        c.flush().unwrap().unwrap();
+    });
+    assert!(flushed >= 10, "10 flushes made {flushed}");
+    for (name, command, data) in
+        [("write", Command::Write, &[3; 4096][..]), ("zeroes", Command::WriteZeroes, &[]), ("trim", Command::Trim, &[])]
+    {
+        let fua = count(&mut |c| drop(c.call(command, CommandFlags::FUA, 4096, 4096, data).unwrap().unwrap()));
+        assert!(fua >= 10, "10 durable requests ({name}) made {fua} flushes");
+    }
+    assert!(server.stop());
+}
+
+#[test]
+fn what_cannot_be_served_is_told_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = config(r#"{ file = "p.img", size = "64MiB" }"#, "16MiB");
+    let server = Server::start(dir.path(), &good);
+    client(&server).write(0, &[1; 4096]).unwrap().unwrap();
+    assert!(server.stop());
+    let image = dir.path().join("p.img");
+    let refused = |config: &str| Server::try_start(dir.path(), config).err().expect("it starts");
+    if may_mount() {
+        let read_only = Loop::over(&image, &["--read-only"]);
+        let said = refused(&good.replace("p.img", read_only.path.to_str().unwrap()).replace(", size = \"64MiB\"", ""));
+        assert!(said.contains("pool `p`") && said.contains(read_only.path.to_str().unwrap()), "{said}");
+    }
+    let said = refused(&good.replace("p.img", "no/such/folder.img"));
+    assert!(said.contains("no/such/folder.img") && said.contains("No such file"), "{said}");
+    // The metadata store lies after the superblock: all but its copies of the superblock is overwritten.
+    let file = File::options().write(true).open(&image).unwrap();
+    file.write_all_at(&vec![0xa5; 8 * MIB], MIB as u64).unwrap();
+    let said = refused(&good);
+    assert!(said.contains("p.img") && said.to_lowercase().contains("corrupt"), "{said}");
+    file.write_all_at(&vec![0xa5; MIB], 0).unwrap();
+    let said = refused(&good);
+    assert!(said.contains("p.img") && said.contains("Plimsoll"), "{said}");
+}
+
+/// Clients that stop in the middle of anything, and some that never read their answers.
+#[test]
+fn vanishing_and_deaf_clients_hurt_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config(r#"{ file = "p.img", size = "256MiB" }"#, "64MiB"));
+    let mut good = client(&server);
+    for n in 0..8 {
+        good.write(n * MIB as u64, &[n as u8 + 1; MIB]).unwrap().unwrap();
+    }
+    let header = |command: u16, length: u32| {
+        let mut h = 0x2560_9513u32.to_be_bytes().to_vec();
+        h.extend([0, 0]);
+        h.extend(command.to_be_bytes());
+        h.extend(7u64.to_be_bytes());
+        h.extend(0u64.to_be_bytes());
+        h.extend(length.to_be_bytes());
+        h
+    };
+    for cut in 1..28 {
+        client(&server).stream().write_all(&header(1, 4096)[..cut]).unwrap(); // gone in the header
+    }
+    let mut half = client(&server);
+    half.stream().write_all(&[header(1, 1 << 20), vec![9; 1000]].concat()).unwrap(); // half open: the rest never comes
+    let mut deaf: Vec<Client> = (0..4).map(|_| client(&server)).collect();
+    for d in &mut deaf {
+        d.stream().set_nonblocking(true).unwrap();
+        // As many reads as it takes until the node takes no more: it must not gather answers without bound.
+        let mut asked = 0;
+        while d.stream().write_all(&header(0, MIB as u32)).is_ok() {
+            asked += 1;
+            assert!(asked < 1 << 20, "the node goes on reading from who doesn't");
+        }
+    }
+    let mut handshaking = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
+    handshaking.read_exact(&mut [0; 18]).unwrap(); // and says nothing more
+    for n in 0..8 {
+        assert_eq!(good.read(n * MIB as u64, MIB as u32).unwrap().unwrap(), vec![n as u8 + 1; MIB]);
+    }
+    good.flush().unwrap().unwrap();
+    drop((deaf, half, handshaking));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.control("GET", "/v1/status").expect(200)["volumes"][0]["connections"] != 1 {
+        assert!(Instant::now() < deadline, "connections stay: {}", server.control("GET", "/v1/status").body);
+    }
+    assert!(server.stop());
+}

@@ -1,0 +1,104 @@
+//! A live pool's tape, replayed in the simulator: the same layers must decide the same.
+
+mod common;
+use common::client::Client;
+use common::{Server, config, ok, run};
+use plimsoll_base::Rng;
+use plimsoll_nbd::wire::{Command, CommandFlags};
+use serde_json::Value;
+use std::path::Path;
+
+const BIN: &str = env!("CARGO_BIN_EXE_plimsoll");
+
+/// A modelled disk in real time, so that reads with a promise are refused; its pool is recorded.
+fn start(dir: &Path) -> Server {
+    let device = "{ file = \"p.img\", size = \"256MiB\", model = \"cheetah-15k5\" }\ntape = \"p.tape\"\ndepth = 2";
+    Server::start(dir, &config(device, "64MiB"))
+}
+
+/// Reads and writes of any alignment, flushes, trims; part of the reads with a promise that can't be kept for all.
+fn load(server: &Server) {
+    let mut rng = Rng::new(7, "tape");
+    let mut plain = Client::connect(&server.socket(), "vol").unwrap();
+    let mut promised = Client::connect(&server.socket(), "vol?deadline=15ms").unwrap();
+    for round in 0..12 {
+        for _ in 0..16 {
+            let (at, len) = (rng.below(60 << 20), 1 + rng.below(20_000) as u32);
+            let data = vec![round; len as usize];
+            match rng.below(6) {
+                0 => plain.send(Command::Read, CommandFlags::EMPTY, at, len, &[]).unwrap(),
+                1 => plain.send(Command::Write, CommandFlags::FUA, at, len, &data).unwrap(),
+                2 => plain.send(Command::Trim, CommandFlags::EMPTY, at, len, &[]).unwrap(),
+                3 => plain.send(Command::BlockStatus, CommandFlags::EMPTY, at, len, &[]).unwrap(),
+                _ => plain.send(Command::Write, CommandFlags::EMPTY, at, len, &data).unwrap(),
+            };
+            promised.send(Command::Read, CommandFlags::EMPTY, rng.below(60 << 20), 4096, &[]).unwrap();
+        }
+        for _ in 0..16 {
+            plain.receive().unwrap().1.ok();
+            promised.receive().unwrap().1.ok();
+        }
+        plain.flush().unwrap().unwrap();
+    }
+    // A client that vanishes with requests inside: they are cancelled where they wait.
+    for n in 0..40 {
+        promised.send(Command::Read, CommandFlags::EMPTY, n << 20, 4096, &[]).unwrap();
+    }
+}
+
+fn replayed(dir: &Path) -> Value {
+    let said = ok(BIN, &["tape", "replay", dir.join("p.tape").to_str().unwrap(), "--json"]);
+    serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"))
+}
+
+#[test]
+fn a_live_pool_replays_to_the_same_decisions() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    server.cli(&["volume", "create", "second", "--pool", "p", "--size", "8MiB", "--tenant", "t"]);
+    load(&server);
+    server.cli(&["volume", "grow", "vol", "--size", "96MiB"]);
+    Client::connect(&server.socket(), "second").unwrap().write(1000, &[1; 5000]).unwrap().unwrap();
+    server.cli(&["volume", "delete", "second"]);
+    assert!(server.stop());
+    let first = replayed(dir.path());
+    assert_eq!(first, replayed(dir.path()), "two replays of one tape");
+    let seen = &first["replayed"];
+    assert!(seen["refused"].as_u64() > Some(20) && seen["accepted"].as_u64() > Some(200), "{first}");
+    assert_eq!(seen["complete"], true);
+    // Another depth decides otherwise: the comparison can fail.
+    let tape = dir.path().join("p.tape");
+    let other = run(BIN, &["tape", "replay", tape.to_str().unwrap(), "--depth", "1"]);
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert_eq!(other.status.code(), Some(1), "{said}");
+    assert!(said.contains("recorded") && said.contains("now"), "{said}");
+}
+
+#[test]
+fn a_tape_is_good_up_to_where_it_was_cut_or_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    load(&server);
+    server.kill();
+    let seen = replayed(dir.path());
+    assert_eq!(seen["replayed"]["complete"], false);
+    assert!(seen["replayed"]["accepted"].as_u64() > Some(100), "{seen}");
+
+    let tape = dir.path().join("p.tape");
+    let good = std::fs::read(&tape).unwrap();
+    let refused = |bytes: &[u8]| {
+        std::fs::write(&tape, bytes).unwrap();
+        let out = run(BIN, &["tape", "replay", tape.to_str().unwrap()]);
+        assert_eq!(out.status.code(), Some(1));
+        String::from_utf8_lossy(&out.stderr).into_owned()
+    };
+    let mut damaged = good.clone();
+    let middle = good.len() / 2;
+    damaged[middle] ^= 1;
+    assert!(refused(&damaged).contains("damaged"), "one bit");
+    let mut newer = good.clone();
+    newer[8] = 9;
+    assert!(refused(&newer).contains("version 9"));
+    assert!(refused(b"something else").contains("is not a tape"));
+    assert!(refused(&good[..20]).contains("header was cut"));
+}

@@ -1,0 +1,576 @@
+//! A tape: everything that an engine told a stack, and everything that the stack decided, in order.
+//!
+//! A live pool that records one can be replayed in the simulator: the same layers, told the same at the same times, must
+//! decide the same. Client bytes are left out (a policy that looked at them could not be replayed); what a layer reads of
+//! its own is kept, for it decides by that.
+
+use crate::front::{Front, FrontVolume};
+use crate::layer::{Forecast, LayerState};
+use crate::map::{Extent, Map};
+use crate::stack::{Offered, Stack};
+use plimsoll_base::{
+    Buf, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Priority,
+    PriorityClass, Span, StatusExtent, TenantId, Time, VolumeKey,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+
+/// A client's request, as it was offered.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Asked {
+    op: u8,
+    flags: u8,
+    tenant: u16,
+    priority: (u8, u8),
+    skips: u16,
+    volume: (u32, u32),
+    offset: u64,
+    len: u64,
+    arrived_ns: u64,
+    /// Absolute; `None` without a promise.
+    deadline_ns: Option<u64>,
+}
+
+/// What a request carried, as far as it is kept.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Carried {
+    /// Nothing, or a client's bytes.
+    Absent,
+    /// Zeroes.
+    Zeroes,
+    /// What a layer read of its own.
+    Bytes(Vec<u8>),
+    /// A block status answer: length, hole, zero.
+    Status(Vec<(u64, bool, bool)>),
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Ended {
+    /// As asked.
+    Done,
+    /// Refused after all: the wait in ns, and the confidence in thousandths.
+    Busy(u64, u16),
+    /// Failed; the error's number.
+    Failed(u8),
+}
+
+/// A change of the pool while it serves.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Change {
+    /// A volume is made known, or grows: id and generation, size in bytes, read-only, extents (device offset, length).
+    SetVolume((u32, u32), u64, bool, Vec<(u64, u64)>),
+    /// A volume takes no more requests.
+    CloseVolume((u32, u32)),
+    /// A closed volume's extents are zeroed, as this job.
+    ZeroVolume((u32, u32), u64, Vec<(u64, u64)>),
+    /// Flushes are believed again after one failed.
+    Recovered,
+}
+
+/// What an engine tells a stack.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Told {
+    /// Start what isn't started.
+    Start,
+    /// Time has passed.
+    Wake,
+    /// Write out what must survive.
+    Drain,
+    /// A client asks.
+    Offer(Asked, Carried),
+    /// A client's request, by its id, is no longer wanted.
+    Cancel(u64),
+    /// A device has answered.
+    DeviceDone {
+        /// Which.
+        device: u8,
+        /// The request's id.
+        id: u64,
+        /// When it reached the device; `None` if never.
+        dispatched_ns: Option<u64>,
+        /// How it ended.
+        ended: Ended,
+        /// What it brought.
+        data: Carried,
+    },
+    /// The pool changes.
+    Change(Change),
+}
+
+/// What a stack decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Decided {
+    /// The offered request is accepted, under this id.
+    Accepted(u64),
+    /// The offered request is refused: the predicted wait in ns, and its confidence in thousandths.
+    Busy(u64, u16),
+    /// A request goes to a device: device, id, operation, offset, length.
+    ToDevice(u8, u64, u8, u64, u64),
+    /// A client's request ends.
+    Ended(u64, Ended),
+}
+
+/// One entry of a tape.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Entry {
+    /// At this time (ns since the pool's start) the engine told this.
+    Told(u64, Told),
+    /// And the stack decided this.
+    Decided(Decided),
+    /// The pool ended in order: nothing is missing.
+    End,
+}
+
+const OPS: [Op; 7] = [Op::Read, Op::Write, Op::Flush, Op::Trim, Op::WriteZeroes, Op::Cache, Op::BlockStatus];
+const ERRORS: [IoError; 8] = [
+    IoError::Device,
+    IoError::FlushFailed,
+    IoError::NoSpace,
+    IoError::Invalid,
+    IoError::ReadOnly,
+    IoError::NotSupported,
+    IoError::Cancelled,
+    IoError::Unavailable,
+];
+const CLASSES: [PriorityClass; 3] = [PriorityClass::RealTime, PriorityClass::BestEffort, PriorityClass::Idle];
+
+/// A value's place in its table: the number that a tape has for it.
+fn number<T: PartialEq>(table: &[T], value: &T) -> u8 {
+    table.iter().position(|v| v == value).expect("the table has all values") as u8
+}
+
+fn set(t: Time) -> Option<u64> {
+    t.is_set().then(|| t.as_nanos())
+}
+
+fn time(ns: Option<u64>) -> Time {
+    ns.map_or(Time::NEVER, Time::from_nanos)
+}
+
+fn key(k: VolumeKey) -> (u32, u32) {
+    (k.id, k.generation)
+}
+
+fn volume_key((id, generation): (u32, u32)) -> VolumeKey {
+    VolumeKey { id, generation }
+}
+
+fn extents(pairs: &[(u64, u64)]) -> Vec<Extent> {
+    pairs.iter().map(|&(device_offset, len)| Extent { device_offset, len }).collect()
+}
+
+fn pairs(extents: &[Extent]) -> Vec<(u64, u64)> {
+    extents.iter().map(|e| (e.device_offset, e.len)).collect()
+}
+
+impl Asked {
+    fn of(h: &IoHead) -> Asked {
+        Asked {
+            op: number(&OPS, &h.op),
+            flags: h.flags.bits(),
+            tenant: h.tenant.0,
+            priority: (number(&CLASSES, &h.priority.class), h.priority.level),
+            skips: h.skips,
+            volume: key(h.volume),
+            offset: h.offset,
+            len: h.len,
+            arrived_ns: h.arrived_at.as_nanos(),
+            deadline_ns: set(h.deadline),
+        }
+    }
+
+    fn head(&self) -> Option<IoHead> {
+        let op = *OPS.get(usize::from(self.op))?;
+        let arrived_at = Time::from_nanos(self.arrived_ns);
+        let (volume, tenant) = (volume_key(self.volume), TenantId(self.tenant));
+        let mut h = IoHead::new(op, volume, tenant, self.offset, self.len, arrived_at);
+        h.flags = IoFlags::from_bits(self.flags);
+        h.priority = Priority { class: *CLASSES.get(usize::from(self.priority.0))?, level: self.priority.1 };
+        h.skips = self.skips;
+        h.deadline = time(self.deadline_ns);
+        Some(h)
+    }
+}
+
+impl Ended {
+    fn of(outcome: Outcome) -> Ended {
+        match outcome {
+            Outcome::Done => Ended::Done,
+            Outcome::Busy { wait, confidence } => Ended::Busy(wait.as_nanos(), confidence.0),
+            Outcome::Failed(e) => Ended::Failed(number(&ERRORS, &e)),
+        }
+    }
+
+    fn outcome(self) -> Option<Outcome> {
+        Some(match self {
+            Ended::Done => Outcome::Done,
+            Ended::Busy(ns, c) => Outcome::Busy { wait: Span::from_nanos(ns), confidence: Confidence(c) },
+            Ended::Failed(n) => Outcome::Failed(*ERRORS.get(usize::from(n))?),
+        })
+    }
+}
+
+impl Carried {
+    fn of(data: &Data, len: u64, keep_bytes: bool) -> Carried {
+        match data {
+            Data::Zeroes => Carried::Zeroes,
+            Data::Status(s) => Carried::Status(s.iter().map(|e| (e.len, e.hole, e.zero)).collect()),
+            Data::Bytes(_) | Data::Parts(_) if keep_bytes => {
+                let mut bytes = vec![0; len as usize];
+                data.copy_to(&mut bytes);
+                Carried::Bytes(bytes)
+            }
+            Data::Bytes(_) | Data::Parts(_) | Data::Content(_) | Data::Absent => Carried::Absent,
+        }
+    }
+
+    fn data(&self) -> Data {
+        match self {
+            Carried::Absent => Data::Absent,
+            Carried::Zeroes => Data::Zeroes,
+            Carried::Bytes(b) => Data::Bytes(Buf::copy_of(b)),
+            Carried::Status(s) => {
+                Data::Status(s.iter().map(|&(len, hole, zero)| StatusExtent { len, hole, zero }).collect())
+            }
+        }
+    }
+}
+
+/// A read by which a layer learns what it wrote earlier: it decides by the bytes.
+fn decides_by(head: &IoHead) -> bool {
+    let kinds = [OwnKind::Recovery, OwnKind::Metadata, OwnKind::Checkpoint];
+    head.op == Op::Read && kinds.iter().any(|k| head.origin == Origin::Own(*k))
+}
+
+/// Where entries go.
+pub trait Recorder {
+    /// Takes the next entry.
+    fn record(&mut self, entry: Entry);
+}
+
+/// A stack whose engine may have it recorded: it tells it everything through here. What only looks goes straight to
+/// the stack.
+pub struct Taped<R> {
+    stack: Stack,
+    recorder: Option<R>,
+}
+
+impl<R> Deref for Taped<R> {
+    type Target = Stack;
+    fn deref(&self) -> &Stack {
+        &self.stack
+    }
+}
+
+impl<R: Recorder> Taped<R> {
+    /// `stack`, which nobody has told anything yet, recorded by `recorder` if there is one.
+    pub fn new(stack: Stack, recorder: Option<R>) -> Taped<R> {
+        Taped { stack, recorder }
+    }
+
+    fn told(&mut self, now: Time, told: impl FnOnce() -> Told) {
+        if let Some(r) = &mut self.recorder {
+            r.record(Entry::Told(now.as_nanos(), told()));
+        }
+    }
+
+    fn decided(&mut self, decided: impl FnOnce() -> Decided) {
+        if let Some(r) = &mut self.recorder {
+            r.record(Entry::Decided(decided()));
+        }
+    }
+
+    /// As [`Stack::start`].
+    pub fn start(&mut self, now: Time) {
+        self.told(now, || Told::Start);
+        self.stack.start(now);
+    }
+
+    /// As [`Stack::wake`].
+    pub fn wake(&mut self, now: Time) {
+        self.told(now, || Told::Wake);
+        self.stack.wake(now);
+    }
+
+    /// As [`Stack::drain`].
+    pub fn drain(&mut self, now: Time) {
+        self.told(now, || Told::Drain);
+        self.stack.drain(now);
+    }
+
+    /// As [`Stack::offer`].
+    pub fn offer(&mut self, now: Time, io: Io) -> Offered {
+        self.told(now, || Told::Offer(Asked::of(&io.head), Carried::of(&io.data, io.len, false)));
+        let offered = self.stack.offer(now, io);
+        self.decided(|| decision(&offered));
+        offered
+    }
+
+    /// As [`Stack::cancel`].
+    pub fn cancel(&mut self, now: Time, id: IoId) {
+        self.told(now, || Told::Cancel(id.0));
+        self.stack.cancel(now, id);
+    }
+
+    /// As [`Stack::device_done`].
+    pub fn device_done(&mut self, now: Time, device: usize, c: Completion) {
+        self.told(now, || Told::DeviceDone {
+            device: device as u8,
+            id: c.io.id.0,
+            dispatched_ns: set(c.dispatched_at),
+            ended: Ended::of(c.outcome),
+            data: Carried::of(&c.io.data, c.io.len, decides_by(&c.io.head)),
+        });
+        self.stack.device_done(now, device, c);
+    }
+
+    /// As [`Stack::next_device_io`].
+    pub fn next_device_io(&mut self) -> Option<(usize, Io)> {
+        let (device, io) = self.stack.next_device_io()?;
+        self.decided(|| to_device(device, &io));
+        Some((device, io))
+    }
+
+    /// As [`Stack::next_done`].
+    pub fn next_done(&mut self) -> Option<Completion> {
+        let c = self.stack.next_done()?;
+        self.decided(|| Decided::Ended(c.io.id.0, Ended::of(c.outcome)));
+        Some(c)
+    }
+
+    /// Makes a volume known, or larger.
+    pub fn set_volume(&mut self, now: Time, volume: VolumeKey, front: FrontVolume, extents: &[Extent]) {
+        let change = Change::SetVolume(key(volume), front.size_bytes, front.read_only, pairs(extents));
+        self.change(now, change);
+    }
+
+    /// Takes no more requests for a volume.
+    pub fn close_volume(&mut self, now: Time, volume: VolumeKey) {
+        self.change(now, Change::CloseVolume(key(volume)));
+    }
+
+    /// Zeroes a closed volume's extents, as `job`.
+    pub fn zero_volume(&mut self, now: Time, volume: VolumeKey, job: u64, extents: &[Extent]) {
+        self.change(now, Change::ZeroVolume(key(volume), job, pairs(extents)));
+    }
+
+    /// Believes flushes again after one failed.
+    pub fn recovered(&mut self, now: Time) {
+        self.change(now, Change::Recovered);
+    }
+
+    fn change(&mut self, now: Time, change: Change) {
+        self.told(now, || Told::Change(change.clone()));
+        apply(&mut self.stack, now, &change);
+    }
+
+    /// A zeroing job that ended.
+    pub fn next_zeroed(&mut self, now: Time) -> Option<(u64, Result<(), IoError>)> {
+        self.stack.with_layer(now, |m: &mut Map, _| m.next_zeroed()).flatten()
+    }
+
+    /// The pool ends in order.
+    pub fn end(&mut self) {
+        if let Some(r) = &mut self.recorder {
+            r.record(Entry::End);
+        }
+    }
+}
+
+fn decision(offered: &Offered) -> Decided {
+    match offered {
+        Offered::Accepted(id) => Decided::Accepted(id.0),
+        Offered::Busy(Forecast { wait, confidence, .. }) => Decided::Busy(wait.as_nanos(), confidence.0),
+    }
+}
+
+fn to_device(device: usize, io: &Io) -> Decided {
+    Decided::ToDevice(device as u8, io.id.0, number(&OPS, &io.op), io.offset, io.len)
+}
+
+fn apply(stack: &mut Stack, now: Time, change: &Change) {
+    match change {
+        Change::SetVolume(k, size_bytes, read_only, at) => {
+            let front = FrontVolume { size_bytes: *size_bytes, read_only: *read_only };
+            stack.with_layer(now, |f: &mut Front, _| f.set_volume(volume_key(*k), front));
+            stack.with_layer(now, |m: &mut Map, _| m.set_volume(volume_key(*k), &extents(at)));
+        }
+        Change::CloseVolume(k) => {
+            stack.with_layer(now, |f: &mut Front, _| f.remove_volume(volume_key(*k)));
+        }
+        Change::ZeroVolume(k, job, at) => {
+            stack.with_layer(now, |m: &mut Map, out| {
+                m.remove_volume(volume_key(*k));
+                m.zero(now, *job, extents(at), out);
+            });
+        }
+        Change::Recovered => {
+            stack.with_layer(now, |f: &mut Front, _| f.recovered());
+        }
+    }
+}
+
+/// What a replay saw.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Replayed {
+    /// Entries that told the stack something.
+    pub told: u64,
+    /// Decisions, all as recorded.
+    pub decided: u64,
+    /// Client requests accepted.
+    pub accepted: u64,
+    /// Client requests refused at once.
+    pub refused: u64,
+    /// Requests sent to devices.
+    pub to_devices: u64,
+    /// When the tape ends, ns since the pool's start.
+    pub ends_at_ns: u64,
+    /// The pool ended in order; else the tape was cut.
+    pub complete: bool,
+}
+
+/// Where a replay went another way.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Divergence {
+    /// The entry's number, from 0.
+    pub entry: u64,
+    /// The time on the tape.
+    pub at: Time,
+    /// What was recorded.
+    pub recorded: String,
+    /// What happened now.
+    pub replayed: String,
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at.as_secs_f64();
+        write!(f, "entry {} at {at:.6} s: recorded {}, now {}", self.entry, self.recorded, self.replayed)
+    }
+}
+impl std::error::Error for Divergence {}
+
+/// Tells `stack` what a tape has, and compares what it decides.
+pub struct Replay {
+    stack: Stack,
+    /// What is at each device.
+    outstanding: BTreeMap<(u8, u64), Io>,
+    last: Option<Decided>,
+    seen: Replayed,
+    entry: u64,
+    at: Time,
+}
+
+impl Replay {
+    /// A replay on a stack as it was built for the recording.
+    pub fn new(stack: Stack) -> Replay {
+        let (outstanding, seen) = (BTreeMap::new(), Replayed::default());
+        Replay { stack, outstanding, last: None, seen, entry: 0, at: Time::ZERO }
+    }
+
+    /// The next entry.
+    ///
+    /// # Errors
+    /// The first decision that differs, or an entry that no stack could have been told.
+    pub fn step(&mut self, entry: &Entry) -> Result<(), Box<Divergence>> {
+        match entry {
+            Entry::Told(ns, told) => {
+                let at = Time::from_nanos(*ns);
+                if at < self.at {
+                    return Err(self.diverged(told, "time goes backwards"));
+                }
+                self.at = at;
+                self.seen.told += 1;
+                self.tell(told)?;
+            }
+            Entry::Decided(recorded) => {
+                let now = self.decide(recorded);
+                if now != Some(*recorded) {
+                    return Err(self.diverged(recorded, &now.map_or("nothing".into(), |d| format!("{d:?}"))));
+                }
+                self.seen.decided += 1;
+            }
+            Entry::End => {
+                let left = (self.stack.next_device_io().map(|(d, io)| to_device(d, &io)), self.stack.next_done());
+                if left.0.is_some() || left.1.is_some() {
+                    return Err(self.diverged(entry, &format!("{left:?} is left")));
+                }
+                self.seen.complete = true;
+            }
+        }
+        self.entry += 1;
+        Ok(())
+    }
+
+    /// What was seen until now.
+    pub fn seen(&self) -> Replayed {
+        Replayed { ends_at_ns: self.at.as_nanos(), ..self.seen }
+    }
+
+    /// The state that the layers are in now.
+    pub fn state(&self) -> LayerState {
+        self.stack.state()
+    }
+
+    fn diverged(&self, recorded: &dyn fmt::Debug, replayed: &str) -> Box<Divergence> {
+        let (recorded, replayed) = (format!("{recorded:?}"), replayed.to_string());
+        Box::new(Divergence { entry: self.entry, at: self.at, recorded, replayed })
+    }
+
+    fn tell(&mut self, told: &Told) -> Result<(), Box<Divergence>> {
+        let now = self.at;
+        match told {
+            Told::Start => self.stack.start(now),
+            Told::Wake => self.stack.wake(now),
+            Told::Drain => self.stack.drain(now),
+            Told::Cancel(id) => self.stack.cancel(now, IoId(*id)),
+            Told::Change(change) => apply(&mut self.stack, now, change),
+            Told::Offer(asked, carried) => {
+                let head = asked.head().ok_or_else(|| self.diverged(told, "there is no such operation"))?;
+                if self.stack.is_full() {
+                    return Err(self.diverged(told, "the stack is full"));
+                }
+                let offered = self.stack.offer(now, Io::new(head, carried.data()));
+                self.last = Some(decision(&offered));
+            }
+            Told::DeviceDone { device, id, dispatched_ns, ended, data } => {
+                let outcome = ended.outcome().ok_or_else(|| self.diverged(told, "there is no such error"))?;
+                let Some(mut io) = self.outstanding.remove(&(*device, *id)) else {
+                    return Err(self.diverged(told, "that device has no such request"));
+                };
+                io.data = data.data();
+                let c = Completion { io, outcome, dispatched_at: time(*dispatched_ns) };
+                self.stack.device_done(now, usize::from(*device), c);
+            }
+        }
+        Ok(())
+    }
+
+    /// The decision of the kind that was recorded.
+    fn decide(&mut self, recorded: &Decided) -> Option<Decided> {
+        match recorded {
+            Decided::Accepted(_) | Decided::Busy(..) => {
+                let decided = self.last.take()?;
+                match decided {
+                    Decided::Accepted(_) => self.seen.accepted += 1,
+                    _ => self.seen.refused += 1,
+                }
+                Some(decided)
+            }
+            Decided::ToDevice(..) => {
+                let (device, io) = self.stack.next_device_io()?;
+                let decided = to_device(device, &io);
+                self.seen.to_devices += 1;
+                self.outstanding.insert((device as u8, io.id.0), io);
+                Some(decided)
+            }
+            Decided::Ended(..) => {
+                let c = self.stack.next_done()?;
+                Some(Decided::Ended(c.io.id.0, Ended::of(c.outcome)))
+            }
+        }
+    }
+}
