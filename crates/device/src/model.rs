@@ -1,6 +1,7 @@
 //! What every device model is to its users: requests in, exactly timed completions out.
 
 use plimsoll_base::Time;
+use plimsoll_stack::inside::FlashInside;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,11 @@ pub trait Model {
 
     /// How many requests it accepts at once (a disk's NCQ or TCQ depth).
     fn queue_max(&self) -> usize;
+
+    /// Its inside, if it's flash that shows it.
+    fn flash(&self) -> Option<&dyn FlashInside> {
+        None
+    }
 }
 
 /// Checks a request's range against a model; every model calls it first in `submit`.
