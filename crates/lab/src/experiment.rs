@@ -7,6 +7,7 @@
 //! arrivals and the same device under one seed, and what is reported of them is the difference under that seed.
 
 pub mod accuracy;
+pub mod flash_accuracy;
 pub mod noise;
 pub mod predictors;
 pub mod runner;
@@ -202,6 +203,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(noise::NoiseIntervals),
         Box::new(noise::BusyNodes),
         Box::new(accuracy::DiskAccuracy),
+        Box::new(flash_accuracy::FlashAccuracy),
         Box::new(schedulers::SchedulerComparison),
         Box::new(predictors::BatchPredictors),
     ]
