@@ -65,6 +65,11 @@ impl Cfq {
         Cfq { config, queues: BTreeMap::new(), round: VecDeque::new(), turn: None, ledger }
     }
 
+    /// Changes how long the device waits within a turn, from the next wait on.
+    pub fn set_slice_idle(&mut self, slice_idle: Span) {
+        self.config.slice_idle = slice_idle;
+    }
+
     /// Who has the turn now; ends one that is over.
     fn turn_now(&mut self, now: Time) -> Option<QueueKey> {
         if let Some(turn) = &mut self.turn {
