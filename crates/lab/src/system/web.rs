@@ -39,6 +39,8 @@ pub struct WebConfig {
     pub threads: u16,
     /// Everything random.
     pub seed: u64,
+    /// Which stream of requests, for the same files and disk.
+    pub stream: u64,
 }
 
 impl Default for WebConfig {
@@ -57,6 +59,7 @@ impl Default for WebConfig {
             mean_gap: Span::from_millis(36),
             threads: 64,
             seed: 1,
+            stream: 1,
         }
     }
 }
@@ -181,7 +184,7 @@ impl WebServer {
         let mut server = WebServer {
             popularity: Zipf::new(config.files, config.zipf),
             cache: Gdsf::new(config.cache_bytes, CACHED_BYTES_MAX, SizeExponent(1.0)),
-            rng: Rng::new(config.seed, "web requests"),
+            rng: Rng::new(config.seed, "web requests").split(&config.stream.to_string()),
             threads: (0..config.threads).rev().collect(),
             storage,
             files,
