@@ -36,16 +36,13 @@ fn slot(data: u64) -> &'static AtomicI32 {
     &BY_DATA[(data.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize % BY_DATA_SIZE]
 }
 
-fn watched_as(fd: i32, epfd: i32, data: u64) -> bool {
-    table::is_tracked(fd) && hold(fd).is_some_and(|mut h| h.link().watch.is_some_and(|w| w.0 == epfd && w.2 == data))
-}
-
-fn fd_of(epfd: i32, data: u64) -> Option<i32> {
+/// Data are pointers or numbers that the server chose; one process has one meaning for them, whatever the set.
+fn fd_of(data: u64) -> Option<i32> {
     let cached = slot(data).load(Ordering::Relaxed);
-    if watched_as(cached, epfd, data) {
+    if table::has_data(cached, data) {
         return Some(cached);
     }
-    let found = (0..=HIGHEST.load(Ordering::Relaxed)).find(|fd| watched_as(*fd, epfd, data))?;
+    let found = (0..=HIGHEST.load(Ordering::Relaxed)).find(|fd| table::has_data(*fd, data))?;
     slot(data).store(found, Ordering::Relaxed);
     Some(found)
 }
@@ -75,6 +72,7 @@ pub fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_
             let (mask, data) = unsafe { ((*event).events, (*event).u64) };
             link.watch = Some((epfd, mask, data));
             link.hidden = false;
+            table::set_data(fd, data);
             slot(data).store(fd, Ordering::Relaxed);
             HIGHEST.fetch_max(fd, Ordering::Relaxed);
             match shim.profile {
@@ -89,9 +87,9 @@ pub fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_
 
 /// A held connection of a pool was let in (or is to end): its event comes again.
 pub fn rearm(fd: i32) {
-    if let Some(mut held) = hold(fd)
-        && let Some(watch) = held.link().watch
-    {
+    // The link is given back first: the event comes at once, to another thread.
+    let watch = hold(fd).and_then(|mut h| h.link().watch);
+    if let Some(watch) = watch {
         set_mask(fd, watch, watch.1);
     }
 }
@@ -129,8 +127,8 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, m
         // SAFETY: the call wrote so many.
         let list = unsafe { std::slice::from_raw_parts_mut(events, n as usize) };
         let kept = around_gate(shim, || match shim.profile {
-            Profile::MysqlPool => filter(shim, epfd, list, pool_event),
-            Profile::Redis => filter(shim, epfd, list, turn_event),
+            Profile::MysqlPool => filter(shim, list, pool_event),
+            Profile::Redis => filter(shim, list, turn_event),
             _ => client_gone(shim, epfd, list),
         });
         set_errno(saved);
@@ -157,14 +155,13 @@ fn tick(shim: &Shim) {
 /// Keeps the events for which `keep` leaves something, in place.
 fn filter(
     shim: &Shim,
-    epfd: i32,
     list: &mut [epoll_event],
     keep: fn(&Shim, i32, &mut Link, u32) -> u32,
 ) -> usize {
     let mut kept = 0;
     for i in 0..list.len() {
         let (mask, data) = (list[i].events, list[i].u64);
-        let left = match fd_of(epfd, data).and_then(|fd| hold(fd).map(|h| (fd, h))) {
+        let left = match fd_of(data).and_then(|fd| hold(fd).map(|h| (fd, h))) {
             Some((fd, mut held)) => keep(shim, fd, held.link(), mask),
             None => mask,
         };

@@ -5,7 +5,7 @@ use plimsoll_shape::users::Peer;
 use plimsoll_shape::walk::{Protocol, Walker};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Descriptors from here on pass through.
 pub const FDS: usize = 65_536;
@@ -38,6 +38,8 @@ struct Entry {
     /// 1 + the connection's number for who needs it without the link (KILL); [`NO_CONN`] while it has none yet.
     tracked: AtomicU32,
     busy: AtomicBool,
+    /// The data of its events, for who only has that.
+    data: AtomicU64,
     link: UnsafeCell<MaybeUninit<Link>>,
 }
 
@@ -47,7 +49,12 @@ unsafe impl Sync for Entry {}
 const NO_CONN: u32 = u32::MAX;
 
 static TABLE: [Entry; FDS] = [const {
-    Entry { tracked: AtomicU32::new(0), busy: AtomicBool::new(false), link: UnsafeCell::new(MaybeUninit::uninit()) }
+    Entry {
+        tracked: AtomicU32::new(0),
+        busy: AtomicBool::new(false),
+        data: AtomicU64::new(0),
+        link: UnsafeCell::new(MaybeUninit::uninit()),
+    }
 }; FDS];
 
 fn entry(fd: i32) -> Option<&'static Entry> {
@@ -63,6 +70,18 @@ pub fn is_tracked(fd: i32) -> bool {
 pub fn conn_of(fd: i32) -> Option<ConnId> {
     let n = entry(fd)?.tracked.load(Ordering::Acquire);
     (n != 0 && n != NO_CONN).then(|| ConnId(n - 1))
+}
+
+/// Notes the data of a descriptor's events.
+pub fn set_data(fd: i32, data: u64) {
+    if let Some(e) = entry(fd) {
+        e.data.store(data, Ordering::Release);
+    }
+}
+
+/// Is it one of ours, with this data?
+pub fn has_data(fd: i32, data: u64) -> bool {
+    entry(fd).is_some_and(|e| e.tracked.load(Ordering::Acquire) != 0 && e.data.load(Ordering::Acquire) == data)
 }
 
 /// A descriptor's link, held.

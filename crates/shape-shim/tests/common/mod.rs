@@ -12,7 +12,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Once, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,11 +27,20 @@ pub struct Server {
     heart: Option<JoinHandle<()>>,
 }
 
-/// The library beside the tests' own programs.
+/// The library beside the tests' own programs. Cargo builds no cdylib for tests, so it is asked to.
 pub fn shim() -> PathBuf {
+    static BUILT: Once = Once::new();
     let exe = std::env::current_exe().unwrap();
-    let found = exe.ancestors().skip(1).map(|d| d.join("libplimsoll_shape.so")).find(|p| p.exists());
-    found.expect("cargo builds the shim before its tests")
+    let folder = exe.ancestors().nth(2).unwrap();
+    BUILT.call_once(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "plimsoll-shape-shim"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success(), "the shim doesn't build");
+    });
+    folder.join("libplimsoll_shim.so")
 }
 
 fn free_port() -> u16 {
@@ -40,7 +49,6 @@ fn free_port() -> u16 {
 
 /// The user that a server runs as, since none will run as root.
 fn account(name: &str) -> Option<(u32, u32)> {
-    // SAFETY-free: /etc/passwd is text.
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
     let line = passwd.lines().find(|l| l.starts_with(&format!("{name}:")))?;
     let field = |i: usize| line.split(':').nth(i)?.parse().ok();
@@ -68,6 +76,20 @@ fn folder(user: Option<(u32, u32)>) -> tempfile::TempDir {
         chown(dir.path(), Some(uid), Some(gid)).unwrap();
     }
     dir
+}
+
+/// A data folder that was installed once for all tests of this program.
+fn fresh_mariadb(user: Option<(u32, u32)>) -> String {
+    static INSTALLED: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let dir = INSTALLED.get_or_init(|| {
+        let dir = folder(user);
+        let data = format!("--datadir={}/data", dir.path().display());
+        let tmp = format!("--tmpdir={}", dir.path().display());
+        let method = "--auth-root-authentication-method=normal";
+        run(user, "mariadb-install-db", &["--no-defaults", &data, &tmp, method, "--skip-test-db"]);
+        dir
+    });
+    dir.path().join("data").display().to_string()
 }
 
 fn start(
@@ -113,13 +135,13 @@ impl Server {
         let dir = folder(user);
         let data = dir.path().join("data").display().to_string();
         let datadir = format!("--datadir={data}");
-        run(user, "mariadb-install-db", &["--no-defaults", &datadir, "--auth-root-authentication-method=normal", "--skip-test-db"]);
+        run(user, "cp", &["-a", &fresh_mariadb(user), &data]);
         let port = free_port();
         let socket = dir.path().join("sock");
         let mut args = vec!["--no-defaults".into(), datadir, format!("--port={port}"), format!("--socket={}", socket.display())];
         args.extend([
             "--bind-address=127.0.0.1", "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0", "--max-connections=1200",
-            "--skip-name-resolve", "--performance-schema=OFF", "--innodb-lock-wait-timeout=10",
+            "--skip-name-resolve", "--performance-schema=OFF", "--innodb-log-file-size=16M", "--innodb-lock-wait-timeout=10",
         ].map(String::from));
         args.extend(more.iter().map(|s| s.to_string()));
         let s = start(dir, user, profile, knobs, port, "/usr/sbin/mariadbd", &args);
