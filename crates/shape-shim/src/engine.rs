@@ -227,13 +227,7 @@ fn before_read(shim: &Shim, fd: i32) -> Before {
     Before::Read
 }
 
-fn after_read(
-    shim: &Shim,
-    fd: i32,
-    held: &mut Held,
-    n: usize,
-    feed: &mut dyn FnMut(&mut Walker, usize) -> Came,
-) {
+fn after_read(shim: &Shim, fd: i32, held: &mut Held, n: usize, feed: &mut dyn FnMut(&mut Walker, usize) -> Came) {
     let link = held.link();
     if !std::mem::replace(&mut link.seen, true) {
         shim.segment.control().reads_seen.fetch_add(1, Ordering::Relaxed);

@@ -153,11 +153,7 @@ fn tick(shim: &Shim) {
 }
 
 /// Keeps the events for which `keep` leaves something, in place.
-fn filter(
-    shim: &Shim,
-    list: &mut [epoll_event],
-    keep: fn(&Shim, i32, &mut Link, u32) -> u32,
-) -> usize {
+fn filter(shim: &Shim, list: &mut [epoll_event], keep: fn(&Shim, i32, &mut Link, u32) -> u32) -> usize {
     let mut kept = 0;
     for i in 0..list.len() {
         let (mask, data) = (list[i].events, list[i].u64);

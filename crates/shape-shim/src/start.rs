@@ -50,7 +50,9 @@ static INIT: extern "C" fn() = init;
 extern "C" fn init() {
     // Allocation is fine here: the program has not begun.
     let _ = std::panic::catch_unwind(|| {
-        let (Some(path), Some(profile)) = (std::env::var_os(ENV_SEGMENT), std::env::var(ENV_PROFILE).ok()) else { return };
+        let (Some(path), Some(profile)) = (std::env::var_os(ENV_SEGMENT), std::env::var(ENV_PROFILE).ok()) else {
+            return;
+        };
         let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
         if std::env::var_os(ENV_PROGRAM).is_some_and(|p| Path::new(&p) != own) {
             return;

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 fn server(p: u32) -> Option<Server> {
     let knobs = Knobs { p, ..Knobs::default() };
-    have("/usr/sbin/mariadbd").then(|| Server::mariadb(Profile::MysqlPool, knobs, &["--thread-handling=pool-of-threads"]))
+    have("/usr/sbin/mariadbd")
+        .then(|| Server::mariadb(Profile::MysqlPool, knobs, &["--thread-handling=pool-of-threads"]))
 }
 
 fn ok(c: &mut Client, sql: &str) {
@@ -29,7 +30,8 @@ fn hot_rows_flow_the_cap_is_exact_and_nothing_is_left() {
             scope.spawn(move || {
                 let mut c = s.client(if i % 2 == 0 { "a" } else { "b" });
                 during(Duration::from_secs(3), || {
-                    for sql in ["BEGIN", "UPDATE hot SET n=n+1 WHERE id=1", "UPDATE hot SET n=n+1 WHERE id=2", "COMMIT"] {
+                    for sql in ["BEGIN", "UPDATE hot SET n=n+1 WHERE id=1", "UPDATE hot SET n=n+1 WHERE id=2", "COMMIT"]
+                    {
                         ok(&mut c, sql);
                         high.fetch_max(s.inside().0, Ordering::Relaxed);
                     }

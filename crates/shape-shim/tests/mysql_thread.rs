@@ -119,10 +119,11 @@ fn a_lock_that_no_flag_shows_is_followed_by_its_words() {
 #[test]
 fn a_lock_that_nothing_shows_is_survived_by_the_stall_escape() {
     let Some(s) = server(2) else { return };
-    s.sql("root", "t", &[
-        "CREATE PROCEDURE take() SELECT GET_LOCK('x', 20)",
-        "CREATE PROCEDURE give() SELECT RELEASE_LOCK('x')",
-    ]);
+    s.sql(
+        "root",
+        "t",
+        &["CREATE PROCEDURE take() SELECT GET_LOCK('x', 20)", "CREATE PROCEDURE give() SELECT RELEASE_LOCK('x')"],
+    );
     let begun = Instant::now();
     scope(|scope| {
         for _ in 0..12 {
@@ -249,8 +250,16 @@ fn answers_are_the_same_with_and_without() {
     let Some(s) = server(1) else { return };
     let mut c = s.client("a");
     for sql in [
-        "SELECT * FROM hot", "SELECT 1; SELECT 2", "SELECT REPEAT('x', 100000)", "PREPARE s FROM 'SELECT ?'", "EXECUTE s USING 5",
-        "SELECT nothing", "SHOW TABLES", "DO 1", "CHECK TABLE hot", "SELECT SEQ FROM mysql.nothing",
+        "SELECT * FROM hot",
+        "SELECT 1; SELECT 2",
+        "SELECT REPEAT('x', 100000)",
+        "PREPARE s FROM 'SELECT ?'",
+        "EXECUTE s USING 5",
+        "SELECT nothing",
+        "SHOW TABLES",
+        "DO 1",
+        "CHECK TABLE hot",
+        "SELECT SEQ FROM mysql.nothing",
     ] {
         let one = (c.query(sql).unwrap(), c.answer().to_vec());
         s.set(|k| k.open = 1);

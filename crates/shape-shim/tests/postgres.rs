@@ -27,7 +27,8 @@ fn load(s: &Server, clients: u64, time: Duration) -> (u64, u32) {
             scope.spawn(move || {
                 let mut c = s.client(if i % 2 == 0 { "a" } else { "b" });
                 during(time, || {
-                    for sql in ["BEGIN", "UPDATE hot SET n=n+1 WHERE id=1", "UPDATE hot SET n=n+1 WHERE id=2", "COMMIT"] {
+                    for sql in ["BEGIN", "UPDATE hot SET n=n+1 WHERE id=1", "UPDATE hot SET n=n+1 WHERE id=2", "COMMIT"]
+                    {
                         ok(&mut c, sql);
                         high.fetch_max(s.inside().0, Ordering::Relaxed);
                     }

@@ -12,8 +12,8 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Once, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -138,19 +138,37 @@ impl Server {
         run(user, "cp", &["-a", &fresh_mariadb(user), &data]);
         let port = free_port();
         let socket = dir.path().join("sock");
-        let mut args = vec!["--no-defaults".into(), datadir, format!("--port={port}"), format!("--socket={}", socket.display())];
-        args.extend([
-            "--bind-address=127.0.0.1", "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0", "--max-connections=1200",
-            "--skip-name-resolve", "--performance-schema=OFF", "--innodb-log-file-size=16M", "--innodb-lock-wait-timeout=10",
-        ].map(String::from));
+        let mut args =
+            vec!["--no-defaults".into(), datadir, format!("--port={port}"), format!("--socket={}", socket.display())];
+        args.extend(
+            [
+                "--bind-address=127.0.0.1",
+                "--innodb-buffer-pool-size=64M",
+                "--innodb-flush-log-at-trx-commit=0",
+                "--max-connections=1200",
+                "--skip-name-resolve",
+                "--performance-schema=OFF",
+                "--innodb-log-file-size=16M",
+                "--innodb-lock-wait-timeout=10",
+            ]
+            .map(String::from),
+        );
         args.extend(more.iter().map(|s| s.to_string()));
         let s = start(dir, user, profile, knobs, port, "/usr/sbin/mariadbd", &args);
         s.await_ready("root", "mysql");
-        s.sql("root", "mysql", &[
-            "CREATE DATABASE t", "CREATE USER a@'127.0.0.1'", "CREATE USER b@'127.0.0.1'", "GRANT ALL ON *.* TO a@'127.0.0.1'",
-            "GRANT ALL ON *.* TO b@'127.0.0.1'", "CREATE TABLE t.hot (id INT PRIMARY KEY, n INT)",
-            "INSERT INTO t.hot VALUES (1,0),(2,0),(3,0),(4,0)",
-        ]);
+        s.sql(
+            "root",
+            "mysql",
+            &[
+                "CREATE DATABASE t",
+                "CREATE USER a@'127.0.0.1'",
+                "CREATE USER b@'127.0.0.1'",
+                "GRANT ALL ON *.* TO a@'127.0.0.1'",
+                "GRANT ALL ON *.* TO b@'127.0.0.1'",
+                "CREATE TABLE t.hot (id INT PRIMARY KEY, n INT)",
+                "INSERT INTO t.hot VALUES (1,0),(2,0),(3,0),(4,0)",
+            ],
+        );
         s.reset();
         s
     }
@@ -170,10 +188,16 @@ impl Server {
         let s = start(dir, user, Profile::Postgres, knobs, port, &bin.join("postgres").display().to_string(), &args);
         s.await_ready("root", "postgres");
         s.sql("root", "postgres", &["CREATE DATABASE t"]);
-        s.sql("root", "t", &[
-            "CREATE ROLE a SUPERUSER LOGIN", "CREATE ROLE b SUPERUSER LOGIN", "CREATE TABLE hot (id INT PRIMARY KEY, n INT)",
-            "INSERT INTO hot VALUES (1,0),(2,0),(3,0),(4,0)",
-        ]);
+        s.sql(
+            "root",
+            "t",
+            &[
+                "CREATE ROLE a SUPERUSER LOGIN",
+                "CREATE ROLE b SUPERUSER LOGIN",
+                "CREATE TABLE hot (id INT PRIMARY KEY, n INT)",
+                "INSERT INTO hot VALUES (1,0),(2,0),(3,0),(4,0)",
+            ],
+        );
         s.reset();
         s
     }

@@ -27,7 +27,10 @@ impl Gate<'_> {
         let idle_now = self.conns.iter().filter(|c| c.phase == phase::IDLE && c.place == place::NORMAL).count();
         assert_eq!(length::<0>(idle, self.conns), idle_now);
         assert_eq!(length::<1>(age, self.conns), waiting as usize);
-        assert!(waiting == 0 || !(self.head.knobs.open != 0 || self.head.normal < self.head.knobs.p), "a place is free");
+        assert!(
+            waiting == 0 || !(self.head.knobs.open != 0 || self.head.normal < self.head.knobs.p),
+            "a place is free"
+        );
     }
 
     /// Rebuilds lists and counts from what each connection says of itself.

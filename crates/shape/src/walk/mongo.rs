@@ -20,8 +20,18 @@ const MORE_TO_COME: u32 = 2;
 const EXHAUST: u32 = 1 << 16;
 
 const EXEMPT: [&[u8]; 12] = [
-    b"hello", b"isMaster", b"ismaster", b"ping", b"saslStart", b"saslContinue", b"authenticate", b"buildInfo",
-    b"endSessions", b"killCursors", b"killOp", b"replSetHeartbeat",
+    b"hello",
+    b"isMaster",
+    b"ismaster",
+    b"ping",
+    b"saslStart",
+    b"saslContinue",
+    b"authenticate",
+    b"buildInfo",
+    b"endSessions",
+    b"killCursors",
+    b"killOp",
+    b"replSetHeartbeat",
 ];
 
 /// A MongoDB connection.
@@ -74,7 +84,8 @@ impl Mongo {
             self.account.set(user);
             came.login = true;
         }
-        let waits = command == b"getMore" && contains(p.head, b"\x12maxTimeMS\0") | contains(p.head, b"\x10maxTimeMS\0");
+        let waits =
+            command == b"getMore" && contains(p.head, b"\x12maxTimeMS\0") | contains(p.head, b"\x10maxTimeMS\0");
         if EXEMPT.contains(&command) || waits || flags & (EXHAUST | MORE_TO_COME) != 0 {
             came.exempt = true;
             return;

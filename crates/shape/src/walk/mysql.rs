@@ -304,7 +304,8 @@ impl Mysql {
         match (self.command, first) {
             (com::STATISTICS, _) => return self.ended(None),
             (com::PREPARE, 0) => {
-                let count = |at: usize| p.head.get(at..at + 2).map_or(0, |b| u32::from(u16::from_le_bytes([b[0], b[1]])));
+                let count =
+                    |at: usize| p.head.get(at..at + 2).map_or(0, |b| u32::from(u16::from_le_bytes([b[0], b[1]])));
                 let (columns, params) = (count(5), count(7));
                 let eof = u32::from(!self.deprecate_eof);
                 let packets = columns + params + eof * (u32::from(columns > 0) + u32::from(params > 0));
