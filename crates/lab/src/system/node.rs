@@ -3,10 +3,10 @@
 
 use crate::experiment::LabError;
 use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
-use plimsoll_sched::SchedulerKind;
 use crate::trace::record::{Tables, TraceRecord};
 use crate::trace::stream::Held;
 use plimsoll_base::{Span, Time};
+use plimsoll_sched::SchedulerKind;
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
 use plimsoll_tune::profile::Observation;
