@@ -123,6 +123,9 @@ pub struct DeviceConfig {
     pub file: Option<PathBuf>,
     /// The size of a file that is made.
     pub size: Option<ByteSize>,
+    /// A block device that holds nothing of Plimsoll's may be made a Plimsoll device: all of it is zeroed.
+    #[serde(default)]
+    pub format: bool,
     /// Nothing: reads are zeroes. For measuring.
     #[serde(default)]
     pub null: bool,
@@ -416,8 +419,19 @@ impl Config {
                 return Err((at(&p.name), format!("pool `{}`: depth 0 would serve nothing", p.name.get_ref())));
             }
         }
+        let files: Vec<(&Spanned<String>, &PathBuf)> =
+            self.pool.iter().filter_map(|p| Some((&p.name, p.device.file.as_ref()?))).collect();
+        for (i, (name, file)) in files.iter().enumerate() {
+            if let Some((first, _)) = files[..i].iter().find(|(_, f)| f == file) {
+                let (name_, first, file) = (name.get_ref(), first.get_ref(), file.display());
+                return Err((at(name), format!("pool `{name_}`: pool `{first}` has the device {file} already")));
+            }
+        }
         for t in &self.tenant {
             t.class().map_err(|what| (at(&t.class), format!("tenant `{}`: {what}", t.name.get_ref())))?;
+            if t.jobs_max == Some(0) {
+                return Err((at(&t.name), format!("tenant `{}`: jobs_max 0 would let nothing in", t.name.get_ref())));
+            }
         }
         for v in &self.volume {
             let known = |names: Vec<&Spanned<String>>, wanted: &Spanned<String>, kind| {
@@ -427,6 +441,10 @@ impl Config {
             };
             known(self.pool.iter().map(|p| &p.name).collect(), &v.pool, "pool")?;
             known(self.tenant.iter().map(|t| &t.name).collect(), &v.tenant, "tenant")?;
+            if v.name.get_ref().is_empty() || v.name.get_ref().contains(['?', '/', '\0']) {
+                let what = format!("volume `{}`: a name can't be empty or have `?` or `/` in it", v.name.get_ref());
+                return Err((at(&v.name), what));
+            }
             if v.size.0 == 0 {
                 return Err((at(&v.name), format!("volume `{}`: its size is 0", v.name.get_ref())));
             }

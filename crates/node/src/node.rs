@@ -3,6 +3,7 @@
 use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Volume, VolumeState};
 use crate::engine::tape::TapeWriter;
+use crate::engine::watchdog::Watchdog;
 use crate::engine::{
     Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace, VolatileFile,
 };
@@ -70,7 +71,7 @@ pub struct RunningPool {
     rotational: bool,
     /// Volumes of a pool without a store.
     next_volatile_id: Mutex<(u32, u64)>,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
     /// Keeps the device locked against another node as long as the pool is there.
     _lock: Option<DeviceFile>,
 }
@@ -81,6 +82,8 @@ pub struct Node {
     pub pools: Vec<RunningPool>,
     /// Volumes, tenants, grants.
     pub directory: Arc<RwLock<Directory>>,
+    /// Counts the host's pauses, where a pool's device is modelled in real time.
+    pub watchdog: Option<Watchdog>,
     /// One change of volumes or tenants at a time.
     changing: tokio::sync::Mutex<()>,
 }
@@ -108,7 +111,11 @@ impl Node {
         for p in &config.pool {
             pools.push(start_pool(p, config.control.trace_every)?);
         }
-        let node = Node { pools, directory: Arc::default(), changing: tokio::sync::Mutex::new(()) };
+        let watchdog = match config.pool.iter().any(|p| p.device.model.is_some()) {
+            true => Some(Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?),
+            false => None,
+        };
+        let node = Node { pools, directory: Arc::default(), watchdog, changing: tokio::sync::Mutex::new(()) };
         node.directory_mut(|d| d.grants = config.grant.clone());
         for t in &config.tenant {
             let class = t.class().map_err(NodeError::Refused)?;
@@ -134,21 +141,29 @@ impl Node {
         f(&self.directory.read().expect("no panic while held"))
     }
 
-    /// Makes the volumes of a pool's store known, and goes on deleting those that were being deleted.
+    /// Makes the volumes of a pool's store known.
     async fn bring_back(&self, pool: usize) -> Result<()> {
         let Some(store) = self.pools[pool].store.clone() else { return Ok(()) };
-        let (records, deleting) = {
-            let store = store.lock().expect("no panic while held");
-            (store.volumes().cloned().collect::<Vec<_>>(), store.deleting().cloned().collect::<Vec<_>>())
-        };
+        let records: Vec<VolumeRecord> = store.lock().expect("no panic while held").volumes().cloned().collect();
         for record in records {
             self.publish(pool, &record).await?;
         }
-        for record in deleting {
-            tracing::info!(volume = record.name, "going on with a deletion that was interrupted");
-            self.finish_delete(pool, &record).await?;
-        }
         Ok(())
+    }
+
+    /// Goes on with deletions that the last end of the node interrupted. Their space is free when this is done, which takes
+    /// as long as zeroing it does; until then the node serves everything else.
+    pub async fn resume_deletions(&self) {
+        for pool in 0..self.pools.len() {
+            let Some(store) = self.pools[pool].store.clone() else { continue };
+            let deleting: Vec<VolumeRecord> = store.lock().expect("no panic while held").deleting().cloned().collect();
+            for record in deleting {
+                tracing::info!(volume = record.name, "going on with a deletion that was interrupted");
+                if let Err(error) = self.finish_delete(pool, &record).await {
+                    tracing::warn!(%error, "not deleted yet");
+                }
+            }
+        }
     }
 
     /// Tells the pool's thread and the directory of a volume.
@@ -403,15 +418,23 @@ impl Node {
     }
 
     /// Ends every pool: requests inside finish, data is flushed. Blocks until done.
-    pub fn shut_down(&self) {
+    ///
+    /// # Errors
+    /// The pools that didn't end in order, now or earlier: what was not flushed may be lost.
+    pub fn shut_down(&self) -> Result<()> {
         for p in &self.pools {
             let _ = p.handle.send(Command::Shutdown); // a pool that is gone has ended already
         }
+        let mut failed = Vec::new();
         for p in &self.pools {
-            if let Some(thread) = p.thread.lock().expect("no panic while held").take() {
-                let _ = thread.join(); // a panic was reported by the thread itself
+            let thread = p.thread.lock().expect("no panic while held").take();
+            match thread.map(std::thread::JoinHandle::join) {
+                None | Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(e))) => failed.push(format!("pool `{}` ended with an error: {e}", p.name)),
+                Some(Err(_)) => failed.push(format!("pool `{}` ended in a panic: please report what it said", p.name)),
             }
         }
+        if failed.is_empty() { Ok(()) } else { Err(NodeError::Failed(failed.join("; "))) }
     }
 }
 
@@ -539,10 +562,11 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         .name(format!("pool-{name}"))
         .spawn(move || {
             let ended = Pool::new(stack, tape, devices, commands, wakeup, options).and_then(Pool::run);
-            match ended {
+            match &ended {
                 Ok(()) => tracing::info!(pool = thread_name, "ended"),
                 Err(error) => tracing::error!(pool = thread_name, %error, "failed: its volumes are no longer served"),
             }
+            ended
         })
         .map_err(|e| in_pool(&e))?;
     Ok(RunningPool {

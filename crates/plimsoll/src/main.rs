@@ -14,6 +14,7 @@ mod tape;
 mod tenant;
 mod top;
 mod trace;
+mod tune;
 mod volume;
 
 use clap::{Parser, Subcommand};
@@ -55,6 +56,8 @@ enum Command {
     Lab(lab::Lab),
     /// Replay what a live pool was told
     Tape(tape::Tape),
+    /// Choose settings for several points of a latency distribution at once
+    Tune(Box<tune::Tune>),
     /// Describe and change block traces
     Trace(trace::Trace),
 }
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Lab(c) => c.run(),
         Command::Tape(c) => c.run(),
         Command::Trace(c) => c.run(),
+        Command::Tune(c) => c.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,6 +5,7 @@
 //! profile or learns from completions.
 #![forbid(unsafe_code)]
 
+pub mod blackbox;
 mod buffer;
 pub mod cfq;
 pub mod choice;
@@ -14,6 +15,7 @@ pub mod disk;
 pub mod measure;
 pub mod noop;
 pub mod profile;
+pub mod ssd;
 #[cfg(test)]
 mod testing;
 mod tree;

@@ -132,7 +132,7 @@ impl<T: Target> Run<'_, T> {
 
     /// A random block in `from..to`.
     fn place(&mut self, from: u64, to: u64) -> u64 {
-        from + self.rng.below(((to - from) / BLOCK).max(1)) * BLOCK
+        from / BLOCK * BLOCK + self.rng.below(((to - from) / BLOCK).max(1)) * BLOCK
     }
 
     fn operation(&mut self, write: bool, distance_bytes: &[u64]) -> Result<OpProfile, T::Error> {

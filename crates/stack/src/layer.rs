@@ -271,6 +271,9 @@ pub trait Layer: Any + Send {
         out.cancel(0, id);
     }
 
+    /// A device failed to make durable what it had acknowledged: nothing it says of durability is believed any more.
+    fn durability_lost(&mut self) {}
+
     /// Work that a layer above has accepted and will send later.
     fn declared(&mut self, head: &IoHead, out: &mut Actions) {
         out.declare(0, *head);

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod front;
+pub mod inside;
 pub mod layer;
 pub mod map;
 pub mod sim;

@@ -5,7 +5,7 @@
 
 use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports};
 use crate::stats::NodeStats;
-use plimsoll_base::{Completion, Io, IoHead, IoId, Op, Outcome, Span, Time};
+use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, Time};
 use slab::Slab;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -94,6 +94,18 @@ fn resolve(nodes: &[Node], mut target: Target, skips: u16) -> Target {
         target = nodes[n].ports[0];
     }
     target
+}
+
+/// Did a device fail to make durable what it had acknowledged? The kernel tells so once, whoever asked: a client's flush, a
+/// layer's own, or a durable write.
+fn lost_durability(c: &Completion) -> bool {
+    let Outcome::Failed(why) = c.outcome else { return false };
+    let durable_change = c.io.op.is_change() && c.io.flags.has(IoFlags::FUA);
+    match why {
+        IoError::Cancelled | IoError::Unavailable => false,
+        IoError::Device => c.io.op == Op::Flush || durable_change,
+        _ => c.io.op == Op::Flush,
+    }
 }
 
 impl Stack {
@@ -258,6 +270,9 @@ impl Stack {
         assert!(self.at_device[device] > 0, "device {device} answered a request it was never given");
         self.at_device[device] -= 1;
         self.device_stats[device].served(now, c.dispatched_at);
+        if lost_durability(&c) {
+            self.nodes.iter_mut().for_each(|n| n.layer.durability_lost());
+        }
         let mut from = Target::Device(device);
         // The nearest node above that this request passes; the device's parents are the nodes with a port to it.
         let to = loop {

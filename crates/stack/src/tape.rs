@@ -251,6 +251,9 @@ fn decides_by(head: &IoHead) -> bool {
 pub trait Recorder {
     /// Takes the next entry.
     fn record(&mut self, entry: Entry);
+
+    /// The engine has nothing to do: a good moment to write out what was recorded.
+    fn pause(&mut self);
 }
 
 /// A stack whose engine may have it recorded: it tells it everything through here. What only looks goes straight to
@@ -377,6 +380,13 @@ impl<R: Recorder> Taped<R> {
     /// A zeroing job that ended.
     pub fn next_zeroed(&mut self, now: Time) -> Option<(u64, Result<(), IoError>)> {
         self.stack.with_layer(now, |m: &mut Map, _| m.next_zeroed()).flatten()
+    }
+
+    /// The engine will wait, perhaps for long.
+    pub fn pause(&mut self) {
+        if let Some(r) = &mut self.recorder {
+            r.pause();
+        }
     }
 
     /// The pool ends in order.

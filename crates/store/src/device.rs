@@ -359,8 +359,10 @@ fn assemble(path: &Path, locked: Locked, superblock: Superblock) -> Result<Devic
     let (data, is_direct) = match direct {
         Ok(data) => (data, true),
         Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-            let data = buffered.try_clone().map_err(|error| DeviceErrorKind::Io { doing: "cannot open it", error })?;
-            (data, false)
+            // Opened anew, not duplicated: the kernel tells a lost write once per open file, and the metadata store's own
+            // sync must not be the one that hears of lost data.
+            let data = OpenOptions::new().read(true).write(true).open(path);
+            (data.map_err(|error| DeviceErrorKind::Io { doing: "cannot open it", error })?, false)
         }
         Err(error) => return Err(DeviceErrorKind::Io { doing: "cannot open it for direct I/O", error }),
     };

@@ -103,6 +103,9 @@ impl<'a> Guarded<'a> {
     }
 }
 
+/// The name under which a profile has whole requests served right after a switch; no node may have it.
+pub const SETTLING: &str = "(settling)";
+
 /// Profiles: applies each setting, lets it settle, measures, and records what each node took. Ends where it began, if
 /// that is known. `progress` hears after each setting.
 ///
@@ -110,6 +113,7 @@ impl<'a> Guarded<'a> {
 /// The adapter's; the system is then back at what worked last.
 pub fn profile(
     guarded: &mut Guarded<'_>,
+    graph: &ServiceGraph,
     settings: &[Setting],
     settle: Span,
     time: Span,
@@ -120,7 +124,10 @@ pub fn profile(
     for (n, setting) in settings.iter().enumerate() {
         guarded.apply(setting)?;
         if settle > Span::ZERO {
-            guarded.measure(settle)?;
+            // What is served right after a switch is no part of the steady state, but it's what a switch costs (OT-A5).
+            let run = guarded.measure(settle)?;
+            let settling = requests(graph, &run)?.to_vec();
+            record(&mut profile, setting, n as u64, Run::from([(SETTLING.to_string(), settling)]));
         }
         let run = guarded.measure(time)?;
         record(&mut profile, setting, n as u64, run);
@@ -182,6 +189,11 @@ mod tests {
         }
     }
 
+    fn graph() -> ServiceGraph {
+        let written: crate::graph::WrittenGraph = toml::from_str("root = 'r'\ncomponents = ['r']").unwrap();
+        ServiceGraph::new(&written).unwrap()
+    }
+
     fn space() -> Space {
         let values = (0..3).map(|v| v.to_string()).collect();
         Space::new(vec![Parameter { name: "a".into(), values, moves: vec![] }]).unwrap()
@@ -194,7 +206,7 @@ mod tests {
         let run = |fails_at| {
             let mut flaky = Flaky { calls: 0, fails_at, applied: Vec::new() };
             let mut g = Guarded::new(&mut flaky, &space, None);
-            let r = profile(&mut g, &settings, Span::ZERO, Span::from_secs(1), &mut |_| {});
+            let r = profile(&mut g, &graph(), &settings, Span::ZERO, Span::from_secs(1), &mut |_| {});
             let e = r.err().map(|e| e.to_string()).unwrap_or_default();
             (flaky.applied, e)
         };
@@ -215,7 +227,7 @@ mod tests {
         let mut flaky = Flaky { calls: 0, fails_at: 0, applied: Vec::new() };
         let mut g = Guarded::new(&mut flaky, &space, Some(Setting(vec![1])));
         let settings: Vec<Setting> = space.settings().collect();
-        let p = profile(&mut g, &settings, Span::ZERO, Span::from_secs(1), &mut |_| {}).unwrap();
+        let p = profile(&mut g, &graph(), &settings, Span::ZERO, Span::from_secs(1), &mut |_| {}).unwrap();
         assert_eq!((flaky.applied, p.of_node("r").count()), (vec![0, 1, 2, 1], 3));
     }
 }

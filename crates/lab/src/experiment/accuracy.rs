@@ -52,7 +52,7 @@ impl Verdict {
         v
     }
 
-    fn percent(&self, n: u64) -> f64 {
+    pub(crate) fn percent(&self, n: u64) -> f64 {
         100.0 * n as f64 / self.reads.max(1) as f64
     }
 
@@ -160,14 +160,14 @@ fn replay(records: &[TraceRecord], r: &Replay<'_>) -> Result<Vec<Read>, LabError
 }
 
 /// The p95 of the reads that arrived before `until`.
-fn p95(reads: &[Read], until: Time) -> Span {
+pub(crate) fn p95(reads: &[Read], until: Time) -> Span {
     let mut h = LatencyHistogram::new();
     reads.iter().filter(|r| r.arrived_at < until).for_each(|r| h.record(r.done_at.since(r.arrived_at)));
     h.percentile(95.0)
 }
 
 /// Reads that came from `from` on.
-fn from(reads: &[Read], from: Time) -> &[Read] {
+pub(crate) fn from(reads: &[Read], from: Time) -> &[Read] {
     &reads[reads.partition_point(|r| r.arrived_at < from)..]
 }
 

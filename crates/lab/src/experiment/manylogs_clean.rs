@@ -168,7 +168,7 @@ impl Experiment for EightHours {
                 row("p99 without logging", "ms"),
                 row("p99 with logs that are never emptied", "ms"),
                 row("p99 with swaps only", "ms"),
-                row("p99 when idle is 1 s instead of 100 ms", "ms"),
+                row("p99 when idle is 100 ms instead of 1 s", "ms"),
                 row("p99 more than without emptying", "%").check(Check::AtMost(5.0)),
                 row("mean more than without emptying", "%"),
                 row("bytes moved while idle", "MB"),
@@ -199,7 +199,7 @@ impl Experiment for EightHours {
             let with = |clean| replay(&device, shape, LogsConfig { clean, ..LogsConfig::default() }, &records, seed);
             let default = CleanConfig::default();
             let (swaps, ..) = with(CleanConfig { when_idle: false, ..default })?;
-            let (patient, ..) = with(CleanConfig { idle_after: Some(Span::from_secs(1)), ..default })?;
+            let (hasty, ..) = with(CleanConfig { idle_after: Some(Span::from_millis(100)), ..default })?;
             let (none, ..) = replay(&device, shape, swapping(0), &records, seed)?;
             let p99 = |m: &crate::replay::Measured| m.all_responses().percentile(99.0).as_millis_f64();
             let mean = |m: &crate::replay::Measured| crate::experiment::manylogs::mean_ms(&m.all_responses());
@@ -210,7 +210,7 @@ impl Experiment for EightHours {
                 p99(&none),
                 p99(&base),
                 p99(&swaps),
-                p99(&patient),
+                p99(&hasty),
                 more(p99(&ours), p99(&base)),
                 more(mean(&ours), mean(&base)),
                 counters.cleaned_bytes as f64 / 1e6,

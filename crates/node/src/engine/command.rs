@@ -4,7 +4,7 @@ use super::conn::ExportParams;
 use super::metrics::ExportMetrics;
 use super::permits::PermitLimits;
 use super::trace::Trace;
-use plimsoll_base::{IoError, TenantId, Time, VolumeKey};
+use plimsoll_base::{IoError, LatencyHistogram, TenantId, Time, VolumeKey};
 use plimsoll_logs::LogsStatus;
 use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order};
 use std::collections::BTreeMap;
@@ -138,6 +138,17 @@ pub struct PoolSnapshot {
     pub counts: (u64, u64, u64),
     /// Its scattered logs, if it has any.
     pub logs: Option<Box<LogsStatus>>,
+    /// How the modelled device keeps its times, if there is one.
+    pub model: Option<ModelTimes>,
+}
+
+/// How a device that is modelled in real time keeps to its model.
+#[derive(Clone, Debug)]
+pub struct ModelTimes {
+    /// How long after its due time each completion was noticed.
+    pub lateness: LatencyHistogram,
+    /// Completions that were due while the real bytes were still on their way.
+    pub data_late: u64,
 }
 
 /// The sending side of a pool's commands.

@@ -40,6 +40,36 @@ pub struct NodeStatus {
     pub problems: Vec<String>,
     /// Where it listens.
     pub listens: Listens,
+    /// When the host stopped this machine for a while, where a pool's device is modelled in real time.
+    pub host_pauses: Option<HostPauses>,
+}
+
+/// Pauses of the host of 250 us and more, since the start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HostPauses {
+    /// How many.
+    pub count: u64,
+    /// All together.
+    pub total_us: u64,
+    /// The longest.
+    pub max_us: u64,
+}
+
+/// How a device that is modelled in real time keeps to its model: how long after its due time each completion came.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ModelStatus {
+    /// Completions.
+    pub completions: u64,
+    /// Half of them were at most this late.
+    pub late_p50_us: u64,
+    /// 95 % of them.
+    pub late_p95_us: u64,
+    /// 99 % of them.
+    pub late_p99_us: u64,
+    /// The latest.
+    pub late_max_us: u64,
+    /// Completions that the real bytes weren't there for in time: the file is slower than the modelled device.
+    pub data_late: u64,
 }
 
 /// Where a node listens; absent where it doesn't.
@@ -90,6 +120,8 @@ pub struct PoolStatus {
     pub ended: u64,
     /// Its layers, top first.
     pub layers: Vec<LayerStatus>,
+    /// Where its device is modelled.
+    pub model: Option<ModelStatus>,
 }
 
 /// The oldest request inside a pool.

@@ -48,6 +48,7 @@ pub fn exposition(control: &Control, views: &Views) -> String {
     let mut page = Page(String::new());
     node(&mut page, control);
     pools(&mut page, control, views);
+    models(&mut page, control, views);
     layers(&mut page, control, views);
     logs(&mut page, control, views);
     volumes(&mut page, control, &directory, views);
@@ -117,6 +118,38 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
             page.sample("plimsoll_pool_oldest_age_seconds", &[("pool", &p.name), ("at", place)], age);
         }
     }
+}
+
+/// How devices that are modelled in real time keep to their models, and how often the host kept them from it.
+fn models(page: &mut Page, control: &Control, views: &Views) {
+    let Some(watchdog) = &control.node.watchdog else { return };
+    let modelled = || {
+        let with_view = control.node.pools.iter().zip(views);
+        with_view.filter_map(|(p, view)| Some((&p.name, view.as_ref()?.pool.model.as_ref()?)))
+    };
+    page.family(
+        "plimsoll_model_lateness_seconds",
+        "histogram",
+        "How long after its due time a modelled device's completion came.",
+    );
+    for (pool, m) in modelled() {
+        let lateness = Summary::from(&m.lateness);
+        page.histogram("plimsoll_model_lateness_seconds", &[("pool", pool)], &lateness, 0);
+    }
+    page.family(
+        "plimsoll_model_data_late_total",
+        "counter",
+        "Completions that the real bytes weren't there for in time.",
+    );
+    for (pool, m) in modelled() {
+        page.sample("plimsoll_model_data_late_total", &[("pool", pool)], m.data_late);
+    }
+    page.family(
+        "plimsoll_host_pause_seconds",
+        "histogram",
+        "Pauses of 250 us and more that the host or other programs forced on this one.",
+    );
+    page.histogram("plimsoll_host_pause_seconds", &[], &Summary::from(&watchdog.pauses()), 0);
 }
 
 fn layers(page: &mut Page, control: &Control, views: &Views) {
