@@ -20,11 +20,13 @@ pub struct Limits {
     pub count_max: u64,
     /// No request arrives at or after this.
     pub until: Time,
+    /// Tenants that the threads of a closed loop are dealt out to; in an open loop each device of the trace is one.
+    pub tenants: u16,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { deadline: None, judge: None, count_max: u64::MAX, until: Time::NEVER }
+        Limits { deadline: None, judge: None, count_max: u64::MAX, until: Time::NEVER, tenants: 1 }
     }
 }
 
