@@ -26,6 +26,7 @@ pub(crate) use spec::in_range;
 use std::collections::VecDeque;
 
 use plimsoll_base::{Rng, Time};
+use plimsoll_stack::inside::{FlashInside, UnitWork};
 
 use crate::disk::{Mismatch, SpecError};
 use crate::model::{Done, Model, Op, Request, assert_in_range};
@@ -480,6 +481,27 @@ fn age(ftl: &mut Ftl, shape: Shape, options: FlashOptions, steps: &mut Vec<Step>
     steps.clear();
 }
 
+impl FlashInside for Flash {
+    fn page_bytes(&self) -> u32 {
+        self.spec.geometry.page_bytes
+    }
+    fn units(&self) -> u32 {
+        self.shape.units
+    }
+    fn place(&self, offset: u64) -> (u32, u32) {
+        let p = Flash::place(self, offset);
+        (p.channel, p.unit)
+    }
+    fn unit_work(&self, unit: u32) -> UnitWork {
+        let o = self.engine.outstanding(unit);
+        let busy_since = self.unit_busy_since(unit);
+        UnitWork { reads: o.reads, programs: o.programs, erases: o.erases, busy_since }
+    }
+    fn channel_work(&self, channel: u32) -> u32 {
+        self.channel_queue(channel)
+    }
+}
+
 impl Model for Flash {
     fn size_bytes(&self) -> u64 {
         u64::from(self.shape.logical_pages()) << self.page_shift
@@ -538,5 +560,9 @@ impl Model for Flash {
 
     fn queue_max(&self) -> usize {
         self.slots.len()
+    }
+
+    fn flash(&self) -> Option<&dyn FlashInside> {
+        Some(self)
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::model::{self, Done, Model};
 use plimsoll_base::{Completion, Data, Io, IoError, IoFlags, IoId, LatencyHistogram, Op, Outcome, Time};
+use plimsoll_stack::inside::FlashPredictor;
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 use slab::Slab;
 
@@ -17,6 +18,7 @@ pub struct ModelLayer<M> {
     done: Vec<Done>,
     lateness: LatencyHistogram,
     data_late: u64,
+    predictor: Option<Box<dyn FlashPredictor>>,
 }
 
 struct Slot {
@@ -46,7 +48,15 @@ impl<M: Model> ModelLayer<M> {
             done: Vec::new(),
             lateness: LatencyHistogram::new(),
             data_late: 0,
+            predictor: None,
         }
+    }
+
+    /// With a predictor of what requests wait in it; it needs a model that shows its inside.
+    #[must_use]
+    pub fn with_predictor(mut self, predictor: Box<dyn FlashPredictor>) -> ModelLayer<M> {
+        self.predictor = Some(predictor);
+        self
     }
 
     /// The model, to inspect.
@@ -100,6 +110,10 @@ impl<M: Model + Send + 'static> Layer for ModelLayer<M> {
         "model"
     }
 
+    fn serves(&self) -> bool {
+        true
+    }
+
     fn offer(&self, below: &[Offer]) -> Offer {
         let own = Offer {
             size_bytes: self.model.size_bytes(),
@@ -120,8 +134,14 @@ impl<M: Model + Send + 'static> Layer for ModelLayer<M> {
         self.backed = !below.is_empty();
     }
 
-    fn forecast(&self, _at: Time, _head: &plimsoll_base::IoHead, _below: Ports<'_>) -> Forecast {
-        Forecast::NONE // what a model takes is for the scheduler above to predict, from outside
+    fn forecast(&self, at: Time, head: &plimsoll_base::IoHead, below: Ports<'_>) -> Forecast {
+        match (&self.predictor, self.model.flash()) {
+            (Some(p), Some(inside)) => {
+                let p = p.predict(inside, at, head);
+                below.serve(p.wait, p.service, p.confidence)
+            }
+            _ => Forecast::NONE, // what it takes is for the scheduler above to predict, from outside
+        }
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
@@ -140,6 +160,9 @@ impl<M: Model + Send + 'static> Layer for ModelLayer<M> {
         let request = model::Request { tag: at as u64, op, offset: io.offset, len: io.len };
         if !self.model.accepts(&request) {
             return out.end(io, Outcome::Failed(IoError::Invalid));
+        }
+        if let (Some(p), Some(inside)) = (&mut self.predictor, self.model.flash()) {
+            p.submitted(inside, now, &io, at as u64);
         }
         self.model.submit(now, request);
         self.hold(now, io, false, out);
@@ -161,6 +184,9 @@ impl<M: Model + Send + 'static> Layer for ModelLayer<M> {
         for d in done.drain(..) {
             self.lateness.record(now.since(d.at));
             let at = d.tag as usize;
+            if let Some(p) = &mut self.predictor {
+                p.ended(d.at, d.tag);
+            }
             let slot = &mut self.slots[at];
             slot.model_done = true;
             if matches!(slot.holds, Holds::Nothing) {

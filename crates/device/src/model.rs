@@ -1,6 +1,7 @@
 //! What every device model is to its users: requests in, exactly timed completions out.
 
 use plimsoll_base::Time;
+use plimsoll_stack::inside::FlashInside;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +80,11 @@ pub trait Model {
     /// pointers; [`Model::submit`] panics at what isn't accepted.
     fn accepts(&self, _req: &Request) -> bool {
         true
+    }
+
+    /// Its inside, if it's flash that shows it.
+    fn flash(&self) -> Option<&dyn FlashInside> {
+        None
     }
 }
 

@@ -6,12 +6,17 @@
 //! its profile, the alignment of noise, where in a trace the run begins. All policies that are compared see the same
 //! arrivals and the same device under one seed, and what is reported of them is the difference under that seed.
 
+pub mod accuracy;
+pub mod flash_accuracy;
 pub mod noise;
 pub mod predictors;
 pub mod runner;
 pub mod scattered;
 pub mod schedulers;
+mod slowed;
 pub mod stats;
+mod traces;
+pub mod tuning;
 
 use crate::plot::Plot;
 use crate::replay::pool::BadPool;
@@ -202,8 +207,23 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(noise::NoiseTails),
         Box::new(noise::NoiseIntervals),
         Box::new(noise::BusyNodes),
+        Box::new(accuracy::DiskAccuracy),
+        Box::new(flash_accuracy::FlashAccuracy),
         Box::new(schedulers::SchedulerComparison),
         Box::new(predictors::BatchPredictors),
+        Box::new(tuning::web::SizeExponents),
+        Box::new(tuning::web::IdleTimes),
+        Box::new(tuning::web::Independence),
+        Box::new(tuning::web::FullTarget),
+        Box::new(tuning::web::SinglePoint),
+        Box::new(tuning::web::Bounded),
+        Box::new(tuning::web::TwoBounds),
+        Box::new(tuning::web::Load),
+        Box::new(tuning::work::LoadLevels),
+        Box::new(tuning::work::FileSystem),
+        Box::new(tuning::work::MapReduce),
+        Box::new(tuning::solver::SolverOverhead),
+        Box::new(tuning::web::Noise),
     ]
 }
 

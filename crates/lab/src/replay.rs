@@ -22,6 +22,6 @@ pub use address::Placer;
 pub use closed::closed_loop;
 pub use measure::Measured;
 pub use open::{Limits, open_loop, open_loop_watched};
-pub use pool::{DeviceChoice, Pool, PoolConfig, Sched, device_names};
+pub use pool::{DeviceChoice, Pool, PoolConfig, device_names};
 pub use report::ReplayReport;
 pub use settings::ReplaySettings;

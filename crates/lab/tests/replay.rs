@@ -4,12 +4,13 @@ use plimsoll_base::{Completion, Rng, Span, Time};
 use plimsoll_device::{Disk, DiskOptions, Done, Model, Op as ModelOp, Request};
 use plimsoll_lab::experiment::{self, Inputs, RunOptions};
 use plimsoll_lab::replay::{
-    DeviceChoice, Limits, Measured, Pool, PoolConfig, Sched, closed_loop, open_loop, open_loop_watched,
+    DeviceChoice, Limits, Measured, Pool, PoolConfig, closed_loop, open_loop, open_loop_watched,
 };
 use plimsoll_lab::trace::record::{Op, Tables, TraceRecord};
 use plimsoll_lab::trace::stream::{Held, RecordStream};
 use plimsoll_lab::workload::fio::{Fio, FioJob, FioRequests};
 use plimsoll_lab::workload::open::{Arrivals, OpenLoop, Until};
+use plimsoll_sched::SchedulerKind;
 
 const DEVICE: &str = "cheetah-15k5";
 
@@ -73,7 +74,7 @@ fn fingerprint(m: &Measured, next: u64) -> (u64, u64, u64, u64) {
 /// Every run twice: same events, same next random number, same final clock.
 #[test]
 fn a_run_repeats_to_the_bit() {
-    for sched in Sched::ALL {
+    for sched in SchedulerKind::ALL {
         let open = |seed| {
             let config = PoolConfig { sched, seed, mismatch: 0.15, ..PoolConfig::default() };
             let mut p = pool(&config);

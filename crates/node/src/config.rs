@@ -107,6 +107,8 @@ pub struct PoolConfig {
     pub device: DeviceConfig,
     /// Requests at the device at once.
     pub depth: Option<u32>,
+    /// Scattered logs for small writes; see docs/logs.md. They are made with the device and can't be added or removed later.
+    pub logs: Option<LogsConfig>,
     /// A file that all that the pool is told and decides is recorded in, anew at each start; `plimsoll tape` replays it.
     pub tape: Option<PathBuf>,
     /// Where the tape ends at the latest; 1 GiB if not said.
@@ -129,6 +131,49 @@ pub struct DeviceConfig {
     /// For tests: lose, tear and reorder what isn't flushed when the process is killed.
     #[serde(default)]
     pub volatile_cache: Option<VolatileConfig>,
+}
+
+/// `[pool.logs]`: every key has a default.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogsConfig {
+    /// One log in every so many bytes. Part of the device's format.
+    pub group: Option<ByteSize>,
+    /// A log's bytes. Part of the device's format.
+    pub log: Option<ByteSize>,
+    /// Extents that the table holds at most. Part of the device's format.
+    pub extents: Option<u32>,
+    /// Writes up to this go to a log.
+    pub logged_write: Option<ByteSize>,
+    /// When all that is logged goes home, every day: `01:00-05:00`, UTC.
+    pub off_hours: Option<String>,
+    /// All that is logged goes home every so often.
+    pub every: Option<SpanText>,
+    /// Clients that ask nothing for this long are idle.
+    pub idle: Option<SpanText>,
+    /// Use idle time to bring logged data home, not only to swap full logs.
+    pub clean_when_idle: bool,
+    /// Log smaller writes only, or none, when the logs fill too fast.
+    pub adaptive: bool,
+    /// Seconds since midnight (UTC) when the pool started. Set by the node itself, so that a tape replays alike.
+    pub started_s_of_day: Option<u64>,
+}
+
+impl Default for LogsConfig {
+    fn default() -> LogsConfig {
+        LogsConfig {
+            group: None,
+            log: None,
+            extents: None,
+            logged_write: None,
+            off_hours: None,
+            every: None,
+            idle: None,
+            clean_when_idle: true,
+            adaptive: true,
+            started_s_of_day: None,
+        }
+    }
 }
 
 /// `volatile_cache = { … }`, for tests.
@@ -251,6 +296,12 @@ impl<'de> Deserialize<'de> for ByteSize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpanText(pub Span);
 
+impl Serialize for SpanText {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&format!("{}us", self.0.as_micros()))
+    }
+}
+
 impl<'de> Deserialize<'de> for SpanText {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<SpanText, D::Error> {
         let text = String::deserialize(d)?;
@@ -352,6 +403,15 @@ impl Config {
         }
         for p in &self.pool {
             p.device.check().map_err(|what| (at(&p.name), format!("pool `{}`: {what}", p.name.get_ref())))?;
+            if let Some(logs) = &p.logs {
+                crate::logs::check(logs)
+                    .map_err(|what| (at(&p.name), format!("pool `{}`: {what}", p.name.get_ref())))?;
+                if p.device.null {
+                    let what =
+                        format!("pool `{}`: a null device forgets what it logs: take out `logs`", p.name.get_ref());
+                    return Err((at(&p.name), what));
+                }
+            }
             if p.depth == Some(0) {
                 return Err((at(&p.name), format!("pool `{}`: depth 0 would serve nothing", p.name.get_ref())));
             }

@@ -4,6 +4,7 @@ mod check;
 mod client;
 mod generate;
 mod lab;
+mod logs;
 mod pool;
 mod replay;
 mod serve;
@@ -13,6 +14,7 @@ mod tape;
 mod tenant;
 mod top;
 mod trace;
+mod tune;
 mod volume;
 
 use clap::{Parser, Subcommand};
@@ -43,6 +45,8 @@ enum Command {
     Tenant(tenant::Tenant),
     /// Bring a pool back after a failed flush
     Pool(pool::Pool),
+    /// Show a pool's scattered logs, bring home what is in them
+    Logs(logs::Logs),
     /// Write man pages or shell completions
     #[command(hide = true)]
     Generate(generate::Generate),
@@ -52,6 +56,8 @@ enum Command {
     Lab(lab::Lab),
     /// Replay what a live pool was told
     Tape(tape::Tape),
+    /// Choose settings for several points of a latency distribution at once
+    Tune(Box<tune::Tune>),
     /// Describe and change block traces
     Trace(trace::Trace),
 }
@@ -66,11 +72,13 @@ fn main() -> ExitCode {
         Command::Volume(c) => c.run(),
         Command::Tenant(c) => c.run(),
         Command::Pool(c) => c.run(),
+        Command::Logs(c) => c.run(),
         Command::Generate(c) => c.run(),
         Command::Replay(c) => c.run(),
         Command::Lab(c) => c.run(),
         Command::Tape(c) => c.run(),
         Command::Trace(c) => c.run(),
+        Command::Tune(c) => c.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

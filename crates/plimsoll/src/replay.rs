@@ -7,12 +7,13 @@ use plimsoll_base::{LatencyHistogram, Span, Time};
 use plimsoll_lab::plot::{Curve, Plot};
 use plimsoll_lab::replay::report::distribution_table;
 use plimsoll_lab::replay::{
-    DeviceChoice, Limits, Measured, Pool, ReplayReport, ReplaySettings, Sched, closed_loop, open_loop,
+    DeviceChoice, Limits, Measured, Pool, ReplayReport, ReplaySettings, closed_loop, open_loop,
 };
 use plimsoll_lab::trace::tools::rerate::{Rerate, Speed};
 use plimsoll_lab::trace::{Format, ReadOptions, TraceReader};
 use plimsoll_lab::workload::named::{NAMES, NamedWorkload, Workload};
 use plimsoll_lab::workload::open::Until;
+use plimsoll_sched::SchedulerKind;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -33,9 +34,9 @@ pub struct Replay {
     /// The modelled device: a profile's name, a profile file (*.toml), or a composition of them (see below).
     #[arg(long, value_name = "PROFILE", required_unless_present = "config", value_parser = device_name)]
     device: Option<String>,
-    /// The scheduler: fifo, deadline or cfq.
+    /// The scheduler: noop, deadline or cfq.
     #[arg(long)]
-    sched: Option<Sched>,
+    sched: Option<SchedulerKind>,
     /// Requests that the device has at once.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     depth: Option<u32>,
@@ -167,6 +168,7 @@ impl Replay {
             count_max: self.count.unwrap_or(if self.time.is_some() { u64::MAX } else { count_default }),
             until: self.time.map_or(Time::NEVER, |t| Time::ZERO + t),
             tenants: self.tenants.unwrap_or(1),
+            processes: false,
         }
     }
 

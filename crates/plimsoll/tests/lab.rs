@@ -46,7 +46,7 @@ fn equal_replays_print_equal_bytes_and_other_seeds_do_not() {
 fn a_deadline_refuses_and_a_config_sets() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("r.toml");
-    fs::write(&config, "device = \"hdd-160g-7200\"\nsched = \"fifo\"\ndepth = 1\ndeadline = \"30ms\"\n").unwrap();
+    fs::write(&config, "device = \"hdd-160g-7200\"\nsched = \"noop\"\ndepth = 1\ndeadline = \"30ms\"\n").unwrap();
     let config = config.to_str().unwrap();
     let args = ["replay", "--workload", "randread:iops=90", "--count", "3000", "--config", config, "--json"];
     let v = json(&args);

@@ -1,84 +1,211 @@
-//! Fair queueing in the manner of CFQ: each tenant has a queue in the order of addresses, and the tenants take turns at
-//! the device, each for a slice of time.
+//! Completely fair queueing, and what a request would wait in it (MittOS §4.2: MittCFQ; MT-M10 to M13).
 //!
-//! A tenant whose queue runs empty within its slice keeps the device for `slice_idle` more: a tenant that reads one
-//! block after the other would otherwise lose its turn at each (this is the `idle_time` that OpTune tunes, OT-M11). The
-//! classes real time, best effort and idle are served strictly in this order. (Groups, weights, priority levels and the
-//! wait prediction per queue are MittCFQ's, MT-M10 to M13.)
+//! ```text
+//!  group (tenant, weight) ─┬─ real time    ─┐
+//!                          ├─ best effort  ─┼─ process nodes, in turn ── offsets in order ─► dispatch queue ─► device
+//!                          └─ idle         ─┘
+//! ```
+//! The group that has had least for its weight goes next; in it the best class; in that the node whose turn it is, for a
+//! slice of time that its level (0 to 7) sets. A node whose queue runs empty within its slice keeps the device for
+//! `slice_idle` more if its habits say that its next request is near (the `idle_time` that OpTune tunes, OT-M11).
+//!
+//! **Prediction.** Every node knows what its pending requests cost in sum, so the wait of a new one is worked out from the
+//! nodes in front of it, not from their requests: what the device and the dispatch queue hold (`sstfTime`), what better
+//! classes and the nodes with an earlier turn have, each bounded by its slices, what other groups are owed by then, and
+//! what is in front in its own node (`cfqTime`). An accepted request whose promise is broken by what comes in front of it
+//! later is given back Busy where it waits.
 
-use crate::cost::Ledger;
-use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Outcome, PriorityClass, Span, TenantId, Time};
+mod node;
+mod tolerance;
+
+use crate::device::{DeviceQueue, Discipline};
+use crate::disk::DiskModel;
+use crate::tree::Key;
+use node::{Group, Node, NodeKey, tree_of};
+use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 use std::collections::{BTreeMap, VecDeque};
+use tolerance::NO_LIMIT;
 
 /// How the scheduler behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct CfqConfig {
     /// How many requests the device has at once, at least 1.
     pub depth: u32,
-    /// How long a tenant has the device in one turn.
+    /// How many requests the dispatch queue takes from the nodes at once, at least 1.
+    pub dispatch_max: u32,
+    /// How long a node of level 4 has the device for reads in one turn; a fifth more or less for each level.
     pub slice: Span,
-    /// How long the device waits for a tenant's next request within its turn; zero: not at all.
+    /// Likewise for writes.
+    pub slice_writes: Span,
+    /// How long the device waits for a node's next request within its turn; zero: not at all.
     pub slice_idle: Span,
+    /// How the device orders what it has, for prediction.
+    pub discipline: Discipline,
+    /// A request that would be late by no more is kept (MittOS §3.3).
+    pub failover_hop: Span,
+    /// What is done with accepted requests whose promise breaks.
+    pub late: Late,
+    /// Predict by nodes and their order; otherwise all accepted work counts as in front (an ablation, MT-E13).
+    pub predict_order: bool,
+}
+
+/// What is done with an accepted request whose deadline can no longer be met, while nothing of it reached the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Late {
+    /// It ends Busy.
+    Cancel,
+    /// It is only marked: it is then expected after its deadline (MT-M28, for measuring).
+    Flag,
+    /// Nothing.
+    Keep,
 }
 
 impl Default for CfqConfig {
-    /// The kernel's: slices of 100 ms, idling 8 ms.
+    /// The kernel's: slices of 100 ms for reads and 40 ms for writes, idling 8 ms.
     fn default() -> CfqConfig {
-        CfqConfig { depth: 1, slice: Span::from_millis(100), slice_idle: Span::from_millis(8) }
+        CfqConfig {
+            depth: 1,
+            dispatch_max: 1,
+            slice: Span::from_millis(100),
+            slice_writes: Span::from_millis(40),
+            slice_idle: Span::from_millis(8),
+            discipline: Discipline::default(),
+            failover_hop: Span::from_micros(300),
+            late: Late::Cancel,
+            predict_order: true,
+        }
     }
 }
 
-type QueueKey = (PriorityClass, TenantId);
-
-#[derive(Default)]
-struct Queue {
-    by_offset: BTreeMap<(u64, IoId), (Io, Span)>,
-    next_offset: u64,
-    at_device: u32,
-}
+/// Weight of a tenant that none was set for.
+const WEIGHT_DEFAULT: u32 = 100;
+/// Nodes kept when they are empty, for their habits; beyond it empty ones go.
+const NODES_KEPT: usize = 1024;
 
 struct Turn {
-    key: QueueKey,
+    node: usize,
+    began: Time,
     ends_at: Time,
-    /// Set while the device is kept idle for the tenant.
+    /// Set while the device is kept idle for the node.
     idles_until: Option<Time>,
 }
 
 /// See the module's documentation.
 pub struct Cfq {
     config: CfqConfig,
-    queues: BTreeMap<QueueKey, Queue>,
-    /// Those with something to send and without the turn, in the order in which they get it.
-    round: VecDeque<QueueKey>,
+    index: BTreeMap<NodeKey, usize>,
+    nodes: slab::Slab<Node>,
+    groups: Vec<Group>,
     turn: Option<Turn>,
-    ledger: Ledger,
+    dispatch: VecDeque<(usize, Io, Span)>,
+    dispatch_cost: Span,
+    /// Whose a request at the device is.
+    outside: BTreeMap<IoId, usize>,
+    device: DeviceQueue,
+    pending: usize,
+    revoked: u64,
 }
 
 impl Cfq {
-    /// Without tenants.
+    /// Without tenants, over a device that costs what `model` says.
     ///
     /// # Panics
     /// If the depth is zero.
-    pub fn new(config: CfqConfig) -> Cfq {
-        let ledger = Ledger::new(config.depth);
-        Cfq { config, queues: BTreeMap::new(), round: VecDeque::new(), turn: None, ledger }
+    pub fn new(config: CfqConfig, model: DiskModel) -> Cfq {
+        Cfq {
+            device: DeviceQueue::new(model, config.discipline, config.depth),
+            config,
+            index: BTreeMap::new(),
+            nodes: slab::Slab::new(),
+            groups: Vec::new(),
+            turn: None,
+            dispatch: VecDeque::new(),
+            dispatch_cost: Span::ZERO,
+            outside: BTreeMap::new(),
+            pending: 0,
+            revoked: 0,
+        }
     }
 
-    /// Who has the turn now; ends one that is over.
-    fn turn_now(&mut self, now: Time) -> Option<QueueKey> {
+    /// A tenant's share of the device relative to others' (1 to 10,000; 100 without).
+    pub fn set_weight(&mut self, tenant: TenantId, weight: u32) {
+        let at = self.group_of(tenant);
+        self.groups[at].weight = weight.clamp(1, 10_000);
+    }
+
+    /// Changes how long the device waits for a node's next request (OT-M11).
+    pub fn set_slice_idle(&mut self, slice_idle: Span) {
+        self.config.slice_idle = slice_idle;
+    }
+
+    /// Accepted requests that were given back (or marked) because their promise broke.
+    pub fn revoked(&self) -> u64 {
+        self.revoked
+    }
+
+    /// Requests waiting here and at the device.
+    pub fn depths(&self) -> (usize, usize) {
+        (self.pending + self.dispatch.len(), self.device.len())
+    }
+
+    /// When the oldest request that waits here arrived at the pool. Walks over all of them.
+    pub fn oldest_queued(&self) -> Option<Time> {
+        let pending = self.nodes.iter().filter_map(|(_, n)| n.pending.oldest());
+        pending.chain(self.dispatch.iter().map(|(_, io, _)| io.arrived_at)).min()
+    }
+
+    /// What the predictions rest on.
+    pub fn model(&self) -> &DiskModel {
+        self.device.model()
+    }
+
+    fn group_of(&mut self, tenant: TenantId) -> usize {
+        if let Some(at) = self.groups.iter().position(|g| g.tenant == tenant) {
+            return at;
+        }
+        self.groups.push(Group::new(tenant, WEIGHT_DEFAULT));
+        self.groups.len() - 1
+    }
+
+    fn node_of(&mut self, head: &IoHead) -> usize {
+        let key = NodeKey::of(head);
+        if let Some(&at) = self.index.get(&key) {
+            return at;
+        }
+        if self.nodes.len() >= NODES_KEPT {
+            self.forget_empty_nodes();
+        }
+        let group = self.group_of(key.tenant);
+        let at = self.nodes.insert(Node::new(key, group, &self.config));
+        self.index.insert(key, at);
+        at
+    }
+
+    fn forget_empty_nodes(&mut self) {
+        let turn = self.turn.as_ref().map(|t| t.node);
+        let gone = |at: usize, n: &Node| n.pending.is_empty() && n.outside == 0 && !n.in_round && turn != Some(at);
+        self.index.retain(|_, at| !gone(*at, &self.nodes[*at]));
+        self.nodes.retain(|at, n| !gone(at, n));
+    }
+
+    fn others_wait(&self) -> bool {
+        self.groups.iter().any(Group::waits)
+    }
+
+    /// Who has the turn now; ends one that is over. `None` while nobody has anything, or the device is kept idle.
+    fn turn_now(&mut self, now: Time) -> Option<usize> {
         if let Some(turn) = &mut self.turn {
-            let queue = &self.queues[&turn.key];
-            let preempted = self.round.iter().any(|k| k.0 < turn.key.0);
-            if !queue.by_offset.is_empty() && now < turn.ends_at && !preempted {
+            let node = &self.nodes[turn.node];
+            let preempted = self.groups[node.group].waits_above(node.key.class);
+            let on = now < turn.ends_at && !preempted;
+            if on && !node.pending.is_empty() {
                 turn.idles_until = None;
-                return Some(turn.key);
+                return Some(turn.node);
             }
-            let may_idle =
-                queue.by_offset.is_empty() && now < turn.ends_at && !preempted && self.config.slice_idle > Span::ZERO;
-            if may_idle {
+            if on && node.is_waited_for(self.config.slice_idle) {
                 // It idles from when its last request came back.
-                if queue.at_device > 0 {
+                if node.outside > 0 {
                     return None;
                 }
                 let until = *turn.idles_until.get_or_insert((now + self.config.slice_idle).min(turn.ends_at));
@@ -86,35 +213,317 @@ impl Cfq {
                     return None;
                 }
             }
-            if !queue.by_offset.is_empty() {
-                self.round.push_back(turn.key);
-            }
-            self.turn = None;
+            self.end_turn(now);
         }
-        let first_class = self.round.iter().map(|k| k.0).min()?;
-        let at = self.round.iter().position(|k| k.0 == first_class).expect("just seen");
-        let key = self.round.remove(at).expect("just seen");
-        self.turn = Some(Turn { key, ends_at: now + self.config.slice, idles_until: None });
-        Some(key)
+        self.begin_turn(now)
+    }
+
+    fn end_turn(&mut self, now: Time) {
+        let Some(turn) = self.turn.take() else { return };
+        let node = &mut self.nodes[turn.node];
+        let group = &mut self.groups[node.group];
+        group.had += group.charge(now.since(turn.began));
+        if !node.pending.is_empty() {
+            node.in_round = true;
+            group.round[tree_of(node.key.class)].push_back(turn.node);
+        }
+    }
+
+    fn begin_turn(&mut self, now: Time) -> Option<usize> {
+        let waiting = self.groups.iter_mut().filter(|g| g.waits());
+        let group = waiting.min_by_key(|g| g.had)?;
+        let node = group.round.iter_mut().find_map(VecDeque::pop_front).expect("it waits");
+        self.nodes[node].in_round = false;
+        let ends_at = now + self.nodes[node].slice;
+        self.turn = Some(Turn { node, began: now, ends_at, idles_until: None });
+        Some(node)
+    }
+
+    /// A group that comes back from having nothing doesn't get what it didn't use.
+    fn join_round(&mut self, at: usize) {
+        let (group, tree) = (self.nodes[at].group, tree_of(self.nodes[at].key.class));
+        if !self.groups[group].waits() {
+            let active = self.turn.as_ref().map(|t| self.nodes[t.node].group);
+            let least = self.groups.iter().enumerate().filter(|(i, g)| g.waits() || active == Some(*i));
+            if let Some(least) = least.map(|(_, g)| g.had).min() {
+                self.groups[group].had = self.groups[group].had.max(least);
+            }
+        }
+        self.nodes[at].in_round = true;
+        self.groups[group].round[tree].push_back(at);
     }
 
     fn fill_device(&mut self, now: Time, out: &mut Actions) {
-        while self.ledger.has_room()
-            && let Some(key) = self.turn_now(now)
-        {
-            let queue = self.queues.get_mut(&key).expect("whoever has the turn has a queue");
-            let from = (queue.next_offset, IoId(0));
-            let first = queue.by_offset.range(from..).next().or_else(|| queue.by_offset.iter().next());
-            let at = *first.expect("it has something to send").0;
-            let (io, cost) = queue.by_offset.remove(&at).expect("just seen");
-            queue.next_offset = io.end();
-            queue.at_device += 1;
-            self.ledger.dispatched(now, io.id, cost);
-            out.submit(0, io);
+        loop {
+            while self.device.has_room()
+                && let Some((node, io, cost)) = self.dispatch.pop_front()
+            {
+                self.dispatch_cost -= cost;
+                self.device.dispatched(now, &io);
+                self.outside.insert(io.id, node);
+                out.submit(0, io);
+            }
+            if self.dispatch.len() >= self.config.dispatch_max as usize || !self.device.has_room() {
+                break;
+            }
+            let Some(node) = self.turn_now(now) else { break };
+            self.take_next(now, node, out);
         }
         if let Some(until) = self.turn.as_ref().and_then(|t| t.idles_until) {
             out.wake_at(until);
         }
+    }
+
+    /// Moves the next request of `at` to the dispatch queue, or gives it back if it can't be in time any more.
+    fn take_next(&mut self, now: Time, at: usize, out: &mut Actions) {
+        let node = &mut self.nodes[at];
+        let from = (node.next_offset, IoId(0));
+        let key = node.pending.first_from(from).or_else(|| node.pending.first_from((0, IoId(0))));
+        let key = key.expect("who has the turn has something to send");
+        let (mut io, group) = node.pending.remove(key).expect("just seen");
+        if group != NO_LIMIT {
+            node.tolerance.remove(group, key);
+        }
+        self.pending -= 1;
+        let cost = self.device.model().cost(now, self.device.arm_after(), &io);
+        let wait = self.device.busy_for(now) + self.dispatch_cost;
+        let end = now + wait + self.device.busy_cost(cost);
+        if end > io.deadline + self.config.failover_hop && self.revoke(&mut io) {
+            return out.end(io, Outcome::Busy { wait, confidence: self.device.confidence() });
+        }
+        let node = &mut self.nodes[at];
+        node.next_offset = io.end();
+        node.outside += 1;
+        self.dispatch_cost += cost;
+        self.dispatch.push_back((at, io, cost));
+    }
+
+    /// A promise broke: true if the request is to be ended for it.
+    fn revoke(&mut self, io: &mut Io) -> bool {
+        if !io.is_client() || io.op != Op::Read || !io.deadline.is_set() {
+            return false;
+        }
+        match self.config.late {
+            Late::Keep => false,
+            Late::Cancel => {
+                self.revoked += 1;
+                true
+            }
+            Late::Flag => {
+                let after = io.deadline + self.config.failover_hop + Span::from_nanos(1);
+                self.revoked += u64::from(io.head.expected_at < after);
+                io.head.expected_at = io.head.expected_at.max(after);
+                false
+            }
+        }
+    }
+
+    /// Work of `cost` has come to node `at`: all behind it tolerate that much less, as far as it's done before their turn.
+    fn delay_others(&mut self, now: Time, at: usize, cost: Span) {
+        let node = &self.nodes[at];
+        let (group, tree) = (node.group, tree_of(node.key.class));
+        let turn_left = self.turn.as_ref().filter(|t| t.node == at).map(|t| t.ends_at.since(now));
+        let after = self.device.busy_cost(node.pending.total());
+        let before = after.saturating_sub(self.device.busy_cost(cost));
+        let bound = turn_left.unwrap_or(node.slice);
+        let in_turn = (after.min(bound) - before.min(bound)).as_nanos() as i64;
+        let all = (after - before).as_nanos() as i64;
+        for i in tree..self.groups[group].round.len() {
+            let nodes = &self.groups[group].round[i];
+            let first = match turn_left {
+                _ if i > tree => 0,
+                Some(_) => 0,
+                None => nodes.iter().position(|n| *n == at).map_or(nodes.len(), |p| p + 1),
+            };
+            for &n in nodes.iter().skip(first) {
+                self.nodes[n].tolerance.lose(if i > tree { all } else { in_turn });
+            }
+        }
+    }
+
+    /// Gives back, or marks, the requests that can't be in time any more.
+    fn revoke_late(&mut self, now: Time, group: usize, out: &mut Actions) {
+        if self.config.late == Late::Keep {
+            return;
+        }
+        let round = std::mem::take(&mut self.groups[group].round);
+        for &at in round.iter().flatten() {
+            while let Some(key) = self.nodes[at].tolerance.next_late() {
+                self.revoke_one(now, at, key, out);
+            }
+        }
+        // A node that has nothing left has no turn to wait for.
+        self.groups[group].round = round;
+        let nodes = &mut self.nodes;
+        for nodes_of in &mut self.groups[group].round {
+            nodes_of.retain(|&n| {
+                let stays = !nodes[n].pending.is_empty();
+                nodes[n].in_round = stays;
+                stays
+            });
+        }
+    }
+
+    fn revoke_one(&mut self, now: Time, at: usize, key: Key, out: &mut Actions) {
+        let node = &mut self.nodes[at];
+        if self.config.late == Late::Flag {
+            let hop = self.config.failover_hop;
+            let tolerance = &mut node.tolerance;
+            node.pending.change(key, |io, group| {
+                tolerance.remove(*group, key);
+                *group = NO_LIMIT;
+                io.head.expected_at = io.head.expected_at.max(io.deadline + hop + Span::from_nanos(1));
+            });
+            self.revoked += 1;
+            return;
+        }
+        let io = self.withdraw(now, at, key).expect("its tolerance names it");
+        self.revoked += 1;
+        let wait = io.deadline.since(now);
+        out.end(io, Outcome::Busy { wait, confidence: self.device.confidence() });
+    }
+
+    /// Takes a pending request out for good; what follows it is then reached from what was before it.
+    fn withdraw(&mut self, now: Time, at: usize, key: Key) -> Option<Io> {
+        let node = &mut self.nodes[at];
+        let (io, group) = node.pending.remove(key)?;
+        if group != NO_LIMIT {
+            node.tolerance.remove(group, key);
+        }
+        self.pending -= 1;
+        if let Some(next) = node.pending.first_from(key) {
+            let from = node.pending.last_before(key).map_or(node.next_offset, |io| io.end());
+            let cost = self.device.model().cost(now, from, node.pending.get(next).expect("just seen"));
+            node.pending.set_cost(next, cost);
+        }
+        Some(io)
+    }
+
+    /// Puts a request among its node's others; what that adds to what they cost together.
+    fn add_pending(&mut self, now: Time, at: usize, io: Io) -> Span {
+        let model = self.device.model();
+        let node = &mut self.nodes[at];
+        let key = (io.offset, io.id);
+        let total = node.pending.total();
+        let from = node.pending.last_before(key).map_or(node.next_offset, |io| io.end());
+        node.arrived(now, io.offset);
+        let cost = model.cost(now, from, &io);
+        if let Some(next) = node.pending.first_from(key) {
+            let after = model.cost(now, io.end(), node.pending.get(next).expect("just seen"));
+            node.pending.set_cost(next, after);
+        }
+        let slack = (io.deadline + self.config.failover_hop).since(io.expected_at).as_nanos();
+        let bounded = io.deadline.is_set() && io.op == Op::Read && io.is_client() && slack > 0;
+        let group = if bounded { node.tolerance.add(slack.min(i64::MAX as u64) as i64, key) } else { NO_LIMIT };
+        node.pending.insert(io, cost, group);
+        self.pending += 1;
+        node.pending.total().saturating_sub(total)
+    }
+
+    /// What is in front of `head` in its own node, and what it costs itself.
+    fn own_part(&self, now: Time, at: Option<usize>, head: &IoHead) -> (Span, Span) {
+        let model = self.device.model();
+        let Some(node) = at.map(|at| &self.nodes[at]) else {
+            return (Span::ZERO, model.cost(now, self.device.arm_after(), head));
+        };
+        let key = (head.offset, IoId(u64::MAX));
+        let before = node.pending.last_before(key);
+        let passed = node.pending.sum_before((node.next_offset, IoId(0)));
+        let up_to = node.pending.sum_before(key);
+        // The arm goes upwards from where the node was, then once more from the bottom.
+        let front = if head.offset >= node.next_offset {
+            up_to.saturating_sub(passed)
+        } else {
+            node.pending.total() + up_to - passed
+        };
+        let from = match before {
+            Some(io) => io.end(),
+            None if node.pending.is_empty() && node.outside == 0 => self.device.arm_after(),
+            None => node.next_offset,
+        };
+        (front, model.cost(now, from, head))
+    }
+
+    /// What nodes of other processes get before a request whose own node must first do `front`.
+    fn others_part(&self, key: &NodeKey, at: Option<usize>, front: Span, now: Time) -> Span {
+        let (mut wait, mut turns_first) = (Span::ZERO, 1);
+        let slice = at.map_or(self.config.slice, |at| self.nodes[at].slice);
+        let mut active_group = None;
+        if let Some(turn) = &self.turn {
+            let left = turn.ends_at.since(now);
+            let active = &self.nodes[turn.node];
+            active_group = Some(active.group);
+            if Some(turn.node) == at {
+                if front < left {
+                    return Span::ZERO;
+                }
+                turns_first = 0;
+            } else if active.key.tenant != key.tenant || tree_of(active.key.class) <= tree_of(key.class) {
+                wait += self.turn_cost(active, left);
+            }
+        }
+        let Some(own) = self.groups.iter().position(|g| g.tenant == key.tenant) else {
+            return wait + self.other_groups(None, active_group, front);
+        };
+        let turns = front.as_nanos() / slice.as_nanos().max(1) + turns_first;
+        let (group, tree) = (&self.groups[own], tree_of(key.class));
+        let mut inside = Span::ZERO;
+        for &n in group.round[..tree].iter().flatten() {
+            inside += self.device.busy_cost(self.nodes[n].pending.total());
+        }
+        let mut before_us = true;
+        for &n in &group.round[tree] {
+            if Some(n) == at {
+                before_us = false;
+                continue;
+            }
+            let turns = if before_us { turns } else { turns - 1 };
+            if turns > 0 {
+                inside += self.turn_cost(&self.nodes[n], self.nodes[n].slice * turns);
+            }
+        }
+        wait + inside + self.other_groups(Some(own), active_group, inside + front)
+    }
+
+    /// What a node takes of `time` that it may have.
+    fn turn_cost(&self, node: &Node, time: Span) -> Span {
+        let work = self.device.busy_cost(node.pending.total());
+        if work >= time {
+            return time;
+        }
+        let idle = if node.is_waited_for(self.config.slice_idle) { self.config.slice_idle } else { Span::ZERO };
+        (work + idle).min(time)
+    }
+
+    /// What other groups are owed by the time a group has had `work` more.
+    fn other_groups(&self, own: Option<usize>, active: Option<usize>, work: Span) -> Span {
+        if self.groups.len() < 2 && own.is_some() {
+            return Span::ZERO;
+        }
+        let starts = self.groups.iter().enumerate().filter(|(i, g)| g.waits() || active == Some(*i));
+        let least = starts.map(|(_, g)| g.had).min().unwrap_or(0);
+        let until = match own {
+            Some(own) => {
+                let g = &self.groups[own];
+                let had = if g.waits() || active == Some(own) { g.had } else { g.had.max(least) };
+                had + g.charge(work)
+            }
+            None => least + Group::new(TenantId(0), WEIGHT_DEFAULT).charge(work),
+        };
+        let mut sum = Span::ZERO;
+        for (i, g) in self.groups.iter().enumerate() {
+            if Some(i) == own || !g.waits() || g.had > until {
+                continue;
+            }
+            // A turn is begun whole by who has had no more than us.
+            let first = g.round.iter().flatten().next().map_or(Span::ZERO, |n| self.nodes[*n].slice);
+            let owed = g.time_of(until - g.had).max(first);
+            let work = g.round.iter().flatten().fold(Span::ZERO, |sum, n| {
+                if sum >= owed { sum } else { sum + self.device.busy_cost(self.nodes[*n].pending.total()) }
+            });
+            sum += work.min(owed);
+        }
+        sum
     }
 }
 
@@ -128,30 +537,62 @@ impl Layer for Cfq {
     }
 
     fn start(&mut self, _now: Time, below: &[Offer], _out: &mut Actions) {
-        self.ledger.limit_depth(below[0].queue_max);
+        self.device.limit_depth(below[0].queue_max);
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
-        self.ledger.forecast(at, head, below)
+        if self.device.is_forgotten(at) && self.pending == 0 {
+            return below.serve(Span::ZERO, Span::ZERO, plimsoll_base::Confidence::NONE);
+        }
+        let key = NodeKey::of(head);
+        let node = self.index.get(&key).copied();
+        let outside =
+            self.device.busy_for(at) + self.device.busy_cost(self.dispatch_cost + self.device.declared_cost());
+        let (own, cost) = if head.op == Op::Flush {
+            (Span::ZERO, self.device.model().cost(at, 0, head))
+        } else {
+            self.own_part(at, node, head)
+        };
+        let front = if head.op == Op::Flush || self.pending == 0 && self.turn.is_none() {
+            Span::ZERO
+        } else if self.config.predict_order {
+            let own = self.device.busy_cost(own);
+            own + self.others_part(&key, node, own, at)
+        } else {
+            self.nodes.iter().map(|(_, n)| self.device.busy_cost(n.pending.total())).sum()
+        };
+        below.serve(outside + front, self.device.busy_cost(cost), self.device.confidence())
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
-        let key = (io.priority.class, io.tenant);
-        let cost = self.ledger.accepted(&io.head);
-        let queue = self.queues.entry(key).or_default();
-        let was_empty = queue.by_offset.is_empty();
-        queue.by_offset.insert((io.offset, io.id), (io, cost));
-        let has_turn = self.turn.as_ref().is_some_and(|t| t.key == key);
+        self.device.retracted(io.id);
+        let at = self.node_of(&io.head);
+        if io.op == Op::Flush {
+            // It has no address to sort by: it goes straight to the dispatch queue.
+            self.nodes[at].outside += 1;
+            let cost = self.device.model().cost(now, 0, &io);
+            self.dispatch_cost += cost;
+            self.dispatch.push_back((at, io, cost));
+            return self.fill_device(now, out);
+        }
+        let was_empty = self.nodes[at].pending.is_empty();
+        let cost = self.add_pending(now, at, io);
+        let has_turn = self.turn.as_ref().is_some_and(|t| t.node == at);
         if was_empty && !has_turn {
-            self.round.push_back(key);
+            self.join_round(at);
+        }
+        if self.others_wait() {
+            self.delay_others(now, at, cost);
+            let group = self.nodes[at].group;
+            self.revoke_late(now, group, out);
         }
         self.fill_device(now, out);
     }
 
     fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
-        self.ledger.completed(now, &mut c);
-        let key = (c.io.priority.class, c.io.tenant);
-        self.queues.get_mut(&key).expect("it was sent from there").at_device -= 1;
+        self.device.completed(now, &mut c);
+        let node = self.outside.remove(&c.io.id).expect("what comes back was sent");
+        self.nodes[node].came_back(now);
         out.complete(c);
         self.fill_device(now, out);
     }
@@ -160,76 +601,37 @@ impl Layer for Cfq {
         self.fill_device(now, out);
     }
 
-    fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
-        let found = self.queues.iter().find_map(|(k, q)| Some((*k, *q.by_offset.keys().find(|o| o.1 == id)?)));
-        let Some((key, at)) = found else { return };
-        let queue = self.queues.get_mut(&key).expect("just found");
-        let (io, cost) = queue.by_offset.remove(&at).expect("just found");
-        if queue.by_offset.is_empty() {
-            self.round.retain(|k| *k != key);
+    fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
+        let mut found = None;
+        for (at, n) in &self.nodes {
+            if let Some(key) = n.pending.key_of(id) {
+                found = Some((at, key));
+            }
         }
-        self.ledger.withdrawn(cost);
-        out.end(io, Outcome::Failed(IoError::Cancelled));
+        if let Some((at, key)) = found {
+            let io = self.withdraw(now, at, key).expect("just found");
+            out.end(io, Outcome::Failed(IoError::Cancelled));
+            if self.nodes[at].in_round && self.nodes[at].pending.is_empty() {
+                let (group, tree) = (self.nodes[at].group, tree_of(self.nodes[at].key.class));
+                self.groups[group].round[tree].retain(|n| *n != at);
+                self.nodes[at].in_round = false;
+            }
+            self.fill_device(now, out);
+        }
     }
 
     fn declared(&mut self, head: &IoHead, _out: &mut Actions) {
-        self.ledger.declared(head);
+        self.device.declared(head);
     }
 
     fn retracted(&mut self, id: IoId, _out: &mut Actions) {
-        self.ledger.retracted(id);
+        self.device.retracted(id);
     }
 
     fn is_idle(&self) -> bool {
-        self.queues.values().all(|q| q.by_offset.is_empty()) && self.ledger.at_device() == 0
+        self.pending == 0 && self.dispatch.is_empty() && self.device.is_empty()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Bench, ms};
-    use plimsoll_base::Op;
-
-    fn cfq(slice_ms: u64, idle_ms: u64) -> Bench {
-        let config = CfqConfig { depth: 1, slice: Span::from_millis(slice_ms), slice_idle: Span::from_millis(idle_ms) };
-        Bench::new(Box::new(Cfq::new(config)))
-    }
-
-    #[test]
-    fn tenants_take_turns_of_a_slice() {
-        let mut b = cfq(25, 0);
-        for i in 0..4 {
-            b.offer_as(1, Op::Read, 10 + i, ms(0));
-            b.offer_as(2, Op::Read, 90 - i, ms(0));
-        }
-        // Ten milliseconds each: three in a slice of 25.
-        let mut order = Vec::new();
-        for i in 1..=8 {
-            order.push(b.finish_one(ms(i * 10)));
-        }
-        assert_eq!(order, [10, 11, 12, 87, 88, 89, 13, 90]);
-    }
-
-    #[test]
-    fn the_device_waits_for_who_has_the_turn() {
-        let mut b = cfq(100, 8);
-        b.offer_as(1, Op::Read, 10, ms(0));
-        b.offer_as(2, Op::Read, 90, ms(0));
-        assert_eq!(b.finish_one(ms(5)), 10);
-        assert_eq!(b.at_device(), 0, "idling for tenant 1");
-        b.offer_as(1, Op::Read, 11, ms(9));
-        assert_eq!(b.finish_one(ms(14)), 11);
-        b.wake(ms(22));
-        assert_eq!(b.finish_one(ms(30)), 90, "tenant 1 did not come back in time");
-    }
-
-    #[test]
-    fn real_time_goes_before_best_effort() {
-        let mut b = cfq(100, 0);
-        b.offer_as(1, Op::Read, 10, ms(0));
-        b.offer_as(1, Op::Read, 11, ms(0));
-        b.offer_real_time(2, Op::Read, 90, ms(1));
-        assert_eq!(b.order(ms(2)), [10, 90, 11]);
-    }
-}
+mod tests;

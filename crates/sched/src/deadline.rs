@@ -4,11 +4,16 @@
 //! Reads and writes are kept apart. Reads go first; after `writes_starved` read batches a write batch goes. A batch goes
 //! on upwards from where the last one of its direction ended, unless the oldest request of the direction has expired:
 //! then it starts there. (Linux, Documentation/block/deadline-iosched.rst; the defaults are its.)
+//!
+//! A new request waits for what the device has, for what is in front of it in the order of its direction, and for the
+//! batches of the other direction that go in between.
 
-use crate::cost::Ledger;
-use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
+use crate::device::{DeviceQueue, Discipline};
+use crate::disk::DiskModel;
+use crate::tree::OffsetTree;
+use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// How the scheduler behaves.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +28,8 @@ pub struct DeadlineConfig {
     pub batch: u32,
     /// Read batches that may go before a waiting write batch.
     pub writes_starved: u32,
+    /// How the device orders what it has, for prediction.
+    pub discipline: Discipline,
 }
 
 impl Default for DeadlineConfig {
@@ -33,28 +40,34 @@ impl Default for DeadlineConfig {
             write_expire: Span::from_secs(5),
             batch: 16,
             writes_starved: 2,
+            discipline: Discipline::default(),
         }
     }
 }
 
 /// Reads, or everything else.
-#[derive(Default)]
 struct Direction {
-    by_offset: BTreeMap<(u64, IoId), (Io, Span)>,
+    by_offset: OffsetTree,
     /// In the order of coming; entries that have gone are skipped when they come to the front.
     by_age: VecDeque<(Time, u64, IoId)>,
     next_offset: u64,
 }
 
 impl Direction {
-    fn add(&mut self, now: Time, io: Io, cost: Span) {
+    fn new() -> Direction {
+        Direction { by_offset: OffsetTree::new(), by_age: VecDeque::new(), next_offset: 0 }
+    }
+
+    fn add(&mut self, now: Time, io: Io, model: &DiskModel) {
         self.by_age.push_back((now, io.offset, io.id));
-        self.by_offset.insert((io.offset, io.id), (io, cost));
+        let from = self.by_offset.last_before((io.offset, io.id)).map_or(self.next_offset, |io| io.end());
+        let cost = model.cost(now, from, &io);
+        self.by_offset.insert(io, cost, 0);
     }
 
     fn oldest(&mut self) -> Option<(Time, u64, IoId)> {
         while let Some(&(t, offset, id)) = self.by_age.front() {
-            if self.by_offset.contains_key(&(offset, id)) {
+            if self.by_offset.get((offset, id)).is_some() {
                 return Some((t, offset, id));
             }
             self.by_age.pop_front();
@@ -63,12 +76,25 @@ impl Direction {
     }
 
     /// The next one upwards; at the end, from the start again.
-    fn take_next(&mut self) -> Option<(Io, Span)> {
-        let from = (self.next_offset, IoId(0));
-        let key = *self.by_offset.range(from..).next().or_else(|| self.by_offset.iter().next())?.0;
-        let (io, cost) = self.by_offset.remove(&key)?;
+    fn take_next(&mut self) -> Option<Io> {
+        let upwards = self.by_offset.first_from((self.next_offset, IoId(0)));
+        let key = upwards.or_else(|| self.by_offset.first_from((0, IoId(0))))?;
+        let (io, _) = self.by_offset.remove(key)?;
         self.next_offset = io.end();
-        Some((io, cost))
+        Some(io)
+    }
+
+    /// What goes before a new request at `offset`, and from where the arm comes to it.
+    fn front_of(&self, offset: u64) -> (Span, Option<u64>) {
+        let key = (offset, IoId(u64::MAX));
+        let passed = self.by_offset.sum_before((self.next_offset, IoId(0)));
+        let up_to = self.by_offset.sum_before(key);
+        let from = self.by_offset.last_before(key).map(|io| io.end());
+        if offset >= self.next_offset {
+            (up_to.saturating_sub(passed), from)
+        } else {
+            (self.by_offset.total() + up_to - passed, from)
+        }
     }
 }
 
@@ -77,24 +103,39 @@ pub struct Deadline {
     config: DeadlineConfig,
     /// Reads, writes.
     directions: [Direction; 2],
-    ledger: Ledger,
+    device: DeviceQueue,
     /// Which direction's batch is going, and how many are left of it.
     batch: (usize, u32),
     starved: u32,
 }
 
 impl Deadline {
-    /// An empty queue.
+    /// An empty queue over a device that costs what `model` says.
     ///
     /// # Panics
     /// If the depth or the batch is zero.
-    pub fn new(config: DeadlineConfig) -> Deadline {
+    pub fn new(config: DeadlineConfig, model: DiskModel) -> Deadline {
         assert!(config.batch > 0, "a batch of 0 would serve nothing");
-        let ledger = Ledger::new(config.depth);
-        Deadline { config, directions: Default::default(), ledger, batch: (0, 0), starved: 0 }
+        let device = DeviceQueue::new(model, config.discipline, config.depth);
+        Deadline { config, directions: [Direction::new(), Direction::new()], device, batch: (0, 0), starved: 0 }
     }
 
-    fn next(&mut self, now: Time) -> Option<(Io, Span)> {
+    /// Requests waiting here and at the device.
+    pub fn depths(&self) -> (usize, usize) {
+        (self.directions.iter().map(|d| d.by_offset.len()).sum(), self.device.len())
+    }
+
+    /// When the oldest request that waits here arrived at the pool. Walks over all of them.
+    pub fn oldest_queued(&self) -> Option<Time> {
+        self.directions.iter().filter_map(|d| d.by_offset.oldest()).min()
+    }
+
+    /// What the predictions rest on.
+    pub fn model(&self) -> &DiskModel {
+        self.device.model()
+    }
+
+    fn next(&mut self, now: Time) -> Option<Io> {
         let (going, left) = self.batch;
         if left > 0 && !self.directions[going].by_offset.is_empty() {
             self.batch.1 -= 1;
@@ -121,10 +162,10 @@ impl Deadline {
     }
 
     fn fill_device(&mut self, now: Time, out: &mut Actions) {
-        while self.ledger.has_room()
-            && let Some((io, cost)) = self.next(now)
+        while self.device.has_room()
+            && let Some(io) = self.next(now)
         {
-            self.ledger.dispatched(now, io.id, cost);
+            self.device.dispatched(now, &io);
             out.submit(0, io);
         }
     }
@@ -140,45 +181,55 @@ impl Layer for Deadline {
     }
 
     fn start(&mut self, _now: Time, below: &[Offer], _out: &mut Actions) {
-        self.ledger.limit_depth(below[0].queue_max);
+        self.device.limit_depth(below[0].queue_max);
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
-        self.ledger.forecast(at, head, below)
+        let waits = self.directions.iter().any(|d| !d.by_offset.is_empty());
+        if self.device.is_forgotten(at) && !waits {
+            return below.serve(Span::ZERO, Span::ZERO, Confidence::NONE);
+        }
+        let mine = usize::from(head.op != Op::Read);
+        let (front, from) = self.directions[mine].front_of(head.offset);
+        let others = self.directions[1 - mine].by_offset.total();
+        // Reads let one batch of writes in after so many of theirs; writes wait for the reads that are there.
+        let between = if mine == 0 { others.min(front / u64::from(self.config.writes_starved.max(1))) } else { others };
+        let queued = self.device.busy_cost(front + between + self.device.declared_cost());
+        let cost = self.device.model().cost(at, from.unwrap_or(self.device.arm_after()), head);
+        below.serve(self.device.busy_for(at) + queued, self.device.busy_cost(cost), self.device.confidence())
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
-        let cost = self.ledger.accepted(&io.head);
-        self.directions[usize::from(io.op != Op::Read)].add(now, io, cost);
+        self.device.retracted(io.id);
+        self.directions[usize::from(io.op != Op::Read)].add(now, io, self.device.model());
         self.fill_device(now, out);
     }
 
     fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
-        self.ledger.completed(now, &mut c);
+        self.device.completed(now, &mut c);
         out.complete(c);
         self.fill_device(now, out);
     }
 
     fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
         for d in &mut self.directions {
-            if let Some(key) = d.by_offset.keys().copied().find(|k| k.1 == id) {
-                let (io, cost) = d.by_offset.remove(&key).expect("just found");
-                self.ledger.withdrawn(cost);
+            if let Some(key) = d.by_offset.key_of(id) {
+                let (io, _) = d.by_offset.remove(key).expect("just found");
                 return out.end(io, Outcome::Failed(IoError::Cancelled));
             }
         }
     }
 
     fn declared(&mut self, head: &IoHead, _out: &mut Actions) {
-        self.ledger.declared(head);
+        self.device.declared(head);
     }
 
     fn retracted(&mut self, id: IoId, _out: &mut Actions) {
-        self.ledger.retracted(id);
+        self.device.retracted(id);
     }
 
     fn is_idle(&self) -> bool {
-        self.directions.iter().all(|d| d.by_offset.is_empty()) && self.ledger.at_device() == 0
+        self.directions.iter().all(|d| d.by_offset.is_empty()) && self.device.is_empty()
     }
 }
 
@@ -190,7 +241,7 @@ mod tests {
     #[test]
     fn it_goes_upwards_in_batches_and_reads_go_first() {
         let config = DeadlineConfig { batch: 2, writes_starved: 1, ..DeadlineConfig::default() };
-        let mut b = Bench::new(Box::new(Deadline::new(config)));
+        let mut b = Bench::new(Box::new(Deadline::new(config, DiskModel::unknown(1 << 40))));
         b.offer(Op::Read, 50, ms(0)); // at the device at once
         for (op, at) in
             [(Op::Read, 90), (Op::Read, 10), (Op::Read, 70), (Op::Write, 5), (Op::Read, 60), (Op::Write, 80)]
@@ -202,7 +253,10 @@ mod tests {
 
     #[test]
     fn an_expired_request_goes_next() {
-        let mut b = Bench::new(Box::new(Deadline::new(DeadlineConfig { batch: 1, ..DeadlineConfig::default() })));
+        let mut b = Bench::new(Box::new(Deadline::new(
+            DeadlineConfig { batch: 1, ..DeadlineConfig::default() },
+            DiskModel::unknown(1 << 40),
+        )));
         b.offer(Op::Read, 50, ms(0));
         b.offer(Op::Read, 10, ms(0));
         b.offer(Op::Read, 60, ms(499));
@@ -214,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_cancelled_request_is_skipped() {
-        let mut b = Bench::new(Box::new(Deadline::new(DeadlineConfig::default())));
+        let mut b = Bench::new(Box::new(Deadline::new(DeadlineConfig::default(), DiskModel::unknown(1 << 40))));
         b.offer(Op::Read, 50, ms(0));
         let id = b.offer(Op::Read, 60, ms(0));
         b.offer(Op::Read, 70, ms(0));

@@ -5,13 +5,25 @@
 //! profile or learns from completions.
 #![forbid(unsafe_code)]
 
+pub mod blackbox;
+mod buffer;
 pub mod cfq;
-pub mod cost;
+pub mod choice;
 pub mod deadline;
-pub mod fifo;
+pub mod device;
+pub mod disk;
+pub mod measure;
+pub mod noop;
+pub mod profile;
+pub mod ssd;
 #[cfg(test)]
 mod testing;
+mod tree;
 
-pub use cfq::{Cfq, CfqConfig};
+pub use cfq::{Cfq, CfqConfig, Late};
+pub use choice::{SchedulerKind, SchedulerOptions, SchedulerView};
 pub use deadline::{Deadline, DeadlineConfig};
-pub use fifo::{Fifo, FifoConfig};
+pub use device::Discipline;
+pub use disk::{DiskModel, Precision};
+pub use noop::{Noop, NoopConfig};
+pub use profile::{BadProfile, Profile};

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod front;
+pub mod inside;
 pub mod layer;
 pub mod map;
 pub mod sim;
@@ -10,7 +11,7 @@ pub mod stats;
 pub mod tape;
 
 pub use front::{Front, FrontVolume};
-pub use layer::{Actions, Forecast, Layer, LayerState, Offer, Port, Ports};
+pub use layer::{Actions, Forecast, Layer, LayerState, Offer, Order, Port, Ports};
 pub use map::{Extent, Map};
 pub use stack::{Offered, Stack, StackConfig, Target};
 pub use stats::NodeStats;

@@ -3,7 +3,7 @@
 //! The stack itself is a state machine like its layers. An engine offers it client requests, tells it of time and of
 //! device completions, and carries out what [`Stack::next_device_io`] and [`Stack::next_done`] hand it.
 
-use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Port, Ports};
+use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports};
 use crate::stats::NodeStats;
 use plimsoll_base::{Completion, Io, IoHead, IoId, Op, Outcome, Span, Time};
 use slab::Slab;
@@ -27,6 +27,7 @@ pub struct Node {
     above: Option<usize>,
     wake_at: Time,
     started: bool,
+    serves: bool,
     stats: NodeStats,
 }
 
@@ -38,11 +39,14 @@ pub struct StackConfig {
     /// What a failover to another replica costs (MittOS §3.3, MT-M3: 0.3 ms): a request that would be late by no more
     /// than this is served here after all.
     pub failover_hop: Span,
+    /// Refuse nothing: a request that would be refused is only expected late ([`IoHead::expected_at`]), so that what
+    /// becomes of it can be compared with the forecast (MT-M28).
+    pub flag_only: bool,
 }
 
 impl Default for StackConfig {
     fn default() -> StackConfig {
-        StackConfig { inflight_max: 65_536, failover_hop: Span::from_micros(300) }
+        StackConfig { inflight_max: 65_536, failover_hop: Span::from_micros(300), flag_only: false }
     }
 }
 
@@ -58,6 +62,7 @@ pub struct Stack {
     inflight: Slab<(IoId, u64)>,
     /// Requests at each device.
     at_device: Vec<u32>,
+    device_stats: Vec<NodeStats>,
     now: Time,
     accepted: u64,
     refused: u64,
@@ -97,6 +102,7 @@ impl Stack {
         Stack {
             nodes: Vec::new(),
             at_device: vec![0; devices.len()],
+            device_stats: vec![NodeStats::default(); devices.len()],
             device_offers: devices,
             config,
             actions: Actions::default(),
@@ -124,12 +130,14 @@ impl Stack {
             }
         }
         let above = (0..me).find(|&n| self.nodes[n].ports.contains(&Target::Node(me)));
+        let serves = layer.serves();
         self.nodes.push(Node {
             layer,
             ports,
             above,
             wake_at: Time::NEVER,
             started: false,
+            serves,
             stats: NodeStats::default(),
         });
         me
@@ -208,7 +216,8 @@ impl Stack {
         assert!(!self.is_full(), "the engine overfilled the pool");
         let forecast = self.forecast(now, &io.head);
         let expected_at = now + forecast.total();
-        if io.op == Op::Read && io.deadline.is_set() && expected_at > io.deadline + self.config.failover_hop {
+        let late = io.op == Op::Read && io.deadline.is_set() && expected_at > io.deadline + self.config.failover_hop;
+        if late && !self.config.flag_only {
             self.refuse(now, &io.head, &forecast);
             return Offered::Busy(forecast);
         }
@@ -248,6 +257,7 @@ impl Stack {
     pub fn device_done(&mut self, now: Time, device: usize, c: Completion) {
         assert!(self.at_device[device] > 0, "device {device} answered a request it was never given");
         self.at_device[device] -= 1;
+        self.device_stats[device].served(now, c.dispatched_at);
         let mut from = Target::Device(device);
         // The nearest node above that this request passes; the device's parents are the nodes with a port to it.
         let to = loop {
@@ -299,6 +309,14 @@ impl Stack {
         }
     }
 
+    /// Passes an operator's order to all layers, top first.
+    pub fn order(&mut self, now: Time, order: Order) {
+        for n in 0..self.nodes.len() {
+            self.call(now, n, |layer, out| layer.ordered(now, order, out));
+            self.run(now);
+        }
+    }
+
     /// Nothing under way anywhere?
     pub fn is_idle(&self) -> bool {
         self.inflight.is_empty()
@@ -329,6 +347,11 @@ impl Stack {
     /// A node's layer name and statistics.
     pub fn node_stats(&self, node: usize) -> (&'static str, &NodeStats) {
         (self.nodes[node].layer.name(), &self.nodes[node].stats)
+    }
+
+    /// A device's statistics: requests that were sent to it, and how long it took for them.
+    pub fn device_stats(&self, device: usize) -> &NodeStats {
+        &self.device_stats[device]
     }
 
     /// Client requests accepted, refused Busy at the top, and ended, since the start.
@@ -408,6 +431,7 @@ impl Stack {
 
     fn send_to_device(&mut self, device: usize, io: Io) {
         self.at_device[device] += 1;
+        self.device_stats[device].entered();
         self.to_devices.push_back((device, io));
     }
 
@@ -417,6 +441,9 @@ impl Stack {
             assert!(c.io.is_client() && c.io.op == Op::Read, "only a client's read may end Busy: {:?}", c.io.head);
             assert!(!c.dispatched_at.is_set(), "a request that reached a device ended Busy: {:?}", c.io.head);
             self.nodes[n].stats.revoked();
+        }
+        if self.nodes[n].serves {
+            self.nodes[n].stats.served(now, c.dispatched_at);
         }
         let mut up = self.nodes[n].above;
         while let Some(u) = up

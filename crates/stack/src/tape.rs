@@ -5,7 +5,7 @@
 //! its own is kept, for it decides by that.
 
 use crate::front::{Front, FrontVolume};
-use crate::layer::{Forecast, LayerState};
+use crate::layer::{Forecast, LayerState, Order};
 use crate::map::{Extent, Map};
 use crate::stack::{Offered, Stack};
 use plimsoll_base::{
@@ -68,6 +68,8 @@ pub enum Change {
     ZeroVolume((u32, u32), u64, Vec<(u64, u64)>),
     /// Flushes are believed again after one failed.
     Recovered,
+    /// An operator's order.
+    Ordered(Order),
 }
 
 /// What an engine tells a stack.
@@ -362,6 +364,11 @@ impl<R: Recorder> Taped<R> {
         self.change(now, Change::Recovered);
     }
 
+    /// As [`Stack::order`].
+    pub fn order(&mut self, now: Time, order: Order) {
+        self.change(now, Change::Ordered(order));
+    }
+
     fn change(&mut self, now: Time, change: Change) {
         self.told(now, || Told::Change(change.clone()));
         apply(&mut self.stack, now, &change);
@@ -407,6 +414,7 @@ fn apply(stack: &mut Stack, now: Time, change: &Change) {
                 m.zero(now, *job, extents(at), out);
             });
         }
+        Change::Ordered(order) => stack.order(now, *order),
         Change::Recovered => {
             stack.with_layer(now, |f: &mut Front, _| f.recovered());
         }

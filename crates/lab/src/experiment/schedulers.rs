@@ -1,13 +1,14 @@
-//! SCHED-CMP: FIFO, deadline and CFQ-like scheduling on recorded traces.
+//! SCHED-CMP: noop, deadline and CFQ scheduling on recorded traces.
 
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::plot::{Curve, Plot};
-use crate::replay::{DeviceChoice, Limits, Measured, Pool, PoolConfig, Sched, open_loop};
+use crate::replay::{DeviceChoice, Limits, Measured, Pool, PoolConfig, open_loop};
 use crate::trace::record::{Tables, TraceRecord};
 use crate::trace::stream::{Held, RecordStream};
 use crate::trace::tools::rerate::{Rerate, Speed};
 use crate::trace::{ReadOptions, TraceReader};
 use plimsoll_base::{Rng, Span, Time};
+use plimsoll_sched::SchedulerKind;
 use std::path::PathBuf;
 
 /// See the module's documentation.
@@ -113,7 +114,7 @@ fn load(case: &Case, seed: u64, count_max: usize) -> Result<Vec<TraceRecord>, La
     Ok(records)
 }
 
-fn replay(case: &Case, sched: Sched, records: &[TraceRecord], seed: u64) -> Result<Measured, LabError> {
+fn replay(case: &Case, sched: SchedulerKind, records: &[TraceRecord], seed: u64) -> Result<Measured, LabError> {
     let config = PoolConfig { sched, depth: 4, mismatch: 0.15, seed, ..PoolConfig::default() };
     let mut pool = Pool::new(&DeviceChoice::named(case.device)?, &config)?;
     let mut source = Held::new(records.to_vec(), Tables::new());
@@ -139,7 +140,7 @@ impl Experiment for SchedulerComparison {
         "SCHED-CMP"
     }
     fn title(&self) -> &'static str {
-        "FIFO, deadline and CFQ-like scheduling on recorded traces"
+        "noop, deadline and CFQ scheduling on recorded traces"
     }
     fn source(&self) -> &'static str {
         "no paper's figure: ours alone"
@@ -166,11 +167,11 @@ impl Experiment for SchedulerComparison {
         let mut rows = Vec::new();
         for case in cases(inputs) {
             for (metric, _) in METRICS {
-                for (i, sched) in Sched::ALL.into_iter().enumerate() {
+                for (i, sched) in SchedulerKind::ALL.into_iter().enumerate() {
                     let name = format!("{}: {metric}, {}", case.name, sched.name());
                     rows.push(RowSpec::new(name, "ms"));
                     if i > 0 {
-                        let name = format!("{}: {metric}, {} less fifo", case.name, sched.name());
+                        let name = format!("{}: {metric}, {} less noop", case.name, sched.name());
                         rows.push(
                             RowSpec::new(name, "ms").note("paired; a difference only where the interval excludes 0"),
                         );
@@ -193,18 +194,18 @@ impl Experiment for SchedulerComparison {
             }
             let records = load(&case, seed, if inputs.quick { 10_000 } else { usize::MAX })?;
             let runs: Vec<Measured> =
-                Sched::ALL.into_iter().map(|s| replay(&case, s, &records, seed)).collect::<Result<_, _>>()?;
+                SchedulerKind::ALL.into_iter().map(|s| replay(&case, s, &records, seed)).collect::<Result<_, _>>()?;
             for (_, metric) in METRICS {
-                let fifo = metric(&runs[0]);
-                sample.values.push(fifo);
+                let noop = metric(&runs[0]);
+                sample.values.push(noop);
                 for m in &runs[1..] {
                     let ours = metric(m);
-                    sample.values.extend([ours, ours.zip(fifo).map(|(a, b)| a - b)]);
+                    sample.values.extend([ours, ours.zip(noop).map(|(a, b)| a - b)]);
                 }
             }
             let ended = runs.iter().map(|m| m.done.iter().sum::<u64>()).min().unwrap_or(0);
             sample.values.push(Some(100.0 * ended as f64 / records.len().max(1) as f64));
-            let curves = Sched::ALL.into_iter().zip(&runs);
+            let curves = SchedulerKind::ALL.into_iter().zip(&runs);
             let curves = curves.map(|(s, m)| Curve::of_histogram(s.name(), &m.response[0]).thinned()).collect();
             sample.plots.push(Plot::of_times(&format!("Reads of {} on modelled {}", case.name, case.device), curves));
             if !case.note.is_empty() {
@@ -216,5 +217,5 @@ impl Experiment for SchedulerComparison {
 }
 
 fn rows_per_case() -> usize {
-    METRICS.len() * (1 + 2 * (Sched::ALL.len() - 1)) + 1
+    METRICS.len() * (1 + 2 * (SchedulerKind::ALL.len() - 1)) + 1
 }

@@ -22,13 +22,18 @@ pub struct Limits {
     pub until: Time,
     /// Tenants that the threads of a closed loop are dealt out to; in an open loop each device of the trace is one.
     pub tenants: u16,
+    /// Requests of different contexts (processes) of the trace go to volumes of their own, which a scheduler keeps apart.
+    pub processes: bool,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { deadline: None, judge: None, count_max: u64::MAX, until: Time::NEVER, tenants: 1 }
+        Limits { deadline: None, judge: None, count_max: u64::MAX, until: Time::NEVER, tenants: 1, processes: false }
     }
 }
+
+/// Processes that are told apart; further ones share their numbers.
+const PROCESSES_MAX: u32 = 1024;
 
 /// Requests between two reports of progress.
 pub(crate) const PROGRESS_EVERY: u64 = 1 << 16;
@@ -131,6 +136,7 @@ struct Arrival {
     device: u32,
     offset: u64,
     len: u64,
+    context: Option<u32>,
 }
 
 fn pull<S: RecordStream>(source: &mut S, limits: &Limits, arrivals: u64) -> Result<Option<Arrival>, TraceError> {
@@ -138,8 +144,8 @@ fn pull<S: RecordStream>(source: &mut S, limits: &Limits, arrivals: u64) -> Resu
         return Ok(None);
     }
     match source.next_record() {
-        Some(Ok(TraceRecord { arrived_at: at, op, device, offset, len, .. })) if at < limits.until => {
-            Ok(Some(Arrival { at, op, device, offset, len }))
+        Some(Ok(TraceRecord { arrived_at: at, op, device, offset, len, context, .. })) if at < limits.until => {
+            Ok(Some(Arrival { at, op, device, offset, len, context }))
         }
         Some(Err(e)) => Err(e),
         _ => Ok(None),
@@ -150,6 +156,9 @@ fn arrive(pool: &mut Pool, placer: &mut Placer, m: &mut Measured, limits: &Limit
     let op = pool_op(r.op);
     let (offset, len) = if op == Op::Flush { (0, 0) } else { placer.place(r.device, r.offset, r.len) };
     let mut head = IoHead::new(op, VOLUME, TenantId(r.device as u16), offset, len, r.at);
+    if limits.processes {
+        head.volume.id += r.context.map_or(0, |c| c % PROCESSES_MAX);
+    }
     if op == Op::Read
         && let Some(within) = limits.deadline
     {

@@ -1,56 +1,10 @@
 //! The simulated pool that a replay drives: a scheduler over a device model without payload.
 
 use plimsoll_base::{Span, Time};
-use plimsoll_device::{DeviceOptions, DeviceSpec, DiskSpec, ModelLayer, any};
-use plimsoll_sched::{Cfq, CfqConfig, Deadline, DeadlineConfig, Fifo, FifoConfig};
+use plimsoll_device::{DeviceOptions, DeviceSpec, DiskSpec, Model, ModelLayer, any};
+use plimsoll_sched::{DiskModel, Late, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Layer, LayerState, Offer, Stack, StackConfig, Target};
 use std::fmt;
-use std::str::FromStr;
-
-/// Which scheduler.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sched {
-    /// First in, first out.
-    Fifo,
-    /// By address in batches, unless a request has waited too long.
-    Deadline,
-    /// Tenants in turn, each with a slice of time.
-    Cfq,
-}
-
-impl Sched {
-    /// All of them.
-    pub const ALL: [Sched; 3] = [Sched::Fifo, Sched::Deadline, Sched::Cfq];
-
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Sched::Fifo => "fifo",
-            Sched::Deadline => "deadline",
-            Sched::Cfq => "cfq",
-        }
-    }
-
-    fn layer(self, depth: u32) -> Box<dyn Layer> {
-        match self {
-            Sched::Fifo => Box::new(Fifo::new(FifoConfig { depth })),
-            Sched::Deadline => Box::new(Deadline::new(DeadlineConfig { depth, ..DeadlineConfig::default() })),
-            Sched::Cfq => Box::new(Cfq::new(CfqConfig { depth, ..CfqConfig::default() })),
-        }
-    }
-}
-
-impl FromStr for Sched {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Sched, String> {
-        let names = Sched::ALL.map(Sched::name).join(", ");
-        Sched::ALL
-            .into_iter()
-            .find(|s| s.name() == text)
-            .ok_or_else(|| format!("`{text}` is no scheduler: use one of {names}"))
-    }
-}
 
 /// Why a pool can't be built: what is wrong, and what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,7 +54,7 @@ impl DeviceChoice {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PoolConfig {
     /// The scheduler.
-    pub sched: Sched,
+    pub sched: SchedulerKind,
     /// Requests the device has at once; bounded by the device's own queue.
     pub depth: u32,
     /// Half width of the device's deviation from its profile, 0 to 0.5 (measuring rule: predictor and device are never
@@ -110,6 +64,9 @@ pub struct PoolConfig {
     pub failover_hop: Span,
     /// Client requests held at most; more wait outside.
     pub inflight_max: usize,
+    /// What is done with accepted reads whose promise breaks later; [`Late::Flag`] also refuses nothing at the top: all
+    /// reads run, and what would have become of them is in the verdicts (MT-M28).
+    pub late: Late,
     /// Varies the platters' angle and draws the mismatch.
     pub seed: u64,
 }
@@ -118,12 +75,25 @@ impl Default for PoolConfig {
     fn default() -> PoolConfig {
         let stack = StackConfig::default();
         PoolConfig {
-            sched: Sched::Fifo,
+            sched: SchedulerKind::Noop,
             depth: 4,
             mismatch: 0.0,
             failover_hop: stack.failover_hop,
             inflight_max: stack.inflight_max,
+            late: Late::Cancel,
             seed: 1,
+        }
+    }
+}
+
+impl PoolConfig {
+    /// What the scheduler is told.
+    pub fn scheduler(&self) -> SchedulerOptions {
+        SchedulerOptions {
+            depth: self.depth,
+            failover_hop: self.failover_hop,
+            late: self.late,
+            ..SchedulerOptions::default()
         }
     }
 }
@@ -147,8 +117,10 @@ impl Pool {
             return Err(BadPool("depth 0 would serve nothing: use 1 or more".into()));
         }
         let options = DeviceOptions { seed: config.seed, mismatch: config.mismatch };
-        let model = device.spec.build(options).map_err(|e| bad(&e))?;
-        let layers: Vec<Box<dyn Layer>> = vec![config.sched.layer(config.depth), Box::new(ModelLayer::new(model))];
+        let device = device.spec.build(options).map_err(|e| bad(&e))?;
+        let model = DiskModel::unknown(device.size_bytes());
+        let layers: Vec<Box<dyn Layer>> =
+            vec![config.sched.layer(&config.scheduler(), model), Box::new(ModelLayer::new(device))];
         Pool::of_layers(layers, config)
     }
 
@@ -157,7 +129,11 @@ impl Pool {
     /// # Errors
     /// If a layer isn't ready at once.
     pub fn of_layers(layers: Vec<Box<dyn Layer>>, config: &PoolConfig) -> Result<Pool, BadPool> {
-        let stack_config = StackConfig { inflight_max: config.inflight_max, failover_hop: config.failover_hop };
+        let stack_config = StackConfig {
+            inflight_max: config.inflight_max,
+            failover_hop: config.failover_hop,
+            flag_only: config.late == Late::Flag,
+        };
         let mut stack = Stack::new(stack_config, Vec::new());
         let last = layers.len() - 1;
         for (i, layer) in layers.into_iter().enumerate() {

@@ -1,7 +1,8 @@
 //! A replay's settings as a file: TOML, unknown keys refused.
 
-use crate::replay::pool::{PoolConfig, Sched};
+use crate::replay::pool::PoolConfig;
 use plimsoll_base::Span;
+use plimsoll_sched::choice::UnknownScheduler;
 use serde::Deserialize;
 use std::fmt;
 
@@ -20,7 +21,7 @@ pub struct ReplaySettings {
 #[serde(deny_unknown_fields)]
 struct Written {
     device: Option<String>,
-    sched: Option<Sched>,
+    sched: Option<toml::Spanned<String>>,
     depth: Option<u32>,
     deadline: Option<toml::Spanned<String>>,
     hop: Option<toml::Spanned<String>>,
@@ -77,7 +78,10 @@ impl ReplaySettings {
             v.map(parse).transpose()
         };
         let mut pool = PoolConfig::default();
-        pool.sched = w.sched.unwrap_or(pool.sched);
+        if let Some(s) = w.sched {
+            let unknown = |e: UnknownScheduler| BadSettings::new(text, Some(s.span()), e.to_string());
+            pool.sched = s.get_ref().parse().map_err(unknown)?;
+        }
         pool.depth = w.depth.unwrap_or(pool.depth);
         pool.seed = w.seed.unwrap_or(pool.seed);
         pool.failover_hop = span(w.hop)?.unwrap_or(pool.failover_hop);
@@ -103,6 +107,7 @@ mod tests {
             ("depth = 1\ncolour = 2\n", "f.toml:2: unknown field `colour`"),
             ("\n\ndeadline = \"20\"\n", "f.toml:3: `20` is not a time"),
             ("mismatch = 0.9", "f.toml:1: mismatch"),
+            ("sched = \"fastest\"", "f.toml:1: `fastest` is no scheduler: use one of noop, deadline, cfq"),
             ("depth = ", "f.toml:1: "),
         ] {
             let e = ReplaySettings::parse(text).expect_err(text).at("f.toml").to_string();

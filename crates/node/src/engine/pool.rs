@@ -12,11 +12,11 @@ use plimsoll_base::{
     BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, TenantId, Time, VolumeKey,
 };
 use plimsoll_device::{AnyModel, ModelLayer};
+use plimsoll_logs::Logs;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
-use plimsoll_sched::Fifo;
 use plimsoll_stack::tape::Taped;
-use plimsoll_stack::{Extent, Front, LayerState, Offered, Stack};
+use plimsoll_stack::{Extent, Front, LayerState, Offered, Order, Stack};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -492,8 +492,14 @@ impl Pool {
                 self.stack.recovered(self.now);
                 let _ = reply.send(());
             }
+            Command::Order { order, reply } => {
+                self.stack.order(self.now, order);
+                self.pump()?;
+                let _ = reply.send(());
+            }
             Command::Shutdown => {
                 self.stopping = true;
+                self.stack.order(self.now, Order::Stop);
                 self.close_connections(None);
             }
         }
@@ -543,10 +549,10 @@ impl Pool {
     fn snapshot(&mut self) -> PoolSnapshot {
         let now = self.now;
         let front = self.stack.layer::<Front>();
-        let queued_at = self.stack.layer::<Fifo>().and_then(Fifo::oldest_queued);
-        let oldest = front.and_then(Front::oldest).map(|(arrived, waits)| match queued_at {
+        let sched = plimsoll_sched::choice::view(&self.stack);
+        let oldest = front.and_then(Front::oldest).map(|(arrived, waits)| match sched {
             _ if waits => (arrived, "front"),
-            Some(queued) if queued <= arrived => (arrived, "fifo"),
+            Some(s) if s.oldest.is_some_and(|queued| queued <= arrived) => (arrived, s.name),
             _ => (arrived, "device"),
         });
         let mut connections = BTreeMap::new();
@@ -569,12 +575,14 @@ impl Pool {
                     (name, stats.clone())
                 })
                 .collect(),
+            devices: (0..self.devices.offers().len()).map(|d| self.stack.device_stats(d).clone()).collect(),
             permits: self.permits.iter().map(|(t, p)| (*t, p.inside())).collect(),
             inflight: self.stack.inflight(),
-            sched_depths: self.stack.layer::<Fifo>().map_or((0, 0), Fifo::depths),
+            sched_depths: sched.map_or((0, 0), |s| (s.waiting, s.at_device)),
             connections,
             permit_waiting,
             counts: self.stack.counts(),
+            logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
             model: self
                 .stack
                 .layer::<ModelLayer<AnyModel>>()

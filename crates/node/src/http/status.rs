@@ -93,7 +93,7 @@ fn pool(node: &Node, n: usize, view: Option<&PoolView>) -> PoolStatus {
         accepted: s.map_or(0, |s| s.counts.0),
         refused: s.map_or(0, |s| s.counts.1),
         ended: s.map_or(0, |s| s.counts.2),
-        layers: s.map_or(Vec::new(), |s| s.layers.iter().map(|(name, stats)| layer(name, stats)).collect()),
+        layers: s.map_or(Vec::new(), |s| s.places().map(|(name, stats)| layer(name, stats)).collect()),
         model: s.and_then(|s| s.model.as_ref()).map(model),
     }
 }
@@ -124,6 +124,9 @@ fn layer(name: &str, s: &NodeStats) -> LayerStatus {
         wait_p50_us: s.waits.percentile(50.0).as_micros(),
         wait_p99_us: s.waits.percentile(99.0).as_micros(),
         wait_max_us: s.waits.max().as_micros(),
+        served: s.service.count(),
+        service_p50_us: s.service.percentile(50.0).as_micros(),
+        service_p99_us: s.service.percentile(99.0).as_micros(),
         own_ios: s.own_ios,
         own_bytes: s.own_bytes,
         refused_with_part: s.refused_with_part,
@@ -297,6 +300,7 @@ mod tests {
             state,
             flush_failed,
             layers: Vec::new(),
+            devices: Vec::new(),
             permits: Default::default(),
             inflight: 0,
             overlap_waiting: 0,
@@ -305,6 +309,7 @@ mod tests {
             connections: Default::default(),
             permit_waiting: Default::default(),
             counts: (0, 0, 0),
+            logs: None,
             model: None,
         }
     }

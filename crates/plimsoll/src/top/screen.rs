@@ -53,7 +53,7 @@ fn layers(view: &View) -> Vec<Vec<String>> {
         let own = format!("{} ({})", l.own_ios, bytes(l.own_bytes));
         let now = match l.name.as_str() {
             "front" => format!("{} waiting", p.overlap_waiting),
-            "fifo" => format!("{} waiting, {} at device", p.sched_waiting, p.at_device),
+            "noop" | "deadline" | "cfq" => format!("{} waiting, {} at device", p.sched_waiting, p.at_device),
             _ => String::new(),
         };
         let [p50, p99] = waits;

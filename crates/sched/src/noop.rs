@@ -1,35 +1,47 @@
-//! First in, first out, at most `depth` at the device.
+//! First in, first out, and what a request would wait in it (MittOS §4.1: MittNoop; MT-M4 to M6).
+//!
+//! The device is free when all accepted work is done (`T_nextFree`), so a new request waits for what the device still has
+//! and for the sum of what is queued; a decision takes constant time. Each completion takes exactly its own predicted
+//! cost out of the sum and starts the next one's from the time it really came: an error doesn't outlive the request that
+//! made it, which is the paper's `T_nextFree += T_diff`.
 
-use crate::cost::Ledger;
-use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Outcome, Span, Time};
+use crate::device::{DeviceQueue, Discipline};
+use crate::disk::DiskModel;
+use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 use std::collections::VecDeque;
 
 /// How the scheduler behaves.
 #[derive(Clone, Copy, Debug)]
-pub struct FifoConfig {
+pub struct NoopConfig {
     /// How many requests the device has at once, at least 1.
     pub depth: u32,
+    /// How the device orders what it has, for prediction.
+    pub discipline: Discipline,
 }
 
 /// See the module's documentation.
-pub struct Fifo {
+pub struct Noop {
     queue: VecDeque<(Io, Span)>,
-    ledger: Ledger,
+    queue_cost: Span,
+    /// Where the last queued request ends.
+    tail: u64,
+    device: DeviceQueue,
 }
 
-impl Fifo {
-    /// An empty queue.
+impl Noop {
+    /// An empty queue over a device that costs what `model` says.
     ///
     /// # Panics
     /// If `depth` is zero.
-    pub fn new(config: FifoConfig) -> Fifo {
-        Fifo { queue: VecDeque::new(), ledger: Ledger::new(config.depth) }
+    pub fn new(config: NoopConfig, model: DiskModel) -> Noop {
+        let device = DeviceQueue::new(model, config.discipline, config.depth);
+        Noop { queue: VecDeque::new(), queue_cost: Span::ZERO, tail: 0, device }
     }
 
     /// Requests waiting here and at the device.
     pub fn depths(&self) -> (usize, usize) {
-        (self.queue.len(), self.ledger.at_device())
+        (self.queue.len(), self.device.len())
     }
 
     /// When the oldest request that waits here arrived at the pool.
@@ -37,19 +49,30 @@ impl Fifo {
         self.queue.iter().map(|(io, _)| io.arrived_at).min()
     }
 
+    /// What the predictions rest on.
+    pub fn model(&self) -> &DiskModel {
+        self.device.model()
+    }
+
+    /// Where the arm will be when all accepted work is done.
+    fn end_of_work(&self) -> u64 {
+        if self.queue.is_empty() { self.device.arm_after() } else { self.tail }
+    }
+
     fn fill_device(&mut self, now: Time, out: &mut Actions) {
-        while self.ledger.has_room()
+        while self.device.has_room()
             && let Some((io, cost)) = self.queue.pop_front()
         {
-            self.ledger.dispatched(now, io.id, cost);
+            self.queue_cost -= cost;
+            self.device.dispatched(now, &io);
             out.submit(0, io);
         }
     }
 }
 
-impl Layer for Fifo {
+impl Layer for Noop {
     fn name(&self) -> &'static str {
-        "fifo"
+        "noop"
     }
 
     fn offer(&self, below: &[Offer]) -> Offer {
@@ -57,21 +80,31 @@ impl Layer for Fifo {
     }
 
     fn start(&mut self, _now: Time, below: &[Offer], _out: &mut Actions) {
-        self.ledger.limit_depth(below[0].queue_max);
+        self.device.limit_depth(below[0].queue_max);
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
-        self.ledger.forecast(at, head, below)
+        if self.device.is_forgotten(at) && self.queue.is_empty() {
+            return below.serve(Span::ZERO, Span::ZERO, Confidence::NONE);
+        }
+        let queued = self.device.busy_cost(self.queue_cost + self.device.declared_cost());
+        let service = self.device.busy_cost(self.device.model().cost(at, self.end_of_work(), head));
+        below.serve(self.device.busy_for(at) + queued, service, self.device.confidence())
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
-        let cost = self.ledger.accepted(&io.head);
+        self.device.retracted(io.id);
+        let cost = self.device.model().cost(now, self.end_of_work(), &io);
+        if io.op != Op::Flush {
+            self.tail = io.end();
+        }
+        self.queue_cost += cost;
         self.queue.push_back((io, cost));
         self.fill_device(now, out);
     }
 
     fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
-        self.ledger.completed(now, &mut c);
+        self.device.completed(now, &mut c);
         out.complete(c);
         self.fill_device(now, out);
     }
@@ -79,21 +112,21 @@ impl Layer for Fifo {
     fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
         if let Some(i) = self.queue.iter().position(|(io, _)| io.id == id) {
             let (io, cost) = self.queue.remove(i).expect("just found");
-            self.ledger.withdrawn(cost);
+            self.queue_cost -= cost;
             out.end(io, Outcome::Failed(IoError::Cancelled));
         }
     }
 
     fn declared(&mut self, head: &IoHead, _out: &mut Actions) {
-        self.ledger.declared(head);
+        self.device.declared(head);
     }
 
     fn retracted(&mut self, id: IoId, _out: &mut Actions) {
-        self.ledger.retracted(id);
+        self.device.retracted(id);
     }
 
     fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.ledger.at_device() == 0
+        self.queue.is_empty() && self.device.is_empty()
     }
 }
 
@@ -107,13 +140,16 @@ mod tests {
         Span::from_micros(n)
     }
 
-    /// A fifo over device 0, driven by hand.
+    /// A noop over device 0, driven by hand.
     fn stack(depth: u32) -> Stack {
         let offer =
             Offer { size_bytes: 1 << 40, block_bytes: 512, io_bytes_max: 1 << 26, atomic_bytes: 512, queue_max: 64 };
         let config = StackConfig { failover_hop: Span::ZERO, ..StackConfig::default() };
         let mut s = Stack::new(config, vec![offer]);
-        s.push(Box::new(Fifo::new(FifoConfig { depth })), vec![Target::Device(0)]);
+        s.push(
+            Box::new(Noop::new(NoopConfig { depth, discipline: Discipline::Fifo }, DiskModel::unknown(1 << 40))),
+            vec![Target::Device(0)],
+        );
         s.start(Time::ZERO);
         s
     }

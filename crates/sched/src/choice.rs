@@ -1,0 +1,140 @@
+//! Which scheduler a pool has: by name, and as seen from outside.
+
+use crate::cfq::{Cfq, CfqConfig, Late};
+use crate::deadline::{Deadline, DeadlineConfig};
+use crate::device::Discipline;
+use crate::disk::DiskModel;
+use crate::noop::{Noop, NoopConfig};
+use plimsoll_base::{Span, Time};
+use plimsoll_stack::{Layer, Stack};
+use std::fmt;
+use std::str::FromStr;
+
+/// A scheduler by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SchedulerKind {
+    /// First in, first out.
+    #[default]
+    Noop,
+    /// By address in batches, unless a request has waited too long.
+    Deadline,
+    /// Groups and their processes in turn, each with a slice of time.
+    Cfq,
+}
+
+/// What all schedulers are told.
+#[derive(Clone, Copy, Debug)]
+pub struct SchedulerOptions {
+    /// Requests at the device at once, at least 1.
+    pub depth: u32,
+    /// How the device orders what it has, for prediction.
+    pub discipline: Discipline,
+    /// A request that would be late by no more is kept (MittOS §3.3).
+    pub failover_hop: Span,
+    /// What is done with accepted requests whose promise breaks, where the scheduler can tell.
+    pub late: Late,
+    /// How long CFQ keeps the device for a process's next request (OT-M11).
+    pub slice_idle: Span,
+}
+
+impl Default for SchedulerOptions {
+    fn default() -> SchedulerOptions {
+        let c = CfqConfig::default();
+        SchedulerOptions {
+            depth: c.depth,
+            discipline: c.discipline,
+            failover_hop: c.failover_hop,
+            late: c.late,
+            slice_idle: c.slice_idle,
+        }
+    }
+}
+
+impl SchedulerKind {
+    /// All of them.
+    pub const ALL: [SchedulerKind; 3] = [SchedulerKind::Noop, SchedulerKind::Deadline, SchedulerKind::Cfq];
+
+    /// Its name in configurations and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SchedulerKind::Noop => "noop",
+            SchedulerKind::Deadline => "deadline",
+            SchedulerKind::Cfq => "cfq",
+        }
+    }
+
+    /// The layer, over a device that costs what `model` says.
+    ///
+    /// # Panics
+    /// If the depth is zero.
+    pub fn layer(self, o: &SchedulerOptions, model: DiskModel) -> Box<dyn Layer> {
+        let SchedulerOptions { depth, discipline, failover_hop, late, slice_idle } = *o;
+        match self {
+            SchedulerKind::Noop => Box::new(Noop::new(NoopConfig { depth, discipline }, model)),
+            SchedulerKind::Deadline => {
+                let config = DeadlineConfig { depth, discipline, ..DeadlineConfig::default() };
+                Box::new(Deadline::new(config, model))
+            }
+            SchedulerKind::Cfq => {
+                let config = CfqConfig { depth, discipline, failover_hop, late, slice_idle, ..CfqConfig::default() };
+                Box::new(Cfq::new(config, model))
+            }
+        }
+    }
+}
+
+/// Not the name of a scheduler.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownScheduler(String);
+
+impl fmt::Display for UnknownScheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = SchedulerKind::ALL.map(SchedulerKind::name).join(", ");
+        write!(f, "`{}` is no scheduler: use one of {names}", self.0)
+    }
+}
+impl std::error::Error for UnknownScheduler {}
+
+impl FromStr for SchedulerKind {
+    type Err = UnknownScheduler;
+    fn from_str(text: &str) -> Result<SchedulerKind, UnknownScheduler> {
+        let found = SchedulerKind::ALL.into_iter().find(|s| s.name() == text);
+        found.ok_or_else(|| UnknownScheduler(text.to_string()))
+    }
+}
+
+/// A stack's scheduler as seen from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SchedulerView {
+    /// Its name.
+    pub name: &'static str,
+    /// Requests that wait in it.
+    pub waiting: usize,
+    /// Requests at the device.
+    pub at_device: usize,
+    /// When the oldest that waits in it arrived at the pool.
+    pub oldest: Option<Time>,
+    /// Completions that its prediction has learned from.
+    pub learned: u64,
+    /// Does its prediction rest on a profile?
+    pub profiled: bool,
+}
+
+/// Looks at the scheduler of `stack`; `None` if it has none. Walks over all that waits: for snapshots, not for decisions.
+pub fn view(stack: &Stack) -> Option<SchedulerView> {
+    let see = |name, (waiting, at_device): (usize, usize), oldest, model: &DiskModel| SchedulerView {
+        name,
+        waiting,
+        at_device,
+        oldest,
+        learned: model.samples(),
+        profiled: model.is_profiled(),
+    };
+    if let Some(s) = stack.layer::<Noop>() {
+        return Some(see("noop", s.depths(), s.oldest_queued(), s.model()));
+    }
+    if let Some(s) = stack.layer::<Deadline>() {
+        return Some(see("deadline", s.depths(), s.oldest_queued(), s.model()));
+    }
+    stack.layer::<Cfq>().map(|s| see("cfq", s.depths(), s.oldest_queued(), s.model()))
+}

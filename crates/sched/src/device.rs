@@ -1,0 +1,263 @@
+//! What is at the device, and when it will be done with it: the shared end of every prediction.
+//!
+//! The device's own queue is modelled as the drive's discipline serves it: in order of arrival, or the nearest first
+//! (`sstfTime`, Appendix A, MT-M9). It is worked out anew whenever the queue changes, never for a decision.
+
+use crate::disk::DiskModel;
+use plimsoll_base::{Completion, Confidence, IoHead, IoId, Op, Span, Time};
+use std::collections::BTreeMap;
+
+/// How a device orders what it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Discipline {
+    /// As it came.
+    Fifo,
+    /// The nearest first.
+    #[default]
+    Sstf,
+}
+
+/// Beyond so many the order isn't worked out: the rest is taken as it came.
+const SSTF_MAX: usize = 32;
+
+/// After this long without a completion an idle device is asked again whatever was learned of it: or a service time
+/// that was learned too long would refuse everything, and so never be corrected.
+const PROBE_AFTER: Span = Span::from_secs(1);
+
+/// A request that is still in service after all of its predicted time: this share of it is expected to be left.
+const OVERDUE_SHARE: u64 = 8;
+
+#[derive(Clone, Copy)]
+struct AtDevice {
+    head: IoHead,
+    dispatched_at: Time,
+}
+
+/// See the module's documentation.
+pub struct DeviceQueue {
+    model: DiskModel,
+    discipline: Discipline,
+    depth: usize,
+    /// In order of dispatch; at most `depth`.
+    at_device: Vec<AtDevice>,
+    /// Where the arm was last seen.
+    arm: u64,
+    /// Where it will be when all at the device is done.
+    arm_after: u64,
+    /// Since when the device has been working on what it completes next.
+    progress_since: Time,
+    /// Predicted for what it completes next, and for all that it has.
+    next_cost: Span,
+    all_cost: Span,
+    /// Announced by layers above.
+    declared: BTreeMap<IoId, Span>,
+    declared_cost: Span,
+}
+
+impl DeviceQueue {
+    /// An idle device that is given at most `depth` requests at once.
+    ///
+    /// # Panics
+    /// If `depth` is zero.
+    pub fn new(model: DiskModel, discipline: Discipline, depth: u32) -> DeviceQueue {
+        assert!(depth > 0, "a device with depth 0 would serve nothing");
+        DeviceQueue {
+            model,
+            discipline,
+            depth: depth as usize,
+            at_device: Vec::new(),
+            arm: 0,
+            arm_after: 0,
+            progress_since: Time::ZERO,
+            next_cost: Span::ZERO,
+            all_cost: Span::ZERO,
+            declared: BTreeMap::new(),
+            declared_cost: Span::ZERO,
+        }
+    }
+
+    /// The device takes no more than this.
+    pub fn limit_depth(&mut self, queue_max: u32) {
+        self.depth = self.depth.min(queue_max as usize).max(1);
+    }
+
+    /// What requests cost.
+    pub fn model(&self) -> &DiskModel {
+        &self.model
+    }
+
+    /// May another request go to the device?
+    pub fn has_room(&self) -> bool {
+        self.at_device.len() < self.depth
+    }
+
+    /// Requests at the device.
+    pub fn len(&self) -> usize {
+        self.at_device.len()
+    }
+
+    /// None at the device?
+    pub fn is_empty(&self) -> bool {
+        self.at_device.is_empty()
+    }
+
+    /// Where the arm will be when all at the device is done.
+    pub fn arm_after(&self) -> u64 {
+        self.arm_after
+    }
+
+    /// What work of `cost` takes when the device is kept as full as it may be.
+    pub fn busy_cost(&self, cost: Span) -> Span {
+        self.model.at_depth(cost, self.depth)
+    }
+
+    /// Predicts anew in which order, and until when, the device works.
+    fn rework(&mut self) {
+        let n = self.at_device.len();
+        let reorders = self.discipline == Discipline::Sstf && n <= SSTF_MAX;
+        let mut left: u64 = if n >= 64 { u64::MAX } else { (1 << n) - 1 };
+        let (mut arm, mut sum, mut first) = (self.arm, Span::ZERO, Span::ZERO);
+        for step in 0..n {
+            let next = if reorders {
+                let waits = (0..n).filter(|i| left >> i & 1 != 0);
+                waits.min_by_key(|&i| self.at_device[i].head.offset.abs_diff(arm)).expect("one is left")
+            } else {
+                step
+            };
+            let head = &self.at_device[next].head;
+            let cost = self.model.at_depth(self.model.cost(self.progress_since, arm, head), n - step);
+            if head.op != Op::Flush {
+                arm = head.end();
+            }
+            if step == 0 {
+                first = cost;
+            }
+            sum += cost;
+            if reorders {
+                left &= !(1 << next);
+            }
+        }
+        (self.next_cost, self.all_cost, self.arm_after) = (first, sum, arm);
+    }
+
+    /// A request goes to the device.
+    pub fn dispatched(&mut self, now: Time, head: &IoHead) {
+        if self.at_device.is_empty() {
+            self.progress_since = now;
+        }
+        self.at_device.push(AtDevice { head: *head, dispatched_at: now });
+        self.rework();
+    }
+
+    /// The device has answered: the model learns, and the completion is stamped with its dispatch.
+    ///
+    /// # Panics
+    /// If the request isn't at the device.
+    pub fn completed(&mut self, now: Time, c: &mut Completion) {
+        let at = self.at_device.iter().position(|d| d.head.id == c.io.id);
+        let at = at.expect("completions are of requests that were sent");
+        let depth = self.at_device.len();
+        let d = self.at_device.remove(at);
+        let busy = now.since(d.dispatched_at.max(self.progress_since));
+        if c.outcome.is_done() {
+            self.model.learn(now, self.arm, &d.head, busy, depth);
+        }
+        if d.head.op != Op::Flush {
+            self.arm = d.head.end();
+        }
+        self.progress_since = now;
+        self.rework();
+        c.dispatched_at = c.dispatched_at.min(d.dispatched_at);
+    }
+
+    /// A layer above will send this later.
+    pub fn declared(&mut self, head: &IoHead) {
+        let cost = self.model.cost(self.progress_since, self.arm_after, head);
+        if self.declared.insert(head.id, cost).is_none() {
+            self.declared_cost += cost;
+        }
+    }
+
+    /// It won't, or it's here now.
+    pub fn retracted(&mut self, id: IoId) {
+        if !self.declared.is_empty()
+            && let Some(cost) = self.declared.remove(&id)
+        {
+            self.declared_cost -= cost;
+        }
+    }
+
+    /// What was declared and hasn't come.
+    pub fn declared_cost(&self) -> Span {
+        self.declared_cost
+    }
+
+    /// How long the device still works on what it has, seen at `at`.
+    pub fn busy_for(&self, at: Time) -> Span {
+        if self.at_device.is_empty() {
+            return Span::ZERO;
+        }
+        let least = self.next_cost / OVERDUE_SHARE;
+        let left = self.next_cost.saturating_sub(at.since(self.progress_since)).max(least);
+        self.all_cost.saturating_sub(self.next_cost) + left
+    }
+
+    /// Has nothing been seen of it for so long that it must be asked again?
+    pub fn is_forgotten(&self, at: Time) -> bool {
+        self.at_device.is_empty() && at.since(self.progress_since) > PROBE_AFTER && !self.model.is_profiled()
+    }
+
+    /// How sure the model is.
+    pub fn confidence(&self) -> Confidence {
+        self.model.confidence()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::OpCosts;
+    use plimsoll_base::{Data, Io, Outcome, TenantId, VolumeKey};
+
+    /// A millisecond a gigabyte.
+    fn linear() -> DiskModel {
+        let points = vec![(4096, Span::from_nanos(4)), (1 << 40, Span::from_millis(1024))];
+        let c = OpCosts { sequential: Span::ZERO, distances: [points.clone(), points], transfer_ns_per_kib: [0; 8] };
+        DiskModel::from_costs(1 << 40, &[c.clone(), c], 0)
+    }
+
+    fn read(id: u64, gib: u64) -> IoHead {
+        let mut h = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(0), gib << 30, 0, Time::ZERO);
+        h.id = IoId(id);
+        h
+    }
+
+    fn about(a: Span, ms: u64) {
+        let want = Span::from_millis(ms).as_nanos();
+        assert!(a.as_nanos().abs_diff(want) <= want / 20 + 100_000, "{a} instead of {ms} ms");
+    }
+
+    /// Appendix A's example: the arm is near D, so D goes first, and the others on the way back.
+    #[test]
+    fn the_nearest_goes_first() {
+        for (discipline, ms) in [(Discipline::Fifo, 10 + 60 + 50 + 90), (Discipline::Sstf, 10 + 10 + 90)] {
+            let mut q = DeviceQueue::new(linear(), discipline, 8);
+            for (id, gib) in [(1, 10), (2, 70), (3, 20), (4, 110)] {
+                q.dispatched(Time::ZERO, &read(id, gib));
+            }
+            about(q.busy_for(Time::ZERO), ms);
+        }
+    }
+
+    #[test]
+    fn time_passes_and_a_late_one_is_not_counted_for_ever() {
+        let mut q = DeviceQueue::new(linear(), Discipline::Fifo, 8);
+        q.dispatched(Time::ZERO, &read(1, 80));
+        about(q.busy_for(Time::ZERO + Span::from_millis(30)), 50);
+        about(q.busy_for(Time::ZERO + Span::from_millis(300)), 10);
+        let io = Io::new(read(1, 80), Data::Absent);
+        let now = Time::ZERO + Span::from_millis(300);
+        q.completed(now, &mut Completion { io, outcome: Outcome::Done, dispatched_at: Time::NEVER });
+        about(q.busy_for(now), 0);
+    }
+}

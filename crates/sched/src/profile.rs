@@ -1,0 +1,327 @@
+//! What was measured of a device, as a file that predictors load (MT-M7, MT-M9, MT-M17).
+//!
+//! TOML, every figure with its unit in its key, unknown keys refused. `plimsoll profile` writes it.
+
+use crate::device::Discipline;
+use crate::disk::{DiskModel, OpCosts, REGIONS};
+use plimsoll_base::Span;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The version that this program reads and writes.
+pub const VERSION: u32 = 1;
+
+/// A measured device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Of the format: [`VERSION`].
+    pub version: u32,
+    /// Which device.
+    pub device: DeviceId,
+    /// How it was measured.
+    pub measured: Measured,
+    /// Costs, if it has an arm (or anything else whose costs depend on distance).
+    pub disk: Option<DiskProfile>,
+    /// Delays, if it's flash whose inside is seen.
+    pub flash: Option<FlashProfile>,
+}
+
+/// Which device a profile is of.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceId {
+    /// Its kind, as the user named it: a model's name, or a file's.
+    pub name: String,
+    /// Its size.
+    pub size_bytes: u64,
+}
+
+/// How a profile came about.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// Requests that were timed.
+    pub requests: u64,
+    /// Device time that it took, in seconds.
+    pub device_s: u64,
+    /// Draws the places that were measured.
+    pub seed: u64,
+    /// Writes were measured too; otherwise they are taken for as dear as reads.
+    pub writes: bool,
+}
+
+/// Costs by distance.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskProfile {
+    /// How the drive orders its queue: `fifo` or `sstf`.
+    pub discipline: String,
+    /// How far it reads ahead; 0: not at all.
+    pub read_ahead_bytes: u64,
+    /// Distances that were measured, rising, from 4096.
+    pub distance_bytes: Vec<u64>,
+    /// Reads.
+    pub read: OpProfile,
+    /// Writes.
+    pub write: OpProfile,
+}
+
+/// Costs of one operation.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpProfile {
+    /// Directly behind the request before.
+    pub sequential_us: f64,
+    /// To the first byte, for each distance, onwards.
+    pub onwards_us: Vec<f64>,
+    /// The same, backwards.
+    pub backwards_us: Vec<f64>,
+    /// A KiB in each eighth of the device.
+    pub transfer_ns_per_kib: Vec<u32>,
+}
+
+/// Delays of visible flash.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlashProfile {
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// A lone page read, from submission to completion.
+    pub read_us: f64,
+    /// What each further read of the same chip adds.
+    pub chip_us: f64,
+    /// What each further read of other chips on the channel adds.
+    pub channel_us: f64,
+    /// A lone page write, by class of page.
+    pub program_us: Vec<f64>,
+    /// An erase: the vendor's figure, as it can't be told from outside.
+    pub erase_us: f64,
+}
+
+/// What is wrong with a profile, and what to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadProfile(String);
+
+impl fmt::Display for BadProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for BadProfile {}
+
+const AGAIN: &str = "measure the device again with `plimsoll profile`";
+
+#[derive(Deserialize)]
+struct OnlyVersion {
+    version: Option<u32>,
+}
+
+fn line_of(text: &str, at: Option<std::ops::Range<usize>>) -> usize {
+    let until = at.map_or(text.len(), |r| r.start).min(text.len());
+    1 + text.as_bytes()[..until].iter().filter(|&&b| b == b'\n').count()
+}
+
+impl Profile {
+    /// Reads a profile; `file` names it in errors.
+    ///
+    /// # Errors
+    /// If it isn't a profile, is of another version, is cut short, or has figures that no device has.
+    pub fn parse(file: &str, text: &str) -> Result<Profile, BadProfile> {
+        let bad = |e: &toml::de::Error| {
+            let line = line_of(text, e.span());
+            let cut = if e.span().is_none_or(|s| s.end + 2 >= text.len()) || e.message().contains("missing field") {
+                "; the file may be cut short"
+            } else {
+                ""
+            };
+            BadProfile(format!("{file}:{line}: {}{cut}: {AGAIN}", e.message()))
+        };
+        let only: OnlyVersion = toml::from_str(text).map_err(|e| bad(&e))?;
+        match only.version {
+            Some(VERSION) => {}
+            Some(v) => {
+                let what = format!("{file}: is a profile of version {v}, and this program reads version {VERSION}");
+                return Err(BadProfile(format!("{what}: {AGAIN}")));
+            }
+            None => return Err(BadProfile(format!("{file}: has no `version`, so it's no profile: {AGAIN}"))),
+        }
+        let profile: Profile = toml::from_str(text).map_err(|e| bad(&e))?;
+        profile.check().map_err(|what| BadProfile(format!("{file}: {what}: {AGAIN}")))?;
+        Ok(profile)
+    }
+
+    /// As a file's text.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a profile is tables, numbers and strings")
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.disk.is_none() && self.flash.is_none() {
+            return Err("has neither `disk` nor `flash`: it was cut short, or nothing was measured".into());
+        }
+        if let Some(d) = &self.disk {
+            d.check()?;
+        }
+        if let Some(f) = &self.flash {
+            let all = [f.read_us, f.chip_us, f.channel_us, f.erase_us];
+            if f.page_bytes < 512 || f.program_us.is_empty() {
+                return Err("flash: a page has at least 512 bytes, and there is at least one class of page".into());
+            }
+            all.iter().chain(&f.program_us).try_for_each(|us| plausible("flash", *us))?;
+        }
+        Ok(())
+    }
+
+    /// Is it of a device of this size? A pool's device may be a little smaller than what was measured (its labels).
+    ///
+    /// # Errors
+    /// If it isn't.
+    pub fn check_device(&self, file: &str, size_bytes: u64) -> Result<(), BadProfile> {
+        let measured = self.device.size_bytes;
+        if size_bytes <= measured && size_bytes >= measured - measured / 16 {
+            return Ok(());
+        }
+        let name = &self.device.name;
+        Err(BadProfile(format!(
+            "{file}: is the profile of another device: `{name}` with {measured} bytes, and this one has {size_bytes}: {AGAIN}"
+        )))
+    }
+
+    /// The model that it gives, if it has costs by distance.
+    pub fn disk_model(&self) -> Option<DiskModel> {
+        let d = self.disk.as_ref()?;
+        let costs = [d.costs(&d.read), d.costs(&d.write)];
+        Some(DiskModel::from_costs(self.device.size_bytes, &costs, d.read_ahead_bytes))
+    }
+
+    /// How the drive orders its queue.
+    pub fn discipline(&self) -> Discipline {
+        match &self.disk {
+            Some(d) if d.discipline == "fifo" => Discipline::Fifo,
+            _ => Discipline::Sstf,
+        }
+    }
+}
+
+/// No single figure of a device is beyond ten seconds.
+fn plausible(key: &str, us: f64) -> Result<(), String> {
+    if (0.0..=1e7).contains(&us) { Ok(()) } else { Err(format!("{key}: {us} us is no time that a device takes")) }
+}
+
+impl DiskProfile {
+    fn check(&self) -> Result<(), String> {
+        if !matches!(self.discipline.as_str(), "fifo" | "sstf") {
+            return Err(format!("disk.discipline: `{}` is unknown: fifo or sstf", self.discipline));
+        }
+        let rises = self.distance_bytes.windows(2).all(|w| w[0] < w[1]);
+        if self.distance_bytes.first().is_none_or(|d| *d < 4096) || !rises {
+            return Err("disk.distance_bytes: must rise from 4096 or more".into());
+        }
+        for (key, op) in [("disk.read", &self.read), ("disk.write", &self.write)] {
+            let n = self.distance_bytes.len();
+            if op.onwards_us.len() != n || op.backwards_us.len() != n {
+                let (a, b) = (op.onwards_us.len(), op.backwards_us.len());
+                return Err(format!("{key}: {a} and {b} costs for {n} distances"));
+            }
+            if op.transfer_ns_per_kib.len() != REGIONS {
+                return Err(format!("{key}.transfer_ns_per_kib: {REGIONS} are needed"));
+            }
+            plausible(key, op.sequential_us)?;
+            op.onwards_us.iter().chain(&op.backwards_us).try_for_each(|us| plausible(key, *us))?;
+        }
+        Ok(())
+    }
+
+    fn costs(&self, op: &OpProfile) -> OpCosts {
+        let span = |us: &f64| Span::from_nanos((us * 1e3).round() as u64);
+        let points = |us: &[f64]| self.distance_bytes.iter().copied().zip(us.iter().map(span)).collect();
+        let mut transfer_ns_per_kib = [0; REGIONS];
+        transfer_ns_per_kib.copy_from_slice(&op.transfer_ns_per_kib);
+        OpCosts {
+            sequential: span(&op.sequential_us),
+            distances: [points(&op.onwards_us), points(&op.backwards_us)],
+            transfer_ns_per_kib,
+        }
+    }
+
+    /// How far `now` has drifted from this, read costs only: the mean over distances of the relative difference, in
+    /// percent, signed.
+    pub fn drift_percent(&self, now: &DiskProfile) -> f64 {
+        let mean = |p: &DiskProfile| {
+            let all = p.read.onwards_us.iter().chain(&p.read.backwards_us);
+            all.sum::<f64>() / (2 * p.distance_bytes.len()).max(1) as f64
+        };
+        100.0 * (mean(now) / mean(self).max(1e-9) - 1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn sample() -> Profile {
+        let op = OpProfile {
+            sequential_us: 100.0,
+            onwards_us: vec![4000.0, 5000.0, 9000.0],
+            backwards_us: vec![4100.0, 5100.0, 9100.0],
+            transfer_ns_per_kib: vec![8000; REGIONS],
+        };
+        Profile {
+            version: VERSION,
+            device: DeviceId { name: "drive".into(), size_bytes: 1 << 40 },
+            measured: Measured { requests: 1000, device_s: 10, seed: 1, writes: true },
+            disk: Some(DiskProfile {
+                discipline: "sstf".into(),
+                read_ahead_bytes: 1 << 19,
+                distance_bytes: vec![4096, 1 << 30, 1 << 40],
+                read: op.clone(),
+                write: op,
+            }),
+            flash: None,
+        }
+    }
+
+    #[test]
+    fn it_comes_back_as_it_was_written() {
+        let p = sample();
+        assert_eq!(Profile::parse("p", &p.to_toml()), Ok(p.clone()));
+        assert!(p.disk_model().expect("it has costs").is_profiled());
+        assert!(p.check_device("p", (1 << 40) - (1 << 20)).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_profile_is_refused_with_a_reason() {
+        let text = sample().to_toml();
+        for cut in (1..text.len()).step_by(7) {
+            // Cut right behind a whole profile's last figure it's still one.
+            if let Err(e) = Profile::parse("drive.toml", &text[..cut]) {
+                assert!(e.to_string().starts_with("drive.toml"), "{e}");
+                assert!(e.to_string().contains("plimsoll profile"), "{e}");
+            } else {
+                panic!("cut at {cut} of {} it was taken for a whole one", text.len());
+            }
+        }
+        let says = |text: &str, what: &str| {
+            let e = Profile::parse("drive.toml", text).expect_err(what).to_string();
+            assert!(e.contains(what), "{e}");
+        };
+        says(&text.replace("version = 1", "version = 7"), "version 7, and this program reads version 1");
+        says(&text.replace("\"sstf\"", "\"magic\""), "`magic` is unknown");
+        says(&text.replacen("4000.0", "-3.0", 1), "no time that a device takes");
+        says(&text.replacen("[4096,", "[1,", 1), "must rise from 4096");
+        says("colour = 3", "no `version`");
+        let other = sample().check_device("drive.toml", 1 << 30).expect_err("another size").to_string();
+        assert!(other.contains("another device: `drive`"), "{other}");
+    }
+
+    #[test]
+    fn drift_is_relative() {
+        let (old, mut new) = (sample().disk.unwrap(), sample().disk.unwrap());
+        assert!(old.drift_percent(&new).abs() < 1e-9);
+        for us in new.read.onwards_us.iter_mut().chain(&mut new.read.backwards_us) {
+            *us *= 1.2;
+        }
+        assert!((old.drift_percent(&new) - 20.0).abs() < 1e-6);
+    }
+}
