@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak store-image build-deps test-deps bench-deps
+.PHONY: run test lint bench fuzz soak peers store-image build-deps test-deps bench-deps
 
 run: build-deps
 	cargo build --release -p plimsoll
@@ -27,8 +27,8 @@ lint: build-deps
 bench: build-deps test-deps bench-deps
 	cargo build --release -p plimsoll
 	bench/nbd.py target/release/plimsoll
-	cargo run --release -p plimsoll-lab --example replay_speed 1000000 1
-	cargo run --release -p plimsoll-device --example flash_speed
+	bench/simulator.py
+	bench/model.py target/release/plimsoll
 
 # Coverage-guided, five minutes a target; see fuzz/README.md.
 fuzz: build-deps
@@ -37,6 +37,14 @@ fuzz: build-deps
 # Many more kills under load than a test run has time for.
 soak: build-deps test-deps
 	PLIMSOLL_SOAK_KILLS=500 cargo test --release -p plimsoll --test crash -- --nocapture
+
+# Hit counts of our LRU against libCacheSim's, on the traces of ../shared/data (or name others: TRACES="a.csv.gz …").
+peers: build-deps
+	@command -v python3 >/dev/null && python3 -m venv --help >/dev/null || { echo "python3 with venv is needed"; exit 1; }
+	[ -d target/peers ] || python3 -m venv target/peers
+	target/peers/bin/pip install --quiet libcachesim
+	cargo build --release -p plimsoll-lab --example lru_hits
+	target/peers/bin/python tests/peers/libcachesim_lru.py --ours target/release/examples/lru_hits $(TRACES)
 
 # Writes the current on-device format's image beside the older ones: once, by hand, before a new version replaces it. That is
 # why the test that does it is ignored otherwise.

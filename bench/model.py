@@ -55,7 +55,7 @@ def main():
     p.add_argument("models", nargs="*", default=["hdd-160g-7200", "cheetah-15k5", "seagate-archive-8tb", "nvme-modern"])
     p.add_argument("--seconds", type=int, default=20)
     p.add_argument("--rounds", type=int, default=1)
-    a = p.parse_args()
+    a = p.parse_intermixed_args()
     plimsoll = os.path.abspath(a.plimsoll)
     print("| model | completions | late p50 us | p95 us | p99 us | max us | bytes late | host pauses >= 250 us | of the time |")
     print("| --- " * 9 + "|")

@@ -1,5 +1,5 @@
 //! Simulated requests per second on one core: `cargo run --release -p plimsoll-lab --example replay_speed -- [N [DEPTH
-//! [IOPS [DEVICE]]]]`: N random 4 KiB reads, open loop, through the FIFO with its forecast and all histograms.
+//! [IOPS [DEVICE [WRITES%]]]]]`: N random 4 KiB requests, open loop, through the FIFO with its forecast and all histograms.
 //!
 //! For instruction counts run it under `valgrind --tool=callgrind` with two values of N and divide the difference.
 
@@ -15,7 +15,8 @@ fn main() {
     let (n, depth, iops) = (number(0, 2_000_000), number(1, 1) as u32, number(2, 120));
     let device = DeviceChoice::named(args.get(3).map_or("cheetah-15k5", String::as_str)).expect("a profile");
     let mut pool = Pool::new(&device, &PoolConfig { depth, ..PoolConfig::default() }).expect("a pool");
-    let requests = FioRequests::new(&FioJob::new(pool.offer().size_bytes), 0, 1).expect("a job");
+    let job = FioJob { read_percent: 100 - number(4, 0), ..FioJob::new(pool.offer().size_bytes) };
+    let requests = FioRequests::new(&job, 0, 1).expect("a job");
     let gap = Arrivals::Poisson(Span::from_nanos(1_000_000_000 / iops));
     let mut source = OpenLoop::new(requests, gap, Until::count(n), "d", 1).expect("arrivals");
     let started = Instant::now();

@@ -186,6 +186,10 @@ pub trait Experiment: Sync {
     fn files(&self) -> Vec<&'static str> {
         Vec::new()
     }
+    /// Can traces be named for it to use instead of its own?
+    fn takes_traces(&self) -> bool {
+        false
+    }
     /// What a reader must know about all of it: how it differs from the paper's.
     fn notes(&self) -> Vec<String> {
         Vec::new()

@@ -152,6 +152,13 @@ impl How {
 
     fn run(&self, experiments: &[Box<dyn Experiment>]) -> Result<Vec<ExperimentReport>> {
         let options = self.options()?;
+        if !self.trace.is_empty() && !experiments.iter().any(|e| e.takes_traces()) {
+            let takers: Vec<&str> = experiment::all().iter().filter(|e| e.takes_traces()).map(|e| e.id()).collect();
+            bail!(
+                "no trace can be named for this: its inputs are given by the paper; --trace is for {}",
+                takers.join(", ")
+            );
+        }
         let bar = progress_bar(options.seeds * experiments.len() as u64);
         let one = |e: &dyn Experiment| {
             bar.set_message(e.id());

@@ -61,6 +61,9 @@ pub struct Replay {
     /// Shorten idle gaps of the trace to this long.
     #[arg(long, value_name = "TIME", requires = "trace")]
     gap_max: Option<Span>,
+    /// Deal out the threads of a workload to this many tenants: what fair schedulers are fair to.
+    #[arg(long, value_name = "N", requires = "workload", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    tenants: Option<u16>,
     /// Stop after this many requests (a workload without an end: 100,000 unless --time is given).
     #[arg(long, value_name = "N")]
     count: Option<u64>,
@@ -164,6 +167,7 @@ impl Replay {
             judge: self.judge.or(settings.deadline),
             count_max: self.count.unwrap_or(if self.time.is_some() { u64::MAX } else { count_default }),
             until: self.time.map_or(Time::NEVER, |t| Time::ZERO + t),
+            tenants: self.tenants.unwrap_or(1),
             processes: false,
         }
     }
@@ -210,7 +214,7 @@ impl Replay {
             Workload::Open(mut source) => (open_loop(pool, &mut source, &limits, &mut progress)?, Vec::new()),
             Workload::Closed(mut threads) => {
                 let (m, labels) = closed_loop(pool, &mut threads, &limits, &mut progress)?;
-                (m, labels.into_iter().map(|l| (l.label.to_string(), l.response)).collect())
+                (m, labels.into_iter().map(|l| (l.label, l.response)).collect())
             }
         };
         bar.finish_and_clear();

@@ -1,5 +1,6 @@
 //! `replay`, `trace` and `lab` as a user sees them: what they print, where, and with which status.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -57,6 +58,33 @@ fn a_deadline_refuses_and_a_config_sets() {
     let out = plimsoll(&["replay", "--workload", "randread", "--config", bad.to_str().unwrap()]);
     assert_eq!(out.status.code(), Some(1));
     assert!(text(&out.stderr).contains("bad.toml:2: unknown field `depht`"), "{}", text(&out.stderr));
+}
+
+#[test]
+fn flash_shingled_and_striped_devices_replay() {
+    for device in ["aged:sized:1G:nvme-modern", "nitro-mlc", "seagate-archive-8tb", "raid0:3:64K:cheetah-15k5"] {
+        let run = || json(&["replay", "--workload", "randrw:depth=8", "--device", device, "--count", "2000", "--json"]);
+        let r = run();
+        assert_eq!((r["requests"].as_u64(), r["failed"].as_u64()), (Some(2000), Some(0)), "{device}: {r}");
+        assert_eq!(r, run(), "{device} twice");
+    }
+    let zoned =
+        ["replay", "--workload", "randwrite", "--device", "zoned:256M:hdd-160g-7200", "--count", "500", "--json"];
+    let failed = json(&zoned)["failed"].as_u64().unwrap();
+    assert!(failed > 400, "random writes miss the zones' pointers, but for the conventional eighth: {failed}");
+}
+
+#[test]
+fn threads_of_a_workload_can_be_several_tenants() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("d.csv").to_str().unwrap().to_string();
+    let base =
+        ["replay", "--workload", "randread:jobs=6", "--device", "cheetah-15k5", "--sched", "cfq", "--count", "900"];
+    let out = plimsoll(&[&base[..], &["--tenants", "3", "--distributions", &file]].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let table = fs::read_to_string(&file).unwrap();
+    assert!((0..3).all(|t| table.contains(&format!("tenant {t}"))) && !table.contains("tenant 3"), "{table}");
+    assert_eq!(plimsoll(&[&base[..], &["--tenants", "0"]].concat()).status.code(), Some(2));
 }
 
 #[test]
@@ -174,12 +202,17 @@ fn the_lab_lists_runs_keeps_and_reports() {
     let kept = fs::read_dir(&cache).unwrap().count();
     assert_eq!((run(), fs::read_dir(&cache).unwrap().count(), kept), (first.clone(), 1, 1), "kept, and the same");
     let v: serde_json::Value = serde_json::from_slice(&first).unwrap();
-    for key in ["id", "pass", "rows", "seeds", "commit", "device", "notes"] {
-        assert!(!v[key].is_null(), "{key}");
-    }
-    for key in ["name", "unit", "paper", "ours", "lo", "hi", "pass"] {
-        assert!(v["rows"].as_array().unwrap().iter().all(|r| r.get(key).is_some()), "{key}");
-    }
+    // Scripts rely on exactly these; order doesn't matter to them.
+    let keys = |v: &serde_json::Value| v.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    let set = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<BTreeSet<_>>();
+    assert_eq!(keys(&v), set(&["id", "pass", "rows", "seeds", "commit", "device", "notes"]));
+    let of_row = set(&["name", "unit", "paper", "ours", "lo", "hi", "pass"]);
+    assert!(v["rows"].as_array().unwrap().iter().all(|r| keys(r) == of_row));
+    let noted = |start: &str| v["notes"].as_array().unwrap().iter().any(|n| n.as_str().unwrap().starts_with(start));
+    assert!(noted("mean batch size: as asked for") && noted("a quick run"));
+    let out = plimsoll(&["lab", "run", "VF-E10", "--quick", "--trace", small().to_str().unwrap()]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("--trace is for SCHED-CMP"), "{}", text(&out.stderr));
     let page = at("lab.html");
     let out = plimsoll(&["lab", "report", "VF-E10", "--quick", "--cache", &cache, "--data", &data, "--out", &page]);
     assert!(out.status.success(), "{}", text(&out.stderr));

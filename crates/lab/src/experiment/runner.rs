@@ -85,10 +85,48 @@ pub struct ExperimentReport {
 }
 
 impl ExperimentReport {
-    /// As JSON, without the plots.
+    /// As JSON: `{id, pass, rows: [{name, unit, paper, ours, lo, hi, pass}], seeds, commit, device, notes}`, a schema that
+    /// scripts rely on. What else is known of a row is said in a note that begins with its name.
     pub fn to_json(&self) -> String {
-        let bare = ExperimentReport { plots: Vec::new(), ..self.clone() };
-        serde_json::to_string_pretty(&bare).expect("numbers and texts") + "\n"
+        #[derive(Serialize)]
+        struct Row<'a> {
+            name: &'a str,
+            unit: &'a str,
+            paper: Option<f64>,
+            ours: Option<f64>,
+            lo: Option<f64>,
+            hi: Option<f64>,
+            pass: Option<bool>,
+        }
+        #[derive(Serialize)]
+        struct Report<'a> {
+            id: &'a str,
+            pass: bool,
+            rows: Vec<Row<'a>>,
+            seeds: u64,
+            commit: &'a str,
+            device: &'a str,
+            notes: Vec<String>,
+        }
+        fn row(r: &RowReport) -> Row<'_> {
+            let &RowReport { ref name, ref unit, paper, ours, lo, hi, pass, .. } = r;
+            Row { name, unit, paper, ours, lo, hi, pass }
+        }
+        let mut notes = self.notes.clone();
+        if self.quick {
+            notes.push("a quick run: shorter, to see that it works".into());
+        }
+        notes.extend(self.rows.iter().filter(|r| !r.note.is_empty()).map(|r| format!("{}: {}", r.name, r.note)));
+        let report = Report {
+            id: &self.id,
+            pass: self.pass,
+            rows: self.rows.iter().map(row).collect(),
+            seeds: self.seeds,
+            commit: &self.commit,
+            device: &self.device,
+            notes,
+        };
+        serde_json::to_string_pretty(&report).expect("numbers and texts") + "\n"
     }
 
     /// Rows of several reports as one table.

@@ -145,6 +145,9 @@ impl Experiment for SchedulerComparison {
     fn source(&self) -> &'static str {
         "no paper's figure: ours alone"
     }
+    fn takes_traces(&self) -> bool {
+        true
+    }
     fn device(&self) -> &'static str {
         "cheetah-15k5, hp-335h"
     }

@@ -17,10 +17,10 @@ struct Thread {
     waits_for_one: bool,
 }
 
-/// What the threads of a workload got, by operation.
+/// What a part of a workload got: an operation, or a tenant (`tenant 0`).
 pub struct PerLabel {
-    /// The operation's name.
-    pub label: &'static str,
+    /// Its name.
+    pub label: String,
     /// Response times of its requests.
     pub response: LatencyHistogram,
 }
@@ -40,13 +40,16 @@ struct Driver<'a, W> {
     now: Time,
     m: Measured,
     labels: Vec<LatencyHistogram>,
+    /// By tenant; empty if there is only one.
+    tenants: Vec<LatencyHistogram>,
 }
 
 /// Steps a thread may take without sending or waiting: more means that time would stand still.
 const STEPS_MAX: u32 = 1 << 20;
 
 /// Drives `workload` against `pool` until it finishes or a limit is reached, then lets everything complete. A read that
-/// is refused counts as answered: the thread goes elsewhere with it, which takes it one failover hop.
+/// is refused counts as answered: the thread goes elsewhere with it, which takes it one failover hop. Threads are dealt
+/// out to [`Limits::tenants`] tenants in turn.
 ///
 /// # Errors
 /// If the threads may have more outstanding than the pool holds.
@@ -67,6 +70,7 @@ pub fn closed_loop<W: ClosedLoop>(
         )));
     }
     let labels = workload.labels().iter().map(|_| LatencyHistogram::new()).collect();
+    let tenants = if limits.tenants > 1 { usize::from(limits.tenants) } else { 0 };
     let mut d = Driver {
         placer: Placer::new(offer.size_bytes, offer.block_bytes, offer.io_bytes_max),
         threads: vec![Thread::default(); threads as usize],
@@ -77,15 +81,17 @@ pub fn closed_loop<W: ClosedLoop>(
         now: Time::ZERO,
         m: Measured::new(),
         labels,
+        tenants: vec![LatencyHistogram::new(); tenants],
         pool,
         workload,
         limits,
     };
     d.run(progress);
     d.m.placed(&d.placer);
-    let Driver { m, labels, workload, .. } = d;
-    let names = workload.labels().iter();
-    Ok((m, names.zip(labels).map(|(&label, response)| PerLabel { label, response }).collect()))
+    let Driver { m, labels, tenants, workload, .. } = d;
+    let operations = workload.labels().iter().map(|l| l.to_string()).zip(labels);
+    let tenants = tenants.into_iter().enumerate().map(|(t, h)| (format!("tenant {t}"), h));
+    Ok((m, operations.chain(tenants).map(|(label, response)| PerLabel { label, response }).collect()))
 }
 
 impl<W: ClosedLoop> Driver<'_, W> {
@@ -159,10 +165,14 @@ impl<W: ClosedLoop> Driver<'_, W> {
         self.thinking.push(Reverse((self.now + span, self.thoughts, t)));
     }
 
+    fn tenant(&self, thread: u32) -> u16 {
+        (thread % u32::from(self.limits.tenants.max(1))) as u16
+    }
+
     /// True if the request was accepted.
     fn send(&mut self, t: u32, op: Op, offset: u64, len: u64, label: u16) -> bool {
         let (offset, len) = if op == Op::Flush { (0, 0) } else { self.placer.place(0, offset, len) };
-        let mut head = IoHead::new(op, VOLUME, TenantId(0), offset, len, self.now);
+        let mut head = IoHead::new(op, VOLUME, TenantId(self.tenant(t)), offset, len, self.now);
         head.tag = u64::from(t) | u64::from(label) << 32;
         if op == Op::Read
             && let Some(within) = self.limits.deadline
@@ -191,6 +201,9 @@ impl<W: ClosedLoop> Driver<'_, W> {
         let (t, label) = (c.io.tag as u32, (c.io.tag >> 32) as usize);
         if c.outcome.is_done() {
             self.labels[label].record(self.now.since(c.io.arrived_at));
+            if let Some(h) = self.tenants.get_mut(usize::from(c.io.tenant.0)) {
+                h.record(self.now.since(c.io.arrived_at));
+            }
         }
         let thread = &mut self.threads[t as usize];
         thread.outstanding -= 1;

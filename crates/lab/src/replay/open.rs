@@ -20,13 +20,15 @@ pub struct Limits {
     pub count_max: u64,
     /// No request arrives at or after this.
     pub until: Time,
+    /// Tenants that the threads of a closed loop are dealt out to; in an open loop each device of the trace is one.
+    pub tenants: u16,
     /// Requests of different contexts (processes) of the trace go to volumes of their own, which a scheduler keeps apart.
     pub processes: bool,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { deadline: None, judge: None, count_max: u64::MAX, until: Time::NEVER, processes: false }
+        Limits { deadline: None, judge: None, count_max: u64::MAX, until: Time::NEVER, tenants: 1, processes: false }
     }
 }
 
