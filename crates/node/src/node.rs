@@ -1,7 +1,7 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
 use crate::config::{Config, DeviceConfig, PoolConfig, TenantConfig, VolumeConfig};
-use crate::directory::{Directory, Volume, VolumeState};
+use crate::directory::{Directory, Promises, Volume, VolumeState};
 use crate::engine::tape::TapeWriter;
 use crate::engine::{
     Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace, VolatileFile,
@@ -9,7 +9,8 @@ use crate::engine::{
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
 use plimsoll_device::{Disk, DiskOptions, ModelLayer};
-use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_sched::choice::UnknownScheduler;
+use plimsoll_sched::{Discipline, DiskModel, Profile, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Stack, StackConfig, Target};
 use plimsoll_store::{
     CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
@@ -109,7 +110,10 @@ impl Node {
             pools.push(start_pool(p, config.control.trace_every)?);
         }
         let node = Node { pools, directory: Arc::default(), changing: tokio::sync::Mutex::new(()) };
-        node.directory_mut(|d| d.grants = config.grant.clone());
+        node.directory_mut(|d| {
+            d.grants = config.grant.clone();
+            d.promises = Promises::of(config);
+        });
         for t in &config.tenant {
             let class = t.class().map_err(NodeError::Refused)?;
             node.apply_tenant(t.name.get_ref(), class, permits_of(t))?;
@@ -633,6 +637,20 @@ fn open_device(pool: &str, path: &Path, d: &DeviceConfig) -> std::result::Result
     Ok((device, store))
 }
 
+/// What requests are believed to cost the device: by its profile, or nothing until completions tell.
+fn device_costs(config: &PoolConfig, size_bytes: u64) -> std::result::Result<(DiskModel, Discipline), String> {
+    let Some(path) = &config.profile else {
+        tracing::info!(pool = config.name.get_ref(), "no profile: waits are learned from what requests take");
+        return Ok((DiskModel::unknown(size_bytes), Discipline::default()));
+    };
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
+    let profile = Profile::parse(&file, &text).map_err(|e| e.to_string())?;
+    profile.check_device(&file, size_bytes).map_err(|e| e.to_string())?;
+    let costs = profile.disk_model().ok_or_else(|| format!("{file}: has no `disk` part, which this pool needs"))?;
+    Ok((costs, profile.discipline()))
+}
+
 /// A pool's layers, as configured, over devices that offer `offers`: front, map, scheduler, and a model if the device is
 /// modelled.
 ///
@@ -653,8 +671,12 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     stack.push(Box::new(Front::new()), vec![Target::Node(1)]);
     stack.push(Box::new(Map::new()), vec![Target::Node(2)]);
     let below = if model.is_some() { Target::Node(3) } else { Target::Device(0) };
-    let costs = DiskModel::unknown(size_bytes);
-    let scheduler = SchedulerKind::Noop.layer(&SchedulerOptions { depth, ..SchedulerOptions::default() }, costs);
+    let kind: SchedulerKind = match &config.sched {
+        Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
+        None => SchedulerKind::default(),
+    };
+    let (costs, discipline) = device_costs(config, size_bytes)?;
+    let scheduler = kind.layer(&SchedulerOptions { depth, discipline, ..SchedulerOptions::default() }, costs);
     stack.push(scheduler, vec![below]);
     if let Some(model) = model {
         stack.push(model, vec![Target::Device(0)]);

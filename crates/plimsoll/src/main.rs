@@ -5,6 +5,7 @@ mod client;
 mod generate;
 mod lab;
 mod pool;
+mod profile;
 mod replay;
 mod serve;
 mod status;
@@ -46,6 +47,8 @@ enum Command {
     /// Write man pages or shell completions
     #[command(hide = true)]
     Generate(generate::Generate),
+    /// Measure what a device's requests cost, for the predictors
+    Profile(profile::ProfileArgs),
     /// Replay a trace or a workload on a modelled device
     Replay(Box<replay::Replay>),
     /// Run the papers' experiments on models, and report
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Tenant(c) => c.run(),
         Command::Pool(c) => c.run(),
         Command::Generate(c) => c.run(),
+        Command::Profile(c) => c.run(),
         Command::Replay(c) => c.run(),
         Command::Lab(c) => c.run(),
         Command::Tape(c) => c.run(),

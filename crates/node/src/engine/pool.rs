@@ -285,6 +285,7 @@ impl Pool {
             self.now,
         );
         head.deadline = deadline_of(params, self.now);
+        head.priority = params.priority;
         head.flags = flags_of(&request);
         let (key, tenant, serial) = (params.volume, params.tenant, *serial);
         let export = self.export(key, tenant);
