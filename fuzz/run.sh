@@ -1,10 +1,16 @@
 #!/bin/bash
-# Runs every libFuzzer target for SECONDS each (default 300): fuzz/run.sh [SECONDS]
+# Runs every libFuzzer target for SECONDS each (default 300): fuzz/run.sh [SECONDS [TARGET...]]
 set -eu
 cd "$(dirname "$0")/.."
 command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --locked
-for target in nbd_handshake nbd_transmission; do
+seconds="${1:-300}"
+shift || true
+all() { for f in fuzz/fuzz_targets/*.rs; do basename "$f" .rs; done; }
+for target in ${@:-$(all)}; do
+  # All trace readers begin with all traces that the lab's own tests have: one format's file is another's damaged one.
+  seeds="fuzz/seeds/$target"
+  case "$target" in trace_*) seeds=crates/lab/tests/seeds ;; esac
   mkdir -p "fuzz/corpus/$target"
-  cargo fuzz run --sanitizer none "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
-    -max_total_time="${1:-300}" -max_len=4096
+  cargo fuzz run --sanitizer none "$target" "fuzz/corpus/$target" "$seeds" -- \
+    -max_total_time="$seconds" -max_len=4096 -timeout=20
 done

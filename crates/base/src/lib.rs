@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod buf;
+pub mod bytes;
 pub mod hist;
 pub mod io;
 pub mod rng;
@@ -12,6 +13,7 @@ pub mod tenant;
 pub mod time;
 
 pub use buf::{Buf, BufMut, BufPool};
+pub use bytes::parse_bytes;
 pub use hist::LatencyHistogram;
 pub use io::{
     Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, IoParts, Op, Origin, Outcome, OwnKind,

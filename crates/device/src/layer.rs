@@ -110,6 +110,10 @@ impl<M: Model + Send + 'static> Layer for ModelLayer<M> {
         "model"
     }
 
+    fn serves(&self) -> bool {
+        true
+    }
+
     fn offer(&self, below: &[Offer]) -> Offer {
         let own = Offer {
             size_bytes: self.model.size_bytes(),
@@ -153,10 +157,14 @@ impl<M: Model + Send + 'static> Layer for ModelLayer<M> {
         if op != model::Op::Flush && (io.len == 0 || io.end() > self.model.size_bytes()) {
             return out.end(io, Outcome::Failed(IoError::Invalid));
         }
+        let request = model::Request { tag: at as u64, op, offset: io.offset, len: io.len };
+        if !self.model.accepts(&request) {
+            return out.end(io, Outcome::Failed(IoError::Invalid));
+        }
         if let (Some(p), Some(inside)) = (&mut self.predictor, self.model.flash()) {
             p.submitted(inside, now, &io, at as u64);
         }
-        self.model.submit(now, model::Request { tag: at as u64, op, offset: io.offset, len: io.len });
+        self.model.submit(now, request);
         self.hold(now, io, false, out);
         self.arm(out);
     }

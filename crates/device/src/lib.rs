@@ -10,10 +10,12 @@
 //!
 //! A disk is built from a [`DiskSpec`]: one of the embedded [`profile`]s, a TOML file of the user's, or a
 //! DiskSim-4 parameter set ([`diskspec`]). [`flash`] drives and shingled disks ([`smr`]) have specifications and
-//! profiles of their own. No constant of a drive is in the code. Beside devices there are the host's [`pagecache`]
+//! profiles of their own; [`any`] finds each of them by name. No constant of a drive is in the code. Beside devices there are the host's [`pagecache`]
 //! and a [`net`]work hop.
 #![forbid(unsafe_code)]
 
+pub mod any;
+pub mod cached;
 pub mod disk;
 pub mod diskspec;
 pub mod flash;
@@ -26,6 +28,8 @@ pub mod profile;
 pub mod raid0;
 pub mod smr;
 
+pub use any::{AnyModel, DeviceOptions, DeviceSpec};
+pub use cached::Cached;
 pub use disk::{Disk, DiskOptions, DiskSpec, Mismatch, SpecError};
 pub use flash::{BlackBox, Flash, FlashOptions, FlashSpec, History};
 pub use layer::ModelLayer;

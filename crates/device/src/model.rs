@@ -76,6 +76,12 @@ pub trait Model {
     /// How many requests it accepts at once (a disk's NCQ or TCQ depth).
     fn queue_max(&self) -> usize;
 
+    /// Would it take `req`, whose range is on the device, now? Host-managed zones refuse writes anywhere but at their
+    /// pointers; [`Model::submit`] panics at what isn't accepted.
+    fn accepts(&self, _req: &Request) -> bool {
+        true
+    }
+
     /// Its inside, if it's flash that shows it.
     fn flash(&self) -> Option<&dyn FlashInside> {
         None

@@ -108,8 +108,17 @@ impl Hop {
 
     /// Sends `bytes` at `now` (never earlier than the message before); gives the arrival, `None` if it's lost.
     pub fn send(&mut self, now: Time, bytes: u64) -> Option<Time> {
+        let mut rng = self.rng.clone();
+        let arrival = self.send_drawing(now, bytes, &mut rng);
+        self.rng = rng;
+        arrival
+    }
+
+    /// [`Hop::send`] with the message's own randomness: compared runs that send different messages on this hop still
+    /// share the draws of those that both send.
+    pub fn send_drawing(&mut self, now: Time, bytes: u64, rng: &mut Rng) -> Option<Time> {
         // Drawn for each message whatever becomes of it, so that runs which differ elsewhere share their draws.
-        let (jitter, lost) = (self.draw(), self.rng.unit() < self.spec.loss);
+        let (jitter, lost) = (self.draw(rng), rng.unit() < self.spec.loss);
         self.sent += 1;
         let start = now.max(self.link_free);
         if self.spec.mb_per_s > 0.0 {
@@ -139,12 +148,12 @@ impl Hop {
         (self.sent, self.lost)
     }
 
-    fn draw(&mut self) -> Span {
+    fn draw(&self, rng: &mut Rng) -> Span {
         let us = match self.spec.jitter {
             Jitter::None => 0.0,
-            Jitter::Uniform { max_us } => max_us * self.rng.unit(),
-            Jitter::Exponential { mean_us } => mean_us * self.rng.exp1(),
-            Jitter::LogNormal { median_us, sigma } => median_us * (sigma * self.rng.normal()).exp(),
+            Jitter::Uniform { max_us } => max_us * rng.unit(),
+            Jitter::Exponential { mean_us } => mean_us * rng.exp1(),
+            Jitter::LogNormal { median_us, sigma } => median_us * (sigma * rng.normal()).exp(),
         };
         Span::from_millis_f64(us / 1e3)
     }

@@ -16,6 +16,7 @@ pub mod schedulers;
 mod slowed;
 pub mod stats;
 mod traces;
+pub mod tuning;
 
 use crate::plot::Plot;
 use crate::replay::pool::BadPool;
@@ -206,6 +207,19 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(flash_accuracy::FlashAccuracy),
         Box::new(schedulers::SchedulerComparison),
         Box::new(predictors::BatchPredictors),
+        Box::new(tuning::web::SizeExponents),
+        Box::new(tuning::web::IdleTimes),
+        Box::new(tuning::web::Independence),
+        Box::new(tuning::web::FullTarget),
+        Box::new(tuning::web::SinglePoint),
+        Box::new(tuning::web::Bounded),
+        Box::new(tuning::web::TwoBounds),
+        Box::new(tuning::web::Load),
+        Box::new(tuning::work::LoadLevels),
+        Box::new(tuning::work::FileSystem),
+        Box::new(tuning::work::MapReduce),
+        Box::new(tuning::solver::SolverOverhead),
+        Box::new(tuning::web::Noise),
     ]
 }
 

@@ -7,6 +7,7 @@
 //!   next requests (closed loop: think times and sync points).
 //! * [`lru`] replays a trace through a plain LRU cache, to compare our reading of a trace with other simulators'.
 //! * [`replay`] drives one simulated pool, scheduler over device model, with either, and measures it.
+//! * [`system`] has the systems that the tuner is shown on.
 //! * [`experiment`] holds the papers' experiments by the ids of our checklist, and runs them over seeds.
 //! * [`plot`] and [`report`] draw distributions and write the HTML page; [`table`] writes results as CSV and Parquet.
 //!
@@ -19,12 +20,14 @@
 //! window → [`trace::TraceRecord`] → (tools: cut, mix, rerate) → [`replay`], or a [`trace::TraceWriter`].
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod experiment;
 pub mod lru;
 pub mod plot;
 pub mod profiling;
 pub mod replay;
 pub mod report;
+pub mod system;
 pub mod table;
 pub mod trace;
 pub mod workload;

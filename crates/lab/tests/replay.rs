@@ -32,8 +32,8 @@ fn random_trace(n: u64, gap_mean_us: u64, seed: u64) -> Vec<TraceRecord> {
 
 /// A queue in front of a disk, one request at a time, written as plainly as can be.
 fn naive_fifo(records: &[TraceRecord], seed: u64) -> Vec<Span> {
-    let spec = DeviceChoice::named(DEVICE).unwrap().spec;
-    let mut disk = Disk::new(&spec, DiskOptions { seed, mismatch: None }).unwrap();
+    let choice = DeviceChoice::named(DEVICE).unwrap();
+    let mut disk = Disk::new(choice.disk().unwrap(), DiskOptions { seed, mismatch: None }).unwrap();
     let mut free_at = Time::ZERO;
     let mut responses = Vec::new();
     for r in records {

@@ -111,6 +111,8 @@ pub struct PoolConfig {
     pub sched: Option<Spanned<String>>,
     /// What `plimsoll profile` measured of the device; without it, waits are learned from nothing.
     pub profile: Option<PathBuf>,
+    /// Scattered logs for small writes; see docs/logs.md. They are made with the device and can't be added or removed later.
+    pub logs: Option<LogsConfig>,
     /// A file that all that the pool is told and decides is recorded in, anew at each start; `plimsoll tape` replays it.
     pub tape: Option<PathBuf>,
     /// Where the tape ends at the latest; 1 GiB if not said.
@@ -125,6 +127,9 @@ pub struct DeviceConfig {
     pub file: Option<PathBuf>,
     /// The size of a file that is made.
     pub size: Option<ByteSize>,
+    /// A block device that holds nothing of Plimsoll's may be made a Plimsoll device: all of it is zeroed.
+    #[serde(default)]
+    pub format: bool,
     /// Nothing: reads are zeroes. For measuring.
     #[serde(default)]
     pub null: bool,
@@ -133,6 +138,49 @@ pub struct DeviceConfig {
     /// For tests: lose, tear and reorder what isn't flushed when the process is killed.
     #[serde(default)]
     pub volatile_cache: Option<VolatileConfig>,
+}
+
+/// `[pool.logs]`: every key has a default.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogsConfig {
+    /// One log in every so many bytes. Part of the device's format.
+    pub group: Option<ByteSize>,
+    /// A log's bytes. Part of the device's format.
+    pub log: Option<ByteSize>,
+    /// Extents that the table holds at most. Part of the device's format.
+    pub extents: Option<u32>,
+    /// Writes up to this go to a log.
+    pub logged_write: Option<ByteSize>,
+    /// When all that is logged goes home, every day: `01:00-05:00`, UTC.
+    pub off_hours: Option<String>,
+    /// All that is logged goes home every so often.
+    pub every: Option<SpanText>,
+    /// Clients that ask nothing for this long are idle.
+    pub idle: Option<SpanText>,
+    /// Use idle time to bring logged data home, not only to swap full logs.
+    pub clean_when_idle: bool,
+    /// Log smaller writes only, or none, when the logs fill too fast.
+    pub adaptive: bool,
+    /// Seconds since midnight (UTC) when the pool started. Set by the node itself, so that a tape replays alike.
+    pub started_s_of_day: Option<u64>,
+}
+
+impl Default for LogsConfig {
+    fn default() -> LogsConfig {
+        LogsConfig {
+            group: None,
+            log: None,
+            extents: None,
+            logged_write: None,
+            off_hours: None,
+            every: None,
+            idle: None,
+            clean_when_idle: true,
+            adaptive: true,
+            started_s_of_day: None,
+        }
+    }
 }
 
 /// `volatile_cache = { … }`, for tests.
@@ -225,19 +273,7 @@ pub struct ByteSize(pub u64);
 impl std::str::FromStr for ByteSize {
     type Err = String;
     fn from_str(text: &str) -> Result<ByteSize, String> {
-        let t = text.trim();
-        let split = t.find(|c: char| !c.is_ascii_digit()).unwrap_or(t.len());
-        let bad = || format!("`{text}` is not a size: write a whole number and a unit, such as 64KiB, 8GiB or 512");
-        let n: u64 = t[..split].parse().map_err(|_| bad())?;
-        let unit: u64 = match t[split..].trim() {
-            "" | "B" => 1,
-            "KiB" | "K" => 1 << 10,
-            "MiB" | "M" => 1 << 20,
-            "GiB" | "G" => 1 << 30,
-            "TiB" | "T" => 1 << 40,
-            _ => return Err(bad()),
-        };
-        n.checked_mul(unit).map(ByteSize).ok_or_else(bad)
+        plimsoll_base::parse_bytes(text).map(ByteSize)
     }
 }
 
@@ -272,6 +308,12 @@ impl<'de> Deserialize<'de> for ByteSize {
 /// A length of time: `"20ms"`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpanText(pub Span);
+
+impl Serialize for SpanText {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&format!("{}us", self.0.as_micros()))
+    }
+}
 
 impl<'de> Deserialize<'de> for SpanText {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<SpanText, D::Error> {
@@ -378,12 +420,32 @@ impl Config {
                 let unknown = |e: plimsoll_sched::choice::UnknownScheduler| (at(s), e.to_string());
                 s.get_ref().parse::<plimsoll_sched::SchedulerKind>().map_err(unknown)?;
             }
+            if let Some(logs) = &p.logs {
+                crate::logs::check(logs)
+                    .map_err(|what| (at(&p.name), format!("pool `{}`: {what}", p.name.get_ref())))?;
+                if p.device.null {
+                    let what =
+                        format!("pool `{}`: a null device forgets what it logs: take out `logs`", p.name.get_ref());
+                    return Err((at(&p.name), what));
+                }
+            }
             if p.depth == Some(0) {
                 return Err((at(&p.name), format!("pool `{}`: depth 0 would serve nothing", p.name.get_ref())));
             }
         }
+        let files: Vec<(&Spanned<String>, &PathBuf)> =
+            self.pool.iter().filter_map(|p| Some((&p.name, p.device.file.as_ref()?))).collect();
+        for (i, (name, file)) in files.iter().enumerate() {
+            if let Some((first, _)) = files[..i].iter().find(|(_, f)| f == file) {
+                let (name_, first, file) = (name.get_ref(), first.get_ref(), file.display());
+                return Err((at(name), format!("pool `{name_}`: pool `{first}` has the device {file} already")));
+            }
+        }
         for t in &self.tenant {
             t.class().map_err(|what| (at(&t.class), format!("tenant `{}`: {what}", t.name.get_ref())))?;
+            if t.jobs_max == Some(0) {
+                return Err((at(&t.name), format!("tenant `{}`: jobs_max 0 would let nothing in", t.name.get_ref())));
+            }
         }
         for t in &self.tenant {
             let promised = t.deadline.map_or(Ok(()), |d| check_deadline(d.0));
@@ -402,6 +464,10 @@ impl Config {
             };
             known(self.pool.iter().map(|p| &p.name).collect(), &v.pool, "pool")?;
             known(self.tenant.iter().map(|t| &t.name).collect(), &v.tenant, "tenant")?;
+            if v.name.get_ref().is_empty() || v.name.get_ref().contains(['?', '/', '\0']) {
+                let what = format!("volume `{}`: a name can't be empty or have `?` or `/` in it", v.name.get_ref());
+                return Err((at(&v.name), what));
+            }
             if v.size.0 == 0 {
                 return Err((at(&v.name), format!("volume `{}`: its size is 0", v.name.get_ref())));
             }

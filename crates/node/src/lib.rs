@@ -3,6 +3,7 @@ pub mod config;
 pub mod directory;
 pub mod engine;
 pub mod http;
+pub mod logs;
 pub mod node;
 pub mod serve;
 pub mod service;

@@ -1,17 +1,18 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
-use crate::config::{Config, DeviceConfig, PoolConfig, TenantConfig, VolumeConfig};
+use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Promises, Volume, VolumeState};
 use crate::engine::tape::TapeWriter;
+use crate::engine::watchdog::Watchdog;
 use crate::engine::{
     Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace, VolatileFile,
 };
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
-use plimsoll_device::{Disk, DiskOptions, ModelLayer};
+use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_sched::choice::UnknownScheduler;
 use plimsoll_sched::{Discipline, DiskModel, Profile, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Stack, StackConfig, Target};
+use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Order, Stack, StackConfig, Target};
 use plimsoll_store::{
     CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
     TenantRecord, Uuid, VolumeRecord,
@@ -71,7 +72,7 @@ pub struct RunningPool {
     rotational: bool,
     /// Volumes of a pool without a store.
     next_volatile_id: Mutex<(u32, u64)>,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
     /// Keeps the device locked against another node as long as the pool is there.
     _lock: Option<DeviceFile>,
 }
@@ -82,6 +83,8 @@ pub struct Node {
     pub pools: Vec<RunningPool>,
     /// Volumes, tenants, grants.
     pub directory: Arc<RwLock<Directory>>,
+    /// Counts the host's pauses, where a pool's device is modelled in real time.
+    pub watchdog: Option<Watchdog>,
     /// One change of volumes or tenants at a time.
     changing: tokio::sync::Mutex<()>,
 }
@@ -109,7 +112,11 @@ impl Node {
         for p in &config.pool {
             pools.push(start_pool(p, config.control.trace_every)?);
         }
-        let node = Node { pools, directory: Arc::default(), changing: tokio::sync::Mutex::new(()) };
+        let watchdog = match config.pool.iter().any(|p| p.device.model.is_some()) {
+            true => Some(Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?),
+            false => None,
+        };
+        let node = Node { pools, directory: Arc::default(), watchdog, changing: tokio::sync::Mutex::new(()) };
         node.directory_mut(|d| {
             d.grants = config.grant.clone();
             d.promises = Promises::of(config);
@@ -138,21 +145,29 @@ impl Node {
         f(&self.directory.read().expect("no panic while held"))
     }
 
-    /// Makes the volumes of a pool's store known, and goes on deleting those that were being deleted.
+    /// Makes the volumes of a pool's store known.
     async fn bring_back(&self, pool: usize) -> Result<()> {
         let Some(store) = self.pools[pool].store.clone() else { return Ok(()) };
-        let (records, deleting) = {
-            let store = store.lock().expect("no panic while held");
-            (store.volumes().cloned().collect::<Vec<_>>(), store.deleting().cloned().collect::<Vec<_>>())
-        };
+        let records: Vec<VolumeRecord> = store.lock().expect("no panic while held").volumes().cloned().collect();
         for record in records {
             self.publish(pool, &record).await?;
         }
-        for record in deleting {
-            tracing::info!(volume = record.name, "going on with a deletion that was interrupted");
-            self.finish_delete(pool, &record).await?;
-        }
         Ok(())
+    }
+
+    /// Goes on with deletions that the last end of the node interrupted. Their space is free when this is done, which takes
+    /// as long as zeroing it does; until then the node serves everything else.
+    pub async fn resume_deletions(&self) {
+        for pool in 0..self.pools.len() {
+            let Some(store) = self.pools[pool].store.clone() else { continue };
+            let deleting: Vec<VolumeRecord> = store.lock().expect("no panic while held").deleting().cloned().collect();
+            for record in deleting {
+                tracing::info!(volume = record.name, "going on with a deletion that was interrupted");
+                if let Err(error) = self.finish_delete(pool, &record).await {
+                    tracing::warn!(%error, "not deleted yet");
+                }
+            }
+        }
     }
 
     /// Tells the pool's thread and the directory of a volume.
@@ -351,6 +366,17 @@ impl Node {
         p.handle.ask(|reply| Command::Recovered { reply }).await.map_err(|_| p.gone())
     }
 
+    /// Brings home what is logged in a pool. Answers when it has begun.
+    pub async fn checkpoint_pool(&self, name: &str) -> Result<()> {
+        let p = &self.pools[self.pool_named(name)?];
+        let view = p.handle.ask(|reply| Command::Snapshot { reply }).await.map_err(|_| p.gone())?;
+        if view.logs.is_none() {
+            return Err(NodeError::Refused(format!("pool `{name}` has no logs: nothing waits to go home")));
+        }
+        let order = Order::Checkpoint;
+        p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())
+    }
+
     /// Every pool's metrics; `None` for one whose thread has ended or doesn't answer. Volumes' states follow from them.
     pub async fn snapshots(&self) -> Vec<Option<PoolView>> {
         let mut all = Vec::new();
@@ -396,15 +422,23 @@ impl Node {
     }
 
     /// Ends every pool: requests inside finish, data is flushed. Blocks until done.
-    pub fn shut_down(&self) {
+    ///
+    /// # Errors
+    /// The pools that didn't end in order, now or earlier: what was not flushed may be lost.
+    pub fn shut_down(&self) -> Result<()> {
         for p in &self.pools {
             let _ = p.handle.send(Command::Shutdown); // a pool that is gone has ended already
         }
+        let mut failed = Vec::new();
         for p in &self.pools {
-            if let Some(thread) = p.thread.lock().expect("no panic while held").take() {
-                let _ = thread.join(); // a panic was reported by the thread itself
+            let thread = p.thread.lock().expect("no panic while held").take();
+            match thread.map(std::thread::JoinHandle::join) {
+                None | Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(e))) => failed.push(format!("pool `{}` ended with an error: {e}", p.name)),
+                Some(Err(_)) => failed.push(format!("pool `{}` ended in a panic: please report what it said", p.name)),
             }
         }
+        if failed.is_empty() { Ok(()) } else { Err(NodeError::Failed(failed.join("; "))) }
     }
 }
 
@@ -510,6 +544,11 @@ fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
 fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     let name = config.name.get_ref().clone();
     let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
+    let mut config = config.clone();
+    if let Some(logs) = &mut config.logs {
+        logs.started_s_of_day = Some(crate::logs::seconds_of_day());
+    }
+    let config = &config;
     let opened = open_pool(config, trace_every).map_err(|e| in_pool(&e))?;
     let (handle, commands, wakeup) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
@@ -527,10 +566,11 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         .name(format!("pool-{name}"))
         .spawn(move || {
             let ended = Pool::new(stack, tape, devices, commands, wakeup, options).and_then(Pool::run);
-            match ended {
+            match &ended {
                 Ok(()) => tracing::info!(pool = thread_name, "ended"),
                 Err(error) => tracing::error!(pool = thread_name, %error, "failed: its volumes are no longer served"),
             }
+            ended
         })
         .map_err(|e| in_pool(&e))?;
     Ok(RunningPool {
@@ -568,19 +608,22 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         });
     }
     let path = d.file.as_deref().expect("checked with the configuration");
-    let (device_file, store) = open_device(config.name.get_ref(), path, d)?;
+    let (device_file, store) = open_device(config, path)?;
     if !device_file.is_direct() {
         tracing::warn!(path = %path.display(), "the file system refuses direct I/O: the page cache lies between");
     }
     let home = device_file.home();
     let block_bytes = device_file.block_bytes();
-    let rotational = d.model.is_some();
+    let model = d.model.as_deref().map(DeviceSpec::named).transpose().map_err(|e| e.to_string())?;
+    let rotational = model.is_some_and(|m| m.is_rotational());
     let data = match &d.volatile_cache {
         None => std::fs::File::from(device_file.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?),
         // It writes sector by sector, which direct I/O may refuse.
         Some(_) => std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?,
     };
-    let file = FileDevice { file: data, start: home.offset, len: home.len, block_bytes };
+    // With logs, their tables come before home, and the logs lie in it.
+    let region = device_file.logs().map_or(home, |tables| crate::logs::device_of(tables, home));
+    let file = FileDevice { file: data, start: region.offset, len: region.len, block_bytes };
     let kind = d.model.as_ref().map_or("file".to_string(), |m| format!("modelled {m} over"));
     let description = format!("{kind} {}", path.display());
     let device = match &d.volatile_cache {
@@ -592,7 +635,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         }
     };
     let devices = Devices::new(vec![device]);
-    let options = PoolOptions { precise_timers: rotational, trace_every };
+    let options = PoolOptions { precise_timers: d.model.is_some(), trace_every };
     let stack = build_stack(config, devices.offers())?;
     Ok(Opened {
         stack,
@@ -608,32 +651,59 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
 }
 
 /// Opens a pool's device and its metadata; makes them at the first use.
-fn open_device(pool: &str, path: &Path, d: &DeviceConfig) -> std::result::Result<(DeviceFile, MetaStore), String> {
+fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceFile, MetaStore), String> {
+    let (pool, d) = (config.name.get_ref(), &config.device);
     // Derived from the pool's name, so that two pools' devices can't be taken for each other.
     let pool_uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, pool.as_bytes());
     let expect = Expect { pool_uuid: Some(pool_uuid), role: ROLE_MAIN.into() };
-    let create =
-        |size_bytes| DeviceFile::create(path, &CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into() });
+    let create = |size_bytes| {
+        let logs_bytes = match &config.logs {
+            Some(logs) => {
+                crate::logs::table_bytes(logs, if size_bytes == 0 { device_bytes(path) } else { size_bytes })?
+            }
+            None => 0,
+        };
+        let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes };
+        DeviceFile::create(path, &options).map_err(|e| e.to_string())
+    };
     let kind = std::fs::metadata(path).map(|m| (m.file_type().is_block_device(), m.len()));
     let device = match kind {
         Err(_) | Ok((false, 0)) => {
-            create(d.size.ok_or("the file doesn't exist: say how large to make it with `size`")?.0)
+            create(d.size.ok_or("the file doesn't exist: say how large to make it with `size`")?.0)?
         }
         Ok((is_block_device, _)) => match DeviceFile::open(path, &expect) {
             // Nothing of anybody's is there: the store made sure of that.
             Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if is_block_device => {
-                create(d.size.map_or(0, |size| size.0))
+                create(d.size.map_or(0, |size| size.0))?
             }
             Err(DeviceError { kind: DeviceErrorKind::CreationInterrupted, .. })
                 if is_block_device || d.size.is_some() =>
             {
-                create(d.size.map_or(0, |size| size.0))
+                create(d.size.map_or(0, |size| size.0))?
             }
-            opened => opened,
+            opened => opened.map_err(|e| e.to_string())?,
         },
     };
-    let device = device.map_err(|e| e.to_string())?;
-    let store = device.open_meta().map_err(|e| format!("{}: {e}", path.display()))?;
+    let home_bytes = match (&config.logs, device.logs()) {
+        (None, None) => u64::MAX,
+        (None, Some(_)) => {
+            return Err(format!("{}: the device has logs, which hold data: configure [pool.logs]", path.display()));
+        }
+        (Some(_), None) => {
+            let what = "the device was made without logs: take [pool.logs] out, or make a new device";
+            return Err(format!("{}: {what}", path.display()));
+        }
+        (Some(logs), Some(tables)) => {
+            let mut region = crate::logs::device_of(tables, device.home());
+            // A modelled disk may be smaller than the file behind it.
+            region.len = region.len.min(model_of(config, region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes));
+            let file = std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?;
+            let salt = Uuid::new_v4().as_u64_pair().0;
+            crate::logs::format_if_blank(logs, &file, region, device.block_bytes(), salt)?;
+            crate::logs::home_bytes(logs, region.len, device.block_bytes())?
+        }
+    };
+    let store = device.open_meta(home_bytes).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok((device, store))
 }
 
@@ -651,35 +721,44 @@ fn device_costs(config: &PoolConfig, size_bytes: u64) -> std::result::Result<(Di
     Ok((costs, profile.discipline()))
 }
 
-/// A pool's layers, as configured, over devices that offer `offers`: front, map, scheduler, and a model if the device is
-/// modelled.
+/// The modelled device over a file of `file_bytes`, if it is to be one.
+fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<Box<dyn Layer>>, String> {
+    let Some(name) = &config.device.model else { return Ok(None) };
+    // A flash drive's maps take memory by capacity: no more of it than the file behind it.
+    let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(file_bytes);
+    let model = spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?;
+    Ok(Some(Box::new(ModelLayer::new(model))))
+}
+
+fn device_bytes(path: &Path) -> u64 {
+    use std::io::{Seek, SeekFrom};
+    std::fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).unwrap_or(0)
+}
+
+/// A pool's layers, as configured, over devices that offer `offers`: front, map, logs if it has any, scheduler, and a model
+/// if the device is modelled.
 ///
 /// # Errors
 /// What is wrong with the configuration.
 pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Result<Stack, String> {
     let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
-    let model = match &config.device.model {
-        None => None,
-        Some(profile) => {
-            let spec = plimsoll_device::profile::by_name(profile).map_err(|e| e.to_string())?;
-            let disk = Disk::new(&spec, DiskOptions::default()).map_err(|e| e.to_string())?;
-            Some(Box::new(ModelLayer::new(disk)) as Box<dyn Layer>)
-        }
-    };
-    let size_bytes = offers[0].size_bytes;
-    let mut stack = Stack::new(StackConfig::default(), offers);
-    stack.push(Box::new(Front::new()), vec![Target::Node(1)]);
-    stack.push(Box::new(Map::new()), vec![Target::Node(2)]);
-    let below = if model.is_some() { Target::Node(3) } else { Target::Device(0) };
+    let model = model_of(config, offers[0].size_bytes)?;
+    let below = model.as_ref().map_or(offers[0], |m| m.offer(&offers));
+    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Front::new()), Box::new(Map::new())];
+    if let Some(logs) = &config.logs {
+        layers.push(Box::new(crate::logs::layer(logs, &below)?));
+    }
     let kind: SchedulerKind = match &config.sched {
         Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
         None => SchedulerKind::default(),
     };
-    let (costs, discipline) = device_costs(config, size_bytes)?;
-    let scheduler = kind.layer(&SchedulerOptions { depth, discipline, ..SchedulerOptions::default() }, costs);
-    stack.push(scheduler, vec![below]);
-    if let Some(model) = model {
-        stack.push(model, vec![Target::Device(0)]);
+    let (costs, discipline) = device_costs(config, below.size_bytes)?;
+    layers.push(kind.layer(&SchedulerOptions { depth, discipline, ..SchedulerOptions::default() }, costs));
+    layers.extend(model);
+    let mut stack = Stack::new(StackConfig::default(), offers);
+    let last = layers.len() - 1;
+    for (i, layer) in layers.into_iter().enumerate() {
+        stack.push(layer, vec![if i < last { Target::Node(i + 1) } else { Target::Device(0) }]);
     }
     Ok(stack)
 }

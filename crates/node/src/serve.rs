@@ -47,6 +47,8 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
     let api = http::router(Arc::new(Control { node: node.clone(), bound: bound.clone(), token, started }));
     let mut tasks = JoinSet::new();
     let sockets = listeners.serve(&mut tasks, service, api);
+    let deletions = node.clone();
+    tasks.spawn(async move { deletions.resume_deletions().await });
     ready(&node, &bound);
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: finishing what is inside"),
@@ -55,7 +57,7 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
     tasks.shutdown().await;
     drop(sockets);
     let ended = tokio::task::spawn_blocking(move || node.shut_down()).await;
-    ended.map_err(|e| NodeError::Failed(format!("shutting down: {e}")))
+    ended.map_err(|e| NodeError::Failed(format!("shutting down: {e}")))?
 }
 
 /// All that a node listens on, before anybody is taken in.
@@ -74,6 +76,9 @@ impl Listeners {
         let mut all = Listeners::default();
         if let Some(path) = &config.listen.unix {
             all.nbd_unix = Some(bind_unix(path, "listen.unix")?);
+            // Any local user may connect: what each may use is for the grants to say, by user id.
+            let mode = std::fs::Permissions::from_mode(0o666);
+            std::fs::set_permissions(path, mode).map_err(failed("listen.unix"))?;
             all.sockets.0.push(path.clone());
             all.bound.nbd_unix = Some(path.clone());
         }

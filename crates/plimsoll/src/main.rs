@@ -4,6 +4,7 @@ mod check;
 mod client;
 mod generate;
 mod lab;
+mod logs;
 mod pool;
 mod profile;
 mod replay;
@@ -14,6 +15,7 @@ mod tape;
 mod tenant;
 mod top;
 mod trace;
+mod tune;
 mod volume;
 
 use clap::{Parser, Subcommand};
@@ -44,6 +46,8 @@ enum Command {
     Tenant(tenant::Tenant),
     /// Bring a pool back after a failed flush
     Pool(pool::Pool),
+    /// Show a pool's scattered logs, bring home what is in them
+    Logs(logs::Logs),
     /// Write man pages or shell completions
     #[command(hide = true)]
     Generate(generate::Generate),
@@ -55,6 +59,8 @@ enum Command {
     Lab(lab::Lab),
     /// Replay what a live pool was told
     Tape(tape::Tape),
+    /// Choose settings for several points of a latency distribution at once
+    Tune(Box<tune::Tune>),
     /// Describe and change block traces
     Trace(trace::Trace),
 }
@@ -69,12 +75,14 @@ fn main() -> ExitCode {
         Command::Volume(c) => c.run(),
         Command::Tenant(c) => c.run(),
         Command::Pool(c) => c.run(),
+        Command::Logs(c) => c.run(),
         Command::Generate(c) => c.run(),
         Command::Profile(c) => c.run(),
         Command::Replay(c) => c.run(),
         Command::Lab(c) => c.run(),
         Command::Tape(c) => c.run(),
         Command::Trace(c) => c.run(),
+        Command::Tune(c) => c.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

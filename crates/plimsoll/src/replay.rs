@@ -31,7 +31,7 @@ pub struct Replay {
     /// A generated workload: NAME or NAME:key=value,… (see below).
     #[arg(long, value_name = "W", conflicts_with = "trace")]
     workload: Option<NamedWorkload>,
-    /// The modelled device: a profile's name, or a profile file (*.toml).
+    /// The modelled device: a profile's name, a profile file (*.toml), or a composition of them (see below).
     #[arg(long, value_name = "PROFILE", required_unless_present = "config", value_parser = device_name)]
     device: Option<String>,
     /// The scheduler: noop, deadline or cfq.
@@ -86,9 +86,11 @@ fn after_help() -> String {
     format!(
         "Workloads: {NAMES}.\n  fio keys: bs, depth, jobs, rate, think, mix, span, zipf; with iops=N they arrive in \
          an open loop (arrivals=poisson|constant).\n  ycsb keys: records, threads, target. filebench keys: files, \
-         threads, ops.\nDevices: {}.\n\nExamples:\n  \
+         threads, ops.\nDevices: {}.\n  raid0:MEMBERS:CHUNK:DEVICE, zoned:ZONE:DISK, \
+         cached:MEMORY:DEVICE; of flash drives sized:BYTES:DRIVE (16G unless said), aged:DRIVE, fresh:DRIVE.\n\nExamples:\n  \
          plimsoll replay --trace web.csv.gz --device cheetah-15k5\n  \
          plimsoll replay --workload randread:depth=8 --device hdd-160g-7200 --count 10000 --json\n  \
+         plimsoll replay --workload randrw:depth=32 --device raid0:4:64K:aged:nvme-modern --depth 32\n  \
          plimsoll replay --trace web.csv.gz --rate 2 --device cheetah-15k5 --sched deadline --deadline 20ms --plot cdf.svg",
         devices.join(", ")
     )

@@ -47,7 +47,8 @@ impl Serve {
 
 fn start_logging(json: bool) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("PLIMSOLL_LOG").unwrap_or_else(|_| "info".into());
-    let to_stderr = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let to_stderr = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
     if json { to_stderr.json().init() } else { to_stderr.compact().with_target(false).init() }
 }
 

@@ -65,7 +65,7 @@ fn a_device_that_fails_reads_and_writes_fails_only_them() {
     }
     let dir = tempfile::tempdir().unwrap();
     let failing = Failing::new(dir.path());
-    let device = format!("{{ file = \"{}\" }}", failing.device.path.display());
+    let device = format!("{{ file = \"{}\", format = true }}", failing.device.path.display());
     let server = Server::start(dir.path(), &with_other(config(&device, "16MiB")));
     let (mut a, mut b) = (client(&server), client(&server));
     let mut other = Client::connect(&server.socket(), "other").unwrap();
@@ -96,7 +96,7 @@ fn after_a_failed_flush_none_is_believed_until_the_pool_is_recovered() {
     }
     let dir = tempfile::tempdir().unwrap();
     let failing = Failing::new(dir.path());
-    let device = format!("{{ file = \"{}\" }}", failing.device.path.display());
+    let device = format!("{{ file = \"{}\", format = true }}", failing.device.path.display());
     let server = Server::start(dir.path(), &config(&device, "16MiB"));
     let (mut a, mut b) = (client(&server), client(&server));
     assert_eq!(server.control("GET", "/healthz").code, 200);
@@ -119,7 +119,8 @@ fn after_a_failed_flush_none_is_believed_until_the_pool_is_recovered() {
     assert_eq!(server.control("GET", "/healthz").code, 200);
     b.write(4096, &[2; 4096]).unwrap().unwrap();
     b.flush().unwrap().unwrap();
-    assert!(server.stop());
+    failing.fail("flush", true);
+    assert!(!server.stop(), "the last flush failed: the node must not end as if all were well");
 }
 
 /// Each FLUSH and FUA makes the kernel flush the device: acknowledging is not enough.
@@ -132,7 +133,10 @@ fn flush_and_fua_reach_the_device() {
     let file = dir.path().join("disk");
     File::create(&file).unwrap().set_len(64 << 20).unwrap();
     let disk = Loop::over(&file, &[]);
-    let server = Server::start(dir.path(), &config(&format!("{{ file = \"{}\" }}", disk.path.display()), "16MiB"));
+    let server = Server::start(
+        dir.path(),
+        &config(&format!("{{ file = \"{}\", format = true }}", disk.path.display()), "16MiB"),
+    );
     let mut c = client(&server);
     let mut count = |what: &mut dyn FnMut(&mut Client)| {
         let before = disk.flushes();
@@ -169,6 +173,8 @@ fn what_cannot_be_served_is_told_at_the_start() {
         let said = refused(&good.replace("p.img", read_only.path.to_str().unwrap()).replace(", size = \"64MiB\"", ""));
         assert!(said.contains("pool `p`") && said.contains(read_only.path.to_str().unwrap()), "{said}");
     }
+    let said = refused(&good.replace("[[tenant]]", "tape = \"p.img\"\n[[tenant]]"));
+    assert!(said.contains("something else than a tape"), "{said}");
     let said = refused(&good.replace("p.img", "no/such/folder.img"));
     assert!(said.contains("no/such/folder.img") && said.contains("No such file"), "{said}");
     // The metadata store lies after the superblock: all but its copies of the superblock is overwritten.
@@ -214,6 +220,17 @@ fn vanishing_and_deaf_clients_hurt_nobody() {
             assert!(asked < 1 << 20, "the node goes on reading from who doesn't");
         }
     }
+    for junk in &mut [client(&server), client(&server)] {
+        junk.stream().set_nonblocking(true).unwrap();
+        // Requests that are refused at once, from somebody who doesn't read the answers.
+        let many = header(99, 0).repeat(1000);
+        while junk.stream().write_all(&many).is_ok() {}
+        deaf.push(client(&server));
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let resident = status.lines().find(|l| l.starts_with("VmRSS")).unwrap().split_whitespace().nth(1).unwrap();
+    let resident_mib = resident.parse::<u64>().unwrap() >> 10;
+    assert!(resident_mib < 400, "the node holds {resident_mib} MiB for clients that don't read");
     let mut handshaking = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
     handshaking.read_exact(&mut [0; 18]).unwrap(); // and says nothing more
     for n in 0..8 {
@@ -225,5 +242,55 @@ fn vanishing_and_deaf_clients_hurt_nobody() {
     while server.control("GET", "/v1/status").expect(200)["volumes"][0]["connections"] != 1 {
         assert!(Instant::now() < deadline, "connections stay: {}", server.control("GET", "/v1/status").body);
     }
+    assert!(server.stop());
+}
+
+/// What a vanishing client had asked for and hadn't begun is withdrawn: that a FLUSH of it ends undone says nothing of the
+/// device.
+#[test]
+fn a_client_that_vanishes_before_its_flush_takes_nobodys_durability() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = r#"{ file = "p.img", size = "256MiB", model = "constellation-es3-1tb" }"#;
+    let server = Server::start(dir.path(), &config(device, "64MiB").replace("[[tenant]]", "depth = 1\n[[tenant]]"));
+    let mut gone = client(&server);
+    for n in 0..60 {
+        gone.send(Command::Read, CommandFlags::EMPTY, n << 20, 4096, &[]).unwrap();
+    }
+    gone.send(Command::Flush, CommandFlags::EMPTY, 0, 0, &[]).unwrap();
+    gone.receive().unwrap().1.unwrap();
+    drop(gone);
+    let mut c = client(&server);
+    c.write(0, &[1; 4096]).unwrap().unwrap();
+    c.flush().unwrap().unwrap();
+    assert_eq!(server.control("GET", "/healthz").code, 200);
+    assert!(server.stop());
+}
+
+/// Connections that wait for a permit when their volume is deleted, or the node ends.
+#[test]
+fn who_waits_for_a_permit_may_lose_its_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = r#"{ file = "p.img", size = "256MiB", model = "constellation-es3-1tb" }"#;
+    let config = config(device, "16MiB").replace("class = \"best-effort\"", "class = \"best-effort\"\njobs_max = 1");
+    let server = Server::start(dir.path(), &with_other(config).replace("pool = \"o\"", "pool = \"p\""));
+    let busy = |export: &str| {
+        let mut c = Client::connect(&server.socket(), export).unwrap();
+        for n in 0..20 {
+            c.send(Command::Read, CommandFlags::EMPTY, (n % 8) << 20, 4096, &[]).unwrap();
+        }
+        c
+    };
+    let mut waiting: Vec<Client> = (0..3).map(|_| busy("other")).collect();
+    waiting[0].receive().unwrap().1.unwrap();
+    // One that has a promise is told at once that there is no place for it.
+    let mut promised = Client::connect(&server.socket(), "vol?deadline=1h").unwrap();
+    let told = (0..20).any(|_| promised.read(0, 4096).unwrap().is_err_and(|e| e.contains("busy")));
+    assert!(told, "a promised read waited for a permit");
+    server.cli(&["volume", "delete", "other"]);
+    drop(waiting);
+    let mut c = client(&server);
+    c.write(0, &[1; 4096]).unwrap().unwrap();
+    assert_eq!(c.read(0, 4096).unwrap().unwrap(), [1; 4096]);
+    let _busy: Vec<Client> = (0..3).map(|_| busy("vol")).collect();
     assert!(server.stop());
 }

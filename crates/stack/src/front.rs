@@ -368,6 +368,10 @@ impl Layer for Front {
         }
     }
 
+    fn durability_lost(&mut self) {
+        self.flush_failed = true;
+    }
+
     fn completed(&mut self, _now: Time, c: Completion, out: &mut Actions) {
         let at = (c.io.tag & ((1 << EDGE_SHIFT) - 1)) as usize;
         let edge = (c.io.tag >> EDGE_SHIFT) as usize;
@@ -376,12 +380,6 @@ impl Layer for Front {
         match &mut e.phase {
             Phase::Waiting => unreachable!("nothing was sent below for a waiting request"),
             Phase::Passed => {
-                // A durable write flushes too, and the kernel may tell of what was lost then only.
-                let durable = e.head.op.is_change() && e.head.flags.has(IoFlags::FUA);
-                self.flush_failed |= match c.outcome {
-                    Outcome::Done | Outcome::Busy { .. } => false,
-                    Outcome::Failed(why) => e.head.op == Op::Flush || (durable && why == IoError::Device),
-                };
                 let (head, from, to) = (e.head, e.from, e.to);
                 let narrowed = head.offset != from || head.end() != to;
                 let data = match (c.outcome, head.op) {

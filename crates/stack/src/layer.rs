@@ -206,11 +206,25 @@ impl Actions {
     }
 }
 
+/// What an operator may ask of a pool's layers while it serves. Each layer does what concerns it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub enum Order {
+    /// Bring home what is only logged.
+    Checkpoint,
+    /// The pool will end: begin no own work that can wait for the next start.
+    Stop,
+}
+
 /// A policy or a device model in a stack. The methods are called by the stack only; see the crate's documentation for
 /// the clauses that every layer keeps.
 pub trait Layer: Any + Send {
     /// A short name for metrics and traces: `fifo`, `cache`.
     fn name(&self) -> &'static str;
+
+    /// Does it serve requests itself, as a device does? Then the stack measures how long it takes for them.
+    fn serves(&self) -> bool {
+        false
+    }
 
     /// What this layer offers above, given what is offered below (one per port, in order).
     fn offer(&self, below: &[Offer]) -> Offer;
@@ -257,6 +271,9 @@ pub trait Layer: Any + Send {
         out.cancel(0, id);
     }
 
+    /// A device failed to make durable what it had acknowledged: nothing it says of durability is believed any more.
+    fn durability_lost(&mut self) {}
+
     /// Work that a layer above has accepted and will send later.
     fn declared(&mut self, head: &IoHead, out: &mut Actions) {
         out.declare(0, *head);
@@ -265,6 +282,11 @@ pub trait Layer: Any + Send {
     /// A declaration is taken back.
     fn retracted(&mut self, id: IoId, out: &mut Actions) {
         out.retract(0, id);
+    }
+
+    /// An operator's order.
+    fn ordered(&mut self, now: Time, order: Order, out: &mut Actions) {
+        let _ = (now, order, out);
     }
 
     /// Stop making own I/O and write out what must survive; the layer counts as drained when [`Layer::is_idle`].

@@ -6,7 +6,7 @@
 //!
 //! Space that changes owner is zeroed here ([`Map::zero`]) before the store hands it out again.
 
-use crate::layer::{Actions, Forecast, Layer, Offer, Ports};
+use crate::layer::{Actions, Forecast, Layer, Offer, Order, Ports};
 use plimsoll_base::{Completion, Data, Io, IoError, IoHead, IoId, Op, Origin, Outcome, OwnKind, Time, VolumeKey};
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -27,6 +27,7 @@ pub struct Map {
     pending: Slab<Pending>,
     zeroing: BTreeMap<u64, ZeroJob>,
     zeroed: Vec<(u64, Result<(), IoError>)>,
+    stopping: bool,
     block_bytes: u32,
 }
 
@@ -130,6 +131,7 @@ impl Map {
     fn zero_done(&mut self, now: Time, job: u64, c: &Completion, out: &mut Actions) {
         let result = match c.outcome {
             Outcome::Done if c.io.op == Op::Flush => Ok(()),
+            Outcome::Done if self.stopping => Err(IoError::Unavailable),
             Outcome::Done => return self.zero_more(now, job, out),
             Outcome::Failed(e) => Err(e),
             Outcome::Busy { .. } => unreachable!("own I/O is never refused"),
@@ -285,6 +287,11 @@ impl Layer for Map {
             (below.offset, below.len) = (device_offset, head.len.min(run));
             out.declare(0, below);
         }
+    }
+
+    /// Zeroing can wait for the next start: each job ends as unavailable after the piece that is under way.
+    fn ordered(&mut self, _now: Time, order: Order, _out: &mut Actions) {
+        self.stopping |= order == Order::Stop;
     }
 
     fn is_idle(&self) -> bool {

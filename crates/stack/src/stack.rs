@@ -3,9 +3,9 @@
 //! The stack itself is a state machine like its layers. An engine offers it client requests, tells it of time and of
 //! device completions, and carries out what [`Stack::next_device_io`] and [`Stack::next_done`] hand it.
 
-use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Port, Ports};
+use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports};
 use crate::stats::NodeStats;
-use plimsoll_base::{Completion, Io, IoHead, IoId, Op, Outcome, Span, Time};
+use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, Time};
 use slab::Slab;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -27,6 +27,7 @@ pub struct Node {
     above: Option<usize>,
     wake_at: Time,
     started: bool,
+    serves: bool,
     stats: NodeStats,
 }
 
@@ -61,6 +62,7 @@ pub struct Stack {
     inflight: Slab<(IoId, u64)>,
     /// Requests at each device.
     at_device: Vec<u32>,
+    device_stats: Vec<NodeStats>,
     now: Time,
     accepted: u64,
     refused: u64,
@@ -94,12 +96,25 @@ fn resolve(nodes: &[Node], mut target: Target, skips: u16) -> Target {
     target
 }
 
+/// Did a device fail to make durable what it had acknowledged? The kernel tells so once, whoever asked: a client's flush, a
+/// layer's own, or a durable write.
+fn lost_durability(c: &Completion) -> bool {
+    let Outcome::Failed(why) = c.outcome else { return false };
+    let durable_change = c.io.op.is_change() && c.io.flags.has(IoFlags::FUA);
+    match why {
+        IoError::Cancelled | IoError::Unavailable => false,
+        IoError::Device => c.io.op == Op::Flush || durable_change,
+        _ => c.io.op == Op::Flush,
+    }
+}
+
 impl Stack {
     /// A stack over `devices` (what each offers). Add layers with [`Stack::push`], top first.
     pub fn new(config: StackConfig, devices: Vec<Offer>) -> Stack {
         Stack {
             nodes: Vec::new(),
             at_device: vec![0; devices.len()],
+            device_stats: vec![NodeStats::default(); devices.len()],
             device_offers: devices,
             config,
             actions: Actions::default(),
@@ -127,12 +142,14 @@ impl Stack {
             }
         }
         let above = (0..me).find(|&n| self.nodes[n].ports.contains(&Target::Node(me)));
+        let serves = layer.serves();
         self.nodes.push(Node {
             layer,
             ports,
             above,
             wake_at: Time::NEVER,
             started: false,
+            serves,
             stats: NodeStats::default(),
         });
         me
@@ -252,6 +269,10 @@ impl Stack {
     pub fn device_done(&mut self, now: Time, device: usize, c: Completion) {
         assert!(self.at_device[device] > 0, "device {device} answered a request it was never given");
         self.at_device[device] -= 1;
+        self.device_stats[device].served(now, c.dispatched_at);
+        if lost_durability(&c) {
+            self.nodes.iter_mut().for_each(|n| n.layer.durability_lost());
+        }
         let mut from = Target::Device(device);
         // The nearest node above that this request passes; the device's parents are the nodes with a port to it.
         let to = loop {
@@ -303,6 +324,14 @@ impl Stack {
         }
     }
 
+    /// Passes an operator's order to all layers, top first.
+    pub fn order(&mut self, now: Time, order: Order) {
+        for n in 0..self.nodes.len() {
+            self.call(now, n, |layer, out| layer.ordered(now, order, out));
+            self.run(now);
+        }
+    }
+
     /// Nothing under way anywhere?
     pub fn is_idle(&self) -> bool {
         self.inflight.is_empty()
@@ -333,6 +362,11 @@ impl Stack {
     /// A node's layer name and statistics.
     pub fn node_stats(&self, node: usize) -> (&'static str, &NodeStats) {
         (self.nodes[node].layer.name(), &self.nodes[node].stats)
+    }
+
+    /// A device's statistics: requests that were sent to it, and how long it took for them.
+    pub fn device_stats(&self, device: usize) -> &NodeStats {
+        &self.device_stats[device]
     }
 
     /// Client requests accepted, refused Busy at the top, and ended, since the start.
@@ -412,6 +446,7 @@ impl Stack {
 
     fn send_to_device(&mut self, device: usize, io: Io) {
         self.at_device[device] += 1;
+        self.device_stats[device].entered();
         self.to_devices.push_back((device, io));
     }
 
@@ -421,6 +456,9 @@ impl Stack {
             assert!(c.io.is_client() && c.io.op == Op::Read, "only a client's read may end Busy: {:?}", c.io.head);
             assert!(!c.dispatched_at.is_set(), "a request that reached a device ended Busy: {:?}", c.io.head);
             self.nodes[n].stats.revoked();
+        }
+        if self.nodes[n].serves {
+            self.nodes[n].stats.served(now, c.dispatched_at);
         }
         let mut up = self.nodes[n].above;
         while let Some(u) = up

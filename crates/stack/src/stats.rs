@@ -1,7 +1,7 @@
 //! What the stack counts at each node, the same for every layer: who entered, how long requests stayed before they
 //! were passed on, how much own I/O a layer made.
 
-use plimsoll_base::{IoHead, LatencyHistogram, Origin, OwnKind, Span};
+use plimsoll_base::{IoHead, LatencyHistogram, Origin, OwnKind, Span, Time};
 
 /// Counters of one node since its stack started.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +13,9 @@ pub struct NodeStats {
     /// Time in this layer of the client requests that were not passed on at once. Together with `passed_at_once` this
     /// is the layer's wait distribution.
     pub waits: LatencyHistogram,
+    /// How long what serves (a device, or a layer that models one) took for a request, from its first part's arrival there to
+    /// its end: wait and service at the device, which from outside can't be told apart. Empty for all others.
+    pub service: LatencyHistogram,
     /// Own requests sent below.
     pub own_ios: u64,
     /// Bytes of them.
@@ -40,6 +43,12 @@ impl NodeStats {
             self.passed_at_once += 1;
         } else {
             self.waits.record(waited);
+        }
+    }
+
+    pub(crate) fn served(&mut self, now: Time, dispatched_at: Time) {
+        if dispatched_at.is_set() {
+            self.service.record(now.since(dispatched_at));
         }
     }
 

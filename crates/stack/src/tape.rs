@@ -5,7 +5,7 @@
 //! its own is kept, for it decides by that.
 
 use crate::front::{Front, FrontVolume};
-use crate::layer::{Forecast, LayerState};
+use crate::layer::{Forecast, LayerState, Order};
 use crate::map::{Extent, Map};
 use crate::stack::{Offered, Stack};
 use plimsoll_base::{
@@ -68,6 +68,8 @@ pub enum Change {
     ZeroVolume((u32, u32), u64, Vec<(u64, u64)>),
     /// Flushes are believed again after one failed.
     Recovered,
+    /// An operator's order.
+    Ordered(Order),
 }
 
 /// What an engine tells a stack.
@@ -249,6 +251,9 @@ fn decides_by(head: &IoHead) -> bool {
 pub trait Recorder {
     /// Takes the next entry.
     fn record(&mut self, entry: Entry);
+
+    /// The engine has nothing to do: a good moment to write out what was recorded.
+    fn pause(&mut self);
 }
 
 /// A stack whose engine may have it recorded: it tells it everything through here. What only looks goes straight to
@@ -362,6 +367,11 @@ impl<R: Recorder> Taped<R> {
         self.change(now, Change::Recovered);
     }
 
+    /// As [`Stack::order`].
+    pub fn order(&mut self, now: Time, order: Order) {
+        self.change(now, Change::Ordered(order));
+    }
+
     fn change(&mut self, now: Time, change: Change) {
         self.told(now, || Told::Change(change.clone()));
         apply(&mut self.stack, now, &change);
@@ -370,6 +380,13 @@ impl<R: Recorder> Taped<R> {
     /// A zeroing job that ended.
     pub fn next_zeroed(&mut self, now: Time) -> Option<(u64, Result<(), IoError>)> {
         self.stack.with_layer(now, |m: &mut Map, _| m.next_zeroed()).flatten()
+    }
+
+    /// The engine will wait, perhaps for long.
+    pub fn pause(&mut self) {
+        if let Some(r) = &mut self.recorder {
+            r.pause();
+        }
     }
 
     /// The pool ends in order.
@@ -407,6 +424,7 @@ fn apply(stack: &mut Stack, now: Time, change: &Change) {
                 m.zero(now, *job, extents(at), out);
             });
         }
+        Change::Ordered(order) => stack.order(now, *order),
         Change::Recovered => {
             stack.with_layer(now, |f: &mut Front, _| f.recovered());
         }

@@ -28,6 +28,8 @@ pub struct CreateOptions {
     pub pool_uuid: Uuid,
     /// What it is for there: "main", "fast"; see [`check_role`].
     pub role: String,
+    /// Bytes for the tables of logs, a multiple of 1 MiB; 0 if it has no logs.
+    pub logs_bytes: u64,
 }
 
 /// What a device must be to be opened.
@@ -171,18 +173,20 @@ impl DeviceFile {
         open(path, expect).map_err(|kind| DeviceError { path: path.to_owned(), kind })
     }
 
-    /// Opens the metadata store in the device.
+    /// Opens the metadata store in the device, which gives out at most the first `home_bytes` of the home region (a multiple
+    /// of 1 MiB): the rest isn't addressed there when logs take room between.
     ///
     /// # Errors
     /// See [`MetaError`].
-    pub fn open_meta(&self) -> Result<MetaStore, MetaError> {
+    pub fn open_meta(&self, home_bytes: u64) -> Result<MetaStore, MetaError> {
         let file = self.buffered.try_clone().map_err(MetaError::Io)?;
         let backend = RegionBackend::open(file, self.region(RegionKind::Metadata)).map_err(|e| match e.kind() {
             io::ErrorKind::InvalidData => MetaError::Corrupt { what: e.to_string() },
             _ => MetaError::Io(e),
         })?;
         let capacity_bytes = backend.capacity_bytes();
-        MetaStore::open(backend, capacity_bytes, self.home())
+        let home = self.home();
+        MetaStore::open(backend, capacity_bytes, Region { len: home.len.min(home_bytes), ..home })
     }
 
     /// For data: direct if [`DeviceFile::is_direct`].
@@ -193,6 +197,11 @@ impl DeviceFile {
     /// Where volumes' data is.
     pub fn home(&self) -> Region {
         self.region(RegionKind::Home)
+    }
+
+    /// Where the tables of logs are, if it was made with logs.
+    pub fn logs(&self) -> Option<Region> {
+        self.superblock.region(RegionKind::Logs)
     }
 
     /// Offsets, lengths and addresses of direct I/O are multiples of this; a power of two, at least 512.
@@ -241,8 +250,9 @@ fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceErro
         (_, wanted) => wanted,
     };
     let size_bytes = wanted - wanted % REGION_ALIGN;
-    if size_bytes < DEVICE_BYTES_MIN {
-        return Err(DeviceErrorKind::TooSmall { size_bytes: wanted, needed_bytes: DEVICE_BYTES_MIN });
+    if size_bytes < DEVICE_BYTES_MIN + options.logs_bytes {
+        let needed_bytes = DEVICE_BYTES_MIN + options.logs_bytes;
+        return Err(DeviceErrorKind::TooSmall { size_bytes: wanted, needed_bytes });
     }
     let created_unix_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let superblock = Superblock {
@@ -252,7 +262,7 @@ fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceErro
         sequence: 1,
         created_unix_s,
         block_bytes: probe.block_bytes,
-        regions: Superblock::region_map(size_bytes),
+        regions: Superblock::region_map(size_bytes, options.logs_bytes),
     };
     format(&file, &probe, &superblock).map_err(|e| match e {
         FormatError::Io(error) => DeviceErrorKind::Io { doing: "cannot format it", error },
@@ -349,8 +359,10 @@ fn assemble(path: &Path, locked: Locked, superblock: Superblock) -> Result<Devic
     let (data, is_direct) = match direct {
         Ok(data) => (data, true),
         Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-            let data = buffered.try_clone().map_err(|error| DeviceErrorKind::Io { doing: "cannot open it", error })?;
-            (data, false)
+            // Opened anew, not duplicated: the kernel tells a lost write once per open file, and the metadata store's own
+            // sync must not be the one that hears of lost data.
+            let data = OpenOptions::new().read(true).write(true).open(path);
+            (data.map_err(|error| DeviceErrorKind::Io { doing: "cannot open it", error })?, false)
         }
         Err(error) => return Err(DeviceErrorKind::Io { doing: "cannot open it for direct I/O", error }),
     };

@@ -58,7 +58,7 @@ pub enum RegionKind {
     Metadata,
     /// Volumes' data at its final place.
     Home,
-    /// Logs of writes not yet at home.
+    /// The tables of logs of writes not yet at home; the logs themselves lie all over the home region.
     Logs,
     /// Cached data.
     Cache,
@@ -178,21 +178,22 @@ impl std::error::Error for SuperblockError {}
 
 impl Superblock {
     /// Regions for a new device of `size_bytes` bytes (rounded down to [`REGION_ALIGN`]): superblock area, metadata (1/64 of
-    /// the device, 4 MiB to 1 GiB), home.
+    /// the device, 4 MiB to 1 GiB), the logs' tables if there are any (`logs_bytes`, a multiple of [`REGION_ALIGN`]), home.
     ///
     /// # Panics
-    /// If `size_bytes` is below [`DEVICE_BYTES_MIN`].
-    pub fn region_map(size_bytes: u64) -> Vec<Region> {
+    /// If `size_bytes` is below [`DEVICE_BYTES_MIN`], or the logs leave no home.
+    pub fn region_map(size_bytes: u64, logs_bytes: u64) -> Vec<Region> {
         assert!(size_bytes >= DEVICE_BYTES_MIN, "a device of {size_bytes} bytes has no room for its regions");
         let share = (size_bytes / 64).clamp(METADATA_BYTES_MIN, METADATA_BYTES_MAX);
         let size_bytes = size_bytes - size_bytes % REGION_ALIGN;
         let metadata =
             Region { kind: RegionKind::Metadata, offset: REGION_ALIGN, len: share.next_multiple_of(REGION_ALIGN) };
-        vec![
-            Region { kind: RegionKind::Superblock, offset: 0, len: REGION_ALIGN },
-            metadata,
-            Region { kind: RegionKind::Home, offset: metadata.end(), len: size_bytes - metadata.end() },
-        ]
+        let logs = Region { kind: RegionKind::Logs, offset: metadata.end(), len: logs_bytes };
+        assert!(logs.end() < size_bytes, "the logs' tables leave no room");
+        let mut regions = vec![Region { kind: RegionKind::Superblock, offset: 0, len: REGION_ALIGN }, metadata];
+        regions.extend((logs_bytes > 0).then_some(logs));
+        regions.push(Region { kind: RegionKind::Home, offset: logs.end(), len: size_bytes - logs.end() });
+        regions
     }
 
     /// The only region of `kind`, or the first of several.
@@ -374,7 +375,7 @@ mod tests {
             sequence: 1,
             created_unix_s: 1_700_000_000,
             block_bytes: 512,
-            regions: Superblock::region_map(size_bytes),
+            regions: Superblock::region_map(size_bytes, 0),
         }
     }
 

@@ -34,7 +34,8 @@ fn open(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
 }
 
 fn create(path: &Path, size_bytes: u64) -> Result<DeviceFile, DeviceErrorKind> {
-    DeviceFile::create(path, &CreateOptions { size_bytes, pool_uuid: POOL, role: "fast".into() }).map_err(|e| e.kind)
+    DeviceFile::create(path, &CreateOptions { size_bytes, pool_uuid: POOL, role: "fast".into(), logs_bytes: 0 })
+        .map_err(|e| e.kind)
 }
 
 #[test]
@@ -64,7 +65,7 @@ fn a_block_device_is_formatted_zeroed_and_claimed() {
     let mut bytes = vec![1; home.len as usize];
     std::fs::File::open(path).expect("there").read_exact_at(&mut bytes, home.offset).expect("readable");
     assert!(bytes.iter().all(|b| *b == 0), "free space reads as zeroes");
-    let mut meta = made.open_meta().expect("formatted");
+    let mut meta = made.open_meta(u64::MAX).expect("formatted");
     let class = Class::Fenced { slots: 2 };
     meta.set_tenant(TenantRecord { name: "t".into(), class, limits: TenantLimits::default() }).expect("set");
     let new =
@@ -82,5 +83,5 @@ fn a_block_device_is_formatted_zeroed_and_claimed() {
     assert!(matches!(open(&alias), Err(DeviceErrorKind::Locked { pid: None })));
     drop((meta, made));
     let again = open(&alias).expect("opens");
-    assert_eq!(again.open_meta().expect("opens").volumes().count(), 1);
+    assert_eq!(again.open_meta(u64::MAX).expect("opens").volumes().count(), 1);
 }

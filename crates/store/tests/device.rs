@@ -11,8 +11,11 @@ const POOL: Uuid = Uuid::from_u128(0x0a11_0ca7_ed00_4000_8000_0000_0000_0001);
 const SIZE_BYTES: u64 = 64 << 20;
 
 fn create(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
-    DeviceFile::create(path, &CreateOptions { size_bytes: SIZE_BYTES, pool_uuid: POOL, role: "main".into() })
-        .map_err(|e| e.kind)
+    DeviceFile::create(
+        path,
+        &CreateOptions { size_bytes: SIZE_BYTES, pool_uuid: POOL, role: "main".into(), logs_bytes: 0 },
+    )
+    .map_err(|e| e.kind)
 }
 
 fn open(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
@@ -32,12 +35,12 @@ fn a_device_keeps_its_volumes() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("main.plim");
     let device = create(&path).expect("created");
-    let mut meta = device.open_meta().expect("formatted");
+    let mut meta = device.open_meta(u64::MAX).expect("formatted");
     meta.set_tenant(tenant()).expect("set");
     let web = meta.create_volume(volume("web")).expect("room");
     drop((meta, device));
     let device = open(&path).expect("opens");
-    let meta = device.open_meta().expect("opens");
+    let meta = device.open_meta(u64::MAX).expect("opens");
     assert_eq!(meta.volumes().collect::<Vec<_>>(), [&web]);
     assert_eq!(meta.free_bytes(), device.home().len - (5 << 20));
     let on_disk = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).expect("there")) * 512;
@@ -53,7 +56,7 @@ fn a_second_user_is_refused_and_told_of_the_first() {
     let told = |e| matches!(e, DeviceErrorKind::Locked { pid } if pid.is_none_or(|p| p == me));
     assert!(told(open(&path).expect_err("locked")));
     assert!(told(create(&path).expect_err("locked")));
-    let meta = first.open_meta().expect("opens");
+    let meta = first.open_meta(u64::MAX).expect("opens");
     drop(first);
     assert!(told(open(&path).expect_err("the store still has it")));
     drop(meta);
@@ -135,5 +138,5 @@ fn an_interrupted_creation_is_done_again() {
     file.write_all_at(b"PLIMMKFS", 0).expect("as if it hadn't come to the superblock");
     assert!(matches!(open(&path), Err(DeviceErrorKind::CreationInterrupted)));
     let device = create(&path).expect("created again");
-    assert_eq!(device.open_meta().expect("formatted").volumes().count(), 0);
+    assert_eq!(device.open_meta(u64::MAX).expect("formatted").volumes().count(), 0);
 }

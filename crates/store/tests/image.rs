@@ -35,7 +35,7 @@ fn first_bytes(path: &Path) -> [u8; 8192] {
 }
 
 fn check_contents(device: &DeviceFile) {
-    let meta = device.open_meta().expect("opens");
+    let meta = device.open_meta(u64::MAX).expect("opens");
     let volumes: Vec<_> = meta.volumes().collect();
     assert_eq!((volumes.len(), volumes[0].name.as_str(), volumes[0].size_bytes), (1, "old", (5 << 20) + 512));
     assert_eq!(volumes[0].extents.iter().map(|e| e.len).sum::<u64>(), 6 << 20);
@@ -98,10 +98,12 @@ fn an_upgrade_cut_short_anywhere_is_done_again() {
 fn write_the_current_versions_image() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("image");
-    let device =
-        DeviceFile::create(&path, &CreateOptions { size_bytes: SIZE_BYTES, pool_uuid: POOL, role: "main".into() })
-            .expect("created");
-    let mut meta = device.open_meta().expect("formatted");
+    let device = DeviceFile::create(
+        &path,
+        &CreateOptions { size_bytes: SIZE_BYTES, pool_uuid: POOL, role: "main".into(), logs_bytes: 0 },
+    )
+    .expect("created");
+    let mut meta = device.open_meta(u64::MAX).expect("formatted");
     let class = Class::BestEffort { weight: 100 };
     meta.set_tenant(TenantRecord { name: "reports".into(), class, limits: TenantLimits::default() }).expect("set");
     let description = Some("as the first version wrote it".into());

@@ -291,6 +291,9 @@ impl Model for ZonedDisk {
     fn queue_max(&self) -> usize {
         self.disk.queue_max()
     }
+    fn accepts(&self, req: &Request) -> bool {
+        self.check(req).is_ok()
+    }
 }
 
 #[cfg(test)]

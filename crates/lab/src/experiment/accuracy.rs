@@ -12,7 +12,7 @@ use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
 use crate::trace::record::{Tables, TraceRecord};
 use crate::trace::stream::Held;
 use plimsoll_base::{Completion, LatencyHistogram, Op, Span, Time};
-use plimsoll_device::{Disk, DiskOptions, Mismatch, Model, ModelLayer};
+use plimsoll_device::{Disk, DiskOptions, Mismatch, Model, ModelLayer, profile};
 use plimsoll_sched::{Cfq, CfqConfig, DiskModel, Late, Precision, Profile};
 use plimsoll_stack::Layer;
 
@@ -129,7 +129,7 @@ struct Replay<'a> {
 
 /// Replays `records` where reads have a deadline, nothing is refused, and late ones are flagged.
 fn replay(records: &[TraceRecord], r: &Replay<'_>) -> Result<Vec<Read>, LabError> {
-    let spec = DeviceChoice::named(DEVICE)?.spec;
+    let spec = profile::by_name(DEVICE).map_err(|e| LabError(e.to_string()))?;
     let mismatch = Some(Mismatch { seed: r.seed, spread: SPREAD });
     let disk = Disk::new(&spec, DiskOptions { seed: r.seed, mismatch }).map_err(|e| LabError(e.to_string()))?;
     let size_bytes = disk.size_bytes();
@@ -287,7 +287,7 @@ impl Experiment for DiskAccuracy {
         rows
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let spec = DeviceChoice::named(DEVICE)?.spec;
+        let spec = profile::by_name(DEVICE).map_err(|e| LabError(e.to_string()))?;
         let profile = profile_of(&spec, seed, 10).map_err(|e| LabError(e.to_string()))?;
         let mut values = Vec::new();
         let (mut good, mut shifts) = (0u32, vec![None; SHIFTS.len()]);

@@ -136,9 +136,10 @@ impl Experiment for BatchPredictors {
         ]
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let spec = DeviceChoice::named(DEVICE)?.spec;
+        let choice = DeviceChoice::named(DEVICE)?;
+        let spec = choice.disk()?;
         let build =
-            |mismatch| Disk::new(&spec, DiskOptions { seed, mismatch }).map_err(|e| LabError(format!("{DEVICE}: {e}")));
+            |mismatch| Disk::new(spec, DiskOptions { seed, mismatch }).map_err(|e| LabError(format!("{DEVICE}: {e}")));
         let differing = || build(Some(Mismatch { seed, spread: SPREAD }));
         let nominal = build(None)?;
         let n = if inputs.quick { 400 } else { 2_000 };

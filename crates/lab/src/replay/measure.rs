@@ -26,6 +26,24 @@ impl Verdicts {
     }
 }
 
+/// A hash of events in their order.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct EventHash(u64);
+
+impl EventHash {
+    /// Multiply and fold: order matters, and every bit of each word reaches the sum.
+    pub(crate) fn note(&mut self, words: [u64; 3]) {
+        for w in words {
+            let p = u128::from(self.0 ^ w ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f_u128;
+            self.0 = (p as u64) ^ (p >> 64) as u64 ^ self.0.rotate_left(23);
+        }
+    }
+
+    pub(crate) fn value(self) -> u64 {
+        self.0
+    }
+}
+
 /// Counters and distributions of one replay. Its size doesn't depend on how much is replayed.
 #[derive(Clone, Debug)]
 pub struct Measured {
@@ -182,12 +200,10 @@ impl Measured {
         (self.wrapped, self.cut) = (placer.wrapped(), placer.cut());
     }
 
-    /// Multiply and fold: order matters, and every bit of each word reaches the sum.
     fn note(&mut self, words: [u64; 3]) {
-        for w in words {
-            let p = u128::from(self.event_hash ^ w ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f_u128;
-            self.event_hash = (p as u64) ^ (p >> 64) as u64 ^ self.event_hash.rotate_left(23);
-        }
+        let mut hash = EventHash(self.event_hash);
+        hash.note(words);
+        self.event_hash = hash.value();
     }
 
     /// Requests that ended, however.

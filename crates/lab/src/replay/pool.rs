@@ -1,11 +1,10 @@
 //! The simulated pool that a replay drives: a scheduler over a device model without payload.
 
 use plimsoll_base::{Span, Time};
-use plimsoll_device::{Disk, DiskOptions, DiskSpec, Mismatch, Model, ModelLayer, profile};
+use plimsoll_device::{DeviceOptions, DeviceSpec, DiskSpec, Model, ModelLayer, any};
 use plimsoll_sched::{DiskModel, Late, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Layer, LayerState, Offer, Stack, StackConfig, Target};
 use std::fmt;
-use std::path::Path;
 
 /// Why a pool can't be built: what is wrong, and what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,28 +23,30 @@ pub struct DeviceChoice {
     /// As the user named it.
     pub name: String,
     /// Its parameters.
-    pub spec: DiskSpec,
+    pub spec: DeviceSpec,
 }
 
 /// Names of the embedded profiles.
 pub fn device_names() -> impl Iterator<Item = &'static str> {
-    profile::names()
+    any::names()
 }
 
 impl DeviceChoice {
-    /// An embedded profile by name, or a profile file by path (it ends in `.toml`).
+    /// Any device by name, as [`plimsoll_device::any`] reads it.
     ///
     /// # Errors
-    /// If there is no such profile, or the file isn't one.
+    /// If there is no such device, or a profile file isn't one.
     pub fn named(name: &str) -> Result<DeviceChoice, BadPool> {
-        let bad = |e: &dyn fmt::Display| BadPool(format!("device `{name}`: {e}"));
-        let spec = if Path::new(name).extension().is_some_and(|e| e == "toml") {
-            let text = std::fs::read_to_string(name).map_err(|e| bad(&e))?;
-            DiskSpec::from_toml(&text).map_err(|e| bad(&e))?
-        } else {
-            profile::by_name(name).map_err(|e| bad(&e))?
-        };
+        let spec = DeviceSpec::named(name).map_err(|e| BadPool(e.to_string()))?;
         Ok(DeviceChoice { name: name.to_string(), spec })
+    }
+
+    /// The parameters of a plain disk.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn disk(&self) -> Result<&DiskSpec, BadPool> {
+        self.spec.disk().ok_or_else(|| BadPool(format!("device `{}` is no plain disk", self.name)))
     }
 }
 
@@ -115,11 +116,11 @@ impl Pool {
         if config.depth == 0 || config.inflight_max == 0 {
             return Err(BadPool("depth 0 would serve nothing: use 1 or more".into()));
         }
-        let mismatch = (config.mismatch > 0.0).then_some(Mismatch { seed: config.seed, spread: config.mismatch });
-        let disk = Disk::new(&device.spec, DiskOptions { seed: config.seed, mismatch }).map_err(|e| bad(&e))?;
-        let model = DiskModel::unknown(disk.size_bytes());
+        let options = DeviceOptions { seed: config.seed, mismatch: config.mismatch };
+        let device = device.spec.build(options).map_err(|e| bad(&e))?;
+        let model = DiskModel::unknown(device.size_bytes());
         let layers: Vec<Box<dyn Layer>> =
-            vec![config.sched.layer(&config.scheduler(), model), Box::new(ModelLayer::new(disk))];
+            vec![config.sched.layer(&config.scheduler(), model), Box::new(ModelLayer::new(device))];
         Pool::of_layers(layers, config)
     }
 

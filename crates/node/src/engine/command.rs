@@ -4,8 +4,9 @@ use super::conn::ExportParams;
 use super::metrics::ExportMetrics;
 use super::permits::PermitLimits;
 use super::trace::Trace;
-use plimsoll_base::{IoError, TenantId, Time, VolumeKey};
-use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats};
+use plimsoll_base::{IoError, LatencyHistogram, TenantId, Time, VolumeKey};
+use plimsoll_logs::LogsStatus;
+use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -80,6 +81,13 @@ pub enum Command {
         /// Answered when done.
         reply: Reply<()>,
     },
+    /// Pass an operator's order to the layers.
+    Order {
+        /// Which.
+        order: Order,
+        /// Answered when it was passed on.
+        reply: Reply<()>,
+    },
     /// Take no more requests, finish what is inside, flush, end.
     Shutdown,
 }
@@ -110,6 +118,8 @@ pub struct PoolSnapshot {
     pub flush_failed: bool,
     /// Per layer, top first.
     pub layers: Vec<(&'static str, NodeStats)>,
+    /// Per device.
+    pub devices: Vec<NodeStats>,
     /// Requests and bytes that each tenant has inside.
     pub permits: BTreeMap<TenantId, (u32, u64)>,
     /// Requests inside.
@@ -126,6 +136,19 @@ pub struct PoolSnapshot {
     pub permit_waiting: BTreeMap<TenantId, u32>,
     /// Requests accepted, refused and ended since the start.
     pub counts: (u64, u64, u64),
+    /// Its scattered logs, if it has any.
+    pub logs: Option<Box<LogsStatus>>,
+    /// How the modelled device keeps its times, if there is one.
+    pub model: Option<ModelTimes>,
+}
+
+/// How a device that is modelled in real time keeps to its model.
+#[derive(Clone, Debug)]
+pub struct ModelTimes {
+    /// How long after its due time each completion was noticed.
+    pub lateness: LatencyHistogram,
+    /// Completions that were due while the real bytes were still on their way.
+    pub data_late: u64,
 }
 
 /// The sending side of a pool's commands.
@@ -161,5 +184,13 @@ impl PoolHandle {
         let (reply, answer) = tokio::sync::oneshot::channel();
         self.send(make(reply))?;
         answer.await.map_err(|_| PoolGone)
+    }
+}
+
+impl PoolSnapshot {
+    /// The layers, top first, then the devices.
+    pub fn places(&self) -> impl Iterator<Item = (&'static str, &NodeStats)> {
+        let layers = self.layers.iter().map(|(name, stats)| (*name, stats));
+        layers.chain(self.devices.iter().map(|stats| ("device", stats)))
     }
 }

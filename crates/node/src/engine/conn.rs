@@ -30,8 +30,9 @@ pub struct ExportParams {
 pub const RECV_BYTES: usize = 256 << 10;
 /// Payloads up to this size are copied next to their header, larger ones are sent from where they lie.
 const COPIED_PAYLOAD_BYTES: usize = 16 << 10;
-/// A connection with more than this waiting to be sent isn't read from.
-const UNSENT_BYTES_MAX: usize = 64 << 20;
+/// A connection with more than this waiting to be sent isn't served further: beside it, only what its tenant's permits let in
+/// comes on top.
+const UNSENT_BYTES_MAX: usize = 8 << 20;
 /// An empty range of a read at least this long is told as a hole instead of sent as zeroes.
 const HOLE_BYTES_MIN: u64 = 512;
 
@@ -41,11 +42,18 @@ pub struct Ready {
     pub request: Request,
     /// A write's bytes.
     pub data: Data,
+    /// When it came, if it had to wait for a permit since.
+    pub waited_since: Option<Time>,
 }
+
+/// A request that has no permit yet, and since when it waits for one.
+pub type Stalled = (Request, Time);
 
 /// What parsing stopped at.
 pub enum Parsed {
-    /// A whole request.
+    /// A request, of which a write's bytes aren't received before [`Conn::admit`].
+    Asks(Request),
+    /// A write, now with its bytes.
     Ready(Ready),
     /// More bytes are needed.
     NeedBytes,
@@ -57,6 +65,7 @@ struct Payload {
     request: Request,
     buf: BufMut,
     filled: usize,
+    waited_since: Option<Time>,
 }
 
 /// See the module's documentation.
@@ -72,13 +81,13 @@ pub struct Conn {
     skip: u64,
     /// Encoded, not yet handed to the kernel.
     unsent: SendBatch,
-    unsent_bytes: usize,
-    /// A send is under way.
-    pub sending: bool,
+    unsent_payload_bytes: usize,
+    /// So many bytes are being sent.
+    sending_bytes: usize,
     /// A receive is under way.
     pub receiving: bool,
-    /// A parsed request that waits for a permit.
-    pub stalled: Option<Ready>,
+    /// A request that waits for a permit.
+    pub stalled: Option<Stalled>,
     /// Requests in the stack.
     pub inflight: u32,
     /// No more requests will be taken.
@@ -103,8 +112,8 @@ impl Conn {
             payload: None,
             skip: 0,
             unsent: SendBatch::default(),
-            unsent_bytes: 0,
-            sending: false,
+            unsent_payload_bytes: 0,
+            sending_bytes: 0,
             receiving: false,
             stalled: None,
             inflight: 0,
@@ -126,13 +135,12 @@ impl Conn {
 
     /// Where the next bytes should go, if any are wanted now.
     pub fn want_recv(&mut self) -> Option<RecvInto> {
-        let full = self.unsent_bytes > UNSENT_BYTES_MAX;
-        if self.receiving || self.ending || self.broken || self.stalled.is_some() || full {
+        if self.receiving || self.ending || self.broken || self.stalled.is_some() || self.is_full() {
             return None;
         }
         if let Some(p) = self.payload.take_if(|_| self.have.is_empty()) {
-            let Payload { request, buf, filled } = p;
-            self.payload = Some(Payload { request, buf: BufMut::zeroed(0), filled });
+            let Payload { request, buf, filled, waited_since } = p;
+            self.payload = Some(Payload { request, buf: BufMut::zeroed(0), filled, waited_since });
             return Some(RecvInto::Payload(buf, filled));
         }
         let mut buffer = self.buffer.take().expect("not receiving, so the buffer is here");
@@ -158,11 +166,21 @@ impl Conn {
 
     /// May the next request be looked for?
     pub fn may_parse(&self) -> bool {
-        self.stalled.is_none() && !self.receiving && !self.volume_gone
+        self.stalled.is_none() && !self.receiving && !self.volume_gone && !self.is_full()
+    }
+
+    /// Is there something received that could be understood?
+    pub fn has_received(&self) -> bool {
+        !self.have.is_empty()
+    }
+
+    /// Waits too much to be sent? Then whoever doesn't read answers gets no more of them.
+    fn is_full(&self) -> bool {
+        self.unsent.bytes.len() + self.unsent_payload_bytes + self.sending_bytes > UNSENT_BYTES_MAX
     }
 
     /// Understands the next request of what was received.
-    pub fn parse(&mut self, pool: &mut BufPool) -> Parsed {
+    pub fn parse(&mut self) -> Parsed {
         loop {
             if let Some(ready) = self.finish_payload() {
                 return Parsed::Ready(ready);
@@ -188,12 +206,24 @@ impl Conn {
                     self.skip = u64::from(r.skip_bytes);
                     self.replies.failed(&mut self.unsent.bytes, r.cookie, r.error, r.message);
                 }
-                Incoming::Serve(request) if request.command == Command::Write => {
-                    self.payload = Some(Payload { buf: pool.take(request.length as usize), request, filled: 0 });
-                }
-                Incoming::Serve(request) => return Parsed::Ready(Ready { request, data: Data::Absent }),
+                Incoming::Serve(request) => return Parsed::Asks(request),
             }
         }
+    }
+
+    /// A request has its permit: it is ready, unless it's a write, whose bytes are received now.
+    pub fn admit(&mut self, request: Request, waited_since: Option<Time>, pool: &mut BufPool) -> Option<Ready> {
+        if request.command != Command::Write {
+            return Some(Ready { request, data: Data::Absent, waited_since });
+        }
+        let buf = pool.take(request.length as usize);
+        self.payload = Some(Payload { buf, request, filled: 0, waited_since });
+        None
+    }
+
+    /// A write that has its permit but not all its bytes.
+    pub fn unfinished(&self) -> Option<&Request> {
+        self.payload.as_ref().map(|p| &p.request)
     }
 
     /// Moves what the buffer has of the payload; the request if that was the rest.
@@ -211,20 +241,22 @@ impl Conn {
             return None;
         }
         let p = self.payload.take().expect("just seen");
-        Some(Ready { request: p.request, data: Data::Bytes(p.buf.freeze()) })
+        Some(Ready { request: p.request, data: Data::Bytes(p.buf.freeze()), waited_since: p.waited_since })
     }
 
     /// Takes what is to be sent, if anything is and nothing is under way.
     pub fn take_unsent(&mut self) -> Option<SendBatch> {
-        if self.sending || self.unsent.is_empty() || self.broken {
+        if self.sending_bytes > 0 || self.unsent.is_empty() || self.broken {
             return None;
         }
-        self.unsent_bytes = 0;
+        self.sending_bytes = self.unsent.bytes.len() + self.unsent_payload_bytes;
+        self.unsent_payload_bytes = 0;
         Some(std::mem::take(&mut self.unsent))
     }
 
     /// A batch was sent whole: its vectors are used again, its payloads may be too.
     pub fn sent(&mut self, mut batch: SendBatch, pool: &mut BufPool) {
+        self.sending_bytes = 0;
         for (_, payload) in batch.payloads.drain(..) {
             pool.give(payload);
         }
@@ -234,9 +266,22 @@ impl Conn {
         }
     }
 
+    /// The client has ended the session: what it may have sent beyond is nothing to us.
+    pub fn end(&mut self) {
+        self.ending = true;
+        self.have.start = self.have.end;
+    }
+
+    /// The peer is gone: nothing more is sent, and nothing that waits comes in.
+    pub fn lost(&mut self) {
+        (self.broken, self.ending) = (true, true);
+        self.stalled = None;
+        self.sending_bytes = 0;
+    }
+
     /// Nothing left to do for a connection that is ending.
     pub fn is_finished(&self) -> bool {
-        let quiet = !self.sending && !self.receiving && self.inflight == 0;
+        let quiet = self.sending_bytes == 0 && !self.receiving && self.inflight == 0;
         quiet && self.ending && (self.broken || self.unsent.is_empty())
     }
 
@@ -250,14 +295,12 @@ impl Conn {
         if self.broken {
             return;
         }
-        let before = self.unsent.bytes.len();
         match (outcome, request.command) {
             (Outcome::Done, Command::Read) => self.reply_read(request, data, pool),
             (Outcome::Done, Command::BlockStatus) => self.reply_status(request, &data),
             (Outcome::Done, _) => self.replies.done(&mut self.unsent.bytes, request.cookie),
             _ => self.fail(request.cookie, outcome),
         }
-        self.unsent_bytes += self.unsent.bytes.len() - before;
     }
 
     fn reply_read(&mut self, request: &Request, data: Data, pool: &mut BufPool) {
@@ -309,7 +352,7 @@ impl Conn {
             self.unsent.bytes.extend_from_slice(b.as_slice());
             pool.give(b);
         } else {
-            self.unsent_bytes += b.len();
+            self.unsent_payload_bytes += b.len();
             self.unsent.payloads.push((self.unsent.bytes.len(), b));
         }
     }

@@ -200,8 +200,11 @@ impl Devices {
                     return Ok(None);
                 }
                 Ok(n) if start + n == data.len() => {
-                    if let Rest::Zeroing { at } = self.in_flight[slot].rest {
-                        return self.zero_next(slot, at + n as u64, ring).map(|()| None);
+                    let InFlight { rest, io, .. } = &self.in_flight[slot];
+                    if let &Rest::Zeroing { at } = rest
+                        && (at + (data.len() as u64) < io.len || io.flags.has(IoFlags::FUA))
+                    {
+                        return self.zero_next(slot, at + data.len() as u64, ring).map(|()| None);
                     }
                     pool.give(data);
                     (slot, Outcome::Done, Data::Absent)
@@ -209,7 +212,10 @@ impl Devices {
                 Ok(_) => (slot, Outcome::Failed(IoError::Device), Data::Absent),
                 Err(e) => (slot, failed(&e), Data::Absent),
             },
-            RingOp::Sync { slot, .. } => (slot, result.map_or_else(|e| failed(&e), |_| Outcome::Done), Data::Absent),
+            // Whatever the kernel calls it: data that was acknowledged may be lost.
+            RingOp::Sync { slot, .. } => {
+                (slot, result.map_or(Outcome::Failed(IoError::Device), |_| Outcome::Done), Data::Absent)
+            }
             RingOp::Zero { slot, .. } => match result {
                 Ok(_) if matches!(self.in_flight[slot].rest, Rest::Durable) => {
                     self.in_flight[slot].rest = Rest::Last;
@@ -237,13 +243,12 @@ impl Devices {
         Ok(Some((device, Completion { io, outcome, dispatched_at })))
     }
 
-    /// Writes the next piece of zeroes of a request from `at` on, or ends it by making it durable.
+    /// Writes the next piece of zeroes of a request from `at` on; after the last, makes them durable.
     fn zero_next(&mut self, slot: usize, at: u64, ring: &mut Ring) -> io::Result<()> {
         let fd = self.fd(slot);
         let f = &mut self.in_flight[slot];
         let left = f.io.len - at;
         if left == 0 {
-            // One flush at the end, whether or not the client asked: it costs little beside the writes.
             f.rest = Rest::Last;
             return ring.submit(RingOp::Sync { slot, fd });
         }

@@ -14,8 +14,9 @@ mod ring;
 pub mod tape;
 mod trace;
 mod volatile;
+pub mod watchdog;
 
-pub use command::{Command, ExportSnapshot, PoolGone, PoolHandle, PoolSnapshot, Reply};
+pub use command::{Command, ExportSnapshot, ModelTimes, PoolGone, PoolHandle, PoolSnapshot, Reply};
 pub use conn::ExportParams;
 pub use device::{Device, Devices, FileDevice};
 pub use permits::PermitLimits;

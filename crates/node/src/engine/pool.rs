@@ -1,22 +1,24 @@
 //! A pool's thread.
 
-use super::command::{Command, ExportSnapshot, PoolSnapshot, Reply};
+use super::command::{Command, ExportSnapshot, ModelTimes, PoolSnapshot, Reply};
 use super::conn::{Conn, Parsed, Ready, deadline_of, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
-use super::permits::{PermitLimits, Permits};
+use super::permits::{Admission, Waiting};
 use super::ring::{Op as RingOp, Ring, SendBatch};
 use super::tape::TapeWriter;
 use super::trace::Traces;
 use plimsoll_base::{
-    BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, TenantId, Time, VolumeKey,
+    BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, Span, TenantId, Time, VolumeKey,
 };
+use plimsoll_device::{AnyModel, ModelLayer};
+use plimsoll_logs::Logs;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
 use plimsoll_stack::tape::Taped;
-use plimsoll_stack::{Extent, Front, LayerState, Offered, Stack};
+use plimsoll_stack::{Extent, Forecast, Front, LayerState, Offered, Order, Stack};
 use slab::Slab;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -36,6 +38,9 @@ pub struct PoolOptions {
 /// The pool stops sleeping this long before a timer when precise (notes on this kind of machine: a sleeper wakes up to
 /// 60 us late when idle).
 const SPIN: Duration = Duration::from_micros(60);
+
+/// How long clients have to take their last answers when the pool ends.
+const GRACE: Span = Span::from_secs(10);
 
 /// A client's request inside the stack.
 struct Inside {
@@ -75,9 +80,7 @@ pub struct Pool {
     next_serial: u64,
     inside: Slab<Inside>,
     exports: Slab<Export>,
-    permits: BTreeMap<TenantId, Permits>,
-    /// Connections whose next request waits for a permit, in the order of coming.
-    stalled: VecDeque<(usize, u64)>,
+    admission: Admission,
     commands: Receiver<Command>,
     wakeup: Arc<OwnedFd>,
     /// Connections with something to send or receive since the last look.
@@ -86,7 +89,8 @@ pub struct Pool {
     zeroing: BTreeMap<u64, Reply<Result<(), IoError>>>,
     next_job: u64,
     traces: Traces,
-    stopping: bool,
+    /// Since when it ends.
+    stopping: Option<Time>,
 }
 
 impl Pool {
@@ -111,8 +115,7 @@ impl Pool {
             next_serial: 1,
             inside: Slab::new(),
             exports: Slab::new(),
-            permits: BTreeMap::new(),
-            stalled: VecDeque::new(),
+            admission: Admission::default(),
             commands,
             wakeup,
             touched: Vec::new(),
@@ -120,7 +123,7 @@ impl Pool {
             zeroing: BTreeMap::new(),
             next_job: 1,
             traces: Traces::new(options.trace_every),
-            stopping: false,
+            stopping: None,
         })
     }
 
@@ -153,7 +156,7 @@ impl Pool {
                 self.stack.start(self.now);
             }
             self.serve_connections()?;
-            if self.stopping && self.stop_when_idle()? {
+            if self.stopping.is_some() && self.stop_when_idle()? {
                 self.stack.end();
                 return self.devices.sync();
             }
@@ -166,9 +169,11 @@ impl Pool {
 
     fn wait(&mut self) -> io::Result<()> {
         let wake = self.stack.next_wake();
+        // While stopping, look around now and then: clients that don't read are let go after a while.
+        let look = self.stopping.map(|_| Duration::from_millis(20));
         if !wake.is_set() {
-            // Nothing is timed. While stopping, look around now and then all the same: a silent peer must not hold us.
-            return self.ring.wait(self.stopping.then_some(Duration::from_millis(20)));
+            self.stack.pause();
+            return self.ring.wait(look);
         }
         self.tick();
         let left: Duration = wake.since(self.now).into();
@@ -179,7 +184,20 @@ impl Pool {
         } else {
             Duration::ZERO
         };
-        self.ring.wait(Some(left))
+        self.ring.wait(Some(look.map_or(left, |look| look.min(left))))
+    }
+
+    /// Takes nothing more in; what is inside finishes. Space that is being zeroed stays in deletion: the next start goes on.
+    fn stop(&mut self) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.stopping = Some(self.now);
+        self.close_connections(None);
+        for d in self.deleting.drain(..) {
+            let _ = d.reply.send(Err(IoError::Unavailable)); // whoever asked may have gone
+        }
+        self.stack.order(self.now, Order::Stop);
     }
 
     fn listen_for_commands(&mut self) -> io::Result<()> {
@@ -230,7 +248,6 @@ impl Pool {
             Ok(_) => c.sent(batch, &mut self.buffers),
             Err(_) => self.lost(conn),
         }
-        self.conns[conn].1.sending = false;
         self.touched.push(conn);
         Ok(())
     }
@@ -247,48 +264,71 @@ impl Pool {
     fn parse(&mut self, conn: usize) -> io::Result<()> {
         self.tick();
         while self.conns[conn].1.may_parse() {
-            match self.conns[conn].1.parse(&mut self.buffers) {
+            match self.conns[conn].1.parse() {
                 Parsed::NeedBytes => break,
                 Parsed::Ended(why) => {
                     tracing::debug!(conn, why, "connection ends");
-                    self.conns[conn].1.ending = true;
+                    self.conns[conn].1.end();
                     break;
                 }
-                Parsed::Ready(ready) => {
-                    let c = &mut self.conns[conn].1;
-                    let permits =
-                        self.permits.entry(c.params.tenant).or_insert_with(|| Permits::new(PermitLimits::default()));
-                    if permits.take(bytes_of(&ready.request)) {
-                        self.enter(conn, ready);
-                    } else {
-                        c.stalled = Some(ready);
-                        let serial = self.conns[conn].0;
-                        self.stalled.push_back((conn, serial));
-                    }
-                }
+                Parsed::Asks(request) => self.ask(conn, request),
+                Parsed::Ready(ready) => self.enter(conn, ready),
             }
         }
         self.pump()
     }
 
+    /// A request wants a permit: it gets one, or is refused if it has a promise, or waits and nothing is read meanwhile.
+    fn ask(&mut self, conn: usize, request: Request) {
+        let (serial, c) = &mut self.conns[conn];
+        let (tenant, bytes) = (c.params.tenant, bytes_of(&request));
+        if !self.stack.is_full() && self.admission.take(tenant, bytes) {
+            if let Some(ready) = c.admit(request, None, &mut self.buffers) {
+                self.enter(conn, ready);
+            }
+        } else if request.command == NbdCommand::Read && c.params.deadline.is_some() {
+            self.refuse_without_permit(conn, &request);
+        } else {
+            c.stalled = Some((request, self.now));
+            self.admission.wait(Waiting { conn, serial: *serial, tenant, bytes });
+        }
+    }
+
+    /// Who opted into a promise isn't slowed but told at once. What it would have waited for a permit nobody knows: the
+    /// forecast from there on is the least it would have been, and worth no confidence.
+    fn refuse_without_permit(&mut self, conn: usize, request: &Request) {
+        let head = self.head_of(conn, request, self.now);
+        let forecast = Forecast { confidence: Confidence::NONE, ..self.stack.forecast(self.now, &head) };
+        self.refuse(conn, &head, request.cookie, forecast);
+    }
+
+    fn refuse(&mut self, conn: usize, head: &IoHead, cookie: u64, forecast: Forecast) {
+        self.traces.refused(self.now, head, forecast);
+        let export = self.export(head.volume, head.tenant);
+        self.exports[export].metrics.busy_refused += 1;
+        let outcome = Outcome::Busy { wait: forecast.wait, confidence: forecast.confidence };
+        self.conns[conn].1.refuse(cookie, outcome);
+        self.touched.push(conn);
+    }
+
+    fn head_of(&self, conn: usize, request: &Request, arrived_at: Time) -> IoHead {
+        let params = &self.conns[conn].1.params;
+        let (offset, len) = (request.offset, u64::from(request.length));
+        let mut head = IoHead::new(op_of(request.command), params.volume, params.tenant, offset, len, arrived_at);
+        head.deadline = deadline_of(params, arrived_at);
+        head.priority = params.priority;
+        head.flags = flags_of(request);
+        head
+    }
+
     /// Offers a request to the stack.
     fn enter(&mut self, conn: usize, ready: Ready) {
-        let (serial, c) = &mut self.conns[conn];
-        let Ready { request, data } = ready;
-        let params = &c.params;
-        let mut head = IoHead::new(
-            op_of(request.command),
-            params.volume,
-            params.tenant,
-            request.offset,
-            u64::from(request.length),
-            self.now,
-        );
-        head.deadline = deadline_of(params, self.now);
-        head.priority = params.priority;
-        head.flags = flags_of(&request);
-        let (key, tenant, serial) = (params.volume, params.tenant, *serial);
-        let export = self.export(key, tenant);
+        let Ready { request, data, waited_since } = ready;
+        // The time without a permit is part of what the client sees, and of its promise.
+        let arrived_at = waited_since.unwrap_or(self.now);
+        let mut head = self.head_of(conn, &request, arrived_at);
+        let serial = self.conns[conn].0;
+        let export = self.export(head.volume, head.tenant);
         let at = self.inside.vacant_key();
         head.tag = at as u64;
         // Asked for again only where it's kept: a forecast changes nothing, so the stack's own will be the same.
@@ -297,15 +337,11 @@ impl Pool {
             Offered::Accepted(id) => {
                 let trace = sampled.map_or(0, |forecast| self.traces.accepted(&head, forecast));
                 self.conns[conn].1.inflight += 1;
-                self.inside.insert(Inside { conn, serial, request, export, id, arrived_at: self.now, trace });
+                self.inside.insert(Inside { conn, serial, request, export, id, arrived_at, trace });
             }
             Offered::Busy(forecast) => {
-                self.traces.refused(self.now, &head, forecast);
-                self.exports[export].metrics.busy_refused += 1;
-                self.give_permit(tenant, &request);
-                let outcome = Outcome::Busy { wait: forecast.wait, confidence: forecast.confidence };
-                self.conns[conn].1.refuse(request.cookie, outcome);
-                self.touched.push(conn);
+                self.give_permit(head.tenant, &request);
+                self.refuse(conn, &head, request.cookie, forecast);
             }
         }
     }
@@ -362,7 +398,7 @@ impl Pool {
     }
 
     fn give_permit(&mut self, tenant: TenantId, request: &Request) {
-        self.permits.get_mut(&tenant).expect("taken before").give(bytes_of(request));
+        self.admission.give(tenant, bytes_of(request));
     }
 
     /// Lets stalled connections go on, and every touched one send and receive.
@@ -373,6 +409,10 @@ impl Pool {
             if let Some(batch) = c.take_unsent() {
                 self.send(conn, batch)?;
             }
+            if self.conns[conn].1.has_received() {
+                // It may have stopped because too much was waiting to be sent.
+                self.parse(conn)?;
+            }
             let (_, c) = &mut self.conns[conn];
             let fd = c.raw_fd();
             if let Some(into) = c.want_recv() {
@@ -380,7 +420,10 @@ impl Pool {
                 self.ring.submit(RingOp::Recv { conn, fd, into })?;
             }
             if self.conns[conn].1.is_finished() {
-                self.conns.remove(conn);
+                let (_, c) = self.conns.remove(conn);
+                if let Some(request) = c.unfinished() {
+                    self.give_permit(c.params.tenant, request);
+                }
             }
         }
         Ok(())
@@ -401,38 +444,28 @@ impl Pool {
                 return self.pump();
             }
         };
-        c.sending = true;
         let fd = c.raw_fd();
         self.ring.submit(RingOp::Send { conn, fd, batch, start })
     }
 
     /// Nothing can be sent to a client any more.
     fn lost(&mut self, conn: usize) {
-        let c = &mut self.conns[conn].1;
-        (c.broken, c.ending) = (true, true);
+        self.conns[conn].1.lost();
         self.withdraw(conn);
     }
 
     fn unstall(&mut self) -> io::Result<()> {
-        for _ in 0..self.stalled.len() {
-            let (conn, serial) = self.stalled.pop_front().expect("counted");
-            let Some((s, c)) = self.conns.get_mut(conn) else { continue };
-            if *s != serial {
-                continue;
-            }
-            let ready = c.stalled.take().expect("it's in the queue");
-            if c.broken {
-                continue;
-            }
-            let permits = self.permits.get_mut(&c.params.tenant).expect("it was refused one");
-            if permits.take(bytes_of(&ready.request)) {
+        while !self.stack.is_full() {
+            let conns = &self.conns;
+            let waits = |w: &Waiting| conns.get(w.conn).is_some_and(|(s, c)| *s == w.serial && c.stalled.is_some());
+            let Some(Waiting { conn, .. }) = self.admission.next_let_in(waits) else { break };
+            let c = &mut self.conns[conn].1;
+            let (request, since) = c.stalled.take().expect("it waits");
+            if let Some(ready) = c.admit(request, Some(since), &mut self.buffers) {
                 self.enter(conn, ready);
-                self.touched.push(conn);
-                self.parse(conn)?;
-            } else {
-                c.stalled = Some(ready);
-                self.stalled.push_back((conn, serial));
             }
+            self.touched.push(conn);
+            self.parse(conn)?;
         }
         Ok(())
     }
@@ -443,7 +476,7 @@ impl Pool {
                 Ok(command) => self.obey_one(command)?,
                 Err(TryRecvError::Empty) => return Ok(()),
                 Err(TryRecvError::Disconnected) => {
-                    self.stopping = true;
+                    self.stop();
                     return Ok(());
                 }
             }
@@ -456,7 +489,7 @@ impl Pool {
                 let serial = self.next_serial;
                 self.next_serial += 1;
                 let conn = self.conns.insert((serial, Conn::new(fd, params, &early)));
-                self.conns[conn].1.ending = self.stopping;
+                self.conns[conn].1.ending = self.stopping.is_some();
                 self.touched.push(conn);
                 self.parse(conn)?;
             }
@@ -470,12 +503,12 @@ impl Pool {
                 self.deleting.push(Deleting { key, extents, reply });
             }
             Command::SetPermits { tenant, limits } => {
-                self.permits.entry(tenant).or_insert_with(|| Permits::new(limits)).set_limits(limits);
+                self.admission.set_limits(tenant, limits);
             }
             Command::ForgetTenant { tenant } => {
                 if !self.conns.iter().any(|(_, (_, c))| c.params.tenant == tenant) {
                     self.forget_exports(|e| e.tenant == tenant);
-                    self.permits.remove(&tenant);
+                    self.admission.forget(tenant);
                 }
             }
             Command::Snapshot { reply } => {
@@ -491,9 +524,13 @@ impl Pool {
                 self.stack.recovered(self.now);
                 let _ = reply.send(());
             }
+            Command::Order { order, reply } => {
+                self.stack.order(self.now, order);
+                self.pump()?;
+                let _ = reply.send(());
+            }
             Command::Shutdown => {
-                self.stopping = true;
-                self.close_connections(None);
+                self.stop();
             }
         }
         Ok(())
@@ -549,12 +586,8 @@ impl Pool {
             _ => (arrived, "device"),
         });
         let mut connections = BTreeMap::new();
-        let mut permit_waiting = BTreeMap::new();
         for (_, (_, c)) in &self.conns {
             *connections.entry((c.params.volume, c.params.tenant)).or_default() += 1;
-            if c.stalled.is_some() {
-                *permit_waiting.entry(c.params.tenant).or_default() += 1;
-            }
         }
         PoolSnapshot {
             now,
@@ -568,12 +601,18 @@ impl Pool {
                     (name, stats.clone())
                 })
                 .collect(),
-            permits: self.permits.iter().map(|(t, p)| (*t, p.inside())).collect(),
+            devices: (0..self.devices.offers().len()).map(|d| self.stack.device_stats(d).clone()).collect(),
+            permits: self.admission.inside(),
             inflight: self.stack.inflight(),
             sched_depths: sched.map_or((0, 0), |s| (s.waiting, s.at_device)),
             connections,
-            permit_waiting,
+            permit_waiting: self.admission.waiting(),
             counts: self.stack.counts(),
+            logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
+            model: self
+                .stack
+                .layer::<ModelLayer<AnyModel>>()
+                .map(|m| ModelTimes { lateness: m.lateness().clone(), data_late: m.data_late() }),
         }
     }
 
@@ -601,6 +640,12 @@ impl Pool {
 
     /// While stopping: true when everything has finished and the last flush is done.
     fn stop_when_idle(&mut self) -> io::Result<bool> {
+        if self.stopping.is_some_and(|since| self.now.since(since) > GRACE) {
+            for (_, (_, c)) in &self.conns {
+                // A client that doesn't take its answers: its sends and receives now end.
+                let _ = rustix::net::shutdown(c.socket(), rustix::net::Shutdown::Both);
+            }
+        }
         if !self.stack.is_idle() || !self.conns.is_empty() || !self.zeroing.is_empty() || !self.deleting.is_empty() {
             return Ok(false);
         }

@@ -17,8 +17,10 @@ const MAGIC: &[u8; 8] = b"PLIMTAPE";
 const VERSION: u32 = 1;
 /// Entries are handed to the writer in pieces of about this size, ...
 const FRAME_BYTES: usize = 256 << 10;
-/// ... or after this long, so that little is missing when the node is killed.
+/// ... or after this long, and whenever the pool sleeps with this much: little is missing when the node is killed.
 const FRAME_NS: u64 = 100_000_000;
+/// A pool that sleeps with at least this much recorded has it written.
+const PAUSE_BYTES: usize = 4 << 10;
 /// Frames that may wait for the writer: 16 MiB. When a slow disk lets more gather, the tape ends.
 const FRAMES_WAITING_MAX: usize = 64;
 /// No frame is larger: one entry's own bytes (a layer's read of 64 MiB at most) beside the others.
@@ -60,16 +62,18 @@ pub struct TapeWriter {
     path: PathBuf,
     frame: Vec<u8>,
     frame_began_ns: u64,
+    last_ns: u64,
     bytes_left: u64,
     writer: Option<SyncSender<Vec<u8>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl TapeWriter {
-    /// Makes the file at `path` anew, for at most `bytes_max` bytes.
+    /// Makes the file at `path`, for at most `bytes_max` bytes. A tape that is there is kept beside it as `….1`: after a
+    /// crash it's the one that is wanted.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// If it can't be written, or something else than a tape is there.
     pub fn create(path: &Path, bytes_max: u64, pool: &PoolConfig, offers: &[Offer]) -> io::Result<TapeWriter> {
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let offer = |o: &Offer| (o.size_bytes, o.block_bytes, o.io_bytes_max, o.atomic_bytes, o.queue_max);
@@ -79,7 +83,8 @@ impl TapeWriter {
             pool: toml::to_string(pool).map_err(io::Error::other)?,
             offers: offers.iter().map(offer).collect(),
         };
-        let mut file = File::create(path)?;
+        keep_older(path)?;
+        let mut file = File::create_new(path)?;
         file.write_all(MAGIC)?;
         file.write_all(&VERSION.to_le_bytes())?;
         write_frame(&mut file, &postcard::to_stdvec(&header).map_err(io::Error::other)?)?;
@@ -97,6 +102,7 @@ impl TapeWriter {
             path: path.to_owned(),
             frame: Vec::new(),
             frame_began_ns: 0,
+            last_ns: 0,
             bytes_left: bytes_max,
             writer: Some(writer),
             thread: Some(thread),
@@ -127,16 +133,21 @@ impl Recorder for TapeWriter {
         let began = self.frame.is_empty();
         let frame = std::mem::take(&mut self.frame);
         self.frame = postcard::to_extend(&entry, frame).expect("entries are plain values");
-        let overdue = match entry {
-            Entry::Told(ns, _) if began => {
+        if let Entry::Told(ns, _) = entry {
+            self.last_ns = ns;
+            if began {
                 self.frame_began_ns = ns;
-                false
             }
-            Entry::Told(ns, _) => ns - self.frame_began_ns >= FRAME_NS,
-            Entry::Decided(_) => false,
-            Entry::End => true,
-        };
+        }
+        let overdue = entry == Entry::End || self.last_ns - self.frame_began_ns >= FRAME_NS;
         if overdue || self.frame.len() >= FRAME_BYTES {
+            self.hand_over();
+        }
+    }
+
+    fn pause(&mut self) {
+        // Not each time: a pool sleeps between any two requests of a client with only one in flight.
+        if self.frame.len() >= PAUSE_BYTES || self.last_ns - self.frame_began_ns >= FRAME_NS / 10 {
             self.hand_over();
         }
     }
@@ -149,6 +160,20 @@ impl Drop for TapeWriter {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // it has told its error itself
         }
+    }
+}
+
+fn keep_older(path: &Path) -> io::Result<()> {
+    let mut magic = [0; 8];
+    match File::open(path).and_then(|mut f| f.read_exact(&mut magic)) {
+        Ok(()) if &magic == MAGIC => {
+            let mut older = path.as_os_str().to_owned();
+            older.push(".1");
+            std::fs::rename(path, older)
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => Err(e),
+        _ => Err(io::Error::other("holds something else than a tape: name another file, or remove it")),
     }
 }
 

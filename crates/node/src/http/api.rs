@@ -40,6 +40,36 @@ pub struct NodeStatus {
     pub problems: Vec<String>,
     /// Where it listens.
     pub listens: Listens,
+    /// When the host stopped this machine for a while, where a pool's device is modelled in real time.
+    pub host_pauses: Option<HostPauses>,
+}
+
+/// Pauses of the host of 250 us and more, since the start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HostPauses {
+    /// How many.
+    pub count: u64,
+    /// All together.
+    pub total_us: u64,
+    /// The longest.
+    pub max_us: u64,
+}
+
+/// How a device that is modelled in real time keeps to its model: how long after its due time each completion came.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ModelStatus {
+    /// Completions.
+    pub completions: u64,
+    /// Half of them were at most this late.
+    pub late_p50_us: u64,
+    /// 95 % of them.
+    pub late_p95_us: u64,
+    /// 99 % of them.
+    pub late_p99_us: u64,
+    /// The latest.
+    pub late_max_us: u64,
+    /// Completions that the real bytes weren't there for in time: the file is slower than the modelled device.
+    pub data_late: u64,
 }
 
 /// Where a node listens; absent where it doesn't.
@@ -90,6 +120,8 @@ pub struct PoolStatus {
     pub ended: u64,
     /// Its layers, top first.
     pub layers: Vec<LayerStatus>,
+    /// Where its device is modelled.
+    pub model: Option<ModelStatus>,
 }
 
 /// The oldest request inside a pool.
@@ -118,6 +150,12 @@ pub struct LayerStatus {
     pub wait_p99_us: u64,
     /// The longest wait.
     pub wait_max_us: u64,
+    /// Requests that it served: only a device does, or the layer that models one.
+    pub served: u64,
+    /// Half of them took no longer, from arrival there to end.
+    pub service_p50_us: u64,
+    /// 99 % of them took no longer.
+    pub service_p99_us: u64,
     /// Requests of its own.
     pub own_ios: u64,
     /// Their bytes.
@@ -126,6 +164,106 @@ pub struct LayerStatus {
     pub refused_with_part: u64,
     /// Requests it gave back busy after they were accepted.
     pub revoked: u64,
+}
+
+/// `GET /v1/pools/{name}/logs`: a pool's scattered logs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LogsView {
+    /// What is wrong, if something is.
+    pub problem: Option<String>,
+    /// How many logs there are.
+    pub logs: u32,
+    /// One log's bytes.
+    pub log_bytes: u64,
+    /// One group's bytes.
+    pub group_bytes: u64,
+    /// Writes up to this are logged now; 0: none.
+    pub logged_write_bytes: u64,
+    /// The same as configured.
+    pub logged_write_bytes_configured: u64,
+    /// Logging is off because the load doesn't gain by it.
+    pub switched_off: bool,
+    /// How full each log is in percent, in the order of their places on the device; 255: retired.
+    pub occupancy_percent: Vec<u8>,
+    /// Valid logged bytes: what a checkpoint would bring home.
+    pub valid_bytes: u64,
+    /// Extents in the MTL table.
+    pub extents: u64,
+    /// As many as it may have.
+    pub extents_max: u64,
+    /// Bytes of the table.
+    pub mtl_bytes: u64,
+    /// Why logs are being emptied now: `full`, `asked`, `off-hours`, `periodic`, `idle`, `swap`.
+    pub cleaning: Option<String>,
+    /// Bytes that still have to move.
+    pub cleaning_left_bytes: u64,
+    /// How long that will take, by what it took so far.
+    pub cleaning_left_us: Option<u64>,
+    /// Since the start: writes logged.
+    pub logged: u64,
+    /// Their bytes.
+    pub logged_bytes: u64,
+    /// Records written for them.
+    pub records: u64,
+    /// Small writes that went home because no log had room.
+    pub spilled: u64,
+    /// Reads that found something in a log.
+    pub reads_from_logs: u64,
+    /// Images of the table written.
+    pub images: u64,
+    /// Logs swapped.
+    pub swaps: u64,
+    /// Checkpoints, whole or piece by piece.
+    pub checkpoints: u64,
+    /// Bytes brought home or swapped.
+    pub cleaned_bytes: u64,
+    /// Logs retired after an error.
+    pub logs_retired: u64,
+    /// How long the last checkpoint or swap took.
+    pub last_cleaning_us: Option<u64>,
+    /// How long recovery took at the start.
+    pub recovery_us: u64,
+    /// Logs that it looked at.
+    pub recovery_logs: u32,
+    /// Records that it found.
+    pub recovery_records: u64,
+}
+
+impl From<&plimsoll_logs::LogsStatus> for LogsView {
+    fn from(s: &plimsoll_logs::LogsStatus) -> LogsView {
+        let c = &s.counters;
+        LogsView {
+            problem: s.problem.clone(),
+            logs: s.logs,
+            log_bytes: s.log_bytes,
+            group_bytes: s.group_bytes,
+            logged_write_bytes: s.logged_write_bytes,
+            logged_write_bytes_configured: s.logged_write_bytes_configured,
+            switched_off: s.switched_off,
+            occupancy_percent: s.occupancy.clone(),
+            valid_bytes: s.valid_bytes,
+            extents: s.extents,
+            extents_max: s.extents_max,
+            mtl_bytes: s.mtl_bytes,
+            cleaning: s.cleaning.map(|(why, _)| why.name().to_string()),
+            cleaning_left_bytes: s.cleaning.map_or(0, |(_, left)| left),
+            cleaning_left_us: s.cleaning_left.map(|l| l.as_micros()),
+            logged: c.logged,
+            logged_bytes: c.logged_bytes,
+            records: c.records,
+            spilled: c.spilled,
+            reads_from_logs: c.reads_from_logs,
+            images: c.images,
+            swaps: c.swaps,
+            checkpoints: c.checkpoints,
+            cleaned_bytes: c.cleaned_bytes,
+            logs_retired: c.logs_retired,
+            last_cleaning_us: c.last_clean.map(|r| r.took.as_micros()),
+            recovery_us: c.recovery.took.as_micros(),
+            recovery_logs: c.recovery.logs_scanned,
+            recovery_records: c.recovery.records,
+        }
+    }
 }
 
 /// A volume.

@@ -2,7 +2,7 @@
 //!
 //! A change that has begun goes on when its client goes away: it runs in a task of its own.
 
-use super::api::{NewVolume, TenantSpec, TenantStatus, VolumeChange, VolumeStatus};
+use super::api::{LogsView, NewVolume, TenantSpec, TenantStatus, VolumeChange, VolumeStatus};
 use super::{ApiError, Shared, status};
 use crate::config::class_of;
 use crate::node::{Node, NodeError};
@@ -116,6 +116,23 @@ pub async fn recover_pool(State(control): Shared, Path(name): Path<String>) -> R
     recovered.await.map_err(|e| e.at(format!("pool `{name}`")))?;
     tracing::warn!(pool = name, "flushes are believed again: the operator has seen what was lost");
     Ok(StatusCode::NO_CONTENT)
+}
+
+pub async fn show_logs(State(control): Shared, Path(name): Path<String>) -> Result<Json<LogsView>> {
+    let missing = || ApiError::missing(format!("there is no pool `{name}`")).todo("GET /v1/status lists them");
+    let n = control.node.pools.iter().position(|p| p.name == name).ok_or_else(missing)?;
+    let views = control.node.snapshots().await;
+    let gone = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("pool `{name}` doesn't answer"));
+    let view = views[n].as_ref().ok_or_else(gone)?;
+    let none = || ApiError::missing(format!("pool `{name}` has no logs")).todo("they are made with a pool's device");
+    Ok(Json(LogsView::from(view.pool.logs.as_deref().ok_or_else(none)?)))
+}
+
+pub async fn checkpoint(State(control): Shared, Path(name): Path<String>) -> Result<StatusCode> {
+    let owned = name.clone();
+    let begun = change(&control.node, |node| async move { node.checkpoint_pool(&owned).await });
+    begun.await.map_err(|e| e.at(format!("pool `{name}`")))?;
+    Ok(StatusCode::ACCEPTED)
 }
 
 /// Carries out a change to its end, whether or not its client waits for it.

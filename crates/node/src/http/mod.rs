@@ -58,6 +58,8 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<Control>>)> {
         ("/v1/tenants", get(change::list_tenants)),
         ("/v1/tenants/{name}", get(change::show_tenant).put(change::set_tenant).delete(change::remove_tenant)),
         ("/v1/pools/{name}/recover", post(change::recover_pool)),
+        ("/v1/pools/{name}/logs", get(change::show_logs)),
+        ("/v1/pools/{name}/logs/checkpoint", post(change::checkpoint)),
     ]
 }
 

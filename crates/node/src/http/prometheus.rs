@@ -1,6 +1,7 @@
 //! `GET /metrics`: Prometheus' text format, version 0.0.4. Every family is described in docs/metrics.md.
 
 use super::Control;
+use super::api::LogsView;
 use super::status::{Views, objective, objectives, pool_state, sum_of_tenant};
 use crate::directory::{Directory, VolumeState};
 use crate::engine::metrics::OP_NAMES;
@@ -47,7 +48,9 @@ pub fn exposition(control: &Control, views: &Views) -> String {
     let mut page = Page(String::new());
     node(&mut page, control);
     pools(&mut page, control, views);
+    models(&mut page, control, views);
     layers(&mut page, control, views);
+    logs(&mut page, control, views);
     volumes(&mut page, control, &directory, views);
     traffic(&mut page, &named_exports(&directory, views));
     tenants(&mut page, control, &directory, views);
@@ -117,13 +120,43 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
     }
 }
 
+/// How devices that are modelled in real time keep to their models, and how often the host kept them from it.
+fn models(page: &mut Page, control: &Control, views: &Views) {
+    let Some(watchdog) = &control.node.watchdog else { return };
+    let modelled = || {
+        let with_view = control.node.pools.iter().zip(views);
+        with_view.filter_map(|(p, view)| Some((&p.name, view.as_ref()?.pool.model.as_ref()?)))
+    };
+    page.family(
+        "plimsoll_model_lateness_seconds",
+        "histogram",
+        "How long after its due time a modelled device's completion came.",
+    );
+    for (pool, m) in modelled() {
+        let lateness = Summary::from(&m.lateness);
+        page.histogram("plimsoll_model_lateness_seconds", &[("pool", pool)], &lateness, 0);
+    }
+    page.family(
+        "plimsoll_model_data_late_total",
+        "counter",
+        "Completions that the real bytes weren't there for in time.",
+    );
+    for (pool, m) in modelled() {
+        page.sample("plimsoll_model_data_late_total", &[("pool", pool)], m.data_late);
+    }
+    page.family(
+        "plimsoll_host_pause_seconds",
+        "histogram",
+        "Pauses of 250 us and more that the host or other programs forced on this one.",
+    );
+    page.histogram("plimsoll_host_pause_seconds", &[], &Summary::from(&watchdog.pauses()), 0);
+}
+
 fn layers(page: &mut Page, control: &Control, views: &Views) {
     let mut all = Vec::new();
     for (p, view) in control.node.pools.iter().zip(views) {
         let Some(view) = view else { continue };
-        all.extend(
-            view.pool.layers.iter().map(|(layer, stats)| ([("pool", p.name.as_str()), ("layer", *layer)], stats)),
-        );
+        all.extend(view.pool.places().map(|(layer, stats)| ([("pool", p.name.as_str()), ("layer", layer)], stats)));
     }
     page.family(
         "plimsoll_layer_wait_seconds",
@@ -132,6 +165,14 @@ fn layers(page: &mut Page, control: &Control, views: &Views) {
     );
     for (labels, s) in &all {
         page.histogram("plimsoll_layer_wait_seconds", labels, &Summary::from(&s.waits), s.passed_at_once);
+    }
+    page.family(
+        "plimsoll_layer_service_seconds",
+        "histogram",
+        "Time from a request's arrival at a device, or at the layer that models one, to its end there.",
+    );
+    for (labels, s) in all.iter().filter(|(_, s)| s.service.count() > 0) {
+        page.histogram("plimsoll_layer_service_seconds", labels, &Summary::from(&s.service), 0);
     }
     page.family("plimsoll_layer_own_requests_total", "counter", "Requests that a layer made of its own.");
     for (labels, s) in &all {
@@ -156,6 +197,43 @@ fn layers(page: &mut Page, control: &Control, views: &Views) {
     page.family("plimsoll_layer_revoked_total", "counter", "Accepted requests that a layer gave back busy later.");
     for (labels, s) in &all {
         page.sample("plimsoll_layer_revoked_total", labels, s.revoked);
+    }
+}
+
+/// Of pools with scattered logs.
+fn logs(page: &mut Page, control: &Control, views: &Views) {
+    let all: Vec<_> = (control.node.pools.iter().zip(views))
+        .filter_map(|(p, v)| Some((p.name.as_str(), LogsView::from(v.as_ref()?.pool.logs.as_deref()?))))
+        .collect();
+    let mut per_pool = |name: &str, help: &str, value: fn(&LogsView) -> u64| {
+        page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
+        for (pool, l) in &all {
+            page.sample(name, &[("pool", pool)], value(l));
+        }
+    };
+    per_pool("plimsoll_logs_logged_write_bytes", "Writes up to this are logged now.", |l| l.logged_write_bytes);
+    per_pool("plimsoll_logs_valid_bytes", "Logged bytes that a checkpoint would bring home.", |l| l.valid_bytes);
+    per_pool("plimsoll_logs_used_bytes", "Bytes of logs that are taken, valid or not.", |l| {
+        let percent: u64 = l.occupancy_percent.iter().filter(|p| **p <= 100).map(|p| u64::from(*p)).sum();
+        percent * (l.log_bytes / 100)
+    });
+    per_pool("plimsoll_logs_size_bytes", "Bytes of all logs.", |l| u64::from(l.logs) * l.log_bytes);
+    per_pool("plimsoll_logs_mtl_extents", "Extents in the MTL table.", |l| l.extents);
+    per_pool("plimsoll_logs_mtl_extents_max", "As many as it may have.", |l| l.extents_max);
+    per_pool("plimsoll_logs_retired", "Logs retired after an error.", |l| l.logs_retired);
+    per_pool("plimsoll_logs_cleaning", "1 while logs are being emptied.", |l| u64::from(l.cleaning.is_some()));
+    per_pool("plimsoll_logs_writes_total", "Writes logged.", |l| l.logged);
+    per_pool("plimsoll_logs_written_bytes_total", "Bytes of those.", |l| l.logged_bytes);
+    per_pool("plimsoll_logs_records_total", "Records written for them.", |l| l.records);
+    per_pool("plimsoll_logs_spilled_total", "Small writes sent home as no log had room.", |l| l.spilled);
+    per_pool("plimsoll_logs_reads_total", "Reads that found something in a log.", |l| l.reads_from_logs);
+    per_pool("plimsoll_logs_images_total", "Images of the MTL table written.", |l| l.images);
+    per_pool("plimsoll_logs_swaps_total", "Logs swapped.", |l| l.swaps);
+    per_pool("plimsoll_logs_checkpoints_total", "Checkpoints, whole or in idle time.", |l| l.checkpoints);
+    per_pool("plimsoll_logs_cleaned_bytes_total", "Bytes brought home or swapped.", |l| l.cleaned_bytes);
+    page.family("plimsoll_logs_recovery_seconds", "gauge", "How long the logs took to recover at the start.");
+    for (pool, l) in &all {
+        page.sample("plimsoll_logs_recovery_seconds", &[("pool", pool)], l.recovery_us as f64 / 1e6);
     }
 }
 

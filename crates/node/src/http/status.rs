@@ -2,12 +2,13 @@
 
 use super::Control;
 use super::api::{
-    Latency, LayerStatus, Listens, NodeStatus, ObjectiveStatus, Oldest, OpTraffic, Permits, PoolStatus, Status,
-    TenantStatus, Traffic, VolumeStatus,
+    HostPauses, Latency, LayerStatus, Listens, ModelStatus, NodeStatus, ObjectiveStatus, Oldest, OpTraffic, Permits,
+    PoolStatus, Status, TenantStatus, Traffic, VolumeStatus,
 };
 use crate::directory::{Directory, Tenant, Volume};
-use crate::engine::PoolSnapshot;
 use crate::engine::metrics::OP_NAMES;
+use crate::engine::watchdog::Watchdog;
+use crate::engine::{ModelTimes, PoolSnapshot};
 use crate::node::Node;
 use crate::view::{ExportView, PoolView, Summary};
 use plimsoll_base::{Class, Objective, TenantId, Time};
@@ -35,6 +36,7 @@ pub fn status(control: &Control, views: &Views) -> Status {
                 control_http: bound.control_http.map(|a| a.to_string()),
                 control_unix: shown(&bound.control_unix),
             },
+            host_pauses: control.node.watchdog.as_ref().map(host_pauses),
         },
         pools: (0..views.len()).map(|n| pool(&control.node, n, views[n].as_ref())).collect(),
         volumes: directory.volumes.values().map(|v| volume(&control.node, v, views)).collect(),
@@ -91,8 +93,26 @@ fn pool(node: &Node, n: usize, view: Option<&PoolView>) -> PoolStatus {
         accepted: s.map_or(0, |s| s.counts.0),
         refused: s.map_or(0, |s| s.counts.1),
         ended: s.map_or(0, |s| s.counts.2),
-        layers: s.map_or(Vec::new(), |s| s.layers.iter().map(|(name, stats)| layer(name, stats)).collect()),
+        layers: s.map_or(Vec::new(), |s| s.places().map(|(name, stats)| layer(name, stats)).collect()),
+        model: s.and_then(|s| s.model.as_ref()).map(model),
     }
+}
+
+fn model(m: &ModelTimes) -> ModelStatus {
+    let late = |percent| m.lateness.percentile(percent).as_micros();
+    ModelStatus {
+        completions: m.lateness.count(),
+        late_p50_us: late(50.0),
+        late_p95_us: late(95.0),
+        late_p99_us: late(99.0),
+        late_max_us: m.lateness.max().as_micros(),
+        data_late: m.data_late,
+    }
+}
+
+fn host_pauses(w: &Watchdog) -> HostPauses {
+    let pauses = w.pauses();
+    HostPauses { count: pauses.count(), total_us: pauses.sum().as_micros(), max_us: pauses.max().as_micros() }
 }
 
 fn layer(name: &str, s: &NodeStats) -> LayerStatus {
@@ -104,6 +124,9 @@ fn layer(name: &str, s: &NodeStats) -> LayerStatus {
         wait_p50_us: s.waits.percentile(50.0).as_micros(),
         wait_p99_us: s.waits.percentile(99.0).as_micros(),
         wait_max_us: s.waits.max().as_micros(),
+        served: s.service.count(),
+        service_p50_us: s.service.percentile(50.0).as_micros(),
+        service_p99_us: s.service.percentile(99.0).as_micros(),
         own_ios: s.own_ios,
         own_bytes: s.own_bytes,
         refused_with_part: s.refused_with_part,
@@ -277,6 +300,7 @@ mod tests {
             state,
             flush_failed,
             layers: Vec::new(),
+            devices: Vec::new(),
             permits: Default::default(),
             inflight: 0,
             overlap_waiting: 0,
@@ -285,6 +309,8 @@ mod tests {
             connections: Default::default(),
             permit_waiting: Default::default(),
             counts: (0, 0, 0),
+            logs: None,
+            model: None,
         }
     }
 

@@ -27,7 +27,8 @@ pub struct DiskFaults {
     pub fua_lies: bool,
 }
 
-/// See the module's documentation.
+/// See the module's documentation. A copy is the same disk at this instant: to lose its power and see, while the other runs on.
+#[derive(Clone)]
 pub struct SimDisk {
     size_bytes: u64,
     durable: BTreeMap<u64, Sector>,

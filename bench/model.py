@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""How well live volumes on modelled devices keep their models' times.
+
+usage: bench/model.py PLIMSOLL [--seconds S] [--rounds N] [MODEL...]
+
+Each model in turn is served over a sparse file, and fio reads 4 KiB at random from it over NBD, one at a time. Prints how
+late completions were against the model's due times, as the node's own histogram has it, beside the pauses that the node's
+watchdog saw in the same time. Lateness is wall-clock time: run it on an idle machine, and look at the pauses.
+"""
+import argparse, json, os, subprocess, tempfile
+
+CONFIG = """
+[listen]
+unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
+unix = "control.sock"
+[[pool]]
+name = "p"
+device = {{ model = "{model}", file = "{folder}/disk.img", size = "4GiB" }}
+[[tenant]]
+name = "t"
+class = "best-effort"
+[[volume]]
+name = "vol"
+pool = "p"
+size = "2GiB"
+tenant = "t"
+[[grant]]
+peer = "local"
+volumes = ["*"]
+"""
+
+
+def measure(plimsoll, model, seconds):
+    with tempfile.TemporaryDirectory(prefix="plimsoll-model-") as folder:
+        with open(f"{folder}/node.toml", "w") as f:
+            f.write(CONFIG.format(model=model, folder=folder))
+        server = subprocess.Popen([plimsoll, "serve", "--config", f"{folder}/node.toml"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        try:
+            server.stdout.readline()
+            subprocess.run(["fio", "--name=x", "--ioengine=nbd", f"--uri=nbd+unix:///vol?socket={folder}/nbd.sock", "--bs=4k",
+                            "--rw=randread", "--iodepth=1", "--time_based", f"--runtime={seconds}", "--size=2G",
+                            "--randrepeat=1", "--norandommap", "--output=/dev/null"], check=True, cwd=folder)
+            control = [plimsoll, "status", "--json", "--control", f"{folder}/control.sock"]
+            return json.loads(subprocess.run(control, check=True, capture_output=True).stdout)
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("plimsoll")
+    p.add_argument("models", nargs="*", default=["hdd-160g-7200", "cheetah-15k5", "seagate-archive-8tb", "nvme-modern"])
+    p.add_argument("--seconds", type=int, default=20)
+    p.add_argument("--rounds", type=int, default=1)
+    a = p.parse_args()
+    plimsoll = os.path.abspath(a.plimsoll)
+    print("| model | completions | late p50 us | p95 us | p99 us | max us | bytes late | host pauses >= 250 us | of the time |")
+    print("| --- " * 9 + "|")
+    for model in a.models * a.rounds:
+        status = measure(plimsoll, model, a.seconds)
+        m, h = status["pools"][0]["model"], status["node"]["host_pauses"]
+        share = 100 * h["total_us"] / status["node"]["uptime_us"]
+        print(f"| {model} | {m['completions']} | {m['late_p50_us']} | {m['late_p95_us']} | {m['late_p99_us']} | {m['late_max_us']} "
+              f"| {m['data_late']} | {h['count']} | {share:.2f} % |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+//! Sizes in bytes as people write them.
+
+/// `64KiB`, `64K`, `8GiB`, `512B`, `4096` as bytes; units are powers of 1024.
+///
+/// # Errors
+/// What to write instead, if it isn't one.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let t = text.trim();
+    let split = t.find(|c: char| !c.is_ascii_digit()).unwrap_or(t.len());
+    let bad = || format!("`{text}` is not a size: write a whole number and a unit, such as 64KiB, 8GiB or 512");
+    let n: u64 = t[..split].parse().map_err(|_| bad())?;
+    let unit: u64 = match t[split..].trim() {
+        "" | "B" => 1,
+        "KiB" | "K" => 1 << 10,
+        "MiB" | "M" => 1 << 20,
+        "GiB" | "G" => 1 << 30,
+        "TiB" | "T" => 1 << 40,
+        _ => return Err(bad()),
+    };
+    n.checked_mul(unit).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_of_1024() {
+        for (text, bytes) in [("64KiB", 65_536), (" 8G ", 8 << 30), ("512", 512), ("0B", 0)] {
+            assert_eq!(parse_bytes(text), Ok(bytes));
+        }
+        for text in ["", "K", "-1", "1.5G", "4kb", "99999999999T"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! OpTune's file-system emulator (OT-M13, §5.3.2): a block buffer cache over a modelled disk.
+//!
+//! A request of n blocks loops over its m hits (`hit`) and n - m misses (`miss`: asking the disk), then waits for the disk
+//! (`wait`); neighbouring misses are one disk request. Writes go to the cache and are flushed every 30 s, or when a
+//! quarter of the cache is dirty, outside of any request's time. Two parameters: CFQ's `idle_time`, and `eviction_prob`:
+//! the least recently used block is evicted with that probability, otherwise the new block isn't kept.
+
+use crate::experiment::LabError;
+use crate::system::Zipf;
+use crate::system::storage::{Event, Storage};
+use plimsoll_base::{Op, Rng, Span, Time};
+use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
+use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
+use plimsoll_tune::profile::Observation;
+use plimsoll_tune::space::{Parameter, Setting, Space};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One request of a trace: blocks of one reader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FsRequest {
+    /// Time since the request before.
+    pub gap: Span,
+    /// Which process: a CFQ queue.
+    pub process: u16,
+    /// Does it write?
+    pub is_write: bool,
+    /// First block.
+    pub block: u64,
+    /// Blocks.
+    pub blocks: u32,
+}
+
+/// How it is built.
+#[derive(Clone, Debug)]
+pub struct FsConfig {
+    /// Disk profile.
+    pub disk: &'static str,
+    /// Blocks of the buffer cache.
+    pub cache_blocks: usize,
+    /// Everything random.
+    pub seed: u64,
+}
+
+impl Default for FsConfig {
+    /// A quarter of the generated files' bytes.
+    fn default() -> FsConfig {
+        FsConfig { disk: "hdd-160g-7200", cache_blocks: 40_000, seed: 1 }
+    }
+}
+
+/// A block of the buffer cache.
+pub const BLOCK_BYTES: u64 = 4096;
+/// Values of `eviction_prob`.
+pub const EVICTION: [f64; 6] = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0];
+const FLUSH_EVERY: Span = Span::from_secs(30);
+/// Requests of the flusher at the disk at once.
+const FLUSH_DEPTH: usize = 8;
+const FLUSHER: u16 = u16::MAX;
+/// Blocks that one disk request reads or writes at most.
+const RUN_BLOCKS_MAX: u64 = 64;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Timer {
+    Arrival,
+    Flush,
+    /// A request without misses is over.
+    Over(u32),
+}
+
+struct Pending {
+    number: u64,
+    began_at: Time,
+    /// Before the wait.
+    cpu_ms: f64,
+    left: u32,
+}
+
+#[derive(Default)]
+struct Block {
+    used: u64,
+    is_dirty: bool,
+}
+
+/// See the module's documentation.
+pub struct FsEmulator {
+    space: Space,
+    storage: Storage<Timer>,
+    trace: Vec<FsRequest>,
+    next: usize,
+    blocks: BTreeMap<u64, Block>,
+    /// Clean blocks by last use.
+    by_use: BTreeSet<(u64, u64)>,
+    dirty: BTreeSet<u64>,
+    capacity: usize,
+    clock: u64,
+    eviction_prob: f64,
+    rng: Rng,
+    pending: Vec<Option<Pending>>,
+    free: Vec<u32>,
+    flushing: usize,
+    to_flush: Vec<(u64, u64)>,
+    run: Run,
+    hits: u64,
+    asked: u64,
+}
+
+/// The graph of Fig. 5.5: a request that has all it needs loops over hits; another loops over both and waits.
+pub fn graph() -> ServiceGraph {
+    let text = "root = 'request'\ncomponents = ['parse', 'hit', 'miss', 'wait']\n[node]\n\
+        request = { sequence = ['parse', 'hits', 'rest'] }\nhits = { loop = 'hit' }\n\
+        rest = { condition = ['nothing', 'disk'] }\nnothing = { loop = 'hit', counts = [1.0] }\n\
+        disk = { sequence = ['misses', 'wait'] }\nmisses = { loop = 'miss' }\n";
+    let written: WrittenGraph = toml::from_str(text).expect("a constant");
+    ServiceGraph::new(&written).expect("a constant")
+}
+
+/// Both parameters as OpTune declares them (Appendix A.1.1): `eviction_prob` moves hits and misses, `idle_time` the disk.
+pub fn space(idle_ms: &[u64]) -> Space {
+    let p = |name: &str, values: Vec<String>, moves: &[&str]| Parameter {
+        name: name.into(),
+        values,
+        moves: moves.iter().map(|m| m.to_string()).collect(),
+    };
+    let idle = p("idle_time", idle_ms.iter().map(|i| format!("{i}ms")).collect(), &["wait"]);
+    let evict = p("eviction_prob", EVICTION.iter().map(f64::to_string).collect(), &["hits", "misses", "rest"]);
+    Space::new(vec![idle, evict]).expect("distinct values")
+}
+
+/// A file server's requests: sixteen processes, files by Zipf (0.9) of 4 KiB to 4 MiB, read in runs from their start,
+/// a fifth written; popularity drifts, so that no fixed set of blocks stays right. `busy` sets the arrival rate.
+pub fn file_server(requests: usize, mean_gap: Span, seed: u64) -> Vec<FsRequest> {
+    let mut rng = Rng::new(seed, "file server");
+    let files = 6_000u64;
+    let zipf = Zipf::new(files as usize, 0.9);
+    let stride = 1_024u64;
+    let mut sizes = Rng::new(7, "file sizes");
+    let lengths: Vec<u64> =
+        (0..files).map(|_| (1.0 + 8.0 * (1.0 - sizes.unit()).powf(-0.9)).min(1_000.0) as u64).collect();
+    let mut at: Vec<(u64, u64)> = vec![(0, 0); 16];
+    (0..requests)
+        .map(|n| {
+            let process = rng.below(16) as u16;
+            let (file, done) = &mut at[usize::from(process)];
+            if *done >= lengths[*file as usize] {
+                // What is popular moves on by one file every 200 requests.
+                let rank = zipf.draw(&mut rng) as u64;
+                (*file, *done) = ((rank * 7_919 + n as u64 / 200) % files, 0);
+            }
+            let blocks = (1 + rng.below(16)).min(lengths[*file as usize] - *done);
+            let block = *file * stride + *done;
+            *done += blocks;
+            let gap = Span::from_nanos((rng.exp1() * mean_gap.as_nanos() as f64) as u64);
+            FsRequest { gap, process, is_write: rng.chance(0.2), block, blocks: blocks as u32 }
+        })
+        .collect()
+}
+
+impl FsEmulator {
+    /// With an empty cache at time zero. The trace repeats.
+    ///
+    /// # Errors
+    /// If the disk can't be built.
+    pub fn new(config: &FsConfig, trace: Vec<FsRequest>, space: Space) -> Result<FsEmulator, LabError> {
+        if trace.is_empty() || config.cache_blocks < 4 {
+            return Err(LabError("a file-system emulator needs requests, and a cache of four blocks or more".into()));
+        }
+        let mut storage = Storage::new(config.disk, Span::from_millis(8), config.seed)?;
+        storage.after(trace[0].gap, Timer::Arrival);
+        storage.after(FLUSH_EVERY, Timer::Flush);
+        Ok(FsEmulator {
+            space,
+            storage,
+            trace,
+            next: 0,
+            blocks: BTreeMap::new(),
+            by_use: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            capacity: config.cache_blocks,
+            clock: 0,
+            eviction_prob: 1.0,
+            rng: Rng::new(config.seed, "emulator"),
+            pending: Vec::new(),
+            free: Vec::new(),
+            flushing: 0,
+            to_flush: Vec::new(),
+            run: Run::new(),
+            hits: 0,
+            asked: 0,
+        })
+    }
+
+    /// Share of blocks found in the cache during the last [`FsEmulator::serve`].
+    pub fn hit_ratio(&self) -> f64 {
+        self.hits as f64 / self.asked.max(1) as f64
+    }
+
+    /// Serves for `time` and returns what was recorded of the requests that ended.
+    pub fn serve(&mut self, time: Span) -> Run {
+        (self.hits, self.asked) = (0, 0);
+        let until = self.storage.now() + time;
+        while let Some(event) = self.storage.next(until) {
+            match event {
+                Event::Timer(Timer::Arrival) => self.arrive(),
+                Event::Timer(Timer::Over(r)) => self.over(r),
+                Event::Timer(Timer::Flush) => {
+                    self.storage.after(FLUSH_EVERY, Timer::Flush);
+                    self.flush();
+                }
+                Event::Disk(u64::MAX) => self.flushed(),
+                Event::Disk(tag) => self.read(tag as u32),
+            }
+        }
+        std::mem::take(&mut self.run)
+    }
+
+    fn record(&mut self, node: &str, request: u64, value: f64) {
+        let o = Observation { request, value, weight: 1.0 };
+        match self.run.get_mut(node) {
+            Some(all) => all.push(o),
+            None => {
+                self.run.insert(node.to_string(), vec![o]);
+            }
+        }
+    }
+
+    fn arrive(&mut self) {
+        let q = self.trace[self.next];
+        self.next = (self.next + 1) % self.trace.len();
+        self.storage.after(self.trace[self.next].gap, Timer::Arrival);
+        let number = self.storage.now().as_nanos();
+        let parse = 0.01 * (self.rng.normal() * 0.3).exp();
+        self.record("parse", number, parse);
+        let (mut cpu_ms, mut hits) = (parse, 0u32);
+        let mut missing: Vec<u64> = Vec::new();
+        for block in q.block..q.block + u64::from(q.blocks) {
+            self.asked += 1;
+            // A write needs no block from the disk: whole blocks are written.
+            if self.touch(block) || q.is_write {
+                hits += 1;
+                let took = 0.002 * (self.rng.normal() * 0.3).exp();
+                self.record("hit", number, took);
+                cpu_ms += took;
+            } else {
+                let took = 0.005 * (self.rng.normal() * 0.3).exp();
+                self.record("miss", number, took);
+                cpu_ms += took;
+                missing.push(block);
+            }
+            if q.is_write {
+                self.keep(block, true);
+            }
+        }
+        self.hits += u64::from(hits);
+        self.record("hits", number, f64::from(hits));
+        self.record("rest", number, f64::from(u8::from(!missing.is_empty())));
+        let runs = runs(&missing);
+        let pending = Pending { number, began_at: self.storage.now(), cpu_ms, left: runs.len() as u32 };
+        let r = self.free.pop().unwrap_or(self.pending.len() as u32);
+        if r as usize == self.pending.len() {
+            self.pending.push(None);
+        }
+        self.pending[r as usize] = Some(pending);
+        if missing.is_empty() {
+            self.storage.after(Span::from_millis_f64(cpu_ms), Timer::Over(r));
+            return;
+        }
+        self.record("misses", number, missing.len() as f64);
+        for &(first, n) in &runs {
+            let offset = self.place(first);
+            self.storage.send(Op::Read, q.process, offset, n * BLOCK_BYTES, u64::from(r));
+        }
+        missing.iter().for_each(|&b| self.keep(b, false));
+        if self.dirty.len() > self.capacity / 4 {
+            self.flush();
+        }
+    }
+
+    /// Where a block lies: files apart, over the disk's outer half.
+    fn place(&self, block: u64) -> u64 {
+        let span = self.storage.size_bytes() / 2 / BLOCK_BYTES - 1_024;
+        let (file, at) = (block / 1_024, block % 1_024);
+        (file.wrapping_mul(0x9e37_79b9_7f4a_7c15) % span + at) * BLOCK_BYTES
+    }
+
+    fn touch(&mut self, block: u64) -> bool {
+        self.clock += 1;
+        let Some(b) = self.blocks.get_mut(&block) else { return false };
+        if !b.is_dirty {
+            self.by_use.remove(&(b.used, block));
+            self.by_use.insert((self.clock, block));
+        }
+        b.used = self.clock;
+        true
+    }
+
+    /// Puts a block in, evicting the least recently used clean one if chance lets it.
+    fn keep(&mut self, block: u64, is_dirty: bool) {
+        if let Some(b) = self.blocks.get_mut(&block) {
+            if is_dirty && !b.is_dirty {
+                self.by_use.remove(&(b.used, block));
+                b.is_dirty = true;
+                self.dirty.insert(block);
+            }
+            return;
+        }
+        if self.blocks.len() >= self.capacity {
+            // What is written must be kept somewhere, whatever chance says.
+            if !is_dirty && !self.rng.chance(self.eviction_prob) {
+                return;
+            }
+            let Some((_, victim)) = self.by_use.pop_first() else { return };
+            self.blocks.remove(&victim);
+        }
+        self.blocks.insert(block, Block { used: self.clock, is_dirty });
+        if is_dirty {
+            self.dirty.insert(block);
+        } else {
+            self.by_use.insert((self.clock, block));
+        }
+    }
+
+    fn flush(&mut self) {
+        let dirty: Vec<u64> = std::mem::take(&mut self.dirty).into_iter().collect();
+        for &block in &dirty {
+            let b = self.blocks.get_mut(&block).expect("a dirty block is cached");
+            b.is_dirty = false;
+            self.by_use.insert((b.used, block));
+        }
+        self.to_flush.extend(runs(&dirty));
+        while self.flushing < FLUSH_DEPTH && self.flush_one() {}
+    }
+
+    fn flush_one(&mut self) -> bool {
+        let Some((first, n)) = self.to_flush.pop() else { return false };
+        self.flushing += 1;
+        let offset = self.place(first);
+        self.storage.send(Op::Write, FLUSHER, offset, n * BLOCK_BYTES, u64::MAX);
+        true
+    }
+
+    fn flushed(&mut self) {
+        self.flushing -= 1;
+        self.flush_one();
+    }
+
+    fn read(&mut self, r: u32) {
+        let now = self.storage.now();
+        let p = self.pending[r as usize].as_mut().expect("a request under way");
+        p.left -= 1;
+        if p.left > 0 {
+            return;
+        }
+        let (number, wait) = (p.number, now.since(p.began_at).as_millis_f64());
+        self.record("wait", number, wait);
+        self.over(r);
+    }
+
+    fn over(&mut self, r: u32) {
+        let p = self.pending[r as usize].take().expect("a request under way");
+        self.free.push(r);
+        let waited = self.storage.now().since(p.began_at).as_millis_f64();
+        // The disk works while blocks are looked up: the emulator's own time comes on top of its wait.
+        let total = if waited > p.cpu_ms * 1.001 { waited + p.cpu_ms } else { p.cpu_ms };
+        self.record("request", p.number, total);
+    }
+}
+
+/// Neighbouring blocks of one file as `(first, number)`.
+fn runs(blocks: &[u64]) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for &b in blocks {
+        match runs.last_mut() {
+            Some((first, n)) if b == *first + *n && b % 1_024 != 0 && *n < RUN_BLOCKS_MAX => *n += 1,
+            _ => runs.push((b, 1)),
+        }
+    }
+    runs
+}
+
+impl Adapter for FsEmulator {
+    fn apply(&mut self, setting: &Setting) -> Result<(), AdapterError> {
+        let values: Vec<(String, String)> =
+            self.space.values(setting).map(|(n, v)| (n.to_string(), v.to_string())).collect();
+        for (name, value) in values {
+            let told = || AdapterError(format!("{name}={value} is nothing that the emulator can be set to"));
+            match name.as_str() {
+                "idle_time" => self.storage.set_idle_time(value.parse().map_err(|_| told())?),
+                "eviction_prob" => self.eviction_prob = value.parse().map_err(|_| told())?,
+                _ => return Err(told()),
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(&mut self, time: Span) -> Result<Run, AdapterError> {
+        Ok(self.serve(time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_neighbours_of_one_file() {
+        assert_eq!(runs(&[5, 6, 7, 9, 1_023, 1_024]), [(5, 3), (9, 1), (1_023, 1), (1_024, 1)]);
+        assert_eq!(runs(&(0..130).collect::<Vec<_>>()), [(0, 64), (64, 64), (128, 2)]);
+    }
+
+    #[test]
+    fn it_serves_hits_and_misses_and_repeats() {
+        let serve = |eviction: u16| {
+            let trace = file_server(20_000, Span::from_millis(12), 1);
+            let mut fs = FsEmulator::new(&FsConfig::default(), trace, space(&[0, 8])).unwrap();
+            fs.apply(&Setting(vec![1, eviction])).unwrap();
+            fs.serve(Span::from_secs(100));
+            let run = fs.serve(Span::from_secs(100));
+            (run, fs.hit_ratio())
+        };
+        let (run, ratio) = serve(5);
+        assert_eq!(serve(5).0, run);
+        assert!((0.2..0.95).contains(&ratio), "{ratio}");
+        // A request is its parts: as many hits as its loop says, and the wait if there was one.
+        for o in run["request"].iter().skip(10).take(100) {
+            let sum = |node: &str| {
+                run.get(node).map_or(0.0, |v| v.iter().filter(|p| p.request == o.request).map(|p| p.value).sum())
+            };
+            let whole: f64 = ["parse", "hit", "miss", "wait"].map(sum).iter().sum();
+            assert!((whole - o.value).abs() < 1e-3, "{o:?}: {whole}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! A modelled disk under CFQ, with readers that each are a queue of their own, and timers: what the systems run on.
+
+use crate::experiment::LabError;
+use crate::replay::{DeviceChoice, Pool, PoolConfig};
+use plimsoll_base::{Data, Io, IoHead, Op, Span, TenantId, Time, VolumeKey};
+use plimsoll_device::{DeviceOptions, Model, ModelLayer};
+use plimsoll_sched::{Cfq, CfqConfig, DiskModel};
+use plimsoll_stack::{Layer, Offered};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 0 };
+/// Requests that the systems may have at the disk at once.
+const INFLIGHT_MAX: usize = 1 << 16;
+
+/// What happens next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event<T> {
+    /// A timer set by the system.
+    Timer(T),
+    /// A disk request with this tag has ended.
+    Disk(u64),
+}
+
+/// A disk and a clock.
+pub struct Storage<T> {
+    pool: Pool,
+    timers: BinaryHeap<Reverse<(Time, u64, T)>>,
+    set: u64,
+    now: Time,
+}
+
+impl<T: Ord> Storage<T> {
+    /// The disk `profile` under CFQ that idles for `idle_time`; the seed turns the platters and draws by how much the
+    /// drive differs from its profile.
+    ///
+    /// # Errors
+    /// If there is no such profile.
+    pub fn new(profile: &str, idle_time: Span, seed: u64) -> Result<Storage<T>, LabError> {
+        let options = DeviceOptions { seed, mismatch: 0.15 };
+        let disk = DeviceChoice::named(profile)?.spec.build(options).map_err(|e| LabError(e.to_string()))?;
+        let config = CfqConfig { depth: 1, slice_idle: idle_time, ..CfqConfig::default() };
+        let cfq = Cfq::new(config, DiskModel::unknown(disk.size_bytes()));
+        let layers: Vec<Box<dyn Layer>> = vec![Box::new(cfq), Box::new(ModelLayer::new(disk))];
+        let config = PoolConfig { seed, inflight_max: INFLIGHT_MAX, ..PoolConfig::default() };
+        let pool = Pool::of_layers(layers, &config)?;
+        Ok(Storage { pool, timers: BinaryHeap::new(), set: 0, now: Time::ZERO })
+    }
+
+    /// Now.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Bytes on the disk.
+    pub fn size_bytes(&self) -> u64 {
+        self.pool.offer().size_bytes
+    }
+
+    /// Changes CFQ's `idle_time` from now on.
+    pub fn set_idle_time(&mut self, idle_time: Span) {
+        let set = self.pool.stack.with_layer(self.now, |cfq: &mut Cfq, _| cfq.set_slice_idle(idle_time));
+        assert!(set.is_some(), "the stack has a CFQ layer");
+    }
+
+    /// Sends a request of reader `queue`; its end is an [`Event::Disk`] with `tag`.
+    pub fn send(&mut self, op: Op, queue: u16, offset: u64, len: u64, tag: u64) {
+        let mut head = IoHead::new(op, VOLUME, TenantId(queue), offset, len, self.now);
+        head.tag = tag;
+        let offered = self.pool.stack.offer(self.now, Io::new(head, Data::Absent));
+        assert!(matches!(offered, Offered::Accepted(_)), "a request without a deadline is never refused");
+    }
+
+    /// Sets a timer.
+    pub fn after(&mut self, span: Span, event: T) {
+        self.set += 1;
+        self.timers.push(Reverse((self.now + span, self.set, event)));
+    }
+
+    /// The next event before `until`; `None`, and the clock at `until`, if there is none.
+    pub fn next(&mut self, until: Time) -> Option<Event<T>> {
+        loop {
+            if let Some(c) = self.pool.stack.next_done() {
+                return Some(Event::Disk(c.io.tag));
+            }
+            let wake = self.pool.stack.next_wake();
+            let timer = self.timers.peek().map_or(Time::NEVER, |Reverse(t)| t.0);
+            if wake.min(timer) >= until {
+                self.now = until;
+                return None;
+            }
+            if wake <= timer {
+                self.now = wake;
+                self.pool.stack.wake(wake);
+            } else {
+                let Reverse((at, _, event)) = self.timers.pop().expect("just seen");
+                self.now = at;
+                return Some(Event::Timer(event));
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Small writes on their way into a log.
+//!
+//! What waits goes out as one record: a header that says what it holds, and the bytes. A record goes to the log that is
+//! nearest when it is built. Records of one log are acknowledged in their order there: recovery follows the chain and
+//! must not find a hole before something acknowledged.
+
+use crate::clean::CROWDED_PERCENT;
+use crate::config::Planted;
+use crate::format::{DataSum, Entry, EntryKind, Place, encode_record, header_bytes};
+use crate::layer::{Life, Logs, Pending};
+use crate::log::State;
+use crate::mtl::Mapped;
+use crate::status::Why;
+use plimsoll_base::{Buf, Completion, Data, Io, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Time, VolumeKey};
+use plimsoll_stack::Actions;
+
+/// Entries in one record at most: its header is then 4 KiB.
+const ENTRIES_MAX: usize = 126;
+
+/// What waits for a record.
+pub(crate) enum Queued {
+    Write(Io),
+    Kill { home: u64, len: u32, key: VolumeKey, sequence: u64 },
+}
+
+impl Queued {
+    pub fn id(&self) -> Option<IoId> {
+        match self {
+            Queued::Write(io) => Some(io.id),
+            Queued::Kill { .. } => None,
+        }
+    }
+
+    fn data_bytes(&self) -> u64 {
+        match self {
+            Queued::Write(io) => io.len,
+            Queued::Kill { .. } => 0,
+        }
+    }
+
+    fn is_fua(&self) -> bool {
+        matches!(self, Queued::Write(io) if io.flags.has(IoFlags::FUA))
+    }
+}
+
+/// A record under way.
+pub(crate) struct Append {
+    pub log: u32,
+    start: u32,
+    end: u32,
+    sum: u64,
+    /// Written with FUA.
+    fua: bool,
+    items: Vec<Queued>,
+    outcome: Option<Outcome>,
+    dispatched_at: Time,
+}
+
+impl Logs {
+    /// Should this write be logged, and can it be?
+    pub(crate) fn wants_log(&mut self, now: Time, head: &IoHead) -> bool {
+        self.adapt.saw_write(head.len);
+        let (logs, size) = (&self.logs, self.layout.shape.log_bytes);
+        let room = |l: &crate::log::Log| if l.state == State::Open { size - u64::from(l.tail) } else { 0 };
+        self.adapt.turn(now, &self.layout, || logs.iter().map(room).sum());
+        if !self.is_logged(head) {
+            return false;
+        }
+        let full = self.mtl.len() + self.queue.len() >= self.extents_high();
+        self.counters.spilled += u64::from(full || self.open.len() == 0);
+        !full && self.open.len() > 0
+    }
+
+    /// With so many extents, nothing more is logged until some have gone home.
+    pub(crate) fn extents_high(&self) -> usize {
+        let fits = self.config.capacitor.map_or(u64::MAX, |c| self.layout.extents_in(c.budget_bytes()));
+        (u64::from(self.layout.shape.extents_max).min(fits) / 4 * 3) as usize
+    }
+
+    pub(crate) fn enqueue(&mut self, now: Time, io: Io, out: &mut Actions) {
+        out.declare(0, self.derived(&io.head));
+        if self.queue.is_empty() && !self.gather_until.is_set() {
+            self.gather_until = now + self.config.gather;
+        }
+        self.queue.push_back(Queued::Write(io));
+        if now >= self.gather_until || self.queue.len() >= ENTRIES_MAX {
+            self.write_records(now, out);
+        }
+    }
+
+    /// Builds records as long as something waits and some may go out.
+    pub(crate) fn write_records(&mut self, now: Time, out: &mut Actions) {
+        self.gather_until = Time::NEVER;
+        if matches!(self.life, Life::Degraded(_)) {
+            return self.spill(now, out);
+        }
+        while !self.queue.is_empty() && self.records_inflight < self.config.records_inflight_max {
+            let Some(log) = self.log_for_next() else { return self.spill(now, out) };
+            // A recovery must look at every log that has a record beyond the last image, acknowledged or not: one that it
+            // passed over once would come back in a later one. So the note goes first.
+            if !self.notes.covers(log) && !self.has(Planted::NoteForgotten) {
+                self.notes.want(log);
+                return self.write_note(now, out);
+            }
+            self.write_record(now, log, out);
+        }
+    }
+
+    /// The nearest log with room for what waits first. One without is full: it takes no more.
+    fn log_for_next(&mut self) -> Option<u32> {
+        let need = header_bytes(1, self.layout.block()) + self.queue.front()?.data_bytes();
+        loop {
+            let log = self.open.nearest(&self.layout, &self.logs, self.head_at)?;
+            if u64::from(self.logs[log as usize].tail) + need <= self.layout.shape.log_bytes {
+                return Some(log);
+            }
+            self.open.remove(log);
+        }
+    }
+
+    /// No log has room: writes go home, kills wait for an image.
+    fn spill(&mut self, now: Time, out: &mut Actions) {
+        for q in std::mem::take(&mut self.queue) {
+            match q {
+                Queued::Write(io) => {
+                    self.counters.spilled += 1;
+                    out.retract(0, io.id);
+                    self.change(io, out);
+                }
+                Queued::Kill { .. } => self.kill_needs_image(&q),
+            }
+        }
+        self.ask_to_clean(now, Why::Full, out);
+    }
+
+    fn write_record(&mut self, now: Time, log: u32, out: &mut Actions) {
+        let block = self.layout.block();
+        let room = self.layout.shape.log_bytes - u64::from(self.logs[log as usize].tail);
+        let limit = room.min(self.config.record_bytes_max.max(header_bytes(1, block) + self.queue[0].data_bytes()));
+        let (mut items, mut data_bytes) = (Vec::new(), 0);
+        while let Some(q) = self.queue.front()
+            && items.len() < ENTRIES_MAX
+            && header_bytes(items.len() + 1, block) + data_bytes + q.data_bytes() <= limit
+        {
+            data_bytes += q.data_bytes();
+            items.push(self.queue.pop_front().expect("just seen"));
+        }
+        let entries: Vec<Entry> = items.iter().map(|q| self.entry(q)).collect();
+        let mut sum = DataSum::new(&self.layout);
+        let mut parts = Vec::with_capacity(items.len() + 1);
+        parts.push((0, Data::Absent));
+        for q in &items {
+            if let Queued::Write(io) = q {
+                out.retract(0, io.id);
+                sum.add(io.len, &io.data);
+                // Shared, not moved: if the record fails they go elsewhere.
+                parts.push((io.len, io.data.clone()));
+            }
+        }
+        let at = self.layout.log_start(log) + u64::from(self.logs[log as usize].tail);
+        let l = &mut self.logs[log as usize];
+        let place = Place { at, log, previous: l.sum };
+        let (header, record_sum) = encode_record(&self.layout, place, &entries, data_bytes, sum.digest());
+        let len = header.len() as u64 + data_bytes;
+        parts[0] = (header.len() as u64, Data::Bytes(Buf::copy_of(&header)));
+        // FUA makes it durable, but only a chain without volatile records makes it findable.
+        let fua = items.iter().any(Queued::is_fua) && l.flushed_tail == l.tail;
+        let record = Append {
+            log,
+            start: l.tail,
+            end: l.tail + len as u32,
+            sum: record_sum,
+            fua,
+            items,
+            outcome: None,
+            dispatched_at: Time::NEVER,
+        };
+        (l.tail, l.sum) = (record.end, record_sum);
+        l.used_at_sequence = self.next_sequence;
+        l.swapped_in = false;
+        if u64::from(l.tail) * 100 > self.layout.shape.log_bytes * CROWDED_PERCENT {
+            self.crowded.insert(log);
+        }
+        let mut io = self.record_io(now, &record, at, len, out);
+        io.data = Data::Parts(parts.into());
+        self.notes.appended_to(log);
+        self.records_inflight += 1;
+        self.changed += record.items.len() as u64;
+        self.counters.records += 1;
+        self.counters.record_bytes += len;
+        let key = self.ops.insert(Pending::Record(Box::new(record)));
+        self.logs[log as usize].order.push_back(key);
+        io.head.tag = key as u64;
+        out.submit(0, io);
+    }
+
+    fn entry(&mut self, q: &Queued) -> Entry {
+        match *q {
+            Queued::Write(ref io) => {
+                let sequence = self.next_sequence;
+                self.next_sequence += 1;
+                Entry { home: io.offset, len: io.len as u32, kind: EntryKind::Data, key: io.volume, sequence }
+            }
+            Queued::Kill { home, len, key, sequence } => Entry { home, len, kind: EntryKind::Kill, key, sequence },
+        }
+    }
+
+    /// The write of a record: for its first client, or for the pool where it holds kills only.
+    fn record_io(&self, now: Time, record: &Append, at: u64, len: u64, out: &mut Actions) -> Io {
+        let first = record.items.iter().find_map(|q| match q {
+            Queued::Write(io) => Some(io.head),
+            Queued::Kill { .. } => None,
+        });
+        let mut io = match first {
+            None => self.own(now, Op::Write, at, len, OwnKind::Metadata, out),
+            Some(head) => {
+                let mut io = out.child(&head, Op::Write, at, len, 0);
+                io.head.origin = Origin::Own(OwnKind::Piece);
+                io
+            }
+        };
+        io.head.flags = if record.fua || self.config.capacitor.is_some() { IoFlags::FUA } else { IoFlags::NONE };
+        io
+    }
+
+    /// A record's write has ended: it counts when all before it in its log do.
+    pub(crate) fn record_done(&mut self, now: Time, key: usize, c: &Completion, out: &mut Actions) {
+        let Pending::Record(record) = &mut self.ops[key] else { unreachable!("tagged as a record") };
+        record.outcome = Some(c.outcome);
+        record.dispatched_at = c.dispatched_at;
+        let log = record.log;
+        self.records_inflight -= 1;
+        if !c.outcome.is_done() {
+            self.retire(log);
+        }
+        if self.has(Planted::AckedOutOfOrder) {
+            let order = &mut self.logs[log as usize].order;
+            let i = order.iter().position(|k| *k == key).expect("it is under way");
+            order.swap(0, i);
+        }
+        self.finish_records(now, log, out);
+        self.write_records(now, out);
+    }
+
+    /// Ends the records of a log that have ended and follow on each other.
+    pub(crate) fn finish_records(&mut self, now: Time, log: u32, out: &mut Actions) {
+        while let Some(&key) = self.logs[log as usize].order.front() {
+            let Pending::Record(r) = &self.ops[key] else { unreachable!("a record is under way") };
+            let failed = self.logs[log as usize].state == State::Bad;
+            if r.outcome.is_none() {
+                return;
+            }
+            self.logs[log as usize].order.pop_front();
+            let Pending::Record(r) = self.ops.remove(key) else { unreachable!("just seen") };
+            if failed {
+                self.record_failed(*r, out);
+            } else {
+                self.record_finished(now, *r, out);
+            }
+        }
+    }
+
+    fn record_finished(&mut self, now: Time, r: Append, out: &mut Actions) {
+        let block = self.layout.block();
+        let l = &mut self.logs[r.log as usize];
+        (l.done_tail, l.done_sum) = (l.done_tail.max(r.end), r.sum);
+        let durable = r.fua && l.flushed_tail == r.start;
+        if durable {
+            l.flushed_tail = r.end;
+        } else {
+            self.dirty.insert(r.log);
+        }
+        let mut at = self.layout.log_start(r.log) + u64::from(r.start) + header_bytes(r.items.len(), block);
+        for q in r.items {
+            match q {
+                Queued::Write(mut io) => {
+                    io.data = Data::Absent;
+                    let (head, len) = (io.head, io.len);
+                    self.mtl.put(head.offset, Mapped { at, len: len as u32, log: r.log, key: head.volume });
+                    at += len;
+                    self.counters.logged += 1;
+                    self.counters.logged_bytes += len;
+                    let c = Completion { io, outcome: Outcome::Done, dispatched_at: r.dispatched_at };
+                    if head.flags.has(IoFlags::FUA) && !durable && !self.has(Planted::FuaNotFlushed) {
+                        self.flush_for(now, c, out);
+                    } else {
+                        self.end_client(now, c, out);
+                    }
+                }
+                Queued::Kill { .. } => self.kill_recorded(now, out),
+            }
+        }
+    }
+
+    /// Nothing of the record counts, although all of it may be on the device: what it holds is killed and logged anew
+    /// elsewhere.
+    fn record_failed(&mut self, r: Append, out: &mut Actions) {
+        self.counters.records_failed += 1;
+        for q in r.items {
+            if let Queued::Write(io) = &q {
+                self.add_kill(io.offset, io.len, io.volume);
+                out.declare(0, self.derived(&io.head));
+            }
+            self.queue.push_back(q);
+        }
+    }
+}

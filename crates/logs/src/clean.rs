@@ -1,0 +1,657 @@
+//! Emptying logs: lazy checkpoints and log swaps (Manylogs §III-F, §III-G; ML-M6, ML-M7).
+//!
+//! ```text
+//! close the logs ─► settle ─► gather ─► read ─► write ─┐          ┌─► logs empty
+//!                    (records under way end)  ▲        │  image ──┤
+//!                                             └────────┘          └─► what was swapped is found in its new log
+//! ```
+//! Only valid bytes move, in ascending order, neighbours merged. A checkpoint writes them home, a swap to the free end of
+//! the coldest log. What was superseded meanwhile is dropped when it would be written; what a client is writing home at
+//! that moment is looked at again afterwards.
+//!
+//! A swap moves one way (ML-A3): exchanging what the cold log holds would need a third place for it, or a crash between
+//! the two writes would lose one; and being cold and nearly empty is why it was chosen.
+
+use crate::layer::{Life, Logs, Own};
+use crate::log::State;
+use crate::mtl::Mapped;
+use crate::status::{CleanReport, Why};
+use plimsoll_base::{Completion, Data, IoFlags, Op, OwnKind, Span, Time};
+use plimsoll_stack::Actions;
+use std::collections::VecDeque;
+
+/// Own requests under way, and their size, where clients wait for it anyway or don't mind.
+const INFLIGHT_MAX: usize = 4;
+const IO_BYTES: u64 = 1 << 20;
+/// The same in idle time: what a client that comes back may find before it, about 5 ms of a disk.
+const GENTLE_IO_BYTES: u64 = 256 << 10;
+/// Unneeded bytes between two pieces of a log that are read along: cheaper than another request.
+const READ_THROUGH: u64 = 16 << 10;
+/// Logs emptied by one idle-time job, so that it soon counts.
+const IDLE_LOGS_MAX: usize = 8;
+/// Idle time cleans a log that is fuller than this, in percent: an image for every few writes would cost more than it saves.
+pub(crate) const CROWDED_PERCENT: u64 = 25;
+/// A job that came to nothing isn't tried again sooner.
+const RETRY_AFTER: Span = Span::from_secs(10);
+/// Extents looked at in one go.
+const LOOK_MAX: usize = 16_384;
+
+#[derive(Clone, Debug)]
+struct Piece {
+    home: u64,
+    len: u64,
+    at: u64,
+    data: Data,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Settle,
+    Gather,
+    Read,
+    Write,
+    Image,
+    Committing,
+}
+
+/// A job that empties logs.
+pub(crate) struct Clean {
+    pub why: Why,
+    logs: Vec<u32>,
+    member: Vec<bool>,
+    /// Where a swap puts it.
+    target: Option<u32>,
+    phase: Phase,
+    /// Extents before it have been gathered.
+    cursor: u64,
+    /// Ranges to gather again.
+    again: Vec<(u64, u64)>,
+    batch: Vec<Piece>,
+    /// Reads of the batch: place, length, pieces.
+    reads: Vec<(u64, u64, Vec<usize>)>,
+    next_read: usize,
+    todo: VecDeque<Piece>,
+    inflight: usize,
+    /// Writes under way, by number.
+    writes: Vec<Option<(u64, u64)>>,
+    /// What a swap has moved: home, length, from, to.
+    moved: Vec<(u64, u64, u64, u64)>,
+    failed: bool,
+    report: CleanReport,
+    since: Time,
+}
+
+impl Clean {
+    /// Does it write any of this home range now?
+    pub fn writes(&self, from: u64, to: u64) -> bool {
+        self.target.is_none() && self.writes.iter().flatten().any(|&(a, b)| a < to && from < b)
+    }
+
+    fn gentle(&self) -> bool {
+        matches!(self.why, Why::Idle | Why::Swap)
+    }
+
+    fn io_bytes(&self) -> u64 {
+        if self.gentle() { GENTLE_IO_BYTES } else { IO_BYTES }
+    }
+
+    fn enter(&mut self, now: Time, phase: Phase) {
+        let took = now.since(self.since);
+        match self.phase {
+            Phase::Read => self.report.read_time += took,
+            Phase::Write => self.report.write_time += took,
+            _ => {}
+        }
+        (self.phase, self.since) = (phase, now);
+    }
+}
+
+impl Logs {
+    /// Empties logs soon: what `why` says.
+    pub(crate) fn ask_to_clean(&mut self, now: Time, why: Why, out: &mut Actions) {
+        if self.clean.is_none() && self.life == Life::Ready && !self.stopping {
+            let logs = self.logs_in_use();
+            self.begin_clean(now, why, logs, None, out);
+        }
+    }
+
+    /// The pool ends: a job that hasn't come to its image is given up, nothing of it is lost.
+    pub(crate) fn stop(&mut self, now: Time) {
+        self.stopping = true;
+        if self.clean.as_ref().is_some_and(|c| c.phase != Phase::Committing) {
+            self.clean_failed(now);
+        }
+    }
+
+    fn logs_in_use(&self) -> Vec<u32> {
+        let used = |&log: &u32| match self.logs[log as usize].state {
+            State::Open => self.logs[log as usize].tail > 0,
+            State::Bad => self.mtl.valid_in(log) > 0,
+            State::Closed | State::Draining => false,
+        };
+        (0..self.layout.logs).filter(used).collect()
+    }
+
+    fn begin_clean(&mut self, now: Time, why: Why, logs: Vec<u32>, target: Option<u32>, out: &mut Actions) {
+        if logs.is_empty() {
+            return;
+        }
+        let mut member = vec![false; self.layout.logs as usize];
+        for &log in logs.iter().chain(&target) {
+            self.open.remove(log);
+            if self.logs[log as usize].state == State::Open {
+                self.logs[log as usize].state = State::Closed;
+            }
+        }
+        logs.iter().for_each(|log| member[*log as usize] = true);
+        self.clean = Some(Clean {
+            why,
+            member,
+            target,
+            phase: Phase::Settle,
+            cursor: 0,
+            again: Vec::new(),
+            batch: Vec::new(),
+            reads: Vec::new(),
+            next_read: 0,
+            todo: VecDeque::new(),
+            inflight: 0,
+            writes: Vec::new(),
+            moved: Vec::new(),
+            failed: false,
+            report: CleanReport { why, logs: logs.len() as u32, begun_at: now, ..CleanReport::default() },
+            since: now,
+            logs,
+        });
+        self.step_clean(now, out);
+    }
+
+    /// Of the job under way: why, bytes moved, bytes that are left, and when it began.
+    pub(crate) fn clean_progress(&self) -> Option<(Why, u64, u64, Time)> {
+        let c = self.clean.as_ref()?;
+        let all: u64 = c.logs.iter().map(|log| self.mtl.valid_in(*log)).sum();
+        Some((c.why, c.report.write_bytes, all.saturating_sub(c.report.write_bytes), c.report.begun_at))
+    }
+
+    /// What should be emptied now, if anything.
+    fn choose_clean(&mut self, now: Time, out: &mut Actions) {
+        if self.clean.is_some() || self.life != Life::Ready || self.stopping || now < self.clean_retry_at {
+            return;
+        }
+        if std::mem::take(&mut self.clean_asked) {
+            return self.ask_to_clean(now, Why::Asked, out);
+        }
+        if self.mtl.len() >= self.extents_high() || self.open.len() == 0 {
+            return self.ask_to_clean(now, Why::Full, out);
+        }
+        if self.mtl.is_empty() && self.crowded.is_empty() {
+            return;
+        }
+        let c = self.config.clean;
+        if c.off_hours.is_some_and(|o| o.contains(now) && self.cleaned_at < o.begun(now)) {
+            return self.ask_to_clean(now, Why::OffHours, out);
+        }
+        if c.every.is_some_and(|every| now >= self.cleaned_at + every) {
+            return self.ask_to_clean(now, Why::Periodic, out);
+        }
+        if !self.crowded.is_empty() && self.is_idle_time(now) {
+            self.use_idle_time(now, out);
+        }
+    }
+
+    fn is_idle_time(&self, now: Time) -> bool {
+        let quiet = |after: Span| self.clients_inside == 0 && now >= self.client_at + after;
+        self.config.clean.idle_after.is_some_and(quiet)
+    }
+
+    fn use_idle_time(&mut self, now: Time, out: &mut Actions) {
+        if let Some((full, cold)) = self.choose_swap() {
+            return self.begin_clean(now, Why::Swap, vec![full], Some(cold), out);
+        }
+        if self.config.clean.when_idle {
+            let mut fullest: Vec<u32> =
+                self.crowded.iter().copied().filter(|l| self.logs[*l as usize].state == State::Open).collect();
+            fullest.sort_by_key(|l| (std::cmp::Reverse(self.logs[*l as usize].tail), *l));
+            fullest.truncate(IDLE_LOGS_MAX);
+            self.begin_clean(now, Why::Idle, fullest, None, out);
+        }
+    }
+
+    /// The fullest log above the threshold, and the coldest with room for its valid bytes: the one that least recently took
+    /// a record, then the emptiest, then the farthest (ML-A3).
+    fn choose_swap(&self) -> Option<(u32, u32)> {
+        let size = self.layout.shape.log_bytes;
+        let above = u64::from(self.config.swap_above_percent);
+        let tail = |log: u32| u64::from(self.logs[log as usize].tail);
+        let is_open = |log: u32| self.logs[log as usize].state == State::Open;
+        let is_hot = |l: &u32| is_open(*l) && tail(*l) * 100 > above * size && !self.logs[*l as usize].swapped_in;
+        let full = self.crowded.iter().copied().filter(is_hot);
+        let full = full.max_by_key(|l| (tail(*l), std::cmp::Reverse(*l)))?;
+        let need = self.mtl.valid_in(full);
+        let has_room = |l: &u32| is_open(*l) && *l != full && tail(*l) * 100 <= size * CROWDED_PERCENT;
+        let cold = (0..self.layout.logs)
+            .filter(has_room)
+            .filter(|l| size - tail(*l) >= need)
+            .min_by_key(|l| (self.logs[*l as usize].used_at_sequence, tail(*l), std::cmp::Reverse(l.abs_diff(full))))?;
+        Some((full, cold))
+    }
+
+    /// Whatever there is to do beside clients' requests.
+    pub(crate) fn work(&mut self, now: Time, out: &mut Actions) {
+        self.choose_clean(now, out);
+        self.step_clean(now, out);
+        match self.life {
+            Life::Ready if self.image.is_none() => {
+                let due = self.changed > 0 && now >= self.image_at + self.config.image_every;
+                if (self.image_wanted || due) && !self.begin_image(now, Vec::new(), out) {
+                    self.image_at = now;
+                    self.ask_to_clean(now, Why::Full, out);
+                }
+            }
+            Life::Degraded(_) => self.no_image_comes(now, out),
+            _ => {}
+        }
+        self.arm(now, out);
+    }
+
+    /// Asks to be woken when there will be something to do.
+    pub(crate) fn arm(&self, now: Time, out: &mut Actions) {
+        let mut wish = self.gather_until;
+        if self.life == Life::Ready && !self.stopping {
+            if self.changed > 0 && self.image.is_none() {
+                wish = wish.min(self.image_at + self.config.image_every);
+            }
+            let idle = self.config.clean.idle_after.filter(|_| self.clients_inside == 0);
+            match &self.clean {
+                Some(c) if c.gentle() && c.inflight == 0 && c.phase != Phase::Committing => {
+                    wish = wish.min(idle.map_or(Time::NEVER, |after| self.client_at + after));
+                }
+                Some(_) => {}
+                None => wish = wish.min(self.next_clean(now, idle)),
+            }
+        }
+        // What is due already waits for something else, whose end is heard.
+        if wish.is_set() && (wish > now || wish == self.gather_until) {
+            out.wake_at(wish.max(now));
+        }
+    }
+
+    fn next_clean(&self, now: Time, idle: Option<Span>) -> Time {
+        let mut wish = Time::NEVER;
+        if !self.mtl.is_empty() {
+            let c = &self.config.clean;
+            wish = wish.min(c.off_hours.map_or(Time::NEVER, |o| o.next(now)));
+            wish = wish.min(c.every.map_or(Time::NEVER, |every| self.cleaned_at + every));
+        }
+        if !self.crowded.is_empty() {
+            wish = wish.min(idle.map_or(Time::NEVER, |after| self.client_at + after));
+        }
+        wish
+    }
+
+    fn step_clean(&mut self, now: Time, out: &mut Actions) {
+        while self.clean.is_some() && self.step_clean_once(now, out) {}
+    }
+
+    /// One step; false if it must wait.
+    fn step_clean_once(&mut self, now: Time, out: &mut Actions) -> bool {
+        let idle = self.is_idle_time(now);
+        let c = self.clean.as_mut().expect("a job runs");
+        if c.failed && c.inflight == 0 && c.phase != Phase::Committing {
+            self.clean_failed(now);
+            return false;
+        }
+        let may_send = if c.gentle() { idle && c.inflight == 0 } else { c.inflight < INFLIGHT_MAX };
+        match c.phase {
+            Phase::Settle => {
+                let busy = c.logs.iter().chain(&c.target).any(|l| !self.logs[*l as usize].order.is_empty());
+                if !busy {
+                    c.enter(now, Phase::Gather);
+                }
+                !busy
+            }
+            Phase::Gather => self.gather(now),
+            Phase::Read if c.next_read < c.reads.len() => may_send && self.read_next(now, out),
+            Phase::Read => {
+                if c.inflight > 0 {
+                    return false;
+                }
+                c.todo = c.batch.drain(..).collect();
+                c.enter(now, Phase::Write);
+                true
+            }
+            Phase::Write if !c.todo.is_empty() => may_send && self.write_next(now, out),
+            Phase::Write => {
+                if c.inflight > 0 {
+                    return false;
+                }
+                c.enter(now, Phase::Gather);
+                true
+            }
+            Phase::Image => {
+                if self.image.is_some() || (c.gentle() && !idle) {
+                    return false;
+                }
+                self.finish_clean(now, out);
+                false
+            }
+            Phase::Committing => false,
+        }
+    }
+
+    /// Collects the next batch, in home order for a checkpoint and in log order for a swap.
+    fn gather(&mut self, now: Time) -> bool {
+        let c = self.clean.as_mut().expect("a job runs");
+        let io_bytes = c.io_bytes();
+        let (mut bytes, mut looked) = (0, 0);
+        let take = |home: u64, m: &Mapped, batch: &mut Vec<Piece>| {
+            let mut done = 0;
+            while done < u64::from(m.len) {
+                let len = io_bytes.min(u64::from(m.len) - done);
+                batch.push(Piece { home: home + done, len, at: m.at + done, data: Data::Absent });
+                done += len;
+            }
+            u64::from(m.len)
+        };
+        let mut more = false;
+        for (home, m) in self.mtl.from(c.cursor) {
+            if bytes >= self.config.clean.batch_bytes || looked == LOOK_MAX {
+                more = true;
+                break;
+            }
+            looked += 1;
+            c.cursor = home + 1;
+            if c.member[m.log as usize] {
+                bytes += take(home, &m, &mut c.batch);
+            }
+        }
+        if !more {
+            // The last time round: what a client was writing home meanwhile.
+            let again = std::mem::take(&mut c.again);
+            for (from, to) in again {
+                let found: Vec<_> = self.mtl.lookup(from, to).filter(|(_, m)| c.member[m.log as usize]).collect();
+                let blocked = !found.is_empty() && self.ops.iter().any(|(_, p)| p.changes(from, to));
+                if blocked {
+                    c.again.push((from, to));
+                    continue;
+                }
+                found.iter().for_each(|(home, m)| bytes += take(*home, m, &mut c.batch));
+            }
+        }
+        if c.batch.is_empty() {
+            match (more, c.again.is_empty()) {
+                (true, _) => return true,
+                (false, true) => c.enter(now, Phase::Image),
+                (false, false) => return false, // until those clients' writes end
+            }
+            return true;
+        }
+        c.report.extents += c.batch.len() as u64;
+        c.reads = plan_reads(&c.batch, io_bytes);
+        if c.target.is_some() {
+            c.batch.sort_by_key(|p| p.at);
+            c.reads = plan_reads(&c.batch, io_bytes);
+        }
+        c.next_read = 0;
+        c.enter(now, Phase::Read);
+        true
+    }
+
+    fn read_next(&mut self, now: Time, out: &mut Actions) -> bool {
+        let c = self.clean.as_mut().expect("a job runs");
+        let i = c.next_read;
+        let (at, len, _) = c.reads[i];
+        c.next_read += 1;
+        c.inflight += 1;
+        c.report.reads += 1;
+        c.report.read_bytes += len;
+        self.head_at = at;
+        let io = self.own(now, Op::Read, at, len, OwnKind::Checkpoint, out);
+        self.send_own(io, Own::CleanRead(i), out);
+        true
+    }
+
+    pub(crate) fn clean_read(&mut self, i: usize, c: Completion) {
+        let job = self.clean.as_mut().expect("a job runs");
+        job.inflight -= 1;
+        let (at, len, pieces) = &job.reads[i];
+        if !c.outcome.is_done() {
+            // Its valid bytes can't be had: the log is never emptied, and whoever reads them hears of it.
+            job.failed = true;
+            let log = self.layout.group_of(*at);
+            self.counters.clean_errors += 1;
+            return self.retire(log);
+        }
+        for &p in pieces {
+            let piece = &mut job.batch[p];
+            piece.data = c.io.data.slice(*len, piece.at - at, piece.len);
+        }
+    }
+
+    /// Sends the next write of the batch, as large as it gets. True also if nothing was left to write of a piece.
+    fn write_next(&mut self, now: Time, out: &mut Actions) -> bool {
+        if self.clean.as_ref().is_some_and(|c| c.target.is_some()) {
+            return self.write_to_log(now, out);
+        }
+        let c = self.clean.as_mut().expect("a job runs");
+        let io_bytes = c.io_bytes();
+        let (mut parts, mut from, mut to, mut run_end) = (Vec::new(), 0, 0, 0);
+        while let Some(p) = c.todo.pop_front() {
+            let valid: Vec<Piece> = if self.config.planted == Some(crate::config::Planted::StaleWrittenHome) {
+                vec![p.clone()]
+            } else {
+                still_valid(&self.mtl, &p)
+            };
+            let mut left = Vec::new();
+            for v in valid {
+                let end = v.home + v.len;
+                let joins = parts.is_empty() || (v.home == to && end - from <= io_bytes && v.home < run_end);
+                if !left.is_empty() || !joins {
+                    left.push(v);
+                } else if self.ops.iter().any(|(_, p)| p.changes(v.home, end)) {
+                    c.again.push((v.home, end));
+                } else {
+                    if parts.is_empty() {
+                        from = v.home;
+                        run_end = v.home + self.layout.to_device(v.home).1;
+                    }
+                    let cut = v.len.min(run_end - v.home);
+                    parts.push((cut, v.data.slice(v.len, 0, cut)));
+                    to = v.home + cut;
+                    if cut < v.len {
+                        let data = v.data.slice(v.len, cut, v.len - cut);
+                        left.push(Piece { home: to, len: v.len - cut, at: v.at + cut, data });
+                    }
+                }
+            }
+            let stop = !left.is_empty();
+            left.into_iter().rev().for_each(|p| c.todo.push_front(p));
+            if stop {
+                break;
+            }
+        }
+        if parts.is_empty() {
+            return true;
+        }
+        let (at, _) = self.layout.to_device(from);
+        self.send_clean_write(now, at, (from, to), parts, out);
+        true
+    }
+
+    fn send_clean_write(&mut self, now: Time, at: u64, range: (u64, u64), parts: Vec<(u64, Data)>, out: &mut Actions) {
+        let c = self.clean.as_mut().expect("a job runs");
+        let len = range.1 - range.0;
+        let i = c.writes.iter().position(Option::is_none).unwrap_or_else(|| {
+            c.writes.push(None);
+            c.writes.len() - 1
+        });
+        c.writes[i] = Some(range);
+        c.inflight += 1;
+        c.report.writes += 1;
+        c.report.write_bytes += len;
+        self.head_at = at;
+        let mut io = self.own(now, Op::Write, at, len, OwnKind::Checkpoint, out);
+        if self.config.capacitor.is_some() {
+            // What the capacitor's table says of it must hold at once.
+            io.head.flags = IoFlags::FUA;
+        }
+        let absent = parts.iter().all(|(_, d)| matches!(d, Data::Absent));
+        io.data = if absent { Data::Absent } else { Data::Parts(parts.into()) };
+        self.send_own(io, Own::CleanWrite(i), out);
+    }
+
+    /// Appends to the cold log what follows on each other there.
+    fn write_to_log(&mut self, now: Time, out: &mut Actions) -> bool {
+        let c = self.clean.as_mut().expect("a job runs");
+        let target = c.target.expect("a swap");
+        let log = &mut self.logs[target as usize];
+        let at = self.layout.log_start(target) + u64::from(log.tail);
+        let (mut parts, mut len) = (Vec::new(), 0);
+        while let Some(p) = c.todo.pop_front() {
+            if len + p.len > c.io_bytes() && len > 0 {
+                c.todo.push_front(p);
+                break;
+            }
+            c.moved.push((p.home, p.len, p.at, at + len));
+            parts.push((p.len, p.data));
+            len += p.len;
+        }
+        log.tail += len as u32;
+        assert!(u64::from(log.tail) <= self.layout.shape.log_bytes, "a swap outgrows its log");
+        self.send_clean_write(now, at, (at, at + len), parts, out);
+        true
+    }
+
+    pub(crate) fn clean_written(&mut self, i: usize, c: &Completion, out: &mut Actions) {
+        let job = self.clean.as_mut().expect("a job runs");
+        job.inflight -= 1;
+        job.writes[i] = None;
+        if !c.outcome.is_done() {
+            job.failed = true;
+            self.counters.clean_errors += 1;
+            if let Some(target) = job.target {
+                self.retire(target);
+            }
+        }
+        self.release_held(out);
+    }
+
+    /// Everything has moved: an image makes it count.
+    fn finish_clean(&mut self, now: Time, out: &mut Actions) {
+        let c = self.clean.as_mut().expect("a job runs");
+        c.enter(now, Phase::Committing);
+        let (logs, target, moved) = (c.logs.clone(), c.target, std::mem::take(&mut c.moved));
+        // What moves may be cut finer than it was.
+        if target.is_some() && self.mtl.len() + moved.len() > self.layout.shape.extents_max as usize {
+            return self.clean_failed(now);
+        }
+        for (home, len, from, to) in moved {
+            let valid = still_valid(&self.mtl, &Piece { home, len, at: from, data: Data::Absent });
+            for v in valid {
+                let log = target.expect("a swap");
+                let key = self.mtl.lookup(v.home, v.home + 1).next().expect("just seen").1.key;
+                let m = Mapped { at: to + (v.at - from), len: v.len as u32, log, key };
+                self.mtl.put(v.home, m);
+            }
+        }
+        if let Some(target) = target {
+            // Beyond what was moved, its next record follows on its last.
+            let l = &mut self.logs[target as usize];
+            l.done_tail = l.tail;
+            l.swapped_in = true;
+            self.dirty.insert(target);
+        }
+        if !self.begin_image(now, logs, out) {
+            self.clean_failed(now);
+        }
+    }
+
+    /// The image holds.
+    pub(crate) fn clean_committed(&mut self, now: Time, out: &mut Actions) {
+        // An image for another reason may have come first.
+        if self.clean.as_ref().is_none_or(|c| c.phase != Phase::Committing) {
+            return;
+        }
+        let mut c = self.clean.take().expect("just seen");
+        self.reopen(&c);
+        c.report.took = now.since(c.report.begun_at);
+        match c.why {
+            Why::Swap => self.counters.swaps += 1,
+            _ => self.counters.checkpoints += 1,
+        }
+        if !c.gentle() {
+            self.cleaned_at = now;
+        }
+        self.counters.cleaned_bytes += c.report.write_bytes;
+        self.counters.last_clean = Some(c.report);
+        self.write_records(now, out);
+    }
+
+    /// The job comes to nothing: what it closed is open again, and everything is where it was.
+    pub(crate) fn clean_failed(&mut self, now: Time) {
+        let Some(c) = &mut self.clean else { return };
+        if c.inflight > 0 {
+            c.failed = true;
+            return;
+        }
+        let c = self.clean.take().expect("just seen");
+        self.counters.cleans_failed += 1;
+        self.clean_retry_at = now + RETRY_AFTER;
+        if let Some(target) = c.target {
+            // A record behind what was moved in vain would not be found.
+            let l = &mut self.logs[target as usize];
+            l.tail = l.done_tail;
+        }
+        self.reopen(&c);
+    }
+
+    fn reopen(&mut self, c: &Clean) {
+        for &log in c.logs.iter().chain(&c.target) {
+            let crowded = u64::from(self.logs[log as usize].tail) * 100 > self.layout.shape.log_bytes * CROWDED_PERCENT;
+            if crowded {
+                self.crowded.insert(log);
+            } else {
+                self.crowded.remove(&log);
+            }
+            let l = &mut self.logs[log as usize];
+            if l.state == State::Closed {
+                l.state = State::Open;
+                if u64::from(l.tail) < self.layout.shape.log_bytes {
+                    self.open.insert(log);
+                }
+            }
+        }
+    }
+}
+
+/// What of a piece is still mapped to where it was read from.
+fn still_valid(mtl: &crate::mtl::Mtl, p: &Piece) -> Vec<Piece> {
+    let same = |(home, m): &(u64, Mapped)| m.at == p.at + (home - p.home);
+    mtl.lookup(p.home, p.home + p.len)
+        .filter(same)
+        .map(|(home, m)| Piece {
+            home,
+            len: u64::from(m.len),
+            at: m.at,
+            data: p.data.slice(p.len, home - p.home, u64::from(m.len)),
+        })
+        .collect()
+}
+
+/// Reads that bring all pieces, in the order of their places, with small gaps read along.
+fn plan_reads(batch: &[Piece], io_bytes: u64) -> Vec<(u64, u64, Vec<usize>)> {
+    let mut order: Vec<usize> = (0..batch.len()).collect();
+    order.sort_by_key(|i| batch[*i].at);
+    let mut reads: Vec<(u64, u64, Vec<usize>)> = Vec::new();
+    for i in order {
+        let (at, end) = (batch[i].at, batch[i].at + batch[i].len);
+        match reads.last_mut() {
+            Some((from, len, pieces)) if at <= *from + *len + READ_THROUGH && end - *from <= io_bytes => {
+                *len = (*len).max(end - *from);
+                pieces.push(i);
+            }
+            _ => reads.push((at, end - at, vec![i])),
+        }
+    }
+    reads
+}

@@ -1,0 +1,193 @@
+//! What can be set, live, of the logs' behaviour (their layout is [`crate::Shape`]).
+
+use plimsoll_base::{Span, Time};
+
+/// How the layer behaves. Each default says where it comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct LogsConfig {
+    /// LoggedWriteSize: writes up to this go to a log (Manylogs §III-C: 256 KB for the block layer); 0 logs nothing.
+    pub logged_write_bytes: u64,
+    /// The largest record: what waits when one is built goes out with it.
+    pub record_bytes_max: u64,
+    /// Records under way at once. More than one, or a burst waits for its first write; few, or nothing is gathered.
+    pub records_inflight_max: u32,
+    /// A write waits this long for others to go with it. Nothing beside a disk's rotation; a sync() of 20 files comes
+    /// within it.
+    pub gather: Span,
+    /// When logged data go home.
+    pub clean: CleanConfig,
+    /// A log is swapped in idle time when it is fuller than this, in percent (§III-G: 80).
+    pub swap_above_percent: u32,
+    /// The MTL table is written out at least so often while it changes (§III-E: hourly); bounds recovery.
+    pub image_every: Span,
+    /// Lower LoggedWriteSize when the logs would fill before the off-hours (§VI; ML-M17).
+    pub adaptive: bool,
+    /// Stop logging a load that fills all logs within this time at the smallest LoggedWriteSize: there it doesn't pay
+    /// (§VIII). Zero never stops.
+    pub off_below: Span,
+    /// Capacitor-backed RAM for the MTL table, where there is any.
+    pub capacitor: Option<Capacitor>,
+    /// A mistake planted by a test that looks whether it is found.
+    pub planted: Option<Planted>,
+}
+
+impl Default for LogsConfig {
+    fn default() -> LogsConfig {
+        LogsConfig {
+            logged_write_bytes: 256 << 10,
+            record_bytes_max: 1 << 20,
+            records_inflight_max: 2,
+            gather: Span::from_micros(200),
+            clean: CleanConfig::default(),
+            swap_above_percent: 80,
+            image_every: Span::from_secs(3600),
+            adaptive: true,
+            off_below: Span::from_secs(600),
+            capacitor: None,
+            planted: None,
+        }
+    }
+}
+
+/// When logged data go home (§III-F). Whatever is set: when no log has room, and when the operator asks.
+#[derive(Clone, Copy, Debug)]
+pub struct CleanConfig {
+    /// Once a day, in bulk.
+    pub off_hours: Option<OffHours>,
+    /// Every so often, whatever the load.
+    pub every: Option<Span>,
+    /// Piece by piece when clients have asked nothing for this long; log swapping waits for the same.
+    pub idle_after: Option<Span>,
+    /// Whether idle time is used for cleaning (otherwise for swapping only, as the paper prefers where it is rare).
+    pub when_idle: bool,
+    /// Bytes held in memory while they move.
+    pub batch_bytes: u64,
+}
+
+impl Default for CleanConfig {
+    fn default() -> CleanConfig {
+        CleanConfig {
+            off_hours: None,
+            every: None,
+            // Longer than the gaps inside a burst; a disk's few milliseconds of own I/O then meet nobody.
+            idle_after: Some(Span::from_millis(100)),
+            when_idle: true,
+            batch_bytes: 16 << 20,
+        }
+    }
+}
+
+/// A window that comes again every day.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OffHours {
+    /// When it next begins, on the layer's clock.
+    pub first: Time,
+    /// How long it lasts.
+    pub lasts: Span,
+}
+
+/// From one window's beginning to the next.
+pub const DAY: Span = Span::from_secs(24 * 3600);
+
+impl OffHours {
+    /// Is `now` in a window?
+    pub fn contains(&self, now: Time) -> bool {
+        now >= self.first && now.since(self.first).as_nanos() % DAY.as_nanos() < self.lasts.as_nanos()
+    }
+
+    /// When the window that `now` is in (or the last one) began.
+    pub fn begun(&self, now: Time) -> Time {
+        let days = now.since(self.first).as_nanos() / DAY.as_nanos();
+        self.first + Span::from_nanos(days * DAY.as_nanos())
+    }
+
+    /// When the next window begins after `now`.
+    pub fn next(&self, now: Time) -> Time {
+        if now < self.first {
+            return self.first;
+        }
+        self.begun(now) + DAY
+    }
+}
+
+/// Capacitor-backed RAM that holds the MTL table (§III-E). It is used to recover faster and is never the only place of
+/// anything: what it can't write out in its time, the records' headers still say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capacitor {
+    /// How long the capacitor feeds RAM and device after the power is lost (100 to 400 ms).
+    pub lasts: Span,
+    /// What the device writes in a second meanwhile (the paper reckons with 100 MB).
+    pub bytes_per_s: u64,
+}
+
+impl Capacitor {
+    /// What can be written out.
+    pub fn budget_bytes(&self) -> u64 {
+        self.bytes_per_s / 1000 * (self.lasts.as_nanos() / 1_000_000)
+    }
+}
+
+/// Mistakes that the crash tests must find, one at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planted {
+    /// A client's flush isn't passed on.
+    FlushNotPassed,
+    /// An image isn't preceded by a flush: what went home may not be there.
+    ImageBeforeHome,
+    /// An image counts before it is durable.
+    ImageNotFlushed,
+    /// A record's data may be anything.
+    DataSumIgnored,
+    /// A record may follow any other.
+    ChainIgnored,
+    /// That something newer is at home is never recorded.
+    KillForgotten,
+    /// That something newer is at home is recorded before it is durable there.
+    KillTooEarly,
+    /// After a recovery, sequence numbers are given again.
+    SequenceReused,
+    /// A FUA write is acknowledged though the record before it isn't durable.
+    FuaNotFlushed,
+    /// Records are acknowledged though nobody will look for them.
+    NoteForgotten,
+    /// What was superseded while it was read is written home all the same.
+    StaleWrittenHome,
+    /// A client's write home doesn't wait for a checkpoint's.
+    HomeUnordered,
+    /// A log is reused before the image that empties it.
+    ResetTooEarly,
+    /// What is left of a cut extent is looked for at the extent's beginning.
+    CutMisplaced,
+    /// Records are acknowledged out of their order in the log.
+    AckedOutOfOrder,
+    /// A trim leaves the logged data valid.
+    TrimForgotten,
+    /// A log is reused while a client still reads from it.
+    ReaderIgnored,
+    /// The newer image's body isn't checked.
+    ImageSumIgnored,
+}
+
+impl Planted {
+    /// All of them.
+    pub const ALL: [Planted; 18] = [
+        Planted::FlushNotPassed,
+        Planted::ImageBeforeHome,
+        Planted::ImageNotFlushed,
+        Planted::DataSumIgnored,
+        Planted::ChainIgnored,
+        Planted::KillForgotten,
+        Planted::KillTooEarly,
+        Planted::SequenceReused,
+        Planted::FuaNotFlushed,
+        Planted::NoteForgotten,
+        Planted::StaleWrittenHome,
+        Planted::HomeUnordered,
+        Planted::ResetTooEarly,
+        Planted::CutMisplaced,
+        Planted::AckedOutOfOrder,
+        Planted::TrimForgotten,
+        Planted::ReaderIgnored,
+        Planted::ImageSumIgnored,
+    ];
+}

@@ -1,0 +1,220 @@
+//! What a flush owes: the records, and that what was superseded by something at home stays superseded.
+//!
+//! A large write over logged data goes home; the record with the old data is still in its log, and would be believed by a
+//! recovery. So the kill is recorded too, but not before what is at home is durable, or a crash between the two would lose
+//! both (ML-A5: data durable, then what says so). A flush with kills to record is: flush, record, flush. One such job runs
+//! at a time, and flushes that come meanwhile share the next.
+
+use crate::append::Queued;
+use crate::config::Planted;
+use crate::layer::{Life, Logs, Own, Pending};
+use crate::log::Tail;
+use plimsoll_base::{Completion, Io, IoError, Op, Outcome, OwnKind, Time, VolumeKey};
+use plimsoll_stack::Actions;
+
+/// What is at home is newer than what logs hold of the range up to `sequence`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kill {
+    pub home: u64,
+    pub len: u64,
+    pub key: VolumeKey,
+    pub sequence: u64,
+}
+
+/// Kills that wait at most before an image is written for them.
+const KILLS_MAX: usize = 4096;
+/// A kill's length in a record is 32 bits.
+const KILL_BYTES_MAX: u64 = 1 << 31;
+
+/// A flush with more to do than to be passed on.
+pub(crate) struct FlushJob {
+    waiters: Vec<Completion>,
+    /// Kills with a lower sequence number are recorded with it.
+    limit: u64,
+    /// Records of kills that it waits for.
+    recording: usize,
+    /// Its first flush is done.
+    is_home_durable: bool,
+    /// It waits for this image too, as no log has room for a record.
+    image: Option<u64>,
+    tails: Vec<Tail>,
+}
+
+impl Logs {
+    /// A client's flush.
+    pub(crate) fn flush(&mut self, now: Time, mut io: Io, out: &mut Actions) {
+        // Nothing that waits was acknowledged, but whoever flushes waits for it soon.
+        self.write_records(now, out);
+        if self.has(Planted::FlushNotPassed) {
+            let c = Completion { io, outcome: Outcome::Done, dispatched_at: Time::NEVER };
+            return self.end_client(now, c, out);
+        }
+        let nothing_to_record = self.kills.is_empty() || self.has(Planted::KillForgotten);
+        if self.flush_job.is_none() && nothing_to_record {
+            let tails = self.dirty_tails();
+            io.head.tag = self.ops.insert(Pending::Flush { head: io.head, tails }) as u64;
+            return out.submit(0, io);
+        }
+        let c = Completion { io, outcome: Outcome::Done, dispatched_at: Time::NEVER };
+        self.flush_for(now, c, out);
+    }
+
+    /// `c` ends when all that is acknowledged now is durable, and all kills too.
+    pub(crate) fn flush_for(&mut self, now: Time, c: Completion, out: &mut Actions) {
+        self.flush_next.push(c);
+        self.next_flush_job(now, out);
+    }
+
+    fn next_flush_job(&mut self, now: Time, out: &mut Actions) {
+        if self.flush_job.is_some() || self.flush_next.is_empty() {
+            return;
+        }
+        let job = FlushJob {
+            waiters: std::mem::take(&mut self.flush_next),
+            limit: self.next_sequence,
+            recording: 0,
+            is_home_durable: false,
+            image: None,
+            tails: self.dirty_tails(),
+        };
+        self.flush_job = Some(job);
+        if self.has(Planted::KillTooEarly) {
+            return self.record_kills(now, out);
+        }
+        let io = self.own(now, Op::Flush, 0, 0, OwnKind::Metadata, out);
+        self.send_own(io, Own::JobFlush, out);
+    }
+
+    /// Where each log's acknowledged records end that no flush has covered yet.
+    pub(crate) fn dirty_tails(&self) -> Vec<Tail> {
+        self.dirty.iter().map(|&log| self.logs[log as usize].done(log)).collect()
+    }
+
+    /// A flush that was sent when the logs ended there has ended.
+    pub(crate) fn flushed(&mut self, outcome: &Outcome, tails: Vec<Tail>) {
+        if !outcome.is_done() {
+            return self.degrade("a flush failed");
+        }
+        for tail in tails {
+            if self.logs[tail.log as usize].flushed(tail) {
+                self.dirty.remove(&tail.log);
+            }
+        }
+    }
+
+    /// Nothing is moved any more: what is where it is stays there.
+    pub(crate) fn degrade(&mut self, why: &'static str) {
+        if self.life == Life::Ready {
+            self.life = Life::Degraded(why);
+        }
+    }
+
+    /// What was logged of a range is superseded by what is at home. True if there was anything.
+    pub(crate) fn kill(&mut self, home: u64, len: u64, key: VolumeKey) -> bool {
+        let killed = self.mtl.kill(home, home + len);
+        if killed {
+            self.add_kill(home, len, key);
+        }
+        killed
+    }
+
+    /// That nothing older than now is valid of a range must be recorded.
+    pub(crate) fn add_kill(&mut self, mut home: u64, mut len: u64, key: VolumeKey) {
+        while len > 0 {
+            let n = len.min(KILL_BYTES_MAX);
+            self.kills.push(Kill { home, len: n, key, sequence: self.next_sequence });
+            (home, len) = (home + n, len - n);
+        }
+        self.next_sequence += 1;
+        self.changed += 1;
+        self.counters.kills += 1;
+        self.image_wanted |= self.kills.len() > KILLS_MAX;
+    }
+
+    /// Is there a kill within the range that isn't durable yet (or may not be)?
+    pub(crate) fn has_unrecorded_kill(&self, from: u64, to: u64) -> bool {
+        self.flush_job.is_some() || self.kills.iter().any(|k| k.home < to && from < k.home + k.len)
+    }
+
+    /// The job's flush has ended: the first, or the one after its record.
+    pub(crate) fn job_flushed(&mut self, now: Time, c: &Completion, out: &mut Actions) {
+        let job = self.flush_job.as_mut().expect("it was the job's flush");
+        let tails = std::mem::take(&mut job.tails);
+        let first = !job.is_home_durable;
+        job.is_home_durable = true;
+        self.flushed(&c.outcome, tails);
+        if first && c.outcome.is_done() {
+            return self.record_kills(now, out);
+        }
+        self.end_flush_job(now, c.outcome, out);
+    }
+
+    fn record_kills(&mut self, now: Time, out: &mut Actions) {
+        let forgotten = self.has(Planted::KillForgotten);
+        let job = self.flush_job.as_mut().expect("a job runs");
+        job.is_home_durable = true;
+        let limit = job.limit;
+        let (ready, later): (Vec<Kill>, Vec<Kill>) = self.kills.iter().partition(|k| k.sequence < limit);
+        if ready.is_empty() || forgotten {
+            return self.end_flush_job(now, Outcome::Done, out);
+        }
+        job.recording = ready.len();
+        self.kills = later;
+        for Kill { home, len, key, sequence } in ready {
+            self.queue.push_back(Queued::Kill { home, len: len as u32, key, sequence });
+        }
+        self.write_records(now, out);
+    }
+
+    /// One of the job's kills is in an acknowledged record.
+    pub(crate) fn kill_recorded(&mut self, now: Time, out: &mut Actions) {
+        let job = self.flush_job.as_mut().expect("a job waits for the records of its kills");
+        job.recording -= 1;
+        self.kills_recorded(now, out);
+    }
+
+    /// When all of the job's kills are in records, those are flushed.
+    fn kills_recorded(&mut self, now: Time, out: &mut Actions) {
+        let tails = self.dirty_tails();
+        let Some(job) = self.flush_job.as_mut().filter(|j| j.recording == 0 && j.image.is_none()) else { return };
+        job.tails = tails;
+        let io = self.own(now, Op::Flush, 0, 0, OwnKind::Metadata, out);
+        self.send_own(io, Own::JobFlush, out);
+    }
+
+    /// No log has room for a kill: an image that doesn't hold what it kills does as well.
+    pub(crate) fn kill_needs_image(&mut self, q: &Queued) {
+        let Queued::Kill { home, len, key, sequence } = *q else { unreachable!("only kills") };
+        self.kills.push(Kill { home, len: u64::from(len), key, sequence });
+        self.image_wanted = true;
+        // One that is being written was begun before; only the next is sure to know of it.
+        let next = self.image_number + 1 + u64::from(self.image.is_some());
+        let job = self.flush_job.as_mut().expect("kills are recorded for a job");
+        job.recording -= 1;
+        job.image = Some(next);
+    }
+
+    /// Image `number` holds, and all changes before `sequence` with it.
+    pub(crate) fn image_discharges(&mut self, now: Time, number: u64, sequence: u64, out: &mut Actions) {
+        self.kills.retain(|k| k.sequence >= sequence);
+        let Some(job) = self.flush_job.as_mut().filter(|j| j.image.is_some_and(|n| n <= number)) else { return };
+        job.image = None;
+        self.kills_recorded(now, out);
+    }
+
+    /// No image will come: who waits for one hears so.
+    pub(crate) fn no_image_comes(&mut self, now: Time, out: &mut Actions) {
+        if self.flush_job.as_ref().is_some_and(|j| j.image.is_some() && j.recording == 0) {
+            self.end_flush_job(now, Outcome::Failed(IoError::FlushFailed), out);
+        }
+    }
+
+    fn end_flush_job(&mut self, now: Time, outcome: Outcome, out: &mut Actions) {
+        let job = self.flush_job.take().expect("a job runs");
+        for mut c in job.waiters {
+            c.outcome = outcome;
+            self.end_client(now, c, out);
+        }
+        self.next_flush_job(now, out);
+    }
+}

@@ -1,0 +1,621 @@
+//! The layer: what becomes of each request.
+//!
+//! ```text
+//!  read ──► MTL ──► home, log, or pieces of both
+//!  small write ──► queue ──► record at the log nearest the last non-logged I/O ──► MTL ──► done
+//!  large write, trim, zeroes ──► home ──► what was logged of it is killed ──► done
+//!  flush ──► flush below ──► (kills that aren't recorded: a record, flush below) ──► done
+//! ```
+//! Overlapping client requests don't meet here: the front serialises them. The layer's own writes home wait for no
+//! client; a client's write home waits for an overlapping one of the layer's own.
+
+use crate::adapt::Adapt;
+use crate::append::{Append, Queued};
+use crate::clean::Clean;
+use crate::config::{LogsConfig, Planted};
+use crate::flush::{FlushJob, Kill};
+use crate::image::{ImageJob, Notes};
+use crate::layout::Layout;
+use crate::log::{Log, Open, State, Tail};
+use crate::mtl::Mtl;
+use crate::recover::Recovery;
+use crate::status::Counters;
+use plimsoll_base::{
+    Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent, Time, VolumeKey,
+};
+use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Offer, Order, Ports};
+use slab::Slab;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Where the layer is in its life.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Life {
+    Recovering,
+    Ready,
+    /// A flush or a table's write failed: nothing more is moved.
+    Degraded(&'static str),
+    /// Not this device, or it can't be read.
+    Failed(String),
+}
+
+/// See the module's documentation.
+pub struct Logs {
+    pub(crate) config: LogsConfig,
+    pub(crate) layout: Layout,
+    pub(crate) life: Life,
+    /// What was lost for good, if anything was.
+    pub(crate) lost: Option<String>,
+    pub(crate) mtl: Mtl,
+    pub(crate) logs: Vec<Log>,
+    pub(crate) open: Open,
+    /// Logs with records that no flush has covered.
+    pub(crate) dirty: BTreeSet<u32>,
+    /// Logs that idle time is worth spending on.
+    pub(crate) crowded: BTreeSet<u32>,
+    pub(crate) ops: Slab<Pending>,
+    /// Device address of the last non-logged I/O.
+    pub(crate) head_at: u64,
+    pub(crate) next_sequence: u64,
+    /// Small writes and kills that wait for a record.
+    pub(crate) queue: VecDeque<Queued>,
+    pub(crate) gather_until: Time,
+    pub(crate) records_inflight: u32,
+    /// Client writes home that wait for an own one.
+    pub(crate) held: Vec<Io>,
+    /// What came while recovering.
+    pub(crate) early: Vec<Io>,
+    /// Superseded by something at home, and no record or image says so yet.
+    pub(crate) kills: Vec<Kill>,
+    pub(crate) flush_job: Option<FlushJob>,
+    /// What waits for the next one.
+    pub(crate) flush_next: Vec<Completion>,
+    pub(crate) image: Option<ImageJob>,
+    pub(crate) image_number: u64,
+    pub(crate) image_at: Time,
+    /// Records and kills since the last image.
+    pub(crate) changed: u64,
+    pub(crate) image_wanted: bool,
+    pub(crate) notes: Notes,
+    pub(crate) clean: Option<Clean>,
+    /// The operator asked for a checkpoint.
+    pub(crate) clean_asked: bool,
+    pub(crate) cleaned_at: Time,
+    pub(crate) clean_retry_at: Time,
+    /// Draining: no new jobs of its own.
+    pub(crate) stopping: bool,
+    pub(crate) clients_inside: usize,
+    pub(crate) client_at: Time,
+    pub(crate) recovery: Option<Box<Recovery>>,
+    pub(crate) adapt: Adapt,
+    pub(crate) counters: Counters,
+}
+
+/// Something sent below.
+pub(crate) enum Pending {
+    /// A client's request, whole.
+    One {
+        head: IoHead,
+        log: u32,
+    },
+    /// A client's request in pieces.
+    Split(Box<Split>),
+    /// A client's flush, and what it makes durable: log and position.
+    Flush {
+        head: IoHead,
+        tails: Vec<Tail>,
+    },
+    Record(Box<Append>),
+    /// The layer's own.
+    Own(Own),
+}
+
+impl Pending {
+    /// Is it a client's change of any of this home range, on its way home?
+    pub fn changes(&self, from: u64, to: u64) -> bool {
+        let overlaps = |h: &IoHead| h.op.is_change() && h.offset < to && from < h.end();
+        match self {
+            Pending::One { head, .. } => overlaps(head),
+            Pending::Split(s) => overlaps(&s.head),
+            _ => false,
+        }
+    }
+}
+
+/// Own requests, by who hears of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Own {
+    JobFlush,
+    ImageFlush,
+    ImageWrite,
+    Note,
+    CleanRead(usize),
+    CleanWrite(usize),
+    Recovery,
+}
+
+pub(crate) struct Split {
+    head: IoHead,
+    /// Length, log read from, and answer of each piece.
+    pieces: Vec<(u64, u32, Data)>,
+    outstanding: usize,
+    failed: Option<Outcome>,
+    dispatched_at: Time,
+}
+
+/// No log.
+pub(crate) const HOME: u32 = u32::MAX;
+
+/// One piece of a client's request.
+#[derive(Clone, Copy)]
+struct Piece {
+    at: u64,
+    len: u64,
+    log: u32,
+}
+
+impl Logs {
+    /// A layer over a formatted device, whose tables and records it reads before it serves.
+    pub fn new(layout: Layout, config: LogsConfig) -> Logs {
+        let first = |log| Log::new(0, crate::format::first_sum(&layout, log, 1), false);
+        let mut open = Open::default();
+        (0..layout.logs).for_each(|log| open.insert(log));
+        Logs {
+            life: Life::Recovering,
+            lost: None,
+            mtl: Mtl::new(layout.logs).misplacing_cuts(config.planted == Some(Planted::CutMisplaced)),
+            logs: (0..layout.logs).map(first).collect(),
+            open,
+            dirty: BTreeSet::new(),
+            crowded: BTreeSet::new(),
+            ops: Slab::new(),
+            head_at: layout.base,
+            next_sequence: 1,
+            queue: VecDeque::new(),
+            gather_until: Time::NEVER,
+            records_inflight: 0,
+            held: Vec::new(),
+            early: Vec::new(),
+            kills: Vec::new(),
+            flush_job: None,
+            flush_next: Vec::new(),
+            image: None,
+            image_number: 1,
+            image_at: Time::ZERO,
+            changed: 0,
+            image_wanted: false,
+            notes: Notes::new(&layout, config.capacitor.is_some()),
+            clean: None,
+            clean_asked: false,
+            cleaned_at: Time::ZERO,
+            clean_retry_at: Time::ZERO,
+            stopping: false,
+            clients_inside: 0,
+            client_at: Time::ZERO,
+            recovery: None,
+            adapt: Adapt::new(&config),
+            counters: Counters::default(),
+            config,
+            layout,
+        }
+    }
+
+    /// A layer over a device that was just formatted: there is nothing to read.
+    pub fn fresh(layout: Layout, config: LogsConfig) -> Logs {
+        Logs { life: Life::Ready, ..Logs::new(layout, config) }
+    }
+
+    /// Is this mistake planted?
+    pub(crate) fn has(&self, planted: Planted) -> bool {
+        self.config.planted == Some(planted)
+    }
+
+    /// An own request for the pool itself.
+    pub(crate) fn own(&self, now: Time, op: Op, at: u64, len: u64, kind: OwnKind, out: &mut Actions) -> Io {
+        let mut head = IoHead::new(op, VolumeKey::POOL, Default::default(), at, len, now);
+        head.id = out.new_id();
+        head.origin = Origin::Own(kind);
+        head.skips = out.own_skips();
+        Io::new(head, Data::Absent)
+    }
+
+    /// Sends an own request; `own` hears of its end.
+    pub(crate) fn send_own(&mut self, mut io: Io, own: Own, out: &mut Actions) {
+        io.head.tag = self.ops.insert(Pending::Own(own)) as u64;
+        out.submit(0, io);
+    }
+
+    fn read(&mut self, io: Io, out: &mut Actions) {
+        let (from, to) = (io.offset, io.end());
+        let (device, run) = self.layout.to_device(from);
+        if run >= io.len && !self.mtl.touches(from, to) {
+            return self.pass(io, Piece { at: device, len: to - from, log: HOME }, out);
+        }
+        let mut pieces = Vec::new();
+        let mut at = from;
+        // Collected first: the table is borrowed while it's looked through.
+        let mapped: Vec<_> = self.mtl.lookup(from, to).collect();
+        for (home, m) in mapped {
+            if m.key != io.volume && io.volume != VolumeKey::POOL {
+                self.counters.foreign_hidden += 1;
+                continue;
+            }
+            self.at_home(at, home, &mut pieces);
+            pieces.push(Piece { at: m.at, len: u64::from(m.len), log: m.log });
+            at = home + u64::from(m.len);
+        }
+        self.at_home(at, to, &mut pieces);
+        self.counters.reads_from_logs += u64::from(pieces.iter().any(|p| p.log != HOME));
+        self.send_pieces(io, pieces, out);
+    }
+
+    /// Pieces of a home range, cut where a log lies between.
+    fn at_home(&self, mut from: u64, to: u64, pieces: &mut Vec<Piece>) {
+        while from < to {
+            let (at, run) = self.layout.to_device(from);
+            let len = run.min(to - from);
+            pieces.push(Piece { at, len, log: HOME });
+            from += len;
+        }
+    }
+
+    fn send_pieces(&mut self, io: Io, pieces: Vec<Piece>, out: &mut Actions) {
+        if let [one] = pieces[..] {
+            return self.pass(io, one, out);
+        }
+        let at = self.ops.vacant_key() as u64;
+        let split = Split {
+            head: io.head,
+            pieces: pieces.iter().map(|p| (p.len, p.log, Data::Absent)).collect(),
+            outstanding: pieces.len(),
+            failed: None,
+            dispatched_at: Time::NEVER,
+        };
+        self.ops.insert(Pending::Split(Box::new(split)));
+        let mut covered = 0;
+        for (i, p) in pieces.into_iter().enumerate() {
+            let mut child = out.child(&io.head, io.op, p.at, p.len, at | (i as u64) << 32);
+            child.head.origin = Origin::Own(OwnKind::Piece);
+            child.data = io.data.slice(io.len, covered, p.len);
+            covered += p.len;
+            self.reads_from(p);
+            out.submit(0, child);
+        }
+    }
+
+    fn pass(&mut self, mut io: Io, p: Piece, out: &mut Actions) {
+        self.reads_from(p);
+        let pending = Pending::One { head: io.head, log: p.log };
+        io.head.tag = self.ops.insert(pending) as u64;
+        io.head.offset = p.at;
+        out.submit(0, io);
+    }
+
+    fn reads_from(&mut self, p: Piece) {
+        self.head_at = p.at;
+        if p.log != HOME {
+            self.logs[p.log as usize].readers += 1;
+        }
+    }
+
+    /// A request no longer reads from `log`.
+    fn read_ended(&mut self, log: u32, failed: bool) {
+        if log == HOME {
+            return;
+        }
+        let l = &mut self.logs[log as usize];
+        l.readers -= 1;
+        if l.readers == 0 && l.state == State::Draining {
+            l.state = State::Open;
+            self.open.insert(log);
+        }
+        if failed {
+            self.retire(log);
+        }
+    }
+
+    /// A log is used no more: what is in it stays readable as far as it is.
+    pub(crate) fn retire(&mut self, log: u32) {
+        let l = &mut self.logs[log as usize];
+        if l.state != State::Bad {
+            l.state = State::Bad;
+            self.open.remove(log);
+            self.crowded.remove(&log);
+            self.counters.logs_retired += 1;
+            self.changed += 1;
+        }
+    }
+
+    /// A change that goes home.
+    pub(crate) fn change(&mut self, mut io: Io, out: &mut Actions) {
+        let (from, to) = (io.offset, io.end());
+        if self.config.capacitor.is_some() && self.mtl.touches(from, to) {
+            // The capacitor's table says at once that the log's is no longer valid: then this must be.
+            io.head.flags = io.head.flags.with(IoFlags::FUA);
+        }
+        let busy = self.clean.as_ref().is_some_and(|c| c.writes(from, to));
+        if busy && !self.has(Planted::HomeUnordered) {
+            out.declare(0, self.derived(&io.head));
+            return self.held.push(io);
+        }
+        let mut pieces = Vec::new();
+        self.at_home(from, to, &mut pieces);
+        self.send_pieces(io, pieces, out);
+    }
+
+    /// A request that overlapped an own write home may go now.
+    pub(crate) fn release_held(&mut self, out: &mut Actions) {
+        for io in std::mem::take(&mut self.held) {
+            out.retract(0, io.id);
+            self.change(io, out);
+        }
+    }
+
+    /// A client's request went home and came back.
+    fn went_home(&mut self, now: Time, c: Completion, out: &mut Actions) {
+        let head = c.io.head;
+        if !head.op.is_change() || !c.outcome.is_done() {
+            return self.end_client(now, c, out);
+        }
+        let forgotten = head.op == Op::Trim && self.has(Planted::TrimForgotten);
+        let killed = !forgotten && self.kill(head.offset, head.len, head.volume);
+        // Durable at home is not enough while a recovery would believe a log instead, whoever superseded that.
+        if head.flags.has(IoFlags::FUA) && (killed || self.has_unrecorded_kill(head.offset, head.end())) {
+            return self.flush_for(now, c, out);
+        }
+        self.end_client(now, c, out);
+    }
+
+    /// A client's request ends.
+    pub(crate) fn end_client(&mut self, now: Time, c: Completion, out: &mut Actions) {
+        self.clients_inside -= 1;
+        self.client_at = now;
+        out.complete(c);
+    }
+
+    fn split_done(&mut self, now: Time, at: usize, piece: usize, c: Completion, out: &mut Actions) {
+        let Pending::Split(s) = &mut self.ops[at] else { unreachable!("tagged as a split request") };
+        s.outstanding -= 1;
+        s.dispatched_at = s.dispatched_at.min(c.dispatched_at);
+        let log = s.pieces[piece].1;
+        let failed = !c.outcome.is_done();
+        match c.outcome {
+            Outcome::Done => s.pieces[piece].2 = c.io.into_data(),
+            other => s.failed = Some(other),
+        }
+        let last = s.outstanding == 0;
+        self.read_ended(log, failed && is_device(c.outcome));
+        if last {
+            let Pending::Split(s) = self.ops.remove(at) else { unreachable!("just seen") };
+            let outcome = s.failed.unwrap_or(Outcome::Done);
+            let data = if outcome.is_done() && s.head.op == Op::Read { join(s.pieces) } else { Data::Absent };
+            let c = Completion { io: Io::new(s.head, data), outcome, dispatched_at: s.dispatched_at };
+            self.went_home(now, c, out);
+        }
+    }
+
+    /// Cached data and holes: an answer may cover less than was asked, and where something is logged it's data.
+    fn block_status(&mut self, io: Io, out: &mut Actions) {
+        let (at, run) = self.layout.to_device(io.offset);
+        if self.mtl.touches(io.offset, io.end()) {
+            let all = StatusExtent { len: io.len, hole: false, zero: false };
+            self.clients_inside -= 1;
+            return out.done(io, Data::Status(vec![all].into()));
+        }
+        let len = io.len.min(run);
+        let head = io.head;
+        let mut below = io;
+        below.head.len = len;
+        below.head.offset = at;
+        below.head.tag = self.ops.insert(Pending::One { head, log: HOME }) as u64;
+        out.submit(0, below);
+    }
+
+    /// Where `head` will be on the device, for forecasts.
+    pub(crate) fn derived(&self, head: &IoHead) -> IoHead {
+        let mut below = *head;
+        if head.op == Op::Flush || head.end() > self.layout.home_bytes || head.len == 0 {
+            return below;
+        }
+        if self.is_logged(head)
+            && let Some(log) = self.open.nearest(&self.layout, &self.logs, self.head_at)
+        {
+            let l = &self.logs[log as usize];
+            let end = self.layout.shape.log_bytes - head.len.min(self.layout.shape.log_bytes);
+            below.offset = self.layout.log_start(log) + u64::from(l.tail).min(end);
+            return below;
+        }
+        let (at, run) = self.layout.to_device(head.offset);
+        let mapped = if head.op == Op::Read { self.mtl.lookup(head.offset, head.end()).next() } else { None };
+        (below.offset, below.len) = match mapped {
+            Some((home, m)) if home == head.offset => (m.at, u64::from(m.len)),
+            Some((home, _)) => (at, run.min(home - head.offset)),
+            None => (at, run.min(head.len)),
+        };
+        below
+    }
+
+    /// Does a write go to a log (ML-M2)?
+    pub(crate) fn is_logged(&self, head: &IoHead) -> bool {
+        head.op == Op::Write && head.len <= self.adapt.logged_write_bytes() && matches!(self.life, Life::Ready)
+    }
+
+    fn own_done(&mut self, now: Time, own: Own, c: Completion, out: &mut Actions) {
+        match own {
+            Own::JobFlush => self.job_flushed(now, &c, out),
+            Own::ImageFlush => self.image_flushed(now, &c, out),
+            Own::ImageWrite => self.image_written(now, &c, out),
+            Own::Note => self.note_written(now, &c, out),
+            Own::CleanRead(i) => self.clean_read(i, c),
+            Own::CleanWrite(i) => self.clean_written(i, &c, out),
+            Own::Recovery => self.recovery_read(now, c, out),
+        }
+    }
+
+    fn accept(&mut self, now: Time, io: Io, out: &mut Actions) {
+        self.clients_inside += 1;
+        self.client_at = now;
+        if io.op != Op::Flush && io.end() > self.layout.home_bytes {
+            self.clients_inside -= 1;
+            return out.end(io, Outcome::Failed(IoError::Invalid));
+        }
+        match io.op {
+            Op::Flush => self.flush(now, io, out),
+            Op::BlockStatus => self.block_status(io, out),
+            _ if io.len == 0 => {
+                self.clients_inside -= 1;
+                out.done(io, Data::Absent);
+            }
+            Op::Read | Op::Cache => {
+                self.adapt.saw_other(io.len);
+                self.read(io, out);
+            }
+            Op::Write if self.wants_log(now, &io.head) => self.enqueue(now, io, out),
+            Op::Write | Op::WriteZeroes | Op::Trim => {
+                self.adapt.saw_other(io.len);
+                self.change(io, out);
+            }
+        }
+    }
+}
+
+/// Did the device itself fail (as against a request that was withdrawn)?
+pub(crate) fn is_device(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Failed(IoError::Device))
+}
+
+fn join(pieces: Vec<(u64, u32, Data)>) -> Data {
+    if pieces.iter().all(|(_, _, d)| matches!(d, Data::Absent)) {
+        return Data::Absent;
+    }
+    Data::Parts(pieces.into_iter().map(|(len, _, d)| (len, d)).collect())
+}
+
+impl Layer for Logs {
+    fn name(&self) -> &'static str {
+        "logs"
+    }
+
+    fn offer(&self, below: &[Offer]) -> Offer {
+        Offer { size_bytes: self.layout.home_bytes, ..below[0] }
+    }
+
+    fn start(&mut self, now: Time, below: &[Offer], out: &mut Actions) {
+        let b = &below[0];
+        if b.size_bytes < self.layout.device_bytes || b.block_bytes != self.layout.block_bytes {
+            self.life = Life::Failed(format!(
+                "the logs were made for {} bytes in blocks of {}, the device has {} in blocks of {}",
+                self.layout.device_bytes, self.layout.block_bytes, b.size_bytes, b.block_bytes
+            ));
+        }
+        self.image_at = now;
+        self.cleaned_at = now;
+        if self.life == Life::Recovering {
+            self.recover(now, out);
+        }
+    }
+
+    fn state(&self) -> LayerState {
+        match self.life {
+            Life::Recovering => LayerState::Recovering,
+            Life::Ready if self.lost.is_some() => LayerState::Degraded,
+            Life::Ready => LayerState::Ready,
+            Life::Degraded(_) => LayerState::Degraded,
+            Life::Failed(_) => LayerState::Failed,
+        }
+    }
+
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        let first = self.derived(head);
+        let mut f = below.ask(0, at, &first);
+        // What a split request's other pieces take comes on top; they lie close by.
+        if first.len > 0 && first.len < head.len {
+            let mut rest = first;
+            (rest.offset, rest.len) = (first.end(), head.len - first.len);
+            f.service += below.ask(0, at, &rest).service;
+        }
+        f
+    }
+
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        match self.life {
+            Life::Recovering => self.early.push(io),
+            Life::Failed(_) => out.end(io, Outcome::Failed(IoError::Unavailable)),
+            Life::Ready | Life::Degraded(_) => {
+                self.accept(now, io, out);
+                self.arm(now, out);
+            }
+        }
+    }
+
+    fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
+        let (at, piece) = ((c.io.tag & 0xffff_ffff) as usize, (c.io.tag >> 32) as usize);
+        match self.ops[at] {
+            Pending::Split(_) => self.split_done(now, at, piece, c, out),
+            Pending::Record(_) => self.record_done(now, at, &c, out),
+            _ => match self.ops.remove(at) {
+                Pending::One { head, log } => {
+                    c.io.head = head;
+                    self.read_ended(log, is_device(c.outcome));
+                    self.went_home(now, c, out);
+                }
+                Pending::Flush { head, tails } => {
+                    c.io.head = head;
+                    self.flushed(&c.outcome, tails);
+                    self.end_client(now, c, out);
+                }
+                Pending::Own(own) => self.own_done(now, own, c, out),
+                Pending::Split(_) | Pending::Record(_) => unreachable!("handled above"),
+            },
+        }
+        self.work(now, out);
+    }
+
+    fn wake(&mut self, now: Time, out: &mut Actions) {
+        if now >= self.gather_until {
+            self.write_records(now, out);
+        }
+        self.work(now, out);
+    }
+
+    fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
+        if let Some(i) = self.queue.iter().position(|q| q.id() == Some(id)) {
+            let Some(Queued::Write(io)) = self.queue.remove(i) else { unreachable!("only writes have an id") };
+            out.retract(0, id);
+            let io = Completion { io, outcome: Outcome::Failed(IoError::Cancelled), dispatched_at: Time::NEVER };
+            return self.end_client(now, io, out);
+        }
+        if self.ops.iter().any(|(_, p)| matches!(p, Pending::One { head, .. } if head.id == id)) {
+            out.cancel(0, id);
+        }
+    }
+
+    fn declared(&mut self, head: &IoHead, out: &mut Actions) {
+        out.declare(0, self.derived(head));
+    }
+
+    fn ordered(&mut self, now: Time, order: Order, out: &mut Actions) {
+        match order {
+            Order::Checkpoint => self.clean_asked = true,
+            Order::Stop => self.stop(now),
+        }
+        self.work(now, out);
+    }
+
+    fn drain(&mut self, now: Time, out: &mut Actions) {
+        self.stopping = true;
+        if self.changed > 0 && self.life == Life::Ready {
+            self.image_wanted = true;
+        }
+        self.work(now, out);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.ops.is_empty()
+            && self.queue.is_empty()
+            && self.held.is_empty()
+            && self.early.is_empty()
+            && self.flush_job.is_none()
+            && self.image.is_none()
+            && self.recovery.is_none()
+    }
+}

@@ -1,0 +1,22 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod adapt;
+mod append;
+mod clean;
+pub mod config;
+mod flush;
+pub mod format;
+mod image;
+pub mod layer;
+pub mod layout;
+mod log;
+pub mod mtl;
+mod recover;
+pub mod status;
+
+pub use config::{Capacitor, CleanConfig, LogsConfig, OffHours, Planted};
+pub use format::{decode_layout, format_device};
+pub use layer::Logs;
+pub use layout::{BadLayout, Layout, Shape};
+pub use status::{Activity, CleanReport, Counters, LogsStatus, RecoveryReport, Why};

@@ -1,0 +1,204 @@
+//! The MTL table: which home ranges are in a log, and where (Manylogs §III-E).
+//!
+//! Block-level as in the paper: any block of a write may be superseded alone. Kept as extents, cut where they overlap, so
+//! that memory follows writes instead of blocks and each operation is O(log n) in their number.
+
+use plimsoll_base::VolumeKey;
+use std::collections::BTreeMap;
+
+/// One run of logged bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapped {
+    /// Its first byte on the device.
+    pub at: u64,
+    /// Bytes.
+    pub len: u32,
+    /// The log it lies in.
+    pub log: u32,
+    /// Whose data.
+    pub key: VolumeKey,
+}
+
+impl Mapped {
+    fn end_of(&self, home: u64) -> u64 {
+        home + u64::from(self.len)
+    }
+
+    /// The part `from..to` of what is mapped at `home`.
+    fn part(&self, home: u64, from: u64, to: u64) -> Mapped {
+        Mapped { at: self.at + (from - home), len: (to - from) as u32, ..*self }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Mtl {
+    map: BTreeMap<u64, Mapped>,
+    /// Valid bytes per log.
+    valid: Vec<u64>,
+    bytes: u64,
+    /// A mistake for tests to find: see [`crate::Planted::CutMisplaced`].
+    misplaces_cuts: bool,
+}
+
+impl Mtl {
+    /// An empty table for `logs` logs.
+    pub fn new(logs: u32) -> Mtl {
+        Mtl { map: BTreeMap::new(), valid: vec![0; logs as usize], bytes: 0, misplaces_cuts: false }
+    }
+
+    /// The same with a mistake in it, if asked for: a test must find it.
+    pub(crate) fn misplacing_cuts(mut self, planted: bool) -> Mtl {
+        self.misplaces_cuts = planted;
+        self
+    }
+
+    /// Extents held.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Is nothing logged?
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// Valid logged bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Valid bytes in a log.
+    pub fn valid_in(&self, log: u32) -> u64 {
+        self.valid[log as usize]
+    }
+
+    /// What of `from..to` is logged: home address and place of each piece, ascending, cut to the range.
+    pub fn lookup(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, Mapped)> + '_ {
+        let before = self.map.range(..from).next_back().filter(move |(home, m)| m.end_of(**home) > from);
+        before.into_iter().chain(self.map.range(from..to)).map(move |(&home, m)| {
+            let (start, end) = (home.max(from), m.end_of(home).min(to));
+            (start, m.part(home, start, end))
+        })
+    }
+
+    /// Is any of `from..to` logged?
+    pub fn touches(&self, from: u64, to: u64) -> bool {
+        self.map.range(..to).next_back().is_some_and(|(home, m)| m.end_of(*home) > from)
+    }
+
+    /// Extents from the one that begins at or after `from` on.
+    pub fn from(&self, from: u64) -> impl Iterator<Item = (u64, Mapped)> + '_ {
+        self.map.range(from..).map(|(&home, m)| (home, *m))
+    }
+
+    /// The range is no longer logged. True if any of it was.
+    pub fn kill(&mut self, from: u64, to: u64) -> bool {
+        let mut any = false;
+        while let Some((&home, &m)) = self.map.range(..to).next_back()
+            && m.end_of(home) > from
+        {
+            any = true;
+            let end = m.end_of(home);
+            let gone = end.min(to) - home.max(from);
+            self.valid[m.log as usize] -= gone;
+            self.bytes -= gone;
+            self.map.remove(&home);
+            if end > to {
+                let rest = if self.misplaces_cuts {
+                    Mapped { at: m.at, ..m.part(home, to, end) }
+                } else {
+                    m.part(home, to, end)
+                };
+                self.map.insert(to, rest);
+            }
+            if home < from {
+                self.map.insert(home, m.part(home, home, from));
+            }
+        }
+        any
+    }
+
+    /// `home` and what follows is now logged at `m`, whatever was before.
+    pub fn put(&mut self, home: u64, m: Mapped) {
+        let end = m.end_of(home);
+        self.kill(home, end);
+        self.valid[m.log as usize] += u64::from(m.len);
+        self.bytes += u64::from(m.len);
+        if let Some((before, b)) = self.map.range_mut(..home).next_back()
+            && b.end_of(*before) == home
+            && b.end_of(b.at) == m.at
+            && (b.log, b.key) == (m.log, m.key)
+            && let Some(len) = b.len.checked_add(m.len)
+        {
+            b.len = len;
+            return;
+        }
+        self.map.insert(home, m);
+    }
+
+    /// Drops everything in logs for which `gone` says so.
+    pub fn drop_logs(&mut self, gone: impl Fn(u32) -> bool) {
+        for (log, valid) in self.valid.iter_mut().enumerate() {
+            if gone(log as u32) {
+                self.bytes -= *valid;
+                *valid = 0;
+            }
+        }
+        self.map.retain(|_, m| !gone(m.log));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Against an array with one entry per block.
+        #[test]
+        fn it_is_a_map_of_blocks(acts in prop::collection::vec((0u8..10, 0u64..64, 1u64..20, 0u32..4), 1..120)) {
+            let mut mtl = Mtl::new(4);
+            let mut plain: Vec<Option<(u64, u32)>> = vec![None; 96];
+            let mut at = 0u64;
+            for (kind, from, len, log) in acts {
+                let (from, to) = (from, from + len);
+                match kind {
+                    0..7 => {
+                        let m = Mapped { at: at * 512, len: (len * 512) as u32, log, key: VolumeKey { id: 1, generation: 1 } };
+                        mtl.put(from * 512, m);
+                        for (i, b) in (from..to).enumerate() { plain[b as usize] = Some((at + i as u64, log)); }
+                        at += len;
+                    }
+                    7..9 => {
+                        let any = plain[from as usize..to as usize].iter().any(Option::is_some);
+                        prop_assert_eq!(mtl.touches(from * 512, to * 512), any);
+                        prop_assert_eq!(mtl.kill(from * 512, to * 512), any);
+                        plain[from as usize..to as usize].fill(None);
+                    }
+                    _ => {
+                        mtl.drop_logs(|l| l == log);
+                        for p in &mut plain { if p.is_some_and(|(_, l)| l == log) { *p = None; } }
+                    }
+                }
+                for l in 0..4 {
+                    let valid = plain.iter().flatten().filter(|(_, of)| *of == l).count() as u64;
+                    prop_assert_eq!(mtl.valid_in(l), valid * 512);
+                }
+                prop_assert_eq!(mtl.bytes(), plain.iter().flatten().count() as u64 * 512);
+            }
+            for (from, to) in [(0, 96), (10, 20), (31, 32)] {
+                let mut found = vec![None; 96];
+                let mut last = from;
+                for (home, m) in mtl.lookup(from * 512, to * 512) {
+                    prop_assert!(home >= last * 512 && home + u64::from(m.len) <= to * 512);
+                    for i in 0..u64::from(m.len) / 512 { found[(home / 512 + i) as usize] = Some((m.at / 512 + i, m.log)); }
+                    last = home / 512 + u64::from(m.len) / 512;
+                }
+                prop_assert_eq!(&found[from as usize..to as usize], &plain[from as usize..to as usize]);
+            }
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! A pool with logs over a disk that loses, tears and reorders, and an oracle of what may be found on it.
+#![allow(dead_code)] // each test file uses its own part
+
+use plimsoll_base::*;
+use plimsoll_logs::*;
+use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
+use plimsoll_stack::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub const SECTOR: u64 = 512;
+pub const DEVICE_BYTES: u64 = 1 << 20;
+/// Sectors of each of the two volumes.
+pub const SECTORS: u64 = 400;
+pub const VOLUMES: u32 = 2;
+
+pub fn us(n: u64) -> Span {
+    Span::from_micros(n)
+}
+
+pub fn layout() -> Layout {
+    let shape = Shape { group_bytes: 96 << 10, log_bytes: 16 << 10, extents_max: 256 };
+    Layout::new(DEVICE_BYTES, 512, shape, 0x5eed).unwrap()
+}
+
+pub fn config() -> LogsConfig {
+    LogsConfig {
+        logged_write_bytes: 2048,
+        record_bytes_max: 8192,
+        gather: us(20),
+
+        clean: CleanConfig { idle_after: Some(us(2000)), batch_bytes: 16 << 10, ..CleanConfig::default() },
+        image_every: Span::from_millis(20),
+        adaptive: false,
+        off_below: Span::ZERO,
+        ..LogsConfig::default()
+    }
+}
+
+pub fn key(volume: u32) -> VolumeKey {
+    VolumeKey { id: volume + 1, generation: 1 }
+}
+
+/// A freshly formatted disk.
+pub fn formatted(seed: u64, faults: DiskFaults) -> SimDisk {
+    let mut disk = SimDisk::new(DEVICE_BYTES, (us(1), us(200)), seed, faults);
+    for (at, bytes) in format_device(&layout()) {
+        write_durably(&mut disk, at, &bytes);
+    }
+    disk
+}
+
+/// Writes past the cache.
+pub fn write_durably(disk: &mut SimDisk, at: u64, bytes: &[u8]) {
+    let mut head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(0), at, bytes.len() as u64, Time::ZERO);
+    head.flags = IoFlags::FUA;
+    disk.apply(Io::new(head, Data::Bytes(Buf::copy_of(bytes))), Time::ZERO);
+}
+
+/// What a scheduler or a drive does: each request waits a while before it has any effect, so they overtake each other.
+pub struct Shuffle {
+    rng: Rng,
+    held: Vec<(Time, Io)>,
+}
+
+impl Layer for Shuffle {
+    fn name(&self) -> &'static str {
+        "shuffle"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        // Now and then a read takes so long that what it reads might be moved and overwritten meanwhile.
+        let most = if io.op == Op::Read && self.rng.chance(0.2) { 5000 } else { 300 };
+        let until = now + us(self.rng.below(most));
+        self.held.push((until, io));
+        out.wake_at(until);
+    }
+    fn wake(&mut self, now: Time, out: &mut Actions) {
+        while let Some(i) = self.held.iter().position(|(until, _)| *until <= now) {
+            out.submit(0, self.held.remove(i).1);
+        }
+        if let Some(until) = self.held.iter().map(|h| h.0).min() {
+            out.wake_at(until);
+        }
+    }
+    fn is_idle(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+/// Front, map and logs over the disk; with a seed, over something that shuffles.
+pub fn pool(disk: SimDisk, config: LogsConfig, shuffle: Option<u64>) -> SimPool {
+    let mut front = Front::new();
+    let mut map = Map::new();
+    for v in 0..VOLUMES {
+        front.set_volume(key(v), FrontVolume { size_bytes: SECTORS * SECTOR, read_only: false });
+        // Interleaved, so that volumes and logs lie in each other's way.
+        let half = SECTORS * SECTOR / 2;
+        let extents = [0, 1].map(|h| Extent { device_offset: (h * 2 + u64::from(v)) * half, len: half });
+        map.set_volume(key(v), &extents);
+    }
+    let logs = Logs::new(layout(), config);
+    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(front), Box::new(map), Box::new(logs)];
+    if let Some(seed) = shuffle {
+        layers.push(Box::new(Shuffle { rng: Rng::new(seed, "shuffle"), held: Vec::new() }));
+    }
+    SimPool::chain(StackConfig::default(), layers, vec![disk])
+}
+
+/// A request: volume, first sector, sectors, and the version it brings (0: zeroes).
+#[derive(Clone, Debug)]
+pub enum Act {
+    Write {
+        volume: u32,
+        first: u64,
+        len: u64,
+        fua: bool,
+    },
+    Zero {
+        volume: u32,
+        first: u64,
+        len: u64,
+        trim: bool,
+    },
+    Read {
+        volume: u32,
+        first: u64,
+        len: u64,
+    },
+    Flush {
+        volume: u32,
+    },
+    /// Let some events happen.
+    Pause(u8),
+    /// Let time pass without requests.
+    Rest,
+    Checkpoint,
+}
+
+/// A workload that touches everything: small and large, hot and cold, overlapping, with rests.
+pub fn some_acts(seed: u64, count: usize) -> Vec<Act> {
+    let mut rng = Rng::new(seed, "logs workload");
+    // Some runs stay in one corner, so that a log fills and others stay cold.
+    let span = [SECTORS, 60, 24][rng.below(3) as usize];
+    let large = if rng.chance(0.3) { 0 } else { 1 };
+    (0..count)
+        .map(|_| {
+            let volume = u32::from(rng.chance(0.3));
+            let mut range = |max: u64| {
+                let first = rng.below(span - 1);
+                (first, 1 + rng.below((span - first).min(max)))
+            };
+            let (small, big) = (range(4), range(24));
+            match rng.below(20) {
+                0..9 => Act::Write { volume, first: small.0, len: small.1, fua: rng.chance(0.25) },
+                9..11 if large == 1 => Act::Write { volume, first: big.0, len: big.1, fua: rng.chance(0.3) },
+                11 if large == 1 => Act::Zero { volume, first: big.0, len: big.1, trim: rng.chance(0.5) },
+                12..14 => Act::Flush { volume },
+                14..16 => Act::Read { volume, first: big.0, len: big.1 },
+                16 if rng.chance(0.3) => Act::Rest,
+                17 if rng.chance(0.4) => Act::Checkpoint,
+                _ => Act::Pause(rng.below(8) as u8 + 1),
+            }
+        })
+        .collect()
+}
+
+/// A sector's content: what it is, over and over, so that a torn or misplaced one can't pass for another.
+pub fn content(volume: u32, sector: u64, version: u64) -> Vec<u8> {
+    if version == 0 {
+        return vec![0; SECTOR as usize];
+    }
+    [u64::from(volume) << 32 | sector, version].map(u64::to_le_bytes).concat().repeat(SECTOR as usize / 16)
+}
+
+/// What may be found on each sector: versions in the order in which they were asked for.
+#[derive(Clone)]
+pub struct Oracle {
+    /// Per volume and sector: number of the change and the version it brings.
+    possible: Vec<Vec<(u64, u64)>>,
+    acknowledged: BTreeSet<u64>,
+    durable: BTreeSet<u64>,
+    /// What a flush under way will make durable.
+    covers: BTreeMap<u64, (u32, Vec<u64>)>,
+    /// Changes and their volumes.
+    volumes: BTreeMap<u64, u32>,
+    /// Reads under way: what each sector may be, at least as new as what was asked for before.
+    pub reads: BTreeMap<u64, Vec<u64>>,
+    pub next: u64,
+}
+
+fn place(volume: u32, sector: u64) -> usize {
+    (u64::from(volume) * SECTORS + sector) as usize
+}
+
+impl Oracle {
+    pub fn new() -> Oracle {
+        Oracle {
+            possible: vec![vec![(0, 0)]; (u64::from(VOLUMES) * SECTORS) as usize],
+            acknowledged: BTreeSet::new(),
+            durable: BTreeSet::from([0]),
+            covers: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            next: 1,
+        }
+    }
+
+    /// The request for an act, entered into the books.
+    pub fn ask(&mut self, act: &Act, now: Time) -> Option<Io> {
+        let (op, volume, first, len, fua) = match *act {
+            Act::Write { volume, first, len, fua } => (Op::Write, volume, first, len, fua),
+            Act::Zero { volume, first, len, trim } => {
+                (if trim { Op::Trim } else { Op::WriteZeroes }, volume, first, len, false)
+            }
+            Act::Read { volume, first, len } => (Op::Read, volume, first, len, false),
+            Act::Flush { volume } => (Op::Flush, volume, 0, 0, false),
+            Act::Pause(_) | Act::Rest | Act::Checkpoint => return None,
+        };
+        let n = self.next;
+        self.next += 1;
+        let mut head = IoHead::new(op, key(volume), TenantId(1), first * SECTOR, len * SECTOR, now);
+        head.tag = n;
+        head.flags = if fua { IoFlags::FUA } else { IoFlags::NONE };
+        let mut io = Io::new(head, Data::Absent);
+        let sectors = first..first + len;
+        match op {
+            Op::Write => {
+                let bytes: Vec<u8> = sectors.clone().flat_map(|s| content(volume, s, n)).collect();
+                io.data = Data::Bytes(Buf::copy_of(&bytes));
+                sectors.for_each(|s| self.possible[place(volume, s)].push((n, n)));
+            }
+            Op::Trim | Op::WriteZeroes => sectors.for_each(|s| self.possible[place(volume, s)].push((n, 0))),
+            Op::Read => {
+                let newest = |s| self.possible[place(volume, s)].last().expect("never empty").1;
+                self.reads.insert(n, sectors.map(newest).collect());
+            }
+            Op::Flush => {
+                let mine = |n: &&u64| self.volumes[n] == volume;
+                let covered = self.acknowledged.iter().filter(mine).copied().collect();
+                self.covers.insert(n, (volume, covered));
+            }
+            _ => {}
+        }
+        if op.is_change() {
+            self.volumes.insert(n, volume);
+        }
+        Some(io)
+    }
+
+    /// A request ended; what is wrong with it.
+    pub fn ended(&mut self, c: &Completion) -> Result<(), String> {
+        let n = c.io.tag;
+        if !c.outcome.is_done() {
+            return Err(format!("{:?} ended {:?}", c.io.head, c.outcome));
+        }
+        if c.io.op.is_change() {
+            self.acknowledged.insert(n);
+            if c.io.flags.has(IoFlags::FUA) {
+                self.durable.insert(n);
+            }
+        }
+        if let Some((_, covered)) = self.covers.remove(&n) {
+            self.durable.extend(covered);
+        }
+        if let Some(expected) = self.reads.remove(&n) {
+            let mut bytes = vec![0; c.io.len as usize];
+            c.io.data.copy_to(&mut bytes);
+            let volume = c.io.volume.id - 1;
+            for (i, version) in expected.into_iter().enumerate() {
+                let s = c.io.offset / SECTOR + i as u64;
+                let got = &bytes[i * 512..][..512];
+                if got != content(volume, s, version) {
+                    return Err(format!("read of volume {volume} sector {s}: {}, not version {version}", name(got)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After a power loss: is every sector what it may be? What is found is then the only thing it may be.
+    pub fn check(&mut self, found: &[Vec<u8>]) -> Result<(), String> {
+        for volume in 0..VOLUMES {
+            for s in 0..SECTORS {
+                let at = place(volume, s);
+                let all = &self.possible[at];
+                let from = all.iter().rposition(|(n, _)| self.durable.contains(n)).expect("the first is durable");
+                let got = &found[volume as usize][(s * SECTOR) as usize..][..SECTOR as usize];
+                let allowed = &all[from..];
+                let Some(&(_, version)) = allowed.iter().find(|(_, v)| got == content(volume, s, *v)) else {
+                    return Err(format!(
+                        "volume {volume} sector {s} is {}, may be {:?}",
+                        name(got),
+                        allowed.iter().map(|a| a.1).collect::<Vec<_>>()
+                    ));
+                };
+                self.possible[at] = vec![(0, version)];
+            }
+        }
+        self.acknowledged.clear();
+        self.covers.clear();
+        self.reads.clear();
+        Ok(())
+    }
+}
+
+fn name(bytes: &[u8]) -> String {
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let (who, version) = (word(0), word(8));
+    let whole = bytes.chunks(16).all(|c| c == &bytes[..16]);
+    format!("volume {} sector {} version {version}{}", who >> 32, who & 0xffff_ffff, if whole { "" } else { ", torn" })
+}
+
+/// Starts a pool over a disk as a power loss left it, and reads everything.
+pub fn recovered(disk: SimDisk, config: LogsConfig, shuffle: Option<u64>) -> Result<(SimPool, Vec<Vec<u8>>), String> {
+    let mut p = pool(disk, config, shuffle);
+    let state = p.start();
+    if state != LayerState::Ready {
+        return Err(format!("after recovery it is {state:?}: {:?}", p.stack().layer::<Logs>().unwrap().problem()));
+    }
+    let mut all = vec![Vec::new(); VOLUMES as usize];
+    for v in 0..VOLUMES {
+        let head = IoHead::new(Op::Read, key(v), TenantId(1), 0, SECTORS * SECTOR, p.now());
+        let now = p.now();
+        p.offer(now, Io::new(head, Data::Absent));
+        let c = loop {
+            if let Some(c) = p.next_done() {
+                break c;
+            }
+            p.step().ok_or("the read never ends")?;
+        };
+        let mut bytes = vec![0; (SECTORS * SECTOR) as usize];
+        c.io.data.copy_to(&mut bytes);
+        all[v as usize] = bytes;
+    }
+    Ok((p, all))
+}
+
+/// One life of a pool: drives acts, and calls `after` for every event.
+pub struct Life {
+    pub pool: SimPool,
+    pub oracle: Oracle,
+}
+
+impl Life {
+    pub fn step(&mut self) -> Result<bool, String> {
+        let stepped = self.pool.step().is_some();
+        while let Some(c) = self.pool.next_done() {
+            self.oracle.ended(&c)?;
+        }
+        Ok(stepped)
+    }
+
+    /// Drives the acts; `after` sees the life after every event and may end it with `Ok(false)`.
+    pub fn run(
+        &mut self,
+        acts: &[Act],
+        after: &mut dyn FnMut(&mut Life) -> Result<bool, String>,
+    ) -> Result<(), String> {
+        for act in acts {
+            let now = self.pool.now();
+            if let Some(io) = self.oracle.ask(act, now) {
+                self.pool.offer(now, io);
+                while let Some(c) = self.pool.next_done() {
+                    self.oracle.ended(&c)?;
+                }
+            }
+            let events = match act {
+                Act::Pause(n) => u64::from(*n),
+                // Until everything that was begun has ended, idle work included, but not for ever.
+                Act::Rest => 60,
+                Act::Checkpoint => {
+                    self.pool.with_layer(|l: &mut Logs, out| l.ordered(now, Order::Checkpoint, out));
+                    2
+                }
+                _ => 0,
+            };
+            for _ in 0..events {
+                if !self.step()? {
+                    break;
+                }
+                if !after(self)? {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}

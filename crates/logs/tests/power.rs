@@ -1,0 +1,151 @@
+//! Power is lost at every event of many runs, in the middle of everything the layer does, and an oracle says of each
+//! sector what it may hold. Then the same with mistakes planted: each must be found.
+
+mod common;
+use common::*;
+use plimsoll_base::*;
+use plimsoll_logs::*;
+use plimsoll_stack::sim::SimDisk;
+use std::collections::BTreeMap;
+
+/// What the layer was doing when the power went.
+fn phase(a: Activity) -> &'static str {
+    match a {
+        Activity { image: true, cleaning: Some(Why::Swap), .. } => "swap, table",
+        Activity { image: true, cleaning: Some(_), .. } => "checkpoint, table",
+        Activity { image: true, .. } => "table",
+        Activity { cleaning: Some(Why::Swap), .. } => "swap",
+        Activity { cleaning: Some(_), .. } => "checkpoint",
+        Activity { recording_kills: true, .. } => "kills",
+        Activity { records: 1.., .. } => "append",
+        _ => "other",
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    points: BTreeMap<&'static str, u64>,
+    second_lives: u64,
+    recovery_max: Span,
+    from_dump: u64,
+}
+
+impl Tally {
+    fn total(&self) -> u64 {
+        self.points.values().sum()
+    }
+}
+
+/// The disk as a power loss at this instant leaves it; with a capacitor, as much of its table as it managed to write.
+fn cut(life: &mut Life, rng: &mut Rng) -> SimDisk {
+    let dump = life.pool.stack().layer::<Logs>().unwrap().dump();
+    let mut disk = life.pool.disk(0).clone();
+    disk.lose_power();
+    if let Some((at, bytes)) = dump {
+        // Half of the time all of it, else cut off somewhere.
+        let sectors = bytes.len() as u64 / SECTOR;
+        let n = if rng.chance(0.5) { sectors } else { rng.below(sectors) };
+        write_durably(&mut disk, at, &bytes[..(n * SECTOR) as usize]);
+    }
+    disk
+}
+
+/// One seed's run: at every event (or a share of them) the power is lost on a copy, which recovers and is judged; some of the copies live on
+/// and lose their power again.
+fn run(seed: u64, acts: usize, config: LogsConfig, cuts: f64, tally: &mut Tally) -> Result<(), String> {
+    let shuffle = (seed % 2 == 1).then_some(seed);
+    let disk = formatted(seed, Default::default());
+    let mut life = Life { pool: pool(disk, config, shuffle), oracle: Oracle::new() };
+    life.pool.start();
+    let mut rng = Rng::new(seed, "power");
+    let work = some_acts(seed, acts);
+    life.run(&work, &mut |life| {
+        if !rng.chance(cuts) {
+            return Ok(true);
+        }
+        let activity = life.pool.stack().layer::<Logs>().unwrap().activity();
+        *tally.points.entry(phase(activity)).or_default() += 1;
+        let disk = cut(life, &mut rng);
+        let (again, found) = recovered(disk, config, shuffle)?;
+        let mut oracle = life.oracle.clone();
+        oracle.check(&found)?;
+        let mut next = Life { pool: again, oracle };
+        let report = next.pool.stack().layer::<Logs>().unwrap().counters().recovery;
+        tally.recovery_max = tally.recovery_max.max(report.took);
+        tally.from_dump += u64::from(report.from_dump);
+        if rng.chance(0.25) {
+            tally.second_lives += 1;
+            second_life(&mut next, &mut rng, config)?;
+        }
+        Ok(true)
+    })
+}
+
+/// A life after a power loss, as short as it gets, and another loss.
+fn second_life(life: &mut Life, rng: &mut Rng, config: LogsConfig) -> Result<(), String> {
+    let work = some_acts(rng.next_u64(), 12);
+    let mut left = 1 + rng.below(40);
+    life.run(&work, &mut |_| {
+        left -= 1;
+        Ok(left > 0)
+    })?;
+    let disk = cut(life, rng);
+    let (_, found) = recovered(disk, config, None)?;
+    life.oracle.check(&found)
+}
+
+fn configs() -> Vec<LogsConfig> {
+    let swaps = CleanConfig { when_idle: false, ..config().clean };
+    let capacitor = Capacitor { lasts: Span::from_millis(200), bytes_per_s: 100_000_000 };
+    vec![
+        config(),
+        LogsConfig { clean: swaps, ..config() },
+        LogsConfig { capacitor: Some(capacitor), ..config() },
+        LogsConfig { records_inflight_max: 4, gather: Span::ZERO, ..config() },
+    ]
+}
+
+/// Many more with `PLIMSOLL_CRASH_SEEDS=500`.
+#[test]
+fn nothing_promised_is_lost_at_any_instant() {
+    let seeds = std::env::var("PLIMSOLL_CRASH_SEEDS").map_or(40, |n| n.parse().expect("a number"));
+    let mut tally = Tally::default();
+    for seed in 0..seeds {
+        let all = configs();
+        let config = all[seed as usize / 2 % all.len()];
+        run(seed, 160, config, 1.0, &mut tally).unwrap_or_else(|e| panic!("seed {seed}, {:?}: {e}", tally.points));
+    }
+    println!("{} power losses, {} with a second life, by what was under way:", tally.total(), tally.second_lives);
+    for (phase, n) in &tally.points {
+        println!("  {phase:18} {n}");
+    }
+    println!("longest recovery {:?}, {} from the capacitor's table", tally.recovery_max, tally.from_dump);
+    for phase in ["append", "checkpoint", "checkpoint, table", "swap", "swap, table", "table", "kills"] {
+        assert!(tally.points.get(phase).copied().unwrap_or(0) > 20, "hardly any power loss during {phase}");
+    }
+}
+
+/// Tests of the test: every planted mistake is found.
+#[test]
+fn every_planted_mistake_is_found() {
+    let mut missed = Vec::new();
+    for planted in Planted::ALL {
+        let found = (0..400).find_map(|seed| {
+            let all = configs();
+            let config = LogsConfig { planted: Some(planted), ..all[[0, 1, 3][seed as usize / 2 % 3]] };
+            // A mistake may also trip one of the layer's own assertions.
+            let run = || run(seed, 160, config, 0.2, &mut Tally::default());
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            match ended {
+                Ok(Ok(())) => None,
+                Ok(Err(e)) => Some((seed, e)),
+                Err(_) => Some((seed, "an assertion".into())),
+            }
+        });
+        match found {
+            Some((seed, e)) => println!("{planted:?}: seed {seed}: {e}"),
+            None => missed.push(planted),
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}

@@ -1,0 +1,81 @@
+//! `plimsoll tune`.
+
+mod profile;
+mod show;
+mod solve;
+mod watch;
+
+use anyhow::{Context, Result, anyhow};
+use clap::{Args, Subcommand};
+use plimsoll_lab::plot::Plot;
+use plimsoll_tune::file::TuneFile;
+use std::path::{Path, PathBuf};
+
+/// Choose settings so that several points of a latency distribution are met at once.
+#[derive(Args)]
+#[command(
+    after_help = "A tune file says what can be set, how a request runs, what is wanted and how the system is set and \
+    measured: docs/tuner.md.\n\nExample:\n  plimsoll tune profile web.toml --out web.parquet\n  plimsoll tune solve web.toml \
+    --profile web.parquet --minimise p99 --bound 'p50 <= 10ms'\n  plimsoll tune run web.toml --profile web.parquet"
+)]
+pub struct Tune {
+    #[command(subcommand)]
+    command: TuneCommand,
+}
+
+#[derive(Subcommand)]
+enum TuneCommand {
+    /// Check a tune file and say file and line of what is wrong
+    Check(CheckFile),
+    /// Record how long each part takes under each setting
+    Profile(profile::Record),
+    /// Find the settings, and prove that nothing is better
+    Solve(solve::Solve),
+    /// Apply what was found, watch it, and tune anew when the system changes
+    Run(watch::Run),
+}
+
+/// Check a tune file.
+#[derive(Args)]
+#[command(after_help = "Example:\n  plimsoll tune check web.toml")]
+struct CheckFile {
+    /// The tune file.
+    file: PathBuf,
+}
+
+impl Tune {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        match self.command {
+            TuneCommand::Check(c) => c.run(),
+            TuneCommand::Profile(c) => c.run(),
+            TuneCommand::Solve(c) => c.run(),
+            TuneCommand::Run(c) => c.run(),
+        }
+    }
+}
+
+impl CheckFile {
+    fn run(&self) -> Result<()> {
+        let f = load(&self.file)?;
+        let nodes: Vec<String> = f.graph.measured().iter().map(|&id| f.graph.nodes()[id].name.clone()).collect();
+        let runs = f.space.to_profile(&nodes).len();
+        println!(
+            "{}: {} settings, {} nodes to measure, {runs} runs to profile",
+            self.file.display(),
+            f.space.len(),
+            nodes.len()
+        );
+        Ok(())
+    }
+}
+
+/// Reads a tune file.
+fn load(file: &Path) -> Result<TuneFile> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    TuneFile::parse(&file.display().to_string(), &text).map_err(|e| anyhow!(e))
+}
+
+fn write_plot(file: &Path, plot: &Plot) -> Result<()> {
+    std::fs::write(file, plot.to_svg()).with_context(|| format!("cannot write {}", file.display()))
+}

@@ -1,0 +1,175 @@
+//! `plimsoll tune run`.
+
+use super::profile::current;
+use super::show::{Choice, bar};
+use super::solve::{Wanted, best, compose};
+use super::{load, write_plot};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use plimsoll_tune::adapter::{Guarded, profile};
+use plimsoll_tune::cdf::Cdf;
+use plimsoll_tune::file::TuneFile;
+use plimsoll_tune::objective::Objective;
+use plimsoll_tune::profile::Profile;
+use plimsoll_tune::record;
+use plimsoll_tune::run::{Levels, Memory, Period, Plan, period};
+use plimsoll_tune::shell::Shell;
+use plimsoll_tune::solve::{Candidate, Mix};
+use std::path::PathBuf;
+
+/// Apply what was found epoch by epoch, compare what is observed with what was expected, and tune anew when they part.
+#[derive(Args)]
+#[command(
+    after_help = "When a command of the adapter fails or hangs, the system is put back to the last setting that worked, and \
+    the run ends with status 1.\n\nExamples:\n  plimsoll tune run web.toml --profile web.parquet --periods 6\n  \
+    plimsoll tune run web.toml --profile web.parquet --retune --remember profiles --levels 100,1000"
+)]
+pub struct Run {
+    /// The tune file.
+    file: PathBuf,
+    /// The profile.
+    #[arg(long, value_name = "FILE")]
+    profile: PathBuf,
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Periods to run; without: until interrupted.
+    #[arg(long, value_name = "N")]
+    periods: Option<u64>,
+    /// On an alarm, profile and solve anew instead of ending with status 1.
+    #[arg(long)]
+    retune: bool,
+    /// Keep profiles per load level in this folder, and use those that are there.
+    #[arg(long, value_name = "DIR", requires = "levels")]
+    remember: Option<PathBuf>,
+    /// Bounds of the load levels, in requests a second.
+    #[arg(long, value_name = "R,R…", value_delimiter = ',')]
+    levels: Vec<f64>,
+    /// The setting that the system has now: NAME=VALUE, once for each parameter.
+    #[arg(long, value_name = "NAME=VALUE")]
+    current: Vec<String>,
+    /// Print each period as one line of JSON.
+    #[arg(long)]
+    json: bool,
+    /// Write target, predicted and achieved CDFs of the last period as an SVG plot.
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+/// What is known of one load level.
+struct Tuned {
+    all: Vec<Candidate>,
+    mix: Mix,
+    plan: Plan,
+}
+
+impl Tuned {
+    fn new(f: &TuneFile, profile: &Profile, objective: &Objective) -> Result<Tuned> {
+        let all = compose(f, profile, f.epochs, None)?;
+        let mix = best(f, &all, objective)?;
+        let plan = Plan::of(&mix, &all, f.epochs);
+        Ok(Tuned { all, mix, plan })
+    }
+}
+
+impl Run {
+    /// Runs the command.
+    pub fn run(&self) -> Result<()> {
+        let f = load(&self.file)?;
+        let objective = self.wanted.objective(&f, &self.file)?;
+        let Some(spec) = &f.adapter else {
+            bail!("{}: it has no [adapter] to set and measure with", self.file.display())
+        };
+        let levels = Levels::new(self.levels.clone()).context("--levels must ascend")?;
+        let first = record::read(&self.profile, &f.space).map_err(|e| anyhow!(e))?;
+        let mut memory = self.remembered(&f, &objective, &levels)?;
+        if memory.at(0).is_none() {
+            memory.learn(0, Tuned::new(&f, &first, &objective)?);
+        }
+        let mut shell = Shell::new(spec.clone(), f.space.clone());
+        let mut guarded = Guarded::new(&mut shell, &f.space, current(&f.space, &self.current)?);
+        let mut n = 0;
+        while self.periods.is_none_or(|p| n < p) {
+            n += 1;
+            let tuned = memory.predicted().expect("one is known from the start");
+            let epochs: u32 = tuned.plan.parts.iter().map(|p| p.1).sum();
+            let bar = bar(u64::from(epochs), &format!("period {n}"));
+            let ran = period(&mut guarded, &f.graph, &tuned.plan, f.epoch, f.tolerance, &mut |_| bar.inc(1));
+            bar.finish_and_clear();
+            let ran = ran.map_err(|e| anyhow!(e))?;
+            self.report(n, &f, &objective, tuned, &ran)?;
+            let seconds = f.epoch.as_nanos() as f64 / 1e9 * f64::from(epochs);
+            let level = levels.of(ran.requests / seconds);
+            memory.observed(level);
+            if !ran.is_alarming() {
+                continue;
+            }
+            let what =
+                format!("period {n}: observed and expected are {:.3} apart (alarm above {:.3})", ran.ks, ran.limit);
+            if !self.retune {
+                bail!("{what}: the system is not the one that was profiled; --retune tunes anew");
+            }
+            if memory.at(level).is_some_and(|known| known.plan != memory.predicted().expect("as above").plan) {
+                eprintln!("{what}: load level {level}, which is known");
+                continue;
+            }
+            eprintln!("{what}: tuning anew for load level {level}");
+            let profile = self.profile_anew(&f, &mut guarded)?;
+            if let Some(dir) = &self.remember {
+                let path = dir.join(format!("level-{level}.parquet"));
+                record::write(&path, &f.space, &profile).map_err(|e| anyhow!(e))?;
+            }
+            memory.learn(level, Tuned::new(&f, &profile, &objective)?);
+        }
+        Ok(())
+    }
+
+    fn remembered(&self, f: &TuneFile, objective: &Objective, levels: &Levels) -> Result<Memory<Tuned>> {
+        let mut memory = Memory::new();
+        let Some(dir) = &self.remember else { return Ok(memory) };
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        for level in 0..levels.count() {
+            let path = dir.join(format!("level-{level}.parquet"));
+            if path.is_file() {
+                let profile = record::read(&path, &f.space).map_err(|e| anyhow!(e))?;
+                memory.learn(level, Tuned::new(f, &profile, objective)?);
+            }
+        }
+        Ok(memory)
+    }
+
+    fn profile_anew(&self, f: &TuneFile, guarded: &mut Guarded<'_>) -> Result<Profile> {
+        let time = f.adapter.as_ref().expect("seen before").profile_time;
+        let nodes: Vec<String> = f.graph.measured().iter().map(|&id| f.graph.nodes()[id].name.clone()).collect();
+        let settings = f.space.to_profile(&nodes);
+        let bar = bar(settings.len() as u64, "profiling");
+        let made = profile(guarded, &f.graph, &settings, f.settle, time, &mut |n| bar.set_position(n as u64));
+        bar.finish_and_clear();
+        made.map_err(|e| anyhow!(e))
+    }
+
+    fn report(&self, n: u64, f: &TuneFile, objective: &Objective, tuned: &Tuned, ran: &Period) -> Result<()> {
+        let choice = Choice { space: &f.space, candidates: &tuned.all, epochs: f.epochs, objective };
+        let value = |cdf: &Cdf| [0.5, 0.9, 0.99].map(|s| cdf.quantile(s));
+        let (seen, expected) = (value(&ran.observed), value(&tuned.plan.expected));
+        if self.json {
+            println!(
+                "{}",
+                serde_json::json!({ "period": n, "requests": ran.requests, "ks": ran.ks, "alarm_above": ran.limit, "alarm": ran.is_alarming(),
+                    "observed_ms": { "p50": seen[0], "p90": seen[1], "p99": seen[2] },
+                    "expected_ms": { "p50": expected[0], "p90": expected[1], "p99": expected[2] } })
+            );
+        } else {
+            println!(
+                "period {n}: {} requests, KS {:.3} (alarm above {:.3}); p50 {:.3} (expected {:.3}), p90 {:.3} ({:.3}), p99 {:.3} ms ({:.3})",
+                ran.requests, ran.ks, ran.limit, seen[0], expected[0], seen[1], expected[1], seen[2], expected[2]
+            );
+        }
+        match &self.plot {
+            Some(file) => {
+                let title = format!("{}: {}, period {n}", self.file.display(), objective.goal);
+                write_plot(file, &choice.plot(&title, &tuned.mix, &[("achieved", &ran.observed)]))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The C faces, each in the place of the C library's function of the same name. Their contract is that function's; what is added
+//! is in `engine`. Not covered, as no server of the profiles uses it for clients: `splice`, `recvmmsg`, io_uring.
+
+use crate::engine::{accepted, around_read, around_write, closing, shutting_down};
+use crate::sys::{Size, call};
+use libc::{iovec, msghdr, size_t, sockaddr, socklen_t};
+use plimsoll_shape::walk::{Came, Walker};
+use std::ffi::{c_int, c_void};
+use std::slice::from_raw_parts;
+
+/// The first `n` bytes of a buffer that a call just filled or took.
+pub(crate) fn bytes<'a>(buf: *const c_void, n: usize) -> &'a [u8] {
+    // SAFETY: the call said that `n` bytes of it are valid.
+    unsafe { from_raw_parts(buf.cast(), n) }
+}
+
+/// The pieces that hold the first `n` bytes.
+fn pieces(iov: *const iovec, count: usize, mut n: usize, f: &mut dyn FnMut(&[u8])) {
+    // SAFETY: the server's own array, which the call accepted.
+    for v in unsafe { from_raw_parts(iov, count) } {
+        let take = v.iov_len.min(n);
+        if take > 0 {
+            f(bytes(v.iov_base, take));
+        }
+        n -= take;
+    }
+}
+
+fn join(a: Came, b: Came) -> Came {
+    Came { login: a.login | b.login, request: a.request | b.request, exempt: a.exempt | b.exempt }
+}
+
+fn input_pieces(w: &mut Walker, iov: *const iovec, count: usize, n: usize) -> Came {
+    let mut came = Came::default();
+    pieces(iov, count, n, &mut |b| came = join(came, w.input(b)));
+    came
+}
+
+fn output_pieces(w: &mut Walker, iov: *const iovec, count: usize, n: usize) -> bool {
+    let mut done = false;
+    pieces(iov, count, n, &mut |b| done |= w.output(b));
+    done
+}
+
+macro_rules! hook {
+    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $body:block) => {
+        $(#[$doc])*
+        /// # Safety
+        /// As the C library's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret $body
+    };
+}
+
+fn takes(flags: c_int) -> bool {
+    flags & libc::MSG_PEEK == 0
+}
+
+hook! { fn read(fd: c_int, buf: *mut c_void, n: size_t) -> Size {
+    around_read(fd, true, &mut || call!(SYS_read, fd, buf, n), &mut |w, n| w.input(bytes(buf, n)))
+}}
+hook! { fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, _size: size_t) -> Size {
+    around_read(fd, true, &mut || call!(SYS_read, fd, buf, n), &mut |w, n| w.input(bytes(buf, n)))
+}}
+hook! { fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Size {
+    around_read(fd, true, &mut || call!(SYS_readv, fd, iov, count), &mut |w, n| input_pieces(w, iov, count as usize, n))
+}}
+hook! { fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> Size {
+    let mut call = || call!(SYS_recvfrom, fd, buf, n, flags, 0usize, 0usize);
+    around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
+}}
+hook! { fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, _size: size_t, flags: c_int) -> Size {
+    let mut call = || call!(SYS_recvfrom, fd, buf, n, flags, 0usize, 0usize);
+    around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
+}}
+hook! { fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, len: *mut socklen_t) -> Size {
+    let mut call = || call!(SYS_recvfrom, fd, buf, n, flags, from, len);
+    around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
+}}
+hook! { fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Size {
+    let mut call = || call!(SYS_recvmsg, fd, msg, flags);
+    // SAFETY: the server's own struct, which the call accepted.
+    around_read(fd, takes(flags), &mut call, &mut |w, n| unsafe { input_pieces(w, (*msg).msg_iov, (*msg).msg_iovlen, n) })
+}}
+hook! { fn write(fd: c_int, buf: *const c_void, n: size_t) -> Size {
+    around_write(fd, false, &mut || call!(SYS_write, fd, buf, n), &mut |w, n| w.output(bytes(buf, n)))
+}}
+hook! { fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Size {
+    around_write(fd, false, &mut || call!(SYS_writev, fd, iov, count), &mut |w, n| output_pieces(w, iov, count as usize, n))
+}}
+hook! { fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> Size {
+    let mut call = || call!(SYS_sendto, fd, buf, n, flags, 0usize, 0usize);
+    around_write(fd, false, &mut call, &mut |w, n| w.output(bytes(buf, n)))
+}}
+hook! { fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, to: *const sockaddr, len: socklen_t) -> Size {
+    let mut call = || call!(SYS_sendto, fd, buf, n, flags, to, len);
+    around_write(fd, false, &mut call, &mut |w, n| w.output(bytes(buf, n)))
+}}
+hook! { fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Size {
+    let mut call = || call!(SYS_sendmsg, fd, msg, flags);
+    // SAFETY: the server's own struct, which the call accepted.
+    around_write(fd, false, &mut call, &mut |w, n| unsafe { output_pieces(w, (*msg).msg_iov, (*msg).msg_iovlen, n) })
+}}
+hook! { fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let new = call!(SYS_accept, fd, addr, len) as c_int;
+    if new >= 0 { accepted(new); }
+    new
+}}
+hook! { fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    let new = call!(SYS_accept4, fd, addr, len, flags) as c_int;
+    if new >= 0 { accepted(new); }
+    new
+}}
+hook! { fn close(fd: c_int) -> c_int {
+    closing(fd);
+    call!(SYS_close, fd) as c_int
+}}
+hook! { fn dup2(old: c_int, new: c_int) -> c_int {
+    if old == new {
+        return if call!(SYS_fcntl, old, libc::F_GETFD) < 0 { -1 } else { new };
+    }
+    closing(new);
+    call!(SYS_dup3, old, new, 0) as c_int
+}}
+hook! { fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    closing(new);
+    call!(SYS_dup3, old, new, flags) as c_int
+}}
+hook! { fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let done = call!(SYS_shutdown, fd, how) as c_int;
+    if how != libc::SHUT_WR { shutting_down(fd); }
+    done
+}}
+hook! { fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
+    crate::epoll::control(epfd, op, fd, event)
+}}
+hook! { fn epoll_wait(epfd: c_int, events: *mut libc::epoll_event, max: c_int, timeout: c_int) -> c_int {
+    crate::epoll::wait(epfd, events, max, timeout, std::ptr::null())
+}}
+hook! { fn epoll_pwait(epfd: c_int, events: *mut libc::epoll_event, max: c_int, timeout: c_int, mask: *const libc::sigset_t) -> c_int {
+    crate::epoll::wait(epfd, events, max, timeout, mask)
+}}

@@ -1,0 +1,100 @@
+//! What happens when the server is loaded, and when it forks.
+
+use crate::sys::{self, call};
+use plimsoll_shape::profile::Profile;
+use plimsoll_shape::segment::{Segment, monotonic};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Names the segment's file; without it nothing is done.
+const ENV_SEGMENT: &str = "PLIMSOLL_SHAPE_SEGMENT";
+/// Names the profile.
+const ENV_PROFILE: &str = "PLIMSOLL_SHAPE_PROFILE";
+/// Names the program to act in: wrappers before it pass the environment on.
+const ENV_PROGRAM: &str = "PLIMSOLL_SHAPE_PROGRAM";
+
+/// What the shim works with.
+pub struct Shim {
+    /// The gate.
+    pub segment: Segment,
+    /// How this server reads.
+    pub profile: Profile,
+}
+
+static SHIM: OnceLock<Shim> = OnceLock::new();
+/// Off: in a process that isn't served, or after a panic.
+static ON: AtomicBool = AtomicBool::new(false);
+static PID: AtomicU32 = AtomicU32::new(0);
+
+/// The shim, unless it is off.
+pub fn shim() -> Option<&'static Shim> {
+    if ON.load(Ordering::Relaxed) { SHIM.get() } else { None }
+}
+
+/// This process.
+pub fn pid() -> u32 {
+    PID.load(Ordering::Relaxed)
+}
+
+/// Passes everything through from now on.
+pub fn switch_off() {
+    ON.store(false, Ordering::Relaxed);
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+// SAFETY: the loader runs it once, before the program begins, with only this thread.
+static INIT: extern "C" fn() = init;
+
+extern "C" fn init() {
+    // Allocation is fine here: the program has not begun.
+    let _ = std::panic::catch_unwind(|| {
+        let (Some(path), Some(profile)) = (std::env::var_os(ENV_SEGMENT), std::env::var(ENV_PROFILE).ok()) else {
+            return;
+        };
+        let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+        if std::env::var_os(ENV_PROGRAM).is_some_and(|p| Path::new(&p) != own) {
+            return;
+        }
+        // What the server starts is not the server.
+        // SAFETY: no other thread exists yet.
+        unsafe { ["LD_PRELOAD", ENV_SEGMENT, ENV_PROFILE, ENV_PROGRAM].iter().for_each(|k| std::env::remove_var(k)) };
+        match (Segment::open(Path::new(&path)), profile.parse::<Profile>()) {
+            (Ok(segment), Ok(profile)) => begin(Shim { segment, profile }),
+            (Err(e), _) => complain(&format!("{}: {e}", Path::new(&path).display())),
+            (_, Err(e)) => complain(&e.to_string()),
+        }
+    });
+}
+
+fn begin(shim: Shim) {
+    std::panic::set_hook(Box::new(|_| {}));
+    PID.store(std::process::id(), Ordering::Relaxed);
+    let control = shim.segment.control();
+    control.server_pid.store(std::process::id(), Ordering::Relaxed);
+    // Whatever an earlier server left is gone with it.
+    let now = monotonic();
+    shim.segment.lock(sys::tid(), now).gate().reap(now, &mut plimsoll_shape::segment::is_dead);
+    crate::ssl::resolve();
+    // SAFETY: registers a function that only stores integers.
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    // A second call finds it set and changes nothing.
+    let _ = SHIM.set(shim);
+    ON.store(true, Ordering::Relaxed);
+}
+
+/// In a forked child.
+extern "C" fn forked() {
+    sys::forget_tid();
+    PID.store(call!(SYS_getpid) as u32, Ordering::Relaxed);
+    // Only PostgreSQL serves clients in children; elsewhere a child is a helper (a snapshot, a script).
+    if SHIM.get().is_none_or(|s| s.profile != Profile::Postgres) {
+        switch_off();
+    }
+}
+
+fn complain(what: &str) {
+    let text = format!("plimsoll: shaping is off: {what}\n");
+    call!(SYS_write, 2, text.as_ptr(), text.len());
+}

@@ -1,0 +1,148 @@
+//! What is known of each file descriptor of this process: its connection in the gate and its walker.
+
+use plimsoll_shape::gate::ConnId;
+use plimsoll_shape::users::Peer;
+use plimsoll_shape::walk::{Protocol, Walker};
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Descriptors from here on pass through.
+pub const FDS: usize = 65_536;
+
+/// What is known of a connection, for the thread that handles it.
+pub struct Link {
+    /// Its place in the gate.
+    pub conn: Option<ConnId>,
+    /// Follows its bytes.
+    pub walker: Walker,
+    /// Address of its client.
+    pub peer: Peer,
+    /// The gate counts a transaction of it as inside.
+    pub inside: bool,
+    /// Of that transaction a request runs.
+    pub running: bool,
+    /// Let in before its bytes were read.
+    pub granted: bool,
+    /// It was read from.
+    pub seen: bool,
+    /// Where its events come from: epoll descriptor, event mask and data as given to `epoll_ctl`.
+    pub watch: Option<(i32, u32, u64)>,
+    /// Its event is withheld.
+    pub withheld: bool,
+    /// The socket is out of the set that the process waits for.
+    pub hidden: bool,
+}
+
+struct Entry {
+    /// 1 + the connection's number for who needs it without the link (KILL); [`NO_CONN`] while it has none yet.
+    tracked: AtomicU32,
+    busy: AtomicBool,
+    /// The data of its events, for who only has that.
+    data: AtomicU64,
+    link: UnsafeCell<MaybeUninit<Link>>,
+}
+
+// SAFETY: `link` is only reached by who set `busy`, and is written before `tracked` says that it's there.
+unsafe impl Sync for Entry {}
+
+const NO_CONN: u32 = u32::MAX;
+
+static TABLE: [Entry; FDS] = [const {
+    Entry {
+        tracked: AtomicU32::new(0),
+        busy: AtomicBool::new(false),
+        data: AtomicU64::new(0),
+        link: UnsafeCell::new(MaybeUninit::uninit()),
+    }
+}; FDS];
+
+fn entry(fd: i32) -> Option<&'static Entry> {
+    TABLE.get(usize::try_from(fd).ok()?)
+}
+
+/// Is it one of ours? The only cost for all other descriptors.
+pub fn is_tracked(fd: i32) -> bool {
+    entry(fd).is_some_and(|e| e.tracked.load(Ordering::Relaxed) != 0)
+}
+
+/// The gate's connection of a descriptor, whoever handles it just now.
+pub fn conn_of(fd: i32) -> Option<ConnId> {
+    let n = entry(fd)?.tracked.load(Ordering::Acquire);
+    (n != 0 && n != NO_CONN).then(|| ConnId(n - 1))
+}
+
+/// Notes the data of a descriptor's events.
+pub fn set_data(fd: i32, data: u64) {
+    if let Some(e) = entry(fd) {
+        e.data.store(data, Ordering::Release);
+    }
+}
+
+/// Is it one of ours, with this data?
+pub fn has_data(fd: i32, data: u64) -> bool {
+    entry(fd).is_some_and(|e| e.tracked.load(Ordering::Acquire) != 0 && e.data.load(Ordering::Acquire) == data)
+}
+
+/// A descriptor's link, held.
+pub struct Held(&'static Entry);
+
+impl Held {
+    /// The link.
+    pub fn link(&mut self) -> &mut Link {
+        // SAFETY: `busy` is ours, and `tracked` was seen set after that, so the link is written.
+        unsafe { (*self.0.link.get()).assume_init_mut() }
+    }
+
+    /// Tells those who ask without the link.
+    pub fn publish(&mut self) {
+        let conn = self.link().conn;
+        self.0.tracked.store(conn.map_or(NO_CONN, |c| c.0 + 1), Ordering::Release);
+    }
+
+    /// Forgets the descriptor.
+    pub fn forget(self) {
+        self.0.tracked.store(0, Ordering::Release);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+    }
+}
+
+/// Takes the link of a descriptor of ours; `None` if it isn't, or another thread has it (two threads on one connection: the second
+/// passes through).
+pub fn hold(fd: i32) -> Option<Held> {
+    let e = entry(fd)?;
+    if e.tracked.load(Ordering::Acquire) == 0 || e.busy.swap(true, Ordering::Acquire) {
+        return None;
+    }
+    let held = Held(e);
+    (e.tracked.load(Ordering::Acquire) != 0).then_some(held)
+}
+
+/// Begins to follow a descriptor that was just accepted.
+pub fn track(fd: i32, protocol: Protocol, peer: Peer) -> Option<Held> {
+    let e = entry(fd)?;
+    if e.busy.swap(true, Ordering::Acquire) {
+        return None;
+    }
+    let link = Link {
+        conn: None,
+        walker: Walker::new(protocol),
+        peer,
+        inside: false,
+        running: false,
+        granted: false,
+        seen: false,
+        watch: None,
+        withheld: false,
+        hidden: false,
+    };
+    // SAFETY: `busy` is ours. What was there before has no destructor.
+    unsafe { (*e.link.get()).write(link) };
+    e.tracked.store(NO_CONN, Ordering::Release);
+    Some(Held(e))
+}

@@ -1,0 +1,340 @@
+//! A real server under the shim, with a controller that only keeps its heart beating.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use plimsoll_shape::drive::client::Client;
+use plimsoll_shape::gate::{Counters, Knobs};
+use plimsoll_shape::profile::Profile;
+use plimsoll_shape::segment::{Segment, is_dead, monotonic};
+use plimsoll_shape::walk::Protocol;
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub struct Server {
+    pub segment: Arc<Segment>,
+    pub port: u16,
+    pub dir: tempfile::TempDir,
+    pub child: Child,
+    pub protocol: Protocol,
+    beating: Arc<AtomicBool>,
+    heart: Option<JoinHandle<()>>,
+}
+
+/// The library beside the tests' own programs. Cargo builds no cdylib for tests, so it is asked to.
+pub fn shim() -> PathBuf {
+    static BUILT: Once = Once::new();
+    let exe = std::env::current_exe().unwrap();
+    let folder = exe.ancestors().nth(2).unwrap();
+    BUILT.call_once(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "plimsoll-shape-shim"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success(), "the shim doesn't build");
+    });
+    folder.join("libplimsoll_shim.so")
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The user that a server runs as, since none will run as root.
+fn account(name: &str) -> Option<(u32, u32)> {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
+    let line = passwd.lines().find(|l| l.starts_with(&format!("{name}:")))?;
+    let field = |i: usize| line.split(':').nth(i)?.parse().ok();
+    Some((field(2)?, field(3)?))
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Runs to its end as `user`; panics with what it said if it fails.
+fn run(user: Option<(u32, u32)>, program: &str, args: &[&str]) {
+    let mut c = Command::new(program);
+    if let Some((uid, gid)) = user {
+        c.uid(uid).gid(gid);
+    }
+    let out = c.args(args).current_dir("/").output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    assert!(out.status.success(), "{program}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+fn folder(user: Option<(u32, u32)>) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    if let Some((uid, gid)) = user {
+        chown(dir.path(), Some(uid), Some(gid)).unwrap();
+    }
+    dir
+}
+
+/// A data folder that was installed once for all tests of this program.
+fn fresh_mariadb(user: Option<(u32, u32)>) -> String {
+    static INSTALLED: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let dir = INSTALLED.get_or_init(|| {
+        let dir = folder(user);
+        let data = format!("--datadir={}/data", dir.path().display());
+        let tmp = format!("--tmpdir={}", dir.path().display());
+        let method = "--auth-root-authentication-method=normal";
+        run(user, "mariadb-install-db", &["--no-defaults", &data, &tmp, method, "--skip-test-db"]);
+        dir
+    });
+    dir.path().join("data").display().to_string()
+}
+
+fn start(
+    dir: tempfile::TempDir,
+    user: Option<(u32, u32)>,
+    profile: Profile,
+    knobs: Knobs,
+    port: u16,
+    program: &str,
+    args: &[String],
+) -> Server {
+    let path = dir.path().join("segment");
+    let segment = Arc::new(Segment::create(&path, knobs, monotonic()).unwrap());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let log = std::fs::File::create(dir.path().join("log")).unwrap();
+    let mut c = Command::new(program);
+    if let Some((uid, gid)) = user {
+        c.uid(uid).gid(gid);
+    }
+    c.args(args).current_dir("/").stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+    c.env("LD_PRELOAD", shim()).env("PLIMSOLL_SHAPE_SEGMENT", &path);
+    c.env("PLIMSOLL_SHAPE_PROFILE", profile.to_string());
+    let child = c.spawn().unwrap();
+    let beating = Arc::new(AtomicBool::new(true));
+    let heart = Some(beat(segment.clone(), beating.clone()));
+    Server { segment, port, dir, child, protocol: profile.protocol(), beating, heart }
+}
+
+fn beat(segment: Arc<Segment>, beating: Arc<AtomicBool>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        while beating.load(Ordering::Relaxed) {
+            let now = monotonic();
+            segment.control().heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
+            segment.lock(std::process::id(), now).gate().reap(now, &mut is_dead);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    })
+}
+
+impl Server {
+    pub fn mariadb(profile: Profile, knobs: Knobs, more: &[&str]) -> Server {
+        let user = is_root().then(|| account("mysql").expect("the Debian package makes the account mysql"));
+        let dir = folder(user);
+        let data = dir.path().join("data").display().to_string();
+        let datadir = format!("--datadir={data}");
+        run(user, "cp", &["-a", &fresh_mariadb(user), &data]);
+        let port = free_port();
+        let socket = dir.path().join("sock");
+        let mut args =
+            vec!["--no-defaults".into(), datadir, format!("--port={port}"), format!("--socket={}", socket.display())];
+        args.extend(
+            [
+                "--bind-address=127.0.0.1",
+                "--innodb-buffer-pool-size=64M",
+                "--innodb-flush-log-at-trx-commit=0",
+                "--max-connections=1200",
+                "--skip-name-resolve",
+                "--performance-schema=OFF",
+                "--innodb-log-file-size=16M",
+                "--innodb-lock-wait-timeout=10",
+            ]
+            .map(String::from),
+        );
+        args.extend(more.iter().map(|s| s.to_string()));
+        let s = start(dir, user, profile, knobs, port, "/usr/sbin/mariadbd", &args);
+        s.await_ready("root", "mysql");
+        s.sql(
+            "root",
+            "mysql",
+            &[
+                "CREATE DATABASE t",
+                "CREATE USER a@'127.0.0.1'",
+                "CREATE USER b@'127.0.0.1'",
+                "GRANT ALL ON *.* TO a@'127.0.0.1'",
+                "GRANT ALL ON *.* TO b@'127.0.0.1'",
+                "CREATE TABLE t.hot (id INT PRIMARY KEY, n INT)",
+                "INSERT INTO t.hot VALUES (1,0),(2,0),(3,0),(4,0)",
+            ],
+        );
+        s.reset();
+        s
+    }
+
+    pub fn postgres(knobs: Knobs, more: &[&str]) -> Server {
+        let user = is_root().then(|| account("postgres").expect("the Debian package makes the account postgres"));
+        let dir = folder(user);
+        let data = dir.path().join("data").display().to_string();
+        let bin = postgres_bin();
+        run(user, &bin.join("initdb").display().to_string(), &["-D", &data, "-A", "trust", "-U", "root", "--no-sync"]);
+        let port = free_port();
+        let mut args: Vec<String> = vec!["-D".into(), data, "-p".into(), port.to_string()];
+        let socket = format!("unix_socket_directories={}", dir.path().display());
+        for setting in ["listen_addresses=127.0.0.1", "fsync=off", "max_connections=300", &socket].iter().chain(more) {
+            args.extend(["-c".to_string(), setting.to_string()]);
+        }
+        let s = start(dir, user, Profile::Postgres, knobs, port, &bin.join("postgres").display().to_string(), &args);
+        s.await_ready("root", "postgres");
+        s.sql("root", "postgres", &["CREATE DATABASE t"]);
+        s.sql(
+            "root",
+            "t",
+            &[
+                "CREATE ROLE a SUPERUSER LOGIN",
+                "CREATE ROLE b SUPERUSER LOGIN",
+                "CREATE TABLE hot (id INT PRIMARY KEY, n INT)",
+                "INSERT INTO hot VALUES (1,0),(2,0),(3,0),(4,0)",
+            ],
+        );
+        s.reset();
+        s
+    }
+
+    pub fn redis(knobs: Knobs, more: &[&str]) -> Server {
+        let dir = folder(None);
+        let port = free_port();
+        let mut args: Vec<String> = ["--save", "", "--bind", "127.0.0.1", "--port"].map(String::from).to_vec();
+        args.push(port.to_string());
+        args.extend(more.iter().map(|s| s.to_string()));
+        let s = start(dir, None, Profile::Redis, knobs, port, "/usr/bin/redis-server", &args);
+        s.await_port();
+        s
+    }
+
+    fn await_port(&self) {
+        let end = Instant::now() + Duration::from_secs(30);
+        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(Instant::now() < end, "not up: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn await_ready(&self, account: &str, database: &str) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while let Err(e) = Client::connect(self.protocol, self.port, account, database) {
+            assert!(Instant::now() < end, "not up: {e}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    pub fn client(&self, account: &str) -> Client {
+        Client::connect(self.protocol, self.port, account, "t").unwrap_or_else(|e| panic!("{e}\n{}", self.log()))
+    }
+
+    pub fn sql(&self, account: &str, database: &str, statements: &[&str]) {
+        let mut c = Client::connect(self.protocol, self.port, account, database).unwrap();
+        for s in statements {
+            assert_eq!(c.query(s).unwrap(), plimsoll_shape::drive::client::Answer::Ok, "{s}");
+        }
+    }
+
+    fn gate<T>(&self, f: impl FnOnce(&mut plimsoll_shape::gate::Gate<'_>) -> T) -> T {
+        f(&mut self.segment.lock(std::process::id(), monotonic()).gate())
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.gate(|g| g.head.counters)
+    }
+
+    /// Forgets what the preparation counted.
+    pub fn reset(&self) {
+        self.gate(|g| g.head.counters = Counters::default());
+    }
+
+    /// (ordinary places taken, over, lent, waiting)
+    pub fn inside(&self) -> (u32, u32, u32, u32) {
+        self.gate(|g| (g.head.normal, g.head.over, g.head.lent, g.head.waiting))
+    }
+
+    /// Changes knobs as a controller would: woken are those it lets in.
+    pub fn set(&self, f: impl Fn(&mut Knobs)) {
+        let mut granted = Vec::new();
+        self.gate(|g| {
+            let mut knobs = g.head.knobs;
+            f(&mut knobs);
+            g.set_knobs(monotonic(), knobs);
+            while let Some(id) = g.take_grant() {
+                granted.push(id);
+            }
+        });
+        granted.into_iter().for_each(|id| self.segment.wake(id));
+    }
+
+    /// Nothing is inside or waits, within a second.
+    pub fn assert_empty(&self) {
+        let end = Instant::now() + Duration::from_secs(1);
+        while self.inside() != (0, 0, 0, 0) {
+            assert!(Instant::now() < end, "{:?}", self.inside());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.gate(|g| g.check());
+    }
+
+    pub fn stop_heart(&mut self) {
+        self.beating.store(false, Ordering::Relaxed);
+        self.heart.take().map(|h| h.join());
+    }
+
+    pub fn start_heart(&mut self) {
+        self.beating = Arc::new(AtomicBool::new(true));
+        self.heart = Some(beat(self.segment.clone(), self.beating.clone()));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop_heart();
+        // A clean end, or PostgreSQL leaves its children's memory behind.
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+        let end = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < end && self.child.try_wait().is_ok_and(|s| s.is_none()) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn postgres_bin() -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL's Debian package is installed");
+    let mut found: Vec<PathBuf> = versions.map(|v| v.unwrap().path().join("bin")).collect();
+    found.sort();
+    found.pop().unwrap()
+}
+
+/// Is the program there? Says so if it isn't.
+pub fn have(program: &str) -> bool {
+    let there = Path::new(program).exists();
+    if !there {
+        println!("ran without {program}: install the Debian packages that `make test` names");
+    }
+    there
+}
+
+/// Calls `f` until `time` is over; how often it was called.
+pub fn during(time: Duration, mut f: impl FnMut()) -> u64 {
+    let end = Instant::now() + time;
+    let mut n = 0;
+    while Instant::now() < end {
+        f();
+        n += 1;
+    }
+    n
+}

@@ -1,0 +1,81 @@
+//! MariaDB's pool of threads: events are withheld, never threads.
+
+mod common;
+
+use common::{Server, during, have};
+use plimsoll_shape::drive::client::{Answer, Client};
+use plimsoll_shape::gate::Knobs;
+use plimsoll_shape::profile::Profile;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+fn server(p: u32) -> Option<Server> {
+    let knobs = Knobs { p, ..Knobs::default() };
+    have("/usr/sbin/mariadbd")
+        .then(|| Server::mariadb(Profile::MysqlPool, knobs, &["--thread-handling=pool-of-threads"]))
+}
+
+fn ok(c: &mut Client, sql: &str) {
+    assert_eq!(c.query(sql).unwrap(), Answer::Ok, "{sql}");
+}
+
+#[test]
+fn hot_rows_flow_the_cap_is_exact_and_nothing_is_left() {
+    let Some(s) = server(4) else { return };
+    let (done, high) = (AtomicU64::new(0), AtomicU32::new(0));
+    scope(|scope| {
+        for i in 0..32 {
+            let (s, done, high) = (&s, &done, &high);
+            scope.spawn(move || {
+                let mut c = s.client(if i % 2 == 0 { "a" } else { "b" });
+                during(Duration::from_secs(3), || {
+                    for sql in ["BEGIN", "UPDATE hot SET n=n+1 WHERE id=1", "UPDATE hot SET n=n+1 WHERE id=2", "COMMIT"]
+                    {
+                        ok(&mut c, sql);
+                        high.fetch_max(s.inside().0, Ordering::Relaxed);
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                });
+            });
+        }
+    });
+    println!("{done:?} transactions, high {high:?}, {:?}", s.counters());
+    let done = done.into_inner();
+    assert!(done > 300);
+    // Beside them, each client's login may have asked something.
+    assert!(s.counters().finished.abs_diff(done) <= 2 * 32, "every transaction is counted");
+    assert_eq!(high.into_inner(), 4);
+    s.assert_empty();
+}
+
+#[test]
+fn idle_transactions_lend_and_kill_reaches_the_held() {
+    let Some(s) = server(2) else { return };
+    let mut idle: Vec<Client> = (0..2).map(|_| s.client("a")).collect();
+    idle.iter_mut().for_each(|c| ok(c, "BEGIN"));
+    idle.iter_mut().enumerate().for_each(|(i, c)| ok(c, &format!("INSERT INTO hot VALUES ({}, 0)", 100 + i)));
+    let mut other = s.client("b");
+    let begun = Instant::now();
+    for _ in 0..20 {
+        ok(&mut other, "SELECT 1");
+    }
+    println!("20 statements beside idle transactions: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    idle.iter_mut().for_each(|c| ok(c, "COMMIT"));
+    s.set(|k| (k.p, k.stall_ns) = (1, 60_000_000_000));
+    let id = other.mysql_id().unwrap();
+    let mut monitor = s.client("root");
+    let mut busy = s.client("a");
+    busy.send("SELECT SLEEP(2)").unwrap();
+    sleep(Duration::from_millis(100));
+    other.send("SELECT 1").unwrap();
+    sleep(Duration::from_millis(100));
+    assert_eq!(s.inside().3, 1);
+    let begun = Instant::now();
+    ok(&mut monitor, &format!("KILL {id}"));
+    assert!(other.receive().is_err());
+    assert!(begun.elapsed() < Duration::from_millis(500));
+    busy.receive().unwrap();
+    s.assert_empty();
+}

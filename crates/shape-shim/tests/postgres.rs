@@ -1,0 +1,144 @@
+//! PostgreSQL: a process for each connection, held in epoll with the latch live.
+
+mod common;
+
+use common::{Server, during, have};
+use plimsoll_shape::drive::client::{Answer, Client};
+use plimsoll_shape::gate::Knobs;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn server(p: u32) -> Option<Server> {
+    have("/usr/lib/postgresql").then(|| Server::postgres(Knobs { p, ..Knobs::default() }, &[]))
+}
+
+fn ok(c: &mut Client, sql: &str) {
+    assert_eq!(c.query(sql).unwrap(), Answer::Ok, "{sql}");
+}
+
+fn load(s: &Server, clients: u64, time: Duration) -> (u64, u32) {
+    let (done, high) = (AtomicU64::new(0), AtomicU32::new(0));
+    scope(|scope| {
+        for i in 0..clients {
+            let (done, high) = (&done, &high);
+            scope.spawn(move || {
+                let mut c = s.client(if i % 2 == 0 { "a" } else { "b" });
+                during(time, || {
+                    for sql in ["BEGIN", "UPDATE hot SET n=n+1 WHERE id=1", "UPDATE hot SET n=n+1 WHERE id=2", "COMMIT"]
+                    {
+                        ok(&mut c, sql);
+                        high.fetch_max(s.inside().0, Ordering::Relaxed);
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                });
+            });
+        }
+    });
+    (done.into_inner(), high.into_inner())
+}
+
+#[test]
+fn hot_rows_flow_and_the_cap_is_exact() {
+    let Some(s) = server(4) else { return };
+    let (done, high) = load(&s, 24, 3 * SECOND);
+    println!("{done} transactions, high {high}, {:?}", s.counters());
+    assert!(done > 300);
+    assert_eq!(high, 4);
+    s.assert_empty();
+}
+
+#[test]
+fn idle_transactions_lend_their_places() {
+    let Some(s) = server(2) else { return };
+    let mut idle: Vec<Client> = (0..2).map(|_| s.client("a")).collect();
+    for (i, c) in idle.iter_mut().enumerate() {
+        ok(c, "BEGIN");
+        ok(c, &format!("INSERT INTO hot VALUES ({}, 0)", 100 + i));
+    }
+    let (done, _) = load(&s, 4, SECOND);
+    let begun = Instant::now();
+    idle.iter_mut().for_each(|c| ok(c, "COMMIT"));
+    println!("{done} transactions beside idle ones, which commit in {:?}", begun.elapsed());
+    assert!(done > 50 && begun.elapsed() < SECOND / 2);
+    s.assert_empty();
+}
+
+#[test]
+fn terminate_reaches_the_held_and_a_vanished_client_leaves_nothing() {
+    let Some(s) = server(1) else { return };
+    s.set(|k| k.stall_ns = 60_000_000_000);
+    let (mut busy, mut held, mut vanishing) = (s.client("a"), s.client("b"), s.client("b"));
+    let mut monitor = s.client("root");
+    ok(&mut monitor, "BEGIN");
+    ok(&mut monitor, "COMMIT");
+    s.set(|k| k.p = 2);
+    ok(&mut monitor, "BEGIN");
+    busy.send("SELECT pg_sleep(2)").unwrap();
+    sleep(SECOND / 10);
+    s.set(|k| (k.p, k.lend_ns) = (1, 60_000_000_000));
+    held.send("SELECT 1").unwrap();
+    vanishing.send("SELECT 1").unwrap();
+    sleep(SECOND / 5);
+    assert_eq!(s.inside().3, 2);
+    drop(vanishing);
+    let begun = Instant::now();
+    ok(&mut monitor, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'b'");
+    assert!(held.receive().is_err() || !held.answer().is_empty());
+    println!("gone {:?} after pg_terminate_backend", begun.elapsed());
+    assert!(begun.elapsed() < SECOND);
+    ok(&mut monitor, "COMMIT");
+    busy.receive().unwrap();
+    s.assert_empty();
+}
+
+#[test]
+fn a_killed_backend_gives_its_place_back() {
+    let Some(s) = server(1) else { return };
+    let mut busy = s.client("a");
+    ok(&mut busy, "SELECT pg_backend_pid()");
+    let digits: String = busy.answer().iter().map(|b| char::from(*b)).collect();
+    let pid: u32 = digits
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|w| w.parse().ok())
+        .filter(|p: &u32| std::path::Path::new(&format!("/proc/{p}")).exists() && *p > 100)
+        .next_back()
+        .unwrap();
+    busy.send("SELECT pg_sleep(30)").unwrap();
+    sleep(SECOND / 10);
+    assert_eq!(s.inside().0, 1);
+    let begun = Instant::now();
+    assert!(std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    // The postmaster restarts everything; then new clients are served again.
+    let served = || Client::connect(s.protocol, s.port, "b", "t").and_then(|mut c| c.query("SELECT 1"));
+    while !matches!(served(), Ok(Answer::Ok)) {
+        assert!(begun.elapsed() < 10 * SECOND, "{}", s.log());
+        sleep(SECOND / 10);
+    }
+    println!("served again {:?} after kill -9", begun.elapsed());
+    assert!(s.counters().reaped >= 1);
+    s.assert_empty();
+}
+
+#[test]
+fn three_hundred_connections_leave_nothing_behind() {
+    let Some(s) = server(2) else { return };
+    scope(|scope| {
+        for t in 0..6 {
+            let s = &s;
+            scope.spawn(move || {
+                for i in 0..50 {
+                    let mut c = s.client(if t % 2 == 0 { "a" } else { "b" });
+                    match i % 3 {
+                        0 => ok(&mut c, "BEGIN"),
+                        1 => ok(&mut c, "SELECT 1"),
+                        _ => c.send("SELECT 1").unwrap(),
+                    }
+                }
+            });
+        }
+    });
+    s.assert_empty();
+}

@@ -1,0 +1,104 @@
+//! What must always hold, and how the lists are rebuilt when a process died in the middle of changing them.
+
+use super::list::{Link, List};
+use super::rounds::ring;
+use super::state::{phase, place};
+use super::{Gate, Time};
+
+impl Gate<'_> {
+    /// Asserts all invariants: costs a walk over everything, for tests.
+    ///
+    /// # Panics
+    /// If one is broken.
+    pub fn check(&mut self) {
+        let count = |want: u32| self.conns.iter().filter(|c| c.place == want).count() as u32;
+        assert_eq!(self.head.normal, count(place::NORMAL));
+        assert_eq!(self.head.over, count(place::OVER));
+        assert_eq!(self.head.lent, count(place::LENT));
+        let waiting = self.conns.iter().filter(|c| c.phase == phase::WAITING).count() as u32;
+        assert_eq!(self.head.waiting, waiting);
+        assert_eq!(self.users.iter().map(|u| u.waiting).sum::<u32>(), waiting);
+        let inside = self.users.iter().map(|u| u.inside).sum::<u32>();
+        assert_eq!(inside, self.head.normal + self.head.over + self.head.lent);
+        for u in 0..self.users.len() {
+            assert_eq!(self.users[u].waiting > 0, self.users[u].ring != ring::NONE, "user {u}");
+        }
+        let (idle, age) = (self.head.idle, self.head.by_age);
+        let idle_now = self.conns.iter().filter(|c| c.phase == phase::IDLE && c.place == place::NORMAL).count();
+        assert_eq!(length::<0>(idle, self.conns), idle_now);
+        assert_eq!(length::<1>(age, self.conns), waiting as usize);
+        assert!(
+            waiting == 0 || !(self.head.knobs.open != 0 || self.head.normal < self.head.knobs.p),
+            "a place is free"
+        );
+    }
+
+    /// Rebuilds lists and counts from what each connection says of itself.
+    pub fn repair(&mut self, now: Time) {
+        self.clear_lists();
+        let h = &mut *self.head;
+        (h.normal, h.over, h.lent, h.waiting) = (0, 0, 0, 0);
+        h.counters.repairs += 1;
+        h.users_used = h.users_used.clamp(1, self.users.len() as u32);
+        for u in self.users.iter_mut() {
+            (u.queue, u.link, u.ring) = (List::EMPTY, Link::NONE, ring::NONE);
+            (u.waiting, u.inside, u.conns) = (0, 0, 0);
+        }
+        for i in 0..self.conns.len() as u32 {
+            self.repair_conn(now, i);
+        }
+    }
+
+    fn repair_conn(&mut self, now: Time, i: u32) {
+        let c = &mut self.conns[i as usize];
+        (c.link, c.age, c.granted) = (Link::NONE, Link::NONE, 0);
+        if c.user as usize >= self.users.len() {
+            c.user = 0;
+        }
+        let u = c.user as usize;
+        if c.phase == phase::FREE || c.phase > phase::IDLE {
+            (c.phase, c.place) = (phase::FREE, place::NONE);
+            self.head.free_conns.push::<0, _>(self.conns, i);
+            return;
+        }
+        self.users[u].conns += 1;
+        match (c.phase, c.place) {
+            (phase::WAITING, _) => {
+                c.place = place::NONE;
+                self.enqueue(now, i);
+            }
+            (phase::REST, _) | (_, place::NONE) => (c.phase, c.place) = (phase::REST, place::NONE),
+            (phase, which) => {
+                self.users[u].inside += 1;
+                match which {
+                    place::NORMAL => self.head.normal += 1,
+                    place::LENT => self.head.lent += 1,
+                    _ => {
+                        c.place = place::OVER;
+                        self.head.over += 1;
+                    }
+                }
+                if phase == phase::IDLE && which == place::NORMAL {
+                    self.head.idle.push::<0, _>(self.conns, i);
+                } else if phase == phase::RUNNING {
+                    // It may have been let in without being told.
+                    self.conns[i as usize].granted = 1;
+                    self.head.granted.push::<0, _>(self.conns, i);
+                }
+            }
+        }
+    }
+}
+
+fn length<const K: usize>(list: List, conns: &mut [super::Conn]) -> usize
+where
+    super::Conn: super::list::Linked<K>,
+{
+    let mut n = 0;
+    let mut at = list.first();
+    while let Some(i) = at {
+        n += 1;
+        at = list.after::<K, _>(conns, i);
+    }
+    n
+}

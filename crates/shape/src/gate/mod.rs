@@ -1,0 +1,516 @@
+//! The gate: who may go into the database now, and who waits outside (AppleS §3.3, AP-M2 to AP-M4).
+//!
+//! At most P *transactions* are inside. Whoever finds the house full waits in its user's queue, first in first out. When a
+//! place falls free, users take turns: in a round each may start `L = φ·ζ` transactions, a started turn goes on before another
+//! begins, and nobody begins a second turn before all that wait had their first. A connection in a transaction is never
+//! held, so whoever owns a row lock can go on and release it.
+//!
+//! Four things let somebody in beyond P, and each is counted: a lender that comes back, a stall (no answer at all for a
+//! while), a wait of `hold_max`, and the gate being opened. Their places are apart from the P ordinary ones, so that they never
+//! take those from anybody.
+//!
+//! The machine reads no clock and allocates nothing. It lives in slices, which may be shared memory. Facts come in through
+//! [`Gate::request`], [`Gate::answered`], [`Gate::close`], [`Gate::tick`]; orders go out through [`Gate::take_grant`].
+
+mod check;
+pub mod hist;
+pub mod list;
+mod rounds;
+pub mod state;
+
+pub use hist::LogHist;
+pub use state::{Conn, Counters, Head, Knobs, NAME_BYTES, P_UNLIMITED, User, UserClass, WEIGHT_ONE_MILLI};
+
+use list::{Link, List, NIL};
+use plimsoll_base::{Span, Time};
+use state::{phase, place};
+
+/// A connection's place in the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub struct ConnId(pub u32);
+
+/// The answer to a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Go on.
+    Go,
+    /// Wait until [`Gate::take_grant`] names the connection.
+    Wait,
+}
+
+/// What the database's answer says about the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answered {
+    /// No transaction is open: the place is free.
+    Done,
+    /// A transaction (or a session's lock) is open: the place is kept.
+    Open,
+}
+
+/// The user that all share who have none of their own.
+pub const USER_OTHERS: u32 = 0;
+
+/// The gate over its memory. See the module's documentation.
+pub struct Gate<'a> {
+    /// Knobs, counters, lists.
+    pub head: &'a mut Head,
+    /// Users; 0 is shared by all that have no entry.
+    pub users: &'a mut [User],
+    /// Connections.
+    pub conns: &'a mut [Conn],
+}
+
+/// A gate with memory of its own.
+pub struct OwnGate {
+    head: Box<Head>,
+    users: Vec<User>,
+    conns: Vec<Conn>,
+}
+
+impl OwnGate {
+    /// Room for so many users (one is `others`) and connections.
+    pub fn new(users: usize, conns: usize, knobs: Knobs, now: Time) -> OwnGate {
+        let zeroed = bytemuck::Zeroable::zeroed;
+        let mut own = OwnGate {
+            head: Box::new(zeroed()),
+            users: vec![bytemuck::Zeroable::zeroed(); users],
+            conns: vec![bytemuck::Zeroable::zeroed(); conns],
+        };
+        own.gate().init(knobs, now);
+        own
+    }
+
+    /// The gate.
+    pub fn gate(&mut self) -> Gate<'_> {
+        Gate { head: &mut self.head, users: &mut self.users, conns: &mut self.conns }
+    }
+}
+
+impl Gate<'_> {
+    /// Forgets all and begins.
+    ///
+    /// # Panics
+    /// If there is no room for a user or a connection.
+    pub fn init(&mut self, knobs: Knobs, now: Time) {
+        assert!(!self.users.is_empty() && !self.conns.is_empty(), "a gate needs room");
+        *self.head = bytemuck::Zeroable::zeroed();
+        self.head.knobs = knobs;
+        self.head.progress_at = now.as_nanos();
+        (self.head.escape_burst, self.head.round) = (1, 1);
+        self.clear_lists();
+        for i in 0..self.conns.len() as u32 {
+            self.conns[i as usize] = bytemuck::Zeroable::zeroed();
+            self.conns[i as usize].age = Link::NONE;
+            self.head.free_conns.push::<0, _>(self.conns, i);
+        }
+        self.users.fill(bytemuck::Zeroable::zeroed());
+        self.head.users_used = 0;
+        self.user("others").expect("there is room for one");
+    }
+
+    fn clear_lists(&mut self) {
+        let h = &mut *self.head;
+        for list in [&mut h.idle, &mut h.by_age, &mut h.granted, &mut h.in_turn, &mut h.ready, &mut h.spent] {
+            *list = List::EMPTY;
+        }
+        h.free_conns = List::EMPTY;
+    }
+
+    /// The user of this name, added with a weight of one if it's new; `None` if the table is full.
+    pub fn user(&mut self, name: &str) -> Option<u32> {
+        self.user_of_bytes(name.as_bytes())
+    }
+
+    /// As [`Gate::user`], for a name as it came over the wire.
+    pub fn user_of_bytes(&mut self, name: &[u8]) -> Option<u32> {
+        let mut key = [0; NAME_BYTES];
+        let len = name.len().min(NAME_BYTES);
+        key[..len].copy_from_slice(&name[..len]);
+        let used = self.head.users_used as usize;
+        if let Some(i) = self.users[..used].iter().position(|u| u.name == key) {
+            return Some(i as u32);
+        }
+        let user = self.users.get_mut(used)?;
+        *user = bytemuck::Zeroable::zeroed();
+        user.name = key;
+        user.weight_milli = WEIGHT_ONE_MILLI;
+        user.queue = List::EMPTY;
+        user.link = Link::NONE;
+        self.head.users_used += 1;
+        Some(used as u32)
+    }
+
+    /// The users known so far.
+    pub fn known_users(&self) -> &[User] {
+        &self.users[..self.head.users_used as usize]
+    }
+
+    /// Takes a connection in, for the user `others` until [`Gate::identify`] says more; `None` if the table is full.
+    pub fn open(&mut self, owner_pid: u32) -> Option<ConnId> {
+        let Some(i) = self.head.free_conns.pop::<0, _>(self.conns) else {
+            self.head.counters.overflow += 1;
+            return None;
+        };
+        let c = &mut self.conns[i as usize];
+        let epoch = c.epoch;
+        *c = bytemuck::Zeroable::zeroed();
+        (c.link, c.age, c.epoch) = (Link::NONE, Link::NONE, epoch);
+        (c.phase, c.owner_pid, c.user) = (phase::REST, owner_pid, USER_OTHERS);
+        self.users[USER_OTHERS as usize].conns += 1;
+        Some(ConnId(i))
+    }
+
+    /// Says whose connection it is. Ignored while it waits or is inside: that is settled for the user it was.
+    pub fn identify(&mut self, conn: ConnId, user: u32) {
+        let c = &mut self.conns[conn.0 as usize];
+        if c.phase == phase::REST && (user as usize) < self.users.len() {
+            self.users[c.user as usize].conns -= 1;
+            c.user = user;
+            self.users[user as usize].conns += 1;
+        }
+    }
+
+    /// The user of a connection.
+    pub fn user_of(&self, conn: ConnId) -> u32 {
+        self.conns[conn.0 as usize].user
+    }
+
+    /// A request that counts came in on `conn`.
+    pub fn request(&mut self, now: Time, conn: ConnId) -> Verdict {
+        let c = &mut self.conns[conn.0 as usize];
+        match c.phase {
+            phase::REST => self.begin(now, conn.0),
+            phase::IDLE => {
+                self.resume(now, conn.0);
+                Verdict::Go
+            }
+            // A pipelined request: its transaction's place covers it.
+            phase::RUNNING => Verdict::Go,
+            phase::WAITING => Verdict::Wait,
+            _ => Verdict::Go,
+        }
+    }
+
+    fn begin(&mut self, now: Time, i: u32) -> Verdict {
+        self.conns[i as usize].arrived_at = now.as_nanos();
+        if self.head.waiting == 0 && self.has_room() {
+            self.admit(now, i, place::NORMAL);
+            return Verdict::Go;
+        }
+        self.enqueue(now, i);
+        self.pump(now);
+        if self.conns[i as usize].phase == phase::WAITING {
+            return Verdict::Wait;
+        }
+        // Let in by its own arrival (somebody's place could be lent): no need to tell.
+        self.untell(i);
+        Verdict::Go
+    }
+
+    fn has_room(&self) -> bool {
+        self.head.knobs.open != 0 || self.head.normal < self.head.knobs.p
+    }
+
+    fn admit(&mut self, now: Time, i: u32, place: u32) {
+        let c = &mut self.conns[i as usize];
+        debug_assert!(c.place == place::NONE);
+        (c.phase, c.place) = (phase::RUNNING, place);
+        (c.admitted_at, c.since) = (now.as_nanos(), now.as_nanos());
+        let wait = Span::from_nanos(now.as_nanos().saturating_sub(c.arrived_at));
+        let user = &mut self.users[c.user as usize];
+        user.inside += 1;
+        user.admitted += 1;
+        user.wait_hist.record(wait);
+        self.head.counters.admitted += 1;
+        match place {
+            place::NORMAL => self.head.normal += 1,
+            _ => self.head.over += 1,
+        }
+    }
+
+    fn resume(&mut self, now: Time, i: u32) {
+        let c = &mut self.conns[i as usize];
+        (c.phase, c.since) = (phase::RUNNING, now.as_nanos());
+        match c.place {
+            place::NORMAL => self.head.idle.remove::<0, _>(self.conns, i),
+            place::LENT => {
+                self.head.lent -= 1;
+                if self.has_room() {
+                    self.conns[i as usize].place = place::NORMAL;
+                    self.head.normal += 1;
+                } else {
+                    self.conns[i as usize].place = place::OVER;
+                    self.head.over += 1;
+                    self.head.counters.bypass += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The request that ran on `conn` was answered.
+    pub fn answered(&mut self, now: Time, conn: ConnId, what: Answered) {
+        let i = conn.0;
+        let c = &mut self.conns[i as usize];
+        if c.phase != phase::RUNNING {
+            // Between two statements of a transaction a session's lock may be given back without a request that counts.
+            if c.phase == phase::IDLE && what == Answered::Done {
+                self.resume(now, i);
+                self.finish(now, i);
+                self.pump(now);
+            }
+            return;
+        }
+        let service = Span::from_nanos(now.as_nanos().saturating_sub(c.since));
+        c.since = now.as_nanos();
+        self.progressed(now, service);
+        match what {
+            Answered::Done => self.finish(now, i),
+            Answered::Open => {
+                self.conns[i as usize].phase = phase::IDLE;
+                if self.conns[i as usize].place == place::NORMAL {
+                    self.head.idle.push::<0, _>(self.conns, i);
+                }
+            }
+        }
+        self.pump(now);
+    }
+
+    fn progressed(&mut self, now: Time, service: Span) {
+        let h = &mut *self.head;
+        h.counters.requests += 1;
+        h.progress_at = now.as_nanos();
+        h.escape_burst = 1;
+        h.service.record(service);
+        h.service_count += 1;
+        if h.service_count.is_multiple_of(SERVICE_WINDOW) {
+            h.slow_service_ns = h.service.quantile(990).as_nanos();
+            h.service.clear();
+        }
+    }
+
+    fn finish(&mut self, now: Time, i: u32) {
+        let total = Span::from_nanos(now.as_nanos().saturating_sub(self.conns[i as usize].arrived_at));
+        let user = &mut self.users[self.conns[i as usize].user as usize];
+        let us = total.as_micros();
+        user.finished += 1;
+        user.total_us = user.total_us.wrapping_add(us);
+        user.total_us2 = user.total_us2.wrapping_add(us.wrapping_mul(us));
+        user.total_hist.record(total);
+        self.head.counters.finished += 1;
+        self.settle(now, i);
+        self.leave(i);
+    }
+
+    /// Gives the place back.
+    fn leave(&mut self, i: u32) {
+        let c = &mut self.conns[i as usize];
+        match c.place {
+            place::NORMAL => self.head.normal -= 1,
+            place::OVER => self.head.over -= 1,
+            place::LENT => self.head.lent -= 1,
+            _ => return,
+        }
+        if c.place == place::NORMAL && c.phase == phase::IDLE {
+            self.head.idle.remove::<0, _>(self.conns, i);
+        }
+        let c = &mut self.conns[i as usize];
+        (c.phase, c.place) = (phase::REST, place::NONE);
+        self.users[c.user as usize].inside -= 1;
+    }
+
+    fn enqueue(&mut self, now: Time, i: u32) {
+        let c = &mut self.conns[i as usize];
+        c.phase = phase::WAITING;
+        let u = c.user;
+        if self.head.waiting == 0 {
+            // A stall is counted from when somebody waits for it to end.
+            self.head.progress_at = self.head.progress_at.max(now.as_nanos());
+        }
+        self.head.waiting += 1;
+        self.head.by_age.push::<1, _>(self.conns, i);
+        let user = &mut self.users[u as usize];
+        user.queue.push::<0, _>(self.conns, i);
+        user.waiting += 1;
+        if user.waiting == 1 {
+            user.backlog_since = now.as_nanos();
+            self.join_ring(u);
+        }
+    }
+
+    /// Takes a waiting connection out of its queue.
+    fn dequeue(&mut self, now: Time, i: u32) {
+        let u = self.conns[i as usize].user;
+        self.head.waiting -= 1;
+        self.head.by_age.remove::<1, _>(self.conns, i);
+        let user = &mut self.users[u as usize];
+        user.queue.remove::<0, _>(self.conns, i);
+        user.waiting -= 1;
+        if user.waiting == 0 {
+            user.backlogged_ns += now.as_nanos().saturating_sub(user.backlog_since);
+            self.leave_ring(u);
+        }
+        let c = &mut self.conns[i as usize];
+        c.phase = phase::REST;
+        c.epoch = c.epoch.wrapping_add(1);
+    }
+
+    /// Lets a waiting connection in and notes that it must be told.
+    fn grant(&mut self, now: Time, i: u32, place: u32) {
+        self.dequeue(now, i);
+        if place == place::NORMAL {
+            self.charge(self.conns[i as usize].user);
+        }
+        self.admit(now, i, place);
+        self.head.counters.held += 1;
+        self.conns[i as usize].granted = 1;
+        self.head.granted.push::<0, _>(self.conns, i);
+    }
+
+    fn untell(&mut self, i: u32) {
+        if std::mem::take(&mut self.conns[i as usize].granted) == 1 {
+            self.head.granted.remove::<0, _>(self.conns, i);
+        }
+    }
+
+    /// The next connection that was let in while it waited, and must be told so.
+    pub fn take_grant(&mut self) -> Option<ConnId> {
+        let i = self.head.granted.pop::<0, _>(self.conns)?;
+        self.conns[i as usize].granted = 0;
+        Some(ConnId(i))
+    }
+
+    /// Lets in as many as there is room for.
+    fn pump(&mut self, now: Time) {
+        while self.head.waiting > 0 && (self.has_room() || self.lend(now)) {
+            let open = self.head.knobs.open != 0;
+            let next = self.next_in_turn();
+            self.grant(now, next, place::NORMAL);
+            self.head.counters.opened += u64::from(open);
+        }
+    }
+
+    /// Frees the place of a transaction whose client is silent for long enough.
+    fn lend(&mut self, now: Time) -> bool {
+        if self.head.knobs.p == 0 || self.head.normal > self.head.knobs.p {
+            return false;
+        }
+        let Some(i) = self.head.idle.first() else { return false };
+        if now.as_nanos() < self.conns[i as usize].since.saturating_add(self.head.knobs.lend_ns) {
+            return false;
+        }
+        self.head.idle.remove::<0, _>(self.conns, i);
+        self.conns[i as usize].place = place::LENT;
+        self.head.normal -= 1;
+        self.head.lent += 1;
+        self.head.counters.lent += 1;
+        true
+    }
+
+    /// Time went on: does what is due. Call it at [`Gate::next_wake`], or whenever.
+    pub fn tick(&mut self, now: Time) {
+        self.pump(now);
+        if self.head.waiting > 0 && now.as_nanos() >= self.stall_due() {
+            for _ in 0..self.head.escape_burst.min(self.head.waiting) {
+                let next = self.next_in_turn();
+                self.grant(now, next, place::OVER);
+                self.head.counters.stall_escapes += 1;
+            }
+            self.head.escape_burst = self.head.escape_burst.saturating_mul(2);
+            self.head.progress_at = now.as_nanos();
+        }
+        while let Some(i) = self.head.by_age.first()
+            && now.as_nanos() >= self.hold_due(i)
+        {
+            self.grant(now, i, place::OVER);
+            self.head.counters.hold_escapes += 1;
+        }
+    }
+
+    fn stall_due(&self) -> u64 {
+        let h = &*self.head;
+        let stall = h.knobs.stall_ns.max(h.slow_service_ns.saturating_mul(4).min(h.knobs.hold_max_ns));
+        // With P at zero nothing moves because it was told not to.
+        if h.knobs.p == 0 && h.normal == 0 { u64::MAX } else { h.progress_at.saturating_add(stall) }
+    }
+
+    fn hold_due(&self, i: u32) -> u64 {
+        self.conns[i as usize].arrived_at.saturating_add(self.head.knobs.hold_max_ns)
+    }
+
+    /// When [`Gate::tick`] has something to do, if nothing else happens before.
+    pub fn next_wake(&self) -> Option<Time> {
+        let oldest = self.head.by_age.first()?;
+        let lend = self.head.idle.first().filter(|_| self.head.knobs.p > 0);
+        let lend = lend.map_or(u64::MAX, |i| self.conns[i as usize].since.saturating_add(self.head.knobs.lend_ns));
+        Some(Time::from_nanos(lend.min(self.stall_due()).min(self.hold_due(oldest))))
+    }
+
+    /// Changes the knobs; whoever may go in now is let in.
+    pub fn set_knobs(&mut self, now: Time, knobs: Knobs) {
+        self.head.knobs = Knobs { zeta: knobs.zeta.max(1), ..knobs };
+        self.pump(now);
+    }
+
+    /// The client gave up waiting, or the database did: out of the queue. False if it didn't wait.
+    pub fn cancel(&mut self, now: Time, conn: ConnId) -> bool {
+        let waits = self.conns[conn.0 as usize].phase == phase::WAITING;
+        if waits {
+            self.dequeue(now, conn.0);
+        }
+        waits
+    }
+
+    /// The connection is gone, whatever it was doing.
+    pub fn close(&mut self, now: Time, conn: ConnId) {
+        if self.conns[conn.0 as usize].phase == phase::FREE {
+            return;
+        }
+        self.cancel(now, conn);
+        self.untell(conn.0);
+        self.leave(conn.0);
+        let c = &mut self.conns[conn.0 as usize];
+        c.phase = phase::FREE;
+        c.epoch = c.epoch.wrapping_add(1);
+        self.users[c.user as usize].conns -= 1;
+        self.head.free_conns.push::<0, _>(self.conns, conn.0);
+        self.pump(now);
+    }
+
+    /// Closes the connections of processes that `is_dead` says are gone.
+    pub fn reap(&mut self, now: Time, is_dead: &mut dyn FnMut(u32) -> bool) {
+        let mut last = (0, false);
+        for i in 0..self.conns.len() as u32 {
+            let c = &self.conns[i as usize];
+            if c.phase == phase::FREE || c.owner_pid == 0 {
+                continue;
+            }
+            if last.0 != c.owner_pid {
+                last = (c.owner_pid, is_dead(c.owner_pid));
+            }
+            if last.1 {
+                self.close(now, ConnId(i));
+                self.head.counters.reaped += 1;
+            }
+        }
+    }
+
+    /// Does it wait?
+    pub fn is_waiting(&self, conn: ConnId) -> bool {
+        self.conns[conn.0 as usize].phase == phase::WAITING
+    }
+
+    /// Has it waited for longest?
+    pub fn is_oldest(&self, conn: ConnId) -> bool {
+        self.head.by_age.first() == Some(conn.0)
+    }
+
+    /// Does it hold a place, or has it lent one?
+    pub fn is_inside(&self, conn: ConnId) -> bool {
+        self.conns[conn.0 as usize].place != place::NONE
+    }
+}
+
+/// Answers over which the slow end of service times is taken.
+const SERVICE_WINDOW: u64 = 1024;
+const _: () = assert!(NIL == u32::MAX);

@@ -1,0 +1,372 @@
+//! The control segment: a file that the server under the shim and the controller map, with the gate, its knobs and counters.
+//!
+//! ```text
+//! Control (magic, version, sizes, lock, heartbeat) | Head | rules | users | connections
+//! ```
+//! Whoever changes the gate holds the lock: a futex word with its owner's thread id, taken over from an owner that died (the
+//! gate is then repaired). The only unsafe code of this crate is here: mapping the file, and views into the mapping.
+#![allow(unsafe_code)]
+
+use crate::gate::{Conn, ConnId, Gate, Head, Knobs, User};
+use crate::users::{RULES_MAX, Rule};
+use bytemuck::Zeroable;
+use plimsoll_base::Time;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"PLMSHAPE");
+/// Raised with every change of the layout.
+pub const VERSION: u32 = 1;
+/// Users in a segment.
+pub const USERS: usize = 2048;
+/// Connections in a segment.
+pub const CONNS: usize = 16_384;
+/// The controller is taken for dead when it was silent for so long: the gate opens.
+pub const HEARTBEAT_MAX_NS: u64 = 1_000_000_000;
+
+/// The segment's first part: what is read without the lock.
+#[repr(C)]
+pub struct Control {
+    magic: u64,
+    version: u32,
+    users: u32,
+    conns: u32,
+    /// The lock: 0, or its owner's thread id, with [`CONTENDED`] if somebody waits.
+    lock: AtomicU32,
+    /// When the controller was last alive, on the monotonic clock.
+    pub heartbeat_ns: AtomicU64,
+    /// 1: opened because the controller was silent or the shim panicked.
+    pub failed_open: AtomicU32,
+    /// The server's process, once its shim is in.
+    pub server_pid: AtomicU32,
+    /// The controller's.
+    pub controller_pid: AtomicU32,
+    /// See [`crate::users::GroupBy::code`].
+    pub group_by: AtomicU32,
+    /// Connections taken in over TCP, and how many of these were read from: equal to zero reads means the shim sees nothing.
+    pub accepted: AtomicU64,
+    /// See `accepted`.
+    pub reads_seen: AtomicU64,
+    /// Rules in use.
+    pub rules: AtomicU32,
+    /// Bit 0: the tuner holds P; bit 1: the gate is off by the operator.
+    pub flags: AtomicU32,
+    /// What a storage node forecasts: P is multiplied by so many thousandths (joint control); 0 and 1000 change nothing.
+    pub pressure_milli: AtomicU32,
+    /// P that is asked for before pressure; 0 = the tuner's.
+    pub p_wanted: AtomicU32,
+}
+
+/// Set in the lock word when somebody sleeps for it.
+const CONTENDED: u32 = 1 << 31;
+/// Spins before sleeping: about 2 µs, longer than the lock is ever held by a thread that runs.
+const SPINS: u32 = 200;
+
+struct Offsets {
+    head: usize,
+    rules: usize,
+    users: usize,
+    conns: usize,
+    end: usize,
+}
+
+const fn offsets() -> Offsets {
+    const fn up(n: usize) -> usize {
+        n.next_multiple_of(64)
+    }
+    let head = up(size_of::<Control>());
+    let rules = up(head + size_of::<Head>());
+    let users = up(rules + RULES_MAX * size_of::<Rule>());
+    let conns = up(users + USERS * size_of::<User>());
+    Offsets { head, rules, users, conns, end: up(conns + CONNS * size_of::<Conn>()) }
+}
+const AT: Offsets = offsets();
+
+/// A mapped control segment.
+pub struct Segment {
+    base: *mut u8,
+}
+
+// SAFETY: the mapping lives as long as the process; plain parts are only reached under the lock, the rest is atomic.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// Makes a new file at `path` (replacing what is there) and begins with `knobs`.
+    ///
+    /// # Errors
+    /// If the file can't be made or mapped.
+    pub fn create(path: &Path, knobs: Knobs, now: Time) -> io::Result<Segment> {
+        // A new file, never the old one's pages: a server that still maps those must not see them change.
+        let fresh = path.with_extension("new");
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&fresh)?;
+        file.set_len(AT.end as u64)?;
+        let mut header = Vec::new();
+        header.extend(MAGIC.to_le_bytes());
+        for n in [VERSION, USERS as u32, CONNS as u32] {
+            header.extend(n.to_le_bytes());
+        }
+        file.write_all_at(&header, 0)?;
+        let segment = Segment::map(&file)?;
+        segment.control().heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
+        segment.lock(1, now).gate().init(knobs, now);
+        std::fs::rename(&fresh, path)?;
+        Ok(segment)
+    }
+
+    /// Maps the segment at `path`.
+    ///
+    /// # Errors
+    /// If it can't be read, isn't one, or is of another version.
+    pub fn open(path: &Path) -> io::Result<Segment> {
+        let file = File::options().read(true).write(true).open(path)?;
+        let mut header = [0; 20];
+        let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+        file.read_exact_at(&mut header, 0).map_err(|_| wrong("too short for a control segment".into()))?;
+        let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        if header[..8] != MAGIC.to_le_bytes() {
+            return Err(wrong("not a control segment of the shaper".into()));
+        }
+        if word(8) != VERSION {
+            return Err(wrong(format!("version {} of the control segment; this program has {VERSION}", word(8))));
+        }
+        let len = file.metadata()?.len();
+        if (word(12), word(16), len) != (USERS as u32, CONNS as u32, AT.end as u64) {
+            return Err(wrong(format!("{len} bytes for {} users and {} connections don't fit", word(12), word(16))));
+        }
+        Segment::map(&file)
+    }
+
+    fn map(file: &File) -> io::Result<Segment> {
+        // SAFETY: a fresh shared mapping of an open file of this length; nothing else of this process is there.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                AT.end,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Segment { base: base.cast() })
+    }
+
+    /// The part that needs no lock.
+    pub fn control(&self) -> &Control {
+        // SAFETY: the mapping is at least this long, page-aligned, and lives as long as `self`; plain fields never change.
+        unsafe { &*self.base.cast::<Control>() }
+    }
+
+    /// Sleeps until this connection's wait ends (its epoch is no longer `epoch`), for at most so long.
+    pub fn wait(&self, conn: ConnId, epoch: u32, timeout_ns: u64) {
+        futex_wait(self.epoch_word(conn), epoch, timeout_ns);
+    }
+
+    /// Wakes whoever sleeps for this connection.
+    pub fn wake(&self, conn: ConnId) {
+        futex_wake(self.epoch_word(conn));
+    }
+
+    fn epoch_word(&self, conn: ConnId) -> *mut u32 {
+        let at = AT.conns + (conn.0 as usize).min(CONNS - 1) * size_of::<Conn>() + std::mem::offset_of!(Conn, epoch);
+        self.base.wrapping_add(at).cast()
+    }
+
+    /// Waits for the lock. `tid`: this thread's id, never 0.
+    pub fn lock(&self, tid: u32, now: Time) -> Guard<'_> {
+        let word = &self.control().lock;
+        let mut repair = false;
+        if word.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            repair = self.lock_slowly(tid);
+        }
+        let mut guard = Guard { segment: self };
+        if repair {
+            guard.gate().repair(now);
+        }
+        guard
+    }
+
+    /// True if it was taken from an owner that is dead.
+    #[cold]
+    fn lock_slowly(&self, tid: u32) -> bool {
+        let word = &self.control().lock;
+        for _ in 0..SPINS {
+            if word.compare_exchange_weak(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let seen = word.load(Ordering::Relaxed);
+            if seen == 0 {
+                // Others may sleep: they're woken one by one, each keeping the mark for the next.
+                if word.compare_exchange(0, tid | CONTENDED, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return false;
+                }
+                continue;
+            }
+            let marked = seen | CONTENDED;
+            if seen != marked && word.compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            let slept = futex_wait(word.as_ptr(), marked, 10_000_000);
+            if !slept && is_dead(marked & !CONTENDED) {
+                let mine = tid | CONTENDED;
+                if word.compare_exchange(marked, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return true;
+                }
+            }
+        }
+    }
+
+    fn unlock(&self) {
+        let word = &self.control().lock;
+        if word.swap(0, Ordering::Release) & CONTENDED != 0 {
+            futex_wake(word.as_ptr());
+        }
+    }
+}
+
+/// The lock, held.
+pub struct Guard<'a> {
+    segment: &'a Segment,
+}
+
+impl Guard<'_> {
+    /// The gate.
+    pub fn gate(&mut self) -> Gate<'_> {
+        let base = self.segment.base;
+        // SAFETY: the lock is held, so nobody else has references to these parts; they lie within the mapping, aligned to 64
+        // bytes, apart from each other; any bytes are valid for these types (Pod).
+        unsafe {
+            Gate {
+                head: &mut *base.add(AT.head).cast::<Head>(),
+                users: std::slice::from_raw_parts_mut(base.add(AT.users).cast::<User>(), USERS),
+                conns: std::slice::from_raw_parts_mut(base.add(AT.conns).cast::<Conn>(), CONNS),
+            }
+        }
+    }
+
+    /// The rules in use.
+    pub fn rules(&self) -> &[Rule] {
+        let n = self.segment.control().rules.load(Ordering::Relaxed) as usize;
+        // SAFETY: as above; only the holder of the lock reads or writes rules.
+        let all = unsafe { std::slice::from_raw_parts(self.segment.base.add(AT.rules).cast::<Rule>(), RULES_MAX) };
+        &all[..n.min(RULES_MAX)]
+    }
+
+    /// Replaces the rules; they hold for connections to come. What is beyond [`RULES_MAX`] is dropped.
+    pub fn set_rules(&mut self, rules: &[Rule]) {
+        let n = rules.len().min(RULES_MAX);
+        // SAFETY: as above.
+        let all = unsafe { std::slice::from_raw_parts_mut(self.segment.base.add(AT.rules).cast::<Rule>(), RULES_MAX) };
+        all.fill(Rule::zeroed());
+        all[..n].copy_from_slice(&rules[..n]);
+        self.segment.control().rules.store(n as u32, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.segment.unlock();
+    }
+}
+
+/// Sleeps while the word has this value, for at most so long; false if the time was up.
+fn futex_wait(word: *mut u32, value: u32, timeout_ns: u64) -> bool {
+    let timeout = libc::timespec {
+        tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: the kernel checks the address; the word lies in a mapping that lives as long as the process. Not private:
+    // other processes wake it too.
+    let r = unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, value, &timeout) };
+    // SAFETY: errno's address is always valid.
+    r == 0 || unsafe { *libc::__errno_location() } != libc::ETIMEDOUT
+}
+
+/// Wakes one that sleeps on the word.
+fn futex_wake(word: *mut u32) {
+    // SAFETY: as for waiting.
+    unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
+}
+
+/// No process or thread has this id.
+pub fn is_dead(id: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    let r = unsafe { libc::kill(id as libc::pid_t, 0) };
+    // SAFETY: errno's address is always valid.
+    r == -1 && unsafe { *libc::__errno_location() } == libc::ESRCH
+}
+
+/// Now, on the monotonic clock that all processes share.
+pub fn monotonic() -> Time {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the struct it's given.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    Time::from_nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::Verdict;
+
+    #[test]
+    fn two_mappings_are_one_gate_and_other_files_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let a = Segment::create(&path, Knobs { p: 1, ..Knobs::default() }, monotonic()).unwrap();
+        let b = Segment::open(&path).unwrap();
+        let now = monotonic();
+        let id = a.lock(1, now).gate().open(0).unwrap();
+        assert_eq!(b.lock(2, now).gate().request(now, id), Verdict::Go);
+        assert_eq!(a.lock(1, now).gate().head.normal, 1);
+        std::fs::write(dir.path().join("x"), [0; 64]).unwrap();
+        let wrong = |name: &str| Segment::open(&dir.path().join(name)).err().unwrap().to_string();
+        assert_eq!(wrong("x"), "not a control segment of the shaper");
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[8] = 99;
+        std::fs::write(dir.path().join("y"), &bytes).unwrap();
+        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 1");
+        bytes[8] = 1;
+        std::fs::write(dir.path().join("z"), &bytes[..4096]).unwrap();
+        assert!(wrong("z").contains("don't fit"));
+    }
+
+    #[test]
+    fn the_lock_excludes_and_is_taken_from_the_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        let s = Segment::create(&dir.path().join("s"), Knobs::default(), monotonic()).unwrap();
+        std::thread::scope(|scope| {
+            for t in 0..4 {
+                let s = &s;
+                scope.spawn(move || {
+                    // SAFETY: asks for this thread's id.
+                    let tid = unsafe { libc::gettid() } as u32;
+                    for _ in 0..20_000 {
+                        let mut g = s.lock(tid, monotonic());
+                        let n = &mut g.gate().head.counters.unparsed;
+                        *n = std::hint::black_box(*n) + 1;
+                    }
+                    t
+                });
+            }
+        });
+        assert_eq!(s.lock(1, monotonic()).gate().head.counters.unparsed, 80_000);
+        // An id that no process has, as the largest is far below.
+        std::mem::forget(s.lock(0x3fff_ffff, monotonic()));
+        let before = std::time::Instant::now();
+        assert_eq!(s.lock(2, monotonic()).gate().head.counters.repairs, 1);
+        assert!(before.elapsed() < std::time::Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,8 @@
+//! What turns the knobs: P by a model that measurements verify, ζ by feedback, weights by objectives. All are pure machines that are
+//! told what a window of time measured.
+
+pub mod fairness;
+pub mod model;
+pub mod parallelism;
+pub mod pslo;
+pub mod zeta;

@@ -1,0 +1,141 @@
+//! Walkers: they follow a connection's bytes in both directions, however these are cut, and say where requests begin and end,
+//! whose connection it is, and whether a transaction is open. They answer nothing, change nothing and never allocate.
+
+pub mod generic;
+pub mod mongo;
+pub mod mysql;
+pub mod packet;
+pub mod postgres;
+pub mod redis;
+pub mod words;
+
+use crate::gate::NAME_BYTES;
+
+/// What a client's bytes brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Came {
+    /// The account is known now (or another than before).
+    pub login: bool,
+    /// A request began that counts.
+    pub request: bool,
+    /// A request began that never counts: a ping, a kill, replication.
+    pub exempt: bool,
+}
+
+/// An account or database name as it came over the wire, cut to the length that is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Name {
+    bytes: [u8; NAME_BYTES],
+    len: u8,
+}
+
+impl Name {
+    /// No name.
+    pub const EMPTY: Name = Name { bytes: [0; NAME_BYTES], len: 0 };
+
+    /// Takes up to [`NAME_BYTES`] bytes.
+    pub fn set(&mut self, text: &[u8]) {
+        let len = text.len().min(NAME_BYTES);
+        self.bytes = [0; NAME_BYTES];
+        self.bytes[..len].copy_from_slice(&text[..len]);
+        self.len = len as u8;
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len).min(NAME_BYTES)]
+    }
+}
+
+impl std::fmt::Debug for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", String::from_utf8_lossy(self.as_bytes()))
+    }
+}
+
+/// Which protocol is spoken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    /// MySQL's and MariaDB's.
+    Mysql,
+    /// PostgreSQL's, version 3.
+    Postgres,
+    /// MongoDB's OP_MSG.
+    Mongo,
+    /// Redis' RESP.
+    Redis,
+    /// Any in which a client asks and waits for the answer.
+    Generic,
+}
+
+/// A connection's walker.
+#[derive(Clone, Copy, Debug)]
+pub enum Walker {
+    /// See [`mysql`].
+    Mysql(mysql::Mysql),
+    /// See [`postgres`].
+    Postgres(postgres::Postgres),
+    /// See [`mongo`].
+    Mongo(mongo::Mongo),
+    /// See [`redis`].
+    Redis(redis::Redis),
+    /// See [`generic`].
+    Generic(generic::Generic),
+}
+
+macro_rules! each {
+    ($self:expr, $w:ident => $what:expr) => {
+        match $self {
+            Walker::Mysql($w) => $what,
+            Walker::Postgres($w) => $what,
+            Walker::Mongo($w) => $what,
+            Walker::Redis($w) => $what,
+            Walker::Generic($w) => $what,
+        }
+    };
+}
+
+impl Walker {
+    /// At a connection's first byte.
+    pub const fn new(protocol: Protocol) -> Walker {
+        match protocol {
+            Protocol::Mysql => Walker::Mysql(mysql::Mysql::NEW),
+            Protocol::Postgres => Walker::Postgres(postgres::Postgres::NEW),
+            Protocol::Mongo => Walker::Mongo(mongo::Mongo::NEW),
+            Protocol::Redis => Walker::Redis(redis::Redis::NEW),
+            Protocol::Generic => Walker::Generic(generic::Generic::NEW),
+        }
+    }
+    /// Bytes from the client.
+    pub fn input(&mut self, bytes: &[u8]) -> Came {
+        each!(self, w => w.input(bytes))
+    }
+    /// Bytes to the client. True if the answer that was owed is complete.
+    pub fn output(&mut self, bytes: &[u8]) -> bool {
+        each!(self, w => w.output(bytes))
+    }
+    /// A transaction, or a lock that the session holds, is open.
+    pub fn is_open(&self) -> bool {
+        each!(self, w => w.is_open())
+    }
+    /// The bytes could not be followed (compressed, unknown, malformed): nothing is to be concluded any more.
+    pub fn is_lost(&self) -> bool {
+        each!(self, w => w.is_lost())
+    }
+    /// The next bytes from the client are TLS records: feed this with what is inside them.
+    pub fn is_tls(&self) -> bool {
+        match self {
+            Walker::Mysql(w) => w.is_tls(),
+            Walker::Postgres(w) => w.is_tls(),
+            _ => false,
+        }
+    }
+    /// The server, if it reads now, waits for a new request: what came before is done.
+    pub fn at_rest(&self) -> bool {
+        each!(self, w => w.at_rest())
+    }
+    /// Account and database.
+    pub fn identity(&self) -> (Name, Name) {
+        each!(self, w => w.identity())
+    }
+}

@@ -1,0 +1,429 @@
+//! The gate against a naive gate made of vectors, and its promises as properties.
+
+use plimsoll_base::{Rng, Span, Time};
+use plimsoll_shape::gate::{Answered, ConnId, Knobs, OwnGate, Verdict};
+use proptest::prelude::*;
+
+const USERS: u32 = 5;
+const CONNS: u32 = 24;
+
+fn ms(n: u64) -> Time {
+    Time::from_nanos(n * 1_000_000)
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Doing {
+    Rest,
+    Waits { since: u64 },
+    Runs,
+    Idle { since: u64 },
+    Lent,
+}
+
+/// The same rules over vectors, every search from the start.
+struct Naive {
+    p: usize,
+    zeta: i64,
+    lend: u64,
+    hold: u64,
+    weights: Vec<i64>,
+    doing: Vec<Doing>,
+    over: Vec<bool>,
+    /// Waiting connections, oldest first.
+    queue: Vec<u32>,
+    in_turn: Vec<u32>,
+    ready: Vec<u32>,
+    spent: Vec<u32>,
+    credit: Vec<i64>,
+    had_turn: Vec<bool>,
+}
+
+fn user(c: u32) -> u32 {
+    c % USERS
+}
+
+impl Naive {
+    fn normal(&self) -> usize {
+        let inside = |(d, over): (&Doing, &bool)| matches!(d, Doing::Runs | Doing::Idle { .. }) && !over;
+        self.doing.iter().zip(&self.over).filter(|x| inside(*x)).count()
+    }
+    fn waits(&self, u: u32) -> bool {
+        self.queue.iter().any(|c| user(*c) == u)
+    }
+    fn pick(&mut self) -> u32 {
+        if self.in_turn.is_empty() && self.ready.is_empty() {
+            self.ready = std::mem::take(&mut self.spent);
+            self.had_turn.fill(false);
+        }
+        if self.in_turn.is_empty() {
+            let u = self.ready.remove(0);
+            self.had_turn[u as usize] = true;
+            self.credit[u as usize] = self.credit[u as usize].min(0) + self.weights[u as usize] * self.zeta;
+            self.in_turn.push(u);
+        }
+        let u = self.in_turn[0];
+        *self.queue.iter().find(|c| user(**c) == u).unwrap()
+    }
+    fn enter(&mut self, c: u32, over: bool) {
+        let u = user(c);
+        self.queue.retain(|x| *x != c);
+        self.credit[u as usize] -= if over { 0 } else { 1000 };
+        (self.doing[c as usize], self.over[c as usize]) = (Doing::Runs, over);
+        if self.credit[u as usize] <= 0 && self.in_turn.contains(&u) {
+            self.forget(u);
+            self.spent.push(u);
+        }
+        if !self.waits(u) {
+            self.forget(u);
+        }
+    }
+    fn forget(&mut self, u: u32) {
+        for ring in [&mut self.in_turn, &mut self.ready, &mut self.spent] {
+            ring.retain(|x| *x != u);
+        }
+    }
+    fn wait(&mut self, c: u32, now: u64) {
+        let u = user(c);
+        if !self.waits(u) {
+            match (self.had_turn[u as usize], self.credit[u as usize] > 0) {
+                (false, _) => self.ready.push(u),
+                (true, true) => self.in_turn.push(u),
+                (true, false) => self.spent.push(u),
+            }
+        }
+        self.queue.push(c);
+        self.doing[c as usize] = Doing::Waits { since: now };
+    }
+    fn pump(&mut self, now: u64, told: &mut Vec<u32>) {
+        while !self.queue.is_empty() {
+            if self.normal() >= self.p && !self.lend(now) {
+                break;
+            }
+            let c = self.pick();
+            self.enter(c, false);
+            told.push(c);
+        }
+    }
+    fn lend(&mut self, now: u64) -> bool {
+        if self.p == 0 || self.normal() > self.p {
+            return false;
+        }
+        let idle = |(c, d): (usize, &Doing)| match d {
+            Doing::Idle { since } if !self.over[c] => Some((*since, c)),
+            _ => None,
+        };
+        // Answers of one instant are told apart by nothing here: the test gives each its own.
+        let Some((since, c)) = self.doing.iter().enumerate().filter_map(idle).min() else { return false };
+        if now < since + self.lend {
+            return false;
+        }
+        self.doing[c] = Doing::Lent;
+        true
+    }
+    fn request(&mut self, c: u32, now: u64, told: &mut Vec<u32>) -> Verdict {
+        match self.doing[c as usize] {
+            Doing::Rest => {
+                if self.queue.is_empty() && self.normal() < self.p {
+                    (self.doing[c as usize], self.over[c as usize]) = (Doing::Runs, false);
+                    return Verdict::Go;
+                }
+                self.wait(c, now);
+                self.pump(now, told);
+                let own = told.iter().position(|x| *x == c);
+                own.map(|i| told.remove(i)).map_or(Verdict::Wait, |_| Verdict::Go)
+            }
+            Doing::Waits { .. } => Verdict::Wait,
+            Doing::Lent => {
+                self.over[c as usize] = self.normal() >= self.p;
+                self.doing[c as usize] = Doing::Runs;
+                Verdict::Go
+            }
+            _ => {
+                self.doing[c as usize] = Doing::Runs;
+                Verdict::Go
+            }
+        }
+    }
+    fn tick(&mut self, now: u64, told: &mut Vec<u32>) {
+        self.pump(now, told);
+        while let Some(&c) = self.queue.first()
+            && matches!(self.doing[c as usize], Doing::Waits { since } if now >= since + self.hold)
+        {
+            self.enter(c, true);
+            told.push(c);
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Request(u32),
+    Done(u32),
+    Open(u32),
+    Close(u32),
+    Wait(u64),
+    SetP(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..CONNS).prop_map(Step::Request),
+        4 => (0..CONNS).prop_map(Step::Done),
+        2 => (0..CONNS).prop_map(Step::Open),
+        1 => (0..CONNS).prop_map(Step::Close),
+        1 => (0u64..400).prop_map(Step::Wait),
+        1 => (0u32..6).prop_map(Step::SetP),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Every decision is the naive gate's; the cap holds exactly; nobody waits for longer than the bound.
+    #[test]
+    fn decides_as_the_naive_gate_does(p in 1u32..5, zeta in 1u32..4, steps in prop::collection::vec(step(), 1..250)) {
+        let (lend, hold) = (50, 900);
+        let knobs = Knobs { p, zeta, lend_ns: ms(lend).as_nanos(), hold_max_ns: ms(hold).as_nanos(),
+            stall_ns: Span::from_secs(1000).as_nanos(), ..Knobs::default() };
+        let mut own = OwnGate::new(USERS as usize + 1, CONNS as usize, knobs, Time::ZERO);
+        let weights: Vec<i64> = (0..USERS).map(|u| 1000 + 500 * i64::from(u)).collect();
+        let mut ids = Vec::new();
+        for c in 0..CONNS {
+            let mut g = own.gate();
+            let u = g.user(&format!("u{}", user(c))).unwrap();
+            g.users[u as usize].weight_milli = weights[user(c) as usize] as u32;
+            let id = g.open(0).unwrap();
+            g.identify(id, u);
+            ids.push(id);
+        }
+        let mut naive = Naive { p: p as usize, zeta: i64::from(zeta), lend, hold, weights,
+            doing: vec![Doing::Rest; CONNS as usize], over: vec![false; CONNS as usize], queue: vec![], in_turn: vec![],
+            ready: vec![], spent: vec![], credit: vec![0; USERS as usize], had_turn: vec![false; USERS as usize] };
+        let mut now = 0;
+        for s in steps {
+            now += 1;
+            let mut told = vec![];
+            let mut g = own.gate();
+            match s {
+                Step::Request(c) => {
+                    let want = naive.request(c, now, &mut told);
+                    prop_assert_eq!(g.request(ms(now), ids[c as usize]), want);
+                }
+                Step::Done(c) if matches!(naive.doing[c as usize], Doing::Runs) => {
+                    naive.doing[c as usize] = Doing::Rest;
+                    naive.over[c as usize] = false;
+                    naive.pump(now, &mut told);
+                    g.answered(ms(now), ids[c as usize], Answered::Done);
+                }
+                Step::Open(c) if matches!(naive.doing[c as usize], Doing::Runs) => {
+                    naive.doing[c as usize] = Doing::Idle { since: now };
+                    naive.pump(now, &mut told);
+                    g.answered(ms(now), ids[c as usize], Answered::Open);
+                }
+                Step::Close(c) => {
+                    naive.queue.retain(|x| *x != c);
+                    if !naive.waits(user(c)) { naive.forget(user(c)); }
+                    naive.doing[c as usize] = Doing::Rest;
+                    naive.over[c as usize] = false;
+                    g.close(ms(now), ids[c as usize]);
+                    naive.pump(now, &mut told);
+                    let again = g.open(0).unwrap();
+                    let u = g.user(&format!("u{}", user(c))).unwrap();
+                    g.identify(again, u);
+                    ids[c as usize] = again;
+                }
+                Step::Wait(n) => {
+                    now += n;
+                    naive.tick(now, &mut told);
+                    g.tick(ms(now));
+                    let overdue = |c: &u32| matches!(naive.doing[*c as usize], Doing::Waits { since } if since + hold <= now);
+                    prop_assert!(!naive.queue.iter().any(overdue));
+                }
+                Step::SetP(p) => {
+                    naive.p = p as usize;
+                    naive.pump(now, &mut told);
+                    let knobs = Knobs { p, ..g.head.knobs };
+                    g.set_knobs(ms(now), knobs);
+                }
+                _ => {}
+            }
+            let mut g = own.gate();
+            let got: Vec<ConnId> = std::iter::from_fn(|| g.take_grant()).collect();
+            let want: Vec<ConnId> = told.iter().map(|c| ids[*c as usize]).collect();
+            prop_assert_eq!(got, want);
+            prop_assert_eq!(g.head.normal as usize, naive.normal());
+            g.check();
+        }
+    }
+}
+
+/// A closed loop: every connection asks again as soon as it is answered. Service times are drawn by user.
+fn closed_loop(p: u32, zeta: u32, conns_of: &[u32], weights: &[u32], charge_time: u32, slow: &[u64]) -> Vec<u64> {
+    let knobs = Knobs { p, zeta, charge_time, ..Knobs::default() };
+    let mut own = OwnGate::new(16, 256, knobs, Time::ZERO);
+    let mut ids = Vec::new();
+    for (u, (&n, &w)) in conns_of.iter().zip(weights).enumerate() {
+        for _ in 0..n {
+            let mut g = own.gate();
+            let user = g.user(&format!("u{u}")).unwrap();
+            g.users[user as usize].weight_milli = w * 1000;
+            let id = g.open(0).unwrap();
+            g.identify(id, user);
+            ids.push((id, u));
+        }
+    }
+    let mut rng = Rng::new(7, "service");
+    let mut running: Vec<(u64, ConnId)> = Vec::new();
+    let who = |id: ConnId| ids.iter().find(|x| x.0 == id).unwrap().1;
+    let serve = |id: ConnId, now: u64, rng: &mut Rng| (now + slow[who(id)] + rng.below(1000), id);
+    let mut done = vec![0; conns_of.len()];
+    let mut time = vec![0; conns_of.len()];
+    for (id, _) in &ids {
+        if own.gate().request(Time::ZERO, *id) == Verdict::Go {
+            running.push(serve(*id, 0, &mut rng));
+        }
+    }
+    let mut high = 0;
+    for _ in 0..40_000 {
+        running.sort();
+        let (now, id) = running.remove(0);
+        let mut g = own.gate();
+        g.answered(Time::from_nanos(now), id, Answered::Done);
+        done[who(id)] += 1;
+        time[who(id)] += slow[who(id)];
+        if g.request(Time::from_nanos(now), id) == Verdict::Go {
+            running.push(serve(id, now, &mut rng));
+        }
+        while let Some(id) = own.gate().take_grant() {
+            running.push(serve(id, now, &mut rng));
+        }
+        high = high.max(running.len());
+    }
+    assert_eq!(high, p as usize, "the cap is exact and places don't stay empty");
+    if charge_time == 1 { time } else { done }
+}
+
+#[test]
+fn backlogged_users_get_equal_shares_whatever_the_number_of_their_connections() {
+    let done = closed_loop(4, 8, &[56, 12, 10], &[1, 1, 1], 0, &[10_000; 3]);
+    let mean = done.iter().sum::<u64>() / 3;
+    assert!(done.iter().all(|d| d.abs_diff(mean) <= 16), "{done:?}");
+}
+
+#[test]
+fn shares_follow_weights() {
+    let done = closed_loop(4, 2, &[30, 30, 30], &[1, 3, 6], 0, &[10_000; 3]);
+    assert!((done[1] * 100 / done[0]).abs_diff(300) <= 3, "{done:?}");
+    assert!((done[2] * 100 / done[0]).abs_diff(600) <= 6, "{done:?}");
+}
+
+#[test]
+fn with_time_charged_a_user_of_slow_statements_gets_no_more_time() {
+    let flat = closed_loop(4, 4, &[20, 20], &[1, 1], 0, &[10_000, 500_000]);
+    assert!(flat[0].abs_diff(flat[1]) <= 8, "{flat:?}");
+    let timed = closed_loop(4, 4, &[20, 20], &[1, 1], 1, &[10_000, 500_000]);
+    assert!((timed[0] * 100 / timed[1]).abs_diff(100) <= 10, "{timed:?}");
+}
+
+fn pair(p: u32) -> (OwnGate, Vec<ConnId>) {
+    let mut own = OwnGate::new(2, 16, Knobs { p, ..Knobs::default() }, Time::ZERO);
+    let ids = (0..16).map(|_| own.gate().open(0).unwrap()).collect();
+    (own, ids)
+}
+
+#[test]
+fn a_stall_lets_in_one_then_two_then_four() {
+    let (mut own, ids) = pair(1);
+    let mut g = own.gate();
+    for id in &ids[..10] {
+        g.request(Time::ZERO, *id);
+    }
+    let mut at = Vec::new();
+    while g.head.waiting > 0 {
+        let wake = g.next_wake().unwrap();
+        g.tick(wake);
+        let n = std::iter::from_fn(|| g.take_grant()).count();
+        at.push((wake.as_nanos() / 1_000_000, n));
+        g.check();
+    }
+    assert_eq!(at, [(50, 1), (100, 2), (150, 4), (200, 2)]);
+    assert_eq!((g.head.normal, g.head.over, g.head.counters.stall_escapes), (1, 9, 9));
+}
+
+#[test]
+fn p_zero_holds_new_transactions_up_to_the_bound_and_old_ones_finish() {
+    let (mut own, ids) = pair(2);
+    let mut g = own.gate();
+    assert_eq!(g.request(ms(0), ids[0]), Verdict::Go);
+    g.answered(ms(1), ids[0], Answered::Open);
+    let knobs = Knobs { p: 0, ..g.head.knobs };
+    g.set_knobs(ms(2), knobs);
+    assert_eq!(g.request(ms(3), ids[1]), Verdict::Wait);
+    assert_eq!(g.request(ms(4), ids[0]), Verdict::Go, "in a transaction");
+    g.answered(ms(5), ids[0], Answered::Done);
+    assert_eq!(g.next_wake(), Some(ms(10_003)));
+    g.tick(ms(10_002));
+    assert_eq!(g.take_grant(), None);
+    g.tick(ms(10_003));
+    assert_eq!(g.take_grant(), Some(ids[1]));
+    assert_eq!(g.head.counters.hold_escapes, 1);
+}
+
+#[test]
+fn a_lender_comes_back_at_once_and_takes_nobodys_place() {
+    let (mut own, ids) = pair(1);
+    let mut g = own.gate();
+    g.request(ms(0), ids[0]);
+    g.answered(ms(1), ids[0], Answered::Open);
+    assert_eq!(g.request(ms(2), ids[1]), Verdict::Wait);
+    assert_eq!(g.next_wake(), Some(ms(21)));
+    g.tick(ms(21));
+    assert_eq!(g.take_grant(), Some(ids[1]));
+    assert_eq!((g.head.normal, g.head.lent), (1, 1));
+    assert_eq!(g.request(ms(22), ids[0]), Verdict::Go);
+    assert_eq!((g.head.normal, g.head.over, g.head.counters.bypass), (1, 1, 1));
+    assert_eq!(g.request(ms(22), ids[2]), Verdict::Wait);
+    g.answered(ms(23), ids[0], Answered::Done);
+    assert_eq!(g.take_grant(), None, "the over-place isn't handed on");
+    g.answered(ms(24), ids[1], Answered::Done);
+    assert_eq!(g.take_grant(), Some(ids[2]));
+    g.check();
+}
+
+#[test]
+fn opening_lets_everybody_in_and_closing_again_holds_new_ones() {
+    let (mut own, ids) = pair(1);
+    let mut g = own.gate();
+    ids.iter().for_each(|id| assert!(matches!(g.request(ms(0), *id), Verdict::Go | Verdict::Wait)));
+    let closed = g.head.knobs;
+    g.set_knobs(ms(1), Knobs { open: 1, ..closed });
+    assert_eq!(std::iter::from_fn(|| g.take_grant()).count(), 15);
+    g.set_knobs(ms(2), closed);
+    g.answered(ms(3), ids[0], Answered::Done);
+    assert_eq!(g.request(ms(3), ids[0]), Verdict::Wait, "15 are still inside");
+    g.check();
+}
+
+#[test]
+fn dead_processes_leave_no_place_taken() {
+    let mut own = OwnGate::new(2, 8, Knobs { p: 2, ..Knobs::default() }, Time::ZERO);
+    let mut g = own.gate();
+    let ids: Vec<ConnId> = (1..=6).map(|pid| g.open(pid).unwrap()).collect();
+    ids.iter().for_each(|id| assert!(matches!(g.request(ms(0), *id), Verdict::Go | Verdict::Wait)));
+    g.reap(ms(1), &mut |pid| pid <= 3);
+    assert_eq!(std::iter::from_fn(|| g.take_grant()).collect::<Vec<_>>(), [ids[3], ids[4]]);
+    g.check();
+    g.repair(ms(2));
+    g.check();
+    assert_eq!((g.head.normal, g.head.waiting), (2, 1));
+    assert!(g.open(9).is_some());
+}
+
+#[test]
+fn a_full_table_says_so() {
+    let mut own = OwnGate::new(2, 1, Knobs::default(), Time::ZERO);
+    let mut g = own.gate();
+    assert!(g.open(0).is_some() && g.open(0).is_none());
+    assert!(g.user("a").is_some() && g.user("b").is_none());
+    assert_eq!(g.head.counters.overflow, 1);
+}

@@ -1,0 +1,136 @@
+//! From the components' distributions to the request's (OT-M2, OT-M3).
+//!
+//! Two ways, which a test holds against each other: [`sampled`](Composer::sampled) draws requests from recorded times as
+//! OpTune does (§5.2.4) and can respect correlation; [`convolved`](Composer::convolved) computes the distribution of the
+//! same independent components numerically ([`convolve`]), thousands of settings a second.
+
+pub mod convolve;
+mod sample;
+
+pub use sample::DRAWS_DEFAULT;
+
+use crate::cdf::Cdf;
+use crate::graph::{COUNT_MAX, Kind, NodeId, ServiceGraph, Weights};
+use crate::profile::{Missing, Observation, Profile, enough, outcomes, times};
+use crate::space::{Key, Setting, Space};
+use std::collections::BTreeMap;
+
+pub use convolve::Convolver;
+
+/// What is known of one measured node under one key.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Known {
+    Times(Cdf),
+    Outcomes(Vec<f64>),
+}
+
+/// A graph with the profile that it is composed from.
+pub struct Composer<'a> {
+    pub(crate) graph: &'a ServiceGraph,
+    pub(crate) space: &'a Space,
+    /// By node; empty for those that aren't measured.
+    pub(crate) known: Vec<BTreeMap<Key, Known>>,
+    /// Joint ranks of each correlated group: for each recorded request, a rank in 0..1 per component of the group.
+    pub(crate) joint: Vec<Vec<Vec<f64>>>,
+}
+
+/// Requests that were recorded in whole, below which nothing can be said of correlation.
+const JOINT_MIN: usize = 100;
+
+impl<'a> Composer<'a> {
+    /// Looks up all that the settings of `space` need.
+    ///
+    /// # Errors
+    /// The first node and setting that the profile lacks, or has strange values for.
+    pub fn new(graph: &'a ServiceGraph, space: &'a Space, profile: &Profile) -> Result<Composer<'a>, Missing> {
+        let mut known = vec![BTreeMap::new(); graph.nodes().len()];
+        for id in graph.measured() {
+            let node = &graph.nodes()[id];
+            let pooled = profile.pooled(space, &node.name);
+            for setting in space.settings() {
+                let key = space.key(&node.name, &setting);
+                if known[id].contains_key(&key) {
+                    continue;
+                }
+                let observations = enough(&pooled, space, &node.name, &setting)?;
+                known[id].insert(key, understood(&node.name, &node.kind, observations)?);
+            }
+        }
+        let joint = graph.correlated().iter().map(|g| joint_ranks(graph, profile, g)).collect::<Result<_, _>>()?;
+        Ok(Composer { graph, space, known, joint })
+    }
+
+    /// What is known of a measured node under a setting.
+    pub(crate) fn known(&self, id: NodeId, setting: &Setting) -> &Known {
+        let key = self.space.key(&self.graph.nodes()[id].name, setting);
+        self.known[id].get(&key).expect("looked up for every setting")
+    }
+
+    /// The weights of a node's outcomes under a setting.
+    pub(crate) fn weights<'b>(&'b self, id: NodeId, given: &'b Weights, setting: &Setting) -> &'b [f64] {
+        match given {
+            Weights::Given(w) => w,
+            Weights::Measured => match self.known(id, setting) {
+                Known::Outcomes(w) => w,
+                Known::Times(_) => unreachable!("a pattern has outcomes"),
+            },
+        }
+    }
+
+    /// A component's times under a setting.
+    pub(crate) fn times(&self, id: NodeId, setting: &Setting) -> &Cdf {
+        match self.known(id, setting) {
+            Known::Times(c) => c,
+            Known::Outcomes(_) => unreachable!("a component has times"),
+        }
+    }
+
+    /// Do components depend on each other, so that only sampling is right?
+    pub fn is_correlated(&self) -> bool {
+        !self.joint.is_empty()
+    }
+}
+
+fn understood(name: &str, kind: &Kind, observations: &[Observation]) -> Result<Known, Missing> {
+    Ok(match kind {
+        Kind::Component => Known::Times(times(name, observations)?),
+        Kind::Condition(branches, _) => Known::Outcomes(outcomes(name, observations, branches.len())?),
+        Kind::Parallel(..) | Kind::Loop(..) => Known::Outcomes(outcomes(name, observations, COUNT_MAX)?),
+        Kind::Sequence(_) => unreachable!("sequences have nothing to measure"),
+    })
+}
+
+/// For each request that has a value of each component of the group under one setting: where in its component's
+/// distribution under that setting each value lies.
+fn joint_ranks(graph: &ServiceGraph, profile: &Profile, group: &[NodeId]) -> Result<Vec<Vec<f64>>, Missing> {
+    let name = |id: NodeId| graph.nodes()[id].name.as_str();
+    let mut joint = Vec::new();
+    let Some(&first) = group.first() else { return Ok(joint) };
+    for (setting, _) in profile.of_node(name(first)) {
+        // Per component: each request's value, the last where there are several, and the distribution.
+        let mut columns = Vec::new();
+        for &id in group {
+            let observed = profile.of_node(name(id)).find(|o| o.0 == setting).map(|o| o.1).unwrap_or_default();
+            if observed.is_empty() {
+                break;
+            }
+            let by_request: BTreeMap<u64, f64> = observed.iter().map(|o| (o.request, o.value)).collect();
+            columns.push((by_request, times(name(id), observed)?));
+        }
+        if columns.len() < group.len() {
+            continue;
+        }
+        for &request in columns[0].0.keys() {
+            let rank = |(values, cdf): &(BTreeMap<u64, f64>, Cdf)| values.get(&request).map(|&v| cdf.at(v));
+            joint.extend(columns.iter().map(rank).collect::<Option<Vec<f64>>>());
+        }
+    }
+    if joint.len() < JOINT_MIN {
+        let what = format!(
+            "it is declared correlated, and {} requests were recorded with all of its group: record {JOINT_MIN} at least, with one `request` number each",
+            joint.len()
+        );
+        return Err(Missing { node: name(first).to_string(), what });
+    }
+    Ok(joint)
+}

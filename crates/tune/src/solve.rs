@@ -1,0 +1,213 @@
+//! Which configurations, for how many epochs each (OT-M6, OT-M8).
+//!
+//! Configurations that share a period mix their CDFs linearly (equation 5.3), so "at least 99 % are done within t" is
+//! linear in the epochs each one gets, although the percentile isn't: a percentile is least at the smallest t for which
+//! a linear program has a solution, found by bisection over the times that occur, and proven by the program of the time
+//! before it having none ([`least`]). A target CDF's mean squared error is bounded from below by a convex function
+//! ([`target`]). OpTune's complete search and simulated annealing are in [`baseline`], to compare with.
+
+pub mod baseline;
+pub mod explain;
+pub mod least;
+mod program;
+pub mod target;
+
+use crate::cdf::Cdf;
+use crate::objective::{Goal, Objective, Point};
+use crate::space::Setting;
+use std::fmt;
+
+pub use explain::Explanation;
+
+/// A configuration that may be chosen.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Candidate {
+    /// What it is.
+    pub setting: Setting,
+    /// The distribution that it gives once it has settled.
+    pub cdf: Cdf,
+    /// Its mean, exact where the CDF is thinned.
+    pub mean_ms: f64,
+    /// What it gives after a switch to it.
+    pub settling: Option<Settling>,
+}
+
+impl Candidate {
+    /// One that gives `cdf` at once.
+    pub fn new(setting: Setting, cdf: Cdf) -> Candidate {
+        let mean_ms = cdf.mean_ms();
+        Candidate { setting, cdf, mean_ms, settling: None }
+    }
+}
+
+/// What a switch costs (OT-A5): caches and queues carry over from the configuration before.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settling {
+    /// The distribution of what completes meanwhile.
+    pub cdf: Cdf,
+    /// How long it takes, as a share of the whole period's requests.
+    pub share: f64,
+}
+
+/// Into how many parts a period can be cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Epochs {
+    /// This many epochs, each with one configuration.
+    Count(u32),
+    /// Any shares at all: the limit of many epochs.
+    Any,
+}
+
+/// Shares of a period.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Mix {
+    /// Candidates by index, each with its share of the period; ascending, shares positive and summing to 1.
+    pub parts: Vec<(usize, f64)>,
+}
+
+impl Mix {
+    /// One configuration for the whole period.
+    pub fn only(candidate: usize) -> Mix {
+        Mix { parts: vec![(candidate, 1.0)] }
+    }
+
+    /// The distribution over a period, what a switch costs included.
+    pub fn cdf(&self, candidates: &[Candidate]) -> Cdf {
+        let switches = self.parts.len() > 1;
+        let mut parts: Vec<(f64, &Cdf)> = Vec::new();
+        for &(i, share) in &self.parts {
+            match &candidates[i].settling {
+                Some(s) if switches => {
+                    parts.extend([(share - s.share.min(share), &candidates[i].cdf), (s.share.min(share), &s.cdf)])
+                }
+                _ => parts.push((share, &candidates[i].cdf)),
+            }
+        }
+        Cdf::mix(&parts)
+    }
+
+    /// The exact mean over a period.
+    pub fn mean_ms(&self, candidates: &[Candidate]) -> f64 {
+        let switches = self.parts.len() > 1;
+        let mean = |&(i, share): &(usize, f64)| {
+            let c = &candidates[i];
+            let settling = c.settling.as_ref().filter(|_| switches);
+            share * c.mean_ms + settling.map_or(0.0, |s| s.share.min(share) * (s.cdf.mean_ms() - c.mean_ms))
+        };
+        self.parts.iter().map(mean).sum()
+    }
+
+    /// What it is worth under a goal: less is better.
+    pub fn value(&self, candidates: &[Candidate], goal: &Goal) -> f64 {
+        let cdf = self.cdf(candidates);
+        match goal {
+            Goal::Least(terms) => {
+                let figure = |p: Point| if p == Point::Mean { self.mean_ms(candidates) } else { p.of(&cdf) };
+                terms.iter().map(|&(p, w)| w * figure(p)).sum()
+            }
+            Goal::Target(points) => target::mean_squared_error(&cdf, points),
+        }
+    }
+
+    /// Does it keep all bounds?
+    pub fn keeps(&self, candidates: &[Candidate], objective: &Objective) -> bool {
+        let cdf = self.cdf(candidates);
+        objective.bounds.iter().all(|b| match b.of {
+            Point::Mean => self.mean_ms(candidates) <= b.at_most_ms * (1.0 + 1e-6),
+            Point::Share(s) => cdf.quantile(s) <= b.at_most_ms,
+        })
+    }
+}
+
+/// What was found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Solution {
+    /// The shares.
+    pub mix: Mix,
+    /// Its worth: milliseconds, or squared milliseconds for a target.
+    pub value: f64,
+    /// Nothing is better than this.
+    pub bound: f64,
+    /// Linear and integer programs solved for it.
+    pub programs: u32,
+    /// The best single configuration that keeps the bounds, and its worth.
+    pub best_static: Option<(usize, f64)>,
+}
+
+/// Worths this close to the bound count as it.
+pub const GAP_PROVEN: f64 = 1e-3;
+
+impl Solution {
+    /// How far above the proven bound it may be, as a share of its worth.
+    pub fn gap(&self) -> f64 {
+        if self.value <= 0.0 { 0.0 } else { ((self.value - self.bound) / self.value).max(0.0) }
+    }
+
+    /// Is nothing better by more than [`GAP_PROVEN`]?
+    pub fn is_proven(&self) -> bool {
+        self.gap() <= GAP_PROVEN
+    }
+}
+
+/// Why there is no solution.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Unsolved {
+    /// No mix keeps the bounds.
+    Infeasible(Box<Explanation>),
+    /// The solver gave up.
+    Gave(String),
+    /// Nothing to choose from, or no epoch.
+    Empty(&'static str),
+}
+
+impl fmt::Display for Unsolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unsolved::Infeasible(e) => write!(f, "no mix of configurations keeps all bounds: {e}"),
+            Unsolved::Gave(what) => write!(f, "the solver gave up: {what}"),
+            Unsolved::Empty(what) => f.write_str(what),
+        }
+    }
+}
+impl std::error::Error for Unsolved {}
+
+/// Solves exactly.
+///
+/// # Errors
+/// If the bounds can't be kept (with what can), or the solver fails on the numbers.
+pub fn solve(candidates: &[Candidate], epochs: Epochs, objective: &Objective) -> Result<Solution, Unsolved> {
+    check(candidates, epochs)?;
+    let found = match &objective.goal {
+        Goal::Least(terms) => least::solve(candidates, epochs, objective, terms)?,
+        Goal::Target(points) => target::solve(candidates, epochs, objective, points)?,
+    };
+    match found {
+        Some(s) => Ok(s),
+        None => Err(Unsolved::Infeasible(Box::new(explain::explain(candidates, epochs, objective)?))),
+    }
+}
+
+pub(crate) fn check(candidates: &[Candidate], epochs: Epochs) -> Result<(), Unsolved> {
+    if candidates.is_empty() {
+        return Err(Unsolved::Empty("there are no configurations to choose from"));
+    }
+    if epochs == Epochs::Count(0) || matches!(epochs, Epochs::Count(n) if n > EPOCHS_MAX) {
+        return Err(Unsolved::Empty("a period has 1 to 100000 epochs"));
+    }
+    Ok(())
+}
+
+/// Epochs a period may have.
+pub const EPOCHS_MAX: u32 = 100_000;
+
+/// The best single configuration that keeps the bounds.
+pub fn best_static(candidates: &[Candidate], objective: &Objective) -> Option<(usize, f64)> {
+    let figure = |c: &Candidate, p: Point| if p == Point::Mean { c.mean_ms } else { p.of(&c.cdf) };
+    let keeps = |c: &Candidate| objective.bounds.iter().all(|b| figure(c, b.of) <= b.at_most_ms);
+    let worth = |c: &Candidate| match &objective.goal {
+        Goal::Least(terms) => terms.iter().map(|&(p, w)| w * figure(c, p)).sum::<f64>(),
+        Goal::Target(points) => target::mean_squared_error(&c.cdf, points),
+    };
+    let kept = candidates.iter().enumerate().filter(|(_, c)| keeps(c));
+    kept.map(|(i, c)| (i, worth(c))).min_by(|a, b| a.1.total_cmp(&b.1))
+}
