@@ -20,5 +20,5 @@ pub use io::{
     StatusExtent, VolumeKey,
 };
 pub use rng::Rng;
-pub use tenant::{Class, Objective, Priority, PriorityClass, TenantId};
+pub use tenant::{BadPriority, Class, Objective, Priority, PriorityClass, TenantId};
 pub use time::{Span, Time};

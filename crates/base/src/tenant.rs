@@ -31,6 +31,42 @@ impl Priority {
     pub const DEFAULT: Priority = Priority { class: PriorityClass::BestEffort, level: 4 };
 }
 
+/// Not a priority.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadPriority(String);
+
+impl std::fmt::Display for BadPriority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "`{}` is no priority: write a class and a level, `rt:0` to `rt:7` or `be:0` to `be:7`, or `idle`",
+            self.0
+        )
+    }
+}
+impl std::error::Error for BadPriority {}
+
+impl std::str::FromStr for Priority {
+    type Err = BadPriority;
+    /// `rt:2`, `be:4`, `idle`, as ionice has them.
+    fn from_str(text: &str) -> Result<Priority, BadPriority> {
+        let bad = || BadPriority(text.to_string());
+        if text == "idle" {
+            return Ok(Priority { class: PriorityClass::Idle, level: 7 });
+        }
+        let (class, level) = text.split_once(':').ok_or_else(bad)?;
+        let class = match class {
+            "rt" => PriorityClass::RealTime,
+            "be" => PriorityClass::BestEffort,
+            _ => return Err(bad()),
+        };
+        match level.parse() {
+            Ok(level @ 0..=7) => Ok(Priority { class, level }),
+            _ => Err(bad()),
+        }
+    }
+}
+
 /// One bound on a tenant's latency distribution: `percentile` % of its requests within `bound`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Objective {
@@ -67,6 +103,21 @@ impl Class {
             Class::LatencyCritical { .. } => "latency-critical",
             Class::BestEffort { .. } => "best-effort",
             Class::Fenced { .. } => "fenced",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_are_read_as_ionice_has_them() {
+        assert_eq!("be:4".parse(), Ok(Priority::DEFAULT));
+        assert_eq!("rt:0".parse(), Ok(Priority { class: PriorityClass::RealTime, level: 0 }));
+        assert_eq!("idle".parse(), Ok(Priority { class: PriorityClass::Idle, level: 7 }));
+        for bad in ["", "be", "be:8", "be:-1", "rt:", "xx:1", "4"] {
+            assert!(bad.parse::<Priority>().is_err(), "{bad}");
         }
     }
 }

@@ -4,10 +4,14 @@
 //! never (MT-M21). Every operation takes constant time; memory is bounded by the capacity, plus one bit for each
 //! page of the file.
 
+mod layer;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use plimsoll_base::{Rng, Span};
+
+pub use layer::PageCacheLayer;
 
 /// What the cache knows of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! One TOML file. Unknown keys are refused. An error says which file, line and key. `plimsoll.example.toml` explains
 //! every key and is parsed by a test.
 
-use plimsoll_base::{Class, Objective, Span};
+use plimsoll_base::{Class, Objective, Priority, Span};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -107,6 +107,10 @@ pub struct PoolConfig {
     pub device: DeviceConfig,
     /// Requests at the device at once.
     pub depth: Option<u32>,
+    /// `noop` (the default), `deadline` or `cfq`.
+    pub sched: Option<Spanned<String>>,
+    /// What `plimsoll profile` measured of the device; without it, waits are learned from nothing.
+    pub profile: Option<PathBuf>,
     /// Scattered logs for small writes; see docs/logs.md. They are made with the device and can't be added or removed later.
     pub logs: Option<LogsConfig>,
     /// A file that all that the pool is told and decides is recorded in, anew at each start; `plimsoll tape` replays it.
@@ -210,6 +214,10 @@ pub struct TenantConfig {
     pub jobs_max: Option<u32>,
     /// Bytes inside the node at once.
     pub bytes_max: Option<ByteSize>,
+    /// Its reads must be done within this, or are refused at once; a volume or a connection may say otherwise.
+    pub deadline: Option<SpanText>,
+    /// For schedulers that know priorities: `rt:0` to `rt:7`, `be:0` to `be:7` or `idle`; a connection may say otherwise.
+    pub priority: Option<Spanned<String>>,
 }
 
 /// `{ percentile = 99.9, within = "20ms" }`
@@ -237,6 +245,8 @@ pub struct VolumeConfig {
     /// Refuse changes.
     #[serde(default)]
     pub read_only: bool,
+    /// Reads must be done within this, or are refused at once; a connection may say otherwise.
+    pub deadline: Option<SpanText>,
 }
 
 /// `[[grant]]`
@@ -406,6 +416,10 @@ impl Config {
         }
         for p in &self.pool {
             p.device.check().map_err(|what| (at(&p.name), format!("pool `{}`: {what}", p.name.get_ref())))?;
+            if let Some(s) = &p.sched {
+                let unknown = |e: plimsoll_sched::choice::UnknownScheduler| (at(s), e.to_string());
+                s.get_ref().parse::<plimsoll_sched::SchedulerKind>().map_err(unknown)?;
+            }
             if let Some(logs) = &p.logs {
                 crate::logs::check(logs)
                     .map_err(|what| (at(&p.name), format!("pool `{}`: {what}", p.name.get_ref())))?;
@@ -433,7 +447,16 @@ impl Config {
                 return Err((at(&t.name), format!("tenant `{}`: jobs_max 0 would let nothing in", t.name.get_ref())));
             }
         }
+        for t in &self.tenant {
+            let promised = t.deadline.map_or(Ok(()), |d| check_deadline(d.0));
+            promised.map_err(|what| (at(&t.name), format!("tenant `{}`: {what}", t.name.get_ref())))?;
+            if let Some(p) = &t.priority {
+                p.get_ref().parse::<Priority>().map_err(|e| (at(p), e.to_string()))?;
+            }
+        }
         for v in &self.volume {
+            let promised = v.deadline.map_or(Ok(()), |d| check_deadline(d.0));
+            promised.map_err(|what| (at(&v.name), format!("volume `{}`: {what}", v.name.get_ref())))?;
             let known = |names: Vec<&Spanned<String>>, wanted: &Spanned<String>, kind| {
                 let (name, found) = (v.name.get_ref(), names.iter().any(|n| n.get_ref() == wanted.get_ref()));
                 let problem = || (at(wanted), format!("volume `{name}`: there is no {kind} `{}`", wanted.get_ref()));
@@ -463,11 +486,26 @@ impl Config {
         for p in &mut self.pool {
             p.device.file.as_mut().map(fix);
             p.tape.as_mut().map(fix);
+            p.profile.as_mut().map(fix);
         }
         if let Some(tls) = &mut self.listen.tls {
             [&mut tls.certificate, &mut tls.key, &mut tls.client_ca].into_iter().for_each(fix);
         }
     }
+}
+
+/// No one waits longer for a read that matters.
+const DEADLINE_MAX: Span = Span::from_secs(3600);
+
+/// Can a promise of `deadline` be meant?
+pub fn check_deadline(deadline: Span) -> Result<(), String> {
+    if deadline == Span::ZERO {
+        return Err("a deadline of 0 can't be kept".into());
+    }
+    if deadline > DEADLINE_MAX {
+        return Err(format!("a deadline of {deadline} is no promise: at most an hour"));
+    }
+    Ok(())
 }
 
 fn unique<'a>(names: impl Iterator<Item = &'a Spanned<String>>, kind: &str) -> Result<(), (Option<usize>, String)> {

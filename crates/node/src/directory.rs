@@ -2,9 +2,9 @@
 //!
 //! An export's name only chooses among what the peer was granted; it never grants anything.
 
-use crate::config::{Grant, Peer};
+use crate::config::{Config, Grant, Peer, TenantConfig, VolumeConfig, check_deadline};
 use crate::engine::{ExportParams, PermitLimits};
-use plimsoll_base::{Class, Span, TenantId, VolumeKey};
+use plimsoll_base::{BadPriority, Class, Priority, Span, TenantId, VolumeKey};
 use plimsoll_nbd::export::{BlockSizes, ExportInfo, ListedExport, Refusal, RefusalReason};
 use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
@@ -94,6 +94,49 @@ pub struct Directory {
     /// As configured.
     pub grants: Vec<Grant>,
     next_tenant: u16,
+    /// What requests are promised that ask for nothing themselves.
+    pub promises: Promises,
+}
+
+/// A tenant's promise to requests that ask for nothing themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Promise {
+    /// Reads are done within it, or refused at once.
+    pub deadline: Option<Span>,
+    /// For schedulers that know priorities.
+    pub priority: Priority,
+}
+
+/// The configured promises, by names.
+#[derive(Clone, Debug, Default)]
+pub struct Promises {
+    /// Tenants'.
+    pub tenants: BTreeMap<String, Promise>,
+    /// Volumes' deadlines.
+    pub volumes: BTreeMap<String, Span>,
+}
+
+impl Promises {
+    fn tenant(&self, name: &str) -> Promise {
+        self.tenants.get(name).copied().unwrap_or(Promise { deadline: None, priority: Priority::DEFAULT })
+    }
+
+    fn volume(&self, name: &str) -> Option<Span> {
+        self.volumes.get(name).copied()
+    }
+
+    /// Those of a configuration that was checked.
+    pub fn of(config: &Config) -> Promises {
+        let tenant = |t: &TenantConfig| {
+            let priority = t.priority.as_ref().and_then(|p| p.get_ref().parse().ok()).unwrap_or(Priority::DEFAULT);
+            (t.name.get_ref().clone(), Promise { deadline: t.deadline.map(|d| d.0), priority })
+        };
+        let volume = |v: &VolumeConfig| v.deadline.map(|d| (v.name.get_ref().clone(), d.0));
+        Promises {
+            tenants: config.tenant.iter().map(tenant).collect(),
+            volumes: config.volume.iter().filter_map(volume).collect(),
+        }
+    }
 }
 
 /// What an export's name asks for.
@@ -101,21 +144,28 @@ pub struct Directory {
 struct Asked<'a> {
     volume: &'a str,
     deadline: Option<Span>,
+    priority: Option<Priority>,
     tenant: Option<&'a str>,
 }
 
 fn parse_name(name: &str) -> Result<Asked<'_>, String> {
     let (volume, query) = name.split_once('?').unwrap_or((name, ""));
-    let mut asked = Asked { volume, deadline: None, tenant: None };
+    let mut asked = Asked { volume, deadline: None, priority: None, tenant: None };
     for part in query.split('&').filter(|p| !p.is_empty()) {
         match part.split_once('=') {
             Some(("deadline", t)) => match t.parse::<Span>() {
-                Ok(d) if d > Span::ZERO => asked.deadline = Some(d),
-                Ok(_) => return Err("a deadline of 0 can't be kept".into()),
+                Ok(d) => {
+                    check_deadline(d)?;
+                    asked.deadline = Some(d);
+                }
                 Err(e) => return Err(format!("deadline: {e}")),
             },
             Some(("tenant", t)) => asked.tenant = Some(t),
-            _ => return Err(format!("`{part}` is unknown in an export name: deadline=TIME or tenant=NAME")),
+            Some(("priority", p)) => asked.priority = Some(p.parse().map_err(|e: BadPriority| e.to_string())?),
+            _ => {
+                let known = "deadline=TIME, priority=CLASS:LEVEL or tenant=NAME";
+                return Err(format!("`{part}` is unknown in an export name: {known}"));
+            }
         }
     }
     Ok(asked)
@@ -188,7 +238,8 @@ impl Directory {
         let params = ExportParams {
             volume: volume.key,
             tenant: self.tenants[tenant].id,
-            deadline: asked.deadline,
+            deadline: asked.deadline.or(self.promises.volume(&volume.name)).or(self.promises.tenant(tenant).deadline),
+            priority: asked.priority.unwrap_or(self.promises.tenant(tenant).priority),
             rules: agreed.rules(),
             meta_contexts: agreed.meta_contexts,
         };
@@ -304,9 +355,20 @@ mod tests {
     #[test]
     fn promises_in_names() {
         let ok = |n: &'static str| parse_name(n).unwrap();
-        assert_eq!(ok("a"), Asked { volume: "a", deadline: None, tenant: None });
-        assert_eq!(ok("a?deadline=20ms"), Asked { volume: "a", deadline: Some(Span::from_millis(20)), tenant: None });
-        for bad in ["a?deadline=20", "a?deadline=0", "a?x=1", "a?deadline"] {
+        assert_eq!(ok("a"), Asked { volume: "a", deadline: None, priority: None, tenant: None });
+        assert_eq!(
+            ok("a?deadline=20ms"),
+            Asked { volume: "a", deadline: Some(Span::from_millis(20)), priority: None, tenant: None }
+        );
+        for bad in [
+            "a?deadline=20",
+            "a?deadline=0",
+            "a?deadline=2h",
+            "a?priority=fast",
+            "a?priority=rt:9",
+            "a?x=1",
+            "a?deadline",
+        ] {
             assert!(parse_name(bad).is_err(), "{bad}");
         }
     }

@@ -1,7 +1,7 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
 use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
-use crate::directory::{Directory, Volume, VolumeState};
+use crate::directory::{Directory, Promises, Volume, VolumeState};
 use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{
@@ -10,7 +10,8 @@ use crate::engine::{
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
-use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_sched::choice::UnknownScheduler;
+use plimsoll_sched::{Discipline, DiskModel, Profile, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Order, Stack, StackConfig, Target};
 use plimsoll_store::{
     CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
@@ -116,7 +117,10 @@ impl Node {
             false => None,
         };
         let node = Node { pools, directory: Arc::default(), watchdog, changing: tokio::sync::Mutex::new(()) };
-        node.directory_mut(|d| d.grants = config.grant.clone());
+        node.directory_mut(|d| {
+            d.grants = config.grant.clone();
+            d.promises = Promises::of(config);
+        });
         for t in &config.tenant {
             let class = t.class().map_err(NodeError::Refused)?;
             node.apply_tenant(t.name.get_ref(), class, permits_of(t))?;
@@ -703,6 +707,20 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
     Ok((device, store))
 }
 
+/// What requests are believed to cost the device: by its profile, or nothing until completions tell.
+fn device_costs(config: &PoolConfig, size_bytes: u64) -> std::result::Result<(DiskModel, Discipline), String> {
+    let Some(path) = &config.profile else {
+        tracing::info!(pool = config.name.get_ref(), "no profile: waits are learned from what requests take");
+        return Ok((DiskModel::unknown(size_bytes), Discipline::default()));
+    };
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
+    let profile = Profile::parse(&file, &text).map_err(|e| e.to_string())?;
+    profile.check_device(&file, size_bytes).map_err(|e| e.to_string())?;
+    let costs = profile.disk_model().ok_or_else(|| format!("{file}: has no `disk` part, which this pool needs"))?;
+    Ok((costs, profile.discipline()))
+}
+
 /// The modelled device over a file of `file_bytes`, if it is to be one.
 fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<Box<dyn Layer>>, String> {
     let Some(name) = &config.device.model else { return Ok(None) };
@@ -730,8 +748,12 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     if let Some(logs) = &config.logs {
         layers.push(Box::new(crate::logs::layer(logs, &below)?));
     }
-    let costs = DiskModel::unknown(offers[0].size_bytes);
-    layers.push(SchedulerKind::Noop.layer(&SchedulerOptions { depth, ..SchedulerOptions::default() }, costs));
+    let kind: SchedulerKind = match &config.sched {
+        Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
+        None => SchedulerKind::default(),
+    };
+    let (costs, discipline) = device_costs(config, below.size_bytes)?;
+    layers.push(kind.layer(&SchedulerOptions { depth, discipline, ..SchedulerOptions::default() }, costs));
     layers.extend(model);
     let mut stack = Stack::new(StackConfig::default(), offers);
     let last = layers.len() - 1;

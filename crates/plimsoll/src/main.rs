@@ -6,6 +6,7 @@ mod generate;
 mod lab;
 mod logs;
 mod pool;
+mod profile;
 mod replay;
 mod serve;
 mod status;
@@ -50,6 +51,8 @@ enum Command {
     /// Write man pages or shell completions
     #[command(hide = true)]
     Generate(generate::Generate),
+    /// Measure what a device's requests cost, for the predictors
+    Profile(profile::ProfileArgs),
     /// Replay a trace or a workload on a modelled device
     Replay(Box<replay::Replay>),
     /// Run the papers' experiments on models, and report
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Pool(c) => c.run(),
         Command::Logs(c) => c.run(),
         Command::Generate(c) => c.run(),
+        Command::Profile(c) => c.run(),
         Command::Replay(c) => c.run(),
         Command::Lab(c) => c.run(),
         Command::Tape(c) => c.run(),

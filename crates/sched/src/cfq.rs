@@ -83,6 +83,15 @@ const WEIGHT_DEFAULT: u32 = 100;
 /// Nodes kept when they are empty, for their habits; beyond it empty ones go.
 const NODES_KEPT: usize = 1024;
 
+/// A node in a decision.
+#[derive(Clone, Copy)]
+struct Summary {
+    /// What its pending requests take.
+    work: Span,
+    slice: Span,
+    is_waited_for: bool,
+}
+
 struct Turn {
     node: usize,
     began: Time,
@@ -96,6 +105,8 @@ pub struct Cfq {
     config: CfqConfig,
     index: BTreeMap<NodeKey, usize>,
     nodes: slab::Slab<Node>,
+    /// What a decision needs of each node, side by side.
+    summaries: Vec<Summary>,
     groups: Vec<Group>,
     turn: Option<Turn>,
     dispatch: VecDeque<(usize, Io, Span)>,
@@ -118,6 +129,7 @@ impl Cfq {
             config,
             index: BTreeMap::new(),
             nodes: slab::Slab::new(),
+            summaries: Vec::new(),
             groups: Vec::new(),
             turn: None,
             dispatch: VecDeque::new(),
@@ -137,6 +149,11 @@ impl Cfq {
     /// Changes how long the device waits for a node's next request (OT-M11).
     pub fn set_slice_idle(&mut self, slice_idle: Span) {
         self.config.slice_idle = slice_idle;
+        for at in 0..self.summaries.len() {
+            if self.nodes.contains(at) {
+                self.summarize(at);
+            }
+        }
     }
 
     /// Accepted requests that were given back (or marked) because their promise broke.
@@ -179,7 +196,24 @@ impl Cfq {
         let group = self.group_of(key.tenant);
         let at = self.nodes.insert(Node::new(key, group, &self.config));
         self.index.insert(key, at);
+        self.summarize(at);
         at
+    }
+
+    /// Something of a node has changed.
+    fn summarize(&mut self, at: usize) {
+        let node = &self.nodes[at];
+        let summary = Summary {
+            work: self.device.busy_cost(node.pending.total()),
+            slice: node.slice,
+            is_waited_for: node.is_waited_for(self.config.slice_idle),
+        };
+        if at < self.summaries.len() {
+            self.summaries[at] = summary;
+        } else {
+            // A slab's numbers come without gaps.
+            self.summaries.push(summary);
+        }
     }
 
     fn forget_empty_nodes(&mut self) {
@@ -289,6 +323,7 @@ impl Cfq {
         let wait = self.device.busy_for(now) + self.dispatch_cost;
         let end = now + wait + self.device.busy_cost(cost);
         if end > io.deadline + self.config.failover_hop && self.revoke(&mut io) {
+            self.summarize(at);
             return out.end(io, Outcome::Busy { wait, confidence: self.device.confidence() });
         }
         let node = &mut self.nodes[at];
@@ -296,6 +331,7 @@ impl Cfq {
         node.outside += 1;
         self.dispatch_cost += cost;
         self.dispatch.push_back((at, io, cost));
+        self.summarize(at);
     }
 
     /// A promise broke: true if the request is to be ended for it.
@@ -396,6 +432,7 @@ impl Cfq {
             let cost = self.device.model().cost(now, from, node.pending.get(next).expect("just seen"));
             node.pending.set_cost(next, cost);
         }
+        self.summarize(at);
         Some(io)
     }
 
@@ -417,7 +454,9 @@ impl Cfq {
         let group = if bounded { node.tolerance.add(slack.min(i64::MAX as u64) as i64, key) } else { NO_LIMIT };
         node.pending.insert(io, cost, group);
         self.pending += 1;
-        node.pending.total().saturating_sub(total)
+        let added = node.pending.total().saturating_sub(total);
+        self.summarize(at);
+        added
     }
 
     /// What is in front of `head` in its own node, and what it costs itself.
@@ -453,13 +492,16 @@ impl Cfq {
             let left = turn.ends_at.since(now);
             let active = &self.nodes[turn.node];
             active_group = Some(active.group);
+            // One that is preempted goes to the end of its round: behind whoever is in it by then.
+            let preempted = self.groups[active.group].waits_above(active.key.class);
             if Some(turn.node) == at {
-                if front < left {
+                if !preempted && front < left {
                     return Span::ZERO;
                 }
-                turns_first = 0;
-            } else if active.key.tenant != key.tenant || tree_of(active.key.class) <= tree_of(key.class) {
-                wait += self.turn_cost(active, left);
+                turns_first = u64::from(preempted);
+            } else if !preempted && (active.key.tenant != key.tenant || tree_of(active.key.class) <= tree_of(key.class))
+            {
+                wait += self.turn_cost(&self.summaries[turn.node], left);
             }
         }
         let Some(own) = self.groups.iter().position(|g| g.tenant == key.tenant) else {
@@ -469,7 +511,7 @@ impl Cfq {
         let (group, tree) = (&self.groups[own], tree_of(key.class));
         let mut inside = Span::ZERO;
         for &n in group.round[..tree].iter().flatten() {
-            inside += self.device.busy_cost(self.nodes[n].pending.total());
+            inside += self.summaries[n].work;
         }
         let mut before_us = true;
         for &n in &group.round[tree] {
@@ -479,20 +521,20 @@ impl Cfq {
             }
             let turns = if before_us { turns } else { turns - 1 };
             if turns > 0 {
-                inside += self.turn_cost(&self.nodes[n], self.nodes[n].slice * turns);
+                let summary = &self.summaries[n];
+                inside += self.turn_cost(summary, summary.slice * turns);
             }
         }
         wait + inside + self.other_groups(Some(own), active_group, inside + front)
     }
 
     /// What a node takes of `time` that it may have.
-    fn turn_cost(&self, node: &Node, time: Span) -> Span {
-        let work = self.device.busy_cost(node.pending.total());
-        if work >= time {
+    fn turn_cost(&self, node: &Summary, time: Span) -> Span {
+        if node.work >= time {
             return time;
         }
-        let idle = if node.is_waited_for(self.config.slice_idle) { self.config.slice_idle } else { Span::ZERO };
-        (work + idle).min(time)
+        let idle = if node.is_waited_for { self.config.slice_idle } else { Span::ZERO };
+        (node.work + idle).min(time)
     }
 
     /// What other groups are owed by the time a group has had `work` more.
@@ -518,9 +560,11 @@ impl Cfq {
             // A turn is begun whole by who has had no more than us.
             let first = g.round.iter().flatten().next().map_or(Span::ZERO, |n| self.nodes[*n].slice);
             let owed = g.time_of(until - g.had).max(first);
-            let work = g.round.iter().flatten().fold(Span::ZERO, |sum, n| {
-                if sum >= owed { sum } else { sum + self.device.busy_cost(self.nodes[*n].pending.total()) }
-            });
+            let work = g
+                .round
+                .iter()
+                .flatten()
+                .fold(Span::ZERO, |sum, n| if sum >= owed { sum } else { sum + self.summaries[*n].work });
             sum += work.min(owed);
         }
         sum
@@ -559,7 +603,7 @@ impl Layer for Cfq {
             let own = self.device.busy_cost(own);
             own + self.others_part(&key, node, own, at)
         } else {
-            self.nodes.iter().map(|(_, n)| self.device.busy_cost(n.pending.total())).sum()
+            self.nodes.iter().map(|(at, _)| self.summaries[at].work).sum()
         };
         below.serve(outside + front, self.device.busy_cost(cost), self.device.confidence())
     }
@@ -593,6 +637,7 @@ impl Layer for Cfq {
         self.device.completed(now, &mut c);
         let node = self.outside.remove(&c.io.id).expect("what comes back was sent");
         self.nodes[node].came_back(now);
+        self.summarize(node);
         out.complete(c);
         self.fill_device(now, out);
     }

@@ -12,9 +12,11 @@ pub mod choice;
 pub mod deadline;
 pub mod device;
 pub mod disk;
+pub mod inject;
 pub mod measure;
 pub mod noop;
 pub mod profile;
+pub mod promise;
 pub mod ssd;
 #[cfg(test)]
 mod testing;

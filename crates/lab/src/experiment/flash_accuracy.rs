@@ -118,8 +118,9 @@ impl Experiment for FlashAccuracy {
     }
     fn notes(&self) -> Vec<String> {
         vec![
-            "as MT-E13, 128 times as fast, on modelled flash of 128 chips, shrunk to 8 GiB and overwritten once at random, which differs \
-             by ±15 % per component from the one that was profiled"
+            "as MT-E13, 128 times as fast (or less, by powers of two, until half of the reads find their chip all but free), on modelled \
+             flash of 128 chips, shrunk to 8 GiB and overwritten once at random, which differs by ±15 % per component from the one \
+             that was profiled"
                 .into(),
             "black box: the same drive with its inside hidden; learns online from the first read on; judged on the second half".into(),
         ]
@@ -140,8 +141,7 @@ impl Experiment for FlashAccuracy {
                 continue;
             }
             let whole = traces::stretch(&case, if inputs.quick { 20_000 } else { 100_000 })?;
-            let speed = traces::speed_for_disk(&whole, &DeviceChoice::named(DISK)?)? + FASTER_LOG2;
-            let records = traces::from_a_start(&traces::at_speed(&whole, speed), seed);
+            let records = traces::from_a_start(&at_flash_speed(&whole, &profile)?, seed);
             let first = values.len();
             fill(&records, &profile, seed, &mut values)?;
             good += u32::from(values[first + 4].is_some_and(|v| v <= 0.8));
@@ -149,6 +149,23 @@ impl Experiment for FlashAccuracy {
         values.push((!values.iter().all(Option::is_none)).then_some(f64::from(good)));
         Ok(Sample { values, plots: vec![], notes: vec![] })
     }
+}
+
+/// The records as fast as the paper's, or so much slower (by powers of two) that half of the reads still find their chip
+/// all but free: the shrunk drive collects more garbage than the paper's.
+fn at_flash_speed(whole: &[TraceRecord], profile: &FlashProfile) -> Result<Vec<TraceRecord>, LabError> {
+    let fastest = traces::speed_for_disk(whole, &DeviceChoice::named(DISK)?)? + FASTER_LOG2;
+    let free = Span::from_nanos((profile.read_us * 2e3) as u64);
+    for speed in (fastest - 2 * FASTER_LOG2..=fastest).rev() {
+        let records = traces::at_speed(whole, speed);
+        let mut reads = replay(&records, Predictor::Visible(profile, SsdPrecision::FULL), 1, None)?;
+        reads.sort_by_key(|r| r.done_at.since(r.arrived_at));
+        let median = reads.get(reads.len() / 2).map_or(Span::ZERO, |r| r.done_at.since(r.arrived_at));
+        if median <= free {
+            return Ok(records);
+        }
+    }
+    Ok(traces::at_speed(whole, fastest - 2 * FASTER_LOG2))
 }
 
 fn fill(

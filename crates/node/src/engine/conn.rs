@@ -1,7 +1,7 @@
 //! One client's connection in the transmission phase: bytes in, requests out; completions in, replies out.
 
 use super::ring::{RecvInto, SendBatch};
-use plimsoll_base::{BufMut, BufPool, Data, IoError, Op, Outcome, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{BufMut, BufPool, Data, IoError, Op, Outcome, Priority, Span, TenantId, Time, VolumeKey};
 use plimsoll_nbd::reply::{self, Last, Replies};
 use plimsoll_nbd::request::{Incoming, Request, Rules};
 use plimsoll_nbd::wire::{
@@ -18,6 +18,8 @@ pub struct ExportParams {
     pub tenant: TenantId,
     /// Reads must be done within this of their arrival, or are refused Busy at once; `None` without a promise.
     pub deadline: Option<Span>,
+    /// For schedulers that know priorities.
+    pub priority: Priority,
     /// What requests are allowed.
     pub rules: Rules,
     /// Which metadata contexts BLOCK_STATUS reports.

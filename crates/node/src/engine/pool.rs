@@ -316,6 +316,7 @@ impl Pool {
         let (offset, len) = (request.offset, u64::from(request.length));
         let mut head = IoHead::new(op_of(request.command), params.volume, params.tenant, offset, len, arrived_at);
         head.deadline = deadline_of(params, arrived_at);
+        head.priority = params.priority;
         head.flags = flags_of(request);
         head
     }

@@ -47,3 +47,136 @@ fn real_time_goes_before_best_effort_of_the_same_tenant() {
     b.offer_real_time(1, Op::Read, 90, ms(1));
     assert_eq!(b.order(ms(2)), [10, 90, 11]);
 }
+
+use crate::disk::OpCosts;
+use plimsoll_base::{Data, Priority, PriorityClass, VolumeKey};
+use plimsoll_stack::{Offered, Stack, StackConfig, Target};
+
+/// Ten milliseconds a request, wherever it is.
+fn ten_ms() -> DiskModel {
+    let points = vec![(4096, Span::from_millis(10))];
+    let sequential = Span::from_millis(10);
+    let c = OpCosts { sequential, distances: [points.clone(), points], transfer_ns_per_kib: [0; 8] };
+    DiskModel::from_costs(1 << 40, &[c.clone(), c], 0)
+}
+
+fn stack_of(config: CfqConfig, flag_only: bool) -> Stack {
+    let offer =
+        Offer { size_bytes: 1 << 40, block_bytes: 512, io_bytes_max: 1 << 26, atomic_bytes: 512, queue_max: 64 };
+    let hop = config.failover_hop;
+    let mut s = Stack::new(StackConfig { failover_hop: hop, flag_only, ..StackConfig::default() }, vec![offer]);
+    s.push(Box::new(Cfq::new(config, ten_ms())), vec![Target::Device(0)]);
+    s.start(Time::ZERO);
+    s
+}
+
+fn config(late: Late) -> CfqConfig {
+    CfqConfig { slice_idle: Span::ZERO, failover_hop: Span::ZERO, late, ..CfqConfig::default() }
+}
+
+/// A read at block `block` of `tenant`, real time or best effort; true if it was accepted.
+fn offer(s: &mut Stack, tenant: u16, block: u64, real_time: bool, deadline_ms: Option<u64>) -> bool {
+    let mut head = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(tenant), block << 30, 4096, Time::ZERO);
+    head.deadline = deadline_ms.map_or(Time::NEVER, |d| Time::ZERO + Span::from_millis(d));
+    if real_time {
+        head.priority = Priority { class: PriorityClass::RealTime, level: 0 };
+    }
+    matches!(s.offer(Time::ZERO, Io::new(head, Data::Absent)), Offered::Accepted(_))
+}
+
+/// MittOS §4.2's example: a request that tolerates some milliseconds survives the first arrival of a better class, not
+/// the second; nothing of it reached the device.
+#[test]
+fn a_promise_that_breaks_later_ends_busy_where_it_waits() {
+    let mut s = stack_of(config(Late::Cancel), false);
+    assert!(offer(&mut s, 1, 1, false, None), "at the device");
+    assert!(offer(&mut s, 1, 2, false, None), "in front");
+    assert!(offer(&mut s, 1, 3, false, Some(45)), "30 ms without noise");
+    let mut others = offer(&mut s, 1, 10, true, None);
+    assert!(s.next_done().is_none(), "40 ms are within 45");
+    others &= offer(&mut s, 1, 11, true, None);
+    assert!(others, "without a deadline nothing is refused");
+    let mut now = Time::ZERO;
+    let mut outcomes = Vec::new();
+    while let Some((d, io)) = s.next_device_io() {
+        now += Span::from_millis(10);
+        s.device_done(now, d, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+        while let Some(c) = s.next_done() {
+            outcomes.push((c.io.offset >> 30, c.outcome.is_done()));
+        }
+    }
+    assert_eq!(outcomes, [(1, true), (10, true), (11, true), (2, true), (3, false)]);
+    assert_eq!(s.layer::<Cfq>().unwrap().revoked(), 1);
+    assert!(s.is_idle());
+}
+
+/// MT-M28: flagged, not refused, at admission and later; and it runs.
+#[test]
+fn flags_only_mark_what_would_have_been_refused() {
+    let mut s = stack_of(config(Late::Flag), true);
+    assert!(offer(&mut s, 1, 1, false, None));
+    assert!(offer(&mut s, 1, 2, false, Some(5)), "10 ms too late, and accepted");
+    assert!(offer(&mut s, 1, 3, false, Some(45)));
+    (10..13).for_each(|b| assert!(offer(&mut s, 1, b, true, None)));
+    let mut now = Time::ZERO;
+    let mut flagged = Vec::new();
+    while let Some((d, io)) = s.next_device_io() {
+        now += Span::from_millis(10);
+        s.device_done(now, d, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+        while let Some(c) = s.next_done() {
+            assert!(c.outcome.is_done());
+            if c.io.deadline.is_set() && c.io.expected_at > c.io.deadline {
+                flagged.push(c.io.offset >> 30);
+            }
+        }
+    }
+    assert_eq!(flagged, [2, 3]);
+}
+
+#[test]
+fn groups_get_their_weights() {
+    let mut s = stack_of(CfqConfig { slice: Span::from_millis(10), ..config(Late::Keep) }, false);
+    s.with_layer(Time::ZERO, |c: &mut Cfq, _| c.set_weight(TenantId(2), 300)).unwrap();
+    for i in 0..200 {
+        offer(&mut s, 1, i, false, None);
+        offer(&mut s, 2, 500 + i, false, None);
+    }
+    let (mut now, mut second) = (Time::ZERO, 0);
+    for _ in 0..100 {
+        let (d, io) = s.next_device_io().expect("there is always more");
+        second += u32::from(io.tenant == TenantId(2));
+        now += Span::from_millis(10);
+        s.device_done(now, d, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+    }
+    assert!((70..=80).contains(&second), "three quarters: {second}");
+}
+
+/// The wait that is forecast for a read is what it then waits, behind processes of its own class and a better one.
+#[test]
+fn what_is_forecast_is_what_it_waits() {
+    let mut s = stack_of(config(Late::Keep), false);
+    for volume in 1..=6u32 {
+        for i in 0..4u64 {
+            let mut head =
+                IoHead::new(Op::Read, VolumeKey { id: volume, generation: 0 }, TenantId(1), 0, 4096, Time::ZERO);
+            head.offset = (u64::from(volume) * 16 + i) << 30;
+            if volume == 5 {
+                head.priority = Priority { class: PriorityClass::RealTime, level: 0 };
+            }
+            s.offer(Time::ZERO, Io::new(head, Data::Absent));
+        }
+    }
+    let head = IoHead::new(Op::Read, VolumeKey { id: 3, generation: 0 }, TenantId(1), 60 << 30, 4096, Time::ZERO);
+    let forecast = s.forecast(Time::ZERO, &head);
+    let Offered::Accepted(id) = s.offer(Time::ZERO, Io::new(head, Data::Absent)) else { panic!("no deadline") };
+    let mut now = Time::ZERO;
+    while let Some((d, io)) = s.next_device_io() {
+        now += Span::from_millis(10);
+        let ours = io.id == id;
+        s.device_done(now, d, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+        if ours {
+            break;
+        }
+    }
+    assert_eq!(forecast.total(), now.since(Time::ZERO), "four of real time, 4 + 4 before its own four, and itself");
+}

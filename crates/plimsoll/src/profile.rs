@@ -1,0 +1,189 @@
+//! `plimsoll profile`.
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use plimsoll_base::Span;
+use plimsoll_device::{Disk, DiskOptions, FlashSpec};
+use plimsoll_lab::profiling::{ModelTarget, flash_profile_of};
+use plimsoll_lab::replay::DeviceChoice;
+use plimsoll_sched::Profile;
+use plimsoll_sched::measure::{MeasureOptions, Target, measure_disk};
+use std::fs::File;
+use std::io::IsTerminal;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Measure what a device's requests cost, for the predictors
+#[derive(Args)]
+#[command(after_help = "Example:\n  plimsoll profile hdd-160g-7200 --out disk.profile.toml\n  \
+                        plimsoll profile /dev/sdb --out sdb.profile.toml\n  \
+                        plimsoll profile /dev/sdb --check sdb.profile.toml")]
+pub struct ProfileArgs {
+    /// A modelled device's name, or a file or block device; only read, unless --writes is given.
+    device: String,
+    /// Where the profile goes; to the output if not said.
+    #[arg(long, value_name = "FILE", conflicts_with = "check")]
+    out: Option<PathBuf>,
+    /// Compare the device with this profile instead: exit status 1 if it has drifted by more than 10 %.
+    #[arg(long, value_name = "FILE")]
+    check: Option<PathBuf>,
+    /// Also measure writes. DESTROYS what a file or block device holds.
+    #[arg(long)]
+    writes: bool,
+    /// Tries of each distance.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    tries: u32,
+    /// Draws the places that are measured.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print the comparison as JSON.
+    #[arg(long, requires = "check")]
+    json: bool,
+}
+
+/// A drift beyond this is told as a failure: a fresh measurement of an unchanged disk is within a third of it.
+const DRIFT_MOST_PERCENT: f64 = 10.0;
+
+/// A file or block device, asked past the page cache.
+struct RealTarget {
+    file: File,
+    size_bytes: u64,
+    buffer: Vec<u8>,
+}
+
+/// Direct I/O wants memory at multiples of this.
+const ALIGN: usize = 4096;
+const REQUEST_MAX: usize = 1 << 20;
+
+impl RealTarget {
+    fn open(path: &Path, writes: bool) -> Result<RealTarget> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let o_direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+        let file = File::options().read(true).write(writes).custom_flags(o_direct).open(path);
+        let file = file.with_context(|| format!("{}: can't be opened past the page cache", path.display()))?;
+        let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).context("its size can't be told")?;
+        if size_bytes < 64 << 20 {
+            bail!("{}: has {size_bytes} bytes; at least 64 MiB are needed to tell distances apart", path.display());
+        }
+        Ok(RealTarget { file, size_bytes: size_bytes / 4096 * 4096, buffer: vec![0x5a; REQUEST_MAX + ALIGN] })
+    }
+}
+
+impl Target for RealTarget {
+    type Error = std::io::Error;
+
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn one(&mut self, write: bool, offset: u64, len: u64) -> std::io::Result<Span> {
+        let from = self.buffer.as_ptr().align_offset(ALIGN);
+        let part = &mut self.buffer[from..from + len as usize];
+        let began = Instant::now();
+        if write {
+            self.file.write_all_at(part, offset)?
+        } else {
+            self.file.read_exact_at(part, offset)?
+        }
+        Ok(began.elapsed().into())
+    }
+
+    /// Each from a thread of its own.
+    fn together(&mut self, offsets: &[u64]) -> std::io::Result<Vec<usize>> {
+        let file = &self.file;
+        let started = std::sync::Barrier::new(offsets.len());
+        let read = |&offset: &u64| {
+            let mut buffer = vec![0; 2 * ALIGN];
+            let from = buffer.as_ptr().align_offset(ALIGN);
+            started.wait();
+            file.read_exact_at(&mut buffer[from..from + ALIGN], offset).map(|()| Instant::now())
+        };
+        let read = &read;
+        let ended: Vec<std::io::Result<Instant>> = std::thread::scope(|s| {
+            let all: Vec<_> = offsets.iter().map(|o| s.spawn(move || read(o))).collect();
+            all.into_iter().map(|t| t.join().expect("a read doesn't panic")).collect()
+        });
+        let mut order =
+            ended.into_iter().enumerate().map(|(i, t)| t.map(|t| (t, i))).collect::<std::io::Result<Vec<_>>>()?;
+        order.sort_unstable();
+        Ok(order.into_iter().map(|(_, i)| i).collect())
+    }
+
+    fn rest(&mut self, time: Span) {
+        std::thread::sleep(time.into());
+    }
+}
+
+impl ProfileArgs {
+    /// Runs the command; fails if the device has drifted.
+    pub fn run(&self) -> Result<()> {
+        let kept = match &self.check {
+            None => None,
+            Some(path) => {
+                let text =
+                    std::fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+                Some(Profile::parse(&path.display().to_string(), &text)?)
+            }
+        };
+        let now = self.measure()?;
+        match (kept, &self.out) {
+            (Some(kept), _) => return self.compare(&kept, &now),
+            (None, Some(path)) => {
+                std::fs::write(path, now.to_toml())
+                    .with_context(|| format!("{}: cannot be written", path.display()))?;
+                let m = &now.measured;
+                eprintln!("{}: {} requests, {} s of the device's time", path.display(), m.requests, m.device_s);
+            }
+            (None, None) => print!("{}", now.to_toml()),
+        }
+        Ok(())
+    }
+
+    fn measure(&self) -> Result<Profile> {
+        let bar = if std::io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
+        bar.set_style(ProgressStyle::with_template("{bar:40} {percent} % {eta}").expect("a constant template"));
+        let mut progress = |step, steps| {
+            bar.set_length(steps);
+            bar.set_position(step);
+        };
+        let path = Path::new(&self.device);
+        let is_model_file = path.extension().is_some_and(|e| e == "toml");
+        if path.exists() && !is_model_file {
+            let options = MeasureOptions { seed: self.seed, tries: self.tries, writes: self.writes };
+            let mut target = RealTarget::open(path, self.writes)?;
+            return measure_disk(&mut target, &self.device, options, &mut progress)
+                .with_context(|| format!("{}: a request failed", self.device));
+        }
+        if let Ok(spec) = FlashSpec::by_name(&self.device) {
+            return Ok(flash_profile_of(&spec, 1 << 30)?);
+        }
+        let spec = DeviceChoice::named(&self.device).context("it's no file and no model")?.spec;
+        let disk = Disk::new(&spec, DiskOptions { seed: self.seed, mismatch: None })?;
+        // A model has nothing to lose.
+        let options = MeasureOptions { seed: self.seed, tries: self.tries, writes: true };
+        let measured = measure_disk(&mut ModelTarget::new(disk), &self.device, options, &mut progress);
+        Ok(measured.unwrap_or_else(|never| match never {}))
+    }
+
+    fn compare(&self, kept: &Profile, now: &Profile) -> Result<()> {
+        let file = self.check.as_ref().expect("asked for").display().to_string();
+        kept.check_device(&file, now.device.size_bytes)?;
+        let drift = match (&kept.disk, &now.disk, &kept.flash, &now.flash) {
+            (Some(then), Some(now), ..) => then.drift_percent(now),
+            (_, _, Some(then), Some(now)) => 100.0 * (now.read_us / then.read_us.max(1e-9) - 1.0),
+            _ => bail!("{file}: is the profile of another kind of device: measure it again with `plimsoll profile`"),
+        };
+        let ok = drift.abs() <= DRIFT_MOST_PERCENT;
+        if self.json {
+            println!("{}", serde_json::json!({ "device": self.device, "drift_percent": drift, "ok": ok }));
+        } else {
+            println!("{}: reads take {drift:+.1} % more or less than {file} says", self.device);
+        }
+        if !ok {
+            bail!("{}: has drifted: measure it again with --out", self.device);
+        }
+        Ok(())
+    }
+}

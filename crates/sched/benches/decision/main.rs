@@ -1,0 +1,24 @@
+//! What a decision costs on a real thread (MT-E20): `cargo bench -p plimsoll-sched`.
+#![allow(missing_docs)]
+
+mod setup;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use plimsoll_sched::SchedulerKind;
+use std::hint::black_box;
+
+fn decisions(c: &mut Criterion) {
+    let noop = setup::scheduler(SchedulerKind::Noop, 8, 16);
+    c.bench_function("noop", |b| b.iter(|| noop.forecast(setup::NOW, black_box(&setup::read(77 << 20, 1)))));
+    let cfq = setup::scheduler(SchedulerKind::Cfq, 128, 4);
+    c.bench_function("cfq, 128 busy processes", |b| {
+        b.iter(|| cfq.forecast(setup::NOW, black_box(&setup::read((64 << 30) + 12_345, 64))));
+    });
+    let ssd = setup::ssd();
+    c.bench_function("ssd", |b| b.iter(|| setup::ask_ssd(&ssd, black_box(77 << 20))));
+    let hidden = setup::black_box();
+    c.bench_function("black box", |b| b.iter(|| hidden.predict(black_box(setup::NOW))));
+}
+
+criterion_group!(benches, decisions);
+criterion_main!(benches);

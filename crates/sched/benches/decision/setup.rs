@@ -1,0 +1,91 @@
+//! Stacks in the state in which a decision is measured, shared by the benchmark and the instruction count.
+
+use plimsoll_base::{Data, Io, IoHead, Op, Span, TenantId, Time, VolumeKey};
+use plimsoll_sched::blackbox::BlackBoxPredictor;
+use plimsoll_sched::profile::FlashProfile;
+use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
+use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_stack::inside::{FlashInside, FlashPredictor, UnitWork};
+use plimsoll_stack::{Offer, Stack, StackConfig, Target};
+
+/// When everything happens.
+pub const NOW: Time = Time::from_nanos(1_000_000_000);
+
+/// A read with a distant deadline.
+pub fn read(offset: u64, volume: u32) -> IoHead {
+    let mut head = IoHead::new(Op::Read, VolumeKey { id: volume, generation: 0 }, TenantId(1), offset, 4096, NOW);
+    head.deadline = NOW + Span::from_secs(60);
+    head
+}
+
+/// `kind` with so many processes that have `each` requests waiting.
+pub fn scheduler(kind: SchedulerKind, processes: u32, each: u64) -> Stack {
+    let offer =
+        Offer { size_bytes: 1 << 40, block_bytes: 512, io_bytes_max: 1 << 26, atomic_bytes: 512, queue_max: 64 };
+    let mut stack = Stack::new(StackConfig::default(), vec![offer]);
+    stack.push(kind.layer(&SchedulerOptions::default(), DiskModel::unknown(1 << 40)), vec![Target::Device(0)]);
+    stack.start(NOW);
+    for volume in 1..=processes {
+        for i in 0..each {
+            let offset = (u64::from(volume) << 30) + (i << 20);
+            stack.offer(NOW, Io::new(read(offset, volume), Data::Absent));
+        }
+    }
+    stack
+}
+
+/// 16 channels of 8 chips, each with something to do.
+pub struct Chips;
+
+impl FlashInside for Chips {
+    fn page_bytes(&self) -> u32 {
+        16_384
+    }
+    fn units(&self) -> u32 {
+        128
+    }
+    fn place(&self, offset: u64) -> (u32, u32) {
+        let unit = (offset / 16_384 % 128) as u32;
+        (unit % 16, unit)
+    }
+    fn unit_work(&self, unit: u32) -> UnitWork {
+        UnitWork { reads: unit % 3, erases: unit % 2, ..UnitWork::default() }
+    }
+    fn channel_work(&self, channel: u32) -> u32 {
+        channel % 5
+    }
+}
+
+/// The flash predictor with the paper's figures.
+pub fn ssd() -> MittSsd {
+    let profile = FlashProfile {
+        page_bytes: 16_384,
+        read_us: 100.0,
+        chip_us: 100.0,
+        channel_us: 60.0,
+        program_us: vec![1000.0, 2000.0],
+        erase_us: 6000.0,
+    };
+    MittSsd::new(&profile, SsdPrecision::FULL)
+}
+
+/// The wait that the flash predictor says, so that nothing is optimised away.
+pub fn ask_ssd(m: &MittSsd, offset: u64) -> u64 {
+    m.predict(&Chips, NOW, &read(offset, 1)).wait.as_nanos()
+}
+
+/// A predictor that has seen ten thousand reads, eight of them in flight.
+pub fn black_box() -> BlackBoxPredictor {
+    let mut p = BlackBoxPredictor::new(500);
+    let mut now = Time::ZERO;
+    for i in 0..10_000u64 {
+        let mut head = read(i << 12, 1);
+        head.id = plimsoll_base::IoId(i);
+        p.sent(now, &head);
+        now += Span::from_micros(20 + i % 7);
+        if i >= 8 {
+            p.ended(now, plimsoll_base::IoId(i - 8));
+        }
+    }
+    p
+}
