@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak peers store-image build-deps test-deps bench-deps
+.PHONY: run test lint bench fuzz soak peers tune-nginx tune-peers store-image build-deps test-deps bench-deps
 
 run: build-deps
 	cargo build --release -p plimsoll
@@ -45,6 +45,19 @@ peers: build-deps
 	target/peers/bin/pip install --quiet libcachesim
 	cargo build --release -p plimsoll-lab --example lru_hits
 	target/peers/bin/python tests/peers/libcachesim_lru.py --ours target/release/examples/lru_hits $(TRACES)
+
+# The tuner on a real nginx, through the shell adapter: two minutes.
+tune-nginx: build-deps
+	$(call need,nginx curl,nginx-light curl)
+	cargo build --release -p plimsoll
+	examples/tune/nginx.sh target/release/plimsoll
+
+# What people would tune with instead, on the same budget: Optuna's TPE and random search against the solver.
+tune-peers: build-deps
+	$(call need,python3,python3 python3-venv)
+	cargo build --release -p plimsoll
+	python3 -m venv target/peers && target/peers/bin/pip install -q optuna numpy
+	target/peers/bin/python bench/tune_peers.py target/release/plimsoll
 
 # Writes the current on-device format's image beside the older ones: once, by hand, before a new version replaces it. That is
 # why the test that does it is ignored otherwise.

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_base::Span;
-use plimsoll_device::{Disk, DiskOptions, FlashSpec};
+use plimsoll_device::{DeviceSpec, Disk, DiskOptions, FlashSpec};
 use plimsoll_lab::profiling::{ModelTarget, flash_profile_of};
 use plimsoll_lab::replay::DeviceChoice;
 use plimsoll_sched::Profile;
@@ -160,6 +160,9 @@ impl ProfileArgs {
             return Ok(flash_profile_of(&spec, 1 << 30)?);
         }
         let spec = DeviceChoice::named(&self.device).context("it's no file and no model")?.spec;
+        let DeviceSpec::Disk(spec) = spec else {
+            bail!("{}: only disks and flash drives are profiled, each by itself", self.device);
+        };
         let disk = Disk::new(&spec, DiskOptions { seed: self.seed, mismatch: None })?;
         // A model has nothing to lose.
         let options = MeasureOptions { seed: self.seed, tries: self.tries, writes: true };

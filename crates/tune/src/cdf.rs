@@ -134,6 +134,17 @@ impl Cdf {
         most
     }
 
+    /// [`Cdf::ks`], times being equal up to the share `blur` of them: a distribution that was computed on a grid, or read
+    /// from a histogram, has its steps a little beside those that were recorded.
+    pub fn ks_blurred(&self, other: &Cdf, blur: f64) -> f64 {
+        let gap = |t: f64| {
+            let ours = self.at(t);
+            (other.at(t / (1.0 + blur)) - ours).max(ours - other.at(t * (1.0 + blur)))
+        };
+        let times = self.values_ms.iter().chain(&other.values_ms);
+        times.map(|&t| gap(t)).fold(0.0, f64::max)
+    }
+
     /// The same with fewer points: neighbours are joined into the larger as long as the joined share stays below
     /// `share_step` and below a fiftieth of what lies above it. So no percentile becomes smaller, and none grows past
     /// the one `share_step` higher.
@@ -196,6 +207,8 @@ mod tests {
     fn ks_is_the_largest_gap() {
         let (a, b) = (Cdf::of_samples(&[1.0, 2.0, 3.0, 4.0]).unwrap(), Cdf::of_samples(&[3.0, 4.0, 5.0, 6.0]).unwrap());
         assert_eq!((a.ks(&b), b.ks(&a), a.ks(&a)), (0.5, 0.5, 0.0));
+        let beside = a.scaled(1.005);
+        assert_eq!((a.ks(&beside), a.ks_blurred(&beside, 0.01), a.ks_blurred(&b, 0.01)), (0.25, 0.0, 0.5));
         // Two samples of one distribution differ by more than the critical value about as often as it says.
         let mut rng = Rng::new(4, "ks");
         let mut draw = || Cdf::of_samples(&(0..200).map(|_| rng.exp1()).collect::<Vec<_>>()).unwrap();

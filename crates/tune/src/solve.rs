@@ -13,7 +13,7 @@ mod program;
 pub mod target;
 
 use crate::cdf::Cdf;
-use crate::objective::{Goal, Objective, Point};
+use crate::objective::{Bound, Goal, Objective, Point};
 use crate::space::Setting;
 use std::fmt;
 
@@ -37,6 +37,15 @@ impl Candidate {
     pub fn new(setting: Setting, cdf: Cdf) -> Candidate {
         let mean_ms = cdf.mean_ms();
         Candidate { setting, cdf, mean_ms, settling: None }
+    }
+
+    fn figure(&self, of: Point) -> f64 {
+        if of == Point::Mean { self.mean_ms } else { of.of(&self.cdf) }
+    }
+
+    /// Does it keep all bounds on its own?
+    fn keeps(&self, bounds: &[Bound]) -> bool {
+        bounds.iter().all(|b| self.figure(b.of) <= b.at_most_ms)
     }
 }
 
@@ -202,12 +211,10 @@ pub const EPOCHS_MAX: u32 = 100_000;
 
 /// The best single configuration that keeps the bounds.
 pub fn best_static(candidates: &[Candidate], objective: &Objective) -> Option<(usize, f64)> {
-    let figure = |c: &Candidate, p: Point| if p == Point::Mean { c.mean_ms } else { p.of(&c.cdf) };
-    let keeps = |c: &Candidate| objective.bounds.iter().all(|b| figure(c, b.of) <= b.at_most_ms);
     let worth = |c: &Candidate| match &objective.goal {
-        Goal::Least(terms) => terms.iter().map(|&(p, w)| w * figure(c, p)).sum::<f64>(),
+        Goal::Least(terms) => terms.iter().map(|&(p, w)| w * c.figure(p)).sum::<f64>(),
         Goal::Target(points) => target::mean_squared_error(&c.cdf, points),
     };
-    let kept = candidates.iter().enumerate().filter(|(_, c)| keeps(c));
+    let kept = candidates.iter().enumerate().filter(|(_, c)| c.keeps(&objective.bounds));
     kept.map(|(i, c)| (i, worth(c))).min_by(|a, b| a.1.total_cmp(&b.1))
 }

@@ -138,6 +138,10 @@ impl Convolver<'_> {
 
     /// The distribution of requests under `setting`.
     pub fn cdf(&mut self, setting: &Setting) -> Cdf {
+        let root = self.composer.graph.root();
+        if self.composer.graph.nodes()[root].kind == Kind::Component {
+            return self.composer.times(root, setting).clone(); // nothing to compose
+        }
         let mut points: Vec<(f64, f64)> = Vec::new();
         let mut reached = 0.0f64;
         // From the finest grid to the longest; each takes over where the one before ends.

@@ -34,10 +34,8 @@ impl fmt::Display for Explanation {
 const STRETCH_MAX: f64 = 1e6;
 
 fn can(candidates: &[Candidate], epochs: Epochs, bounds: &[Bound]) -> Result<Option<Mix>, Unsolved> {
-    let objective = Objective { goal: Goal::Least(Vec::new()), bounds: bounds.to_vec() };
-    let one = (0..candidates.len()).map(Mix::only).find(|m| m.keeps(candidates, &objective));
-    if one.is_some() {
-        return Ok(one);
+    if let Some(one) = candidates.iter().position(|c| c.keeps(bounds)) {
+        return Ok(Some(Mix::only(one)));
     }
     let rows: Vec<Row> = bounds.iter().map(|b| Row::of_bound(candidates, b)).collect();
     Ok(minimise(&rows, &Cost::default(), epochs)?.map(|s| Mix { parts: s.parts }))

@@ -14,6 +14,7 @@ use super::{Candidate, Epochs, GAP_PROVEN, Mix, Solution, Unsolved, best_static}
 use crate::cdf::{Cdf, SHARE_TOLERANCE};
 use crate::objective::Objective;
 use microlp::{ComparisonOp, Error, LinearExpr, OptimizationDirection, Problem, SolveOutcome, Variable};
+use plimsoll_base::Rng;
 
 /// The error against `(share, ms)` points.
 pub fn mean_squared_error(cdf: &Cdf, points: &[(f64, f64)]) -> f64 {
@@ -32,6 +33,8 @@ const ROUNDS_MAX: usize = 20;
 const STEPS_MAX: usize = 40;
 /// Epochs that the local search moves where any shares are allowed.
 const EPOCHS_OF_ANY: u32 = 200;
+/// Steps of the annealing.
+const ANNEAL_STEPS: usize = 20_000;
 /// Candidates that the last local search tries.
 const CANDIDATES_TRIED: usize = 2_000;
 /// Candidates that the local search tries besides the mix's own.
@@ -357,10 +360,42 @@ impl Search<'_> {
 
     /// The same from the best that is known, trying every candidate.
     fn finish(&mut self) {
-        if let (Some((mix, _)), Epochs::Count(n)) = (self.best.clone(), self.epochs) {
+        let Epochs::Count(n) = self.epochs else { return };
+        if let Some((mix, _)) = self.best.clone() {
+            let annealed = self.anneal(&mix, n);
+            self.offer(annealed);
+        }
+        if let Some((mix, _)) = self.best.clone() {
             let all: Vec<usize> = (0..self.candidates.len().min(CANDIDATES_TRIED)).collect();
             self.walk(mix, n, &all);
         }
+    }
+
+    /// Out of a local minimum: single epochs change hands at random, for the worse ever more rarely.
+    fn anneal(&self, from: &Mix, n: u32) -> Mix {
+        let mut rng = Rng::new(u64::from(n), "target");
+        let one = 1.0 / f64::from(n);
+        let roughly = |m: &Mix| self.relaxed.roughly(&m.parts, self.points);
+        let (mut now, mut worth) = (from.clone(), roughly(from));
+        let (mut best, mut least) = (now.clone(), worth);
+        let start = worth.max(1e-9);
+        for step in 0..ANNEAL_STEPS {
+            let heat = start * 0.1 * 1e-4f64.powf(step as f64 / ANNEAL_STEPS as f64);
+            let from = now.parts[rng.below(now.parts.len() as u64) as usize].0;
+            let to = rng.below(self.candidates.len() as u64) as usize;
+            if from == to {
+                continue;
+            }
+            let next = Mix { parts: shifted(&now.parts, from, to, one) };
+            let w = roughly(&next);
+            if w <= worth || rng.chance(((worth - w) / heat).exp()) {
+                (now, worth) = (next, w);
+            }
+            if worth < least && self.worth(&now).is_finite() {
+                (best, least) = (now.clone(), worth);
+            }
+        }
+        best
     }
 
     fn walk(&mut self, mut mix: Mix, n: u32, near: &[usize]) {

@@ -46,7 +46,7 @@ pub(super) fn fill_single_point(p: &Profiled, trial: Trial<'_>, per_unit: f64) -
         sample.values.push(Some(achieved.ks(&s.mix.cdf(&p.all))));
         p99s.push(f[3]);
         curves.push(curve(name, &achieved, per_unit));
-        sample.notes.push(format!("{name}, first seed: {}", shown(p, &s.mix)));
+        sample.notes.push(format!("{name}, in one seed: {}", shown(p, &s.mix)));
     }
     sample.values.push(Some(p99s[1] / p99s[3]));
     sample.plots.push(Plot::of_times("Single points, achieved", curves));
