@@ -6,6 +6,7 @@
 //! its profile, the alignment of noise, where in a trace the run begins. All policies that are compared see the same
 //! arrivals and the same device under one seed, and what is reported of them is the difference under that seed.
 
+pub mod apples;
 pub mod noise;
 pub mod predictors;
 pub mod runner;
@@ -193,14 +194,16 @@ pub trait Experiment: Sync {
 
 /// All experiments, in the order of their ids.
 pub fn all() -> Vec<Box<dyn Experiment>> {
-    vec![
+    let mut all: Vec<Box<dyn Experiment>> = vec![
         Box::new(scattered::RandomAgainstStream),
         Box::new(noise::NoiseTails),
         Box::new(noise::NoiseIntervals),
         Box::new(noise::BusyNodes),
         Box::new(schedulers::SchedulerComparison),
         Box::new(predictors::BatchPredictors),
-    ]
+    ];
+    all.extend(apples::all().into_iter().map(|e| Box::new(e) as Box<dyn Experiment>));
+    all
 }
 
 /// The experiment with this id, in any case.

@@ -19,6 +19,7 @@
 //! window → [`trace::TraceRecord`] → (tools: cut, mix, rerate) → [`replay`], or a [`trace::TraceWriter`].
 #![forbid(unsafe_code)]
 
+pub mod database;
 pub mod experiment;
 pub mod lru;
 pub mod plot;

@@ -7,6 +7,7 @@ mod lab;
 mod pool;
 mod replay;
 mod serve;
+mod shape;
 mod status;
 mod table;
 mod tenant;
@@ -51,6 +52,8 @@ enum Command {
     Lab(lab::Lab),
     /// Describe and change block traces
     Trace(trace::Trace),
+    /// Give a database's users fair, stable service from outside of it
+    Shape(Box<shape::Shape>),
 }
 
 fn main() -> ExitCode {
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Replay(c) => c.run(),
         Command::Lab(c) => c.run(),
         Command::Trace(c) => c.run(),
+        Command::Shape(c) => c.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
