@@ -44,7 +44,9 @@ fn starts(text: &[u8], word: &str) -> bool {
 /// What the statement that begins with `text` does.
 pub fn locks(text: &[u8]) -> Locks {
     let text = skip_comments(text);
-    if let Some((_, l)) = FIRST.iter().find(|(w, _)| starts(text, w)) {
+    let first = text.first().map(u8::to_ascii_uppercase);
+    let begins = |w: &str| first == w.bytes().next() && starts(text, w);
+    if let Some((_, l)) = FIRST.iter().find(|(w, _)| begins(w)) {
         return *l;
     }
     if !has_lock(text) {
