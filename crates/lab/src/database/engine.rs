@@ -243,10 +243,10 @@ impl Model {
         }
         user.steps.extend(locks.map(Step::Lock));
         user.steps.push_back(Step::Log);
-        self.to_core(u);
+        self.queue_for_core(u);
     }
 
-    fn to_core(&mut self, u: u32) {
+    fn queue_for_core(&mut self, u: u32) {
         self.run_queue.push_back(u);
         self.run_cores();
     }
@@ -284,12 +284,12 @@ impl Model {
                 self.reads += 1;
                 if self.cache.access(0, page, 1) {
                     self.hits += 1;
-                    self.to_core(u);
+                    self.queue_for_core(u);
                 } else {
-                    self.to_disk(u, page);
+                    self.queue_for_disk(u, page);
                 }
             }
-            Some(Step::Log) => self.to_disk(u, 0),
+            Some(Step::Log) => self.queue_for_disk(u, 0),
             Some(Step::Lock(row)) => self.lock(u, row),
             None => self.commit(u),
         }
@@ -304,10 +304,10 @@ impl Model {
         }
         lock.0 = Some(u);
         self.users[u as usize].held.push(row);
-        self.to_core(u);
+        self.queue_for_core(u);
     }
 
-    fn to_disk(&mut self, u: u32, page: u64) {
+    fn queue_for_disk(&mut self, u: u32, page: u64) {
         self.disk_queue.push_back((u, page));
         self.run_disks();
     }
@@ -334,7 +334,7 @@ impl Model {
         if self.users[u as usize].steps.is_empty() {
             self.commit(u);
         } else {
-            self.to_core(u);
+            self.queue_for_core(u);
         }
         self.run_disks();
     }
@@ -347,7 +347,7 @@ impl Model {
                 let user = &mut self.users[next as usize];
                 user.held.push(row);
                 user.lock_wait += self.now.since(user.wait_from);
-                self.to_core(next);
+                self.queue_for_core(next);
             }
         }
         self.inside -= 1;
@@ -419,7 +419,6 @@ impl Model {
             p: head.knobs.p,
             zeta: head.knobs.zeta,
             inside_max: self.inside_max,
-            ..Measured::default()
         }
     }
 }
