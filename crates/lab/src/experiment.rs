@@ -7,6 +7,7 @@
 //! arrivals and the same device under one seed, and what is reported of them is the difference under that seed.
 
 pub mod accuracy;
+pub mod apples;
 pub mod flash_accuracy;
 pub mod manylogs;
 pub mod manylogs_clean;
@@ -205,7 +206,7 @@ pub trait Experiment: Sync {
 
 /// All experiments, in the order of their ids.
 pub fn all() -> Vec<Box<dyn Experiment>> {
-    vec![
+    let mut all: Vec<Box<dyn Experiment>> = vec![
         Box::new(scattered::RandomAgainstStream),
         Box::new(manylogs_stream::StreamBesideBatches),
         Box::new(manylogs::TraceMixes),
@@ -232,7 +233,9 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(tuning::work::MapReduce),
         Box::new(tuning::solver::SolverOverhead),
         Box::new(tuning::web::Noise),
-    ]
+    ];
+    all.extend(apples::all().into_iter().map(|e| Box::new(e) as Box<dyn Experiment>));
+    all
 }
 
 /// The experiment with this id, in any case.

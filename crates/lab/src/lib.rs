@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod database;
 pub mod experiment;
 pub mod lru;
 pub mod plot;

@@ -9,6 +9,7 @@ mod pool;
 mod profile;
 mod replay;
 mod serve;
+mod shape;
 mod status;
 mod table;
 mod tape;
@@ -63,6 +64,8 @@ enum Command {
     Tune(Box<tune::Tune>),
     /// Describe and change block traces
     Trace(trace::Trace),
+    /// Give a database's users fair, stable service from outside of it
+    Shape(Box<shape::Shape>),
 }
 
 fn main() -> ExitCode {
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::Tape(c) => c.run(),
         Command::Trace(c) => c.run(),
         Command::Tune(c) => c.run(),
+        Command::Shape(c) => c.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -103,8 +103,7 @@ fn a_killed_backend_gives_its_place_back() {
     let pid: u32 = digits
         .split(|c: char| !c.is_ascii_digit())
         .filter_map(|w| w.parse().ok())
-        .filter(|p: &u32| std::path::Path::new(&format!("/proc/{p}")).exists() && *p > 100)
-        .next_back()
+        .rfind(|p: &u32| std::path::Path::new(&format!("/proc/{p}")).exists() && *p > 100)
         .unwrap();
     busy.send("SELECT pg_sleep(30)").unwrap();
     sleep(SECOND / 10);

@@ -238,6 +238,11 @@ impl User {
     pub fn set_class(&mut self, class: UserClass) {
         self.class = u32::from(class == UserClass::LatencySensitive);
     }
+    /// A copy whose `backlogged_ns` goes up to `now`: to compare with later.
+    #[must_use]
+    pub fn as_of(&self, now: Time) -> User {
+        User { backlogged_ns: self.backlogged(now).as_nanos(), ..*self }
+    }
     /// For how long it had somebody waiting, up to `now`.
     pub fn backlogged(&self, now: Time) -> Span {
         let open = if self.waiting > 0 { now.as_nanos().saturating_sub(self.backlog_since) } else { 0 };

@@ -77,6 +77,12 @@ enum Answer {
 pub struct Mysql {
     input: Packets,
     output: Packets,
+    talk: Talk,
+}
+
+/// What is known beside the packets' bounds: apart, so that these can be walked in place.
+#[derive(Clone, Copy, Debug)]
+struct Talk {
     phase: Phase,
     answer: Answer,
     command: u8,
@@ -98,9 +104,57 @@ pub struct Mysql {
 
 impl Mysql {
     /// At the greeting.
-    pub const NEW: Mysql = Mysql {
-        input: Packets::NEW,
-        output: Packets::NEW,
+    pub const NEW: Mysql = Mysql { input: Packets::NEW, output: Packets::NEW, talk: Talk::NEW };
+
+    /// See [`super::Walker::input`].
+    pub fn input(&mut self, mut bytes: &[u8]) -> Came {
+        let mut came = Came::default();
+        while !self.talk.lost
+            && let Some(rest) = self.input.next::<Frame>(bytes, &mut |p| self.talk.client_packet(&p, &mut came))
+        {
+            bytes = rest;
+        }
+        came
+    }
+
+    /// See [`super::Walker::output`].
+    pub fn output(&mut self, mut bytes: &[u8]) -> bool {
+        let mut done = false;
+        while !self.talk.lost
+            && let Some(rest) = self.output.next::<Frame>(bytes, &mut |p| done |= self.talk.server_packet(&p))
+        {
+            bytes = rest;
+        }
+        done
+    }
+
+    /// See [`super::Walker::is_open`].
+    pub fn is_open(&self) -> bool {
+        self.talk.in_trans || self.talk.pins > 0
+    }
+    /// See [`super::Walker::is_lost`].
+    pub fn is_lost(&self) -> bool {
+        self.talk.lost || self.input.is_lost() || self.output.is_lost()
+    }
+    /// See [`super::Walker::is_tls`].
+    pub fn is_tls(&self) -> bool {
+        self.talk.tls
+    }
+    /// See [`super::Walker::at_rest`].
+    pub fn at_rest(&self) -> bool {
+        self.talk.phase == Phase::Command
+            && self.input.between()
+            && !self.talk.continues
+            && self.talk.answer != Answer::File
+    }
+    /// See [`super::Walker::identity`].
+    pub fn identity(&self) -> (Name, Name) {
+        (self.talk.account, self.talk.database)
+    }
+}
+
+impl Talk {
+    const NEW: Talk = Talk {
         phase: Phase::Greeting,
         answer: Answer::None,
         command: 0,
@@ -116,32 +170,6 @@ impl Mysql {
         account: Name::EMPTY,
         database: Name::EMPTY,
     };
-
-    /// See [`super::Walker::input`].
-    pub fn input(&mut self, mut bytes: &[u8]) -> Came {
-        let mut came = Came::default();
-        let mut packets = self.input;
-        while !self.lost
-            && let Some(rest) = packets.next::<Frame>(bytes, &mut |p| self.client_packet(&p, &mut came))
-        {
-            bytes = rest;
-        }
-        self.input = packets;
-        came
-    }
-
-    /// See [`super::Walker::output`].
-    pub fn output(&mut self, mut bytes: &[u8]) -> bool {
-        let mut done = false;
-        let mut packets = self.output;
-        while !self.lost
-            && let Some(rest) = packets.next::<Frame>(bytes, &mut |p| done |= self.server_packet(&p))
-        {
-            bytes = rest;
-        }
-        self.output = packets;
-        done
-    }
 
     fn client_packet(&mut self, p: &Start<'_>, came: &mut Came) {
         let continued = std::mem::replace(&mut self.continues, p.len == FULL);
@@ -357,27 +385,6 @@ impl Mysql {
         if let Some(s) = status {
             self.in_trans = s & STATUS_IN_TRANS != 0;
         }
-    }
-
-    /// See [`super::Walker::is_open`].
-    pub fn is_open(&self) -> bool {
-        self.in_trans || self.pins > 0
-    }
-    /// See [`super::Walker::is_lost`].
-    pub fn is_lost(&self) -> bool {
-        self.lost || self.input.is_lost() || self.output.is_lost()
-    }
-    /// See [`super::Walker::is_tls`].
-    pub fn is_tls(&self) -> bool {
-        self.tls
-    }
-    /// See [`super::Walker::at_rest`].
-    pub fn at_rest(&self) -> bool {
-        self.phase == Phase::Command && self.input.between() && !self.continues && self.answer != Answer::File
-    }
-    /// See [`super::Walker::identity`].
-    pub fn identity(&self) -> (Name, Name) {
-        (self.account, self.database)
     }
 }
 

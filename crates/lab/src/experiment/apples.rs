@@ -1,0 +1,434 @@
+//! AP-E1 to AP-E12: request shaping before a modelled database.
+
+use crate::database::limiter::Limiter;
+use crate::database::{CoreOrder, DatabaseConfig, DiskOrder, Front, Measured, Sensitive, Setting, run};
+use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
+use plimsoll_base::Span;
+use plimsoll_shape::tune::model::{Curve, Point, measured_alpha};
+use plimsoll_shape::tune::zeta::ZetaConfig;
+
+const TPCC: DatabaseConfig = DatabaseConfig::TPCC;
+const YCSB: DatabaseConfig = DatabaseConfig::YCSB;
+
+/// One of the experiments of AppleS: rows, and what fills them.
+pub struct Apples {
+    id: &'static str,
+    title: &'static str,
+    source: &'static str,
+    rows: fn() -> Vec<RowSpec>,
+    sample: fn(&Runs) -> Vec<Option<f64>>,
+}
+
+/// How long the runs of a sample are, and their seed.
+struct Runs {
+    seed: u64,
+    quick: bool,
+}
+
+impl Runs {
+    fn setting(&self, database: DatabaseConfig, users: usize, front: Front) -> Setting {
+        let auto = matches!(front, Front::Auto { .. });
+        let (warm, time) = match (self.quick, auto) {
+            (true, false) => (1, 3),
+            (true, true) => (15, 3),
+            (false, false) => (3, 10),
+            // The tuner has come to its end by then.
+            (false, true) => (40, 10),
+        };
+        Setting { database, users, front, sensitive: None, warm: Span::from_secs(warm), time: Span::from_secs(time) }
+    }
+    fn one(&self, database: DatabaseConfig, users: usize, front: Front) -> Measured {
+        run(&self.setting(database, users, front), self.seed)
+    }
+    fn rate(&self, database: DatabaseConfig, users: usize, p: u32, zeta: u32) -> f64 {
+        self.one(database, users, Front::Fixed { p, zeta }).rate
+    }
+    /// Throughput at each P of a grid, and the best of them.
+    fn grid(&self, database: DatabaseConfig, users: usize, zeta: u32) -> (Vec<Point>, Point) {
+        let at = |p| Point { p, rate: self.rate(database, users, p, zeta) };
+        let ps = [4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024];
+        let points: Vec<Point> = ps.into_iter().filter(|p| *p <= users as u32).map(at).collect();
+        let best = points.iter().copied().max_by(|a, b| a.rate.total_cmp(&b.rate)).expect("a grid isn't empty");
+        (points, best)
+    }
+}
+
+/// ζ and P by feedback, with an unfairness of at most so many percent.
+fn shaped(unfairness_percent: u64) -> Front {
+    bounded(unfairness_percent, None)
+}
+
+/// The same, and with a CV of latency of at most 90 % of this run's.
+fn bounded(unfairness_percent: u64, base: Option<&Measured>) -> Front {
+    let bounds = ZetaConfig {
+        unfairness_max_milli: unfairness_percent * 10,
+        variability_max_milli: base.map(|b| (b.variability * 9.0) as u64),
+        ..ZetaConfig::default()
+    };
+    Front::Auto { zeta: 2, bounds: Some(bounds) }
+}
+
+fn more(now: f64, before: f64) -> f64 {
+    100.0 * (now / before - 1.0)
+}
+
+fn some(values: Vec<f64>) -> Vec<Option<f64>> {
+    values.into_iter().map(Some).collect()
+}
+
+fn row(name: impl Into<String>, unit: &'static str) -> RowSpec {
+    RowSpec::new(name, unit)
+}
+
+const SWEEP: [usize; 4] = [64, 128, 256, 512];
+
+fn e1_rows() -> Vec<RowSpec> {
+    let mut rows = vec![
+        row("users at which the base peaks", "1").paper(32.0, Check::Within(8.0, 128.0)),
+        row("base at 512 users against its peak", "%").check(Check::AtMost(-5.0)),
+    ];
+    for n in SWEEP {
+        rows.push(row(format!("{n} users: throughput gained"), "%").check(Check::AtLeast(0.0)));
+        rows.push(row(format!("{n} users: base unfairness"), "%"));
+        rows.push(row(format!("{n} users: shaped unfairness"), "%").check(Check::AtMost(10.0)));
+        rows.push(row(format!("{n} users: shaped CV of the base's"), "%").check(Check::AtMost(90.0)));
+        rows.push(row(format!("{n} users: shaped time in the database"), "ms"));
+        rows.push(row(format!("{n} users: shaped delay outside"), "ms"));
+        rows.push(row(format!("{n} users: latency against the base's"), "%").check(Check::AtMost(0.0)));
+    }
+    rows
+}
+
+fn e1(r: &Runs) -> Vec<Option<f64>> {
+    let base: Vec<(usize, f64)> =
+        [4, 8, 16, 32, 64, 128, 256, 512].map(|n| (n, r.one(TPCC, n, Front::None).rate)).to_vec();
+    let peak = base.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).expect("not empty");
+    let mut out = vec![peak.0 as f64, more(base[base.len() - 1].1, peak.1)];
+    for n in SWEEP {
+        let b = r.one(TPCC, n, Front::None);
+        let s = r.one(TPCC, n, bounded(10, Some(&b)));
+        let latency = |m: &Measured| m.delay_ms + m.inside_ms;
+        out.extend([
+            more(s.rate, b.rate),
+            b.unfairness,
+            s.unfairness,
+            100.0 * s.variability / b.variability,
+            s.inside_ms,
+            s.delay_ms,
+            more(latency(&s), latency(&b)),
+        ]);
+    }
+    some(out)
+}
+
+fn e2_rows() -> Vec<RowSpec> {
+    [32, 128, 512]
+        .map(|n| row(format!("{n} users: most lock wait of a user over the mean"), "1").check(Check::AtLeast(1.5)))
+        .to_vec()
+}
+
+fn e2(r: &Runs) -> Vec<Option<f64>> {
+    let worst = |n| {
+        let w = r.one(TPCC, n, Front::None).lock_waits_ms;
+        w.iter().copied().fold(0.0, f64::max) * w.len() as f64 / w.iter().sum::<f64>().max(1e-9)
+    };
+    some([32, 128, 512].map(worst).to_vec())
+}
+
+fn e3_rows() -> Vec<RowSpec> {
+    vec![
+        row("unfairness at 1024 users over that at 4", "1").paper(100.0, Check::AtLeast(10.0)),
+        row("CV at 1024 users over that at 4", "1").paper(3.0, Check::AtLeast(1.5)),
+        row("requests that wait for a disk, 1024 users", "1").check(Check::AtLeast(10.0)),
+    ]
+}
+
+fn e3(r: &Runs) -> Vec<Option<f64>> {
+    let afq = DatabaseConfig { disk_order: DiskOrder::Fair, ..YCSB };
+    let (few, many) = (r.one(afq, 4, Front::None), r.one(afq, 1024, Front::None));
+    some(vec![
+        many.unfairness / few.unfairness.max(1e-9),
+        many.variability / few.variability.max(1e-9),
+        many.disk_queue,
+    ])
+}
+
+const E4_ZETAS: [u32; 4] = [2, 8, 32, 128];
+
+fn e4_rows() -> Vec<RowSpec> {
+    let mut rows: Vec<RowSpec> = E4_ZETAS
+        .map(|z| {
+            let figure = if z == 2 { 14.0 } else { 18.0 };
+            row(format!("L = {z}: matching point"), "1").paper(figure, Check::Within(8.0, 64.0))
+        })
+        .to_vec();
+    rows.push(row("hit ratio at L = 32 minus that at L = 2, P = 16", "%").check(Check::AtLeast(0.0)));
+    rows.push(row("time in the database at P = 256 over that at 16", "1").check(Check::AtLeast(2.0)));
+    rows.push(row("delay outside at P = 128 over that at 8", "1").check(Check::AtMost(1.0)));
+    rows.push(row("time in the database at L = 128 over that at 8, P = 16", "1").check(Check::Within(0.7, 1.4)));
+    rows.push(row("unfairness at L = 128 minus that at L = 8, P = 16", "%").check(Check::AtLeast(0.0)));
+    rows
+}
+
+fn e4(r: &Runs) -> Vec<Option<f64>> {
+    let mut out: Vec<f64> = E4_ZETAS.map(|z| f64::from(r.grid(TPCC, 256, z).1.p)).to_vec();
+    let at = |p, zeta| r.one(TPCC, 256, Front::Fixed { p, zeta });
+    let (l2, l8, l32, l128) = (at(16, 2), at(16, 8), at(16, 32), at(16, 128));
+    out.extend([
+        l32.hit - l2.hit,
+        at(256, 8).inside_ms / l8.inside_ms,
+        at(128, 8).delay_ms / at(8, 8).delay_ms,
+        l128.inside_ms / l8.inside_ms,
+        l128.unfairness - l8.unfairness,
+    ]);
+    some(out)
+}
+
+fn e5_rows() -> Vec<RowSpec> {
+    vec![
+        row("TPC-C-like, 128 users: mean error of the model's peak", "%").paper(3.58, Check::AtMost(3.58)),
+        row("… worst over middle samples and zetas", "%"),
+        row("YCSB-like, 1024 users, zeta 1: error", "%").paper(4.46, Check::AtMost(4.46)),
+        row("regret of the whole tuner, 128 users", "%").check(Check::AtMost(2.0)).note("not in the paper: our bound"),
+        row("runs without a curve of this kind", "1"),
+    ]
+}
+
+/// How far the throughput at the model's matching point lies below that of the grid's best.
+fn model_error(r: &Runs, cfg: DatabaseConfig, users: usize, zeta: u32, middle: u32) -> Option<f64> {
+    let at = |p| Point { p, rate: r.rate(cfg, users, p, zeta) };
+    let best = r.grid(cfg, users, zeta).1.rate;
+    let curve = Curve::fit([at(4), at(middle), at(users as u32)])?;
+    let chosen = r.rate(cfg, users, curve.peak(4, users as u32), zeta);
+    Some((100.0 * (1.0 - chosen / best)).max(0.0))
+}
+
+fn e5(r: &Runs) -> Vec<Option<f64>> {
+    let cases: Vec<(u32, u32)> = if r.quick {
+        vec![(2, 24), (8, 48)]
+    } else {
+        [1, 4, 16].into_iter().flat_map(|z| [16, 32, 64].map(|m| (z, m))).collect()
+    };
+    let errors: Vec<Option<f64>> = cases.iter().map(|(z, m)| model_error(r, TPCC, 128, *z, *m)).collect();
+    let known: Vec<f64> = errors.iter().flatten().copied().collect();
+    let mean = (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64);
+    let best = r.grid(TPCC, 128, 2).1.rate;
+    let tuned = r.one(TPCC, 128, Front::Auto { zeta: 2, bounds: None }).rate;
+    vec![
+        mean,
+        mean.map(|_| known.iter().copied().fold(0.0, f64::max)),
+        model_error(r, YCSB, 1024, 1, 64),
+        Some((100.0 * (1.0 - tuned / best)).max(0.0)),
+        Some((errors.len() - known.len()) as f64),
+    ]
+}
+
+fn e6_rows() -> Vec<RowSpec> {
+    ["TPC-C-like", "YCSB-like"]
+        .map(|n| row(format!("{n}: largest error of the fitted alpha"), "1").check(Check::AtMost(0.1)))
+        .to_vec()
+}
+
+fn e6(r: &Runs) -> Vec<Option<f64>> {
+    let worst = |cfg| {
+        let points = r.grid(cfg, 256, 4).0;
+        let find = |p| points.iter().find(|x| x.p == p).copied();
+        let curve = Curve::fit([find(4)?, find(48)?, find(256)?])?;
+        let error = |x: &Point| (measured_alpha(points[0], *x) - curve.alpha(x.p)).abs();
+        Some(points.iter().skip(1).map(error).fold(0.0, f64::max))
+    };
+    vec![worst(TPCC), worst(YCSB)]
+}
+
+fn e7_rows() -> Vec<RowSpec> {
+    let mut rows = Vec::new();
+    for n in SWEEP {
+        let gained = row(format!("{n} users: throughput gained"), "%").check(Check::AtLeast(0.0));
+        rows.push(match n {
+            64 => gained.paper(9.8, Check::AtLeast(0.0)),
+            512 => gained.paper(28.1, Check::AtLeast(0.0)),
+            _ => gained,
+        });
+        rows.push(row(format!("{n} users: unfairness"), "%").check(Check::AtMost(15.0)));
+        rows.push(row(format!("{n} users: CV of the base's"), "%").check(Check::AtMost(90.0)));
+        rows.push(row(format!("{n} users: spun core time, base minus shaped"), "%").check(Check::AtLeast(0.0)));
+    }
+    rows
+}
+
+fn e7(r: &Runs) -> Vec<Option<f64>> {
+    let one = |n| {
+        let b = r.one(TPCC, n, Front::None);
+        let s = r.one(TPCC, n, bounded(15, Some(&b)));
+        [more(s.rate, b.rate), s.unfairness, 100.0 * s.variability / b.variability, b.spin - s.spin]
+    };
+    some(SWEEP.into_iter().flat_map(one).collect())
+}
+
+const ORDERS: [(&str, DiskOrder); 3] =
+    [("FIFO (noop)", DiskOrder::Fifo), ("fair (AFQ)", DiskOrder::Fair), ("elevator (deadline)", DiskOrder::Elevator)];
+
+fn orders_rows() -> Vec<RowSpec> {
+    let mut rows = Vec::new();
+    for (name, _) in ORDERS {
+        rows.push(row(format!("{name}: throughput gained"), "%").check(Check::AtLeast(-2.5)));
+        rows.push(row(format!("{name}: unfairness, base over shaped"), "1").paper(4.6, Check::AtLeast(3.0)));
+        rows.push(row(format!("{name}: shaped unfairness"), "%").paper(10.0, Check::AtMost(11.7)));
+    }
+    rows
+}
+
+fn orders(r: &Runs, cfg: DatabaseConfig) -> Vec<Option<f64>> {
+    let one = |(_, disk_order)| {
+        let cfg = DatabaseConfig { disk_order, ..cfg };
+        let (b, s) = (r.one(cfg, 256, Front::None), r.one(cfg, 256, shaped(10)));
+        [more(s.rate, b.rate), b.unfairness / s.unfairness.max(1e-9), s.unfairness]
+    };
+    some(ORDERS.into_iter().flat_map(one).collect())
+}
+
+fn cgroup_rows(gained: Option<f64>, fairer: [Option<f64>; 2], both: f64) -> Vec<RowSpec> {
+    let with = |name: &str, unit, paper: Option<f64>, check| match paper {
+        Some(p) => row(name, unit).paper(p, check),
+        None => row(name, unit).check(check),
+    };
+    vec![
+        row("equal core shares alone: throughput gained", "%"),
+        row("equal core shares alone: unfairness, base over this", "1"),
+        with("shaped: throughput gained", "%", gained, Check::AtLeast(0.0)),
+        with("shaped: unfairness, base over this", "1", fairer[0], Check::AtLeast(3.0)),
+        row("both: throughput gained", "%").paper(both, Check::AtLeast(0.0)),
+        with("both: unfairness, base over this", "1", fairer[1], Check::AtLeast(3.0)),
+    ]
+}
+
+fn cgroup(r: &Runs, cfg: DatabaseConfig) -> Vec<Option<f64>> {
+    let fair = DatabaseConfig { core_order: CoreOrder::Fair, ..cfg };
+    let base = r.one(cfg, 512, Front::None);
+    let against = |m: Measured| [more(m.rate, base.rate), base.unfairness / m.unfairness.max(1e-9)];
+    let all = [r.one(fair, 512, Front::None), r.one(cfg, 512, shaped(10)), r.one(fair, 512, shaped(10))];
+    some(all.into_iter().flat_map(against).collect())
+}
+
+fn e12_rows() -> Vec<RowSpec> {
+    let mut rows = Vec::new();
+    for be in [90, 140, 190] {
+        rows.push(row(format!("{be} BE: LS p99.9, shaped"), "ms").paper(60.0, Check::AtMost(60.0)));
+        rows.push(
+            row(format!("{be} BE: LS throughput against weights without P"), "%").paper(-53.1, Check::AtMost(0.0)),
+        );
+        rows.push(row(format!("{be} BE: BE throughput over that"), "1").check(Check::AtLeast(1.0)));
+        rows.push(row(format!("{be} BE: LS CV over that"), "1").check(Check::AtMost(1.0)));
+    }
+    rows
+}
+
+fn e12(r: &Runs) -> Vec<Option<f64>> {
+    let one = |be: usize| {
+        let with = |front, controlled| {
+            let s = Sensitive { users: 10, p999: Span::from_millis(60), controlled };
+            run(&Setting { sensitive: Some(s), ..r.setting(YCSB, 10 + be, front) }, r.seed)
+        };
+        // Alone, the controller has only weights to turn: a gate as wide as the users lets weights decide nothing but order.
+        let (alone, both) = (with(Front::Fixed { p: 64, zeta: 1 }, true), with(shaped(10), true));
+        let be_rate = |m: &Measured| m.rate - m.sensitive_rate;
+        [
+            both.sensitive_p999_ms,
+            more(both.sensitive_rate, alone.sensitive_rate),
+            be_rate(&both) / be_rate(&alone),
+            both.sensitive_variability / alone.sensitive_variability.max(1e-9),
+        ]
+    };
+    some([90, 140, 190].into_iter().flat_map(one).collect())
+}
+
+const LIMITERS: [(&str, Limiter); 6] = [
+    ("pool of 33 (2 x cores + 1)", Limiter::Fixed(33)),
+    ("PgBouncer's pool of 20", Limiter::Fixed(20)),
+    ("MariaDB's thread pool", Limiter::ThreadPool),
+    ("AIMD", Limiter::Aimd),
+    ("Vegas", Limiter::Vegas),
+    ("Gradient2", Limiter::Gradient2),
+];
+
+fn baselines_rows() -> Vec<RowSpec> {
+    let mut rows = Vec::new();
+    for (name, _) in LIMITERS {
+        rows.push(row(format!("{name}: throughput"), "1/s"));
+        rows.push(row(format!("{name}: unfairness"), "%"));
+    }
+    rows.push(row("shaped: throughput", "1/s"));
+    rows.push(row("shaped: unfairness", "%"));
+    rows.push(row("shaped against the best adaptive limiter", "%").check(Check::AtLeast(0.0)));
+    rows.push(row("unfairness of that limiter over shaped", "1").check(Check::AtLeast(3.0)));
+    rows
+}
+
+fn baselines(r: &Runs) -> Vec<Option<f64>> {
+    let all: Vec<Measured> = LIMITERS.map(|(_, l)| r.one(TPCC, 256, Front::Queue(l))).to_vec();
+    let s = r.one(TPCC, 256, shaped(10));
+    let best = all[3..].iter().max_by(|a, b| a.rate.total_cmp(&b.rate)).expect("three adaptive ones");
+    let mut out: Vec<f64> = all.iter().flat_map(|m| [m.rate, m.unfairness]).collect();
+    out.extend([s.rate, s.unfairness, more(s.rate, best.rate), best.unfairness / s.unfairness.max(1e-9)]);
+    some(out)
+}
+
+/// All of them.
+pub fn all() -> Vec<Apples> {
+    let apples = |id, title, source, rows, sample| Apples { id, title, source, rows, sample };
+    vec![
+        apples("AP-E1", "Users swept, base against shaped", "AppleS Fig. 1", e1_rows, e1),
+        apples("AP-E2", "Lock waits are spread unevenly over users", "AppleS Fig. 2", e2_rows, e2),
+        apples("AP-E3", "Users swept before a disk-bound store", "AppleS Fig. 3", e3_rows, e3),
+        apples("AP-E4", "P and L", "AppleS Fig. 6", e4_rows, e4),
+        apples("AP-E5", "The model's peak against the measured one", "AppleS Fig. 7", e5_rows, e5),
+        apples("AP-E6", "The parallel fraction", "AppleS Fig. 8", e6_rows, e6),
+        apples("AP-E7", "Throughput under bounds on unfairness and CV", "AppleS Fig. 9, 10", e7_rows, e7),
+        apples("AP-E8", "Under other disk schedulers, TPC-C-like", "AppleS Fig. 11", orders_rows, |r| orders(r, TPCC)),
+        apples(
+            "AP-E9",
+            "With equal core shares, TPC-C-like",
+            "AppleS Fig. 12, 13",
+            || cgroup_rows(Some(39.2), [Some(31.8), Some(34.5)], 45.6),
+            |r| cgroup(r, TPCC),
+        ),
+        apples(
+            "AP-E10",
+            "With equal core shares, YCSB-like",
+            "AppleS Fig. 14, 15",
+            || cgroup_rows(None, [None, Some(101.5)], 28.6),
+            |r| cgroup(r, YCSB),
+        ),
+        apples("AP-E11", "Under other disk schedulers, YCSB-like", "AppleS Fig. 16", orders_rows, |r| orders(r, YCSB)),
+        apples("AP-E12", "Tail objectives", "AppleS Fig. 17, 18", e12_rows, e12),
+        apples("AP-B1", "Against other limits on parallelism", "not in the paper", baselines_rows, baselines),
+    ]
+}
+
+impl Experiment for Apples {
+    fn id(&self) -> &'static str {
+        self.id
+    }
+    fn title(&self) -> &'static str {
+        self.title
+    }
+    fn source(&self) -> &'static str {
+        self.source
+    }
+    fn device(&self) -> &'static str {
+        "queueing model of a database"
+    }
+    fn notes(&self) -> Vec<String> {
+        vec![
+            "a queueing model of a database with locks, a cache, disks and cores; not MySQL or MongoDB".into(),
+            "checks ask for the paper's direction or bound, not for its figure: the model was not fitted to it".into(),
+        ]
+    }
+    fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
+        (self.rows)()
+    }
+    fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+        let values = (self.sample)(&Runs { seed, quick: inputs.quick });
+        Ok(Sample { values, plots: Vec::new(), notes: Vec::new() })
+    }
+}

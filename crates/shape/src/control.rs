@@ -1,0 +1,235 @@
+//! The controller: looks at the gate now and then, and turns its knobs. It owns no clock and no gate, so the same one works beside a
+//! server, in the proxy and in the simulator.
+
+use crate::gate::{Counters, Gate, Knobs, LogHist, P_UNLIMITED, User, UserClass};
+use crate::tune::fairness::{UserWindow, unfairness_milli, variability_milli};
+use crate::tune::parallelism::{Tuner, TunerConfig};
+use crate::tune::pslo::{Pslo, SAMPLES_MIN};
+use crate::tune::zeta::{Zeta, ZetaConfig, ZetaWindow};
+use plimsoll_base::{Span, Time};
+
+/// How P is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PMode {
+    /// As given.
+    Fixed(u32),
+    /// By the tuner.
+    Auto(TunerConfig),
+}
+
+/// What the controller is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ControlConfig {
+    /// P.
+    pub p: PMode,
+    /// ζ by feedback; none: as it stands in the knobs.
+    pub zeta: Option<ZetaConfig>,
+    /// A window of P is at least so long, …
+    pub window_min: Span,
+    /// … has so many transactions, …
+    pub window_finished: u64,
+    /// … or is so long.
+    pub window_max: Span,
+    /// ζ and weights are looked at so often (AP-M10: about 100 ms).
+    pub quick: Span,
+}
+
+impl ControlConfig {
+    /// With P so found, everything else as usual.
+    pub fn new(p: PMode) -> ControlConfig {
+        ControlConfig {
+            p,
+            zeta: Some(ZetaConfig::default()),
+            window_min: Span::from_millis(300),
+            window_finished: 2000,
+            window_max: Span::from_secs(3),
+            quick: Span::from_millis(100),
+        }
+    }
+}
+
+struct Tail {
+    user: usize,
+    pslo: Pslo,
+    before: LogHist,
+}
+
+/// The controller's state.
+pub struct Controller {
+    config: ControlConfig,
+    tuner: Option<Tuner>,
+    zeta: Option<Zeta>,
+    tails: Vec<Tail>,
+    /// At the beginning of the window of P.
+    p_began: Time,
+    p_before: Counters,
+    inside_sum: u64,
+    looks: u64,
+    /// At the beginning of the quick window.
+    quick_began: Time,
+    quick_users: Vec<User>,
+    quick_round: u64,
+    frozen: bool,
+    last: ZetaWindow,
+    pressure_milli: u32,
+}
+
+impl Controller {
+    /// Begins.
+    pub fn new(config: ControlConfig, zeta: u32) -> Controller {
+        Controller {
+            config,
+            tuner: None,
+            zeta: config.zeta.map(|c| Zeta::new(c, zeta)),
+            tails: Vec::new(),
+            p_began: Time::ZERO,
+            p_before: Counters::default(),
+            inside_sum: 0,
+            looks: 0,
+            quick_began: Time::ZERO,
+            quick_users: Vec::new(),
+            quick_round: 0,
+            frozen: false,
+            last: ZetaWindow { unfairness_milli: None, variability_milli: None },
+            pressure_milli: 1000,
+        }
+    }
+
+    /// Holds all knobs where they are, or lets them move again.
+    pub fn freeze(&mut self, frozen: bool) {
+        self.frozen = frozen;
+    }
+
+    /// Changes how P is found.
+    pub fn set_p(&mut self, p: PMode) {
+        if self.config.p != p {
+            (self.config.p, self.tuner) = (p, None);
+        }
+    }
+
+    /// What the storage below forecasts (AP §3.4's joint control): P is multiplied by so many thousandths, 1000 at most.
+    pub fn set_pressure(&mut self, milli: u32) {
+        self.pressure_milli = if milli == 0 { 1000 } else { milli.min(1000) };
+    }
+
+    /// The optimizer of P, where there is one.
+    pub fn tuner(&self) -> Option<&Tuner> {
+        self.tuner.as_ref()
+    }
+
+    /// Unfairness and variability of the last window in which they could be told.
+    pub fn last(&self) -> ZetaWindow {
+        self.last
+    }
+
+    /// Looks at the gate; to be called every 10 to 50 ms.
+    pub fn look(&mut self, gate: &mut Gate<'_>, now: Time) {
+        gate.tick(now);
+        self.looks += 1;
+        self.inside_sum += u64::from(gate.head.normal + gate.head.over);
+        if self.frozen {
+            (self.p_began, self.p_before) = (now, gate.head.counters);
+        } else {
+            self.look_quick(gate, now);
+            self.look_at_p(gate, now);
+        }
+        let knobs = self.knobs(gate.head.knobs);
+        if knobs != gate.head.knobs {
+            gate.set_knobs(now, knobs);
+        }
+    }
+
+    fn knobs(&self, now: Knobs) -> Knobs {
+        if self.frozen {
+            return now;
+        }
+        let p = match self.config.p {
+            PMode::Fixed(p) => p,
+            PMode::Auto(_) => self.tuner.as_ref().map_or(P_UNLIMITED, Tuner::p),
+        };
+        let pressed = (u64::from(p) * u64::from(self.pressure_milli)).div_ceil(1000) as u32;
+        // Pressure never closes the gate.
+        let p = if p == P_UNLIMITED || p == 0 { p } else { pressed.max(1) };
+        Knobs { p, zeta: self.zeta.map_or(now.zeta, |z| z.zeta()), ..now }
+    }
+
+    fn look_at_p(&mut self, gate: &mut Gate<'_>, now: Time) {
+        let PMode::Auto(limits) = self.config.p else { return };
+        let counters = gate.head.counters;
+        let took = now.since(self.p_began);
+        let finished = counters.finished - self.p_before.finished;
+        let enough = finished >= self.config.window_finished && took >= self.config.window_min;
+        if !enough && took < self.config.window_max {
+            return;
+        }
+        let conns: u32 = gate.known_users().iter().map(|u| u.conns).sum();
+        let held = counters.held - self.p_before.held;
+        // Somebody had to wait often, or most that could be inside were.
+        let room = gate.head.knobs.p.min(conns).max(1);
+        let full = finished > 0 && (held * 10 >= finished || self.inside_sum * 2 >= u64::from(room) * self.looks);
+        let rate_milli = (u128::from(finished) * 1_000_000_000_000 / u128::from(took.as_nanos().max(1))) as u64;
+        match &mut self.tuner {
+            Some(tuner) => {
+                tuner.users(conns);
+                tuner.window(rate_milli, full);
+            }
+            // The first window has seen how many there are.
+            None if full && conns > limits.floor => self.tuner = Some(Tuner::new(limits, conns)),
+            None => {}
+        }
+        (self.p_began, self.p_before, self.inside_sum, self.looks) = (now, counters, 0, 0);
+    }
+
+    fn look_quick(&mut self, gate: &mut Gate<'_>, now: Time) {
+        let took = now.since(self.quick_began);
+        if took < self.config.quick {
+            return;
+        }
+        let before = |u: &User, i: usize| self.quick_users.get(i).copied().unwrap_or(*u);
+        let users = gate.known_users().iter().enumerate();
+        let windows: Vec<UserWindow> =
+            users.map(|(i, u)| UserWindow::between(&before(u, i), u, took.as_nanos(), now)).collect();
+        // Within less than some rounds shares can't be told from the order of turns.
+        let rounds = gate.head.round.wrapping_sub(self.quick_round);
+        if rounds < ROUNDS_MIN && took < self.config.window_max {
+            return;
+        }
+        let w =
+            ZetaWindow { unfairness_milli: unfairness_milli(&windows), variability_milli: variability_milli(&windows) };
+        self.last = ZetaWindow {
+            unfairness_milli: w.unfairness_milli.or(self.last.unfairness_milli),
+            variability_milli: w.variability_milli.or(self.last.variability_milli),
+        };
+        if let Some(z) = &mut self.zeta {
+            z.window(w);
+        }
+        self.weights(gate);
+        self.quick_users.clear();
+        self.quick_users.extend(gate.known_users().iter().map(|u| u.as_of(now)));
+        (self.quick_began, self.quick_round) = (now, gate.head.round);
+    }
+
+    /// Weights of users with objectives.
+    fn weights(&mut self, gate: &mut Gate<'_>) {
+        for i in 0..gate.known_users().len() {
+            let u = &mut gate.users[i];
+            if u.class() != UserClass::LatencySensitive || u.objective_us == 0 {
+                continue;
+            }
+            let at = self.tails.iter().position(|t| t.user == i).unwrap_or_else(|| {
+                let pslo = Pslo::new(u.objective_us, u.weight_milli);
+                self.tails.push(Tail { user: i, pslo, before: u.total_hist });
+                self.tails.len() - 1
+            });
+            let tail = &mut self.tails[at];
+            let window = u.total_hist.since(&tail.before);
+            if window.count() >= SAMPLES_MIN {
+                u.weight_milli = tail.pslo.window(window.quantile(999).as_micros(), window.count());
+                tail.before = u.total_hist;
+            }
+        }
+    }
+}
+
+/// Rounds of a window in which shares are compared.
+const ROUNDS_MIN: u64 = 16;
