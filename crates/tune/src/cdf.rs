@@ -141,8 +141,10 @@ impl Cdf {
             let ours = self.at(t);
             (other.at(t / (1.0 + blur)) - ours).max(ours - other.at(t * (1.0 + blur)))
         };
-        let times = self.values_ms.iter().chain(&other.values_ms);
-        times.map(|&t| gap(t)).fold(0.0, f64::max)
+        // The other's steps count from where the blur has let go of them.
+        let after = other.values_ms.iter().map(|t| t * (1.0 + blur) * (1.0 + 1e-9));
+        let times = self.values_ms.iter().chain(&other.values_ms).copied().chain(after);
+        times.map(gap).fold(0.0, f64::max)
     }
 
     /// The same with fewer points: neighbours are joined into the larger as long as the joined share stays below
@@ -207,6 +209,8 @@ mod tests {
     fn ks_is_the_largest_gap() {
         let (a, b) = (Cdf::of_samples(&[1.0, 2.0, 3.0, 4.0]).unwrap(), Cdf::of_samples(&[3.0, 4.0, 5.0, 6.0]).unwrap());
         assert_eq!((a.ks(&b), b.ks(&a), a.ks(&a)), (0.5, 0.5, 0.0));
+        let apart = |v| Cdf::of_samples(&[v]).unwrap();
+        assert_eq!((apart(3.0).ks_blurred(&apart(1.0), 0.01), apart(1.0).ks_blurred(&apart(3.0), 0.01)), (1.0, 1.0));
         let beside = a.scaled(1.005);
         assert_eq!((a.ks(&beside), a.ks_blurred(&beside, 0.01), a.ks_blurred(&b, 0.01)), (0.25, 0.0, 0.5));
         // Two samples of one distribution differ by more than the critical value about as often as it says.
