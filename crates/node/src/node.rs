@@ -711,7 +711,13 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
 fn device_costs(config: &PoolConfig, size_bytes: u64) -> std::result::Result<(DiskModel, Discipline), String> {
     let Some(path) = &config.profile else {
         tracing::info!(pool = config.name.get_ref(), "no profile: waits are learned from what requests take");
-        return Ok((DiskModel::unknown(size_bytes), Discipline::default()));
+        // Only of a modelled disk is it known that it takes the nearest first.
+        let rotational = match &config.device.model {
+            None => false,
+            Some(name) => DeviceSpec::named(name).map_err(|e| e.to_string())?.is_rotational(),
+        };
+        let discipline = if rotational { Discipline::Sstf } else { Discipline::Fifo };
+        return Ok((DiskModel::unknown(size_bytes), discipline));
     };
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use plimsoll_node::config::{Config, DeviceConfig, PoolConfig};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -62,7 +62,6 @@ fn warnings(config: &Config) -> Vec<String> {
     let mut all = Vec::new();
     addresses(config, &mut all);
     config.pool.iter().for_each(|p| pool(p, config, &mut all));
-    shared_files(config, &mut all);
     grants(config, &mut all);
     all
 }
@@ -168,17 +167,6 @@ fn device(d: &DeviceConfig) -> Vec<String> {
     all
 }
 
-fn shared_files(config: &Config, all: &mut Vec<String>) {
-    let mut users: BTreeMap<&Path, &str> = BTreeMap::new();
-    for p in &config.pool {
-        if let Some(path) = &p.device.file
-            && let Some(other) = users.insert(path, p.name.get_ref())
-        {
-            all.push(format!("pools `{other}` and `{}` both want {}", p.name.get_ref(), path.display()));
-        }
-    }
-}
-
 fn grants(config: &Config, all: &mut Vec<String>) {
     if config.grant.is_empty() {
         all.push("no [[grant]]: nobody may use anything".into());
@@ -235,7 +223,7 @@ mod tests {
             device = { file = "a.img", size = "1MiB", model = "no such" }
             [[pool]]
             name = "b"
-            device = { file = "a.img" }
+            device = { file = "b.img" }
             [[tenant]]
             name = "t"
             class = "best-effort"
@@ -257,7 +245,6 @@ mod tests {
             "pool `a`: there is no model `no such`; there are ",
             "pool `a`: its volumes want 2097152 bytes, but its device has 1048576",
             "pool `b`: ",
-            "pools `a` and `b` both want",
             "there is no volume `w`",
             "there is no tenant `u`",
             "without [listen.tls] nobody can show",

@@ -25,6 +25,9 @@ device = { file = "main.img", size = "256MiB" }
 [[pool]]
 name = "null"
 device = { null = true, size = "64MiB" }
+[[pool]]
+name = "disk"
+device = { file = "disk.img", size = "64MiB", model = "cheetah-15k5" }
 [[tenant]]
 name = "web"
 class = "latency-critical"

@@ -31,6 +31,8 @@ const OVERDUE_SHARE: u64 = 8;
 struct AtDevice {
     head: IoHead,
     dispatched_at: Time,
+    /// Predicted for it after what was there when it came: what it costs where the order is that of arrival.
+    cost: Span,
 }
 
 /// See the module's documentation.
@@ -114,16 +116,26 @@ impl DeviceQueue {
     /// Predicts anew in which order, and until when, the device works.
     fn rework(&mut self) {
         let n = self.at_device.len();
-        let reorders = self.discipline == Discipline::Sstf && n <= SSTF_MAX;
-        let mut left: u64 = if n >= 64 { u64::MAX } else { (1 << n) - 1 };
+        if self.discipline == Discipline::Sstf && n <= SSTF_MAX {
+            return self.rework_nearest_first();
+        }
+        let cost_of = |(i, d): (usize, &AtDevice)| self.model.at_depth(d.cost, n - i);
+        let mut costs = self.at_device.iter().enumerate().map(cost_of);
+        let first = costs.next().unwrap_or(Span::ZERO);
+        self.all_cost = first + costs.fold(Span::ZERO, |sum, cost| sum + cost);
+        self.next_cost = first;
+        let last = self.at_device.iter().rev().find(|d| d.head.op != Op::Flush);
+        self.arm_after = last.map_or(self.arm, |d| d.head.end());
+    }
+
+    /// The order of a drive that takes the nearest first: quadratic in what it has, which for such a drive is little time.
+    fn rework_nearest_first(&mut self) {
+        let n = self.at_device.len();
+        let mut left: u64 = (1 << n) - 1;
         let (mut arm, mut sum, mut first) = (self.arm, Span::ZERO, Span::ZERO);
         for step in 0..n {
-            let next = if reorders {
-                let waits = (0..n).filter(|i| left >> i & 1 != 0);
-                waits.min_by_key(|&i| self.at_device[i].head.offset.abs_diff(arm)).expect("one is left")
-            } else {
-                step
-            };
+            let waits = (0..n).filter(|i| left >> i & 1 != 0);
+            let next = waits.min_by_key(|&i| self.at_device[i].head.offset.abs_diff(arm)).expect("one is left");
             let head = &self.at_device[next].head;
             let cost = self.model.at_depth(self.model.cost(self.progress_since, arm, head), n - step);
             if head.op != Op::Flush {
@@ -133,9 +145,7 @@ impl DeviceQueue {
                 first = cost;
             }
             sum += cost;
-            if reorders {
-                left &= !(1 << next);
-            }
+            left &= !(1 << next);
         }
         (self.next_cost, self.all_cost, self.arm_after) = (first, sum, arm);
     }
@@ -145,7 +155,8 @@ impl DeviceQueue {
         if self.at_device.is_empty() {
             self.progress_since = now;
         }
-        self.at_device.push(AtDevice { head: *head, dispatched_at: now });
+        let cost = self.model.cost(self.progress_since, self.arm_after, head);
+        self.at_device.push(AtDevice { head: *head, dispatched_at: now, cost });
         self.rework();
     }
 

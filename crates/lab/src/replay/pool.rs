@@ -2,7 +2,7 @@
 
 use plimsoll_base::{Span, Time};
 use plimsoll_device::{DeviceOptions, DeviceSpec, DiskSpec, Model, ModelLayer, any};
-use plimsoll_sched::{DiskModel, Late, SchedulerKind, SchedulerOptions};
+use plimsoll_sched::{Discipline, DiskModel, Late, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Layer, LayerState, Offer, Stack, StackConfig, Target};
 use std::fmt;
 
@@ -117,10 +117,12 @@ impl Pool {
             return Err(BadPool("depth 0 would serve nothing: use 1 or more".into()));
         }
         let options = DeviceOptions { seed: config.seed, mismatch: config.mismatch };
+        let discipline = if device.spec.is_rotational() { Discipline::Sstf } else { Discipline::Fifo };
         let device = device.spec.build(options).map_err(|e| bad(&e))?;
         let model = DiskModel::unknown(device.size_bytes());
+        let scheduler = SchedulerOptions { discipline, ..config.scheduler() };
         let layers: Vec<Box<dyn Layer>> =
-            vec![config.sched.layer(&config.scheduler(), model), Box::new(ModelLayer::new(device))];
+            vec![config.sched.layer(&scheduler, model), Box::new(ModelLayer::new(device))];
         Pool::of_layers(layers, config)
     }
 
