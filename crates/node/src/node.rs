@@ -541,6 +541,11 @@ fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
     }
 }
 
+/// As many as there are cores, but no more than one pool's thread can feed.
+fn workers_max() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get()).min(8)
+}
+
 fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     let name = config.name.get_ref().clone();
     let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
@@ -594,7 +599,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         let devices = Devices::new(vec![Device::Null { size_bytes }]);
         let stack = build_stack(config, devices.offers())?;
         let device = format!("null, {size_bytes} bytes");
-        let options = PoolOptions { precise_timers: false, trace_every };
+        let options = PoolOptions { precise_timers: false, trace_every, workers_max: workers_max() };
         return Ok(Opened {
             stack,
             devices,
@@ -635,7 +640,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         }
     };
     let devices = Devices::new(vec![device]);
-    let options = PoolOptions { precise_timers: d.model.is_some(), trace_every };
+    let options = PoolOptions { precise_timers: d.model.is_some(), trace_every, workers_max: workers_max() };
     let stack = build_stack(config, devices.offers())?;
     Ok(Opened {
         stack,

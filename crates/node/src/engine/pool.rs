@@ -8,6 +8,7 @@ use super::permits::{Admission, Waiting};
 use super::ring::{Op as RingOp, Ring, SendBatch};
 use super::tape::TapeWriter;
 use super::trace::Traces;
+use super::workers::Workers;
 use plimsoll_base::{
     BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, Span, TenantId, Time, VolumeKey,
 };
@@ -33,6 +34,8 @@ pub struct PoolOptions {
     pub precise_timers: bool,
     /// Every how many requests one is traced; 0 traces only refused ones.
     pub trace_every: u32,
+    /// Threads that do layers' work at most.
+    pub workers_max: usize,
 }
 
 /// The pool stops sleeping this long before a timer when precise (notes on this kind of machine: a sleeper wakes up to
@@ -75,6 +78,7 @@ pub struct Pool {
     ring: Ring,
     stack: Taped<TapeWriter>,
     devices: Devices,
+    workers: Workers,
     buffers: BufPool,
     conns: Slab<(u64, Conn)>,
     next_serial: u64,
@@ -110,6 +114,7 @@ impl Pool {
             ring: Ring::new(1024)?,
             stack: Taped::new(stack, tape),
             devices,
+            workers: Workers::new(options.workers_max, wakeup.clone()),
             buffers: BufPool::new(),
             conns: Slab::new(),
             next_serial: 1,
@@ -221,6 +226,9 @@ impl Pool {
             RingOp::Send { conn, batch, start, .. } => self.handle_sent(conn, batch, start, result),
             RingOp::Wakeup { .. } => {
                 self.listen_for_commands()?;
+                while let Some((node, done)) = self.workers.next_done()? {
+                    self.stack.worked(self.now, node, done);
+                }
                 self.obey()
             }
             other => {
@@ -364,6 +372,10 @@ impl Pool {
             while let Some((device, c)) = self.devices.next_ready() {
                 idle = false;
                 self.stack.device_done(self.now, device, c);
+            }
+            while let Some((node, work)) = self.stack.next_work() {
+                idle = false;
+                self.workers.begin(node, work)?;
             }
             if let Some(first) = self.stack.next_done() {
                 idle = false;
