@@ -542,6 +542,11 @@ fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
     }
 }
 
+/// As many as there are cores, but no more than one pool's thread can feed.
+fn workers_max() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get()).min(8)
+}
+
 fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     let name = config.name.get_ref().clone();
     let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
@@ -589,6 +594,10 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     })
 }
 
+fn pool_options(precise_timers: bool, trace_every: u32) -> PoolOptions {
+    PoolOptions { precise_timers, trace_every, client_end: CLIENT_END, workers_max: workers_max() }
+}
+
 fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opened, String> {
     let d = &config.device;
     if d.null {
@@ -596,7 +605,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         let devices = Devices::new(vec![Device::Null { size_bytes }]);
         let stack = build_stack(config, devices.offers())?;
         let device = format!("null, {size_bytes} bytes");
-        let options = PoolOptions { precise_timers: false, trace_every, client_end: CLIENT_END };
+        let options = pool_options(false, trace_every);
         return Ok(Opened {
             stack,
             devices,
@@ -637,7 +646,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         }
     };
     let devices = Devices::new(vec![device]);
-    let options = PoolOptions { precise_timers: d.model.is_some(), trace_every, client_end: CLIENT_END };
+    let options = pool_options(d.model.is_some(), trace_every);
     let stack = build_stack(config, devices.offers())?;
     Ok(Opened {
         stack,

@@ -32,7 +32,7 @@ fn start(inflight_max: usize, client_end: Duration) -> Running {
     stack.push(Box::new(Map::new()), vec![Target::Node(2)]);
     stack.push(Box::new(ModelLayer::new(model)), vec![Target::Device(0)]);
     let (handle, ears) = PoolHandle::new().unwrap();
-    let options = PoolOptions { precise_timers: false, trace_every: 0, client_end };
+    let options = PoolOptions { precise_timers: false, trace_every: 0, client_end, workers_max: 1 };
     let thread = std::thread::spawn(move || Pool::new(stack, None, devices, ears, options).and_then(Pool::run));
     let (reply, answer) = tokio::sync::oneshot::channel();
     let front = FrontVolume { size_bytes: SIZE_BYTES, read_only: false };

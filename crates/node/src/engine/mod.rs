@@ -15,6 +15,7 @@ pub mod tape;
 mod trace;
 mod volatile;
 pub mod watchdog;
+mod workers;
 
 pub use command::{Command, Ears, ExportSnapshot, Health, ModelTimes, PoolGone, PoolHandle, PoolSnapshot, Reply};
 pub use conn::ExportParams;

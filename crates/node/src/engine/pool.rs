@@ -8,6 +8,7 @@ use super::permits::{Admission, Waiting};
 use super::ring::{Op as RingOp, Ring, SendBatch};
 use super::tape::TapeWriter;
 use super::trace::Traces;
+use super::workers::Workers;
 use plimsoll_base::{
     BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, TenantId, Time, VolumeKey,
 };
@@ -34,6 +35,8 @@ pub struct PoolOptions {
     pub trace_every: u32,
     /// How long clients have to take their last answers when the pool ends.
     pub client_end: Duration,
+    /// Threads that do layers' work at most.
+    pub workers_max: usize,
 }
 
 /// The pool stops sleeping this long before a timer when precise (notes on this kind of machine: a sleeper wakes up to
@@ -73,6 +76,7 @@ pub struct Pool {
     ring: Ring,
     stack: Taped<TapeWriter>,
     devices: Devices,
+    workers: Workers,
     buffers: BufPool,
     conns: Slab<(u64, Conn)>,
     next_serial: u64,
@@ -107,6 +111,7 @@ impl Pool {
             ring: Ring::new(1024)?,
             stack: Taped::new(stack, tape),
             devices,
+            workers: Workers::new(options.workers_max, wakeup.clone()),
             buffers: BufPool::new(),
             conns: Slab::new(),
             next_serial: 1,
@@ -220,6 +225,9 @@ impl Pool {
             RingOp::Send { conn, batch, start, .. } => self.handle_sent(conn, batch, start, result),
             RingOp::Wakeup { .. } => {
                 self.listen_for_commands()?;
+                while let Some((node, done)) = self.workers.next_done()? {
+                    self.stack.worked(self.now, node, done);
+                }
                 self.obey()
             }
             other => {
@@ -363,6 +371,10 @@ impl Pool {
             while let Some((device, c)) = self.devices.next_ready() {
                 idle = false;
                 self.stack.device_done(self.now, device, c);
+            }
+            while let Some((node, work)) = self.stack.next_work() {
+                idle = false;
+                self.workers.begin(node, work)?;
             }
             if let Some(first) = self.stack.next_done() {
                 idle = false;
