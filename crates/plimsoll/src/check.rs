@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use plimsoll_node::config::{Config, DeviceConfig, PoolConfig};
+use plimsoll_sched::Profile;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -127,6 +128,13 @@ fn pool(p: &PoolConfig, config: &Config, all: &mut Vec<String>) {
     let name = p.name.get_ref();
     let said = |what: String| format!("pool `{name}`: {what}");
     device(&p.device).into_iter().for_each(|what| all.push(said(what)));
+    if let Some(file) = &p.profile {
+        let shown = file.display().to_string();
+        match std::fs::read_to_string(file) {
+            Err(e) => all.push(said(format!("{shown}: cannot be read: {e}"))),
+            Ok(text) => all.extend(Profile::parse(&shown, &text).err().map(|e| said(e.to_string()))),
+        }
+    }
     let wanted: u64 = config.volume.iter().filter(|v| v.pool.get_ref() == name).map(|v| v.size.0).sum();
     let has = p.device.size.map(|s| s.0);
     if let Some(has) = has.filter(|has| *has < wanted) {
@@ -138,10 +146,9 @@ fn device(d: &DeviceConfig) -> Vec<String> {
     use std::os::unix::fs::FileTypeExt;
     let mut all = Vec::new();
     if let Some(model) = &d.model
-        && !plimsoll_device::profile::names().any(|n| n == model)
+        && let Err(e) = plimsoll_device::DeviceSpec::named(model)
     {
-        let known: Vec<_> = plimsoll_device::profile::names().collect();
-        all.push(format!("there is no model `{model}`; there are {}", known.join(", ")));
+        all.push(e.to_string());
     }
     if d.volatile_cache.is_some() {
         all.push("volatile_cache loses data on purpose: for tests only".into());
@@ -242,7 +249,7 @@ mod tests {
             "listen.tcp 0.0.0.0:7700: other hosts",
             "listen.tcp and control.http both want",
             "control.token_file",
-            "pool `a`: there is no model `no such`; there are ",
+            "pool `a`: device: `no such` is unknown; there are ",
             "pool `a`: its volumes want 2097152 bytes, but its device has 1048576",
             "pool `b`: ",
             "there is no volume `w`",

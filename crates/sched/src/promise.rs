@@ -205,6 +205,27 @@ pub struct AutoDeadline {
     bounds_ns: (u64, u64),
 }
 
+/// What a deadline that sets itself is held to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AutoTerms {
+    /// Thousandths of reads that may be refused, 1..=500.
+    pub refuse_permille: u64,
+    /// It's never shorter.
+    pub least: Span,
+    /// It's never longer, and this at first: nothing is refused before something was seen.
+    pub most: Span,
+}
+
+impl AutoTerms {
+    /// A deadline that nothing has taught yet.
+    ///
+    /// # Panics
+    /// As [`AutoDeadline::new`].
+    pub fn begin(&self) -> AutoDeadline {
+        AutoDeadline::new(self.most, self.refuse_permille, self.least, self.most)
+    }
+}
+
 impl AutoDeadline {
     /// Starts at `first`, aims at `refuse_permille` thousandths of reads refused, and stays within `least..=most`.
     ///

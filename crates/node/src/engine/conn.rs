@@ -7,6 +7,7 @@ use plimsoll_nbd::request::{Incoming, Request, Rules};
 use plimsoll_nbd::wire::{
     Command, CommandFlags, ErrorCode, Extent, MetaContext, MetaContexts, REQUEST_BYTES, STATE_HOLE, STATE_ZERO,
 };
+use plimsoll_sched::promise::AutoTerms;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// What a connection was granted at its handshake.
@@ -18,6 +19,8 @@ pub struct ExportParams {
     pub tenant: TenantId,
     /// Reads must be done within this of their arrival, or are refused Busy at once; `None` without a promise.
     pub deadline: Option<Span>,
+    /// Without one: a deadline that sets itself, one for all connections of the tenant to the volume.
+    pub auto: Option<AutoTerms>,
     /// For schedulers that know priorities.
     pub priority: Priority,
     /// What requests are allowed.
@@ -417,9 +420,4 @@ pub fn op_of(command: Command) -> Op {
         Command::BlockStatus => Op::BlockStatus,
         Command::Disconnect => unreachable!("ends the session instead"),
     }
-}
-
-/// When a request with this promise must be done.
-pub fn deadline_of(params: &ExportParams, now: Time) -> Time {
-    params.deadline.map_or(Time::NEVER, |d| now + d)
 }
