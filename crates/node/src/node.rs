@@ -7,11 +7,13 @@ use crate::engine::watchdog::Watchdog;
 use crate::engine::{
     Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace, VolatileFile,
 };
+use crate::predict::{self, Percentiles};
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
-use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
+use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, ModelLayer};
 use plimsoll_sched::choice::UnknownScheduler;
-use plimsoll_sched::{Discipline, DiskModel, Profile, SchedulerKind, SchedulerOptions};
+use plimsoll_sched::promise::Budgets;
+use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Order, Stack, StackConfig, Target};
 use plimsoll_store::{
     CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
@@ -89,6 +91,8 @@ pub struct Node {
     pub directory: Arc<RwLock<Directory>>,
     /// Counts the host's pauses, where a pool's device is modelled in real time.
     pub watchdog: Option<Watchdog>,
+    /// What was configured of tenants beside their classes.
+    percentiles: Percentiles,
     /// One change of volumes or tenants at a time.
     changing: tokio::sync::Mutex<()>,
 }
@@ -112,15 +116,18 @@ impl Node {
     /// Opens every pool, brings back its volumes, and makes sure that the configured ones exist. Clients are not yet
     /// taken in.
     pub async fn start(config: &Config) -> Result<Node> {
+        let percentiles = Percentiles::of(&config.tenant);
         let mut pools = Vec::new();
         for p in &config.pool {
-            pools.push(start_pool(p, config.control.trace_every)?);
+            let pool = PoolConfig { budgets: !percentiles.is_empty(), ..p.clone() };
+            pools.push(start_pool(&pool, config.control.trace_every)?);
         }
         let watchdog = match config.pool.iter().any(|p| p.device.model.is_some()) {
             true => Some(Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?),
             false => None,
         };
-        let node = Node { pools, directory: Arc::default(), watchdog, changing: tokio::sync::Mutex::new(()) };
+        let node =
+            Node { pools, directory: Arc::default(), watchdog, percentiles, changing: tokio::sync::Mutex::new(()) };
         node.directory_mut(|d| {
             d.grants = config.grant.clone();
             d.promises = Promises::of(config);
@@ -322,9 +329,11 @@ impl Node {
     }
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
-        let id = self.directory_mut(|d| d.set_tenant(name, class, permits)).map_err(NodeError::Refused)?;
+        let id = self.directory_mut(|d| d.set_tenant(name, class.clone(), permits)).map_err(NodeError::Refused)?;
+        let terms = self.percentiles.terms(name, id, &class);
         for p in &self.pools {
             p.handle.send(Command::SetPermits { tenant: id, limits: permits }).map_err(|_| p.gone())?;
+            p.handle.send(Command::SetTerms { terms }).map_err(|_| p.gone())?;
         }
         Ok(id)
     }
@@ -725,42 +734,13 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
     Ok((device, store))
 }
 
-/// What requests are believed to cost the device: by its profile, or nothing until completions tell.
-fn device_costs(config: &PoolConfig, size_bytes: u64) -> std::result::Result<(DiskModel, Discipline), String> {
-    let Some(path) = &config.profile else {
-        tracing::info!(pool = config.name.get_ref(), "no profile: waits are learned from what requests take");
-        // Only of a modelled disk is it known that it takes the nearest first.
-        let rotational = match &config.device.model {
-            None => false,
-            Some(name) => DeviceSpec::named(name).map_err(|e| e.to_string())?.is_rotational(),
-        };
-        let discipline = if rotational { Discipline::Sstf } else { Discipline::Fifo };
-        return Ok((DiskModel::unknown(size_bytes), discipline));
-    };
-    let file = path.display().to_string();
-    let profile = read_profile(path)?;
-    profile.check_device(&file, size_bytes).map_err(|e| e.to_string())?;
-    let costs = profile.disk_model().ok_or_else(|| format!("{file}: has no `disk` part, which this pool needs"))?;
-    Ok((costs, profile.discipline()))
-}
-
-/// What `plimsoll profile` wrote to `path`.
-///
-/// # Errors
-/// Names the file and what is wrong with it.
-pub fn read_profile(path: &Path) -> std::result::Result<Profile, String> {
-    let file = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
-    Profile::parse(&file, &text).map_err(|e| e.to_string())
-}
-
 /// The modelled device over a file of `file_bytes`, if it is to be one.
-fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<Box<dyn Layer>>, String> {
+fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<ModelLayer<AnyModel>>, String> {
     let Some(name) = &config.device.model else { return Ok(None) };
     // A flash drive's maps take memory by capacity: no more of it than the file behind it.
     let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(file_bytes);
     let model = spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?;
-    Ok(Some(Box::new(ModelLayer::new(model))))
+    Ok(Some(ModelLayer::new(model)))
 }
 
 fn device_bytes(path: &Path) -> u64 {
@@ -768,8 +748,8 @@ fn device_bytes(path: &Path) -> u64 {
     std::fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).unwrap_or(0)
 }
 
-/// A pool's layers, as configured, over devices that offer `offers`: front, map, logs if it has any, scheduler, and a model
-/// if the device is modelled.
+/// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, map, a page cache
+/// and logs if it has any, scheduler, and a model if the device is modelled.
 ///
 /// # Errors
 /// What is wrong with the configuration.
@@ -777,7 +757,13 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
     let model = model_of(config, offers[0].size_bytes)?;
     let below = model.as_ref().map_or(offers[0], |m| m.offer(&offers));
-    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Front::new()), Box::new(Map::new())];
+    let mut layers: Vec<Box<dyn Layer>> = Vec::new();
+    if config.budgets {
+        layers.push(Box::new(Budgets::new(StackConfig::default().failover_hop)));
+    }
+    layers.push(Box::new(Front::new()));
+    layers.push(Box::new(Map::new()));
+    layers.extend(predict::page_cache(config, below.size_bytes)?);
     if let Some(logs) = &config.logs {
         layers.push(Box::new(crate::logs::layer(logs, &below)?));
     }
@@ -785,9 +771,17 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
         Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
         None => SchedulerKind::default(),
     };
-    let (costs, discipline) = device_costs(config, below.size_bytes)?;
+    let (costs, discipline, model) = match kind {
+        SchedulerKind::Ssd => (DiskModel::unknown(0), Discipline::Fifo, predict::from_inside(config, model)?),
+        _ => {
+            // A modelled disk's profile is of all of it, however small the file behind it.
+            let size_bytes = model.as_ref().map_or(below.size_bytes, |m| m.model().size_bytes());
+            let (costs, discipline) = predict::device_costs(config, size_bytes)?;
+            (costs, discipline, model)
+        }
+    };
     layers.push(kind.layer(&SchedulerOptions { depth, discipline, ..SchedulerOptions::default() }, costs));
-    layers.extend(model);
+    layers.extend(model.map(|m| Box::new(m) as Box<dyn Layer>));
     let mut stack = Stack::new(StackConfig::default(), offers);
     let last = layers.len() - 1;
     for (i, layer) in layers.into_iter().enumerate() {

@@ -221,6 +221,20 @@ pub enum Order {
     Checkpoint,
     /// The pool will end: begin no own work that can wait for the next start.
     Stop,
+    /// What a tenant is promised from now on.
+    Tenant(TenantTerms),
+}
+
+/// What a tenant is promised, as far as layers decide by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct TenantTerms {
+    /// Its number ([`plimsoll_base::TenantId`]).
+    pub tenant: u16,
+    /// Its share of the device relative to others': 1 to 10,000.
+    pub weight: u32,
+    /// Its deadlines are of a percentile, in hundredths of a percent (9900: p99), of each so many reads: the others may
+    /// be late. `None`: every read is refused that would be late.
+    pub budget: Option<(u16, u32)>,
 }
 
 /// A policy or a device model in a stack. The methods are called by the stack only; see the crate's documentation for
@@ -273,7 +287,14 @@ pub trait Layer: Any + Send {
         let _ = (now, out);
     }
 
+    /// What a request is called below this layer (its address, its length), if it goes there in one piece; else its first
+    /// piece.
+    fn below_as(&self, head: &IoHead) -> IoHead {
+        *head
+    }
+
     /// A request was refused Busy above, by this forecast; it won't come. (Budgets, learning, swap-in in the background.)
+    /// Its head is as this layer would have got it.
     fn refused(&mut self, now: Time, head: &IoHead, forecast: &Forecast, out: &mut Actions) {
         let _ = (now, head, forecast, out);
     }

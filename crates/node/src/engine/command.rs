@@ -4,9 +4,12 @@ use super::conn::ExportParams;
 use super::metrics::ExportMetrics;
 use super::permits::PermitLimits;
 use super::trace::Trace;
-use plimsoll_base::{IoError, LatencyHistogram, TenantId, Time, VolumeKey};
+use plimsoll_base::{IoError, LatencyHistogram, Span, TenantId, Time, VolumeKey};
+use plimsoll_device::CacheCounts;
 use plimsoll_logs::LogsStatus;
-use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order};
+use plimsoll_sched::promise::BudgetView;
+use plimsoll_stack::inside::Knowledge;
+use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order, TenantTerms};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -53,6 +56,11 @@ pub enum Command {
         tenant: TenantId,
         /// The bound.
         limits: PermitLimits,
+    },
+    /// Tell the layers what a tenant is promised from now on.
+    SetTerms {
+        /// Who and what.
+        terms: TenantTerms,
     },
     /// A tenant was removed: forget what it counted and may have, unless it's still connected.
     ForgetTenant {
@@ -106,6 +114,8 @@ pub struct ExportSnapshot {
     pub inflight: usize,
     /// When the oldest of them arrived.
     pub oldest: Option<Time>,
+    /// What the tenant's deadline has set itself to, if it does.
+    pub auto_deadline: Option<Span>,
 }
 
 /// A copy of a pool's metrics.
@@ -137,6 +147,12 @@ pub struct PoolSnapshot {
     pub permit_waiting: BTreeMap<TenantId, u32>,
     /// Requests accepted, refused and ended since the start.
     pub counts: (u64, u64, u64),
+    /// Who predicts waits, and what that rests on.
+    pub predictor: Option<(&'static str, Knowledge)>,
+    /// Tenants' budgets of slow reads.
+    pub budgets: Vec<BudgetView>,
+    /// Its page cache, if it has one.
+    pub memory: Option<CacheCounts>,
     /// Its scattered logs, if it has any.
     pub logs: Option<Box<LogsStatus>>,
     /// How the modelled device keeps its times, if there is one.
