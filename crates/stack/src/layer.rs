@@ -3,6 +3,7 @@
 //! A layer is a pure state machine. It does no I/O, reads no clock, draws no randomness, starts no thread. It is told
 //! what happened and when; it answers through [`Actions`].
 
+use crate::work::{Work, Worked};
 use plimsoll_base::{Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, Time};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -134,6 +135,7 @@ pub(crate) enum Action {
         port: Port,
         id: IoId,
     },
+    Work(Work),
 }
 
 impl Actions {
@@ -184,6 +186,12 @@ impl Actions {
         self.order(Action::Retract { port, id });
     }
 
+    /// Has the engine compute something beside the pool's thread; [`Layer::worked`] tells what came of it. The layer bounds
+    /// how much it has outstanding, counts as not idle meanwhile, and charges it to the tenant it serves.
+    pub fn work(&mut self, work: Work) {
+        self.order(Action::Work(work));
+    }
+
     /// A name for a request that this layer makes.
     pub fn new_id(&mut self) -> IoId {
         self.next_id += 1;
@@ -213,6 +221,20 @@ pub enum Order {
     Checkpoint,
     /// The pool will end: begin no own work that can wait for the next start.
     Stop,
+    /// What a tenant is promised from now on.
+    Tenant(TenantTerms),
+}
+
+/// What a tenant is promised, as far as layers decide by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct TenantTerms {
+    /// Its number ([`plimsoll_base::TenantId`]).
+    pub tenant: u16,
+    /// Its share of the device relative to others': 1 to 10,000.
+    pub weight: u32,
+    /// Its deadlines are of a percentile, in hundredths of a percent (9900: p99), of each so many reads: the others may
+    /// be late. `None`: every read is refused that would be late.
+    pub budget: Option<(u16, u32)>,
 }
 
 /// A policy or a device model in a stack. The methods are called by the stack only; see the crate's documentation for
@@ -254,12 +276,25 @@ pub trait Layer: Any + Send {
         out.complete(c);
     }
 
+    /// Work that this layer ordered is done.
+    fn worked(&mut self, now: Time, done: Worked, out: &mut Actions) {
+        let _ = (now, out);
+        unreachable!("{} ordered no work: {done:?}", self.name());
+    }
+
     /// The time this layer asked for has come.
     fn wake(&mut self, now: Time, out: &mut Actions) {
         let _ = (now, out);
     }
 
+    /// What a request is called below this layer (its address, its length), if it goes there in one piece; else its first
+    /// piece.
+    fn below_as(&self, head: &IoHead) -> IoHead {
+        *head
+    }
+
     /// A request was refused Busy above, by this forecast; it won't come. (Budgets, learning, swap-in in the background.)
+    /// Its head is as this layer would have got it.
     fn refused(&mut self, now: Time, head: &IoHead, forecast: &Forecast, out: &mut Actions) {
         let _ = (now, head, forecast, out);
     }

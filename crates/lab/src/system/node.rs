@@ -31,7 +31,7 @@ pub fn graph() -> ServiceGraph {
 /// Schedulers and depths.
 pub fn space() -> Space {
     let p = |name: &str, values: Vec<String>| Parameter { name: name.into(), values, moves: vec!["request".into()] };
-    let scheds = SchedulerKind::ALL.iter().map(|s| s.name().to_string()).collect();
+    let scheds = SchedulerKind::FOR_DISKS.iter().map(|s| s.name().to_string()).collect();
     let depths = [1, 2, 4, 8, 16].iter().map(u32::to_string).collect();
     Space::new(vec![p("sched", scheds), p("depth", depths)]).expect("distinct values")
 }
