@@ -3,7 +3,7 @@
 //! A layer is a pure state machine. It does no I/O, reads no clock, draws no randomness, starts no thread. It is told
 //! what happened and when; it answers through [`Actions`].
 
-use plimsoll_base::{Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, Time};
+use plimsoll_base::{Class, Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
 use std::any::Any;
 use std::collections::VecDeque;
 
@@ -206,6 +206,17 @@ impl Actions {
     }
 }
 
+/// What a tenant was promised, and what it may ask for at once.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Terms {
+    /// Its promise.
+    pub class: Class,
+    /// Its weight among its like, where promises must be shared out; at least 1.
+    pub weight: u32,
+    /// Requests that it may have inside at once.
+    pub in_flight_max: u32,
+}
+
 /// What an operator may ask of a pool's layers while it serves. Each layer does what concerns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Order {
@@ -282,6 +293,11 @@ pub trait Layer: Any + Send {
     /// A declaration is taken back.
     fn retracted(&mut self, id: IoId, out: &mut Actions) {
         out.retract(0, id);
+    }
+
+    /// A tenant is declared, its terms change, or (`None`) it goes. Requests of tenants that were never declared may come, too.
+    fn tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>, out: &mut Actions) {
+        let _ = (now, tenant, terms, out);
     }
 
     /// An operator's order.

@@ -11,7 +11,7 @@ pub mod stats;
 pub mod tape;
 
 pub use front::{Front, FrontVolume};
-pub use layer::{Actions, Forecast, Layer, LayerState, Offer, Order, Port, Ports};
+pub use layer::{Actions, Forecast, Layer, LayerState, Offer, Order, Port, Ports, Terms};
 pub use map::{Extent, Map};
 pub use stack::{Offered, Stack, StackConfig, Target};
 pub use stats::NodeStats;
