@@ -34,8 +34,9 @@ bench: build-deps test-deps bench-deps
 fuzz: build-deps
 	fuzz/run.sh 300
 
-# Many more kills under load than a test run has time for.
+# Many more kills under load, and power losses in the simulator, than a test run has time for: ten thousand in each phase of the logs.
 soak: build-deps test-deps
+	PLIMSOLL_CRASH_SEEDS=3200 cargo test --release -p plimsoll-logs --test power -- --nocapture
 	PLIMSOLL_SOAK_KILLS=500 cargo test --release -p plimsoll --test crash -- --nocapture
 
 # Hit counts of our LRU against libCacheSim's, on the traces of ../shared/data (or name others: TRACES="a.csv.gz …").

@@ -3,6 +3,7 @@
 //! A layer is a pure state machine. It does no I/O, reads no clock, draws no randomness, starts no thread. It is told
 //! what happened and when; it answers through [`Actions`].
 
+use crate::work::{Work, Worked};
 use plimsoll_base::{Class, Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -134,6 +135,7 @@ pub(crate) enum Action {
         port: Port,
         id: IoId,
     },
+    Work(Work),
 }
 
 impl Actions {
@@ -182,6 +184,12 @@ impl Actions {
     /// Takes a declaration back.
     pub fn retract(&mut self, port: Port, id: IoId) {
         self.order(Action::Retract { port, id });
+    }
+
+    /// Has the engine compute something beside the pool's thread; [`Layer::worked`] tells what came of it. The layer bounds
+    /// how much it has outstanding, counts as not idle meanwhile, and charges it to the tenant it serves.
+    pub fn work(&mut self, work: Work) {
+        self.order(Action::Work(work));
     }
 
     /// A name for a request that this layer makes.
@@ -263,6 +271,12 @@ pub trait Layer: Any + Send {
     fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
         let _ = now;
         out.complete(c);
+    }
+
+    /// Work that this layer ordered is done.
+    fn worked(&mut self, now: Time, done: Worked, out: &mut Actions) {
+        let _ = (now, out);
+        unreachable!("{} ordered no work: {done:?}", self.name());
     }
 
     /// The time this layer asked for has come.

@@ -8,6 +8,7 @@ use crate::front::{Front, FrontVolume};
 use crate::layer::{Forecast, LayerState, Order, Terms};
 use crate::map::{Extent, Map};
 use crate::stack::{Offered, Stack};
+use crate::work::{Answer, WORDS, Work, Worked};
 use plimsoll_base::{
     Buf, Class, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Objective, Op, Origin, Outcome,
     OwnKind, Priority, PriorityClass, Span, StatusExtent, TenantId, Time, VolumeKey,
@@ -147,6 +148,8 @@ pub enum Told {
     },
     /// The pool changes.
     Change(Change),
+    /// Work is done: its node, its tag, and what was found.
+    Worked(u8, u64, [u64; WORDS]),
 }
 
 /// What a stack decides.
@@ -160,6 +163,8 @@ pub enum Decided {
     ToDevice(u8, u64, u8, u64, u64),
     /// A client's request ends.
     Ended(u64, Ended),
+    /// Work goes to a worker: node, tag.
+    ToWorker(u8, u64),
 }
 
 /// One entry of a tape.
@@ -386,6 +391,19 @@ impl<R: Recorder> Taped<R> {
         Some((device, io))
     }
 
+    /// As [`Stack::next_work`].
+    pub fn next_work(&mut self) -> Option<(usize, Work)> {
+        let (node, work) = self.stack.next_work()?;
+        self.decided(|| Decided::ToWorker(node as u8, work.tag));
+        Some((node, work))
+    }
+
+    /// As [`Stack::worked`].
+    pub fn worked(&mut self, now: Time, node: usize, done: Worked) {
+        self.told(now, || Told::Worked(node as u8, done.tag, done.answer.words));
+        self.stack.worked(now, node, done);
+    }
+
     /// As [`Stack::next_done`].
     pub fn next_done(&mut self) -> Option<Completion> {
         let c = self.stack.next_done()?;
@@ -532,6 +550,8 @@ pub struct Replay {
     stack: Stack,
     /// What is at each device.
     outstanding: BTreeMap<(u8, u64), Io>,
+    /// What workers do, and for whom.
+    working: BTreeMap<(u8, u64), TenantId>,
     last: Option<Decided>,
     seen: Replayed,
     entry: u64,
@@ -541,8 +561,8 @@ pub struct Replay {
 impl Replay {
     /// A replay on a stack as it was built for the recording.
     pub fn new(stack: Stack) -> Replay {
-        let (outstanding, seen) = (BTreeMap::new(), Replayed::default());
-        Replay { stack, outstanding, last: None, seen, entry: 0, at: Time::ZERO }
+        let (outstanding, working, seen) = (BTreeMap::new(), BTreeMap::new(), Replayed::default());
+        Replay { stack, outstanding, working, last: None, seen, entry: 0, at: Time::ZERO }
     }
 
     /// The next entry.
@@ -619,6 +639,13 @@ impl Replay {
                 let c = Completion { io, outcome, dispatched_at: time(*dispatched_ns) };
                 self.stack.device_done(now, usize::from(*device), c);
             }
+            Told::Worked(node, tag, words) => {
+                let Some(tenant) = self.working.remove(&(*node, *tag)) else {
+                    return Err(self.diverged(told, "that node ordered no such work"));
+                };
+                let answer = Answer { words: *words, data: Data::Absent };
+                self.stack.worked(now, usize::from(*node), Worked { tag: *tag, tenant, answer });
+            }
         }
         Ok(())
     }
@@ -640,6 +667,11 @@ impl Replay {
                 self.seen.to_devices += 1;
                 self.outstanding.insert((device as u8, io.id.0), io);
                 Some(decided)
+            }
+            Decided::ToWorker(..) => {
+                let (node, work) = self.stack.next_work()?;
+                self.working.insert((node as u8, work.tag), work.tenant);
+                Some(Decided::ToWorker(node as u8, work.tag))
             }
             Decided::Ended(..) => {
                 let c = self.stack.next_done()?;
