@@ -607,7 +607,6 @@ impl Layer for Logs {
         match order {
             Order::Checkpoint => self.clean_asked = true,
             Order::Stop => self.stop(now),
-            Order::Tenant(_) => return, // all writes are logged alike
         }
         self.work(now, out);
     }

@@ -330,10 +330,10 @@ impl Node {
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
         let id = self.directory_mut(|d| d.set_tenant(name, class.clone(), permits)).map_err(NodeError::Refused)?;
-        let terms = self.percentiles.terms(name, id, &class);
+        let terms = self.percentiles.terms(name, &class, permits.jobs_max);
         for p in &self.pools {
-            p.handle.send(Command::SetPermits { tenant: id, limits: permits }).map_err(|_| p.gone())?;
-            p.handle.send(Command::SetTerms { terms }).map_err(|_| p.gone())?;
+            let terms = terms.clone();
+            p.handle.send(Command::SetTenant { tenant: id, limits: permits, terms }).map_err(|_| p.gone())?;
         }
         Ok(id)
     }

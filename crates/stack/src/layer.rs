@@ -4,7 +4,7 @@
 //! what happened and when; it answers through [`Actions`].
 
 use crate::work::{Work, Worked};
-use plimsoll_base::{Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, Time};
+use plimsoll_base::{Class, Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
 use std::any::Any;
 use std::collections::VecDeque;
 
@@ -214,6 +214,20 @@ impl Actions {
     }
 }
 
+/// What a tenant was promised, and what it may ask for at once.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Terms {
+    /// Its promise.
+    pub class: Class,
+    /// Its share relative to others': 1 to 10,000.
+    pub weight: u32,
+    /// Its deadlines are of a percentile, in hundredths of a percent (9900: p99), of each so many reads: the others may
+    /// be late. `None`: every read is refused that would be late.
+    pub budget: Option<(u16, u32)>,
+    /// Requests that it may have inside at once.
+    pub in_flight_max: u32,
+}
+
 /// What an operator may ask of a pool's layers while it serves. Each layer does what concerns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Order {
@@ -221,20 +235,6 @@ pub enum Order {
     Checkpoint,
     /// The pool will end: begin no own work that can wait for the next start.
     Stop,
-    /// What a tenant is promised from now on.
-    Tenant(TenantTerms),
-}
-
-/// What a tenant is promised, as far as layers decide by it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-pub struct TenantTerms {
-    /// Its number ([`plimsoll_base::TenantId`]).
-    pub tenant: u16,
-    /// Its share of the device relative to others': 1 to 10,000.
-    pub weight: u32,
-    /// Its deadlines are of a percentile, in hundredths of a percent (9900: p99), of each so many reads: the others may
-    /// be late. `None`: every read is refused that would be late.
-    pub budget: Option<(u16, u32)>,
 }
 
 /// A policy or a device model in a stack. The methods are called by the stack only; see the crate's documentation for
@@ -317,6 +317,11 @@ pub trait Layer: Any + Send {
     /// A declaration is taken back.
     fn retracted(&mut self, id: IoId, out: &mut Actions) {
         out.retract(0, id);
+    }
+
+    /// A tenant is declared, its terms change, or (`None`) it goes. Requests of tenants that were never declared may come, too.
+    fn tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>, out: &mut Actions) {
+        let _ = (now, tenant, terms, out);
     }
 
     /// An operator's order.

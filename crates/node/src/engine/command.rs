@@ -9,7 +9,7 @@ use plimsoll_device::CacheCounts;
 use plimsoll_logs::LogsStatus;
 use plimsoll_sched::promise::BudgetView;
 use plimsoll_stack::inside::Knowledge;
-use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order, TenantTerms};
+use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order, Terms};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -50,17 +50,14 @@ pub enum Command {
         /// Answered when the zeroes are durable.
         reply: Reply<Result<(), IoError>>,
     },
-    /// Set a tenant's permits.
-    SetPermits {
-        /// Whose.
+    /// What a tenant may have inside, and what it is promised from now on.
+    SetTenant {
+        /// Who.
         tenant: TenantId,
         /// The bound.
         limits: PermitLimits,
-    },
-    /// Tell the layers what a tenant is promised from now on.
-    SetTerms {
-        /// Who and what.
-        terms: TenantTerms,
+        /// What the layers are told.
+        terms: Terms,
     },
     /// A tenant was removed: forget what it counted and may have, unless it's still connected.
     ForgetTenant {

@@ -568,17 +568,17 @@ impl Pool {
                 self.close_connections(Some(key));
                 self.deleting.push(Deleting { key, extents, reply });
             }
-            Command::SetPermits { tenant, limits } => {
+            Command::SetTenant { tenant, limits, terms } => {
                 self.admission.set_limits(tenant, limits);
-            }
-            Command::SetTerms { terms } => {
-                self.stack.order(self.now, Order::Tenant(terms));
+                self.stack.set_tenant(self.now, tenant, Some(&terms));
                 self.pump()?;
             }
             Command::ForgetTenant { tenant } => {
                 if !self.conns.iter().any(|(_, (_, c))| c.params.tenant == tenant) {
                     self.forget_exports(|e| e.tenant == tenant);
                     self.admission.forget(tenant);
+                    self.stack.set_tenant(self.now, tenant, None);
+                    self.pump()?;
                 }
             }
             Command::Snapshot { reply } => {
