@@ -115,6 +115,31 @@ fn a_late_read_is_refused_at_once_and_layers_hear_of_it() {
     accepted(pool.offer(at_us(0), w));
 }
 
+/// Below the map a refusal names the device's address: who brings in its pages there must find the right ones.
+#[test]
+fn a_refusal_is_told_below_the_map_by_the_devices_address() {
+    let mut stack = Stack::new(StackConfig::default(), vec![]);
+    stack.push(Box::new(Front::new()), vec![Target::Node(1)]);
+    stack.push(Box::new(Map::new()), vec![Target::Node(2)]);
+    stack.push(Box::new(Server::default()), vec![]);
+    stack.with_layer(Time::ZERO, |f: &mut Front, _| {
+        f.set_volume(VOL, FrontVolume { size_bytes: 3 << 20, read_only: false });
+    });
+    stack.with_layer(Time::ZERO, |m: &mut Map, _| {
+        let extent = |mib: u64, len| Extent { device_offset: mib << 20, len };
+        m.set_volume(VOL, &[extent(7, 1 << 20), extent(3, 2 << 20)]);
+    });
+    stack.start(Time::ZERO);
+    stack.offer(Time::ZERO, io(Op::Read, 0, 1 << 20, Time::ZERO));
+    for (offset, len, want) in [(1 << 20, 4096, (3 << 20, 4096)), ((1 << 20) - 4096, 8192, ((8 << 20) - 4096, 4096))] {
+        let mut late = io(Op::Read, offset, len, Time::ZERO);
+        late.head.deadline = Time::ZERO;
+        let Offered::Busy(_) = stack.offer(Time::ZERO, late) else { panic!("accepted") };
+        let heard = stack.layer::<Server>().unwrap().heard_refusals.last().copied();
+        assert_eq!(heard.map(|h| (h.offset, h.len)), Some(want), "of {offset}");
+    }
+}
+
 /// The failover hop: a read late by no more than the hop is served here (MT-M3).
 #[test]
 fn a_read_late_by_less_than_a_hop_is_served() {
@@ -267,4 +292,70 @@ fn requests_outside_the_volume_or_to_none_are_refused_clearly() {
     assert_eq!(outcome(io(Op::Read, u64::MAX, 2, at_us(0)), VOL), failed(IoError::Invalid));
     assert_eq!(outcome(io(Op::Write, (1 << 40) - 1, 2, at_us(0)), VOL), failed(IoError::NoSpace));
     assert_eq!(outcome(io(Op::Read, 0, 1, at_us(0)), VolumeKey { id: 1, generation: 2 }), failed(IoError::Unavailable));
+}
+
+/// Sums each write's bytes on a worker before it passes the write on.
+#[derive(Default)]
+struct Summing {
+    held: std::collections::BTreeMap<u64, Io>,
+    sums: Vec<u64>,
+}
+
+struct Sum(Data, u64);
+
+impl Task for Sum {
+    fn name(&self) -> &'static str {
+        "sum"
+    }
+    fn cost(&self) -> Span {
+        us(self.1 / 1024)
+    }
+    fn run(self: Box<Self>) -> Answer {
+        let mut bytes = vec![0; self.1 as usize];
+        self.0.copy_to(&mut bytes);
+        Answer { words: [bytes.iter().map(|&b| u64::from(b)).sum(), 0, 0, 0], data: self.0 }
+    }
+}
+
+impl Layer for Summing {
+    fn name(&self) -> &'static str {
+        "summing"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn submit(&mut self, _now: Time, mut io: Io, out: &mut Actions) {
+        let (tag, tenant, priority, len) = (io.id.0, io.tenant, io.priority, io.len);
+        let data = std::mem::take(&mut io.data);
+        self.held.insert(tag, io);
+        out.work(Work { tag, tenant, priority, task: Box::new(Sum(data, len)) });
+    }
+    fn worked(&mut self, _now: Time, done: Worked, out: &mut Actions) {
+        assert_eq!(done.tenant, TenantId(1));
+        let mut io = self.held.remove(&done.tag).expect("answered once");
+        self.sums.push(done.answer.words[0]);
+        io.data = done.answer.data;
+        out.submit(0, io);
+    }
+    fn is_idle(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+#[test]
+fn work_is_answered_once_after_its_cost_and_keeps_the_stack_busy() {
+    let disk = sim::SimDisk::new(1 << 20, (us(0), us(0)), 1, sim::DiskFaults::default());
+    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Summing::default())];
+    let mut pool = sim::SimPool::chain(StackConfig::default(), layers, vec![disk]);
+    pool.start();
+    accepted(pool.offer(at_us(10), write(0, &[2; 4096], at_us(10))));
+    accepted(pool.offer(at_us(10), write(4096, &[3; 512], at_us(10))));
+    assert!(!pool.stack().is_idle(), "work under way is something to wait for");
+    let ended: Vec<u64> = ends(&mut pool).iter().map(|(_, _, at)| at.since(at_us(10)).as_micros()).collect();
+    assert_eq!(ended, [0, 4], "each after its own cost, on a core of its own");
+    let mut sums = pool.stack().layer::<Summing>().unwrap().sums.clone();
+    sums.sort_unstable();
+    assert_eq!(sums, [3 * 512, 2 * 4096]);
+    assert!(pool.stack().is_idle());
+    assert_eq!(pool.disk(0).peek(4096, 512).as_slice(), [3; 512]);
 }
