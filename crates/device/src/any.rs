@@ -16,13 +16,14 @@
 
 use crate::cached::Cached;
 use crate::disk::{Disk, DiskOptions, DiskSpec, Mismatch, SpecError};
-use crate::flash::{Flash, FlashOptions, FlashSpec, History};
+use crate::flash::{BlackBox, FlashOptions, FlashSpec, History};
 use crate::model::{Done, Model, Request};
 use crate::profile;
 use crate::raid0::Raid0;
 use crate::smr::zoned::{ZoneSpec, ZonedDisk};
 use crate::smr::{SmrDisk, SmrSpec};
 use plimsoll_base::{Time, parse_bytes};
+use plimsoll_stack::inside::FlashInside;
 use std::path::Path;
 
 /// What differs between two devices of one kind.
@@ -239,7 +240,7 @@ impl DeviceSpec {
             DeviceSpec::Disk(spec) => AnyModel::Disk(Box::new(Disk::new(spec, disk_options)?)),
             DeviceSpec::Flash { spec, history, bytes_max } => {
                 let options = FlashOptions { seed, mismatch, history: *history, bytes_max: Some(*bytes_max) };
-                AnyModel::Flash(Box::new(Flash::new(spec, options)?))
+                AnyModel::Flash(Box::new(BlackBox::new(spec, options)?))
             }
             DeviceSpec::Shingled(spec) => AnyModel::Shingled(Box::new(SmrDisk::new(spec, disk_options)?)),
             DeviceSpec::Zoned(disk, zones) => AnyModel::Zoned(Box::new(ZonedDisk::new(disk, disk_options, *zones)?)),
@@ -264,7 +265,7 @@ pub enum AnyModel {
     /// A disk.
     Disk(Box<Disk>),
     /// A flash drive.
-    Flash(Box<Flash>),
+    Flash(Box<BlackBox>),
     /// A drive-managed shingled disk.
     Shingled(Box<SmrDisk>),
     /// A disk as host-managed zones.
@@ -313,6 +314,9 @@ impl Model for AnyModel {
     fn accepts(&self, req: &Request) -> bool {
         each!(self, m => m.accepts(req))
     }
+    fn flash(&self) -> Option<&dyn FlashInside> {
+        each!(self, m => m.flash())
+    }
 }
 
 #[cfg(test)]
@@ -338,6 +342,21 @@ mod tests {
             now = d.at;
         }
         (sum / 200, m)
+    }
+
+    /// What predicts from the inside (MittSSD) must find it, however the drive was asked for.
+    #[test]
+    fn flash_shows_its_inside_by_name_and_nothing_else_does() {
+        for (name, shows) in [
+            ("mittos-openchannel", true),
+            ("sized:1G:nvme-modern", true),
+            ("cheetah-15k5", false),
+            ("raid0:2:64K:nvme-modern", false),
+        ] {
+            let spec = DeviceSpec::named(name).expect(name).at_most(1 << 30);
+            let model = spec.build(DeviceOptions::default()).expect(name);
+            assert_eq!(model.flash().is_some(), shows, "{name}");
+        }
     }
 
     #[test]

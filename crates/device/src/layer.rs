@@ -6,7 +6,7 @@
 
 use crate::model::{self, Done, Model};
 use plimsoll_base::{Completion, Data, Io, IoError, IoFlags, IoId, LatencyHistogram, Op, Outcome, Time};
-use plimsoll_stack::inside::FlashPredictor;
+use plimsoll_stack::inside::{FlashPredictor, Knowledge};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 use slab::Slab;
 
@@ -57,6 +57,11 @@ impl<M: Model> ModelLayer<M> {
     pub fn with_predictor(mut self, predictor: Box<dyn FlashPredictor>) -> ModelLayer<M> {
         self.predictor = Some(predictor);
         self
+    }
+
+    /// What its predictor rests on, if it has one.
+    pub fn knowledge(&self) -> Option<Knowledge> {
+        self.predictor.as_ref().map(|p| p.knowledge())
     }
 
     /// The model, to inspect.

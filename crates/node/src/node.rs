@@ -1,22 +1,25 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
 use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
-use crate::directory::{Directory, Promises, Volume, VolumeState};
+use crate::directory::{Directory, Promises, Volume};
 use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{
     Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace, VolatileFile,
 };
+use crate::predict::{self, Percentiles};
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
-use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
+use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, ModelLayer};
 use plimsoll_sched::choice::UnknownScheduler;
-use plimsoll_sched::{Discipline, DiskModel, Profile, SchedulerKind, SchedulerOptions};
+use plimsoll_sched::promise::Budgets;
+use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Order, Stack, StackConfig, Target};
 use plimsoll_store::{
     CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
     TenantRecord, Uuid, VolumeRecord,
 };
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -26,6 +29,8 @@ use std::sync::{Arc, Mutex, RwLock};
 const DEPTH_DEFAULT: u32 = 32;
 /// Minutes at a full load, days at a light one.
 const TAPE_BYTES_MAX_DEFAULT: u64 = 1 << 30;
+/// How long clients have to take their last answers when the node ends.
+const CLIENT_END: std::time::Duration = std::time::Duration::from_secs(10);
 /// The role of a pool's only device so far.
 const ROLE_MAIN: &str = "main";
 
@@ -61,6 +66,8 @@ pub struct RunningPool {
     pub name: String,
     /// What its device is, for people.
     pub device: String,
+    /// Which one it is; a null device is none in particular.
+    pub device_uuid: Option<Uuid>,
     /// Its thread's commands.
     pub handle: PoolHandle,
     /// Its metadata; a null device has none, and forgets its volumes when the node ends.
@@ -85,6 +92,8 @@ pub struct Node {
     pub directory: Arc<RwLock<Directory>>,
     /// Counts the host's pauses, where a pool's device is modelled in real time.
     pub watchdog: Option<Watchdog>,
+    /// What was configured of tenants beside their classes.
+    percentiles: Percentiles,
     /// One change of volumes or tenants at a time.
     changing: tokio::sync::Mutex<()>,
 }
@@ -108,15 +117,18 @@ impl Node {
     /// Opens every pool, brings back its volumes, and makes sure that the configured ones exist. Clients are not yet
     /// taken in.
     pub async fn start(config: &Config) -> Result<Node> {
+        let percentiles = Percentiles::of(&config.tenant);
         let mut pools = Vec::new();
         for p in &config.pool {
-            pools.push(start_pool(p, config.control.trace_every)?);
+            let pool = PoolConfig { budgets: !percentiles.is_empty(), ..p.clone() };
+            pools.push(start_pool(&pool, config.control.trace_every)?);
         }
         let watchdog = match config.pool.iter().any(|p| p.device.model.is_some()) {
             true => Some(Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?),
             false => None,
         };
-        let node = Node { pools, directory: Arc::default(), watchdog, changing: tokio::sync::Mutex::new(()) };
+        let node =
+            Node { pools, directory: Arc::default(), watchdog, percentiles, changing: tokio::sync::Mutex::new(()) };
         node.directory_mut(|d| {
             d.grants = config.grant.clone();
             d.promises = Promises::of(config);
@@ -170,6 +182,17 @@ impl Node {
         }
     }
 
+    /// Waits until no pool is recovering, or `at_most` has passed.
+    pub async fn recovered(&self, at_most: std::time::Duration) {
+        let all = async {
+            for p in &self.pools {
+                // The thread says that it has failed before it ends.
+                let _ = p.handle.health.clone().wait_for(|h| h.state != LayerState::Recovering).await;
+            }
+        };
+        let _ = tokio::time::timeout(at_most, all).await; // what is still recovering says so in its state
+    }
+
     /// Tells the pool's thread and the directory of a volume.
     async fn publish(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
         let p = &self.pools[pool];
@@ -190,7 +213,7 @@ impl Node {
             size_bytes: record.size_bytes,
             read_only: record.read_only,
             tenant: record.tenant.clone(),
-            state: VolumeState::Ready,
+            health: p.handle.health.clone(),
             extents,
             rotational: p.rotational,
         };
@@ -307,29 +330,39 @@ impl Node {
     }
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
-        let id = self.directory_mut(|d| d.set_tenant(name, class, permits)).map_err(NodeError::Refused)?;
+        let id = self.directory_mut(|d| d.set_tenant(name, class.clone(), permits)).map_err(NodeError::Refused)?;
+        let terms = self.percentiles.terms(name, &class, permits.jobs_max);
         for p in &self.pools {
-            p.handle.send(Command::SetPermits { tenant: id, limits: permits }).map_err(|_| p.gone())?;
+            let terms = terms.clone();
+            p.handle.send(Command::SetTenant { tenant: id, limits: permits, terms }).map_err(|_| p.gone())?;
         }
         Ok(id)
     }
 
+    /// Where pools disagree (one wasn't there when a tenant was changed), the first that is configured is believed.
     fn stored_tenants(&self) -> Vec<TenantRecord> {
-        let Some(store) = self.tenant_store() else { return Vec::new() };
-        let store = store.lock().expect("no panic while held");
-        store.tenants().cloned().collect()
+        let mut all: BTreeMap<String, TenantRecord> = BTreeMap::new();
+        for store in self.stores() {
+            for record in store.lock().expect("no panic while held").tenants() {
+                let kept = all.entry(record.name.clone()).or_insert_with(|| record.clone());
+                if kept != record {
+                    tracing::warn!(tenant = record.name, "pools keep different promises: the first pool's holds");
+                }
+            }
+        }
+        all.into_values().collect()
     }
 
-    /// Tenants that were changed live are kept in the first pool that has a store.
-    fn tenant_store(&self) -> Option<Arc<Mutex<MetaStore>>> {
-        self.pools.iter().find_map(|p| p.store.clone())
+    /// Tenants that were changed live are kept in every pool that has a store: pools come and go.
+    fn stores(&self) -> impl Iterator<Item = Arc<Mutex<MetaStore>>> + '_ {
+        self.pools.iter().filter_map(|p| p.store.clone())
     }
 
     /// Declares a tenant or changes its promise, live; kept over a restart, where it goes before the configuration's.
     pub async fn set_tenant(&self, record: TenantRecord) -> Result<()> {
         let _one = self.changing.lock().await;
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
-        if let Some(store) = self.tenant_store() {
+        for store in self.stores() {
             let kept = record.clone();
             blocking(move || store.lock().expect("no panic while held").set_tenant(kept)).await?;
         }
@@ -348,7 +381,7 @@ impl Node {
         for p in &self.pools {
             let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it
         }
-        if let Some(store) = self.tenant_store() {
+        for store in self.stores() {
             let owned = name.to_string();
             blocking(move || {
                 let mut store = store.lock().expect("no panic while held");
@@ -377,26 +410,12 @@ impl Node {
         p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())
     }
 
-    /// Every pool's metrics; `None` for one whose thread has ended or doesn't answer. Volumes' states follow from them.
+    /// Every pool's metrics; `None` for one whose thread has ended or doesn't answer.
     pub async fn snapshots(&self) -> Vec<Option<PoolView>> {
         let mut all = Vec::new();
         for p in &self.pools {
             all.push(tokio::time::timeout(ANSWER_TIME, p.view()).await.ok().and_then(|view| view.ok()));
         }
-        self.directory_mut(|d| {
-            for v in d.volumes.values_mut() {
-                v.state = match &all[v.pool] {
-                    None => VolumeState::Failed,
-                    Some(s) if s.pool.flush_failed => VolumeState::Degraded,
-                    Some(s) => match s.pool.state {
-                        LayerState::Recovering => VolumeState::Recovering,
-                        LayerState::Ready => VolumeState::Ready,
-                        LayerState::Degraded => VolumeState::Degraded,
-                        LayerState::Failed => VolumeState::Failed,
-                    },
-                };
-            }
-        });
         all
     }
 
@@ -555,7 +574,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     }
     let config = &config;
     let opened = open_pool(config, trace_every).map_err(|e| in_pool(&e))?;
-    let (handle, commands, wakeup) = PoolHandle::new().map_err(|e| in_pool(&e))?;
+    let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
     let (stack, devices, options) = (opened.stack, opened.devices, opened.options);
     let tape = match &config.tape {
@@ -570,7 +589,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     let thread = std::thread::Builder::new()
         .name(format!("pool-{name}"))
         .spawn(move || {
-            let ended = Pool::new(stack, tape, devices, commands, wakeup, options).and_then(Pool::run);
+            let ended = Pool::new(stack, tape, devices, ears, options).and_then(Pool::run);
             match &ended {
                 Ok(()) => tracing::info!(pool = thread_name, "ended"),
                 Err(error) => tracing::error!(pool = thread_name, %error, "failed: its volumes are no longer served"),
@@ -581,6 +600,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     Ok(RunningPool {
         name: name.clone(),
         device: opened.device,
+        device_uuid: opened.lock.as_ref().map(|d| d.superblock().device_uuid),
         handle,
         store: opened.store.map(|s| Arc::new(Mutex::new(s))),
         home_start: opened.home_start,
@@ -592,6 +612,10 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     })
 }
 
+fn pool_options(precise_timers: bool, trace_every: u32) -> PoolOptions {
+    PoolOptions { precise_timers, trace_every, client_end: CLIENT_END, workers_max: workers_max() }
+}
+
 fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opened, String> {
     let d = &config.device;
     if d.null {
@@ -599,7 +623,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         let devices = Devices::new(vec![Device::Null { size_bytes }]);
         let stack = build_stack(config, devices.offers())?;
         let device = format!("null, {size_bytes} bytes");
-        let options = PoolOptions { precise_timers: false, trace_every, workers_max: workers_max() };
+        let options = pool_options(false, trace_every);
         return Ok(Opened {
             stack,
             devices,
@@ -640,7 +664,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         }
     };
     let devices = Devices::new(vec![device]);
-    let options = PoolOptions { precise_timers: d.model.is_some(), trace_every, workers_max: workers_max() };
+    let options = pool_options(d.model.is_some(), trace_every);
     let stack = build_stack(config, devices.offers())?;
     Ok(Opened {
         stack,
@@ -660,8 +684,15 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
     let (pool, d) = (config.name.get_ref(), &config.device);
     // Derived from the pool's name, so that two pools' devices can't be taken for each other.
     let pool_uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, pool.as_bytes());
-    let expect = Expect { pool_uuid: Some(pool_uuid), role: ROLE_MAIN.into() };
+    let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: d.uuid, role: ROLE_MAIN.into() };
     let create = |size_bytes| {
+        if let Some(uuid) = d.uuid {
+            // A mount that failed, most likely: an empty device in the place of one with data would be found too late.
+            return Err(format!(
+                "{}: the device {uuid} isn't here: attach it, or take `uuid` out to make a new one",
+                path.display()
+            ));
+        }
         let logs_bytes = match &config.logs {
             Some(logs) => {
                 crate::logs::table_bytes(logs, if size_bytes == 0 { device_bytes(path) } else { size_bytes })?
@@ -712,33 +743,13 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
     Ok((device, store))
 }
 
-/// What requests are believed to cost the device: by its profile, or nothing until completions tell.
-fn device_costs(config: &PoolConfig, size_bytes: u64) -> std::result::Result<(DiskModel, Discipline), String> {
-    let Some(path) = &config.profile else {
-        tracing::info!(pool = config.name.get_ref(), "no profile: waits are learned from what requests take");
-        // Only of a modelled disk is it known that it takes the nearest first.
-        let rotational = match &config.device.model {
-            None => false,
-            Some(name) => DeviceSpec::named(name).map_err(|e| e.to_string())?.is_rotational(),
-        };
-        let discipline = if rotational { Discipline::Sstf } else { Discipline::Fifo };
-        return Ok((DiskModel::unknown(size_bytes), discipline));
-    };
-    let file = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
-    let profile = Profile::parse(&file, &text).map_err(|e| e.to_string())?;
-    profile.check_device(&file, size_bytes).map_err(|e| e.to_string())?;
-    let costs = profile.disk_model().ok_or_else(|| format!("{file}: has no `disk` part, which this pool needs"))?;
-    Ok((costs, profile.discipline()))
-}
-
 /// The modelled device over a file of `file_bytes`, if it is to be one.
-fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<Box<dyn Layer>>, String> {
+fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<ModelLayer<AnyModel>>, String> {
     let Some(name) = &config.device.model else { return Ok(None) };
     // A flash drive's maps take memory by capacity: no more of it than the file behind it.
     let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(file_bytes);
     let model = spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?;
-    Ok(Some(Box::new(ModelLayer::new(model))))
+    Ok(Some(ModelLayer::new(model)))
 }
 
 fn device_bytes(path: &Path) -> u64 {
@@ -746,8 +757,8 @@ fn device_bytes(path: &Path) -> u64 {
     std::fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).unwrap_or(0)
 }
 
-/// A pool's layers, as configured, over devices that offer `offers`: front, map, logs if it has any, scheduler, and a model
-/// if the device is modelled.
+/// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, map, a page cache
+/// and logs if it has any, scheduler, and a model if the device is modelled.
 ///
 /// # Errors
 /// What is wrong with the configuration.
@@ -755,7 +766,13 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
     let model = model_of(config, offers[0].size_bytes)?;
     let below = model.as_ref().map_or(offers[0], |m| m.offer(&offers));
-    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Front::new()), Box::new(Map::new())];
+    let mut layers: Vec<Box<dyn Layer>> = Vec::new();
+    if config.budgets {
+        layers.push(Box::new(Budgets::new(StackConfig::default().failover_hop)));
+    }
+    layers.push(Box::new(Front::new()));
+    layers.push(Box::new(Map::new()));
+    layers.extend(predict::page_cache(config, below.size_bytes)?);
     if let Some(logs) = &config.logs {
         layers.push(Box::new(crate::logs::layer(logs, &below)?));
     }
@@ -763,9 +780,17 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
         Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
         None => SchedulerKind::default(),
     };
-    let (costs, discipline) = device_costs(config, below.size_bytes)?;
+    let (costs, discipline, model) = match kind {
+        SchedulerKind::Ssd => (DiskModel::unknown(0), Discipline::Fifo, predict::from_inside(config, model)?),
+        _ => {
+            // A modelled disk's profile is of all of it, however small the file behind it.
+            let size_bytes = model.as_ref().map_or(below.size_bytes, |m| m.model().size_bytes());
+            let (costs, discipline) = predict::device_costs(config, size_bytes)?;
+            (costs, discipline, model)
+        }
+    };
     layers.push(kind.layer(&SchedulerOptions { depth, discipline, ..SchedulerOptions::default() }, costs));
-    layers.extend(model);
+    layers.extend(model.map(|m| Box::new(m) as Box<dyn Layer>));
     let mut stack = Stack::new(StackConfig::default(), offers);
     let last = layers.len() - 1;
     for (i, layer) in layers.into_iter().enumerate() {

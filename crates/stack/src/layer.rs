@@ -4,7 +4,7 @@
 //! what happened and when; it answers through [`Actions`].
 
 use crate::work::{Work, Worked};
-use plimsoll_base::{Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, Time};
+use plimsoll_base::{Class, Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
 use std::any::Any;
 use std::collections::VecDeque;
 
@@ -214,6 +214,20 @@ impl Actions {
     }
 }
 
+/// What a tenant was promised, and what it may ask for at once.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Terms {
+    /// Its promise.
+    pub class: Class,
+    /// Its share relative to others': 1 to 10,000.
+    pub weight: u32,
+    /// Its deadlines are of a percentile, in hundredths of a percent (9900: p99), of each so many reads: the others may
+    /// be late. `None`: every read is refused that would be late.
+    pub budget: Option<(u16, u32)>,
+    /// Requests that it may have inside at once.
+    pub in_flight_max: u32,
+}
+
 /// What an operator may ask of a pool's layers while it serves. Each layer does what concerns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Order {
@@ -273,7 +287,14 @@ pub trait Layer: Any + Send {
         let _ = (now, out);
     }
 
+    /// What a request is called below this layer (its address, its length), if it goes there in one piece; else its first
+    /// piece.
+    fn below_as(&self, head: &IoHead) -> IoHead {
+        *head
+    }
+
     /// A request was refused Busy above, by this forecast; it won't come. (Budgets, learning, swap-in in the background.)
+    /// Its head is as this layer would have got it.
     fn refused(&mut self, now: Time, head: &IoHead, forecast: &Forecast, out: &mut Actions) {
         let _ = (now, head, forecast, out);
     }
@@ -296,6 +317,11 @@ pub trait Layer: Any + Send {
     /// A declaration is taken back.
     fn retracted(&mut self, id: IoId, out: &mut Actions) {
         out.retract(0, id);
+    }
+
+    /// A tenant is declared, its terms change, or (`None`) it goes. Requests of tenants that were never declared may come, too.
+    fn tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>, out: &mut Actions) {
+        let _ = (now, tenant, terms, out);
     }
 
     /// An operator's order.

@@ -3,10 +3,10 @@
 //! The stack itself is a state machine like its layers. An engine offers it client requests, tells it of time and of
 //! device completions, and carries out what [`Stack::next_device_io`] and [`Stack::next_done`] hand it.
 
-use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports};
+use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports, Terms};
 use crate::stats::NodeStats;
 use crate::work::{Work, Worked};
-use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, Time};
+use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
 use slab::Slab;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -256,10 +256,12 @@ impl Stack {
 
     fn refuse(&mut self, now: Time, head: &IoHead, forecast: &Forecast) {
         self.refused += 1;
+        let mut head = *head;
         for n in 0..self.nodes.len() {
             if head.skips & (1 << n) == 0 {
                 self.nodes[n].stats.refused_part(forecast.parts[n]);
-                self.call(now, n, |layer, out| layer.refused(now, head, forecast, out));
+                self.call(now, n, |layer, out| layer.refused(now, &head, forecast, out));
+                head = self.nodes[n].layer.below_as(&head);
             }
         }
         self.run(now);
@@ -347,6 +349,14 @@ impl Stack {
     pub fn order(&mut self, now: Time, order: Order) {
         for n in 0..self.nodes.len() {
             self.call(now, n, |layer, out| layer.ordered(now, order, out));
+            self.run(now);
+        }
+    }
+
+    /// Tells all layers, top first, of a tenant's terms; `None`: it goes.
+    pub fn set_tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>) {
+        for n in 0..self.nodes.len() {
+            self.call(now, n, |layer, out| layer.tenant(now, tenant, terms, out));
             self.run(now);
         }
     }

@@ -5,13 +5,13 @@
 //! its own is kept, for it decides by that.
 
 use crate::front::{Front, FrontVolume};
-use crate::layer::{Forecast, LayerState, Order};
+use crate::layer::{Forecast, LayerState, Order, Terms};
 use crate::map::{Extent, Map};
 use crate::stack::{Offered, Stack};
 use crate::work::{Answer, WORDS, Work, Worked};
 use plimsoll_base::{
-    Buf, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Priority,
-    PriorityClass, Span, StatusExtent, TenantId, Time, VolumeKey,
+    Buf, Class, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Objective, Op, Origin, Outcome,
+    OwnKind, Priority, PriorityClass, Span, StatusExtent, TenantId, Time, VolumeKey,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -71,6 +71,54 @@ pub enum Change {
     Recovered,
     /// An operator's order.
     Ordered(Order),
+    /// A tenant's terms; `None`: it goes.
+    SetTenant(u16, Option<KeptTerms>),
+}
+
+/// A tenant's terms as a tape has them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeptTerms {
+    class: KeptClass,
+    weight: u32,
+    budget: Option<(u16, u32)>,
+    in_flight_max: u32,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum KeptClass {
+    /// Percentile in hundredths of a percent, and bound in ns, of each objective.
+    LatencyCritical(Vec<(u16, u64)>),
+    /// Weight.
+    BestEffort(u32),
+    /// Slots.
+    Fenced(u32),
+}
+
+impl KeptTerms {
+    fn of(t: &Terms) -> KeptTerms {
+        let class = match &t.class {
+            Class::LatencyCritical { objectives } => {
+                let kept = |o: &Objective| (o.percentile_bp, o.bound.as_nanos());
+                KeptClass::LatencyCritical(objectives.iter().map(kept).collect())
+            }
+            Class::BestEffort { weight } => KeptClass::BestEffort(*weight),
+            Class::Fenced { slots } => KeptClass::Fenced(*slots),
+        };
+        KeptTerms { class, weight: t.weight, budget: t.budget, in_flight_max: t.in_flight_max }
+    }
+
+    fn terms(&self) -> Terms {
+        let class = match &self.class {
+            KeptClass::LatencyCritical(kept) => {
+                let objective =
+                    |&(percentile_bp, ns): &(u16, u64)| Objective { percentile_bp, bound: Span::from_nanos(ns) };
+                Class::LatencyCritical { objectives: kept.iter().map(objective).collect() }
+            }
+            KeptClass::BestEffort(weight) => Class::BestEffort { weight: *weight },
+            KeptClass::Fenced(slots) => Class::Fenced { slots: *slots },
+        };
+        Terms { class, weight: self.weight, budget: self.budget, in_flight_max: self.in_flight_max }
+    }
 }
 
 /// What an engine tells a stack.
@@ -390,6 +438,11 @@ impl<R: Recorder> Taped<R> {
         self.change(now, Change::Ordered(order));
     }
 
+    /// As [`Stack::set_tenant`].
+    pub fn set_tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>) {
+        self.change(now, Change::SetTenant(tenant.0, terms.map(KeptTerms::of)));
+    }
+
     fn change(&mut self, now: Time, change: Change) {
         self.told(now, || Told::Change(change.clone()));
         apply(&mut self.stack, now, &change);
@@ -443,6 +496,10 @@ fn apply(stack: &mut Stack, now: Time, change: &Change) {
             });
         }
         Change::Ordered(order) => stack.order(now, *order),
+        Change::SetTenant(tenant, kept) => {
+            let terms = kept.as_ref().map(KeptTerms::terms);
+            stack.set_tenant(now, TenantId(*tenant), terms.as_ref());
+        }
         Change::Recovered => {
             stack.with_layer(now, |f: &mut Front, _| f.recovered());
         }

@@ -4,13 +4,17 @@ use super::conn::ExportParams;
 use super::metrics::ExportMetrics;
 use super::permits::PermitLimits;
 use super::trace::Trace;
-use plimsoll_base::{IoError, LatencyHistogram, TenantId, Time, VolumeKey};
+use plimsoll_base::{IoError, LatencyHistogram, Span, TenantId, Time, VolumeKey};
+use plimsoll_device::CacheCounts;
 use plimsoll_logs::LogsStatus;
-use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order};
+use plimsoll_sched::promise::BudgetView;
+use plimsoll_stack::inside::Knowledge;
+use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order, Terms};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::watch;
 
 /// An answer that is sent once; where it's lost, the asker learns that the pool is gone.
 pub type Reply<T> = tokio::sync::oneshot::Sender<T>;
@@ -46,12 +50,14 @@ pub enum Command {
         /// Answered when the zeroes are durable.
         reply: Reply<Result<(), IoError>>,
     },
-    /// Set a tenant's permits.
-    SetPermits {
-        /// Whose.
+    /// What a tenant may have inside, and what it is promised from now on.
+    SetTenant {
+        /// Who.
         tenant: TenantId,
         /// The bound.
         limits: PermitLimits,
+        /// What the layers are told.
+        terms: Terms,
     },
     /// A tenant was removed: forget what it counted and may have, unless it's still connected.
     ForgetTenant {
@@ -105,6 +111,8 @@ pub struct ExportSnapshot {
     pub inflight: usize,
     /// When the oldest of them arrived.
     pub oldest: Option<Time>,
+    /// What the tenant's deadline has set itself to, if it does.
+    pub auto_deadline: Option<Span>,
 }
 
 /// A copy of a pool's metrics.
@@ -136,6 +144,12 @@ pub struct PoolSnapshot {
     pub permit_waiting: BTreeMap<TenantId, u32>,
     /// Requests accepted, refused and ended since the start.
     pub counts: (u64, u64, u64),
+    /// Who predicts waits, and what that rests on.
+    pub predictor: Option<(&'static str, Knowledge)>,
+    /// Tenants' budgets of slow reads.
+    pub budgets: Vec<BudgetView>,
+    /// Its page cache, if it has one.
+    pub memory: Option<CacheCounts>,
     /// Its scattered logs, if it has any.
     pub logs: Option<Box<LogsStatus>>,
     /// How the modelled device keeps its times, if there is one.
@@ -156,6 +170,39 @@ pub struct ModelTimes {
 pub struct PoolHandle {
     commands: Sender<Command>,
     wakeup: Arc<OwnedFd>,
+    /// How the pool is, as of its thread's last turn.
+    pub health: watch::Receiver<Health>,
+}
+
+/// How a pool is, for whoever lets clients in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Health {
+    /// The worst of its layers; failed once its thread has ended.
+    pub state: LayerState,
+    /// A flush has failed and nobody has said since that what was lost is known.
+    pub flush_failed: bool,
+}
+
+impl Health {
+    /// Of a pool whose thread hasn't begun.
+    pub const UNBORN: Health = Health { state: LayerState::Recovering, flush_failed: false };
+}
+
+/// The pool's side of its handles.
+pub struct Ears {
+    /// What others want.
+    pub commands: Receiver<Command>,
+    /// Becomes readable with each command.
+    pub wakeup: Arc<OwnedFd>,
+    /// Where the pool says how it is.
+    pub health: watch::Sender<Health>,
+}
+
+impl Drop for Ears {
+    /// However the thread ends: nobody is let in after.
+    fn drop(&mut self) {
+        self.health.send_modify(|h| h.state = LayerState::Failed);
+    }
 }
 
 /// The pool's thread is gone (it said why in the log).
@@ -163,12 +210,14 @@ pub struct PoolHandle {
 pub struct PoolGone;
 
 impl PoolHandle {
-    /// A handle and the pool's side of it: the commands, and the descriptor that becomes readable with each.
-    pub fn new() -> std::io::Result<(PoolHandle, Receiver<Command>, Arc<OwnedFd>)> {
+    /// A handle and the pool's side of it.
+    pub fn new() -> std::io::Result<(PoolHandle, Ears)> {
         use rustix::event::{EventfdFlags, eventfd};
         let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let (commands, receiver) = channel();
-        Ok((PoolHandle { commands, wakeup: wakeup.clone() }, receiver, wakeup))
+        let (said, health) = watch::channel(Health::UNBORN);
+        let ears = Ears { commands: receiver, wakeup: wakeup.clone(), health: said };
+        Ok((PoolHandle { commands, wakeup, health }, ears))
     }
 
     /// Sends a command.

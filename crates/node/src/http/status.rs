@@ -80,6 +80,7 @@ fn pool(node: &Node, n: usize, view: Option<&PoolView>) -> PoolStatus {
     PoolStatus {
         name: p.name.clone(),
         device: p.device.clone(),
+        device_uuid: p.device_uuid.map(|u| u.to_string()),
         state: pool_state(s).to_string(),
         flush_failed: s.is_some_and(|s| s.flush_failed),
         free_bytes: node.free_bytes(n),
@@ -147,7 +148,7 @@ fn volume(node: &Node, v: &Volume, views: &Views) -> VolumeStatus {
         size_bytes: v.size_bytes,
         read_only: v.read_only,
         tenant: v.tenant.clone(),
-        state: v.state.name().to_string(),
+        state: v.state().name().to_string(),
         connections,
         traffic: sum.traffic(),
     }
@@ -186,9 +187,10 @@ fn enforcement(class: &Class) -> (bool, &'static str) {
             "objectives are measured, not enforced: no layer does yet; permits bound what is inside, and requests \
              with a deadline are refused at once if they would miss it",
         ),
-        Class::BestEffort { .. } => {
-            (false, "the weight isn't enforced: no layer does yet; permits bound what is inside")
-        }
+        Class::BestEffort { .. } => (
+            false,
+            "the weight shares the device among tenants in pools with sched `cfq`, not in others; permits bound what is inside",
+        ),
         Class::Fenced { .. } => (false, "slots aren't enforced: no layer does yet; permits bound what is inside"),
     }
 }
@@ -309,6 +311,9 @@ mod tests {
             connections: Default::default(),
             permit_waiting: Default::default(),
             counts: (0, 0, 0),
+            predictor: None,
+            budgets: Vec::new(),
+            memory: None,
             logs: None,
             model: None,
         }
