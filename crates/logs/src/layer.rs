@@ -633,6 +633,10 @@ impl Layer for Logs {
         }
     }
 
+    fn may_believe(&self) -> bool {
+        !self.durability_lost
+    }
+
     fn durability_lost(&mut self) {
         if !self.has(Planted::LossUnheard) {
             self.durability_lost = true;

@@ -117,6 +117,8 @@ pub struct PoolConfig {
     pub budgets: bool,
     /// What `plimsoll profile` measured of the device; without it, waits are learned from nothing.
     pub profile: Option<PathBuf>,
+    /// That file's text. Set by the node itself, so that a tape replays alike wherever the file is by then.
+    pub profile_text: Option<String>,
     /// Scattered logs for small writes; see docs/logs.md. They are made with the device and can't be added or removed later.
     pub logs: Option<LogsConfig>,
     /// A file that all that the pool is told and decides is recorded in, anew at each start; `plimsoll tape` replays it.
@@ -491,6 +493,16 @@ impl Config {
         }
         let files: Vec<(&Spanned<String>, &PathBuf)> =
             self.pool.iter().filter_map(|p| Some((&p.name, p.device.file.as_ref()?))).collect();
+        let tapes: Vec<(&Spanned<String>, &PathBuf)> =
+            self.pool.iter().filter_map(|p| Some((&p.name, p.tape.as_ref()?))).collect();
+        for (i, (name, tape)) in tapes.iter().enumerate() {
+            if tapes[..i].iter().any(|(_, t)| t == tape) {
+                return Err((
+                    at(name),
+                    format!("pool `{}`: two pools have the tape {}", name.get_ref(), tape.display()),
+                ));
+            }
+        }
         for (i, (name, file)) in files.iter().enumerate() {
             if let Some((first, _)) = files[..i].iter().find(|(_, f)| f == file) {
                 let (name_, first, file) = (name.get_ref(), first.get_ref(), file.display());

@@ -333,6 +333,11 @@ impl Layer for Front {
             // Trimming is advice: whole blocks only, the rest stays as it is.
             (from, to) = (head.offset.next_multiple_of(b), head.end() / b * b);
         }
+        let is_ragged = from != head.offset || to != head.end();
+        if head.op == Op::WriteZeroes && head.flags.has(IoFlags::FAST_ZERO) && is_ragged {
+            // Its edges must be read and written, which is no faster than writing; and nothing may change if it isn't.
+            return out.end(io, Outcome::Failed(IoError::NotSupported));
+        }
         if head.op != Op::Flush && from >= to {
             return out.done(io, Data::Absent);
         }

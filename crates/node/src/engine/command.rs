@@ -84,8 +84,8 @@ pub enum Command {
     },
     /// Believe flushes again: the operator has looked at what was lost.
     Recovered {
-        /// Answered when done.
-        reply: Reply<()>,
+        /// Answered when done; false if a layer can't without a restart.
+        reply: Reply<bool>,
     },
     /// Pass an operator's order to the layers.
     Order {

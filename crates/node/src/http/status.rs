@@ -57,6 +57,9 @@ fn problem(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> {
         ),
         Some(p) if p.state == LayerState::Recovering => "is recovering: wait".to_string(),
         Some(p) if p.state == LayerState::Failed => "has failed: the log says why".to_string(),
+        Some(p) if p.state == LayerState::Degraded => {
+            "is degraded: a layer does without what it lost; `plimsoll logs status` and the log say what".to_string()
+        }
         Some(_) => return None,
     };
     Some(format!("pool `{name}` {what}"))
@@ -323,7 +326,7 @@ mod tests {
     fn what_keeps_a_pool_from_serving_is_told() {
         for (state, failed, word, problem_part) in [
             (LayerState::Ready, false, "ready", None),
-            (LayerState::Degraded, false, "degraded", None),
+            (LayerState::Degraded, false, "degraded", Some("is degraded")),
             (LayerState::Ready, true, "degraded", Some("`plimsoll pool recover p`")),
             (LayerState::Recovering, false, "recovering", Some("is recovering")),
             (LayerState::Failed, false, "failed", Some("has failed")),
