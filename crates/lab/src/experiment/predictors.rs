@@ -184,7 +184,8 @@ impl Experiment for BatchPredictors {
             "flash: the 60 GB SATA drive shrunk to 8 GB and overwritten three times over; batches follow each other at once; writes end \
              in the drive's buffer. Why ours differs: a batch pays for as many collections as come due in it, each some milliseconds, \
              which a count of requests can't tell; the paper doesn't say what state its drive was in, and its mean of 396 us a \
-             request is more than the rates that it gives for that drive make up"
+             request is three times what the rates that it gives for that drive make up, so what was linear there may have been \
+             the host's path to it (a user-space driver beside a virtual machine)"
                 .into(),
         ]
     }

@@ -195,7 +195,7 @@ impl Run<'_> {
 
     fn run(&self) -> Result<Outcome, LabError> {
         let mut pool = self.pool()?;
-        let each = pool.offer().size_bytes / self.clients.len() as u64 >> 20 << 20;
+        let each = (pool.offer().size_bytes / self.clients.len() as u64) >> 20 << 20;
         let build =
             |(i, c): (usize, &Client)| Ok((i as u16, c.load.build(i as u64 * each, each, self.seed * 100 + i as u64)?));
         let loads = self.clients.iter().enumerate().map(build).collect::<Result<Vec<_>, BadWorkload>>()?;
