@@ -6,14 +6,12 @@
 
 use crate::clean::CROWDED_PERCENT;
 use crate::config::Planted;
-use crate::format::{DataSum, Entry, EntryKind, Place, encode_record, header_bytes};
+use crate::format::{Entry, EntryKind, Place, encode_record, header_bytes, sum_of_parts};
 use crate::layer::{Life, Logs, Pending};
 use crate::log::State;
 use crate::mtl::Mapped;
 use crate::status::Why;
-use plimsoll_base::{
-    Buf, Completion, Data, Io, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
-};
+use plimsoll_base::{Completion, Data, Io, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey};
 use plimsoll_stack::Actions;
 
 /// Entries in one record at most: its header is then 4 KiB.
@@ -173,13 +171,11 @@ impl Logs {
         self.queue_bytes -= data_bytes;
         self.queue_since = now;
         let entries: Vec<Entry> = items.iter().map(|q| self.entry(q)).collect();
-        let mut sum = DataSum::new(&self.layout);
         let mut parts = Vec::with_capacity(items.len() + 1);
         parts.push((0, Data::Absent));
         for q in &items {
             if let Queued::Write(io) = q {
                 out.retract(0, io.id);
-                sum.add(io.len, &io.data);
                 // Shared, not moved: if the record fails they go elsewhere.
                 parts.push((io.len, io.data.clone()));
             }
@@ -187,9 +183,11 @@ impl Logs {
         let at = self.layout.log_start(log) + u64::from(self.logs[log as usize].tail);
         let l = &mut self.logs[log as usize];
         let place = Place { at, log, previous: l.sum };
-        let (header, record_sum) = encode_record(&self.layout, place, &entries, data_bytes, sum.digest());
-        let len = header.len() as u64 + data_bytes;
-        parts[0] = (header.len() as u64, Data::Bytes(Buf::copy_of(&header)));
+        let sum = sum_of_parts(&self.layout, parts[1..].iter().map(|(len, data)| (*len, data)));
+        let (header, record_sum) = encode_record(&self.layout, place, &entries, data_bytes, sum);
+        let header_len = header.len() as u64;
+        let len = header_len + data_bytes;
+        parts[0] = (header_len, Data::Bytes(header));
         // FUA makes it durable, but only a chain without volatile records makes it findable.
         let fua = items.iter().any(Queued::is_fua) && l.flushed_tail == l.tail;
         let record = Append {

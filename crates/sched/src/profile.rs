@@ -110,6 +110,11 @@ impl fmt::Display for BadProfile {
 }
 impl std::error::Error for BadProfile {}
 
+/// Sizes that are chosen among: fewer logs are less to keep account of, but beyond the last one a swap takes seconds.
+const LOG_GROUPS: [u64; 5] = [10 << 20, 32 << 20, 100 << 20, 320 << 20, 1000 << 20];
+/// A group's logs may be reached this much later than the smallest group's.
+const LOG_GROUP_COST_MOST: f64 = 1.02;
+
 const AGAIN: &str = "measure the device again with `plimsoll profile`";
 
 #[derive(Deserialize)]
@@ -245,6 +250,26 @@ impl DiskProfile {
         }
     }
 
+    /// GroupSize for scattered logs, bytes (Manylogs §VI: to be found by profiling): the largest of a few whose logs are reached as
+    /// fast as those of the smallest. A log lies in its group's middle, so half of its places are within a quarter of the group.
+    pub fn log_group_bytes(&self) -> u64 {
+        let cost = |group: &u64| self.write_cost_us(group / 4);
+        let nearest = cost(&LOG_GROUPS[0]);
+        let good = |group: &&u64| cost(group) <= nearest * LOG_GROUP_COST_MOST;
+        *LOG_GROUPS.iter().rev().find(good).expect("the smallest is as fast as itself")
+    }
+
+    /// To the first byte of a write so far away, the mean of both directions; between what was measured, on a line.
+    fn write_cost_us(&self, distance: u64) -> f64 {
+        let d = &self.distance_bytes;
+        let at = |i: usize| (self.write.onwards_us[i] + self.write.backwards_us[i]) / 2.0;
+        let after = d.partition_point(|x| *x < distance).min(d.len() - 1);
+        let before = after.saturating_sub(1);
+        let span = (d[after] - d[before]).max(1) as f64;
+        let share = (distance.saturating_sub(d[before]) as f64 / span).min(1.0);
+        at(before) + (at(after) - at(before)) * share
+    }
+
     /// How far `now` has drifted from this, read costs only: the mean over distances of the relative difference, in
     /// percent, signed.
     pub fn drift_percent(&self, now: &DiskProfile) -> f64 {
@@ -313,6 +338,21 @@ mod tests {
         says("colour = 3", "no `version`");
         let other = sample().check_device("drive.toml", 1 << 30).expect_err("another size").to_string();
         assert!(other.contains("another device: `drive`"), "{other}");
+    }
+
+    #[test]
+    fn logs_lie_as_far_apart_as_costs_nothing() {
+        let mut d = sample().disk.unwrap();
+        let mut group = |distances: Vec<u64>, us: Vec<f64>| {
+            d.distance_bytes = distances;
+            (d.write.onwards_us, d.write.backwards_us) = (us.clone(), us);
+            d.log_group_bytes()
+        };
+        assert_eq!(group(vec![4096, 1 << 40], vec![6000.0, 6000.0]), 1000 << 20, "no seeks at all");
+        // Flat up to 32 MiB, then half as long again.
+        assert_eq!(group(vec![4096, 32 << 20, 64 << 20], vec![6000.0, 6000.0, 9000.0]), 100 << 20);
+        // Every MiB counts.
+        assert_eq!(group(vec![4096, 64 << 20], vec![4000.0, 9000.0]), 10 << 20);
     }
 
     #[test]
