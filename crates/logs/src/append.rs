@@ -11,7 +11,9 @@ use crate::layer::{Life, Logs, Pending};
 use crate::log::State;
 use crate::mtl::Mapped;
 use crate::status::Why;
-use plimsoll_base::{Completion, Data, Io, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey};
+use plimsoll_base::{
+    Buf, Completion, Data, Io, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
+};
 use plimsoll_stack::Actions;
 
 /// Entries in one record at most: its header is then 4 KiB.
@@ -55,6 +57,8 @@ pub(crate) struct Append {
     sum: u64,
     /// Written with FUA.
     fua: bool,
+    /// Its header's bytes, to be used again.
+    header: Buf,
     items: Vec<Queued>,
     outcome: Option<Outcome>,
     dispatched_at: Time,
@@ -184,10 +188,10 @@ impl Logs {
         let l = &mut self.logs[log as usize];
         let place = Place { at, log, previous: l.sum };
         let sum = sum_of_parts(&self.layout, parts[1..].iter().map(|(len, data)| (*len, data)));
-        let (header, record_sum) = encode_record(&self.layout, place, &entries, data_bytes, sum);
+        let (header, record_sum) = encode_record(&mut self.buffers, &self.layout, place, &entries, data_bytes, sum);
         let header_len = header.len() as u64;
         let len = header_len + data_bytes;
-        parts[0] = (header_len, Data::Bytes(header));
+        parts[0] = (header_len, Data::Bytes(header.clone()));
         // FUA makes it durable, but only a chain without volatile records makes it findable.
         let fua = items.iter().any(Queued::is_fua) && l.flushed_tail == l.tail;
         let record = Append {
@@ -196,6 +200,7 @@ impl Logs {
             end: l.tail + len as u32,
             sum: record_sum,
             fua,
+            header,
             items,
             outcome: None,
             dispatched_at: Time::NEVER,
@@ -249,13 +254,15 @@ impl Logs {
     }
 
     /// A record's write has ended: it counts when all before it in its log do.
-    pub(crate) fn record_done(&mut self, now: Time, key: usize, c: &Completion, out: &mut Actions) {
+    pub(crate) fn record_done(&mut self, now: Time, key: usize, c: Completion, out: &mut Actions) {
         let Pending::Record(record) = &mut self.ops[key] else { unreachable!("tagged as a record") };
         record.outcome = Some(c.outcome);
         record.dispatched_at = c.dispatched_at;
         let log = record.log;
         self.records_inflight -= 1;
-        if !c.outcome.is_done() {
+        let failed = !c.outcome.is_done();
+        drop(c); // it holds the header too, which is to be used again
+        if failed {
             self.retire(log);
         }
         if self.has(Planted::AckedOutOfOrder) {
@@ -287,6 +294,7 @@ impl Logs {
 
     fn record_finished(&mut self, now: Time, r: Append, out: &mut Actions) {
         let block = self.layout.block();
+        self.buffers.give(r.header);
         let l = &mut self.logs[r.log as usize];
         (l.done_tail, l.done_sum) = (l.done_tail.max(r.end), r.sum);
         let durable = r.fua && l.flushed_tail == r.start;

@@ -18,7 +18,7 @@ use crate::layout::{
     BadLayout, IMAGE_EXTENT_BYTES, IMAGE_HEADER_BYTES, IMAGE_LOG_BYTES, LOG_BYTES_MIN, Layout, PAGE_BYTES, Shape,
 };
 use crate::mtl::Mapped;
-use plimsoll_base::{Buf, BufMut, Data, VolumeKey};
+use plimsoll_base::{Buf, BufPool, Data, VolumeKey};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 /// The version of all of it. Another is refused.
@@ -129,11 +129,19 @@ pub struct Place {
     pub previous: u64,
 }
 
-/// A record's header; its data follow. Also the sum that the next record must name.
-pub fn encode_record(layout: &Layout, place: Place, entries: &[Entry], data_bytes: u64, data_sum: u64) -> (Buf, u64) {
+/// A record's header, in a buffer of `buffers`; its data follow. Also the sum that the next record must name.
+pub fn encode_record(
+    buffers: &mut BufPool,
+    layout: &Layout,
+    place: Place,
+    entries: &[Entry],
+    data_bytes: u64,
+    data_sum: u64,
+) -> (Buf, u64) {
     let len = header_bytes(entries.len(), layout.block());
-    let mut header = BufMut::zeroed(len as usize);
+    let mut header = buffers.take(len as usize);
     let b = header.as_mut_slice();
+    b.fill(0);
     put(b, 0, &RECORD_MAGIC.to_le_bytes());
     put(b, 4, &(len as u32).to_le_bytes());
     put(b, 8, &data_bytes.to_le_bytes());
@@ -480,7 +488,7 @@ mod tests {
         let place = Place { at: l.log_start(2), log: 2, previous: 77 };
         let mut entries: Vec<Entry> = (0..20).map(|i| entry(i * 8192, 50 + i)).collect();
         entries[3].kind = EntryKind::Kill;
-        let (bytes, sum) = encode_record(&l, place, &entries, 19 * 4096, 5);
+        let (bytes, sum) = encode_record(&mut BufPool::new(), &l, place, &entries, 19 * 4096, 5);
         assert_eq!(bytes.len(), 1024);
         let r = decode_record(&l, place, bytes.as_slice()).unwrap();
         assert_eq!((r.entries, r.sum, r.data_bytes, r.data_sum), (entries, sum, 19 * 4096, 5));
@@ -499,7 +507,7 @@ mod tests {
     fn a_record_counts_only_where_it_was_written_and_after_what_it_follows() {
         let l = layout();
         let place = Place { at: l.log_start(2), log: 2, previous: 77 };
-        let (bytes, _) = encode_record(&l, place, &[entry(0, 1)], 4096, 5);
+        let (bytes, _) = encode_record(&mut BufPool::new(), &l, place, &[entry(0, 1)], 4096, 5);
         assert!(decode_record(&l, Place { previous: 78, ..place }, bytes.as_slice()).is_none());
         assert!(decode_record(&l, Place { at: place.at + 512, ..place }, bytes.as_slice()).is_none());
         let mut other = l;
@@ -512,7 +520,7 @@ mod tests {
     fn corruption_is_noticed() {
         let l = layout();
         let place = Place { at: l.log_start(0), log: 0, previous: 1 };
-        let (record, _) = encode_record(&l, place, &[entry(0, 1), entry(8192, 2)], 8192, 5);
+        let (record, _) = encode_record(&mut BufPool::new(), &l, place, &[entry(0, 1), entry(8192, 2)], 8192, 5);
         let mut rng = Rng::new(4, "corrupt");
         for at in 0..record.len() {
             let mut b = record.as_slice().to_vec();

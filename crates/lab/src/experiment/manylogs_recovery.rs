@@ -3,7 +3,7 @@
 use crate::experiment::manylogs::{DEVICE, SPREAD};
 use crate::experiment::{Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::replay::{DeviceChoice, PoolConfig};
-use plimsoll_base::{Buf, Data, Io, IoFlags, IoHead, Op, Rng, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{Buf, BufPool, Data, Io, IoFlags, IoHead, Op, Rng, Span, TenantId, Time, VolumeKey};
 use plimsoll_device::{DeviceOptions, Model, ModelLayer};
 use plimsoll_logs::format::{
     Entry, EntryKind, Image, LogEntry, Note, Place, data_sum, encode_image, encode_note, encode_record, first_sum,
@@ -106,6 +106,7 @@ fn records(layout: &Layout, left: &Left, seed: u64, disk: &mut SimDisk) -> Note 
     let per_chunk = logs_per_chunk(layout.logs);
     let mut note = Note { number: 2, chunks: vec![false; layout.logs.div_ceil(per_chunk) as usize] };
     let mut rng = Rng::new(seed, "records");
+    let mut buffers = BufPool::new();
     let zeroes = vec![0; (WRITES * WRITE) as usize];
     let sum = data_sum(layout, &zeroes);
     let total = header_bytes(WRITES as usize, layout.block()) + WRITES * WRITE;
@@ -125,7 +126,8 @@ fn records(layout: &Layout, left: &Left, seed: u64, disk: &mut SimDisk) -> Note 
             Entry { home, len: WRITE as u32, kind: EntryKind::Data, key: KEY, sequence: 1 + record * WRITES + i }
         };
         let entries: Vec<Entry> = (0..WRITES).map(entry).collect();
-        let (header, next) = encode_record(layout, Place { at, log, previous }, &entries, WRITES * WRITE, sum);
+        let (header, next) =
+            encode_record(&mut buffers, layout, Place { at, log, previous }, &entries, WRITES * WRITE, sum);
         write(disk, at, header.as_slice());
         (room, at, previous) = (room - total, at + total, next);
     }
