@@ -11,6 +11,7 @@ pub mod apples;
 pub mod flash_accuracy;
 pub mod manylogs;
 pub mod manylogs_clean;
+pub mod manylogs_recovery;
 pub mod manylogs_stream;
 pub mod noise;
 pub mod predictors;
@@ -213,6 +214,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(manylogs::TraceMixes),
         Box::new(manylogs_clean::LazyCheckpoint),
         Box::new(manylogs::GroupSizes),
+        Box::new(manylogs_recovery::RecoveryTime),
         Box::new(manylogs_clean::EightHours),
         Box::new(noise::NoiseTails),
         Box::new(noise::NoiseIntervals),

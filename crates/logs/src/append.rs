@@ -6,7 +6,7 @@
 
 use crate::clean::CROWDED_PERCENT;
 use crate::config::Planted;
-use crate::format::{DataSum, Entry, EntryKind, Place, encode_record, header_bytes};
+use crate::format::{Entry, EntryKind, Place, encode_record, header_bytes, sum_of_parts};
 use crate::layer::{Life, Logs, Pending};
 use crate::log::State;
 use crate::mtl::Mapped;
@@ -57,6 +57,8 @@ pub(crate) struct Append {
     sum: u64,
     /// Written with FUA.
     fua: bool,
+    /// Its header's bytes, to be used again.
+    header: Buf,
     items: Vec<Queued>,
     outcome: Option<Outcome>,
     dispatched_at: Time,
@@ -173,13 +175,11 @@ impl Logs {
         self.queue_bytes -= data_bytes;
         self.queue_since = now;
         let entries: Vec<Entry> = items.iter().map(|q| self.entry(q)).collect();
-        let mut sum = DataSum::new(&self.layout);
         let mut parts = Vec::with_capacity(items.len() + 1);
         parts.push((0, Data::Absent));
         for q in &items {
             if let Queued::Write(io) = q {
                 out.retract(0, io.id);
-                sum.add(io.len, &io.data);
                 // Shared, not moved: if the record fails they go elsewhere.
                 parts.push((io.len, io.data.clone()));
             }
@@ -187,9 +187,11 @@ impl Logs {
         let at = self.layout.log_start(log) + u64::from(self.logs[log as usize].tail);
         let l = &mut self.logs[log as usize];
         let place = Place { at, log, previous: l.sum };
-        let (header, record_sum) = encode_record(&self.layout, place, &entries, data_bytes, sum.digest());
-        let len = header.len() as u64 + data_bytes;
-        parts[0] = (header.len() as u64, Data::Bytes(Buf::copy_of(&header)));
+        let sum = sum_of_parts(&self.layout, parts[1..].iter().map(|(len, data)| (*len, data)));
+        let (header, record_sum) = encode_record(&mut self.buffers, &self.layout, place, &entries, data_bytes, sum);
+        let header_len = header.len() as u64;
+        let len = header_len + data_bytes;
+        parts[0] = (header_len, Data::Bytes(header.clone()));
         // FUA makes it durable, but only a chain without volatile records makes it findable.
         let fua = items.iter().any(Queued::is_fua) && l.flushed_tail == l.tail;
         let record = Append {
@@ -198,6 +200,7 @@ impl Logs {
             end: l.tail + len as u32,
             sum: record_sum,
             fua,
+            header,
             items,
             outcome: None,
             dispatched_at: Time::NEVER,
@@ -251,13 +254,15 @@ impl Logs {
     }
 
     /// A record's write has ended: it counts when all before it in its log do.
-    pub(crate) fn record_done(&mut self, now: Time, key: usize, c: &Completion, out: &mut Actions) {
+    pub(crate) fn record_done(&mut self, now: Time, key: usize, c: Completion, out: &mut Actions) {
         let Pending::Record(record) = &mut self.ops[key] else { unreachable!("tagged as a record") };
         record.outcome = Some(c.outcome);
         record.dispatched_at = c.dispatched_at;
         let log = record.log;
         self.records_inflight -= 1;
-        if !c.outcome.is_done() {
+        let failed = !c.outcome.is_done();
+        drop(c); // it holds the header too, which is to be used again
+        if failed {
             self.retire(log);
         }
         if self.has(Planted::AckedOutOfOrder) {
@@ -289,6 +294,7 @@ impl Logs {
 
     fn record_finished(&mut self, now: Time, r: Append, out: &mut Actions) {
         let block = self.layout.block();
+        self.buffers.give(r.header);
         let l = &mut self.logs[r.log as usize];
         (l.done_tail, l.done_sum) = (l.done_tail.max(r.end), r.sum);
         let durable = r.fua && l.flushed_tail == r.start;

@@ -21,7 +21,8 @@ use crate::mtl::{Mapped, Mtl};
 use crate::recover::Recovery;
 use crate::status::Counters;
 use plimsoll_base::{
-    Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent, Time, VolumeKey,
+    BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent, Time,
+    VolumeKey,
 };
 use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Offer, Order, Ports};
 use slab::Slab;
@@ -67,6 +68,8 @@ pub struct Logs {
     pub(crate) queue_since: Time,
     pub(crate) gather_until: Time,
     pub(crate) records_inflight: u32,
+    /// Headers of records that have ended, to be used again.
+    pub(crate) buffers: BufPool,
     /// Client writes home that wait for an own one.
     pub(crate) held: Vec<Io>,
     /// What came while recovering.
@@ -193,6 +196,7 @@ impl Logs {
             queue_since: Time::ZERO,
             gather_until: Time::NEVER,
             records_inflight: 0,
+            buffers: BufPool::new(),
             held: Vec::new(),
             early: Vec::new(),
             kills: Vec::new(),
@@ -593,7 +597,7 @@ impl Layer for Logs {
         let (at, piece) = ((c.io.tag & 0xffff_ffff) as usize, (c.io.tag >> 32) as usize);
         match self.ops[at] {
             Pending::Split(_) => self.split_done(now, at, piece, c, out),
-            Pending::Record(_) => self.record_done(now, at, &c, out),
+            Pending::Record(_) => self.record_done(now, at, c, out),
             _ => match self.ops.remove(at) {
                 Pending::One { head, log } => {
                     c.io.head = head;
