@@ -12,7 +12,7 @@ use plimsoll_base::{Class, IoError, TenantId};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_sched::choice::UnknownScheduler;
 use plimsoll_sched::{Discipline, DiskModel, Profile, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Order, Stack, StackConfig, Target};
+use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Order, Stack, StackConfig, Target, Terms};
 use plimsoll_store::{
     CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
     TenantRecord, Uuid, VolumeRecord,
@@ -322,9 +322,11 @@ impl Node {
     }
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
+        let terms = terms_of(&class, &permits);
         let id = self.directory_mut(|d| d.set_tenant(name, class, permits)).map_err(NodeError::Refused)?;
         for p in &self.pools {
-            p.handle.send(Command::SetPermits { tenant: id, limits: permits }).map_err(|_| p.gone())?;
+            let (limits, terms) = (permits, terms.clone());
+            p.handle.send(Command::SetTenant { tenant: id, limits, terms }).map_err(|_| p.gone())?;
         }
         Ok(id)
     }
@@ -344,11 +346,27 @@ impl Node {
     pub async fn set_tenant(&self, record: TenantRecord) -> Result<()> {
         let _one = self.changing.lock().await;
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
+        self.must_fit(&record).await?;
         if let Some(store) = self.tenant_store() {
             let kept = record.clone();
             blocking(move || store.lock().expect("no panic while held").set_tenant(kept)).await?;
         }
         self.apply_tenant(&record.name, record.class, permits_of_record(&record.limits)).map(|_| ())
+    }
+
+    /// Refuses a promise that a pool's cores couldn't keep beside those given already.
+    async fn must_fit(&self, record: &TenantRecord) -> Result<()> {
+        let terms = terms_of(&record.class, &permits_of_record(&record.limits));
+        let except = self.directory_ref(|d| d.tenants.get(&record.name).map(|t| t.id));
+        for p in &self.pools {
+            let sent = terms.clone();
+            let fit = p.handle.ask(|reply| Command::Fit { terms: sent, except, reply }).await.map_err(|_| p.gone())?;
+            if let Some(fit) = fit.filter(|fit| !fit.is_accepted()) {
+                let what = format!("the objective of tenant `{}` in pool `{}` {fit}", record.name, p.name);
+                return Err(NodeError::Conflict(what));
+            }
+        }
+        Ok(())
     }
 
     /// Takes a tenant away that owns no volume.
@@ -524,6 +542,15 @@ fn of_store(e: MetaError) -> NodeError {
         | MetaError::TooMany { .. } => NodeError::Conflict(text),
         _ => NodeError::Failed(text),
     }
+}
+
+/// What layers are told of a tenant.
+fn terms_of(class: &Class, permits: &PermitLimits) -> Terms {
+    let weight = match class {
+        Class::BestEffort { weight } => *weight,
+        Class::LatencyCritical { .. } | Class::Fenced { .. } => 100,
+    };
+    Terms { class: class.clone(), weight, in_flight_max: permits.jobs_max }
 }
 
 fn permits_of(t: &TenantConfig) -> PermitLimits {
@@ -768,7 +795,7 @@ fn device_bytes(path: &Path) -> u64 {
     std::fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).unwrap_or(0)
 }
 
-/// A pool's layers, as configured, over devices that offer `offers`: front, map, logs if it has any, scheduler, and a model
+/// A pool's layers, as configured, over devices that offer `offers`: front, cores if it has any, map, logs if it has any, scheduler, and a model
 /// if the device is modelled.
 ///
 /// # Errors
@@ -777,7 +804,11 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
     let model = model_of(config, offers[0].size_bytes)?;
     let below = model.as_ref().map_or(offers[0], |m| m.offer(&offers));
-    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Front::new()), Box::new(Map::new())];
+    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Front::new())];
+    if let Some(cores) = crate::cores::layer(config)? {
+        layers.push(Box::new(cores));
+    }
+    layers.push(Box::new(Map::new()));
     if let Some(logs) = &config.logs {
         layers.push(Box::new(crate::logs::layer(logs, &below)?));
     }

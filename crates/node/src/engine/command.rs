@@ -5,8 +5,9 @@ use super::metrics::ExportMetrics;
 use super::permits::PermitLimits;
 use super::trace::Trace;
 use plimsoll_base::{IoError, LatencyHistogram, TenantId, Time, VolumeKey};
+use plimsoll_cores::{CoresStatus, Fit};
 use plimsoll_logs::LogsStatus;
-use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order};
+use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order, Terms};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -47,12 +48,23 @@ pub enum Command {
         /// Answered when the zeroes are durable.
         reply: Reply<Result<(), IoError>>,
     },
-    /// Set a tenant's permits.
-    SetPermits {
+    /// Set a tenant's permits, and tell the layers its terms.
+    SetTenant {
         /// Whose.
         tenant: TenantId,
         /// The bound.
         limits: PermitLimits,
+        /// What it was promised.
+        terms: Terms,
+    },
+    /// Would a tenant with these terms fit among those that there are?
+    Fit {
+        /// What it would be promised.
+        terms: Terms,
+        /// A tenant whose terms these would replace.
+        except: Option<TenantId>,
+        /// The answer; `None` from a pool without cores.
+        reply: Reply<Option<Fit>>,
     },
     /// A tenant was removed: forget what it counted and may have, unless it's still connected.
     ForgetTenant {
@@ -139,6 +151,8 @@ pub struct PoolSnapshot {
     pub counts: (u64, u64, u64),
     /// Its scattered logs, if it has any.
     pub logs: Option<Box<LogsStatus>>,
+    /// Who has its cores, if it has any.
+    pub cores: Option<Box<CoresStatus>>,
     /// How the modelled device keeps its times, if there is one.
     pub model: Option<ModelTimes>,
 }

@@ -13,6 +13,7 @@ use plimsoll_base::{
     BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, TenantId, Time, VolumeKey,
 };
 use plimsoll_device::{AnyModel, ModelLayer};
+use plimsoll_cores::Cores;
 use plimsoll_logs::Logs;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
@@ -525,13 +526,20 @@ impl Pool {
                 self.close_connections(Some(key));
                 self.deleting.push(Deleting { key, extents, reply });
             }
-            Command::SetPermits { tenant, limits } => {
+            Command::SetTenant { tenant, limits, terms } => {
                 self.admission.set_limits(tenant, limits);
+                self.stack.set_tenant(self.now, tenant, Some(&terms));
+                self.pump()?;
+            }
+            Command::Fit { terms, except, reply } => {
+                let _ = reply.send(self.stack.layer::<Cores>().map(|c| c.fit(&terms, except)));
             }
             Command::ForgetTenant { tenant } => {
                 if !self.conns.iter().any(|(_, (_, c))| c.params.tenant == tenant) {
                     self.forget_exports(|e| e.tenant == tenant);
                     self.admission.forget(tenant);
+                    self.stack.set_tenant(self.now, tenant, None);
+                    self.pump()?;
                 }
             }
             Command::Snapshot { reply } => {
@@ -633,6 +641,7 @@ impl Pool {
             permit_waiting: self.admission.waiting(),
             counts: self.stack.counts(),
             logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
+            cores: self.stack.layer::<Cores>().map(|c| Box::new(c.status(now))),
             model: self
                 .stack
                 .layer::<ModelLayer<AnyModel>>()
