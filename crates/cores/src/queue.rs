@@ -226,7 +226,10 @@ impl Queues {
             Some(&at) if at != NOWHERE => usize::from(at),
             _ => {
                 let class = Class::BestEffort { weight: WEIGHT_UNKNOWN };
-                self.set_tenant(tenant, Some(&Terms { class, weight: WEIGHT_UNKNOWN, in_flight_max: u32::MAX }));
+                self.set_tenant(
+                    tenant,
+                    Some(&Terms { class, weight: WEIGHT_UNKNOWN, budget: None, in_flight_max: u32::MAX }),
+                );
                 usize::from(self.by_tenant[usize::from(tenant.0)])
             }
         }

@@ -23,6 +23,7 @@ use crate::raid0::Raid0;
 use crate::smr::zoned::{ZoneSpec, ZonedDisk};
 use crate::smr::{SmrDisk, SmrSpec};
 use plimsoll_base::{Time, parse_bytes};
+use plimsoll_stack::inside::FlashInside;
 use std::path::Path;
 
 /// What differs between two devices of one kind.
@@ -301,6 +302,9 @@ impl Model for AnyModel {
     fn next_event(&self) -> Time {
         each!(self, m => m.next_event())
     }
+    fn next_completion(&self) -> Time {
+        each!(self, m => m.next_completion())
+    }
     fn advance(&mut self, now: Time, done: &mut Vec<Done>) {
         each!(self, m => m.advance(now, done));
     }
@@ -312,6 +316,9 @@ impl Model for AnyModel {
     }
     fn accepts(&self, req: &Request) -> bool {
         each!(self, m => m.accepts(req))
+    }
+    fn flash(&self) -> Option<&dyn FlashInside> {
+        each!(self, m => m.flash())
     }
 }
 
@@ -338,6 +345,21 @@ mod tests {
             now = d.at;
         }
         (sum / 200, m)
+    }
+
+    /// What predicts from the inside (MittSSD) must find it, however the drive was asked for.
+    #[test]
+    fn flash_shows_its_inside_by_name_and_nothing_else_does() {
+        for (name, shows) in [
+            ("mittos-openchannel", true),
+            ("sized:1G:nvme-modern", true),
+            ("cheetah-15k5", false),
+            ("raid0:2:64K:nvme-modern", false),
+        ] {
+            let spec = DeviceSpec::named(name).expect(name).at_most(1 << 30);
+            let model = spec.build(DeviceOptions::default()).expect(name);
+            assert_eq!(model.flash().is_some(), shows, "{name}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use crate::model::{self, Done, Model};
 use plimsoll_base::{Completion, Data, Io, IoError, IoFlags, IoId, LatencyHistogram, Op, Outcome, Time};
-use plimsoll_stack::inside::FlashPredictor;
+use plimsoll_stack::inside::{FlashPredictor, Knowledge};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 use slab::Slab;
 
@@ -59,6 +59,11 @@ impl<M: Model> ModelLayer<M> {
         self
     }
 
+    /// What its predictor rests on, if it has one.
+    pub fn knowledge(&self) -> Option<Knowledge> {
+        self.predictor.as_ref().map(|p| p.knowledge())
+    }
+
     /// The model, to inspect.
     pub fn model(&self) -> &M {
         &self.model
@@ -87,7 +92,8 @@ impl<M: Model> ModelLayer<M> {
     }
 
     fn arm(&self, out: &mut Actions) {
-        let next = self.model.next_event();
+        // Only a predictor looks at the model between two completions.
+        let next = if self.predictor.is_some() { self.model.next_event() } else { self.model.next_completion() };
         if next.is_set() {
             out.wake_at(next);
         }

@@ -35,6 +35,6 @@ pub use flash::{BlackBox, Flash, FlashOptions, FlashSpec, History};
 pub use layer::ModelLayer;
 pub use model::{Done, Model, Op, Request};
 pub use net::{Hop, HopSpec};
-pub use pagecache::{PageCache, PageCacheLayer, Residency};
+pub use pagecache::{CacheCounts, PageCache, PageCacheLayer, Residency};
 pub use raid0::Raid0;
 pub use smr::{SmrDisk, SmrSpec};

@@ -11,7 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use plimsoll_base::{Rng, Span};
 
-pub use layer::PageCacheLayer;
+pub use layer::{CacheCounts, PageCacheLayer};
 
 /// What the cache knows of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,6 +184,11 @@ impl<O: EvictionOrder> PageCache<O> {
     /// Pages that fit.
     pub fn capacity(&self) -> u32 {
         self.pages.len() as u32
+    }
+
+    /// Pages of the file (or device).
+    pub fn file_pages(&self) -> u64 {
+        self.file_pages
     }
 
     /// What a hit takes for `pages` pages.

@@ -74,7 +74,7 @@ fn fingerprint(m: &Measured, next: u64) -> (u64, u64, u64, u64) {
 /// Every run twice: same events, same next random number, same final clock.
 #[test]
 fn a_run_repeats_to_the_bit() {
-    for sched in SchedulerKind::ALL {
+    for sched in SchedulerKind::FOR_DISKS {
         let open = |seed| {
             let config = PoolConfig { sched, seed, mismatch: 0.15, ..PoolConfig::default() };
             let mut p = pool(&config);

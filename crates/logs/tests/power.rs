@@ -144,7 +144,10 @@ fn nothing_promised_is_lost_at_any_instant() {
     }
     println!("longest recovery {:?}, {} from the capacitor's table", tally.recovery_max, tally.from_dump);
     println!("{} tables of a capacitor cut off", tally.dumps_cut);
-    println!("{} after a failed flush or durable write, {} among failing requests", tally.after_failures, tally.with_errors);
+    println!(
+        "{} after a failed flush or durable write, {} among failing requests",
+        tally.after_failures, tally.with_errors
+    );
     assert!(tally.dumps_cut > 500 && tally.after_failures > 250 && tally.with_errors > 500);
     for phase in ["append", "checkpoint", "checkpoint, table", "swap", "swap, table", "table", "kills"] {
         assert!(tally.points.get(phase).copied().unwrap_or(0) > 20, "hardly any power loss during {phase}");

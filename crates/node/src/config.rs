@@ -108,8 +108,13 @@ pub struct PoolConfig {
     pub device: DeviceConfig,
     /// Requests at the device at once.
     pub depth: Option<u32>,
-    /// `noop` (the default), `deadline` or `cfq`.
+    /// `noop` (the default), `deadline`, `cfq`, `blackbox` or `ssd`.
     pub sched: Option<Spanned<String>>,
+    /// Memory for pages that were read or written, as a page cache.
+    pub memory: Option<ByteSize>,
+    /// Do some tenants' deadlines have percentiles? Set by the node itself, so that a tape replays alike.
+    #[serde(default)]
+    pub budgets: bool,
     /// What `plimsoll profile` measured of the device; without it, waits are learned from nothing.
     pub profile: Option<PathBuf>,
     /// Cores that the pool's requests are served by; see docs/cores.md. Without it, all are served as they come.
@@ -226,8 +231,34 @@ pub struct TenantConfig {
     pub bytes_max: Option<ByteSize>,
     /// Its reads must be done within this, or are refused at once; a volume or a connection may say otherwise.
     pub deadline: Option<SpanText>,
+    /// Its deadlines are of this percentile of its reads: the others may be late. Every read's, if not said.
+    pub deadline_percentile: Option<f64>,
+    /// Instead of `deadline`: one that sets itself by the share of reads that it refuses.
+    pub auto_deadline: Option<AutoDeadlineConfig>,
     /// For schedulers that know priorities: `rt:0` to `rt:7`, `be:0` to `be:7` or `idle`; a connection may say otherwise.
     pub priority: Option<Spanned<String>>,
+}
+
+/// `{ refuse_percent = 5, least = "1ms", most = "1s" }`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AutoDeadlineConfig {
+    /// Of all reads, so many may be refused, %.
+    pub refuse_percent: f64,
+    /// It's never shorter.
+    #[serde(default = "least_deadline")]
+    pub least: SpanText,
+    /// It's never longer, and this at first.
+    #[serde(default = "most_deadline")]
+    pub most: SpanText,
+}
+
+fn least_deadline() -> SpanText {
+    SpanText(Span::from_millis(1))
+}
+
+fn most_deadline() -> SpanText {
+    SpanText(Span::from_secs(1))
 }
 
 /// `{ percentile = 99.9, within = "20ms" }`
@@ -483,7 +514,10 @@ impl Config {
         }
         for t in &self.tenant {
             let promised = t.deadline.map_or(Ok(()), |d| check_deadline(d.0));
-            promised.map_err(|what| (at(&t.name), format!("tenant `{}`: {what}", t.name.get_ref())))?;
+            let percentile = t.deadline_percentile.map_or(Ok(0), crate::predict::percentile_bp);
+            let auto = crate::predict::auto_terms(t);
+            let all = promised.and(percentile.map(|_| ())).and(auto.map(|_| ()));
+            all.map_err(|what| (at(&t.name), format!("tenant `{}`: {what}", t.name.get_ref())))?;
             if let Some(p) = &t.priority {
                 p.get_ref().parse::<Priority>().map_err(|e| (at(p), e.to_string()))?;
             }

@@ -4,10 +4,12 @@
 
 use crate::config::{Config, Grant, Peer, TenantConfig, VolumeConfig, check_deadline};
 use crate::engine::{ExportParams, Health, PermitLimits};
+use crate::predict::auto_terms;
 use plimsoll_base::{BadPriority, Class, Priority, Span, TenantId, VolumeKey};
 use plimsoll_nbd::export::{BlockSizes, ExportInfo, ListedExport, Refusal, RefusalReason};
 use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
+use plimsoll_sched::promise::AutoTerms;
 use plimsoll_stack::{Extent, LayerState};
 use std::collections::BTreeMap;
 use tokio::sync::watch;
@@ -127,6 +129,8 @@ pub struct Directory {
 pub struct Promise {
     /// Reads are done within it, or refused at once.
     pub deadline: Option<Span>,
+    /// Where there is no deadline: one that sets itself.
+    pub auto: Option<AutoTerms>,
     /// For schedulers that know priorities.
     pub priority: Priority,
 }
@@ -142,7 +146,7 @@ pub struct Promises {
 
 impl Promises {
     fn tenant(&self, name: &str) -> Promise {
-        self.tenants.get(name).copied().unwrap_or(Promise { deadline: None, priority: Priority::DEFAULT })
+        self.tenants.get(name).copied().unwrap_or(Promise { deadline: None, auto: None, priority: Priority::DEFAULT })
     }
 
     fn volume(&self, name: &str) -> Option<Span> {
@@ -153,7 +157,8 @@ impl Promises {
     pub fn of(config: &Config) -> Promises {
         let tenant = |t: &TenantConfig| {
             let priority = t.priority.as_ref().and_then(|p| p.get_ref().parse().ok()).unwrap_or(Priority::DEFAULT);
-            (t.name.get_ref().clone(), Promise { deadline: t.deadline.map(|d| d.0), priority })
+            let auto = auto_terms(t).ok().flatten();
+            (t.name.get_ref().clone(), Promise { deadline: t.deadline.map(|d| d.0), auto, priority })
         };
         let volume = |v: &VolumeConfig| v.deadline.map(|d| (v.name.get_ref().clone(), d.0));
         Promises {
@@ -263,6 +268,7 @@ impl Directory {
             volume: volume.key,
             tenant: self.tenants[tenant].id,
             deadline: asked.deadline.or(self.promises.volume(&volume.name)).or(self.promises.tenant(tenant).deadline),
+            auto: self.promises.tenant(tenant).auto,
             priority: asked.priority.unwrap_or(self.promises.tenant(tenant).priority),
             rules: agreed.rules(),
             meta_contexts: agreed.meta_contexts,

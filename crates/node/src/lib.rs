@@ -6,6 +6,7 @@ pub mod engine;
 pub mod http;
 pub mod logs;
 pub mod node;
+pub mod predict;
 pub mod serve;
 pub mod service;
 pub mod tls;

@@ -7,16 +7,19 @@ use crate::engine::watchdog::Watchdog;
 use crate::engine::{
     Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace, VolatileFile,
 };
+use crate::predict::{self, Percentiles};
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
-use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
+use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, ModelLayer};
 use plimsoll_sched::choice::UnknownScheduler;
-use plimsoll_sched::{Discipline, DiskModel, Profile, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Order, Stack, StackConfig, Target, Terms};
+use plimsoll_sched::promise::Budgets;
+use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Order, Stack, StackConfig, Target};
 use plimsoll_store::{
     CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
     TenantRecord, Uuid, VolumeRecord,
 };
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -89,6 +92,8 @@ pub struct Node {
     pub directory: Arc<RwLock<Directory>>,
     /// Counts the host's pauses, where a pool's device is modelled in real time.
     pub watchdog: Option<Watchdog>,
+    /// What was configured of tenants beside their classes.
+    percentiles: Percentiles,
     /// One change of volumes or tenants at a time.
     changing: tokio::sync::Mutex<()>,
 }
@@ -112,15 +117,18 @@ impl Node {
     /// Opens every pool, brings back its volumes, and makes sure that the configured ones exist. Clients are not yet
     /// taken in.
     pub async fn start(config: &Config) -> Result<Node> {
+        let percentiles = Percentiles::of(&config.tenant);
         let mut pools = Vec::new();
         for p in &config.pool {
-            pools.push(start_pool(p, config.control.trace_every)?);
+            let pool = PoolConfig { budgets: !percentiles.is_empty(), ..p.clone() };
+            pools.push(start_pool(&pool, config.control.trace_every)?);
         }
         let watchdog = match config.pool.iter().any(|p| p.device.model.is_some()) {
             true => Some(Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?),
             false => None,
         };
-        let node = Node { pools, directory: Arc::default(), watchdog, changing: tokio::sync::Mutex::new(()) };
+        let node =
+            Node { pools, directory: Arc::default(), watchdog, percentiles, changing: tokio::sync::Mutex::new(()) };
         node.directory_mut(|d| {
             d.grants = config.grant.clone();
             d.promises = Promises::of(config);
@@ -322,24 +330,32 @@ impl Node {
     }
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
-        let terms = terms_of(&class, &permits);
-        let id = self.directory_mut(|d| d.set_tenant(name, class, permits)).map_err(NodeError::Refused)?;
+        let id = self.directory_mut(|d| d.set_tenant(name, class.clone(), permits)).map_err(NodeError::Refused)?;
+        let terms = self.percentiles.terms(name, &class, permits.jobs_max);
         for p in &self.pools {
-            let (limits, terms) = (permits, terms.clone());
-            p.handle.send(Command::SetTenant { tenant: id, limits, terms }).map_err(|_| p.gone())?;
+            let terms = terms.clone();
+            p.handle.send(Command::SetTenant { tenant: id, limits: permits, terms }).map_err(|_| p.gone())?;
         }
         Ok(id)
     }
 
+    /// Where pools disagree (one wasn't there when a tenant was changed), the first that is configured is believed.
     fn stored_tenants(&self) -> Vec<TenantRecord> {
-        let Some(store) = self.tenant_store() else { return Vec::new() };
-        let store = store.lock().expect("no panic while held");
-        store.tenants().cloned().collect()
+        let mut all: BTreeMap<String, TenantRecord> = BTreeMap::new();
+        for store in self.stores() {
+            for record in store.lock().expect("no panic while held").tenants() {
+                let kept = all.entry(record.name.clone()).or_insert_with(|| record.clone());
+                if kept != record {
+                    tracing::warn!(tenant = record.name, "pools keep different promises: the first pool's holds");
+                }
+            }
+        }
+        all.into_values().collect()
     }
 
-    /// Tenants that were changed live are kept in the first pool that has a store.
-    fn tenant_store(&self) -> Option<Arc<Mutex<MetaStore>>> {
-        self.pools.iter().find_map(|p| p.store.clone())
+    /// Tenants that were changed live are kept in every pool that has a store: pools come and go.
+    fn stores(&self) -> impl Iterator<Item = Arc<Mutex<MetaStore>>> + '_ {
+        self.pools.iter().filter_map(|p| p.store.clone())
     }
 
     /// Declares a tenant or changes its promise, live; kept over a restart, where it goes before the configuration's.
@@ -347,7 +363,7 @@ impl Node {
         let _one = self.changing.lock().await;
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
         self.must_fit(&record).await?;
-        if let Some(store) = self.tenant_store() {
+        for store in self.stores() {
             let kept = record.clone();
             blocking(move || store.lock().expect("no panic while held").set_tenant(kept)).await?;
         }
@@ -356,7 +372,8 @@ impl Node {
 
     /// Refuses a promise that a pool's cores couldn't keep beside those given already.
     async fn must_fit(&self, record: &TenantRecord) -> Result<()> {
-        let terms = terms_of(&record.class, &permits_of_record(&record.limits));
+        let jobs_max = permits_of_record(&record.limits).jobs_max;
+        let terms = self.percentiles.terms(&record.name, &record.class, jobs_max);
         let except = self.directory_ref(|d| d.tenants.get(&record.name).map(|t| t.id));
         for p in &self.pools {
             let sent = terms.clone();
@@ -381,7 +398,7 @@ impl Node {
         for p in &self.pools {
             let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it
         }
-        if let Some(store) = self.tenant_store() {
+        for store in self.stores() {
             let owned = name.to_string();
             blocking(move || {
                 let mut store = store.lock().expect("no panic while held");
@@ -542,15 +559,6 @@ fn of_store(e: MetaError) -> NodeError {
         | MetaError::TooMany { .. } => NodeError::Conflict(text),
         _ => NodeError::Failed(text),
     }
-}
-
-/// What layers are told of a tenant.
-fn terms_of(class: &Class, permits: &PermitLimits) -> Terms {
-    let weight = match class {
-        Class::BestEffort { weight } => *weight,
-        Class::LatencyCritical { .. } | Class::Fenced { .. } => 100,
-    };
-    Terms { class: class.clone(), weight, in_flight_max: permits.jobs_max }
 }
 
 fn permits_of(t: &TenantConfig) -> PermitLimits {
@@ -752,42 +760,13 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
     Ok((device, store))
 }
 
-/// What requests are believed to cost the device: by its profile, or nothing until completions tell.
-fn device_costs(config: &PoolConfig, size_bytes: u64) -> std::result::Result<(DiskModel, Discipline), String> {
-    let Some(path) = &config.profile else {
-        tracing::info!(pool = config.name.get_ref(), "no profile: waits are learned from what requests take");
-        // Only of a modelled disk is it known that it takes the nearest first.
-        let rotational = match &config.device.model {
-            None => false,
-            Some(name) => DeviceSpec::named(name).map_err(|e| e.to_string())?.is_rotational(),
-        };
-        let discipline = if rotational { Discipline::Sstf } else { Discipline::Fifo };
-        return Ok((DiskModel::unknown(size_bytes), discipline));
-    };
-    let file = path.display().to_string();
-    let profile = read_profile(path)?;
-    profile.check_device(&file, size_bytes).map_err(|e| e.to_string())?;
-    let costs = profile.disk_model().ok_or_else(|| format!("{file}: has no `disk` part, which this pool needs"))?;
-    Ok((costs, profile.discipline()))
-}
-
-/// What `plimsoll profile` wrote to `path`.
-///
-/// # Errors
-/// Names the file and what is wrong with it.
-pub fn read_profile(path: &Path) -> std::result::Result<Profile, String> {
-    let file = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
-    Profile::parse(&file, &text).map_err(|e| e.to_string())
-}
-
 /// The modelled device over a file of `file_bytes`, if it is to be one.
-fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<Box<dyn Layer>>, String> {
+fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<ModelLayer<AnyModel>>, String> {
     let Some(name) = &config.device.model else { return Ok(None) };
     // A flash drive's maps take memory by capacity: no more of it than the file behind it.
     let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(file_bytes);
     let model = spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?;
-    Ok(Some(Box::new(ModelLayer::new(model))))
+    Ok(Some(ModelLayer::new(model)))
 }
 
 fn device_bytes(path: &Path) -> u64 {
@@ -795,8 +774,8 @@ fn device_bytes(path: &Path) -> u64 {
     std::fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).unwrap_or(0)
 }
 
-/// A pool's layers, as configured, over devices that offer `offers`: front, cores if it has any, map, logs if it has any, scheduler, and a model
-/// if the device is modelled.
+/// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, cores if it
+/// has any, map, a page cache and logs if it has any, scheduler, and a model if the device is modelled.
 ///
 /// # Errors
 /// What is wrong with the configuration.
@@ -804,11 +783,16 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
     let model = model_of(config, offers[0].size_bytes)?;
     let below = model.as_ref().map_or(offers[0], |m| m.offer(&offers));
-    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Front::new())];
+    let mut layers: Vec<Box<dyn Layer>> = Vec::new();
+    if config.budgets {
+        layers.push(Box::new(Budgets::new(StackConfig::default().failover_hop)));
+    }
+    layers.push(Box::new(Front::new()));
     if let Some(cores) = crate::cores::layer(config)? {
         layers.push(Box::new(cores));
     }
     layers.push(Box::new(Map::new()));
+    layers.extend(predict::page_cache(config, below.size_bytes)?);
     if let Some(logs) = &config.logs {
         layers.push(Box::new(crate::logs::layer(logs, &below)?));
     }
@@ -816,9 +800,17 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
         Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
         None => SchedulerKind::default(),
     };
-    let (costs, discipline) = device_costs(config, below.size_bytes)?;
+    let (costs, discipline, model) = match kind {
+        SchedulerKind::Ssd => (DiskModel::unknown(0), Discipline::Fifo, predict::from_inside(config, model)?),
+        _ => {
+            // A modelled disk's profile is of all of it, however small the file behind it.
+            let size_bytes = model.as_ref().map_or(below.size_bytes, |m| m.model().size_bytes());
+            let (costs, discipline) = predict::device_costs(config, size_bytes)?;
+            (costs, discipline, model)
+        }
+    };
     layers.push(kind.layer(&SchedulerOptions { depth, discipline, ..SchedulerOptions::default() }, costs));
-    layers.extend(model);
+    layers.extend(model.map(|m| Box::new(m) as Box<dyn Layer>));
     let mut stack = Stack::new(StackConfig::default(), offers);
     let last = layers.len() - 1;
     for (i, layer) in layers.into_iter().enumerate() {

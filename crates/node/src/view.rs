@@ -26,6 +26,8 @@ pub struct ExportView {
     pub inflight: usize,
     /// When the oldest of them arrived.
     pub oldest: Option<Time>,
+    /// What the tenant's deadline has set itself to, if it does.
+    pub auto_deadline: Option<Span>,
     /// Reads, writes, flushes, and all else.
     pub ops: [OpView; 4],
     /// Refused at once.
@@ -67,6 +69,7 @@ impl From<ExportSnapshot> for ExportView {
             tenant: e.tenant,
             inflight: e.inflight,
             oldest: e.oldest,
+            auto_deadline: e.auto_deadline,
             ops: m.ops.each_ref().map(|op| OpView {
                 done: op.done,
                 bytes: op.bytes,

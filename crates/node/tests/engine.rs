@@ -57,6 +57,7 @@ impl Running {
             volume: VOLUME,
             tenant: TenantId(1),
             deadline: None,
+            auto: None,
             priority: Priority::DEFAULT,
             rules,
             meta_contexts: MetaContexts::EMPTY,

@@ -146,7 +146,7 @@ fn pool(p: &PoolConfig, config: &Config, all: &mut Findings) {
     let said = |what: String| format!("pool `{name}`: {what}");
     let mut found = Findings::default();
     device(&p.device, &mut found);
-    if let Some(Err(what)) = p.profile.as_deref().map(plimsoll_node::node::read_profile) {
+    if let Some(Err(what)) = p.profile.as_deref().map(plimsoll_node::predict::read_profile) {
         found.errors.push(what);
     }
     let wanted: u64 = config.volume.iter().filter(|v| v.pool.get_ref() == name).map(|v| v.size.0).sum();

@@ -46,7 +46,10 @@ fn only_one(client: &Client) -> Result<String> {
 
 fn show(pool: &str, v: &CoresView) {
     let depth = if v.depth == 1 { String::new() } else { format!(" of depth {}", v.depth) };
-    println!("pool {pool}: {} cores{depth} by {}, {} busy, best effort has {}", v.cores, v.policy, v.busy, v.best_effort_cores);
+    println!(
+        "pool {pool}: {} cores{depth} by {}, {} busy, best effort has {}",
+        v.cores, v.policy, v.busy, v.best_effort_cores
+    );
     let row = |q: &CoreQueueView| {
         let own = |text: String| if q.core_policy.is_some() { text } else { "-".into() };
         vec![

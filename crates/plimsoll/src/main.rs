@@ -2,9 +2,9 @@
 
 mod check;
 mod client;
+mod cores;
 mod generate;
 mod lab;
-mod cores;
 mod logs;
 mod pool;
 mod profile;

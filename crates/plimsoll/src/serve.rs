@@ -91,6 +91,11 @@ fn print_ready(node: &Node, bound: &Bound, embedded: bool) {
          --runtime=5 --time_based"
     );
     println!(
-        "  fio --name=busy --ioengine=nbd --uri='nbd+unix:///archive%3Fdeadline=20ms?socket={socket}' --rw=randread --bs=4k --iodepth=8 --size=1G --runtime=5 --time_based --continue_on_error=io"
+        "  fio --name=busy --ioengine=nbd --uri='nbd+unix:///archive%3Fdeadline=20ms?socket={socket}' --rw=randread --bs=4k --iodepth=8 --rate_iops=300 --rate_process=poisson --size=1G --runtime=10 --time_based --continue_on_error=io"
     );
+    if let Some(http) = bound.control_http {
+        println!(
+            "fio counts each Busy answer as an error; what was predicted: the dashboard, or http://{http}/v1/traces"
+        );
+    }
 }

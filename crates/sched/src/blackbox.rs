@@ -7,9 +7,9 @@
 //! histogram's quantile, and its confidence is how often such quantiles have held. Integers only; a decision walks one
 //! histogram.
 
+use crate::fifo::Fifo;
 use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
-use std::collections::VecDeque;
 
 /// Bins of a histogram: two an octave from a microsecond on.
 const BINS: usize = 48;
@@ -162,10 +162,14 @@ impl BlackBoxPredictor {
         if h.sum < ENOUGH {
             return (Span::ZERO, Confidence::NONE); // nothing is refused on a guess
         }
+        (Span::from_nanos(h.quantile_ns(self.quantile_permille)), self.confidence())
+    }
+
+    /// How sure it is: as often as promised is as sure as it gets.
+    pub fn confidence(&self) -> Confidence {
         let held = (u64::from(self.held) * 1000) >> 16;
-        // As often as promised is as sure as it gets.
         let off = held.abs_diff(u64::from(self.quantile_permille));
-        (Span::from_nanos(h.quantile_ns(self.quantile_permille)), Confidence(1000 - off.min(1000) as u16))
+        Confidence(1000 - off.min(1000) as u16)
     }
 
     /// Reads that it has learned from.
@@ -210,13 +214,8 @@ impl BlackBoxPredictor {
 
 /// First in, first out, over a device whose inside is hidden.
 pub struct BlackBox {
-    queue: VecDeque<Io>,
-    depth: usize,
-    at_device: usize,
+    fifo: Fifo,
     predictor: BlackBoxPredictor,
-    /// The mean time between two completions while something waited, in ns.
-    between_ns: u64,
-    last_done: Time,
 }
 
 impl BlackBox {
@@ -225,25 +224,17 @@ impl BlackBox {
     /// # Panics
     /// If the depth is zero.
     pub fn new(config: BlackBoxConfig) -> BlackBox {
-        assert!(config.depth > 0, "a device with depth 0 would serve nothing");
-        BlackBox {
-            queue: VecDeque::new(),
-            depth: config.depth as usize,
-            at_device: 0,
-            predictor: BlackBoxPredictor::new(config.quantile_permille),
-            between_ns: 0,
-            last_done: Time::ZERO,
-        }
+        BlackBox { fifo: Fifo::new(config.depth), predictor: BlackBoxPredictor::new(config.quantile_permille) }
     }
 
     /// Requests waiting here and at the device.
     pub fn depths(&self) -> (usize, usize) {
-        (self.queue.len(), self.at_device)
+        self.fifo.depths()
     }
 
     /// When the oldest request that waits here arrived at the pool.
     pub fn oldest_queued(&self) -> Option<Time> {
-        self.queue.iter().map(|io| io.arrived_at).min()
+        self.fifo.oldest()
     }
 
     /// What it has learned.
@@ -252,10 +243,7 @@ impl BlackBox {
     }
 
     fn fill_device(&mut self, now: Time, out: &mut Actions) {
-        while self.at_device < self.depth
-            && let Some(io) = self.queue.pop_front()
-        {
-            self.at_device += 1;
+        while let Some(io) = self.fifo.next() {
             self.predictor.sent(now, &io);
             out.submit(0, io);
         }
@@ -272,44 +260,37 @@ impl Layer for BlackBox {
     }
 
     fn start(&mut self, _now: Time, below: &[Offer], _out: &mut Actions) {
-        self.depth = self.depth.min(below[0].queue_max as usize).max(1);
+        self.fifo.limit_depth(below[0].queue_max);
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
-        let queued = Span::from_nanos(self.between_ns) * self.queue.len() as u64;
         if head.op != Op::Read {
-            return below.serve(queued, Span::ZERO, Confidence::NONE);
+            return below.serve(self.fifo.wait(), Span::ZERO, Confidence::NONE);
         }
         let (took, confidence) = self.predictor.predict(at);
-        below.serve(queued, took, confidence)
+        below.serve(self.fifo.wait(), took, confidence)
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
-        self.queue.push_back(io);
+        self.fifo.push(io);
         self.fill_device(now, out);
     }
 
     fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
-        self.at_device -= 1;
-        if !self.queue.is_empty() {
-            let between = now.since(self.last_done).as_nanos().min(10_000_000_000);
-            self.between_ns = self.between_ns - self.between_ns / 16 + between / 16;
-        }
-        self.last_done = now;
+        self.fifo.came_back(now);
         self.predictor.ended(now, c.io.id);
         out.complete(c);
         self.fill_device(now, out);
     }
 
     fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
-        if let Some(i) = self.queue.iter().position(|io| io.id == id) {
-            let io = self.queue.remove(i).expect("just found");
+        if let Some(io) = self.fifo.withdraw(id) {
             out.end(io, Outcome::Failed(IoError::Cancelled));
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.at_device == 0
+        self.fifo.is_idle()
     }
 }
 

@@ -23,7 +23,7 @@ use crate::disk::DiskModel;
 use crate::tree::Key;
 use node::{Group, Node, NodeKey, tree_of};
 use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
-use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
+use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
 use std::collections::{BTreeMap, VecDeque};
 use tolerance::NO_LIMIT;
 
@@ -671,6 +671,12 @@ impl Layer for Cfq {
 
     fn retracted(&mut self, id: IoId, _out: &mut Actions) {
         self.device.retracted(id);
+    }
+
+    fn tenant(&mut self, _now: Time, tenant: TenantId, terms: Option<&Terms>, _out: &mut Actions) {
+        if let Some(terms) = terms {
+            self.set_weight(tenant, terms.weight);
+        }
     }
 
     fn is_idle(&self) -> bool {

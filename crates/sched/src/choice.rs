@@ -1,11 +1,14 @@
 //! Which scheduler a pool has: by name, and as seen from outside.
 
+use crate::blackbox::{BlackBox, BlackBoxConfig};
 use crate::cfq::{Cfq, CfqConfig, Late};
 use crate::deadline::{Deadline, DeadlineConfig};
 use crate::device::Discipline;
 use crate::disk::DiskModel;
 use crate::noop::{Noop, NoopConfig};
+use crate::ssd::SsdQueue;
 use plimsoll_base::{Span, Time};
+use plimsoll_stack::inside::Knowledge;
 use plimsoll_stack::{Layer, Stack};
 use std::fmt;
 use std::str::FromStr;
@@ -20,6 +23,11 @@ pub enum SchedulerKind {
     Deadline,
     /// Groups and their processes in turn, each with a slice of time.
     Cfq,
+    /// First in, first out, over a device whose inside is hidden: waits are learned from what reads took lately.
+    BlackBox,
+    /// First in, first out, over flash whose inside is seen: the device's layer must have a
+    /// [predictor](plimsoll_stack::inside::FlashPredictor).
+    Ssd,
 }
 
 /// What all schedulers are told.
@@ -52,7 +60,10 @@ impl Default for SchedulerOptions {
 
 impl SchedulerKind {
     /// All of them.
-    pub const ALL: [SchedulerKind; 3] = [SchedulerKind::Noop, SchedulerKind::Deadline, SchedulerKind::Cfq];
+    pub const ALL: [SchedulerKind; 5] =
+        [SchedulerKind::Noop, SchedulerKind::Deadline, SchedulerKind::Cfq, SchedulerKind::BlackBox, SchedulerKind::Ssd];
+    /// Those that know what a disk's requests cost.
+    pub const FOR_DISKS: [SchedulerKind; 3] = [SchedulerKind::Noop, SchedulerKind::Deadline, SchedulerKind::Cfq];
 
     /// Its name in configurations and on the command line.
     pub const fn name(self) -> &'static str {
@@ -60,10 +71,12 @@ impl SchedulerKind {
             SchedulerKind::Noop => "noop",
             SchedulerKind::Deadline => "deadline",
             SchedulerKind::Cfq => "cfq",
+            SchedulerKind::BlackBox => "blackbox",
+            SchedulerKind::Ssd => "ssd",
         }
     }
 
-    /// The layer, over a device that costs what `model` says.
+    /// The layer, over a device that costs what `model` says (where it predicts by costs).
     ///
     /// # Panics
     /// If the depth is zero.
@@ -79,6 +92,8 @@ impl SchedulerKind {
                 let config = CfqConfig { depth, discipline, failover_hop, late, slice_idle, ..CfqConfig::default() };
                 Box::new(Cfq::new(config, model))
             }
+            SchedulerKind::BlackBox => Box::new(BlackBox::new(BlackBoxConfig { depth, ..BlackBoxConfig::default() })),
+            SchedulerKind::Ssd => Box::new(SsdQueue::new(depth)),
         }
     }
 }
@@ -114,27 +129,34 @@ pub struct SchedulerView {
     pub at_device: usize,
     /// When the oldest that waits in it arrived at the pool.
     pub oldest: Option<Time>,
-    /// Completions that its prediction has learned from.
-    pub learned: u64,
-    /// Does its prediction rest on a profile?
-    pub profiled: bool,
+    /// What its predictions rest on; `None` where another layer predicts.
+    pub knowledge: Option<Knowledge>,
 }
 
 /// Looks at the scheduler of `stack`; `None` if it has none. Walks over all that waits: for snapshots, not for decisions.
 pub fn view(stack: &Stack) -> Option<SchedulerView> {
-    let see = |name, (waiting, at_device): (usize, usize), oldest, model: &DiskModel| SchedulerView {
+    let see = |name, (waiting, at_device): (usize, usize), oldest, knowledge| SchedulerView {
         name,
         waiting,
         at_device,
         oldest,
-        learned: model.samples(),
-        profiled: model.is_profiled(),
+        knowledge,
     };
+    let of_model =
+        |m: &DiskModel| Some(Knowledge { learned: m.samples(), profiled: m.is_profiled(), confidence: m.confidence() });
     if let Some(s) = stack.layer::<Noop>() {
-        return Some(see("noop", s.depths(), s.oldest_queued(), s.model()));
+        return Some(see("noop", s.depths(), s.oldest_queued(), of_model(s.model())));
     }
     if let Some(s) = stack.layer::<Deadline>() {
-        return Some(see("deadline", s.depths(), s.oldest_queued(), s.model()));
+        return Some(see("deadline", s.depths(), s.oldest_queued(), of_model(s.model())));
     }
-    stack.layer::<Cfq>().map(|s| see("cfq", s.depths(), s.oldest_queued(), s.model()))
+    if let Some(s) = stack.layer::<Cfq>() {
+        return Some(see("cfq", s.depths(), s.oldest_queued(), of_model(s.model())));
+    }
+    if let Some(s) = stack.layer::<BlackBox>() {
+        let p = s.predictor();
+        let knowledge = Knowledge { learned: p.reads(), profiled: false, confidence: p.confidence() };
+        return Some(see("blackbox", s.depths(), s.oldest_queued(), Some(knowledge)));
+    }
+    stack.layer::<SsdQueue>().map(|s| see("ssd", s.depths(), s.oldest_queued(), None))
 }

@@ -12,6 +12,7 @@ pub mod choice;
 pub mod deadline;
 pub mod device;
 pub mod disk;
+mod fifo;
 pub mod inject;
 pub mod measure;
 pub mod noop;

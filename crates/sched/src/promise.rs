@@ -6,7 +6,7 @@
 //! many refusals and too few.
 
 use plimsoll_base::{Completion, Io, IoHead, Op, Span, TenantId, Time};
-use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
+use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
 use std::collections::BTreeMap;
 
 /// A window in so many parts; the oldest part goes as a whole.
@@ -33,6 +33,10 @@ impl SlowBudget {
         SlowBudget { slow_permyriad, part_len: window.div_ceil(PARTS as u64), parts: [(0, 0); PARTS], at: 0 }
     }
 
+    fn promises_as(&self, other: &SlowBudget) -> bool {
+        (self.slow_permyriad, self.part_len) == (other.slow_permyriad, other.part_len)
+    }
+
     /// A read ended.
     pub fn ended(&mut self, slow: bool) {
         if self.parts[self.at].0 == self.part_len {
@@ -43,9 +47,14 @@ impl SlowBudget {
         self.parts[self.at].1 += u64::from(slow);
     }
 
+    /// Reads in the window, and those of them that were slow.
+    pub fn spent(&self) -> (u64, u64) {
+        self.parts.iter().fold((0, 0), |a, p| (a.0 + p.0, a.1 + p.1))
+    }
+
     /// May one more be slow, with `accepted` already accepted to be?
     pub fn allows(&self, accepted: u64) -> bool {
-        let (reads, slow) = self.parts.iter().fold((0, 0), |a, p| (a.0 + p.0, a.1 + p.1));
+        let (reads, slow) = self.spent();
         (slow + accepted + 1) * 10_000 <= (reads + 1) * self.slow_permyriad
     }
 }
@@ -54,6 +63,21 @@ struct Tenant {
     budget: SlowBudget,
     /// Reads under way that were accepted though expected late.
     late: u64,
+    /// All that ever were.
+    let_in: u64,
+}
+
+/// A tenant's budget as seen from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BudgetView {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Reads that its window holds.
+    pub reads: u64,
+    /// Those of them that were slow.
+    pub slow: u64,
+    /// Reads accepted since the start though they were expected late.
+    pub let_in: u64,
 }
 
 /// The topmost layer of a pool whose tenants have percentile budgets.
@@ -70,8 +94,17 @@ impl Budgets {
 
     /// Gives a tenant a budget, or another one.
     pub fn set(&mut self, tenant: TenantId, budget: SlowBudget) {
-        let late = self.tenants.get(&tenant).map_or(0, |t| t.late);
-        self.tenants.insert(tenant, Tenant { budget, late });
+        let (late, let_in) = self.tenants.get(&tenant).map_or((0, 0), |t| (t.late, t.let_in));
+        self.tenants.insert(tenant, Tenant { budget, late, let_in });
+    }
+
+    /// The budgets as they are now.
+    pub fn views(&self) -> Vec<BudgetView> {
+        let view = |(tenant, t): (&TenantId, &Tenant)| {
+            let (reads, slow) = t.budget.spent();
+            BudgetView { tenant: *tenant, reads, slow, let_in: t.let_in }
+        };
+        self.tenants.iter().map(view).collect()
     }
 
     fn is_late(&self, at: Time, head: &IoHead, f: &Forecast) -> bool {
@@ -111,6 +144,7 @@ impl Layer for Budgets {
             && let Some(t) = self.tenants.get_mut(&io.tenant)
         {
             t.late += 1;
+            t.let_in += 1;
             io.head.tag |= ON_BUDGET;
             // It was let in knowing that: nobody below gives it back for it.
             io.head.deadline = Time::NEVER;
@@ -129,12 +163,27 @@ impl Layer for Budgets {
             && c.outcome.is_done()
             && let Some(t) = self.tenants.get_mut(&c.io.tenant)
         {
-            t.late -= u64::from(on_budget);
+            // A budget that was taken away and given again knows nothing of those before.
+            t.late = t.late.saturating_sub(u64::from(on_budget));
             t.budget.ended(now > c.io.deadline + self.failover_hop);
         } else if on_budget && let Some(t) = self.tenants.get_mut(&c.io.tenant) {
-            t.late -= 1;
+            t.late = t.late.saturating_sub(1);
         }
         out.complete(c);
+    }
+
+    fn tenant(&mut self, _now: Time, tenant: TenantId, terms: Option<&Terms>, _out: &mut Actions) {
+        match terms.and_then(|t| t.budget) {
+            Some((percentile_bp, window)) => {
+                let budget = SlowBudget::new(percentile_bp, u64::from(window));
+                if self.tenants.get(&tenant).is_none_or(|t| !t.budget.promises_as(&budget)) {
+                    self.set(tenant, budget);
+                }
+            }
+            None => {
+                self.tenants.remove(&tenant);
+            }
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -152,6 +201,27 @@ pub struct AutoDeadline {
     deadline_ns: u64,
     refuse_permille: u64,
     bounds_ns: (u64, u64),
+}
+
+/// What a deadline that sets itself is held to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AutoTerms {
+    /// Thousandths of reads that may be refused, 1..=500.
+    pub refuse_permille: u64,
+    /// It's never shorter.
+    pub least: Span,
+    /// It's never longer, and this at first: nothing is refused before something was seen.
+    pub most: Span,
+}
+
+impl AutoTerms {
+    /// A deadline that nothing has taught yet.
+    ///
+    /// # Panics
+    /// As [`AutoDeadline::new`].
+    pub fn begin(&self) -> AutoDeadline {
+        AutoDeadline::new(self.most, self.refuse_permille, self.least, self.most)
+    }
 }
 
 impl AutoDeadline {
@@ -186,7 +256,7 @@ impl AutoDeadline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::{Data, Outcome, Rng, VolumeKey};
+    use plimsoll_base::{Class, Data, Outcome, Rng, VolumeKey};
     use plimsoll_stack::{Offered, Stack, StackConfig, Target};
 
     #[test]
@@ -238,6 +308,30 @@ mod tests {
         fn is_idle(&self) -> bool {
             true
         }
+    }
+
+    #[test]
+    fn terms_set_a_budget_and_takes_it_away() {
+        let mut s = Stack::new(StackConfig::default(), vec![]);
+        s.push(Box::new(Budgets::new(Span::ZERO)), vec![]);
+        let class = Class::BestEffort { weight: 100 };
+        let terms = |budget| Terms { class: class.clone(), weight: 100, budget, in_flight_max: 1 };
+        let set = |s: &mut Stack, budget| s.set_tenant(Time::ZERO, TenantId(7), Some(&terms(budget)));
+        let views = |s: &Stack| s.layer::<Budgets>().expect("it's there").views();
+        set(&mut s, Some((9900, 1600)));
+        s.with_layer(Time::ZERO, |b: &mut Budgets, _| {
+            b.tenants.get_mut(&TenantId(7)).expect("just set").budget.ended(true);
+        });
+        set(&mut s, Some((9900, 1600)));
+        let spent = BudgetView { tenant: TenantId(7), reads: 1, slow: 1, let_in: 0 };
+        assert_eq!(views(&s), [spent], "the same promise again spends nothing back");
+        set(&mut s, Some((9000, 1600)));
+        assert_eq!(views(&s)[0].slow, 0);
+        set(&mut s, None);
+        assert!(views(&s).is_empty());
+        set(&mut s, Some((9000, 1600)));
+        s.set_tenant(Time::ZERO, TenantId(7), None);
+        assert!(views(&s).is_empty(), "it went, and its budget with it");
     }
 
     #[test]

@@ -5,9 +5,11 @@
 //! its channel. A request over several pages waits for the slowest; if that is late, all of it is refused and no page
 //! is sent. The costs come from a profile and follow what reads really took.
 
+use crate::fifo::Fifo;
 use crate::profile::FlashProfile;
-use plimsoll_base::{Confidence, IoHead, Op, Span, Time};
-use plimsoll_stack::inside::{FlashInside, FlashPredictor, Predicted, UnitWork};
+use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
+use plimsoll_stack::inside::{FlashInside, FlashPredictor, Knowledge, Predicted, UnitWork};
+use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 use std::collections::BTreeMap;
 
 /// Classes of pages that are told apart.
@@ -55,7 +57,11 @@ pub struct MittSsd {
     error_ns: i64,
     took_ns: i64,
     samples: u64,
+    profiled: bool,
 }
+
+/// Reads that a predictor without a profile must have seen before it says anything.
+const UNPROFILED_READS: u64 = 64;
 
 /// A term follows by this share of a read's error, spread over what was in front.
 const STEP_SHIFT: u32 = 5;
@@ -72,7 +78,29 @@ impl MittSsd {
             let own = profile.program_us.get(class).copied().unwrap_or(mean);
             *cost = ns(if precision.classes { own } else { mean });
         }
-        MittSsd { costs, precision, seen: BTreeMap::new(), error_ns: 0, took_ns: 0, samples: 0 }
+        MittSsd { costs, precision, seen: BTreeMap::new(), error_ns: 0, took_ns: 0, samples: 0, profiled: true }
+    }
+
+    /// A predictor of flash that wasn't measured: it starts from the paper's drive (§4.3), says nothing before it has seen
+    /// some reads, and learns.
+    pub fn unprofiled() -> MittSsd {
+        let papers = FlashProfile {
+            page_bytes: 16 << 10,
+            read_us: 100.0,
+            chip_us: 100.0,
+            channel_us: 60.0,
+            program_us: vec![1000.0, 2000.0],
+            erase_us: 6000.0,
+        };
+        MittSsd { profiled: false, ..MittSsd::new(&papers, SsdPrecision::FULL) }
+    }
+
+    fn confidence(&self) -> Confidence {
+        if self.samples < 16 {
+            return if self.profiled { Confidence(500) } else { Confidence::NONE };
+        }
+        let relative = self.error_ns.saturating_mul(1000) / self.took_ns.max(1);
+        Confidence((1000 - relative).clamp(50, 990) as u16)
     }
 
     /// What is in front of a read of the page at `offset`.
@@ -140,6 +168,10 @@ impl MittSsd {
 
 impl FlashPredictor for MittSsd {
     fn predict(&self, inside: &dyn FlashInside, at: Time, head: &IoHead) -> Predicted {
+        if !self.profiled && self.samples < UNPROFILED_READS {
+            // Nothing is refused on a guess.
+            return Predicted { wait: Span::ZERO, service: Span::ZERO, confidence: Confidence::NONE };
+        }
         let page = u64::from(inside.page_bytes());
         let first = head.offset / page;
         let pages = head.end().div_ceil(page).max(first + 1) - first;
@@ -151,9 +183,7 @@ impl FlashPredictor for MittSsd {
             let more = (pages - i).div_ceil(units).saturating_sub(1) as i64;
             worst = worst.max(self.wait_ns(&counts, elapsed) + more * self.costs[READ]);
         }
-        let relative = self.error_ns.saturating_mul(1000) / self.took_ns.max(1);
-        let confidence =
-            if self.samples < 16 { Confidence(500) } else { Confidence((1000 - relative).clamp(50, 990) as u16) };
+        let confidence = self.confidence();
         let service = if head.op == Op::Read { self.costs[OWN] } else { self.costs[PROGRAM] };
         Predicted { wait: Span::from_nanos(worst as u64), service: Span::from_nanos(service as u64), confidence }
     }
@@ -173,6 +203,82 @@ impl FlashPredictor for MittSsd {
         if let Some(s) = self.seen.remove(&token) {
             self.learn(&s, now.since(s.arrived_at).as_nanos() as i64);
         }
+    }
+
+    fn knowledge(&self) -> Knowledge {
+        Knowledge { learned: self.samples, profiled: self.profiled, confidence: self.confidence() }
+    }
+}
+
+/// First in, first out, over flash whose manager sees its inside: the layer below predicts, and what waits here comes on
+/// top.
+pub struct SsdQueue {
+    fifo: Fifo,
+}
+
+impl SsdQueue {
+    /// An empty queue over a device that is given at most `depth` requests at once.
+    ///
+    /// # Panics
+    /// If the depth is zero.
+    pub fn new(depth: u32) -> SsdQueue {
+        SsdQueue { fifo: Fifo::new(depth) }
+    }
+
+    /// Requests waiting here and at the device.
+    pub fn depths(&self) -> (usize, usize) {
+        self.fifo.depths()
+    }
+
+    /// When the oldest request that waits here arrived at the pool.
+    pub fn oldest_queued(&self) -> Option<Time> {
+        self.fifo.oldest()
+    }
+
+    fn fill_device(&mut self, out: &mut Actions) {
+        while let Some(io) = self.fifo.next() {
+            out.submit(0, io);
+        }
+    }
+}
+
+impl Layer for SsdQueue {
+    fn name(&self) -> &'static str {
+        "ssd"
+    }
+
+    fn offer(&self, below: &[Offer]) -> Offer {
+        Offer { queue_max: u32::MAX, ..below[0] }
+    }
+
+    fn start(&mut self, _now: Time, below: &[Offer], _out: &mut Actions) {
+        self.fifo.limit_depth(below[0].queue_max);
+    }
+
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        // Nobody knows which of the chips will have done what by the time that the device has room: as they are now.
+        below.after(self.fifo.wait(), below.ask(0, at, head))
+    }
+
+    fn submit(&mut self, _now: Time, io: Io, out: &mut Actions) {
+        self.fifo.push(io);
+        self.fill_device(out);
+    }
+
+    fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
+        self.fifo.came_back(now);
+        out.complete(c);
+        self.fill_device(out);
+    }
+
+    fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
+        if let Some(io) = self.fifo.withdraw(id) {
+            out.end(io, Outcome::Failed(IoError::Cancelled));
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.fifo.is_idle()
     }
 }
 
@@ -255,6 +361,24 @@ mod tests {
         let since = Time::ZERO + Span::from_micros(400);
         let w = UnitWork { erases: 1, busy_since: Some(since), ..UnitWork::default() };
         assert_eq!(wait(&Chips([w, UnitWork::default()]), &read(0, 4096), SsdPrecision::FULL), 5400);
+    }
+
+    /// Without a profile nothing is said before enough was seen, then what was learned from the paper's figures on.
+    #[test]
+    fn without_a_profile_it_says_nothing_until_it_has_learned() {
+        let mut m = MittSsd::unprofiled();
+        let chips = Chips([UnitWork { erases: 1, ..UnitWork::default() }, UnitWork::default()]);
+        for i in 0..200 {
+            let p = m.predict(&chips, Time::ZERO, &read(0, 4096));
+            assert_eq!(p.wait == Span::ZERO, i < UNPROFILED_READS, "after {i}: {p:?}");
+            m.submitted(&chips, Time::ZERO, &read(0, 4096), i);
+            m.ended(Time::ZERO + Span::from_micros(3000), i);
+        }
+        let p = m.predict(&chips, Time::ZERO, &read(0, 4096));
+        let total = (p.wait + p.service).as_micros();
+        assert!((2900..=3200).contains(&total), "it took 3 ms, not the paper's 6: {total}");
+        let k = m.knowledge();
+        assert!(k.learned == 200 && !k.profiled && k.confidence > Confidence(500), "{k:?}");
     }
 
     #[test]

@@ -42,6 +42,17 @@ pub struct Predicted {
     pub confidence: Confidence,
 }
 
+/// What a predictor rests on, for who watches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Knowledge {
+    /// Completions that it has learned from.
+    pub learned: u64,
+    /// Did it start from a measured profile?
+    pub profiled: bool,
+    /// How sure it is by now.
+    pub confidence: Confidence,
+}
+
 /// Predicts from the inside; told of what becomes of requests, so that it learns.
 pub trait FlashPredictor: Send {
     /// What would `head` wait if it came at `at`? Changes nothing.
@@ -50,4 +61,6 @@ pub trait FlashPredictor: Send {
     fn submitted(&mut self, inside: &dyn FlashInside, now: Time, head: &IoHead, token: u64);
     /// It has ended.
     fn ended(&mut self, now: Time, token: u64);
+    /// What its predictions rest on.
+    fn knowledge(&self) -> Knowledge;
 }

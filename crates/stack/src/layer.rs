@@ -219,8 +219,11 @@ impl Actions {
 pub struct Terms {
     /// Its promise.
     pub class: Class,
-    /// Its weight among its like, where promises must be shared out; at least 1.
+    /// Its share relative to others': 1 to 10,000.
     pub weight: u32,
+    /// Its deadlines are of a percentile, in hundredths of a percent (9900: p99), of each so many reads: the others may
+    /// be late. `None`: every read is refused that would be late.
+    pub budget: Option<(u16, u32)>,
     /// Requests that it may have inside at once.
     pub in_flight_max: u32,
 }
@@ -284,7 +287,14 @@ pub trait Layer: Any + Send {
         let _ = (now, out);
     }
 
+    /// What a request is called below this layer (its address, its length), if it goes there in one piece; else its first
+    /// piece.
+    fn below_as(&self, head: &IoHead) -> IoHead {
+        *head
+    }
+
     /// A request was refused Busy above, by this forecast; it won't come. (Budgets, learning, swap-in in the background.)
+    /// Its head is as this layer would have got it.
     fn refused(&mut self, now: Time, head: &IoHead, forecast: &Forecast, out: &mut Actions) {
         let _ = (now, head, forecast, out);
     }

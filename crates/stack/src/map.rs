@@ -97,6 +97,11 @@ impl Map {
         self.volumes.remove(&key);
     }
 
+    /// Does a request lie in a volume that is known?
+    fn knows(&self, head: &IoHead) -> bool {
+        self.volumes.get(&head.volume).is_some_and(|t| head.len > 0 && head.end() <= t.size_bytes())
+    }
+
     /// Begins to zero `extents` and to make that durable; [`Map::next_zeroed`] tells when job `job` has ended.
     pub fn zero(&mut self, now: Time, job: u64, extents: Vec<Extent>, out: &mut Actions) {
         assert!(job < ZERO_TAG && !self.zeroing.contains_key(&job), "zeroing job {job} exists");
@@ -278,15 +283,18 @@ impl Layer for Map {
     }
 
     fn declared(&mut self, head: &IoHead, out: &mut Actions) {
-        if let Some(table) = self.volumes.get(&head.volume)
-            && head.op != Op::Flush
-            && head.end() <= table.size_bytes()
-        {
-            let (device_offset, run) = table.locate(head.offset);
-            let mut below = *head;
-            (below.offset, below.len) = (device_offset, head.len.min(run));
-            out.declare(0, below);
+        if head.op != Op::Flush && self.knows(head) {
+            out.declare(0, self.below_as(head));
         }
+    }
+
+    fn below_as(&self, head: &IoHead) -> IoHead {
+        let mut below = *head;
+        if head.op != Op::Flush && self.knows(head) {
+            let (device_offset, run) = self.volumes[&head.volume].locate(head.offset);
+            (below.offset, below.len) = (device_offset, head.len.min(run));
+        }
+        below
     }
 
     /// Zeroing can wait for the next start: each job ends as unavailable after the piece that is under way.

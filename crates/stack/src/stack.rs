@@ -256,10 +256,12 @@ impl Stack {
 
     fn refuse(&mut self, now: Time, head: &IoHead, forecast: &Forecast) {
         self.refused += 1;
+        let mut head = *head;
         for n in 0..self.nodes.len() {
             if head.skips & (1 << n) == 0 {
                 self.nodes[n].stats.refused_part(forecast.parts[n]);
-                self.call(now, n, |layer, out| layer.refused(now, head, forecast, out));
+                self.call(now, n, |layer, out| layer.refused(now, &head, forecast, out));
+                head = self.nodes[n].layer.below_as(&head);
             }
         }
         self.run(now);

@@ -80,6 +80,7 @@ pub enum Change {
 pub struct KeptTerms {
     class: KeptClass,
     weight: u32,
+    budget: Option<(u16, u32)>,
     in_flight_max: u32,
 }
 
@@ -103,7 +104,7 @@ impl KeptTerms {
             Class::BestEffort { weight } => KeptClass::BestEffort(*weight),
             Class::Fenced { slots } => KeptClass::Fenced(*slots),
         };
-        KeptTerms { class, weight: t.weight, in_flight_max: t.in_flight_max }
+        KeptTerms { class, weight: t.weight, budget: t.budget, in_flight_max: t.in_flight_max }
     }
 
     fn terms(&self) -> Terms {
@@ -116,7 +117,7 @@ impl KeptTerms {
             KeptClass::BestEffort(weight) => Class::BestEffort { weight: *weight },
             KeptClass::Fenced(slots) => Class::Fenced { slots: *slots },
         };
-        Terms { class, weight: self.weight, in_flight_max: self.in_flight_max }
+        Terms { class, weight: self.weight, budget: self.budget, in_flight_max: self.in_flight_max }
     }
 }
 

@@ -115,6 +115,31 @@ fn a_late_read_is_refused_at_once_and_layers_hear_of_it() {
     accepted(pool.offer(at_us(0), w));
 }
 
+/// Below the map a refusal names the device's address: who brings in its pages there must find the right ones.
+#[test]
+fn a_refusal_is_told_below_the_map_by_the_devices_address() {
+    let mut stack = Stack::new(StackConfig::default(), vec![]);
+    stack.push(Box::new(Front::new()), vec![Target::Node(1)]);
+    stack.push(Box::new(Map::new()), vec![Target::Node(2)]);
+    stack.push(Box::new(Server::default()), vec![]);
+    stack.with_layer(Time::ZERO, |f: &mut Front, _| {
+        f.set_volume(VOL, FrontVolume { size_bytes: 3 << 20, read_only: false });
+    });
+    stack.with_layer(Time::ZERO, |m: &mut Map, _| {
+        let extent = |mib: u64, len| Extent { device_offset: mib << 20, len };
+        m.set_volume(VOL, &[extent(7, 1 << 20), extent(3, 2 << 20)]);
+    });
+    stack.start(Time::ZERO);
+    stack.offer(Time::ZERO, io(Op::Read, 0, 1 << 20, Time::ZERO));
+    for (offset, len, want) in [(1 << 20, 4096, (3 << 20, 4096)), ((1 << 20) - 4096, 8192, ((8 << 20) - 4096, 4096))] {
+        let mut late = io(Op::Read, offset, len, Time::ZERO);
+        late.head.deadline = Time::ZERO;
+        let Offered::Busy(_) = stack.offer(Time::ZERO, late) else { panic!("accepted") };
+        let heard = stack.layer::<Server>().unwrap().heard_refusals.last().copied();
+        assert_eq!(heard.map(|h| (h.offset, h.len)), Some(want), "of {offset}");
+    }
+}
+
 /// The failover hop: a read late by no more than the hop is served here (MT-M3).
 #[test]
 fn a_read_late_by_less_than_a_hop_is_served() {

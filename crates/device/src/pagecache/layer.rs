@@ -5,13 +5,20 @@
 //! in the background, so that who expects them in memory finds them there next time (MT-M20). A first read is never
 //! refused (MT-M21): it says nothing of memory being short. Looking and reading are one step, so no page is evicted in
 //! between (MT-M22).
+//!
+//! Writes go through, and what they write is in memory once they are done. Requests that overlap come one after the other
+//! (the front's rule); only the layer's own background reads can meet a write, and then what they bring is not kept.
+//! Where requests carry bytes, so do the pages; a simulation of timing alone carries none.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 
-use plimsoll_base::{Completion, Confidence, Data, Io, IoHead, Op, Origin, OwnKind, Span, Time};
+use plimsoll_base::{
+    Buf, BufMut, Completion, Confidence, Data, Io, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time,
+};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 
-use super::{EvictionOrder, Lru, PageCache, Residency};
+use super::{EvictionOrder, Lru, PageCache, PageHasher, Residency};
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
@@ -28,21 +35,68 @@ enum Found {
     Unread,
 }
 
-/// See the module's documentation. Times only: bytes are the business of what is below.
+/// A change that is under way below.
+struct Change {
+    id: IoId,
+    start: u64,
+    end: u64,
+    /// What it writes; nothing for a change that isn't kept in memory.
+    data: Option<Data>,
+}
+
+/// A background read that is under way.
+struct Fill {
+    id: IoId,
+    start: u64,
+    end: u64,
+    /// Something in its range was changed since it began: what it brings may be what was there before.
+    stale: bool,
+}
+
+/// See the module's documentation.
 pub struct PageCacheLayer<O: EvictionOrder = Lru> {
     cache: PageCache<O>,
+    /// The resident pages' bytes, where there are any.
+    bytes: HashMap<u64, Buf, BuildHasherDefault<PageHasher>>,
     /// Hits that are being copied, by when they are done.
     hits: VecDeque<(Time, Io)>,
-    fills: usize,
+    changes: Vec<Change>,
+    fills: Vec<Fill>,
+    /// First reads under way, which no layer below may give back for being late, and their deadlines.
+    first_reads: BTreeMap<IoId, Time>,
     /// Refused reads whose pages are to be brought in.
     to_fill: VecDeque<IoHead>,
     in_flight: usize,
+    found: CacheCounts,
+}
+
+/// What the cache has done since the start.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct CacheCounts {
+    /// Reads answered from memory.
+    pub hits: u64,
+    /// Reads that went below.
+    pub misses: u64,
+    /// Pages in memory.
+    pub resident: u64,
+    /// Background reads after a refusal.
+    pub fills: u64,
 }
 
 impl<O: EvictionOrder> PageCacheLayer<O> {
     /// A layer with this cache.
     pub fn new(cache: PageCache<O>) -> PageCacheLayer<O> {
-        PageCacheLayer { cache, hits: VecDeque::new(), fills: 0, to_fill: VecDeque::new(), in_flight: 0 }
+        PageCacheLayer {
+            cache,
+            bytes: HashMap::default(),
+            hits: VecDeque::new(),
+            changes: Vec::new(),
+            fills: Vec::new(),
+            first_reads: BTreeMap::new(),
+            to_fill: VecDeque::new(),
+            in_flight: 0,
+            found: CacheCounts::default(),
+        }
     }
 
     /// The cache, to fill or to drop from.
@@ -50,11 +104,20 @@ impl<O: EvictionOrder> PageCacheLayer<O> {
         &mut self.cache
     }
 
+    /// What it has done since the start.
+    pub fn counts(&self) -> CacheCounts {
+        CacheCounts { resident: u64::from(self.cache.resident()), ..self.found }
+    }
+
+    /// Pages that a request touches.
     fn pages(head: &IoHead) -> std::ops::Range<u64> {
         head.offset / PAGE..head.end().div_ceil(PAGE)
     }
 
     fn find(&self, head: &IoHead) -> Found {
+        if head.end() > self.cache.file_pages() * PAGE {
+            return Found::Unread; // what is below says what is wrong with it
+        }
         let mut found = Found::InMemory;
         for page in Self::pages(head) {
             match self.cache.residency(page) {
@@ -71,24 +134,83 @@ impl<O: EvictionOrder> PageCacheLayer<O> {
         self.cache.hit_latency(pages.end - pages.start)
     }
 
-    fn bring_in(&mut self, head: &IoHead) {
-        Self::pages(head).for_each(|page| {
-            self.cache.insert(page);
-        });
+    /// What memory has of the range; nothing in a simulation without bytes.
+    fn copy_out(&self, head: &IoHead) -> Data {
+        let mut out = BufMut::zeroed(head.len as usize);
+        for page in Self::pages(head) {
+            let Some(bytes) = self.bytes.get(&page) else { return Data::Absent };
+            let (from, to) = (head.offset.max(page * PAGE), head.end().min((page + 1) * PAGE));
+            let into = &mut out.as_mut_slice()[(from - head.offset) as usize..(to - head.offset) as usize];
+            into.copy_from_slice(&bytes.as_slice()[(from % PAGE) as usize..][..into.len()]);
+        }
+        Data::Bytes(out.freeze())
+    }
+
+    /// Keeps the whole pages of a range that was read or written.
+    fn bring_in(&mut self, head: &IoHead, data: &Data) {
+        for page in head.offset.div_ceil(PAGE)..(head.end() / PAGE).min(self.cache.file_pages()) {
+            if let Some(evicted) = self.cache.insert(page) {
+                self.bytes.remove(&evicted);
+            }
+            if matches!(data, Data::Absent) {
+                self.bytes.remove(&page);
+                continue;
+            }
+            // A copy of its own: a part of a large read would keep all of it in memory.
+            let mut copy = BufMut::zeroed(PAGE as usize);
+            data.slice(head.len, page * PAGE - head.offset, PAGE).copy_to(copy.as_mut_slice());
+            self.bytes.insert(page, copy.freeze());
+        }
+    }
+
+    /// A change goes below: what memory has of its range is true no more.
+    fn begin_change(&mut self, io: &Io) {
+        // A large range is mostly not in memory, but each page of it must be asked: nothing remembers ranges.
+        let pages = Self::pages(&io.head);
+        for page in pages.start..pages.end.min(self.cache.file_pages()) {
+            self.cache.drop_page(page);
+            self.bytes.remove(&page);
+        }
+        let (start, end) = (io.offset, io.end());
+        self.fills.iter_mut().filter(|f| f.start < end && start < f.end).for_each(|f| f.stale = true);
+        let data = (io.op == Op::Write).then(|| io.data.clone());
+        self.changes.push(Change { id: io.id, start, end, data });
     }
 
     fn start_fills(&mut self, out: &mut Actions) {
-        while self.fills < FILLS_MAX
-            && let Some(head) = self.to_fill.pop_front()
+        while self.fills.len() < FILLS_MAX
+            && let Some(mut head) = self.to_fill.pop_front()
         {
-            if self.find(&head) == Found::InMemory {
+            let pages = Self::pages(&head);
+            let most = self.cache.file_pages() * PAGE;
+            (head.offset, head.len) = (pages.start * PAGE, (pages.end - pages.start) * PAGE);
+            let (start, end) = (head.offset, head.end());
+            let changing = self.changes.iter().any(|c| c.start < end && start < c.end);
+            let known = self.fills.iter().any(|f| f.start <= start && end <= f.end);
+            if changing || known || end > most || self.find(&head) == Found::InMemory {
                 continue;
             }
-            self.fills += 1;
+            self.found.fills += 1;
             let mut io = out.child(&head, Op::Read, head.offset, head.len, 0);
             io.head.origin = Origin::Own(OwnKind::Fill);
             io.head.deadline = Time::NEVER;
+            self.fills.push(Fill { id: io.id, start, end, stale: false });
             out.submit(0, io);
+        }
+    }
+
+    fn filled(&mut self, c: &Completion, out: &mut Actions) {
+        let at = self.fills.iter().position(|f| f.id == c.io.id).expect("it was begun here");
+        let fill = self.fills.swap_remove(at);
+        if c.outcome.is_done() && !fill.stale {
+            self.bring_in(&c.io.head, &c.io.data);
+        }
+        self.start_fills(out);
+    }
+
+    fn want(&mut self, head: &IoHead) {
+        if self.to_fill.len() < FILLS_WAITING_MAX {
+            self.to_fill.push_back(*head);
         }
     }
 }
@@ -122,27 +244,57 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
         }
     }
 
-    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
-        if io.op == Op::Read && self.find(&io.head) == Found::InMemory {
-            Self::pages(&io.head).for_each(|page| {
-                self.cache.touch(page);
-            });
-            let done_at = now + self.hit_time(&io.head);
-            let place = self.hits.partition_point(|h| h.0 <= done_at);
-            self.hits.insert(place, (done_at, io));
-            return out.wake_at(done_at);
+    fn submit(&mut self, now: Time, mut io: Io, out: &mut Actions) {
+        if io.op == Op::Read {
+            let found = self.find(&io.head);
+            if found == Found::InMemory {
+                self.found.hits += 1;
+                Self::pages(&io.head).for_each(|page| {
+                    self.cache.touch(page);
+                });
+                let data = self.copy_out(&io.head);
+                let took = self.hit_time(&io.head);
+                if took == Span::ZERO {
+                    return out.done(io, data);
+                }
+                io.data = data;
+                let done_at = now + took;
+                let place = self.hits.partition_point(|h| h.0 <= done_at);
+                self.hits.insert(place, (done_at, io));
+                return out.wake_at(done_at);
+            }
+            self.found.misses += 1;
+            if found == Found::Unread && io.deadline.is_set() {
+                // Not refused, so not given back later either (MT-M21).
+                self.first_reads.insert(io.id, io.deadline);
+                io.head.deadline = Time::NEVER;
+            }
+        } else if io.op.is_change() {
+            self.begin_change(&io);
         }
         self.in_flight += 1;
         out.submit(0, io);
     }
 
-    fn completed(&mut self, _now: Time, c: Completion, out: &mut Actions) {
-        if c.outcome.is_done() && matches!(c.io.op, Op::Read | Op::Write) {
-            self.bring_in(&c.io.head);
+    fn completed(&mut self, _now: Time, mut c: Completion, out: &mut Actions) {
+        if c.io.origin == Origin::Own(OwnKind::Fill) && self.fills.iter().any(|f| f.id == c.io.id) {
+            return self.filled(&c, out);
         }
-        if c.io.origin == Origin::Own(OwnKind::Fill) {
-            self.fills -= 1;
-            return self.start_fills(out);
+        if !self.first_reads.is_empty()
+            && let Some(deadline) = self.first_reads.remove(&c.io.id)
+        {
+            c.io.head.deadline = deadline;
+        }
+        let change = self.changes.iter().position(|ch| ch.id == c.io.id).map(|at| self.changes.swap_remove(at));
+        match (c.outcome, change) {
+            (Outcome::Done, Some(Change { data: Some(data), .. })) => self.bring_in(&c.io.head, &data),
+            (Outcome::Done, None) if c.io.op == Op::Read => self.bring_in(&c.io.head, &c.io.data),
+            // Given back after it was accepted: its pages come in all the same.
+            (Outcome::Busy { .. }, _) => {
+                self.want(&c.io.head);
+                self.start_fills(out);
+            }
+            _ => {}
         }
         self.in_flight -= 1;
         out.complete(c);
@@ -150,8 +302,9 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
         while self.hits.front().is_some_and(|h| h.0 <= now) {
-            let (_, io) = self.hits.pop_front().expect("just seen");
-            out.done(io, Data::Absent);
+            let (_, mut io) = self.hits.pop_front().expect("just seen");
+            let data = std::mem::take(&mut io.data);
+            out.done(io, data);
         }
         if let Some((at, _)) = self.hits.front() {
             out.wake_at(*at);
@@ -159,14 +312,14 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
     }
 
     fn refused(&mut self, _now: Time, head: &IoHead, _forecast: &Forecast, out: &mut Actions) {
-        if self.to_fill.len() < FILLS_WAITING_MAX {
-            self.to_fill.push_back(*head);
+        if head.op == Op::Read && head.len > 0 {
+            self.want(head);
+            self.start_fills(out);
         }
-        self.start_fills(out);
     }
 
     fn is_idle(&self) -> bool {
-        self.hits.is_empty() && self.fills == 0 && self.to_fill.is_empty() && self.in_flight == 0
+        self.hits.is_empty() && self.fills.is_empty() && self.to_fill.is_empty() && self.in_flight == 0
     }
 }
 
@@ -244,6 +397,94 @@ mod tests {
         assert_eq!(stats.own_ios, 1, "tagged as the layer's own");
         settle(&mut s, now);
         assert!(s.is_idle());
+    }
+
+    const VOL: VolumeKey = VolumeKey { id: 1, generation: 1 };
+
+    /// Bytes come from memory as they were written last, whatever overlaps: a plain array is the judge.
+    #[test]
+    fn bytes_are_those_written_last() {
+        use plimsoll_base::Rng;
+        use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
+        use plimsoll_stack::{Extent, Front, FrontVolume, Map};
+        const BYTES: u64 = 1 << 20;
+        let layers: Vec<Box<dyn Layer>> = vec![
+            Box::new(Front::new()),
+            Box::new(Map::new()),
+            Box::new(PageCacheLayer::new(PageCache::<Lru>::new(32, BYTES / PAGE, Span::ZERO))),
+            // Refuses what isn't in memory and has a deadline, so that reads are brought in in the background.
+            Box::new(Says(US(5000))),
+        ];
+        let disk = SimDisk::new(BYTES, (US(10), US(3000)), 5, DiskFaults::default());
+        let mut pool = SimPool::chain(StackConfig::default(), layers, vec![disk]);
+        pool.start();
+        let extents =
+            [Extent { device_offset: BYTES / 2, len: BYTES / 2 }, Extent { device_offset: 0, len: BYTES / 4 }];
+        pool.with_layer(|f: &mut Front, _| {
+            f.set_volume(VOL, FrontVolume { size_bytes: 3 * BYTES / 4, read_only: false });
+        });
+        pool.with_layer(|m: &mut Map, _| m.set_volume(VOL, &extents));
+        let mut rng = Rng::new(11, "page cache bytes");
+        let mut truth = vec![0u8; (3 * BYTES / 4) as usize];
+        let (mut busy, mut checked) = (0, 0);
+        for round in 0..4000u64 {
+            // Mostly a few pages, so that reads find them again.
+            let len = 1 + rng.below(3 * PAGE);
+            let offset = if rng.chance(0.9) { rng.below(20 * PAGE) } else { rng.below(3 * BYTES / 4 - len) };
+            let (from, to) = (offset as usize, (offset + len) as usize);
+            let op = [Op::Read, Op::Read, Op::Write, Op::WriteZeroes][rng.below(4) as usize];
+            let mut io = Io::new(IoHead::new(op, VOL, TenantId(0), offset, len, pool.now()), Data::Absent);
+            match op {
+                Op::Write => {
+                    truth[from..to].fill(round as u8);
+                    io.data = Data::Bytes(Buf::copy_of(&truth[from..to]));
+                }
+                Op::WriteZeroes => truth[from..to].fill(0),
+                _ => io.head.deadline = pool.now() + US(1),
+            }
+            let now = pool.now();
+            let refused = matches!(pool.offer(now, io), Offered::Busy(_));
+            busy += u32::from(refused);
+            // Changes and background reads run beside what comes next; a read ends before.
+            if (refused || op != Op::Read) && rng.chance(0.5) {
+                continue;
+            }
+            loop {
+                while let Some(c) = pool.next_done() {
+                    if c.io.op == Op::Read {
+                        let mut got = vec![1; c.io.len as usize];
+                        c.io.data.copy_to(&mut got);
+                        let (from, to) = (c.io.offset as usize, c.io.end() as usize);
+                        assert!(got == truth[from..to], "round {round}: {from}..{to}");
+                        checked += 1;
+                    }
+                }
+                if pool.step().is_none() {
+                    break;
+                }
+            }
+        }
+        let counts = pool.stack().layer::<PageCacheLayer>().expect("it's there").counts();
+        assert!(busy > 100 && checked > 500, "{busy} refused, {checked} compared");
+        assert!(counts.hits > 200 && counts.fills > 50, "{counts:?}");
+    }
+
+    /// A first read is not given back later either, when something better comes in front of it (MT-M21).
+    #[test]
+    fn a_first_read_has_no_deadline_below() {
+        let mut s = stack();
+        assert!(offer(&mut s, Time::ZERO, 7, 100));
+        let mut deadlines = Vec::new();
+        let mut now = Time::ZERO;
+        while deadlines.is_empty() {
+            now = s.next_wake();
+            s.wake(now);
+            while let Some(c) = s.next_done() {
+                deadlines.push(c.io.deadline);
+            }
+        }
+        assert_eq!(deadlines, [Time::ZERO + US(100)], "it comes back as it was");
+        assert!(s.is_idle() && now > Time::ZERO);
     }
 
     #[test]

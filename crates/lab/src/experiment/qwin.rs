@@ -140,7 +140,7 @@ impl Client {
             Some(o) => Class::LatencyCritical { objectives: vec![o] },
             None => Class::BestEffort { weight: 100 },
         };
-        Terms { class, weight: 100, in_flight_max: self.load.in_flight() }
+        Terms { class, weight: 100, budget: None, in_flight_max: self.load.in_flight() }
     }
 }
 

@@ -167,7 +167,7 @@ impl Experiment for SchedulerComparison {
         let mut rows = Vec::new();
         for case in cases(inputs) {
             for (metric, _) in METRICS {
-                for (i, sched) in SchedulerKind::ALL.into_iter().enumerate() {
+                for (i, sched) in SchedulerKind::FOR_DISKS.into_iter().enumerate() {
                     let name = format!("{}: {metric}, {}", case.name, sched.name());
                     rows.push(RowSpec::new(name, "ms"));
                     if i > 0 {
@@ -193,8 +193,10 @@ impl Experiment for SchedulerComparison {
                 continue;
             }
             let records = load(&case, seed, if inputs.quick { 10_000 } else { usize::MAX })?;
-            let runs: Vec<Measured> =
-                SchedulerKind::ALL.into_iter().map(|s| replay(&case, s, &records, seed)).collect::<Result<_, _>>()?;
+            let runs: Vec<Measured> = SchedulerKind::FOR_DISKS
+                .into_iter()
+                .map(|s| replay(&case, s, &records, seed))
+                .collect::<Result<_, _>>()?;
             for (_, metric) in METRICS {
                 let noop = metric(&runs[0]);
                 sample.values.push(noop);
@@ -205,7 +207,7 @@ impl Experiment for SchedulerComparison {
             }
             let ended = runs.iter().map(|m| m.done.iter().sum::<u64>()).min().unwrap_or(0);
             sample.values.push(Some(100.0 * ended as f64 / records.len().max(1) as f64));
-            let curves = SchedulerKind::ALL.into_iter().zip(&runs);
+            let curves = SchedulerKind::FOR_DISKS.into_iter().zip(&runs);
             let curves = curves.map(|(s, m)| Curve::of_histogram(s.name(), &m.response[0]).thinned()).collect();
             sample.plots.push(Plot::of_times(&format!("Reads of {} on modelled {}", case.name, case.device), curves));
             if !case.note.is_empty() {
@@ -217,5 +219,5 @@ impl Experiment for SchedulerComparison {
 }
 
 fn rows_per_case() -> usize {
-    METRICS.len() * (1 + 2 * (SchedulerKind::ALL.len() - 1)) + 1
+    METRICS.len() * (1 + 2 * (SchedulerKind::FOR_DISKS.len() - 1)) + 1
 }

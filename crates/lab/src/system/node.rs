@@ -3,6 +3,7 @@
 
 use crate::experiment::LabError;
 use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
+use crate::system::set_each;
 use crate::trace::record::{Tables, TraceRecord};
 use crate::trace::stream::Held;
 use plimsoll_base::{Span, Time};
@@ -30,7 +31,7 @@ pub fn graph() -> ServiceGraph {
 /// Schedulers and depths.
 pub fn space() -> Space {
     let p = |name: &str, values: Vec<String>| Parameter { name: name.into(), values, moves: vec!["request".into()] };
-    let scheds = SchedulerKind::ALL.iter().map(|s| s.name().to_string()).collect();
+    let scheds = SchedulerKind::FOR_DISKS.iter().map(|s| s.name().to_string()).collect();
     let depths = [1, 2, 4, 8, 16].iter().map(u32::to_string).collect();
     Space::new(vec![p("sched", scheds), p("depth", depths)]).expect("distinct values")
 }
@@ -51,15 +52,14 @@ impl NodePool {
 
 impl Adapter for NodePool {
     fn apply(&mut self, setting: &Setting) -> Result<(), AdapterError> {
-        for (name, value) in self.space.values(setting) {
-            let told = || AdapterError(format!("{name}={value} is nothing that a pool can be set to"));
+        set_each(&self.space, setting, "a pool", |name, value| {
             match name {
-                "sched" => self.config.sched = value.parse().map_err(|_| told())?,
-                "depth" => self.config.depth = value.parse().map_err(|_| told())?,
-                _ => return Err(told()),
+                "sched" => self.config.sched = value.parse().ok()?,
+                "depth" => self.config.depth = value.parse().ok()?,
+                _ => return None,
             }
-        }
-        Ok(())
+            Some(())
+        })
     }
 
     fn measure(&mut self, time: Span) -> Result<Run, AdapterError> {

@@ -4,9 +4,12 @@ use super::conn::ExportParams;
 use super::metrics::ExportMetrics;
 use super::permits::PermitLimits;
 use super::trace::Trace;
-use plimsoll_base::{IoError, LatencyHistogram, TenantId, Time, VolumeKey};
+use plimsoll_base::{IoError, LatencyHistogram, Span, TenantId, Time, VolumeKey};
 use plimsoll_cores::{CoresStatus, Fit};
+use plimsoll_device::CacheCounts;
 use plimsoll_logs::LogsStatus;
+use plimsoll_sched::promise::BudgetView;
+use plimsoll_stack::inside::Knowledge;
 use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order, Terms};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,13 +51,13 @@ pub enum Command {
         /// Answered when the zeroes are durable.
         reply: Reply<Result<(), IoError>>,
     },
-    /// Set a tenant's permits, and tell the layers its terms.
+    /// What a tenant may have inside, and what it is promised from now on.
     SetTenant {
-        /// Whose.
+        /// Who.
         tenant: TenantId,
         /// The bound.
         limits: PermitLimits,
-        /// What it was promised.
+        /// What the layers are told.
         terms: Terms,
     },
     /// Would a tenant with these terms fit among those that there are?
@@ -118,6 +121,8 @@ pub struct ExportSnapshot {
     pub inflight: usize,
     /// When the oldest of them arrived.
     pub oldest: Option<Time>,
+    /// What the tenant's deadline has set itself to, if it does.
+    pub auto_deadline: Option<Span>,
 }
 
 /// A copy of a pool's metrics.
@@ -149,6 +154,12 @@ pub struct PoolSnapshot {
     pub permit_waiting: BTreeMap<TenantId, u32>,
     /// Requests accepted, refused and ended since the start.
     pub counts: (u64, u64, u64),
+    /// Who predicts waits, and what that rests on.
+    pub predictor: Option<(&'static str, Knowledge)>,
+    /// Tenants' budgets of slow reads.
+    pub budgets: Vec<BudgetView>,
+    /// Its page cache, if it has one.
+    pub memory: Option<CacheCounts>,
     /// Its scattered logs, if it has any.
     pub logs: Option<Box<LogsStatus>>,
     /// Who has its cores, if it has any.

@@ -7,6 +7,7 @@ use plimsoll_nbd::request::{Incoming, Request, Rules};
 use plimsoll_nbd::wire::{
     Command, CommandFlags, ErrorCode, Extent, MetaContext, MetaContexts, REQUEST_BYTES, STATE_HOLE, STATE_ZERO,
 };
+use plimsoll_sched::promise::AutoTerms;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// What a connection was granted at its handshake.
@@ -18,6 +19,8 @@ pub struct ExportParams {
     pub tenant: TenantId,
     /// Reads must be done within this of their arrival, or are refused Busy at once; `None` without a promise.
     pub deadline: Option<Span>,
+    /// Without one: a deadline that sets itself, one for all connections of the tenant to the volume.
+    pub auto: Option<AutoTerms>,
     /// For schedulers that know priorities.
     pub priority: Priority,
     /// What requests are allowed.
@@ -419,11 +422,6 @@ pub fn op_of(command: Command) -> Op {
     }
 }
 
-/// When a request with this promise must be done.
-pub fn deadline_of(params: &ExportParams, now: Time) -> Time {
-    params.deadline.map_or(Time::NEVER, |d| now + d)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -442,8 +440,8 @@ mod tests {
             block_status: false,
         };
         let (volume, meta_contexts) = (VolumeKey { id: 1, generation: 1 }, MetaContexts::EMPTY);
-        let (tenant, deadline, priority) = (TenantId(1), None, Priority::DEFAULT);
-        Conn::new(ours.into(), ExportParams { volume, tenant, deadline, priority, rules, meta_contexts }, &[])
+        let (tenant, deadline, auto, priority) = (TenantId(1), None, None, Priority::DEFAULT);
+        Conn::new(ours.into(), ExportParams { volume, tenant, deadline, auto, priority, rules, meta_contexts }, &[])
     }
 
     /// Plays the kernel and the pool: `bytes` come in pieces of at most `piece`, every request gets its permit at once.

@@ -1,7 +1,7 @@
 //! A pool's thread.
 
 use super::command::{Command, Ears, ExportSnapshot, Health, ModelTimes, PoolSnapshot, Reply};
-use super::conn::{Conn, Parsed, Ready, deadline_of, op_of};
+use super::conn::{Conn, Parsed, Ready, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
 use super::permits::{Admission, Waiting};
@@ -10,13 +10,17 @@ use super::tape::TapeWriter;
 use super::trace::Traces;
 use super::workers::Workers;
 use plimsoll_base::{
-    BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Outcome, TenantId, Time, VolumeKey,
+    BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time,
+    VolumeKey,
 };
-use plimsoll_device::{AnyModel, ModelLayer};
 use plimsoll_cores::Cores;
+use plimsoll_device::{AnyModel, ModelLayer, PageCacheLayer};
 use plimsoll_logs::Logs;
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
+use plimsoll_sched::SchedulerView;
+use plimsoll_sched::promise::{AutoDeadline, Budgets};
+use plimsoll_stack::inside::Knowledge;
 use plimsoll_stack::tape::Taped;
 use plimsoll_stack::{Extent, Forecast, Front, LayerState, Offered, Order, Stack};
 use slab::Slab;
@@ -61,6 +65,8 @@ struct Export {
     key: VolumeKey,
     tenant: TenantId,
     metrics: ExportMetrics,
+    /// For reads that come without a deadline, where the tenant has one that sets itself.
+    auto: Option<AutoDeadline>,
 }
 
 struct Deleting {
@@ -112,7 +118,7 @@ impl Pool {
             ring: Ring::new(1024)?,
             stack: Taped::new(stack, tape),
             devices,
-            workers: Workers::new(options.workers_max, wakeup.clone()),
+            workers: Workers::new(options.workers_max, ears.wakeup.clone()),
             buffers: BufPool::new(),
             conns: Slab::new(),
             next_serial: 1,
@@ -288,15 +294,16 @@ impl Pool {
 
     /// A request wants a permit: it gets one, or is refused if it has a promise, or waits and nothing is read meanwhile.
     fn ask(&mut self, conn: usize, request: Request) {
-        let (serial, c) = &mut self.conns[conn];
+        let c = &mut self.conns[conn].1;
         let (tenant, bytes) = (c.params.tenant, bytes_of(&request));
         if !self.stack.is_full() && self.admission.take(tenant, bytes) {
             if let Some(ready) = c.admit(request, None, &mut self.buffers) {
                 self.enter(conn, ready);
             }
-        } else if request.command == NbdCommand::Read && c.params.deadline.is_some() {
+        } else if request.command == NbdCommand::Read && self.promised(conn).is_some() {
             self.refuse_without_permit(conn, &request);
         } else {
+            let (serial, c) = &mut self.conns[conn];
             c.stalled = Some((request, self.now));
             self.admission.wait(Waiting { conn, serial: *serial, tenant, bytes });
         }
@@ -312,18 +319,39 @@ impl Pool {
 
     fn refuse(&mut self, conn: usize, head: &IoHead, cookie: u64, forecast: Forecast) {
         self.traces.refused(self.now, head, forecast);
-        let export = self.export(head.volume, head.tenant);
+        let export = self.export(conn);
         self.exports[export].metrics.busy_refused += 1;
+        self.teach_deadline(conn, export, None);
         let outcome = Outcome::Busy { wait: forecast.wait, confidence: forecast.confidence };
         self.conns[conn].1.refuse(cookie, outcome);
         self.touched.push(conn);
+    }
+
+    /// Within what a connection's next read must be done: the connection's, the volume's or the tenant's deadline, in this
+    /// order, or one that sets itself. The one place that decides it: a deadline of the request's own would go before.
+    fn promised(&self, conn: usize) -> Option<Span> {
+        let params = &self.conns[conn].1.params;
+        params.deadline.or_else(|| {
+            let terms = params.auto?;
+            let export = self.exports.iter().find(|(_, e)| e.key == params.volume && e.tenant == params.tenant);
+            Some(export.and_then(|(_, e)| e.auto.as_ref()).map_or(terms.most, AutoDeadline::deadline))
+        })
+    }
+
+    /// A read of a connection took so long, or was refused.
+    fn teach_deadline(&mut self, conn: usize, export: usize, took: Option<Span>) {
+        if self.conns[conn].1.params.deadline.is_none()
+            && let Some(auto) = &mut self.exports[export].auto
+        {
+            auto.ended(took);
+        }
     }
 
     fn head_of(&self, conn: usize, request: &Request, arrived_at: Time) -> IoHead {
         let params = &self.conns[conn].1.params;
         let (offset, len) = (request.offset, u64::from(request.length));
         let mut head = IoHead::new(op_of(request.command), params.volume, params.tenant, offset, len, arrived_at);
-        head.deadline = deadline_of(params, arrived_at);
+        head.deadline = self.promised(conn).map_or(Time::NEVER, |d| arrived_at + d);
         head.priority = params.priority;
         head.flags = flags_of(request);
         head
@@ -336,7 +364,7 @@ impl Pool {
         let arrived_at = waited_since.unwrap_or(self.now);
         let mut head = self.head_of(conn, &request, arrived_at);
         let serial = self.conns[conn].0;
-        let export = self.export(head.volume, head.tenant);
+        let export = self.export(conn);
         let at = self.inside.vacant_key();
         head.tag = at as u64;
         // Asked for again only where it's kept: a forecast changes nothing, so the stack's own will be the same.
@@ -354,10 +382,16 @@ impl Pool {
         }
     }
 
-    fn export(&mut self, key: VolumeKey, tenant: TenantId) -> usize {
+    /// The place where a connection's requests are counted.
+    fn export(&mut self, conn: usize) -> usize {
+        let params = &self.conns[conn].1.params;
+        let (key, tenant) = (params.volume, params.tenant);
         match self.exports.iter().find(|(_, e)| e.key == key && e.tenant == tenant) {
             Some((at, _)) => at,
-            None => self.exports.insert(Export { key, tenant, metrics: ExportMetrics::default() }),
+            None => {
+                let auto = params.auto.map(|terms| terms.begin());
+                self.exports.insert(Export { key, tenant, metrics: ExportMetrics::default(), auto })
+            }
         }
     }
 
@@ -401,6 +435,15 @@ impl Pool {
             self.traces.ended(inside.trace, self.now, &c);
         }
         self.give_permit(tenant, &inside.request);
+        if c.io.op == Op::Read {
+            match c.outcome {
+                Outcome::Done => {
+                    self.teach_deadline(inside.conn, inside.export, Some(self.now.since(c.io.arrived_at)));
+                }
+                Outcome::Busy { .. } => self.teach_deadline(inside.conn, inside.export, None),
+                Outcome::Failed(_) => {} // says nothing of how long reads take
+            }
+        }
         let (serial, conn) = &mut self.conns[inside.conn];
         assert_eq!(*serial, inside.serial, "a connection stays until its requests have ended");
         conn.inflight -= 1;
@@ -640,6 +683,9 @@ impl Pool {
             connections,
             permit_waiting: self.admission.waiting(),
             counts: self.stack.counts(),
+            predictor: self.predictor(sched),
+            budgets: self.stack.layer::<Budgets>().map_or(Vec::new(), Budgets::views),
+            memory: self.stack.layer::<PageCacheLayer>().map(PageCacheLayer::counts),
             logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
             cores: self.stack.layer::<Cores>().map(|c| Box::new(c.status(now))),
             model: self
@@ -647,6 +693,13 @@ impl Pool {
                 .layer::<ModelLayer<AnyModel>>()
                 .map(|m| ModelTimes { lateness: m.lateness().clone(), data_late: m.data_late() }),
         }
+    }
+
+    /// Who predicts waits, and what that rests on: the scheduler, or the modelled device whose inside is seen.
+    fn predictor(&self, sched: Option<SchedulerView>) -> Option<(&'static str, Knowledge)> {
+        let sched = sched?;
+        let inside = || self.stack.layer::<ModelLayer<AnyModel>>().and_then(ModelLayer::knowledge);
+        Some((sched.name, sched.knowledge.or_else(inside)?))
     }
 
     /// Counters go with their volume or tenant: names come and go as long as the node runs.
@@ -665,6 +718,7 @@ impl Pool {
             key: e.key,
             tenant: e.tenant,
             metrics: e.metrics.clone(),
+            auto_deadline: e.auto.as_ref().map(AutoDeadline::deadline),
             inflight: mine().count(),
             oldest: mine().min(),
         };

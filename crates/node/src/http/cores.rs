@@ -108,7 +108,7 @@ fn queue(q: &QueueStatus, directory: &Directory) -> CoreQueueView {
 }
 
 /// `GET /v1/pools/{name}/cores`
-pub async fn show(State(control): Shared, Path(name): Path<String>) -> Result<Json<CoresView>, ApiError> {
+pub(super) async fn show(State(control): Shared, Path(name): Path<String>) -> Result<Json<CoresView>, ApiError> {
     let missing = || ApiError::missing(format!("there is no pool `{name}`")).todo("GET /v1/status lists them");
     let n = control.node.pools.iter().position(|p| p.name == name).ok_or_else(missing)?;
     let views = control.node.snapshots().await;
@@ -150,7 +150,7 @@ const FAMILIES: [(&str, &str, Value); 14] = [
 const CORE_POLICIES: [&str; 3] = ["conservative", "slo-aware", "aggressive"];
 
 /// The metrics of all pools that have cores; a queue's label is its tenants, joined by `+`.
-pub fn metrics(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
+pub(super) fn metrics(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
     let all: Vec<(&str, CoresView)> = (control.node.pools.iter().zip(views))
         .filter_map(|(p, v)| Some((p.name.as_str(), CoresView::of(v.as_ref()?.pool.cores.as_deref()?, directory))))
         .collect();

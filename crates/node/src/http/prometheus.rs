@@ -7,6 +7,9 @@ use crate::directory::{Directory, VolumeState};
 use crate::engine::metrics::OP_NAMES;
 use crate::view::{ExportView, OpView, PoolView, Summary};
 use plimsoll_base::Span;
+use plimsoll_device::CacheCounts;
+use plimsoll_sched::promise::BudgetView;
+use plimsoll_stack::inside::Knowledge;
 use std::fmt::Write;
 
 /// Upper bounds of every histogram's buckets: 10 us to 60 s, two or three a decade.
@@ -51,6 +54,8 @@ pub fn exposition(control: &Control, views: &Views) -> String {
     models(&mut page, control, views);
     layers(&mut page, control, views);
     super::cores::metrics(&mut page, control, &directory, views);
+    predictors(&mut page, control, &directory, views);
+    memory(&mut page, control, views);
     logs(&mut page, control, views);
     volumes(&mut page, control, &directory, views);
     traffic(&mut page, &named_exports(&directory, views));
@@ -201,6 +206,63 @@ fn layers(page: &mut Page, control: &Control, views: &Views) {
     }
 }
 
+/// What waits are predicted by, and how many late reads tenants' budgets let in.
+fn predictors(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
+    let pools = || control.node.pools.iter().zip(views).filter_map(|(p, v)| Some((p.name.as_str(), &v.as_ref()?.pool)));
+    let mut per_predictor = |name: &str, help: &str, value: fn(&Knowledge) -> f64| {
+        page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
+        for (pool, s) in pools() {
+            if let Some((predictor, k)) = &s.predictor {
+                page.sample(name, &[("pool", pool), ("predictor", predictor)], value(k));
+            }
+        }
+    };
+    per_predictor(
+        "plimsoll_predictor_profiled",
+        "1 if waits are predicted from a measured profile, 0 if they are learned from conservative defaults.",
+        |k| f64::from(u8::from(k.profiled)),
+    );
+    per_predictor("plimsoll_predictor_learned_total", "Completions that the predictor has learned from.", |k| {
+        k.learned as f64
+    });
+    per_predictor("plimsoll_predictor_confidence", "How sure predictions are, 0 to 1.", |k| {
+        f64::from(k.confidence.0) / 1000.0
+    });
+    let mut per_budget = |name: &str, help: &str, value: fn(&BudgetView) -> u64| {
+        page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
+        for (pool, s) in pools() {
+            for b in &s.budgets {
+                if let Some((tenant, _)) = directory.tenants.iter().find(|(_, t)| t.id == b.tenant) {
+                    page.sample(name, &[("tenant", tenant), ("pool", pool)], value(b));
+                }
+            }
+        }
+    };
+    per_budget("plimsoll_budget_reads", "Reads that a percentile's budget is counted over.", |b| b.reads);
+    per_budget("plimsoll_budget_slow", "Those of them that were slow.", |b| b.slow);
+    per_budget("plimsoll_budget_let_in_total", "Reads accepted on the budget though they were expected late.", |b| {
+        b.let_in
+    });
+}
+
+/// Of pools with a page cache.
+fn memory(page: &mut Page, control: &Control, views: &Views) {
+    let mut per_pool = |name: &str, help: &str, value: fn(&CacheCounts) -> u64| {
+        page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
+        for (p, view) in control.node.pools.iter().zip(views) {
+            if let Some(counts) = view.as_ref().and_then(|v| v.pool.memory.as_ref()) {
+                page.sample(name, &[("pool", &p.name)], value(counts));
+            }
+        }
+    };
+    per_pool("plimsoll_memory_bytes", "Pages in the page cache.", |c| c.resident * 4096);
+    per_pool("plimsoll_memory_hits_total", "Reads answered from the page cache.", |c| c.hits);
+    per_pool("plimsoll_memory_misses_total", "Reads that went below it.", |c| c.misses);
+    per_pool("plimsoll_memory_fills_total", "Reads of its own that bring in what was asked for and refused.", |c| {
+        c.fills
+    });
+}
+
 /// Of pools with scattered logs.
 fn logs(page: &mut Page, control: &Control, views: &Views) {
     let all: Vec<_> = (control.node.pools.iter().zip(views))
@@ -322,6 +384,12 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
     page.family("plimsoll_oldest_age_seconds", "gauge", "Age of the oldest request inside; 0 without one.");
     for (labels, _, age) in all {
         page.sample("plimsoll_oldest_age_seconds", labels, age.as_secs_f64());
+    }
+    page.family("plimsoll_auto_deadline_seconds", "gauge", "What a deadline that sets itself is now.");
+    for (labels, e, _) in all {
+        if let Some(deadline) = e.auto_deadline {
+            page.sample("plimsoll_auto_deadline_seconds", labels, deadline.as_secs_f64());
+        }
     }
     latencies(page, all);
 }

@@ -196,9 +196,10 @@ fn enforcement(class: &Class, has_cores: bool) -> (bool, &'static str) {
             "objectives are measured, not enforced: no layer does yet; permits bound what is inside, and requests \
              with a deadline are refused at once if they would miss it",
         ),
-        Class::BestEffort { .. } => {
-            (false, "the weight isn't enforced: no layer does yet; permits bound what is inside")
-        }
+        Class::BestEffort { .. } => (
+            false,
+            "the weight shares the device among tenants in pools with sched `cfq`, not in others; permits bound what is inside",
+        ),
         Class::Fenced { .. } => (false, "slots aren't enforced: no layer does yet; permits bound what is inside"),
     }
 }
@@ -319,6 +320,9 @@ mod tests {
             connections: Default::default(),
             permit_waiting: Default::default(),
             counts: (0, 0, 0),
+            predictor: None,
+            budgets: Vec::new(),
+            memory: None,
             logs: None,
             model: None,
         }

@@ -1,0 +1,213 @@
+//! What a pool's waits are predicted by, as configured: costs or a profile for the scheduler, a predictor in visible flash, a
+//! page cache in memory, tenants' terms.
+
+use crate::config::{PoolConfig, TenantConfig};
+use plimsoll_base::{Class, Span};
+use plimsoll_device::pagecache::Lru;
+use plimsoll_device::{AnyModel, DeviceSpec, Model, ModelLayer, PageCache, PageCacheLayer};
+use plimsoll_sched::promise::AutoTerms;
+use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
+use plimsoll_sched::{Discipline, DiskModel, Profile};
+use plimsoll_stack::{Layer, Terms};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Bytes of a page in memory.
+const PAGE: u64 = 4096;
+/// Slow reads that a budget's window is long enough for: with fewer, whether a read is slow would be luck.
+const SLOW_READS_IN_WINDOW: u64 = 100;
+/// Weight of who has a promise of times instead of a weight: ten times what best effort has if it says nothing.
+const WEIGHT_PROMISED: u32 = 1000;
+/// Weight of a fenced tenant, whose share is its slots.
+const WEIGHT_FENCED: u32 = 100;
+
+fn profile_of(config: &PoolConfig) -> Result<Option<(String, Profile)>, String> {
+    let Some(path) = &config.profile else {
+        tracing::info!(pool = config.name.get_ref(), "no profile: waits are learned from what requests take");
+        return Ok(None);
+    };
+    Ok(Some((path.display().to_string(), read_profile(path)?)))
+}
+
+/// What `plimsoll profile` wrote to `path`.
+///
+/// # Errors
+/// Names the file and what is wrong with it.
+pub fn read_profile(path: &Path) -> Result<Profile, String> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
+    Profile::parse(&file, &text).map_err(|e| e.to_string())
+}
+
+/// What requests are believed to cost the device: by its profile, or nothing until completions tell.
+///
+/// # Errors
+/// If the profile is none, or another device's.
+pub fn device_costs(config: &PoolConfig, size_bytes: u64) -> Result<(DiskModel, Discipline), String> {
+    let Some((file, profile)) = profile_of(config)? else {
+        // Only of a modelled disk is it known that it takes the nearest first.
+        let rotational = match &config.device.model {
+            None => false,
+            Some(name) => DeviceSpec::named(name).map_err(|e| e.to_string())?.is_rotational(),
+        };
+        let discipline = if rotational { Discipline::Sstf } else { Discipline::Fifo };
+        return Ok((DiskModel::unknown(size_bytes), discipline));
+    };
+    profile.check_device(&file, size_bytes).map_err(|e| e.to_string())?;
+    let costs = profile.disk_model().ok_or_else(|| format!("{file}: has no `disk` part, which this pool needs"))?;
+    Ok((costs, profile.discipline()))
+}
+
+/// The modelled device with a predictor that sees its inside (MittSSD).
+///
+/// # Errors
+/// If it isn't flash that shows its inside, or the profile isn't of such a drive.
+pub fn from_inside(
+    config: &PoolConfig,
+    model: Option<ModelLayer<AnyModel>>,
+) -> Result<Option<ModelLayer<AnyModel>>, String> {
+    let inside = model.as_ref().and_then(|m| m.model().flash());
+    let Some(inside) = inside else {
+        return Err("sched `ssd` predicts from a flash drive's inside, which only a modelled one shows: name a flash \
+                    `model`, or use sched `blackbox`"
+            .into());
+    };
+    let predictor = match profile_of(config)? {
+        None => MittSsd::unprofiled(),
+        Some((file, profile)) => {
+            let name = &profile.device.name;
+            let flash = profile.flash.as_ref();
+            let flash = flash.ok_or_else(|| format!("{file}: has no `flash` part, which sched `ssd` needs"))?;
+            if flash.page_bytes != inside.page_bytes() {
+                let (theirs, ours) = (flash.page_bytes, inside.page_bytes());
+                let what = format!("`{name}` with pages of {theirs} bytes, and this one's have {ours}");
+                return Err(format!("{file}: is the profile of another device: {what}: measure this one"));
+            }
+            MittSsd::new(flash, SsdPrecision::FULL)
+        }
+    };
+    Ok(model.map(|m| m.with_predictor(Box::new(predictor))))
+}
+
+/// The page cache over a device of `size_bytes`, if the pool has one (MittCache).
+///
+/// # Errors
+/// If it's larger than can be counted.
+pub fn page_cache(config: &PoolConfig, size_bytes: u64) -> Result<Option<Box<dyn Layer>>, String> {
+    let Some(memory) = config.memory else { return Ok(None) };
+    let pages = u32::try_from(memory.0 / PAGE).ok().filter(|n| (1..u32::MAX).contains(n));
+    let pages = pages.ok_or_else(|| format!("memory of {} bytes: 4 KiB to 16 TiB make sense", memory.0))?;
+    let cache = PageCache::<Lru>::new(pages, size_bytes / PAGE, Span::ZERO);
+    Ok(Some(Box::new(PageCacheLayer::new(cache))))
+}
+
+/// What was configured of tenants' promises beside their classes, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Percentiles(BTreeMap<String, u16>);
+
+impl Percentiles {
+    /// Those of configured tenants.
+    pub fn of(tenants: &[TenantConfig]) -> Percentiles {
+        let of = |t: &TenantConfig| Some((t.name.get_ref().clone(), percentile_bp(t.deadline_percentile?).ok()?));
+        Percentiles(tenants.iter().filter_map(of).collect())
+    }
+
+    /// Has nobody one?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A tenant's terms, as layers are told.
+    pub fn terms(&self, name: &str, class: &Class, in_flight_max: u32) -> Terms {
+        let weight = match class {
+            Class::BestEffort { weight } => *weight,
+            Class::LatencyCritical { .. } => WEIGHT_PROMISED,
+            Class::Fenced { .. } => WEIGHT_FENCED,
+        };
+        let window = |bp: u16| (SLOW_READS_IN_WINDOW * 10_000).div_ceil(10_000 - u64::from(bp)) as u32;
+        let budget = self.0.get(name).map(|&bp| (bp, window(bp)));
+        Terms { class: class.clone(), weight, budget, in_flight_max }
+    }
+}
+
+/// A percentile in hundredths of a percent.
+///
+/// # Errors
+/// If it's none that a deadline can be of.
+pub fn percentile_bp(percentile: f64) -> Result<u16, String> {
+    let bp = (percentile * 100.0).round();
+    if (5000.0..=9999.0).contains(&bp) {
+        return Ok(bp as u16);
+    }
+    Err(format!("deadline_percentile {percentile} is not between 50 and 99.99"))
+}
+
+/// A tenant's automatic deadline, if it was configured one.
+///
+/// # Errors
+/// If the share or the bounds make no sense.
+pub fn auto_terms(t: &TenantConfig) -> Result<Option<AutoTerms>, String> {
+    let Some(auto) = &t.auto_deadline else { return Ok(None) };
+    if t.deadline.is_some() {
+        return Err("has both `deadline` and `auto_deadline`: keep one".into());
+    }
+    let permille = (auto.refuse_percent * 10.0).round();
+    if !(1.0..=500.0).contains(&permille) {
+        return Err(format!("refuse_percent {} is not between 0.1 and 50", auto.refuse_percent));
+    }
+    for bound in [auto.least.0, auto.most.0] {
+        crate::config::check_deadline(bound)?;
+    }
+    if auto.least.0 > auto.most.0 {
+        return Err("`least` is longer than `most`".into());
+    }
+    Ok(Some(AutoTerms { refuse_permille: permille as u64, least: auto.least.0, most: auto.most.0 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn config(rest: &str) -> Result<Config, String> {
+        let text = format!("[[pool]]\nname = \"p\"\ndevice = {{ null = true, size = \"1GiB\" }}\n{rest}");
+        Config::parse(&text, std::path::Path::new("node.toml")).map_err(|e| e.to_string())
+    }
+
+    fn tenant(keys: &str) -> String {
+        format!("[[tenant]]\nname = \"t\"\nclass = \"best-effort\"\nweight = 300\n{keys}\n")
+    }
+
+    #[test]
+    fn terms_are_a_weight_and_a_budget() {
+        let c = config(&tenant("deadline = \"20ms\"\ndeadline_percentile = 99")).unwrap();
+        let p = Percentiles::of(&c.tenant);
+        let class = Class::BestEffort { weight: 300 };
+        let terms = p.terms("t", &class, 8);
+        assert_eq!((terms.weight, terms.budget, terms.in_flight_max), (300, Some((9900, 10_000)), 8));
+        assert_eq!(p.terms("other", &class, 8).budget, None);
+    }
+
+    #[test]
+    fn absurd_promises_are_refused_with_a_line() {
+        for (keys, says) in [
+            (
+                "deadline_percentile = 100",
+                "node.toml:5: tenant `t`: deadline_percentile 100 is not between 50 and 99.99",
+            ),
+            ("deadline = \"0ms\"", "a deadline of 0 can't be kept"),
+            ("deadline = \"2h\"", "is no promise: at most an hour"),
+            ("deadline = \"-5ms\"", "is not a time"),
+            ("priority = \"fast\"", "`fast` is no priority"),
+            ("auto_deadline = { refuse_percent = 80, least = \"1ms\", most = \"1s\" }", "not between 0.1 and 50"),
+            ("auto_deadline = { refuse_percent = 5, least = \"2s\", most = \"1s\" }", "`least` is longer than `most`"),
+            ("auto_deadline = { refuse_percent = 5, least = \"0ms\", most = \"1s\" }", "a deadline of 0"),
+            ("deadline = \"1s\"\nauto_deadline = { refuse_percent = 5 }", "has both `deadline` and `auto_deadline`"),
+        ] {
+            let e = config(&tenant(keys)).expect_err(keys);
+            assert!(e.contains(says) && e.starts_with("node.toml:"), "{keys}: {e}");
+        }
+        let e = config("[[pool]]\nname = \"q\"\ndevice = { null = true, size = \"1GiB\" }\nsched = \"fast\"\n");
+        assert!(e.as_ref().is_err_and(|e| e.contains("cfq, blackbox, ssd")), "{e:?}");
+    }
+}

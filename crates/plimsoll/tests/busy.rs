@@ -1,0 +1,341 @@
+//! Fast rejection, live: who predicts, what is refused, and how soon; on devices modelled in real time.
+//!
+//! The tests judge what is decided, never how long the machine took. `make busy` runs [`measured`], which does measure.
+
+mod common;
+use common::client::{Client, Ended};
+use common::{Server, exposition};
+use plimsoll_nbd::wire::{Command, CommandFlags};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A node with one pool and one volume of 48 GiB, or as much as the pool's file has.
+fn config(pool: &str, tenants: &str, volume: &str) -> String {
+    format!(
+        r#"
+[listen]
+unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
+unix = "control.sock"
+[[pool]]
+name = "p"
+{pool}
+[[tenant]]
+name = "web"
+class = "best-effort"
+{tenants}
+[[volume]]
+name = "vol"
+pool = "p"
+size = "{volume}"
+tenant = "web"
+[[grant]]
+peer = "local"
+volumes = ["*"]
+tenants = ["*"]
+"#
+    )
+}
+
+const NOISE: &str = "[[tenant]]\nname = \"noise\"\nclass = \"best-effort\"\nweight = 100\n";
+/// A disk of the papers' kind; the file behind it is sparse.
+const DISK: &str = r#"device = { file = "disk.img", size = "64GiB", model = "hdd-160g-7200" }"#;
+const BYTES: u64 = 48 << 30;
+
+/// Keeps `outstanding` random reads of 4 KiB inside the node until it's dropped.
+struct Noise {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Noise {
+    fn start(server: &Server, export: &str, outstanding: u64, seed: u64) -> Noise {
+        let mut client = Client::connect(&server.socket(), export).unwrap();
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut state = seed;
+        let mut send = move |client: &mut Client| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let offset = (state >> 16) % (BYTES / 4096) * 4096;
+            client.send(Command::Read, CommandFlags::EMPTY, offset, 4096, &[]).unwrap();
+        };
+        // All are sent before anybody looks: the queue is there from the start.
+        (0..outstanding).for_each(|_| send(&mut client));
+        let (ends, counts) = (stop.clone(), done.clone());
+        let thread = std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                client.receive().unwrap().1.unwrap();
+                counts.fetch_add(1, Ordering::Relaxed);
+                send(&mut client);
+            }
+        });
+        Noise { stop, done, thread: Some(thread) }
+    }
+
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Noise {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().expect("it runs").join();
+        assert!(ended.is_ok() || std::thread::panicking(), "the noise was answered with an error");
+    }
+}
+
+/// The predicted wait that a busy answer carries, in microseconds.
+fn busy_wait_us(ended: &Ended) -> Option<u64> {
+    let why = ended.as_ref().err()?;
+    let rest = why.split_once("busy: predicted wait ")?.1;
+    rest.split_once(" us, confidence ")?.0.parse().ok()
+}
+
+struct Metrics(std::collections::BTreeMap<String, exposition::Family>);
+
+impl Metrics {
+    fn of(server: &Server) -> Metrics {
+        Metrics(exposition::parse(&server.control("GET", "/metrics").body))
+    }
+
+    fn value(&self, name: &str) -> f64 {
+        self.0[name].samples.iter().map(|s| s.2).sum()
+    }
+
+    fn label(&self, name: &str, label: &str) -> String {
+        let labels = &self.0[name].samples[0].1;
+        labels.iter().find(|l| l.0 == label).expect(label).1.clone()
+    }
+}
+
+fn write_profile(dir: &Path, device: &str, name: &str) {
+    let out = dir.join(name);
+    common::ok(env!("CARGO_BIN_EXE_plimsoll"), &["profile", device, "--out", out.to_str().unwrap()]);
+}
+
+fn noisy_disk(dir: &Path) -> Server {
+    write_profile(dir, "hdd-160g-7200", "disk.profile");
+    let pool = format!("{DISK}\ndepth = 4\nprofile = \"disk.profile\"");
+    Server::start(dir, &config(&pool, NOISE, "48GiB"))
+}
+
+/// A volume on a disk with a queue, read with a deadline: refused, with a wait that the queue explains; nothing of the refused
+/// reads is inside; and without noise the same deadline is kept.
+#[test]
+fn a_queue_of_noise_is_told_to_who_has_a_deadline_and_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = noisy_disk(dir.path());
+    let before = Metrics::of(&server);
+    assert_eq!(before.value("plimsoll_predictor_profiled"), 1.0);
+    let mut web = Client::connect(&server.socket(), "vol?deadline=100ms").unwrap();
+    assert!(web.read(0, 4096).unwrap().is_ok(), "nobody else is there");
+    let noise = [Noise::start(&server, "vol?tenant=noise", 60, 1), Noise::start(&server, "vol?tenant=noise", 60, 2)];
+    for n in 0..50u64 {
+        let ended = web.read(n * (BYTES / 50) / 4096 * 4096, 4096).unwrap();
+        let wait = busy_wait_us(&ended).unwrap_or_else(|| panic!("read {n} wasn't refused: {:?}", ended.err()));
+        // 118 to 120 random reads of a disk that does some hundred a second.
+        assert!((100_000..3_000_000).contains(&wait), "{wait} us");
+    }
+    let after = Metrics::of(&server);
+    assert_eq!(after.value("plimsoll_pool_refused_total"), 50.0);
+    let queued = after.value("plimsoll_queue_depth");
+    assert!(queued <= 120.0, "{queued} requests are inside, and no more than the noise's are anybody's");
+    let mut patient = Client::connect(&server.socket(), "vol?deadline=1h").unwrap();
+    assert!(patient.read(0, 4096).unwrap().is_ok(), "an hour is enough");
+    drop(noise);
+}
+
+/// The share of the device follows the tenants' weights.
+#[test]
+fn weights_share_the_device_under_cfq() {
+    let dir = tempfile::tempdir().unwrap();
+    let tenants = "weight = 400\n[[tenant]]\nname = \"noise\"\nclass = \"best-effort\"\nweight = 100\n";
+    let pool = format!("{DISK}\nsched = \"cfq\"\ndepth = 1");
+    let server = Server::start(dir.path(), &config(&pool, tenants, "48GiB"));
+    let noise = [Noise::start(&server, "vol", 64, 1), Noise::start(&server, "vol?tenant=noise", 64, 2)];
+    while noise[0].done() + noise[1].done() < 400 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (web, other) = (noise[0].done(), noise[1].done());
+    assert!(web > 2 * other && web < 10 * other.max(1), "400 to 100 gave {web} to {other}");
+}
+
+/// Flash whose inside is seen, and a device whose inside isn't, chosen by name; without a profile they say that they learn.
+#[test]
+fn each_predictor_can_be_chosen_and_says_what_it_rests_on() {
+    for (sched, model, profile) in [
+        ("noop", "cheetah-15k5", None),
+        ("blackbox", "nvme-modern", None),
+        ("ssd", "mittos-openchannel", None),
+        ("ssd", "mittos-openchannel", Some("flash.profile")),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut pool = format!(
+            "device = {{ file = \"d.img\", size = \"256MiB\", model = \"{model}\" }}\nsched = \"{sched}\"\ndepth = 64"
+        );
+        if let Some(name) = profile {
+            write_profile(dir.path(), model, name);
+            pool += &format!("\nprofile = \"{name}\"");
+        }
+        let server = Server::start(dir.path(), &config(&pool, "", "64MiB"));
+        let mut client = Client::connect(&server.socket(), "vol?deadline=1h").unwrap();
+        for n in 0..100u64 {
+            client.read(n * 524_288, 4096).unwrap().unwrap();
+        }
+        let m = Metrics::of(&server);
+        assert_eq!(m.label("plimsoll_predictor_profiled", "predictor"), sched);
+        assert_eq!(
+            m.value("plimsoll_predictor_profiled"),
+            f64::from(u8::from(profile.is_some())),
+            "{sched} {profile:?}"
+        );
+        assert!(m.value("plimsoll_predictor_learned_total") >= 100.0, "{sched}");
+        let sure = m.value("plimsoll_predictor_confidence");
+        assert!(sure > 0.0 && sure <= 1.0, "{sched}: {sure}");
+        // What it has learned is used: a microsecond and the hop are too short for any read.
+        let mut hurried = Client::connect(&server.socket(), "vol?deadline=1us").unwrap();
+        let refused = (0..50u64)
+            .filter(|n| busy_wait_us(&hurried.read(n * 524_288 + 262_144, 65_536).unwrap()).is_some())
+            .count();
+        let fast = sched == "ssd" || model == "nvme-modern";
+        assert!(fast || refused > 25, "{sched}: {refused} of 50 refused");
+    }
+}
+
+#[test]
+fn a_profile_that_does_not_fit_is_refused_with_a_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    write_profile(dir.path(), "cheetah-15k5", "disk.profile");
+    write_profile(dir.path(), "mittos-openchannel", "flash.profile");
+    let whole = std::fs::read_to_string(dir.path().join("disk.profile")).unwrap();
+    std::fs::write(dir.path().join("cut.profile"), &whole[..whole.len() / 2]).unwrap();
+    std::fs::write(dir.path().join("old.profile"), whole.replacen("version = 1", "version = 9", 1)).unwrap();
+    let disk = |model: &str, rest: &str| {
+        format!("device = {{ file = \"{model}.img\", size = \"128MiB\", model = \"{model}\" }}\n{rest}")
+    };
+    for (pool, says) in [
+        (disk("hdd-160g-7200", "profile = \"disk.profile\""), "is the profile of another device: `cheetah-15k5`"),
+        (disk("cheetah-15k5", "profile = \"cut.profile\""), "may be cut short"),
+        (disk("cheetah-15k5", "profile = \"old.profile\""), "is a profile of version 9"),
+        (disk("cheetah-15k5", "profile = \"none.profile\""), "cannot be read"),
+        (disk("cheetah-15k5", "profile = \"flash.profile\""), "is the profile of another device"),
+        (disk("cheetah-15k5", "sched = \"ssd\""), "only a modelled one shows"),
+        (disk("mittos-openchannel", "sched = \"ssd\"\nprofile = \"disk.profile\""), "has no `flash` part"),
+        (disk("nvme-modern", "sched = \"ssd\"\nprofile = \"flash.profile\""), "is the profile of another device"),
+    ] {
+        let Err(error) = Server::try_start(dir.path(), &config(&pool, "", "64MiB")) else { panic!("started: {pool}") };
+        assert!(error.contains(says), "{pool}: {error}");
+    }
+}
+
+/// Reads of what was read or written are answered from memory, with the bytes that were written last.
+#[test]
+fn a_page_cache_answers_from_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = "device = { file = \"d.img\", size = \"128MiB\" }\nmemory = \"1MiB\"";
+    let server = Server::start(dir.path(), &config(pool, "", "64MiB"));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    let mut truth = vec![0u8; 4 << 20];
+    let mut state = 7u64;
+    let mut draw = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    for round in 0..1500u64 {
+        let len = 1 + draw(20_000);
+        let offset = draw((truth.len() as u64 - len).min(if round % 2 == 0 { 300_000 } else { u64::MAX }));
+        let (from, to) = (offset as usize, (offset + len) as usize);
+        match draw(6) {
+            0 | 1 => {
+                truth[from..to].fill(round as u8);
+                client.write(offset, &truth[from..to]).unwrap().unwrap();
+            }
+            2 => {
+                truth[from..to].fill(0);
+                let ended = client.call(Command::WriteZeroes, CommandFlags::EMPTY, offset, len as u32, &[]);
+                ended.unwrap().unwrap();
+            }
+            _ => {
+                let got = client.read(offset, len as u32).unwrap().unwrap();
+                assert!(got == truth[from..to], "round {round}: {from}..{to}");
+            }
+        }
+    }
+    let m = Metrics::of(&server);
+    assert!(m.value("plimsoll_memory_hits_total") > 50.0, "{}", m.value("plimsoll_memory_hits_total"));
+    assert!(m.value("plimsoll_memory_misses_total") > 50.0);
+    assert!(m.value("plimsoll_memory_bytes") <= f64::from(1 << 20));
+    assert!(server.stop(), "it ends in order");
+}
+
+/// A percentile's budget lets late reads in; a deadline that sets itself becomes shorter than its first.
+#[test]
+fn budgets_and_automatic_deadlines_are_configured() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = "device = { file = \"d.img\", size = \"128MiB\", model = \"cheetah-15k5\" }\ndepth = 1";
+    let tenants = "deadline = \"1us\"\ndeadline_percentile = 60\n[[tenant]]\nname = \"auto\"\nclass = \"best-effort\"\n\
+                   auto_deadline = { refuse_percent = 50, least = \"1ms\", most = \"1s\" }\n";
+    let server = Server::start(dir.path(), &config(pool, tenants, "64MiB"));
+    let mut web = Client::connect(&server.socket(), "vol").unwrap();
+    let mut auto = Client::connect(&server.socket(), "vol?tenant=auto").unwrap();
+    let mut refused = 0;
+    for n in 0..200u64 {
+        auto.read(n * 262_144, 4096).unwrap().unwrap();
+        let mut patient = Client::connect(&server.socket(), "vol?deadline=1h").unwrap();
+        patient.read(n * 262_144 + 8192, 4096).unwrap().unwrap();
+        refused += u32::from(busy_wait_us(&web.read((199 - n) * 262_144 + 4096, 4096).unwrap()).is_some());
+    }
+    let m = Metrics::of(&server);
+    let (reads, slow) = (m.value("plimsoll_budget_reads"), m.value("plimsoll_budget_slow"));
+    let let_in = m.value("plimsoll_budget_let_in_total");
+    assert!(let_in > 20.0 && refused > 20, "{let_in} let in, {refused} refused of 200");
+    assert!(slow <= reads * 0.4 + 1.0, "{slow} of {reads} were slow");
+    let deadline = m.value("plimsoll_auto_deadline_seconds");
+    assert!(deadline < 0.9, "the deadline found nothing shorter than a second: {deadline}");
+}
+
+/// Not a test: measures how soon a node says busy while its disk's queue is seconds long. `make busy` prints it.
+#[test]
+#[ignore = "measures; run by `make busy`"]
+fn measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = noisy_disk(dir.path());
+    let noise: Vec<Noise> = (1..=4).map(|i| Noise::start(&server, "vol?tenant=noise", 120, i)).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    let mut web = Client::connect(&server.socket(), "vol?deadline=20ms").unwrap();
+    let (mut took, mut waits, mut served) = (Vec::new(), Vec::new(), 0);
+    for n in 0..2000u64 {
+        std::thread::sleep(Duration::from_millis(5));
+        let began = Instant::now();
+        let ended = web.read(n * 7_919_000_000 % BYTES / 4096 * 4096, 4096).unwrap();
+        match busy_wait_us(&ended) {
+            Some(wait) => {
+                took.push(began.elapsed().as_secs_f64() * 1e6);
+                waits.push(wait as f64 / 1e3);
+            }
+            None => served += 1,
+        }
+    }
+    let mut slow = Vec::new();
+    let mut base = Client::connect(&server.socket(), "vol").unwrap();
+    for n in 0..4u64 {
+        let began = Instant::now();
+        base.read(n << 30, 4096).unwrap().unwrap();
+        slow.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    let at = |v: &mut Vec<f64>, share: f64| {
+        v.sort_by(f64::total_cmp);
+        v[((v.len() - 1) as f64 * share) as usize]
+    };
+    println!("2000 reads with a deadline of 20 ms beside 480 outstanding random reads of a modelled hdd-160g-7200:");
+    println!("  refused {}, served {served}", took.len());
+    let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|p| at(&mut took, p));
+    println!("  busy after p50 {p50:.0} us, p95 {p95:.0} us, p99 {p99:.0} us");
+    println!("  predicted waits p5 {:.0} ms, p50 {:.0} ms", at(&mut waits, 0.05), at(&mut waits, 0.5));
+    println!("  reads without a deadline took p50 {:.0} ms (n = 4)", at(&mut slow, 0.5));
+    drop(noise);
+}

@@ -1,0 +1,112 @@
+//! A queue in the order of arrival, over a device of whose requests only the rate is known.
+
+use plimsoll_base::{Io, IoId, Span, Time};
+use std::collections::VecDeque;
+
+/// A completion that follows the one before by more says nothing of the rate.
+const BETWEEN_MAX_NS: u64 = 10_000_000_000;
+/// The rate follows by 1/2 to the power of this.
+const RATE_SHIFT: u32 = 4;
+
+/// See the module's documentation.
+pub(crate) struct Fifo {
+    queue: VecDeque<Io>,
+    depth: usize,
+    at_device: usize,
+    /// The mean time between two completions while something waited, in ns.
+    between_ns: u64,
+    last_done: Time,
+}
+
+impl Fifo {
+    /// An empty queue over a device that is given at most `depth` requests at once.
+    ///
+    /// # Panics
+    /// If the depth is zero.
+    pub(crate) fn new(depth: u32) -> Fifo {
+        assert!(depth > 0, "a device with depth 0 would serve nothing");
+        Fifo { queue: VecDeque::new(), depth: depth as usize, at_device: 0, between_ns: 0, last_done: Time::ZERO }
+    }
+
+    /// The device takes no more than this.
+    pub(crate) fn limit_depth(&mut self, queue_max: u32) {
+        self.depth = self.depth.min(queue_max as usize).max(1);
+    }
+
+    /// Requests waiting here and at the device.
+    pub(crate) fn depths(&self) -> (usize, usize) {
+        (self.queue.len(), self.at_device)
+    }
+
+    /// When the oldest request that waits here arrived at the pool.
+    pub(crate) fn oldest(&self) -> Option<Time> {
+        self.queue.iter().map(|io| io.arrived_at).min()
+    }
+
+    /// What a new request waits here, by the rate at which the device takes what waits.
+    pub(crate) fn wait(&self) -> Span {
+        Span::from_nanos(self.between_ns) * self.queue.len() as u64
+    }
+
+    pub(crate) fn push(&mut self, io: Io) {
+        self.queue.push_back(io);
+    }
+
+    /// The next request for the device, if it has room.
+    pub(crate) fn next(&mut self) -> Option<Io> {
+        if self.at_device == self.depth {
+            return None;
+        }
+        let io = self.queue.pop_front()?;
+        self.at_device += 1;
+        Some(io)
+    }
+
+    /// The device has answered one.
+    pub(crate) fn came_back(&mut self, now: Time) {
+        self.at_device -= 1;
+        if !self.queue.is_empty() {
+            let between = now.since(self.last_done).as_nanos().min(BETWEEN_MAX_NS);
+            self.between_ns = self.between_ns - (self.between_ns >> RATE_SHIFT) + (between >> RATE_SHIFT);
+        }
+        self.last_done = now;
+    }
+
+    /// Takes out a request that waits here.
+    pub(crate) fn withdraw(&mut self, id: IoId) -> Option<Io> {
+        let at = self.queue.iter().position(|io| io.id == id)?;
+        self.queue.remove(at)
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.at_device == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::{Data, IoHead, Op, TenantId, VolumeKey};
+
+    #[test]
+    fn the_wait_is_what_the_queue_took_lately() {
+        let mut f = Fifo::new(2);
+        let mut now = Time::ZERO;
+        for i in 0..200 {
+            let mut head = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(0), i, 1, now);
+            head.id = IoId(i);
+            f.push(Io::new(head, Data::Absent));
+        }
+        assert_eq!((f.next().map(|io| io.offset), f.next().map(|io| io.offset)), (Some(0), Some(1)));
+        assert!(f.next().is_none(), "two are at the device");
+        for i in 2..100 {
+            now += Span::from_millis(3);
+            f.came_back(now);
+            assert_eq!(f.next().map(|io| io.offset), Some(i));
+        }
+        let want = Span::from_millis(3) * f.depths().0 as u64;
+        assert!(f.wait() > want * 9 / 10 && f.wait() <= want, "{} of {want}", f.wait());
+        assert_eq!(f.withdraw(IoId(150)).map(|io| io.offset), Some(150));
+        assert!(f.withdraw(IoId(1)).is_none(), "it's at the device");
+    }
+}
