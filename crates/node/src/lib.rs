@@ -1,5 +1,6 @@
 //! A storage node.
 pub mod config;
+pub mod cores;
 pub mod directory;
 pub mod engine;
 pub mod http;

@@ -401,11 +401,28 @@ impl Node {
     pub async fn set_tenant(&self, record: TenantRecord) -> Result<()> {
         let _one = self.changing.lock().await;
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
+        self.must_fit(&record).await?;
         for store in self.stores() {
             let kept = record.clone();
             blocking(move || store.lock().expect("no panic while held").set_tenant(kept)).await?;
         }
         self.apply_tenant(&record.name, record.class, permits_of_record(&record.limits)).map(|_| ())
+    }
+
+    /// Refuses a promise that a pool's cores couldn't keep beside those given already.
+    async fn must_fit(&self, record: &TenantRecord) -> Result<()> {
+        let jobs_max = permits_of_record(&record.limits).jobs_max;
+        let terms = self.percentiles.terms(&record.name, &record.class, jobs_max);
+        let except = self.directory_ref(|d| d.tenants.get(&record.name).map(|t| t.id));
+        for p in &self.pools {
+            let sent = terms.clone();
+            let fit = p.handle.ask(|reply| Command::Fit { terms: sent, except, reply }).await.map_err(|_| p.gone())?;
+            if let Some(fit) = fit.filter(|fit| !fit.is_accepted()) {
+                let what = format!("the objective of tenant `{}` in pool `{}` {fit}", record.name, p.name);
+                return Err(NodeError::Conflict(what));
+            }
+        }
+        Ok(())
     }
 
     /// Takes a tenant away that owns no volume.
@@ -851,8 +868,8 @@ fn device_bytes(path: &Path) -> u64 {
     std::fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).unwrap_or(0)
 }
 
-/// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, map, a page cache
-/// and logs if it has any, scheduler, and a model if the device is modelled.
+/// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, cores if it
+/// has any, map, a page cache and logs if it has any, scheduler, and a model if the device is modelled.
 ///
 /// # Errors
 /// What is wrong with the configuration.
@@ -865,6 +882,9 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
         layers.push(Box::new(Budgets::new(StackConfig::default().failover_hop)));
     }
     layers.push(Box::new(Front::new()));
+    if let Some(cores) = crate::cores::layer(config)? {
+        layers.push(Box::new(cores));
+    }
     layers.push(Box::new(Map::new()));
     layers.extend(predict::page_cache(config, below.size_bytes)?);
     if let Some(logs) = &config.logs {

@@ -2,6 +2,7 @@
 
 mod check;
 mod client;
+mod cores;
 mod generate;
 mod lab;
 mod logs;
@@ -47,6 +48,8 @@ enum Command {
     Tenant(tenant::Tenant),
     /// Bring a pool back after a failed flush
     Pool(pool::Pool),
+    /// Show who has a pool's cores, and whether they suffice
+    Cores(cores::Cores),
     /// Show a pool's scattered logs, bring home what is in them
     Logs(logs::Logs),
     /// Write man pages or shell completions
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Volume(c) => c.run(),
         Command::Tenant(c) => c.run(),
         Command::Pool(c) => c.run(),
+        Command::Cores(c) => c.run(),
         Command::Logs(c) => c.run(),
         Command::Generate(c) => c.run(),
         Command::Profile(c) => c.run(),

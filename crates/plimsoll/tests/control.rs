@@ -25,6 +25,7 @@ device = { file = "main.img", size = "256MiB" }
 [[pool]]
 name = "null"
 device = { null = true, size = "64MiB" }
+cores = 4
 [[pool]]
 name = "disk"
 device = { file = "disk.img", size = "64MiB", model = "cheetah-15k5" }
@@ -156,7 +157,7 @@ fn volumes_and_tenants_live_and_are_kept() {
         |name: &str, spec: Value| described(&node, &doc, "PUT", &format!("/v1/tenants/{name}"), tenant, Some(&spec));
     let objectives = json!([{"percentile": 99.9, "within_us": 20_000}]);
     let now = put("gold", json!({"class": "latency-critical", "objectives": objectives, "jobs_max": 7})).expect(200);
-    assert_eq!((now["permits"]["jobs_max"].as_u64(), now["enforced"].as_bool()), (Some(7), Some(false)));
+    assert_eq!((now["permits"]["jobs_max"].as_u64(), now["enforced"].as_bool()), (Some(7), Some(true)));
     put("gold", json!({"class": "latency-critical"})).error(400);
     put("gold", json!({"class": "royal"})).error(400);
     put("gold", json!({"class": "best-effort", "jobs_max": 0})).error(400);

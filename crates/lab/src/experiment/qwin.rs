@@ -223,6 +223,24 @@ impl Run<'_> {
         })?;
         let measured = self.until.saturating_sub(self.warm_up);
         let status = pool.stack.layer::<Cores>().expect("it has one").status(until);
+        if std::env::var("QW_DEBUG").is_ok() {
+            for (i, r) in response.iter().enumerate() {
+                eprintln!("   tenant {i}: p99 {} p99.9 {} n {}", r.percentile(99.0), r.percentile(99.9), r.count());
+            }
+            for q in &status.queues {
+                eprintln!(
+                    "   {} mean {} tails {:?} cores {:.2} waiting {} {:?} late {}/{}",
+                    status.policy,
+                    q.service_mean,
+                    q.service_tails,
+                    q.core_time.as_secs_f64() / self.until.as_secs_f64(),
+                    q.waiting,
+                    q.core_policy,
+                    q.late_windows,
+                    q.windows
+                );
+            }
+        }
         // All has ended by then: what is still done is only to ask.
         let history = pool.stack.with_layer(until + Span::from_secs(100), |c: &mut Cores, _| c.take_history());
         let tail = |h: &LatencyHistogram| h.percentile(99.9).as_millis_f64();

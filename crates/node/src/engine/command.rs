@@ -5,6 +5,7 @@ use super::metrics::ExportMetrics;
 use super::permits::PermitLimits;
 use super::trace::Trace;
 use plimsoll_base::{IoError, LatencyHistogram, Span, TenantId, Time, VolumeKey};
+use plimsoll_cores::{CoresStatus, Fit};
 use plimsoll_device::CacheCounts;
 use plimsoll_logs::LogsStatus;
 use plimsoll_sched::promise::BudgetView;
@@ -58,6 +59,15 @@ pub enum Command {
         limits: PermitLimits,
         /// What the layers are told.
         terms: Terms,
+    },
+    /// Would a tenant with these terms fit among those that there are?
+    Fit {
+        /// What it would be promised.
+        terms: Terms,
+        /// A tenant whose terms these would replace.
+        except: Option<TenantId>,
+        /// The answer; `None` from a pool without cores.
+        reply: Reply<Option<Fit>>,
     },
     /// A tenant was removed: forget what it counted and may have, unless it's still connected.
     ForgetTenant {
@@ -152,6 +162,8 @@ pub struct PoolSnapshot {
     pub memory: Option<CacheCounts>,
     /// Its scattered logs, if it has any.
     pub logs: Option<Box<LogsStatus>>,
+    /// Who has its cores, if it has any.
+    pub cores: Option<Box<CoresStatus>>,
     /// How the modelled device keeps its times, if there is one.
     pub model: Option<ModelTimes>,
 }

@@ -13,6 +13,7 @@ use plimsoll_base::{
     BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time,
     VolumeKey,
 };
+use plimsoll_cores::Cores;
 use plimsoll_device::{AnyModel, ModelLayer, PageCacheLayer};
 use plimsoll_logs::Logs;
 use plimsoll_nbd::request::Request;
@@ -592,6 +593,9 @@ impl Pool {
                 self.stack.set_tenant(self.now, tenant, Some(&terms));
                 self.pump()?;
             }
+            Command::Fit { terms, except, reply } => {
+                let _ = reply.send(self.stack.layer::<Cores>().map(|c| c.fit(&terms, except)));
+            }
             Command::ForgetTenant { tenant } => {
                 self.forgetting.push(tenant);
                 self.forget_tenants();
@@ -732,6 +736,7 @@ impl Pool {
             budgets: self.stack.layer::<Budgets>().map_or(Vec::new(), Budgets::views),
             memory: self.stack.layer::<PageCacheLayer>().map(PageCacheLayer::counts),
             logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
+            cores: self.stack.layer::<Cores>().map(|c| Box::new(c.status(now))),
             model: self
                 .stack
                 .layer::<ModelLayer<AnyModel>>()

@@ -6,6 +6,7 @@
 pub mod api;
 mod auth;
 mod change;
+pub mod cores;
 mod error;
 mod listen;
 mod prometheus;
@@ -58,6 +59,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<Control>>)> {
         ("/v1/tenants", get(change::list_tenants)),
         ("/v1/tenants/{name}", get(change::show_tenant).put(change::set_tenant).delete(change::remove_tenant)),
         ("/v1/pools/{name}/recover", post(change::recover_pool)),
+        ("/v1/pools/{name}/cores", get(cores::show)),
         ("/v1/pools/{name}/logs", get(change::show_logs)),
         ("/v1/pools/{name}/logs/checkpoint", post(change::checkpoint)),
     ]

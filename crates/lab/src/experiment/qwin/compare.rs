@@ -25,9 +25,9 @@ fn times(inputs: &Inputs) -> (Span, Span) {
     }
 }
 
-const SHENANGO_US: [u64; 4] = [5, 50, 500, 5000];
-/// A tenth of the paper's 1, 5 and 10 s, as the runs are short.
-const CAKE_MS: [u64; 3] = [100, 500, 1000];
+const SHENANGO_US: [u64; 3] = [5, 100, 2000];
+/// A tenth of the paper's 1 and 5 s, as the runs are short.
+const CAKE_MS: [u64; 2] = [100, 500];
 
 fn qwin(deadlines: Deadlines) -> PolicyConfig {
     PolicyConfig::Qwin(QwinConfig { deadlines, ..QwinConfig::default() })
@@ -242,8 +242,7 @@ fn four(p99: [f64; 3], p999: [f64; 3]) -> [Case; 4] {
     ]
 }
 
-const NOT_GIVEN: &str =
-    "the paper's text doesn't give these figures' objectives; ours are in the names of the cases' rows or here: ";
+const NOT_GIVEN: &str = "the paper's text doesn't give these figures' objectives; ours, by what this drive can do: ";
 
 macro_rules! group {
     ($(#[$doc:meta])* $name:ident, $id:literal, $title:literal, $source:literal, $loads:expr, $p99:expr, $p999:expr) => {
@@ -267,8 +266,8 @@ macro_rules! group {
                 let mut notes = common_notes();
                 notes.push(format!("{NOT_GIVEN}p99 {:?} ms, p99.9 {:?} ms; the same for all: the first", $p99, $p999));
                 notes.push(
-                    "each baseline with the interval at which its worst tenant fares best: Shenango 5, 50, 500, 5000 us; Cake 0.1, 0.5, \
-                     1 s (a tenth of the paper's: runs are 5 s); both have 23 cores, as one is their allocator's"
+                    "each baseline with the interval at which its worst tenant fares best: Shenango 5, 100, 2000 us; Cake 0.1, 0.5 s \
+                     (a tenth of the paper's: runs are 5 s); both have 23 cores, as one is their allocator's"
                         .into(),
                 );
                 notes
@@ -286,26 +285,29 @@ macro_rules! group {
 group!(
     /// QW-E3: fio's loads.
     FioGroup, "QW-E3", "Three fio tenants with objectives beside three without", "QWin §5.1, Fig 7", [B, C, D],
-    [2.0, 3.0, 4.0], [3.0, 4.0, 5.0]
+    [5.0, 6.0, 8.0], [8.0, 10.0, 12.0]
 );
 group!(
     /// QW-E4: filebench's webserver.
     WebserverGroup, "QW-E4", "Three webservers with objectives beside three best-effort tenants", "QWin §5.1, Fig 8", [K, K, K],
-    [2.0, 3.0, 4.0], [3.0, 4.0, 5.0]
+    [5.0, 6.0, 8.0], [8.0, 10.0, 12.0]
 );
 group!(
     /// QW-E5: filebench's OLTP.
     OltpGroup, "QW-E5", "Three OLTP databases with objectives beside three best-effort tenants", "QWin §5.1, Fig 9", [J, J, J],
-    [2.0, 3.0, 4.0], [4.0, 5.0, 6.0]
+    [5.0, 6.0, 8.0], [8.0, 10.0, 12.0]
 );
 
 /// QW-E6: the same objective for all, strict, general and loose.
 pub struct Diverse;
 
-/// Strict is the paper's; it names no number for the others.
-const LEVELS: [(&str, f64); 3] = [("strict", 3.0), ("general", 5.0), ("loose", 10.0)];
-const SCENARIOS: [(&str, [Load; 3], [Load; 3]); 2] =
-    [("read-only", [A, A, A], [E, E, E]), ("read-heavy", [B, C, D], [F, G, H])];
+/// Strict, general and loose, ms.
+const LEVELS: [&str; 3] = ["strict", "general", "loose"];
+/// A scenario's name, loads, and objectives. Strict is the paper's 3 ms where there are no writes; with writes, this drive's erases
+/// alone take 4 ms at p99.9, whatever cores there are.
+type Scenario = (&'static str, [Load; 3], [Load; 3], [f64; 3]);
+const SCENARIOS: [Scenario; 2] =
+    [("read-only", [A, A, A], [E, E, E], [3.0, 5.0, 10.0]), ("read-heavy", [B, C, D], [F, G, H], [8.0, 10.0, 20.0])];
 
 impl Experiment for Diverse {
     fn id(&self) -> &'static str {
@@ -322,13 +324,17 @@ impl Experiment for Diverse {
     }
     fn notes(&self) -> Vec<String> {
         let mut notes = common_notes();
-        notes.push("p99.9 within 3 (the paper's strict), 5 and 10 ms; Cake with the best of 0.1, 0.5 and 1 s".into());
+        notes.push(
+            "p99.9 within 3 (the paper's strict), 5 and 10 ms read-only, within 8, 10 and 20 ms read-heavy: there this drive's erases alone \
+             take 4 ms; Cake with the best of 0.1 and 0.5 s"
+                .into(),
+        );
         notes
     }
     fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
         let mut rows = Vec::new();
         for (scenario, ..) in SCENARIOS {
-            for (level, _) in LEVELS {
+            for level in LEVELS {
                 for system in ["QWin", "QWin as published", "Cake"] {
                     let name = |what| format!("{scenario}, {level}: {system}: {what}");
                     let worst = RowSpec::new(name("worst tail over its objective"), "1");
@@ -346,9 +352,9 @@ impl Experiment for Diverse {
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let (warm_up, until) = times(inputs);
         let mut sample = Sample::default();
-        for (_, critical, best_effort) in SCENARIOS {
+        for (_, critical, best_effort, objectives) in SCENARIOS {
             let mut bandwidths = Vec::new();
-            for (name, ms) in LEVELS {
+            for (name, ms) in LEVELS.into_iter().zip(objectives) {
                 let case = Case { name, objectives: [objective(9990, ms); 3] };
                 let clients = clients(critical, &case, best_effort);
                 let c = Comparison { clients: &clients, warm_up, until, seed };

@@ -8,11 +8,11 @@ use crate::replay::{Limits, Pool, PoolConfig, open_loop_watched};
 use crate::trace::error::TraceError;
 use crate::trace::record::{Op, Tables, TraceRecord};
 use crate::trace::stream::RecordStream;
-use plimsoll_base::{Class, Completion, Io, Outcome as Ended, Rng, Span, TenantId, Time};
+use plimsoll_base::{Class, Completion, Confidence, Io, IoHead, Outcome as Ended, Rng, Span, TenantId, Time};
 use plimsoll_cores::config::PolicyConfig;
 use plimsoll_cores::queue::CoreChange;
 use plimsoll_cores::{Cores, CoresConfig, QwinConfig};
-use plimsoll_stack::{Actions, Layer, Offer, Terms};
+use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -54,6 +54,9 @@ impl Layer for Exact {
     }
     fn offer(&self, _below: &[Offer]) -> Offer {
         Offer { size_bytes: 1 << 40, block_bytes: 512, io_bytes_max: 1 << 26, atomic_bytes: 512, queue_max: 4096 }
+    }
+    fn forecast(&self, at: Time, _head: &IoHead, below: Ports<'_>) -> Forecast {
+        below.serve(Span::ZERO, takes(at, self.slow), Confidence::CERTAIN)
     }
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
         let at = now + takes(now, self.slow);
