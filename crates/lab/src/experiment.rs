@@ -12,6 +12,7 @@ pub mod flash_accuracy;
 pub mod manylogs;
 pub mod manylogs_clean;
 pub mod manylogs_stream;
+pub mod nitro;
 pub mod noise;
 pub mod predictors;
 pub mod runner;
@@ -234,6 +235,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(tuning::solver::SolverOverhead),
         Box::new(tuning::web::Noise),
     ];
+    all.extend(nitro::all());
     all.extend(apples::all().into_iter().map(|e| Box::new(e) as Box<dyn Experiment>));
     all
 }

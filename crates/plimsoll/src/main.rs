@@ -1,5 +1,6 @@
 //! The command line.
 
+mod cache;
 mod check;
 mod client;
 mod generate;
@@ -47,6 +48,8 @@ enum Command {
     Tenant(tenant::Tenant),
     /// Bring a pool back after a failed flush
     Pool(pool::Pool),
+    /// Show a pool's flash cache, resize it, write back what only it has
+    Cache(cache::Cache),
     /// Show a pool's scattered logs, bring home what is in them
     Logs(logs::Logs),
     /// Write man pages or shell completions
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Volume(c) => c.run(),
         Command::Tenant(c) => c.run(),
         Command::Pool(c) => c.run(),
+        Command::Cache(c) => c.run(),
         Command::Logs(c) => c.run(),
         Command::Generate(c) => c.run(),
         Command::Profile(c) => c.run(),

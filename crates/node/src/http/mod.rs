@@ -54,10 +54,12 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<Control>>)> {
         ("/v1/status", get(status)),
         ("/v1/traces", get(traces::list)),
         ("/v1/volumes", get(change::list_volumes).post(change::create_volume)),
-        ("/v1/volumes/{name}", get(change::show_volume).patch(change::grow_volume).delete(change::delete_volume)),
+        ("/v1/volumes/{name}", get(change::show_volume).patch(change::change_volume).delete(change::delete_volume)),
         ("/v1/tenants", get(change::list_tenants)),
         ("/v1/tenants/{name}", get(change::show_tenant).put(change::set_tenant).delete(change::remove_tenant)),
         ("/v1/pools/{name}/recover", post(change::recover_pool)),
+        ("/v1/pools/{name}/cache", get(change::show_cache).patch(change::change_cache)),
+        ("/v1/pools/{name}/cache/flush", post(change::checkpoint)),
         ("/v1/pools/{name}/logs", get(change::show_logs)),
         ("/v1/pools/{name}/logs/checkpoint", post(change::checkpoint)),
     ]
