@@ -25,17 +25,7 @@ pub enum Hash {
     Sha1,
 }
 
-/// What a volume's requests are to the cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// They pass by.
-    Off,
-    /// A write is done when the slow device has it (NI-M15).
-    Through,
-    /// A write is done when the cache has it, durable at the next flush; the slow device gets it later.
-    Back,
-}
+pub use plimsoll_stack::CacheMode as Mode;
 
 /// Is the space shared, or has each volume its own (VirtualFence §4.5)?
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -167,6 +157,9 @@ pub struct CacheConfig {
     pub sequential_bytes: u64,
     /// What is read ahead of such a stream at most; 0 for nothing.
     pub prefetch_bytes_max: u64,
+    /// How often it had to be noted elsewhere that the device's content is no longer true ([`crate::Cache::wants_note`]). What
+    /// was cached under another number is not believed, except what only the cache has.
+    pub generation: u16,
     /// How long modelled cores take.
     pub speeds: Speeds,
     /// For tests of the tests.
@@ -186,6 +179,7 @@ impl Default for CacheConfig {
             trim: true,
             sequential_bytes: 256 << 10,
             prefetch_bytes_max: 128 << 10,
+            generation: 0,
             speeds: Speeds::default(),
             planted: None,
         }

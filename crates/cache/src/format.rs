@@ -335,6 +335,8 @@ pub struct JournalBlock {
     pub index: u32,
     /// Part of the snapshot that the epoch begins with; 2 for its last block.
     pub snapshot: u8,
+    /// [`crate::CacheConfig::generation`].
+    pub generation: u16,
     /// Chunks with a lower number are durable, or never counted.
     pub durable: u64,
     /// What happened.
@@ -357,6 +359,7 @@ impl JournalBlock {
         b[16..24].copy_from_slice(&self.epoch.to_le_bytes());
         b[24..28].copy_from_slice(&self.index.to_le_bytes());
         b[28] = self.snapshot;
+        b[30..32].copy_from_slice(&self.generation.to_le_bytes());
         b[32..40].copy_from_slice(&self.durable.to_le_bytes());
         for (r, to) in self.records.iter().zip(b[BLOCK_HEAD_BYTES..].chunks_exact_mut(RECORD_BYTES as usize)) {
             to.copy_from_slice(&r.encode());
@@ -383,6 +386,7 @@ impl JournalBlock {
             epoch: u64_at(b, 16),
             index: u32_at(b, 24),
             snapshot: b[28],
+            generation: u16_at(b, 30),
             durable: u64_at(b, 32),
             records: records.collect::<Option<_>>()?,
         })
@@ -443,7 +447,7 @@ mod tests {
             Record::DeadBits { weu: 5, word: 31, bits: u64::MAX },
             Record::CleanBits { weu: 6, word: 1, bits: 8 },
         ];
-        let block = JournalBlock { salt: 1, epoch: 2, index: 3, snapshot: 2, durable: 4, records };
+        let block = JournalBlock { salt: 1, epoch: 2, index: 3, snapshot: 2, generation: 8, durable: 4, records };
         let mut b = block.encode(512);
         assert_eq!(JournalBlock::decode(&b, 1), Some(block));
         assert_eq!(JournalBlock::decode(&b, 2), None);

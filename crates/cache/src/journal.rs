@@ -24,6 +24,7 @@ pub struct JournalWrite {
 /// See the module's documentation.
 pub struct Journal {
     layout: Layout,
+    generation: u16,
     epoch: u64,
     /// The half's next block.
     index: u32,
@@ -42,9 +43,10 @@ pub struct Journal {
 
 impl Journal {
     /// A journal that begins epoch `epoch` with a snapshot, as soon as something is written.
-    pub fn new(layout: Layout, epoch: u64) -> Journal {
+    pub fn new(layout: Layout, generation: u16, epoch: u64) -> Journal {
         Journal {
             layout,
+            generation,
             epoch: epoch - 1,
             index: u32::MAX, // the half before is full, so to say
             queue: VecDeque::new(),
@@ -140,9 +142,9 @@ impl Journal {
     }
 
     fn block(&mut self, records: Vec<Record>, snapshot: u8, durable: u64) -> Vec<u8> {
-        let (salt, epoch, index) = (self.layout.salt, self.epoch, self.index);
+        let (salt, generation, epoch, index) = (self.layout.salt, self.generation, self.epoch, self.index);
         self.index += 1;
-        JournalBlock { salt, epoch, index, snapshot, durable, records }.encode(self.layout.block_bytes)
+        JournalBlock { salt, epoch, index, snapshot, generation, durable, records }.encode(self.layout.block_bytes)
     }
 
     fn begin_epoch(&mut self, records: Vec<Record>, durable_chunks: u64) {
@@ -180,6 +182,8 @@ impl Journal {
 pub struct Found {
     /// The epoch to begin next: none of its number was ever begun, and it doesn't overwrite what was found.
     pub next_epoch: u64,
+    /// The generation it was written under.
+    pub generation: u16,
     /// Chunks with a lower number were durable.
     pub durable: u64,
     /// All that happened, in order.
@@ -211,6 +215,7 @@ pub fn read(halves: [&[u8]; 2], layout: &Layout, any_order: bool) -> Result<Foun
             }
             epoch = Some(b.epoch);
             whole |= b.snapshot == 2;
+            found.generation = b.generation;
             found.durable = found.durable.max(b.durable);
             found.records.extend(b.records);
         }
@@ -257,7 +262,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read_back_through_many_epochs() {
         let mut disk = Disk::new();
-        let mut j = Journal::new(layout(), 2);
+        let mut j = Journal::new(layout(), 0, 2);
         let mut all = Vec::new();
         let mut wait_for = 0;
         for n in 0..20_000u64 {
@@ -282,14 +287,14 @@ mod tests {
     #[test]
     fn a_snapshot_that_is_not_whole_leaves_the_epoch_before() {
         let mut disk = Disk::new();
-        let mut j = Journal::new(layout(), 2);
+        let mut j = Journal::new(layout(), 0, 2);
         j.push(dead(1));
         let w = j.next_write(0, false, || vec![dead(1)]).unwrap();
         disk.write(&w);
         j.wrote();
-        assert_eq!(disk.read().unwrap(), Found { next_epoch: 3, durable: 0, records: vec![dead(1)] });
+        assert_eq!(disk.read().unwrap(), Found { next_epoch: 3, generation: 0, durable: 0, records: vec![dead(1)] });
         // The next start begins epoch 3, and gets half of its snapshot out.
-        let mut again = Journal::new(layout(), 3);
+        let mut again = Journal::new(layout(), 0, 3);
         let w = again.next_write(9, true, || (0..100).map(dead).collect()).unwrap();
         disk.write(&JournalWrite { at: w.at + 512, bytes: w.bytes[512..].to_vec() });
         let found = disk.read().unwrap();
@@ -301,7 +306,7 @@ mod tests {
     #[test]
     fn a_lost_block_ends_what_is_believed() {
         let mut disk = Disk::new();
-        let mut j = Journal::new(layout(), 2);
+        let mut j = Journal::new(layout(), 0, 2);
         for n in 0..12 {
             j.push(dead(n));
             let w = j.next_write(0, false, Vec::new).unwrap();

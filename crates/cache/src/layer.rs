@@ -26,7 +26,7 @@ use crate::streams::Streams;
 use plimsoll_base::{
     Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, TenantId, Time, VolumeKey,
 };
-use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Offer, Order, Port, Ports, Work, Worked};
+use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Offer, Order, Port, Ports, VolumeTerms, Work, Worked};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -244,7 +244,7 @@ impl Cache {
             layout,
             life: Life::Recovering,
             index,
-            journal: Journal::new(layout, 2),
+            journal: Journal::new(layout, config.generation, 2),
             chunks: Vec::new(),
             next_sequence: 1,
             next_chunk: 1,
@@ -296,7 +296,7 @@ impl Cache {
     ///
     /// # Errors
     /// If 65,535 volumes were known since the start.
-    pub fn set_volume(
+    pub fn announce(
         &mut self,
         now: Time,
         key: VolumeKey,
@@ -349,7 +349,7 @@ impl Cache {
     }
 
     /// Forgets a volume that was deleted, also what only the cache has of it. No request of it may be under way.
-    pub fn forget_volume(&mut self, now: Time, key: VolumeKey, out: &mut Actions) {
+    pub fn forget(&mut self, now: Time, key: VolumeKey, out: &mut Actions) {
         let Some(slot) = self.by_key.remove(&key) else { return };
         let mine = |k: &Key| k.volume() == slot;
         for k in self.dirty.iter().copied().filter(mine).collect::<Vec<_>>() {
@@ -367,17 +367,6 @@ impl Cache {
             self.journal.push(Record::Gone(key));
         }
         self.progress(now, out);
-    }
-
-    /// Is there anything of a volume that was forgotten on its way to the slow device still?
-    pub fn is_using(&self, key: VolumeKey) -> bool {
-        let gone = |k: &Key| self.volumes[k.volume() as usize].key == key;
-        self.destaging.iter().any(gone) || self.fetches.iter().any(|(_, f)| gone(&f.key)) || self.fills_below(key)
-    }
-
-    fn fills_below(&self, key: VolumeKey) -> bool {
-        let gone = |k: &Key| self.volumes[k.volume() as usize].key == key;
-        self.pending.iter().any(|(_, p)| matches!(p, Pending::Fill { key, .. } if gone(key)))
     }
 
     /// May use so many WEUs from now on: a live resize where space is shared.
@@ -859,6 +848,33 @@ impl Layer for Cache {
         }
     }
 
+    fn set_volume(&mut self, now: Time, volume: VolumeKey, terms: &VolumeTerms, out: &mut Actions) {
+        let weus_max = (terms.cache_bytes / u64::from(self.layout.shape.weu_bytes)).min(u64::from(self.layout.weus));
+        let config = CacheVolume {
+            size_bytes: terms.size_bytes,
+            mode: terms.cache,
+            tenant: TenantId(terms.tenant),
+            domain: terms.domain,
+            weus_max: weus_max as u32,
+        };
+        // More volumes than there can be slots pass by.
+        let _ = self.announce(now, volume, config, out);
+    }
+
+    fn forget_volume(&mut self, now: Time, volume: VolumeKey, out: &mut Actions) {
+        self.forget(now, volume, out);
+    }
+
+    fn is_using(&self, volume: VolumeKey) -> bool {
+        let gone = |k: &Key| self.volumes[k.volume() as usize].key == volume;
+        let fills = || self.pending.iter().any(|(_, p)| matches!(p, Pending::Fill { key, .. } if gone(key)));
+        let settles = || {
+            let settle = |p: &Pending| matches!(p, Pending::Settle((s, _)) if self.volumes[*s as usize].key == volume);
+            self.pending.iter().any(|(_, p)| settle(p))
+        };
+        self.destaging.iter().any(gone) || self.fetches.iter().any(|(_, f)| gone(&f.key)) || fills() || settles()
+    }
+
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         self.forecast_read(at, head, below)
     }
@@ -962,6 +978,11 @@ impl Layer for Cache {
         match order {
             Order::Checkpoint => self.volumes.iter_mut().for_each(|v| v.draining = v.dirty > 0),
             Order::Stop => self.stopping = true,
+            Order::CacheBytes(bytes) => {
+                let weus = bytes / u64::from(self.layout.shape.weu_bytes);
+                self.set_weus_max(now, weus.min(u64::from(self.layout.weus)) as u32, out);
+            }
+            Order::CacheNoted => self.noted(now, out),
         }
         self.progress(now, out);
     }

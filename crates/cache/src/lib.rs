@@ -12,6 +12,7 @@ mod insert;
 pub mod journal;
 pub mod layer;
 pub mod layout;
+pub mod policy;
 mod read;
 mod recover;
 pub mod status;
@@ -26,8 +27,15 @@ pub use layout::Layout;
 pub use status::{Activity, CacheStatus, Counters, LostRange, StartReport, VolumeStatus};
 
 /// What makes a cache of a fast device: where and what to write, in this order. The page is last: until then there is none.
-pub fn format_device(layout: &Layout) -> Vec<(u64, Vec<u8>)> {
-    let first =
-        format::JournalBlock { salt: layout.salt, epoch: 2, index: 0, snapshot: 2, durable: 0, records: Vec::new() };
+pub fn format_device(layout: &Layout, generation: u16) -> Vec<(u64, Vec<u8>)> {
+    let first = format::JournalBlock {
+        salt: layout.salt,
+        epoch: 2,
+        index: 0,
+        snapshot: 2,
+        generation,
+        durable: 0,
+        records: Vec::new(),
+    };
     vec![(layout.half_at(2), first.encode(layout.block_bytes)), (0, layout.encode())]
 }

@@ -62,6 +62,8 @@ pub(crate) struct Recovery {
     halves: [Vec<u8>; 2],
     next_epoch: u64,
     durable: u64,
+    /// What is clean is not believed: the device was away.
+    stale: bool,
     /// By WEU.
     marks: Vec<Marks>,
     least: Vec<u64>,
@@ -87,6 +89,7 @@ impl Cache {
             halves: [Vec::new(), Vec::new()],
             next_epoch: 0,
             durable: 0,
+            stale: false,
             marks: vec![Marks::default(); n],
             least: vec![0; n],
             gone: BTreeSet::new(),
@@ -167,7 +170,7 @@ impl Cache {
             let (key, config) = (self.volumes[v].key, self.volumes[v].config);
             if let Some(config) = config {
                 // Its fingerprints' key depends on the salt.
-                let known = self.set_volume(now, key, config, out);
+                let known = self.announce(now, key, config, out);
                 debug_assert!(known.is_ok());
             }
         }
@@ -207,8 +210,10 @@ impl Cache {
     }
 
     fn journal_found(&mut self, now: Time, found: journal::Found, out: &mut Actions) {
+        let generation = self.config.generation;
         let r = self.r();
         (r.next_epoch, r.durable) = (found.next_epoch, found.durable);
+        r.stale = found.generation != generation;
         let mut under = 0;
         for record in found.records {
             r.replay(record, &mut under);
@@ -295,6 +300,10 @@ impl Cache {
                 let own = Loc::new(weu, u32::from(e.at_unit), u32::from(e.len_units), slot);
                 if let Slot::Base(Some(fp)) = e.what {
                     self.index.set_content(fp, own);
+                }
+                if self.r().stale && (!h.dirty || cleaned) {
+                    set_bit(&mut self.index.weu_mut(weu).dead, slot);
+                    continue;
                 }
                 let over = e.dead || self.index.weu(weu).is_dead(slot) || self.r().gone.contains(&e.name.volume);
                 let Some(volume) = (!over).then(|| self.slot_of(e.name.volume)).flatten() else { continue };
@@ -466,7 +475,7 @@ impl Cache {
             w.sequence = w.sequence.max(least.saturating_sub(1));
         }
         (r.report.weus, r.report.dirty) = (found.len() as u32, dirty);
-        self.journal = Journal::new(self.layout, r.next_epoch);
+        self.journal = Journal::new(self.layout, self.config.generation, r.next_epoch);
     }
 
     /// The new epoch has begun.

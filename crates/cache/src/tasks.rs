@@ -138,6 +138,11 @@ fn ratio_milli(names: &[u8]) -> u64 {
     (ratio.clamp(1.0, 4.0) * 1000.0) as u64
 }
 
+/// What is left of an extent of this content, in simulation.
+pub fn modelled_payload_bytes(content: u128, extent_bytes: u64) -> u64 {
+    extent_bytes * 1000 / ratio_milli(&content.to_le_bytes())
+}
+
 impl Task for Pack {
     fn name(&self) -> &'static str {
         "pack"

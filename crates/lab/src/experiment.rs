@@ -13,6 +13,7 @@ pub mod manylogs;
 pub mod manylogs_clean;
 pub mod manylogs_recovery;
 pub mod manylogs_stream;
+pub mod nitro;
 pub mod noise;
 pub mod predictors;
 pub mod qwin;
@@ -238,6 +239,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(tuning::web::Noise),
     ];
     all.extend(qwin::all());
+    all.extend(nitro::all());
     all.extend(apples::all().into_iter().map(|e| Box::new(e) as Box<dyn Experiment>));
     all
 }

@@ -656,6 +656,7 @@ impl Layer for Logs {
         match order {
             Order::Checkpoint => self.clean_asked = true,
             Order::Stop => self.stop(now),
+            Order::CacheBytes(_) | Order::CacheNoted => {}
         }
         self.work(now, out);
     }

@@ -4,7 +4,9 @@
 //! every key and is parsed by a test.
 
 use plimsoll_base::{Class, Objective, Priority, Span};
+use plimsoll_cache::{Codec, Sharing};
 use plimsoll_device::DeviceSpec;
+pub use plimsoll_stack::CacheMode;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -127,6 +129,8 @@ pub struct PoolConfig {
     pub core_policy: Option<Spanned<String>>,
     /// Scattered logs for small writes; see docs/logs.md. They are made with the device and can't be added or removed later.
     pub logs: Option<LogsConfig>,
+    /// A flash cache in front of the device; see docs/cache.md.
+    pub cache: Option<CacheConfig>,
     /// A file that all that the pool is told and decides is recorded in, anew at each start; `plimsoll tape` replays it.
     pub tape: Option<PathBuf>,
     /// Where the tape ends at the latest; 1 GiB if not said.
@@ -198,6 +202,78 @@ impl Default for LogsConfig {
             started_s_of_day: None,
         }
     }
+}
+
+/// Whose duplicates a cache finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheDedup {
+    /// Nobody's.
+    Off,
+    /// A tenant's own: nobody can tell from how fast a request is what others have.
+    Tenant,
+    /// All of the pool's.
+    Pool,
+}
+
+/// `[pool.cache]`
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheConfig {
+    /// The fast device: a file (made sparse at the first use) or a block device. All of it is the cache's.
+    pub file: PathBuf,
+    /// The size of a file that is made.
+    pub device_size: Option<ByteSize>,
+    /// Bytes of the device that are used at most; all of them if not said. Can be changed live.
+    pub size: Option<ByteSize>,
+    /// How volumes are cached that don't say it themselves: `off`, `through` or `back`.
+    #[serde(default = "default_cache_mode")]
+    pub mode: CacheMode,
+    /// The unit of caching, 4 to 128 KiB. Part of the device's format.
+    pub extent: Option<ByteSize>,
+    /// The unit of writing and evicting, up to 4 MiB. Part of the device's format.
+    pub weu: Option<ByteSize>,
+    /// `lz4`, `zstd` or `none`.
+    #[serde(default = "default_codec")]
+    pub codec: Codec,
+    /// Whose duplicates are found: `tenant`, `pool` or `off`.
+    #[serde(default = "default_dedup")]
+    pub dedup: CacheDedup,
+    /// Fingerprints kept in memory, in percent of the extents that fit uncompressed.
+    #[serde(default = "default_fingerprints")]
+    pub fingerprints_percent: u32,
+    /// `shared`, or `pervolume`: each volume has as much as `[[volume]] cache_size` says.
+    #[serde(default = "default_sharing")]
+    pub sharing: Sharing,
+    /// Write-back begins when this much is dirty.
+    #[serde(default = "default_watermark")]
+    pub watermark_percent: u32,
+    /// Tell the device what isn't needed before it's written again.
+    #[serde(default = "yes")]
+    pub trim: bool,
+    /// What is read ahead of sequential reads at most.
+    pub prefetch: Option<ByteSize>,
+    /// Set by the node itself, so that a tape replays alike.
+    pub generation: Option<u16>,
+}
+
+fn default_cache_mode() -> CacheMode {
+    CacheMode::Through
+}
+fn default_codec() -> Codec {
+    Codec::Lz4
+}
+fn default_dedup() -> CacheDedup {
+    CacheDedup::Tenant
+}
+fn default_fingerprints() -> u32 {
+    100
+}
+fn default_sharing() -> Sharing {
+    Sharing::Shared
+}
+fn default_watermark() -> u32 {
+    30
 }
 
 /// `volatile_cache = { … }`, for tests.
@@ -290,6 +366,10 @@ pub struct VolumeConfig {
     pub read_only: bool,
     /// Reads must be done within this, or are refused at once; a connection may say otherwise.
     pub deadline: Option<SpanText>,
+    /// How its pool's cache treats it when it is made: `off`, `through` or `back`; as the pool says if not said.
+    pub cache: Option<CacheMode>,
+    /// How much of the cache it may have where each volume has its own part.
+    pub cache_size: Option<ByteSize>,
 }
 
 /// `[[grant]]`
@@ -497,6 +577,14 @@ impl Config {
                 let place = p.core_policy.as_ref().filter(|_| p.cores.is_some()).unwrap_or(&p.name);
                 (at(place), format!("pool `{}`: {what}", p.name.get_ref()))
             })?;
+            if let Some(cache) = &p.cache {
+                crate::cache::check(cache)
+                    .map_err(|what| (at(&p.name), format!("pool `{}`: {what}", p.name.get_ref())))?;
+                if p.device.null {
+                    let what = format!("pool `{}`: a null device needs no cache: take out `cache`", p.name.get_ref());
+                    return Err((at(&p.name), what));
+                }
+            }
             if p.depth == Some(0) {
                 return Err((at(&p.name), format!("pool `{}`: depth 0 would serve nothing", p.name.get_ref())));
             }
@@ -567,6 +655,7 @@ impl Config {
             p.device.file.as_mut().map(fix);
             p.tape.as_mut().map(fix);
             p.profile.as_mut().map(fix);
+            p.cache.as_mut().map(|c| &mut c.file).map(fix);
         }
         if let Some(tls) = &mut self.listen.tls {
             [&mut tls.certificate, &mut tls.key, &mut tls.client_ca].into_iter().for_each(fix);

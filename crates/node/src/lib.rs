@@ -1,4 +1,5 @@
 //! A storage node.
+pub mod cache;
 pub mod config;
 pub mod cores;
 pub mod directory;

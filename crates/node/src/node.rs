@@ -5,7 +5,8 @@ use crate::directory::{Directory, Promises, Volume};
 use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{
-    Command, Device, Devices, FileDevice, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace, VolatileFile,
+    Command, Device, Devices, FileDevice, Note, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace,
+    VolatileFile,
 };
 use crate::predict::{self, Percentiles};
 use crate::view::{ExportView, PoolView};
@@ -14,7 +15,10 @@ use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, ModelLayer};
 use plimsoll_sched::choice::UnknownScheduler;
 use plimsoll_sched::promise::Budgets;
 use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Order, Stack, StackConfig, Target};
+use plimsoll_stack::{
+    CacheMode, Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Order, Stack, StackConfig, Target,
+    VolumeTerms,
+};
 use plimsoll_store::{
     CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, Superblock,
     TenantLimits, TenantRecord, Uuid, VolumeRecord,
@@ -93,6 +97,8 @@ pub struct RunningPool {
     home_start: u64,
     block_bytes: u32,
     rotational: bool,
+    /// Its flash cache, if it has one.
+    cache: Option<PoolCache>,
     /// Volumes of a pool without a store.
     next_volatile_id: Mutex<(u32, u64)>,
     thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
@@ -100,8 +106,21 @@ pub struct RunningPool {
     _lock: Option<DeviceFile>,
 }
 
+/// A pool's flash cache.
+struct PoolCache {
+    section: crate::config::CacheConfig,
+    device_bytes: u64,
+    /// Keeps the fast device locked.
+    _lock: DeviceFile,
+}
+
+/// Where each volume has its own part of the cache: one of so many, if not said otherwise.
+const CACHE_PARTS: u64 = 8;
+
 /// See the module's documentation.
 pub struct Node {
+    /// How much of the cache volumes may have, by name, as configured.
+    cache_sizes: BTreeMap<String, u64>,
     /// By number, as configured.
     pub pools: Vec<RunningPool>,
     /// Volumes, tenants, grants.
@@ -118,6 +137,7 @@ pub struct Node {
 const ANSWER_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 
 struct Opened {
+    cache: Option<PoolCache>,
     stack: Stack,
     devices: Devices,
     store: Option<MetaStore>,
@@ -143,8 +163,16 @@ impl Node {
             true => Some(Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?),
             false => None,
         };
-        let node =
-            Node { pools, directory: Arc::default(), watchdog, percentiles, changing: tokio::sync::Mutex::new(()) };
+        let sized = |v: &VolumeConfig| Some((v.name.get_ref().clone(), v.cache_size?.0));
+        let cache_sizes = config.volume.iter().filter_map(sized).collect();
+        let node = Node {
+            cache_sizes,
+            pools,
+            directory: Arc::default(),
+            watchdog,
+            percentiles,
+            changing: tokio::sync::Mutex::new(()),
+        };
         node.directory_mut(|d| {
             d.grants = config.grant.clone();
             d.promises = Promises::of(config);
@@ -226,8 +254,11 @@ impl Node {
         self.ensure_tenant(&record.tenant)?;
         let extents = p.stack_extents(&record.visible_extents(p.block_bytes));
         let front = FrontVolume { size_bytes: record.size_bytes, read_only: record.read_only };
-        let (key, sent) = (record.key, extents.clone());
-        p.handle.ask(|reply| Command::SetVolume { key, front, extents: sent, reply }).await.map_err(|_| p.gone())?;
+        let (key, sent, terms) = (record.key, extents.clone(), self.terms_of(pool, record));
+        p.handle
+            .ask(|reply| Command::SetVolume { key, front, extents: sent, terms, reply })
+            .await
+            .map_err(|_| p.gone())?;
         let volume = Volume {
             name: record.name.clone(),
             key,
@@ -243,6 +274,60 @@ impl Node {
         Ok(())
     }
 
+    /// What the layers must know of a volume.
+    fn terms_of(&self, pool: usize, record: &VolumeRecord) -> VolumeTerms {
+        let tenant = self.directory_ref(|d| d.tenants.get(&record.tenant).map_or(0, |t| t.id.0));
+        let (size_bytes, cache) = (record.size_bytes, self.pools[pool].cache.as_ref());
+        let Some(c) = cache else {
+            return VolumeTerms { size_bytes, tenant, domain: 0, cache: CacheMode::Off, cache_bytes: 0 };
+        };
+        let own = self.cache_sizes.get(&record.name).copied();
+        VolumeTerms {
+            size_bytes,
+            tenant,
+            domain: crate::cache::domain(&c.section, &record.tenant),
+            cache: record.cache.unwrap_or(c.section.mode),
+            cache_bytes: own.unwrap_or(c.device_bytes / CACHE_PARTS),
+        }
+    }
+
+    /// The name of a pool's volume, as far as it's known.
+    pub fn volume_name(&self, pool: usize, key: plimsoll_base::VolumeKey) -> String {
+        let named = |d: &Directory| d.volumes.values().find(|v| v.pool == pool && v.key == key).map(|v| v.name.clone());
+        self.directory_ref(named).unwrap_or_else(|| format!("{}.{}", key.id, key.generation))
+    }
+
+    /// Changes how a volume is cached, live: what only the cache has goes to the device first where that must be.
+    pub async fn set_volume_cache(&self, name: &str, mode: CacheMode) -> Result<()> {
+        let _one = self.changing.lock().await;
+        let volume = self.volume_named(name)?;
+        let p = &self.pools[volume.pool];
+        let (Some(store), Some(_)) = (p.store.clone(), &p.cache) else {
+            let what = format!("pool `{}` has no cache: configure [pool.cache]", p.name);
+            return Err(NodeError::Refused(what));
+        };
+        let owned = name.to_string();
+        let set = move || store.lock().expect("no panic while held").set_volume_cache(&owned, Some(mode));
+        let record = blocking(set).await?;
+        self.publish(volume.pool, &record).await
+    }
+
+    /// Lets a pool's cache use so many bytes of its device from now on.
+    pub async fn resize_cache(&self, name: &str, bytes: u64) -> Result<()> {
+        let p = &self.pools[self.pool_named(name)?];
+        match &p.cache {
+            None => Err(NodeError::Refused(format!("pool `{name}` has no cache: configure [pool.cache]"))),
+            Some(c) if bytes > c.device_bytes => {
+                let what = format!("the cache's device has {} bytes; {bytes} are too many", c.device_bytes);
+                Err(NodeError::Refused(what))
+            }
+            Some(_) => {
+                let order = Order::CacheBytes(bytes);
+                p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())
+            }
+        }
+    }
+
     /// A volume may name a tenant that is no longer declared: it's kept as best effort, and said so.
     fn ensure_tenant(&self, name: &str) -> Result<()> {
         if self.directory_ref(|d| d.tenants.contains_key(name)) {
@@ -256,8 +341,15 @@ impl Node {
         let name = v.name.get_ref();
         let in_volume = |e: NodeError| e.about(&format!("volume `{name}`"));
         let Some(found) = self.directory_ref(|d| d.volumes.get(name).cloned()) else {
-            let (pool, tenant) = (v.pool.get_ref(), v.tenant.get_ref());
-            return self.create_volume(name, pool, v.size.0, tenant, v.read_only).await.map_err(in_volume);
+            let new = NewVolume {
+                name: name.clone(),
+                size_bytes: v.size.0,
+                tenant: v.tenant.get_ref().clone(),
+                read_only: v.read_only,
+                description: None,
+                cache: v.cache,
+            };
+            return self.create_volume(v.pool.get_ref(), new).await.map_err(in_volume);
         };
         let pool = &self.pools[found.pool].name;
         if pool != v.pool.get_ref() {
@@ -297,24 +389,21 @@ impl Node {
         self.directory_ref(|d| d.volumes.get(name).cloned()).ok_or_else(missing)
     }
 
-    /// Makes a volume of `size_bytes` zeroes.
-    pub async fn create_volume(
-        &self,
-        name: &str,
-        pool: &str,
-        size_bytes: u64,
-        tenant: &str,
-        read_only: bool,
-    ) -> Result<()> {
+    /// Makes a volume of zeroes.
+    pub async fn create_volume(&self, pool: &str, new: NewVolume) -> Result<()> {
         let _one = self.changing.lock().await;
         let pool = self.pool_named(pool)?;
+        let (name, tenant) = (new.name.as_str(), new.tenant.as_str());
+        if new.cache.is_some_and(|m| m != CacheMode::Off) && self.pools[pool].cache.is_none() {
+            let what = format!("pool `{}` has no cache: configure [pool.cache]", self.pools[pool].name);
+            return Err(NodeError::Refused(what));
+        }
         if self.directory_ref(|d| d.volumes.contains_key(name)) {
             return Err(NodeError::Conflict(format!("volume `{name}` exists already")));
         }
         if !self.directory_ref(|d| d.tenants.contains_key(tenant)) {
             return Err(NodeError::NotFound(format!("there is no tenant `{tenant}`: declare it first")));
         }
-        let new = NewVolume { name: name.into(), size_bytes, tenant: tenant.into(), read_only, description: None };
         new.check().map_err(|e| NodeError::Refused(e.to_string()))?;
         let record = match self.pools[pool].store.clone() {
             Some(store) => blocking(move || store.lock().expect("no panic while held").create_volume(new)).await?,
@@ -468,8 +557,9 @@ impl Node {
     pub async fn checkpoint_pool(&self, name: &str) -> Result<()> {
         let p = &self.pools[self.pool_named(name)?];
         let view = p.handle.ask(|reply| Command::Snapshot { reply }).await.map_err(|_| p.gone())?;
-        if view.logs.is_none() {
-            return Err(NodeError::Refused(format!("pool `{name}` has no logs: nothing waits to go home")));
+        if view.logs.is_none() && view.cache.is_none() {
+            let what = format!("pool `{name}` has neither logs nor a cache: nothing waits to go home");
+            return Err(NodeError::Refused(what));
         }
         let order = Order::Checkpoint;
         p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())
@@ -570,6 +660,7 @@ impl RunningPool {
             tenant: new.tenant,
             read_only: new.read_only,
             description: new.description,
+            cache: new.cache,
             extents: vec![Extent { device_offset: next.1, len }],
             state: plimsoll_store::VolumeState::Ready,
         })
@@ -654,11 +745,14 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
             Some(opened.map_err(|e| NodeError::Failed(format!("pool `{name}`: tape {}: {e}", path.display())))?)
         }
     };
+    let store = opened.store.map(|s| Arc::new(Mutex::new(s)));
+    let note = note_of(name.clone(), store.clone(), handle.clone());
     let thread_name = name.clone();
     let thread = std::thread::Builder::new()
         .name(format!("pool-{name}"))
         .spawn(move || {
-            let ended = Pool::new(stack, tape, devices, ears, options).and_then(Pool::run);
+            let pool = Pool::new(stack, tape, devices, ears, options).map(|p| p.with_note(note));
+            let ended = pool.and_then(Pool::run);
             match &ended {
                 Ok(()) => tracing::info!(pool = thread_name, "ended"),
                 Err(error) => tracing::error!(pool = thread_name, %error, "failed: its volumes are no longer served"),
@@ -671,13 +765,38 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         device: opened.device,
         device_uuid: opened.lock.as_ref().map(|d| d.superblock().device_uuid),
         handle,
-        store: opened.store.map(|s| Arc::new(Mutex::new(s))),
+        store,
+        cache: opened.cache,
         home_start: opened.home_start,
         block_bytes: opened.block_bytes,
         rotational: opened.rotational,
         next_volatile_id: Mutex::new((0, volatile_bytes)),
         thread: Mutex::new(Some(thread)),
         _lock: opened.lock,
+    })
+}
+
+/// What a pool does when its cache's device has failed: it is noted in the pool's store that what that device holds is no
+/// longer true, and the cache is told.
+fn note_of(pool: String, store: Option<Arc<Mutex<MetaStore>>>, handle: PoolHandle) -> Note {
+    Box::new(move || {
+        let (pool, store, handle) = (pool.clone(), store.clone(), handle.clone());
+        let noting = std::thread::Builder::new().name("note".into()).spawn(move || {
+            let Some(store) = store else { return };
+            match store.lock().expect("no panic while held").outdate_cache() {
+                Ok(_) => {
+                    let (reply, _) = tokio::sync::oneshot::channel();
+                    let _ = handle.send(Command::Order { order: Order::CacheNoted, reply }); // a pool that ended needs none
+                    tracing::error!(pool, "the cache's device failed; `plimsoll cache status` says what that means");
+                }
+                Err(error) => {
+                    tracing::error!(pool, %error, "the cache's device failed, and that can't be noted: writes wait")
+                }
+            }
+        });
+        if let Err(error) = noting {
+            tracing::error!(%error, "no thread to note that the cache's device failed: writes wait");
+        }
     })
 }
 
@@ -700,6 +819,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         let device = format!("null, {size_bytes} bytes");
         let options = pool_options(false, trace_every);
         return Ok(Opened {
+            cache: None,
             stack,
             devices,
             store: None,
@@ -712,7 +832,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         });
     }
     let path = d.file.as_deref().expect("checked with the configuration");
-    let (device_file, store) = open_device(config, path)?;
+    let (device_file, mut store) = open_device(config, path)?;
     if !device_file.is_direct() {
         tracing::warn!(path = %path.display(), "the file system refuses direct I/O: the page cache lies between");
     }
@@ -738,10 +858,14 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
             Device::Volatile(volatile)
         }
     };
-    let devices = Devices::new(vec![device]);
+    let mut config = config.clone();
+    let fast = open_cache(&mut config, &device_file, &mut store)?;
+    let (cache, fast) = fast.map_or((None, None), |(cache, device)| (Some(cache), Some(device)));
+    let devices = Devices::new(std::iter::once(device).chain(fast).collect());
     let options = pool_options(d.model.is_some(), trace_every);
-    let stack = build_stack(config, devices.offers())?;
+    let stack = build_stack(&config, devices.offers())?;
     Ok(Opened {
+        cache,
         stack,
         devices,
         store: Some(store),
@@ -854,6 +978,42 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
     Ok((device, store))
 }
 
+/// Opens a pool's fast device, if it's configured to have one, and formats it at the first use.
+fn open_cache(
+    config: &mut PoolConfig,
+    slow: &DeviceFile,
+    store: &mut MetaStore,
+) -> std::result::Result<Option<(PoolCache, Device)>, String> {
+    let back = |v: &&VolumeRecord, mode: CacheMode| v.cache.unwrap_or(mode) == CacheMode::Back;
+    let Some(c) = &mut config.cache else {
+        let names: Vec<&str> = store.volumes().filter(|v| back(v, CacheMode::Off)).map(|v| v.name.as_str()).collect();
+        return match names.is_empty() {
+            true => Ok(None),
+            false => Err(format!(
+                "volumes {} are cached write-back: without [pool.cache] what only the cache has would be lost",
+                names.join(", ")
+            )),
+        };
+    };
+    let names: Vec<String> = store.volumes().filter(|v| back(v, c.mode)).map(|v| v.name.clone()).collect();
+    let had_one = store.cache_generation() > 0;
+    let needed = (had_one && !names.is_empty()).then(|| format!("what was written to {}", names.join(", ")));
+    let opened = crate::cache::open(c, slow.superblock().pool_uuid, needed)?;
+    if opened.new || !had_one {
+        store.outdate_cache().map_err(|e| e.to_string())?;
+    }
+    // It wraps after 65,536 failures of the device, long after any cached content of that number is gone.
+    let generation = store.cache_generation() as u16;
+    c.generation = Some(generation);
+    let block_bytes = opened.device.block_bytes();
+    let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
+    crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
+    let file = std::fs::File::from(opened.device.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?);
+    let device = Device::File(FileDevice { file, start: opened.region.offset, len: opened.region.len, block_bytes });
+    let cache = PoolCache { section: c.clone(), device_bytes: opened.region.len, _lock: opened.device };
+    Ok(Some((cache, device)))
+}
+
 /// The modelled device over a file of `file_bytes`, if it is to be one.
 fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<ModelLayer<AnyModel>>, String> {
     let Some(name) = &config.device.model else { return Ok(None) };
@@ -869,7 +1029,8 @@ fn device_bytes(path: &Path) -> u64 {
 }
 
 /// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, cores if it
-/// has any, map, a page cache and logs if it has any, scheduler, and a model if the device is modelled.
+/// has any, a flash cache if it has a fast device, map, a page cache and logs if it has any, scheduler, and a model if the
+/// device is modelled.
 ///
 /// # Errors
 /// What is wrong with the configuration.
@@ -884,6 +1045,11 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     layers.push(Box::new(Front::new()));
     if let Some(cores) = crate::cores::layer(config)? {
         layers.push(Box::new(cores));
+    }
+    let mut cache_at = None;
+    if let (Some(cache), Some(fast)) = (&config.cache, offers.get(1)) {
+        cache_at = Some(layers.len());
+        layers.push(Box::new(crate::cache::layer(cache, fast)?));
     }
     layers.push(Box::new(Map::new()));
     layers.extend(predict::page_cache(config, below.size_bytes)?);
@@ -908,7 +1074,9 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     let mut stack = Stack::new(StackConfig::default(), offers);
     let last = layers.len() - 1;
     for (i, layer) in layers.into_iter().enumerate() {
-        stack.push(layer, vec![if i < last { Target::Node(i + 1) } else { Target::Device(0) }]);
+        let below = if i < last { Target::Node(i + 1) } else { Target::Device(0) };
+        let fast = (cache_at == Some(i)).then_some(Target::Device(1));
+        stack.push(layer, std::iter::once(below).chain(fast).collect());
     }
     Ok(stack)
 }

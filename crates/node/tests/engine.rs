@@ -7,7 +7,7 @@ use plimsoll_nbd::wire::{MetaContexts, TransmissionFlags};
 use plimsoll_node::engine::{
     Command, Device, Devices, ExportParams, FileDevice, PermitLimits, Pool, PoolHandle, PoolOptions,
 };
-use plimsoll_stack::{Extent, Front, FrontVolume, Map, Stack, StackConfig, Target, Terms};
+use plimsoll_stack::{CacheMode, Extent, Front, FrontVolume, Map, Stack, StackConfig, Target, Terms, VolumeTerms};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
@@ -45,7 +45,8 @@ fn start(inflight_max: usize, patience: Duration) -> Running {
     let (reply, answer) = tokio::sync::oneshot::channel();
     let front = FrontVolume { size_bytes: SIZE_BYTES, read_only: false };
     let extents = vec![Extent { device_offset: 0, len: SIZE_BYTES }];
-    handle.send(Command::SetVolume { key: VOLUME, front, extents, reply }).unwrap();
+    let terms = VolumeTerms { size_bytes: SIZE_BYTES, tenant: 1, domain: 0, cache: CacheMode::Off, cache_bytes: 0 };
+    handle.send(Command::SetVolume { key: VOLUME, front, extents, terms, reply }).unwrap();
     answer.blocking_recv().unwrap();
     Running { handle, thread, file }
 }

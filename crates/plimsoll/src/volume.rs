@@ -5,7 +5,7 @@ use crate::table::{bytes, micros, table};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use hyper::Method;
-use plimsoll_node::config::ByteSize;
+use plimsoll_node::config::{ByteSize, CacheMode};
 use plimsoll_node::http::api::{NewVolume, VolumeChange, VolumeStatus};
 
 /// List, create, grow, delete volumes.
@@ -50,6 +50,9 @@ enum Command {
         /// Refuse changes.
         #[arg(long)]
         read_only: bool,
+        /// How its pool's cache treats it: off, through or back; as the pool says if not given.
+        #[arg(long, value_parser = cache_mode)]
+        cache: Option<CacheMode>,
         #[command(flatten)]
         control: Control,
     },
@@ -61,6 +64,17 @@ enum Command {
         /// Its new size.
         #[arg(long)]
         size: ByteSize,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Have its pool's cache treat it otherwise, while it's in use; what only the cache has is written back where that must be
+    #[command(after_help = "Example:\n  plimsoll volume cache web back --control control.sock")]
+    Cache {
+        /// Its name.
+        name: String,
+        /// off, through or back.
+        #[arg(value_parser = cache_mode)]
+        mode: CacheMode,
         #[command(flatten)]
         control: Control,
     },
@@ -80,12 +94,16 @@ impl Volume {
         match self.command {
             Command::List(control) => list(&control),
             Command::Show { name, control } => show(&Client::new(&control)?.get(&path(&name))?, &control),
-            Command::Create { name, pool, size, tenant, read_only, control } => {
-                let new = NewVolume { name, pool, size_bytes: size.0, tenant, read_only };
+            Command::Create { name, pool, size, tenant, read_only, cache, control } => {
+                let new = NewVolume { name, pool, size_bytes: size.0, tenant, read_only, cache };
                 show(&Client::new(&control)?.send(Method::POST, "/v1/volumes", &new)?, &control)
             }
             Command::Grow { name, size, control } => {
-                let wanted = VolumeChange { size_bytes: size.0 };
+                let wanted = VolumeChange { size_bytes: Some(size.0), cache: None };
+                show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
+            }
+            Command::Cache { name, mode, control } => {
+                let wanted = VolumeChange { size_bytes: None, cache: Some(mode) };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
             }
             Command::Delete { name, control } => {
@@ -99,6 +117,15 @@ impl Volume {
                 deleted
             }
         }
+    }
+}
+
+fn cache_mode(text: &str) -> Result<CacheMode, String> {
+    match text {
+        "off" => Ok(CacheMode::Off),
+        "through" => Ok(CacheMode::Through),
+        "back" => Ok(CacheMode::Back),
+        _ => Err("off, through or back".into()),
     }
 }
 

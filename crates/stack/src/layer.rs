@@ -4,7 +4,9 @@
 //! what happened and when; it answers through [`Actions`].
 
 use crate::work::{Work, Worked};
-use plimsoll_base::{Class, Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
+use plimsoll_base::{
+    Class, Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, TenantId, Time, VolumeKey,
+};
 use std::any::Any;
 use std::collections::VecDeque;
 
@@ -228,6 +230,33 @@ pub struct Terms {
     pub in_flight_max: u32,
 }
 
+/// What a volume's requests are to a cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheMode {
+    /// They pass by.
+    Off,
+    /// A write is done when the slow device has it (NI-M15).
+    Through,
+    /// A write is done when the cache has it, durable at the next flush; the slow device gets it later.
+    Back,
+}
+
+/// What layers must know of a volume beside its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct VolumeTerms {
+    /// Its size.
+    pub size_bytes: u64,
+    /// Who pays for what is done for it when nobody asks.
+    pub tenant: u16,
+    /// Deduplication reaches as far as this is the same: a stable name of the tenant, or 0 for all.
+    pub domain: u64,
+    /// How it is cached.
+    pub cache: CacheMode,
+    /// Bytes of the cache that it may have where each volume has its own part.
+    pub cache_bytes: u64,
+}
+
 /// What an operator may ask of a pool's layers while it serves. Each layer does what concerns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Order {
@@ -235,6 +264,10 @@ pub enum Order {
     Checkpoint,
     /// The pool will end: begin no own work that can wait for the next start.
     Stop,
+    /// The cache may use so many bytes of its device from now on.
+    CacheBytes(u64),
+    /// That the cache's device failed is known for the next start: what it holds is no longer true.
+    CacheNoted,
 }
 
 /// A policy or a device model in a stack. The methods are called by the stack only; see the crate's documentation for
@@ -328,6 +361,22 @@ pub trait Layer: Any + Send {
     /// A tenant is declared, its terms change, or (`None`) it goes. Requests of tenants that were never declared may come, too.
     fn tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>, out: &mut Actions) {
         let _ = (now, tenant, terms, out);
+    }
+
+    /// A volume is known, or has changed.
+    fn set_volume(&mut self, now: Time, volume: VolumeKey, terms: &VolumeTerms, out: &mut Actions) {
+        let _ = (now, volume, terms, out);
+    }
+
+    /// A volume was deleted: no request of it is under way, and none will come.
+    fn forget_volume(&mut self, now: Time, volume: VolumeKey, out: &mut Actions) {
+        let _ = (now, volume, out);
+    }
+
+    /// Has it requests of its own under way for a volume that it was told to forget?
+    fn is_using(&self, volume: VolumeKey) -> bool {
+        let _ = volume;
+        false
     }
 
     /// An operator's order.

@@ -3,10 +3,12 @@
 //! The stack itself is a state machine like its layers. An engine offers it client requests, tells it of time and of
 //! device completions, and carries out what [`Stack::next_device_io`] and [`Stack::next_done`] hand it.
 
-use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports, Terms};
+use crate::layer::{
+    Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports, Terms, VolumeTerms,
+};
 use crate::stats::NodeStats;
 use crate::work::{Work, Worked};
-use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
+use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time, VolumeKey};
 use slab::Slab;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -364,6 +366,27 @@ impl Stack {
             self.call(now, n, |layer, out| layer.tenant(now, tenant, terms, out));
             self.run(now);
         }
+    }
+
+    /// Tells all layers of a volume.
+    pub fn set_volume(&mut self, now: Time, volume: VolumeKey, terms: &VolumeTerms) {
+        for n in 0..self.nodes.len() {
+            self.call(now, n, |layer, out| layer.set_volume(now, volume, terms, out));
+            self.run(now);
+        }
+    }
+
+    /// Tells all layers that a volume was deleted. [`Stack::is_using`] tells when nothing of it is under way any more.
+    pub fn forget_volume(&mut self, now: Time, volume: VolumeKey) {
+        for n in 0..self.nodes.len() {
+            self.call(now, n, |layer, out| layer.forget_volume(now, volume, out));
+            self.run(now);
+        }
+    }
+
+    /// Has a layer requests of its own under way for a volume that was deleted?
+    pub fn is_using(&self, volume: VolumeKey) -> bool {
+        self.nodes.iter().any(|n| n.layer.is_using(volume))
     }
 
     /// Nothing under way anywhere?

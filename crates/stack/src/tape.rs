@@ -5,7 +5,7 @@
 //! its own is kept, for it decides by that.
 
 use crate::front::{Front, FrontVolume};
-use crate::layer::{Forecast, LayerState, Order, Terms};
+use crate::layer::{Forecast, LayerState, Order, Terms, VolumeTerms};
 use crate::map::{Extent, Map};
 use crate::stack::{Offered, Stack};
 use crate::work::{Answer, WORDS, Work, Worked};
@@ -73,6 +73,10 @@ pub enum Change {
     Ordered(Order),
     /// A tenant's terms; `None`: it goes.
     SetTenant(u16, Option<KeptTerms>),
+    /// Layers are told of a volume.
+    SetTerms((u32, u32), VolumeTerms),
+    /// Layers are told that a volume was deleted.
+    ForgetVolume((u32, u32)),
 }
 
 /// A tenant's terms as a tape has them.
@@ -418,6 +422,16 @@ impl<R: Recorder> Taped<R> {
         self.change(now, change);
     }
 
+    /// As [`Stack::set_volume`].
+    pub fn set_terms(&mut self, now: Time, volume: VolumeKey, terms: &VolumeTerms) {
+        self.change(now, Change::SetTerms(key(volume), *terms));
+    }
+
+    /// As [`Stack::forget_volume`].
+    pub fn forget_volume(&mut self, now: Time, volume: VolumeKey) {
+        self.change(now, Change::ForgetVolume(key(volume)));
+    }
+
     /// Takes no more requests for a volume.
     pub fn close_volume(&mut self, now: Time, volume: VolumeKey) {
         self.change(now, Change::CloseVolume(key(volume)));
@@ -499,6 +513,8 @@ fn apply(stack: &mut Stack, now: Time, change: &Change) {
                 m.zero(now, *job, extents(at), out);
             });
         }
+        Change::SetTerms(k, terms) => stack.set_volume(now, volume_key(*k), terms),
+        Change::ForgetVolume(k) => stack.forget_volume(now, volume_key(*k)),
         Change::Ordered(order) => stack.order(now, *order),
         Change::SetTenant(tenant, kept) => {
             let terms = kept.as_ref().map(KeptTerms::terms);

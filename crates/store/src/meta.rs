@@ -14,6 +14,7 @@ use crate::space::{GRANULE_BYTES, Space};
 use crate::state::{Edit, State};
 use crate::superblock::Region;
 use plimsoll_base::VolumeKey;
+use plimsoll_stack::CacheMode;
 use redb::{Database, StorageBackend};
 use std::fmt;
 
@@ -171,6 +172,9 @@ impl MetaError {
     }
 }
 
+/// Among the generations of volumes' ids: 0 is no volume's.
+const CACHE_ROW: u32 = 0;
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct MetaStore {
@@ -255,10 +259,36 @@ impl MetaStore {
             tenant: new.tenant,
             read_only: new.read_only,
             description: new.description,
+            cache: new.cache,
             state: VolumeState::Ready,
         };
         self.commit(vec![Edit::PutName(volume.name.clone(), id), Edit::PutVolume(volume.clone())], false)?;
         Ok(volume)
+    }
+
+    /// Has a volume's requests treated otherwise by its pool's cache.
+    ///
+    /// # Errors
+    /// An unknown name, or a failing storage.
+    pub fn set_volume_cache(&mut self, name: &str, cache: Option<CacheMode>) -> Result<VolumeRecord, MetaError> {
+        let volume = VolumeRecord { cache, ..self.ready(name)?.clone() };
+        self.commit(vec![Edit::PutVolume(volume.clone())], false)?;
+        Ok(volume)
+    }
+
+    /// How often the pool's cache device was declared to be out of date; 0 if the pool never had one.
+    pub fn cache_generation(&self) -> u32 {
+        self.state.generations.get(&CACHE_ROW).copied().unwrap_or(0)
+    }
+
+    /// Declares what the pool's cache device holds to be out of date: it failed, and writes go on without it.
+    ///
+    /// # Errors
+    /// A failing storage.
+    pub fn outdate_cache(&mut self) -> Result<u32, MetaError> {
+        let next = self.cache_generation() + 1;
+        self.commit(vec![Edit::PutGeneration(CACHE_ROW, next)], true)?;
+        Ok(next)
     }
 
     /// Makes a volume larger. Its extents keep their places; the last may get longer, others are added.

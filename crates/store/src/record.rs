@@ -2,6 +2,7 @@
 
 use crate::space::GRANULE_BYTES;
 use plimsoll_base::{Class, Objective, Span, VolumeKey};
+use plimsoll_stack::CacheMode;
 use plimsoll_stack::map::Extent;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -24,6 +25,8 @@ pub struct NewVolume {
     pub read_only: bool,
     /// For people; at most 1024 bytes.
     pub description: Option<String>,
+    /// How its pool's cache, if it has one, treats it; `None` as the pool says.
+    pub cache: Option<CacheMode>,
 }
 
 /// Whether a volume can be used.
@@ -51,6 +54,8 @@ pub struct VolumeRecord {
     pub read_only: bool,
     /// For people.
     pub description: Option<String>,
+    /// How its pool's cache, if it has one, treats it; `None` as the pool says.
+    pub cache: Option<CacheMode>,
     /// Where its bytes are, in the order of its addresses; whole granules, so their sum is `size_bytes` rounded up.
     pub extents: Vec<Extent>,
     /// Whether it can be used.
@@ -213,6 +218,8 @@ struct VolumeJson {
     tenant: String,
     read_only: bool,
     description: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cache: Option<CacheMode>,
     /// First granule of the device and how many, by extent.
     extents: Vec<(u64, u64)>,
     state: VolumeState,
@@ -250,6 +257,7 @@ pub(crate) fn volume_to_json(volume: &VolumeRecord) -> Vec<u8> {
         tenant: volume.tenant.clone(),
         read_only: volume.read_only,
         description: volume.description.clone(),
+        cache: volume.cache,
         extents: volume.extents.iter().map(granules).collect(),
         state: volume.state,
     };
@@ -277,6 +285,7 @@ pub(crate) fn volume_from_json(id: u32, json: &[u8]) -> Result<VolumeRecord, Str
         tenant: v.tenant,
         read_only: v.read_only,
         description: v.description,
+        cache: v.cache,
         extents,
         state: v.state,
     })

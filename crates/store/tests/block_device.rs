@@ -69,8 +69,14 @@ fn a_block_device_is_formatted_zeroed_and_claimed() {
     let mut meta = made.open_meta(u64::MAX).expect("formatted");
     let class = Class::Fenced { slots: 2 };
     meta.set_tenant(TenantRecord { name: "t".into(), class, limits: TenantLimits::default() }).expect("set");
-    let new =
-        NewVolume { name: "v".into(), size_bytes: home.len, tenant: "t".into(), read_only: false, description: None };
+    let new = NewVolume {
+        name: "v".into(),
+        size_bytes: home.len,
+        tenant: "t".into(),
+        read_only: false,
+        description: None,
+        cache: None,
+    };
     meta.create_volume(new).expect("room");
     assert!(matches!(open(path), Err(DeviceErrorKind::Locked { .. })));
     // Under another name: another inode, so that only the kernel's own claim on the device refuses.

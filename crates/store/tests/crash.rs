@@ -37,7 +37,7 @@ fn tenant(weight: u32) -> TenantRecord {
 }
 
 fn volume(name: String, size_bytes: u64) -> NewVolume {
-    NewVolume { name, size_bytes, tenant: "t".into(), read_only: false, description: None }
+    NewVolume { name, size_bytes, tenant: "t".into(), read_only: false, description: None, cache: None }
 }
 
 fn perform(store: &mut MetaStore, step: &Step) -> Result<(), MetaError> {

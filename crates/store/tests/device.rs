@@ -28,7 +28,14 @@ fn tenant() -> TenantRecord {
 }
 
 fn volume(name: &str) -> NewVolume {
-    NewVolume { name: name.into(), size_bytes: 5 << 20, tenant: "t".into(), read_only: false, description: None }
+    NewVolume {
+        name: name.into(),
+        size_bytes: 5 << 20,
+        tenant: "t".into(),
+        read_only: false,
+        description: None,
+        cache: None,
+    }
 }
 
 #[test]

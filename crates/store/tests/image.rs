@@ -110,7 +110,8 @@ fn write_the_current_versions_image() {
     let description = Some("as the first version wrote it".into());
     let size_bytes = (5 << 20) + 512;
     let (name, tenant) = ("old".into(), "reports".into());
-    meta.create_volume(NewVolume { name, size_bytes, tenant, read_only: false, description }).expect("room");
+    meta.create_volume(NewVolume { name, size_bytes, tenant, read_only: false, description, cache: None })
+        .expect("room");
     drop(meta);
     let version = plimsoll_store::superblock::VERSION;
     let gz = format!("{}/tests/images/v{version}.img.gz", env!("CARGO_MANIFEST_DIR"));

@@ -33,7 +33,7 @@ fn reopen(disk: &Disk, store: MetaStore) -> MetaStore {
 }
 
 fn new(name: &str, size_bytes: u64) -> NewVolume {
-    NewVolume { name: name.into(), size_bytes, tenant: "t".into(), read_only: false, description: None }
+    NewVolume { name: name.into(), size_bytes, tenant: "t".into(), read_only: false, description: None, cache: None }
 }
 
 fn places(v: &VolumeRecord) -> Vec<(u64, u64)> {

@@ -83,7 +83,7 @@ pub fn write_durably(disk: &mut SimDisk, at: u64, bytes: &[u8]) {
 pub fn disks(seed: u64) -> Vec<SimDisk> {
     let slow = SimDisk::new(SLOW_BYTES, (us(50), us(900)), seed, DiskFaults::default());
     let mut fast = SimDisk::new(FAST_BYTES, (us(1), us(200)), seed + 1, DiskFaults::default());
-    for (at, bytes) in format_device(&layout()) {
+    for (at, bytes) in format_device(&layout(), 0) {
         write_durably(&mut fast, at, &bytes);
     }
     vec![slow, fast]
@@ -143,7 +143,7 @@ pub fn announce(p: &mut SimPool, key: VolumeKey, mode: Mode) {
     p.with_layer(|f: &mut Front, _| f.set_volume(key, front));
     p.with_layer(|m: &mut Map, _| m.set_volume(key, &[extent_of(volume)]));
     let now = p.now();
-    p.with_layer(|c: &mut Cache, out| c.set_volume(now, key, cache_volume(mode, volume), out)).unwrap().unwrap();
+    p.with_layer(|c: &mut Cache, out| c.announce(now, key, cache_volume(mode, volume), out)).unwrap().unwrap();
 }
 
 /// Front, cache, map over the disks; with a seed, over something that shuffles.
@@ -357,8 +357,8 @@ impl Life {
         }
         let now = self.pool.now();
         self.pool.with_layer(|f: &mut Front, _| f.remove_volume(key));
-        self.pool.with_layer(|c: &mut Cache, out| c.forget_volume(now, key, out));
-        while self.pool.stack().layer::<Cache>().unwrap().is_using(key) {
+        self.pool.with_layer(|c: &mut Cache, out| c.forget(now, key, out));
+        while self.pool.stack().is_using(key) {
             self.step()?;
         }
         let now = self.pool.now();

@@ -5,12 +5,13 @@ use super::metrics::ExportMetrics;
 use super::permits::PermitLimits;
 use super::trace::Trace;
 use plimsoll_base::{IoError, LatencyHistogram, Span, TenantId, Time, VolumeKey};
+use plimsoll_cache::CacheStatus;
 use plimsoll_cores::{CoresStatus, Fit};
 use plimsoll_device::CacheCounts;
 use plimsoll_logs::LogsStatus;
 use plimsoll_sched::promise::BudgetView;
 use plimsoll_stack::inside::Knowledge;
-use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order, Terms};
+use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order, Terms, VolumeTerms};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub enum Command {
         front: FrontVolume,
         /// Where it lives.
         extents: Vec<Extent>,
+        /// What else the layers must know.
+        terms: VolumeTerms,
         /// Answered when done.
         reply: Reply<()>,
     },
@@ -160,6 +163,8 @@ pub struct PoolSnapshot {
     pub budgets: Vec<BudgetView>,
     /// Its page cache, if it has one.
     pub memory: Option<CacheCounts>,
+    /// Its flash cache, if it has one.
+    pub cache: Option<Box<CacheStatus>>,
     /// Its scattered logs, if it has any.
     pub logs: Option<Box<LogsStatus>>,
     /// Who has its cores, if it has any.

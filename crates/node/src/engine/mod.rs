@@ -21,6 +21,6 @@ pub use command::{Command, Ears, ExportSnapshot, Health, ModelTimes, PoolGone, P
 pub use conn::ExportParams;
 pub use device::{Device, Devices, FileDevice};
 pub use permits::PermitLimits;
-pub use pool::{Pool, PoolOptions};
+pub use pool::{Note, Pool, PoolOptions};
 pub use trace::Trace;
 pub use volatile::VolatileFile;

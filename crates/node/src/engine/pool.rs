@@ -13,6 +13,7 @@ use plimsoll_base::{
     BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time,
     VolumeKey,
 };
+use plimsoll_cache::Cache;
 use plimsoll_cores::Cores;
 use plimsoll_device::{AnyModel, ModelLayer, PageCacheLayer};
 use plimsoll_logs::Logs;
@@ -50,6 +51,9 @@ pub struct PoolOptions {
 /// 60 us late when idle).
 const SPIN: Duration = Duration::from_micros(60);
 
+/// Makes it known for the next start that the cache's device failed.
+pub type Note = Box<dyn Fn() + Send>;
+
 /// A client's request inside the stack.
 struct Inside {
     conn: usize,
@@ -75,6 +79,8 @@ struct Deleting {
     key: VolumeKey,
     extents: Vec<Extent>,
     reply: Reply<Result<(), IoError>>,
+    /// The layers were told.
+    forgotten: bool,
 }
 
 /// See the module's documentation.
@@ -107,6 +113,7 @@ pub struct Pool {
     stopping: bool,
     /// While stopping: since when nothing is inside.
     quiet_since: Option<Time>,
+    note: Option<Note>,
 }
 
 impl Pool {
@@ -143,7 +150,14 @@ impl Pool {
             looked_at: Time::ZERO,
             stopping: false,
             quiet_since: None,
+            note: None,
         })
+    }
+
+    /// What to do when the cache's device fails.
+    pub fn with_note(mut self, note: Note) -> Pool {
+        self.note = Some(note);
+        self
     }
 
     /// Runs until told to shut down, on the calling thread.
@@ -474,6 +488,11 @@ impl Pool {
 
     /// Says how the pool is, where that has changed.
     fn tell_health(&mut self) {
+        if self.stack.layer::<Cache>().is_some_and(Cache::wants_note)
+            && let Some(note) = self.note.take()
+        {
+            note();
+        }
         let flush_failed = self.stack.layer::<Front>().is_some_and(Front::flush_failed);
         let health = Health { state: self.stack.state(), flush_failed };
         if health != self.health {
@@ -579,14 +598,16 @@ impl Pool {
                 self.touched.push(conn);
                 self.parse(conn)?;
             }
-            Command::SetVolume { key, front, extents, reply } => {
+            Command::SetVolume { key, front, extents, terms, reply } => {
                 self.stack.set_volume(self.now, key, front, &extents);
+                self.stack.set_terms(self.now, key, &terms);
+                self.pump()?;
                 let _ = reply.send(()); // whoever asked may have gone
             }
             Command::DeleteVolume { key, extents, reply } => {
                 self.stack.close_volume(self.now, key);
                 self.close_connections(Some(key));
-                self.deleting.push(Deleting { key, extents, reply });
+                self.deleting.push(Deleting { key, extents, reply, forgotten: false });
             }
             Command::SetTenant { tenant, limits, terms } => {
                 self.admission.set_limits(tenant, limits);
@@ -649,6 +670,15 @@ impl Pool {
         while i < self.deleting.len() {
             let key = self.deleting[i].key;
             if self.stack.layer::<Front>().is_some_and(|f| f.inflight_of(key) > 0) {
+                i += 1;
+                continue;
+            }
+            if !self.deleting[i].forgotten {
+                self.deleting[i].forgotten = true;
+                self.stack.forget_volume(self.now, key);
+                return self.pump();
+            }
+            if self.stack.is_using(key) {
                 i += 1;
                 continue;
             }
@@ -735,6 +765,7 @@ impl Pool {
             predictor: self.predictor(sched),
             budgets: self.stack.layer::<Budgets>().map_or(Vec::new(), Budgets::views),
             memory: self.stack.layer::<PageCacheLayer>().map(PageCacheLayer::counts),
+            cache: self.stack.layer::<Cache>().map(|c| Box::new(c.status())),
             logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
             cores: self.stack.layer::<Cores>().map(|c| Box::new(c.status(now))),
             model: self

@@ -1,6 +1,7 @@
 //! The API's words, for the node that says them and for clients that hear them. Times are in microseconds and sizes in
 //! bytes, as the fields' names say; rates are left to the reader, who has two answers and the time between them.
 
+use plimsoll_stack::CacheMode;
 use serde::{Deserialize, Serialize};
 
 /// `GET /healthz`
@@ -268,6 +269,138 @@ impl From<&plimsoll_logs::LogsStatus> for LogsView {
     }
 }
 
+/// `GET /v1/pools/{name}/cache`: a pool's flash cache.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CacheView {
+    /// `recovering`, `ready`, `broken` (its device failed), `failed` (not this cache's device).
+    pub state: String,
+    /// What is wrong and what is at risk, if something is.
+    pub problem: Option<String>,
+    /// An extent's bytes.
+    pub extent_bytes: u32,
+    /// A WEU's bytes.
+    pub weu_bytes: u32,
+    /// `lz4`, `zstd`, `none`.
+    pub codec: String,
+    /// Are duplicates found?
+    pub dedup: bool,
+    /// WEUs on the device.
+    pub weus: u32,
+    /// WEUs that may be used.
+    pub weus_max: u32,
+    /// WEUs in use.
+    pub weus_used: u32,
+    /// Entries of the file index.
+    pub extents: u64,
+    /// Entries of the fingerprint index.
+    pub fingerprints: u64,
+    /// Extents that only the cache has.
+    pub dirty_extents: u64,
+    /// Memory of all indexes.
+    pub memory_bytes: u64,
+    /// Since the start: reads.
+    pub reads: u64,
+    /// Reads that needed nothing from the slow device.
+    pub read_hits: u64,
+    /// Extents that were put in.
+    pub inserted: u64,
+    /// Of them, those whose content was there.
+    pub duplicates: u64,
+    /// Extents put in for each that was stored.
+    pub dedup_ratio: Option<f64>,
+    /// Bytes before compression for each after.
+    pub compression_ratio: Option<f64>,
+    /// Bytes written to the device for each of compressed extents.
+    pub write_amplification: Option<f64>,
+    /// Of what a cache without deduplication and compression would have written, how much wasn't, in percent.
+    pub wear_saved_percent: Option<f64>,
+    /// Bytes of WEUs and of the journal written.
+    pub written_bytes: u64,
+    /// WEUs evicted.
+    pub evicted: u64,
+    /// Extents written back.
+    pub written_back: u64,
+    /// Sequential extents that weren't cached.
+    pub scans: u64,
+    /// Extents read ahead.
+    pub ahead: u64,
+    /// Extents read back that weren't what they should be.
+    pub corrupt: u64,
+    /// Of them, those that only the cache had.
+    pub lost: u64,
+    /// Where they are: volume, offset, length.
+    pub lost_ranges: Vec<(String, u64, u64)>,
+    /// How long the last start took.
+    pub start_us: u64,
+    /// Extents that it found.
+    pub start_extents: u64,
+    /// Per volume.
+    pub volumes: Vec<CachedVolume>,
+}
+
+/// A volume in a cache.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CachedVolume {
+    /// Its name.
+    pub name: String,
+    /// `off`, `through`, `back`.
+    pub mode: CacheMode,
+    /// Extents that only the cache has.
+    pub dirty_extents: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Reads that needed nothing from the slow device.
+    pub read_hits: u64,
+}
+
+impl CacheView {
+    /// What a cache says of itself; `name_of` names its volumes.
+    pub fn of(s: &plimsoll_cache::CacheStatus, name_of: impl Fn(plimsoll_base::VolumeKey) -> String) -> CacheView {
+        let c = &s.counters;
+        let volume = |v: &plimsoll_cache::VolumeStatus| CachedVolume {
+            name: name_of(v.key),
+            mode: v.mode,
+            dirty_extents: v.dirty,
+            reads: v.reads,
+            read_hits: v.read_hits,
+        };
+        CacheView {
+            state: s.state.into(),
+            problem: s.why.clone(),
+            extent_bytes: s.extent_bytes,
+            weu_bytes: s.weu_bytes,
+            codec: format!("{:?}", s.codec).to_lowercase(),
+            dedup: s.dedup,
+            weus: s.weus.0,
+            weus_max: s.weus.1,
+            weus_used: s.weus.2,
+            extents: s.entries.0,
+            fingerprints: s.entries.1,
+            dirty_extents: s.dirty,
+            memory_bytes: s.memory_bytes,
+            reads: c.reads,
+            read_hits: c.read_hits,
+            inserted: c.inserted,
+            duplicates: c.duplicates,
+            dedup_ratio: s.dedup_ratio(),
+            compression_ratio: s.compression_ratio(),
+            write_amplification: s.write_amplification(),
+            wear_saved_percent: s.wear_saved_percent(u64::from(s.extent_bytes)),
+            written_bytes: c.weu_bytes + c.journal_bytes,
+            evicted: c.evicted,
+            written_back: c.written_back,
+            scans: c.scans,
+            ahead: c.ahead,
+            corrupt: c.corrupt,
+            lost: c.lost,
+            lost_ranges: s.lost.iter().map(|l| (name_of(l.volume), l.offset, l.len)).collect(),
+            start_us: s.start.took.as_micros(),
+            start_extents: s.start.extents,
+            volumes: s.volumes.iter().map(volume).collect(),
+        }
+    }
+}
+
 /// A volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VolumeStatus {
@@ -420,13 +553,28 @@ pub struct NewVolume {
     /// Refuse changes?
     #[serde(default)]
     pub read_only: bool,
+    /// How its pool's cache treats it: `off`, `through`, `back`; as the pool says if not said.
+    #[serde(default)]
+    pub cache: Option<CacheMode>,
 }
 
-/// `PATCH /v1/volumes/{name}`
+/// `PATCH /v1/volumes/{name}`: what isn't said stays.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeChange {
     /// Its new size; volumes never shrink.
+    #[serde(default)]
+    pub size_bytes: Option<u64>,
+    /// How its pool's cache treats it from now on: `off`, `through`, `back`.
+    #[serde(default)]
+    pub cache: Option<CacheMode>,
+}
+
+/// `PATCH /v1/pools/{name}/cache`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheChange {
+    /// Bytes of its device that it may use from now on.
     pub size_bytes: u64,
 }
 

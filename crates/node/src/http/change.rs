@@ -2,7 +2,7 @@
 //!
 //! A change that has begun goes on when its client goes away: it runs in a task of its own.
 
-use super::api::{LogsView, NewVolume, TenantSpec, TenantStatus, VolumeChange, VolumeStatus};
+use super::api::{CacheChange, CacheView, LogsView, NewVolume, TenantSpec, TenantStatus, VolumeChange, VolumeStatus};
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
 use crate::node::{Node, NodeError};
@@ -34,14 +34,22 @@ pub async fn create_volume(State(control): Shared, uri: Uri, headers: HeaderMap,
     let new: NewVolume = parse(&uri, &headers, &body)?;
     let name = new.name.clone();
     let created = change(&control.node, |node| async move {
-        node.create_volume(&new.name, &new.pool, new.size_bytes, &new.tenant, new.read_only).await
+        let record = plimsoll_store::NewVolume {
+            name: new.name,
+            size_bytes: new.size_bytes,
+            tenant: new.tenant,
+            read_only: new.read_only,
+            description: None,
+            cache: new.cache,
+        };
+        node.create_volume(&new.pool, record).await
     });
     created.await.map_err(|e| e.at(format!("volume `{name}`")))?;
     let shown = show_volume(State(control), Path(name)).await?;
     Ok((StatusCode::CREATED, shown).into_response())
 }
 
-pub async fn grow_volume(
+pub async fn change_volume(
     State(control): Shared,
     Path(name): Path<String>,
     uri: Uri,
@@ -50,8 +58,16 @@ pub async fn grow_volume(
 ) -> Result<Json<VolumeStatus>> {
     let wanted: VolumeChange = parse(&uri, &headers, &body)?;
     let owned = name.clone();
-    let grown = change(&control.node, |node| async move { node.grow_volume(&owned, wanted.size_bytes).await });
-    grown.await.map_err(|e| e.at(format!("volume `{name}`")))?;
+    let changed = change(&control.node, |node| async move {
+        if let Some(size_bytes) = wanted.size_bytes {
+            node.grow_volume(&owned, size_bytes).await?;
+        }
+        match wanted.cache {
+            Some(mode) => node.set_volume_cache(&owned, mode).await,
+            None => Ok(()),
+        }
+    });
+    changed.await.map_err(|e| e.at(format!("volume `{name}`")))?;
     show_volume(State(control), Path(name)).await
 }
 
@@ -124,6 +140,31 @@ pub async fn show_logs(State(control): Shared, Path(name): Path<String>) -> Resu
     let view = views[n].as_ref().ok_or_else(gone)?;
     let none = || ApiError::missing(format!("pool `{name}` has no logs")).todo("they are made with a pool's device");
     Ok(Json(LogsView::from(view.pool.logs.as_deref().ok_or_else(none)?)))
+}
+
+pub async fn show_cache(State(control): Shared, Path(name): Path<String>) -> Result<Json<CacheView>> {
+    let missing = || ApiError::missing(format!("there is no pool `{name}`")).todo("GET /v1/status lists them");
+    let n = control.node.pools.iter().position(|p| p.name == name).ok_or_else(missing)?;
+    let views = control.node.snapshots().await;
+    let gone = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("pool `{name}` doesn't answer"));
+    let view = views[n].as_ref().ok_or_else(gone)?;
+    let none = || ApiError::missing(format!("pool `{name}` has no cache")).todo("configure [pool.cache]");
+    let status = view.pool.cache.as_deref().ok_or_else(none)?;
+    Ok(Json(CacheView::of(status, |key| control.node.volume_name(n, key))))
+}
+
+pub async fn change_cache(
+    State(control): Shared,
+    Path(name): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<CacheView>> {
+    let wanted: CacheChange = parse(&uri, &headers, &body)?;
+    let owned = name.clone();
+    let changed = change(&control.node, |node| async move { node.resize_cache(&owned, wanted.size_bytes).await });
+    changed.await.map_err(|e| e.at(format!("pool `{name}`")))?;
+    show_cache(State(control), Path(name)).await
 }
 
 pub async fn checkpoint(State(control): Shared, Path(name): Path<String>) -> Result<StatusCode> {

@@ -7,6 +7,7 @@ use crate::directory::{Directory, VolumeState};
 use crate::engine::metrics::OP_NAMES;
 use crate::view::{ExportView, OpView, PoolView, Summary};
 use plimsoll_base::Span;
+use plimsoll_cache::CacheStatus;
 use plimsoll_device::CacheCounts;
 use plimsoll_sched::promise::BudgetView;
 use plimsoll_stack::inside::Knowledge;
@@ -56,6 +57,7 @@ pub fn exposition(control: &Control, views: &Views) -> String {
     super::cores::metrics(&mut page, control, &directory, views);
     predictors(&mut page, control, &directory, views);
     memory(&mut page, control, views);
+    cache(&mut page, control, views);
     logs(&mut page, control, views);
     volumes(&mut page, control, &directory, views);
     traffic(&mut page, &named_exports(&directory, views));
@@ -261,6 +263,43 @@ fn memory(page: &mut Page, control: &Control, views: &Views) {
     per_pool("plimsoll_memory_fills_total", "Reads of its own that bring in what was asked for and refused.", |c| {
         c.fills
     });
+}
+
+/// Of pools with a flash cache.
+fn cache(page: &mut Page, control: &Control, views: &Views) {
+    let mut per_pool = |name: &str, help: &str, value: fn(&CacheStatus) -> u64| {
+        page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
+        for (p, v) in control.node.pools.iter().zip(views) {
+            if let Some(status) = v.as_ref().and_then(|v| v.pool.cache.as_deref()) {
+                page.sample(name, &[("pool", p.name.as_str())], value(status));
+            }
+        }
+    };
+    per_pool("plimsoll_cache_up", "1 while the cache serves, 0 if its device failed.", |s| {
+        u64::from(s.state == "ready")
+    });
+    per_pool("plimsoll_cache_used_bytes", "WEUs in use.", |s| u64::from(s.weus.2) * u64::from(s.weu_bytes));
+    per_pool("plimsoll_cache_size_bytes", "WEUs that may be used.", |s| u64::from(s.weus.1) * u64::from(s.weu_bytes));
+    per_pool("plimsoll_cache_extents", "Entries of the file index.", |s| s.entries.0);
+    per_pool("plimsoll_cache_dirty_extents", "Extents that only the cache has.", |s| s.dirty);
+    per_pool("plimsoll_cache_memory_bytes", "Memory of all indexes.", |s| s.memory_bytes);
+    per_pool("plimsoll_cache_reads_total", "Reads.", |s| s.counters.reads);
+    per_pool("plimsoll_cache_read_hits_total", "Reads that needed nothing from the slow device.", |s| {
+        s.counters.read_hits
+    });
+    per_pool("plimsoll_cache_inserted_total", "Extents put in.", |s| s.counters.inserted);
+    per_pool("plimsoll_cache_duplicates_total", "Extents put in whose content was there.", |s| s.counters.duplicates);
+    per_pool("plimsoll_cache_packed_bytes_total", "Bytes packed, before compression.", |s| s.counters.packed_bytes);
+    per_pool("plimsoll_cache_payload_bytes_total", "Bytes packed, after compression.", |s| s.counters.payload_bytes);
+    per_pool("plimsoll_cache_written_bytes_total", "Bytes written to the fast device.", |s| {
+        s.counters.weu_bytes + s.counters.journal_bytes
+    });
+    per_pool("plimsoll_cache_evicted_total", "WEUs evicted.", |s| s.counters.evicted);
+    per_pool("plimsoll_cache_written_back_total", "Extents written back.", |s| s.counters.written_back);
+    per_pool("plimsoll_cache_corrupt_total", "Extents read back that weren't what they should be.", |s| {
+        s.counters.corrupt
+    });
+    per_pool("plimsoll_cache_lost_total", "Of them, those that only the cache had.", |s| s.counters.lost);
 }
 
 /// Of pools with scattered logs.

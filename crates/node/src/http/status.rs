@@ -326,6 +326,8 @@ mod tests {
             predictor: None,
             budgets: Vec::new(),
             memory: None,
+            cache: None,
+            cores: None,
             logs: None,
             model: None,
         }

@@ -1,0 +1,189 @@
+//! The policy alone: what is a hit, what is a duplicate, what is evicted, without devices, time or bytes. It is the layer's own
+//! [`Index`] that decides; headers are remembered instead of read. For hit ratios of long traces.
+
+use crate::index::{Fingerprint, Index, Key, Loc, UNIT_BYTES, WEUS_MAX};
+use crate::tasks::modelled_payload_bytes;
+use std::collections::BTreeMap;
+
+/// What is written and evicted as one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// WEUs of this many bytes.
+    Weu(u32),
+    /// Each extent by itself, in its place: a plain cache. It can't be compressed.
+    Extent,
+}
+
+/// A policy to replay.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct PolicyConfig {
+    /// Bytes of the cache.
+    pub cache_bytes: u64,
+    /// Bytes of an extent.
+    pub extent_bytes: u32,
+    /// What is evicted.
+    pub unit: Unit,
+    /// Compress by the modelled ratio of each content.
+    pub compress: bool,
+    /// Fingerprints kept, in percent of the extents that fit uncompressed; 0: no deduplication.
+    pub fingerprints_percent: u32,
+}
+
+/// What a replay counted.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PolicyCounters {
+    /// Extents read.
+    pub reads: u64,
+    /// Of them, those in the cache.
+    pub read_hits: u64,
+    /// Extents written.
+    pub writes: u64,
+    /// Extents put in.
+    pub inserted: u64,
+    /// Of them, those whose content was there.
+    pub duplicates: u64,
+    /// Bytes written to the fast device: extents with their heads, headers.
+    pub written_bytes: u64,
+    /// WEUs (or extents) evicted.
+    pub evicted: u64,
+}
+
+type Entry = (u32, Option<Key>, Option<Fingerprint>);
+
+/// See the module's documentation.
+pub struct Policy {
+    config: PolicyConfig,
+    index: Index,
+    open: Option<(u32, u32)>,
+    /// What each WEU's header lists.
+    headers: BTreeMap<u32, Vec<Entry>>,
+    next: u64,
+    counters: PolicyCounters,
+}
+
+impl Policy {
+    /// An empty cache.
+    pub fn new(config: PolicyConfig) -> Policy {
+        let weu_bytes = match config.unit {
+            Unit::Weu(bytes) => bytes,
+            Unit::Extent => config.extent_bytes,
+        };
+        let weus = (config.cache_bytes / u64::from(weu_bytes)).min(u64::from(WEUS_MAX)) as u32;
+        let extents = config.cache_bytes / u64::from(config.extent_bytes);
+        let mut index = Index::new(weus, (extents * u64::from(config.fingerprints_percent) / 100) as usize);
+        index.add_partition(weus);
+        let counters = PolicyCounters::default();
+        Policy { config, index, open: None, headers: BTreeMap::new(), next: 1, counters }
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> PolicyCounters {
+        self.counters
+    }
+
+    /// Forgets what was counted, keeps what is cached: the end of a warm-up.
+    pub fn reset_counters(&mut self) {
+        self.counters = PolicyCounters::default();
+    }
+
+    /// Memory of the indexes, and how many extents are cached.
+    pub fn memory(&self) -> (u64, u64) {
+        (self.index.memory_bytes(), self.index.files() as u64)
+    }
+
+    /// A read of an extent that has this content; is it a hit?
+    pub fn read(&mut self, key: Key, content: u128) -> bool {
+        self.counters.reads += 1;
+        if let Some(loc) = self.index.find(key) {
+            self.counters.read_hits += 1;
+            self.index.touch(loc.weu());
+            return true;
+        }
+        self.insert(key, content);
+        false
+    }
+
+    /// A write of an extent; true if it was cached before.
+    pub fn write(&mut self, key: Key, content: u128) -> bool {
+        self.counters.writes += 1;
+        let was = self.index.find(key);
+        if let Some(loc) = was
+            && self.config.unit == Unit::Extent
+            && self.config.fingerprints_percent == 0
+        {
+            // In its place.
+            self.index.touch(loc.weu());
+            self.counters.inserted += 1;
+            self.counters.written_bytes += u64::from(self.config.extent_bytes);
+            return true;
+        }
+        self.index.remove(key);
+        self.insert(key, content);
+        was.is_some()
+    }
+
+    fn insert(&mut self, key: Key, content: u128) {
+        self.counters.inserted += 1;
+        let fp = (self.config.fingerprints_percent > 0).then_some([content as u64, (content >> 64) as u64]);
+        if let Some(loc) = fp.and_then(|fp| self.index.find_content(fp)) {
+            self.counters.duplicates += 1;
+            self.index.touch(loc.weu());
+            self.index.set(key, loc.dup(true));
+            return;
+        }
+        let (loc, weu) = match self.config.unit {
+            Unit::Extent => {
+                let weu = self.begin();
+                self.index.filled(weu);
+                self.counters.written_bytes += u64::from(self.config.extent_bytes);
+                (Loc::new(weu, 0, self.config.extent_bytes / UNIT_BYTES, 0), weu)
+            }
+            Unit::Weu(weu_bytes) => self.append(content, weu_bytes),
+        };
+        let entries = self.headers.entry(weu).or_default();
+        entries.push((loc.slot(), Some(key), fp));
+        self.index.set(key, loc);
+        if let Some(fp) = fp {
+            self.index.set_content(fp, loc);
+        }
+    }
+
+    /// Appends to the open WEU as the layer does: a head before each extent, an entry in the header for each.
+    fn append(&mut self, content: u128, weu_bytes: u32) -> (Loc, u32) {
+        let payload = match self.config.compress {
+            true => modelled_payload_bytes(content, u64::from(self.config.extent_bytes)) as u32,
+            false => self.config.extent_bytes,
+        };
+        let takes = (payload + 32).next_multiple_of(UNIT_BYTES);
+        let header = |slots: u32| crate::format::chunk_header_bytes(slots as usize, 4096);
+        let (weu, used) = match self.open {
+            Some((weu, used)) => (weu, used),
+            None => (self.begin(), 0),
+        };
+        let slot = self.headers.get(&weu).map_or(0, Vec::len) as u32;
+        if used + takes + header(slot + 1) > weu_bytes {
+            self.index.filled(weu);
+            self.counters.written_bytes += u64::from(weu_bytes);
+            self.open = None;
+            return self.append(content, weu_bytes);
+        }
+        self.open = Some((weu, used + takes));
+        (Loc::new(weu, used / UNIT_BYTES, takes / UNIT_BYTES, slot), weu)
+    }
+
+    /// A WEU to fill; the one used longest ago goes if none is free.
+    fn begin(&mut self) -> u32 {
+        self.next += 1;
+        if let Some(weu) = self.index.take_free(0, self.next, false) {
+            return weu;
+        }
+        let old = self.index.begin_eviction(0).expect("a cache has at least two WEUs");
+        let entries = self.headers.remove(&old).unwrap_or_default();
+        self.index.retire(old, entries.into_iter());
+        self.index.free(old);
+        let share = self.index.files() / self.index.weus().len().max(1);
+        self.index.sweep(64 + 2 * share);
+        self.counters.evicted += 1;
+        self.index.take_free(0, self.next, false).expect("just freed")
+    }
+}

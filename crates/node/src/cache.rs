@@ -1,0 +1,153 @@
+//! A pool's flash cache: from what the configuration says to a layer over a formatted fast device.
+
+use crate::config::{CacheConfig as Section, CacheDedup};
+use plimsoll_cache::{Cache, CacheConfig, Layout, Shape};
+use plimsoll_stack::Offer;
+use plimsoll_store::superblock::Region;
+use plimsoll_store::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Uuid};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+
+/// The role of a pool's fast device.
+const ROLE_FAST: &str = "fast";
+
+fn shape(c: &Section) -> Shape {
+    let default = Shape::default();
+    Shape {
+        extent_bytes: c.extent.map_or(default.extent_bytes, |b| b.0 as u32),
+        weu_bytes: c.weu.map_or(default.weu_bytes, |b| b.0 as u32),
+    }
+}
+
+/// Checks what can be checked without the device.
+///
+/// # Errors
+/// What is wrong.
+pub fn check(c: &Section) -> Result<(), String> {
+    let too_large = |b: Option<crate::config::ByteSize>| b.is_some_and(|b| b.0 > 4 << 20);
+    if too_large(c.extent) || too_large(c.weu) {
+        return Err("cache: an extent has 4 to 128 KiB, a WEU up to 4 MiB".into());
+    }
+    shape(c).check().map_err(|e| format!("cache: {e}"))?;
+    if !(1..=90).contains(&c.watermark_percent) {
+        return Err(format!("cache: watermark_percent {} is not between 1 and 90", c.watermark_percent));
+    }
+    if c.fingerprints_percent > 100 {
+        return Err(format!("cache: fingerprints_percent {} is more than 100", c.fingerprints_percent));
+    }
+    Ok(())
+}
+
+/// The layer over what the fast device offers.
+///
+/// # Errors
+/// If the cache doesn't fit the device.
+pub fn layer(c: &Section, fast: &Offer) -> Result<Cache, String> {
+    let layout = layout(c, fast.size_bytes, fast.block_bytes, 0)?;
+    let default = CacheConfig::default();
+    let weus = |bytes: u64| (bytes / u64::from(layout.shape.weu_bytes)).min(u64::from(layout.weus)) as u32;
+    let config = CacheConfig {
+        fingerprints_percent: if c.dedup == CacheDedup::Off { 0 } else { c.fingerprints_percent },
+        codec: c.codec,
+        sharing: c.sharing,
+        weus_max: c.size.map_or(layout.weus, |b| weus(b.0)),
+        watermark_percent: c.watermark_percent,
+        trim: c.trim,
+        prefetch_bytes_max: c.prefetch.map_or(default.prefetch_bytes_max, |b| b.0),
+        generation: c.generation.unwrap_or(0),
+        ..default
+    };
+    Ok(Cache::new(layout, config))
+}
+
+fn layout(c: &Section, bytes: u64, block_bytes: u32, salt: u64) -> Result<Layout, String> {
+    Layout::new(bytes, block_bytes, shape(c), salt).map_err(|e| format!("cache: {e}"))
+}
+
+/// A fast device that is there, or has just been made.
+pub struct Opened {
+    /// Keeps it locked.
+    pub device: DeviceFile,
+    /// What of it is the cache's.
+    pub region: Region,
+    /// It held nothing before.
+    pub new: bool,
+}
+
+/// Opens a pool's fast device; makes it at the first use, unless `needed` says what only it can have.
+///
+/// # Errors
+/// What is wrong with it, and what to do.
+pub fn open(c: &Section, pool_uuid: Uuid, needed: Option<String>) -> Result<Opened, String> {
+    let path = &c.file;
+    let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role: ROLE_FAST.into() };
+    let create = |size_bytes| {
+        if let Some(what) = &needed {
+            return Err(format!(
+                "{}: the cache's device isn't here, and only it may have {what}: attach it",
+                path.display()
+            ));
+        }
+        let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_FAST.into(), logs_bytes: 0 };
+        DeviceFile::create(path, &options).map_err(|e| e.to_string())
+    };
+    let size = c.device_size.map_or(0, |s| s.0);
+    let kind = std::fs::metadata(path).map(|m| (m.file_type().is_block_device(), m.len()));
+    let mut new = false;
+    let device = match kind {
+        Err(_) | Ok((false, 0)) => {
+            let says = c.device_size.ok_or(format!(
+                "{}: the cache's file doesn't exist: say how large to make it with `device_size`",
+                path.display()
+            ))?;
+            new = true;
+            create(says.0)?
+        }
+        Ok((is_block_device, _)) => match DeviceFile::open(path, &expect) {
+            Err(DeviceError { kind: DeviceErrorKind::Blank | DeviceErrorKind::CreationInterrupted, .. })
+                if is_block_device || c.device_size.is_some() =>
+            {
+                new = true;
+                create(size)?
+            }
+            opened => opened.map_err(|e| format!("cache: {e}"))?,
+        },
+    };
+    let region = device.home();
+    Ok(Opened { device, region, new })
+}
+
+/// Formats the cache of a device that has none yet.
+///
+/// # Errors
+/// Those of reading and writing, in words.
+pub fn format_if_blank(
+    c: &Section,
+    file: &File,
+    region: Region,
+    block_bytes: u32,
+    generation: u16,
+) -> Result<(), String> {
+    let failed = |e: std::io::Error| format!("cache: formatting failed: {e}");
+    let mut first = vec![0; 4096];
+    file.read_exact_at(&mut first, region.offset).map_err(failed)?;
+    if first.iter().any(|&b| b != 0) {
+        return Ok(()); // the layer sees for itself whether it is what it should be
+    }
+    let layout = layout(c, region.len, block_bytes, Uuid::new_v4().as_u64_pair().0)?;
+    for (at, bytes) in plimsoll_cache::format_device(&layout, generation) {
+        file.write_all_at(&bytes, region.offset + at).map_err(failed)?;
+        file.sync_data().map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Whose duplicates are found: the tenant's own, or everybody's.
+pub fn domain(c: &Section, tenant: &str) -> u64 {
+    match c.dedup {
+        CacheDedup::Pool => 0,
+        CacheDedup::Tenant | CacheDedup::Off => {
+            Uuid::new_v5(&Uuid::NAMESPACE_OID, tenant.as_bytes()).as_u64_pair().0 | 1
+        }
+    }
+}

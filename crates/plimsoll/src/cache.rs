@@ -1,0 +1,181 @@
+//! `plimsoll cache …`
+
+use crate::client::{Client, Control, print_json, segment};
+use crate::table::{bytes, micros, table};
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use hyper::Method;
+use indicatif::{ProgressBar, ProgressStyle};
+use plimsoll_node::config::ByteSize;
+use plimsoll_node::http::api::{CacheChange, CacheView, Status};
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Show a pool's flash cache, resize it, write back what only it has.
+#[derive(Args)]
+#[command(after_help = "Example:\n  plimsoll cache status main")]
+pub struct Cache {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Hits, duplicates, compression, wear, memory, what only the cache has
+    #[command(after_help = "Example:\n  plimsoll cache status main --json")]
+    Status {
+        /// The pool; may be left out if only one has a cache.
+        pool: Option<String>,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Let the cache use more or less of its device, while it's in use
+    #[command(after_help = "Example:\n  plimsoll cache resize main --size 4GiB --control control.sock")]
+    Resize {
+        /// The pool; may be left out if only one has a cache.
+        pool: Option<String>,
+        /// Bytes of its device.
+        #[arg(long)]
+        size: ByteSize,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Write back what only the cache has, and wait until it's there
+    #[command(after_help = "Example:\n  plimsoll cache flush main --control control.sock")]
+    Flush {
+        /// The pool; may be left out if only one has a cache.
+        pool: Option<String>,
+        /// Only begin, don't wait.
+        #[arg(long)]
+        no_wait: bool,
+        #[command(flatten)]
+        control: Control,
+    },
+}
+
+impl Cache {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        match self.command {
+            Command::Status { pool, control } => {
+                let (name, view) = find(&Client::new(&control)?, pool)?;
+                print(&name, &view, &control)
+            }
+            Command::Resize { pool, size, control } => {
+                let client = Client::new(&control)?;
+                let (name, _) = find(&client, pool)?;
+                let view = client.send(Method::PATCH, &path(&name), &CacheChange { size_bytes: size.0 })?;
+                print(&name, &view, &control)
+            }
+            Command::Flush { pool, no_wait, control } => {
+                let client = Client::new(&control)?;
+                let (name, before) = find(&client, pool)?;
+                client.order(Method::POST, &format!("{}/flush", path(&name)))?;
+                if no_wait {
+                    return Ok(());
+                }
+                let view = wait(&client, &name, &before)?;
+                print(&name, &view, &control)
+            }
+        }
+    }
+}
+
+fn path(pool: &str) -> String {
+    format!("/v1/pools/{}/cache", segment(pool))
+}
+
+/// The pool meant, and its cache.
+fn find(client: &Client, named: Option<String>) -> Result<(String, CacheView)> {
+    if let Some(name) = named {
+        let view = client.get(&path(&name))?;
+        return Ok((name, view));
+    }
+    let status: Status = client.get("/v1/status")?;
+    let cached = status.pools.iter().filter(|p| p.layers.iter().any(|l| l.name == "cache"));
+    match cached.map(|p| p.name.clone()).collect::<Vec<_>>().as_slice() {
+        [] => bail!("no pool has a cache: see [pool.cache] in the configuration"),
+        [one] => Ok((one.clone(), client.get(&path(one))?)),
+        several => bail!("several pools have a cache: name one of {}", several.join(", ")),
+    }
+}
+
+/// Until what only the cache had when it began is written back, or nothing moves any more.
+fn wait(client: &Client, name: &str, before: &CacheView) -> Result<CacheView> {
+    let all = before.dirty_extents;
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(all) } else { ProgressBar::hidden() };
+    bar.set_style(ProgressStyle::with_template("{wide_bar} {pos}/{len} extents {eta}").expect("a constant template"));
+    loop {
+        let view: CacheView = client.get(&path(name))?;
+        let written = view.written_back - before.written_back;
+        if view.dirty_extents == 0 || written >= all {
+            bar.finish_and_clear();
+            return Ok(view);
+        }
+        if view.state != "ready" {
+            bail!("pool {name}: the cache is {}: {}", view.state, view.problem.unwrap_or_default());
+        }
+        bar.set_position(written);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn percent(part: u64, of: u64) -> String {
+    if of == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / of as f64) }
+}
+
+fn ratio(r: Option<f64>) -> String {
+    r.map_or("-".into(), |r| format!("{r:.2}"))
+}
+
+fn print(name: &str, v: &CacheView, control: &Control) -> Result<()> {
+    if control.json {
+        return print_json(v);
+    }
+    let weus = |n: u32| bytes(u64::from(n) * u64::from(v.weu_bytes));
+    println!(
+        "pool {name}: cache {}, {} of {} used, {} on the device",
+        v.state,
+        weus(v.weus_used),
+        weus(v.weus_max),
+        weus(v.weus)
+    );
+    if let Some(problem) = &v.problem {
+        println!("  problem      {problem}");
+    }
+    println!(
+        "  made of      extents of {} in WEUs of {}, {}",
+        bytes(v.extent_bytes.into()),
+        bytes(v.weu_bytes.into()),
+        v.codec
+    );
+    println!("  reads        {}, {} hit", v.reads, percent(v.read_hits, v.reads));
+    println!(
+        "  extents      {} cached, {} fingerprints, {} of memory",
+        v.extents,
+        v.fingerprints,
+        bytes(v.memory_bytes)
+    );
+    let dedup = if v.dedup { ratio(v.dedup_ratio) } else { "off".into() };
+    println!("  saves        dedup ratio {dedup}, compression ratio {}", ratio(v.compression_ratio));
+    println!(
+        "  writes       {} to the device, amplification {}, wear saved {}",
+        bytes(v.written_bytes),
+        ratio(v.write_amplification),
+        v.wear_saved_percent.map_or("-".into(), |p| format!("{p:.0} %"))
+    );
+    println!("  only here    {} extents; {} written back", v.dirty_extents, v.written_back);
+    println!("  evicted      {} WEUs; {} sequential extents not cached, {} read ahead", v.evicted, v.scans, v.ahead);
+    println!("  corrupt      {} extents, {} of them lost", v.corrupt, v.lost);
+    for (volume, offset, len) in &v.lost_ranges {
+        println!("    lost       {volume}: {len} bytes at {offset}");
+    }
+    println!("  last start   {}, {} extents found", micros(v.start_us), v.start_extents);
+    let row = |c: &plimsoll_node::http::api::CachedVolume| {
+        let mode = format!("{:?}", c.mode).to_lowercase();
+        vec![c.name.clone(), mode, c.reads.to_string(), percent(c.read_hits, c.reads), c.dirty_extents.to_string()]
+    };
+    let head = ["VOLUME", "MODE", "READS", "HIT", "ONLY HERE"];
+    print!("{}", table(&head, &v.volumes.iter().map(row).collect::<Vec<_>>()));
+    Ok(())
+}
