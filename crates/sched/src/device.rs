@@ -184,8 +184,9 @@ impl DeviceQueue {
     /// A layer above will send this later.
     pub fn declared(&mut self, head: &IoHead) {
         let cost = self.model.cost(self.progress_since, self.arm_after, head);
-        if self.declared.insert(head.id, cost).is_none() {
-            self.declared_cost += cost;
+        self.declared_cost += cost;
+        if let Some(before) = self.declared.insert(head.id, cost) {
+            self.declared_cost -= before; // said again, by now at another cost
         }
     }
 
@@ -258,6 +259,18 @@ mod tests {
             }
             about(q.busy_for(Time::ZERO), ms);
         }
+    }
+
+    #[test]
+    fn what_is_declared_twice_counts_once_and_goes_whole() {
+        let mut q = DeviceQueue::new(linear(), Discipline::Fifo, 8);
+        q.declared(&read(1, 10));
+        let once = q.declared_cost();
+        q.dispatched(Time::ZERO, &read(2, 500));
+        q.declared(&read(1, 10));
+        assert!(q.declared_cost() > once, "the arm is elsewhere by now");
+        q.retracted(IoId(1));
+        assert_eq!(q.declared_cost(), Span::ZERO);
     }
 
     #[test]

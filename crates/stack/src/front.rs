@@ -316,8 +316,11 @@ impl Layer for Front {
             .map(|(_, e)| if e.head.expected_at.is_set() { e.head.expected_at } else { at })
             .max()
             .unwrap_or(at);
+        // What is queued below now is worked off while it waits here, what is declared is what it waits for: the longer of
+        // the two, not their sum.
         let wait = blocked_until.since(at);
-        below.after(wait, below.ask(0, at + wait, head))
+        let f = below.ask(0, at, head);
+        below.after(wait.saturating_sub(f.wait), f)
     }
 
     fn submit(&mut self, _now: Time, io: Io, out: &mut Actions) {
