@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak busy peers tune-nginx tune-peers store-image build-deps test-deps bench-deps
+.PHONY: run test lint bench fuzz soak busy peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps
 
 run: build-deps
 	cargo build --release -p plimsoll -p plimsoll-shape-shim
@@ -34,8 +34,9 @@ bench: build-deps test-deps bench-deps
 fuzz: build-deps
 	fuzz/run.sh 300
 
-# Many more kills under load than a test run has time for.
+# Many more kills under load, and power losses in the simulator, than a test run has time for: ten thousand in each phase of the logs.
 soak: build-deps test-deps
+	PLIMSOLL_CRASH_SEEDS=3200 cargo test --release -p plimsoll-logs --test power -- --nocapture
 	PLIMSOLL_SOAK_KILLS=500 cargo test --release -p plimsoll --test crash -- --nocapture
 
 # How soon a node says busy while its modelled disk's queue is seconds long: half a minute.
@@ -62,6 +63,10 @@ tune-peers: build-deps
 	cargo build --release -p plimsoll
 	python3 -m venv target/peers && target/peers/bin/pip install -q optuna numpy
 	target/peers/bin/python bench/tune_peers.py target/release/plimsoll
+
+# The tuner's hardest synthetic system, which takes half a minute unoptimised; the test is ignored otherwise.
+tune-large: build-deps
+	cargo test --release -p plimsoll-tune --test solve -- --ignored --nocapture
 
 # Writes the current on-device format's image beside the older ones: once, by hand, before a new version replaces it. That is
 # why the test that does it is ignored otherwise.

@@ -7,7 +7,7 @@ The server is pinned to processor 0, fio to processor 1. Every server speaks ove
 """
 import argparse, json, os, shutil, socket, statistics, subprocess, tempfile, time
 
-SIZE = 1 << 30
+SIZE = 256 << 20
 
 
 def config(device):
@@ -25,7 +25,7 @@ class = "best-effort"
 [[volume]]
 name = "vol"
 pool = "p"
-size = "1GiB"
+size = "256MiB"
 tenant = "t"
 [[grant]]
 peer = "local"
@@ -39,7 +39,7 @@ def servers(kind, plimsoll, folder):
     home = os.path.join(folder, f"{kind}-plimsoll")
     os.makedirs(home)
     image = os.path.join(folder, f"{kind}.raw")
-    device = '{ null = true, size = "2GiB" }' if kind == "null" else f'{{ file = "{folder}/{kind}-p.img", size = "2GiB" }}'
+    device = '{ null = true, size = "512MiB" }' if kind == "null" else f'{{ file = "{folder}/{kind}-p.img", size = "512MiB" }}'
     with open(os.path.join(home, "node.toml"), "w") as f:
         f.write(config(device))
     out = [("plimsoll", [plimsoll, "serve", "--config", os.path.join(home, "node.toml")], os.path.join(home, "nbd.sock"), "vol")]
@@ -82,13 +82,23 @@ def listens(sock):
         return s.connect_ex(sock) == 0
 
 
-def measure(name, command, sock, export, job, seconds, folder):
+def fill(sock, export, folder):
+    subprocess.run(
+        ["fio", "--name=fill", "--ioengine=nbd", f"--uri=nbd+unix:///{export}?socket={sock}", "--rw=write", "--bs=1M",
+         "--iodepth=4", f"--size={SIZE}"], check=True, stdout=subprocess.DEVNULL, cwd=folder)
+
+
+def measure(name, command, sock, export, job, seconds, folder, filled):
     server = subprocess.Popen(["taskset", "-c", "0"] + command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 10
         while not listens(sock):
             assert server.poll() is None and time.monotonic() < until, f"{name} did not start"
             time.sleep(0.02)
+        if name not in filled:
+            # Data, not holes: a server that knows of a hole answers without reading anything.
+            fill(sock, export, folder)
+            filled.add(name)
         fio(sock, export, *job, 1, folder)  # warm
         before = cpu_s(server.pid)
         iops, count, percentiles = fio(sock, export, *job, seconds, folder)
@@ -112,16 +122,17 @@ def main():
     print("| device | load | depth x connections | server | IOPS | range | CPU us/request | p50 us | p99 us | p99.9 us |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for kind in args.kinds.split(","):
-        base = "/dev/shm" if kind == "ram" else os.getcwd()
+        base = "/dev/shm" if kind == "ram" else tempfile.gettempdir()
         folder = tempfile.mkdtemp(dir=base, prefix="bench-")
         try:
             peers = servers(kind, os.path.abspath(args.plimsoll), folder)
+            filled = set(name for name, *_ in peers) if kind == "null" else set()
             loads = [(rw, depth, int(n)) for rw in ("randread", "randwrite") for depth in (1, 32) for n in args.connections.split(",")]
             for job in loads:
                 results = {name: [] for name, *_ in peers}
                 for _ in range(args.rounds):
                     for name, command, sock, export in peers:
-                        results[name].append(measure(name, command, sock, export, job, args.seconds, folder))
+                        results[name].append(measure(name, command, sock, export, job, args.seconds, folder, filled))
                 for name, runs in results.items():
                     median = [statistics.median(column) for column in zip(*runs)]
                     iops = [run[0] for run in runs]

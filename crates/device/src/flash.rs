@@ -242,6 +242,19 @@ impl Flash {
         self.engine.channel_outstanding(channel)
     }
 
+    /// Nothing completes before this: the next event, passing over those of operations that nobody waits for.
+    fn next_completion_from(&self) -> Time {
+        // What ends a program makes room for writes, and ends flushes.
+        let any_counts = !self.admitting.is_empty() || !self.flushes.is_empty();
+        self.next_after(if any_counts { self.engine.next_ns() } else { self.engine.next_waited_ns() })
+    }
+
+    fn next_after(&self, array_ns: u64) -> Time {
+        let front = |q: &VecDeque<(u64, u32)>| q.front().map_or(u64::MAX, |e| e.0);
+        let next = array_ns.min(front(&self.commands)).min(front(&self.writes)).min(front(&self.leaving));
+        self.ready.first().map_or(Time::from_nanos(next), |d| d.at)
+    }
+
     fn finish(&mut self, slot: u32, at_ns: u64) {
         let s = &self.slots[slot as usize];
         let started_at = Time::from_nanos(s.started_ns.min(at_ns));
@@ -543,9 +556,7 @@ impl Model for Flash {
     }
 
     fn next_event(&self) -> Time {
-        let front = |q: &VecDeque<(u64, u32)>| q.front().map_or(u64::MAX, |e| e.0);
-        let next = self.engine.next_ns().min(front(&self.commands)).min(front(&self.writes)).min(front(&self.leaving));
-        self.ready.first().map_or(Time::from_nanos(next), |d| d.at)
+        self.next_after(self.engine.next_ns())
     }
 
     fn advance(&mut self, now: Time, done: &mut Vec<Done>) {

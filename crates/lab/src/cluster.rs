@@ -10,13 +10,16 @@
 //! and the hops' jitter of each message that both send (it is drawn from the get, the try and the direction, not from a
 //! stream that other messages draw from). So a difference between two runs with one seed is the policies'.
 //!
-//! The same seed gives the same [`ClusterMeasured::event_hash`].
+//! The same seed gives the same [`ClusterMeasured::event_hash`]. Gets come in an open loop ([`Gets`]) or from users that wait for
+//! their answers ([`Users`]). What could be gained at best under a seed is [`Clairvoyant`]'s.
 
+mod oracle;
 mod sim;
 mod source;
 
+pub use oracle::{Clairvoyant, Foretold, gap_closed};
 pub use sim::{Cluster, ClusterConfig, ClusterMeasured};
-pub use source::{Gets, GetsConfig, Noise};
+pub use source::{GetSource, Gets, GetsConfig, Noise, Users};
 
 use plimsoll_base::{Span, Time};
 

@@ -95,6 +95,13 @@ const TOP: f64 = 34.0;
 const BOTTOM: f64 = 50.0;
 /// Colours that differ for colour-blind readers too (Okabe and Ito), the darkest first.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+/// What a curve that isn't ours is drawn with.
+const DASHED: &str = " stroke-dasharray=\"5 4\"";
+/// A legend's row, and in it an entry's sample of the line, the room behind an entry, and a character of the font, at most.
+const LEGEND_ROW: f64 = 18.0;
+const LEGEND_LINE: f64 = 30.0;
+const LEGEND_GAP: f64 = 18.0;
+const CHARACTER: f64 = 6.8;
 /// The share at which a tail plot ends.
 const NINES_MAX: f64 = 4.0;
 /// The same as a share.
@@ -201,10 +208,12 @@ impl Plot {
     /// As one `<svg>` element, without references to anything outside.
     pub fn to_svg(&self) -> String {
         let axes = self.axes();
+        let legend = self.legend_rows();
+        let height = HEIGHT + legend.len() as f64 * LEGEND_ROW;
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
              font-family=\"system-ui,sans-serif\" font-size=\"12\" role=\"img\" aria-label=\"{}\">\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fff\"/>\n\
+             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n\
              <text x=\"{LEFT}\" y=\"20\" font-size=\"14\" font-weight=\"600\">{}</text>\n",
             escaped(&self.title),
             escaped(&self.title)
@@ -213,7 +222,7 @@ impl Plot {
         for (i, curve) in self.curves.iter().enumerate() {
             draw_curve(&axes, curve, COLOURS[i % COLOURS.len()], &mut svg);
         }
-        self.draw_legend(&mut svg);
+        self.draw_legend(&legend, &mut svg);
         svg + "</svg>\n"
     }
 
@@ -244,24 +253,33 @@ impl Plot {
         ));
     }
 
-    fn draw_legend(&self, svg: &mut String) {
-        let widest = self.curves.iter().map(|c| c.name.chars().count()).max().unwrap_or(0) as f64;
-        let (width, height) = (widest * 6.6 + 44.0, self.curves.len() as f64 * 17.0 + 8.0);
-        let (x, y) = (WIDTH - RIGHT - width - 8.0, HEIGHT - BOTTOM - height - 8.0);
+    /// The legend's entries in rows as wide as the plot: left edge of each.
+    fn legend_rows(&self) -> Vec<Vec<(f64, &Curve)>> {
+        let mut rows: Vec<Vec<(f64, &Curve)>> = Vec::new();
+        let mut x = f64::INFINITY;
+        for c in &self.curves {
+            let width = c.name.chars().count() as f64 * CHARACTER + LEGEND_LINE + LEGEND_GAP;
+            if x + width - LEGEND_GAP > WIDTH - RIGHT {
+                rows.push(Vec::new());
+                x = LEFT;
+            }
+            rows.last_mut().expect("just begun").push((x, c));
+            x += width;
+        }
+        rows
+    }
+
+    /// Below the axis: inside the plot it would lie over curves, whichever corner it's in.
+    fn draw_legend(&self, rows: &[Vec<(f64, &Curve)>], svg: &mut String) {
         let mut line = |s: String| writeln!(svg, "{s}").expect("strings take text");
-        line(format!(
-            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"#fff\" fill-opacity=\"0.88\" stroke=\"#ccc\"/>"
-        ));
-        for (i, c) in self.curves.iter().enumerate() {
-            let at = y + 16.0 + i as f64 * 17.0;
-            line(format!(
-                "<path d=\"M{:.1} {:.1}h24\" stroke=\"{}\" stroke-width=\"2\"{}/>",
-                x + 6.0,
-                at - 4.0,
-                COLOURS[i % COLOURS.len()],
-                if c.is_reference { " stroke-dasharray=\"5 4\"" } else { "" }
-            ));
-            line(format!("<text x=\"{:.1}\" y=\"{at:.1}\">{}</text>", x + 36.0, escaped(&c.name)));
+        let mut colours = COLOURS.iter().cycle();
+        for (i, row) in rows.iter().enumerate() {
+            let y = HEIGHT + 8.0 + i as f64 * LEGEND_ROW;
+            for ((x, c), colour) in row.iter().zip(&mut colours) {
+                let dash = if c.is_reference { DASHED } else { "" };
+                line(format!("<path d=\"M{x:.1} {:.1}h24\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>", y - 4.0));
+                line(format!("<text x=\"{:.1}\" y=\"{y:.1}\">{}</text>", x + LEGEND_LINE, escaped(&c.name)));
+            }
         }
     }
 }
@@ -282,7 +300,7 @@ fn draw_curve(axes: &Axes<'_>, curve: &Curve, colour: &str, svg: &mut String) {
             break; // the rest lies above the plot
         }
     }
-    let dash = if curve.is_reference { " stroke-dasharray=\"5 4\"" } else { "" };
+    let dash = if curve.is_reference { DASHED } else { "" };
     writeln!(svg, "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"{dash}/>")
         .expect("strings take text");
 }
@@ -301,6 +319,24 @@ mod tests {
         );
         plot.curves.clear();
         assert!(!plot.to_svg().contains("NaN"), "an empty plot has axes all the same");
+    }
+
+    #[test]
+    fn the_legend_lies_outside_of_the_plot() {
+        let named = |i: usize| Curve::of_values(&format!("a curve with a long name, number {i}"), vec![1.0, 2.0]);
+        let plot = Plot::of_times("t", (0..5).map(named).collect());
+        let rows = plot.legend_rows();
+        assert_eq!(rows.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
+        let svg = plot.to_svg();
+        assert!(svg.contains("height=\"434\""), "three rows below 380");
+        // Every text of the legend is below the axis' label, and as many colours as curves are used twice.
+        for (i, colour) in COLOURS[..5].iter().enumerate() {
+            assert!(svg.contains(&format!("number {i}</text>")));
+            assert_eq!(svg.matches(colour).count(), 2);
+        }
+        let ys =
+            svg.lines().filter(|l| l.contains("a long name")).map(|l| l.split('"').nth(3).unwrap().parse().unwrap());
+        assert!(ys.into_iter().all(|y: f64| y > HEIGHT - 12.0));
     }
 
     #[test]

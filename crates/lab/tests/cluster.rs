@@ -4,7 +4,8 @@ use plimsoll_base::{LatencyHistogram, Rng, Span, Time};
 use plimsoll_device::HopSpec;
 use plimsoll_device::net::Jitter;
 use plimsoll_lab::cluster::{
-    Cluster, ClusterConfig, ClusterMeasured, Get, Gets, GetsConfig, Noise, Orders, ReplicaPolicy, Reply,
+    Clairvoyant, Cluster, ClusterConfig, ClusterMeasured, Get, Gets, GetsConfig, Noise, Orders, ReplicaPolicy, Reply,
+    Users, gap_closed,
 };
 use plimsoll_lab::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop};
 use plimsoll_lab::trace::record::{Op, Tables, TraceRecord};
@@ -67,17 +68,12 @@ fn pools(n: u16, seed: u64) -> Vec<Pool> {
     (0..u64::from(n)).map(|i| Pool::new(&device, &config(i)).unwrap()).collect()
 }
 
+fn gets_config(count: u64, gap: Span) -> GetsConfig {
+    GetsConfig { nodes: NODES, clients: 3, replicas: 3, objects: 1 << 20, object_bytes: 4096, gap, count }
+}
+
 fn gets(count: u64, seed: u64) -> Gets {
-    let config = GetsConfig {
-        nodes: NODES,
-        clients: 3,
-        replicas: 3,
-        objects: 1 << 20,
-        object_bytes: 4096,
-        gap: Span::from_millis(8),
-        count,
-    };
-    Gets::new(config, seed)
+    Gets::new(gets_config(count, Span::from_millis(8)), seed)
 }
 
 /// Every 300 ms another node has 12 reads of 256 KiB at once.
@@ -141,6 +137,66 @@ fn two_tries_beat_one_and_a_refusal_beats_both_under_noise() {
     // The gets are the same ones: most have the very same first try, and differ only by what else was sent.
     let same = base_each.iter().zip(&clone_each).filter(|(b, c)| c <= b).count();
     assert!(same > 2600, "only {same} of 4000 were as fast with two tries as with their first alone");
+}
+
+#[test]
+fn an_oracle_shows_what_there_was_to_gain() {
+    let mean = |each: &[Option<Span>]| each.iter().map(|r| r.unwrap().as_millis_f64()).sum::<f64>() / each.len() as f64;
+    let p99 = |each: &[Option<Span>]| {
+        let mut all: Vec<Span> = each.iter().map(|r| r.unwrap()).collect();
+        all.sort_unstable();
+        all[all.len() * 99 / 100].as_millis_f64()
+    };
+    let (base, failover) = (run(7, 0.0, || Base).1, run(7, 0.0, || Failover(Span::from_millis(20))).1);
+    let oracle = Clairvoyant::of(4000, 3, 6, |policy| run(7, 0.0, || policy.clone()).1);
+    for (name, of) in [("mean", &mean as &dyn Fn(&[Option<Span>]) -> f64), ("p99", &p99)] {
+        let (b, f, o) = (of(&base), of(&failover), of(&oracle.response));
+        let gap = gap_closed(b, f, o).expect("the oracle gains something");
+        println!("{name}: base {b:.1}, failover {f:.1}, oracle {o:.1} ms: {:.0} % of the gap closed", 100.0 * gap);
+        assert!(o < f && f < b && gap > 0.3, "{name}");
+    }
+}
+
+/// 24 users who think for 100 ms: what the policies make of the same gets.
+fn run_closed<P: ReplicaPolicy>(
+    users: u32,
+    think: Span,
+    policy: impl Fn() -> P,
+) -> (ClusterMeasured, Vec<(u64, Span, u64)>) {
+    let mut source = Users::new(gets_config(4800, think), users, 7);
+    let mut each = vec![(0, Span::ZERO, 0); 4800];
+    let cluster = Cluster::new(config(7, 0.0), pools(NODES, 7), (0..3).map(|_| policy()).collect()).unwrap();
+    let m = cluster.run_source(&mut source, noise(7), &mut |g, response| {
+        each[g.number as usize] = (g.arrived_at.as_nanos(), response.unwrap(), g.offset ^ g.draw);
+    });
+    assert_eq!(m.done, 4800);
+    (m, each)
+}
+
+#[test]
+fn users_of_a_closed_loop_wait_for_their_answers() {
+    const THINK: Span = Span::from_millis(100);
+    let (slow, slow_each) = run_closed(24, THINK, || Base);
+    assert_eq!(slow.event_hash, run_closed(24, THINK, || Base).0.event_hash);
+    let (fast, fast_each) = run_closed(24, THINK, || Failover(Span::from_millis(20)));
+    // A user's n-th get is the same one under every policy, and begins when the one before has ended and been thought about.
+    assert!(slow_each.iter().zip(&fast_each).all(|(s, f)| s.2 == f.2));
+    for each in [&slow_each, &fast_each] {
+        for (before, after) in each.iter().zip(&each[24..]) {
+            assert!(after.0 >= before.0 + before.1.as_nanos());
+        }
+    }
+    // Little's law: users = throughput x (response + thought).
+    for m in [&slow, &fast] {
+        let throughput = m.done as f64 / m.clock.as_secs_f64();
+        let users = throughput * (m.response.mean().as_secs_f64() + THINK.as_secs_f64());
+        // A little less, as users don't end at the same time.
+        assert!((20.0..=24.0).contains(&users), "{users}");
+    }
+    assert!(fast.clock < slow.clock, "who waits less asks more");
+    // Without a thought one user is always waiting.
+    let (one, _) = run_closed(1, Span::ZERO, || Base);
+    assert!(one.clock.since(Time::ZERO).as_nanos().abs_diff(one.response.sum().as_nanos()) < 1_000_000);
 }
 
 #[test]

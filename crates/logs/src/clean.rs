@@ -188,7 +188,7 @@ impl Logs {
             return;
         }
         let c = self.config.clean;
-        if c.off_hours.is_some_and(|o| o.contains(now) && self.cleaned_at < o.begun(now)) {
+        if c.off_hours.is_some_and(|o| o.contains(now) && self.window_done != o.begun(now)) {
             return self.ask_to_clean(now, Why::OffHours, out);
         }
         if c.every.is_some_and(|every| now >= self.cleaned_at + every) {
@@ -588,10 +588,20 @@ impl Logs {
         }
         if !c.gentle() {
             self.cleaned_at = now;
+            let begun_at = c.report.begun_at;
+            let window = self.config.clean.off_hours.filter(|o| o.contains(begun_at));
+            self.window_done = window.map_or(self.window_done, |o| o.begun(begun_at));
         }
         self.counters.cleaned_bytes += c.report.write_bytes;
         self.counters.last_clean = Some(c.report);
         self.write_records(now, out);
+    }
+
+    /// A job that hasn't come to its image is not to come to one.
+    pub(crate) fn give_up_cleaning(&mut self) {
+        if let Some(c) = &mut self.clean {
+            c.failed = true;
+        }
     }
 
     /// The job comes to nothing: what it closed is open again, and everything is where it was.

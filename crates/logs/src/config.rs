@@ -175,11 +175,13 @@ pub enum Planted {
     ReaderIgnored,
     /// The newer image's body isn't checked.
     ImageSumIgnored,
+    /// What failed elsewhere on the device is no news to the layer: it goes on to empty logs.
+    LossUnheard,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 18] = [
+    pub const ALL: [Planted; 19] = [
         Planted::FlushNotPassed,
         Planted::ImageBeforeHome,
         Planted::ImageNotFlushed,
@@ -198,5 +200,6 @@ impl Planted {
         Planted::TrimForgotten,
         Planted::ReaderIgnored,
         Planted::ImageSumIgnored,
+        Planted::LossUnheard,
     ];
 }

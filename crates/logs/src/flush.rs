@@ -106,6 +106,7 @@ impl Logs {
     pub(crate) fn degrade(&mut self, why: &'static str) {
         if self.life == Life::Ready {
             self.life = Life::Degraded(why);
+            self.give_up_cleaning();
         }
     }
 
@@ -143,10 +144,13 @@ impl Logs {
         let first = !job.is_home_durable;
         job.is_home_durable = true;
         self.flushed(&c.outcome, tails);
-        if first && c.outcome.is_done() {
+        // After one failed another says nothing: what it would have covered may be gone, and with it the way to what follows.
+        let lost = matches!(self.life, Life::Degraded(_));
+        let outcome = if lost { Outcome::Failed(IoError::FlushFailed) } else { c.outcome };
+        if first && outcome.is_done() {
             return self.record_kills(now, out);
         }
-        self.end_flush_job(now, c.outcome, out);
+        self.end_flush_job(now, outcome, out);
     }
 
     fn record_kills(&mut self, now: Time, out: &mut Actions) {

@@ -198,7 +198,7 @@ impl Logs {
 
     pub(crate) fn image_written(&mut self, now: Time, c: &Completion, out: &mut Actions) {
         let job = self.image.as_ref().expect("an image is under way");
-        if !c.outcome.is_done() {
+        if !c.outcome.is_done() || self.is_degraded() {
             return self.abandon_image(now, "the MTL table can't be written", out);
         }
         if job.written < job.bytes.len() as u64 {
@@ -217,16 +217,23 @@ impl Logs {
         let tails = std::mem::take(&mut job.tails);
         let is_first = job.written == 0;
         self.flushed(&c.outcome, tails);
-        match (c.outcome.is_done(), is_first) {
+        match (c.outcome.is_done() && !self.is_degraded(), is_first) {
             (false, _) => self.abandon_image(now, "a flush failed", out),
             (true, true) => self.write_image(now, out),
             (true, false) => self.commit_image(now, out),
         }
     }
 
+    fn is_degraded(&self) -> bool {
+        matches!(self.life, Life::Degraded(_))
+    }
+
     fn abandon_image(&mut self, now: Time, why: &'static str, out: &mut Actions) {
         let job = self.image.take().expect("an image is under way");
         self.changed += job.changed;
+        if self.life == Life::Recovering {
+            return self.refuse(format!("at the start {why}: replace the device, or start again"), out);
+        }
         self.degrade(why);
         self.clean_failed(now);
         self.no_image_comes(now, out);

@@ -32,7 +32,7 @@ use std::collections::{BTreeSet, VecDeque};
 pub(crate) enum Life {
     Recovering,
     Ready,
-    /// A flush or a table's write failed: nothing more is moved.
+    /// A flush, a durable write or a table's write failed: nothing more is moved.
     Degraded(&'static str),
     /// Not this device, or it can't be read.
     Failed(String),
@@ -80,6 +80,8 @@ pub struct Logs {
     /// The operator asked for a checkpoint.
     pub(crate) clean_asked: bool,
     pub(crate) cleaned_at: Time,
+    /// When the off-hours began in which everything last went home.
+    pub(crate) window_done: Time,
     pub(crate) clean_retry_at: Time,
     /// Draining: no new jobs of its own.
     pub(crate) stopping: bool,
@@ -187,6 +189,7 @@ impl Logs {
             clean: None,
             clean_asked: false,
             cleaned_at: Time::ZERO,
+            window_done: Time::NEVER,
             clean_retry_at: Time::ZERO,
             stopping: false,
             clients_inside: 0,
@@ -589,6 +592,13 @@ impl Layer for Logs {
         }
     }
 
+    fn durability_lost(&mut self) {
+        // Whatever went home or to a log since the last flush may be gone, and no later flush would say so.
+        if !self.has(Planted::LossUnheard) {
+            self.degrade("a flush or a durable write failed");
+        }
+    }
+
     fn declared(&mut self, head: &IoHead, out: &mut Actions) {
         out.declare(0, self.derived(head));
     }
@@ -597,7 +607,6 @@ impl Layer for Logs {
         match order {
             Order::Checkpoint => self.clean_asked = true,
             Order::Stop => self.stop(now),
-            Order::Tenant(_) => return, // all writes are logged alike
         }
         self.work(now, out);
     }

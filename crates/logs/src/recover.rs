@@ -82,7 +82,7 @@ impl Logs {
         self.send_own(io, Own::Recovery, out);
     }
 
-    fn refuse(&mut self, what: String, out: &mut Actions) {
+    pub(crate) fn refuse(&mut self, what: String, out: &mut Actions) {
         self.recovery = None;
         self.life = Life::Failed(what);
         for io in std::mem::take(&mut self.early) {

@@ -51,31 +51,6 @@ fn over(from: u64, to: u64, config: LogsConfig) -> SimPool {
     p
 }
 
-fn ask(p: &mut SimPool, op: Op, offset: u64, len: u64, byte: u8) -> Completion {
-    let mut head = IoHead::new(op, key(0), TenantId(1), offset, len, p.now());
-    head.tag = 7;
-    let data = if op == Op::Write { Data::Bytes(Buf::copy_of(&vec![byte; len as usize])) } else { Data::Absent };
-    let now = p.now();
-    p.offer(now, Io::new(head, data));
-    loop {
-        if let Some(c) = p.next_done() {
-            return c;
-        }
-        p.step().expect("it ends");
-    }
-}
-
-fn bytes(c: &Completion) -> Vec<u8> {
-    let mut b = vec![0; c.io.len as usize];
-    c.io.data.copy_to(&mut b);
-    b
-}
-
-fn logs(p: &mut SimPool) -> LogsStatus {
-    let now = p.now();
-    p.stack().layer::<Logs>().unwrap().status(now)
-}
-
 fn last_write(p: &mut SimPool) -> u64 {
     p.stack().layer::<BadSpot>().unwrap().writes.last().unwrap().0
 }

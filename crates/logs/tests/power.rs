@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use plimsoll_base::*;
 use plimsoll_logs::*;
-use plimsoll_stack::sim::SimDisk;
+use plimsoll_stack::sim::{DiskFaults, SimDisk};
 use std::collections::BTreeMap;
 
 /// What the layer was doing when the power went.
@@ -28,6 +28,9 @@ struct Tally {
     second_lives: u64,
     recovery_max: Span,
     from_dump: u64,
+    dumps_cut: u64,
+    after_failures: u64,
+    with_errors: u64,
 }
 
 impl Tally {
@@ -37,25 +40,44 @@ impl Tally {
 }
 
 /// The disk as a power loss at this instant leaves it; with a capacitor, as much of its table as it managed to write.
-fn cut(life: &mut Life, rng: &mut Rng) -> SimDisk {
+fn cut(life: &mut Life, rng: &mut Rng, tally: &mut Tally) -> SimDisk {
     let dump = life.pool.stack().layer::<Logs>().unwrap().dump();
     let mut disk = life.pool.disk(0).clone();
+    tally.after_failures += u64::from(disk.has_failed());
     disk.lose_power();
+    // Whatever failed is told once; the next life has a good device.
+    disk.set_faults(DiskFaults::default());
     if let Some((at, bytes)) = dump {
         // Half of the time all of it, else cut off somewhere.
         let sectors = bytes.len() as u64 / SECTOR;
         let n = if rng.chance(0.5) { sectors } else { rng.below(sectors) };
+        tally.dumps_cut += u64::from(n < sectors);
         write_durably(&mut disk, at, &bytes[..(n * SECTOR) as usize]);
     }
     disk
+}
+
+/// Which faults a seed's device has: none for three of four, else a flush or a durable write that fails.
+fn faults(seed: u64) -> DiskFaults {
+    let at = 1 + Rng::new(seed, "when it fails").below(30);
+    match seed % 8 {
+        3 => DiskFaults { flush_fails_at: Some(at), ..DiskFaults::default() },
+        6 => DiskFaults { fua_fails_at: Some(at), ..DiskFaults::default() },
+        _ => DiskFaults::default(),
+    }
 }
 
 /// One seed's run: at every event (or a share of them) the power is lost on a copy, which recovers and is judged; some of the copies live on
 /// and lose their power again.
 fn run(seed: u64, acts: usize, config: LogsConfig, cuts: f64, tally: &mut Tally) -> Result<(), String> {
     let shuffle = (seed % 2 == 1).then_some(seed);
-    let disk = formatted(seed, Default::default());
-    let mut life = Life { pool: pool(disk, config, shuffle), oracle: Oracle::new() };
+    let mut disk = formatted(seed, DiskFaults::default());
+    disk.set_faults(faults(seed));
+    let mut oracle = Oracle::new();
+    // In one run of eight single requests fail, too.
+    oracle.device_failed = seed % 8 == 5;
+    let pool = if oracle.device_failed { failing_pool(disk, config, seed) } else { pool(disk, config, shuffle) };
+    let mut life = Life { pool, oracle };
     life.pool.start();
     let mut rng = Rng::new(seed, "power");
     let work = some_acts(seed, acts);
@@ -65,31 +87,32 @@ fn run(seed: u64, acts: usize, config: LogsConfig, cuts: f64, tally: &mut Tally)
         }
         let activity = life.pool.stack().layer::<Logs>().unwrap().activity();
         *tally.points.entry(phase(activity)).or_default() += 1;
-        let disk = cut(life, &mut rng);
+        let disk = cut(life, &mut rng, tally);
         let (again, found) = recovered(disk, config, shuffle)?;
         let mut oracle = life.oracle.clone();
         oracle.check(&found)?;
         let mut next = Life { pool: again, oracle };
         let report = next.pool.stack().layer::<Logs>().unwrap().counters().recovery;
         tally.recovery_max = tally.recovery_max.max(report.took);
+        tally.with_errors += u64::from(seed % 8 == 5);
         tally.from_dump += u64::from(report.from_dump);
         if rng.chance(0.25) {
             tally.second_lives += 1;
-            second_life(&mut next, &mut rng, config)?;
+            second_life(&mut next, &mut rng, config, tally)?;
         }
         Ok(true)
     })
 }
 
 /// A life after a power loss, as short as it gets, and another loss.
-fn second_life(life: &mut Life, rng: &mut Rng, config: LogsConfig) -> Result<(), String> {
+fn second_life(life: &mut Life, rng: &mut Rng, config: LogsConfig, tally: &mut Tally) -> Result<(), String> {
     let work = some_acts(rng.next_u64(), 12);
     let mut left = 1 + rng.below(40);
     life.run(&work, &mut |_| {
         left -= 1;
         Ok(left > 0)
     })?;
-    let disk = cut(life, rng);
+    let disk = cut(life, rng, tally);
     let (_, found) = recovered(disk, config, None)?;
     life.oracle.check(&found)
 }
@@ -108,11 +131,11 @@ fn configs() -> Vec<LogsConfig> {
 /// Many more with `PLIMSOLL_CRASH_SEEDS=500`.
 #[test]
 fn nothing_promised_is_lost_at_any_instant() {
-    let seeds = std::env::var("PLIMSOLL_CRASH_SEEDS").map_or(40, |n| n.parse().expect("a number"));
+    let seeds = std::env::var("PLIMSOLL_CRASH_SEEDS").map_or(48, |n| n.parse().expect("a number"));
     let mut tally = Tally::default();
     for seed in 0..seeds {
         let all = configs();
-        let config = all[seed as usize / 2 % all.len()];
+        let config = all[seed as usize / 8 % all.len()];
         run(seed, 160, config, 1.0, &mut tally).unwrap_or_else(|e| panic!("seed {seed}, {:?}: {e}", tally.points));
     }
     println!("{} power losses, {} with a second life, by what was under way:", tally.total(), tally.second_lives);
@@ -120,6 +143,12 @@ fn nothing_promised_is_lost_at_any_instant() {
         println!("  {phase:18} {n}");
     }
     println!("longest recovery {:?}, {} from the capacitor's table", tally.recovery_max, tally.from_dump);
+    println!("{} tables of a capacitor cut off", tally.dumps_cut);
+    println!(
+        "{} after a failed flush or durable write, {} among failing requests",
+        tally.after_failures, tally.with_errors
+    );
+    assert!(tally.dumps_cut > 500 && tally.after_failures > 250 && tally.with_errors > 500);
     for phase in ["append", "checkpoint", "checkpoint, table", "swap", "swap, table", "table", "kills"] {
         assert!(tally.points.get(phase).copied().unwrap_or(0) > 20, "hardly any power loss during {phase}");
     }
@@ -132,7 +161,7 @@ fn every_planted_mistake_is_found() {
     for planted in Planted::ALL {
         let found = (0..400).find_map(|seed| {
             let all = configs();
-            let config = LogsConfig { planted: Some(planted), ..all[[0, 1, 3][seed as usize / 2 % 3]] };
+            let config = LogsConfig { planted: Some(planted), ..all[[0, 1, 3][seed as usize / 8 % 3]] };
             // A mistake may also trip one of the layer's own assertions.
             let run = || run(seed, 160, config, 0.2, &mut Tally::default());
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));

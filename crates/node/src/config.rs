@@ -4,6 +4,7 @@
 //! every key and is parsed by a test.
 
 use plimsoll_base::{Class, Objective, Priority, Span};
+use plimsoll_device::DeviceSpec;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -132,6 +133,9 @@ pub struct DeviceConfig {
     pub file: Option<PathBuf>,
     /// The size of a file that is made.
     pub size: Option<ByteSize>,
+    /// The device must be this one, as `plimsoll status` and the start tell it: another of the same pool name, or none, is
+    /// refused. Without it, any device of a pool of this name will do.
+    pub uuid: Option<plimsoll_store::Uuid>,
     /// A block device that holds nothing of Plimsoll's may be made a Plimsoll device: all of it is zeroed.
     #[serde(default)]
     pub format: bool,
@@ -382,6 +386,18 @@ impl TenantConfig {
     }
 }
 
+/// Requests inside at once that a tenant may be allowed: what a pool holds of all.
+pub const JOBS_MAX: u32 = 65_536;
+
+/// Can `jobs_max` be meant?
+pub fn check_jobs_max(jobs_max: Option<u32>) -> Result<(), String> {
+    match jobs_max {
+        Some(0) => Err("jobs_max 0 would let nothing in".into()),
+        Some(more) if more > JOBS_MAX => Err(format!("jobs_max {more} is more than the {JOBS_MAX} that a pool holds")),
+        _ => Ok(()),
+    }
+}
+
 /// A class from its name and what was said of it; `objectives` are percentiles (99.9) and their bounds.
 pub fn class_of(
     class: &str,
@@ -389,6 +405,15 @@ pub fn class_of(
     weight: Option<u32>,
     slots: Option<u32>,
 ) -> Result<Class, String> {
+    for (key, of, given) in [
+        ("objectives", "latency-critical", !objectives.is_empty()),
+        ("weight", "best-effort", weight.is_some()),
+        ("slots", "fenced", slots.is_some()),
+    ] {
+        if given && class != of {
+            return Err(format!("`{key}` is for a {of} tenant, not for a {class} one"));
+        }
+    }
     match class {
         "latency-critical" if objectives.is_empty() => {
             Err("a latency-critical tenant needs `objectives`, such as 99.9 % within 20 ms".into())
@@ -474,9 +499,8 @@ impl Config {
         }
         for t in &self.tenant {
             t.class().map_err(|what| (at(&t.class), format!("tenant `{}`: {what}", t.name.get_ref())))?;
-            if t.jobs_max == Some(0) {
-                return Err((at(&t.name), format!("tenant `{}`: jobs_max 0 would let nothing in", t.name.get_ref())));
-            }
+            check_jobs_max(t.jobs_max)
+                .map_err(|what| (at(&t.name), format!("tenant `{}`: {what}", t.name.get_ref())))?;
         }
         for t in &self.tenant {
             let promised = t.deadline.map_or(Ok(()), |d| check_deadline(d.0));
@@ -559,7 +583,8 @@ impl DeviceConfig {
             (false, None) => Err("device needs `file = \"…\"` (or `null = true`)".into()),
             (true, None) if self.size.is_none() => Err("a null device needs a size".into()),
             (true, None) if self.model.is_some() => Err("a modelled device needs a file for its data".into()),
-            _ => Ok(()),
+            (true, None) if self.uuid.is_some() => Err("a null device has no uuid".into()),
+            _ => self.model.as_deref().map_or(Ok(()), |m| DeviceSpec::named(m).map(|_| ()).map_err(|e| e.to_string())),
         }
     }
 }

@@ -3,15 +3,16 @@
 //! An export's name only chooses among what the peer was granted; it never grants anything.
 
 use crate::config::{Config, Grant, Peer, TenantConfig, VolumeConfig, check_deadline};
-use crate::engine::{ExportParams, PermitLimits};
+use crate::engine::{ExportParams, Health, PermitLimits};
 use crate::predict::auto_terms;
 use plimsoll_base::{BadPriority, Class, Priority, Span, TenantId, VolumeKey};
 use plimsoll_nbd::export::{BlockSizes, ExportInfo, ListedExport, Refusal, RefusalReason};
 use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
 use plimsoll_sched::promise::AutoTerms;
-use plimsoll_stack::Extent;
+use plimsoll_stack::{Extent, LayerState};
 use std::collections::BTreeMap;
+use tokio::sync::watch;
 
 /// Who a peer is, as far as is known.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -31,12 +32,10 @@ pub enum VolumeState {
     Recovering,
     /// Served.
     Ready,
-    /// Served, but durability can't be promised: a flush has failed.
+    /// Less than promised: a layer does without what it lost, or a flush has failed.
     Degraded,
     /// Not served.
     Failed,
-    /// Being deleted: its space is zeroed.
-    Deleting,
 }
 
 impl VolumeState {
@@ -47,7 +46,6 @@ impl VolumeState {
             VolumeState::Ready => "ready",
             VolumeState::Degraded => "degraded",
             VolumeState::Failed => "failed",
-            VolumeState::Deleting => "deleting",
         }
     }
 }
@@ -67,12 +65,38 @@ pub struct Volume {
     pub read_only: bool,
     /// Who pays, unless the connection says otherwise.
     pub tenant: String,
-    /// Its life.
-    pub state: VolumeState,
+    /// Its pool's.
+    pub health: watch::Receiver<Health>,
     /// Where it lives.
     pub extents: Vec<Extent>,
     /// Its device turns: clients may want to know.
     pub rotational: bool,
+}
+
+impl Volume {
+    /// Its life, as of now.
+    pub fn state(&self) -> VolumeState {
+        match *self.health.borrow() {
+            Health { state: LayerState::Recovering, .. } => VolumeState::Recovering,
+            Health { state: LayerState::Failed, .. } => VolumeState::Failed,
+            Health { state: LayerState::Degraded, .. } | Health { flush_failed: true, .. } => VolumeState::Degraded,
+            Health { state: LayerState::Ready, .. } => VolumeState::Ready,
+        }
+    }
+
+    /// What keeps new clients out, if anything does. Who is connected when a flush fails stays, and hears of it at
+    /// each flush; who comes later hasn't heard, and might take what it reads for durable.
+    fn closed(&self) -> Option<String> {
+        let health = *self.health.borrow();
+        match health.state {
+            LayerState::Recovering => Some("is recovering: try again later".into()),
+            LayerState::Failed => Some("has failed: the node's log says why".into()),
+            LayerState::Ready | LayerState::Degraded => {
+                let what = "has seen a flush fail: it is exported again after `plimsoll pool recover`";
+                health.flush_failed.then(|| what.into())
+            }
+        }
+    }
 }
 
 /// A tenant.
@@ -264,9 +288,8 @@ impl Directory {
             return Err(unknown()); // whether it exists is not told
         }
         let volume = self.volumes.get(asked.volume).ok_or_else(unknown)?;
-        if !matches!(volume.state, VolumeState::Ready | VolumeState::Degraded) {
-            let what = format!("volume `{}` is {}; try again later", volume.name, volume.state.name());
-            return Err(Refusal::new(RefusalReason::Unavailable, what));
+        if let Some(why) = volume.closed() {
+            return Err(Refusal::new(RefusalReason::Unavailable, format!("volume `{}` {why}", volume.name)));
         }
         let tenant = asked.tenant.unwrap_or(&volume.tenant);
         let may_use =
@@ -285,7 +308,7 @@ fn covers(g: &Grant, volume: &str) -> bool {
 }
 
 fn describe(v: &Volume) -> String {
-    format!("{} of tenant {}{}", v.state.name(), v.tenant, if v.read_only { ", read-only" } else { "" })
+    format!("{} of tenant {}{}", v.state().name(), v.tenant, if v.read_only { ", read-only" } else { "" })
 }
 
 #[cfg(test)]
@@ -316,7 +339,8 @@ mod tests {
             d.set_tenant(t, Class::BestEffort { weight: 100 }, PermitLimits::default()).unwrap();
         }
         for (i, name) in ["web", "reports", "sick"].into_iter().enumerate() {
-            let state = if name == "sick" { VolumeState::Failed } else { VolumeState::Ready };
+            let state = if name == "sick" { LayerState::Failed } else { LayerState::Ready };
+            let (_, health) = watch::channel(Health { state, flush_failed: false });
             let v = Volume {
                 name: name.into(),
                 key: VolumeKey { id: i as u32 + 1, generation: 1 },
@@ -324,7 +348,7 @@ mod tests {
                 size_bytes: 1 << 20,
                 read_only: false,
                 tenant: if name == "sick" { "web" } else { name }.into(),
-                state,
+                health,
                 extents: vec![],
                 rotational: false,
             };
@@ -356,6 +380,25 @@ mod tests {
         assert_eq!(reason(&d, &seven, "web?tenant=secret"), Some(RefusalReason::Forbidden));
         assert_eq!(reason(&d, &backup, "web?tenant=reports"), Some(RefusalReason::Forbidden));
         assert_eq!(reason(&d, &backup, "web?deadline=20ms&tenant=web"), None);
+    }
+
+    #[test]
+    fn only_what_serves_all_it_promises_is_exported() {
+        let mut d = directory();
+        let local = Identity { local: true, ..Identity::default() };
+        for (state, flush_failed, open, word) in [
+            (LayerState::Ready, false, true, "ready"),
+            (LayerState::Degraded, false, true, "degraded"),
+            (LayerState::Ready, true, false, "degraded"),
+            (LayerState::Recovering, false, false, "recovering"),
+            (LayerState::Failed, true, false, "failed"),
+        ] {
+            let (_, health) = watch::channel(Health { state, flush_failed });
+            d.volumes.get_mut("web").expect("made above").health = health;
+            assert_eq!(d.volumes["web"].state().name(), word);
+            let looked_up = d.look_up(&local, "web");
+            assert_eq!(looked_up.is_ok(), open, "{state:?} {flush_failed}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ pub mod engine;
 pub mod http;
 pub mod logs;
 pub mod node;
-mod predict;
+pub mod predict;
 pub mod serve;
 pub mod service;
 pub mod tls;

@@ -1,7 +1,7 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
 use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
-use crate::directory::{Directory, Promises, Volume, VolumeState};
+use crate::directory::{Directory, Promises, Volume};
 use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{
@@ -28,6 +28,8 @@ use std::sync::{Arc, Mutex, RwLock};
 const DEPTH_DEFAULT: u32 = 32;
 /// Minutes at a full load, days at a light one.
 const TAPE_BYTES_MAX_DEFAULT: u64 = 1 << 30;
+/// How long clients have to take their last answers when the node ends.
+const CLIENT_END: std::time::Duration = std::time::Duration::from_secs(10);
 /// The role of a pool's only device so far.
 const ROLE_MAIN: &str = "main";
 
@@ -63,6 +65,8 @@ pub struct RunningPool {
     pub name: String,
     /// What its device is, for people.
     pub device: String,
+    /// Which one it is; a null device is none in particular.
+    pub device_uuid: Option<Uuid>,
     /// Its thread's commands.
     pub handle: PoolHandle,
     /// Its metadata; a null device has none, and forgets its volumes when the node ends.
@@ -177,6 +181,17 @@ impl Node {
         }
     }
 
+    /// Waits until no pool is recovering, or `at_most` has passed.
+    pub async fn recovered(&self, at_most: std::time::Duration) {
+        let all = async {
+            for p in &self.pools {
+                // The thread says that it has failed before it ends.
+                let _ = p.handle.health.clone().wait_for(|h| h.state != LayerState::Recovering).await;
+            }
+        };
+        let _ = tokio::time::timeout(at_most, all).await; // what is still recovering says so in its state
+    }
+
     /// Tells the pool's thread and the directory of a volume.
     async fn publish(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
         let p = &self.pools[pool];
@@ -197,7 +212,7 @@ impl Node {
             size_bytes: record.size_bytes,
             read_only: record.read_only,
             tenant: record.tenant.clone(),
-            state: VolumeState::Ready,
+            health: p.handle.health.clone(),
             extents,
             rotational: p.rotational,
         };
@@ -315,10 +330,10 @@ impl Node {
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
         let id = self.directory_mut(|d| d.set_tenant(name, class.clone(), permits)).map_err(NodeError::Refused)?;
-        let terms = self.percentiles.terms(name, id, &class);
+        let terms = self.percentiles.terms(name, &class, permits.jobs_max);
         for p in &self.pools {
-            p.handle.send(Command::SetPermits { tenant: id, limits: permits }).map_err(|_| p.gone())?;
-            p.handle.send(Command::SetTerms { terms }).map_err(|_| p.gone())?;
+            let terms = terms.clone();
+            p.handle.send(Command::SetTenant { tenant: id, limits: permits, terms }).map_err(|_| p.gone())?;
         }
         Ok(id)
     }
@@ -386,26 +401,12 @@ impl Node {
         p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())
     }
 
-    /// Every pool's metrics; `None` for one whose thread has ended or doesn't answer. Volumes' states follow from them.
+    /// Every pool's metrics; `None` for one whose thread has ended or doesn't answer.
     pub async fn snapshots(&self) -> Vec<Option<PoolView>> {
         let mut all = Vec::new();
         for p in &self.pools {
             all.push(tokio::time::timeout(ANSWER_TIME, p.view()).await.ok().and_then(|view| view.ok()));
         }
-        self.directory_mut(|d| {
-            for v in d.volumes.values_mut() {
-                v.state = match &all[v.pool] {
-                    None => VolumeState::Failed,
-                    Some(s) if s.pool.flush_failed => VolumeState::Degraded,
-                    Some(s) => match s.pool.state {
-                        LayerState::Recovering => VolumeState::Recovering,
-                        LayerState::Ready => VolumeState::Ready,
-                        LayerState::Degraded => VolumeState::Degraded,
-                        LayerState::Failed => VolumeState::Failed,
-                    },
-                };
-            }
-        });
         all
     }
 
@@ -550,6 +551,11 @@ fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
     }
 }
 
+/// As many as there are cores, but no more than one pool's thread can feed.
+fn workers_max() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get()).min(8)
+}
+
 fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     let name = config.name.get_ref().clone();
     let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
@@ -559,7 +565,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     }
     let config = &config;
     let opened = open_pool(config, trace_every).map_err(|e| in_pool(&e))?;
-    let (handle, commands, wakeup) = PoolHandle::new().map_err(|e| in_pool(&e))?;
+    let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
     let (stack, devices, options) = (opened.stack, opened.devices, opened.options);
     let tape = match &config.tape {
@@ -574,7 +580,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     let thread = std::thread::Builder::new()
         .name(format!("pool-{name}"))
         .spawn(move || {
-            let ended = Pool::new(stack, tape, devices, commands, wakeup, options).and_then(Pool::run);
+            let ended = Pool::new(stack, tape, devices, ears, options).and_then(Pool::run);
             match &ended {
                 Ok(()) => tracing::info!(pool = thread_name, "ended"),
                 Err(error) => tracing::error!(pool = thread_name, %error, "failed: its volumes are no longer served"),
@@ -585,6 +591,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     Ok(RunningPool {
         name: name.clone(),
         device: opened.device,
+        device_uuid: opened.lock.as_ref().map(|d| d.superblock().device_uuid),
         handle,
         store: opened.store.map(|s| Arc::new(Mutex::new(s))),
         home_start: opened.home_start,
@@ -596,6 +603,10 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     })
 }
 
+fn pool_options(precise_timers: bool, trace_every: u32) -> PoolOptions {
+    PoolOptions { precise_timers, trace_every, client_end: CLIENT_END, workers_max: workers_max() }
+}
+
 fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opened, String> {
     let d = &config.device;
     if d.null {
@@ -603,7 +614,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         let devices = Devices::new(vec![Device::Null { size_bytes }]);
         let stack = build_stack(config, devices.offers())?;
         let device = format!("null, {size_bytes} bytes");
-        let options = PoolOptions { precise_timers: false, trace_every };
+        let options = pool_options(false, trace_every);
         return Ok(Opened {
             stack,
             devices,
@@ -644,7 +655,7 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
         }
     };
     let devices = Devices::new(vec![device]);
-    let options = PoolOptions { precise_timers: d.model.is_some(), trace_every };
+    let options = pool_options(d.model.is_some(), trace_every);
     let stack = build_stack(config, devices.offers())?;
     Ok(Opened {
         stack,
@@ -664,8 +675,15 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
     let (pool, d) = (config.name.get_ref(), &config.device);
     // Derived from the pool's name, so that two pools' devices can't be taken for each other.
     let pool_uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, pool.as_bytes());
-    let expect = Expect { pool_uuid: Some(pool_uuid), role: ROLE_MAIN.into() };
+    let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: d.uuid, role: ROLE_MAIN.into() };
     let create = |size_bytes| {
+        if let Some(uuid) = d.uuid {
+            // A mount that failed, most likely: an empty device in the place of one with data would be found too late.
+            return Err(format!(
+                "{}: the device {uuid} isn't here: attach it, or take `uuid` out to make a new one",
+                path.display()
+            ));
+        }
         let logs_bytes = match &config.logs {
             Some(logs) => {
                 crate::logs::table_bytes(logs, if size_bytes == 0 { device_bytes(path) } else { size_bytes })?

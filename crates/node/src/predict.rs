@@ -2,14 +2,15 @@
 //! page cache in memory, tenants' terms.
 
 use crate::config::{PoolConfig, TenantConfig};
-use plimsoll_base::{Class, Span, TenantId};
+use plimsoll_base::{Class, Span};
 use plimsoll_device::pagecache::Lru;
 use plimsoll_device::{AnyModel, DeviceSpec, Model, ModelLayer, PageCache, PageCacheLayer};
 use plimsoll_sched::promise::AutoTerms;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_sched::{Discipline, DiskModel, Profile};
-use plimsoll_stack::{Layer, TenantTerms};
+use plimsoll_stack::{Layer, Terms};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Bytes of a page in memory.
 const PAGE: u64 = 4096;
@@ -25,10 +26,17 @@ fn profile_of(config: &PoolConfig) -> Result<Option<(String, Profile)>, String> 
         tracing::info!(pool = config.name.get_ref(), "no profile: waits are learned from what requests take");
         return Ok(None);
     };
+    Ok(Some((path.display().to_string(), read_profile(path)?)))
+}
+
+/// What `plimsoll profile` wrote to `path`.
+///
+/// # Errors
+/// Names the file and what is wrong with it.
+pub fn read_profile(path: &Path) -> Result<Profile, String> {
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
-    let profile = Profile::parse(&file, &text).map_err(|e| e.to_string())?;
-    Ok(Some((file, profile)))
+    Profile::parse(&file, &text).map_err(|e| e.to_string())
 }
 
 /// What requests are believed to cost the device: by its profile, or nothing until completions tell.
@@ -110,14 +118,15 @@ impl Percentiles {
     }
 
     /// A tenant's terms, as layers are told.
-    pub fn terms(&self, name: &str, tenant: TenantId, class: &Class) -> TenantTerms {
+    pub fn terms(&self, name: &str, class: &Class, in_flight_max: u32) -> Terms {
         let weight = match class {
             Class::BestEffort { weight } => *weight,
             Class::LatencyCritical { .. } => WEIGHT_PROMISED,
             Class::Fenced { .. } => WEIGHT_FENCED,
         };
         let window = |bp: u16| (SLOW_READS_IN_WINDOW * 10_000).div_ceil(10_000 - u64::from(bp)) as u32;
-        TenantTerms { tenant: tenant.0, weight, budget: self.0.get(name).map(|&bp| (bp, window(bp))) }
+        let budget = self.0.get(name).map(|&bp| (bp, window(bp)));
+        Terms { class: class.clone(), weight, budget, in_flight_max }
     }
 }
 
@@ -174,9 +183,9 @@ mod tests {
         let c = config(&tenant("deadline = \"20ms\"\ndeadline_percentile = 99")).unwrap();
         let p = Percentiles::of(&c.tenant);
         let class = Class::BestEffort { weight: 300 };
-        let terms = p.terms("t", TenantId(4), &class);
-        assert_eq!((terms.tenant, terms.weight, terms.budget), (4, 300, Some((9900, 10_000))));
-        assert_eq!(p.terms("other", TenantId(5), &class).budget, None);
+        let terms = p.terms("t", &class, 8);
+        assert_eq!((terms.weight, terms.budget, terms.in_flight_max), (300, Some((9900, 10_000)), 8));
+        assert_eq!(p.terms("other", &class, 8).budget, None);
     }
 
     #[test]

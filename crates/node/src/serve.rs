@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -25,12 +26,14 @@ pub struct Bound {
     pub control_unix: Option<PathBuf>,
 }
 
+/// A pool that needs longer to recover isn't waited for before the node says that it serves: its clients are told.
+const RECOVERY_TIME: Duration = Duration::from_secs(5);
+
 /// Serves until SIGTERM or SIGINT: then clients are let go, what is inside finishes, and everything is flushed.
 ///
 /// `ready` is called once when clients are taken in.
 pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result<(), NodeError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed("signals"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed("signals"))?;
+    allow_many_descriptors();
     let tls = match &config.listen.tls {
         None => None,
         Some(t) => Some((crate::tls::acceptor(t).map_err(NodeError::Refused)?, t.required)),
@@ -40,15 +43,20 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
     // Before any device is opened: a port in use must be told at once, and harm nothing.
     let listeners = Listeners::bind(config).await?;
     let node = Arc::new(Node::start(config).await?);
+    // From here on. While devices are opened, formatted and recovered, which may take long, a signal ends the process as
+    // ever: nobody has been promised anything yet, and every step of the start survives being cut.
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed("signals"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed("signals"))?;
     let pools = node.pools.iter().map(|p| p.handle.clone()).collect();
-    let service = Arc::new(Service { directory: node.directory.clone(), pools, tls });
+    let service = Arc::new(Service { directory: node.directory.clone(), pools, tls, tls_sessions: Default::default() });
     let bound = listeners.bound.clone();
     let started = std::time::Instant::now();
     let api = http::router(Arc::new(Control { node: node.clone(), bound: bound.clone(), token, started }));
     let mut tasks = JoinSet::new();
-    let sockets = listeners.serve(&mut tasks, service, api);
+    let sockets = listeners.serve(&mut tasks, service.clone(), api);
     let deletions = node.clone();
     tasks.spawn(async move { deletions.resume_deletions().await });
+    node.recovered(RECOVERY_TIME).await;
     ready(&node, &bound);
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: finishing what is inside"),
@@ -57,7 +65,19 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
     tasks.shutdown().await;
     drop(sockets);
     let ended = tokio::task::spawn_blocking(move || node.shut_down()).await;
+    // The pools have answered everything; answers to TLS clients still have to go through their sessions.
+    service.end_tls_sessions().await;
     ended.map_err(|e| NodeError::Failed(format!("shutting down: {e}")))?
+}
+
+/// A client takes a descriptor or two; the usual soft limit of 1024 is for programs that use select().
+fn allow_many_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files can't be raised: some clients may not find room");
+    }
 }
 
 /// All that a node listens on, before anybody is taken in.

@@ -6,16 +6,23 @@ use plimsoll_nbd::export::{Refusal, RefusalReason};
 use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 /// A client that hasn't finished its handshake after this long is let go.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
 /// Handshakes under way at once; more wait to be accepted.
 const HANDSHAKES_MAX: usize = 256;
+/// A TLS client that hasn't taken its last answers this long after its pool has ended is let go.
+const TLS_END_TIME: Duration = Duration::from_secs(5);
+/// A TCP client that says nothing for this long is asked whether it's still there, and so many times after this.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMES: u32 = 6;
 
 /// What all connections share.
 pub struct Service {
@@ -25,6 +32,8 @@ pub struct Service {
     pub pools: Vec<PoolHandle>,
     /// TLS for TCP clients, and whether it's required.
     pub tls: Option<(TlsAcceptor, bool)>,
+    /// The TLS sessions of clients that are served.
+    pub tls_sessions: Mutex<JoinSet<()>>,
 }
 
 enum Outcome {
@@ -92,6 +101,7 @@ impl Service {
 
     async fn tcp_client(&self, mut stream: TcpStream, mut who: Identity) -> io::Result<()> {
         stream.set_nodelay(true)?;
+        keep_alive(&stream)?;
         let mode = match &self.tls {
             None => TlsMode::Off,
             Some((_, true)) => TlsMode::Required,
@@ -120,7 +130,9 @@ impl Service {
                 let std = theirs.into_std()?;
                 std.set_nonblocking(false)?;
                 self.attach(std.into(), &agreed, &who, early)?;
-                tokio::spawn(async move {
+                let mut sessions = self.tls_sessions.lock().expect("no panic while held");
+                while sessions.try_join_next().is_some() {} // those that have ended meanwhile
+                sessions.spawn(async move {
                     // How a client ends is its own business: either side's end closes both.
                     let _ = tokio::io::copy_bidirectional_with_sizes(&mut tls, &mut ours, 256 << 10, 256 << 10).await;
                 });
@@ -174,6 +186,15 @@ impl Service {
         }
     }
 
+    /// Waits until every TLS client has what its pool answered, or has had the time to take it.
+    pub async fn end_tls_sessions(&self) {
+        let sessions = std::mem::take(&mut *self.tls_sessions.lock().expect("no panic while held"));
+        let all = sessions.join_all();
+        if tokio::time::timeout(TLS_END_TIME, all).await.is_err() {
+            tracing::warn!("TLS clients didn't take their last answers");
+        }
+    }
+
     /// Gives a client to its pool.
     fn attach(&self, fd: OwnedFd, agreed: &Negotiated, who: &Identity, early: Vec<u8>) -> io::Result<()> {
         // Looked up again: between the option and now the volume may have gone.
@@ -182,6 +203,15 @@ impl Service {
         let gone = |_| refused(Refusal::new(RefusalReason::ShuttingDown, "the pool has ended"));
         self.pools[pool].send(Command::Attach { fd, params, early }).map_err(gone)
     }
+}
+
+/// A host that vanished without a word would hold its connection, and what its tenant may have, for ever.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_TIMES)?;
+    Ok(sockopt::set_socket_keepalive(stream, true)?)
 }
 
 fn refused(r: Refusal) -> io::Error {

@@ -1,9 +1,8 @@
 //! `plimsoll check`: a configuration against itself and against this machine, without opening or making anything.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use plimsoll_node::config::{Config, DeviceConfig, PoolConfig};
-use plimsoll_sched::Profile;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -27,6 +26,15 @@ struct Report<'a> {
     tenants: usize,
     volumes: usize,
     grants: usize,
+    /// What `plimsoll serve` would refuse here and now.
+    errors: Vec<String>,
+    /// What is lawful and yet probably not meant.
+    warnings: Vec<String>,
+}
+
+#[derive(Default)]
+struct Findings {
+    errors: Vec<String>,
     warnings: Vec<String>,
 }
 
@@ -34,61 +42,77 @@ impl Check {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         let config = Config::load(&self.file)?;
+        let Findings { errors, warnings } = findings(&config);
         let report = Report {
             file: &self.file,
             pools: config.pool.len(),
             tenants: config.tenant.len(),
             volumes: config.volume.len(),
             grants: config.grant.len(),
-            warnings: warnings(&config),
+            errors,
+            warnings,
         };
         if self.json {
-            return crate::client::print_json(&report);
+            crate::client::print_json(&report)?;
+        } else {
+            report.print();
         }
-        let Report { pools, tenants, volumes, grants, .. } = report;
-        let verdict = match report.warnings.len() {
-            0 => "all well".to_string(),
-            1 => "correct, but 1 warning".to_string(),
-            n => format!("correct, but {n} warnings"),
+        match report.errors.len() {
+            0 => Ok(()),
+            n => bail!("{}: `plimsoll serve` would refuse it: {n} {}", self.file.display(), plural(n, "error")),
+        }
+    }
+}
+
+fn plural(n: usize, word: &str) -> String {
+    format!("{word}{}", if n == 1 { "" } else { "s" })
+}
+
+impl Report<'_> {
+    fn print(&self) {
+        let Report { pools, tenants, volumes, grants, errors, warnings, .. } = self;
+        let verdict = match (errors.len(), warnings.len()) {
+            (0, 0) => "all well".to_string(),
+            (0, n) => format!("correct, but {n} {}", plural(n, "warning")),
+            (n, _) => format!("{n} {}", plural(n, "error")),
         };
         let file = self.file.display();
         println!("{file}: {pools} pools, {tenants} tenants, {volumes} volumes, {grants} grants: {verdict}");
-        report.warnings.iter().for_each(|w| println!("{file}: warning: {w}"));
-        Ok(())
+        errors.iter().for_each(|e| println!("{file}: error: {e}"));
+        warnings.iter().for_each(|w| println!("{file}: warning: {w}"));
     }
 }
 
-/// What is lawful and yet probably not meant, or won't work on this machine as it is now.
-fn warnings(config: &Config) -> Vec<String> {
-    let mut all = Vec::new();
+fn findings(config: &Config) -> Findings {
+    let mut all = Findings::default();
     addresses(config, &mut all);
     config.pool.iter().for_each(|p| pool(p, config, &mut all));
-    grants(config, &mut all);
+    grants(config, &mut all.warnings);
     all
 }
 
-fn addresses(config: &Config, all: &mut Vec<String>) {
+fn addresses(config: &Config, Findings { errors, warnings }: &mut Findings) {
     if config.listen.unix.is_none() && config.listen.tcp.is_none() {
-        all.push("listen: neither unix nor tcp: no NBD client can come".into());
+        warnings.push("listen: neither unix nor tcp: no NBD client can come".into());
     }
     for (key, path) in [("listen.unix", &config.listen.unix), ("control.unix", &config.control.unix)] {
         let Some(path) = path else { continue };
-        folder(key, path, all);
+        folder(key, path, errors);
         // sun_path of sockaddr_un has 108 bytes, one of them the end's.
         if path.as_os_str().len() > 107 {
-            all.push(format!("{key} {}: longer than the 107 bytes that a socket's path may have", path.display()));
+            errors.push(format!("{key} {}: longer than the 107 bytes that a socket's path may have", path.display()));
         }
     }
     let here = |a: SocketAddr| a.ip().is_loopback();
     match (&config.listen.tcp, &config.listen.tls) {
-        (Some(tcp), None) if !here(*tcp) => all.push(format!(
+        (Some(tcp), None) if !here(*tcp) => warnings.push(format!(
             "listen.tcp {tcp}: other hosts reach it, but without [listen.tls] nobody from there is granted anything"
         )),
-        (None, Some(_)) => all.push("listen.tls: is for listen.tcp, which isn't set".into()),
+        (None, Some(_)) => warnings.push("listen.tls: is for listen.tcp, which isn't set".into()),
         _ => {}
     }
     if let Some(http) = config.control.http.filter(|a| !here(*a)) {
-        all.push(format!(
+        warnings.push(format!(
             "control.http {http}: other hosts reach it, with the token in the clear: prefer a loopback address"
         ));
     }
@@ -97,24 +121,17 @@ fn addresses(config: &Config, all: &mut Vec<String>) {
         && a.port() != 0
         && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
     {
-        all.push(format!("listen.tcp and control.http both want {a}"));
+        errors.push(format!("listen.tcp and control.http both want {a}"));
     }
     match &config.control.token_file {
-        Some(path) => folder("control.token_file", path, all),
+        Some(path) => folder("control.token_file", path, errors),
         None if config.control.unix.is_none() => {
-            all.push("control: neither token_file nor unix: nothing can be changed while the node runs".into());
+            warnings.push("control: neither token_file nor unix: nothing can be changed while the node runs".into());
         }
         None => {}
     }
-    for (key, path) in config
-        .listen
-        .tls
-        .iter()
-        .flat_map(|t| [("certificate", &t.certificate), ("key", &t.key), ("client_ca", &t.client_ca)])
-    {
-        if !path.is_file() {
-            all.push(format!("listen.tls.{key} {}: there is no such file", path.display()));
-        }
+    if let Some(Err(what)) = config.listen.tls.as_ref().map(plimsoll_node::tls::acceptor) {
+        errors.push(format!("listen.tls: {what}"));
     }
 }
 
@@ -124,54 +141,48 @@ fn folder(key: &str, path: &Path, all: &mut Vec<String>) {
     }
 }
 
-fn pool(p: &PoolConfig, config: &Config, all: &mut Vec<String>) {
+fn pool(p: &PoolConfig, config: &Config, all: &mut Findings) {
     let name = p.name.get_ref();
     let said = |what: String| format!("pool `{name}`: {what}");
-    device(&p.device).into_iter().for_each(|what| all.push(said(what)));
-    if let Some(file) = &p.profile {
-        let shown = file.display().to_string();
-        match std::fs::read_to_string(file) {
-            Err(e) => all.push(said(format!("{shown}: cannot be read: {e}"))),
-            Ok(text) => all.extend(Profile::parse(&shown, &text).err().map(|e| said(e.to_string()))),
-        }
+    let mut found = Findings::default();
+    device(&p.device, &mut found);
+    if let Some(Err(what)) = p.profile.as_deref().map(plimsoll_node::predict::read_profile) {
+        found.errors.push(what);
     }
     let wanted: u64 = config.volume.iter().filter(|v| v.pool.get_ref() == name).map(|v| v.size.0).sum();
     let has = p.device.size.map(|s| s.0);
     if let Some(has) = has.filter(|has| *has < wanted) {
-        all.push(said(format!("its volumes want {wanted} bytes, but its device has {has}")));
+        found.errors.push(format!("its volumes want {wanted} bytes, but its device has {has}"));
     }
+    all.errors.extend(found.errors.into_iter().map(said));
+    all.warnings.extend(found.warnings.into_iter().map(said));
 }
 
-fn device(d: &DeviceConfig) -> Vec<String> {
+fn device(d: &DeviceConfig, Findings { errors, warnings }: &mut Findings) {
     use std::os::unix::fs::FileTypeExt;
-    let mut all = Vec::new();
-    if let Some(model) = &d.model
-        && let Err(e) = plimsoll_device::DeviceSpec::named(model)
-    {
-        all.push(e.to_string());
-    }
     if d.volatile_cache.is_some() {
-        all.push("volatile_cache loses data on purpose: for tests only".into());
+        warnings.push("volatile_cache loses data on purpose: for tests only".into());
     }
-    let Some(path) = &d.file else { return all };
+    let Some(path) = &d.file else { return };
     let shown = path.display();
     match std::fs::metadata(path) {
         Ok(m) if !m.is_file() && !m.file_type().is_block_device() => {
-            all.push(format!("{shown} is neither a file nor a block device"));
+            errors.push(format!("{shown} is neither a file nor a block device"));
         }
         Ok(m) if m.is_file() && m.len() > 0 && d.size.is_some_and(|s| s.0 != m.len()) => {
-            all.push(format!("{shown} has {} bytes already: `size` is for a file that is made", m.len()));
+            warnings.push(format!("{shown} has {} bytes already: `size` is for a file that is made", m.len()));
         }
         Ok(_) => {}
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            if d.size.is_none() {
-                all.push(format!("{shown} doesn't exist: say how large to make it with `size`"));
+            match (d.uuid, d.size) {
+                (Some(uuid), _) => errors.push(format!("{shown} doesn't exist: the device {uuid} isn't here")),
+                (None, None) => errors.push(format!("{shown} doesn't exist: say how large to make it with `size`")),
+                (None, Some(_)) => {}
             }
-            folder("file", path, &mut all);
+            folder("file", path, errors);
         }
-        Err(e) => all.push(format!("{shown}: {e}")),
+        Err(e) => errors.push(format!("{shown}: {e}")),
     }
-    all
 }
 
 fn grants(config: &Config, all: &mut Vec<String>) {
@@ -205,19 +216,19 @@ fn grants(config: &Config, all: &mut Vec<String>) {
 mod tests {
     use super::*;
 
-    fn check(dir: &Path, text: &str) -> Vec<String> {
-        warnings(&Config::parse(text, &dir.join("node.toml")).unwrap())
+    fn check(dir: &Path, text: &str) -> Findings {
+        findings(&Config::parse(text, &dir.join("node.toml")).unwrap())
     }
 
     #[test]
     fn a_sound_configuration_has_no_warnings() {
         let dir = tempfile::tempdir().unwrap();
-        let none: [String; 0] = [];
-        assert_eq!(check(dir.path(), include_str!("default.toml")), none);
+        let found = check(dir.path(), include_str!("default.toml"));
+        assert!(found.errors.is_empty() && found.warnings.is_empty(), "{:?} {:?}", found.errors, found.warnings);
     }
 
     #[test]
-    fn what_is_probably_not_meant_is_told() {
+    fn what_serve_would_refuse_and_what_is_probably_not_meant_are_told_apart() {
         let dir = tempfile::tempdir().unwrap();
         let text = r#"
             [listen]
@@ -225,9 +236,14 @@ mod tests {
             [control]
             http = "127.0.0.1:7700"
             token_file = "no such folder/token"
+            [listen.tls]
+            certificate = "no.pem"
+            key = "no.key"
+            client_ca = "no.pem"
             [[pool]]
             name = "a"
-            device = { file = "a.img", size = "1MiB", model = "no such" }
+            device = { file = "a.img", size = "1MiB" }
+            profile = "no.profile"
             [[pool]]
             name = "b"
             device = { file = "b.img" }
@@ -244,20 +260,20 @@ mod tests {
             volumes = ["w"]
             tenants = ["u"]
         "#;
-        let all = check(dir.path(), text).join("\n");
+        let Findings { errors, warnings } = check(dir.path(), text);
+        let (errors, warnings) = (errors.join("\n"), warnings.join("\n"));
         for part in [
-            "listen.tcp 0.0.0.0:7700: other hosts",
             "listen.tcp and control.http both want",
             "control.token_file",
-            "pool `a`: device: `no such` is unknown; there are ",
+            "listen.tls: ",
+            "no.profile: cannot be read",
             "pool `a`: its volumes want 2097152 bytes, but its device has 1048576",
             "pool `b`: ",
-            "there is no volume `w`",
-            "there is no tenant `u`",
-            "without [listen.tls] nobody can show",
-            "volume `v`: no grant covers it",
         ] {
-            assert!(all.contains(part), "{part} is missing in:\n{all}");
+            assert!(errors.contains(part), "{part} is missing in:\n{errors}");
+        }
+        for part in ["there is no volume `w`", "there is no tenant `u`", "volume `v`: no grant covers it"] {
+            assert!(warnings.contains(part), "{part} is missing in:\n{warnings}");
         }
         assert!(!dir.path().join("a.img").exists(), "nothing is made");
     }

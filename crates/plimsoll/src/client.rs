@@ -5,7 +5,7 @@ use clap::Args;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::{Method, Request, header};
+use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use plimsoll_node::http::Token;
 use plimsoll_node::http::api::ErrorBody;
@@ -119,6 +119,11 @@ impl Client {
             return Ok(body);
         }
         match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(_) if status == StatusCode::UNAUTHORIZED && self.control.token_file.is_none() => bail!(
+                "{}: changes over TCP take the node's token: name its file with --token-file, or the node's control \
+                 socket with --control",
+                self.control.control
+            ),
             Ok(ErrorBody { error }) => {
                 let place = error.at.map_or(String::new(), |p| format!("{p}: "));
                 let todo = error.todo.map_or(String::new(), |t| format!(": {t}"));

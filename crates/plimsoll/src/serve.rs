@@ -3,19 +3,21 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use plimsoll_node::config::Config;
+use plimsoll_node::directory::VolumeState;
 use plimsoll_node::node::Node;
 use plimsoll_node::serve::Bound;
 use std::path::PathBuf;
 
 /// Run a storage node: from a configuration file, or with an embedded default in a folder.
 #[derive(Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["config", "data"]))]
 #[command(after_help = "Examples:\n  plimsoll serve --data DIR\n  plimsoll serve --config /etc/plimsoll/node.toml")]
 pub struct Serve {
     /// The configuration file.
-    #[arg(long, value_name = "FILE", required_unless_present = "data")]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Without a configuration: a folder for the embedded default, made if it doesn't exist.
-    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Log as JSON, one object a line.
     #[arg(long)]
@@ -59,12 +61,13 @@ fn print_ready(node: &Node, bound: &Bound, embedded: bool) {
         let pool = &node.pools[v.pool];
         let class = directory.tenants[&v.tenant].class.name();
         println!(
-            "  {:<10} {:>6} MiB  tenant {} ({class})  pool {}: {}",
+            "  {:<10} {:>6} MiB  tenant {} ({class})  pool {}: {}{}",
             v.name,
             v.size_bytes >> 20,
             v.tenant,
             pool.name,
-            pool.device
+            pool.device,
+            if v.state() == VolumeState::Ready { String::new() } else { format!("  ({})", v.state().name()) }
         );
     }
     if let Some(unix) = &bound.nbd_unix {
@@ -88,6 +91,11 @@ fn print_ready(node: &Node, bound: &Bound, embedded: bool) {
          --runtime=5 --time_based"
     );
     println!(
-        "  fio --name=busy --ioengine=nbd --uri='nbd+unix:///archive%3Fdeadline=20ms?socket={socket}' --rw=randread --bs=4k --iodepth=8 --size=1G --runtime=5 --time_based --continue_on_error=io"
+        "  fio --name=busy --ioengine=nbd --uri='nbd+unix:///archive%3Fdeadline=20ms?socket={socket}' --rw=randread --bs=4k --iodepth=8 --rate_iops=300 --rate_process=poisson --size=1G --runtime=10 --time_based --continue_on_error=io"
     );
+    if let Some(http) = bound.control_http {
+        println!(
+            "fio counts each Busy answer as an error; what was predicted: the dashboard, or http://{http}/v1/traces"
+        );
+    }
 }

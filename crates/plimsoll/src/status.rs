@@ -42,7 +42,7 @@ fn print(s: &api::Status) {
             p.connections.to_string(),
             p.inside.to_string(),
             oldest,
-            p.device.clone(),
+            p.device_uuid.as_ref().map_or(p.device.clone(), |uuid| format!("{} ({uuid})", p.device)),
         ]
     };
     let head = ["POOL", "STATE", "FREE", "CLIENTS", "INSIDE", "OLDEST", "DEVICE"];

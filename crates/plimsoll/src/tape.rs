@@ -5,9 +5,10 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_node::engine::tape::TapeReader;
 use plimsoll_node::node::build_stack;
-use plimsoll_stack::tape::Replay;
+use plimsoll_stack::tape::{Entry, Replay};
 use serde_json::json;
 use std::io::IsTerminal;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 /// Replay what a live pool was told, and see that it decides the same.
@@ -46,13 +47,13 @@ impl Tape {
         let stack = build_stack(&pool, tape.header.offers()).map_err(failed)?;
         let mut replay = Replay::new(stack);
         let bar = bar(std::fs::metadata(&file).map_or(0, |m| m.len()));
-        while let Some(entries) = tape.next_frame().map_err(|e| anyhow!(e))? {
-            for entry in &entries {
-                replay.step(entry).map_err(|d| anyhow!("{}: decided otherwise: {d}", file.display()))?;
-            }
-            bar.set_position(tape.position());
-        }
+        // A panic of the replay is told as an error, once.
+        let noisy = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let all = replay_all(&mut tape, &mut replay, &bar);
+        std::panic::set_hook(noisy);
         bar.finish_and_clear();
+        all.map_err(|what| anyhow!(what))?;
         let seen = replay.seen();
         let name = pool.name.get_ref();
         if json {
@@ -66,6 +67,30 @@ impl Tape {
             println!("the tape was cut: the pool did not end in order, or its tape had its full size");
         }
         Ok(())
+    }
+}
+
+fn replay_all(tape: &mut TapeReader, replay: &mut Replay, bar: &ProgressBar) -> Result<(), String> {
+    while let Some(entries) = tape.next_frame()? {
+        for entry in &entries {
+            step(replay, entry).map_err(|what| format!("{}: {what}", tape.path().display()))?;
+        }
+        bar.set_position(tape.position());
+    }
+    Ok(())
+}
+
+/// One entry. A tape that no pool recorded may tell what can't happen (an answer to nothing), and layers assert that it
+/// doesn't: here that is the tape's fault and not theirs.
+fn step(replay: &mut Replay, entry: &Entry) -> Result<(), String> {
+    // The stack isn't used again after a panic.
+    match catch_unwind(AssertUnwindSafe(|| replay.step(entry))) {
+        Ok(step) => step.map_err(|d| format!("decided otherwise: {d}")),
+        Err(panic) => {
+            let said = panic.downcast_ref::<String>().cloned();
+            let said = said.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
+            Err(format!("tells what can't have happened ({said}): it isn't as a pool recorded it"))
+        }
     }
 }
 

@@ -140,8 +140,8 @@ fn show(all: &[TenantStatus], control: &Control) -> Result<()> {
 /// What a tenant was promised, in short.
 pub fn promise(t: &TenantStatus) -> String {
     let objective = |o: &plimsoll_node::http::api::ObjectiveStatus| {
-        let seen = o.measured_us.map_or("no requests".to_string(), micros);
-        format!("p{} ≤ {} (is {seen})", o.percentile, micros(o.within_us))
+        let seen = o.measured_us.map_or("no requests yet".to_string(), |us| format!("is {}", micros(us)));
+        format!("p{} ≤ {} ({seen})", o.percentile, micros(o.within_us))
     };
     match (t.weight, t.slots) {
         (Some(weight), _) => format!("weight {weight}"),

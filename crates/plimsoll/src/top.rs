@@ -32,6 +32,9 @@ impl Top {
         if self.control.json && !self.once {
             anyhow::bail!("--json prints once: say `top --once --json`");
         }
+        if !self.once && !std::io::IsTerminal::is_terminal(&std::io::stdout()) {
+            anyhow::bail!("`top` draws in a terminal, and this is none: say `top --once`, or `top --once --json`");
+        }
         let client = Client::new(&self.control)?;
         let read = || client.get::<Status>("/v1/status");
         let first = read()?;

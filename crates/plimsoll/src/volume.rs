@@ -88,7 +88,16 @@ impl Volume {
                 let wanted = VolumeChange { size_bytes: size.0 };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
             }
-            Command::Delete { name, control } => Client::new(&control)?.order(Method::DELETE, &path(&name)),
+            Command::Delete { name, control } => {
+                let client = Client::new(&control)?;
+                // All of it is overwritten with zeroes: on a slow device that takes its time.
+                let shown =
+                    indicatif::ProgressBar::new_spinner().with_message(format!("zeroing the space of `{name}`"));
+                shown.enable_steady_tick(std::time::Duration::from_millis(200));
+                let deleted = client.order(Method::DELETE, &path(&name));
+                shown.finish_and_clear();
+                deleted
+            }
         }
     }
 }

@@ -420,7 +420,7 @@ fn the_command_line_does_it_all() {
 
     let url = format!("http://{}", node.http);
     let over_tcp = |more: &[&str]| cli(&[&["tenant", "remove", "none", "--control", &url], more].concat());
-    assert!(over_tcp(&[]).2.contains("takes the token"));
+    assert!(over_tcp(&[]).2.contains("--token-file"));
     let token = dir.path().join("token");
     assert!(over_tcp(&["--token-file", token.to_str().unwrap()]).2.contains("there is no tenant `none`"));
     let (code, _, err) = cli(&["status", "--control", "/nowhere/control.sock"]);

@@ -115,8 +115,10 @@ fn after_a_failed_flush_none_is_believed_until_the_pool_is_recovered() {
     assert!(health.body.contains("pool recover p"), "it says what to do: {}", health.body);
     let state = server.control("GET", "/v1/status").expect(200)["volumes"][0]["state"].clone();
     assert_eq!(state, "degraded");
+    assert!(Client::connect(&server.socket(), "v").is_err(), "exported to who hasn't heard of the failure");
     server.cli(&["pool", "recover", "p"]);
     assert_eq!(server.control("GET", "/healthz").code, 200);
+    drop(client(&server));
     b.write(4096, &[2; 4096]).unwrap().unwrap();
     b.flush().unwrap().unwrap();
     failing.fail("flush", true);
@@ -293,4 +295,39 @@ fn who_waits_for_a_permit_may_lose_its_volume() {
     assert_eq!(c.read(0, 4096).unwrap().unwrap(), [1; 4096]);
     let _busy: Vec<Client> = (0..3).map(|_| busy("vol")).collect();
     assert!(server.stop());
+}
+
+/// A deletion that a power loss cut is gone on with at the next start, and nobody gets the space before it is zeroes.
+#[test]
+fn a_deletion_that_was_cut_goes_on_at_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let both = config(r#"{ file = "p.img", size = "64MiB" }"#, "16MiB");
+    let server = Server::start(dir.path(), &both);
+    let data = vec![0xAA; 8 * MIB];
+    client(&server).write(0, &data).unwrap().unwrap();
+    assert!(server.stop());
+    let image = dir.path().join("p.img");
+    {
+        let expect = plimsoll_store::Expect { pool_uuid: None, device_uuid: None, role: "main".into() };
+        let device = plimsoll_store::DeviceFile::open(&image, &expect).unwrap();
+        device.open_meta(u64::MAX).unwrap().begin_delete("vol").unwrap();
+    }
+    assert!(std::fs::read(&image).unwrap().windows(4096).any(|w| w == &data[..4096]), "the data is still there");
+    // The same name is free for a new volume at once, elsewhere.
+    let server = Server::start(dir.path(), &both);
+    let zeroes = vec![0; 16 * MIB];
+    assert!(client(&server).read(0, 16 << 20).unwrap().unwrap() == zeroes);
+    let started = Instant::now();
+    while server.control("GET", "/v1/status").expect(200)["pools"][0]["deleting"] != serde_json::json!([]) {
+        assert!(started.elapsed() < Duration::from_secs(60), "still deleting");
+    }
+    let free = server.control("GET", "/v1/status").expect(200)["pools"][0]["free_bytes"].as_u64().unwrap();
+    server.cli(&["volume", "create", "rest", "--pool", "p", "--tenant", "t", "--size", &free.to_string()]);
+    let mut rest = Client::connect(&server.socket(), "rest").unwrap();
+    for at in (0..free).step_by(8 * MIB) {
+        let len = (free - at).min(8 << 20) as u32;
+        assert!(rest.read(at, len).unwrap().unwrap().iter().all(|b| *b == 0), "what was deleted is read at {at}");
+    }
+    assert!(server.stop());
+    assert!(!std::fs::read(&image).unwrap().windows(4096).any(|w| w == &data[..4096]), "the data is gone");
 }

@@ -9,16 +9,42 @@ use plimsoll_base::Time;
 /// Runs that are kept in mind at most.
 const RUNS_MAX: usize = 16;
 
+/// log2 of what the quick look tells apart.
+const PAGE_BITS: u32 = 12;
+
 #[derive(Clone, Copy, Debug)]
 struct Run {
     start: u64,
     end: u64,
 }
 
+/// Which pages the runs may reach, in 32 bits each so that all are compared in a few instructions: nearly every question is
+/// about an address that no run is near. Numbers wrap, so a page may be taken for another one's; never the other way round.
+#[derive(Clone, Copy, Debug)]
+struct Reaches {
+    first: [u32; RUNS_MAX],
+    pages: [u32; RUNS_MAX],
+}
+
+impl Reaches {
+    fn set(&mut self, run: usize, start: u64, end: u64) {
+        let pages = (end.max(start) >> PAGE_BITS) - (start >> PAGE_BITS) + 1;
+        (self.first[run], self.pages[run]) = ((start >> PAGE_BITS) as u32, pages.min(u64::from(u32::MAX)) as u32);
+    }
+
+    fn may_hold(&self, at: u64) -> bool {
+        let page = (at >> PAGE_BITS) as u32;
+        let inside = |(first, pages): (&u32, &u32)| page.wrapping_sub(*first) < *pages;
+        // No early end: compilers make vectors of it.
+        self.first.iter().zip(&self.pages).fold(false, |any, run| any | inside(run))
+    }
+}
+
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct DriveBuffer {
     runs: [Run; RUNS_MAX],
+    reaches: Reaches,
     /// The one that is replaced next; the one before it is the last.
     next: usize,
     /// The last run grows since then, at this many bytes a microsecond, up to `limit`.
@@ -33,6 +59,7 @@ impl DriveBuffer {
     pub(crate) fn new(ahead_bytes: u64) -> DriveBuffer {
         DriveBuffer {
             runs: [Run { start: 0, end: 0 }; RUNS_MAX],
+            reaches: Reaches { first: [0; RUNS_MAX], pages: [0; RUNS_MAX] },
             next: 0,
             grows_since: Time::NEVER,
             bytes_per_us: 0,
@@ -53,7 +80,7 @@ impl DriveBuffer {
 
     /// Does the buffer hold all of `start..end` at `at`?
     pub(crate) fn holds(&self, at: Time, start: u64, end: u64) -> bool {
-        if self.ahead_bytes == 0 {
+        if self.ahead_bytes == 0 || !self.reaches.may_hold(start) {
             return false;
         }
         let last = self.last();
@@ -93,7 +120,10 @@ impl DriveBuffer {
         }
         self.grows_since = at;
         self.bytes_per_us = bytes_per_us;
-        self.limit = self.runs[self.last()].end.saturating_add(self.ahead_bytes);
+        let last = self.last();
+        let run = &self.runs[last];
+        self.limit = run.end.saturating_add(self.ahead_bytes);
+        self.reaches.set(last, run.start, self.limit);
     }
 
     /// The buffer answered `start..end`: the drive reads on as far ahead of that.
@@ -101,6 +131,7 @@ impl DriveBuffer {
         let last = self.last();
         if self.runs[last].start <= start && start < self.limit {
             self.limit = self.limit.max(end.saturating_add(self.ahead_bytes));
+            self.reaches.set(last, self.runs[last].start, self.limit);
         }
     }
 }
@@ -109,6 +140,7 @@ impl DriveBuffer {
 mod tests {
     use super::*;
     use plimsoll_base::Span;
+    use proptest::prelude::*;
 
     fn us(n: u64) -> Time {
         Time::ZERO + Span::from_micros(n)
@@ -125,6 +157,32 @@ mod tests {
         assert!(b.holds(us(9999), 5100, 5300) && !b.holds(us(9999), 5100, 5301), "it came so far");
         b.accessed(us(200), us(210), 5150, 5160, false, 2);
         assert!(!b.holds(us(9999), 5100, 5300), "written over");
+    }
+
+    proptest! {
+        #[test]
+        fn the_quick_look_misses_nothing(
+            accesses in prop::collection::vec((0u64..1 << 20, 1u64..1 << 14, any::<bool>(), any::<bool>()), 1..60),
+            asked in prop::collection::vec((0u64..1 << 20, 1u64..1 << 14), 30),
+        ) {
+            let mut b = DriveBuffer::new(10_000);
+            for (i, (start, len, read, hit)) in accesses.into_iter().enumerate() {
+                let (start, now) = (start * 4, us(i as u64 * 100));
+                if hit {
+                    b.answered(start, start + len);
+                } else {
+                    b.accessed(now, now + Span::from_micros(50), start, start + len, read, 3);
+                }
+                // The obvious way: any run, the last one as far as it may have grown.
+                for (at, len) in asked.iter().map(|(at, len)| (at * 4, len)) {
+                    let later = now + Span::from_micros(90);
+                    let last = b.last();
+                    let end = |i: usize| if i == last { b.end_of_last(later) } else { b.runs[i].end };
+                    let obvious = b.runs.iter().enumerate().any(|(i, r)| at >= r.start && at < end(i) && at + len <= end(i));
+                    prop_assert_eq!(b.holds(later, at, at + len), obvious);
+                }
+            }
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::disk::DiskModel;
 use crate::tree::Key;
 use node::{Group, Node, NodeKey, tree_of};
 use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
-use plimsoll_stack::{Actions, Forecast, Layer, Offer, Order, Ports};
+use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
 use std::collections::{BTreeMap, VecDeque};
 use tolerance::NO_LIMIT;
 
@@ -673,9 +673,9 @@ impl Layer for Cfq {
         self.device.retracted(id);
     }
 
-    fn ordered(&mut self, _now: Time, order: Order, _out: &mut Actions) {
-        if let Order::Tenant(terms) = order {
-            self.set_weight(TenantId(terms.tenant), terms.weight);
+    fn tenant(&mut self, _now: Time, tenant: TenantId, terms: Option<&Terms>, _out: &mut Actions) {
+        if let Some(terms) = terms {
+            self.set_weight(tenant, terms.weight);
         }
     }
 

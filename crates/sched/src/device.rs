@@ -157,7 +157,15 @@ impl DeviceQueue {
         }
         let cost = self.model.cost(self.progress_since, self.arm_after, head);
         self.at_device.push(AtDevice { head: *head, dispatched_at: now, cost });
-        self.rework();
+        if self.at_device.len() > 1 {
+            return self.rework();
+        }
+        // Alone: there is no order to work out.
+        let cost = self.model.at_depth(cost, 1);
+        (self.next_cost, self.all_cost) = (cost, cost);
+        if head.op != Op::Flush {
+            self.arm_after = head.end();
+        }
     }
 
     /// The device has answered: the model learns, and the completion is stamped with its dispatch.

@@ -6,7 +6,7 @@
 //! many refusals and too few.
 
 use plimsoll_base::{Completion, Io, IoHead, Op, Span, TenantId, Time};
-use plimsoll_stack::{Actions, Forecast, Layer, Offer, Order, Ports};
+use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
 use std::collections::BTreeMap;
 
 /// A window in so many parts; the oldest part goes as a whole.
@@ -172,10 +172,8 @@ impl Layer for Budgets {
         out.complete(c);
     }
 
-    fn ordered(&mut self, _now: Time, order: Order, _out: &mut Actions) {
-        let Order::Tenant(terms) = order else { return };
-        let tenant = TenantId(terms.tenant);
-        match terms.budget {
+    fn tenant(&mut self, _now: Time, tenant: TenantId, terms: Option<&Terms>, _out: &mut Actions) {
+        match terms.and_then(|t| t.budget) {
             Some((percentile_bp, window)) => {
                 let budget = SlowBudget::new(percentile_bp, u64::from(window));
                 if self.tenants.get(&tenant).is_none_or(|t| !t.budget.promises_as(&budget)) {
@@ -258,8 +256,8 @@ impl AutoDeadline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::{Data, Outcome, Rng, VolumeKey};
-    use plimsoll_stack::{Offered, Stack, StackConfig, Target, TenantTerms};
+    use plimsoll_base::{Class, Data, Outcome, Rng, VolumeKey};
+    use plimsoll_stack::{Offered, Stack, StackConfig, Target};
 
     #[test]
     fn a_budget_slides() {
@@ -313,22 +311,27 @@ mod tests {
     }
 
     #[test]
-    fn an_order_sets_a_budget_and_takes_it_away() {
+    fn terms_set_a_budget_and_takes_it_away() {
         let mut s = Stack::new(StackConfig::default(), vec![]);
         s.push(Box::new(Budgets::new(Span::ZERO)), vec![]);
-        let terms = |budget| Order::Tenant(TenantTerms { tenant: 7, weight: 100, budget });
+        let class = Class::BestEffort { weight: 100 };
+        let terms = |budget| Terms { class: class.clone(), weight: 100, budget, in_flight_max: 1 };
+        let set = |s: &mut Stack, budget| s.set_tenant(Time::ZERO, TenantId(7), Some(&terms(budget)));
         let views = |s: &Stack| s.layer::<Budgets>().expect("it's there").views();
-        s.order(Time::ZERO, terms(Some((9900, 1600))));
+        set(&mut s, Some((9900, 1600)));
         s.with_layer(Time::ZERO, |b: &mut Budgets, _| {
             b.tenants.get_mut(&TenantId(7)).expect("just set").budget.ended(true);
         });
-        s.order(Time::ZERO, terms(Some((9900, 1600))));
+        set(&mut s, Some((9900, 1600)));
         let spent = BudgetView { tenant: TenantId(7), reads: 1, slow: 1, let_in: 0 };
         assert_eq!(views(&s), [spent], "the same promise again spends nothing back");
-        s.order(Time::ZERO, terms(Some((9000, 1600))));
+        set(&mut s, Some((9000, 1600)));
         assert_eq!(views(&s)[0].slow, 0);
-        s.order(Time::ZERO, terms(None));
+        set(&mut s, None);
         assert!(views(&s).is_empty());
+        set(&mut s, Some((9000, 1600)));
+        s.set_tenant(Time::ZERO, TenantId(7), None);
+        assert!(views(&s).is_empty(), "it went, and its budget with it");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! A layer is a pure state machine. It does no I/O, reads no clock, draws no randomness, starts no thread. It is told
 //! what happened and when; it answers through [`Actions`].
 
-use plimsoll_base::{Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, Time};
+use crate::work::{Work, Worked};
+use plimsoll_base::{Class, Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
 use std::any::Any;
 use std::collections::VecDeque;
 
@@ -134,6 +135,7 @@ pub(crate) enum Action {
         port: Port,
         id: IoId,
     },
+    Work(Work),
 }
 
 impl Actions {
@@ -184,6 +186,12 @@ impl Actions {
         self.order(Action::Retract { port, id });
     }
 
+    /// Has the engine compute something beside the pool's thread; [`Layer::worked`] tells what came of it. The layer bounds
+    /// how much it has outstanding, counts as not idle meanwhile, and charges it to the tenant it serves.
+    pub fn work(&mut self, work: Work) {
+        self.order(Action::Work(work));
+    }
+
     /// A name for a request that this layer makes.
     pub fn new_id(&mut self) -> IoId {
         self.next_id += 1;
@@ -206,6 +214,20 @@ impl Actions {
     }
 }
 
+/// What a tenant was promised, and what it may ask for at once.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Terms {
+    /// Its promise.
+    pub class: Class,
+    /// Its share relative to others': 1 to 10,000.
+    pub weight: u32,
+    /// Its deadlines are of a percentile, in hundredths of a percent (9900: p99), of each so many reads: the others may
+    /// be late. `None`: every read is refused that would be late.
+    pub budget: Option<(u16, u32)>,
+    /// Requests that it may have inside at once.
+    pub in_flight_max: u32,
+}
+
 /// What an operator may ask of a pool's layers while it serves. Each layer does what concerns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Order {
@@ -213,20 +235,6 @@ pub enum Order {
     Checkpoint,
     /// The pool will end: begin no own work that can wait for the next start.
     Stop,
-    /// What a tenant is promised from now on.
-    Tenant(TenantTerms),
-}
-
-/// What a tenant is promised, as far as layers decide by it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-pub struct TenantTerms {
-    /// Its number ([`plimsoll_base::TenantId`]).
-    pub tenant: u16,
-    /// Its share of the device relative to others': 1 to 10,000.
-    pub weight: u32,
-    /// Its deadlines are of a percentile, in hundredths of a percent (9900: p99), of each so many reads: the others may
-    /// be late. `None`: every read is refused that would be late.
-    pub budget: Option<(u16, u32)>,
 }
 
 /// A policy or a device model in a stack. The methods are called by the stack only; see the crate's documentation for
@@ -268,6 +276,12 @@ pub trait Layer: Any + Send {
         out.complete(c);
     }
 
+    /// Work that this layer ordered is done.
+    fn worked(&mut self, now: Time, done: Worked, out: &mut Actions) {
+        let _ = (now, out);
+        unreachable!("{} ordered no work: {done:?}", self.name());
+    }
+
     /// The time this layer asked for has come.
     fn wake(&mut self, now: Time, out: &mut Actions) {
         let _ = (now, out);
@@ -303,6 +317,11 @@ pub trait Layer: Any + Send {
     /// A declaration is taken back.
     fn retracted(&mut self, id: IoId, out: &mut Actions) {
         out.retract(0, id);
+    }
+
+    /// A tenant is declared, its terms change, or (`None`) it goes. Requests of tenants that were never declared may come, too.
+    fn tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>, out: &mut Actions) {
+        let _ = (now, tenant, terms, out);
     }
 
     /// An operator's order.

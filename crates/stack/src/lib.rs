@@ -9,9 +9,11 @@ pub mod sim;
 pub mod stack;
 pub mod stats;
 pub mod tape;
+pub mod work;
 
 pub use front::{Front, FrontVolume};
-pub use layer::{Actions, Forecast, Layer, LayerState, Offer, Order, Port, Ports, TenantTerms};
+pub use layer::{Actions, Forecast, Layer, LayerState, Offer, Order, Port, Ports, Terms};
 pub use map::{Extent, Map};
 pub use stack::{Offered, Stack, StackConfig, Target};
 pub use stats::NodeStats;
+pub use work::{Answer, Task, Work, Worked};

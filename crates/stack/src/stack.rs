@@ -3,9 +3,10 @@
 //! The stack itself is a state machine like its layers. An engine offers it client requests, tells it of time and of
 //! device completions, and carries out what [`Stack::next_device_io`] and [`Stack::next_done`] hand it.
 
-use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports};
+use crate::layer::{Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports, Terms};
 use crate::stats::NodeStats;
-use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, Time};
+use crate::work::{Work, Worked};
+use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
 use slab::Slab;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -58,6 +59,9 @@ pub struct Stack {
     actions: Actions,
     to_devices: VecDeque<(usize, Io)>,
     done: VecDeque<Completion>,
+    to_workers: VecDeque<(usize, Work)>,
+    /// Work handed out or waiting to be.
+    at_workers: usize,
     /// Client requests under way: their id and the engine's own tag.
     inflight: Slab<(IoId, u64)>,
     /// Requests at each device.
@@ -120,6 +124,8 @@ impl Stack {
             actions: Actions::default(),
             to_devices: VecDeque::new(),
             done: VecDeque::new(),
+            to_workers: VecDeque::new(),
+            at_workers: 0,
             inflight: Slab::new(),
             now: Time::ZERO,
             accepted: 0,
@@ -292,6 +298,14 @@ impl Stack {
         self.run(now);
     }
 
+    /// Workers have done what [`Stack::next_work`] handed out for node `node`.
+    pub fn worked(&mut self, now: Time, node: usize, done: Worked) {
+        assert!(self.at_workers > 0, "a worker answered what it was never given");
+        self.at_workers -= 1;
+        self.call(now, node, |layer, out| layer.worked(now, done, out));
+        self.run(now);
+    }
+
     /// When a layer next wants to be woken; [`Time::NEVER`] if none does.
     pub fn next_wake(&self) -> Time {
         self.nodes.iter().map(|n| n.wake_at).min().unwrap_or(Time::NEVER)
@@ -311,6 +325,11 @@ impl Stack {
     /// The next request for a device, in the order they were sent.
     pub fn next_device_io(&mut self) -> Option<(usize, Io)> {
         self.to_devices.pop_front()
+    }
+
+    /// The next work for a worker, and the node that ordered it.
+    pub fn next_work(&mut self) -> Option<(usize, Work)> {
+        self.to_workers.pop_front()
     }
 
     /// The next client request that ended, with the engine's tag restored.
@@ -334,10 +353,19 @@ impl Stack {
         }
     }
 
+    /// Tells all layers, top first, of a tenant's terms; `None`: it goes.
+    pub fn set_tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>) {
+        for n in 0..self.nodes.len() {
+            self.call(now, n, |layer, out| layer.tenant(now, tenant, terms, out));
+            self.run(now);
+        }
+    }
+
     /// Nothing under way anywhere?
     pub fn is_idle(&self) -> bool {
         self.inflight.is_empty()
             && self.at_device.iter().all(|&n| n == 0)
+            && self.at_workers == 0
             && self.nodes.iter().all(|n| n.layer.is_idle())
     }
 
@@ -418,6 +446,10 @@ impl Stack {
                     }
                 }
                 Action::Complete(c) => self.complete(now, n, c),
+                Action::Work(work) => {
+                    self.at_workers += 1;
+                    self.to_workers.push_back((n, work));
+                }
                 Action::Cancel { port, id } => {
                     if let Some(Target::Node(to)) = self.nodes[n].ports.get(port as usize).copied() {
                         self.call(now, to, |layer, out| layer.cancel(now, id, out));

@@ -5,12 +5,13 @@
 //! its own is kept, for it decides by that.
 
 use crate::front::{Front, FrontVolume};
-use crate::layer::{Forecast, LayerState, Order};
+use crate::layer::{Forecast, LayerState, Order, Terms};
 use crate::map::{Extent, Map};
 use crate::stack::{Offered, Stack};
+use crate::work::{Answer, WORDS, Work, Worked};
 use plimsoll_base::{
-    Buf, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Priority,
-    PriorityClass, Span, StatusExtent, TenantId, Time, VolumeKey,
+    Buf, Class, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Objective, Op, Origin, Outcome,
+    OwnKind, Priority, PriorityClass, Span, StatusExtent, TenantId, Time, VolumeKey,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -70,6 +71,54 @@ pub enum Change {
     Recovered,
     /// An operator's order.
     Ordered(Order),
+    /// A tenant's terms; `None`: it goes.
+    SetTenant(u16, Option<KeptTerms>),
+}
+
+/// A tenant's terms as a tape has them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeptTerms {
+    class: KeptClass,
+    weight: u32,
+    budget: Option<(u16, u32)>,
+    in_flight_max: u32,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum KeptClass {
+    /// Percentile in hundredths of a percent, and bound in ns, of each objective.
+    LatencyCritical(Vec<(u16, u64)>),
+    /// Weight.
+    BestEffort(u32),
+    /// Slots.
+    Fenced(u32),
+}
+
+impl KeptTerms {
+    fn of(t: &Terms) -> KeptTerms {
+        let class = match &t.class {
+            Class::LatencyCritical { objectives } => {
+                let kept = |o: &Objective| (o.percentile_bp, o.bound.as_nanos());
+                KeptClass::LatencyCritical(objectives.iter().map(kept).collect())
+            }
+            Class::BestEffort { weight } => KeptClass::BestEffort(*weight),
+            Class::Fenced { slots } => KeptClass::Fenced(*slots),
+        };
+        KeptTerms { class, weight: t.weight, budget: t.budget, in_flight_max: t.in_flight_max }
+    }
+
+    fn terms(&self) -> Terms {
+        let class = match &self.class {
+            KeptClass::LatencyCritical(kept) => {
+                let objective =
+                    |&(percentile_bp, ns): &(u16, u64)| Objective { percentile_bp, bound: Span::from_nanos(ns) };
+                Class::LatencyCritical { objectives: kept.iter().map(objective).collect() }
+            }
+            KeptClass::BestEffort(weight) => Class::BestEffort { weight: *weight },
+            KeptClass::Fenced(slots) => Class::Fenced { slots: *slots },
+        };
+        Terms { class, weight: self.weight, budget: self.budget, in_flight_max: self.in_flight_max }
+    }
 }
 
 /// What an engine tells a stack.
@@ -100,6 +149,8 @@ pub enum Told {
     },
     /// The pool changes.
     Change(Change),
+    /// Work is done: its node, its tag, and what was found.
+    Worked(u8, u64, [u64; WORDS]),
 }
 
 /// What a stack decides.
@@ -113,6 +164,8 @@ pub enum Decided {
     ToDevice(u8, u64, u8, u64, u64),
     /// A client's request ends.
     Ended(u64, Ended),
+    /// Work goes to a worker: node, tag.
+    ToWorker(u8, u64),
 }
 
 /// One entry of a tape.
@@ -339,6 +392,19 @@ impl<R: Recorder> Taped<R> {
         Some((device, io))
     }
 
+    /// As [`Stack::next_work`].
+    pub fn next_work(&mut self) -> Option<(usize, Work)> {
+        let (node, work) = self.stack.next_work()?;
+        self.decided(|| Decided::ToWorker(node as u8, work.tag));
+        Some((node, work))
+    }
+
+    /// As [`Stack::worked`].
+    pub fn worked(&mut self, now: Time, node: usize, done: Worked) {
+        self.told(now, || Told::Worked(node as u8, done.tag, done.answer.words));
+        self.stack.worked(now, node, done);
+    }
+
     /// As [`Stack::next_done`].
     pub fn next_done(&mut self) -> Option<Completion> {
         let c = self.stack.next_done()?;
@@ -370,6 +436,11 @@ impl<R: Recorder> Taped<R> {
     /// As [`Stack::order`].
     pub fn order(&mut self, now: Time, order: Order) {
         self.change(now, Change::Ordered(order));
+    }
+
+    /// As [`Stack::set_tenant`].
+    pub fn set_tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>) {
+        self.change(now, Change::SetTenant(tenant.0, terms.map(KeptTerms::of)));
     }
 
     fn change(&mut self, now: Time, change: Change) {
@@ -425,6 +496,10 @@ fn apply(stack: &mut Stack, now: Time, change: &Change) {
             });
         }
         Change::Ordered(order) => stack.order(now, *order),
+        Change::SetTenant(tenant, kept) => {
+            let terms = kept.as_ref().map(KeptTerms::terms);
+            stack.set_tenant(now, TenantId(*tenant), terms.as_ref());
+        }
         Change::Recovered => {
             stack.with_layer(now, |f: &mut Front, _| f.recovered());
         }
@@ -476,6 +551,8 @@ pub struct Replay {
     stack: Stack,
     /// What is at each device.
     outstanding: BTreeMap<(u8, u64), Io>,
+    /// What workers do, and for whom.
+    working: BTreeMap<(u8, u64), TenantId>,
     last: Option<Decided>,
     seen: Replayed,
     entry: u64,
@@ -485,8 +562,8 @@ pub struct Replay {
 impl Replay {
     /// A replay on a stack as it was built for the recording.
     pub fn new(stack: Stack) -> Replay {
-        let (outstanding, seen) = (BTreeMap::new(), Replayed::default());
-        Replay { stack, outstanding, last: None, seen, entry: 0, at: Time::ZERO }
+        let (outstanding, working, seen) = (BTreeMap::new(), BTreeMap::new(), Replayed::default());
+        Replay { stack, outstanding, working, last: None, seen, entry: 0, at: Time::ZERO }
     }
 
     /// The next entry.
@@ -563,6 +640,13 @@ impl Replay {
                 let c = Completion { io, outcome, dispatched_at: time(*dispatched_ns) };
                 self.stack.device_done(now, usize::from(*device), c);
             }
+            Told::Worked(node, tag, words) => {
+                let Some(tenant) = self.working.remove(&(*node, *tag)) else {
+                    return Err(self.diverged(told, "that node ordered no such work"));
+                };
+                let answer = Answer { words: *words, data: Data::Absent };
+                self.stack.worked(now, usize::from(*node), Worked { tag: *tag, tenant, answer });
+            }
         }
         Ok(())
     }
@@ -584,6 +668,11 @@ impl Replay {
                 self.seen.to_devices += 1;
                 self.outstanding.insert((device as u8, io.id.0), io);
                 Some(decided)
+            }
+            Decided::ToWorker(..) => {
+                let (node, work) = self.stack.next_work()?;
+                self.working.insert((node as u8, work.tag), work.tenant);
+                Some(Decided::ToWorker(node as u8, work.tag))
             }
             Decided::Ended(..) => {
                 let c = self.stack.next_done()?;

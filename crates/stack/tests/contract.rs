@@ -293,3 +293,69 @@ fn requests_outside_the_volume_or_to_none_are_refused_clearly() {
     assert_eq!(outcome(io(Op::Write, (1 << 40) - 1, 2, at_us(0)), VOL), failed(IoError::NoSpace));
     assert_eq!(outcome(io(Op::Read, 0, 1, at_us(0)), VolumeKey { id: 1, generation: 2 }), failed(IoError::Unavailable));
 }
+
+/// Sums each write's bytes on a worker before it passes the write on.
+#[derive(Default)]
+struct Summing {
+    held: std::collections::BTreeMap<u64, Io>,
+    sums: Vec<u64>,
+}
+
+struct Sum(Data, u64);
+
+impl Task for Sum {
+    fn name(&self) -> &'static str {
+        "sum"
+    }
+    fn cost(&self) -> Span {
+        us(self.1 / 1024)
+    }
+    fn run(self: Box<Self>) -> Answer {
+        let mut bytes = vec![0; self.1 as usize];
+        self.0.copy_to(&mut bytes);
+        Answer { words: [bytes.iter().map(|&b| u64::from(b)).sum(), 0, 0, 0], data: self.0 }
+    }
+}
+
+impl Layer for Summing {
+    fn name(&self) -> &'static str {
+        "summing"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn submit(&mut self, _now: Time, mut io: Io, out: &mut Actions) {
+        let (tag, tenant, priority, len) = (io.id.0, io.tenant, io.priority, io.len);
+        let data = std::mem::take(&mut io.data);
+        self.held.insert(tag, io);
+        out.work(Work { tag, tenant, priority, task: Box::new(Sum(data, len)) });
+    }
+    fn worked(&mut self, _now: Time, done: Worked, out: &mut Actions) {
+        assert_eq!(done.tenant, TenantId(1));
+        let mut io = self.held.remove(&done.tag).expect("answered once");
+        self.sums.push(done.answer.words[0]);
+        io.data = done.answer.data;
+        out.submit(0, io);
+    }
+    fn is_idle(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+#[test]
+fn work_is_answered_once_after_its_cost_and_keeps_the_stack_busy() {
+    let disk = sim::SimDisk::new(1 << 20, (us(0), us(0)), 1, sim::DiskFaults::default());
+    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Summing::default())];
+    let mut pool = sim::SimPool::chain(StackConfig::default(), layers, vec![disk]);
+    pool.start();
+    accepted(pool.offer(at_us(10), write(0, &[2; 4096], at_us(10))));
+    accepted(pool.offer(at_us(10), write(4096, &[3; 512], at_us(10))));
+    assert!(!pool.stack().is_idle(), "work under way is something to wait for");
+    let ended: Vec<u64> = ends(&mut pool).iter().map(|(_, _, at)| at.since(at_us(10)).as_micros()).collect();
+    assert_eq!(ended, [0, 4], "each after its own cost, on a core of its own");
+    let mut sums = pool.stack().layer::<Summing>().unwrap().sums.clone();
+    sums.sort_unstable();
+    assert_eq!(sums, [3 * 512, 2 * 4096]);
+    assert!(pool.stack().is_idle());
+    assert_eq!(pool.disk(0).peek(4096, 512).as_slice(), [3; 512]);
+}

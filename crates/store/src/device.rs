@@ -37,6 +37,8 @@ pub struct CreateOptions {
 pub struct Expect {
     /// The pool it must belong to; `None` accepts any.
     pub pool_uuid: Option<Uuid>,
+    /// The device that it must be; `None` accepts any.
+    pub device_uuid: Option<Uuid>,
     /// The role it must have.
     pub role: String,
 }
@@ -80,6 +82,13 @@ pub enum DeviceErrorKind {
         /// The pool it belongs to.
         found: Uuid,
         /// The pool asked for.
+        expected: Uuid,
+    },
+    /// It isn't the one that was asked for.
+    OtherDevice {
+        /// Which it is.
+        found: Uuid,
+        /// Which was asked for.
         expected: Uuid,
     },
     /// It has another role: devices were swapped.
@@ -127,6 +136,10 @@ impl fmt::Display for DeviceError {
             DeviceErrorKind::WrongPool { found, expected } => {
                 write!(f, "belongs to pool {found}, not to {expected}: check which device this is")
             }
+            DeviceErrorKind::OtherDevice { found, expected } => write!(
+                f,
+                "is the device {found}, not {expected}: check which one is attached, or correct `uuid` in the configuration"
+            ),
             DeviceErrorKind::WrongRole { found, expected } => write!(
                 f,
                 "is the pool's device {found:?}, not {expected:?}: devices are swapped, correct their paths in the configuration"
@@ -320,6 +333,11 @@ fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceErrorKind> {
         && superblock.pool_uuid != expected
     {
         return Err(DeviceErrorKind::WrongPool { found: superblock.pool_uuid, expected });
+    }
+    if let Some(expected) = expect.device_uuid
+        && superblock.device_uuid != expected
+    {
+        return Err(DeviceErrorKind::OtherDevice { found: superblock.device_uuid, expected });
     }
     if superblock.role != expect.role {
         return Err(DeviceErrorKind::WrongRole { found: superblock.role, expected: expect.role.clone() });

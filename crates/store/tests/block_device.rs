@@ -30,7 +30,8 @@ impl Drop for Loop {
 }
 
 fn open(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
-    DeviceFile::open(path, &Expect { pool_uuid: Some(POOL), role: "fast".into() }).map_err(|e| e.kind)
+    DeviceFile::open(path, &Expect { pool_uuid: Some(POOL), device_uuid: None, role: "fast".into() })
+        .map_err(|e| e.kind)
 }
 
 fn create(path: &Path, size_bytes: u64) -> Result<DeviceFile, DeviceErrorKind> {

@@ -19,7 +19,8 @@ fn create(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
 }
 
 fn open(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
-    DeviceFile::open(path, &Expect { pool_uuid: Some(POOL), role: "main".into() }).map_err(|e| e.kind)
+    DeviceFile::open(path, &Expect { pool_uuid: Some(POOL), device_uuid: None, role: "main".into() })
+        .map_err(|e| e.kind)
 }
 
 fn tenant() -> TenantRecord {
@@ -67,7 +68,8 @@ fn a_second_user_is_refused_and_told_of_the_first() {
 #[test]
 fn as_a_second_process() {
     let Some(path) = std::env::var_os("PLIMSOLL_TEST_OPEN") else { return };
-    let e = DeviceFile::open(Path::new(&path), &Expect { pool_uuid: Some(POOL), role: "main".into() });
+    let e =
+        DeviceFile::open(Path::new(&path), &Expect { pool_uuid: Some(POOL), device_uuid: None, role: "main".into() });
     println!("told: {}", e.expect_err("locked"));
 }
 
@@ -106,14 +108,20 @@ fn what_is_not_ours_is_left_alone() {
 fn cut_swapped_and_damaged_devices_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("d");
-    drop(create(&path).expect("created"));
+    let uuid = create(&path).expect("created").superblock().device_uuid;
     assert!(matches!(create(&path), Err(DeviceErrorKind::Exists)));
     let other = Uuid::from_u128(9);
-    let e =
-        DeviceFile::open(&path, &Expect { pool_uuid: Some(other), role: "main".into() }).expect_err("another pool's");
+    let e = DeviceFile::open(&path, &Expect { pool_uuid: Some(other), device_uuid: None, role: "main".into() })
+        .expect_err("another pool's");
     assert!(matches!(e.kind, DeviceErrorKind::WrongPool { found: POOL, expected } if expected == other));
     assert!(e.to_string().contains(&POOL.to_string()));
-    let e = DeviceFile::open(&path, &Expect { pool_uuid: None, role: "fast".into() }).expect_err("swapped");
+    let asked = |device_uuid| Expect { pool_uuid: Some(POOL), device_uuid: Some(device_uuid), role: "main".into() };
+    let itself = DeviceFile::open(&path, &asked(uuid)).expect("it is the one").superblock().device_uuid;
+    assert_eq!(itself, uuid);
+    let e = DeviceFile::open(&path, &asked(other)).expect_err("of the same pool's name, but not the one");
+    assert!(matches!(e.kind, DeviceErrorKind::OtherDevice { .. }), "{e}");
+    let e = DeviceFile::open(&path, &Expect { pool_uuid: None, device_uuid: None, role: "fast".into() })
+        .expect_err("swapped");
     assert!(matches!(e.kind, DeviceErrorKind::WrongRole { .. }), "{e}");
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("there");
     file.set_len(SIZE_BYTES - (1 << 20)).expect("cut");

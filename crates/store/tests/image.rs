@@ -25,7 +25,7 @@ fn unpack(gz: &[u8], path: &Path) -> Vec<u8> {
 }
 
 fn open(path: &Path) -> DeviceFile {
-    DeviceFile::open(path, &Expect { pool_uuid: Some(POOL), role: "main".into() }).expect("opens")
+    DeviceFile::open(path, &Expect { pool_uuid: Some(POOL), device_uuid: None, role: "main".into() }).expect("opens")
 }
 
 fn first_bytes(path: &Path) -> [u8; 8192] {
@@ -56,7 +56,8 @@ fn version_1_is_upgraded_on_open() {
     let after = first_bytes(&path);
     assert_eq!((after[8], &after[..4096]), (2, &after[4096..]), "version 2 has two");
     check_contents(&open(&path));
-    let wrong = DeviceFile::open(&path, &Expect { pool_uuid: None, role: "fast".into() }).expect_err("it is main");
+    let wrong = DeviceFile::open(&path, &Expect { pool_uuid: None, device_uuid: None, role: "fast".into() })
+        .expect_err("it is main");
     assert!(matches!(wrong.kind, DeviceErrorKind::WrongRole { .. }));
 }
 

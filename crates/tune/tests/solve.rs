@@ -186,9 +186,9 @@ fn four_hundred_configurations_take_no_time() {
 }
 
 /// Six parameters of six values each: 46,656 configurations of a sequence of six components, of 5,000 points each
-/// (Appendix A.3.3's synthetic system, which complete search can't do). Run it with `--release --ignored --nocapture`.
+/// (Appendix A.3.3's synthetic system, which complete search can't do)..
 #[test]
-#[ignore = "half a minute in the debug profile: run it with --release --ignored"]
+#[ignore = "half a minute in the debug profile: `make tune-large`"]
 fn six_parameters_take_seconds() {
     use plimsoll_tune::compose::Composer;
     use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};

@@ -93,6 +93,8 @@ struct Unit {
     reads: List,
     reads_in_a_row: u32,
     outstanding: Outstanding,
+    /// Operations, the one under way included, that a request waits for.
+    waited_for: u32,
     busy_since_ns: u64,
 }
 
@@ -111,6 +113,8 @@ pub(crate) struct Engine {
     units: Vec<Unit>,
     channels: Vec<Channel>,
     tree: Tree,
+    /// Only units with an operation that a request waits for: what all others do is of interest to nobody outside.
+    waited: Tree,
     classes: Vec<u8>,
     pages_per_block: u32,
     read_ns: u64,
@@ -133,6 +137,7 @@ impl Engine {
             reads: EMPTY,
             reads_in_a_row: 0,
             outstanding: Outstanding::default(),
+            waited_for: 0,
             busy_since_ns: 0,
         };
         Engine {
@@ -141,6 +146,7 @@ impl Engine {
             units: vec![unit; spec.units() as usize],
             channels: vec![Channel { free_ns: 0, outstanding: 0 }; spec.geometry.channels as usize],
             tree: Tree::new(spec.units() as usize),
+            waited: Tree::new(spec.units() as usize),
             classes: spec.page_classes(),
             pages_per_block: spec.geometry.pages_per_block,
             read_ns: ns(t.read_us),
@@ -180,6 +186,11 @@ impl Engine {
         self.tree.min()
     }
 
+    /// No operation that a request waits for ends before this.
+    pub(crate) fn next_waited_ns(&self) -> u64 {
+        self.waited.min()
+    }
+
     fn class(&self, page: u32) -> u8 {
         if self.program_ns.len() == 1 {
             return 0;
@@ -208,6 +219,12 @@ impl Engine {
         };
         let u = &mut self.units[unit as usize];
         u.outstanding.count(kind, class, 1);
+        if owner.parent != NONE {
+            u.waited_for += 1;
+            if u.waited_for == 1 && u.phase != Phase::Idle {
+                self.waited.set(unit as usize, self.tree.at(unit as usize));
+            }
+        }
         let list = if kind == Kind::Read && may_pass && self.reads_first_max > 0 { &mut u.reads } else { &mut u.queue };
         if list.first == NONE {
             list.first = op;
@@ -247,8 +264,12 @@ impl Engine {
     }
 
     fn until(&mut self, unit: u32, phase: Phase, at_ns: u64) {
-        self.units[unit as usize].phase = phase;
+        let u = &mut self.units[unit as usize];
+        u.phase = phase;
         self.tree.set(unit as usize, at_ns);
+        if u.waited_for > 0 {
+            self.waited.set(unit as usize, at_ns);
+        }
     }
 
     /// Takes the unit's channel for `transfer_ns` as soon as it's free; gives the end.
@@ -288,6 +309,12 @@ impl Engine {
         let started_ns = u.busy_since_ns;
         (u.current, u.phase) = (NONE, Phase::Idle);
         u.outstanding.count(kind, class, -1);
+        if owner.parent != NONE {
+            u.waited_for -= 1;
+            if u.waited_for == 0 {
+                self.waited.set(unit as usize, u64::MAX);
+            }
+        }
         let channel = self.channel_of(unit) as usize;
         self.channels[channel].outstanding -= 1;
         Ended { kind, owner, page, started_ns }
@@ -335,6 +362,10 @@ impl Tree {
             }
             self.at_ns[node] = winner;
         }
+    }
+
+    fn at(&self, unit: usize) -> u64 {
+        self.at_ns[self.leaves + unit]
     }
 
     fn min(&self) -> u64 {

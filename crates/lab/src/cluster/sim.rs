@@ -1,6 +1,7 @@
 //! The simulator of a cluster.
 
-use crate::cluster::{Get, Noise, Orders, ReplicaPolicy, Reply};
+use crate::cluster::source::InOrder;
+use crate::cluster::{Get, GetSource, Noise, Orders, ReplicaPolicy, Reply};
 use crate::replay::Pool;
 use crate::replay::address::Placer;
 use crate::replay::measure::EventHash;
@@ -61,8 +62,8 @@ pub struct ClusterMeasured {
 }
 
 enum Event {
-    /// The next get of the source arrives.
-    Get,
+    /// A get that the source gave beforehand arrives.
+    Get { pending: usize },
     /// The next of the noise arrives.
     Noise,
     /// A try arrives at its node.
@@ -133,11 +134,26 @@ pub struct Cluster<P> {
     hops: Vec<[Hop; 2]>,
     queue: BinaryHeap<Reverse<Queued>>,
     queued: u64,
+    /// Gets that haven't arrived.
+    pending: Slab<Get>,
     gets: Slab<Asked>,
     tries: Slab<Try>,
     now: Time,
     hash: EventHash,
     m: ClusterMeasured,
+}
+
+/// Who hears of gets that end.
+struct Ends<'a> {
+    source: &'a mut dyn GetSource,
+    watch: &'a mut dyn FnMut(&Get, Option<Span>),
+}
+
+impl Ends<'_> {
+    fn tell(&mut self, now: Time, get: &Get, response: Option<Span>) {
+        (self.watch)(get, response);
+        self.source.ended(now, get);
+    }
 }
 
 /// Tags of noise at a node; a get's tries have their number.
@@ -166,6 +182,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
             hops,
             queue: BinaryHeap::new(),
             queued: 0,
+            pending: Slab::new(),
             gets: Slab::new(),
             tries: Slab::new(),
             now: Time::ZERO,
@@ -186,39 +203,48 @@ impl<P: ReplicaPolicy> Cluster<P> {
         })
     }
 
-    /// Runs until all of `gets` have ended; `noise`, in order of time, stops with the last of them. `watch` hears of each
-    /// get that ended, with its response time (`None`: it failed), in the order of ending: what paired comparisons need.
+    /// Runs until all of `gets`, an open loop in order of arrivals, have ended; `noise`, in order of time, stops with the last of
+    /// them. `watch` hears of each get that ended, with its response time (`None`: it failed), in the order of ending: what
+    /// paired comparisons need.
     ///
     /// # Panics
     /// If a get names a node or client that isn't there, arrivals go back, or more than `gets_max` are under way.
     pub fn run(
+        self,
+        gets: impl Iterator<Item = Get>,
+        noise: impl Iterator<Item = Noise>,
+        watch: &mut dyn FnMut(&Get, Option<Span>),
+    ) -> ClusterMeasured {
+        self.run_source(&mut InOrder(gets), noise, watch)
+    }
+
+    /// [`Cluster::run`] with gets that may depend on what became of others: a closed loop.
+    ///
+    /// # Panics
+    /// As [`Cluster::run`].
+    pub fn run_source(
         mut self,
-        mut gets: impl Iterator<Item = Get>,
+        source: &mut dyn GetSource,
         mut noise: impl Iterator<Item = Noise>,
         watch: &mut dyn FnMut(&Get, Option<Span>),
     ) -> ClusterMeasured {
-        let mut next_get = gets.next();
+        let mut ends = Ends { source, watch };
         let mut next_noise = noise.next();
-        if let Some(g) = &next_get {
-            self.push(g.arrived_at, Event::Get);
-        }
+        self.look_ahead(&mut ends);
         if let Some(n) = &next_noise {
             self.push(n.at, Event::Noise);
         }
-        while next_get.is_some() || !self.gets.is_empty() {
+        while !self.pending.is_empty() || !self.gets.is_empty() {
             let Some(Reverse(Queued(at, _, event))) = self.queue.pop() else {
                 panic!("{} gets are left that nothing will end", self.gets.len());
             };
             assert!(at >= self.now, "time went backwards");
             self.now = at;
             match event {
-                Event::Get => {
-                    let get = next_get.take().expect("it is in the queue");
-                    next_get = gets.next();
-                    if let Some(g) = &next_get {
-                        self.push(g.arrived_at, Event::Get);
-                    }
-                    self.begin(get, watch);
+                Event::Get { pending } => {
+                    let get = self.pending.remove(pending);
+                    self.look_ahead(&mut ends);
+                    self.begin(get, &mut ends);
                 }
                 Event::Noise => {
                     let n = next_noise.take().expect("it is in the queue");
@@ -230,19 +256,32 @@ impl<P: ReplicaPolicy> Cluster<P> {
                 }
                 Event::Ask { a_try } => self.ask(a_try),
                 Event::Cancel { a_try, serial } => self.cancel(a_try, serial),
-                Event::Answer { a_try, reply } => self.answer(a_try, reply, watch),
-                Event::Timer { get, number } => self.timer(get, number, watch),
+                Event::Answer { a_try, reply } => self.answer(a_try, reply, &mut ends),
+                Event::Timer { get, number } => self.timer(get, number, &mut ends),
                 Event::Lost { get, number } => {
                     if self.gets.get(get).is_some_and(|a| a.get.number == number) {
-                        self.obey(get, Orders::default(), watch);
+                        self.obey(get, Orders::default(), &mut ends);
                     }
                 }
                 Event::Wake { node } => self.wake(node),
             }
+            self.look_ahead(&mut ends);
         }
         self.m.event_hash = self.hash.value();
         self.m.clock = self.now;
         self.m
+    }
+
+    /// Takes gets from the source as far as it knows when they arrive.
+    fn look_ahead(&mut self, ends: &mut Ends<'_>) {
+        while self.pending.len() < ends.source.ahead()
+            && let Some(get) = ends.source.next_get()
+        {
+            let at = get.arrived_at;
+            assert!(at >= self.now, "get {} arrives before the one that went before it", get.number);
+            let pending = self.pending.insert(get);
+            self.push(at, Event::Get { pending });
+        }
     }
 
     fn push(&mut self, at: Time, event: Event) {
@@ -255,7 +294,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
         self.hash.note([self.now.as_nanos(), what << 48 | a, b]);
     }
 
-    fn begin(&mut self, get: Get, watch: &mut dyn FnMut(&Get, Option<Span>)) {
+    fn begin(&mut self, get: Get, ends: &mut Ends<'_>) {
         assert!(
             self.gets.len() < self.config.gets_max,
             "{} gets are under way: the cluster can't keep up",
@@ -266,11 +305,11 @@ impl<P: ReplicaPolicy> Cluster<P> {
         let at = self.gets.insert(Asked { get, tries: Vec::new(), outstanding: 0, timers: 0, ended: false });
         let mut out = Orders::default();
         self.policies[client].begin(self.now, &self.gets[at].get, &mut out);
-        self.obey(at, out, watch);
+        self.obey(at, out, ends);
     }
 
     /// Carries out what a policy ordered for a get.
-    fn obey(&mut self, at: usize, out: Orders, watch: &mut dyn FnMut(&Get, Option<Span>)) {
+    fn obey(&mut self, at: usize, out: Orders, ends: &mut Ends<'_>) {
         for (node, deadline) in out.sends {
             let number = self.gets[at].tries.len() as u32;
             self.m.tries += 1;
@@ -299,7 +338,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
         }
         let asked = &self.gets[at];
         if !asked.ended && asked.outstanding == 0 && asked.timers == 0 {
-            self.end(at, None, watch);
+            self.end(at, None, ends);
         }
         self.forget(at);
     }
@@ -414,7 +453,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
         }
     }
 
-    fn answer(&mut self, a_try: usize, reply: Reply, watch: &mut dyn FnMut(&Get, Option<Span>)) {
+    fn answer(&mut self, a_try: usize, reply: Reply, ends: &mut Ends<'_>) {
         let t = self.tries.remove(a_try);
         let asked = &mut self.gets[t.get];
         asked.outstanding -= 1;
@@ -427,15 +466,15 @@ impl<P: ReplicaPolicy> Cluster<P> {
             return self.forget(t.get);
         }
         if reply == Reply::Done {
-            self.end(t.get, Some(t.number), watch);
+            self.end(t.get, Some(t.number), ends);
             return self.forget(t.get);
         }
         let mut out = Orders { tries: self.gets[t.get].tries.len() as u32, ..Orders::default() };
         self.policies[client].refused(self.now, &self.gets[t.get].get, t.number, reply, &mut out);
-        self.obey(t.get, out, watch);
+        self.obey(t.get, out, ends);
     }
 
-    fn timer(&mut self, at: usize, number: u64, watch: &mut dyn FnMut(&Get, Option<Span>)) {
+    fn timer(&mut self, at: usize, number: u64, ends: &mut Ends<'_>) {
         let Some(asked) = self.gets.get_mut(at).filter(|a| a.get.number == number) else { return };
         asked.timers -= 1;
         if asked.ended {
@@ -445,15 +484,15 @@ impl<P: ReplicaPolicy> Cluster<P> {
         let mut out = Orders { tries: asked.tries.len() as u32, ..Orders::default() };
         self.note(7, client as u64, number);
         self.policies[client].timer(self.now, &self.gets[at].get, &mut out);
-        self.obey(at, out, watch);
+        self.obey(at, out, ends);
     }
 
-    fn end(&mut self, at: usize, a_try: Option<u32>, watch: &mut dyn FnMut(&Get, Option<Span>)) {
+    fn end(&mut self, at: usize, a_try: Option<u32>, ends: &mut Ends<'_>) {
         let asked = &mut self.gets[at];
         asked.ended = true;
         let response = a_try.map(|_| self.now.since(asked.get.arrived_at));
         let client = usize::from(asked.get.client);
-        watch(&asked.get, response);
+        ends.tell(self.now, &asked.get, response);
         match response {
             Some(r) => {
                 self.m.response.record(r);
@@ -464,7 +503,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
         let mut out = Orders { tries: asked.tries.len() as u32, ..Orders::default() };
         self.policies[client].ended(self.now, &self.gets[at].get, a_try, &mut out);
         assert!(out.sends.is_empty() && out.timers.is_empty(), "a get that has ended is only cancelled");
-        self.obey(at, out, watch);
+        self.obey(at, out, ends);
     }
 
     /// A get that has ended is gone when its last try is.

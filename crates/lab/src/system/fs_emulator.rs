@@ -6,13 +6,13 @@
 //! the least recently used block is evicted with that probability, otherwise the new block isn't kept.
 
 use crate::experiment::LabError;
-use crate::system::Zipf;
 use crate::system::storage::{Event, Storage};
+use crate::system::{Zipf, record, set_each};
 use plimsoll_base::{Op, Rng, Span, Time};
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
-use plimsoll_tune::profile::Observation;
 use plimsoll_tune::space::{Parameter, Setting, Space};
+use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One request of a trace: blocks of one reader.
@@ -95,8 +95,7 @@ pub struct FsEmulator {
     clock: u64,
     eviction_prob: f64,
     rng: Rng,
-    pending: Vec<Option<Pending>>,
-    free: Vec<u32>,
+    pending: Slab<Pending>,
     flushing: usize,
     to_flush: Vec<(u64, u64)>,
     run: Run,
@@ -180,8 +179,7 @@ impl FsEmulator {
             clock: 0,
             eviction_prob: 1.0,
             rng: Rng::new(config.seed, "emulator"),
-            pending: Vec::new(),
-            free: Vec::new(),
+            pending: Slab::new(),
             flushing: 0,
             to_flush: Vec::new(),
             run: Run::new(),
@@ -215,13 +213,7 @@ impl FsEmulator {
     }
 
     fn record(&mut self, node: &str, request: u64, value: f64) {
-        let o = Observation { request, value, weight: 1.0 };
-        match self.run.get_mut(node) {
-            Some(all) => all.push(o),
-            None => {
-                self.run.insert(node.to_string(), vec![o]);
-            }
-        }
+        record(&mut self.run, node, request, value);
     }
 
     fn arrive(&mut self) {
@@ -256,11 +248,7 @@ impl FsEmulator {
         self.record("rest", number, f64::from(u8::from(!missing.is_empty())));
         let runs = runs(&missing);
         let pending = Pending { number, began_at: self.storage.now(), cpu_ms, left: runs.len() as u32 };
-        let r = self.free.pop().unwrap_or(self.pending.len() as u32);
-        if r as usize == self.pending.len() {
-            self.pending.push(None);
-        }
-        self.pending[r as usize] = Some(pending);
+        let r = self.pending.insert(pending) as u32;
         if missing.is_empty() {
             self.storage.after(Span::from_millis_f64(cpu_ms), Timer::Over(r));
             return;
@@ -346,7 +334,7 @@ impl FsEmulator {
 
     fn read(&mut self, r: u32) {
         let now = self.storage.now();
-        let p = self.pending[r as usize].as_mut().expect("a request under way");
+        let p = &mut self.pending[r as usize];
         p.left -= 1;
         if p.left > 0 {
             return;
@@ -357,8 +345,7 @@ impl FsEmulator {
     }
 
     fn over(&mut self, r: u32) {
-        let p = self.pending[r as usize].take().expect("a request under way");
-        self.free.push(r);
+        let p = self.pending.remove(r as usize);
         let waited = self.storage.now().since(p.began_at).as_millis_f64();
         // The disk works while blocks are looked up: the emulator's own time comes on top of its wait.
         let total = if waited > p.cpu_ms * 1.001 { waited + p.cpu_ms } else { p.cpu_ms };
@@ -380,17 +367,14 @@ fn runs(blocks: &[u64]) -> Vec<(u64, u64)> {
 
 impl Adapter for FsEmulator {
     fn apply(&mut self, setting: &Setting) -> Result<(), AdapterError> {
-        let values: Vec<(String, String)> =
-            self.space.values(setting).map(|(n, v)| (n.to_string(), v.to_string())).collect();
-        for (name, value) in values {
-            let told = || AdapterError(format!("{name}={value} is nothing that the emulator can be set to"));
-            match name.as_str() {
-                "idle_time" => self.storage.set_idle_time(value.parse().map_err(|_| told())?),
-                "eviction_prob" => self.eviction_prob = value.parse().map_err(|_| told())?,
-                _ => return Err(told()),
+        set_each(&self.space, setting, "the emulator", |name, value| {
+            match name {
+                "idle_time" => self.storage.set_idle_time(value.parse().ok()?),
+                "eviction_prob" => self.eviction_prob = value.parse().ok()?,
+                _ => return None,
             }
-        }
-        Ok(())
+            Some(())
+        })
     }
 
     fn measure(&mut self, time: Span) -> Result<Run, AdapterError> {

@@ -3,6 +3,7 @@
 
 use crate::experiment::LabError;
 use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
+use crate::system::set_each;
 use crate::trace::record::{Tables, TraceRecord};
 use crate::trace::stream::Held;
 use plimsoll_base::{Span, Time};
@@ -51,15 +52,14 @@ impl NodePool {
 
 impl Adapter for NodePool {
     fn apply(&mut self, setting: &Setting) -> Result<(), AdapterError> {
-        for (name, value) in self.space.values(setting) {
-            let told = || AdapterError(format!("{name}={value} is nothing that a pool can be set to"));
+        set_each(&self.space, setting, "a pool", |name, value| {
             match name {
-                "sched" => self.config.sched = value.parse().map_err(|_| told())?,
-                "depth" => self.config.depth = value.parse().map_err(|_| told())?,
-                _ => return Err(told()),
+                "sched" => self.config.sched = value.parse().ok()?,
+                "depth" => self.config.depth = value.parse().ok()?,
+                _ => return None,
             }
-        }
-        Ok(())
+            Some(())
+        })
     }
 
     fn measure(&mut self, time: Span) -> Result<Run, AdapterError> {

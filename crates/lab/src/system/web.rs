@@ -6,14 +6,14 @@
 //! read-ahead does; large files lie on the disk in several extents.
 
 use crate::experiment::LabError;
-use crate::system::Zipf;
 use crate::system::gdsf::{Gdsf, SizeExponent};
 use crate::system::storage::{Event, Storage};
+use crate::system::{Zipf, record, set_each};
 use plimsoll_base::{Op, Rng, Span, Time};
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
-use plimsoll_tune::profile::Observation;
 use plimsoll_tune::space::{Parameter, Setting, Space};
+use slab::Slab;
 use std::collections::VecDeque;
 
 /// The workload, after OpTune §5.4.1 (ProWGen).
@@ -119,33 +119,14 @@ pub struct WebServer {
     popularity: Zipf,
     config: WebConfig,
     rng: Rng,
-    requests: Vec<Option<Request>>,
-    free: Vec<u32>,
+    requests: Slab<Request>,
     /// Requests that wait for a thread, oldest first.
     waiting: VecDeque<u32>,
     threads: Vec<u16>,
     served: u64,
     hits: u64,
     disk_busy: Span,
-    run: Recorder,
-}
-
-/// What is recorded: values by node.
-#[derive(Default)]
-struct Recorder {
-    by_node: Run,
-}
-
-impl Recorder {
-    fn add(&mut self, node: &str, request: u64, value: f64) {
-        let o = Observation { request, value, weight: 1.0 };
-        match self.by_node.get_mut(node) {
-            Some(all) => all.push(o),
-            None => {
-                self.by_node.insert(node.to_string(), vec![o]);
-            }
-        }
-    }
+    run: Run,
 }
 
 /// The service graph of Fig. 5.2.
@@ -190,13 +171,12 @@ impl WebServer {
             files,
             space,
             config,
-            requests: Vec::new(),
-            free: Vec::new(),
+            requests: Slab::new(),
             waiting: VecDeque::new(),
             served: 0,
             hits: 0,
             disk_busy: Span::ZERO,
-            run: Recorder::default(),
+            run: Run::new(),
         };
         server.storage.after(Span::ZERO, Timer::Arrival);
         Ok(server)
@@ -215,7 +195,7 @@ impl WebServer {
     /// Serves for `time` and returns what was recorded of the requests that ended.
     pub fn serve(&mut self, time: Span) -> Run {
         (self.served, self.hits, self.disk_busy) = (0, 0, Span::ZERO);
-        self.run = Recorder::default();
+        self.run = Run::new();
         let until = self.storage.now() + time;
         while let Some(event) = self.storage.next(until) {
             match event {
@@ -225,7 +205,7 @@ impl WebServer {
                 Event::Disk(tag) => self.chunk_read(tag as u32),
             }
         }
-        std::mem::take(&mut self.run.by_node)
+        std::mem::take(&mut self.run)
     }
 
     fn arrive(&mut self) {
@@ -243,11 +223,7 @@ impl WebServer {
             arrived_at: now,
             waited: Span::ZERO,
         };
-        let r = self.free.pop().unwrap_or(self.requests.len() as u32);
-        if r as usize == self.requests.len() {
-            self.requests.push(None);
-        }
-        self.requests[r as usize] = Some(request);
+        let r = self.requests.insert(request) as u32;
         match self.threads.pop() {
             Some(thread) => self.begin(r, thread),
             None => self.waiting.push_back(r),
@@ -255,7 +231,7 @@ impl WebServer {
     }
 
     fn request(&mut self, r: u32) -> &mut Request {
-        self.requests[r as usize].as_mut().expect("a request under way")
+        &mut self.requests[r as usize]
     }
 
     fn begin(&mut self, r: u32, thread: u16) {
@@ -268,7 +244,7 @@ impl WebServer {
     /// A stage's own time, where it isn't the disk's: some tens of microseconds with a tail.
     fn enter(&mut self, r: u32, stage: Stage) {
         let now = self.storage.now();
-        let q = self.requests[r as usize].as_mut().expect("a request under way");
+        let q = &mut self.requests[r as usize];
         (q.stage, q.since) = (stage, now);
         let bytes = self.files[q.file as usize].bytes as f64;
         let tail = (self.rng.normal() * 0.4).exp();
@@ -291,14 +267,14 @@ impl WebServer {
         match stage {
             Stage::Parse => {
                 // A wait for a thread is part of getting started.
-                self.run.add("parse", number, took + waited.as_millis_f64());
+                record(&mut self.run, "parse", number, took + waited.as_millis_f64());
                 let is_hit = self.cache.hit(file);
                 self.hits += u64::from(is_hit);
-                self.run.add("get", number, f64::from(u8::from(!is_hit)));
+                record(&mut self.run, "get", number, f64::from(u8::from(!is_hit)));
                 self.enter(r, if is_hit { Stage::Cache } else { Stage::Disk });
             }
             Stage::Cache | Stage::Disk => {
-                self.run.add(if stage == Stage::Cache { "cache" } else { "disk" }, number, took);
+                record(&mut self.run, if stage == Stage::Cache { "cache" } else { "disk" }, number, took);
                 if stage == Stage::Disk {
                     self.disk_busy += now.since(since);
                     self.cache.insert(file, self.files[file as usize].bytes);
@@ -306,17 +282,15 @@ impl WebServer {
                 self.enter(r, Stage::Reply);
             }
             Stage::Reply => {
-                self.run.add("reply", number, took);
-                self.run.add("request", number, now.since(arrived_at).as_millis_f64());
+                record(&mut self.run, "reply", number, took);
+                record(&mut self.run, "request", number, now.since(arrived_at).as_millis_f64());
                 self.end(r);
             }
         }
     }
 
     fn end(&mut self, r: u32) {
-        let thread = self.request(r).thread;
-        self.requests[r as usize] = None;
-        self.free.push(r);
+        let thread = self.requests.remove(r as usize).thread;
         match self.waiting.pop_front() {
             Some(next) => self.begin(next, thread),
             None => self.threads.push(thread),
@@ -324,7 +298,7 @@ impl WebServer {
     }
 
     fn read_chunk(&mut self, r: u32) {
-        let q = self.requests[r as usize].as_ref().expect("a request under way");
+        let q = &self.requests[r as usize];
         let file = &self.files[q.file as usize];
         let left = file.bytes - q.done_bytes;
         // Extents lie a stride apart, so that a large file costs a seek for each.
@@ -364,17 +338,14 @@ fn place(config: &WebConfig, size_bytes: u64, rng: &mut Rng) -> Vec<File> {
 
 impl Adapter for WebServer {
     fn apply(&mut self, setting: &Setting) -> Result<(), AdapterError> {
-        let values: Vec<(String, String)> =
-            self.space.values(setting).map(|(n, v)| (n.to_string(), v.to_string())).collect();
-        for (name, value) in values {
-            let told = || AdapterError(format!("{name}={value} is nothing that the web server can be set to"));
-            match name.as_str() {
-                "idle_time" => self.storage.set_idle_time(value.parse().map_err(|_| told())?),
-                "size_exponent" => self.cache.set_exponent(SizeExponent(value.parse().map_err(|_| told())?)),
-                _ => return Err(told()),
+        set_each(&self.space, setting, "the web server", |name, value| {
+            match name {
+                "idle_time" => self.storage.set_idle_time(value.parse().ok()?),
+                "size_exponent" => self.cache.set_exponent(SizeExponent(value.parse().ok()?)),
+                _ => return None,
             }
-        }
-        Ok(())
+            Some(())
+        })
     }
 
     fn measure(&mut self, time: Span) -> Result<Run, AdapterError> {

@@ -63,9 +63,19 @@ pub fn write_durably(disk: &mut SimDisk, at: u64, bytes: &[u8]) {
 }
 
 /// What a scheduler or a drive does: each request waits a while before it has any effect, so they overtake each other.
+/// With `errors` one in a hundred fails, with or without having had its effect.
 pub struct Shuffle {
     rng: Rng,
     held: Vec<(Time, Io)>,
+    errors: bool,
+}
+
+impl Shuffle {
+    /// What is asked to be durable fails in the device itself (see [`DiskFaults`]), as all must hear of it.
+    fn fails(&mut self, io: &Io) -> bool {
+        let may = self.errors && io.op != Op::Flush && !io.flags.has(IoFlags::FUA);
+        may && self.rng.chance(0.005)
+    }
 }
 
 impl Layer for Shuffle {
@@ -84,11 +94,22 @@ impl Layer for Shuffle {
     }
     fn wake(&mut self, now: Time, out: &mut Actions) {
         while let Some(i) = self.held.iter().position(|(until, _)| *until <= now) {
-            out.submit(0, self.held.remove(i).1);
+            let io = self.held.remove(i).1;
+            if self.fails(&io) {
+                out.end(io, Outcome::Failed(IoError::Device));
+            } else {
+                out.submit(0, io);
+            }
         }
         if let Some(until) = self.held.iter().map(|h| h.0).min() {
             out.wake_at(until);
         }
+    }
+    fn completed(&mut self, _now: Time, mut c: Completion, out: &mut Actions) {
+        if self.fails(&c.io) {
+            c.outcome = Outcome::Failed(IoError::Device);
+        }
+        out.complete(c);
     }
     fn is_idle(&self) -> bool {
         self.held.is_empty()
@@ -97,6 +118,16 @@ impl Layer for Shuffle {
 
 /// Front, map and logs over the disk; with a seed, over something that shuffles.
 pub fn pool(disk: SimDisk, config: LogsConfig, shuffle: Option<u64>) -> SimPool {
+    let layer = shuffle.map(|seed| Shuffle { rng: Rng::new(seed, "shuffle"), held: Vec::new(), errors: false });
+    pool_over(disk, config, layer)
+}
+
+/// The same over something that shuffles and fails.
+pub fn failing_pool(disk: SimDisk, config: LogsConfig, seed: u64) -> SimPool {
+    pool_over(disk, config, Some(Shuffle { rng: Rng::new(seed, "errors"), held: Vec::new(), errors: true }))
+}
+
+fn pool_over(disk: SimDisk, config: LogsConfig, shuffle: Option<Shuffle>) -> SimPool {
     let mut front = Front::new();
     let mut map = Map::new();
     for v in 0..VOLUMES {
@@ -108,9 +139,7 @@ pub fn pool(disk: SimDisk, config: LogsConfig, shuffle: Option<u64>) -> SimPool 
     }
     let logs = Logs::new(layout(), config);
     let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(front), Box::new(map), Box::new(logs)];
-    if let Some(seed) = shuffle {
-        layers.push(Box::new(Shuffle { rng: Rng::new(seed, "shuffle"), held: Vec::new() }));
-    }
+    layers.extend(shuffle.map(|s| Box::new(s) as Box<dyn Layer>));
     SimPool::chain(StackConfig::default(), layers, vec![disk])
 }
 
@@ -194,6 +223,8 @@ pub struct Oracle {
     /// Reads under way: what each sector may be, at least as new as what was asked for before.
     pub reads: BTreeMap<u64, Vec<u64>>,
     pub next: u64,
+    /// The device has failed: requests may fail, and what wasn't durable may be gone already.
+    pub device_failed: bool,
 }
 
 fn place(volume: u32, sector: u64) -> usize {
@@ -210,6 +241,7 @@ impl Oracle {
             volumes: BTreeMap::new(),
             reads: BTreeMap::new(),
             next: 1,
+            device_failed: false,
         }
     }
 
@@ -258,6 +290,11 @@ impl Oracle {
     /// A request ended; what is wrong with it.
     pub fn ended(&mut self, c: &Completion) -> Result<(), String> {
         let n = c.io.tag;
+        if !c.outcome.is_done() && self.device_failed {
+            self.covers.remove(&n);
+            self.reads.remove(&n);
+            return Ok(());
+        }
         if !c.outcome.is_done() {
             return Err(format!("{:?} ended {:?}", c.io.head, c.outcome));
         }
@@ -277,7 +314,9 @@ impl Oracle {
             for (i, version) in expected.into_iter().enumerate() {
                 let s = c.io.offset / SECTOR + i as u64;
                 let got = &bytes[i * 512..][..512];
-                if got != content(volume, s, version) {
+                if self.device_failed {
+                    self.version_of(volume, s, got)?;
+                } else if got != content(volume, s, version) {
                     return Err(format!("read of volume {volume} sector {s}: {}, not version {version}", name(got)));
                 }
             }
@@ -289,25 +328,31 @@ impl Oracle {
     pub fn check(&mut self, found: &[Vec<u8>]) -> Result<(), String> {
         for volume in 0..VOLUMES {
             for s in 0..SECTORS {
-                let at = place(volume, s);
-                let all = &self.possible[at];
-                let from = all.iter().rposition(|(n, _)| self.durable.contains(n)).expect("the first is durable");
                 let got = &found[volume as usize][(s * SECTOR) as usize..][..SECTOR as usize];
-                let allowed = &all[from..];
-                let Some(&(_, version)) = allowed.iter().find(|(_, v)| got == content(volume, s, *v)) else {
-                    return Err(format!(
-                        "volume {volume} sector {s} is {}, may be {:?}",
-                        name(got),
-                        allowed.iter().map(|a| a.1).collect::<Vec<_>>()
-                    ));
-                };
-                self.possible[at] = vec![(0, version)];
+                let version = self.version_of(volume, s, got)?;
+                self.possible[place(volume, s)] = vec![(0, version)];
             }
         }
         self.acknowledged.clear();
         self.covers.clear();
         self.reads.clear();
+        self.device_failed = false;
         Ok(())
+    }
+
+    /// Which version a sector is, if it's one that it may be: the last durable one, or a later one.
+    fn version_of(&self, volume: u32, s: u64, got: &[u8]) -> Result<u64, String> {
+        let all = &self.possible[place(volume, s)];
+        let from = all.iter().rposition(|(n, _)| self.durable.contains(n)).expect("the first is durable");
+        let allowed = &all[from..];
+        match allowed.iter().find(|(_, v)| got == content(volume, s, *v)) {
+            Some(&(_, version)) => Ok(version),
+            None => Err(format!(
+                "volume {volume} sector {s} is {}, may be {:?}",
+                name(got),
+                allowed.iter().map(|a| a.1).collect::<Vec<_>>()
+            )),
+        }
     }
 }
 
@@ -352,6 +397,7 @@ pub struct Life {
 impl Life {
     pub fn step(&mut self) -> Result<bool, String> {
         let stepped = self.pool.step().is_some();
+        self.oracle.device_failed |= self.pool.disk(0).has_failed();
         while let Some(c) = self.pool.next_done() {
             self.oracle.ended(&c)?;
         }
@@ -393,4 +439,32 @@ impl Life {
         }
         Ok(())
     }
+}
+
+/// A request of the first volume, to its end.
+pub fn ask(p: &mut SimPool, op: Op, offset: u64, len: u64, byte: u8) -> Completion {
+    let mut head = IoHead::new(op, key(0), TenantId(1), offset, len, p.now());
+    head.tag = 7;
+    let data = if op == Op::Write { Data::Bytes(Buf::copy_of(&vec![byte; len as usize])) } else { Data::Absent };
+    let now = p.now();
+    p.offer(now, Io::new(head, data));
+    loop {
+        if let Some(c) = p.next_done() {
+            return c;
+        }
+        p.step().expect("it ends");
+    }
+}
+
+/// What a read brought.
+pub fn bytes(c: &Completion) -> Vec<u8> {
+    let mut b = vec![0; c.io.len as usize];
+    c.io.data.copy_to(&mut b);
+    b
+}
+
+/// How the logs are now.
+pub fn logs(p: &mut SimPool) -> LogsStatus {
+    let now = p.now();
+    p.stack().layer::<Logs>().unwrap().status(now)
 }

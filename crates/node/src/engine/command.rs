@@ -9,11 +9,12 @@ use plimsoll_device::CacheCounts;
 use plimsoll_logs::LogsStatus;
 use plimsoll_sched::promise::BudgetView;
 use plimsoll_stack::inside::Knowledge;
-use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order, TenantTerms};
+use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order, Terms};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::watch;
 
 /// An answer that is sent once; where it's lost, the asker learns that the pool is gone.
 pub type Reply<T> = tokio::sync::oneshot::Sender<T>;
@@ -49,17 +50,14 @@ pub enum Command {
         /// Answered when the zeroes are durable.
         reply: Reply<Result<(), IoError>>,
     },
-    /// Set a tenant's permits.
-    SetPermits {
-        /// Whose.
+    /// What a tenant may have inside, and what it is promised from now on.
+    SetTenant {
+        /// Who.
         tenant: TenantId,
         /// The bound.
         limits: PermitLimits,
-    },
-    /// Tell the layers what a tenant is promised from now on.
-    SetTerms {
-        /// Who and what.
-        terms: TenantTerms,
+        /// What the layers are told.
+        terms: Terms,
     },
     /// A tenant was removed: forget what it counted and may have, unless it's still connected.
     ForgetTenant {
@@ -172,6 +170,39 @@ pub struct ModelTimes {
 pub struct PoolHandle {
     commands: Sender<Command>,
     wakeup: Arc<OwnedFd>,
+    /// How the pool is, as of its thread's last turn.
+    pub health: watch::Receiver<Health>,
+}
+
+/// How a pool is, for whoever lets clients in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Health {
+    /// The worst of its layers; failed once its thread has ended.
+    pub state: LayerState,
+    /// A flush has failed and nobody has said since that what was lost is known.
+    pub flush_failed: bool,
+}
+
+impl Health {
+    /// Of a pool whose thread hasn't begun.
+    pub const UNBORN: Health = Health { state: LayerState::Recovering, flush_failed: false };
+}
+
+/// The pool's side of its handles.
+pub struct Ears {
+    /// What others want.
+    pub commands: Receiver<Command>,
+    /// Becomes readable with each command.
+    pub wakeup: Arc<OwnedFd>,
+    /// Where the pool says how it is.
+    pub health: watch::Sender<Health>,
+}
+
+impl Drop for Ears {
+    /// However the thread ends: nobody is let in after.
+    fn drop(&mut self) {
+        self.health.send_modify(|h| h.state = LayerState::Failed);
+    }
 }
 
 /// The pool's thread is gone (it said why in the log).
@@ -179,12 +210,14 @@ pub struct PoolHandle {
 pub struct PoolGone;
 
 impl PoolHandle {
-    /// A handle and the pool's side of it: the commands, and the descriptor that becomes readable with each.
-    pub fn new() -> std::io::Result<(PoolHandle, Receiver<Command>, Arc<OwnedFd>)> {
+    /// A handle and the pool's side of it.
+    pub fn new() -> std::io::Result<(PoolHandle, Ears)> {
         use rustix::event::{EventfdFlags, eventfd};
         let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let (commands, receiver) = channel();
-        Ok((PoolHandle { commands, wakeup: wakeup.clone() }, receiver, wakeup))
+        let (said, health) = watch::channel(Health::UNBORN);
+        let ears = Ears { commands: receiver, wakeup: wakeup.clone(), health: said };
+        Ok((PoolHandle { commands, wakeup, health }, ears))
     }
 
     /// Sends a command.

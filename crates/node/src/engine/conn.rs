@@ -421,3 +421,98 @@ pub fn op_of(command: Command) -> Op {
         Command::Disconnect => unreachable!("ends the session instead"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_nbd::wire::TransmissionFlags;
+    use proptest::prelude::*;
+
+    fn conn() -> Conn {
+        let (ours, _) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+        let flags = TransmissionFlags::SEND_FLUSH.with(TransmissionFlags::SEND_TRIM);
+        let rules = Rules {
+            size_bytes: 1 << 20,
+            flags,
+            block_bytes_min: 1,
+            payload_bytes_max: 1 << 16,
+            structured_replies: true,
+            block_status: false,
+        };
+        let (volume, meta_contexts) = (VolumeKey { id: 1, generation: 1 }, MetaContexts::EMPTY);
+        let (tenant, deadline, auto, priority) = (TenantId(1), None, None, Priority::DEFAULT);
+        Conn::new(ours.into(), ExportParams { volume, tenant, deadline, auto, priority, rules, meta_contexts }, &[])
+    }
+
+    /// Plays the kernel and the pool: `bytes` come in pieces of at most `piece`, every request gets its permit at once.
+    /// What was understood, and what was answered to the rest.
+    fn understood(bytes: &[u8], piece: usize) -> (Vec<String>, Vec<u8>) {
+        let (mut conn, mut pool, mut rest, mut seen) = (conn(), BufPool::new(), bytes, Vec::new());
+        let note = |ready: &Ready| {
+            let mut payload = Vec::new();
+            if let Data::Bytes(b) = &ready.data {
+                payload.extend_from_slice(b.as_slice());
+            }
+            format!("{:?} {payload:?}", ready.request)
+        };
+        while let Some(mut into) = conn.want_recv() {
+            let room = match &mut into {
+                RecvInto::Buffer(b, start) => &mut b[*start..],
+                RecvInto::Payload(b, start) => &mut b.as_mut_slice()[*start..],
+            };
+            let n = room.len().min(rest.len()).min(piece);
+            room[..n].copy_from_slice(&rest[..n]);
+            rest = &rest[n..];
+            conn.received(into, n);
+            loop {
+                match conn.parse() {
+                    Parsed::NeedBytes => break,
+                    Parsed::Ended(why) => {
+                        seen.push(why.to_string());
+                        conn.end();
+                        break;
+                    }
+                    Parsed::Asks(request) => seen.extend(conn.admit(request, None, &mut pool).as_ref().map(note)),
+                    Parsed::Ready(ready) => seen.push(note(&ready)),
+                }
+            }
+            if n == 0 {
+                break;
+            }
+        }
+        (seen, conn.unsent.bytes)
+    }
+
+    /// A header that may be lawful, with its payload if it says that it has one.
+    fn message() -> impl Strategy<Value = Vec<u8>> {
+        let magic = prop_oneof![20 => Just(0x2560_9513_u32), 1 => any::<u32>()];
+        let length = prop_oneof![8 => 0u32..5000, 1 => any::<u32>()];
+        (magic, 0u16..4, 0u16..9, any::<u64>(), 0u64..2 << 20, length, any::<u8>()).prop_map(
+            |(magic, flags, command, cookie, offset, length, fill)| {
+                let mut b = magic.to_be_bytes().to_vec();
+                b.extend(flags.to_be_bytes());
+                b.extend(command.to_be_bytes());
+                b.extend(cookie.to_be_bytes());
+                b.extend(offset.to_be_bytes());
+                b.extend(length.to_be_bytes());
+                let payload = if command == 1 { length.min(70_000) as usize } else { 0 };
+                b.resize(b.len() + payload, fill);
+                b
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn how_the_bytes_arrive_changes_nothing(messages in prop::collection::vec(message(), 0..12), piece in 1usize..3000) {
+            let bytes = messages.concat();
+            prop_assert_eq!(understood(&bytes, piece), understood(&bytes, usize::MAX));
+        }
+
+        #[test]
+        fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..300), piece in 1usize..40) {
+            prop_assert_eq!(understood(&bytes, piece), understood(&bytes, usize::MAX));
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! A pool's thread.
 
-use super::command::{Command, ExportSnapshot, ModelTimes, PoolSnapshot, Reply};
+use super::command::{Command, Ears, ExportSnapshot, Health, ModelTimes, PoolSnapshot, Reply};
 use super::conn::{Conn, Parsed, Ready, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
@@ -8,6 +8,7 @@ use super::permits::{Admission, Waiting};
 use super::ring::{Op as RingOp, Ring, SendBatch};
 use super::tape::TapeWriter;
 use super::trace::Traces;
+use super::workers::Workers;
 use plimsoll_base::{
     BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time,
     VolumeKey,
@@ -24,9 +25,8 @@ use plimsoll_stack::{Extent, Forecast, Front, LayerState, Offered, Order, Stack}
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::os::fd::AsRawFd;
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 /// How a pool's thread behaves.
@@ -37,14 +37,15 @@ pub struct PoolOptions {
     pub precise_timers: bool,
     /// Every how many requests one is traced; 0 traces only refused ones.
     pub trace_every: u32,
+    /// How long clients have to take their last answers when the pool ends.
+    pub client_end: Duration,
+    /// Threads that do layers' work at most.
+    pub workers_max: usize,
 }
 
 /// The pool stops sleeping this long before a timer when precise (notes on this kind of machine: a sleeper wakes up to
 /// 60 us late when idle).
 const SPIN: Duration = Duration::from_micros(60);
-
-/// How long clients have to take their last answers when the pool ends.
-const GRACE: Span = Span::from_secs(10);
 
 /// A client's request inside the stack.
 struct Inside {
@@ -81,14 +82,15 @@ pub struct Pool {
     ring: Ring,
     stack: Taped<TapeWriter>,
     devices: Devices,
+    workers: Workers,
     buffers: BufPool,
     conns: Slab<(u64, Conn)>,
     next_serial: u64,
     inside: Slab<Inside>,
     exports: Slab<Export>,
     admission: Admission,
-    commands: Receiver<Command>,
-    wakeup: Arc<OwnedFd>,
+    ears: Ears,
+    health: Health,
     /// Connections with something to send or receive since the last look.
     touched: Vec<usize>,
     deleting: Vec<Deleting>,
@@ -100,13 +102,12 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool over `stack` and its devices, taking commands from `commands`, recorded on `tape` if there is one.
+    /// A pool over `stack` and its devices, taking commands from `ears`, recorded on `tape` if there is one.
     pub fn new(
         stack: Stack,
         tape: Option<TapeWriter>,
         devices: Devices,
-        commands: Receiver<Command>,
-        wakeup: Arc<OwnedFd>,
+        ears: Ears,
         options: PoolOptions,
     ) -> io::Result<Pool> {
         Ok(Pool {
@@ -116,14 +117,15 @@ impl Pool {
             ring: Ring::new(1024)?,
             stack: Taped::new(stack, tape),
             devices,
+            workers: Workers::new(options.workers_max, ears.wakeup.clone()),
             buffers: BufPool::new(),
             conns: Slab::new(),
             next_serial: 1,
             inside: Slab::new(),
             exports: Slab::new(),
             admission: Admission::default(),
-            commands,
-            wakeup,
+            health: Health::UNBORN,
+            ears,
             touched: Vec::new(),
             deleting: Vec::new(),
             zeroing: BTreeMap::new(),
@@ -143,6 +145,7 @@ impl Pool {
         self.tick();
         self.stack.start(self.now);
         self.pump()?;
+        self.tell_health();
         loop {
             self.wait()?;
             self.tick();
@@ -158,7 +161,8 @@ impl Pool {
                 self.stack.wake(self.now);
             }
             self.pump()?;
-            if self.stack.state() == LayerState::Recovering {
+            self.tell_health();
+            if self.health.state == LayerState::Recovering {
                 self.stack.start(self.now);
             }
             self.serve_connections()?;
@@ -207,7 +211,7 @@ impl Pool {
     }
 
     fn listen_for_commands(&mut self) -> io::Result<()> {
-        self.ring.submit(RingOp::Wakeup { fd: self.wakeup.as_raw_fd(), count: Box::new([0; 8]) })
+        self.ring.submit(RingOp::Wakeup { fd: self.ears.wakeup.as_raw_fd(), count: Box::new([0; 8]) })
     }
 
     fn handle(&mut self, op: RingOp, result: io::Result<usize>) -> io::Result<()> {
@@ -227,6 +231,9 @@ impl Pool {
             RingOp::Send { conn, batch, start, .. } => self.handle_sent(conn, batch, start, result),
             RingOp::Wakeup { .. } => {
                 self.listen_for_commands()?;
+                while let Some((node, done)) = self.workers.next_done()? {
+                    self.stack.worked(self.now, node, done);
+                }
                 self.obey()
             }
             other => {
@@ -399,6 +406,10 @@ impl Pool {
                 idle = false;
                 self.stack.device_done(self.now, device, c);
             }
+            while let Some((node, work)) = self.stack.next_work() {
+                idle = false;
+                self.workers.begin(node, work)?;
+            }
             if let Some(first) = self.stack.next_done() {
                 idle = false;
                 // Once for all that ended together: what a device without delay takes is the node's own time.
@@ -444,8 +455,20 @@ impl Pool {
         self.admission.give(tenant, bytes_of(request));
     }
 
+    /// Says how the pool is, where that has changed.
+    fn tell_health(&mut self) {
+        let flush_failed = self.stack.layer::<Front>().is_some_and(Front::flush_failed);
+        let health = Health { state: self.stack.state(), flush_failed };
+        if health != self.health {
+            self.health = health;
+            self.ears.health.send_replace(health);
+        }
+    }
+
     /// Lets stalled connections go on, and every touched one send and receive.
     fn serve_connections(&mut self) -> io::Result<()> {
+        // Before anybody hears of a failure: who then comes anew finds the door closed.
+        self.tell_health();
         self.unstall()?;
         while let Some(conn) = self.touched.pop() {
             let Some((_, c)) = self.conns.get_mut(conn) else { continue };
@@ -515,7 +538,7 @@ impl Pool {
 
     fn obey(&mut self) -> io::Result<()> {
         loop {
-            match self.commands.try_recv() {
+            match self.ears.commands.try_recv() {
                 Ok(command) => self.obey_one(command)?,
                 Err(TryRecvError::Empty) => return Ok(()),
                 Err(TryRecvError::Disconnected) => {
@@ -545,17 +568,17 @@ impl Pool {
                 self.close_connections(Some(key));
                 self.deleting.push(Deleting { key, extents, reply });
             }
-            Command::SetPermits { tenant, limits } => {
+            Command::SetTenant { tenant, limits, terms } => {
                 self.admission.set_limits(tenant, limits);
-            }
-            Command::SetTerms { terms } => {
-                self.stack.order(self.now, Order::Tenant(terms));
+                self.stack.set_tenant(self.now, tenant, Some(&terms));
                 self.pump()?;
             }
             Command::ForgetTenant { tenant } => {
                 if !self.conns.iter().any(|(_, (_, c))| c.params.tenant == tenant) {
                     self.forget_exports(|e| e.tenant == tenant);
                     self.admission.forget(tenant);
+                    self.stack.set_tenant(self.now, tenant, None);
+                    self.pump()?;
                 }
             }
             Command::Snapshot { reply } => {
@@ -569,6 +592,7 @@ impl Pool {
             }
             Command::Recovered { reply } => {
                 self.stack.recovered(self.now);
+                self.tell_health();
                 let _ = reply.send(());
             }
             Command::Order { order, reply } => {
@@ -698,7 +722,7 @@ impl Pool {
 
     /// While stopping: true when everything has finished and the last flush is done.
     fn stop_when_idle(&mut self) -> io::Result<bool> {
-        if self.stopping.is_some_and(|since| self.now.since(since) > GRACE) {
+        if self.stopping.is_some_and(|since| Duration::from(self.now.since(since)) > self.options.client_end) {
             for (_, (_, c)) in &self.conns {
                 // A client that doesn't take its answers: its sends and receives now end.
                 let _ = rustix::net::shutdown(c.socket(), rustix::net::Shutdown::Both);

@@ -7,6 +7,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use plimsoll_base::{Buf, BufMut};
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use slab::Slab;
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
@@ -105,6 +106,8 @@ unsafe impl Send for Pending {}
 pub struct Ring {
     uring: IoUring,
     pending: Slab<Pending>,
+    /// Completions taken out of the kernel's queue to make room there.
+    early: VecDeque<cqueue::Entry>,
 }
 
 impl Ring {
@@ -118,7 +121,7 @@ impl Ring {
             .build(entries);
         // Kernels before 6.1 know neither flag; the plain ring does the same, slower.
         let uring = modern.or_else(|_| IoUring::builder().setup_cqsize(entries * 4).build(entries))?;
-        Ok(Ring { uring, pending: Slab::with_capacity(entries as usize) })
+        Ok(Ring { uring, pending: Slab::with_capacity(entries as usize), early: VecDeque::new() })
     }
 
     /// Begins an operation. It's handed to the kernel at the next wait (or now, if the queue is full).
@@ -134,8 +137,21 @@ impl Ring {
             if pushed.is_ok() {
                 return Ok(());
             }
-            self.uring.submit()?;
+            self.make_room()?;
         }
+    }
+
+    /// Hands what was submitted to the kernel. Where it takes nothing before it's rid of its completions, those are kept
+    /// here.
+    fn make_room(&mut self) -> io::Result<()> {
+        let submitted = self.uring.submit();
+        if let Err(e) = submitted.as_ref()
+            && e.raw_os_error().is_none_or(|e| !TRY_AGAIN.contains(&e))
+        {
+            return submitted.map(|_| ());
+        }
+        self.early.extend(self.uring.completion());
+        Ok(())
     }
 
     fn entry(pending: &mut Pending) -> squeue::Entry {
@@ -190,6 +206,7 @@ impl Ring {
     /// Hands new operations to the kernel and waits until one completes or `timeout` has passed; without a timeout, as
     /// long as it takes. A zero timeout only collects what has completed.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = if self.early.is_empty() { timeout } else { Some(Duration::ZERO) };
         let result = match timeout {
             None => self.uring.submit_and_wait(1),
             Some(t) => {
@@ -199,16 +216,14 @@ impl Ring {
         };
         match result {
             Ok(_) => Ok(()),
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
-                Ok(())
-            }
+            Err(e) if e.raw_os_error().is_some_and(|e| e == libc::ETIME || TRY_AGAIN.contains(&e)) => Ok(()),
             Err(e) => Err(e),
         }
     }
 
     /// The next completed operation and its result: a count, or an error.
     pub fn next_completed(&mut self) -> Option<(Op, io::Result<usize>)> {
-        let cqe: cqueue::Entry = self.uring.completion().next()?;
+        let cqe = self.early.pop_front().or_else(|| self.uring.completion().next())?;
         let op = self.pending.remove(cqe.user_data() as usize).op;
         let result =
             if cqe.result() < 0 { Err(io::Error::from_raw_os_error(-cqe.result())) } else { Ok(cqe.result() as usize) };
@@ -216,6 +231,8 @@ impl Ring {
     }
 }
 
+/// What the kernel says that has no room just now, or was interrupted.
+const TRY_AGAIN: [i32; 3] = [libc::EINTR, libc::EAGAIN, libc::EBUSY];
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
 
 fn empty_message() -> libc::msghdr {
@@ -257,6 +274,30 @@ mod tests {
             them.read_to_end(&mut got).unwrap();
             assert_eq!(got, want[start..]);
         }
+    }
+
+    #[test]
+    fn more_at_once_than_both_queues_hold() {
+        const MANY: usize = 200;
+        let mut ring = Ring::new(4).unwrap();
+        let mut pairs = Vec::new();
+        for conn in 0..MANY {
+            let (us, them) = UnixStream::pair().unwrap();
+            let batch = SendBatch { bytes: vec![conn as u8], payloads: Vec::new() };
+            ring.submit(Op::Send { conn, fd: us.as_raw_fd(), batch, start: 0 }).unwrap();
+            pairs.push((us, them));
+        }
+        let mut ended = Vec::new();
+        while ended.len() < MANY {
+            ring.wait(None).unwrap();
+            while let Some((op, n)) = ring.next_completed() {
+                let Op::Send { conn, .. } = op else { panic!("{op:?}") };
+                assert_eq!(n.unwrap(), 1);
+                ended.push(conn);
+            }
+        }
+        ended.sort_unstable();
+        assert_eq!(ended, (0..MANY).collect::<Vec<_>>());
     }
 
     #[test]

@@ -216,6 +216,11 @@ impl TapeReader {
         Ok(TapeReader { path: path.to_owned(), file, at, header })
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// How many bytes of the file have been read.
     pub fn position(&self) -> u64 {
         self.at

@@ -92,6 +92,8 @@ pub struct PoolStatus {
     pub name: String,
     /// What it's made of, for people.
     pub device: String,
+    /// Which one it is: what `device.uuid` in the configuration pins; absent for a null device.
+    pub device_uuid: Option<String>,
     /// `recovering`, `ready`, `degraded`, `failed`, or `ended` if its thread is gone.
     pub state: String,
     /// Has a flush failed? Then no flush is believed until `POST /v1/pools/{name}/recover`.

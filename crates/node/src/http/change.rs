@@ -4,7 +4,7 @@
 
 use super::api::{LogsView, NewVolume, TenantSpec, TenantStatus, VolumeChange, VolumeStatus};
 use super::{ApiError, Shared, status};
-use crate::config::class_of;
+use crate::config::{check_jobs_max, class_of};
 use crate::node::{Node, NodeError};
 use axum::Json;
 use axum::body::Bytes;
@@ -86,9 +86,7 @@ pub async fn set_tenant(
     let objectives: Vec<_> = spec.objectives.iter().map(|o| (o.percentile, span_of_us(o.within_us))).collect();
     let class = class_of(&spec.class, &objectives, spec.weight, spec.slots)
         .map_err(|what| ApiError::bad(what).at(place.clone()))?;
-    if spec.jobs_max == Some(0) {
-        return Err(ApiError::bad("jobs_max 0 would let nothing in").at(place));
-    }
+    check_jobs_max(spec.jobs_max).map_err(|what| ApiError::bad(what).at(place.clone()))?;
     let limits = TenantLimits {
         in_flight_requests_max: spec.jobs_max,
         in_flight_bytes_max: spec.bytes_max,

@@ -29,7 +29,12 @@ impl ApiError {
 
     #[must_use]
     pub fn at(mut self, place: impl Into<String>) -> ApiError {
-        self.text.at = Some(place.into());
+        let place = place.into();
+        // Some errors begin with what they are about: it's said once.
+        if let Some(rest) = self.text.what.strip_prefix(&place) {
+            self.text.what = rest.trim_start_matches([':', ' ']).to_string();
+        }
+        self.text.at = Some(place);
         self
     }
 

@@ -305,7 +305,7 @@ fn volumes(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
         for state in VOLUME_STATES {
             let labels =
                 [("pool", control.node.pools[v.pool].name.as_str()), ("volume", &v.name), ("state", state.name())];
-            page.sample("plimsoll_volume_state", &labels, u8::from(v.state == state));
+            page.sample("plimsoll_volume_state", &labels, u8::from(v.state() == state));
         }
     }
     page.family("plimsoll_volume_size_bytes", "gauge", "The volume's size.");

@@ -80,6 +80,7 @@ fn pool(node: &Node, n: usize, view: Option<&PoolView>) -> PoolStatus {
     PoolStatus {
         name: p.name.clone(),
         device: p.device.clone(),
+        device_uuid: p.device_uuid.map(|u| u.to_string()),
         state: pool_state(s).to_string(),
         flush_failed: s.is_some_and(|s| s.flush_failed),
         free_bytes: node.free_bytes(n),
@@ -147,7 +148,7 @@ fn volume(node: &Node, v: &Volume, views: &Views) -> VolumeStatus {
         size_bytes: v.size_bytes,
         read_only: v.read_only,
         tenant: v.tenant.clone(),
-        state: v.state.name().to_string(),
+        state: v.state().name().to_string(),
         connections,
         traffic: sum.traffic(),
     }

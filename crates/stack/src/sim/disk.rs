@@ -19,6 +19,9 @@ type Sector = Option<Box<[u8; SECTOR_BYTES as usize]>>;
 pub struct DiskFaults {
     /// The n-th flush (from 1) fails, and what it should have made durable is lost or torn.
     pub flush_fails_at: Option<u64>,
+    /// The n-th FUA write (from 1) fails and takes with it what wasn't flushed, of which no flush will say anything: the kernel
+    /// tells of a lost write once.
+    pub fua_fails_at: Option<u64>,
     /// Reads that touch this byte range fail.
     pub unreadable: Option<(u64, u64)>,
     /// Flushes are acknowledged but nothing is made durable: a planted bug that the checkers must find.
@@ -38,6 +41,9 @@ pub struct SimDisk {
     unanswered: BTreeSet<IoId>,
     faults: DiskFaults,
     flushes: u64,
+    fua_writes: u64,
+    /// The request that failed, until its answer is delivered: what asks for durability meanwhile fails with it.
+    failing: Option<IoId>,
     latency: (Span, Span),
     rng: Rng,
 }
@@ -54,6 +60,8 @@ impl SimDisk {
             unanswered: BTreeSet::new(),
             faults,
             flushes: 0,
+            fua_writes: 0,
+            failing: None,
             latency,
             rng,
         }
@@ -76,7 +84,7 @@ impl SimDisk {
             _ if io.end() > self.size_bytes => Outcome::Failed(IoError::Invalid),
             Op::Read => self.read(&mut io),
             Op::Write | Op::WriteZeroes | Op::Trim => self.write(&io),
-            Op::Flush => self.flush(),
+            Op::Flush => self.flush(io.id),
             Op::Cache => Outcome::Done,
             Op::BlockStatus => {
                 io.data = self.status(io.offset, io.len);
@@ -86,9 +94,15 @@ impl SimDisk {
         Completion { io, outcome, dispatched_at }
     }
 
+    /// From now on it has these faults.
+    pub fn set_faults(&mut self, faults: DiskFaults) {
+        self.faults = faults;
+    }
+
     /// The answer to write `id` has been delivered: the next flush covers it.
     pub fn answered(&mut self, id: IoId) {
         self.unanswered.remove(&id);
+        self.failing = self.failing.filter(|failing| *failing != id);
     }
 
     fn sector(&self, s: u64) -> &Sector {
@@ -128,6 +142,10 @@ impl SimDisk {
             "unaligned: {:?}",
             io.head
         );
+        self.fua_writes += u64::from(io.flags.has(IoFlags::FUA));
+        if io.flags.has(IoFlags::FUA) && self.fails(io.id, self.faults.fua_fails_at == Some(self.fua_writes)) {
+            return Outcome::Failed(IoError::Device);
+        }
         let mut bytes = vec![0; io.len as usize];
         if io.op == Op::Write {
             io.data.copy_to(&mut bytes);
@@ -147,10 +165,9 @@ impl SimDisk {
         Outcome::Done
     }
 
-    fn flush(&mut self) -> Outcome {
+    fn flush(&mut self, id: IoId) -> Outcome {
         self.flushes += 1;
-        if self.faults.flush_fails_at == Some(self.flushes) {
-            self.lose_power();
+        if self.fails(id, self.faults.flush_fails_at == Some(self.flushes)) {
             return Outcome::Failed(IoError::Device);
         }
         if !self.faults.flush_lies {
@@ -164,6 +181,21 @@ impl SimDisk {
             });
         }
         Outcome::Done
+    }
+
+    /// Does a request for durability fail, now or with one that is under way?
+    fn fails(&mut self, id: IoId, now: bool) -> bool {
+        if now {
+            self.lose_power();
+            self.failing = Some(id);
+        }
+        self.failing.is_some()
+    }
+
+    /// Has it lost what it had acknowledged?
+    pub fn has_failed(&self) -> bool {
+        let reached = |at: Option<u64>, n: u64| at.is_some_and(|at| n >= at);
+        reached(self.faults.flush_fails_at, self.flushes) || reached(self.faults.fua_fails_at, self.fua_writes)
     }
 
     /// Power is lost: each sector not yet durable keeps any one of its values.

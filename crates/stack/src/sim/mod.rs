@@ -3,7 +3,9 @@
 pub mod disk;
 pub mod events;
 pub mod pool;
+pub mod workers;
 
 pub use disk::{DiskFaults, SimDisk};
 pub use events::EventQueue;
 pub use pool::SimPool;
+pub use workers::SimWorkers;

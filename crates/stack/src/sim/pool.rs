@@ -3,6 +3,7 @@
 use crate::layer::{Actions, Layer, LayerState, Offer};
 use crate::sim::disk::{SECTOR_BYTES, SimDisk};
 use crate::sim::events::EventQueue;
+use crate::sim::workers::SimWorkers;
 use crate::stack::{Offered, Stack, StackConfig, Target};
 use plimsoll_base::{Completion, Io, Time};
 
@@ -13,13 +14,19 @@ pub enum PoolEvent {
     Wake,
     /// A device answered.
     Device,
+    /// A worker has done something.
+    Worker,
 }
+
+/// Cores that do layers' work.
+const WORKERS: usize = 2;
 
 /// A stack over simulated devices.
 pub struct SimPool {
     stack: Stack,
     disks: Vec<SimDisk>,
     at_device: EventQueue<(usize, Completion)>,
+    workers: SimWorkers,
     now: Time,
     events: u64,
 }
@@ -48,7 +55,14 @@ impl SimPool {
             queue_max: 1 << 16,
         };
         let stack = build(disks.iter().map(offer).collect());
-        SimPool { stack, disks, at_device: EventQueue::new(), now: Time::ZERO, events: 0 }
+        SimPool {
+            stack,
+            disks,
+            at_device: EventQueue::new(),
+            workers: SimWorkers::new(WORKERS),
+            now: Time::ZERO,
+            events: 0,
+        }
     }
 
     /// Starts the layers and runs until they serve or have failed.
@@ -101,17 +115,22 @@ impl SimPool {
 
     /// When something next happens by itself.
     pub fn next_event_at(&self) -> Time {
-        self.stack.next_wake().min(self.at_device.next_at()).max(self.now)
+        self.stack.next_wake().min(self.at_device.next_at()).min(self.workers.next_at()).max(self.now)
     }
 
     /// Lets the next thing happen; `None` if nothing is left to.
     pub fn step(&mut self) -> Option<PoolEvent> {
-        let (wake, device) = (self.stack.next_wake(), self.at_device.next_at());
-        if !wake.is_set() && !device.is_set() {
+        let (wake, device, worker) = (self.stack.next_wake(), self.at_device.next_at(), self.workers.next_at());
+        if !wake.is_set() && !device.is_set() && !worker.is_set() {
             return None;
         }
         self.events += 1;
-        let event = if device <= wake {
+        let event = if worker < device && worker <= wake {
+            let (at, (node, done)) = self.workers.pop().expect("just seen");
+            self.now = self.now.max(at);
+            self.stack.worked(self.now, node, done);
+            PoolEvent::Worker
+        } else if device <= wake {
             let (at, (d, c)) = self.at_device.pop().expect("just seen");
             self.now = self.now.max(at);
             self.disks[d].answered(c.io.id);
@@ -149,6 +168,9 @@ impl SimPool {
     }
 
     fn collect(&mut self) {
+        while let Some((node, work)) = self.stack.next_work() {
+            self.workers.begin(self.now, node, work);
+        }
         while let Some((d, io)) = self.stack.next_device_io() {
             let done_at = self.now + self.disks[d].draw_latency();
             let c = self.disks[d].apply(io, self.now);

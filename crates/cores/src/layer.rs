@@ -1,0 +1,216 @@
+//! The layer: requests wait in their tenants' queues until a core is theirs.
+
+use crate::admission::{self, Fit};
+use crate::config::CoresConfig;
+use crate::policy::{self, Policy};
+use crate::queue::{CoreChange, Queues};
+use crate::status::{CoresStatus, QueueStatus};
+use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
+use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
+use slab::Slab;
+
+/// Below this many requests measured, a queue's wait is a guess.
+const CONFIDENT_AFTER: u64 = 64;
+
+/// A request in service.
+struct Served {
+    /// The tag it came with.
+    tag: u64,
+    queue: u16,
+    /// The window it was of; 0 without windows.
+    window: u64,
+    began_at: Time,
+    arrived_at: Time,
+}
+
+/// See the module's documentation.
+///
+/// What waits here is not declared below: a request that passes this layer by reaches the device before all that waits, and
+/// what is in front of it there is there already. So each request counts once: here while it waits, below when it's there.
+pub struct Cores {
+    config: CoresConfig,
+    queues: Queues,
+    policy: Box<dyn Policy>,
+    served: Slab<Served>,
+    revoked: u64,
+}
+
+impl Cores {
+    /// The layer of a configuration; tenants are declared later.
+    ///
+    /// # Panics
+    /// If the configuration isn't within its ranges ([`CoresConfig::check`]).
+    pub fn new(config: CoresConfig) -> Cores {
+        config.check().expect("the configuration was checked");
+        Cores {
+            queues: Queues::new(config.cores, config.depth, config.history_max),
+            policy: policy::build(&config.policy),
+            served: Slab::new(),
+            revoked: 0,
+            config,
+        }
+    }
+
+    /// Declares a tenant, changes its terms, or forgets it.
+    pub fn set_tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>) {
+        if self.queues.set_tenant(tenant, terms) {
+            self.policy.queues_changed(now, &mut self.queues);
+        }
+    }
+
+    /// Would these objectives fit beside those already promised, for a tenant with so many requests in flight? `except` is
+    /// a tenant whose terms these would replace.
+    pub fn fit(&self, terms: &Terms, except: Option<TenantId>) -> Fit {
+        admission::fit(&self.queues, terms, except)
+    }
+
+    /// The queues, to inspect.
+    pub fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// The policy, to inspect.
+    pub fn policy(&self) -> &dyn Policy {
+        self.policy.as_ref()
+    }
+
+    /// The last changes of core numbers, oldest first; they are forgotten.
+    pub fn take_history(&mut self) -> Vec<CoreChange> {
+        self.queues.take_history()
+    }
+
+    /// What is going on.
+    pub fn status(&self, now: Time) -> CoresStatus {
+        let queues = self.queues.all().iter().enumerate();
+        CoresStatus {
+            policy: self.policy.name(),
+            cores: self.queues.cores,
+            depth: self.queues.depth,
+            busy: self.queues.busy,
+            unowned: self.queues.unowned(),
+            revoked: self.revoked,
+            queues: queues.map(|(at, q)| QueueStatus::of(now, q, self.policy.windows(at))).collect(),
+        }
+    }
+
+    /// Serves what can be served.
+    fn fill(&mut self, now: Time, out: &mut Actions) {
+        while self.queues.has_free_slot()
+            && let Some(at) = self.policy.next(now, &mut self.queues)
+        {
+            let mut waiting = self.queues.take(at);
+            if self.is_too_late(now, &waiting.io) {
+                self.revoke(now, at, waiting.io, out);
+                continue;
+            }
+            let window = self.policy.windows(at).map_or(0, |w| w.number);
+            let (tag, arrived_at) = (waiting.io.tag, waiting.arrived_at);
+            let served = Served { tag, queue: at as u16, window, began_at: now, arrived_at };
+            waiting.io.head.tag = self.served.insert(served) as u64;
+            out.submit(0, waiting.io);
+        }
+        let due = self.policy.wake_at();
+        if due.is_set() {
+            out.wake_at(due);
+        }
+        self.check();
+    }
+
+    /// Its promise broke while it waited, and nothing of it has reached a device.
+    fn is_too_late(&self, now: Time, io: &Io) -> bool {
+        self.config.revoke_late && io.op == Op::Read && io.is_client() && io.deadline.is_set() && now > io.deadline
+    }
+
+    fn revoke(&mut self, now: Time, at: usize, io: Io, out: &mut Actions) {
+        self.revoked += 1;
+        self.queues.release(at);
+        let waited = now.since(io.arrived_at);
+        self.policy.ended(now, at, waited, &mut self.queues);
+        out.end(io, Outcome::Busy { wait: waited, confidence: Confidence::CERTAIN });
+    }
+
+    fn check(&self) {
+        let q = &self.queues;
+        assert_eq!(q.busy as usize, self.served.len(), "a core is lost, or served twice");
+        debug_assert_eq!(q.all().iter().map(|q| q.in_service).sum::<u32>(), q.busy);
+        debug_assert!(q.unowned() <= q.cores);
+    }
+}
+
+impl Layer for Cores {
+    fn name(&self) -> &'static str {
+        "cores"
+    }
+
+    fn offer(&self, below: &[Offer]) -> Offer {
+        Offer { queue_max: u32::MAX, ..below[0] }
+    }
+
+    fn start(&mut self, _now: Time, below: &[Offer], _out: &mut Actions) {
+        self.queues.slots_max = below[0].queue_max.max(1);
+    }
+
+    fn tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>, out: &mut Actions) {
+        self.set_tenant(now, tenant, terms);
+        self.fill(now, out);
+    }
+
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        let Some(queue) = self.queues.known(head.tenant) else { return below.ask(0, at, head) };
+        let wait = self.policy.wait(at, queue, &self.queues);
+        let mut forecast = below.after(wait, below.ask(0, at + wait, head));
+        if wait > Span::ZERO && self.queues.get(queue).service.count() < CONFIDENT_AFTER {
+            forecast.confidence = Confidence::NONE;
+        }
+        forecast
+    }
+
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        let known = self.queues.known(io.tenant).is_some();
+        let at = self.queues.push(io);
+        if !known {
+            self.policy.queues_changed(now, &mut self.queues);
+        }
+        self.policy.arrived(now, at, &mut self.queues);
+        self.fill(now, out);
+    }
+
+    fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
+        let served = self.served.remove(c.io.tag as usize);
+        c.io.head.tag = served.tag;
+        let at = usize::from(served.queue);
+        self.queues.release(at);
+        let response = now.since(served.arrived_at);
+        if c.outcome.is_done() {
+            let q = self.queues.get_mut(at);
+            q.service.record(now.since(served.began_at));
+            q.ended(response, served.window);
+            q.done_bytes += c.io.len;
+        }
+        self.policy.ended(now, at, response, &mut self.queues);
+        out.complete(c);
+        self.fill(now, out);
+    }
+
+    fn wake(&mut self, now: Time, out: &mut Actions) {
+        self.policy.wake(now, &mut self.queues);
+        self.fill(now, out);
+    }
+
+    fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
+        for at in 0..self.queues.len() {
+            let q = self.queues.get_mut(at);
+            if let Some(place) = q.waiting.iter().position(|w| w.io.id == id) {
+                let waiting = q.waiting.remove(place).expect("just found");
+                self.policy.withdrawn(at, place);
+                out.end(waiting.io, Outcome::Failed(IoError::Cancelled));
+                return self.fill(now, out);
+            }
+        }
+        out.cancel(0, id);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.served.is_empty() && self.queues.all().iter().all(|q| q.waiting.is_empty())
+    }
+}

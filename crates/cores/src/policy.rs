@@ -1,0 +1,84 @@
+//! Who a free core serves next. One interface for QWin and all that it is compared with; each is a file.
+
+pub mod cake;
+pub mod clairvoyant;
+pub mod fair;
+pub mod fixed;
+pub mod mclock;
+pub mod partition;
+pub mod qwin;
+pub mod share;
+pub mod shenango;
+
+use crate::config::PolicyConfig;
+use crate::queue::Queues;
+use crate::window::Windows;
+use plimsoll_base::{Span, Time};
+
+/// A policy: a pure state machine that is told of each event, in order.
+pub trait Policy: Send {
+    /// A short name for metrics.
+    fn name(&self) -> &'static str;
+
+    /// Queues were added, or their tenants changed.
+    fn queues_changed(&mut self, now: Time, queues: &mut Queues) {
+        let _ = (now, queues);
+    }
+
+    /// A request waits in queue `at`.
+    fn arrived(&mut self, now: Time, at: usize, queues: &mut Queues) {
+        let _ = (now, at, queues);
+    }
+
+    /// A request can be served: from which queue? It's taken from there at once. `None`: the cores that are free stay free.
+    fn next(&mut self, now: Time, queues: &mut Queues) -> Option<usize>;
+
+    /// A request of queue `at` has ended, `response` after its arrival.
+    fn ended(&mut self, now: Time, at: usize, response: Span, queues: &mut Queues) {
+        let _ = (now, at, response, queues);
+    }
+
+    /// The request that waited at `place` in queue `at` was withdrawn.
+    fn withdrawn(&mut self, at: usize, place: usize) {
+        let _ = (at, place);
+    }
+
+    /// The time it asked for has come.
+    fn wake(&mut self, now: Time, queues: &mut Queues) {
+        let _ = (now, queues);
+    }
+
+    /// When it wants [`Policy::wake`]; [`Time::NEVER`] if never.
+    fn wake_at(&self) -> Time {
+        Time::NEVER
+    }
+
+    /// How long a request would wait that came to queue `at` now. Constant time in what waits.
+    fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span;
+
+    /// The queue's windows, if it has any.
+    fn windows(&self, at: usize) -> Option<&Windows> {
+        let _ = at;
+        None
+    }
+}
+
+/// The policy of a configuration.
+pub fn build(config: &PolicyConfig) -> Box<dyn Policy> {
+    match config {
+        PolicyConfig::Qwin(c) => Box::new(qwin::Qwin::new(*c)),
+        PolicyConfig::ShareEverything => Box::new(share::Share::new(share::Order::Arrival)),
+        PolicyConfig::PartialSharing => Box::new(share::Share::new(share::Order::Turns)),
+        PolicyConfig::TwoPriorities => Box::new(share::Share::new(share::Order::CriticalFirst)),
+        PolicyConfig::Cake { interval } => Box::new(cake::Cake::new(*interval)),
+        PolicyConfig::Shenango { interval } => Box::new(shenango::Shenango::new(*interval)),
+        PolicyConfig::Static(cores) => Box::new(fixed::Fixed::new(cores.clone())),
+        PolicyConfig::Mclock(terms) => Box::new(mclock::Mclock::new(terms.clone())),
+        PolicyConfig::Clairvoyant { service } => Box::new(clairvoyant::Clairvoyant::new(service.clone())),
+    }
+}
+
+/// What a request waits behind `in_front` others of `mean` on `slots` that are all busy.
+pub(crate) fn wait_behind(in_front: u64, slots: u32, mean: Span) -> Span {
+    mean.scale(in_front + 1, u64::from(slots.max(1)))
+}

@@ -1,0 +1,132 @@
+//! Cake, for many tenants (Wang et al., SoCC 2012, as QWin §2.2 and §5 describe and extend it; QW-M13): shares of the cores,
+//! and reservations where shares don't suffice, changed at fixed intervals by the last interval's tail.
+//!
+//! A latency-critical queue whose tail was late gets its share multiplied by how late it was, twice at most; once that is
+//! 95 % against any other, a core is reserved for it. One whose tail was below four fifths of its objective gives back a
+//! reserved core, then share. Exact steps aren't published for many tenants: these are ours.
+
+use crate::policy::fair::Fair;
+use crate::policy::{Policy, wait_behind};
+use crate::queue::Queues;
+use plimsoll_base::{LatencyHistogram, Span, Time};
+
+const SHARE_START: u64 = 1_000;
+const SHARE_MIN: u64 = 100;
+/// Nineteen times another's: 95 %.
+const SHARE_MAX: u64 = 19_000;
+
+#[derive(Default)]
+struct Run {
+    recent: LatencyHistogram,
+    share: u64,
+    reserved: u32,
+}
+
+/// See the module's documentation.
+pub struct Cake {
+    interval: Span,
+    due: Time,
+    runs: Vec<Run>,
+    fair: Fair,
+}
+
+impl Cake {
+    /// Looks every `interval`.
+    pub fn new(interval: Span) -> Cake {
+        Cake { interval, due: Time::NEVER, runs: Vec::new(), fair: Fair::default() }
+    }
+
+    /// Share of a queue in thousandths of an unchanged one's, and its reserved cores.
+    pub fn given(&self, at: usize) -> (u64, u32) {
+        (self.runs[at].share, self.runs[at].reserved)
+    }
+
+    fn look(&mut self, at: usize, queues: &Queues) {
+        let reserved: u32 = self.runs.iter().map(|r| r.reserved).sum();
+        let run = &mut self.runs[at];
+        if run.recent.count() == 0 {
+            return;
+        }
+        // Its objective that fares worst, in thousandths of the bound.
+        let permille = |o: &plimsoll_base::Objective| {
+            let tail = run.recent.percentile(f64::from(o.percentile_bp) / 100.0);
+            tail.as_nanos().saturating_mul(1000) / o.bound.as_nanos().max(1)
+        };
+        let worst = queues.get(at).objectives().iter().map(permille).max().unwrap_or(0);
+        if worst > 1000 {
+            if run.share == SHARE_MAX && reserved + 1 < queues.cores {
+                run.reserved += 1;
+            }
+            run.share = (run.share * worst.min(2000) / 1000).min(SHARE_MAX);
+        } else if worst < 800 {
+            if run.reserved > 0 {
+                run.reserved -= 1;
+            } else {
+                run.share = (run.share * worst.max(500) / 1000).max(SHARE_MIN);
+            }
+        }
+        run.recent.clear();
+    }
+}
+
+impl Policy for Cake {
+    fn name(&self) -> &'static str {
+        "cake"
+    }
+
+    fn queues_changed(&mut self, now: Time, queues: &mut Queues) {
+        self.runs.resize_with(queues.len(), || Run { share: SHARE_START, ..Run::default() });
+        if !self.due.is_set() {
+            self.due = now + self.interval;
+        }
+    }
+
+    fn next(&mut self, _now: Time, queues: &mut Queues) -> Option<usize> {
+        let depth = queues.depth;
+        let own = |at: usize| self.runs[at].reserved * depth;
+        let reserved: u32 = (0..queues.len()).map(own).sum();
+        let at = match self.fair.pick(queues, |at| queues.get(at).in_service < own(at)) {
+            Some(at) => at,
+            None => {
+                let over = |at: usize| queues.get(at).in_service.saturating_sub(own(at));
+                let shared: u32 = (0..queues.len()).map(over).sum();
+                if shared >= queues.slots().saturating_sub(reserved) {
+                    return None;
+                }
+                self.fair.pick(queues, |_| true)?
+            }
+        };
+        let q = queues.get(at);
+        // Best-effort queues share one part by their weights.
+        let weight = if q.is_critical() { self.runs[at].share } else { SHARE_START * q.weight() / 100 };
+        self.fair.charge(at, queues, weight);
+        Some(at)
+    }
+
+    fn ended(&mut self, _now: Time, at: usize, response: Span, _queues: &mut Queues) {
+        self.runs[at].recent.record(response);
+    }
+
+    fn wake(&mut self, now: Time, queues: &mut Queues) {
+        while self.due <= now {
+            let critical: Vec<usize> = queues.critical().collect();
+            critical.into_iter().for_each(|at| self.look(at, queues));
+            self.due += self.interval;
+        }
+    }
+
+    fn wake_at(&self) -> Time {
+        self.due
+    }
+
+    fn wait(&self, _now: Time, at: usize, queues: &Queues) -> Span {
+        if queues.has_free_slot() {
+            return Span::ZERO;
+        }
+        let share = |i: usize| if queues.get(i).is_critical() { self.runs[i].share } else { SHARE_START };
+        let busy = (0..queues.len()).filter(|&i| i == at || !queues.get(i).waiting.is_empty());
+        let all: u64 = busy.map(share).sum();
+        let q = queues.get(at);
+        wait_behind(q.waiting.len() as u64, queues.slots(), q.service.mean()).scale(all, share(at))
+    }
+}

@@ -1,0 +1,80 @@
+//! The clairvoyant minimum: a policy that knows what every request will take (a schedule of the modelled device, not a
+//! measurement), and gives each queue, at every event, the least number of cores with which all that wait begin in time.
+//!
+//! It is what QWin's numbers of cores are compared with. Requests take the same at the same time here, so first in, first
+//! out with the k-th waiting for k/N rounds is exact; every request of the queue is looked at.
+
+use crate::policy::fair::Fair;
+use crate::policy::{Policy, partition};
+use crate::queue::Queues;
+use plimsoll_base::{Span, Time};
+
+/// See the module's documentation.
+pub struct Clairvoyant {
+    service: Vec<(Time, Span)>,
+    fair: Fair,
+}
+
+/// The least number of requests in service with which `arrivals` (ascending), each taking `takes`, all end within `bound` of their
+/// arrival, looked at from `now`. What is late already is to begin at once.
+pub fn least(now: Time, arrivals: impl Iterator<Item = Time>, bound: Span, takes: Span) -> u64 {
+    let takes_ns = takes.as_nanos().max(1);
+    let mut most = 0;
+    for (k, arrived_at) in arrivals.enumerate() {
+        let left = bound.saturating_sub(takes).saturating_sub(now.since(arrived_at)).as_nanos();
+        // So many whole rounds can be waited for; the k-th begins in round k / n.
+        let rounds = left / takes_ns + 1;
+        most = most.max((k as u64 + 1).div_ceil(rounds));
+    }
+    most
+}
+
+impl Clairvoyant {
+    /// Requests that begin at or after each time take so long, until the next one.
+    pub fn new(service: Vec<(Time, Span)>) -> Clairvoyant {
+        Clairvoyant { service, fair: Fair::default() }
+    }
+
+    fn takes(&self, now: Time) -> Span {
+        self.service.iter().rev().find(|(from, _)| *from <= now).map_or(Span::ZERO, |s| s.1)
+    }
+
+    fn give(&self, now: Time, at: usize, queues: &mut Queues) {
+        let q = queues.get(at);
+        let Some(bound) = q.objectives().iter().map(|o| o.bound).min() else { return };
+        let arrivals = q.waiting.iter().map(|w| w.arrived_at);
+        let least = least(now, arrivals, bound, self.takes(now)).div_ceil(u64::from(queues.depth)) as u32;
+        // What is in service stays there.
+        let wanted = least.max(q.in_service.div_ceil(queues.depth)).max(1);
+        let have = q.cores();
+        queues.set_cores(now, at, wanted.min(have + queues.unowned()));
+    }
+}
+
+impl Policy for Clairvoyant {
+    fn name(&self) -> &'static str {
+        "clairvoyant"
+    }
+
+    fn queues_changed(&mut self, now: Time, queues: &mut Queues) {
+        let critical: Vec<usize> = queues.critical().collect();
+        critical.into_iter().for_each(|at| self.give(now, at, queues));
+    }
+
+    fn next(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
+        self.queues_changed(now, queues);
+        if let Some(at) = partition::critical_next(queues) {
+            return Some(at);
+        }
+        let at = partition::rest_next(queues, &self.fair)?;
+        self.fair.charge(at, queues, queues.get(at).weight());
+        Some(at)
+    }
+
+    fn wait(&self, _now: Time, at: usize, queues: &Queues) -> Span {
+        match queues.get(at).cores() {
+            0 => partition::rest_wait(queues, at),
+            cores => partition::own_wait(queues, at, cores),
+        }
+    }
+}

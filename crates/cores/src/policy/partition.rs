@@ -1,0 +1,73 @@
+//! What policies have in common that give cores to queues: who may be served with the cores as they are given.
+
+use crate::policy::fair::Fair;
+use crate::policy::wait_behind;
+use crate::queue::Queues;
+use plimsoll_base::Span;
+
+/// Has the queue a core of its own that could take one more?
+pub fn has_room(queues: &Queues, at: usize) -> bool {
+    let q = queues.get(at);
+    q.in_service < q.cores() * queues.depth
+}
+
+/// Of the latency-critical queues in which something waits and that have room on a core of their own: the one whose oldest
+/// request is due first.
+pub fn critical_next(queues: &Queues) -> Option<usize> {
+    let due = |at: usize| {
+        let q = queues.get(at);
+        let bound = q.objectives().iter().map(|o| o.bound).min().unwrap_or(Span::MAX);
+        q.oldest().map(|t| (t + bound, at))
+    };
+    queues.critical().filter(|&at| has_room(queues, at)).filter_map(due).min().map(|(_, at)| at)
+}
+
+/// The best-effort queue whose turn it is on the cores that nobody owns.
+///
+/// A latency-critical queue that has no core (there are more such queues than cores) is served among these. When no core is
+/// unowned, one whose owner has nothing at all to do is lent for one request: a queue's last core is never yielded, and
+/// without that best effort would never end.
+pub fn rest_next(queues: &Queues, fair: &Fair) -> Option<usize> {
+    let without_core = |at: usize| queues.get(at).cores() == 0;
+    let in_service: u32 = queues.all().iter().filter(|q| q.cores() == 0).map(|q| q.in_service).sum();
+    let idle = || queues.all().iter().any(|q| q.cores() > 0 && q.in_service == 0 && q.waiting.is_empty());
+    let cores = match queues.unowned() {
+        0 => u32::from(idle()),
+        n => n,
+    };
+    if in_service >= cores * queues.depth {
+        return None;
+    }
+    fair.pick(queues, without_core)
+}
+
+/// What a request would wait that came to a best-effort queue: its part of the unowned cores goes through what is in front.
+pub fn rest_wait(queues: &Queues, at: usize) -> Span {
+    let q = queues.get(at);
+    let slots = queues.unowned().max(1) * queues.depth;
+    let others = || queues.all().iter().filter(|o| o.cores() == 0);
+    let in_service: u32 = others().map(|o| o.in_service).sum();
+    if q.waiting.is_empty() && in_service < slots && queues.has_free_slot() {
+        return Span::ZERO;
+    }
+    let all: u64 = others().filter(|o| !o.waiting.is_empty()).map(|o| o.weight()).sum();
+    let weight = q.weight();
+    let all = if q.waiting.is_empty() { all + weight } else { all };
+    wait_behind(q.waiting.len() as u64, slots, q.service.mean()).scale(all.max(weight), weight)
+}
+
+/// What a request would wait that came to a queue with cores of its own, if it had `cores`.
+pub fn own_wait(queues: &Queues, at: usize, cores: u32) -> Span {
+    let q = queues.get(at);
+    let slots = cores * queues.depth;
+    if q.waiting.is_empty() && q.in_service < slots {
+        if queues.has_free_slot() {
+            return Span::ZERO;
+        }
+        // A core is its own as soon as a best-effort request on it has ended.
+        let slowest =
+            queues.all().iter().filter(|o| o.cores() == 0 && o.in_service > 0).map(|o| o.service.mean()).max();
+        return slowest.unwrap_or(Span::ZERO) / 2;
+    }
+    wait_behind(q.waiting.len() as u64, slots, q.service.mean())
+}

@@ -1,0 +1,298 @@
+//! QWin: windows, demand, core policies, and the taking and yielding of cores (§3.3, Algorithms 1 and 2; QW-M5–M11).
+//!
+//! Nobody allocates: whoever is about to serve the first request of a window works out the window's demand, and whoever has
+//! served a request looks, when the core policy says so, at what waits now (a *temp window*). A queue's cores only grow within
+//! a window; at the next one what is too much is yielded. A core that finds window and queue empty is yielded unless it's the
+//! last. Cores are taken from best effort, as soon as the request on them has ended, and from nobody else.
+//!
+//! Too few cores (QW-A6; the paper leaves it open): when the demands of all queues together exceed the cores, each is
+//! entitled to a part: one core, and of the rest its demand up to a share by weight, shares that aren't needed going to the
+//! others. A queue that has more gives it up at its next window, so a part is reached within a window's length, whoever
+//! came first. What then can't be in time is what [`Policy::wait`] forecasts, so that a request with a deadline is answered Busy.
+
+use crate::config::QwinConfig;
+use crate::demand::{self, Bound};
+use crate::policy::fair::Fair;
+use crate::policy::{Policy, partition};
+use crate::queue::{Queue, Queues};
+use crate::window::Windows;
+use plimsoll_base::{Span, Time};
+
+/// See the module's documentation.
+pub struct Qwin {
+    config: QwinConfig,
+    /// By queue; those of best-effort queues stay unused.
+    runs: Vec<Run>,
+    fair: Fair,
+    /// Demands and weights of the queues while parts are worked out.
+    parts: Vec<Part>,
+}
+
+#[derive(Default)]
+struct Run {
+    windows: Windows,
+    /// Cores that it last asked for.
+    demand: u32,
+}
+
+/// A queue's part of too few cores.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Which queue.
+    pub at: usize,
+    /// Cores it asks for, at least 1.
+    pub demand: u64,
+    /// Its weight, at least 1.
+    pub weight: u64,
+    /// Cores it's entitled to.
+    pub part: u64,
+}
+
+/// Works out everyone's part of `cores`: one each, then by weight up to the demand. With more queues than cores the
+/// first ones get one.
+pub fn entitle(parts: &mut [Part], cores: u64) {
+    let mut left = cores;
+    for p in parts.iter_mut() {
+        p.part = left.min(1);
+        left -= p.part;
+    }
+    // Whoever asks for no more than its share gets all of it, which enlarges the others' shares: again, until nobody does.
+    loop {
+        let open = |p: &Part| p.part < p.demand;
+        let weights: u64 = parts.iter().filter(|p| open(p)).map(|p| p.weight).sum();
+        let satisfied = |p: &Part| open(p) && (p.demand - p.part) * weights <= left * p.weight;
+        let Some(p) = parts.iter_mut().find(|p| satisfied(p)) else { break };
+        left -= p.demand - p.part;
+        p.part = p.demand;
+    }
+    let weights: u64 = parts.iter().filter(|p| p.part < p.demand).map(|p| p.weight).sum();
+    let before = left;
+    for p in parts.iter_mut().filter(|p| p.part < p.demand) {
+        let share = before * p.weight / weights;
+        p.part += share;
+        left -= share;
+    }
+    // What rounding left over: one each, the heaviest first, then the lower number.
+    while left > 0
+        && let Some(p) = parts
+            .iter_mut()
+            .filter(|p| p.part < p.demand)
+            .max_by_key(|p| (p.weight.saturating_mul(1 << 20) / (p.part + 1), std::cmp::Reverse(p.at)))
+    {
+        p.part += 1;
+        left -= 1;
+    }
+}
+
+impl Qwin {
+    /// No queue yet.
+    pub fn new(config: QwinConfig) -> Qwin {
+        Qwin { config, runs: Vec::new(), fair: Fair::default(), parts: Vec::new() }
+    }
+
+    fn bounds(q: &Queue) -> impl Iterator<Item = Bound> + '_ {
+        let tails = q.service.tails();
+        q.objectives().iter().zip(tails).map(|(o, &(_, tail))| Bound { within: o.bound, tail })
+    }
+
+    /// The shortest wait that any of its objectives allows.
+    fn wait_allowed(q: &Queue) -> Span {
+        Qwin::bounds(q).map(|b| b.wait()).min().unwrap_or(Span::MAX)
+    }
+
+    /// Cores that all that waits in the queue needs now (QW-M3), over all its objectives, and `more` requests that come now.
+    fn demand(&self, now: Time, at: usize, queues: &Queues, more: usize) -> u32 {
+        let q = queues.get(at);
+        let waiting = q.waiting.len();
+        let arrived = |k: usize| q.waiting.get(k).map_or(now, |w| w.arrived_at);
+        let len = waiting + more;
+        // All objectives allow a wait; the shortest one decides for every request.
+        let slots = demand::slots(self.config.deadlines, now, len, arrived, Qwin::wait_allowed(q), q.service.mean());
+        let cores = slots.div_ceil(u64::from(queues.depth));
+        cores.min(u64::from(queues.cores)) as u32
+    }
+
+    /// What the queue may have of `demand`, if all can't have what they ask for.
+    fn entitled(&mut self, at: usize, demand: u32, queues: &Queues) -> u32 {
+        self.runs[at].demand = demand;
+        let asked: u32 = queues.critical().map(|i| self.runs[i].demand.max(1)).sum();
+        if asked <= queues.cores {
+            return demand;
+        }
+        let mut parts = std::mem::take(&mut self.parts);
+        parts.clear();
+        parts.extend(queues.critical().filter(|&i| !queues.get(i).tenants.is_empty()).map(|i| Part {
+            at: i,
+            demand: u64::from(self.runs[i].demand.max(1)),
+            weight: queues.get(i).weight(),
+            part: 0,
+        }));
+        entitle(&mut parts, u64::from(queues.cores));
+        let part = parts.iter().find(|p| p.at == at).map_or(1, |p| p.part as u32);
+        self.parts = parts;
+        part
+    }
+
+    /// Algorithm 2: yields what is too much (at a window's beginning only), or takes what is missing, as far as there is.
+    fn adjust(&mut self, now: Time, at: usize, target: u32, may_yield: bool, queues: &mut Queues) {
+        let have = queues.get(at).cores();
+        if target < have {
+            if may_yield {
+                queues.set_cores(now, at, target);
+            }
+        } else {
+            let taken = (target - have).min(queues.unowned());
+            queues.set_cores(now, at, have + taken);
+        }
+    }
+
+    fn begin_window(&mut self, now: Time, at: usize, queues: &mut Queues) {
+        let q = queues.get(at);
+        let oldest = q.oldest().unwrap_or(now);
+        let budget = demand::budget(now, oldest, Qwin::wait_allowed(q), q.service.mean());
+        let waiting = q.waiting.len() as u64;
+        self.runs[at].windows.begin(waiting, q.objectives(), &self.config, budget);
+        let demand = self.demand(now, at, queues, 0);
+        let target = self.entitled(at, demand, queues);
+        self.adjust(now, at, target, true, queues);
+    }
+
+    fn temp_window(&mut self, now: Time, at: usize, queues: &mut Queues) {
+        self.runs[at].windows.temp += 1;
+        let demand = self.demand(now, at, queues, 0);
+        if demand > queues.get(at).cores() {
+            let target = self.entitled(at, demand, queues);
+            self.adjust(now, at, target, false, queues);
+        }
+    }
+}
+
+impl Policy for Qwin {
+    fn name(&self) -> &'static str {
+        "qwin"
+    }
+
+    fn queues_changed(&mut self, now: Time, queues: &mut Queues) {
+        let config = self.config;
+        self.runs.resize_with(queues.len(), || Run { windows: Windows::new(&config), demand: 0 });
+        let critical: Vec<usize> = queues.critical().collect();
+        for at in critical {
+            let gone = queues.get(at).tenants.is_empty() && queues.get(at).waiting.is_empty();
+            match (gone, queues.get(at).cores()) {
+                (true, _) => {
+                    self.runs[at].demand = 0;
+                    queues.set_cores(now, at, 0);
+                }
+                // QW-M8: one core each to begin with, while there are any.
+                (false, 0) => queues.set_cores(now, at, queues.unowned().min(1)),
+                _ => {}
+            }
+        }
+    }
+
+    fn next(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
+        while let Some(at) = partition::critical_next(queues) {
+            if self.runs[at].windows.is_over() {
+                self.begin_window(now, at, queues);
+                if !partition::has_room(queues, at) {
+                    continue; // this core was too much and is yielded
+                }
+            }
+            self.runs[at].windows.take_up();
+            return Some(at);
+        }
+        let at = partition::rest_next(queues, &self.fair)?;
+        self.fair.charge(at, queues, queues.get(at).weight());
+        let windows = &mut self.runs[at].windows;
+        if windows.left > 0 {
+            windows.take_up(); // a latency-critical queue that has lost its last core
+        }
+        Some(at)
+    }
+
+    fn ended(&mut self, now: Time, at: usize, response: Span, queues: &mut Queues) {
+        if !queues.get(at).is_critical() {
+            return;
+        }
+        if self.runs[at].windows.served(response) {
+            self.temp_window(now, at, queues);
+        }
+        let q = queues.get(at);
+        let cores = q.cores();
+        if q.waiting.is_empty() {
+            self.runs[at].demand = q.in_service.div_ceil(queues.depth).max(1);
+            // This core has nothing left to do; the last one stays.
+            if cores > 1 && q.in_service <= (cores - 1) * queues.depth {
+                queues.set_cores(now, at, cores - 1);
+            } else if cores == 1 && q.tenants.is_empty() && q.in_service == 0 {
+                queues.set_cores(now, at, 0);
+            }
+        }
+        if cores == 0 {
+            self.queues_changed(now, queues); // perhaps there is one for it by now
+        }
+    }
+
+    fn withdrawn(&mut self, at: usize, place: usize) {
+        self.runs[at].windows.withdrawn(place);
+    }
+
+    fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span {
+        let q = queues.get(at);
+        if q.cores() == 0 {
+            return partition::rest_wait(queues, at);
+        }
+        // It would get what it asks for, as far as best effort has it.
+        let wanted = self.demand(now, at, queues, 1);
+        let cores = wanted.clamp(q.cores(), q.cores() + queues.unowned());
+        // More cores come when one of its own looks next: after one more request at the latest.
+        let until_then = if cores > q.cores() { q.service.mean() } else { Span::ZERO };
+        partition::own_wait(queues, at, cores) + until_then
+    }
+
+    fn windows(&self, at: usize) -> Option<&Windows> {
+        self.runs.get(at).map(|r| &r.windows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn part(at: usize, demand: u64, weight: u64) -> Part {
+        Part { at, demand, weight, part: 0 }
+    }
+
+    #[test]
+    fn parts_go_by_weight_and_no_further_than_asked_for() {
+        let of = |mut p: Vec<Part>, cores| {
+            entitle(&mut p, cores);
+            p.iter().map(|p| p.part).collect::<Vec<_>>()
+        };
+        assert_eq!(of(vec![part(0, 20, 100), part(1, 20, 100)], 24), [12, 12]);
+        assert_eq!(of(vec![part(0, 20, 200), part(1, 20, 100)], 24), [16, 8]);
+        assert_eq!(of(vec![part(0, 3, 100), part(1, 40, 100), part(2, 40, 100)], 24), [3, 11, 10]);
+        assert_eq!(of(vec![part(0, 9, 1), part(1, 9, 1), part(2, 9, 1)], 2), [1, 1, 0]);
+    }
+
+    proptest! {
+        /// Against giving the cores out one by one to whoever has least for its weight: never more than one core apart.
+        #[test]
+        fn parts_agree_with_one_by_one(queues in proptest::collection::vec((1u64..40, 1u64..20), 1..6), cores in 1u64..64) {
+            let mut parts: Vec<Part> = queues.iter().enumerate().map(|(i, &(d, w))| part(i, d, w)).collect();
+            entitle(&mut parts, cores);
+            let given: u64 = parts.iter().map(|p| p.part).sum();
+            let asked: u64 = queues.iter().map(|q| q.0).sum();
+            prop_assert_eq!(given, asked.min(cores), "no core lost while somebody asks");
+            prop_assert!(parts.iter().all(|p| p.part <= p.demand));
+            // Nobody with room to ask has a whole core less for its weight than another has more than one core.
+            for p in parts.iter().filter(|p| p.part < p.demand) {
+                for other in parts.iter().filter(|o| o.part > 1) {
+                    let (mine, theirs) = (p.part.saturating_sub(1) + 2, other.part - 2 + 1);
+                    prop_assert!(mine * other.weight + other.weight + p.weight > theirs * p.weight, "{parts:?}");
+                }
+            }
+        }
+    }
+}

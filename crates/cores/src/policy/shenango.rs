@@ -1,0 +1,94 @@
+//! Shenango's rule, as QWin §5 puts it (QW-M13): a request that is in its queue at two looks in a row gets the queue one core
+//! more; a queue that is empty at a look gives all back (but the one that it needs to be served at all).
+
+use crate::policy::fair::Fair;
+use crate::policy::{Policy, partition};
+use crate::queue::Queues;
+use plimsoll_base::{Span, Time};
+
+/// See the module's documentation.
+pub struct Shenango {
+    interval: Span,
+    due: Time,
+    /// By queue: the request that waited longest at the last look.
+    seen: Vec<Option<u64>>,
+    fair: Fair,
+}
+
+impl Shenango {
+    /// Looks every `interval`.
+    pub fn new(interval: Span) -> Shenango {
+        Shenango { interval, due: Time::NEVER, seen: Vec::new(), fair: Fair::default() }
+    }
+
+    fn look(&mut self, now: Time, at: usize, queues: &mut Queues) {
+        let q = queues.get(at);
+        let first = q.waiting.front().map(|w| w.serial);
+        let cores = q.cores();
+        // Queues are in order of arrival: if any request was there before, the first one was.
+        let stays = first.is_some() && self.seen[at].is_some_and(|last| first.is_some_and(|f| f <= last));
+        if first.is_none() {
+            queues.set_cores(now, at, cores.min(1));
+        } else if stays {
+            queues.set_cores(now, at, cores + queues.unowned().min(1));
+        }
+        self.seen[at] = queues.get(at).waiting.back().map(|w| w.serial);
+    }
+}
+
+impl Policy for Shenango {
+    fn name(&self) -> &'static str {
+        "shenango"
+    }
+
+    fn queues_changed(&mut self, now: Time, queues: &mut Queues) {
+        self.seen.resize(queues.len(), None);
+        let critical: Vec<usize> = queues.critical().collect();
+        for at in critical {
+            if queues.get(at).cores() == 0 {
+                queues.set_cores(now, at, queues.unowned().min(1));
+            }
+        }
+    }
+
+    fn arrived(&mut self, now: Time, at: usize, queues: &mut Queues) {
+        if !self.due.is_set() && queues.get(at).is_critical() {
+            // Looks are at multiples of the interval, whoever begins; none while all is calm.
+            let n = now.as_nanos() / self.interval.as_nanos() + 1;
+            self.due = Time::ZERO + self.interval * n;
+        }
+    }
+
+    fn next(&mut self, _now: Time, queues: &mut Queues) -> Option<usize> {
+        if let Some(at) = partition::critical_next(queues) {
+            return Some(at);
+        }
+        let at = partition::rest_next(queues, &self.fair)?;
+        self.fair.charge(at, queues, queues.get(at).weight());
+        Some(at)
+    }
+
+    fn wake(&mut self, now: Time, queues: &mut Queues) {
+        if now < self.due {
+            return;
+        }
+        let critical: Vec<usize> = queues.critical().collect();
+        let mut calm = true;
+        for at in critical {
+            self.look(now, at, queues);
+            calm &= queues.get(at).waiting.is_empty() && queues.get(at).cores() <= 1;
+        }
+        self.due = if calm { Time::NEVER } else { now + self.interval };
+    }
+
+    fn wake_at(&self) -> Time {
+        self.due
+    }
+
+    fn wait(&self, _now: Time, at: usize, queues: &Queues) -> Span {
+        match queues.get(at).cores() {
+            0 => partition::rest_wait(queues, at),
+            cores => partition::own_wait(queues, at, cores),
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The tenants' queues: what waits, in order of arrival, and what is in service (QW-M1).
+//!
+//! Tenants with the same objectives share a queue: a latency-critical *type* (§2.1). Each best-effort tenant has its own.
+
+use crate::service::ServiceTimes;
+use plimsoll_base::{Class, Io, LatencyHistogram, Objective, Span, TenantId, Time};
+use plimsoll_stack::Terms;
+use std::collections::VecDeque;
+
+/// Whose queue it is.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Kind {
+    /// One set of objectives.
+    LatencyCritical(Vec<Objective>),
+    /// One tenant, with a weight among its like.
+    BestEffort(u32),
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub struct Waiting {
+    /// When it came to the pool: promises count from then.
+    pub arrived_at: Time,
+    /// Its place in the order of arrival here, over all queues.
+    pub serial: u64,
+    /// The request.
+    pub io: Io,
+}
+
+/// One queue.
+#[derive(Debug)]
+pub struct Queue {
+    /// Whose it is.
+    pub kind: Kind,
+    /// The tenants that share it, with their terms.
+    pub tenants: Vec<(TenantId, Terms)>,
+    /// Oldest first.
+    pub waiting: VecDeque<Waiting>,
+    /// In service.
+    pub in_service: u32,
+    /// What requests take below.
+    pub service: ServiceTimes,
+    /// Response times, since the queue is there.
+    pub response: LatencyHistogram,
+    /// Bytes of requests that were done.
+    pub done_bytes: u64,
+    /// Cores that are its own; 0 where cores belong to nobody.
+    cores: u32,
+    /// Core time given so far, and until when that is counted.
+    core_time: Span,
+    counted_until: Time,
+    /// Cores added and yielded.
+    pub grown: u64,
+    /// See `grown`.
+    pub yielded: u64,
+    /// The most at once.
+    pub cores_max: u32,
+    /// Windows in which a request was later than an objective, and which windows those were last.
+    pub late_windows: u64,
+    late_seen: [u64; 8],
+}
+
+impl Queue {
+    fn new(kind: Kind) -> Queue {
+        let percentiles: Vec<u16> = match &kind {
+            Kind::LatencyCritical(objectives) => objectives.iter().map(|o| o.percentile_bp).collect(),
+            Kind::BestEffort(_) => vec![9990],
+        };
+        Queue {
+            kind,
+            tenants: Vec::new(),
+            waiting: VecDeque::new(),
+            in_service: 0,
+            service: ServiceTimes::new(percentiles),
+            response: LatencyHistogram::new(),
+            done_bytes: 0,
+            cores: 0,
+            core_time: Span::ZERO,
+            counted_until: Time::ZERO,
+            grown: 0,
+            yielded: 0,
+            cores_max: 0,
+            late_windows: 0,
+            late_seen: [0; 8],
+        }
+    }
+
+    /// Its objectives; none of a best-effort queue.
+    pub fn objectives(&self) -> &[Objective] {
+        match &self.kind {
+            Kind::LatencyCritical(objectives) => objectives,
+            Kind::BestEffort(_) => &[],
+        }
+    }
+
+    /// Has it objectives?
+    pub fn is_critical(&self) -> bool {
+        matches!(self.kind, Kind::LatencyCritical(_))
+    }
+
+    /// Its tenants' weights together; at least 1.
+    pub fn weight(&self) -> u64 {
+        let sum: u64 = self.tenants.iter().map(|(_, t)| u64::from(t.weight)).sum();
+        match self.kind {
+            Kind::LatencyCritical(_) => sum.max(1),
+            Kind::BestEffort(weight) => u64::from(weight.max(1)),
+        }
+    }
+
+    /// When the request that waits longest arrived.
+    pub fn oldest(&self) -> Option<Time> {
+        self.waiting.front().map(|w| w.arrived_at)
+    }
+
+    /// Cores that are its own.
+    pub fn cores(&self) -> u32 {
+        self.cores
+    }
+
+    /// Core time that it had up to `now`: of cores that were its own, whether busy or not.
+    pub fn core_time(&self, now: Time) -> Span {
+        self.core_time + now.since(self.counted_until) * u64::from(self.cores)
+    }
+
+    /// A request of window `number` (0: of none) ended `response` after its arrival.
+    pub fn ended(&mut self, response: Span, number: u64) {
+        self.response.record(response);
+        let late = self.objectives().iter().any(|o| response > o.bound);
+        if late && number > 0 && !self.late_seen.contains(&number) {
+            self.late_seen[self.late_windows as usize % self.late_seen.len()] = number;
+            self.late_windows += 1;
+        }
+    }
+}
+
+/// A change of how many cores a queue has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CoreChange {
+    /// When.
+    pub at: Time,
+    /// Which queue.
+    pub queue: u16,
+    /// From now on.
+    pub cores: u16,
+}
+
+/// All queues, and the cores.
+#[derive(Debug)]
+pub struct Queues {
+    list: Vec<Queue>,
+    /// How many cores there are.
+    pub cores: u32,
+    /// Requests in flight on one.
+    pub depth: u32,
+    /// What is below takes no more than this.
+    pub slots_max: u32,
+    /// Requests in service, of all queues.
+    pub busy: u32,
+    /// Tenant's number to its queue.
+    by_tenant: Vec<u16>,
+    next_serial: u64,
+    history: VecDeque<CoreChange>,
+    history_max: usize,
+}
+
+/// No queue.
+const NOWHERE: u16 = u16::MAX;
+/// Weight of a tenant that nobody declared: a pool's own zeroing, an operator's copy.
+const WEIGHT_UNKNOWN: u32 = 100;
+
+impl Queues {
+    /// No queue yet.
+    pub fn new(cores: u32, depth: u32, history_max: usize) -> Queues {
+        Queues {
+            list: Vec::new(),
+            cores,
+            depth,
+            slots_max: u32::MAX,
+            busy: 0,
+            by_tenant: Vec::new(),
+            next_serial: 0,
+            history: VecDeque::new(),
+            history_max,
+        }
+    }
+
+    /// All of them, by number.
+    pub fn all(&self) -> &[Queue] {
+        &self.list
+    }
+
+    /// How many there are. They stay for as long as the pool does: an unused one costs its memory only.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// None yet?
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// One of them.
+    pub fn get(&self, at: usize) -> &Queue {
+        &self.list[at]
+    }
+
+    /// One of them, to change.
+    pub fn get_mut(&mut self, at: usize) -> &mut Queue {
+        &mut self.list[at]
+    }
+
+    /// Requests that may be in service at once.
+    pub fn slots(&self) -> u32 {
+        (self.cores * self.depth).min(self.slots_max)
+    }
+
+    /// Can one more request be served?
+    pub fn has_free_slot(&self) -> bool {
+        self.busy < self.slots()
+    }
+
+    /// The numbers of the latency-critical queues.
+    pub fn critical(&self) -> impl Iterator<Item = usize> + '_ {
+        self.list.iter().enumerate().filter(|(_, q)| q.is_critical()).map(|(i, _)| i)
+    }
+
+    /// The number of the tenant's queue; a tenant that nobody declared gets a best-effort one.
+    pub fn of_tenant(&mut self, tenant: TenantId) -> usize {
+        match self.by_tenant.get(usize::from(tenant.0)) {
+            Some(&at) if at != NOWHERE => usize::from(at),
+            _ => {
+                let class = Class::BestEffort { weight: WEIGHT_UNKNOWN };
+                self.set_tenant(
+                    tenant,
+                    Some(&Terms { class, weight: WEIGHT_UNKNOWN, budget: None, in_flight_max: u32::MAX }),
+                );
+                usize::from(self.by_tenant[usize::from(tenant.0)])
+            }
+        }
+    }
+
+    /// The number of the tenant's queue, if it has one.
+    pub fn known(&self, tenant: TenantId) -> Option<usize> {
+        self.by_tenant.get(usize::from(tenant.0)).filter(|&&at| at != NOWHERE).map(|&at| usize::from(at))
+    }
+
+    /// Declares a tenant, changes its terms, or forgets it. What waits stays where it is. Returns true if queues were
+    /// added, or their tenants changed.
+    pub fn set_tenant(&mut self, tenant: TenantId, terms: Option<&Terms>) -> bool {
+        let before = self.known(tenant);
+        if let Some(at) = before {
+            let same = terms.is_some_and(|t| self.list[at].tenants.iter().any(|(id, old)| *id == tenant && old == t));
+            if same {
+                return false;
+            }
+            self.list[at].tenants.retain(|(id, _)| *id != tenant);
+        }
+        let index = usize::from(tenant.0);
+        if self.by_tenant.len() <= index {
+            self.by_tenant.resize(index + 1, NOWHERE);
+        }
+        let Some(terms) = terms else {
+            self.by_tenant[index] = NOWHERE;
+            return before.is_some();
+        };
+        let at = self.queue_for(terms);
+        self.list[at].tenants.push((tenant, terms.clone()));
+        self.list[at].tenants.sort_by_key(|(id, _)| *id);
+        self.by_tenant[index] = at as u16;
+        true
+    }
+
+    /// The queue with these terms' objectives; for best effort an empty one that nobody has, or a new one.
+    fn queue_for(&mut self, terms: &Terms) -> usize {
+        let kind = match &terms.class {
+            Class::LatencyCritical { objectives } => Kind::LatencyCritical(objectives.clone()),
+            Class::BestEffort { weight } => Kind::BestEffort(*weight),
+            // Its slots are a lower layer's to give; here it has the rest with the others.
+            Class::Fenced { slots } => Kind::BestEffort(slots.saturating_mul(WEIGHT_UNKNOWN)),
+        };
+        let free = |q: &Queue| q.tenants.is_empty() && q.waiting.is_empty() && q.in_service == 0;
+        let fits = |q: &Queue| q.kind == kind && (q.is_critical() || free(q));
+        if let Some(at) = self.list.iter().position(fits) {
+            return at;
+        }
+        self.list.push(Queue::new(kind));
+        assert!(self.list.len() < usize::from(NOWHERE), "there are no more tenants than 65,535");
+        self.list.len() - 1
+    }
+
+    /// A request waits from now on; returns its queue.
+    pub fn push(&mut self, io: Io) -> usize {
+        let at = self.of_tenant(io.tenant);
+        self.next_serial += 1;
+        let waiting = Waiting { arrived_at: io.arrived_at, serial: self.next_serial, io };
+        self.list[at].waiting.push_back(waiting);
+        at
+    }
+
+    /// Takes the oldest of a queue into service.
+    ///
+    /// # Panics
+    /// If there is none, or no room.
+    pub fn take(&mut self, at: usize) -> Waiting {
+        assert!(self.has_free_slot(), "no core is free");
+        self.busy += 1;
+        self.list[at].in_service += 1;
+        self.list[at].waiting.pop_front().expect("a policy chooses a queue in which something waits")
+    }
+
+    /// A request of the queue is no longer in service.
+    pub fn release(&mut self, at: usize) {
+        assert!(self.list[at].in_service > 0 && self.busy > 0, "a request ended that wasn't in service");
+        self.list[at].in_service -= 1;
+        self.busy -= 1;
+    }
+
+    /// Cores that belong to no queue: best effort's.
+    pub fn unowned(&self) -> u32 {
+        let owned: u32 = self.list.iter().map(|q| q.cores).sum();
+        assert!(owned <= self.cores, "more cores are given than there are");
+        self.cores - owned
+    }
+
+    /// From now on the queue has `cores` cores of its own.
+    pub fn set_cores(&mut self, now: Time, at: usize, cores: u32) {
+        let q = &mut self.list[at];
+        if cores == q.cores {
+            return;
+        }
+        q.core_time = q.core_time(now);
+        q.counted_until = now;
+        q.grown += u64::from(cores.saturating_sub(q.cores));
+        q.yielded += u64::from(q.cores.saturating_sub(cores));
+        q.cores = cores;
+        q.cores_max = q.cores_max.max(cores);
+        if self.history_max > 0 {
+            if self.history.len() == self.history_max {
+                self.history.pop_front();
+            }
+            self.history.push_back(CoreChange { at: now, queue: at as u16, cores: cores as u16 });
+        }
+    }
+
+    /// The last changes of core numbers, oldest first; they are forgotten.
+    pub fn take_history(&mut self) -> Vec<CoreChange> {
+        std::mem::take(&mut self.history).into()
+    }
+}

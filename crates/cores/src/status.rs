@@ -1,0 +1,112 @@
+//! What the layer tells of itself.
+
+use crate::queue::{Kind, Queue};
+use crate::window::{CorePolicy, Windows};
+use plimsoll_base::{LatencyHistogram, Objective, Span, TenantId, Time};
+
+/// The layer's state at one moment.
+#[derive(Clone, Debug)]
+pub struct CoresStatus {
+    /// The policy's name.
+    pub policy: &'static str,
+    /// How many cores there are.
+    pub cores: u32,
+    /// Requests in flight on one.
+    pub depth: u32,
+    /// Requests in service.
+    pub busy: u32,
+    /// Cores that no queue owns: best effort's.
+    pub unowned: u32,
+    /// Reads answered Busy as their own deadline had passed while they waited.
+    pub revoked: u64,
+    /// Each queue.
+    pub queues: Vec<QueueStatus>,
+}
+
+/// One queue's state.
+#[derive(Clone, Debug)]
+pub struct QueueStatus {
+    /// The tenants that share it.
+    pub tenants: Vec<TenantId>,
+    /// Its objectives; none of a best-effort queue.
+    pub objectives: Vec<Objective>,
+    /// A best-effort queue's weight.
+    pub weight: u32,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Requests in service.
+    pub in_service: u32,
+    /// Cores of its own now, and the most it had.
+    pub cores: u32,
+    /// See `cores`.
+    pub cores_max: u32,
+    /// Core time given so far.
+    pub core_time: Span,
+    /// Cores added and yielded so far.
+    pub grown: u64,
+    /// See `grown`.
+    pub yielded: u64,
+    /// Windows begun, temp windows looked at.
+    pub windows: u64,
+    /// See `windows`.
+    pub temp_windows: u64,
+    /// Windows in which a request was later than an objective.
+    pub late_windows: u64,
+    /// Its core policy, if it has windows.
+    pub core_policy: Option<CorePolicy>,
+    /// Changes of that.
+    pub policy_changes: u64,
+    /// What requests take below on average.
+    pub service_mean: Span,
+    /// Their tails: percentile in hundredths of a percent, and the time there.
+    pub service_tails: Vec<(u16, Span)>,
+    /// The response time that the calculation allows at the tightest objective: what may be waited, and the service's tail.
+    pub predicted_tail: Span,
+    /// The tail measured at the last poll.
+    pub measured_tail: Span,
+    /// All response times.
+    pub response: LatencyHistogram,
+    /// Bytes of requests that were done.
+    pub done_bytes: u64,
+}
+
+impl QueueStatus {
+    pub(crate) fn of(now: Time, q: &Queue, windows: Option<&Windows>) -> QueueStatus {
+        let windows = windows.filter(|_| q.is_critical());
+        let count = |f: fn(&Windows) -> u64| windows.map_or(0, f);
+        QueueStatus {
+            tenants: q.tenants.iter().map(|(id, _)| *id).collect(),
+            objectives: q.objectives().to_vec(),
+            weight: match q.kind {
+                Kind::BestEffort(weight) => weight,
+                Kind::LatencyCritical(_) => 0,
+            },
+            waiting: q.waiting.len(),
+            in_service: q.in_service,
+            cores: q.cores(),
+            cores_max: q.cores_max,
+            core_time: q.core_time(now),
+            grown: q.grown,
+            yielded: q.yielded,
+            windows: count(|w| w.number),
+            temp_windows: count(|w| w.temp),
+            late_windows: q.late_windows,
+            core_policy: windows.map(|w| w.policy),
+            policy_changes: count(|w| w.policy_changes),
+            service_mean: q.service.mean(),
+            service_tails: q.service.tails().to_vec(),
+            predicted_tail: predicted(q),
+            measured_tail: windows.map_or(Span::ZERO, |w| w.measured_tail),
+            response: q.response.clone(),
+            done_bytes: q.done_bytes,
+        }
+    }
+}
+
+/// What the newest that waits will have waited, by the cores that the queue has, and the service's tail after that.
+fn predicted(q: &Queue) -> Span {
+    let slots = u64::from(q.cores().max(1));
+    let wait = q.service.mean().scale(q.waiting.len() as u64, slots);
+    let tail = q.service.tails().iter().map(|t| t.1).max().unwrap_or(Span::ZERO);
+    wait + tail
+}

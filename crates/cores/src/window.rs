@@ -1,0 +1,213 @@
+//! Request-based windows, and when within one the number of cores is looked at again (QWin §3.2.1, §3.3.1; QW-M2, M5–M7).
+//!
+//! A window is all that waits at the moment when the last of the window before is taken up. What arrives meanwhile belongs to
+//! the next. So each window's load is known, whatever its length in time.
+
+use crate::config::{CoreRule, QwinConfig};
+use plimsoll_base::{LatencyHistogram, Objective, Span};
+
+/// How often the number of cores is looked at within a window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CorePolicy {
+    /// Only at its beginning.
+    Conservative,
+    /// Whenever a budget of requests has been served.
+    SloAware,
+    /// After each request. What a new queue begins with (QW-M8).
+    #[default]
+    Aggressive,
+}
+
+impl CorePolicy {
+    /// The word for metrics and configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CorePolicy::Conservative => "conservative",
+            CorePolicy::SloAware => "slo-aware",
+            CorePolicy::Aggressive => "aggressive",
+        }
+    }
+}
+
+/// One queue's windows: what is left of the present one, what was served, which policy it has.
+#[derive(Clone, Debug, Default)]
+pub struct Windows {
+    /// Windows begun so far: the present one's number, from 1.
+    pub number: u64,
+    /// Its requests that haven't been taken up yet.
+    pub left: u64,
+    /// Requests served, of all windows (`wcnt`).
+    pub served: u64,
+    /// Temp windows looked at.
+    pub temp: u64,
+    /// Requests from one look to the next; 0: only at a window's beginning.
+    pub budget: u64,
+    /// How often it looks.
+    pub policy: CorePolicy,
+    /// Changes of that.
+    pub policy_changes: u64,
+    /// Response times since the last poll.
+    recent: LatencyHistogram,
+    /// The tail seen at the last poll, at the objective with the least slack.
+    pub measured_tail: Span,
+}
+
+impl Windows {
+    /// A new queue's: aggressive, or what the rule says.
+    pub fn new(config: &QwinConfig) -> Windows {
+        let policy = match config.rule {
+            CoreRule::BySlack => CorePolicy::Aggressive,
+            CoreRule::Always(policy) => policy,
+        };
+        Windows { policy, budget: u64::from(policy == CorePolicy::Aggressive), ..Windows::default() }
+    }
+
+    /// Is the present window used up, so that the next request begins a new one?
+    pub fn is_over(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Begins a window of `waiting` requests. `budget` is what the SLO-aware policy would have.
+    ///
+    /// # Panics
+    /// If the last one isn't over, or nothing waits.
+    pub fn begin(&mut self, waiting: u64, objectives: &[Objective], config: &QwinConfig, budget: u64) {
+        assert!(self.left == 0 && waiting > 0, "a window begins when the last is over and something waits");
+        self.number += 1;
+        self.left = waiting;
+        if self.number.is_multiple_of(config.poll_windows) {
+            self.poll(objectives, config);
+        }
+        self.budget = match self.policy {
+            CorePolicy::Conservative => 0,
+            CorePolicy::SloAware => budget,
+            CorePolicy::Aggressive => 1,
+        };
+    }
+
+    /// One of its requests is taken up.
+    pub fn take_up(&mut self) {
+        assert!(self.left > 0, "a request belongs to a window");
+        self.left -= 1;
+    }
+
+    /// A request that waits, the `place`-th, was withdrawn.
+    pub fn withdrawn(&mut self, place: usize) {
+        if (place as u64) < self.left {
+            self.left -= 1;
+        }
+    }
+
+    /// A request ended `response` after its arrival. True if a temp window is due.
+    pub fn served(&mut self, response: Span) -> bool {
+        self.recent.record(response);
+        self.served += 1;
+        self.left > 0 && self.budget > 0 && self.served.is_multiple_of(self.budget)
+    }
+
+    /// Looks at the tail measured since the last time and chooses the policy by the least slack of all objectives.
+    fn poll(&mut self, objectives: &[Objective], config: &QwinConfig) {
+        if self.recent.count() == 0 {
+            return;
+        }
+        let tail = |o: &Objective| self.recent.percentile(f64::from(o.percentile_bp) / 100.0);
+        // Slack is signed: what is late by much is less than what is late by little.
+        let slack = |o: &Objective| o.bound.as_nanos() as i64 - tail(o).as_nanos() as i64;
+        let Some(tightest) = objectives.iter().min_by_key(|o| slack(o)) else { return };
+        self.measured_tail = tail(tightest);
+        if config.rule == CoreRule::BySlack {
+            let slack_ns = slack(tightest);
+            let policy = if slack_ns > config.slack_high.as_nanos() as i64 {
+                CorePolicy::Conservative
+            } else if slack_ns < config.slack_low.as_nanos() as i64 {
+                CorePolicy::Aggressive
+            } else {
+                CorePolicy::SloAware
+            };
+            self.policy_changes += u64::from(policy != self.policy);
+            self.policy = policy;
+        }
+        self.recent.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OBJECTIVES: [Objective; 2] = [
+        Objective { percentile_bp: 9900, bound: Span::from_millis(2) },
+        Objective { percentile_bp: 9990, bound: Span::from_millis(4) },
+    ];
+
+    #[test]
+    fn the_policy_follows_the_least_slack() {
+        let config = QwinConfig { poll_windows: 10, ..QwinConfig::default() };
+        let mut w = Windows::new(&config);
+        assert_eq!(w.policy, CorePolicy::Aggressive);
+        let mut seen = Vec::new();
+        // p99 2 ms, p99.9 4 ms; thresholds 0.3 and 1 ms. The last one is only just within p99.9.
+        for us in [500, 1500, 1900, 2500, 900, 3900] {
+            for i in 0..10 {
+                w.begin(1, &OBJECTIVES, &config, 7);
+                w.take_up();
+                w.served(Span::from_micros(us));
+                seen.extend((i == 9).then_some((w.policy, w.budget)));
+            }
+        }
+        use CorePolicy::{Aggressive, Conservative, SloAware};
+        // A window's beginning sees the nine served since the last poll, and the one before it.
+        let wanted =
+            [(Conservative, 0), (SloAware, 7), (Aggressive, 1), (Aggressive, 1), (Aggressive, 1), (Aggressive, 1)];
+        assert_eq!(seen, wanted, "900 us: one of ten was still 2.5 ms");
+        assert_eq!(w.policy_changes, 3);
+        assert!(w.measured_tail >= Span::from_micros(3800));
+    }
+
+    #[test]
+    fn a_fixed_rule_stays() {
+        let rule = CoreRule::Always(CorePolicy::SloAware);
+        let config = QwinConfig { poll_windows: 1, rule, ..QwinConfig::default() };
+        let mut w = Windows::new(&config);
+        for _ in 0..5 {
+            w.begin(1, &OBJECTIVES, &config, 3);
+            w.take_up();
+            w.served(Span::from_secs(1));
+        }
+        assert_eq!((w.policy, w.policy_changes, w.budget), (CorePolicy::SloAware, 0, 3));
+    }
+
+    proptest! {
+        /// Against a list of lists: which window each request belongs to, and when a temp window is due.
+        #[test]
+        fn windows_are_what_waited_when_the_last_was_over(steps in proptest::collection::vec(0u8..3, 1..400), budget in 1u64..5) {
+            let rule = CoreRule::Always(CorePolicy::SloAware);
+            let config = QwinConfig { rule, ..QwinConfig::default() };
+            let mut w = Windows::new(&config);
+            let (mut waiting, mut naive, mut window, mut served) = (0u64, Vec::new(), 0u64, 0u64);
+            for step in steps {
+                match step {
+                    0 | 1 => waiting += 1,
+                    _ if waiting > 0 => {
+                        if naive.is_empty() {
+                            window += 1;
+                            naive = vec![window; waiting as usize];
+                        }
+                        if w.is_over() {
+                            w.begin(waiting, &OBJECTIVES, &config, budget);
+                        }
+                        w.take_up();
+                        prop_assert_eq!(naive.pop(), Some(w.number));
+                        prop_assert_eq!(naive.len() as u64, w.left);
+                        waiting -= 1;
+                        served += 1;
+                        let due = w.served(Span::from_micros(1));
+                        prop_assert_eq!(due, !naive.is_empty() && served % budget == 0);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}

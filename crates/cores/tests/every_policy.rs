@@ -1,0 +1,219 @@
+//! What holds under every policy, whatever comes: each request ends once, no core is lost or served twice, and the same run
+//! twice is the same.
+
+mod common;
+
+use common::{Machine, at_us, best_effort, critical, us};
+use plimsoll_base::{Span, TenantId, Time};
+use plimsoll_cores::config::MclockTerms;
+use plimsoll_cores::{CorePolicy, CoreRule, CoresConfig, Deadlines, PolicyConfig, QwinConfig};
+use plimsoll_stack::Offered;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn policies() -> Vec<PolicyConfig> {
+    let terms = |reservation, limit| MclockTerms { reservation, weight: 3, limit };
+    let mut all = vec![
+        PolicyConfig::ShareEverything,
+        PolicyConfig::PartialSharing,
+        PolicyConfig::TwoPriorities,
+        PolicyConfig::Cake { interval: Span::from_millis(2) },
+        PolicyConfig::Shenango { interval: us(50) },
+        PolicyConfig::Static(vec![(TenantId(1), 2), (TenantId(2), 9)]),
+        PolicyConfig::Mclock(vec![(TenantId(1), terms(5000, 20_000)), (TenantId(3), terms(0, 4000))]),
+        PolicyConfig::Clairvoyant { service: vec![(Time::ZERO, us(150))] },
+    ];
+    for deadlines in [Deadlines::Window, Deadlines::Each] {
+        for rule in [
+            CoreRule::BySlack,
+            CoreRule::Always(CorePolicy::Conservative),
+            CoreRule::Always(CorePolicy::SloAware),
+            CoreRule::Always(CorePolicy::Aggressive),
+        ] {
+            all.push(PolicyConfig::Qwin(QwinConfig { deadlines, rule, poll_windows: 5, ..QwinConfig::default() }));
+        }
+    }
+    all
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Offer { tenant: u16, kib: u64 },
+    Pause { us: u64 },
+    Cancel { nth: usize },
+    SetTenant { tenant: u16, kind: u8 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1u16..7, 1u64..65).prop_map(|(tenant, kib)| Step::Offer { tenant, kib }),
+        2 => (0u64..400).prop_map(|us| Step::Pause { us }),
+        1 => (0usize..64).prop_map(|nth| Step::Cancel { nth }),
+        1 => (1u16..5, 0u8..5).prop_map(|(tenant, kind)| Step::SetTenant { tenant, kind }),
+    ]
+}
+
+/// Runs the steps; gives what ended in order, as text.
+fn run(config: &CoresConfig, steps: &[Step]) -> String {
+    let mut m = Machine::new(config.clone(), |_, head| us(50 + head.id.0 * 7919 % 200 + head.len / 1024));
+    m.set_tenant(1, Some(critical(9990, 2000)));
+    m.set_tenant(2, Some(critical(9900, 1000)));
+    m.set_tenant(3, Some(best_effort(100)));
+    let mut offered = BTreeMap::new();
+    for s in steps {
+        match s {
+            Step::Offer { tenant, kib } => match m.offer(*tenant, kib * 1024) {
+                Offered::Accepted(id) => drop(offered.insert(id, 0)),
+                Offered::Busy(f) => panic!("nothing has a deadline: {f:?}"),
+            },
+            Step::Pause { us: n } => {
+                let until = m.now + us(*n);
+                m.run_until(until);
+            }
+            Step::Cancel { nth } => {
+                if let Some(&id) = offered.keys().rev().nth(*nth) {
+                    m.cancel(id);
+                }
+            }
+            Step::SetTenant { tenant, kind } => {
+                let terms = match kind {
+                    0 => None,
+                    1 => Some(best_effort(50)),
+                    n => Some(critical(9900, 700 * u64::from(*n))),
+                };
+                m.set_tenant(*tenant, terms);
+            }
+        }
+        let q = m.cores().queues();
+        let owned: u32 = q.all().iter().map(|q| q.cores()).sum();
+        assert_eq!(owned + q.unowned(), q.cores, "a core is lost");
+        let waiting: usize = q.all().iter().map(|q| q.waiting.len()).sum();
+        assert_eq!(waiting + q.busy as usize, m.stack.inflight(), "a request is lost");
+    }
+    m.finish();
+    let mut text = String::new();
+    for (at, c) in &m.ended {
+        *offered.get_mut(&c.io.id).expect("it was offered") += 1;
+        text += &format!("{at:?} {:?} {:?}\n", c.io.id, c.outcome);
+    }
+    assert!(offered.values().all(|&n| n == 1), "each ends once");
+    assert!(m.stack.is_idle());
+    let status = m.cores().status(m.now);
+    assert_eq!(status.busy, 0);
+    // Nothing is left over in the windows either.
+    for at in 0..status.queues.len() {
+        assert_eq!(m.cores().policy().windows(at).map_or(0, |w| w.left), 0, "queue {at}");
+    }
+    text
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn each_request_ends_once(steps in proptest::collection::vec(step(), 1..250), cores in 1u32..9, depth in 1u32..4) {
+        for policy in policies() {
+            let config = CoresConfig { cores, depth, policy, revoke_late: true, history_max: 10 };
+            run(&config, &steps);
+        }
+    }
+}
+
+#[test]
+fn the_same_run_twice_is_the_same() {
+    let steps: Vec<Step> = (0..2000u64)
+        .map(|i| match i % 7 {
+            0 => Step::Pause { us: i * 31 % 300 },
+            6 if i % 35 == 6 => Step::Cancel { nth: (i % 5) as usize },
+            _ => Step::Offer { tenant: (i * 13 % 5) as u16 + 1, kib: i * 17 % 60 + 1 },
+        })
+        .collect();
+    for policy in policies() {
+        let config = CoresConfig { policy, ..CoresConfig::new(6) };
+        assert_eq!(run(&config, &steps), run(&config, &steps), "{:?}", config.policy);
+    }
+}
+
+/// Two tenants, one with an objective of 2 ms and a burst of small requests, beside best effort with large ones: who gets what
+/// under each baseline.
+#[test]
+fn baselines_are_what_they_are_called() {
+    let run = |policy| {
+        let config = CoresConfig { policy, ..CoresConfig::new(8) };
+        let mut m = Machine::new(config, |_, head| if head.len > 8192 { us(400) } else { us(100) });
+        m.set_tenant(1, Some(critical(9990, 2000)));
+        m.set_tenant(2, Some(best_effort(100)));
+        for round in 0..100u64 {
+            let t = at_us(round * 2000);
+            m.run_until(t);
+            m.offer_many(60, 2, 65_536);
+            m.offer_many(20, 1, 4096);
+        }
+        m.run_until(at_us(200_000));
+        let mut lc = m.responses(1);
+        lc.sort_unstable();
+        (lc[lc.len() * 9 / 10].as_micros(), m.responses(2).len())
+    };
+    let (shared, _) = run(PolicyConfig::ShareEverything);
+    let (turns, _) = run(PolicyConfig::PartialSharing);
+    let (priority, be_priority) = run(PolicyConfig::TwoPriorities);
+    let (shenango, _) = run(PolicyConfig::Shenango { interval: us(20) });
+    let (fixed, be_fixed) = run(PolicyConfig::Static(vec![(TenantId(1), 2)]));
+    let (qwin, be_qwin) = run(PolicyConfig::Qwin(QwinConfig::default()));
+    assert!(shared > 10_000, "behind all of best effort: {shared}");
+    assert!(turns < shared / 2, "{turns}");
+    assert!(priority < turns, "{priority}");
+    assert!(shenango < 2000 && fixed < 2000 && qwin < 2000, "{shenango} {fixed} {qwin}");
+    assert!(be_qwin > be_fixed, "cores aren't idle: {be_qwin} {be_fixed}");
+    assert!(be_priority > 0);
+}
+
+#[test]
+fn mclock_reserves_and_limits() {
+    let terms = |reservation, weight, limit| MclockTerms { reservation, weight, limit };
+    let policy = PolicyConfig::Mclock(vec![
+        (TenantId(1), terms(4000, 1, 0)),
+        (TenantId(2), terms(0, 1, 3000)),
+        (TenantId(3), terms(0, 3, 0)),
+        (TenantId(4), terms(0, 1, 0)),
+    ]);
+    // Two cores at 200 us: 10,000 a second.
+    let mut m = Machine::new(CoresConfig { policy, ..CoresConfig::new(2) }, |_, _| us(200));
+    for tenant in 1..=4 {
+        m.set_tenant(tenant, Some(best_effort(100)));
+        m.offer_many(9000, tenant, 4096);
+    }
+    m.run_until(at_us(1_000_000));
+    let n = [1, 2, 3, 4].map(|t| m.responses(t).len());
+    // The first has its reservation; of the other 6,000 it, the third and the fourth share 1:3:1 what the second (1) leaves.
+    assert!((4000..=5100).contains(&n[0]), "{n:?}");
+    assert!(n[1] <= 3010, "{n:?}");
+    assert!((2.6..=3.4).contains(&(n[2] as f64 / n[3] as f64)), "{n:?}");
+}
+
+#[test]
+fn cake_moves_shares_by_the_last_interval() {
+    let policy = PolicyConfig::Cake { interval: Span::from_millis(10) };
+    let mut m = Machine::new(CoresConfig { policy, ..CoresConfig::new(4) }, |_, _| us(100));
+    m.set_tenant(1, Some(critical(9900, 1000)));
+    m.set_tenant(2, Some(best_effort(100)));
+    let late = |m: &Machine, from: usize| m.responses(1)[from..].iter().filter(|&&r| r > us(1000)).count();
+    let (mut seen, mut first) = (0, None);
+    for tenant in [1, 2] {
+        m.offer_many(32, tenant, 4096);
+    }
+    while m.now < at_us(400_000) {
+        m.step();
+        for i in seen..m.ended.len() {
+            let tenant = m.ended[i].1.io.tenant.0;
+            m.offer(tenant, 4096);
+        }
+        seen = m.ended.len();
+        if m.now > at_us(10_000) && first.is_none() {
+            first = Some((late(&m, 0), m.responses(1).len()));
+        }
+    }
+    let (late_first, n_first) = first.expect("it ran");
+    assert!(late_first * 2 > n_first, "with equal shares most are late: {late_first} of {n_first}");
+    let n = m.responses(1).len();
+    assert!(late(&m, n - 1000) < 500, "later fewer are: {}", late(&m, n - 1000));
+}

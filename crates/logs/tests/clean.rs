@@ -1,0 +1,158 @@
+//! When logged data go home by themselves: in the off-hours, every so often, in idle time; and what swaps do.
+
+mod common;
+use common::*;
+use plimsoll_base::*;
+use plimsoll_logs::*;
+use plimsoll_stack::sim::SimPool;
+use plimsoll_stack::*;
+
+const HOUR: Span = Span::from_secs(3600);
+
+fn hours(n: u64) -> Time {
+    Time::ZERO + HOUR * n
+}
+
+/// Nothing but what is set goes home, and the table is written as rarely as by default.
+fn with(clean: CleanConfig) -> LogsConfig {
+    let default = LogsConfig::default();
+    LogsConfig { clean: CleanConfig { when_idle: false, ..clean }, image_every: default.image_every, ..config() }
+}
+
+fn never() -> CleanConfig {
+    CleanConfig { idle_after: None, ..config().clean }
+}
+
+fn started(config: LogsConfig) -> SimPool {
+    let mut p = pool(formatted(1, Default::default()), config, None);
+    assert_eq!(p.start(), LayerState::Ready);
+    p
+}
+
+/// Why the last job ran, how many there were, and how much is still in logs.
+fn state(p: &mut SimPool) -> (Option<Why>, u64, u64) {
+    let s = logs(p);
+    (s.counters.last_clean.map(|c| c.why), s.counters.checkpoints, s.valid_bytes)
+}
+
+fn write(p: &mut SimPool, at: Time, sector: u64) {
+    p.run_until(at);
+    assert!(ask(p, Op::Write, sector * SECTOR, 1024, 7).outcome.is_done());
+}
+
+fn write_now(p: &mut SimPool, sector: u64) {
+    write(p, p.now(), sector);
+}
+
+#[test]
+fn in_the_off_hours_everything_goes_home_once_a_day() {
+    let off_hours = OffHours { first: hours(1), lasts: HOUR * 2 };
+    let mut p = started(with(CleanConfig { off_hours: Some(off_hours), ..never() }));
+    write(&mut p, hours(0), 8);
+    p.run_until(hours(1) - Span::from_secs(1));
+    assert_eq!(state(&mut p), (None, 0, 1024), "not before");
+    p.run_until(hours(1) + Span::from_secs(1));
+    assert_eq!(state(&mut p), (Some(Why::OffHours), 1, 0), "at its beginning, without any request");
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 8 * SECTOR, 1024, 0)), [7; 1024]);
+    // What comes later in the window waits for the next.
+    write(&mut p, hours(2), 16);
+    p.run_until(hours(24));
+    assert_eq!(state(&mut p), (Some(Why::OffHours), 1, 1024));
+    p.run_until(hours(25) + Span::from_secs(1));
+    assert_eq!(state(&mut p), (Some(Why::OffHours), 2, 0));
+    // A window without anything logged does nothing.
+    p.run_until(hours(50));
+    assert_eq!(state(&mut p), (Some(Why::OffHours), 2, 0));
+}
+
+#[test]
+fn a_pool_that_starts_within_the_off_hours_uses_them() {
+    let mut p = started(with(never()));
+    write(&mut p, hours(0), 8);
+    assert!(ask(&mut p, Op::Flush, 0, 0, 0).outcome.is_done());
+    let disk = p.lose_power().remove(0);
+    let off_hours = OffHours { first: Time::ZERO, lasts: HOUR };
+    let mut p = pool(disk, with(CleanConfig { off_hours: Some(off_hours), ..never() }), None);
+    assert_eq!(p.start(), LayerState::Ready);
+    p.run_until(hours(0) + Span::from_secs(1));
+    assert_eq!(state(&mut p), (Some(Why::OffHours), 1, 0));
+}
+
+#[test]
+fn every_so_often_everything_goes_home_under_load() {
+    let every = Span::from_secs(10);
+    let mut p = started(with(CleanConfig { every: Some(every), ..never() }));
+    for second in 0..35 {
+        write(&mut p, Time::ZERO + Span::from_secs(second), 8 * (second % 20));
+    }
+    let (why, count, _) = state(&mut p);
+    assert_eq!((why, count), (Some(Why::Periodic), 3), "after 10, 20 and 30 s");
+    p.run_until(Time::ZERO + Span::from_secs(60));
+    assert_eq!(state(&mut p), (Some(Why::Periodic), 4, 0), "and once more what came after, then there is nothing");
+}
+
+#[test]
+fn idle_time_is_used_when_logs_are_crowded_and_given_back_when_a_client_comes() {
+    let idle = Span::from_millis(50);
+    let clean = CleanConfig { idle_after: Some(idle), when_used_percent: 0, ..config().clean };
+    let mut p = started(LogsConfig { clean, swap_reach_groups: 100, ..config() });
+    // A quarter of a log of 16 KiB and more.
+    for i in 0..6 {
+        write_now(&mut p, i * 8);
+    }
+    let quiet_since = p.now();
+    p.run_until(quiet_since + idle - us(1));
+    assert_eq!(state(&mut p).1, 0, "not yet");
+    // Its first request is under way when a client comes: nothing more is sent until it's quiet again.
+    p.run_until(quiet_since + idle);
+    ask(&mut p, Op::Read, 100 * SECTOR, 512, 0);
+    let quiet_since = p.now();
+    p.run_until(quiet_since + idle - us(1));
+    assert_eq!(state(&mut p).1, 0, "it waits");
+    p.run_until(quiet_since + Span::from_secs(1));
+    assert_eq!(state(&mut p), (Some(Why::Idle), 1, 0));
+}
+
+/// A full log is moved to a cold one in idle time; it's empty then, and what it held is read from there.
+#[test]
+fn a_full_log_is_swapped_and_found_again_after_a_power_loss() {
+    let clean = CleanConfig { idle_after: Some(us(500)), when_idle: false, ..config().clean };
+    let config = LogsConfig { clean, swap_above_percent: 60, ..config() };
+    let mut p = started(config);
+    let writes = 8;
+    for i in 0..writes {
+        write_now(&mut p, i * 8);
+    }
+    let used = |p: &mut SimPool| logs(p).occupancy.iter().filter(|o| **o > 0).count();
+    assert_eq!(used(&mut p), 1);
+    let before = logs(&mut p).occupancy;
+    p.run_until(p.now() + Span::from_secs(1));
+    let after = logs(&mut p);
+    assert_eq!((after.counters.swaps, after.counters.checkpoints), (1, 0), "{:?}", after.counters);
+    assert_eq!(after.valid_bytes, writes * 1024, "everything is still in a log");
+    let full = before.iter().position(|o| *o > 60).expect("one is full");
+    assert!(after.occupancy[full] == 0 && used(&mut p) == 1, "another: {:?}", after.occupancy);
+    let mut p = pool(p.lose_power().remove(0), config, None);
+    assert_eq!(p.start(), LayerState::Ready);
+    for i in 0..writes {
+        assert_eq!(bytes(&ask(&mut p, Op::Read, i * 8 * SECTOR, 1024, 0)), [7; 1024], "{i}");
+    }
+}
+
+/// Without room anywhere small writes go home at once, and the logs are emptied.
+#[test]
+fn when_all_logs_are_full_everything_goes_home() {
+    let mut p = started(with(never()));
+    let mut spilled = 0;
+    for i in 0..400 {
+        write_now(&mut p, i % 100 * 4);
+        spilled = logs(&mut p).counters.spilled;
+        if spilled > 0 {
+            break;
+        }
+    }
+    assert!(spilled > 0, "{} logs of 16 KiB never fill", logs(&mut p).logs);
+    p.run();
+    assert_eq!(state(&mut p), (Some(Why::Full), 1, 0));
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 0, 1024, 0)), [7; 1024]);
+}
