@@ -739,6 +739,8 @@ fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<
     let Some(name) = &config.device.model else { return Ok(None) };
     // A flash drive's maps take memory by capacity: no more of it than the file behind it.
     let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(file_bytes);
+    let by_inside = config.sched.as_ref().is_some_and(|s| s.get_ref() == SchedulerKind::Ssd.name());
+    let spec = if by_inside { spec.seen() } else { spec };
     let model = spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?;
     Ok(Some(ModelLayer::new(model)))
 }

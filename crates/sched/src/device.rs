@@ -3,7 +3,7 @@
 //! The device's own queue is modelled as the drive's discipline serves it: in order of arrival, or the nearest first
 //! (`sstfTime`, Appendix A, MT-M9). It is worked out anew whenever the queue changes, never for a decision.
 
-use crate::disk::DiskModel;
+use crate::disk::{DiskModel, Ratio};
 use plimsoll_base::{Completion, Confidence, IoHead, IoId, Op, Span, Time};
 use std::collections::BTreeMap;
 
@@ -33,7 +33,12 @@ struct AtDevice {
     dispatched_at: Time,
     /// Predicted for it after what was there when it came: what it costs where the order is that of arrival.
     cost: Span,
+    /// Predicted for it while it waited in the scheduler.
+    queued: Span,
 }
+
+/// What queued work really takes follows by 1/2 to the power of this: a single request says little.
+const QUEUED_SHIFT: u32 = 7;
 
 /// See the module's documentation.
 pub struct DeviceQueue {
@@ -51,6 +56,8 @@ pub struct DeviceQueue {
     /// Predicted for what it completes next, and for all that it has.
     next_cost: Span,
     all_cost: Span,
+    /// What work takes that was predicted in the scheduler's order, while the drive chooses among as many as it may have.
+    queued: Ratio,
     /// Announced by layers above.
     declared: BTreeMap<IoId, Span>,
     declared_cost: Span,
@@ -73,6 +80,7 @@ impl DeviceQueue {
             progress_since: Time::ZERO,
             next_cost: Span::ZERO,
             all_cost: Span::ZERO,
+            queued: Ratio::NEUTRAL,
             declared: BTreeMap::new(),
             declared_cost: Span::ZERO,
         }
@@ -108,9 +116,15 @@ impl DeviceQueue {
         self.arm_after
     }
 
-    /// What work of `cost` takes when the device is kept as full as it may be.
+    /// What work takes that the scheduler predicts to cost `cost`, when the device is kept as full as it may be.
     pub fn busy_cost(&self, cost: Span) -> Span {
-        self.model.at_depth(cost, self.depth)
+        if self.depth <= 1 || !self.model.calibrates() { cost } else { self.queued.apply(cost) }
+    }
+
+    /// Among how many the drive chooses its next but `step`: as long as it's full it's filled up again.
+    fn choice(&self, step: usize) -> usize {
+        let n = self.at_device.len();
+        if n == self.depth { n } else { n - step }
     }
 
     /// Predicts anew in which order, and until when, the device works.
@@ -119,7 +133,7 @@ impl DeviceQueue {
         if self.discipline == Discipline::Sstf && n <= SSTF_MAX {
             return self.rework_nearest_first();
         }
-        let cost_of = |(i, d): (usize, &AtDevice)| self.model.at_depth(d.cost, n - i);
+        let cost_of = |(i, d): (usize, &AtDevice)| self.model.at_depth(d.cost, self.choice(i));
         let mut costs = self.at_device.iter().enumerate().map(cost_of);
         let first = costs.next().unwrap_or(Span::ZERO);
         self.all_cost = first + costs.fold(Span::ZERO, |sum, cost| sum + cost);
@@ -137,7 +151,7 @@ impl DeviceQueue {
             let waits = (0..n).filter(|i| left >> i & 1 != 0);
             let next = waits.min_by_key(|&i| self.at_device[i].head.offset.abs_diff(arm)).expect("one is left");
             let head = &self.at_device[next].head;
-            let cost = self.model.at_depth(self.model.cost(self.progress_since, arm, head), n - step);
+            let cost = self.model.at_depth(self.model.cost(self.progress_since, arm, head), self.choice(step));
             if head.op != Op::Flush {
                 arm = head.end();
             }
@@ -150,13 +164,14 @@ impl DeviceQueue {
         (self.next_cost, self.all_cost, self.arm_after) = (first, sum, arm);
     }
 
-    /// A request goes to the device.
-    pub fn dispatched(&mut self, now: Time, head: &IoHead) {
+    /// A request goes to the device; `queued` was predicted for it while it waited, if it did.
+    pub fn dispatched(&mut self, now: Time, head: &IoHead, queued: Option<Span>) {
         if self.at_device.is_empty() {
             self.progress_since = now;
         }
         let cost = self.model.cost(self.progress_since, self.arm_after, head);
-        self.at_device.push(AtDevice { head: *head, dispatched_at: now, cost });
+        let queued = queued.unwrap_or(cost);
+        self.at_device.push(AtDevice { head: *head, dispatched_at: now, cost, queued });
         if self.at_device.len() > 1 {
             return self.rework();
         }
@@ -179,6 +194,9 @@ impl DeviceQueue {
         let d = self.at_device.remove(at);
         let busy = now.since(d.dispatched_at.max(self.progress_since));
         if c.outcome.is_done() {
+            if depth == self.depth && depth > 1 {
+                self.queued.learn(busy.as_nanos() as i64, d.queued.as_nanos() as i64, QUEUED_SHIFT);
+            }
             self.model.learn(now, self.arm, &d.head, busy, depth);
         }
         if d.head.op != Op::Flush {
@@ -263,10 +281,27 @@ mod tests {
         for (discipline, ms) in [(Discipline::Fifo, 10 + 60 + 50 + 90), (Discipline::Sstf, 10 + 10 + 90)] {
             let mut q = DeviceQueue::new(linear(), discipline, 8);
             for (id, gib) in [(1, 10), (2, 70), (3, 20), (4, 110)] {
-                q.dispatched(Time::ZERO, &read(id, gib));
+                q.dispatched(Time::ZERO, &read(id, gib), None);
             }
             about(q.busy_for(Time::ZERO), ms);
         }
+    }
+
+    /// A drive that takes the nearest first needs less for each than their order of arrival says: what waits is believed to
+    /// take what such work took.
+    #[test]
+    fn what_waits_takes_what_waiting_work_took() {
+        let mut q = DeviceQueue::new(linear(), Discipline::Sstf, 2);
+        let mut now = Time::ZERO;
+        let said = Span::from_millis(100);
+        q.dispatched(now, &read(0, 0), Some(said));
+        for id in 1..2000 {
+            q.dispatched(now, &read(id, id % 7 * 10), Some(said));
+            now += Span::from_millis(25);
+            let io = Io::new(read(id - 1, (id - 1) % 7 * 10), Data::Absent);
+            q.completed(now, &mut Completion { io, outcome: Outcome::Done, dispatched_at: Time::NEVER });
+        }
+        about(q.busy_cost(said * 10), 250);
     }
 
     #[test]
@@ -274,7 +309,7 @@ mod tests {
         let mut q = DeviceQueue::new(linear(), Discipline::Fifo, 8);
         q.declared(&read(1, 10));
         let once = q.declared_cost();
-        q.dispatched(Time::ZERO, &read(2, 500));
+        q.dispatched(Time::ZERO, &read(2, 500), None);
         q.declared(&read(1, 10));
         assert!(q.declared_cost() > once, "the arm is elsewhere by now");
         q.retracted(IoId(1));
@@ -284,7 +319,7 @@ mod tests {
     #[test]
     fn time_passes_and_a_late_one_is_not_counted_for_ever() {
         let mut q = DeviceQueue::new(linear(), Discipline::Fifo, 8);
-        q.dispatched(Time::ZERO, &read(1, 80));
+        q.dispatched(Time::ZERO, &read(1, 80), None);
         about(q.busy_for(Time::ZERO + Span::from_millis(30)), 50);
         about(q.busy_for(Time::ZERO + Span::from_millis(300)), 10);
         let io = Io::new(read(1, 80), Data::Absent);

@@ -135,7 +135,8 @@ fn trace_rows(name: &str) -> Vec<RowSpec> {
         row("false negatives", "%"),
         row("inaccuracy", "%").paper(0.9, Check::AtMost(0.9)).note("the paper's five traces: 0.5 to 0.9 %"),
         row("mean error of the wrong ones", "ms").paper(3.0, Check::None),
-        row("calibration error of the forecast", "%").note("by tenths of what was predicted; what is flagged later counts so"),
+        row("calibration error of the forecast", "%")
+            .note("by tenths of what was predicted; what is flagged later counts so"),
         row("bias of the forecast at admission", "ms").note("completion less forecast, mean"),
     ];
     for v in &variants()[1..] {

@@ -74,7 +74,7 @@ mod tests {
             let model = DeviceSpec::named("cheetah-15k5").unwrap().build(DeviceOptions::default()).unwrap();
             let from = Time::from_nanos(1_000_000_007);
             let mut slowed = Slowed::new(model, from, permille);
-            let (mut now, mut done, mut took) = (Time::ZERO, Vec::new(), [Span::ZERO; 2]);
+            let (mut now, mut done, mut took) = (Time::ZERO, Vec::new(), [(0u32, 0.0); 2]);
             for i in 0..400u64 {
                 let asked = now;
                 let offset = i * 7_919_000_000 % slowed.size_bytes() / 4096 * 4096;
@@ -88,11 +88,12 @@ mod tests {
                     }
                 }
                 done.clear();
-                took[usize::from(asked > from)] += now.since(asked);
+                let (n, ms) = &mut took[usize::from(asked > from)];
+                (*n, *ms) = (*n + 1, *ms + now.since(asked).as_millis_f64());
             }
-            let ratio = took[1].as_secs_f64() / took[0].as_secs_f64();
-            let each = ratio * 145.0 / 255.0;
-            assert!(permille == 1000 || (each > 1.0) == (permille > 1000), "{permille}: {each}");
+            let [before, after] = took.map(|(n, ms)| ms / f64::from(n));
+            let ratio = 1000.0 * after / before / permille as f64;
+            assert!((0.93..1.07).contains(&ratio), "{permille}: {before} ms, then {after} ms");
         }
     }
 }
