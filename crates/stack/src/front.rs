@@ -322,13 +322,11 @@ impl Layer for Front {
         if !self.filter.may_conflict(head, from, to) {
             return below.ask(0, at, head);
         }
-        let blocked_until = self
-            .entries
-            .iter()
-            .filter(|(_, e)| conflict(e, head, from, to))
-            .map(|(_, e)| if e.head.expected_at.is_set() { e.head.expected_at } else { at })
-            .max()
-            .unwrap_or(at);
+        let expected = |e: &Entry| if e.head.expected_at.is_set() { e.head.expected_at } else { at };
+        let blockers = self.entries.iter().filter(|(_, e)| conflict(e, head, from, to));
+        let Some(blocked_until) = blockers.map(|(_, e)| expected(e)).max() else {
+            return below.ask(0, at, head);
+        };
         // While it waits here, what is queued below now is worked off, and others come. What it finds when it is let go nobody
         // knows; that requests then take what they took lately is the best guess, if it isn't less than what is known.
         let wait = blocked_until.since(at);
