@@ -66,7 +66,7 @@ impl FlashInside for Chips {
     fn unit_work(&self, unit: u32) -> UnitWork {
         UnitWork { reads: unit % 3, erases: unit % 2, ..UnitWork::default() }
     }
-    fn channel_work(&self, channel: u32) -> u32 {
+    fn channel_reads(&self, channel: u32) -> u32 {
         channel % 5
     }
 }

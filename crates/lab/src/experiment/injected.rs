@@ -26,7 +26,7 @@ const REPLICAS: u16 = 3;
 /// The mean time between two gets of the cluster: a disk is busy with them about a tenth of its time.
 const GAP: Span = Span::from_millis(8);
 /// Another node is noisy every so often, with so many large reads at once: busy for some 150 ms (§6's bursts).
-const BURST_EVERY: Span = Span::from_millis(120);
+const BURST_EVERY: Span = Span::from_millis(400);
 const BURST: usize = 8;
 const BURST_BYTES: u64 = 256 << 10;
 /// Shares of wrong answers that are tried, in percent; 0 for none.
@@ -172,7 +172,7 @@ impl Experiment for InjectedErrors {
     }
     fn notes(&self) -> Vec<String> {
         vec![
-            "9 nodes, 9 clients, 3 replicas, 4 KiB gets 8 ms apart on average; every 120 ms one node gets 8 reads of 256 KiB at once; \
+            "9 nodes, 9 clients, 3 replicas, 4 KiB gets 8 ms apart on average; every 400 ms one node gets 8 reads of 256 KiB at once; \
              0.3 ms a hop each way. The paper: 20 nodes with EC2's noise"
                 .into(),
             "MittCFQ with the profile of another drive of the kind (±15 % per component, drawn by the seed); refused at admission only, \
