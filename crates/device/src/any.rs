@@ -16,7 +16,7 @@
 
 use crate::cached::Cached;
 use crate::disk::{Disk, DiskOptions, DiskSpec, Mismatch, SpecError};
-use crate::flash::{BlackBox, Flash, FlashOptions, FlashSpec, History};
+use crate::flash::{Flash, FlashOptions, FlashSpec, History};
 use crate::model::{Done, Model, Request};
 use crate::profile;
 use crate::raid0::Raid0;
@@ -48,8 +48,6 @@ pub enum DeviceSpec {
         history: History,
         /// Shrunk to about this capacity.
         bytes_max: u64,
-        /// Its host manages it and sees its inside.
-        is_seen: bool,
     },
     /// A drive-managed shingled disk.
     Shingled(Box<SmrSpec>),
@@ -186,7 +184,7 @@ impl DeviceSpec {
     }
 
     fn of_flash(spec: FlashSpec) -> DeviceSpec {
-        DeviceSpec::Flash { spec: Box::new(spec), history: History::Filled, bytes_max: FLASH_BYTES_MAX, is_seen: false }
+        DeviceSpec::Flash { spec: Box::new(spec), history: History::Filled, bytes_max: FLASH_BYTES_MAX }
     }
 
     /// The disk's parameters, if it is a plain disk.
@@ -214,21 +212,12 @@ impl DeviceSpec {
         }
     }
 
-    /// A flash drive whose host manages it and sees its inside (MittOS §4.3); any other device as it is.
-    #[must_use]
-    pub fn seen(mut self) -> DeviceSpec {
-        if let DeviceSpec::Flash { is_seen, .. } = &mut self {
-            *is_seen = true;
-        }
-        self
-    }
-
     /// The same device, a flash drive in it at most `bytes` large if nothing smaller was asked for.
     #[must_use]
     pub fn at_most(self, bytes: u64) -> DeviceSpec {
         match self {
-            DeviceSpec::Flash { spec, history, bytes_max, is_seen } => {
-                DeviceSpec::Flash { spec, history, bytes_max: bytes_max.min(bytes), is_seen }
+            DeviceSpec::Flash { spec, history, bytes_max } => {
+                DeviceSpec::Flash { spec, history, bytes_max: bytes_max.min(bytes) }
             }
             DeviceSpec::Raid0 { member, members, chunk_bytes } => {
                 let each = bytes.div_ceil(u64::from(members));
@@ -249,12 +238,9 @@ impl DeviceSpec {
         let disk_options = DiskOptions { seed, mismatch };
         Ok(match self {
             DeviceSpec::Disk(spec) => AnyModel::Disk(Box::new(Disk::new(spec, disk_options)?)),
-            DeviceSpec::Flash { spec, history, bytes_max, is_seen } => {
+            DeviceSpec::Flash { spec, history, bytes_max } => {
                 let options = FlashOptions { seed, mismatch, history: *history, bytes_max: Some(*bytes_max) };
-                match is_seen {
-                    true => AnyModel::SeenFlash(Box::new(Flash::new(spec, options)?)),
-                    false => AnyModel::Flash(Box::new(BlackBox::new(spec, options)?)),
-                }
+                AnyModel::Flash(Box::new(Flash::new(spec, options)?))
             }
             DeviceSpec::Shingled(spec) => AnyModel::Shingled(Box::new(SmrDisk::new(spec, disk_options)?)),
             DeviceSpec::Zoned(disk, zones) => AnyModel::Zoned(Box::new(ZonedDisk::new(disk, disk_options, *zones)?)),
@@ -279,9 +265,7 @@ pub enum AnyModel {
     /// A disk.
     Disk(Box<Disk>),
     /// A flash drive.
-    Flash(Box<BlackBox>),
-    /// A flash drive that its host manages.
-    SeenFlash(Box<Flash>),
+    Flash(Box<Flash>),
     /// A drive-managed shingled disk.
     Shingled(Box<SmrDisk>),
     /// A disk as host-managed zones.
@@ -297,7 +281,6 @@ macro_rules! each {
         match $any {
             AnyModel::Disk($model) => $call,
             AnyModel::Flash($model) => $call,
-            AnyModel::SeenFlash($model) => $call,
             AnyModel::Shingled($model) => $call,
             AnyModel::Zoned($model) => $call,
             AnyModel::Raid0($model) => $call,
@@ -318,6 +301,9 @@ impl Model for AnyModel {
     }
     fn next_event(&self) -> Time {
         each!(self, m => m.next_event())
+    }
+    fn next_completion(&self) -> Time {
+        each!(self, m => m.next_completion())
     }
     fn advance(&mut self, now: Time, done: &mut Vec<Done>) {
         each!(self, m => m.advance(now, done));
@@ -371,9 +357,8 @@ mod tests {
             ("raid0:2:64K:nvme-modern", false),
         ] {
             let spec = DeviceSpec::named(name).expect(name).at_most(1 << 30);
-            let shown = |spec: &DeviceSpec| spec.build(DeviceOptions::default()).expect(name).flash().is_some();
-            assert!(!shown(&spec), "{name}: as a commodity drive");
-            assert_eq!(shown(&spec.seen()), shows, "{name}");
+            let model = spec.build(DeviceOptions::default()).expect(name);
+            assert_eq!(model.flash().is_some(), shows, "{name}");
         }
     }
 

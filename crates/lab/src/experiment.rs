@@ -18,6 +18,7 @@ pub mod manylogs_clean;
 pub mod manylogs_stream;
 pub mod noise;
 pub mod predictors;
+pub mod qwin;
 pub mod runner;
 pub mod scattered;
 pub mod schedulers;
@@ -241,6 +242,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(tuning::solver::SolverOverhead),
         Box::new(tuning::web::Noise),
     ];
+    all.extend(qwin::all());
     all.extend(apples::all().into_iter().map(|e| Box::new(e) as Box<dyn Experiment>));
     all
 }

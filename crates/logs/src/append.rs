@@ -11,11 +11,17 @@ use crate::layer::{Life, Logs, Pending};
 use crate::log::State;
 use crate::mtl::Mapped;
 use crate::status::Why;
-use plimsoll_base::{Buf, Completion, Data, Io, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Time, VolumeKey};
+use plimsoll_base::{
+    Buf, Completion, Data, Io, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
+};
 use plimsoll_stack::Actions;
 
 /// Entries in one record at most: its header is then 4 KiB.
 const ENTRIES_MAX: usize = 126;
+
+/// A record more than there should be goes out when what waits has waited this long, about a disk's rotation: where the device has
+/// much else to do, records would else wait for records, each behind all of that.
+const PATIENCE: Span = Span::from_millis(10);
 
 /// What waits for a record.
 pub(crate) enum Queued {
@@ -79,13 +85,27 @@ impl Logs {
 
     pub(crate) fn enqueue(&mut self, now: Time, io: Io, out: &mut Actions) {
         out.declare(0, self.derived(&io.head));
-        if self.queue.is_empty() && !self.gather_until.is_set() {
-            self.gather_until = now + self.config.gather;
+        if self.queue.is_empty() {
+            self.queue_since = now;
+            if !self.gather_until.is_set() {
+                self.gather_until = now + self.config.gather;
+            }
         }
+        self.queue_bytes += io.len;
         self.queue.push_back(Queued::Write(io));
-        if now >= self.gather_until || self.queue.len() >= ENTRIES_MAX {
+        if now >= self.gather_until || self.is_record_full() {
             self.write_records(now, out);
         }
+    }
+
+    /// Does as much wait as goes into one record?
+    fn is_record_full(&self) -> bool {
+        self.queue.len() >= ENTRIES_MAX || self.queue_bytes >= self.config.record_bytes_max
+    }
+
+    fn may_send(&self, now: Time) -> bool {
+        let few = self.records_inflight < self.config.records_inflight_max;
+        few || self.is_record_full() || now >= self.queue_since + PATIENCE
     }
 
     /// Builds records as long as something waits and some may go out.
@@ -94,7 +114,11 @@ impl Logs {
         if matches!(self.life, Life::Degraded(_)) {
             return self.spill(now, out);
         }
-        while !self.queue.is_empty() && self.records_inflight < self.config.records_inflight_max {
+        while !self.queue.is_empty() {
+            if !self.may_send(now) {
+                self.gather_until = self.queue_since + PATIENCE;
+                return;
+            }
             let Some(log) = self.log_for_next() else { return self.spill(now, out) };
             // A recovery must look at every log that has a record beyond the last image, acknowledged or not: one that it
             // passed over once would come back in a later one. So the note goes first.
@@ -120,6 +144,7 @@ impl Logs {
 
     /// No log has room: writes go home, kills wait for an image.
     fn spill(&mut self, now: Time, out: &mut Actions) {
+        self.queue_bytes = 0;
         for q in std::mem::take(&mut self.queue) {
             match q {
                 Queued::Write(io) => {
@@ -127,7 +152,7 @@ impl Logs {
                     out.retract(0, io.id);
                     self.change(io, out);
                 }
-                Queued::Kill { .. } => self.kill_needs_image(&q),
+                Queued::Kill { .. } => self.kill_needs_image(),
             }
         }
         self.ask_to_clean(now, Why::Full, out);
@@ -145,6 +170,8 @@ impl Logs {
             data_bytes += q.data_bytes();
             items.push(self.queue.pop_front().expect("just seen"));
         }
+        self.queue_bytes -= data_bytes;
+        self.queue_since = now;
         let entries: Vec<Entry> = items.iter().map(|q| self.entry(q)).collect();
         let mut sum = DataSum::new(&self.layout);
         let mut parts = Vec::with_capacity(items.len() + 1);
@@ -299,6 +326,7 @@ impl Logs {
         for q in r.items {
             if let Queued::Write(io) = &q {
                 self.add_kill(io.offset, io.len, io.volume);
+                self.queue_bytes += io.len;
                 out.declare(0, self.derived(&io.head));
             }
             self.queue.push_back(q);

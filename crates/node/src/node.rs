@@ -19,6 +19,7 @@ use plimsoll_store::{
     CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
     TenantRecord, Uuid, VolumeRecord,
 };
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -338,22 +339,30 @@ impl Node {
         Ok(id)
     }
 
+    /// Where pools disagree (one wasn't there when a tenant was changed), the first that is configured is believed.
     fn stored_tenants(&self) -> Vec<TenantRecord> {
-        let Some(store) = self.tenant_store() else { return Vec::new() };
-        let store = store.lock().expect("no panic while held");
-        store.tenants().cloned().collect()
+        let mut all: BTreeMap<String, TenantRecord> = BTreeMap::new();
+        for store in self.stores() {
+            for record in store.lock().expect("no panic while held").tenants() {
+                let kept = all.entry(record.name.clone()).or_insert_with(|| record.clone());
+                if kept != record {
+                    tracing::warn!(tenant = record.name, "pools keep different promises: the first pool's holds");
+                }
+            }
+        }
+        all.into_values().collect()
     }
 
-    /// Tenants that were changed live are kept in the first pool that has a store.
-    fn tenant_store(&self) -> Option<Arc<Mutex<MetaStore>>> {
-        self.pools.iter().find_map(|p| p.store.clone())
+    /// Tenants that were changed live are kept in every pool that has a store: pools come and go.
+    fn stores(&self) -> impl Iterator<Item = Arc<Mutex<MetaStore>>> + '_ {
+        self.pools.iter().filter_map(|p| p.store.clone())
     }
 
     /// Declares a tenant or changes its promise, live; kept over a restart, where it goes before the configuration's.
     pub async fn set_tenant(&self, record: TenantRecord) -> Result<()> {
         let _one = self.changing.lock().await;
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
-        if let Some(store) = self.tenant_store() {
+        for store in self.stores() {
             let kept = record.clone();
             blocking(move || store.lock().expect("no panic while held").set_tenant(kept)).await?;
         }
@@ -372,7 +381,7 @@ impl Node {
         for p in &self.pools {
             let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it
         }
-        if let Some(store) = self.tenant_store() {
+        for store in self.stores() {
             let owned = name.to_string();
             blocking(move || {
                 let mut store = store.lock().expect("no panic while held");
@@ -739,8 +748,6 @@ fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<
     let Some(name) = &config.device.model else { return Ok(None) };
     // A flash drive's maps take memory by capacity: no more of it than the file behind it.
     let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(file_bytes);
-    let by_inside = config.sched.as_ref().is_some_and(|s| s.get_ref() == SchedulerKind::Ssd.name());
-    let spec = if by_inside { spec.seen() } else { spec };
     let model = spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?;
     Ok(Some(ModelLayer::new(model)))
 }

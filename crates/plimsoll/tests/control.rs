@@ -55,7 +55,11 @@ struct Node {
 
 impl Node {
     fn start(dir: &Path) -> Node {
-        let server = Server::start(dir, CONFIG);
+        Node::start_as(dir, CONFIG)
+    }
+
+    fn start_as(dir: &Path, config: &str) -> Node {
+        let server = Server::start(dir, config);
         let socket = dir.join("control.sock");
         let deadline = Instant::now() + Duration::from_secs(20);
         while http::unix(&socket, "GET", "/healthz", None).code != 200 {
@@ -162,6 +166,12 @@ fn volumes_and_tenants_live_and_are_kept() {
     assert_eq!(described(&node, &doc, "POST", "/v1/pools/main/recover", "/v1/pools/{name}/recover", None).code, 204);
 
     node.connect("a b").write(4096, &[7; 4096]).unwrap().unwrap();
+    assert!(node.server.stop());
+    // Without the pool that the volumes are in: promises are kept in each.
+    let main = CONFIG.find("[[pool]]").unwrap()..CONFIG.find("[[pool]]\nname = \"null\"").unwrap();
+    let without = CONFIG.replace(&CONFIG[main], "").replace("pool = \"main\"", "pool = \"null\"");
+    let node = Node::start_as(dir.path(), &without);
+    assert_eq!(node.get("/v1/tenants/gold")["permits"]["jobs_max"], 7);
     assert!(node.server.stop());
     let node = Node::start(dir.path());
     assert_eq!(node.get("/v1/volumes/a%20b")["size_bytes"], 2 << 20, "kept over a restart");

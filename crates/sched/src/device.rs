@@ -1,10 +1,11 @@
 //! What is at the device, and when it will be done with it: the shared end of every prediction.
 //!
 //! The device's own queue is modelled as the drive's discipline serves it: in order of arrival, or the nearest first
-//! (`sstfTime`, Appendix A, MT-M9). It is worked out anew whenever the queue changes, never for a decision.
+//! (`sstfTime`, Appendix A, MT-M9). It is worked out when it's first asked for after the queue has changed.
 
 use crate::disk::{DiskModel, Ratio};
 use plimsoll_base::{Completion, Confidence, IoHead, IoId, Op, Span, Time};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// How a device orders what it has.
@@ -33,12 +34,22 @@ struct AtDevice {
     dispatched_at: Time,
     /// Predicted for it after what was there when it came: what it costs where the order is that of arrival.
     cost: Span,
-    /// Predicted for it while it waited in the scheduler.
-    queued: Span,
+    /// Predicted for it while it waited in the scheduler, if it did.
+    queued: Option<Span>,
 }
 
 /// What queued work really takes follows by 1/2 to the power of this: a single request says little.
 const QUEUED_SHIFT: u32 = 7;
+
+/// What is predicted of all at the device.
+#[derive(Clone, Copy)]
+struct Outlook {
+    /// For what it completes next, and for all that it has.
+    next_cost: Span,
+    all_cost: Span,
+    /// Where the arm will be then.
+    arm_after: u64,
+}
 
 /// See the module's documentation.
 pub struct DeviceQueue {
@@ -49,13 +60,10 @@ pub struct DeviceQueue {
     at_device: Vec<AtDevice>,
     /// Where the arm was last seen.
     arm: u64,
-    /// Where it will be when all at the device is done.
-    arm_after: u64,
     /// Since when the device has been working on what it completes next.
     progress_since: Time,
-    /// Predicted for what it completes next, and for all that it has.
-    next_cost: Span,
-    all_cost: Span,
+    /// Worked out since the queue last changed, or not yet.
+    outlook: Cell<Option<Outlook>>,
     /// What work takes that was predicted in the scheduler's order, while the drive chooses among as many as it may have.
     queued: Ratio,
     /// Announced by layers above.
@@ -76,10 +84,8 @@ impl DeviceQueue {
             depth: depth as usize,
             at_device: Vec::new(),
             arm: 0,
-            arm_after: 0,
             progress_since: Time::ZERO,
-            next_cost: Span::ZERO,
-            all_cost: Span::ZERO,
+            outlook: Cell::new(None),
             queued: Ratio::NEUTRAL,
             declared: BTreeMap::new(),
             declared_cost: Span::ZERO,
@@ -113,7 +119,17 @@ impl DeviceQueue {
 
     /// Where the arm will be when all at the device is done.
     pub fn arm_after(&self) -> u64 {
-        self.arm_after
+        match (self.outlook.get(), self.discipline) {
+            (Some(outlook), _) => outlook.arm_after,
+            (None, Discipline::Fifo) => self.last_end(),
+            (None, Discipline::Sstf) => self.outlook().arm_after,
+        }
+    }
+
+    /// Where the last that was sent ends.
+    fn last_end(&self) -> u64 {
+        let last = self.at_device.iter().rev().find(|d| d.head.op != Op::Flush);
+        last.map_or(self.arm, |d| d.head.end())
     }
 
     /// What work takes that the scheduler predicts to cost `cost`, when the device is kept as full as it may be.
@@ -127,60 +143,62 @@ impl DeviceQueue {
         if n == self.depth { n } else { n - step }
     }
 
-    /// Predicts anew in which order, and until when, the device works.
-    fn rework(&mut self) {
-        let n = self.at_device.len();
-        if self.discipline == Discipline::Sstf && n <= SSTF_MAX {
-            return self.rework_nearest_first();
-        }
+    /// In which order, and until when, the device works.
+    fn outlook(&self) -> Outlook {
+        self.outlook.get().unwrap_or_else(|| {
+            let n = self.at_device.len();
+            let nearest_first = self.discipline == Discipline::Sstf && n <= SSTF_MAX;
+            let outlook = if nearest_first { self.nearest_first() } else { self.as_it_came() };
+            self.outlook.set(Some(outlook));
+            outlook
+        })
+    }
+
+    fn as_it_came(&self) -> Outlook {
         let cost_of = |(i, d): (usize, &AtDevice)| self.model.at_depth(d.cost, self.choice(i));
         let mut costs = self.at_device.iter().enumerate().map(cost_of);
-        let first = costs.next().unwrap_or(Span::ZERO);
-        self.all_cost = first + costs.fold(Span::ZERO, |sum, cost| sum + cost);
-        self.next_cost = first;
-        let last = self.at_device.iter().rev().find(|d| d.head.op != Op::Flush);
-        self.arm_after = last.map_or(self.arm, |d| d.head.end());
+        let next_cost = costs.next().unwrap_or(Span::ZERO);
+        let all_cost = next_cost + costs.fold(Span::ZERO, |sum, cost| sum + cost);
+        Outlook { next_cost, all_cost, arm_after: self.last_end() }
     }
 
     /// The order of a drive that takes the nearest first: quadratic in what it has, which for such a drive is little time.
-    fn rework_nearest_first(&mut self) {
+    fn nearest_first(&self) -> Outlook {
         let n = self.at_device.len();
         let mut left: u64 = (1 << n) - 1;
-        let (mut arm, mut sum, mut first) = (self.arm, Span::ZERO, Span::ZERO);
+        let mut outlook = Outlook { next_cost: Span::ZERO, all_cost: Span::ZERO, arm_after: self.arm };
         for step in 0..n {
+            let arm = outlook.arm_after;
             let waits = (0..n).filter(|i| left >> i & 1 != 0);
             let next = waits.min_by_key(|&i| self.at_device[i].head.offset.abs_diff(arm)).expect("one is left");
             let head = &self.at_device[next].head;
             let cost = self.model.at_depth(self.model.cost(self.progress_since, arm, head), self.choice(step));
             if head.op != Op::Flush {
-                arm = head.end();
+                outlook.arm_after = head.end();
             }
             if step == 0 {
-                first = cost;
+                outlook.next_cost = cost;
             }
-            sum += cost;
+            outlook.all_cost += cost;
             left &= !(1 << next);
         }
-        (self.next_cost, self.all_cost, self.arm_after) = (first, sum, arm);
+        outlook
     }
 
     /// A request goes to the device; `queued` was predicted for it while it waited, if it did.
     pub fn dispatched(&mut self, now: Time, head: &IoHead, queued: Option<Span>) {
-        if self.at_device.is_empty() {
+        let alone = self.at_device.is_empty();
+        if alone {
             self.progress_since = now;
         }
-        let cost = self.model.cost(self.progress_since, self.arm_after, head);
-        let queued = queued.unwrap_or(cost);
+        let in_order = self.discipline == Discipline::Fifo || self.depth > SSTF_MAX;
+        // In the order of nearness the cost is worked out with the order.
+        let cost =
+            if alone || in_order { self.model.cost(self.progress_since, self.arm_after(), head) } else { Span::ZERO };
+        let arm_after = if head.op == Op::Flush { self.arm } else { head.end() };
         self.at_device.push(AtDevice { head: *head, dispatched_at: now, cost, queued });
-        if self.at_device.len() > 1 {
-            return self.rework();
-        }
-        // Alone: there is no order to work out.
         let cost = self.model.at_depth(cost, 1);
-        (self.next_cost, self.all_cost) = (cost, cost);
-        if head.op != Op::Flush {
-            self.arm_after = head.end();
-        }
+        self.outlook.set(alone.then_some(Outlook { next_cost: cost, all_cost: cost, arm_after }));
     }
 
     /// The device has answered: the model learns, and the completion is stamped with its dispatch.
@@ -194,8 +212,11 @@ impl DeviceQueue {
         let d = self.at_device.remove(at);
         let busy = now.since(d.dispatched_at.max(self.progress_since));
         if c.outcome.is_done() {
-            if depth == self.depth && depth > 1 {
-                self.queued.learn(busy.as_nanos() as i64, d.queued.as_nanos() as i64, QUEUED_SHIFT);
+            if let Some(queued) = d.queued
+                && depth == self.depth
+                && depth > 1
+            {
+                self.queued.learn(busy.as_nanos() as i64, queued.as_nanos() as i64, QUEUED_SHIFT);
             }
             self.model.learn(now, self.arm, &d.head, busy, depth);
         }
@@ -203,13 +224,13 @@ impl DeviceQueue {
             self.arm = d.head.end();
         }
         self.progress_since = now;
-        self.rework();
+        self.outlook.set(None);
         c.dispatched_at = c.dispatched_at.min(d.dispatched_at);
     }
 
     /// A layer above will send this later.
     pub fn declared(&mut self, head: &IoHead) {
-        let cost = self.model.cost(self.progress_since, self.arm_after, head);
+        let cost = self.model.cost(self.progress_since, self.arm_after(), head);
         self.declared_cost += cost;
         if let Some(before) = self.declared.insert(head.id, cost) {
             self.declared_cost -= before; // said again, by now at another cost
@@ -235,9 +256,10 @@ impl DeviceQueue {
         if self.at_device.is_empty() {
             return Span::ZERO;
         }
-        let least = self.next_cost / OVERDUE_SHARE;
-        let left = self.next_cost.saturating_sub(at.since(self.progress_since)).max(least);
-        self.all_cost.saturating_sub(self.next_cost) + left
+        let Outlook { next_cost, all_cost, .. } = self.outlook();
+        let least = next_cost / OVERDUE_SHARE;
+        let left = next_cost.saturating_sub(at.since(self.progress_since)).max(least);
+        all_cost.saturating_sub(next_cost) + left
     }
 
     /// Has nothing been seen of it for so long that it must be asked again?

@@ -399,7 +399,10 @@ impl Layer for Front {
             Phase::Passed => {
                 let (head, from, to) = (e.head, e.from, e.to);
                 let narrowed = head.offset != from || head.end() != to;
-                let data = match (c.outcome, head.op) {
+                // It was under way when another failed: the device may have told that one of what this one owes.
+                let doubtful = head.op == Op::Flush && self.flush_failed && c.outcome.is_done();
+                let outcome = if doubtful { Outcome::Failed(IoError::FlushFailed) } else { c.outcome };
+                let data = match (outcome, head.op) {
                     (Outcome::Done, Op::Read) if narrowed => c.io.data.slice(to - from, head.offset - from, head.len),
                     (Outcome::Done, Op::BlockStatus) if narrowed => {
                         clip_status(c.io.into_data(), head.offset - from, head.len)
@@ -407,7 +410,7 @@ impl Layer for Front {
                     (Outcome::Done, _) => c.io.into_data(),
                     _ => Data::Absent,
                 };
-                self.finish(now, at, c.outcome, data, out);
+                self.finish(now, at, outcome, data, out);
             }
             Phase::Reading { outstanding, failed, edges } => {
                 *outstanding -= 1;

@@ -120,8 +120,7 @@ impl Pool {
         let options = DeviceOptions { seed: config.seed, mismatch: config.mismatch };
         let discipline = if device.spec.is_rotational() { Discipline::Sstf } else { Discipline::Fifo };
         let by_inside = config.sched == SchedulerKind::Ssd;
-        let spec = if by_inside { device.spec.clone().seen() } else { device.spec.clone() };
-        let device = spec.build(options).map_err(|e| bad(&e))?;
+        let device = device.spec.build(options).map_err(|e| bad(&e))?;
         if by_inside && device.flash().is_none() {
             return Err(bad(&"sched `ssd` predicts from a flash drive's inside, which this device hasn't"));
         }

@@ -2,6 +2,7 @@
 
 pub mod disk;
 pub mod events;
+pub mod oracle;
 pub mod pool;
 pub mod workers;
 

@@ -1,0 +1,299 @@
+//! What is being packed: the part of a WEU that isn't on the device yet, header and extents.
+
+use crate::format::{
+    CHUNK_ENTRY_BYTES, CHUNK_HEAD_BYTES, ChunkEntry, ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, ExtentName, Slot,
+    chunk_header_bytes,
+};
+use crate::index::{Loc, UNIT_BYTES};
+use crate::layout::Layout;
+use plimsoll_base::{Buf, Data};
+
+/// A write of a chunk's bytes: where in the WEU, how many, and the pieces they are made of.
+pub type ChunkWrite = (u32, u32, Vec<(u64, Data)>);
+
+/// An extent packed into a chunk.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    /// Where in the WEU, in bytes.
+    pub at: u32,
+    /// What it is.
+    pub head: ExtentHead,
+    /// Its bytes, or what stands for them.
+    pub payload: Data,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Chunk {
+    /// The WEU it is a part of.
+    pub weu: u32,
+    /// The WEU's number.
+    pub sequence: u64,
+    /// Its own number once it's being written.
+    pub number: u64,
+    /// Its extents are dirty.
+    pub dirty: bool,
+    /// The slot of its first entry.
+    pub first_slot: u32,
+    /// Its entries, by slot.
+    pub entries: Vec<ChunkEntry>,
+    /// Its extents, in the order of their slots (a reference has none).
+    pub packed: Vec<Packed>,
+    /// Writes that haven't ended; none yet if it's still open.
+    pub writes: u32,
+    /// Writes that wait until the slow device has, for good, what they hold: volumes, and how many of their changes.
+    pub held: Vec<ChunkWrite>,
+    /// See above.
+    pub needs: Vec<(u16, u64)>,
+    /// It takes no more.
+    pub closed: bool,
+    /// Places whose extents this one's supersede: they are dead when this is durable.
+    pub supersedes: Vec<Loc>,
+    /// Where its header begins in the WEU.
+    head_at: u32,
+    /// Its extents lie below this ...
+    top: u32,
+    /// ... and above this.
+    low: u32,
+    block_bytes: u32,
+}
+
+impl Chunk {
+    /// The first chunk of an empty WEU.
+    pub fn first(weu: u32, sequence: u64, dirty: bool, layout: &Layout) -> Chunk {
+        let top = layout.shape.weu_bytes;
+        Chunk {
+            weu,
+            sequence,
+            number: 0,
+            dirty,
+            first_slot: 0,
+            entries: Vec::new(),
+            packed: Vec::new(),
+            writes: 0,
+            held: Vec::new(),
+            needs: Vec::new(),
+            closed: false,
+            supersedes: Vec::new(),
+            head_at: 0,
+            top,
+            low: top,
+            block_bytes: layout.block_bytes,
+        }
+    }
+
+    /// The chunk that comes after this one in the same WEU, if there is room for `extent_bytes` more.
+    pub fn next(&self, extent_bytes: u32, slots_max: u32) -> Option<Chunk> {
+        assert!(self.closed);
+        let head_at = self.head_at + self.header_bytes();
+        let top = self.low / self.block_bytes * self.block_bytes;
+        let next = Chunk {
+            weu: self.weu,
+            sequence: self.sequence,
+            number: 0,
+            dirty: self.dirty,
+            first_slot: self.first_slot + self.entries.len() as u32,
+            entries: Vec::new(),
+            packed: Vec::new(),
+            writes: 0,
+            held: Vec::new(),
+            needs: Vec::new(),
+            closed: false,
+            supersedes: Vec::new(),
+            head_at,
+            top,
+            low: top,
+            block_bytes: self.block_bytes,
+        };
+        next.has_room(extent_bytes, slots_max).then_some(next)
+    }
+
+    fn header_bytes(&self) -> u32 {
+        chunk_header_bytes(self.entries.len(), self.block_bytes)
+    }
+
+    /// Where its header ends in the WEU.
+    pub fn header_end(&self) -> u32 {
+        self.head_at + self.header_bytes()
+    }
+
+    /// Is there room for one more extent whose payload takes `payload_bytes`?
+    pub fn has_room(&self, payload_bytes: u32, slots_max: u32) -> bool {
+        let takes = (payload_bytes + EXTENT_HEAD_BYTES as u32).next_multiple_of(UNIT_BYTES);
+        let header = (CHUNK_HEAD_BYTES + (self.entries.len() + 1) * CHUNK_ENTRY_BYTES) as u32;
+        let header_end = self.head_at + header.next_multiple_of(self.block_bytes);
+        let slots = self.first_slot + self.entries.len() as u32;
+        let low = self.low.saturating_sub(takes) / self.block_bytes * self.block_bytes;
+        slots < slots_max && self.low >= takes && header_end <= low
+    }
+
+    /// Packs an extent.
+    pub fn add(&mut self, head: ExtentHead, payload: Data, fp: Option<crate::index::Fingerprint>) -> Loc {
+        let takes = (head.payload_bytes + EXTENT_HEAD_BYTES as u32).next_multiple_of(UNIT_BYTES);
+        self.low -= takes;
+        let (at_unit, len_units) = (self.low / UNIT_BYTES, takes / UNIT_BYTES);
+        let what = Slot::Base(fp);
+        let slot = self.entry(head.name, what, at_unit as u16, len_units as u16);
+        self.packed.push(Packed { at: self.low, head, payload });
+        Loc::new(self.weu, at_unit, len_units, slot).dirty(self.dirty)
+    }
+
+    /// Notes a dirty duplicate, whose bytes are at `target` in the WEU of number `sequence`; its slot.
+    pub fn add_reference(&mut self, name: ExtentName, target: Loc, sequence: u64) -> u32 {
+        let what = Slot::Ref { weu: target.weu(), sequence, slot: target.slot() };
+        self.entry(name, what, (target.at_bytes() / UNIT_BYTES) as u16, (target.len_bytes() / UNIT_BYTES) as u16)
+    }
+
+    fn entry(&mut self, name: ExtentName, what: Slot, at_unit: u16, len_units: u16) -> u32 {
+        self.entries.push(ChunkEntry { name, dead: false, what, at_unit, len_units });
+        self.first_slot + self.entries.len() as u32 - 1
+    }
+
+    /// Marks a slot's entry as no longer true; false if the chunk hasn't that slot, or its header is already made.
+    pub fn kill(&mut self, slot: u32) -> bool {
+        let Some(e) = slot.checked_sub(self.first_slot).and_then(|i| self.entries.get_mut(i as usize)) else {
+            return false;
+        };
+        e.dead |= !self.closed;
+        !self.closed
+    }
+
+    /// The extent at `at` bytes in the WEU.
+    pub fn at(&self, at: u32) -> Option<&Packed> {
+        // Places descend.
+        let i = self.packed.binary_search_by(|p| at.cmp(&p.at)).ok()?;
+        Some(&self.packed[i])
+    }
+
+    /// Ends the packing: the writes that bring it to the device. A WEU that was never written is one write, if `whole`.
+    pub fn close(&mut self, salt: u64, number: u64, whole: bool) -> Vec<ChunkWrite> {
+        assert!(!self.closed);
+        (self.closed, self.number) = (true, number);
+        let header = ChunkHeader {
+            salt,
+            weu: self.weu,
+            sequence: self.sequence,
+            chunk: number,
+            dirty: self.dirty,
+            first_slot: self.first_slot,
+            entries: self.entries.clone(),
+        };
+        let header = header.encode(self.block_bytes);
+        let header_end = self.head_at + header.len() as u32;
+        let mut head: Vec<(u64, Data)> = vec![(header.len() as u64, Data::Bytes(Buf::copy_of(&header)))];
+        let from = self.low / self.block_bytes * self.block_bytes;
+        let mut body: Vec<(u64, Data)> = Vec::with_capacity(self.packed.len() * 3 + 1);
+        let mut at = from;
+        for p in self.packed.iter().rev() {
+            if p.at > at {
+                body.push((u64::from(p.at - at), Data::Zeroes));
+            }
+            let payload = p.head.payload_bytes;
+            body.push((EXTENT_HEAD_BYTES as u64, Data::Bytes(Buf::copy_of(&p.head.encode(self.sequence)))));
+            body.push((u64::from(payload), p.payload.clone()));
+            at = p.at + EXTENT_HEAD_BYTES as u32 + payload;
+        }
+        if self.top > at {
+            body.push((u64::from(self.top - at), Data::Zeroes));
+        }
+        let writes = if whole && self.head_at == 0 {
+            if from > header_end {
+                head.push((u64::from(from - header_end), Data::Zeroes));
+            }
+            head.extend(body);
+            vec![(0, self.top, head)]
+        } else if body.is_empty() {
+            vec![(self.head_at, header_end - self.head_at, head)]
+        } else {
+            vec![(from, self.top - from, body), (self.head_at, header_end - self.head_at, head)]
+        };
+        self.writes = writes.len() as u32;
+        writes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Shape;
+    use crate::format::Packing;
+    use plimsoll_base::VolumeKey;
+
+    fn layout() -> Layout {
+        Layout::new(4 << 20, 512, Shape { extent_bytes: 4096, weu_bytes: 64 << 10 }, 5).unwrap()
+    }
+
+    fn name(extent: u64) -> ExtentName {
+        ExtentName { volume: VolumeKey { id: 1, generation: 1 }, extent }
+    }
+
+    fn add(c: &mut Chunk, n: u64, bytes: u32) -> Loc {
+        let payload = Data::Bytes(Buf::copy_of(&vec![n as u8; bytes as usize]));
+        c.add(ExtentHead { payload_bytes: bytes, packing: Packing::Raw, name: name(n), sum: n }, payload, None)
+    }
+
+    fn put(weu: &mut [u8], writes: Vec<ChunkWrite>) {
+        for (at, len, parts) in writes {
+            assert!(at.is_multiple_of(512) && len.is_multiple_of(512));
+            assert_eq!(parts.iter().map(|p| p.0).sum::<u64>(), u64::from(len));
+            Data::Parts(parts.into()).copy_to(&mut weu[at as usize..(at + len) as usize]);
+        }
+    }
+
+    #[test]
+    fn chunks_of_one_weu_never_touch_each_other() {
+        let mut weu = vec![0xee; 64 << 10];
+        let mut c = Chunk::first(3, 9, true, &layout());
+        let mut all = Vec::new();
+        let mut ends = Vec::new();
+        for n in 0.. {
+            let bytes = 100 + n as u32 * 37;
+            if !c.has_room(bytes, 100) || n % 4 == 3 {
+                put(&mut weu, c.close(7, 100 + n, false));
+                ends.push(c.header_end());
+                match c.next(bytes, 100) {
+                    Some(next) => c = next,
+                    None => break,
+                }
+            }
+            let loc = add(&mut c, n, bytes);
+            assert_eq!(c.at(loc.at_bytes()).unwrap().head.name, name(n));
+            all.push((n, loc, bytes));
+        }
+        assert!(ends.len() > 5 && all.len() > 15, "{} chunks, {} extents", ends.len(), all.len());
+        for (n, loc, bytes) in all {
+            let at = loc.at_bytes() as usize;
+            let head = ExtentHead::decode(weu[at..at + 32].try_into().unwrap(), 9).unwrap();
+            assert_eq!((head.name, head.sum), (name(n), n));
+            assert!(weu[at + 32..at + 32 + bytes as usize].iter().all(|&b| b == n as u8));
+        }
+        let mut at = 0;
+        let mut slots = 0;
+        for end in ends {
+            let h = ChunkHeader::decode(&weu[at..], 7, 512, false).unwrap();
+            assert_eq!((h.first_slot, h.weu, h.sequence, h.dirty), (slots, 3, 9, true));
+            slots += h.entries.len() as u32;
+            at = end as usize;
+        }
+    }
+
+    #[test]
+    fn a_weu_that_fills_up_is_one_write() {
+        let mut c = Chunk::first(0, 1, false, &layout());
+        let mut n = 0;
+        while c.has_room(4096, 100) {
+            add(&mut c, n, 4096);
+            n += 1;
+        }
+        assert_eq!(n, 15);
+        assert!(c.kill(2) && !c.kill(15));
+        let writes = c.close(7, 0, true);
+        assert_eq!((writes.len(), writes[0].0, writes[0].1), (1, 0, 64 << 10));
+        assert!(!c.kill(3), "its header is made");
+        let mut weu = vec![0; 64 << 10];
+        put(&mut weu, writes);
+        let dead: Vec<bool> =
+            ChunkHeader::decode(&weu, 7, 512, false).unwrap().entries.iter().map(|e| e.dead).collect();
+        assert_eq!(dead.iter().position(|d| *d), Some(2));
+    }
+}

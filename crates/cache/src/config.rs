@@ -1,0 +1,229 @@
+//! How a cache behaves, and what it may be asked for.
+
+use crate::index::WEU_BYTES_MAX;
+use plimsoll_base::{Span, TenantId};
+use serde::{Deserialize, Serialize};
+
+/// How extents are compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Codec {
+    /// Not at all.
+    None,
+    /// LZ4: fast both ways (Nitro's choice).
+    Lz4,
+    /// zstd at its fastest regular level: denser, slower to read.
+    Zstd,
+}
+
+/// What fingerprints are made with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hash {
+    /// BLAKE3, keyed by the deduplication domain.
+    Blake3,
+    /// SHA-1 over content names (NI-M25), for the simulator's reproduction of the paper only.
+    Sha1,
+}
+
+/// What a volume's requests are to the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// They pass by.
+    Off,
+    /// A write is done when the slow device has it (NI-M15).
+    Through,
+    /// A write is done when the cache has it, durable at the next flush; the slow device gets it later.
+    Back,
+}
+
+/// Is the space shared, or has each volume its own (VirtualFence §4.5)?
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharing {
+    /// One space, one LRU order.
+    Shared,
+    /// Each volume has a number of WEUs and an LRU order of its own.
+    PerVolume,
+}
+
+/// A volume, as the cache must know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheVolume {
+    /// Its size: an extent that isn't whole inside it is never cached.
+    pub size_bytes: u64,
+    /// Through, back or off.
+    pub mode: Mode,
+    /// For whom the cache works when nobody asks (write-back).
+    pub tenant: TenantId,
+    /// Deduplication reaches as far as this is the same: a stable name of the tenant, or 0 for all.
+    pub domain: u64,
+    /// WEUs it may have where each volume has its own; ignored where space is shared.
+    pub weus_max: u32,
+}
+
+/// Mistakes to plant, which the crash tests must find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planted {
+    /// A write goes to the slow device before the journal says that the cached copy is dead.
+    NoBarrier,
+    /// Dead extents aren't journaled at all.
+    NoDeadRecords,
+    /// An evicted WEU isn't journaled as such.
+    NoRetireRecord,
+    /// What an extent's checksum says is ignored.
+    IgnoreChecksum,
+    /// A header's checksum is ignored when starting.
+    IgnoreHeaderChecksum,
+    /// A WEU is begun under the number that it had before.
+    ReuseSequence,
+    /// A flush in write-back mode doesn't write the open WEU.
+    FlushWithoutChunk,
+    /// A flush in write-back mode doesn't flush the fast device.
+    FlushWithoutBarrier,
+    /// A dirty extent is called clean before the slow device was flushed.
+    CleanBeforeFlush,
+    /// The copy of an extent that a newer dirty one supersedes is called dead before that is durable.
+    DeadBeforeDurable,
+    /// A fill isn't dropped when its extent is written meanwhile.
+    StaleFill,
+    /// Dirty duplicates aren't recorded.
+    ForgetDirtyDuplicates,
+    /// Journal blocks are believed in any order.
+    OldJournal,
+    /// A volume's deletion isn't recorded.
+    ForgetDeletions,
+    /// A dirty chunk that is torn is believed where it's whole.
+    BelieveTornChunks,
+    /// What the slow device may still lose is cached for good.
+    CacheUnflushed,
+}
+
+impl Planted {
+    /// All of them.
+    pub const ALL: [Planted; 16] = [
+        Planted::NoBarrier,
+        Planted::NoDeadRecords,
+        Planted::NoRetireRecord,
+        Planted::IgnoreChecksum,
+        Planted::IgnoreHeaderChecksum,
+        Planted::ReuseSequence,
+        Planted::FlushWithoutChunk,
+        Planted::FlushWithoutBarrier,
+        Planted::CleanBeforeFlush,
+        Planted::DeadBeforeDurable,
+        Planted::StaleFill,
+        Planted::ForgetDirtyDuplicates,
+        Planted::OldJournal,
+        Planted::ForgetDeletions,
+        Planted::BelieveTornChunks,
+        Planted::CacheUnflushed,
+    ];
+}
+
+/// How long a modelled core takes for a layer's work, in bytes per second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Speeds {
+    /// Any task, before its first byte.
+    pub task: Span,
+    /// Fingerprints.
+    pub hash: u64,
+    /// Compressing.
+    pub pack: u64,
+    /// Decompressing what was compressed, counted by what comes out.
+    pub unpack: u64,
+    /// Checking what was not.
+    pub check: u64,
+}
+
+impl Default for Speeds {
+    /// Eyeballed on one core of a 2020s server: BLAKE3, LZ4, xxh3.
+    fn default() -> Speeds {
+        let mb = 1_000_000;
+        Speeds { task: Span::from_micros(1), hash: 1500 * mb, pack: 600 * mb, unpack: 3000 * mb, check: 10_000 * mb }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheConfig {
+    /// Fingerprints kept, in percent of the extents that fit uncompressed; 0 turns deduplication off (NI-M6).
+    pub fingerprints_percent: u32,
+    /// How extents are compressed.
+    pub codec: Codec,
+    /// How they are fingerprinted.
+    pub hash: Hash,
+    /// Whose the space is.
+    pub sharing: Sharing,
+    /// WEUs used at most, over all volumes.
+    pub weus_max: u32,
+    /// Write-back begins when this much of the space is dirty, in percent, and goes on until half of it is (NI-M15).
+    pub watermark_percent: u32,
+    /// Own requests at the slow device at once when writing back; they are background work.
+    pub write_back_depth: u32,
+    /// Tell the device that a WEU's old content is not needed before it's written again.
+    pub trim: bool,
+    /// A stream that has read as many bytes in a row is sequential (NI-M20); what it reads isn't cached.
+    pub sequential_bytes: u64,
+    /// What is read ahead of such a stream at most; 0 for nothing.
+    pub prefetch_bytes_max: u64,
+    /// How long modelled cores take.
+    pub speeds: Speeds,
+    /// For tests of the tests.
+    pub planted: Option<Planted>,
+}
+
+impl Default for CacheConfig {
+    fn default() -> CacheConfig {
+        CacheConfig {
+            fingerprints_percent: 100,
+            codec: Codec::Lz4,
+            hash: Hash::Blake3,
+            sharing: Sharing::Shared,
+            weus_max: u32::MAX,
+            watermark_percent: 30,
+            write_back_depth: 16,
+            trim: true,
+            sequential_bytes: 256 << 10,
+            prefetch_bytes_max: 128 << 10,
+            speeds: Speeds::default(),
+            planted: None,
+        }
+    }
+}
+
+/// The parts of a cache's shape that are the device's format (Table 3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// The unit of caching: a power of two, 4 to 128 KiB.
+    pub extent_bytes: u32,
+    /// The unit of writing and evicting: a power of two, up to 4 MiB, with room for at least two extents.
+    pub weu_bytes: u32,
+}
+
+impl Default for Shape {
+    /// The paper's: 8 KiB and 2 MiB.
+    fn default() -> Shape {
+        Shape { extent_bytes: 8 << 10, weu_bytes: 2 << 20 }
+    }
+}
+
+impl Shape {
+    /// Can it be?
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), String> {
+        let Shape { extent_bytes, weu_bytes } = *self;
+        if !extent_bytes.is_power_of_two() || !(4 << 10..=128 << 10).contains(&extent_bytes) {
+            return Err(format!("an extent of {extent_bytes} bytes: a power of two from 4 KiB to 128 KiB"));
+        }
+        if !weu_bytes.is_power_of_two() || weu_bytes > WEU_BYTES_MAX || weu_bytes < extent_bytes * 2 {
+            return Err(format!(
+                "a WEU of {weu_bytes} bytes: a power of two, at least two extents ({} bytes), at most 4 MiB",
+                extent_bytes * 2
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,162 @@
+//! Making room: the WEU used longest ago goes, as a whole (NI-M17).
+//!
+//! ```text
+//!  leaving ──► what is dirty in it is written back, what relies on it is durable ──► its header is read, its entries go
+//!     ──► journal: nothing of it counts ──► TRIM ──► free
+//! ```
+
+use crate::config::Planted;
+use crate::format::{ChunkHeader, Record, Slot};
+use crate::index::Key;
+use crate::layer::{Cache, Pending};
+use plimsoll_base::{Completion, Data, Op, OwnKind, Time};
+use plimsoll_stack::Actions;
+
+/// WEUs that are kept free, or on their way there, per partition: for what is written while others are evicted.
+pub(crate) const RESERVE: u32 = 2;
+/// The cleaner looks at as many entries per eviction, beside its share of all.
+const SWEEP_LEAST: usize = 64;
+
+/// How far an eviction is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Evict {
+    /// Something in it is dirty or relied on.
+    Waiting,
+    /// Its header is being read.
+    Reading,
+    /// Retired; waits for the journal.
+    Journaling(u64),
+    /// Being trimmed.
+    Trimming,
+}
+
+impl Cache {
+    pub(crate) fn progress_evictions(&mut self, now: Time, out: &mut Actions) {
+        for partition in 0..self.partitions() {
+            loop {
+                let (used, quota) = self.index.use_of(partition);
+                let leaving =
+                    self.evicting.keys().filter(|w| self.index.weu(**w).partition == partition).count() as u32;
+                // A reserve must leave something to reserve for.
+                let reserve = RESERVE.min(quota / 2);
+                let room = (quota + leaving).saturating_sub(used);
+                if room >= reserve && used <= quota + leaving {
+                    break;
+                }
+                let Some(weu) = self.index.begin_eviction(partition) else { break };
+                self.evicting.insert(weu, Evict::Waiting);
+            }
+        }
+        for weu in self.evicting.keys().copied().collect::<Vec<_>>() {
+            self.progress_eviction(now, weu, out);
+        }
+    }
+
+    fn partitions(&self) -> u16 {
+        self.volumes.iter().map(|v| v.partition + 1).max().unwrap_or(0)
+    }
+
+    fn progress_eviction(&mut self, now: Time, weu: u32, out: &mut Actions) {
+        match self.evicting[&weu] {
+            Evict::Waiting => {
+                let in_memory = self.chunks.iter().any(|c| c.weu == weu);
+                if self.index.weu(weu).dirty > 0 || self.pins.contains_key(&weu) || in_memory {
+                    self.flush_wanted |= !self.undurable.is_empty();
+                    return;
+                }
+                let len = u64::from(self.index.weu(weu).header_bytes);
+                self.evicting.insert(weu, Evict::Reading);
+                let range = (self.layout.weu_at(weu), len);
+                self.send_fast(now, (Op::Read, OwnKind::Metadata), range, Data::Absent, Pending::EvictHeader(weu), out);
+            }
+            Evict::Journaling(number) if self.journal.durable() >= number && !self.pins.contains_key(&weu) => {
+                if !self.config.trim {
+                    return self.trimmed(weu);
+                }
+                self.evicting.insert(weu, Evict::Trimming);
+                let range = (self.layout.weu_at(weu), u64::from(self.layout.shape.weu_bytes));
+                self.send_fast(now, (Op::Trim, OwnKind::Metadata), range, Data::Absent, Pending::Trim(weu), out);
+            }
+            _ => {}
+        }
+    }
+
+    /// Keys that an eviction waits for.
+    pub(crate) fn urgent(&self) -> Vec<Key> {
+        let waits = |w: u32| self.evicting.get(&w) == Some(&Evict::Waiting);
+        if !self.evicting.values().any(|e| *e == Evict::Waiting) {
+            return Vec::new();
+        }
+        let urgent = |k: &&Key| {
+            let at = self.index.look(**k).is_some_and(|l| waits(l.weu()));
+            at || self.refs.get(*k).is_some_and(|r| waits(r.weu()))
+        };
+        self.dirty.iter().filter(urgent).copied().collect()
+    }
+
+    pub(crate) fn evict_header_read(&mut self, weu: u32, c: Completion) {
+        if !matches!(self.evicting.get(&weu), Some(Evict::Reading)) {
+            return;
+        }
+        if self.index.weu(weu).dirty > 0 || self.pins.contains_key(&weu) {
+            self.evicting.insert(weu, Evict::Waiting); // somebody came meanwhile
+            return;
+        }
+        let mut bytes = vec![0; c.io.len as usize];
+        c.io.data.copy_to(&mut bytes);
+        let sequence = self.index.weu(weu).sequence;
+        let mut entries = Vec::new();
+        for h in headers(&bytes, self.layout.salt, self.layout.block_bytes, weu, Some(sequence), false) {
+            for (i, e) in h.entries.iter().enumerate() {
+                let key = self.by_key.get(&e.name.volume).map(|v| Key::new(*v, e.name.extent));
+                let fp = match e.what {
+                    Slot::Base(fp) => fp,
+                    Slot::Ref { .. } => None,
+                };
+                entries.push((h.first_slot + i as u32, key, fp));
+            }
+        }
+        self.index.retire(weu, entries.into_iter());
+        self.bad.retain(|(w, _)| *w != weu);
+        self.suspect.remove(&weu);
+        self.counters.evicted += 1;
+        let share = self.index.files() / self.index.weus().len().max(1);
+        self.index.sweep(SWEEP_LEAST + 2 * share);
+        let number = match self.planted(Planted::NoRetireRecord) {
+            true => 0,
+            false => self.journal.push(Record::Least { weu, sequence: sequence + 1 }),
+        };
+        self.evicting.insert(weu, Evict::Journaling(number));
+    }
+
+    pub(crate) fn trimmed(&mut self, weu: u32) {
+        if self.evicting.remove(&weu).is_some() {
+            self.index.free(weu);
+        }
+    }
+}
+
+/// The chunks' headers at the beginning of a WEU, as far as they are whole and belong together.
+pub(crate) fn headers(
+    bytes: &[u8],
+    salt: u64,
+    block_bytes: u32,
+    weu: u32,
+    sequence: Option<u64>,
+    trusting: bool,
+) -> Vec<ChunkHeader> {
+    let mut found: Vec<ChunkHeader> = Vec::new();
+    let mut at = 0;
+    while let Some(h) = bytes.get(at..).and_then(|b| ChunkHeader::decode(b, salt, block_bytes, trusting)) {
+        let follows = match found.last() {
+            None => sequence.is_none_or(|s| s == h.sequence) && h.first_slot == 0,
+            Some(p) => p.sequence == h.sequence && h.first_slot == p.first_slot + p.entries.len() as u32,
+        };
+        if h.weu != weu || !follows {
+            break;
+        }
+        at += crate::format::chunk_header_bytes(h.entries.len(), block_bytes) as usize;
+        found.push(h);
+    }
+    found
+}

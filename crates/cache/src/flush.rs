@@ -1,0 +1,74 @@
+//! Making what only the cache has durable: open chunks are written, then the device is flushed. One at a time; who comes
+//! meanwhile waits for the next.
+
+use crate::config::Planted;
+use crate::layer::{Cache, Pending};
+use plimsoll_base::{Data, Op, OwnKind, Time};
+use plimsoll_stack::Actions;
+
+/// Chunks that may wait for a flush before the cache makes one of its own.
+const UNDURABLE_MAX: usize = 16;
+
+/// A flush under way.
+pub(crate) struct FlushJob {
+    /// Dirty chunks below this are durable when it's done, ...
+    upto: u64,
+    /// ... and of all chunks those below this.
+    all_upto: u64,
+    /// Chunks that must be written first: WEU and first slot.
+    waits: Vec<(u32, u32)>,
+    sent: bool,
+    /// Client requests that wait for it.
+    pub ops: Vec<usize>,
+}
+
+impl Cache {
+    pub(crate) fn progress_flush(&mut self, now: Time, out: &mut Actions) {
+        if !self.is_ready() {
+            return;
+        }
+        self.flush_wanted |= self.undurable.len() > UNDURABLE_MAX;
+        if self.flush_job.is_none() && (self.flush_wanted || !self.flush_next.is_empty()) {
+            self.flush_wanted = false;
+            if !self.planted(Planted::FlushWithoutChunk) {
+                self.close_open(now, false, out);
+            }
+            let waits = self.chunks.iter().filter(|c| c.closed && c.dirty).map(|c| (c.weu, c.first_slot)).collect();
+            let ops = std::mem::take(&mut self.flush_next);
+            self.flush_job = Some(FlushJob { upto: self.next_chunk, all_upto: 0, waits, sent: false, ops });
+        }
+        let Some(job) = &mut self.flush_job else { return };
+        if job.sent {
+            return;
+        }
+        let written = |w: &(u32, u32)| !self.chunks.iter().any(|c| c.closed && (c.weu, c.first_slot) == *w);
+        if job.waits.iter().all(written) {
+            let on_their_way = self.chunks.iter().filter(|c| c.closed).map(|c| c.number).min();
+            job.all_upto = on_their_way.unwrap_or(job.upto).min(job.upto);
+            job.sent = true;
+            match self.planted(Planted::FlushWithoutBarrier) {
+                true => self.fast_flushed(now, out),
+                false => {
+                    self.send_fast(now, (Op::Flush, OwnKind::Metadata), (0, 0), Data::Absent, Pending::FastFlush, out);
+                }
+            }
+        }
+    }
+
+    /// All that was on the device is durable: what it supersedes is dead.
+    pub(crate) fn fast_flushed(&mut self, now: Time, out: &mut Actions) {
+        let Some(job) = self.flush_job.take() else { return };
+        self.durable_chunks = self.durable_chunks.max(job.all_upto);
+        let (done, wait): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.undurable).into_iter().partition(|u| u.0 < job.upto);
+        self.undurable = wait;
+        for place in done.into_iter().flat_map(|(_, _, _, supersedes)| supersedes) {
+            self.unpin(place.weu());
+            self.kill(place);
+        }
+        for op in job.ops {
+            self.part_done(now, op, out);
+        }
+        self.destage_after_flush(now, out);
+    }
+}

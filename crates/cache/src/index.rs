@@ -1,0 +1,785 @@
+//! What is cached and where: the file index, the fingerprint index and the WEUs, without any I/O or bytes.
+//!
+//! ```text
+//!  file index     <volume, extent> ──► WEU, place in it, generation; base or duplicate, dirty or clean
+//!  fingerprints   128 bits         ──► the same, in LRU order where there may be fewer than extents
+//!  WEUs           generation, live and dirty extents, which slots are dead; in LRU order per partition
+//! ```
+//! A WEU that is evicted gets its next generation: whatever still points at the old one is stale from then on. Base entries
+//! go through the WEU's header; duplicates, which no header names, when they are met or by the cleaner (NI-M17, NI-M18).
+
+use crate::table::{Entry, Table};
+
+/// The most WEUs.
+pub const WEUS_MAX: u32 = 1 << 22;
+/// The most slots of a WEU.
+pub const SLOTS_MAX: u32 = 1 << 11;
+/// Places in a WEU count in units of this many bytes.
+pub const UNIT_BYTES: u32 = 64;
+/// The largest WEU.
+pub const WEU_BYTES_MAX: u32 = UNIT_BYTES << 16;
+
+const NONE: u32 = u32::MAX;
+
+/// An extent of a volume: the volume's slot in the cache and the extent's number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Key(u64);
+
+impl Key {
+    /// Extent `extent` (below 2^48) of the volume in slot `volume`.
+    pub const fn new(volume: u16, extent: u64) -> Key {
+        Key((volume as u64) << 48 | extent)
+    }
+    /// The volume's slot.
+    pub const fn volume(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+    /// The extent's number.
+    pub const fn extent(self) -> u64 {
+        self.0 & ((1 << 48) - 1)
+    }
+}
+
+/// Where an extent lies: 22 bits of WEU, 16 of place and 12 of length in units, 11 of slot, 3 of flags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loc(u64);
+
+impl Loc {
+    const DUP: u64 = 1;
+    const DIRTY: u64 = 2;
+
+    /// `len_units` units from unit `at_unit` on of WEU `weu`, which its header lists as number `slot`.
+    pub const fn new(weu: u32, at_unit: u32, len_units: u32, slot: u32) -> Loc {
+        assert!(weu < WEUS_MAX && at_unit < 1 << 16 && len_units < 1 << 12 && slot < SLOTS_MAX);
+        Loc((weu as u64) << 42 | (at_unit as u64) << 26 | (len_units as u64) << 14 | (slot as u64) << 3)
+    }
+    /// The WEU.
+    pub const fn weu(self) -> u32 {
+        (self.0 >> 42) as u32
+    }
+    /// Where in the WEU, in bytes.
+    pub const fn at_bytes(self) -> u32 {
+        ((self.0 >> 26) as u32 & 0xffff) * UNIT_BYTES
+    }
+    /// How long, in bytes: rounded up to a unit, header included.
+    pub const fn len_bytes(self) -> u32 {
+        ((self.0 >> 14) as u32 & 0xfff) * UNIT_BYTES
+    }
+    /// Its number in the WEU's header.
+    pub const fn slot(self) -> u32 {
+        (self.0 >> 3) as u32 & (SLOTS_MAX - 1)
+    }
+    /// A duplicate: the WEU's header doesn't name this key.
+    pub const fn is_dup(self) -> bool {
+        self.0 & Loc::DUP != 0
+    }
+    /// Newer than what the slow device has.
+    pub const fn is_dirty(self) -> bool {
+        self.0 & Loc::DIRTY != 0
+    }
+    /// The same place, as a duplicate or a base entry.
+    #[must_use]
+    pub const fn dup(self, dup: bool) -> Loc {
+        Loc(self.0 & !Loc::DUP | dup as u64 * Loc::DUP)
+    }
+    /// The same place, dirty or clean.
+    #[must_use]
+    pub const fn dirty(self, dirty: bool) -> Loc {
+        Loc(self.0 & !Loc::DIRTY | dirty as u64 * Loc::DIRTY)
+    }
+    /// The same bytes, whatever the flags?
+    pub const fn same_place(self, other: Loc) -> bool {
+        self.0 >> 3 == other.0 >> 3
+    }
+}
+
+/// A fingerprint's first 128 bits.
+pub type Fingerprint = [u64; 2];
+
+const fn mix(x: u64) -> u64 {
+    let x = (x ^ x >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+/// 18 bytes; packed, because there are tens of millions.
+#[derive(Clone, Copy)]
+#[repr(Rust, packed(2))]
+struct FileEntry {
+    key: u64,
+    loc: u64,
+    generation: u16,
+}
+
+impl Entry for FileEntry {
+    type Key = u64;
+    fn key(&self) -> u64 {
+        self.key
+    }
+    fn hash(key: u64) -> u64 {
+        mix(key)
+    }
+}
+
+/// 34 bytes.
+#[derive(Clone, Copy)]
+#[repr(Rust, packed(2))]
+struct FpEntry {
+    fp: Fingerprint,
+    loc: u64,
+    newer: u32,
+    older: u32,
+    generation: u16,
+}
+
+impl Entry for FpEntry {
+    type Key = Fingerprint;
+    fn key(&self) -> Fingerprint {
+        self.fp
+    }
+    fn hash(key: Fingerprint) -> u64 {
+        mix(key[0])
+    }
+}
+
+/// What a WEU is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WeuState {
+    /// Holds nothing.
+    Free,
+    /// Being filled, perhaps partly written.
+    Open,
+    /// Filled; may still be on its way to the device.
+    Full,
+    /// Being evicted: its extents may be used until it is retired.
+    Leaving,
+    /// Evicted, not yet safe to write again.
+    Retired,
+}
+
+/// One WEU.
+#[derive(Clone, Debug)]
+pub struct Weu {
+    /// What it is used for.
+    pub state: WeuState,
+    /// How often it was replaced, modulo 2^16 (NI-M4).
+    pub generation: u16,
+    /// Its number among all WEUs ever begun on this device; on the device it tells the old content from the new.
+    pub sequence: u64,
+    /// Whose it is, where each volume has its own.
+    pub partition: u16,
+    /// Slots given out.
+    pub slots: u32,
+    /// Dirty entries that point at it, duplicates included.
+    pub dirty: u32,
+    /// It takes dirty extents (they are kept apart, NI-M16).
+    pub for_dirty: bool,
+    /// Bytes of its headers on the device.
+    pub header_bytes: u32,
+    /// Slots whose base entry is no longer true, a bit each.
+    pub dead: Vec<u64>,
+    /// Dirty slots that the slow device has since.
+    pub cleaned: Vec<u64>,
+    newer: u32,
+    older: u32,
+}
+
+impl Weu {
+    /// Is a slot's base entry no longer true?
+    pub fn is_dead(&self, slot: u32) -> bool {
+        bit(&self.dead, slot)
+    }
+}
+
+/// The bit of `slot`.
+pub fn bit(bits: &[u64], slot: u32) -> bool {
+    bits.get(slot as usize / 64).is_some_and(|w| w >> (slot % 64) & 1 == 1)
+}
+
+/// Sets the bit of `slot`; was it clear?
+pub fn set_bit(bits: &mut Vec<u64>, slot: u32) -> bool {
+    let at = slot as usize / 64;
+    if bits.len() <= at {
+        bits.resize(at + 1, 0);
+    }
+    let was = bit(bits, slot);
+    bits[at] |= 1 << (slot % 64);
+    !was
+}
+
+/// A partition's WEUs in LRU order, and how many it may have.
+#[derive(Clone, Debug)]
+struct Partition {
+    newest: u32,
+    oldest: u32,
+    used: u32,
+    quota: u32,
+}
+
+/// What is counted here.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct IndexCounters {
+    /// Stale entries met by a lookup.
+    pub stale_met: u64,
+    /// Stale entries that the cleaner removed.
+    pub stale_cleaned: u64,
+    /// Fingerprints dropped because the index may hold no more.
+    pub fingerprints_dropped: u64,
+    /// Generation numbers that began anew.
+    pub rollovers: u64,
+}
+
+/// See the module's documentation.
+pub struct Index {
+    files: Table<FileEntry>,
+    fps: Table<FpEntry>,
+    fp_newest: u32,
+    fp_oldest: u32,
+    /// Fingerprints that may be kept.
+    fps_max: usize,
+    weus: Vec<Weu>,
+    free: Vec<u32>,
+    partitions: Vec<Partition>,
+    /// Volumes that are gone: their entries are stale.
+    gone: Vec<bool>,
+    sweep_at: u32,
+    counters: IndexCounters,
+}
+
+impl Index {
+    /// An index of `weus` free WEUs that keeps at most `fps_max` fingerprints.
+    pub fn new(weus: u32, fps_max: usize) -> Index {
+        assert!(weus <= WEUS_MAX);
+        let weu = Weu {
+            state: WeuState::Free,
+            generation: 0,
+            sequence: 0,
+            partition: 0,
+            slots: 0,
+            dirty: 0,
+            for_dirty: false,
+            header_bytes: 0,
+            dead: Vec::new(),
+            cleaned: Vec::new(),
+            newer: NONE,
+            older: NONE,
+        };
+        Index {
+            files: Table::default(),
+            fps: Table::default(),
+            fp_newest: NONE,
+            fp_oldest: NONE,
+            fps_max,
+            weus: vec![weu; weus as usize],
+            free: (0..weus).rev().collect(),
+            partitions: Vec::new(),
+            gone: Vec::new(),
+            sweep_at: 0,
+            counters: IndexCounters::default(),
+        }
+    }
+
+    /// Adds a partition of at most `quota` WEUs; its number.
+    pub fn add_partition(&mut self, quota: u32) -> u16 {
+        self.partitions.push(Partition { newest: NONE, oldest: NONE, used: 0, quota });
+        (self.partitions.len() - 1) as u16
+    }
+
+    /// Lets a partition have at most `quota` WEUs; what is too much is to be evicted.
+    pub fn set_quota(&mut self, partition: u16, quota: u32) {
+        self.partitions[partition as usize].quota = quota;
+    }
+
+    /// WEUs in use by a partition, and its quota.
+    pub fn use_of(&self, partition: u16) -> (u32, u32) {
+        let p = &self.partitions[partition as usize];
+        (p.used, p.quota)
+    }
+
+    /// A WEU.
+    pub fn weu(&self, weu: u32) -> &Weu {
+        &self.weus[weu as usize]
+    }
+
+    /// All WEUs, by number.
+    pub fn weus(&self) -> &[Weu] {
+        &self.weus
+    }
+
+    /// A WEU, to change.
+    pub fn weu_mut(&mut self, weu: u32) -> &mut Weu {
+        &mut self.weus[weu as usize]
+    }
+
+    /// WEUs that hold nothing.
+    pub fn free_weus(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Entries of the file index, stale ones included.
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Entries of the fingerprint index, stale ones included.
+    pub fn fingerprints(&self) -> usize {
+        self.fps.len()
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> IndexCounters {
+        self.counters
+    }
+
+    /// The bytes that all of it takes.
+    pub fn memory_bytes(&self) -> u64 {
+        let bits: usize = self.weus.iter().map(|w| (w.dead.capacity() + w.cleaned.capacity()) * 8).sum();
+        self.files.memory_bytes() + self.fps.memory_bytes() + (self.weus.len() * size_of::<Weu>() + bits) as u64
+    }
+
+    /// A volume is gone: its entries are stale from now on.
+    pub fn forget_volume(&mut self, volume: u16) {
+        let at = volume as usize;
+        if self.gone.len() <= at {
+            self.gone.resize(at + 1, false);
+        }
+        self.gone[at] = true;
+    }
+
+    fn is_stale(&self, e: FileEntry) -> bool {
+        let gone = self.gone.get(Key(e.key).volume() as usize).copied().unwrap_or(false);
+        gone || self.weus[Loc(e.loc).weu() as usize].generation != e.generation
+    }
+
+    /// Where an extent is.
+    pub fn look(&self, key: Key) -> Option<Loc> {
+        let e = self.files.get(self.files.find(key.0)?);
+        (!self.is_stale(e)).then_some(Loc(e.loc))
+    }
+
+    /// As [`Index::look`], for a request: a stale entry that is met goes (NI-M18).
+    pub fn find(&mut self, key: Key) -> Option<Loc> {
+        let at = self.files.find(key.0)?;
+        let e = self.files.get(at);
+        if self.is_stale(e) {
+            self.counters.stale_met += 1;
+            self.remove_at(at);
+            return None;
+        }
+        Some(Loc(e.loc))
+    }
+
+    /// Points `key` at `loc`. What it pointed at before, unless that was stale.
+    pub fn set(&mut self, key: Key, loc: Loc) -> Option<Loc> {
+        let generation = self.weus[loc.weu() as usize].generation;
+        self.count_dirty(loc, 1);
+        let Some(at) = self.files.find(key.0) else {
+            self.files.insert(FileEntry { key: key.0, loc: loc.0, generation });
+            return None;
+        };
+        let old = self.files.get(at);
+        let stale = self.is_stale(old);
+        self.files.change(at, |e| (e.loc, e.generation) = (loc.0, generation));
+        if stale {
+            return None;
+        }
+        self.count_dirty(Loc(old.loc), -1);
+        Some(Loc(old.loc))
+    }
+
+    /// Forgets `key`. What it pointed at, unless that was stale.
+    pub fn remove(&mut self, key: Key) -> Option<Loc> {
+        let at = self.files.find(key.0)?;
+        let old = self.files.get(at);
+        let stale = self.is_stale(old);
+        if !stale {
+            self.count_dirty(Loc(old.loc), -1);
+        }
+        self.remove_at(at);
+        (!stale).then_some(Loc(old.loc))
+    }
+
+    fn remove_at(&mut self, at: u32) {
+        self.files.remove(at);
+    }
+
+    fn count_dirty(&mut self, loc: Loc, by: i32) {
+        if loc.is_dirty() {
+            let w = &mut self.weus[loc.weu() as usize];
+            w.dirty = w.dirty.checked_add_signed(by).expect("dirty extents are counted in and out");
+        }
+    }
+
+    /// Where content of this fingerprint is, and makes it the fingerprint used last.
+    pub fn find_content(&mut self, fp: Fingerprint) -> Option<Loc> {
+        let at = self.fps.find(fp)?;
+        let e = self.fps.get(at);
+        if self.weus[Loc(e.loc).weu() as usize].generation != e.generation {
+            self.remove_content_at(at);
+            return None;
+        }
+        self.unlink_fp(at);
+        self.link_fp(at);
+        Some(Loc(e.loc))
+    }
+
+    /// Content of this fingerprint is at `loc`. The fingerprint used longest ago goes if there are too many.
+    pub fn set_content(&mut self, fp: Fingerprint, loc: Loc) {
+        if self.fps_max == 0 {
+            return;
+        }
+        let generation = self.weus[loc.weu() as usize].generation;
+        let loc = loc.dirty(false).dup(true).0;
+        let at = match self.fps.find(fp) {
+            Some(at) => {
+                self.fps.change(at, |e| (e.loc, e.generation) = (loc, generation));
+                self.unlink_fp(at);
+                at
+            }
+            None => {
+                if self.fps.len() >= self.fps_max {
+                    self.counters.fingerprints_dropped += 1;
+                    self.remove_content_at(self.fp_oldest);
+                }
+                self.fps.insert(FpEntry { fp, loc, newer: NONE, older: NONE, generation })
+            }
+        };
+        self.link_fp(at);
+    }
+
+    fn link_fp(&mut self, at: u32) {
+        let older = self.fp_newest;
+        self.fps.change(at, |e| (e.newer, e.older) = (NONE, older));
+        match older {
+            NONE => self.fp_oldest = at,
+            _ => self.fps.change(older, |e| e.newer = at),
+        }
+        self.fp_newest = at;
+    }
+
+    fn unlink_fp(&mut self, at: u32) {
+        let e = self.fps.get(at);
+        let (newer, older) = (e.newer, e.older);
+        match newer {
+            NONE => self.fp_newest = older,
+            _ => self.fps.change(newer, |e| e.older = older),
+        }
+        match older {
+            NONE => self.fp_oldest = newer,
+            _ => self.fps.change(older, |e| e.newer = newer),
+        }
+    }
+
+    fn remove_content_at(&mut self, at: u32) {
+        self.unlink_fp(at);
+        let Some(from) = self.fps.remove(at) else { return };
+        // The last entry is here now: its neighbours must know.
+        let e = self.fps.get(at);
+        let (newer, older) = (e.newer, e.older);
+        match newer {
+            NONE => self.fp_newest = at,
+            _ => self.fps.change(newer, |e| e.older = at),
+        }
+        match older {
+            NONE => self.fp_oldest = at,
+            _ => self.fps.change(older, |e| e.newer = at),
+        }
+        debug_assert!(from != at);
+    }
+
+    /// A free WEU for `partition`, which has room for one more; it is open from now on.
+    pub fn take_free(&mut self, partition: u16, sequence: u64, for_dirty: bool) -> Option<u32> {
+        let p = &mut self.partitions[partition as usize];
+        if p.used >= p.quota {
+            return None;
+        }
+        let weu = self.free.pop()?;
+        p.used += 1;
+        let w = &mut self.weus[weu as usize];
+        assert!(w.dirty == 0, "nothing dirty points at a free WEU");
+        (w.state, w.sequence, w.partition, w.for_dirty) = (WeuState::Open, sequence, partition, for_dirty);
+        (w.slots, w.header_bytes) = (0, 0);
+        w.dead.clear();
+        w.cleaned.clear();
+        Some(weu)
+    }
+
+    /// Takes free WEU `weu` out of the free ones, as it is found to hold something after a restart.
+    pub fn adopt(&mut self, weu: u32, partition: u16, sequence: u64, for_dirty: bool) {
+        self.free.retain(|&f| f != weu);
+        self.partitions[partition as usize].used += 1;
+        let w = &mut self.weus[weu as usize];
+        (w.state, w.sequence, w.partition, w.for_dirty) = (WeuState::Open, sequence, partition, for_dirty);
+    }
+
+    /// Makes the free ones those that are in state [`WeuState::Free`]: after many were adopted at once.
+    pub fn adopt_all(&mut self, found: impl Iterator<Item = (u32, u16, u64, bool)>) {
+        for (weu, partition, sequence, for_dirty) in found {
+            self.partitions[partition as usize].used += 1;
+            let w = &mut self.weus[weu as usize];
+            (w.state, w.sequence, w.partition, w.for_dirty) = (WeuState::Open, sequence, partition, for_dirty);
+        }
+        let free = |w: &u32| self.weus[*w as usize].state == WeuState::Free;
+        self.free = (0..self.weus.len() as u32).rev().filter(free).collect();
+    }
+
+    /// An open WEU is filled: it is the one used last.
+    pub fn filled(&mut self, weu: u32) {
+        assert_eq!(self.weus[weu as usize].state, WeuState::Open);
+        self.weus[weu as usize].state = WeuState::Full;
+        self.link(weu);
+    }
+
+    /// An extent of this WEU was used.
+    pub fn touch(&mut self, weu: u32) {
+        let w = &self.weus[weu as usize];
+        if w.state == WeuState::Full && self.partitions[w.partition as usize].newest != weu {
+            self.unlink(weu);
+            self.link(weu);
+        }
+    }
+
+    fn link(&mut self, weu: u32) {
+        let p = &mut self.partitions[self.weus[weu as usize].partition as usize];
+        let older = std::mem::replace(&mut p.newest, weu);
+        if older == NONE {
+            p.oldest = weu;
+        } else {
+            self.weus[older as usize].newer = weu;
+        }
+        let w = &mut self.weus[weu as usize];
+        (w.newer, w.older) = (NONE, older);
+    }
+
+    fn unlink(&mut self, weu: u32) {
+        let w = &self.weus[weu as usize];
+        let (newer, older, partition) = (w.newer, w.older, w.partition as usize);
+        match newer {
+            NONE => self.partitions[partition].newest = older,
+            _ => self.weus[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.partitions[partition].oldest = newer,
+            _ => self.weus[older as usize].newer = newer,
+        }
+    }
+
+    /// The WEU of a partition that was used longest ago; it is leaving from now on. `None` if none is full.
+    pub fn begin_eviction(&mut self, partition: u16) -> Option<u32> {
+        let weu = self.partitions[partition as usize].oldest;
+        if weu == NONE {
+            return None;
+        }
+        self.unlink(weu);
+        self.weus[weu as usize].state = WeuState::Leaving;
+        Some(weu)
+    }
+
+    /// A leaving WEU's extents go: `entries` are what its header lists, by slot. Duplicates that point at it are stale from
+    /// now on.
+    ///
+    /// # Panics
+    /// If something dirty still points at it.
+    pub fn retire(&mut self, weu: u32, entries: impl Iterator<Item = (u32, Option<Key>, Option<Fingerprint>)>) {
+        let w = &self.weus[weu as usize];
+        assert!(w.state == WeuState::Leaving && w.dirty == 0, "WEU {weu}: {:?}, {} dirty", w.state, w.dirty);
+        for (slot, key, fp) in entries {
+            let here = |loc: u64| Loc(loc).weu() == weu && Loc(loc).slot() == slot;
+            if let Some(at) = key.and_then(|k| self.files.find(k.0))
+                && here(self.files.get(at).loc)
+                && !Loc(self.files.get(at).loc).is_dup()
+            {
+                self.remove_at(at);
+            }
+            if let Some(at) = fp.and_then(|fp| self.fps.find(fp))
+                && here(self.fps.get(at).loc)
+            {
+                self.remove_content_at(at);
+            }
+        }
+        let w = &mut self.weus[weu as usize];
+        w.state = WeuState::Retired;
+        w.generation = w.generation.wrapping_add(1);
+        if w.generation == 0 {
+            // What is still stale from 2^16 replacements ago would look true again.
+            self.counters.rollovers += 1;
+            self.sweep_all(weu);
+        }
+    }
+
+    /// A retired WEU may be written again.
+    pub fn free(&mut self, weu: u32) {
+        let w = &mut self.weus[weu as usize];
+        assert_eq!(w.state, WeuState::Retired);
+        w.state = WeuState::Free;
+        w.dead = Vec::new();
+        w.cleaned = Vec::new();
+        self.partitions[w.partition as usize].used -= 1;
+        self.free.push(weu);
+    }
+
+    /// Removes all that points at `weu`.
+    fn sweep_all(&mut self, weu: u32) {
+        let mut at = 0;
+        while at < self.files.len() as u32 {
+            if Loc(self.files.get(at).loc).weu() == weu {
+                self.remove_at(at);
+            } else {
+                at += 1;
+            }
+        }
+        let mut at = 0;
+        while at < self.fps.len() as u32 {
+            if Loc(self.fps.get(at).loc).weu() == weu {
+                self.remove_content_at(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// The cleaner: looks at the next `count` entries and removes the stale ones (NI-M18).
+    pub fn sweep(&mut self, count: usize) {
+        for _ in 0..count.min(self.files.len()) {
+            if self.sweep_at >= self.files.len() as u32 {
+                self.sweep_at = 0;
+                return;
+            }
+            if self.is_stale(self.files.get(self.sweep_at)) {
+                self.remove_at(self.sweep_at);
+                self.counters.stale_cleaned += 1;
+            } else {
+                self.sweep_at += 1;
+            }
+        }
+    }
+
+    /// Every entry that isn't stale.
+    pub fn entries(&self) -> impl Iterator<Item = (Key, Loc)> + '_ {
+        let all = (0..self.files.len() as u32).map(|at| self.files.get(at));
+        all.filter(|e| !self.is_stale(*e)).map(|e| (Key(e.key), Loc(e.loc)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u64) -> Key {
+        Key::new(3, n)
+    }
+
+    /// Fills one WEU with extents `from..to`, each its own fingerprint.
+    fn fill(i: &mut Index, sequence: u64, extents: std::ops::Range<u64>) -> u32 {
+        let weu = i.take_free(0, sequence, false).unwrap();
+        for (slot, n) in extents.enumerate() {
+            let loc = Loc::new(weu, slot as u32 * 10, 10, slot as u32);
+            i.set(key(n), loc);
+            i.set_content([n, 0], loc);
+        }
+        i.filled(weu);
+        weu
+    }
+
+    fn evict(i: &mut Index, extents: std::ops::Range<u64>) -> u32 {
+        let weu = i.begin_eviction(0).unwrap();
+        i.retire(weu, extents.enumerate().map(|(slot, n)| (slot as u32, Some(key(n)), Some([n, 0]))));
+        i.free(weu);
+        weu
+    }
+
+    #[test]
+    fn places_and_keys_keep_what_they_are_made_of() {
+        let l = Loc::new(WEUS_MAX - 1, 0xffff, 0xfff, SLOTS_MAX - 1).dup(true);
+        assert_eq!((l.weu(), l.at_bytes(), l.len_bytes(), l.slot()), (WEUS_MAX - 1, 0xffff * 64, 0xfff * 64, 2047));
+        assert!(l.is_dup() && !l.is_dirty() && l.dirty(true).is_dirty() && l.same_place(l.dup(false)));
+        let k = Key::new(65_535, (1 << 48) - 1);
+        assert_eq!((k.volume(), k.extent()), (65_535, (1 << 48) - 1));
+        assert_eq!((size_of::<FileEntry>(), size_of::<FpEntry>()), (18, 34));
+    }
+
+    #[test]
+    fn the_weu_used_longest_ago_goes_and_its_base_entries_with_it() {
+        let mut i = Index::new(2, 1000);
+        i.add_partition(2);
+        let (a, b) = (fill(&mut i, 1, 0..10), fill(&mut i, 2, 10..20));
+        i.touch(a);
+        // A duplicate that no header names.
+        let loc = i.find_content([10, 0]).unwrap();
+        i.set(key(99), loc.dup(true));
+        assert_eq!(evict(&mut i, 10..20), b);
+        assert!((10..20).all(|n| i.look(key(n)).is_none() && i.find_content([n, 0]).is_none()));
+        assert!((0..10).all(|n| i.look(key(n)).is_some_and(|l| l.weu() == a)));
+        assert_eq!((i.files(), i.fingerprints()), (11, 10), "the duplicate is still there, but stale");
+        assert_eq!(i.look(key(99)), None);
+        fill(&mut i, 3, 20..30);
+        assert_eq!(i.find(key(99)), None, "nor does it come true when the WEU is filled again");
+        assert_eq!((i.files(), i.counters().stale_met), (20, 1));
+    }
+
+    #[test]
+    fn the_cleaner_finds_stale_duplicates() {
+        let mut i = Index::new(2, 1000);
+        i.add_partition(2);
+        fill(&mut i, 1, 0..10);
+        for n in 0..50 {
+            let loc = i.find_content([n % 10, 0]).unwrap();
+            i.set(key(100 + n), loc.dup(true));
+        }
+        evict(&mut i, 0..10);
+        assert_eq!(i.files(), 50);
+        for _ in 0..60 {
+            i.sweep(1);
+        }
+        assert_eq!((i.files(), i.counters().stale_cleaned), (0, 50));
+    }
+
+    #[test]
+    fn a_generation_that_comes_round_resurrects_nothing() {
+        let mut i = Index::new(1, 1000);
+        i.add_partition(1);
+        fill(&mut i, 1, 0..2);
+        let dup = i.find_content([0, 0]).unwrap().dup(true);
+        i.set(key(7), dup);
+        for n in 0..1u64 << 16 {
+            evict(&mut i, 0..2);
+            fill(&mut i, n + 2, 0..2);
+        }
+        assert_eq!(i.weu(0).generation, 0, "the same number as at first");
+        assert_eq!((i.look(key(7)), i.counters().rollovers), (None, 1));
+    }
+
+    #[test]
+    fn with_few_fingerprints_the_one_used_longest_ago_goes() {
+        let mut i = Index::new(1, 3);
+        i.add_partition(1);
+        fill(&mut i, 1, 0..3);
+        assert!(i.find_content([0, 0]).is_some());
+        i.set_content([77, 0], Loc::new(0, 0, 1, 0));
+        let kept: Vec<u64> = [0, 1, 2, 77].into_iter().filter(|n| i.find_content([*n, 0]).is_some()).collect();
+        assert_eq!((kept, i.counters().fingerprints_dropped), (vec![0, 2, 77], 1));
+    }
+
+    #[test]
+    fn a_volume_that_is_gone_has_nothing_cached() {
+        let mut i = Index::new(1, 0);
+        i.add_partition(1);
+        fill(&mut i, 1, 0..5);
+        i.forget_volume(3);
+        assert!((0..5).all(|n| i.look(key(n)).is_none()));
+        assert_eq!(i.entries().count(), 0);
+    }
+
+    #[test]
+    fn dirty_extents_are_counted_where_they_lie() {
+        let mut i = Index::new(2, 0);
+        i.add_partition(2);
+        let a = i.take_free(0, 1, true).unwrap();
+        let b = i.take_free(0, 2, true).unwrap();
+        i.set(key(1), Loc::new(a, 0, 1, 0).dirty(true));
+        i.set(key(2), Loc::new(a, 0, 1, 0).dirty(true).dup(true));
+        assert_eq!(i.weu(a).dirty, 2);
+        i.set(key(1), Loc::new(b, 0, 1, 0).dirty(true));
+        i.remove(key(2));
+        assert_eq!((i.weu(a).dirty, i.weu(b).dirty), (0, 1));
+    }
+}

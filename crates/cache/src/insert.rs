@@ -1,0 +1,327 @@
+//! Insertion: fingerprint, look up, pack, append, index (NI-M8).
+
+use crate::chunk::Chunk;
+use crate::config::{Codec, Planted};
+use crate::format::{ExtentHead, Packing};
+use crate::index::{Fingerprint, Key, Loc, WeuState};
+use crate::layer::{Cache, Pending, SLOW, WorkFor};
+use crate::tasks::{MakeFingerprint, Pack};
+use plimsoll_base::{Data, IoError, Op, OwnKind, Priority, TenantId, Time};
+use plimsoll_stack::{Actions, Answer};
+use std::collections::BTreeSet;
+
+/// Clean extents on their way into the cache at once; more are not cached.
+const INSERTS_MAX: usize = 4096;
+
+/// An extent on its way into the cache.
+pub(crate) struct Insert {
+    pub key: Key,
+    data: Data,
+    /// A clean one goes in only if it still has the extent's token.
+    token: u64,
+    /// The change that waits for it, if it's dirty.
+    op: Option<usize>,
+    fp: Option<Fingerprint>,
+    head: Option<ExtentHead>,
+    tenant: TenantId,
+    priority: Priority,
+}
+
+impl Cache {
+    /// Caches what the slow device has too.
+    pub(crate) fn insert_clean(&mut self, now: Time, key: Key, data: Data, token: u64, out: &mut Actions) {
+        if self.inserts.len() >= INSERTS_MAX || !self.is_ready() || self.stopping {
+            self.counters.dropped += 1;
+            self.fills.remove(&key);
+            return;
+        }
+        let (tenant, priority) = self.background_of(key);
+        let insert = Insert { key, data, token, op: None, fp: None, head: None, tenant, priority };
+        self.begin_insert(now, insert, out);
+    }
+
+    /// Caches what only the cache will have, for a part of change `op`.
+    pub(crate) fn insert_dirty(&mut self, now: Time, op: usize, key: Key, data: Data, out: &mut Actions) {
+        let (tenant, priority) = (self.ops[op].head.tenant, self.ops[op].head.priority);
+        let insert = Insert { key, data, token: 0, op: Some(op), fp: None, head: None, tenant, priority };
+        self.begin_insert(now, insert, out);
+    }
+
+    fn begin_insert(&mut self, now: Time, mut insert: Insert, out: &mut Actions) {
+        if self.config.fingerprints_percent == 0 {
+            let insert = self.inserts.insert(insert);
+            return self.pack(now, insert, out);
+        }
+        let task = MakeFingerprint {
+            data: std::mem::take(&mut insert.data),
+            len: self.extent_bytes(),
+            hash: self.config.hash,
+            key: self.volumes[insert.key.volume() as usize].hash_key,
+            speeds: self.config.speeds,
+        };
+        // A tape's answers have no data: it stays here.
+        insert.data = task.data.clone();
+        let (tenant, priority) = (insert.tenant, insert.priority);
+        let at = self.inserts.insert(insert);
+        self.order_work(WorkFor::Fingerprint(at), tenant, priority, Box::new(task), out);
+    }
+
+    /// May this insert go on? Not if the extent was written since, or the device is gone.
+    fn still_wanted(&self, insert: usize) -> bool {
+        let i = &self.inserts[insert];
+        self.is_ready() && (i.op.is_some() || self.fills.get(&i.key) == Some(&i.token))
+    }
+
+    fn end_insert(&mut self, now: Time, insert: usize, out: &mut Actions) {
+        let i = self.inserts.remove(insert);
+        match i.op {
+            Some(op) => self.part_done(now, op, out),
+            None if self.fills.get(&i.key) == Some(&i.token) => {
+                self.fills.remove(&i.key);
+            }
+            None => {}
+        }
+    }
+
+    pub(crate) fn insert_failed(&mut self, now: Time, insert: usize, out: &mut Actions) {
+        if let Some(op) = self.inserts[insert].op {
+            self.ops[op].failed = Some(IoError::Device);
+        }
+        self.end_insert(now, insert, out);
+    }
+
+    pub(crate) fn fingerprinted(&mut self, now: Time, insert: usize, answer: Answer, out: &mut Actions) {
+        if !self.still_wanted(insert) {
+            return self.insert_failed(now, insert, out);
+        }
+        if answer.words[2] == 1 {
+            let fp = [answer.words[0], answer.words[1]];
+            self.inserts[insert].fp = Some(fp);
+            if let Some(loc) = self.index.find_content(fp)
+                && self.duplicate(now, insert, loc, out)
+            {
+                self.counters.inserted += 1;
+                self.counters.duplicates += 1;
+                return self.end_insert(now, insert, out);
+            }
+        }
+        self.pack(now, insert, out);
+    }
+
+    /// Points the extent at equal content, if that may be relied on.
+    fn duplicate(&mut self, now: Time, insert: usize, loc: Loc, out: &mut Actions) -> bool {
+        let (key, dirty) = (self.inserts[insert].key, self.inserts[insert].op.is_some());
+        let weu = self.index.weu(loc.weu());
+        let whose = self.volumes[key.volume() as usize].partition;
+        let usable = matches!(weu.state, WeuState::Open | WeuState::Full) && weu.partition == whose;
+        if !usable || self.bad.contains(&(loc.weu(), loc.at_bytes())) {
+            return false;
+        }
+        if !dirty {
+            self.index.touch(loc.weu());
+            // It may be the very extent: it stays the base entry then.
+            if self.index.look(key).is_none_or(|l| !l.same_place(loc)) {
+                self.point(key, loc.dup(true), None);
+            }
+            return true;
+        }
+        // What a dirty duplicate relies on must be durable when it is.
+        let in_clean_chunk = self.chunk_of(loc.weu(), loc.slot()).is_some_and(|c| !self.chunks[c].dirty);
+        if in_clean_chunk || self.suspect.contains(&loc.weu()) {
+            return false;
+        }
+        let sequence = weu.sequence;
+        let loc = loc.dup(true).dirty(true);
+        if self.planted(Planted::ForgetDirtyDuplicates) {
+            self.point(key, loc, None);
+            return true;
+        }
+        let Some(c) = self.room(now, whose, true, 0, out) else { return false };
+        let name = self.name_of(key);
+        let slot = self.chunks[c].add_reference(name, loc, sequence);
+        let own = Loc::new(self.chunks[c].weu, 0, 0, slot);
+        self.index.touch(loc.weu());
+        self.point(key, loc, Some(own));
+        true
+    }
+
+    fn pack(&mut self, now: Time, insert: usize, out: &mut Actions) {
+        let i = &self.inserts[insert];
+        let task = Pack {
+            data: i.data.clone(),
+            len: self.extent_bytes(),
+            codec: self.config.codec,
+            speeds: self.config.speeds,
+        };
+        let (tenant, priority) = (i.tenant, i.priority);
+        let _ = now;
+        self.order_work(WorkFor::Pack(insert), tenant, priority, Box::new(task), out);
+    }
+
+    pub(crate) fn packed(&mut self, now: Time, insert: usize, answer: Answer, out: &mut Actions) {
+        if !self.still_wanted(insert) {
+            return self.insert_failed(now, insert, out);
+        }
+        let packing = match answer.words[2] {
+            0 => Packing::Raw,
+            1 => Packing::Lz4,
+            2 => Packing::Zstd,
+            _ => Packing::Modelled,
+        };
+        let key = self.inserts[insert].key;
+        let (payload_bytes, sum, name) = (answer.words[0] as u32, answer.words[1], self.name_of(key));
+        self.inserts[insert].head = Some(ExtentHead { payload_bytes, packing, name, sum });
+        self.inserts[insert].data = answer.data;
+        self.append(now, insert, out);
+    }
+
+    /// Appends a packed extent to an open WEU; a dirty one waits until there is one, a clean one doesn't.
+    fn append(&mut self, now: Time, insert: usize, out: &mut Actions) {
+        let i = &self.inserts[insert];
+        let (key, dirty, head) = (i.key, i.op.is_some(), i.head.expect("it is packed"));
+        let partition = self.volumes[key.volume() as usize].partition;
+        let Some(c) = self.room(now, partition, dirty, head.payload_bytes, out) else {
+            if dirty {
+                return self.starved.push_back(insert);
+            }
+            self.counters.dropped += 1;
+            return self.end_insert(now, insert, out);
+        };
+        let (payload, fp) = (std::mem::take(&mut self.inserts[insert].data), self.inserts[insert].fp);
+        let loc = self.chunks[c].add(head, payload, fp);
+        self.counters.inserted += 1;
+        self.counters.packed_bytes += self.extent_bytes();
+        self.counters.payload_bytes += u64::from(head.payload_bytes);
+        self.point(key, loc, Some(loc));
+        if let Some(fp) = fp {
+            self.index.set_content(fp, loc);
+        }
+        self.end_insert(now, insert, out);
+    }
+
+    /// Dirty inserts that found no room try again.
+    pub(crate) fn feed_starved(&mut self, now: Time, out: &mut Actions) {
+        for insert in std::mem::take(&mut self.starved) {
+            self.append(now, insert, out);
+        }
+    }
+
+    /// The open chunk of a partition with room for one more extent, or reference if `payload_bytes` is 0.
+    fn room(&mut self, now: Time, partition: u16, dirty: bool, payload_bytes: u32, out: &mut Actions) -> Option<usize> {
+        let slots_max = self.layout.slots_max();
+        let open = |c: &Chunk, index: &crate::index::Index| {
+            !c.closed && c.dirty == dirty && index.weu(c.weu).partition == partition
+        };
+        if let Some(c) = self.chunks.iter().position(|c| open(c, &self.index)) {
+            if self.chunks[c].has_room(payload_bytes, slots_max) {
+                return Some(c);
+            }
+            self.close(now, c, true, out);
+        }
+        let life = self.next_sequence >> 40;
+        let mut sequence = self.next_sequence;
+        if self.planted(Planted::ReuseSequence) {
+            sequence &= 7;
+        }
+        let weu = self.index.take_free(partition, sequence, dirty)?;
+        self.next_sequence += 1;
+        assert_eq!(self.next_sequence >> 40, life, "a life has 2^40 WEUs");
+        self.chunks.push(Chunk::first(weu, sequence, dirty, &self.layout));
+        Some(self.chunks.len() - 1)
+    }
+
+    /// Closes an open chunk and writes it. Its WEU is filled, or another chunk is begun in it.
+    pub(crate) fn close(&mut self, now: Time, c: usize, full: bool, out: &mut Actions) {
+        let number = self.next_chunk;
+        self.next_chunk += 1;
+        let writes = self.chunks[c].close(self.layout.salt, number, full);
+        let chunk = &self.chunks[c];
+        let (weu, first_slot, header_end) = (chunk.weu, chunk.first_slot, chunk.header_end());
+        let slots = first_slot + chunk.entries.len() as u32;
+        // A chunk after this one must have room for a few extents, or it isn't worth a header.
+        let least = if self.config.codec == Codec::None { 1 } else { 2 };
+        let next =
+            if full { None } else { chunk.next(self.layout.shape.extent_bytes / least, self.layout.slots_max()) };
+        let w = self.index.weu_mut(weu);
+        (w.header_bytes, w.slots) = (header_end, slots);
+        match next {
+            Some(next) => self.chunks.push(next),
+            None => self.index.filled(weu),
+        }
+        self.chunks[c].held = writes;
+        if !self.chunks[c].dirty && !self.planted(Planted::CacheUnflushed) {
+            self.chunks[c].needs = self.unflushed(c);
+        }
+        self.send_settled(now, out);
+    }
+
+    /// Volumes with extents in a chunk that the slow device may still lose: it was changed and not flushed since. Were they
+    /// cached for good before, a power loss could leave the cache with something newer than the slow device, and its eviction
+    /// would turn back time.
+    fn unflushed(&self, c: usize) -> Vec<(u16, u64)> {
+        let slots: BTreeSet<u16> =
+            self.chunks[c].entries.iter().filter_map(|e| self.by_key.get(&e.name.volume).copied()).collect();
+        let volume = |s: u16| (s, &self.volumes[s as usize]);
+        slots.into_iter().map(volume).filter(|(_, v)| v.changes > v.flushed).map(|(s, v)| (s, v.changes)).collect()
+    }
+
+    /// Sends the writes of chunks whose content the slow device has for good, and has it flushed for the others.
+    pub(crate) fn send_settled(&mut self, now: Time, out: &mut Actions) {
+        for c in 0..self.chunks.len() {
+            if self.chunks[c].held.is_empty() {
+                continue;
+            }
+            let volumes = &self.volumes;
+            let by_key = &self.by_key;
+            // A volume that is gone has nothing that could be read.
+            let open = |(s, n): &(u16, u64)| {
+                volumes[*s as usize].flushed < *n && by_key.contains_key(&volumes[*s as usize].key)
+            };
+            let needs: Vec<(u16, u64)> = self.chunks[c].needs.iter().copied().filter(open).collect();
+            for (slot, _) in &needs {
+                let v = &mut self.volumes[*slot as usize];
+                if now < self.settle_retry_at {
+                    out.wake_at(self.settle_retry_at);
+                } else if !v.settling {
+                    v.settling = true;
+                    let (whose, covers) = ((v.key, TenantId::default()), (*slot, v.changes));
+                    let what = (Op::Flush, OwnKind::Fill);
+                    self.send_own(now, SLOW, what, whose, (0, 0), Data::Absent, Pending::Settle(covers), out);
+                }
+            }
+            if !needs.is_empty() {
+                continue;
+            }
+            let (weu, first_slot) = (self.chunks[c].weu, self.chunks[c].first_slot);
+            for (at, len, parts) in std::mem::take(&mut self.chunks[c].held) {
+                self.counters.weu_bytes += u64::from(len);
+                let range = (self.layout.weu_at(weu) + u64::from(at), u64::from(len));
+                let pending = Pending::Chunk { weu, first_slot };
+                self.send_fast(now, (Op::Write, OwnKind::Fill), range, Data::Parts(parts.into()), pending, out);
+            }
+            self.counters.weu_writes += 1;
+        }
+    }
+
+    /// Closes all open chunks that have something; only dirty ones unless `all`.
+    pub(crate) fn close_open(&mut self, now: Time, all: bool, out: &mut Actions) {
+        while let Some(c) = self.chunks.iter().position(|c| !c.closed && !c.entries.is_empty() && (all || c.dirty)) {
+            self.close(now, c, false, out);
+        }
+    }
+
+    /// A part of a chunk is on the device.
+    pub(crate) fn chunk_written(&mut self, weu: u32, first_slot: u32) {
+        let at = self.chunks.iter().position(|c| c.closed && (c.weu, c.first_slot) == (weu, first_slot));
+        let at = at.expect("it stays until it's written");
+        self.chunks[at].writes -= 1;
+        if self.chunks[at].writes > 0 {
+            return;
+        }
+        let c = self.chunks.remove(at);
+        if c.dirty {
+            let slots = c.first_slot..c.first_slot + c.entries.len() as u32;
+            self.undurable.push((c.number, c.weu, slots, c.supersedes));
+        }
+    }
+}

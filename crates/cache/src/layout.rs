@@ -1,0 +1,171 @@
+//! Where things are on the fast device.
+//!
+//! ```text
+//!  page │ journal, even │ journal, odd │ WEU 0 │ WEU 1 │ ...
+//! ```
+//! The page says what the rest is. Integers are little-endian; bytes not named are zero.
+
+use crate::config::Shape;
+use crate::index::{SLOTS_MAX, WEUS_MAX};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes of the page.
+pub const PAGE_BYTES: u64 = 4096;
+/// The version that this code writes.
+pub const VERSION: u32 = 1;
+/// Bytes of a journal's record.
+pub const RECORD_BYTES: u64 = 16;
+
+const MAGIC: &[u8; 8] = b"PLIMNTRO";
+const SUM_AT: usize = PAGE_BYTES as usize - 8;
+/// Records that each journal half takes at least, beside what a snapshot needs.
+const RECORDS_MIN: u64 = 64;
+
+/// See the module's documentation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Extents and WEUs.
+    pub shape: Shape,
+    /// How many WEUs.
+    pub weus: u32,
+    /// Requests must be multiples of it.
+    pub block_bytes: u32,
+    /// Bytes of each half of the journal.
+    pub half_bytes: u64,
+    /// Drawn when the cache was made: what has another is from another cache.
+    pub salt: u64,
+}
+
+impl Layout {
+    /// A cache on `device_bytes`.
+    ///
+    /// # Errors
+    /// What is wrong with its shape, or that the device is too small.
+    pub fn new(device_bytes: u64, block_bytes: u32, shape: Shape, salt: u64) -> Result<Layout, String> {
+        shape.check()?;
+        if block_bytes > PAGE_BYTES as u32 || !block_bytes.is_power_of_two() {
+            return Err(format!("a device with blocks of {block_bytes} bytes: at most {PAGE_BYTES}"));
+        }
+        let weu = u64::from(shape.weu_bytes);
+        let mut weus = (device_bytes / weu).min(u64::from(WEUS_MAX));
+        loop {
+            let l = Layout { shape, weus: weus as u32, block_bytes, half_bytes: half_bytes(shape, weus), salt };
+            if weus < 4 {
+                return Err(format!(
+                    "{device_bytes} bytes are too few for a cache with WEUs of {weu} bytes: make it larger"
+                ));
+            }
+            if l.weu_at(weus as u32) <= device_bytes {
+                return Ok(l);
+            }
+            weus -= 1 + (l.weu_at(weus as u32) - device_bytes) / (2 * weu);
+        }
+    }
+
+    /// Where a half of the journal begins.
+    pub fn half_at(&self, half: u64) -> u64 {
+        PAGE_BYTES + half % 2 * self.half_bytes
+    }
+
+    /// Where a WEU begins.
+    pub fn weu_at(&self, weu: u32) -> u64 {
+        let base = (PAGE_BYTES + 2 * self.half_bytes).next_multiple_of(u64::from(self.shape.weu_bytes).min(1 << 20));
+        base + u64::from(weu) * u64::from(self.shape.weu_bytes)
+    }
+
+    /// Slots that a WEU may have: four times what it holds uncompressed.
+    pub fn slots_max(&self) -> u32 {
+        slots_max(self.shape)
+    }
+
+    /// Bytes for extents, uncompressed.
+    pub fn capacity_bytes(&self) -> u64 {
+        u64::from(self.weus) * u64::from(self.shape.weu_bytes)
+    }
+
+    /// The page.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut page = vec![0; PAGE_BYTES as usize];
+        page[..8].copy_from_slice(MAGIC);
+        page[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        page[12..16].copy_from_slice(&self.block_bytes.to_le_bytes());
+        page[16..20].copy_from_slice(&self.shape.extent_bytes.to_le_bytes());
+        page[20..24].copy_from_slice(&self.shape.weu_bytes.to_le_bytes());
+        page[24..28].copy_from_slice(&self.weus.to_le_bytes());
+        page[32..40].copy_from_slice(&self.half_bytes.to_le_bytes());
+        page[40..48].copy_from_slice(&self.salt.to_le_bytes());
+        let sum = xxh3_64(&page[..SUM_AT]);
+        page[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        page
+    }
+
+    /// What a page says.
+    ///
+    /// # Errors
+    /// Why it isn't one that this program can use.
+    pub fn decode(page: &[u8]) -> Result<Layout, String> {
+        let u32_at = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
+        let u64_at = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"));
+        if page.len() < PAGE_BYTES as usize || &page[..8] != MAGIC {
+            return Err("there is no cache on this device".into());
+        }
+        if u32_at(8) != VERSION {
+            return Err(format!("its cache is of version {}; this program knows version {VERSION}", u32_at(8)));
+        }
+        if u64_at(SUM_AT) != xxh3_64(&page[..SUM_AT]) {
+            return Err("the page that describes its cache is damaged".into());
+        }
+        let shape = Shape { extent_bytes: u32_at(16), weu_bytes: u32_at(20) };
+        shape.check()?;
+        let layout =
+            Layout { shape, weus: u32_at(24), block_bytes: u32_at(12), half_bytes: u64_at(32), salt: u64_at(40) };
+        let sane = layout.weus <= WEUS_MAX && layout.half_bytes == half_bytes(shape, u64::from(layout.weus));
+        if sane { Ok(layout) } else { Err("the page that describes its cache makes no sense".into()) }
+    }
+}
+
+fn slots_max(shape: Shape) -> u32 {
+    (shape.weu_bytes / shape.extent_bytes * 4).min(SLOTS_MAX)
+}
+
+/// Room for a snapshot of everything, and for as much again.
+fn half_bytes(shape: Shape, weus: u64) -> u64 {
+    let words = u64::from(slots_max(shape)).div_ceil(64);
+    let snapshot = weus * (1 + 2 * words);
+    // A block of 512 bytes has 464 for records.
+    ((snapshot * 2 + RECORDS_MIN) * RECORD_BYTES * 512 / 464).next_multiple_of(PAGE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_fits_and_says_so_again() {
+        for (mib, shape) in
+            [(64, Shape::default()), (400_000, Shape::default()), (8, Shape { extent_bytes: 4096, weu_bytes: 1 << 19 })]
+        {
+            let bytes = mib << 20;
+            let l = Layout::new(bytes, 512, shape, 7).unwrap();
+            assert!(l.weu_at(l.weus) <= bytes);
+            let used = l.capacity_bytes() * 100 / bytes;
+            assert!(used >= 80, "{used} % of {mib} MiB are for extents");
+            assert_eq!(Layout::decode(&l.encode()), Ok(l));
+        }
+        assert!(Layout::new(4 << 20, 512, Shape::default(), 7).unwrap_err().contains("too few"));
+    }
+
+    #[test]
+    fn a_page_of_something_else_is_refused() {
+        let l = Layout::new(64 << 20, 512, Shape::default(), 7).unwrap();
+        assert!(Layout::decode(&[0; 4096]).unwrap_err().contains("no cache"));
+        let mut page = l.encode();
+        page[8] = 9;
+        assert!(Layout::decode(&page).unwrap_err().contains("version 9"));
+        page = l.encode();
+        page[24] ^= 1;
+        assert!(Layout::decode(&page).unwrap_err().contains("damaged"));
+        assert!(Shape { extent_bytes: 5000, ..Shape::default() }.check().is_err());
+        assert!(Shape { weu_bytes: 8192, ..Shape::default() }.check().is_err());
+    }
+}

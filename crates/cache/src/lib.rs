@@ -1,0 +1,33 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod chunk;
+pub mod config;
+mod destage;
+mod evict;
+mod flush;
+pub mod format;
+pub mod index;
+mod insert;
+pub mod journal;
+pub mod layer;
+pub mod layout;
+mod read;
+mod recover;
+pub mod status;
+pub mod streams;
+pub mod table;
+pub mod tasks;
+mod write;
+
+pub use config::{CacheConfig, CacheVolume, Codec, Hash, Mode, Planted, Shape, Sharing, Speeds};
+pub use layer::{Cache, FAST, SLOW};
+pub use layout::Layout;
+pub use status::{Activity, CacheStatus, Counters, LostRange, StartReport, VolumeStatus};
+
+/// What makes a cache of a fast device: where and what to write, in this order. The page is last: until then there is none.
+pub fn format_device(layout: &Layout) -> Vec<(u64, Vec<u8>)> {
+    let first =
+        format::JournalBlock { salt: layout.salt, epoch: 2, index: 0, snapshot: 2, durable: 0, records: Vec::new() };
+    vec![(layout.half_at(2), first.encode(layout.block_bytes)), (0, layout.encode())]
+}

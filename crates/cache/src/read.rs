@@ -1,0 +1,519 @@
+//! Reads: extent by extent from where each is, read ahead where they are sequential.
+
+use crate::config::Mode;
+use crate::index::{Key, Loc};
+use crate::layer::{Cache, ClientOp, FAST, Life, Pending, SLOW, WorkFor};
+use crate::tasks::{Expected, Unpack, extract};
+use plimsoll_base::{
+    Buf, Completion, Confidence, Data, Io, IoError, IoHead, Op, Origin, Outcome, OwnKind, Priority, Span, TenantId,
+    Time,
+};
+use plimsoll_stack::{Actions, Forecast, Ports};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes read ahead and held in memory, at most.
+const AHEAD_BYTES_MAX: u64 = 8 << 20;
+/// A run of missing extents is widened to whole ones only up to this.
+const WIDEN_BYTES_MAX: u64 = 4 << 20;
+/// Extents that a forecast looks at.
+const LOOKED_AT_MAX: u64 = 16;
+
+/// Why an extent is brought from where it is.
+#[derive(Clone, Debug)]
+pub(crate) enum Purpose {
+    /// A piece of a client's read.
+    Piece { op: usize, piece: usize },
+    /// The rest of an extent that a client writes in part.
+    Rest { op: usize },
+    /// Writing it back.
+    Destage { at: usize },
+}
+
+/// An extent on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Fetch {
+    pub key: Key,
+    /// Where it was when this began; `None` for the slow device.
+    pub loc: Option<Loc>,
+    /// What of it is wanted.
+    pub wanted: (u64, u64),
+    pub purpose: Purpose,
+    pub tenant: TenantId,
+    pub priority: Priority,
+    /// Where the extent's head is in what is read.
+    at: u64,
+}
+
+/// Extents read ahead of sequential streams, in memory only: they go to flash if they are wanted twice (NI-M20).
+#[derive(Default)]
+pub(crate) struct Ahead {
+    extents: BTreeMap<Key, (Data, bool)>,
+    order: VecDeque<Key>,
+}
+
+impl Ahead {
+    fn add(&mut self, key: Key, data: Data, extent_bytes: u64) {
+        if self.extents.insert(key, (data, false)).is_none() {
+            self.order.push_back(key);
+        }
+        while self.order.len() as u64 * extent_bytes > AHEAD_BYTES_MAX {
+            let oldest = self.order.pop_front().expect("not empty");
+            self.extents.remove(&oldest);
+        }
+    }
+
+    /// The extent, and whether it was wanted before.
+    fn take(&mut self, key: Key) -> Option<(Data, bool)> {
+        let (data, wanted) = self.extents.get_mut(&key)?;
+        Some((data.clone(), std::mem::replace(wanted, true)))
+    }
+
+    /// It has changed, or is elsewhere now.
+    pub fn remove(&mut self, key: Key) {
+        self.extents.remove(&key);
+    }
+
+    /// Those for which `mine` holds are gone.
+    pub fn forget(&mut self, mine: impl Fn(&Key) -> bool) {
+        self.extents.retain(|k, _| !mine(k));
+    }
+
+    fn has(&self, key: Key) -> bool {
+        self.extents.contains_key(&key)
+    }
+}
+
+impl Cache {
+    /// The slot, size and mode of a request's volume, if the cache knows it.
+    pub(crate) fn volume_of(&self, head: &IoHead) -> Option<(u16, u64, Mode)> {
+        let slot = *self.by_key.get(&head.volume)?;
+        let config = self.volumes[slot as usize].config?;
+        Some((slot, config.size_bytes, config.mode))
+    }
+
+    pub(crate) fn read(&mut self, now: Time, io: Io, out: &mut Actions) {
+        let Some((slot, size, mode)) = self.volume_of(&io.head) else { return self.pass(io, out) };
+        let none_dirty = self.volumes[slot as usize].dirty == 0;
+        let useless = mode == Mode::Off || !self.is_ready();
+        if io.len == 0 || (useless && none_dirty) {
+            return self.pass(io, out);
+        }
+        let (e, head) = (self.extent_bytes(), io.head);
+        let keys = |from: u64, to: u64| (from / e..to.div_ceil(e)).map(|n| Key::new(slot, n));
+        if !self.is_ready() {
+            return match keys(head.offset, head.end()).any(|k| self.dirty.contains(&k)) {
+                true => out.end(io, Outcome::Failed(IoError::Device)),
+                false => self.pass(io, out),
+            };
+        }
+        let step = self.streams.read(
+            slot,
+            head.offset,
+            head.len,
+            self.config.sequential_bytes,
+            self.config.prefetch_bytes_max,
+        );
+        let sequential = step.run >= self.config.sequential_bytes;
+        let op = self.ops.insert(ClientOp {
+            head,
+            data: Data::Absent,
+            outstanding: 1,
+            failed: None,
+            busy: None,
+            dispatched_at: Time::NEVER,
+            pieces: Vec::new(),
+            hit: true,
+            through: Vec::new(),
+            touched: Vec::new(),
+            locked: Vec::new(),
+            flush_after: false,
+        });
+        let mut runs: Vec<(usize, u64, u64)> = Vec::new();
+        let mut hits: Vec<(usize, Key, Loc, u64, u64)> = Vec::new();
+        for key in keys(head.offset, head.end()) {
+            let (from, to) = (head.offset.max(key.extent() * e), head.end().min((key.extent() + 1) * e));
+            let pieces = &mut self.ops[op].pieces;
+            self.counters.extents_read += 1;
+            if let Some(loc) = self.index.find(key)
+                && (mode != Mode::Off || loc.is_dirty())
+            {
+                hits.push((pieces.len(), key, loc, from % e, to - from));
+                pieces.push((to - from, Data::Absent));
+                self.index.touch(loc.weu());
+                self.counters.extents_hit += 1;
+            } else if let Some((data, wanted_before)) = self.ahead.take(key) {
+                pieces.push((to - from, extract(&data, e, from % e, to - from)));
+                self.counters.extents_hit_ahead += 1;
+                if wanted_before && mode != Mode::Off {
+                    self.ahead.remove(key);
+                    self.fill_with(now, key, data, out);
+                }
+            } else {
+                match runs.last_mut() {
+                    Some((piece, _, end)) if *end == from && *piece + 1 == pieces.len() => {
+                        *end = to;
+                        pieces[*piece].0 += to - from;
+                    }
+                    _ => {
+                        runs.push((pieces.len(), from, to));
+                        pieces.push((to - from, Data::Absent));
+                    }
+                }
+            }
+        }
+        let o = &mut self.ops[op];
+        o.outstanding += (runs.len() + hits.len()) as u32;
+        o.hit = runs.is_empty();
+        for (piece, key, loc, from, len) in hits {
+            let purpose = Purpose::Piece { op, piece };
+            let (tenant, priority) = (head.tenant, head.priority);
+            self.fetch(now, Fetch { key, loc: Some(loc), wanted: (from, len), purpose, tenant, priority, at: 0 }, out);
+        }
+        for (piece, from, to) in runs {
+            self.read_run(now, op, piece, (from, to), size, sequential || mode == Mode::Off, out);
+        }
+        if step.ahead_to > 0 && mode != Mode::Off && !self.stopping {
+            self.read_ahead(now, slot, (step.ahead_from, step.ahead_to.min(size)), out);
+        }
+        self.part_done(now, op, out);
+    }
+
+    /// Reads missing extents from the slow device; whole ones, so that they can be cached.
+    #[allow(clippy::too_many_arguments)] // all of them describe the one run
+    fn read_run(
+        &mut self,
+        now: Time,
+        op: usize,
+        piece: usize,
+        (from, to): (u64, u64),
+        size: u64,
+        scan: bool,
+        out: &mut Actions,
+    ) {
+        let e = self.extent_bytes();
+        let (mut wide_from, mut wide_to) = (from, to);
+        if !scan && to - from <= WIDEN_BYTES_MAX {
+            wide_from = from / e * e;
+            wide_to = if to.next_multiple_of(e) <= size { to.next_multiple_of(e) } else { to };
+        }
+        let slot = self.by_key[&self.ops[op].head.volume];
+        let token = self.next_token;
+        self.next_token += 1;
+        for n in wide_from.div_ceil(e)..wide_to / e {
+            let key = Key::new(slot, n);
+            if scan {
+                self.counters.scans += 1;
+            } else if !self.writing.contains_key(&key) && !self.locked.contains(&key) {
+                self.fills.insert(key, token);
+            }
+        }
+        let o = &self.ops[op];
+        let mut head = o.head;
+        let whole = o.pieces.len() == 1;
+        if !whole {
+            head = out.child(&o.head, Op::Read, 0, 0, 0).head;
+            head.origin = Origin::Own(OwnKind::Piece);
+        }
+        (head.offset, head.len) = (wide_from, wide_to - wide_from);
+        head.arrived_at = head.arrived_at.min(now);
+        head.tag = self.pending.insert(Pending::Run { op, piece, from, len: to - from, token }) as u64;
+        out.submit(SLOW, Io::new(head, Data::Absent));
+    }
+
+    pub(crate) fn run_done(
+        &mut self,
+        now: Time,
+        (op, piece): (usize, usize),
+        (from, len): (u64, u64),
+        token: u64,
+        c: Completion,
+        out: &mut Actions,
+    ) {
+        let o = &mut self.ops[op];
+        o.dispatched_at = o.dispatched_at.min(c.dispatched_at);
+        match c.outcome {
+            Outcome::Done => {
+                o.pieces[piece].1 = extract(&c.io.data, c.io.len, from - c.io.offset, len);
+                let slot = self.by_key[&c.io.volume];
+                self.fill_from(now, slot, c.io.offset, &c.io.data, c.io.len, token, out);
+            }
+            other => {
+                match other {
+                    Outcome::Failed(e) => o.failed = Some(e),
+                    busy => o.busy = Some(busy),
+                }
+                self.fills.retain(|_, t| *t != token);
+            }
+        }
+        self.part_done(now, op, out);
+    }
+
+    /// Caches those extents of `data` whose fill may go on.
+    #[allow(clippy::too_many_arguments)] // where it is, what it is, whose it is
+    fn fill_from(&mut self, now: Time, slot: u16, offset: u64, data: &Data, len: u64, token: u64, out: &mut Actions) {
+        let e = self.extent_bytes();
+        for n in offset.div_ceil(e)..(offset + len) / e {
+            let key = Key::new(slot, n);
+            if self.fills.get(&key) == Some(&token) {
+                self.insert_clean(now, key, extract(data, len, n * e - offset, e), token, out);
+            }
+        }
+    }
+
+    /// Caches an extent that is at hand.
+    pub(crate) fn fill_with(&mut self, now: Time, key: Key, data: Data, out: &mut Actions) {
+        let token = self.next_token;
+        self.next_token += 1;
+        self.fills.insert(key, token);
+        self.insert_clean(now, key, data, token, out);
+    }
+
+    /// Reads `from..to` of a stream before it's asked for.
+    fn read_ahead(&mut self, now: Time, slot: u16, (from, to): (u64, u64), out: &mut Actions) {
+        let e = self.extent_bytes();
+        let (first, end) = (from.div_ceil(e), to / e);
+        let here = |c: &Cache, n: u64| {
+            let key = Key::new(slot, n);
+            let changing = c.writing.contains_key(&key) || c.locked.contains(&key) || c.fills.contains_key(&key);
+            changing || c.ahead.has(key) || c.index.look(key).is_some()
+        };
+        let mut n = first;
+        while n < end {
+            let run = (n..end).take_while(|n| !here(self, *n)).count() as u64;
+            if run == 0 {
+                n += 1;
+                continue;
+            }
+            self.fill_by_reading(now, Key::new(slot, n), run, true, out);
+            n += run;
+        }
+    }
+
+    /// Reads `count` extents of its own accord, to hold them ahead or to cache them.
+    pub(crate) fn fill_by_reading(&mut self, now: Time, key: Key, count: u64, ahead: bool, out: &mut Actions) {
+        let e = self.extent_bytes();
+        let token = self.next_token;
+        self.next_token += 1;
+        for n in key.extent()..key.extent() + count {
+            self.fills.insert(Key::new(key.volume(), n), token);
+        }
+        let v = &self.volumes[key.volume() as usize];
+        let whose = (v.key, v.config.map_or(TenantId::default(), |c| c.tenant));
+        let pending = Pending::Fill { key, count, token, ahead };
+        let range = (key.extent() * e, count * e);
+        self.send_own(now, SLOW, (Op::Read, OwnKind::Fill), whose, range, Data::Absent, pending, out);
+    }
+
+    pub(crate) fn fill_read(
+        &mut self,
+        now: Time,
+        (key, count): (Key, u64),
+        token: u64,
+        ahead: bool,
+        c: Completion,
+        out: &mut Actions,
+    ) {
+        if !c.outcome.is_done() || !ahead {
+            if c.outcome.is_done() {
+                self.fill_from(now, key.volume(), c.io.offset, &c.io.data, c.io.len, token, out);
+            }
+            return self.fills.retain(|_, t| c.outcome.is_done() || *t != token);
+        }
+        let e = self.extent_bytes();
+        for n in 0..count {
+            let key = Key::new(key.volume(), key.extent() + n);
+            if self.fills.get(&key) == Some(&token) {
+                self.fills.remove(&key);
+                self.counters.ahead += 1;
+                self.ahead.add(key, extract(&c.io.data, c.io.len, n * e, e), e);
+            }
+        }
+    }
+
+    /// A fetch of a whole extent from wherever it is.
+    pub(crate) fn whole_fetch(&self, key: Key, purpose: Purpose, tenant: TenantId, priority: Priority) -> Fetch {
+        Fetch { key, loc: self.index.look(key), wanted: (0, self.extent_bytes()), purpose, tenant, priority, at: 0 }
+    }
+
+    /// Brings an extent from where it is. [`Cache::fetched`] goes on.
+    pub(crate) fn fetch(&mut self, now: Time, mut f: Fetch, out: &mut Actions) {
+        let Some(loc) = f.loc else { return self.fetch_slow(now, f, out) };
+        let in_memory = self.chunks.iter().filter(|c| c.weu == loc.weu()).find_map(|c| c.at(loc.at_bytes())).cloned();
+        if let Some(p) = in_memory {
+            self.counters.extents_hit_memory += u64::from(matches!(f.purpose, Purpose::Piece { .. }));
+            let sequence = self.index.weu(loc.weu()).sequence;
+            let head = Data::Bytes(Buf::copy_of(&p.head.encode(sequence)));
+            let total = 32 + u64::from(p.head.payload_bytes);
+            let data = Data::Parts(vec![(32, head), (total - 32, p.payload)].into());
+            let fetch = self.fetches.insert(f);
+            self.pin(loc.weu());
+            return self.unpack(fetch, data, total, out);
+        }
+        let block = u64::from(self.layout.block_bytes);
+        let at = self.layout.weu_at(loc.weu()) + u64::from(loc.at_bytes());
+        let (from, to) = (at / block * block, (at + u64::from(loc.len_bytes())).next_multiple_of(block));
+        f.at = at - from;
+        let (tenant, priority) = (f.tenant, f.priority);
+        self.pin(loc.weu());
+        let fetch = self.fetches.insert(f);
+        let mut head = IoHead::new(Op::Read, plimsoll_base::VolumeKey::POOL, tenant, from, to - from, now);
+        head.id = out.new_id();
+        head.origin = Origin::Own(OwnKind::Piece);
+        head.priority = priority;
+        head.skips = out.own_skips();
+        head.tag = self.pending.insert(Pending::Fetch(fetch)) as u64;
+        out.submit(FAST, Io::new(head, Data::Absent));
+    }
+
+    fn fetch_slow(&mut self, now: Time, f: Fetch, out: &mut Actions) {
+        let (offset, len) = (f.key.extent() * self.extent_bytes() + f.wanted.0, f.wanted.1);
+        let (volume, tenant) = (self.volumes[f.key.volume() as usize].key, f.tenant);
+        let fetch = self.fetches.insert(f);
+        let pending = Pending::Fetch(fetch);
+        self.send_own(
+            now,
+            SLOW,
+            (Op::Read, OwnKind::Piece),
+            (volume, tenant),
+            (offset, len),
+            Data::Absent,
+            pending,
+            out,
+        );
+    }
+
+    /// A device has answered a fetch.
+    pub(crate) fn fetch_read(&mut self, now: Time, fetch: usize, c: Completion, out: &mut Actions) {
+        if let Purpose::Piece { op, .. } | Purpose::Rest { op } = self.fetches[fetch].purpose {
+            self.ops[op].dispatched_at = self.ops[op].dispatched_at.min(c.dispatched_at);
+        }
+        let from_fast = self.fetches[fetch].loc.is_some();
+        match c.outcome {
+            Outcome::Done if from_fast => {
+                let total = c.io.len;
+                self.unpack(fetch, c.io.into_data(), total, out);
+            }
+            Outcome::Done => self.fetched(now, fetch, Some(c.io.into_data()), out),
+            _ if from_fast => {
+                self.break_down(now, "a read failed", out);
+                self.fetched(now, fetch, None, out);
+            }
+            _ => self.fetched(now, fetch, None, out),
+        }
+    }
+
+    fn unpack(&mut self, fetch: usize, data: Data, total: u64, out: &mut Actions) {
+        let f = &self.fetches[fetch];
+        let loc = f.loc.expect("from the cache");
+        let name = (!loc.is_dup()).then(|| self.name_of(f.key));
+        let task = Unpack {
+            data,
+            total,
+            at: f.at,
+            expected: Expected { name, sequence: self.index.weu(loc.weu()).sequence },
+            extent_bytes: self.extent_bytes(),
+            wanted: f.wanted,
+            trusting: self.planted(crate::config::Planted::IgnoreChecksum),
+            packed: u64::from(loc.len_bytes()) < self.extent_bytes(),
+            speeds: self.config.speeds,
+        };
+        let (tenant, priority) = (f.tenant, f.priority);
+        self.order_work(WorkFor::Unpack(fetch), tenant, priority, Box::new(task), out);
+    }
+
+    /// An extent is here, or isn't what it should be.
+    pub(crate) fn fetched(&mut self, now: Time, fetch: usize, data: Option<Data>, out: &mut Actions) {
+        let mut f = self.fetches.remove(fetch);
+        if let Some(loc) = f.loc {
+            self.unpin(loc.weu());
+        }
+        if data.is_none()
+            && let Some(loc) = f.loc.take()
+        {
+            let lost = self.spoiled(f.key, loc);
+            // Whoever asked is served from the slow device; only the write-back, and what is lost, can't be.
+            if !lost && !matches!(f.purpose, Purpose::Destage { .. }) {
+                if let Purpose::Piece { op, .. } = f.purpose {
+                    self.ops[op].hit = false;
+                }
+                return self.fetch(now, f, out);
+            }
+        }
+        match f.purpose {
+            Purpose::Piece { op, piece } => {
+                match data {
+                    Some(d) => self.ops[op].pieces[piece].1 = d,
+                    None => self.ops[op].failed = Some(IoError::Device),
+                }
+                self.part_done(now, op, out);
+            }
+            Purpose::Rest { op } => self.rest_fetched(now, op, f.key, data, out),
+            Purpose::Destage { at } => self.destage_fetched(now, at, data, out),
+        }
+    }
+
+    /// What was read of `key` at `loc` is not it. If nothing better is known: was it dirty, and so is lost?
+    fn spoiled(&mut self, key: Key, loc: Loc) -> bool {
+        if matches!(self.life, Life::Broken { .. }) {
+            return self.dirty.contains(&key);
+        }
+        self.counters.corrupt += 1;
+        let first_time = self.bad.insert((loc.weu(), loc.at_bytes()));
+        let now_at = self.index.look(key);
+        if now_at.is_none_or(|l| !l.same_place(loc)) {
+            return false;
+        }
+        if !self.dirty.contains(&key) {
+            self.drop_clean(key);
+            return false;
+        }
+        // It stays as it is, unreadable: what the slow device has is older.
+        if first_time {
+            self.lose(key);
+        }
+        true
+    }
+
+    /// What a read would wait: that of its slowest part.
+    pub(crate) fn forecast_read(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        let Some((slot, _, mode)) = self.volume_of(head).filter(|_| self.is_ready()) else {
+            return below.ask(SLOW, at, head);
+        };
+        if head.op != Op::Read {
+            let cached = mode == Mode::Back && head.op == Op::Write;
+            return if cached { Forecast::NONE } else { below.ask(SLOW, at, head) };
+        }
+        let e = self.extent_bytes();
+        let mut worst: Option<Forecast> = None;
+        let (mut first_missing, mut missing) = (0, 0);
+        for n in (head.offset / e..head.end().div_ceil(e)).take(LOOKED_AT_MAX as usize) {
+            let key = Key::new(slot, n);
+            let (from, to) = (head.offset.max(n * e), head.end().min((n + 1) * e));
+            let f = match self.index.look(key) {
+                Some(loc) if self.chunk_of(loc.weu(), loc.slot()).is_some() => Forecast::NONE,
+                Some(loc) => {
+                    let mut part = *head;
+                    part.offset = self.layout.weu_at(loc.weu()) + u64::from(loc.at_bytes());
+                    part.len = u64::from(loc.len_bytes());
+                    below.ask(FAST, at, &part)
+                }
+                None if self.ahead.has(key) => Forecast::NONE,
+                None => {
+                    if missing == 0 {
+                        first_missing = from;
+                    }
+                    missing = to - first_missing;
+                    continue;
+                }
+            };
+            worst = Some(worst.map_or(f, |w| if w.total() >= f.total() { w } else { f }));
+        }
+        if missing > 0 {
+            let mut part = *head;
+            (part.offset, part.len) = (first_missing, missing);
+            let f = below.ask(SLOW, at, &part);
+            worst = Some(worst.map_or(f, |w| if w.total() >= f.total() { w } else { f }));
+        }
+        worst.unwrap_or_else(|| below.serve(Span::ZERO, Span::ZERO, Confidence::CERTAIN))
+    }
+}

@@ -1,0 +1,181 @@
+//! What is counted and what can be seen of a cache.
+
+use crate::config::{Codec, Mode, Sharing};
+use crate::index::IndexCounters;
+use plimsoll_base::{Span, VolumeKey};
+
+/// Counters since the start; bytes of extents are counted before compression.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counters {
+    /// Reads of clients.
+    pub reads: u64,
+    /// Of them, those that needed nothing from the slow device.
+    pub read_hits: u64,
+    /// Extents that clients' reads touched.
+    pub extents_read: u64,
+    /// Of them, those found in a WEU, on the device or in memory.
+    pub extents_hit: u64,
+    /// Of them, those found in memory.
+    pub extents_hit_memory: u64,
+    /// Of them, those read ahead.
+    pub extents_hit_ahead: u64,
+    /// Extents that clients wrote, whole or in part.
+    pub extents_written: u64,
+    /// Extents put into the cache, duplicates included.
+    pub inserted: u64,
+    /// Of them, those whose content was there.
+    pub duplicates: u64,
+    /// Bytes of extents that were packed.
+    pub packed_bytes: u64,
+    /// What was left of them after compression.
+    pub payload_bytes: u64,
+    /// Extents not put into the cache: sequential ones.
+    pub scans: u64,
+    /// Those for which there was no room, or too much under way.
+    pub dropped: u64,
+    /// Bytes written to the fast device: WEUs, ...
+    pub weu_bytes: u64,
+    /// ... and their number, whole or in part.
+    pub weu_writes: u64,
+    /// Bytes of journal written.
+    pub journal_bytes: u64,
+    /// WEUs evicted.
+    pub evicted: u64,
+    /// Extents read back that were not what they should be; read from the slow device instead.
+    pub corrupt: u64,
+    /// Of them, dirty ones: lost.
+    pub lost: u64,
+    /// Extents read ahead.
+    pub ahead: u64,
+    /// Dirty extents written to the slow device.
+    pub written_back: u64,
+    /// Reads of the slow device that writes of parts of extents needed.
+    pub fetched_for_writes: u64,
+}
+
+/// What is under way at an instant.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Activity {
+    /// It is starting.
+    pub recovering: bool,
+    /// The journal begins anew.
+    pub snapshot: bool,
+    /// The journal has something to write, or writes.
+    pub journal: bool,
+    /// Chunks being written.
+    pub chunks: usize,
+    /// A flush for what only the cache has.
+    pub flushing: bool,
+    /// A batch being written back.
+    pub destaging: bool,
+    /// WEUs on their way out.
+    pub evicting: bool,
+    /// Extents that only the cache has.
+    pub dirty: usize,
+}
+
+/// How the last start went.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct StartReport {
+    /// Extents found, base entries.
+    pub extents: u64,
+    /// Of them, dirty.
+    pub dirty: u64,
+    /// WEUs that hold something.
+    pub weus: u32,
+    /// Chunks that were torn.
+    pub torn: u32,
+    /// How long it took.
+    pub took: Span,
+}
+
+/// A volume's part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VolumeStatus {
+    /// Which.
+    pub key: VolumeKey,
+    /// How its requests are cached.
+    pub mode: Mode,
+    /// Extents that only the cache has.
+    pub dirty: u64,
+    /// Reads of clients, and those that needed nothing from the slow device.
+    pub reads: u64,
+    /// See above.
+    pub read_hits: u64,
+}
+
+/// A range of a volume that was lost: only the cache had it, and can't read it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LostRange {
+    /// Whose.
+    pub volume: VolumeKey,
+    /// From here ...
+    pub offset: u64,
+    /// ... so many bytes.
+    pub len: u64,
+}
+
+/// What a cache is doing.
+#[derive(Clone, Debug)]
+pub struct CacheStatus {
+    /// In a word: `recovering`, `ready`, `broken`, `failed`.
+    pub state: &'static str,
+    /// What is wrong, if something is.
+    pub why: Option<String>,
+    /// Of an extent and a WEU, bytes.
+    pub extent_bytes: u32,
+    /// See above.
+    pub weu_bytes: u32,
+    /// How it compresses.
+    pub codec: Codec,
+    /// Does it deduplicate?
+    pub dedup: bool,
+    /// Whose the space is.
+    pub sharing: Sharing,
+    /// WEUs on the device, those it may use, and those in use.
+    pub weus: (u32, u32, u32),
+    /// Entries of the file index and of the fingerprint index.
+    pub entries: (u64, u64),
+    /// Extents that only the cache has.
+    pub dirty: u64,
+    /// Memory of all indexes.
+    pub memory_bytes: u64,
+    /// Counted since the start.
+    pub counters: Counters,
+    /// Counted in the index.
+    pub index: IndexCounters,
+    /// The last start.
+    pub start: StartReport,
+    /// Volumes that it knows.
+    pub volumes: Vec<VolumeStatus>,
+    /// What was lost, the first thousand ranges.
+    pub lost: Vec<LostRange>,
+}
+
+fn ratio(of: u64, to: u64) -> Option<f64> {
+    (to > 0).then(|| of as f64 / to as f64)
+}
+
+impl CacheStatus {
+    /// Reads that needed nothing from the slow device, of all.
+    pub fn hit_ratio(&self) -> Option<f64> {
+        ratio(self.counters.read_hits, self.counters.reads)
+    }
+    /// Extents put in for each one that was packed.
+    pub fn dedup_ratio(&self) -> Option<f64> {
+        ratio(self.counters.inserted, self.counters.inserted - self.counters.duplicates)
+    }
+    /// Bytes before compression for each one after.
+    pub fn compression_ratio(&self) -> Option<f64> {
+        ratio(self.counters.packed_bytes, self.counters.payload_bytes)
+    }
+    /// Bytes written to the device for each byte of compressed extents.
+    pub fn write_amplification(&self) -> Option<f64> {
+        ratio(self.counters.weu_bytes + self.counters.journal_bytes, self.counters.payload_bytes)
+    }
+    /// How many of a hundred bytes weren't written that a cache without deduplication and compression would have.
+    pub fn wear_saved_percent(&self, extent_bytes: u64) -> Option<f64> {
+        let plain = self.counters.inserted * extent_bytes;
+        ratio(self.counters.weu_bytes + self.counters.journal_bytes, plain).map(|r| (1.0 - r) * 100.0)
+    }
+}

@@ -1,0 +1,380 @@
+//! What workers do for the cache: fingerprints, packing, unpacking. Bytes live; in simulation content names stand for them.
+
+use crate::config::{Codec, Hash, Speeds};
+use crate::format::{EXTENT_HEAD_BYTES, ExtentHead, ExtentName, Packing};
+use crate::index::Fingerprint;
+use plimsoll_base::{Buf, BufMut, Data, Rng, Span};
+use plimsoll_stack::{Answer, Task};
+use sha1::Digest;
+use xxhash_rust::xxh3::xxh3_64;
+
+fn time_for(bytes: u64, per_second: u64, speeds: &Speeds) -> Span {
+    speeds.task + Span::from_nanos(bytes * 1_000_000_000 / per_second.max(1))
+}
+
+/// The part `start..start + len` of data of `total` bytes. Where that would cut a content name, nothing is known of it.
+pub fn extract(data: &Data, total: u64, start: u64, len: u64) -> Data {
+    match data {
+        Data::Content(_) if (start, len) == (0, total) => data.clone(),
+        Data::Content(names) => {
+            let unit = total / names.len() as u64;
+            let whole =
+                total.is_multiple_of(names.len() as u64) && start.is_multiple_of(unit) && len.is_multiple_of(unit);
+            if whole && len > 0 { data.slice(total, start, len) } else { Data::Absent }
+        }
+        Data::Parts(parts) => {
+            let mut at = 0;
+            let mut cut: Vec<(u64, Data)> = Vec::new();
+            for (n, d) in parts.iter() {
+                let (from, to) = (start.max(at), (start + len).min(at + n));
+                if from < to {
+                    cut.push((to - from, extract(d, *n, from - at, to - from)));
+                }
+                at += n;
+            }
+            match cut.len() {
+                1 => cut.pop().expect("one").1,
+                _ => Data::Parts(cut.into()),
+            }
+        }
+        _ => data.slice(total, start, len),
+    }
+}
+
+/// The bytes of `data`, if it has any.
+fn bytes_of(data: &Data, len: u64) -> Option<Buf> {
+    match data {
+        Data::Bytes(b) => Some(b.clone()),
+        Data::Zeroes | Data::Parts(_) => {
+            if let Data::Parts(parts) = data
+                && parts.iter().any(|(n, d)| bytes_of(d, *n).is_none())
+            {
+                return None;
+            }
+            let mut b = BufMut::zeroed(len as usize);
+            data.copy_to(b.as_mut_slice());
+            Some(b.freeze())
+        }
+        _ => None,
+    }
+}
+
+/// All content names of `data`, if it is nothing else.
+fn names_of(data: &Data, into: &mut Vec<u8>) -> bool {
+    match data {
+        Data::Content(names) => {
+            names.iter().for_each(|n| into.extend(n.to_le_bytes()));
+            true
+        }
+        Data::Parts(parts) => parts.iter().all(|(_, d)| names_of(d, into)),
+        _ => false,
+    }
+}
+
+/// Makes an extent's fingerprint: words 0 and 1, and in word 2 whether there is one.
+pub struct MakeFingerprint {
+    /// The extent.
+    pub data: Data,
+    /// Its length.
+    pub len: u64,
+    /// What with.
+    pub hash: Hash,
+    /// The deduplication domain and the cache's salt: equal contents of different domains have different fingerprints.
+    pub key: [u8; 32],
+    /// How fast.
+    pub speeds: Speeds,
+}
+
+impl MakeFingerprint {
+    fn digest(&self, bytes: &[u8]) -> Fingerprint {
+        let mut first = [0; 16];
+        match self.hash {
+            Hash::Blake3 => first.copy_from_slice(&blake3::keyed_hash(&self.key, bytes).as_bytes()[..16]),
+            Hash::Sha1 => {
+                first.copy_from_slice(&sha1::Sha1::new().chain_update(self.key).chain_update(bytes).finalize()[..16]);
+            }
+        }
+        let word = |at: usize| u64::from_le_bytes(first[at..at + 8].try_into().expect("eight bytes"));
+        [word(0), word(8)]
+    }
+}
+
+impl Task for MakeFingerprint {
+    fn name(&self) -> &'static str {
+        "fingerprint"
+    }
+
+    fn cost(&self) -> Span {
+        time_for(self.len, self.speeds.hash, &self.speeds)
+    }
+
+    fn run(self: Box<Self>) -> Answer {
+        let mut names = Vec::new();
+        let fp = match bytes_of(&self.data, self.len) {
+            Some(b) => Some(self.digest(b.as_slice())),
+            None if names_of(&self.data, &mut names) => Some(self.digest(&names)),
+            None => None,
+        };
+        let [a, b] = fp.unwrap_or_default();
+        Answer { words: [a, b, u64::from(fp.is_some()), 0], data: self.data }
+    }
+}
+
+/// Packs an extent. Words: the payload's bytes, its checksum, how it was packed.
+pub struct Pack {
+    /// The extent.
+    pub data: Data,
+    /// Its length.
+    pub len: u64,
+    /// How.
+    pub codec: Codec,
+    /// How fast.
+    pub speeds: Speeds,
+}
+
+/// A content's compressibility, in thousandths: normal with mean 2 and variance 0.25, at least 1 (NI-M25).
+fn ratio_milli(names: &[u8]) -> u64 {
+    let ratio = 2.0 + 0.5 * Rng::new(xxh3_64(names), "compressibility").normal();
+    (ratio.clamp(1.0, 4.0) * 1000.0) as u64
+}
+
+impl Task for Pack {
+    fn name(&self) -> &'static str {
+        "pack"
+    }
+
+    fn cost(&self) -> Span {
+        match self.codec {
+            Codec::None => time_for(self.len, self.speeds.check, &self.speeds),
+            _ => time_for(self.len, self.speeds.pack, &self.speeds),
+        }
+    }
+
+    fn run(self: Box<Self>) -> Answer {
+        let done =
+            |data: Data, len: u64, sum: u64, packing: Packing| Answer { words: [len, sum, packing as u64, 0], data };
+        let Some(bytes) = bytes_of(&self.data, self.len) else {
+            let mut names = Vec::new();
+            let known = names_of(&self.data, &mut names);
+            let sum = if known { xxh3_64(&names) } else { 0 };
+            return match self.codec {
+                Codec::None => done(self.data, self.len, sum, Packing::Raw),
+                _ if !known => done(self.data, self.len, sum, Packing::Raw),
+                _ => done(self.data, self.len * 1000 / ratio_milli(&names), sum, Packing::Modelled),
+            };
+        };
+        let packed = match self.codec {
+            Codec::None => None,
+            Codec::Lz4 => Some((lz4_flex::block::compress(bytes.as_slice()), Packing::Lz4)),
+            // Level 1; it can't fail with memory to be had, and raw is right if it does.
+            Codec::Zstd => zstd::bulk::compress(bytes.as_slice(), 1).ok().map(|b| (b, Packing::Zstd)),
+        };
+        match packed {
+            // What a unit can't be saved of is left as it is: it costs nothing to read.
+            Some((p, how)) if p.len() + crate::index::UNIT_BYTES as usize <= bytes.len() => {
+                let sum = xxh3_64(&p);
+                done(Data::Bytes(Buf::copy_of(&p)), p.len() as u64, sum, how)
+            }
+            _ => {
+                let sum = xxh3_64(bytes.as_slice());
+                done(Data::Bytes(bytes), self.len, sum, Packing::Raw)
+            }
+        }
+    }
+}
+
+/// Who an extent that was read back must be.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// Its name; a duplicate's bytes were written under another.
+    pub name: Option<ExtentName>,
+    /// Its WEU's number.
+    pub sequence: u64,
+}
+
+/// Checks and unpacks an extent. Word 0: 1 if it is what it should be; then the data are what was wanted of it.
+pub struct Unpack {
+    /// What was read.
+    pub data: Data,
+    /// How many bytes that was.
+    pub total: u64,
+    /// Where in it the extent's head is.
+    pub at: u64,
+    /// Who it must be.
+    pub expected: Expected,
+    /// The length of an extent.
+    pub extent_bytes: u64,
+    /// What of the extent is wanted: from where, and how much.
+    pub wanted: (u64, u64),
+    /// Don't compare checksums (a planted mistake).
+    pub trusting: bool,
+    /// It is known to be compressed, or not; for the modelled cost.
+    pub packed: bool,
+    /// How fast.
+    pub speeds: Speeds,
+}
+
+impl Unpack {
+    fn extent(&self) -> Option<Data> {
+        let head: [u8; EXTENT_HEAD_BYTES] = {
+            let d = extract(&self.data, self.total, self.at, EXTENT_HEAD_BYTES as u64);
+            bytes_of(&d, EXTENT_HEAD_BYTES as u64)?.as_slice().try_into().ok()?
+        };
+        let head = ExtentHead::decode(&head, self.expected.sequence)?;
+        let from = self.at + EXTENT_HEAD_BYTES as u64;
+        let len = u64::from(head.payload_bytes);
+        if from + len > self.total || self.expected.name.is_some_and(|n| n != head.name && !self.trusting) {
+            return None;
+        }
+        unpack(extract(&self.data, self.total, from, len), &head, self.extent_bytes, self.trusting)
+    }
+}
+
+/// The extent that `payload` is, if it is what `head` says.
+pub fn unpack(payload: Data, head: &ExtentHead, extent_bytes: u64, trusting: bool) -> Option<Data> {
+    let len = u64::from(head.payload_bytes);
+    let bytes = bytes_of(&payload, len);
+    let sum = match &bytes {
+        Some(b) => xxh3_64(b.as_slice()),
+        None => {
+            let mut names = Vec::new();
+            if names_of(&payload, &mut names) { xxh3_64(&names) } else { 0 }
+        }
+    };
+    if sum != head.sum && !trusting {
+        return None;
+    }
+    match (head.packing, bytes) {
+        (Packing::Raw, Some(b)) if len == extent_bytes => Some(Data::Bytes(b)),
+        (Packing::Raw, None) if len == extent_bytes => Some(payload),
+        (Packing::Modelled, None) => Some(payload),
+        (Packing::Lz4, Some(b)) => {
+            let mut out = BufMut::zeroed(extent_bytes as usize);
+            let n = lz4_flex::block::decompress_into(b.as_slice(), out.as_mut_slice()).ok()?;
+            (n as u64 == extent_bytes).then(|| Data::Bytes(out.freeze()))
+        }
+        (Packing::Zstd, Some(b)) => {
+            let mut out = BufMut::zeroed(extent_bytes as usize);
+            let n = zstd::bulk::decompress_to_buffer(b.as_slice(), out.as_mut_slice()).ok()?;
+            (n as u64 == extent_bytes).then(|| Data::Bytes(out.freeze()))
+        }
+        _ => None,
+    }
+}
+
+impl Task for Unpack {
+    fn name(&self) -> &'static str {
+        "unpack"
+    }
+
+    fn cost(&self) -> Span {
+        let per_second = if self.packed { self.speeds.unpack } else { self.speeds.check };
+        time_for(self.extent_bytes, per_second, &self.speeds)
+    }
+
+    fn run(self: Box<Self>) -> Answer {
+        match self.extent() {
+            Some(data) => {
+                let (from, len) = self.wanted;
+                Answer { words: [1, 0, 0, 0], data: extract(&data, self.extent_bytes, from, len) }
+            }
+            None => Answer::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::VolumeKey;
+
+    const LEN: u64 = 8192;
+
+    fn name() -> ExtentName {
+        ExtentName { volume: VolumeKey { id: 1, generation: 2 }, extent: 3 }
+    }
+
+    fn some_bytes(seed: u64, texture: u64) -> Data {
+        let mut rng = Rng::new(seed, "bytes");
+        let bytes: Vec<u8> = (0..LEN).map(|i| if i % texture == 0 { rng.below(256) as u8 } else { 7 }).collect();
+        Data::Bytes(Buf::copy_of(&bytes))
+    }
+
+    fn packed(data: Data, codec: Codec) -> (Data, ExtentHead) {
+        let a = Box::new(Pack { data, len: LEN, codec, speeds: Speeds::default() }).run();
+        let packing = [Packing::Raw, Packing::Lz4, Packing::Zstd, Packing::Modelled][a.words[2] as usize];
+        (a.data, ExtentHead { payload_bytes: a.words[0] as u32, packing, name: name(), sum: a.words[1] })
+    }
+
+    fn back(payload: Data, head: ExtentHead, expected: Expected) -> Answer {
+        let parts = vec![
+            (96, Data::Zeroes),
+            (32, Data::Bytes(Buf::copy_of(&head.encode(9)))),
+            (u64::from(head.payload_bytes), payload),
+        ];
+        let total = parts.iter().map(|p| p.0).sum();
+        let (data, speeds) = (Data::Parts(parts.into()), Speeds::default());
+        let (at, wanted) = (96, (4096, 4096));
+        Box::new(Unpack { data, total, at, expected, extent_bytes: LEN, wanted, trusting: false, packed: true, speeds })
+            .run()
+    }
+
+    #[test]
+    fn what_is_packed_comes_back_whatever_the_codec() {
+        let right = Expected { name: Some(name()), sequence: 9 };
+        let content = Data::Content(vec![5, 6].into());
+        for data in [some_bytes(1, 1), some_bytes(2, 8), Data::Zeroes, content] {
+            for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
+                let (payload, head) = packed(data.clone(), codec);
+                let a = back(payload, head, right);
+                assert_eq!(a.words[0], 1, "{codec:?}");
+                match (extract(&data, LEN, 4096, 4096), a.data) {
+                    (Data::Content(a), Data::Content(b)) => assert_eq!((&a, &a[..]), (&b, &[6][..])),
+                    (want, got) => assert_eq!(bytes_of(&want, 4096), bytes_of(&got, 4096)),
+                }
+            }
+        }
+        assert!(packed(some_bytes(1, 1), Codec::Lz4).1.packing == Packing::Raw, "noise is stored as it is");
+        assert!(packed(some_bytes(1, 8), Codec::Lz4).1.payload_bytes < LEN as u32 / 2);
+    }
+
+    #[test]
+    fn another_extent_an_older_weu_or_a_flipped_bit_is_not_believed() {
+        let (payload, head) = packed(some_bytes(2, 8), Codec::Lz4);
+        let ok = |e| back(payload.clone(), head, e).words[0];
+        assert_eq!(ok(Expected { name: None, sequence: 9 }), 1);
+        assert_eq!(ok(Expected { name: None, sequence: 8 }), 0);
+        let other = ExtentName { extent: 4, ..name() };
+        assert_eq!(ok(Expected { name: Some(other), sequence: 9 }), 0);
+        let Data::Bytes(b) = &payload else { panic!("bytes") };
+        let mut flipped = b.as_slice().to_vec();
+        flipped[100] ^= 4;
+        assert_eq!(back(Data::Bytes(Buf::copy_of(&flipped)), head, Expected { name: None, sequence: 9 }).words[0], 0);
+    }
+
+    #[test]
+    fn fingerprints_differ_by_content_and_by_domain() {
+        let fp = |data: Data, key: u8, hash| {
+            let a = Box::new(MakeFingerprint { data, len: LEN, hash, key: [key; 32], speeds: Speeds::default() }).run();
+            (a.words[2] == 1).then_some([a.words[0], a.words[1]])
+        };
+        for hash in [Hash::Blake3, Hash::Sha1] {
+            let a = fp(some_bytes(1, 1), 0, hash);
+            assert!(a.is_some() && a == fp(some_bytes(1, 1), 0, hash));
+            assert_ne!(a, fp(some_bytes(2, 1), 0, hash));
+            assert_ne!(a, fp(some_bytes(1, 1), 1, hash), "another tenant");
+            let content = |n: u128| Data::Content(vec![n, 1].into());
+            assert_ne!(fp(content(1), 0, hash), fp(content(2), 0, hash));
+            assert_eq!(fp(Data::Absent, 0, hash), None);
+        }
+        assert_eq!(fp(Data::Zeroes, 0, Hash::Blake3), fp(Data::Bytes(Buf::copy_of(&[0; 8192])), 0, Hash::Blake3));
+    }
+
+    #[test]
+    fn modelled_ratios_have_the_papers_mean_and_spread() {
+        let ratios: Vec<f64> = (0..10_000u128).map(|n| ratio_milli(&n.to_le_bytes()) as f64 / 1000.0).collect();
+        let mean = ratios.iter().sum::<f64>() / 1e4;
+        let variance = ratios.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / 1e4;
+        assert!((1.97..2.05).contains(&mean) && (0.2..0.27).contains(&variance), "{mean} {variance}");
+    }
+}

@@ -1,0 +1,242 @@
+//! Changes: through to the slow device, or into the cache.
+//!
+//! An extent goes *through* if its volume is write-through: its cached copy is dead in the journal before the slow device
+//! can have anything newer. It is changed *in the cache* if its volume is write-back, or if only the cache has its latest
+//! content (the volume was write-back until now; it is being written back).
+
+use crate::config::{Mode, Planted};
+use crate::index::Key;
+use crate::layer::{Cache, ClientOp, Life, Pending, SLOW};
+use crate::read::Purpose;
+use crate::tasks::extract;
+use plimsoll_base::{
+    BufMut, Data, Io, IoError, IoFlags, IoHead, Op, Origin, Outcome, OwnKind, Priority, TenantId, Time,
+};
+use plimsoll_stack::Actions;
+
+impl Cache {
+    pub(crate) fn change(&mut self, now: Time, io: Io, out: &mut Actions) {
+        let Some((slot, size, mode)) = self.volume_of(&io.head) else { return self.pass(io, out) };
+        if io.len == 0 {
+            return self.pass(io, out);
+        }
+        let (e, head) = (self.extent_bytes(), io.head);
+        let extents = || (head.offset / e..head.end().div_ceil(e)).map(|n| Key::new(slot, n));
+        if let Life::Broken { noted, .. } = self.life {
+            return match noted {
+                false => self.waiting.push_back(io),
+                true if extents().any(|k| self.dirty.contains(&k)) => out.end(io, Outcome::Failed(IoError::Device)),
+                true => self.pass(io, out),
+            };
+        }
+        let cached = |c: &Cache, k: Key| {
+            let whole = (k.extent() + 1) * e <= size;
+            let only_here = c.dirty.contains(&k) || c.destaging.contains(&k) || c.locked.contains(&k);
+            whole && (only_here || (mode == Mode::Back && head.op == Op::Write))
+        };
+        let busy = |c: &Cache, k: Key| cached(c, k) && (c.locked.contains(&k) || c.writing.contains_key(&k));
+        if extents().any(|k| busy(self, k)) {
+            return self.waiting.push_back(io);
+        }
+        let (mut through, mut touched, mut locked): (Vec<(u64, u64)>, Vec<(Key, bool)>, Vec<Key>) = Default::default();
+        for key in extents() {
+            if !self.planted(Planted::StaleFill) {
+                self.fills.remove(&key);
+            }
+            self.ahead.remove(key);
+            self.counters.extents_written += 1;
+            if cached(self, key) {
+                self.locked.insert(key);
+                locked.push(key);
+                continue;
+            }
+            let was_cached = self.drop_clean(key);
+            *self.writing.entry(key).or_default() += 1;
+            touched.push((key, was_cached));
+            let (from, to) = (head.offset.max(key.extent() * e), head.end().min((key.extent() + 1) * e));
+            match through.last_mut() {
+                Some((_, end)) if *end == from => *end = to,
+                _ => through.push((from, to)),
+            }
+        }
+        let flush_after = !locked.is_empty() && head.flags.has(IoFlags::FUA);
+        let has_through = !through.is_empty();
+        let (keys, data) = (locked.clone(), io.into_data());
+        let op = self.ops.insert(ClientOp {
+            head,
+            data,
+            outstanding: 1 + keys.len() as u32 + u32::from(has_through),
+            failed: None,
+            busy: None,
+            dispatched_at: Time::NEVER,
+            pieces: Vec::new(),
+            hit: false,
+            through,
+            touched,
+            locked,
+            flush_after,
+        });
+        if has_through {
+            let needs = self.journal.pushed();
+            match self.journal.durable() >= needs || self.planted(Planted::NoBarrier) {
+                true => self.send_through(now, op, out),
+                false => self.held.push((needs, op)),
+            }
+        }
+        for key in keys {
+            self.change_cached(now, op, key, out);
+        }
+        self.part_done(now, op, out);
+    }
+
+    /// Sends what goes through to the slow device. Nothing older is believed of it any more.
+    pub(crate) fn send_through(&mut self, _now: Time, op: usize, out: &mut Actions) {
+        let o = &mut self.ops[op];
+        let (head, ranges) = (o.head, o.through.clone());
+        o.outstanding += ranges.len() as u32 - 1;
+        for (from, to) in ranges {
+            let mut part = head;
+            let whole = (from, to) == (head.offset, head.end());
+            if !whole {
+                part = out.child(&head, head.op, from, to - from, 0).head;
+                part.origin = Origin::Own(OwnKind::Piece);
+            }
+            part.tag = self.pending.insert(Pending::Through { op }) as u64;
+            let data = match head.op {
+                Op::Write => extract(&self.ops[op].data, head.len, from - head.offset, to - from),
+                _ => Data::Absent,
+            };
+            out.submit(SLOW, Io::new(part, data));
+        }
+    }
+
+    /// The content that a change brings to `from..from + len` of the volume.
+    fn brought(&self, op: usize, from: u64, len: u64) -> Data {
+        let o = &self.ops[op];
+        match o.head.op {
+            Op::Write => extract(&o.data, o.head.len, from - o.head.offset, len),
+            _ => Data::Zeroes,
+        }
+    }
+
+    /// What of `key` a change covers: from where in the volume, and how much.
+    fn covered(&self, head: &IoHead, key: Key) -> (u64, u64) {
+        let e = self.extent_bytes();
+        let (from, to) = (head.offset.max(key.extent() * e), head.end().min((key.extent() + 1) * e));
+        (from, to - from)
+    }
+
+    fn change_cached(&mut self, now: Time, op: usize, key: Key, out: &mut Actions) {
+        let head = self.ops[op].head;
+        let (from, len) = self.covered(&head, key);
+        if len == self.extent_bytes() {
+            let data = self.brought(op, from, len);
+            return self.insert_dirty(now, op, key, data, out);
+        }
+        let fetch = self.whole_fetch(key, Purpose::Rest { op }, head.tenant, head.priority);
+        self.counters.fetched_for_writes += u64::from(fetch.loc.is_none());
+        self.fetch(now, fetch, out);
+    }
+
+    /// The rest of an extent that is written in part is here.
+    pub(crate) fn rest_fetched(&mut self, now: Time, op: usize, key: Key, rest: Option<Data>, out: &mut Actions) {
+        let Some(rest) = rest else {
+            self.ops[op].failed = Some(IoError::Device);
+            return self.part_done(now, op, out);
+        };
+        let (from, len) = self.covered(&self.ops[op].head, key);
+        let (e, at) = (self.extent_bytes(), key.extent() * self.extent_bytes());
+        let new = self.brought(op, from, len);
+        let merged = merge(&rest, &new, e, from - at, len);
+        self.insert_dirty(now, op, key, merged, out);
+    }
+
+    pub(crate) fn unlock(&mut self, o: &ClientOp) {
+        for k in &o.locked {
+            self.locked.remove(k);
+        }
+        for (k, _) in &o.touched {
+            let n = self.writing.get_mut(k).expect("counted when it began");
+            *n -= 1;
+            if *n == 0 {
+                self.writing.remove(k);
+            }
+        }
+    }
+
+    /// A change has ended: what went through may be cached now.
+    pub(crate) fn changed(&mut self, now: Time, o: &ClientOp, out: &mut Actions) {
+        self.unlock(o);
+        let caches = self.volume_of(&o.head).is_some_and(|(_, _, mode)| mode != Mode::Off);
+        if o.touched.is_empty() || o.failed.is_some() || o.head.op != Op::Write || !caches || !self.is_ready() {
+            return;
+        }
+        let (e, size) = (self.extent_bytes(), self.volume_of(&o.head).map_or(0, |v| v.1));
+        for (key, was_cached) in &o.touched {
+            if self.writing.contains_key(key) || (key.extent() + 1) * e > size {
+                continue;
+            }
+            let (from, len) = self.covered(&o.head, *key);
+            if len == e {
+                let data = extract(&o.data, o.head.len, from - o.head.offset, len);
+                self.fill_with(now, *key, data, out);
+            } else if *was_cached && !self.stopping {
+                // It was worth caching a moment ago.
+                self.counters.fetched_for_writes += 1;
+                self.fill_by_reading(now, *key, 1, false, out);
+            }
+        }
+    }
+
+    /// A client's flush: of the slow device, and of what only the cache has.
+    pub(crate) fn flush(&mut self, _now: Time, io: Io, out: &mut Actions) {
+        let Some((slot, _, mode)) = self.volume_of(&io.head) else { return self.pass(io, out) };
+        let v = &self.volumes[slot as usize];
+        if matches!(self.life, Life::Broken { .. }) && v.dirty > 0 {
+            return out.end(io, Outcome::Failed(IoError::Device));
+        }
+        if !self.is_ready() || (mode != Mode::Back && v.dirty == 0 && self.locked.is_empty()) {
+            return self.pass(io, out);
+        }
+        let head = io.head;
+        let op = self.ops.insert(ClientOp {
+            head,
+            data: Data::Absent,
+            outstanding: 2,
+            failed: None,
+            busy: None,
+            dispatched_at: Time::NEVER,
+            pieces: Vec::new(),
+            hit: false,
+            through: Vec::new(),
+            touched: Vec::new(),
+            locked: Vec::new(),
+            flush_after: false,
+        });
+        let mut below = head;
+        below.tag =
+            self.pending.insert(Pending::SlowFlush { op, covers: (slot, self.volumes[slot as usize].changes) }) as u64;
+        out.submit(SLOW, Io::new(below, Data::Absent));
+        self.flush_next.push(op);
+    }
+
+    /// For whom the cache works when nobody asks.
+    pub(crate) fn background_of(&self, key: Key) -> (TenantId, Priority) {
+        let tenant = self.volumes[key.volume() as usize].config.map_or(TenantId::default(), |c| c.tenant);
+        (tenant, Priority { class: plimsoll_base::PriorityClass::Idle, level: 0 })
+    }
+}
+
+/// An extent of `e` bytes with `len` of them from `at` on replaced.
+fn merge(old: &Data, new: &Data, e: u64, at: u64, len: u64) -> Data {
+    let simulated = |d: &Data| matches!(d, Data::Absent | Data::Content(_) | Data::Parts(_));
+    if simulated(old) || simulated(new) {
+        let parts =
+            [(at, extract(old, e, 0, at)), (len, new.clone()), (e - at - len, extract(old, e, at + len, e - at - len))];
+        return Data::Parts(parts.into_iter().filter(|p| p.0 > 0).collect());
+    }
+    let mut merged = BufMut::zeroed(e as usize);
+    old.copy_to(merged.as_mut_slice());
+    new.copy_to(&mut merged.as_mut_slice()[at as usize..(at + len) as usize]);
+    Data::Bytes(merged.freeze())
+}

@@ -1,0 +1,426 @@
+//! A pool with a cache over two disks that lose, tear and reorder.
+#![allow(dead_code)] // each test file uses its own part
+
+use plimsoll_base::*;
+use plimsoll_cache::*;
+use plimsoll_stack::sim::oracle::{Ask, Oracle};
+use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
+use plimsoll_stack::*;
+
+pub const SECTOR: u64 = 512;
+pub const EXTENT: u64 = 4096;
+/// Sectors of each of the two volumes; the last extent isn't whole.
+pub const SECTORS: u64 = 48 * 8 + 3;
+pub const VOLUMES: u32 = 2;
+pub const FAST_BYTES: u64 = 800 << 10;
+pub const SLOW_BYTES: u64 = 1 << 20;
+
+pub fn us(n: u64) -> Span {
+    Span::from_micros(n)
+}
+
+pub fn shape() -> Shape {
+    Shape { extent_bytes: EXTENT as u32, weu_bytes: 32 << 10 }
+}
+
+pub fn layout() -> Layout {
+    Layout::new(FAST_BYTES, 512, shape(), 0x5a17).unwrap()
+}
+
+pub fn config() -> CacheConfig {
+    CacheConfig {
+        weus_max: 8,
+        write_back_depth: 2,
+        sequential_bytes: 1 << 20,
+        prefetch_bytes_max: 0,
+        ..CacheConfig::default()
+    }
+}
+
+/// How a test's pool is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub config: CacheConfig,
+    pub modes: [Mode; 2],
+    pub shuffle: Option<u64>,
+}
+
+impl Setup {
+    pub fn of(modes: [Mode; 2]) -> Setup {
+        Setup { config: config(), modes, shuffle: None }
+    }
+}
+
+/// A sector's content. Three versions in ten are of one of a few kinds, the same wherever they are written: duplicates. The
+/// others say what they are, over and over or with noise, so that a torn or misplaced one can't pass for another.
+pub fn content(volume: u32, sector: u64, version: u64) -> Vec<u8> {
+    if version == 0 {
+        return vec![0; SECTOR as usize];
+    }
+    let words = match version % 10 {
+        0..3 => [0xd0b1_e000 + version / 10 % 4, sector % 8],
+        _ => [u64::from(volume) << 32 | sector, version],
+    };
+    if version % 10 < 7 {
+        return words.map(u64::to_le_bytes).concat().repeat(SECTOR as usize / 16);
+    }
+    let mut rng = Rng::new(words[0] << 20 ^ words[1], "noise");
+    (0..SECTOR / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+}
+
+pub fn oracle() -> Oracle {
+    Oracle::new(VOLUMES, SECTORS, content)
+}
+
+/// Writes past the cache of a disk.
+pub fn write_durably(disk: &mut SimDisk, at: u64, bytes: &[u8]) {
+    let mut head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(0), at, bytes.len() as u64, Time::ZERO);
+    head.flags = IoFlags::FUA;
+    disk.apply(Io::new(head, Data::Bytes(Buf::copy_of(bytes))), Time::ZERO);
+}
+
+/// An empty slow disk and a formatted fast one.
+pub fn disks(seed: u64) -> Vec<SimDisk> {
+    let slow = SimDisk::new(SLOW_BYTES, (us(50), us(900)), seed, DiskFaults::default());
+    let mut fast = SimDisk::new(FAST_BYTES, (us(1), us(200)), seed + 1, DiskFaults::default());
+    for (at, bytes) in format_device(&layout()) {
+        write_durably(&mut fast, at, &bytes);
+    }
+    vec![slow, fast]
+}
+
+/// What a scheduler or a drive does: each request waits a while before it has any effect, so they overtake each other.
+pub struct Shuffle {
+    rng: Rng,
+    held: Vec<(Time, Io)>,
+}
+
+impl Shuffle {
+    pub fn new(seed: u64, who: &str) -> Shuffle {
+        Shuffle { rng: Rng::new(seed, who), held: Vec::new() }
+    }
+}
+
+impl Layer for Shuffle {
+    fn name(&self) -> &'static str {
+        "shuffle"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        let most = if self.rng.chance(0.1) { 5000 } else { 300 };
+        let until = now + us(self.rng.below(most));
+        self.held.push((until, io));
+        out.wake_at(until);
+    }
+    fn wake(&mut self, now: Time, out: &mut Actions) {
+        while let Some(i) = self.held.iter().position(|(until, _)| *until <= now) {
+            out.submit(0, self.held.remove(i).1);
+        }
+        if let Some(until) = self.held.iter().map(|h| h.0).min() {
+            out.wake_at(until);
+        }
+    }
+    fn is_idle(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+pub fn cache_volume(mode: Mode, volume: u32) -> CacheVolume {
+    CacheVolume { size_bytes: SECTORS * SECTOR, mode, tenant: TenantId(1), domain: u64::from(volume / 2), weus_max: 8 }
+}
+
+fn extent_of(volume: u32) -> Extent {
+    let len = (SECTORS * SECTOR).next_multiple_of(4096);
+    Extent { device_offset: u64::from(volume) * len, len }
+}
+
+/// Makes a volume known to all layers.
+pub fn announce(p: &mut SimPool, key: VolumeKey, mode: Mode) {
+    let volume = key.id - 1;
+    let front = FrontVolume { size_bytes: SECTORS * SECTOR, read_only: false };
+    p.with_layer(|f: &mut Front, _| f.set_volume(key, front));
+    p.with_layer(|m: &mut Map, _| m.set_volume(key, &[extent_of(volume)]));
+    let now = p.now();
+    p.with_layer(|c: &mut Cache, out| c.set_volume(now, key, cache_volume(mode, volume), out)).unwrap().unwrap();
+}
+
+/// Front, cache, map over the disks; with a seed, over something that shuffles.
+pub fn pool(disks: Vec<SimDisk>, setup: &Setup, oracle: &Oracle) -> SimPool {
+    let mut p = SimPool::with_stack(disks, |offers| {
+        let mut s = Stack::new(StackConfig::default(), offers);
+        s.push(Box::new(Front::new()), vec![Target::Node(1)]);
+        let cache = Box::new(Cache::new(layout(), setup.config));
+        match setup.shuffle {
+            None => {
+                s.push(cache, vec![Target::Node(2), Target::Device(1)]);
+                s.push(Box::new(Map::new()), vec![Target::Device(0)]);
+            }
+            Some(seed) => {
+                s.push(cache, vec![Target::Node(2), Target::Node(4)]);
+                s.push(Box::new(Map::new()), vec![Target::Node(3)]);
+                s.push(Box::new(Shuffle::new(seed, "slow")), vec![Target::Device(0)]);
+                s.push(Box::new(Shuffle::new(seed, "fast")), vec![Target::Device(1)]);
+            }
+        }
+        s
+    });
+    for v in 0..VOLUMES {
+        announce(&mut p, oracle.key(v), setup.modes[v as usize]);
+    }
+    p
+}
+
+/// A step of a workload.
+#[derive(Clone, Copy, Debug)]
+pub enum Act {
+    Ask(Ask),
+    /// Let some events happen.
+    Pause(u8),
+    /// Let what was begun end, mostly.
+    Rest,
+    Checkpoint,
+    /// Delete volume 1 and make another in its place.
+    Delete,
+    /// Volume 1 is cached otherwise from now on.
+    Mode(Mode),
+}
+
+/// A workload that touches everything: small and large, hot and cold, whole extents and parts.
+pub fn some_acts(seed: u64, count: usize) -> Vec<Act> {
+    let mut rng = Rng::new(seed, "cache workload");
+    let span = [SECTORS, SECTORS, 120, 40][rng.below(4) as usize];
+    let extents = span / 8;
+    (0..count)
+        .map(|_| {
+            let volume = u32::from(rng.chance(0.3));
+            let whole = {
+                let first = rng.below(extents);
+                (first * 8, (1 + rng.below((extents - first).min(4))) * 8)
+            };
+            let part = {
+                let first = rng.below(span - 1);
+                (first, 1 + rng.below((span - first).min(14)))
+            };
+            let (first, len) = if rng.chance(0.6) { whole } else { part };
+            let ask = |op, fua| Act::Ask(Ask { op, volume, first, len, fua });
+            match rng.below(24) {
+                0..9 => ask(Op::Write, rng.chance(0.15)),
+                9..14 => ask(Op::Read, false),
+                14 => ask(if rng.chance(0.5) { Op::Trim } else { Op::WriteZeroes }, rng.chance(0.2)),
+                15..17 => Act::Ask(Ask { op: Op::Flush, volume, first: 0, len: 0, fua: false }),
+                17 if rng.chance(0.3) => Act::Rest,
+                18 if rng.chance(0.2) => Act::Checkpoint,
+                19 if rng.chance(0.15) => Act::Delete,
+                20 if rng.chance(0.15) => Act::Mode([Mode::Off, Mode::Through, Mode::Back][rng.below(3) as usize]),
+                _ => Act::Pause(rng.below(12) as u8 + 1),
+            }
+        })
+        .collect()
+}
+
+/// One life of a pool.
+pub struct Life {
+    pub pool: SimPool,
+    pub oracle: Oracle,
+    pub setup: Setup,
+}
+
+impl Life {
+    /// Over fresh disks.
+    pub fn begin(seed: u64, setup: Setup) -> Life {
+        let oracle = oracle();
+        let mut pool = pool(disks(seed), &setup, &oracle);
+        assert_eq!(pool.start(), LayerState::Ready, "{:?}", pool.stack().layer::<Cache>().unwrap().status());
+        Life { pool, oracle, setup }
+    }
+
+    /// Starts over disks as a power loss left them, and judges all that is there.
+    pub fn again(disks: Vec<SimDisk>, setup: Setup, oracle: Oracle) -> Result<Life, String> {
+        let mut pool = pool(disks, &setup, &oracle);
+        let state = pool.start();
+        let status = pool.stack().layer::<Cache>().unwrap().status();
+        if state != LayerState::Ready {
+            return Err(format!("after recovery it is {state:?}: {:?}, lost {:?}", status.why, status.lost));
+        }
+        let mut life = Life { pool, oracle, setup };
+        life.judge()?;
+        Ok(life)
+    }
+
+    /// Reads everything and has the oracle say whether it may be so; then once more, for what a read itself may have moved.
+    pub fn judge(&mut self) -> Result<(), String> {
+        let found = self.read_all()?;
+        self.oracle.check(&found)?;
+        let again = self.read_all()?;
+        self.oracle.check(&again)
+    }
+
+    fn read_all(&mut self) -> Result<Vec<Vec<u8>>, String> {
+        let mut all = Vec::new();
+        for v in 0..VOLUMES {
+            let now = self.pool.now();
+            let head = IoHead::new(Op::Read, self.oracle.key(v), TenantId(1), 0, SECTORS * SECTOR, now);
+            self.pool.offer(now, Io::new(head, Data::Absent));
+            let c = loop {
+                if let Some(c) = self.pool.next_done() {
+                    break c;
+                }
+                self.pool.step().ok_or("the read never ends")?;
+            };
+            if !c.outcome.is_done() {
+                return Err(format!("reading everything ended {:?}", c.outcome));
+            }
+            let mut bytes = vec![0; (SECTORS * SECTOR) as usize];
+            c.io.data.copy_to(&mut bytes);
+            all.push(bytes);
+        }
+        Ok(all)
+    }
+
+    pub fn step(&mut self) -> Result<bool, String> {
+        let stepped = self.pool.step().is_some();
+        while let Some(c) = self.pool.next_done() {
+            self.oracle.ended(&c)?;
+        }
+        Ok(stepped)
+    }
+
+    /// Until nothing is left to happen.
+    pub fn settle(&mut self) -> Result<(), String> {
+        for _ in 0..100_000 {
+            if !self.step()? {
+                return match self.pool.stack().is_idle() {
+                    true => Ok(()),
+                    false => Err(format!("it is stuck: {:?}", self.cache().activity())),
+                };
+            }
+        }
+        Err(format!("it never rests: {:?}", self.cache().activity()))
+    }
+
+    pub fn cache(&mut self) -> &Cache {
+        self.pool.stack().layer::<Cache>().unwrap()
+    }
+
+    /// Drives the acts; `after` sees the life after every event and may end it with `Ok(false)`.
+    pub fn run(
+        &mut self,
+        acts: &[Act],
+        after: &mut dyn FnMut(&mut Life) -> Result<bool, String>,
+    ) -> Result<(), String> {
+        for act in acts {
+            let now = self.pool.now();
+            let events = match *act {
+                Act::Ask(ask) => {
+                    let io = self.oracle.ask(ask, now);
+                    self.pool.offer(now, io);
+                    while let Some(c) = self.pool.next_done() {
+                        self.oracle.ended(&c)?;
+                    }
+                    0
+                }
+                Act::Pause(n) => u64::from(n),
+                Act::Rest => 80,
+                Act::Checkpoint => {
+                    self.pool.with_layer(|l: &mut Cache, out| l.ordered(now, Order::Checkpoint, out));
+                    2
+                }
+                Act::Delete => {
+                    self.delete(1)?;
+                    0
+                }
+                Act::Mode(mode) => {
+                    self.setup.modes[1] = mode;
+                    announce(&mut self.pool, self.oracle.key(1), mode);
+                    1
+                }
+            };
+            for _ in 0..events {
+                if !self.step()? {
+                    break;
+                }
+                if !after(self)? {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As the node does it: no more requests, nothing under way, space zeroed; then another volume in its place.
+    fn delete(&mut self, volume: u32) -> Result<(), String> {
+        let key = self.oracle.key(volume);
+        while self.pool.stack().layer::<Front>().unwrap().inflight_of(key) > 0 {
+            self.step()?;
+        }
+        let now = self.pool.now();
+        self.pool.with_layer(|f: &mut Front, _| f.remove_volume(key));
+        self.pool.with_layer(|c: &mut Cache, out| c.forget_volume(now, key, out));
+        while self.pool.stack().layer::<Cache>().unwrap().is_using(key) {
+            self.step()?;
+        }
+        let now = self.pool.now();
+        self.pool.with_layer(|m: &mut Map, out| {
+            m.remove_volume(key);
+            m.zero(now, 1, vec![extent_of(volume)], out);
+        });
+        while self.pool.with_layer(|m: &mut Map, _| m.next_zeroed()).flatten().is_none() {
+            self.step()?;
+        }
+        self.oracle.deleted(volume);
+        announce(&mut self.pool, self.oracle.key(volume), self.setup.modes[volume as usize]);
+        Ok(())
+    }
+
+    /// The disks as a power loss at this instant leaves them.
+    pub fn cut(&mut self) -> Vec<SimDisk> {
+        [0, 1]
+            .map(|d| {
+                let mut disk = self.pool.disk(d).clone();
+                disk.lose_power();
+                disk
+            })
+            .into()
+    }
+}
+
+/// What is on a fast disk about one extent, for who looks for a mistake.
+pub fn explain(fast: &SimDisk, volume: VolumeKey, extent: u64) -> String {
+    use plimsoll_cache::format::*;
+    let l = Layout::decode(fast.peek(0, 4096).as_slice()).unwrap();
+    let mut text = String::new();
+    let half = |h: u64| fast.peek(l.half_at(h), l.half_bytes);
+    let (a, b) = (half(0), half(1));
+    let found = plimsoll_cache::journal::read([a.as_slice(), b.as_slice()], &l, false).unwrap();
+    text += &format!("next epoch {}, durable {:#x}\n", found.next_epoch, found.durable);
+    for w in 0..l.weus {
+        let bytes = fast.peek(l.weu_at(w), u64::from(l.shape.weu_bytes));
+        let mut at = 0;
+        while let Some(h) = ChunkHeader::decode(&bytes.as_slice()[at..], l.salt, 512, false) {
+            at += chunk_header_bytes(h.entries.len(), 512) as usize;
+            for (i, e) in h.entries.iter().enumerate() {
+                if e.name == (ExtentName { volume, extent }) {
+                    let slot = h.first_slot + i as u32;
+                    text += &format!("WEU {w} sequence {:#x} chunk {:#x} slot {slot} {e:?}\n", h.sequence, h.chunk);
+                    for r in &found.records {
+                        let of = match *r {
+                            Record::Dead { weu, slot: s, .. } | Record::Cleaned { weu, slot: s, .. } => {
+                                weu == w && s == slot
+                            }
+                            Record::Least { weu, .. }
+                            | Record::DeadBits { weu, .. }
+                            | Record::CleanBits { weu, .. } => weu == w,
+                            Record::Gone(_) => false,
+                        };
+                        if of {
+                            text += &format!("    {r:x?}\n");
+                        }
+                    }
+                }
+            }
+        }
+    }
+    text
+}

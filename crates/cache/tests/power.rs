@@ -1,0 +1,171 @@
+//! Power is lost at every event of many runs, in the middle of everything the cache does, and an oracle says of each sector
+//! what it may hold. Then the same with mistakes planted: each must be found.
+
+mod common;
+use common::*;
+use plimsoll_base::*;
+use plimsoll_cache::*;
+use plimsoll_stack::sim::SimDisk;
+use std::collections::BTreeMap;
+
+/// What the cache was doing when the power went.
+fn phase(a: Activity) -> &'static str {
+    match a {
+        Activity { recovering: true, .. } => "start",
+        Activity { snapshot: true, .. } => "snapshot",
+        Activity { evicting: true, chunks: 1.., .. } => "evict, WEU",
+        Activity { evicting: true, .. } => "evict",
+        Activity { destaging: true, .. } => "write back",
+        Activity { flushing: true, chunks: 1.., .. } => "flush, chunk",
+        Activity { flushing: true, .. } => "flush",
+        Activity { chunks: 1.., .. } => "WEU",
+        Activity { journal: true, .. } => "journal",
+        Activity { dirty: 1.., .. } => "dirty",
+        _ => "other",
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    points: BTreeMap<&'static str, u64>,
+    second_lives: u64,
+    torn: u64,
+}
+
+impl Tally {
+    fn add(&mut self, a: Activity) {
+        *self.points.entry(phase(a)).or_default() += 1;
+    }
+    fn total(&self) -> u64 {
+        self.points.values().sum()
+    }
+}
+
+/// One seed's run: at a share of the events the power is lost on a copy, which starts again and is judged; some of the copies
+/// live on and lose their power again, also while starting.
+fn run(seed: u64, acts: usize, setup: Setup, cuts: f64, tally: &mut Tally) -> Result<(), String> {
+    let mut life = Life::begin(seed, setup);
+    let mut rng = Rng::new(seed, "power");
+    life.run(&some_acts(seed, acts), &mut |life| {
+        if !rng.chance(cuts) {
+            return Ok(true);
+        }
+        tally.add(life.cache().activity());
+        let disks = life.cut();
+        if rng.chance(0.2) {
+            tally.second_lives += 1;
+            let disks = half_started(disks, life, rng.below(30), tally);
+            judged(disks, life, tally)?;
+        } else {
+            let mut next = judged(disks, life, tally)?;
+            if rng.chance(0.25) {
+                tally.second_lives += 1;
+                second_life(&mut next, &mut rng, tally)?;
+            }
+        }
+        Ok(true)
+    })?;
+    life.settle()?;
+    life.judge()
+}
+
+fn judged(disks: Vec<SimDisk>, life: &Life, tally: &mut Tally) -> Result<Life, String> {
+    let fast = disks[1].clone();
+    let next = Life::again(disks, life.setup, life.oracle.clone());
+    let mut next = next.map_err(|e| {
+        let part = |word: &str| e.split(&format!("{word} ")).nth(1)?.split(' ').next()?.parse::<u64>().ok();
+        match (part("volume"), part("sector")) {
+            (Some(v), Some(s)) => format!("{e}\n{}", explain(&fast, life.oracle.key(v as u32), s / 8)),
+            _ => e,
+        }
+    })?;
+    tally.torn += u64::from(next.cache().status().start.torn);
+    Ok(next)
+}
+
+/// A start that the next power loss interrupts after some events.
+fn half_started(disks: Vec<SimDisk>, life: &Life, events: u64, tally: &mut Tally) -> Vec<SimDisk> {
+    let mut p = pool(disks, &life.setup, &life.oracle);
+    for _ in 0..events {
+        let now = p.now();
+        p.stack().start(now);
+        p.with_layer(|_: &mut Cache, _| ());
+        if p.step().is_none() {
+            break;
+        }
+    }
+    tally.add(p.stack().layer::<Cache>().unwrap().activity());
+    p.lose_power()
+}
+
+/// A life after a power loss, as short as it gets, and another loss.
+fn second_life(life: &mut Life, rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
+    let work = some_acts(rng.next_u64(), 14);
+    let mut left = 1 + rng.below(60);
+    life.run(&work, &mut |_| {
+        left -= 1;
+        Ok(left > 0)
+    })?;
+    let disks = life.cut();
+    judged(disks, life, tally).map(|_| ())
+}
+
+fn setup(seed: u64) -> Setup {
+    use Mode::{Back, Through};
+    let modes = [[Through, Through], [Back, Back], [Back, Through], [Through, Back]][seed as usize % 4];
+    let config = match seed / 4 % 5 {
+        0 => config(),
+        1 => CacheConfig { codec: Codec::None, ..config() },
+        2 => CacheConfig { codec: Codec::None, fingerprints_percent: 0, ..config() },
+        3 => CacheConfig { fingerprints_percent: 25, codec: Codec::Zstd, watermark_percent: 5, ..config() },
+        _ => CacheConfig { sharing: Sharing::PerVolume, codec: Codec::None, watermark_percent: 10, ..config() },
+    };
+    Setup { config, modes, shuffle: (seed / 2 % 2 == 1).then_some(seed) }
+}
+
+/// Many more with `PLIMSOLL_CRASH_SEEDS=500`.
+#[test]
+fn nothing_promised_is_lost_and_nothing_stale_is_read_at_any_instant() {
+    let seeds = std::env::var("PLIMSOLL_CRASH_SEEDS").map_or(20, |n| n.parse().expect("a number"));
+    let mut tally = Tally::default();
+    for seed in 0..seeds {
+        let setup = setup(seed);
+        run(seed, 160, setup, 0.35, &mut tally).unwrap_or_else(|e| panic!("seed {seed}, {setup:?}: {e}"));
+    }
+    println!("{} power losses, {} with a second life, by what was under way:", tally.total(), tally.second_lives);
+    for (phase, n) in &tally.points {
+        println!("  {phase:14} {n}");
+    }
+    println!("{} torn chunks seen", tally.torn);
+    assert!(tally.total() >= 1000);
+    for phase in
+        ["start", "snapshot", "evict", "evict, WEU", "write back", "flush", "flush, chunk", "WEU", "journal", "dirty"]
+    {
+        assert!(tally.points.get(phase).copied().unwrap_or(0) > 15, "hardly any power loss during {phase}");
+    }
+}
+
+/// Tests of the test: every planted mistake is found.
+#[test]
+fn every_planted_mistake_is_found() {
+    let mut missed = Vec::new();
+    for planted in Planted::ALL {
+        let found = (0..400).find_map(|seed| {
+            let mut setup = setup(seed);
+            setup.config.planted = Some(planted);
+            // A mistake may also trip one of the cache's own assertions.
+            let run = || run(seed, 160, setup, 0.2, &mut Tally::default());
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            match ended {
+                Ok(Ok(())) => None,
+                Ok(Err(e)) => Some((seed, e)),
+                Err(_) => Some((seed, "an assertion".into())),
+            }
+        });
+        match found {
+            Some((seed, e)) => println!("{planted:?}: seed {seed}: {e}"),
+            None => missed.push(planted),
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
