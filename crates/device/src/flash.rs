@@ -503,8 +503,8 @@ impl FlashInside for Flash {
         let busy_since = self.unit_busy_since(unit);
         UnitWork { reads: o.reads, programs: o.programs, erases: o.erases, busy_since }
     }
-    fn channel_work(&self, channel: u32) -> u32 {
-        self.channel_queue(channel)
+    fn channel_reads(&self, channel: u32) -> u32 {
+        self.engine.channel_reads(channel)
     }
 }
 

@@ -8,7 +8,11 @@
 
 pub mod accuracy;
 pub mod apples;
+pub mod composed;
+pub mod decisions;
 pub mod flash_accuracy;
+pub mod injected;
+mod judged;
 pub mod manylogs;
 pub mod manylogs_clean;
 pub mod manylogs_recovery;
@@ -222,6 +226,9 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(noise::BusyNodes),
         Box::new(accuracy::DiskAccuracy),
         Box::new(flash_accuracy::FlashAccuracy),
+        Box::new(injected::InjectedErrors),
+        Box::new(decisions::DecisionCosts),
+        Box::new(composed::ComposedForecasts),
         Box::new(schedulers::SchedulerComparison),
         Box::new(predictors::BatchPredictors),
         Box::new(tuning::web::SizeExponents),

@@ -46,7 +46,7 @@ pub struct ProfileArgs {
 /// A drift beyond this is told as a failure: a fresh measurement of an unchanged disk is within a third of it.
 const DRIFT_MOST_PERCENT: f64 = 10.0;
 
-/// A file or block device, asked past the page cache.
+/// A file or block device, asked past the page cache if it can be.
 struct RealTarget {
     file: File,
     size_bytes: u64,
@@ -61,8 +61,15 @@ impl RealTarget {
     fn open(path: &Path, writes: bool) -> Result<RealTarget> {
         use std::os::unix::fs::OpenOptionsExt;
         let o_direct = rustix::fs::OFlags::DIRECT.bits() as i32;
-        let file = File::options().read(true).write(writes).custom_flags(o_direct).open(path);
-        let file = file.with_context(|| format!("{}: can't be opened past the page cache", path.display()))?;
+        let open = |flags| File::options().read(true).write(writes).custom_flags(flags).open(path);
+        let file = match open(o_direct) {
+            Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
+                eprintln!("{}: its file system refuses direct I/O: the page cache is measured with it", path.display());
+                open(0)
+            }
+            opened => opened,
+        };
+        let file = file.with_context(|| format!("{}: can't be opened", path.display()))?;
         let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).context("its size can't be told")?;
         if size_bytes < 64 << 20 {
             bail!("{}: has {size_bytes} bytes; at least 64 MiB are needed to tell distances apart", path.display());

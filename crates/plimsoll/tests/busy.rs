@@ -206,6 +206,31 @@ fn each_predictor_can_be_chosen_and_says_what_it_rests_on() {
     }
 }
 
+/// A real file is measured, and its pool predicts by what was measured; the check tells another file apart.
+#[test]
+fn a_real_file_is_profiled_for_its_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let with =
+        |rest: &str| config(&format!("device = {{ file = \"d.img\", size = \"256MiB\" }}\n{rest}"), "", "128MiB");
+    assert!(Server::start(dir.path(), &with("")).stop(), "it makes its device");
+    let file = dir.path().join("d.img");
+    write_profile(dir.path(), file.to_str().unwrap(), "d.profile");
+    let server = Server::start(dir.path(), &with("profile = \"d.profile\""));
+    let mut client = Client::connect(&server.socket(), "vol?deadline=10s").unwrap();
+    client.write(0, &[7; 8192]).unwrap().unwrap();
+    assert!(client.read(0, 8192).unwrap().unwrap() == [7; 8192]);
+    assert_eq!(Metrics::of(&server).value("plimsoll_predictor_profiled"), 1.0);
+    drop(server);
+    std::fs::write(dir.path().join("other.img"), vec![0; 80 << 20]).unwrap();
+    let other = dir.path().join("other.img");
+    let check = ["profile", other.to_str().unwrap(), "--check", dir.path().join("d.profile").to_str().unwrap()]
+        .map(String::from);
+    let check: Vec<&str> = check.iter().map(String::as_str).collect();
+    let out = common::run(env!("CARGO_BIN_EXE_plimsoll"), &check);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("is the profile of another device"));
+}
+
 #[test]
 fn a_profile_that_does_not_fit_is_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,10 +1,7 @@
 //! Repeats one kind of decision, for instruction counts: `decision_cost KIND COUNT`. The difference between two counts
 //! under `valgrind --tool=callgrind` is what the decisions cost without the setup.
 
-#[path = "../benches/decision/setup.rs"]
-mod setup;
-
-use plimsoll_sched::SchedulerKind;
+use plimsoll_sched::{SchedulerKind, decision as setup};
 use std::hint::black_box;
 
 fn main() {

@@ -1,11 +1,11 @@
 //! A device whose inside is hidden: a predictor that learns from what it sees, online (what LinnOS and Heimdall look at:
 //! queue lengths, recent latencies, sizes), and the scheduler that goes with it.
 //!
-//! What can be seen at a read's arrival is put into a few coarse classes: reads and written bytes in flight, how long ago
-//! and how often something was slow, how old the oldest request in flight is. Each combination has a small histogram of what
-//! reads then took, which fades, so that it follows drift; a rarely seen one leans on a coarser one. A forecast is the
-//! histogram's quantile, and its confidence is how often such quantiles have held. Integers only; a decision walks one
-//! histogram.
+//! What can be seen at a read's arrival is put into a few coarse classes: what is in flight, by the rate at which the device
+//! got done lately; what the last reads took; how old the oldest in flight is; how much is being written. Each combination has
+//! a small histogram of what reads then took, which fades, so that it follows drift; a rarely seen one leans on a coarser
+//! one. A forecast is the histogram's quantile, and its confidence is how often such quantiles have held. Integers only; a
+//! decision walks one histogram.
 
 use crate::fifo::Fifo;
 use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
@@ -17,11 +17,17 @@ const BINS: usize = 48;
 const FADE_AT: u32 = 512;
 /// A histogram with fewer reads leans on the coarser one.
 const ENOUGH: u32 = 24;
-/// Levels of each feature.
-const READS: usize = 6;
-const WRITES: usize = 7;
-const RECENT: usize = 5;
+/// Levels of each feature: what is in flight and what the last reads took by octaves, the oldest's age and what is being
+/// written by two.
+const BACKLOG: usize = 12;
+const RECENT: usize = 12;
 const OLDEST: usize = 6;
+const WRITES: usize = 4;
+/// Work is counted in pieces of this.
+const PIECE_BYTES: u64 = 16 << 10;
+/// The device's rate and what reads took lately follow by 1/2 to the power of these.
+const RATE_SHIFT: u32 = 4;
+const RECENT_SHIFT: u32 = 2;
 
 /// How a predictor for hidden devices behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,6 +94,7 @@ impl Histogram {
 struct InFlight {
     id: IoId,
     sent_at: Time,
+    pieces: u64,
     write_bytes: u64,
     /// A read's class, to learn under, and what was predicted for it.
     class: Option<(usize, u64)>,
@@ -99,11 +106,13 @@ pub struct BlackBoxPredictor {
     coarse: Box<[Histogram]>,
     all: Histogram,
     in_flight: Vec<InFlight>,
-    reads_in_flight: u32,
+    pieces: u64,
     write_bytes: u64,
-    /// One bit for each of the last reads: it was slow.
-    slow: u32,
-    last_slow_at: Time,
+    /// What a piece took the device while it had several.
+    piece_ns: u64,
+    last_done: Time,
+    /// What the last reads took.
+    recent_ns: u64,
     /// How often a read took no longer than was predicted, in 65536ths, fading.
     held: u32,
     reads: u64,
@@ -114,14 +123,15 @@ impl BlackBoxPredictor {
     /// Knows nothing.
     pub fn new(quantile_permille: u32) -> BlackBoxPredictor {
         BlackBoxPredictor {
-            fine: vec![EMPTY; READS * WRITES * RECENT * OLDEST].into(),
-            coarse: vec![EMPTY; READS * WRITES].into(),
+            fine: vec![EMPTY; BACKLOG * RECENT * OLDEST * WRITES].into(),
+            coarse: vec![EMPTY; BACKLOG * RECENT].into(),
             all: EMPTY,
             in_flight: Vec::new(),
-            reads_in_flight: 0,
+            pieces: 0,
             write_bytes: 0,
-            slow: 0,
-            last_slow_at: Time::ZERO,
+            piece_ns: 0,
+            last_done: Time::ZERO,
+            recent_ns: 0,
             held: 1 << 15,
             reads: 0,
             quantile_permille,
@@ -130,25 +140,20 @@ impl BlackBoxPredictor {
 
     fn class(&self, now: Time) -> usize {
         let bits = |n: u64| (64 - n.leading_zeros()) as usize;
-        let reads = bits(u64::from(self.reads_in_flight)).min(READS - 1);
-        let writes = bits(self.write_bytes >> 12).div_ceil(2).min(WRITES - 1);
-        let slow = self.slow & 0xff;
-        let since_slow = now.since(self.last_slow_at).as_micros();
-        let recent = match (slow & 1 != 0, slow.count_ones()) {
-            (true, n) if n >= 3 => 4,
-            (true, _) => 3,
-            (false, n) if n >= 2 => 2,
-            _ if since_slow < 5_000 && self.last_slow_at > Time::ZERO => 1,
-            _ => 0,
-        };
-        let oldest =
-            self.in_flight.iter().filter(|f| f.class.is_some()).map(|f| now.since(f.sent_at).as_micros()).max();
-        let oldest = oldest.map_or(0, |us| 1 + bits(us >> 7).div_ceil(2)).min(OLDEST - 1);
-        ((reads * WRITES + writes) * RECENT + recent) * OLDEST + oldest
+        // From 64 us on.
+        let octave = |ns: u64| bits(ns >> 16);
+        let backlog = octave(self.pieces.saturating_mul(self.piece_ns)).min(BACKLOG - 1);
+        // What reads took before a rest says nothing of what comes after it.
+        let rested = self.in_flight.is_empty() && now.since(self.last_done).as_nanos() > 2 * self.recent_ns;
+        let recent = if rested { 0 } else { octave(self.recent_ns) }.min(RECENT - 1);
+        let ages = self.in_flight.iter().filter(|f| f.class.is_some()).map(|f| now.since(f.sent_at).as_nanos());
+        let oldest = ages.max().map_or(0, |ns| 1 + octave(ns).div_ceil(2)).min(OLDEST - 1);
+        let writes = bits(self.write_bytes >> 15).div_ceil(2).min(WRITES - 1);
+        ((backlog * RECENT + recent) * OLDEST + oldest) * WRITES + writes
     }
 
     fn histogram(&self, class: usize) -> &Histogram {
-        let coarse = &self.coarse[class / (RECENT * OLDEST)];
+        let coarse = &self.coarse[class / (OLDEST * WRITES)];
         match &self.fine[class] {
             h if h.sum >= ENOUGH => h,
             _ if coarse.sum >= ENOUGH => coarse,
@@ -180,10 +185,11 @@ impl BlackBoxPredictor {
     /// A request goes to the device.
     pub fn sent(&mut self, now: Time, head: &IoHead) {
         let class = (head.op == Op::Read).then(|| (self.class(now), self.predict(now).0.as_nanos()));
-        self.reads_in_flight += u32::from(class.is_some());
         let write_bytes = if head.op.is_change() { head.len } else { 0 };
+        let pieces = head.len.div_ceil(PIECE_BYTES).max(1);
         self.write_bytes += write_bytes;
-        self.in_flight.push(InFlight { id: head.id, sent_at: now, write_bytes, class });
+        self.pieces += pieces;
+        self.in_flight.push(InFlight { id: head.id, sent_at: now, pieces, write_bytes, class });
     }
 
     /// The device has answered.
@@ -191,23 +197,21 @@ impl BlackBoxPredictor {
         let Some(at) = self.in_flight.iter().position(|f| f.id == id) else { return };
         let f = self.in_flight.swap_remove(at);
         self.write_bytes -= f.write_bytes;
+        self.pieces -= f.pieces;
+        let busy = now.since(self.last_done.max(f.sent_at)).as_nanos() / f.pieces;
+        self.piece_ns = self.piece_ns - (self.piece_ns >> RATE_SHIFT) + (busy >> RATE_SHIFT);
+        self.last_done = now;
         let Some((class, predicted_ns)) = f.class else { return };
-        self.reads_in_flight -= 1;
         self.reads += 1;
         let took = now.since(f.sent_at);
+        self.recent_ns = self.recent_ns - (self.recent_ns >> RECENT_SHIFT) + (took.as_nanos() >> RECENT_SHIFT);
         let bin = bin_of(took.as_micros());
-        // Slow is what took three times the usual.
-        let slow = self.all.sum >= ENOUGH && took.as_nanos() > 3 * self.all.quantile_ns(500);
-        self.slow = (self.slow << 1) | u32::from(slow);
-        if slow {
-            self.last_slow_at = now;
-        }
         if predicted_ns > 0 {
             let held = if took.as_nanos() <= predicted_ns { 1 << 16 } else { 0 };
             self.held = self.held - (self.held >> 8) + (held >> 8);
         }
         self.fine[class].add(bin);
-        self.coarse[class / (RECENT * OLDEST)].add(bin);
+        self.coarse[class / (OLDEST * WRITES)].add(bin);
         self.all.add(bin);
     }
 }

@@ -92,6 +92,15 @@ struct Summary {
     is_waited_for: bool,
 }
 
+/// A request on its way to the device.
+struct Dispatched {
+    node: usize,
+    io: Io,
+    cost: Span,
+    /// What it was taken to cost among its node's.
+    queued: Span,
+}
+
 struct Turn {
     node: usize,
     began: Time,
@@ -109,7 +118,7 @@ pub struct Cfq {
     summaries: Vec<Summary>,
     groups: Vec<Group>,
     turn: Option<Turn>,
-    dispatch: VecDeque<(usize, Io, Span)>,
+    dispatch: VecDeque<Dispatched>,
     dispatch_cost: Span,
     /// Whose a request at the device is.
     outside: BTreeMap<IoId, usize>,
@@ -169,7 +178,7 @@ impl Cfq {
     /// When the oldest request that waits here arrived at the pool. Walks over all of them.
     pub fn oldest_queued(&self) -> Option<Time> {
         let pending = self.nodes.iter().filter_map(|(_, n)| n.pending.oldest());
-        pending.chain(self.dispatch.iter().map(|(_, io, _)| io.arrived_at)).min()
+        pending.chain(self.dispatch.iter().map(|d| d.io.arrived_at)).min()
     }
 
     /// What the predictions rest on.
@@ -290,10 +299,10 @@ impl Cfq {
     fn fill_device(&mut self, now: Time, out: &mut Actions) {
         loop {
             while self.device.has_room()
-                && let Some((node, io, cost)) = self.dispatch.pop_front()
+                && let Some(Dispatched { node, io, cost, queued }) = self.dispatch.pop_front()
             {
                 self.dispatch_cost -= cost;
-                self.device.dispatched(now, &io);
+                self.device.dispatched(now, &io, Some(queued));
                 self.outside.insert(io.id, node);
                 out.submit(0, io);
             }
@@ -314,7 +323,9 @@ impl Cfq {
         let from = (node.next_offset, IoId(0));
         let key = node.pending.first_from(from).or_else(|| node.pending.first_from((0, IoId(0))));
         let key = key.expect("who has the turn has something to send");
+        let before = node.pending.total();
         let (mut io, group) = node.pending.remove(key).expect("just seen");
+        let queued = before - node.pending.total();
         if group != NO_LIMIT {
             node.tolerance.remove(group, key);
         }
@@ -330,7 +341,7 @@ impl Cfq {
         node.next_offset = io.end();
         node.outside += 1;
         self.dispatch_cost += cost;
-        self.dispatch.push_back((at, io, cost));
+        self.dispatch.push_back(Dispatched { node: at, io, cost, queued });
         self.summarize(at);
     }
 
@@ -616,7 +627,7 @@ impl Layer for Cfq {
             self.nodes[at].outside += 1;
             let cost = self.device.model().cost(now, 0, &io);
             self.dispatch_cost += cost;
-            self.dispatch.push_back((at, io, cost));
+            self.dispatch.push_back(Dispatched { node: at, io, cost, queued: cost });
             return self.fill_device(now, out);
         }
         let was_empty = self.nodes[at].pending.is_empty();

@@ -75,13 +75,14 @@ impl Direction {
         None
     }
 
-    /// The next one upwards; at the end, from the start again.
-    fn take_next(&mut self) -> Option<Io> {
+    /// The next one upwards, and what it was taken to cost; at the end, from the start again.
+    fn take_next(&mut self) -> Option<(Io, Span)> {
         let upwards = self.by_offset.first_from((self.next_offset, IoId(0)));
         let key = upwards.or_else(|| self.by_offset.first_from((0, IoId(0))))?;
+        let before = self.by_offset.total();
         let (io, _) = self.by_offset.remove(key)?;
         self.next_offset = io.end();
-        Some(io)
+        Some((io, before - self.by_offset.total()))
     }
 
     /// What goes before a new request at `offset`, and from where the arm comes to it.
@@ -135,7 +136,7 @@ impl Deadline {
         self.device.model()
     }
 
-    fn next(&mut self, now: Time) -> Option<Io> {
+    fn next(&mut self, now: Time) -> Option<(Io, Span)> {
         let (going, left) = self.batch;
         if left > 0 && !self.directions[going].by_offset.is_empty() {
             self.batch.1 -= 1;
@@ -163,9 +164,9 @@ impl Deadline {
 
     fn fill_device(&mut self, now: Time, out: &mut Actions) {
         while self.device.has_room()
-            && let Some(io) = self.next(now)
+            && let Some((io, cost)) = self.next(now)
         {
-            self.device.dispatched(now, &io);
+            self.device.dispatched(now, &io, Some(cost));
             out.submit(0, io);
         }
     }

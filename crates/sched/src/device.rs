@@ -3,7 +3,7 @@
 //! The device's own queue is modelled as the drive's discipline serves it: in order of arrival, or the nearest first
 //! (`sstfTime`, Appendix A, MT-M9). It is worked out when it's first asked for after the queue has changed.
 
-use crate::disk::DiskModel;
+use crate::disk::{DiskModel, Ratio};
 use plimsoll_base::{Completion, Confidence, IoHead, IoId, Op, Span, Time};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -34,7 +34,12 @@ struct AtDevice {
     dispatched_at: Time,
     /// Predicted for it after what was there when it came: what it costs where the order is that of arrival.
     cost: Span,
+    /// Predicted for it while it waited in the scheduler, if it did.
+    queued: Option<Span>,
 }
+
+/// What queued work really takes follows by 1/2 to the power of this: a single request says little.
+const QUEUED_SHIFT: u32 = 7;
 
 /// What is predicted of all at the device.
 #[derive(Clone, Copy)]
@@ -59,6 +64,8 @@ pub struct DeviceQueue {
     progress_since: Time,
     /// Worked out since the queue last changed, or not yet.
     outlook: Cell<Option<Outlook>>,
+    /// What work takes that was predicted in the scheduler's order, while the drive chooses among as many as it may have.
+    queued: Ratio,
     /// Announced by layers above.
     declared: BTreeMap<IoId, Span>,
     declared_cost: Span,
@@ -79,6 +86,7 @@ impl DeviceQueue {
             arm: 0,
             progress_since: Time::ZERO,
             outlook: Cell::new(None),
+            queued: Ratio::NEUTRAL,
             declared: BTreeMap::new(),
             declared_cost: Span::ZERO,
         }
@@ -124,9 +132,15 @@ impl DeviceQueue {
         last.map_or(self.arm, |d| d.head.end())
     }
 
-    /// What work of `cost` takes when the device is kept as full as it may be.
+    /// What work takes that the scheduler predicts to cost `cost`, when the device is kept as full as it may be.
     pub fn busy_cost(&self, cost: Span) -> Span {
-        self.model.at_depth(cost, self.depth)
+        if self.depth <= 1 || !self.model.calibrates() { cost } else { self.queued.apply(cost) }
+    }
+
+    /// Among how many the drive chooses its next but `step`: as long as it's full it's filled up again.
+    fn choice(&self, step: usize) -> usize {
+        let n = self.at_device.len();
+        if n == self.depth { n } else { n - step }
     }
 
     /// In which order, and until when, the device works.
@@ -141,8 +155,7 @@ impl DeviceQueue {
     }
 
     fn as_it_came(&self) -> Outlook {
-        let n = self.at_device.len();
-        let cost_of = |(i, d): (usize, &AtDevice)| self.model.at_depth(d.cost, n - i);
+        let cost_of = |(i, d): (usize, &AtDevice)| self.model.at_depth(d.cost, self.choice(i));
         let mut costs = self.at_device.iter().enumerate().map(cost_of);
         let next_cost = costs.next().unwrap_or(Span::ZERO);
         let all_cost = next_cost + costs.fold(Span::ZERO, |sum, cost| sum + cost);
@@ -159,7 +172,7 @@ impl DeviceQueue {
             let waits = (0..n).filter(|i| left >> i & 1 != 0);
             let next = waits.min_by_key(|&i| self.at_device[i].head.offset.abs_diff(arm)).expect("one is left");
             let head = &self.at_device[next].head;
-            let cost = self.model.at_depth(self.model.cost(self.progress_since, arm, head), n - step);
+            let cost = self.model.at_depth(self.model.cost(self.progress_since, arm, head), self.choice(step));
             if head.op != Op::Flush {
                 outlook.arm_after = head.end();
             }
@@ -172,8 +185,8 @@ impl DeviceQueue {
         outlook
     }
 
-    /// A request goes to the device.
-    pub fn dispatched(&mut self, now: Time, head: &IoHead) {
+    /// A request goes to the device; `queued` was predicted for it while it waited, if it did.
+    pub fn dispatched(&mut self, now: Time, head: &IoHead, queued: Option<Span>) {
         let alone = self.at_device.is_empty();
         if alone {
             self.progress_since = now;
@@ -183,7 +196,7 @@ impl DeviceQueue {
         let cost =
             if alone || in_order { self.model.cost(self.progress_since, self.arm_after(), head) } else { Span::ZERO };
         let arm_after = if head.op == Op::Flush { self.arm } else { head.end() };
-        self.at_device.push(AtDevice { head: *head, dispatched_at: now, cost });
+        self.at_device.push(AtDevice { head: *head, dispatched_at: now, cost, queued });
         let cost = self.model.at_depth(cost, 1);
         self.outlook.set(alone.then_some(Outlook { next_cost: cost, all_cost: cost, arm_after }));
     }
@@ -199,6 +212,12 @@ impl DeviceQueue {
         let d = self.at_device.remove(at);
         let busy = now.since(d.dispatched_at.max(self.progress_since));
         if c.outcome.is_done() {
+            if let Some(queued) = d.queued
+                && depth == self.depth
+                && depth > 1
+            {
+                self.queued.learn(busy.as_nanos() as i64, queued.as_nanos() as i64, QUEUED_SHIFT);
+            }
             self.model.learn(now, self.arm, &d.head, busy, depth);
         }
         if d.head.op != Op::Flush {
@@ -212,8 +231,9 @@ impl DeviceQueue {
     /// A layer above will send this later.
     pub fn declared(&mut self, head: &IoHead) {
         let cost = self.model.cost(self.progress_since, self.arm_after(), head);
-        if self.declared.insert(head.id, cost).is_none() {
-            self.declared_cost += cost;
+        self.declared_cost += cost;
+        if let Some(before) = self.declared.insert(head.id, cost) {
+            self.declared_cost -= before; // said again, by now at another cost
         }
     }
 
@@ -283,16 +303,45 @@ mod tests {
         for (discipline, ms) in [(Discipline::Fifo, 10 + 60 + 50 + 90), (Discipline::Sstf, 10 + 10 + 90)] {
             let mut q = DeviceQueue::new(linear(), discipline, 8);
             for (id, gib) in [(1, 10), (2, 70), (3, 20), (4, 110)] {
-                q.dispatched(Time::ZERO, &read(id, gib));
+                q.dispatched(Time::ZERO, &read(id, gib), None);
             }
             about(q.busy_for(Time::ZERO), ms);
         }
     }
 
+    /// A drive that takes the nearest first needs less for each than their order of arrival says: what waits is believed to
+    /// take what such work took.
+    #[test]
+    fn what_waits_takes_what_waiting_work_took() {
+        let mut q = DeviceQueue::new(linear(), Discipline::Sstf, 2);
+        let mut now = Time::ZERO;
+        let said = Span::from_millis(100);
+        q.dispatched(now, &read(0, 0), Some(said));
+        for id in 1..2000 {
+            q.dispatched(now, &read(id, id % 7 * 10), Some(said));
+            now += Span::from_millis(25);
+            let io = Io::new(read(id - 1, (id - 1) % 7 * 10), Data::Absent);
+            q.completed(now, &mut Completion { io, outcome: Outcome::Done, dispatched_at: Time::NEVER });
+        }
+        about(q.busy_cost(said * 10), 250);
+    }
+
+    #[test]
+    fn what_is_declared_twice_counts_once_and_goes_whole() {
+        let mut q = DeviceQueue::new(linear(), Discipline::Fifo, 8);
+        q.declared(&read(1, 10));
+        let once = q.declared_cost();
+        q.dispatched(Time::ZERO, &read(2, 500), None);
+        q.declared(&read(1, 10));
+        assert!(q.declared_cost() > once, "the arm is elsewhere by now");
+        q.retracted(IoId(1));
+        assert_eq!(q.declared_cost(), Span::ZERO);
+    }
+
     #[test]
     fn time_passes_and_a_late_one_is_not_counted_for_ever() {
         let mut q = DeviceQueue::new(linear(), Discipline::Fifo, 8);
-        q.dispatched(Time::ZERO, &read(1, 80));
+        q.dispatched(Time::ZERO, &read(1, 80), None);
         about(q.busy_for(Time::ZERO + Span::from_millis(30)), 50);
         about(q.busy_for(Time::ZERO + Span::from_millis(300)), 10);
         let io = Io::new(read(1, 80), Data::Absent);

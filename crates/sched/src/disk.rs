@@ -129,7 +129,7 @@ impl Table {
 
 /// What is corrected at a depth of the device's queue: a drive that chooses among several needs less for each.
 #[derive(Clone, Copy, Debug)]
-struct Ratio {
+pub(crate) struct Ratio {
     actual: i64,
     predicted: i64,
     /// The one by the other, in 1/[`ONE`].
@@ -138,13 +138,18 @@ struct Ratio {
 
 impl Ratio {
     /// As if one had been predicted right.
-    const NEUTRAL: Ratio = Ratio { actual: 1 << 22, predicted: 1 << 22, value: ONE as u64 };
+    pub(crate) const NEUTRAL: Ratio = Ratio { actual: 1 << 22, predicted: 1 << 22, value: ONE as u64 };
 
-    fn learn(&mut self, actual: i64, predicted: i64) {
-        self.actual += (actual - self.actual) >> RATIO_SHIFT;
-        self.predicted += (predicted - self.predicted) >> RATIO_SHIFT;
+    /// Follows by 1/2 to the power of `shift`.
+    pub(crate) fn learn(&mut self, actual: i64, predicted: i64, shift: u32) {
+        self.actual += (actual - self.actual) >> shift;
+        self.predicted += (predicted - self.predicted) >> shift;
         let value = self.actual.saturating_mul(ONE) / self.predicted.max(1);
         self.value = value.clamp(ONE / 16, ONE * 16) as u64;
+    }
+
+    pub(crate) fn apply(&self, cost: Span) -> Span {
+        Span::from_nanos(cost.as_nanos().saturating_mul(self.value) / ONE as u64)
     }
 }
 
@@ -263,6 +268,11 @@ impl DiskModel {
         self.profiled
     }
 
+    /// Does it learn from completions?
+    pub(crate) fn calibrates(&self) -> bool {
+        self.precision.calibrate
+    }
+
     /// Completions that it has learned from.
     pub fn samples(&self) -> u64 {
         self.samples
@@ -300,7 +310,7 @@ impl DiskModel {
         if depth <= 1 || !self.precision.calibrate {
             return cost;
         }
-        Span::from_nanos(cost.as_nanos().saturating_mul(self.ratios[depth_class(depth)].value) / ONE as u64)
+        self.ratios[depth_class(depth)].apply(cost)
     }
 
     /// `head`, right after a request that ended at `from`, kept the device busy until `now` for `actual`, with `depth`
@@ -328,7 +338,7 @@ impl DiskModel {
         }
         let class = depth_class(depth);
         if class > 0 {
-            self.ratios[class].learn(actual_ns, raw);
+            self.ratios[class].learn(actual_ns, raw, RATIO_SHIFT);
         }
         let region = self.region(head.offset);
         let t = &mut self.tables[table_of(head.op)];

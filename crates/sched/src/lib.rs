@@ -10,6 +10,7 @@ mod buffer;
 pub mod cfq;
 pub mod choice;
 pub mod deadline;
+pub mod decision;
 pub mod device;
 pub mod disk;
 mod fifo;

@@ -206,19 +206,22 @@ impl<T: Target> Run<'_, T> {
         Ok(ahead)
     }
 
-    /// Several reads in an order that only a drive that reorders wouldn't keep.
+    /// Several reads whose order makes the arm go to and fro: a drive that takes the nearest first shortens its way. One that
+    /// only answers in another order (several at once, from whoever is first) doesn't.
     fn discipline(&mut self) -> Result<&'static str, T::Error> {
         let size = self.target.size_bytes();
-        let mut moved = 0;
+        let mut shortened = 0;
         for _ in 0..self.options.tries.max(4) {
             let mut offsets: Vec<u64> = (1..8u64).map(|i| self.place(size / 8 * i, size / 8 * i + size / 16)).collect();
             self.rng.shuffle(&mut offsets);
             let order = self.target.together(&offsets)?;
             self.requests += offsets.len() as u64;
-            moved += u32::from(order.windows(2).any(|w| w[0] > w[1]));
+            let way = |order: &[usize]| order.windows(2).map(|w| offsets[w[0]].abs_diff(offsets[w[1]])).sum::<u64>();
+            let given: Vec<usize> = (0..order.len()).collect();
+            shortened += u32::from(way(&order) * 4 < way(&given) * 3);
         }
         self.stepped();
-        Ok(if moved * 2 > self.options.tries.max(4) { "sstf" } else { "fifo" })
+        Ok(if shortened * 2 > self.options.tries.max(4) { "sstf" } else { "fifo" })
     }
 }
 
@@ -243,4 +246,49 @@ fn smooth(distance_bytes: &[u64], us: &[f64]) -> Vec<f64> {
             ((sy - slope * sx) / m).max(0.0)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device of which only the order matters.
+    struct Orders(fn(&mut Rng, &[u64]) -> Vec<usize>, Rng);
+
+    impl Target for Orders {
+        type Error = std::convert::Infallible;
+        fn size_bytes(&self) -> u64 {
+            1 << 36
+        }
+        fn one(&mut self, _: bool, _: u64, _: u64) -> Result<Span, Self::Error> {
+            Ok(Span::from_micros(100))
+        }
+        fn together(&mut self, offsets: &[u64]) -> Result<Vec<usize>, Self::Error> {
+            Ok((self.0)(&mut self.1, offsets))
+        }
+        fn rest(&mut self, _: Span) {}
+    }
+
+    #[test]
+    fn only_a_shorter_way_is_nearest_first() {
+        fn sorted(_: &mut Rng, offsets: &[u64]) -> Vec<usize> {
+            let mut order: Vec<usize> = (0..offsets.len()).collect();
+            order.sort_by_key(|i| offsets[*i]);
+            order
+        }
+        fn any(rng: &mut Rng, offsets: &[u64]) -> Vec<usize> {
+            let mut order: Vec<usize> = (0..offsets.len()).collect();
+            rng.shuffle(&mut order);
+            order
+        }
+        fn as_given(_: &mut Rng, offsets: &[u64]) -> Vec<usize> {
+            (0..offsets.len()).collect()
+        }
+        for (orders, want) in [(sorted as fn(&mut Rng, &[u64]) -> _, "sstf"), (any, "fifo"), (as_given, "fifo")] {
+            let mut device = Orders(orders, Rng::new(1, "orders"));
+            let options = MeasureOptions { tries: 10, ..MeasureOptions::default() };
+            let Ok(p) = measure_disk(&mut device, "orders", options, &mut |_, _| {});
+            assert_eq!(p.disk.expect("costs").discipline, want);
+        }
+    }
 }

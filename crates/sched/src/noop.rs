@@ -64,7 +64,7 @@ impl Noop {
             && let Some((io, cost)) = self.queue.pop_front()
         {
             self.queue_cost -= cost;
-            self.device.dispatched(now, &io);
+            self.device.dispatched(now, &io, Some(cost));
             out.submit(0, io);
         }
     }
@@ -98,7 +98,7 @@ impl Layer for Noop {
             if io.op != Op::Flush {
                 self.tail = io.end();
             }
-            self.device.dispatched(now, &io);
+            self.device.dispatched(now, &io, None);
             return out.submit(0, io);
         }
         let cost = self.device.model().cost(now, self.end_of_work(), &io);

@@ -278,14 +278,19 @@ impl DiskProfile {
         costs_us[before] + (costs_us[after] - costs_us[before]) * share
     }
 
-    /// How far `now` has drifted from this, read costs only: the mean over distances of the relative difference, in
-    /// percent, signed.
+    /// How far `now` has drifted from this, read costs only: the median over distances of the relative difference, in percent,
+    /// signed. A few that were disturbed while they were measured say nothing of the device.
     pub fn drift_percent(&self, now: &DiskProfile) -> f64 {
-        let mean = |p: &DiskProfile| {
-            let all = p.read.onwards_us.iter().chain(&p.read.backwards_us);
-            all.sum::<f64>() / (2 * p.distance_bytes.len()).max(1) as f64
-        };
-        100.0 * (mean(now) / mean(self).max(1e-9) - 1.0)
+        let costs =
+            |p: &DiskProfile| -> Vec<f64> { p.read.onwards_us.iter().chain(&p.read.backwards_us).copied().collect() };
+        let ratio = |(then, now): (f64, f64)| now.max(0.1) / then.max(0.1);
+        let mut ratios: Vec<f64> = costs(self).into_iter().zip(costs(now)).map(ratio).collect();
+        ratios.sort_by(f64::total_cmp);
+        let n = ratios.len();
+        if n == 0 {
+            return 0.0;
+        }
+        100.0 * ((ratios[(n - 1) / 2] + ratios[n / 2]) / 2.0 - 1.0)
     }
 }
 
@@ -373,5 +378,7 @@ mod tests {
             *us *= 1.2;
         }
         assert!((old.drift_percent(&new) - 20.0).abs() < 1e-6);
+        new.read.onwards_us[1] *= 100.0;
+        assert!((old.drift_percent(&new) - 20.0).abs() < 1e-6, "one of them was disturbed");
     }
 }

@@ -52,6 +52,8 @@ struct Seen {
 pub struct MittSsd {
     /// Nanoseconds of each term.
     costs: [i64; TERMS],
+    /// What the profile says they are; learned ones stay within [`OFF_MOST`] of it.
+    measured: [i64; TERMS],
     precision: SsdPrecision,
     seen: BTreeMap<u64, Seen>,
     error_ns: i64,
@@ -62,6 +64,9 @@ pub struct MittSsd {
 
 /// Reads that a predictor without a profile must have seen before it says anything.
 const UNPROFILED_READS: u64 = 64;
+
+/// A cost that was measured is off by half of it at most: what is beyond is not the chip's own.
+const OFF_MOST: i64 = 2;
 
 /// A term follows by this share of a read's error, spread over what was in front.
 const STEP_SHIFT: u32 = 5;
@@ -78,7 +83,16 @@ impl MittSsd {
             let own = profile.program_us.get(class).copied().unwrap_or(mean);
             *cost = ns(if precision.classes { own } else { mean });
         }
-        MittSsd { costs, precision, seen: BTreeMap::new(), error_ns: 0, took_ns: 0, samples: 0, profiled: true }
+        MittSsd {
+            costs,
+            measured: costs,
+            precision,
+            seen: BTreeMap::new(),
+            error_ns: 0,
+            took_ns: 0,
+            samples: 0,
+            profiled: true,
+        }
     }
 
     /// A predictor of flash that wasn't measured: it starts from the paper's drive (§4.3), says nothing before it has seen
@@ -110,9 +124,8 @@ impl MittSsd {
         let mut counts = [0; TERMS];
         (counts[OWN], counts[READ], counts[ERASE]) = (1, w.reads, w.erases);
         counts[PROGRAM..ERASE].copy_from_slice(&w.programs);
-        let mine = w.reads + w.erases + w.programs.iter().sum::<u32>();
         if self.precision.channels && self.precision.chips {
-            counts[CHANNEL] = inside.channel_work(channel).saturating_sub(mine);
+            counts[CHANNEL] = inside.channel_reads(channel).saturating_sub(w.reads);
         }
         let elapsed = w.busy_since.map_or(0, |since| at.since(since).as_nanos() as i64);
         (counts, elapsed)
@@ -160,7 +173,9 @@ impl MittSsd {
                 return self.costs[i];
             }
             let share = (i128::from(error) * i128::from(parts(i)) / i128::from(whole)) as i64;
-            (self.costs[i] + ((share / n) >> STEP_SHIFT)).max(0)
+            let cost = (self.costs[i] + ((share / n) >> STEP_SHIFT)).max(0);
+            let off = if self.profiled { self.measured[i] / OFF_MOST } else { i64::MAX / 4 };
+            cost.clamp((self.measured[i] - off).max(0), self.measured[i].saturating_add(off))
         });
         self.costs = costs;
     }
@@ -303,8 +318,8 @@ mod tests {
         fn unit_work(&self, unit: u32) -> UnitWork {
             self.0[unit as usize]
         }
-        fn channel_work(&self, _: u32) -> u32 {
-            self.0.iter().map(|w| w.reads + w.erases + w.programs.iter().sum::<u32>()).sum()
+        fn channel_reads(&self, _: u32) -> u32 {
+            self.0.iter().map(|w| w.reads).sum()
         }
     }
 
@@ -336,7 +351,7 @@ mod tests {
         (programs[0], programs[1]) = (1, 1);
         let busy = Chips([UnitWork { reads: 2, programs, erases: 1, busy_since: None }, UnitWork::default()]);
         assert_eq!(wait(&busy, &read(0, 4096), full), 200 + 1000 + 2000 + 6000);
-        assert_eq!(wait(&busy, &read(16_384, 4096), full), 5 * 60, "only the channel is shared");
+        assert_eq!(wait(&busy, &read(16_384, 4096), full), 2 * 60, "only the channel is shared, and that by reads");
         let blind = SsdPrecision { channels: false, ..full };
         assert_eq!(wait(&busy, &read(16_384, 4096), blind), 0);
         let classless = SsdPrecision { classes: false, ..full };

@@ -11,7 +11,7 @@
 
 use crate::layer::{Actions, Forecast, Layer, Offer, Ports};
 use plimsoll_base::{
-    BufMut, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Time, VolumeKey,
+    BufMut, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
 };
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -33,7 +33,12 @@ pub struct Front {
     filter: RangeFilter,
     waiting: usize,
     flush_failed: bool,
+    /// What requests took lately below: reads, and all else. In nanoseconds.
+    lately_ns: [u64; 2],
 }
+
+/// What requests took lately follows by 1/2 to the power of this.
+const LATELY_SHIFT: u32 = 4;
 
 struct Entry {
     /// As the client asked; its tag is the stack's.
@@ -47,6 +52,8 @@ struct Entry {
     /// Requests that wait for this one: their place and id.
     dependents: Vec<(usize, IoId)>,
     phase: Phase,
+    /// When it went below.
+    passed_at: Time,
     dispatched_at: Time,
 }
 
@@ -86,6 +93,7 @@ impl Front {
             filter: RangeFilter::new(),
             waiting: 0,
             flush_failed: false,
+            lately_ns: [0; 2],
         }
     }
 
@@ -155,7 +163,8 @@ impl Front {
     }
 
     /// Sends an entry below that nothing blocks.
-    fn dispatch(&mut self, at: usize, was_waiting: bool, out: &mut Actions) {
+    fn dispatch(&mut self, now: Time, at: usize, was_waiting: bool, out: &mut Actions) {
+        self.entries[at].passed_at = now;
         let b = self.block_bytes;
         let e = &self.entries[at];
         let (head, from, to) = (e.head, e.from, e.to);
@@ -235,8 +244,12 @@ impl Front {
     }
 
     /// Ends an entry and lets go what waited for it.
-    fn finish(&mut self, at: usize, outcome: Outcome, data: Data, out: &mut Actions) {
+    fn finish(&mut self, now: Time, at: usize, outcome: Outcome, data: Data, out: &mut Actions) {
         let e = self.entries.remove(at);
+        if outcome.is_done() && e.head.op != Op::Flush {
+            let lately = &mut self.lately_ns[usize::from(e.head.op != Op::Read)];
+            *lately = *lately - (*lately >> LATELY_SHIFT) + (now.since(e.passed_at).as_nanos() >> LATELY_SHIFT);
+        }
         if e.head.op != Op::Flush {
             self.filter.remove(&e.head, e.from, e.to);
         }
@@ -248,7 +261,7 @@ impl Front {
             dependent.blockers -= 1;
             if dependent.blockers == 0 {
                 self.waiting -= 1;
-                self.dispatch(d, true, out);
+                self.dispatch(now, d, true, out);
             }
         }
         out.complete(Completion { io: Io::new(e.head, data), outcome, dispatched_at: e.dispatched_at });
@@ -309,18 +322,21 @@ impl Layer for Front {
         if !self.filter.may_conflict(head, from, to) {
             return below.ask(0, at, head);
         }
-        let blocked_until = self
-            .entries
-            .iter()
-            .filter(|(_, e)| conflict(e, head, from, to))
-            .map(|(_, e)| if e.head.expected_at.is_set() { e.head.expected_at } else { at })
-            .max()
-            .unwrap_or(at);
+        let expected = |e: &Entry| if e.head.expected_at.is_set() { e.head.expected_at } else { at };
+        let blockers = self.entries.iter().filter(|(_, e)| conflict(e, head, from, to));
+        let Some(blocked_until) = blockers.map(|(_, e)| expected(e)).max() else {
+            return below.ask(0, at, head);
+        };
+        // While it waits here, what is queued below now is worked off, and others come. What it finds when it is let go nobody
+        // knows; that requests then take what they took lately is the best guess, if it isn't less than what is known.
         let wait = blocked_until.since(at);
-        below.after(wait, below.ask(0, at + wait, head))
+        let f = below.ask(0, at, head);
+        let lately = Span::from_nanos(self.lately_ns[usize::from(head.op != Op::Read)]);
+        let whole = wait + f.total().saturating_sub(wait).max(lately);
+        below.after(whole.saturating_sub(f.total()), f)
     }
 
-    fn submit(&mut self, _now: Time, io: Io, out: &mut Actions) {
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
         if let Err(e) = self.validate(&io.head) {
             return out.end(io, Outcome::Failed(e));
         }
@@ -349,6 +365,7 @@ impl Layer for Front {
             blockers: 0,
             dependents: Vec::new(),
             phase: Phase::Waiting,
+            passed_at: now,
             dispatched_at: Time::NEVER,
         };
         let at = self.entries.vacant_key();
@@ -369,7 +386,7 @@ impl Layer for Front {
             self.waiting += 1;
             out.declare(0, head);
         } else {
-            self.dispatch(at, false, out);
+            self.dispatch(now, at, false, out);
         }
     }
 
@@ -377,7 +394,7 @@ impl Layer for Front {
         self.flush_failed = true;
     }
 
-    fn completed(&mut self, _now: Time, c: Completion, out: &mut Actions) {
+    fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
         let at = (c.io.tag & ((1 << EDGE_SHIFT) - 1)) as usize;
         let edge = (c.io.tag >> EDGE_SHIFT) as usize;
         let e = &mut self.entries[at];
@@ -398,7 +415,7 @@ impl Layer for Front {
                     (Outcome::Done, _) => c.io.into_data(),
                     _ => Data::Absent,
                 };
-                self.finish(at, outcome, data, out);
+                self.finish(now, at, outcome, data, out);
             }
             Phase::Reading { outstanding, failed, edges } => {
                 *outstanding -= 1;
@@ -408,7 +425,7 @@ impl Layer for Front {
                 }
                 match (*outstanding, *failed) {
                     (0, None) => self.write_merged(at, out),
-                    (0, Some(err)) => self.finish(at, Outcome::Failed(err), Data::Absent, out),
+                    (0, Some(err)) => self.finish(now, at, Outcome::Failed(err), Data::Absent, out),
                     _ => {}
                 }
             }
@@ -419,19 +436,19 @@ impl Layer for Front {
                 }
                 if *outstanding == 0 {
                     let outcome = failed.map_or(Outcome::Done, Outcome::Failed);
-                    self.finish(at, outcome, Data::Absent, out);
+                    self.finish(now, at, outcome, Data::Absent, out);
                 }
             }
         }
     }
 
-    fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
+    fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
         let Some((at, _)) = self.entries.iter().find(|(_, e)| e.head.id == id) else { return };
         match self.entries[at].phase {
             Phase::Waiting => {
                 self.waiting -= 1;
                 out.retract(0, id);
-                self.finish(at, Outcome::Failed(IoError::Cancelled), Data::Absent, out);
+                self.finish(now, at, Outcome::Failed(IoError::Cancelled), Data::Absent, out);
             }
             Phase::Passed => out.cancel(0, id),
             // Half of a read-modify-write is under way: it ends as it would have.

@@ -27,8 +27,9 @@ pub trait FlashInside {
     fn place(&self, offset: u64) -> (u32, u32);
     /// What a unit has to do.
     fn unit_work(&self, unit: u32) -> UnitWork;
-    /// Operations on all units of a channel that haven't ended.
-    fn channel_work(&self, channel: u32) -> u32;
+    /// Page reads on all units of a channel that haven't ended: what needs the channel soon. A program has it for a moment of
+    /// its long time, an erase never.
+    fn channel_reads(&self, channel: u32) -> u32;
 }
 
 /// A request's forecast by one who sees the inside.

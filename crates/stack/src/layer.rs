@@ -178,7 +178,7 @@ impl Actions {
     }
 
     /// Tells the layers below of work accepted here but not yet passed on, so that their forecasts count it. It stops
-    /// counting when a request of that id is submitted, or at [`Actions::retract`].
+    /// counting when a request of that id is submitted or has ended, or at [`Actions::retract`].
     pub fn declare(&mut self, port: Port, head: IoHead) {
         self.order(Action::Declare { port, head: Box::new(head) });
     }

@@ -11,7 +11,7 @@ use crate::work::{Work, Worked};
 use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time, VolumeKey};
 use slab::Slab;
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What is behind a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +69,8 @@ pub struct Stack {
     /// Requests at each device.
     at_device: Vec<u32>,
     device_stats: Vec<NodeStats>,
+    /// At which nodes a request is declared that hasn't come there yet, one bit each.
+    declared: BTreeMap<IoId, u16>,
     now: Time,
     accepted: u64,
     refused: u64,
@@ -129,6 +131,7 @@ impl Stack {
             to_workers: VecDeque::new(),
             at_workers: 0,
             inflight: Slab::new(),
+            declared: BTreeMap::new(),
             now: Time::ZERO,
             accepted: 0,
             refused: 0,
@@ -487,11 +490,13 @@ impl Stack {
                     if let Some(&target) = self.nodes[n].ports.get(port as usize)
                         && let Target::Node(to) = resolve(&self.nodes, target, head.skips)
                     {
+                        *self.declared.entry(head.id).or_default() |= 1 << to;
                         self.call(now, to, |layer, out| layer.declared(&head, out));
                     }
                 }
                 Action::Retract { port, id } => {
                     if let Some(Target::Node(to)) = self.nodes[n].ports.get(port as usize).copied() {
+                        self.undeclare(id, to);
                         self.call(now, to, |layer, out| layer.retracted(id, out));
                     }
                 }
@@ -501,9 +506,33 @@ impl Stack {
 
     /// Hands a request to a layer.
     fn enter(&mut self, now: Time, to: usize, mut io: Io) {
+        self.undeclare(io.id, to);
         io.head.entered_at = now;
         self.nodes[to].stats.entered();
         self.call(now, to, |layer, out| layer.submit(now, io, out));
+    }
+
+    /// A declaration at a node ends.
+    fn undeclare(&mut self, id: IoId, node: usize) {
+        if self.declared.is_empty() {
+            return;
+        }
+        if let Some(nodes) = self.declared.get_mut(&id) {
+            *nodes &= !(1 << node);
+            if *nodes == 0 {
+                self.declared.remove(&id);
+            }
+        }
+    }
+
+    /// A request has ended: where it was declared and never came (a layer above answered it, or sent others for it) it isn't
+    /// expected any more.
+    fn undeclare_all(&mut self, now: Time, id: IoId) {
+        while let Some(nodes) = self.declared.get(&id) {
+            let node = nodes.trailing_zeros() as usize;
+            self.undeclare(id, node);
+            self.call(now, node, |layer, out| layer.retracted(id, out));
+        }
     }
 
     fn send_to_device(&mut self, device: usize, io: Io) {
@@ -521,6 +550,9 @@ impl Stack {
         }
         if self.nodes[n].serves {
             self.nodes[n].stats.served(now, c.dispatched_at);
+        }
+        if !self.declared.is_empty() {
+            self.undeclare_all(now, c.io.id);
         }
         let mut up = self.nodes[n].above;
         while let Some(u) = up

@@ -140,6 +140,38 @@ fn a_refusal_is_told_below_the_map_by_the_devices_address() {
     }
 }
 
+/// Answers every read itself.
+struct Answers;
+impl Layer for Answers {
+    fn name(&self) -> &'static str {
+        "answers"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn submit(&mut self, _: Time, io: Io, out: &mut Actions) {
+        if io.op == Op::Read { out.done(io, Data::Zeroes) } else { out.submit(0, io) }
+    }
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+/// What was declared and is then answered above is no longer expected below.
+#[test]
+fn a_declaration_ends_with_its_request_wherever_that_is_answered() {
+    let mut pool = over_server(vec![Box::new(Answers)]);
+    accepted(pool.offer(at_us(0), write(0, &[1; 4096], at_us(0))));
+    for _ in 0..5 {
+        accepted(pool.offer(at_us(0), io(Op::Read, 0, 4096, at_us(0))));
+    }
+    assert_eq!(pool.stack().layer::<Front>().unwrap().waiting(), 5, "behind the write");
+    assert_eq!(ends(&mut pool).len(), 6);
+    let far = io(Op::Write, 1 << 30, 4096, pool.now());
+    assert_eq!(pool.stack().forecast(at_us(104), &far.head).wait, Span::ZERO, "nothing is left in front");
+    assert!(pool.stack().is_idle());
+}
+
 /// The failover hop: a read late by no more than the hop is served here (MT-M3).
 #[test]
 fn a_read_late_by_less_than_a_hop_is_served() {

@@ -103,6 +103,8 @@ struct Channel {
     free_ns: u64,
     /// Operations of its units that aren't finished.
     outstanding: u32,
+    /// Those of them that read.
+    reads: u32,
 }
 
 /// The array of a drive.
@@ -144,7 +146,7 @@ impl Engine {
             ops: Vec::new(),
             free: NONE,
             units: vec![unit; spec.units() as usize],
-            channels: vec![Channel { free_ns: 0, outstanding: 0 }; spec.geometry.channels as usize],
+            channels: vec![Channel { free_ns: 0, outstanding: 0, reads: 0 }; spec.geometry.channels as usize],
             tree: Tree::new(spec.units() as usize),
             waited: Tree::new(spec.units() as usize),
             classes: spec.page_classes(),
@@ -176,6 +178,10 @@ impl Engine {
 
     pub(crate) fn channel_outstanding(&self, channel: u32) -> u32 {
         self.channels[channel as usize].outstanding
+    }
+
+    pub(crate) fn channel_reads(&self, channel: u32) -> u32 {
+        self.channels[channel as usize].reads
     }
 
     pub(crate) fn is_idle(&self, unit: u32) -> bool {
@@ -234,6 +240,7 @@ impl Engine {
         list.last = op;
         let channel = self.channel_of(unit) as usize;
         self.channels[channel].outstanding += 1;
+        self.channels[channel].reads += u32::from(kind == Kind::Read);
     }
 
     /// Starts the next operation of an idle unit, if there is one. Must follow the end of its last one.
@@ -317,6 +324,7 @@ impl Engine {
         }
         let channel = self.channel_of(unit) as usize;
         self.channels[channel].outstanding -= 1;
+        self.channels[channel].reads -= u32::from(kind == Kind::Read);
         Ended { kind, owner, page, started_ns }
     }
 }
@@ -510,6 +518,7 @@ mod tests {
         }
         assert!((0..6).all(|u| *e.outstanding(u) == Outstanding::default() && e.busy_since_ns(u).is_none()));
         assert_eq!((e.channel_outstanding(0), e.channel_outstanding(1)), (0, 0));
+        assert_eq!((e.channel_reads(0), e.channel_reads(1)), (0, 0));
         ends
     }
 

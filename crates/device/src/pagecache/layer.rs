@@ -318,6 +318,12 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
         }
     }
 
+    fn declared(&mut self, head: &IoHead, out: &mut Actions) {
+        if head.op != Op::Read || self.find(head) != Found::InMemory {
+            out.declare(0, *head);
+        }
+    }
+
     fn refused(&mut self, _now: Time, head: &IoHead, _forecast: &Forecast, out: &mut Actions) {
         if head.op == Op::Read && head.len > 0 {
             self.want(head);

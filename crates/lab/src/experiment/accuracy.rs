@@ -4,66 +4,17 @@
 //! time: the first half sets the deadline (p95 of a run without rejection) and lets the predictor learn, the second half is
 //! judged. The predictor's profile is measured on another drive of the kind: the one that serves differs from it.
 
+use crate::experiment::judged::{Read, Verdict, calibration_percent, from, p95, replay_reads};
 use crate::experiment::slowed::Slowed;
 use crate::experiment::traces;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::profiling::profile_of;
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
-use crate::trace::record::{Tables, TraceRecord};
-use crate::trace::stream::Held;
-use plimsoll_base::{Completion, LatencyHistogram, Op, Span, Time};
+use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig};
+use crate::trace::record::TraceRecord;
+use plimsoll_base::{Span, Time};
 use plimsoll_device::{Disk, DiskOptions, Mismatch, Model, ModelLayer, profile};
 use plimsoll_sched::{Cfq, CfqConfig, DiskModel, Late, Precision, Profile};
 use plimsoll_stack::Layer;
-
-/// A read that ended, as the accounting needs it.
-#[derive(Clone, Copy)]
-pub(crate) struct Read {
-    pub arrived_at: Time,
-    pub expected_at: Time,
-    pub done_at: Time,
-}
-
-/// Verdicts over the judged reads.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Verdict {
-    pub reads: u64,
-    pub late: u64,
-    pub false_positives: u64,
-    pub false_negatives: u64,
-    /// Sum over the wrong ones of how far the prediction was off, in ns.
-    pub wrong_by_ns: u64,
-}
-
-impl Verdict {
-    pub(crate) fn of(reads: &[Read], deadline: Span) -> Verdict {
-        let mut v = Verdict::default();
-        for r in reads {
-            let due = r.arrived_at + deadline;
-            let (flagged, late) = (r.expected_at > due, r.done_at > due);
-            v.reads += 1;
-            v.late += u64::from(late);
-            v.false_positives += u64::from(flagged && !late);
-            v.false_negatives += u64::from(!flagged && late);
-            if flagged != late {
-                v.wrong_by_ns += r.expected_at.since(r.done_at).max(r.done_at.since(r.expected_at)).as_nanos();
-            }
-        }
-        v
-    }
-
-    pub(crate) fn percent(&self, n: u64) -> f64 {
-        100.0 * n as f64 / self.reads.max(1) as f64
-    }
-
-    pub(crate) fn inaccuracy(&self) -> f64 {
-        self.percent(self.false_positives + self.false_negatives)
-    }
-
-    pub(crate) fn late_percent(&self) -> f64 {
-        self.percent(self.late)
-    }
-}
 
 /// The drive that everything runs on, and how far it is from its profile.
 const DEVICE: &str = "cheetah-15k5";
@@ -146,33 +97,11 @@ fn replay(records: &[TraceRecord], r: &Replay<'_>) -> Result<Vec<Read>, LabError
     let layers: Vec<Box<dyn Layer>> = vec![Box::new(cfq), Box::new(device)];
     let pool = PoolConfig { late: Late::Flag, failover_hop: Span::ZERO, seed: r.seed, ..PoolConfig::default() };
     let mut pool = Pool::of_layers(layers, &pool)?;
-    let mut reads = Vec::new();
-    let mut watch = |now: Time, c: &Completion| {
-        if c.io.op == Op::Read {
-            reads.push(Read { arrived_at: c.io.arrived_at, expected_at: c.io.expected_at, done_at: now });
-        }
-    };
-    let limits = Limits { deadline: r.deadline, processes: true, ..Limits::default() };
-    let mut source = Held::new(records.to_vec(), Tables::new());
-    open_loop_watched(&mut pool, &mut source, &limits, &mut |_, _| {}, &mut watch)?;
-    reads.sort_by_key(|r| r.arrived_at);
-    Ok(reads)
-}
-
-/// The p95 of the reads that arrived before `until`.
-pub(crate) fn p95(reads: &[Read], until: Time) -> Span {
-    let mut h = LatencyHistogram::new();
-    reads.iter().filter(|r| r.arrived_at < until).for_each(|r| h.record(r.done_at.since(r.arrived_at)));
-    h.percentile(95.0)
-}
-
-/// Reads that came from `from` on.
-pub(crate) fn from(reads: &[Read], from: Time) -> &[Read] {
-    &reads[reads.partition_point(|r| r.arrived_at < from)..]
+    replay_reads(&mut pool, records, &Limits { deadline: r.deadline, processes: true, ..Limits::default() })
 }
 
 /// Rows of one trace: what always accepting gives, ours in parts, then each ablation.
-const ROWS_FIRST: usize = 7;
+const ROWS_FIRST: usize = 8;
 
 /// The trace whose drive changes its speed, and how.
 const SHIFT_TRACE: &str = "cloudphysics";
@@ -206,6 +135,8 @@ fn trace_rows(name: &str) -> Vec<RowSpec> {
         row("false negatives", "%"),
         row("inaccuracy", "%").paper(0.9, Check::AtMost(0.9)).note("the paper's five traces: 0.5 to 0.9 %"),
         row("mean error of the wrong ones", "ms").paper(3.0, Check::None),
+        row("calibration error of the forecast", "%")
+            .note("by tenths of what was predicted; what is flagged later counts so"),
         row("bias of the forecast at admission", "ms").note("completion less forecast, mean"),
     ];
     for v in &variants()[1..] {
@@ -226,13 +157,13 @@ fn fill_trace(p: &Prepared, seed: u64, profile: &Profile, values: &mut Vec<Optio
         let judged = from(&all, p.middle);
         let v = Verdict::of(judged, p.deadline);
         if i == 0 {
-            let wrong = v.false_positives + v.false_negatives;
             values.push(Some(p.deadline.as_millis_f64()));
             values.push(Some(v.late_percent()));
             values.push(Some(v.percent(v.false_positives)));
             values.push(Some(v.percent(v.false_negatives)));
             values.push(Some(v.inaccuracy()));
-            values.push((wrong > 0).then(|| v.wrong_by_ns as f64 / 1e6 / wrong as f64));
+            values.push(v.wrong_by_ms());
+            values.push(calibration_percent(judged));
             values.push(None); // the bias, from the run without flags after admission
         } else {
             values.push(Some(v.inaccuracy()));

@@ -1,14 +1,13 @@
 //! MT-E13, flash: how often forecasts of visible flash (MittSSD) and of a hidden drive (the black-box predictor) are wrong
 //! about a deadline. As [`super::accuracy`], over 128 chips and 128 times as fast (§7.6).
 
-use crate::experiment::accuracy::{Read, Verdict, from, p95};
+use crate::experiment::judged::{Read, Verdict, calibration_percent, from, p95, replay_reads};
 use crate::experiment::traces;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::profiling::flash_profile_of;
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
-use crate::trace::record::{Tables, TraceRecord};
-use crate::trace::stream::Held;
-use plimsoll_base::{Completion, Op, Span, Time};
+use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig};
+use crate::trace::record::TraceRecord;
+use plimsoll_base::Span;
 use plimsoll_device::{BlackBox as HiddenFlash, Flash, FlashOptions, FlashSpec, History, Mismatch, ModelLayer};
 use plimsoll_sched::Late;
 use plimsoll_sched::blackbox::{BlackBox, BlackBoxConfig};
@@ -63,17 +62,7 @@ fn replay(
     let config =
         PoolConfig { late: Late::Flag, failover_hop: Span::ZERO, inflight_max: queue_max, ..PoolConfig::default() };
     let mut pool = Pool::of_layers(layers, &config)?;
-    let mut reads = Vec::new();
-    let mut watch = |now: Time, c: &Completion| {
-        if c.io.op == Op::Read {
-            reads.push(Read { arrived_at: c.io.arrived_at, expected_at: c.io.expected_at, done_at: now });
-        }
-    };
-    let limits = Limits { deadline, ..Limits::default() };
-    let mut source = Held::new(records.to_vec(), Tables::new());
-    open_loop_watched(&mut pool, &mut source, &limits, &mut |_, _| {}, &mut watch)?;
-    reads.sort_by_key(|r| r.arrived_at);
-    Ok(reads)
+    replay_reads(&mut pool, records, &Limits { deadline, ..Limits::default() })
 }
 
 const ABLATIONS: [(&str, SsdPrecision); 4] = [
@@ -93,10 +82,13 @@ fn trace_rows(name: &str) -> Vec<RowSpec> {
         row("false negatives", "%"),
         row("inaccuracy", "%").paper(0.8, Check::AtMost(0.8)),
         row("mean error of the wrong ones", "ms").paper(1.0, Check::None),
+        row("calibration error of the forecast", "%").note("by tenths of what was predicted"),
     ];
     rows.extend(ABLATIONS.map(|(what, _)| row(&format!("inaccuracy {what}"), "%")));
     rows.push(row("black box: false negatives of the late", "%").check(Check::AtMost(20.0)));
     rows.push(row("black box: false positives of the others", "%").check(Check::AtMost(1.0)));
+    rows.push(row("black box: inaccuracy", "%"));
+    rows.push(row("black box: calibration error of the forecast", "%"));
     rows
 }
 
@@ -177,23 +169,26 @@ fn fill(
     let middle = traces::middle(records);
     let full = Predictor::Visible(profile, SsdPrecision::FULL);
     let deadline = p95(&replay(records, full, seed, None)?, middle);
-    let judge = |p| Ok::<_, LabError>(Verdict::of(from(&replay(records, p, seed, Some(deadline))?, middle), deadline));
-    let v = judge(full)?;
-    let wrong = v.false_positives + v.false_negatives;
+    let run = |p| replay(records, p, seed, Some(deadline));
+    let judge = |p| Ok::<_, LabError>(Verdict::of(from(&run(p)?, middle), deadline));
+    let all = run(full)?;
+    let judged = from(&all, middle);
+    let v = Verdict::of(judged, deadline);
     values.extend([
         Some(deadline.as_millis_f64()),
         Some(v.late_percent()),
         Some(v.percent(v.false_positives)),
         Some(v.percent(v.false_negatives)),
         Some(v.inaccuracy()),
-        (wrong > 0).then(|| v.wrong_by_ns as f64 / 1e6 / wrong as f64),
+        v.wrong_by_ms(),
+        calibration_percent(judged),
     ]);
     for (_, precision) in ABLATIONS {
         values.push(Some(judge(Predictor::Visible(profile, precision))?.inaccuracy()));
     }
-    let hidden = judge(Predictor::Hidden)?;
-    let of = |n: u64, all: u64| (all > 0).then(|| 100.0 * n as f64 / all as f64);
-    values.push(of(hidden.false_negatives, hidden.late));
-    values.push(of(hidden.false_positives, hidden.reads - hidden.late));
+    let all = run(Predictor::Hidden)?;
+    let hidden = from(&all, middle);
+    let v = Verdict::of(hidden, deadline);
+    values.extend([v.missed_percent(), v.needless_percent(), Some(v.inaccuracy()), calibration_percent(hidden)]);
     Ok(())
 }

@@ -15,7 +15,8 @@ impl<M> Slowed<M> {
         Slowed { model, from, permille }
     }
 
-    /// The model's own time; rounded up, so that what is due outside is due inside.
+    /// The model's own time. Both ways round up, so that what is due outside is due inside: or a wake-up would find nothing
+    /// to do, for ever.
     fn inside(&self, at: Time) -> Time {
         if at <= self.from || !at.is_set() {
             return at;
@@ -27,7 +28,7 @@ impl<M> Slowed<M> {
         if at <= self.from || !at.is_set() {
             return at;
         }
-        self.from + at.since(self.from).scale(self.permille, 1000)
+        self.from + Span::from_nanos(at.since(self.from).as_nanos().saturating_mul(self.permille).div_ceil(1000))
     }
 }
 
@@ -58,5 +59,41 @@ impl<M: Model> Model for Slowed<M> {
     }
     fn queue_max(&self) -> usize {
         self.model.queue_max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_device::{DeviceOptions, DeviceSpec, Op};
+
+    /// At every wake-up something happens, however the times round.
+    #[test]
+    fn it_always_comes_to_an_end() {
+        for permille in [800, 1000, 1200, 1213] {
+            let model = DeviceSpec::named("cheetah-15k5").unwrap().build(DeviceOptions::default()).unwrap();
+            let from = Time::from_nanos(1_000_000_007);
+            let mut slowed = Slowed::new(model, from, permille);
+            let (mut now, mut done, mut took) = (Time::ZERO, Vec::new(), [(0u32, 0.0); 2]);
+            for i in 0..400u64 {
+                let asked = now;
+                let offset = i * 7_919_000_000 % slowed.size_bytes() / 4096 * 4096;
+                slowed.submit(now, Request { tag: i, op: Op::Read, offset, len: 4096 });
+                for wakes in 0.. {
+                    assert!(wakes < 100, "{permille}: nothing comes of waking at {now:?}");
+                    now = slowed.next_event().max(now);
+                    slowed.advance(now, &mut done);
+                    if !done.is_empty() {
+                        break;
+                    }
+                }
+                done.clear();
+                let (n, ms) = &mut took[usize::from(asked > from)];
+                (*n, *ms) = (*n + 1, *ms + now.since(asked).as_millis_f64());
+            }
+            let [before, after] = took.map(|(n, ms)| ms / f64::from(n));
+            let ratio = 1000.0 * after / before / permille as f64;
+            assert!((0.93..1.07).contains(&ratio), "{permille}: {before} ms, then {after} ms");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use plimsoll_base::{Span, Time};
 use plimsoll_device::{DeviceOptions, DeviceSpec, DiskSpec, Model, ModelLayer, any};
+use plimsoll_sched::ssd::MittSsd;
 use plimsoll_sched::{Discipline, DiskModel, Late, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Layer, LayerState, Offer, Stack, StackConfig, Target};
 use std::fmt;
@@ -118,11 +119,18 @@ impl Pool {
         }
         let options = DeviceOptions { seed: config.seed, mismatch: config.mismatch };
         let discipline = if device.spec.is_rotational() { Discipline::Sstf } else { Discipline::Fifo };
+        let by_inside = config.sched == SchedulerKind::Ssd;
         let device = device.spec.build(options).map_err(|e| bad(&e))?;
+        if by_inside && device.flash().is_none() {
+            return Err(bad(&"sched `ssd` predicts from a flash drive's inside, which this device hasn't"));
+        }
         let model = DiskModel::unknown(device.size_bytes());
         let scheduler = SchedulerOptions { discipline, ..config.scheduler() };
-        let layers: Vec<Box<dyn Layer>> =
-            vec![config.sched.layer(&scheduler, model), Box::new(ModelLayer::new(device))];
+        let device = match by_inside {
+            true => ModelLayer::new(device).with_predictor(Box::new(MittSsd::unprofiled())),
+            false => ModelLayer::new(device),
+        };
+        let layers: Vec<Box<dyn Layer>> = vec![config.sched.layer(&scheduler, model), Box::new(device)];
         Pool::of_layers(layers, config)
     }
 

@@ -1,10 +1,10 @@
-//! Stacks in the state in which a decision is measured, shared by the benchmark and the instruction count.
+//! Predictors in the state in which a decision is measured (MT-E20): what the benchmark, the instruction count and the
+//! experiment share.
 
-use plimsoll_base::{Data, Io, IoHead, Op, Span, TenantId, Time, VolumeKey};
-use plimsoll_sched::blackbox::BlackBoxPredictor;
-use plimsoll_sched::profile::FlashProfile;
-use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
-use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
+use crate::blackbox::BlackBoxPredictor;
+use crate::ssd::MittSsd;
+use crate::{DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_base::{Data, Io, IoHead, IoId, Op, Span, TenantId, Time, VolumeKey};
 use plimsoll_stack::inside::{FlashInside, FlashPredictor, UnitWork};
 use plimsoll_stack::{Offer, Stack, StackConfig, Target};
 
@@ -25,13 +25,28 @@ pub fn scheduler(kind: SchedulerKind, processes: u32, each: u64) -> Stack {
     let mut stack = Stack::new(StackConfig::default(), vec![offer]);
     stack.push(kind.layer(&SchedulerOptions::default(), DiskModel::unknown(1 << 40)), vec![Target::Device(0)]);
     stack.start(NOW);
-    for volume in 1..=processes {
-        for i in 0..each {
-            let offset = (u64::from(volume) << 30) + (i << 20);
-            stack.offer(NOW, Io::new(read(offset, volume), Data::Absent));
-        }
+    for head in waiting(processes, each) {
+        stack.offer(NOW, Io::new(head, Data::Absent));
     }
     stack
+}
+
+/// What a decision would cost that walks over all that waits (the paper's naive O(N)): each request's cost from where the one
+/// before it ends.
+pub fn walk(model: &DiskModel, waiting: &[IoHead]) -> Span {
+    let mut arm = 0;
+    let mut sum = Span::ZERO;
+    for head in waiting {
+        sum += model.cost(NOW, arm, head);
+        arm = head.end();
+    }
+    sum
+}
+
+/// As many waiting requests as [`scheduler`] has.
+pub fn waiting(processes: u32, each: u64) -> Vec<IoHead> {
+    let of = |volume: u32| (0..each).map(move |i| read((u64::from(volume) << 30) + (i << 20), volume));
+    (1..=processes).flat_map(of).collect()
 }
 
 /// 16 channels of 8 chips, each with something to do.
@@ -51,22 +66,19 @@ impl FlashInside for Chips {
     fn unit_work(&self, unit: u32) -> UnitWork {
         UnitWork { reads: unit % 3, erases: unit % 2, ..UnitWork::default() }
     }
-    fn channel_work(&self, channel: u32) -> u32 {
+    fn channel_reads(&self, channel: u32) -> u32 {
         channel % 5
     }
 }
 
-/// The flash predictor with the paper's figures.
+/// The flash predictor, having learned enough to speak.
 pub fn ssd() -> MittSsd {
-    let profile = FlashProfile {
-        page_bytes: 16_384,
-        read_us: 100.0,
-        chip_us: 100.0,
-        channel_us: 60.0,
-        program_us: vec![1000.0, 2000.0],
-        erase_us: 6000.0,
-    };
-    MittSsd::new(&profile, SsdPrecision::FULL)
+    let mut m = MittSsd::unprofiled();
+    for i in 0..100 {
+        m.submitted(&Chips, NOW, &read(i << 14, 1), i);
+        m.ended(NOW + Span::from_micros(300), i);
+    }
+    m
 }
 
 /// The wait that the flash predictor says, so that nothing is optimised away.
@@ -80,11 +92,11 @@ pub fn black_box() -> BlackBoxPredictor {
     let mut now = Time::ZERO;
     for i in 0..10_000u64 {
         let mut head = read(i << 12, 1);
-        head.id = plimsoll_base::IoId(i);
+        head.id = IoId(i);
         p.sent(now, &head);
         now += Span::from_micros(20 + i % 7);
         if i >= 8 {
-            p.ended(now, plimsoll_base::IoId(i - 8));
+            p.ended(now, IoId(i - 8));
         }
     }
     p

@@ -1,10 +1,8 @@
 //! What a decision costs on a real thread (MT-E20): `cargo bench -p plimsoll-sched`.
 #![allow(missing_docs)]
 
-mod setup;
-
 use criterion::{Criterion, criterion_group, criterion_main};
-use plimsoll_sched::SchedulerKind;
+use plimsoll_sched::{SchedulerKind, decision as setup};
 use std::hint::black_box;
 
 fn decisions(c: &mut Criterion) {

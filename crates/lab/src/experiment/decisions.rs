@@ -1,0 +1,171 @@
+//! MT-E20: what a decision costs on a real thread (MittOS §4.2 to §4.4, overheads). The one experiment whose figures are this
+//! machine's, not a model's.
+
+use crate::experiment::stats::quantile;
+use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
+use plimsoll_base::{IoHead, Span};
+use plimsoll_device::PageCacheLayer;
+use plimsoll_device::pagecache::{Lru, PageCache};
+use plimsoll_sched::{DiskModel, SchedulerKind, decision};
+use plimsoll_stack::{Stack, StackConfig};
+use std::hint::black_box;
+use std::sync::Mutex;
+use std::time::Instant;
+
+/// See the module's documentation.
+pub struct DecisionCosts;
+
+/// Decisions timed together: one alone is shorter than reading the clock.
+const TOGETHER: u64 = 100;
+const PROCESSES: u32 = 128;
+const EACH: u64 = 4;
+
+/// One measurement at a time: two on neighbouring cores slow each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Nanoseconds a decision, of each batch, ascending.
+fn timed(batches: usize, mut decide: impl FnMut(u64)) -> Vec<f64> {
+    let mut one = |i: u64| {
+        let began = Instant::now();
+        (0..TOGETHER).for_each(|n| decide(i * TOGETHER + n));
+        began.elapsed().as_nanos() as f64 / TOGETHER as f64
+    };
+    (0..batches as u64 / 10).for_each(|i| {
+        one(i);
+    });
+    let mut all: Vec<f64> = (0..batches as u64).map(&mut one).collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+/// Keeps the calling thread on the core it is on, until it's dropped.
+struct Pinned(Option<rustix::thread::CpuSet>);
+
+impl Pinned {
+    fn here() -> Pinned {
+        let Ok(before) = rustix::thread::sched_getaffinity(None) else { return Pinned(None) };
+        let mut only = rustix::thread::CpuSet::new();
+        only.set(rustix::thread::sched_getcpu());
+        Pinned(rustix::thread::sched_setaffinity(None, &only).is_ok().then_some(before))
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            let _ = rustix::thread::sched_setaffinity(None, before); // a core may have gone meanwhile
+        }
+    }
+}
+
+fn page_cache() -> Stack {
+    let mut cache = PageCache::<Lru>::new(1 << 16, 1 << 20, Span::ZERO);
+    (0..1 << 16).for_each(|page| {
+        cache.insert(page * 3);
+    });
+    let mut stack = Stack::new(StackConfig::default(), vec![]);
+    stack.push(Box::new(PageCacheLayer::new(cache)), vec![]);
+    stack
+}
+
+struct Case {
+    name: &'static str,
+    paper: Option<f64>,
+    check: Check,
+    note: &'static str,
+}
+
+const CASES: [Case; 6] = [
+    Case { name: "noop", paper: None, check: Check::AtMost(100.0), note: "" },
+    Case {
+        name: "CFQ, 128 busy processes",
+        paper: Some(300.0),
+        check: Check::AtMost(1000.0),
+        note: "the paper: below 5 us",
+    },
+    Case {
+        name: "a walk over all that waits",
+        paper: Some(15_000.0),
+        check: Check::None,
+        note: "what the sums save: 512 requests; the paper's naive prediction takes 10 to 20 us",
+    },
+    Case { name: "visible flash, 128 chips", paper: Some(300.0), check: Check::AtMost(100.0), note: "" },
+    Case { name: "black box", paper: None, check: Check::AtMost(500.0), note: "" },
+    Case { name: "page cache", paper: Some(82.0), check: Check::AtMost(100.0), note: "the paper's addrcheck" },
+];
+
+/// Medians and p99 of each case, in its order.
+fn measure(batches: usize) -> Vec<f64> {
+    let _alone = ALONE.lock().expect("nothing panics while it's held");
+    let _pinned = Pinned::here();
+    let now = decision::NOW;
+    let ask = |stack: &Stack, head: &IoHead| {
+        black_box(stack.forecast(now, black_box(head)));
+    };
+    let noop = decision::scheduler(SchedulerKind::Noop, PROCESSES, EACH);
+    let cfq = decision::scheduler(SchedulerKind::Cfq, PROCESSES, EACH);
+    let (costs, waiting) = (DiskModel::unknown(1 << 40), decision::waiting(PROCESSES, EACH));
+    let (ssd, hidden, memory) = (decision::ssd(), decision::black_box(), page_cache());
+    let all = [
+        timed(batches, |i| ask(&noop, &decision::read(i << 12, 64))),
+        timed(batches, |i| ask(&cfq, &decision::read((64 << 30) + (i << 12), 64))),
+        timed(batches / 20, |_| {
+            black_box(decision::walk(&costs, black_box(&waiting)));
+        }),
+        timed(batches, |i| {
+            black_box(decision::ask_ssd(&ssd, black_box(i << 14)));
+        }),
+        timed(batches, |_| {
+            black_box(hidden.predict(black_box(now)));
+        }),
+        timed(batches, |i| ask(&memory, &decision::read((i % (1 << 16)) * 3 * 4096, 1))),
+    ];
+    all.iter().flat_map(|sorted| [quantile(sorted, 0.5), quantile(sorted, 0.99)]).collect()
+}
+
+impl Experiment for DecisionCosts {
+    fn id(&self) -> &'static str {
+        "MT-E20"
+    }
+    fn title(&self) -> &'static str {
+        "What a decision costs on a real thread"
+    }
+    fn source(&self) -> &'static str {
+        "MittOS §4.2 to §4.4"
+    }
+    fn device(&self) -> &'static str {
+        "none"
+    }
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
+            "wall-clock time of this machine, so equal runs differ: one thread, kept on its core, {TOGETHER} decisions timed together, \
+             median and p99 of such batches; `cargo bench -p plimsoll-sched` and examples/decision_cost.rs (instruction counts) \
+             measure the same"
+        )]
+    }
+    fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
+        let rows = |c: &Case| {
+            let median = RowSpec::new(format!("{}: median", c.name), "ns").check(c.check).note(c.note);
+            [RowSpec { paper: c.paper, ..median }, RowSpec::new(format!("{}: p99", c.name), "ns")]
+        };
+        CASES.iter().flat_map(rows).collect()
+    }
+    fn sample(&self, _seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+        let values = measure(if inputs.quick { 500 } else { 5_000 });
+        Ok(Sample { values: values.into_iter().map(Some).collect(), plots: Vec::new(), notes: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No time is judged here: only that each case is there and was measured.
+    #[test]
+    fn every_row_is_filled() {
+        let values = measure(40);
+        assert_eq!(values.len(), DecisionCosts.rows(&Inputs::default()).len());
+        assert!(values.iter().all(|ns| *ns > 0.0), "{values:?}");
+        assert!(values.chunks(2).all(|v| v[0] <= v[1]), "{values:?}");
+    }
+}

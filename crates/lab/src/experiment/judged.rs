@@ -1,0 +1,165 @@
+//! Forecasts against what then happened: the accounting that the accuracy experiments share (MittOS §7.6, MT-M28).
+//!
+//! Every request runs; what would have been refused, at once or later, is only expected late. A read is judged by whether it
+//! was expected late and whether it was.
+
+use crate::experiment::LabError;
+use crate::replay::{Limits, Pool, open_loop_watched};
+use crate::trace::record::{Tables, TraceRecord};
+use crate::trace::stream::Held;
+use plimsoll_base::{Completion, LatencyHistogram, Op, Span, Time};
+
+/// A read that ended, as the accounting needs it.
+#[derive(Clone, Copy)]
+pub(crate) struct Read {
+    pub arrived_at: Time,
+    pub expected_at: Time,
+    pub done_at: Time,
+}
+
+impl Read {
+    /// What was forecast, and what it took, in ms.
+    pub(crate) fn times_ms(&self) -> (f64, f64) {
+        let ms = |t: Time| t.since(self.arrived_at).as_millis_f64();
+        (ms(self.expected_at), ms(self.done_at))
+    }
+}
+
+/// Replays `records` and keeps its reads in the order of their arrivals.
+pub(crate) fn replay_reads(pool: &mut Pool, records: &[TraceRecord], limits: &Limits) -> Result<Vec<Read>, LabError> {
+    let mut reads = Vec::new();
+    let mut watch = |now: Time, c: &Completion| {
+        if c.io.op == Op::Read {
+            reads.push(Read { arrived_at: c.io.arrived_at, expected_at: c.io.expected_at, done_at: now });
+        }
+    };
+    let mut source = Held::new(records.to_vec(), Tables::new());
+    open_loop_watched(pool, &mut source, limits, &mut |_, _| {}, &mut watch)?;
+    reads.sort_by_key(|r| r.arrived_at);
+    Ok(reads)
+}
+
+/// The p95 of the reads that arrived before `until`.
+pub(crate) fn p95(reads: &[Read], until: Time) -> Span {
+    let mut h = LatencyHistogram::new();
+    reads.iter().filter(|r| r.arrived_at < until).for_each(|r| h.record(r.done_at.since(r.arrived_at)));
+    h.percentile(95.0)
+}
+
+/// Reads that came from `from` on.
+pub(crate) fn from(reads: &[Read], from: Time) -> &[Read] {
+    &reads[reads.partition_point(|r| r.arrived_at < from)..]
+}
+
+/// Verdicts over the judged reads.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Verdict {
+    pub reads: u64,
+    pub late: u64,
+    pub false_positives: u64,
+    pub false_negatives: u64,
+    /// Sum over the wrong ones of how far the prediction was off, in ns.
+    wrong_by_ns: u64,
+}
+
+impl Verdict {
+    pub(crate) fn of(reads: &[Read], deadline: Span) -> Verdict {
+        let mut v = Verdict::default();
+        for r in reads {
+            let due = r.arrived_at + deadline;
+            let (flagged, late) = (r.expected_at > due, r.done_at > due);
+            v.reads += 1;
+            v.late += u64::from(late);
+            v.false_positives += u64::from(flagged && !late);
+            v.false_negatives += u64::from(!flagged && late);
+            if flagged != late {
+                v.wrong_by_ns += r.expected_at.since(r.done_at).max(r.done_at.since(r.expected_at)).as_nanos();
+            }
+        }
+        v
+    }
+
+    pub(crate) fn percent(&self, n: u64) -> f64 {
+        100.0 * n as f64 / self.reads.max(1) as f64
+    }
+
+    pub(crate) fn wrong(&self) -> u64 {
+        self.false_positives + self.false_negatives
+    }
+
+    pub(crate) fn inaccuracy(&self) -> f64 {
+        self.percent(self.wrong())
+    }
+
+    pub(crate) fn late_percent(&self) -> f64 {
+        self.percent(self.late)
+    }
+
+    /// How far the wrong ones were off, in ms; `None` if none was.
+    pub(crate) fn wrong_by_ms(&self) -> Option<f64> {
+        (self.wrong() > 0).then(|| self.wrong_by_ns as f64 / 1e6 / self.wrong() as f64)
+    }
+
+    /// Late reads that weren't flagged, in percent of the late.
+    pub(crate) fn missed_percent(&self) -> Option<f64> {
+        (self.late > 0).then(|| 100.0 * self.false_negatives as f64 / self.late as f64)
+    }
+
+    /// Flagged reads that weren't late, in percent of those in time.
+    pub(crate) fn needless_percent(&self) -> Option<f64> {
+        let others = self.reads - self.late;
+        (others > 0).then(|| 100.0 * self.false_positives as f64 / others as f64)
+    }
+}
+
+/// Groups that a calibration is told over.
+const GROUPS: usize = 10;
+
+/// The calibration error of predicted times, in percent: reads in tenths by what was predicted for them; over the tenths, the
+/// mean of how far the mean of what they took lies from the mean prediction, each by its reads.
+pub(crate) fn calibration_percent(reads: &[Read]) -> Option<f64> {
+    let mut times: Vec<(f64, f64)> = reads.iter().map(Read::times_ms).collect();
+    times.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let all: f64 = times.iter().map(|t| t.1).sum();
+    if all <= 0.0 {
+        return None;
+    }
+    let off = times.chunks(times.len().div_ceil(GROUPS)).map(|group| {
+        let (predicted, took) = group.iter().fold((0.0, 0.0), |a, t| (a.0 + t.0, a.1 + t.1));
+        (predicted - took).abs()
+    });
+    Some(100.0 * off.sum::<f64>() / all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(expected_ms: u64, took_ms: u64) -> Read {
+        let at = |ms| Time::ZERO + Span::from_millis(ms);
+        Read { arrived_at: Time::ZERO, expected_at: at(expected_ms), done_at: at(took_ms) }
+    }
+
+    #[test]
+    fn the_four_cases_are_told_apart() {
+        let reads = [read(5, 5), read(5, 15), read(15, 5), read(15, 15), read(25, 12)];
+        let v = Verdict::of(&reads, Span::from_millis(10));
+        assert_eq!((v.reads, v.late, v.false_positives, v.false_negatives), (5, 3, 1, 1));
+        assert_eq!((v.inaccuracy(), v.late_percent(), v.wrong_by_ms()), (40.0, 60.0, Some(10.0)));
+        assert_eq!((v.missed_percent(), v.needless_percent()), (Some(100.0 / 3.0), Some(50.0)));
+        let none = Verdict::of(&[], Span::ZERO);
+        assert_eq!((none.wrong_by_ms(), none.missed_percent(), none.needless_percent()), (None, None, None));
+    }
+
+    #[test]
+    fn calibration_sees_bias_and_not_noise() {
+        // Each prediction is off by half, either way as often: well calibrated.
+        let fair: Vec<Read> = (0..1000).map(|i| read(100, if i % 2 == 0 { 50 } else { 150 })).collect();
+        assert!(calibration_percent(&fair).unwrap() < 1.0);
+        let short: Vec<Read> = (0..1000).map(|i| read(50 + i / 10, 2 * (50 + i / 10))).collect();
+        assert!((calibration_percent(&short).unwrap() - 50.0).abs() < 1.0);
+        // Too long where it's short and too short where it's long cancels in the mean, not here.
+        let flat: Vec<Read> = (0..1000).map(|i| read(100 + i / 500, if i < 500 { 50 } else { 150 })).collect();
+        assert!(calibration_percent(&flat).unwrap() > 45.0);
+    }
+}
