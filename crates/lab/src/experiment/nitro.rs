@@ -120,7 +120,14 @@ impl Generator {
 }
 
 /// Replays a trace on a cache of `percent_x10` tenths of a percent of the volume.
-fn replay(t: &Trace, config: &dyn Fn(u64) -> PolicyConfig, percent_x10: u64, tweak: Tweak, seed: u64, quick: bool) -> PolicyCounters {
+fn replay(
+    t: &Trace,
+    config: &dyn Fn(u64) -> PolicyConfig,
+    percent_x10: u64,
+    tweak: Tweak,
+    seed: u64,
+    quick: bool,
+) -> PolicyCounters {
     let cache_bytes = t.volume_gb * 1_000_000_000 * percent_x10 / 1000 / SCALE;
     let mut policy = Policy::new(config(cache_bytes));
     let mut g = Generator::new(t, tweak, seed);
@@ -200,7 +207,9 @@ impl Experiment for HitRatios {
             rows.push(row("gain of WEU (D, C) over (ND, NC)").paper(gain, Check::AtLeast(10.0)));
             rows.push(row("gain by compression, WEU").check(Check::AtLeast(0.0)).note("paper: 5 to 9 %"));
             rows.push(row("gain by deduplication, WEU").check(Check::AtLeast(0.0)).note("paper: 8 to 19 %"));
-            rows.push(row("gain of extents over WEU at (D, NC)").check(Check::Within(-1.0, 15.0)).note("paper: 1 to 4 %"));
+            rows.push(
+                row("gain of extents over WEU at (D, NC)").check(Check::Within(-1.0, 15.0)).note("paper: 1 to 4 %"),
+            );
             rows.push(row("gain of WEU (D, C), 5 % cache").note("paper: still the largest"));
             rows.push(row("gain of WEU (D, C), popularity -25 %"));
             rows.push(row("gain of WEU (D, C), popularity +25 %"));
