@@ -29,6 +29,7 @@ bench: build-deps test-deps bench-deps
 	bench/nbd.py target/release/plimsoll
 	bench/simulator.py
 	bench/model.py target/release/plimsoll
+	bench/logs.py target/release/plimsoll
 
 # Coverage-guided, five minutes a target; see fuzz/README.md.
 fuzz: build-deps

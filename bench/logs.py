@@ -7,7 +7,9 @@ A batch is 20 scattered 4 KiB writes sent together, then one FLUSH; 40 writes/s 
 counting). The reader has 2 reads of 128 KiB outstanding over a file of 2 GiB. Rounds alternate between the two nodes; medians
 are printed as a Markdown table. Needs python3-libnbd, and a sparse file of the modelled disk's size in a temporary folder.
 """
-import argparse, os, random, select, statistics, subprocess, sys, tempfile, time
+import argparse, json, os, random, select, statistics, sys, tempfile, time
+
+from node import Node, uri
 
 sys.path.pop(0)  # beside this file lies another `nbd`
 
@@ -16,57 +18,22 @@ import nbd
 BATCH, WRITE, READ, FILE = 20, 4096, 128 << 10, 2 << 30
 
 
-def config(model, logs):
+def start(plimsoll, folder, model, logs):
     section = '[pool.logs]\nlogged_write = "32KiB"\nadaptive = false\n' if logs else ""
-    return f"""
-[listen]
-unix = "nbd.sock"
-[control]
-http = "127.0.0.1:0"
-[[pool]]
-name = "p"
-device = {{ file = "p.img", size = "135GiB", model = "{model}" }}
-depth = 4
-{section}
-[[tenant]]
-name = "t"
-class = "best-effort"
-[[volume]]
-name = "vol"
-pool = "p"
-size = "100GiB"
-tenant = "t"
-[[grant]]
-peer = "local"
-volumes = ["*"]
-"""
+    device = f'{{ file = "p.img", size = "135GiB", model = "{model}" }}'
+    return Node(plimsoll, folder, device, "100GiB", f"depth = 4\n{section}")
 
 
-class Node:
-    def __init__(self, plimsoll, folder, model, logs):
-        self.folder = folder
-        os.makedirs(folder)
-        with open(f"{folder}/node.toml", "w") as f:
-            f.write(config(model, logs))
-        self.process = subprocess.Popen([plimsoll, "serve", "--config", f"{folder}/node.toml"], stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True)
-        line = self.process.stdout.readline()
-        assert "serves" in line, f"the node did not start: {line}"
-
-    def connect(self):
-        h = nbd.NBD()
-        h.connect_uri(f"nbd+unix:///vol?socket={self.folder}/nbd.sock")
-        return h
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
+def connect(node):
+    h = nbd.NBD()
+    h.connect_uri(uri(node.folder))
+    return h
 
 
 def measure(node, rate, seconds, round_):
     """Bandwidth in MB/s, and the times of batches and of their flushes in ms."""
     rng = random.Random(1000 * round_ + rate)
-    reader, writer = node.connect(), node.connect()
+    reader, writer = connect(node), connect(node)
     size = reader.get_size()
     # The same file for every rate of a round: a disk is faster outside than inside.
     start = random.Random(round_).randrange((size // 2 - FILE) // READ) * READ
@@ -127,17 +94,21 @@ def main():
     a = args.parse_args()
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        nodes = {name: Node(os.path.abspath(a.plimsoll), f"{folder}/{name}", a.model, logs)
+        nodes = {name: start(os.path.abspath(a.plimsoll), f"{folder}/{name}", a.model, logs)
                  for name, logs in (("without", False), ("with", True))}
         for r in range(a.rounds):
             for rate in (0, 40, 160, 320):
                 for name, node in nodes.items():
                     results.setdefault((rate, name), []).append(measure(node, rate, a.seconds, r))
                     print(f"round {r + 1}, {rate} writes/s, {name} logs: {results[rate, name][-1][0]:.1f} MB/s", flush=True)
+        late = json.loads(nodes["with"].cli("status", "--json"))
         for node in nodes.values():
             node.stop()
     alone = {name: statistics.median(m for m, _, _ in results[0, name]) for name in nodes}
     print(f"\n{a.model}, {a.rounds} rounds of {a.seconds:g} s; alone {alone['without']:.1f} MB/s without logs, {alone['with']:.1f} with\n")
+    model, pauses = late["pools"][0]["model"], late["node"]["host_pauses"]
+    print(f"the host: answers later than the model's p50 {model['late_p50_us']} us, p99 {model['late_p99_us']}, most {model['late_max_us']}; "
+          f"{pauses['count']} pauses of 250 us or more, {pauses['total_us'] / late['node']['uptime_us']:.1%} of the time\n")
     print("| writes/s | logs | bandwidth kept (min..max) | batch + flush mean / p99 ms | flush alone mean / p99 ms |")
     print("| --- | --- | --- | --- | --- |")
     p99 = lambda v: sorted(v)[min(len(v) - 1, int(len(v) * 0.99))]

@@ -9,44 +9,17 @@ watchdog saw in the same time. Lateness is wall-clock time: run it on an idle ma
 """
 import argparse, json, os, subprocess, tempfile
 
-CONFIG = """
-[listen]
-unix = "nbd.sock"
-[control]
-http = "127.0.0.1:0"
-unix = "control.sock"
-[[pool]]
-name = "p"
-device = {{ model = "{model}", file = "{folder}/disk.img", size = "4GiB" }}
-[[tenant]]
-name = "t"
-class = "best-effort"
-[[volume]]
-name = "vol"
-pool = "p"
-size = "2GiB"
-tenant = "t"
-[[grant]]
-peer = "local"
-volumes = ["*"]
-"""
+from node import Node, uri
 
 
 def measure(plimsoll, model, seconds):
     with tempfile.TemporaryDirectory(prefix="plimsoll-model-") as folder:
-        with open(f"{folder}/node.toml", "w") as f:
-            f.write(CONFIG.format(model=model, folder=folder))
-        server = subprocess.Popen([plimsoll, "serve", "--config", f"{folder}/node.toml"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        try:
-            server.stdout.readline()
-            subprocess.run(["fio", "--name=x", "--ioengine=nbd", f"--uri=nbd+unix:///vol?socket={folder}/nbd.sock", "--bs=4k",
-                            "--rw=randread", "--iodepth=1", "--time_based", f"--runtime={seconds}", "--size=2G",
-                            "--randrepeat=1", "--norandommap", "--output=/dev/null"], check=True, cwd=folder)
-            control = [plimsoll, "status", "--json", "--control", f"{folder}/control.sock"]
-            return json.loads(subprocess.run(control, check=True, capture_output=True).stdout)
-        finally:
-            server.terminate()
-            server.wait()
+        device = f'{{ model = "{model}", file = "disk.img", size = "4GiB" }}'
+        with Node(plimsoll, folder, device, "2GiB") as node:
+            subprocess.run(["fio", "--name=x", "--ioengine=nbd", f"--uri={uri(folder)}", "--bs=4k", "--rw=randread", "--iodepth=1",
+                            "--time_based", f"--runtime={seconds}", "--size=2G", "--randrepeat=1", "--norandommap",
+                            "--output=/dev/null"], check=True, cwd=folder)
+            return json.loads(node.cli("status", "--json"))
 
 
 def main():

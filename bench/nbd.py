@@ -3,46 +3,23 @@
 
 usage: bench/nbd.py PLIMSOLL [--rounds N] [--seconds S] [--kinds null,ram,file] [--connections 1,4]
 
-The server is pinned to processor 0, fio to processor 1. Every server speaks over a unix socket. Prints a Markdown table.
+The server is pinned to processor 0, fio to processor 1. Every server speaks over a unix socket. Files lie in the temporary
+folder (TMPDIR), which should be on a disk. Prints a Markdown table.
 """
 import argparse, json, os, shutil, socket, statistics, subprocess, tempfile, time
 
+from node import configured
+
 SIZE = 256 << 20
-
-
-def config(device):
-    return f"""
-[listen]
-unix = "nbd.sock"
-[control]
-http = "127.0.0.1:0"
-[[pool]]
-name = "p"
-device = {device}
-[[tenant]]
-name = "t"
-class = "best-effort"
-[[volume]]
-name = "vol"
-pool = "p"
-size = "256MiB"
-tenant = "t"
-[[grant]]
-peer = "local"
-volumes = ["*"]
-"""
 
 
 def servers(kind, plimsoll, folder):
     """Name, command, socket and export of each server for a kind of device."""
     sock = lambda name: os.path.join(folder, f"{kind}-{name}.sock")
     home = os.path.join(folder, f"{kind}-plimsoll")
-    os.makedirs(home)
     image = os.path.join(folder, f"{kind}.raw")
     device = '{ null = true, size = "512MiB" }' if kind == "null" else f'{{ file = "{folder}/{kind}-p.img", size = "512MiB" }}'
-    with open(os.path.join(home, "node.toml"), "w") as f:
-        f.write(config(device))
-    out = [("plimsoll", [plimsoll, "serve", "--config", os.path.join(home, "node.toml")], os.path.join(home, "nbd.sock"), "vol")]
+    out = [("plimsoll", [plimsoll, "serve", "--config", configured(home, device, "256MiB")], os.path.join(home, "nbd.sock"), "vol")]
     qsd = lambda node: ["qemu-storage-daemon", "--blockdev", node,
                         "--nbd-server", f"addr.type=unix,addr.path={sock('qsd')},max-connections=16",
                         "--export", "nbd,id=e0,node-name=d0,name=d0,writable=on"]

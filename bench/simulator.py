@@ -18,7 +18,7 @@ STACKS = [
     ("disk model alone, depth 1", "speed", [], [], None, None),
     ("flash model alone, 4 GiB, half writes, depth 64", "flash_speed", ["--gib", "4", "--requests"], [], 1_000_000, (100_000, 50_000)),
 ]
-FOLDER = "target/release/examples"
+FOLDER = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "release", "examples")
 
 
 def own_seconds(command):

@@ -3,7 +3,7 @@
 //! Tenants with the same objectives share a queue: a latency-critical *type* (§2.1). Each best-effort tenant has its own.
 
 use crate::service::ServiceTimes;
-use plimsoll_base::{Class, Io, LatencyHistogram, Objective, Span, TenantId, Time};
+use plimsoll_base::{Class, Io, Objective, Span, TenantId, Time};
 use plimsoll_stack::Terms;
 use std::collections::VecDeque;
 
@@ -40,8 +40,6 @@ pub struct Queue {
     pub in_service: u32,
     /// What requests take below.
     pub service: ServiceTimes,
-    /// Response times, since the queue is there.
-    pub response: LatencyHistogram,
     /// Bytes of requests that were done.
     pub done_bytes: u64,
     /// Cores that are its own; 0 where cores belong to nobody.
@@ -72,7 +70,6 @@ impl Queue {
             waiting: VecDeque::new(),
             in_service: 0,
             service: ServiceTimes::new(percentiles),
-            response: LatencyHistogram::new(),
             done_bytes: 0,
             cores: 0,
             core_time: Span::ZERO,
@@ -124,7 +121,6 @@ impl Queue {
 
     /// A request of window `number` (0: of none) ended `response` after its arrival.
     pub fn ended(&mut self, response: Span, number: u64) {
-        self.response.record(response);
         let late = self.objectives().iter().any(|o| response > o.bound);
         if late && number > 0 && !self.late_seen.contains(&number) {
             self.late_seen[self.late_windows as usize % self.late_seen.len()] = number;

@@ -1,7 +1,7 @@
 //! What requests of a queue take at the device: mean and tail, measured as they end (QW-M4, QW-A3).
 //!
 //! The mean is an exponential average over about 128 requests, which a change of the device's pace would leave behind for
-//! too long. So it begins anew from the last eight when nine of the last twelve requests took more than one and a half
+//! too long. So it begins anew from the last eight's median when nine of the last twelve requests took more than one and a half
 //! times (or less than two thirds of) the mean: a few slow requests don't do that, a slow device does.
 //!
 //! The tail is that of the last 8,192 to 16,384 requests at the objective's own percentile, 6 % coarse, rounded up.
@@ -80,7 +80,9 @@ impl ServiceTimes {
         self.mean_ns = self.mean_ns.saturating_add_signed(step);
         let changed = self.count > u64::from(SIGNS) && self.has_changed();
         if changed {
-            self.mean_ns = self.recent_ns.iter().sum::<u64>() / RECENT as u64;
+            let mut recent = self.recent_ns;
+            recent.sort_unstable();
+            self.mean_ns = recent[RECENT / 2];
             (self.weight, self.above, self.below) = (RECENT as u64, 0, 0);
         }
         self.count_for_tail(ns);

@@ -2,7 +2,7 @@
 
 use crate::queue::{Kind, Queue};
 use crate::window::{CorePolicy, Windows};
-use plimsoll_base::{LatencyHistogram, Objective, Span, TenantId, Time};
+use plimsoll_base::{Objective, Span, TenantId, Time};
 
 /// The layer's state at one moment.
 #[derive(Clone, Debug)]
@@ -64,8 +64,6 @@ pub struct QueueStatus {
     pub predicted_tail: Span,
     /// The tail measured at the last poll.
     pub measured_tail: Span,
-    /// All response times.
-    pub response: LatencyHistogram,
     /// Bytes of requests that were done.
     pub done_bytes: u64,
 }
@@ -97,7 +95,6 @@ impl QueueStatus {
             service_tails: q.service.tails().to_vec(),
             predicted_tail: predicted(q),
             measured_tail: windows.map_or(Span::ZERO, |w| w.measured_tail),
-            response: q.response.clone(),
             done_bytes: q.done_bytes,
         }
     }

@@ -46,6 +46,9 @@ pub struct Windows {
     pub policy: CorePolicy,
     /// Changes of that.
     pub policy_changes: u64,
+    /// What is taken off the wait that an objective allows, so that the measured slack comes to lie between the two thresholds
+    /// (ours; only where each request has its own deadline).
+    pub margin: Span,
     /// Response times since the last poll.
     recent: LatencyHistogram,
     /// The tail seen at the last poll, at the objective with the least slack.
@@ -53,13 +56,14 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// A new queue's: aggressive, or what the rule says.
+    /// A new queue's: aggressive, or what the rule says. Nothing is measured yet, so its margin is the upper threshold.
     pub fn new(config: &QwinConfig) -> Windows {
         let policy = match config.rule {
             CoreRule::BySlack => CorePolicy::Aggressive,
             CoreRule::Always(policy) => policy,
         };
-        Windows { policy, budget: u64::from(policy == CorePolicy::Aggressive), ..Windows::default() }
+        let budget = u64::from(policy == CorePolicy::Aggressive);
+        Windows { policy, budget, margin: config.slack_high, ..Windows::default() }
     }
 
     /// Is the present window used up, so that the next request begins a new one?
@@ -114,9 +118,10 @@ impl Windows {
         // Slack is signed: what is late by much is less than what is late by little.
         let slack = |o: &Objective| o.bound.as_nanos() as i64 - tail(o).as_nanos() as i64;
         let Some(tightest) = objectives.iter().min_by_key(|o| slack(o)) else { return };
+        let slack_ns = slack(tightest);
         self.measured_tail = tail(tightest);
+        self.adapt(slack_ns, tightest.bound, config);
         if config.rule == CoreRule::BySlack {
-            let slack_ns = slack(tightest);
             let policy = if slack_ns > config.slack_high.as_nanos() as i64 {
                 CorePolicy::Conservative
             } else if slack_ns < config.slack_low.as_nanos() as i64 {
@@ -128,6 +133,17 @@ impl Windows {
             self.policy = policy;
         }
         self.recent.clear();
+    }
+}
+
+impl Windows {
+    /// Too little slack is made up for at once, half of what is too much is given up.
+    fn adapt(&mut self, slack_ns: i64, bound: Span, config: &QwinConfig) {
+        let (low, high) = (config.slack_low.as_nanos() as i64, config.slack_high.as_nanos() as i64);
+        let margin = self.margin.as_nanos() as i64;
+        let change = (low - slack_ns).max(0) - (slack_ns - high).max(0) / 2;
+        let most = bound.as_nanos() as i64 / 2;
+        self.margin = Span::from_nanos((margin + change).clamp(0, most) as u64);
     }
 }
 
@@ -176,6 +192,25 @@ mod tests {
             w.served(Span::from_secs(1));
         }
         assert_eq!((w.policy, w.policy_changes, w.budget), (CorePolicy::SloAware, 0, 3));
+    }
+
+    #[test]
+    fn the_margin_brings_the_slack_between_the_thresholds() {
+        let config = QwinConfig { poll_windows: 4, ..QwinConfig::default() };
+        // A load whose tail lies 2 ms above whatever wait it is allowed, and one whose tail lies 3 ms below.
+        for (off_us, objective_ms) in [(2000i64, 8), (-3000, 8)] {
+            let objectives = [Objective { percentile_bp: 9990, bound: Span::from_millis(objective_ms) }];
+            let mut w = Windows::new(&config);
+            for _ in 0..200 {
+                w.begin(1, &objectives, &config, 1);
+                w.take_up();
+                let us = objective_ms as i64 * 1000 - w.margin.as_micros() as i64 + off_us;
+                w.served(Span::from_micros(us as u64));
+            }
+            let slack = objectives[0].bound.saturating_sub(w.measured_tail);
+            let wanted = if off_us > 0 { 290..=1010 } else { 2900..=3100 };
+            assert!(wanted.contains(&slack.as_micros()), "{slack}: with no margin left it can't be less");
+        }
     }
 
     proptest! {

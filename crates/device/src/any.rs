@@ -16,7 +16,7 @@
 
 use crate::cached::Cached;
 use crate::disk::{Disk, DiskOptions, DiskSpec, Mismatch, SpecError};
-use crate::flash::{BlackBox, FlashOptions, FlashSpec, History};
+use crate::flash::{Flash, FlashOptions, FlashSpec, History};
 use crate::model::{Done, Model, Request};
 use crate::profile;
 use crate::raid0::Raid0;
@@ -240,7 +240,7 @@ impl DeviceSpec {
             DeviceSpec::Disk(spec) => AnyModel::Disk(Box::new(Disk::new(spec, disk_options)?)),
             DeviceSpec::Flash { spec, history, bytes_max } => {
                 let options = FlashOptions { seed, mismatch, history: *history, bytes_max: Some(*bytes_max) };
-                AnyModel::Flash(Box::new(BlackBox::new(spec, options)?))
+                AnyModel::Flash(Box::new(Flash::new(spec, options)?))
             }
             DeviceSpec::Shingled(spec) => AnyModel::Shingled(Box::new(SmrDisk::new(spec, disk_options)?)),
             DeviceSpec::Zoned(disk, zones) => AnyModel::Zoned(Box::new(ZonedDisk::new(disk, disk_options, *zones)?)),
@@ -265,7 +265,7 @@ pub enum AnyModel {
     /// A disk.
     Disk(Box<Disk>),
     /// A flash drive.
-    Flash(Box<BlackBox>),
+    Flash(Box<Flash>),
     /// A drive-managed shingled disk.
     Shingled(Box<SmrDisk>),
     /// A disk as host-managed zones.
@@ -301,6 +301,9 @@ impl Model for AnyModel {
     }
     fn next_event(&self) -> Time {
         each!(self, m => m.next_event())
+    }
+    fn next_completion(&self) -> Time {
+        each!(self, m => m.next_completion())
     }
     fn advance(&mut self, now: Time, done: &mut Vec<Done>) {
         each!(self, m => m.advance(now, done));

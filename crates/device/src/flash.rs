@@ -242,13 +242,6 @@ impl Flash {
         self.engine.channel_outstanding(channel)
     }
 
-    /// Nothing completes before this: the next event, passing over those of operations that nobody waits for.
-    fn next_completion_from(&self) -> Time {
-        // What ends a program makes room for writes, and ends flushes.
-        let any_counts = !self.admitting.is_empty() || !self.flushes.is_empty();
-        self.next_after(if any_counts { self.engine.next_ns() } else { self.engine.next_waited_ns() })
-    }
-
     fn next_after(&self, array_ns: u64) -> Time {
         let front = |q: &VecDeque<(u64, u32)>| q.front().map_or(u64::MAX, |e| e.0);
         let next = array_ns.min(front(&self.commands)).min(front(&self.writes)).min(front(&self.leaving));
@@ -557,6 +550,12 @@ impl Model for Flash {
 
     fn next_event(&self) -> Time {
         self.next_after(self.engine.next_ns())
+    }
+
+    fn next_completion(&self) -> Time {
+        // What ends a program makes room for writes, and ends flushes.
+        let any_counts = !self.admitting.is_empty() || !self.flushes.is_empty();
+        self.next_after(if any_counts { self.engine.next_ns() } else { self.engine.next_waited_ns() })
     }
 
     fn advance(&mut self, now: Time, done: &mut Vec<Done>) {

@@ -92,7 +92,8 @@ impl<M: Model> ModelLayer<M> {
     }
 
     fn arm(&self, out: &mut Actions) {
-        let next = self.model.next_event();
+        // Only a predictor looks at the model between two completions.
+        let next = if self.predictor.is_some() { self.model.next_event() } else { self.model.next_completion() };
         if next.is_set() {
             out.wake_at(next);
         }

@@ -67,6 +67,12 @@ pub trait Model {
     /// completion, as models have work of their own.
     fn next_event(&self) -> Time;
 
+    /// No completion is due before this: at least [`Model::next_event`]. Who doesn't look at the model's inside may pass over what
+    /// lies between; the model catches up when it's next called, to the same completions.
+    fn next_completion(&self) -> Time {
+        self.next_event()
+    }
+
     /// Does everything that is due until `now`, in order of time, and appends the completions to `done`.
     fn advance(&mut self, now: Time, done: &mut Vec<Done>);
 

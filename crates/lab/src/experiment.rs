@@ -11,10 +11,12 @@ pub mod apples;
 pub mod flash_accuracy;
 pub mod manylogs;
 pub mod manylogs_clean;
+pub mod manylogs_recovery;
 pub mod manylogs_stream;
 pub mod nitro;
 pub mod noise;
 pub mod predictors;
+pub mod qwin;
 pub mod runner;
 pub mod scattered;
 pub mod schedulers;
@@ -213,6 +215,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(manylogs::TraceMixes),
         Box::new(manylogs_clean::LazyCheckpoint),
         Box::new(manylogs::GroupSizes),
+        Box::new(manylogs_recovery::RecoveryTime),
         Box::new(manylogs_clean::EightHours),
         Box::new(noise::NoiseTails),
         Box::new(noise::NoiseIntervals),
@@ -236,6 +239,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(tuning::web::Noise),
     ];
     all.extend(nitro::all());
+    all.extend(qwin::all());
     all.extend(apples::all().into_iter().map(|e| Box::new(e) as Box<dyn Experiment>));
     all
 }

@@ -164,7 +164,8 @@ impl Axes<'_> {
     }
 }
 
-fn escaped(text: &str) -> String {
+/// Text as it may stand in SVG and HTML.
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -19,7 +19,7 @@ pub mod report;
 pub mod settings;
 
 pub use address::Placer;
-pub use closed::closed_loop;
+pub use closed::{closed_loop, closed_loop_watched};
 pub use measure::Measured;
 pub use open::{Limits, open_loop, open_loop_watched};
 pub use pool::{DeviceChoice, Pool, PoolConfig, device_names};

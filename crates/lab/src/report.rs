@@ -1,6 +1,7 @@
 //! One self-contained HTML page of results: tables and plots, with how they were measured.
 
 use crate::experiment::{ExperimentReport, RowReport};
+use crate::plot::escaped;
 use std::fmt::Write as _;
 
 /// Where the page's results were made.
@@ -29,10 +30,6 @@ impl Machine {
             system: if kernel.is_empty() { unknown() } else { format!("Linux {kernel}") },
         }
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// A figure with as many digits as say something.

@@ -17,6 +17,7 @@ pub mod noise;
 pub mod open;
 pub mod pace;
 pub mod random;
+pub mod together;
 pub mod ycsb;
 
 use crate::trace::record::Op;
@@ -72,6 +73,18 @@ pub trait ClosedLoop {
 
     /// Requests a thread may have outstanding, at least 1.
     fn depth(&self) -> u32;
+
+    /// Requests that one thread may have outstanding, where threads differ; at most [`ClosedLoop::depth`].
+    fn depth_of(&self, thread: u32) -> u32 {
+        let _ = thread;
+        self.depth()
+    }
+
+    /// Whose the thread is; `None`: threads are dealt out to the driver's tenants in turn.
+    fn tenant_of(&self, thread: u32) -> Option<u16> {
+        let _ = thread;
+        None
+    }
 
     /// The names of the operations that requests belong to, in the order of their numbers.
     fn labels(&self) -> &[&'static str];

@@ -1,6 +1,6 @@
 //! What the layer itself costs a request: a stack of it alone over a device that answers at once, against the same without it.
 //!
-//! `cargo run --release -p plimsoll-logs --example cost [EXTENTS] [REQUESTS] [read|write]`; under `valgrind --tool=callgrind`
+//! `cargo run --release -p plimsoll-logs --example cost [EXTENTS] [REQUESTS] [read|write] [TOGETHER]`; under `valgrind --tool=callgrind`
 //! it gives instructions. Prints ns a request, with and without the layer, alternating.
 
 use plimsoll_base::*;
@@ -43,18 +43,30 @@ impl Run {
     }
 
     fn one(&mut self, op: Op, offset: u64) {
+        self.burst(op, &[offset]);
+    }
+
+    /// Requests that come together, to their ends.
+    fn burst(&mut self, op: Op, offsets: &[u64]) {
         self.now += Span::from_micros(300);
-        let head = IoHead::new(op, VolumeKey { id: 1, generation: 1 }, TenantId(1), offset % self.size, 4096, self.now);
-        self.stack.offer(self.now, Io::new(head, Data::Absent));
-        loop {
+        for offset in offsets {
+            let offset = offset % self.size;
+            let head = IoHead::new(op, VolumeKey { id: 1, generation: 1 }, TenantId(1), offset, 4096, self.now);
+            self.stack.offer(self.now, Io::new(head, Data::Absent));
+        }
+        let mut left = offsets.len();
+        while left > 0 {
             while let Some((d, io)) = self.stack.next_device_io() {
                 self.stack.device_done(self.now, d, Completion { io, outcome: Outcome::Done, dispatched_at: self.now });
             }
-            if self.stack.next_done().is_some() {
-                return;
+            let before = left;
+            while self.stack.next_done().is_some() {
+                left -= 1;
             }
-            self.now = self.stack.next_wake().max(self.now);
-            self.stack.wake(self.now);
+            if left == before {
+                self.now = self.stack.next_wake().max(self.now);
+                self.stack.wake(self.now);
+            }
         }
     }
 }
@@ -63,6 +75,7 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let mut number = |otherwise| args.next().map_or(otherwise, |a| a.parse().expect("a number"));
     let (extents, requests) = (number(100_000u64), number(200_000u64));
+    let together = std::env::args().nth(4).map_or(1, |a| a.parse().expect("a number"));
     let op = if std::env::args().nth(3).as_deref() == Some("write") { Op::Write } else { Op::Read };
     let layout = Layout::new(1 << 40, 512, Shape::default(), 1).expect("it fits");
     let config = LogsConfig { adaptive: false, off_below: Span::ZERO, ..LogsConfig::default() };
@@ -78,7 +91,7 @@ fn main() {
         let offsets: Vec<u64> = (0..requests / 10).map(|_| rng.below(1 << 27) * 4096).collect();
         for (run, took) in [&mut with, &mut without].into_iter().zip(&mut took) {
             let begun = Instant::now();
-            offsets.iter().for_each(|&at| run.one(op, at));
+            offsets.chunks(together).for_each(|burst| run.burst(op, burst));
             took.push(begun.elapsed().as_nanos() as u64 / offsets.len() as u64);
         }
     }
@@ -89,7 +102,7 @@ fn main() {
     let logged = with.stack.layer::<Logs>().expect("it is there").status(with.now).extents;
     let [a, b] = &mut took;
     println!(
-        "{op:?} over {logged} extents: {} ns with, {} ns without (medians of 10 alternations)",
+        "{op:?}, {together} together, over {logged} extents: {} ns with, {} ns without (medians of 10 alternations)",
         median(a),
         median(b)
     );

@@ -6,16 +6,22 @@
 
 use crate::clean::CROWDED_PERCENT;
 use crate::config::Planted;
-use crate::format::{DataSum, Entry, EntryKind, Place, encode_record, header_bytes};
+use crate::format::{Entry, EntryKind, Place, encode_record, header_bytes, sum_of_parts};
 use crate::layer::{Life, Logs, Pending};
 use crate::log::State;
 use crate::mtl::Mapped;
 use crate::status::Why;
-use plimsoll_base::{Buf, Completion, Data, Io, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Time, VolumeKey};
+use plimsoll_base::{
+    Buf, Completion, Data, Io, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
+};
 use plimsoll_stack::Actions;
 
 /// Entries in one record at most: its header is then 4 KiB.
 const ENTRIES_MAX: usize = 126;
+
+/// A record more than there should be goes out when what waits has waited this long, about a disk's rotation: where the device has
+/// much else to do, records would else wait for records, each behind all of that.
+const PATIENCE: Span = Span::from_millis(10);
 
 /// What waits for a record.
 pub(crate) enum Queued {
@@ -51,6 +57,8 @@ pub(crate) struct Append {
     sum: u64,
     /// Written with FUA.
     fua: bool,
+    /// Its header's bytes, to be used again.
+    header: Buf,
     items: Vec<Queued>,
     outcome: Option<Outcome>,
     dispatched_at: Time,
@@ -79,13 +87,27 @@ impl Logs {
 
     pub(crate) fn enqueue(&mut self, now: Time, io: Io, out: &mut Actions) {
         out.declare(0, self.derived(&io.head));
-        if self.queue.is_empty() && !self.gather_until.is_set() {
-            self.gather_until = now + self.config.gather;
+        if self.queue.is_empty() {
+            self.queue_since = now;
+            if !self.gather_until.is_set() {
+                self.gather_until = now + self.config.gather;
+            }
         }
+        self.queue_bytes += io.len;
         self.queue.push_back(Queued::Write(io));
-        if now >= self.gather_until || self.queue.len() >= ENTRIES_MAX {
+        if now >= self.gather_until || self.is_record_full() {
             self.write_records(now, out);
         }
+    }
+
+    /// Does as much wait as goes into one record?
+    fn is_record_full(&self) -> bool {
+        self.queue.len() >= ENTRIES_MAX || self.queue_bytes >= self.config.record_bytes_max
+    }
+
+    fn may_send(&self, now: Time) -> bool {
+        let few = self.records_inflight < self.config.records_inflight_max;
+        few || self.is_record_full() || now >= self.queue_since + PATIENCE
     }
 
     /// Builds records as long as something waits and some may go out.
@@ -94,7 +116,11 @@ impl Logs {
         if matches!(self.life, Life::Degraded(_)) {
             return self.spill(now, out);
         }
-        while !self.queue.is_empty() && self.records_inflight < self.config.records_inflight_max {
+        while !self.queue.is_empty() {
+            if !self.may_send(now) {
+                self.gather_until = self.queue_since + PATIENCE;
+                return;
+            }
             let Some(log) = self.log_for_next() else { return self.spill(now, out) };
             // A recovery must look at every log that has a record beyond the last image, acknowledged or not: one that it
             // passed over once would come back in a later one. So the note goes first.
@@ -120,6 +146,7 @@ impl Logs {
 
     /// No log has room: writes go home, kills wait for an image.
     fn spill(&mut self, now: Time, out: &mut Actions) {
+        self.queue_bytes = 0;
         for q in std::mem::take(&mut self.queue) {
             match q {
                 Queued::Write(io) => {
@@ -127,7 +154,7 @@ impl Logs {
                     out.retract(0, io.id);
                     self.change(io, out);
                 }
-                Queued::Kill { .. } => self.kill_needs_image(&q),
+                Queued::Kill { .. } => self.kill_needs_image(),
             }
         }
         self.ask_to_clean(now, Why::Full, out);
@@ -145,14 +172,14 @@ impl Logs {
             data_bytes += q.data_bytes();
             items.push(self.queue.pop_front().expect("just seen"));
         }
+        self.queue_bytes -= data_bytes;
+        self.queue_since = now;
         let entries: Vec<Entry> = items.iter().map(|q| self.entry(q)).collect();
-        let mut sum = DataSum::new(&self.layout);
         let mut parts = Vec::with_capacity(items.len() + 1);
         parts.push((0, Data::Absent));
         for q in &items {
             if let Queued::Write(io) = q {
                 out.retract(0, io.id);
-                sum.add(io.len, &io.data);
                 // Shared, not moved: if the record fails they go elsewhere.
                 parts.push((io.len, io.data.clone()));
             }
@@ -160,9 +187,11 @@ impl Logs {
         let at = self.layout.log_start(log) + u64::from(self.logs[log as usize].tail);
         let l = &mut self.logs[log as usize];
         let place = Place { at, log, previous: l.sum };
-        let (header, record_sum) = encode_record(&self.layout, place, &entries, data_bytes, sum.digest());
-        let len = header.len() as u64 + data_bytes;
-        parts[0] = (header.len() as u64, Data::Bytes(Buf::copy_of(&header)));
+        let sum = sum_of_parts(&self.layout, parts[1..].iter().map(|(len, data)| (*len, data)));
+        let (header, record_sum) = encode_record(&mut self.buffers, &self.layout, place, &entries, data_bytes, sum);
+        let header_len = header.len() as u64;
+        let len = header_len + data_bytes;
+        parts[0] = (header_len, Data::Bytes(header.clone()));
         // FUA makes it durable, but only a chain without volatile records makes it findable.
         let fua = items.iter().any(Queued::is_fua) && l.flushed_tail == l.tail;
         let record = Append {
@@ -171,6 +200,7 @@ impl Logs {
             end: l.tail + len as u32,
             sum: record_sum,
             fua,
+            header,
             items,
             outcome: None,
             dispatched_at: Time::NEVER,
@@ -224,13 +254,15 @@ impl Logs {
     }
 
     /// A record's write has ended: it counts when all before it in its log do.
-    pub(crate) fn record_done(&mut self, now: Time, key: usize, c: &Completion, out: &mut Actions) {
+    pub(crate) fn record_done(&mut self, now: Time, key: usize, c: Completion, out: &mut Actions) {
         let Pending::Record(record) = &mut self.ops[key] else { unreachable!("tagged as a record") };
         record.outcome = Some(c.outcome);
         record.dispatched_at = c.dispatched_at;
         let log = record.log;
         self.records_inflight -= 1;
-        if !c.outcome.is_done() {
+        let failed = !c.outcome.is_done();
+        drop(c); // it holds the header too, which is to be used again
+        if failed {
             self.retire(log);
         }
         if self.has(Planted::AckedOutOfOrder) {
@@ -262,6 +294,7 @@ impl Logs {
 
     fn record_finished(&mut self, now: Time, r: Append, out: &mut Actions) {
         let block = self.layout.block();
+        self.buffers.give(r.header);
         let l = &mut self.logs[r.log as usize];
         (l.done_tail, l.done_sum) = (l.done_tail.max(r.end), r.sum);
         let durable = r.fua && l.flushed_tail == r.start;
@@ -299,6 +332,7 @@ impl Logs {
         for q in r.items {
             if let Queued::Write(io) = &q {
                 self.add_kill(io.offset, io.len, io.volume);
+                self.queue_bytes += io.len;
                 out.declare(0, self.derived(&io.head));
             }
             self.queue.push_back(q);

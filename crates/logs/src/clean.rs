@@ -1,10 +1,13 @@
 //! Emptying logs: lazy checkpoints and log swaps (Manylogs §III-F, §III-G; ML-M6, ML-M7).
 //!
 //! ```text
-//! close the logs ─► settle ─► gather ─► read ─► write ─┐          ┌─► logs empty
-//!                    (records under way end)  ▲        │  image ──┤
-//!                                             └────────┘          └─► what was swapped is found in its new log
+//! close the logs ─► settle ─► flush ─► gather ─► read ─► write ─┐          ┌─► logs empty
+//!                    (records under way end)        ▲           │  image ──┤
+//!                                                   └───────────┘          └─► what was swapped is found in its new log
 //! ```
+//! What isn't durable yet is flushed first: a device that has lost it may not have said so, and what is read then would
+//! be written over the last good copy.
+//!
 //! Only valid bytes move, in ascending order, neighbours merged. A checkpoint writes them home, a swap to the free end of
 //! the coldest log. What was superseded meanwhile is dropped when it would be written; what a client is writing home at
 //! that moment is looked at again afterwards.
@@ -12,11 +15,11 @@
 //! A swap moves one way (ML-A3): exchanging what the cold log holds would need a third place for it, or a crash between
 //! the two writes would lose one; and being cold and nearly empty is why it was chosen.
 
-use crate::layer::{Life, Logs, Own};
-use crate::log::State;
+use crate::layer::{Life, Logs, Own, Pending};
+use crate::log::{State, Tail};
 use crate::mtl::Mapped;
 use crate::status::{CleanReport, Why};
-use plimsoll_base::{Completion, Data, IoFlags, Op, OwnKind, Span, Time};
+use plimsoll_base::{Completion, Data, Io, IoFlags, Op, Outcome, OwnKind, Span, Time};
 use plimsoll_stack::Actions;
 use std::collections::VecDeque;
 
@@ -47,6 +50,7 @@ struct Piece {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Settle,
+    Flush,
     Gather,
     Read,
     Write,
@@ -313,9 +317,23 @@ impl Logs {
             Phase::Settle => {
                 let busy = c.logs.iter().chain(&c.target).any(|l| !self.logs[*l as usize].order.is_empty());
                 if !busy {
-                    c.enter(now, Phase::Gather);
+                    c.enter(now, Phase::Flush);
                 }
                 !busy
+            }
+            Phase::Flush if c.logs.iter().all(|l| !self.dirty.contains(l)) => {
+                c.enter(now, Phase::Gather);
+                true
+            }
+            Phase::Flush => {
+                if !may_send || c.inflight > 0 {
+                    return false;
+                }
+                c.inflight += 1;
+                let tails = self.dirty_tails();
+                let io = self.own(now, Op::Flush, 0, 0, OwnKind::Checkpoint, out);
+                self.send_flush(io, tails, out);
+                false
             }
             Phase::Gather => self.gather(now),
             Phase::Read if c.next_read < c.reads.len() => may_send && self.read_next(now, out),
@@ -416,6 +434,16 @@ impl Logs {
         let io = self.own(now, Op::Read, at, len, OwnKind::Checkpoint, out);
         self.send_own(io, Own::CleanRead(i), out);
         true
+    }
+
+    fn send_flush(&mut self, mut io: Io, tails: Vec<Tail>, out: &mut Actions) {
+        io.head.tag = self.ops.insert(Pending::CleanFlush { tails }) as u64;
+        out.submit(0, io);
+    }
+
+    pub(crate) fn clean_flushed(&mut self, outcome: Outcome, tails: Vec<Tail>) {
+        self.clean.as_mut().expect("a job runs").inflight -= 1;
+        self.flushed(outcome, tails);
     }
 
     pub(crate) fn clean_read(&mut self, i: usize, c: Completion) {
@@ -547,21 +575,13 @@ impl Logs {
     fn finish_clean(&mut self, now: Time, out: &mut Actions) {
         let c = self.clean.as_mut().expect("a job runs");
         c.enter(now, Phase::Committing);
-        let (logs, target, moved) = (c.logs.clone(), c.target, std::mem::take(&mut c.moved));
+        let (logs, target, moved) = (c.logs.clone(), c.target, c.moved.clone());
         // What moves may be cut finer than it was.
         if target.is_some() && self.mtl.len() + moved.len() > self.layout.shape.extents_max as usize {
             return self.clean_failed(now);
         }
-        for (home, len, from, to) in moved {
-            let valid = still_valid(&self.mtl, &Piece { home, len, at: from, data: Data::Absent });
-            for v in valid {
-                let log = target.expect("a swap");
-                let key = self.mtl.lookup(v.home, v.home + 1).next().expect("just seen").1.key;
-                let m = Mapped { at: to + (v.at - from), len: v.len as u32, log, key };
-                self.mtl.put(v.home, m);
-            }
-        }
         if let Some(target) = target {
+            moved.iter().for_each(|&(home, len, from, to)| self.remap((home, len), from, to, target));
             // Beyond what was moved, its next record follows on its last.
             let l = &mut self.logs[target as usize];
             l.done_tail = l.tail;
@@ -570,6 +590,14 @@ impl Logs {
         }
         if !self.begin_image(now, logs, out) {
             self.clean_failed(now);
+        }
+    }
+
+    /// What of a home range is still at `from` is now at `to`, in `log`.
+    fn remap(&mut self, (home, len): (u64, u64), from: u64, to: u64, log: u32) {
+        for v in still_valid(&self.mtl, &Piece { home, len, at: from, data: Data::Absent }) {
+            let key = self.mtl.lookup(v.home, v.home + 1).next().expect("just seen").1.key;
+            self.mtl.put(v.home, Mapped { at: to + (v.at - from), len: v.len as u32, log, key });
         }
     }
 
@@ -618,6 +646,10 @@ impl Logs {
             // A record behind what was moved in vain would not be found.
             let l = &mut self.logs[target as usize];
             l.tail = l.done_tail;
+            if c.phase == Phase::Committing {
+                // Nobody knows whether it's there, but it still is where it was.
+                c.moved.iter().for_each(|&(home, len, from, to)| self.remap((home, len), to, from, c.logs[0]));
+            }
         }
         self.reopen(&c);
     }

@@ -7,7 +7,7 @@
 
 use crate::append::Queued;
 use crate::config::Planted;
-use crate::layer::{Life, Logs, Own, Pending};
+use crate::layer::{DURABILITY_LOST, Life, Logs, Own, Pending};
 use crate::log::Tail;
 use plimsoll_base::{Completion, Io, IoError, Op, Outcome, OwnKind, Time, VolumeKey};
 use plimsoll_stack::Actions;
@@ -31,6 +31,8 @@ pub(crate) struct FlushJob {
     waiters: Vec<Completion>,
     /// Kills with a lower sequence number are recorded with it.
     limit: u64,
+    /// The kills that it records, until they are durable.
+    kills: Vec<Kill>,
     /// Records of kills that it waits for.
     recording: usize,
     /// Its first flush is done.
@@ -47,6 +49,10 @@ impl Logs {
         self.write_records(now, out);
         if self.has(Planted::FlushNotPassed) {
             let c = Completion { io, outcome: Outcome::Done, dispatched_at: Time::NEVER };
+            return self.end_client(now, c, out);
+        }
+        if self.durability_lost {
+            let c = Completion { io, outcome: Outcome::Failed(IoError::FlushFailed), dispatched_at: Time::NEVER };
             return self.end_client(now, c, out);
         }
         let nothing_to_record = self.kills.is_empty() || self.has(Planted::KillForgotten);
@@ -72,6 +78,7 @@ impl Logs {
         let job = FlushJob {
             waiters: std::mem::take(&mut self.flush_next),
             limit: self.next_sequence,
+            kills: Vec::new(),
             recording: 0,
             is_home_durable: false,
             image: None,
@@ -90,16 +97,22 @@ impl Logs {
         self.dirty.iter().map(|&log| self.logs[log as usize].done(log)).collect()
     }
 
-    /// A flush that was sent when the logs ended there has ended.
-    pub(crate) fn flushed(&mut self, outcome: &Outcome, tails: Vec<Tail>) {
+    /// A flush that was sent when the logs ended there has ended; how, with all that's known. After one failed another says
+    /// nothing: what it would have covered may be gone, and with it the way to what follows.
+    pub(crate) fn flushed(&mut self, outcome: Outcome, tails: Vec<Tail>) -> Outcome {
         if !outcome.is_done() {
-            return self.degrade("a flush failed");
+            self.durability_lost = true;
+            self.degrade(DURABILITY_LOST);
+        }
+        if self.durability_lost {
+            return Outcome::Failed(IoError::FlushFailed);
         }
         for tail in tails {
             if self.logs[tail.log as usize].flushed(tail) {
                 self.dirty.remove(&tail.log);
             }
         }
+        outcome
     }
 
     /// Nothing is moved any more: what is where it is stays there.
@@ -143,10 +156,7 @@ impl Logs {
         let tails = std::mem::take(&mut job.tails);
         let first = !job.is_home_durable;
         job.is_home_durable = true;
-        self.flushed(&c.outcome, tails);
-        // After one failed another says nothing: what it would have covered may be gone, and with it the way to what follows.
-        let lost = matches!(self.life, Life::Degraded(_));
-        let outcome = if lost { Outcome::Failed(IoError::FlushFailed) } else { c.outcome };
+        let outcome = self.flushed(c.outcome, tails);
         if first && outcome.is_done() {
             return self.record_kills(now, out);
         }
@@ -163,6 +173,7 @@ impl Logs {
             return self.end_flush_job(now, Outcome::Done, out);
         }
         job.recording = ready.len();
+        job.kills.clone_from(&ready);
         self.kills = later;
         for Kill { home, len, key, sequence } in ready {
             self.queue.push_back(Queued::Kill { home, len: len as u32, key, sequence });
@@ -187,9 +198,7 @@ impl Logs {
     }
 
     /// No log has room for a kill: an image that doesn't hold what it kills does as well.
-    pub(crate) fn kill_needs_image(&mut self, q: &Queued) {
-        let Queued::Kill { home, len, key, sequence } = *q else { unreachable!("only kills") };
-        self.kills.push(Kill { home, len: u64::from(len), key, sequence });
+    pub(crate) fn kill_needs_image(&mut self) {
         self.image_wanted = true;
         // One that is being written was begun before; only the next is sure to know of it.
         let next = self.image_number + 1 + u64::from(self.image.is_some());
@@ -215,6 +224,9 @@ impl Logs {
 
     fn end_flush_job(&mut self, now: Time, outcome: Outcome, out: &mut Actions) {
         let job = self.flush_job.take().expect("a job runs");
+        if !outcome.is_done() {
+            self.kills.extend(job.kills);
+        }
         for mut c in job.waiters {
             c.outcome = outcome;
             self.end_client(now, c, out);

@@ -18,7 +18,7 @@ use crate::layout::{
     BadLayout, IMAGE_EXTENT_BYTES, IMAGE_HEADER_BYTES, IMAGE_LOG_BYTES, LOG_BYTES_MIN, Layout, PAGE_BYTES, Shape,
 };
 use crate::mtl::Mapped;
-use plimsoll_base::{Data, VolumeKey};
+use plimsoll_base::{Buf, BufPool, Data, VolumeKey};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 /// The version of all of it. Another is refused.
@@ -129,36 +129,38 @@ pub struct Place {
     pub previous: u64,
 }
 
-/// A record's header; its data follow. Also the sum that the next record must name.
+/// A record's header, in a buffer of `buffers`; its data follow. Also the sum that the next record must name.
 pub fn encode_record(
+    buffers: &mut BufPool,
     layout: &Layout,
     place: Place,
     entries: &[Entry],
     data_bytes: u64,
     data_sum: u64,
-) -> (Vec<u8>, u64) {
+) -> (Buf, u64) {
     let len = header_bytes(entries.len(), layout.block());
-    let mut b = vec![0; len as usize];
-    put(&mut b, 0, &RECORD_MAGIC.to_le_bytes());
-    put(&mut b, 4, &(len as u32).to_le_bytes());
-    put(&mut b, 8, &data_bytes.to_le_bytes());
-    put(&mut b, 16, &place.at.to_le_bytes());
-    put(&mut b, 24, &place.log.to_le_bytes());
-    put(&mut b, 28, &(entries.len() as u32).to_le_bytes());
-    put(&mut b, 32, &place.previous.to_le_bytes());
-    put(&mut b, 40, &data_sum.to_le_bytes());
-    for (i, e) in entries.iter().enumerate() {
-        let at = RECORD_HEAD + i * ENTRY_BYTES;
-        put(&mut b, at, &e.home.to_le_bytes());
-        put(&mut b, at + 8, &e.len.to_le_bytes());
-        put(&mut b, at + 12, &u32::from(e.kind == EntryKind::Kill).to_le_bytes());
-        put(&mut b, at + 16, &e.key.id.to_le_bytes());
-        put(&mut b, at + 20, &e.key.generation.to_le_bytes());
-        put(&mut b, at + 24, &e.sequence.to_le_bytes());
+    let mut header = buffers.take(len as usize);
+    let b = header.as_mut_slice();
+    b.fill(0);
+    put(b, 0, &RECORD_MAGIC.to_le_bytes());
+    put(b, 4, &(len as u32).to_le_bytes());
+    put(b, 8, &data_bytes.to_le_bytes());
+    put(b, 16, &place.at.to_le_bytes());
+    put(b, 24, &place.log.to_le_bytes());
+    put(b, 28, &(entries.len() as u32).to_le_bytes());
+    put(b, 32, &place.previous.to_le_bytes());
+    put(b, 40, &data_sum.to_le_bytes());
+    for (e, b) in entries.iter().zip(b[RECORD_HEAD..].chunks_exact_mut(ENTRY_BYTES)) {
+        put(b, 0, &e.home.to_le_bytes());
+        put(b, 8, &e.len.to_le_bytes());
+        put(b, 12, &u32::from(e.kind == EntryKind::Kill).to_le_bytes());
+        put(b, 16, &e.key.id.to_le_bytes());
+        put(b, 20, &e.key.generation.to_le_bytes());
+        put(b, 24, &e.sequence.to_le_bytes());
     }
-    let sum = xxh3_64_with_seed(&b, layout.salt);
-    put(&mut b, RECORD_SUM_AT, &sum.to_le_bytes());
-    (b, sum)
+    let sum = xxh3_64_with_seed(b, layout.salt);
+    put(b, RECORD_SUM_AT, &sum.to_le_bytes());
+    (header.freeze(), sum)
 }
 
 /// A record's header, decoded.
@@ -259,6 +261,18 @@ impl DataSum {
     /// The sum.
     pub fn digest(&self) -> u64 {
         self.0.digest()
+    }
+}
+
+/// The sum of the bytes of one record.
+pub fn sum_of_parts<'a>(layout: &Layout, mut parts: impl Iterator<Item = (u64, &'a Data)>) -> u64 {
+    match (parts.next(), parts.next()) {
+        (Some((_, Data::Bytes(b))), None) => data_sum(layout, b.as_slice()),
+        (first, second) => {
+            let mut sum = DataSum::new(layout);
+            first.into_iter().chain(second).chain(parts).for_each(|(len, data)| sum.add(len, data));
+            sum.digest()
+        }
     }
 }
 
@@ -457,7 +471,7 @@ pub fn format_device(layout: &Layout) -> Vec<(u64, Vec<u8>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::{Buf, Rng};
+    use plimsoll_base::Rng;
 
     fn layout() -> Layout {
         Layout::new(4 << 20, 512, Shape { group_bytes: 256 << 10, log_bytes: 64 << 10, extents_max: 64 }, 99).unwrap()
@@ -474,9 +488,9 @@ mod tests {
         let place = Place { at: l.log_start(2), log: 2, previous: 77 };
         let mut entries: Vec<Entry> = (0..20).map(|i| entry(i * 8192, 50 + i)).collect();
         entries[3].kind = EntryKind::Kill;
-        let (bytes, sum) = encode_record(&l, place, &entries, 19 * 4096, 5);
+        let (bytes, sum) = encode_record(&mut BufPool::new(), &l, place, &entries, 19 * 4096, 5);
         assert_eq!(bytes.len(), 1024);
-        let r = decode_record(&l, place, &bytes).unwrap();
+        let r = decode_record(&l, place, bytes.as_slice()).unwrap();
         assert_eq!((r.entries, r.sum, r.data_bytes, r.data_sum), (entries, sum, 19 * 4096, 5));
         let m = Mapped { at: l.log_start(1) + 512, len: 512, log: 1, key: VolumeKey { id: 1, generation: 9 } };
         let logs = (0..l.logs).map(|i| LogEntry { tail: i * 512, bad: i == 3, sum: u64::from(i) }).collect();
@@ -493,12 +507,12 @@ mod tests {
     fn a_record_counts_only_where_it_was_written_and_after_what_it_follows() {
         let l = layout();
         let place = Place { at: l.log_start(2), log: 2, previous: 77 };
-        let (bytes, _) = encode_record(&l, place, &[entry(0, 1)], 4096, 5);
-        assert!(decode_record(&l, Place { previous: 78, ..place }, &bytes).is_none());
-        assert!(decode_record(&l, Place { at: place.at + 512, ..place }, &bytes).is_none());
+        let (bytes, _) = encode_record(&mut BufPool::new(), &l, place, &[entry(0, 1)], 4096, 5);
+        assert!(decode_record(&l, Place { previous: 78, ..place }, bytes.as_slice()).is_none());
+        assert!(decode_record(&l, Place { at: place.at + 512, ..place }, bytes.as_slice()).is_none());
         let mut other = l;
         other.salt = 1;
-        assert!(decode_record(&other, place, &bytes).is_none());
+        assert!(decode_record(&other, place, bytes.as_slice()).is_none());
     }
 
     /// Any single changed byte is noticed, and no bytes whatsoever make a decoder panic.
@@ -506,10 +520,10 @@ mod tests {
     fn corruption_is_noticed() {
         let l = layout();
         let place = Place { at: l.log_start(0), log: 0, previous: 1 };
-        let (record, _) = encode_record(&l, place, &[entry(0, 1), entry(8192, 2)], 8192, 5);
+        let (record, _) = encode_record(&mut BufPool::new(), &l, place, &[entry(0, 1), entry(8192, 2)], 8192, 5);
         let mut rng = Rng::new(4, "corrupt");
         for at in 0..record.len() {
-            let mut b = record.clone();
+            let mut b = record.as_slice().to_vec();
             b[at] ^= 1 << rng.below(8);
             assert!(decode_record(&l, place, &b).is_none(), "byte {at}");
         }

@@ -216,8 +216,8 @@ impl Logs {
         let job = self.image.as_mut().expect("an image is under way");
         let tails = std::mem::take(&mut job.tails);
         let is_first = job.written == 0;
-        self.flushed(&c.outcome, tails);
-        match (c.outcome.is_done() && !self.is_degraded(), is_first) {
+        let outcome = self.flushed(c.outcome, tails);
+        match (outcome.is_done() && !self.is_degraded(), is_first) {
             (false, _) => self.abandon_image(now, "a flush failed", out),
             (true, true) => self.write_image(now, out),
             (true, false) => self.commit_image(now, out),

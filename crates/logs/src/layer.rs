@@ -17,11 +17,12 @@ use crate::flush::{FlushJob, Kill};
 use crate::image::{ImageJob, Notes};
 use crate::layout::Layout;
 use crate::log::{Log, Open, State, Tail};
-use crate::mtl::Mtl;
+use crate::mtl::{Mapped, Mtl};
 use crate::recover::Recovery;
 use crate::status::Counters;
 use plimsoll_base::{
-    Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent, Time, VolumeKey,
+    BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent, Time,
+    VolumeKey,
 };
 use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Offer, Order, Ports};
 use slab::Slab;
@@ -43,6 +44,9 @@ pub struct Logs {
     pub(crate) config: LogsConfig,
     pub(crate) layout: Layout,
     pub(crate) life: Life,
+    /// A flush or a durable write failed: nothing is promised durable any more. What was written of records since the last good
+    /// flush may be gone, and a recovery from the device is the only way to know.
+    pub(crate) durability_lost: bool,
     /// What was lost for good, if anything was.
     pub(crate) lost: Option<String>,
     pub(crate) mtl: Mtl,
@@ -58,8 +62,14 @@ pub struct Logs {
     pub(crate) next_sequence: u64,
     /// Small writes and kills that wait for a record.
     pub(crate) queue: VecDeque<Queued>,
+    /// Bytes of those writes.
+    pub(crate) queue_bytes: u64,
+    /// When what waits began to, or last got a record.
+    pub(crate) queue_since: Time,
     pub(crate) gather_until: Time,
     pub(crate) records_inflight: u32,
+    /// Headers of records that have ended, to be used again.
+    pub(crate) buffers: BufPool,
     /// Client writes home that wait for an own one.
     pub(crate) held: Vec<Io>,
     /// What came while recovering.
@@ -107,6 +117,10 @@ pub(crate) enum Pending {
         tails: Vec<Tail>,
     },
     Record(Box<Append>),
+    /// A flush before anything is moved, and what it makes durable.
+    CleanFlush {
+        tails: Vec<Tail>,
+    },
     /// The layer's own.
     Own(Own),
 }
@@ -144,6 +158,10 @@ pub(crate) struct Split {
     dispatched_at: Time,
 }
 
+/// What an operator is told then.
+pub(crate) const DURABILITY_LOST: &str =
+    "a flush or a durable write failed: nothing is promised durable until the node is started again";
+
 /// No log.
 pub(crate) const HOME: u32 = u32::MAX;
 
@@ -163,6 +181,7 @@ impl Logs {
         (0..layout.logs).for_each(|log| open.insert(log));
         Logs {
             life: Life::Recovering,
+            durability_lost: false,
             lost: None,
             mtl: Mtl::new(layout.logs).misplacing_cuts(config.planted == Some(Planted::CutMisplaced)),
             logs: (0..layout.logs).map(first).collect(),
@@ -173,8 +192,11 @@ impl Logs {
             head_at: layout.base,
             next_sequence: 1,
             queue: VecDeque::new(),
+            queue_bytes: 0,
+            queue_since: Time::ZERO,
             gather_until: Time::NEVER,
             records_inflight: 0,
+            buffers: BufPool::new(),
             held: Vec::new(),
             early: Vec::new(),
             kills: Vec::new(),
@@ -227,8 +249,24 @@ impl Logs {
         out.submit(0, io);
     }
 
-    fn read(&mut self, io: Io, out: &mut Actions) {
+    /// May the device have lost it, so that something else is found there, perhaps another's?
+    fn is_doubtful(&self, m: &Mapped) -> bool {
+        let known = self.layout.log_start(m.log) + u64::from(self.logs[m.log as usize].flushed_tail);
+        m.at + u64::from(m.len) > known
+    }
+
+    /// Once durability is lost: may what is read of a home range be older than what was durable, or another's?
+    fn reads_doubt(&self, from: u64, to: u64) -> bool {
+        let superseded = |k: &Kill| k.home < to && from < k.home + k.len;
+        self.kills.iter().any(superseded) || self.mtl.lookup(from, to).any(|(_, m)| self.is_doubtful(&m))
+    }
+
+    fn read(&mut self, now: Time, io: Io, out: &mut Actions) {
         let (from, to) = (io.offset, io.end());
+        if self.durability_lost && self.reads_doubt(from, to) {
+            let c = Completion { io, outcome: Outcome::Failed(IoError::Device), dispatched_at: Time::NEVER };
+            return self.end_client(now, c, out);
+        }
         let (device, run) = self.layout.to_device(from);
         if run >= io.len && !self.mtl.touches(from, to) {
             return self.pass(io, Piece { at: device, len: to - from, log: HOME }, out);
@@ -354,13 +392,18 @@ impl Logs {
     }
 
     /// A client's request went home and came back.
-    fn went_home(&mut self, now: Time, c: Completion, out: &mut Actions) {
+    fn went_home(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
         let head = c.io.head;
         if !head.op.is_change() || !c.outcome.is_done() {
             return self.end_client(now, c, out);
         }
         let forgotten = head.op == Op::Trim && self.has(Planted::TrimForgotten);
         let killed = !forgotten && self.kill(head.offset, head.len, head.volume);
+        if head.flags.has(IoFlags::FUA) && self.durability_lost {
+            // It is there, but maybe not what makes a recovery look for it there.
+            c.outcome = Outcome::Failed(IoError::FlushFailed);
+            return self.end_client(now, c, out);
+        }
         // Durable at home is not enough while a recovery would believe a log instead, whoever superseded that.
         if head.flags.has(IoFlags::FUA) && (killed || self.has_unrecorded_kill(head.offset, head.end())) {
             return self.flush_for(now, c, out);
@@ -470,7 +513,7 @@ impl Logs {
             }
             Op::Read | Op::Cache => {
                 self.adapt.saw_other(io.len);
-                self.read(io, out);
+                self.read(now, io, out);
             }
             Op::Write if self.wants_log(now, &io.head) => self.enqueue(now, io, out),
             Op::Write | Op::WriteZeroes | Op::Trim => {
@@ -554,7 +597,7 @@ impl Layer for Logs {
         let (at, piece) = ((c.io.tag & 0xffff_ffff) as usize, (c.io.tag >> 32) as usize);
         match self.ops[at] {
             Pending::Split(_) => self.split_done(now, at, piece, c, out),
-            Pending::Record(_) => self.record_done(now, at, &c, out),
+            Pending::Record(_) => self.record_done(now, at, c, out),
             _ => match self.ops.remove(at) {
                 Pending::One { head, log } => {
                     c.io.head = head;
@@ -563,9 +606,10 @@ impl Layer for Logs {
                 }
                 Pending::Flush { head, tails } => {
                     c.io.head = head;
-                    self.flushed(&c.outcome, tails);
+                    c.outcome = self.flushed(c.outcome, tails);
                     self.end_client(now, c, out);
                 }
+                Pending::CleanFlush { tails } => self.clean_flushed(c.outcome, tails),
                 Pending::Own(own) => self.own_done(now, own, c, out),
                 Pending::Split(_) | Pending::Record(_) => unreachable!("handled above"),
             },
@@ -583,6 +627,7 @@ impl Layer for Logs {
     fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
         if let Some(i) = self.queue.iter().position(|q| q.id() == Some(id)) {
             let Some(Queued::Write(io)) = self.queue.remove(i) else { unreachable!("only writes have an id") };
+            self.queue_bytes -= io.len;
             out.retract(0, id);
             let io = Completion { io, outcome: Outcome::Failed(IoError::Cancelled), dispatched_at: Time::NEVER };
             return self.end_client(now, io, out);
@@ -592,10 +637,14 @@ impl Layer for Logs {
         }
     }
 
+    fn may_believe(&self) -> bool {
+        !self.durability_lost
+    }
+
     fn durability_lost(&mut self) {
-        // Whatever went home or to a log since the last flush may be gone, and no later flush would say so.
         if !self.has(Planted::LossUnheard) {
-            self.degrade("a flush or a durable write failed");
+            self.durability_lost = true;
+            self.degrade(DURABILITY_LOST);
         }
     }
 

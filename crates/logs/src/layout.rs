@@ -208,6 +208,20 @@ mod tests {
         assert!(Layout::new(1 << 30, 8192, SHAPE, 0).is_err());
     }
 
+    /// ML-M15: on a RAID-0 each member has its part of each log.
+    #[test]
+    fn each_member_of_a_raid_has_its_share() {
+        let l = Layout::new(4 * 146_000_000_000 / 512 * 512, 512, Shape::default(), 0).unwrap();
+        let (members, chunk) = (4, 64 << 10);
+        for log in [0, 1, 7, l.logs - 1] {
+            let mut share = [0; 4];
+            for at in (0..l.shape.log_bytes).step_by(4096) {
+                share[((l.log_start(log) + at) / chunk % members) as usize] += 4096;
+            }
+            assert_eq!(share, [l.shape.log_bytes / members; 4], "2.5 MiB of 10 in 25 of 100");
+        }
+    }
+
     #[test]
     fn a_terabyte_has_ten_thousand_logs() {
         let l = Layout::new(1_000_204_886_016, 512, Shape::default(), 0).unwrap();

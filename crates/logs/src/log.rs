@@ -1,7 +1,7 @@
 //! One log, and which of all is nearest.
 
 use crate::layout::Layout;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// What may be done with a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,39 +90,89 @@ impl Log {
     }
 }
 
-/// The logs that take records.
+/// The logs that take records: one bit each, so that the nearest is found by looking at a word or two.
 #[derive(Default)]
-pub(crate) struct Open(BTreeSet<u32>);
+pub(crate) struct Open {
+    words: Vec<u64>,
+    count: usize,
+}
 
 impl Open {
     pub fn insert(&mut self, log: u32) {
-        self.0.insert(log);
+        let (word, bit) = (log as usize / 64, 1 << (log % 64));
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        self.count += usize::from(self.words[word] & bit == 0);
+        self.words[word] |= bit;
     }
 
     pub fn remove(&mut self, log: u32) {
-        self.0.remove(&log);
+        let (word, bit) = (log as usize / 64, 1 << (log % 64));
+        if let Some(w) = self.words.get_mut(word) {
+            self.count -= usize::from(*w & bit != 0);
+            *w &= !bit;
+        }
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.count
+    }
+
+    /// The last one up to and with `log`.
+    fn below(&self, log: u32) -> Option<u32> {
+        let word = (log as usize / 64).min(self.words.len().checked_sub(1)?);
+        let first = if word == log as usize / 64 { u64::MAX >> (63 - log % 64) } else { u64::MAX };
+        let masked = |i: usize| if i == word { self.words[i] & first } else { self.words[i] };
+        (0..=word).rev().find(|i| masked(*i) != 0).map(|i| i as u32 * 64 + 63 - masked(i).leading_zeros())
+    }
+
+    /// The first one from `log` on.
+    fn above(&self, log: u32) -> Option<u32> {
+        let word = log as usize / 64;
+        let masked = |i: usize| if i == word { self.words[i] & u64::MAX << (log % 64) } else { self.words[i] };
+        (word..self.words.len()).find(|i| masked(*i) != 0).map(|i| i as u32 * 64 + masked(i).trailing_zeros())
     }
 
     /// How many groups away from `log` the next other open log is.
     pub fn groups_to_next(&self, log: u32) -> u32 {
-        let below = self.0.range(..log).next_back();
-        let above = self.0.range(log + 1..).next();
-        below.into_iter().chain(above).map(|l| l.abs_diff(log)).min().unwrap_or(u32::MAX)
+        let below = log.checked_sub(1).and_then(|l| self.below(l));
+        below.into_iter().chain(self.above(log + 1)).map(|l| l.abs_diff(log)).min().unwrap_or(u32::MAX)
     }
 
-    /// The open log nearest to a device address (ML-M3). O(log n).
+    /// The open log nearest to a device address (ML-M3). Looks at one word of 64 logs if any of them is open.
     pub fn nearest(&self, layout: &Layout, logs: &[Log], at: u64) -> Option<u32> {
         let group = layout.group_of(at);
         let distance = |&log: &u32| {
             let tail = layout.log_start(log) + u64::from(logs[log as usize].tail);
             (tail.abs_diff(at), log)
         };
-        let below = self.0.range(..=group).next_back();
-        let above = self.0.range(group + 1..).next();
-        below.into_iter().chain(above).copied().min_by_key(distance)
+        self.below(group).into_iter().chain(self.above(group + 1)).min_by_key(distance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn it_is_a_set(acts in prop::collection::vec((any::<bool>(), 0u32..200), 0..60), asked in prop::collection::vec(0u32..300, 20)) {
+            let (mut open, mut plain) = (Open::default(), BTreeSet::new());
+            for (insert, log) in acts {
+                if insert { open.insert(log); plain.insert(log); } else { open.remove(log); plain.remove(&log); }
+                prop_assert_eq!(open.len(), plain.len());
+            }
+            for log in asked {
+                prop_assert_eq!(open.below(log), plain.range(..=log).next_back().copied());
+                prop_assert_eq!(open.above(log), plain.range(log..).next().copied());
+                let others = plain.iter().filter(|l| **l != log).map(|l| l.abs_diff(log));
+                prop_assert_eq!(open.groups_to_next(log), others.min().unwrap_or(u32::MAX));
+            }
+        }
     }
 }

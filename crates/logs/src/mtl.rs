@@ -24,6 +24,13 @@ impl Mapped {
         home + u64::from(self.len)
     }
 
+    /// Does `next`, whose home follows on this one's, follow on it in the log too?
+    fn goes_on_with(&self, next: &Mapped) -> bool {
+        self.end_of(self.at) == next.at
+            && (self.log, self.key) == (next.log, next.key)
+            && self.len.checked_add(next.len).is_some()
+    }
+
     /// The part `from..to` of what is mapped at `home`.
     fn part(&self, home: u64, from: u64, to: u64) -> Mapped {
         Mapped { at: self.at + (from - home), len: (to - from) as u32, ..*self }
@@ -122,19 +129,23 @@ impl Mtl {
     /// `home` and what follows is now logged at `m`, whatever was before.
     pub fn put(&mut self, home: u64, m: Mapped) {
         let end = m.end_of(home);
-        self.kill(home, end);
         self.valid[m.log as usize] += u64::from(m.len);
         self.bytes += u64::from(m.len);
-        if let Some((before, b)) = self.map.range_mut(..home).next_back()
-            && b.end_of(*before) == home
-            && b.end_of(b.at) == m.at
-            && (b.log, b.key) == (m.log, m.key)
-            && let Some(len) = b.len.checked_add(m.len)
-        {
-            b.len = len;
-            return;
+        loop {
+            // One look says whether anything of it is logged, and whether it goes on where another ends.
+            match self.map.range_mut(..end).next_back() {
+                Some((before, b)) if b.end_of(*before) > home => {}
+                Some((before, b)) if b.end_of(*before) == home && b.goes_on_with(&m) => {
+                    b.len += m.len;
+                    return;
+                }
+                _ => {
+                    self.map.insert(home, m);
+                    return;
+                }
+            }
+            self.kill(home, end);
         }
-        self.map.insert(home, m);
     }
 
     /// Drops everything in logs for which `gone` says so.

@@ -156,3 +156,35 @@ fn when_all_logs_are_full_everything_goes_home() {
     assert_eq!(state(&mut p), (Some(Why::Full), 1, 0));
     assert_eq!(bytes(&ask(&mut p, Op::Read, 0, 1024, 0)), [7; 1024]);
 }
+
+/// Where every byte would be written twice within minutes, small writes go home (Manylogs §VIII), until the load calms.
+#[test]
+fn a_load_that_fills_all_logs_in_no_time_is_not_logged_until_it_calms() {
+    let mut p = started(LogsConfig { off_below: Span::from_secs(600), ..with(never()) });
+    let seconds = |n| Time::ZERO + Span::from_secs(n);
+    for second in 0..62 {
+        write(&mut p, seconds(second), second % 20 * 8);
+    }
+    let s = logs(&mut p);
+    assert!(s.switched_off && s.logged_write_bytes == 0, "a kilobyte a second, and logs of 16 KiB");
+    let logged = s.counters.logged;
+    write(&mut p, seconds(63), 0);
+    assert_eq!(logs(&mut p).counters.logged, logged, "it went home");
+    write(&mut p, seconds(3600), 0);
+    let s = logs(&mut p);
+    assert!(!s.switched_off && s.counters.logged == logged + 1);
+}
+
+/// Logs that would fill before the off-hours take smaller writes only (§VI, ML-M17).
+#[test]
+fn logged_write_size_follows_how_fast_the_logs_fill() {
+    let off_hours = OffHours { first: hours(4), lasts: HOUR };
+    let clean = CleanConfig { off_hours: Some(off_hours), ..never() };
+    let mut p = started(LogsConfig { adaptive: true, logged_write_bytes: 8192, ..with(clean) });
+    for second in 0..62 {
+        p.run_until(Time::ZERO + Span::from_secs(second));
+        assert!(ask(&mut p, Op::Write, second % 20 * 4096, 8192, 7).outcome.is_done());
+    }
+    let s = logs(&mut p);
+    assert_eq!((s.logged_write_bytes, s.logged_write_bytes_configured), (4096, 8192), "ten logs of 16 KiB for four hours");
+}

@@ -119,6 +119,14 @@ pub struct PoolConfig {
     pub budgets: bool,
     /// What `plimsoll profile` measured of the device; without it, waits are learned from nothing.
     pub profile: Option<PathBuf>,
+    /// That file's text. Set by the node itself, so that a tape replays alike wherever the file is by then.
+    pub profile_text: Option<String>,
+    /// Cores that the pool's requests are served by; see docs/cores.md. Without it, all are served as they come.
+    pub cores: Option<u32>,
+    /// Requests that a core has in flight; 1 if not said.
+    pub core_depth: Option<u32>,
+    /// Who decides about them: `qwin` (the default), or what it is compared with.
+    pub core_policy: Option<Spanned<String>>,
     /// Scattered logs for small writes; see docs/logs.md. They are made with the device and can't be added or removed later.
     pub logs: Option<LogsConfig>,
     /// A flash cache in front of the device; see docs/cache.md.
@@ -573,12 +581,26 @@ impl Config {
                     return Err((at(&p.name), what));
                 }
             }
+            crate::cores::config(p).map_err(|what| {
+                let place = p.core_policy.as_ref().filter(|_| p.cores.is_some()).unwrap_or(&p.name);
+                (at(place), format!("pool `{}`: {what}", p.name.get_ref()))
+            })?;
             if p.depth == Some(0) {
                 return Err((at(&p.name), format!("pool `{}`: depth 0 would serve nothing", p.name.get_ref())));
             }
         }
         let files: Vec<(&Spanned<String>, &PathBuf)> =
             self.pool.iter().filter_map(|p| Some((&p.name, p.device.file.as_ref()?))).collect();
+        let tapes: Vec<(&Spanned<String>, &PathBuf)> =
+            self.pool.iter().filter_map(|p| Some((&p.name, p.tape.as_ref()?))).collect();
+        for (i, (name, tape)) in tapes.iter().enumerate() {
+            if tapes[..i].iter().any(|(_, t)| t == tape) {
+                return Err((
+                    at(name),
+                    format!("pool `{}`: two pools have the tape {}", name.get_ref(), tape.display()),
+                ));
+            }
+        }
         for (i, (name, file)) in files.iter().enumerate() {
             if let Some((first, _)) = files[..i].iter().find(|(_, f)| f == file) {
                 let (name_, first, file) = (name.get_ref(), first.get_ref(), file.display());
@@ -732,6 +754,13 @@ mod tests {
         assert!(
             error("[[pool]]\nname = \"p\"\ndevice = {}\n").starts_with("node.toml:2: pool `p`: device needs `file")
         );
+        assert_eq!(
+            error(&format!("{POOL}cores = 4\ncore_policy = \"qwon\"\n")),
+            "node.toml:5: pool `p`: core_policy `qwon` is unknown: qwin, qwin-window, share-everything, partial-sharing, \
+             two-priorities, cake or shenango"
+        );
+        assert_eq!(error(&format!("{POOL}cores = 0\n")), "node.toml:2: pool `p`: cores = 0 is not between 1 and 1024");
+        assert!(error(&format!("{POOL}core_depth = 2\n")).contains("core_depth means nothing without `cores`"));
         let grant = "[[grant]]\npeer = \"everyone\"\nvolumes = [\"*\"]\n";
         assert!(error(&format!("{POOL}{grant}")).starts_with("node.toml:5: peer `everyone` is unknown"));
     }

@@ -209,7 +209,10 @@ impl Directory {
         let id = match self.tenants.get(name) {
             Some(t) => t.id,
             None => {
-                self.next_tenant = self.next_tenant.checked_add(1).ok_or("there are 65,535 tenants already")?;
+                self.next_tenant = self
+                    .next_tenant
+                    .checked_add(1)
+                    .ok_or("65,535 tenants were declared since the start: restart the node")?;
                 TenantId(self.next_tenant)
             }
         };

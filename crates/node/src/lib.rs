@@ -1,12 +1,13 @@
 //! A storage node.
 pub mod cache;
 pub mod config;
+pub mod cores;
 pub mod directory;
 pub mod engine;
 pub mod http;
 pub mod logs;
 pub mod node;
-pub mod predict;
+mod predict;
 pub mod serve;
 pub mod service;
 pub mod tls;

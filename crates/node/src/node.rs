@@ -20,8 +20,8 @@ use plimsoll_stack::{
     VolumeTerms,
 };
 use plimsoll_store::{
-    CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, TenantLimits,
-    TenantRecord, Uuid, VolumeRecord,
+    CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, Superblock,
+    TenantLimits, TenantRecord, Uuid, VolumeRecord,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,6 +35,9 @@ const DEPTH_DEFAULT: u32 = 32;
 const TAPE_BYTES_MAX_DEFAULT: u64 = 1 << 30;
 /// How long clients have to take their last answers when the node ends.
 const CLIENT_END: std::time::Duration = std::time::Duration::from_secs(10);
+/// How long a client may send nothing of a write that it announced.
+const PAYLOAD_TIME: std::time::Duration = std::time::Duration::from_secs(30);
+const MIB: u64 = 1 << 20;
 /// The role of a pool's only device so far.
 const ROLE_MAIN: &str = "main";
 
@@ -61,6 +64,19 @@ impl fmt::Display for NodeError {
     }
 }
 impl std::error::Error for NodeError {}
+
+impl NodeError {
+    /// The same, saying first what it's about, unless it does.
+    fn about(self, subject: &str) -> NodeError {
+        let say = |what: String| if what.contains(subject) { what } else { format!("{subject}: {what}") };
+        match self {
+            NodeError::Refused(what) => NodeError::Refused(say(what)),
+            NodeError::NotFound(what) => NodeError::NotFound(say(what)),
+            NodeError::Conflict(what) => NodeError::Conflict(say(what)),
+            NodeError::Failed(what) => NodeError::Failed(say(what)),
+        }
+    }
+}
 
 type Result<T> = std::result::Result<T, NodeError>;
 
@@ -195,17 +211,23 @@ impl Node {
         Ok(())
     }
 
-    /// Goes on with deletions that the last end of the node interrupted. Their space is free when this is done, which takes
-    /// as long as zeroing it does; until then the node serves everything else.
-    pub async fn resume_deletions(&self) {
-        for pool in 0..self.pools.len() {
-            let Some(store) = self.pools[pool].store.clone() else { continue };
-            let deleting: Vec<VolumeRecord> = store.lock().expect("no panic while held").deleting().cloned().collect();
-            for record in deleting {
-                tracing::info!(volume = record.name, "going on with a deletion that was interrupted");
-                if let Err(error) = self.finish_delete(pool, &record).await {
-                    tracing::warn!(%error, "not deleted yet");
-                }
+    /// Deletions that the last end of the node interrupted: the pool and the volume of each. To be asked before any other
+    /// can begin: a space that is zeroed twice may be another's the second time.
+    pub fn interrupted_deletions(&self) -> Vec<(usize, VolumeRecord)> {
+        let of = |(pool, p): (usize, &RunningPool)| {
+            let store = p.store.as_ref()?.lock().expect("no panic while held");
+            Some(store.deleting().map(|record| (pool, record.clone())).collect::<Vec<_>>())
+        };
+        self.pools.iter().enumerate().filter_map(of).flatten().collect()
+    }
+
+    /// Goes on with deletions. Their space is free when this is done, which takes as long as zeroing it does; until then the
+    /// node serves everything else.
+    pub async fn resume_deletions(&self, interrupted: Vec<(usize, VolumeRecord)>) {
+        for (pool, record) in interrupted {
+            tracing::info!(volume = record.name, "going on with a deletion that was interrupted");
+            if let Err(error) = self.finish_delete(pool, &record).await {
+                tracing::warn!(%error, "not deleted yet");
             }
         }
     }
@@ -317,30 +339,43 @@ impl Node {
 
     async fn ensure_volume(&self, v: &VolumeConfig) -> Result<()> {
         let name = v.name.get_ref();
-        match self.directory_ref(|d| d.volumes.get(name).map(|v| v.size_bytes)) {
-            None => {
-                let new = NewVolume {
-                    name: name.clone(),
-                    size_bytes: v.size.0,
-                    tenant: v.tenant.get_ref().clone(),
-                    read_only: v.read_only,
-                    description: None,
-                    cache: v.cache,
-                };
-                self.create_volume(v.pool.get_ref(), new).await
-            }
-            Some(size) if size < v.size.0 => self.grow_volume(name, v.size.0).await,
-            Some(size) if size > v.size.0 => {
-                tracing::warn!(
-                    volume = name,
-                    size,
-                    configured = v.size.0,
-                    "is larger than configured; volumes never shrink"
-                );
+        let in_volume = |e: NodeError| e.about(&format!("volume `{name}`"));
+        let Some(found) = self.directory_ref(|d| d.volumes.get(name).cloned()) else {
+            let new = NewVolume {
+                name: name.clone(),
+                size_bytes: v.size.0,
+                tenant: v.tenant.get_ref().clone(),
+                read_only: v.read_only,
+                description: None,
+                cache: v.cache,
+            };
+            return self.create_volume(v.pool.get_ref(), new).await.map_err(in_volume);
+        };
+        let pool = &self.pools[found.pool].name;
+        if pool != v.pool.get_ref() {
+            let what = format!("volume `{name}` is in pool `{pool}`, and is configured in `{}`", v.pool.get_ref());
+            return Err(NodeError::Conflict(what));
+        }
+        if (&found.tenant, found.read_only) != (v.tenant.get_ref(), v.read_only) {
+            self.rule_volume(&found, v.tenant.get_ref(), v.read_only).await.map_err(in_volume)?;
+        }
+        match found.size_bytes {
+            size if size < v.size.0 => self.grow_volume(name, v.size.0).await.map_err(in_volume),
+            size if size > v.size.0 => {
+                let configured = v.size.0;
+                tracing::warn!(volume = name, size, configured, "is larger than configured; volumes never shrink");
                 Ok(())
             }
-            Some(_) => Ok(()),
+            _ => Ok(()),
         }
+    }
+
+    /// Whom a volume belongs to and whether it may be changed, as it's configured now.
+    async fn rule_volume(&self, volume: &Volume, tenant: &str, read_only: bool) -> Result<()> {
+        let Some(store) = self.pools[volume.pool].store.clone() else { return Ok(()) };
+        let (name, tenant) = (volume.name.clone(), tenant.to_string());
+        let ruled = move || store.lock().expect("no panic while held").rule_volume(&name, tenant, read_only);
+        self.publish(volume.pool, &blocking(ruled).await?).await
     }
 
     fn pool_named(&self, name: &str) -> Result<usize> {
@@ -426,7 +461,8 @@ impl Node {
         let terms = self.percentiles.terms(name, &class, permits.jobs_max);
         for p in &self.pools {
             let terms = terms.clone();
-            p.handle.send(Command::SetTenant { tenant: id, limits: permits, terms }).map_err(|_| p.gone())?;
+            // A pool that has ended serves nobody whom it could concern.
+            let _ = p.handle.send(Command::SetTenant { tenant: id, limits: permits, terms });
         }
         Ok(id)
     }
@@ -454,11 +490,28 @@ impl Node {
     pub async fn set_tenant(&self, record: TenantRecord) -> Result<()> {
         let _one = self.changing.lock().await;
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
+        self.must_fit(&record).await?;
         for store in self.stores() {
             let kept = record.clone();
             blocking(move || store.lock().expect("no panic while held").set_tenant(kept)).await?;
         }
         self.apply_tenant(&record.name, record.class, permits_of_record(&record.limits)).map(|_| ())
+    }
+
+    /// Refuses a promise that a pool's cores couldn't keep beside those given already.
+    async fn must_fit(&self, record: &TenantRecord) -> Result<()> {
+        let jobs_max = permits_of_record(&record.limits).jobs_max;
+        let terms = self.percentiles.terms(&record.name, &record.class, jobs_max);
+        let except = self.directory_ref(|d| d.tenants.get(&record.name).map(|t| t.id));
+        for p in &self.pools {
+            let sent = terms.clone();
+            let fit = p.handle.ask(|reply| Command::Fit { terms: sent, except, reply }).await.map_err(|_| p.gone())?;
+            if let Some(fit) = fit.filter(|fit| !fit.is_accepted()) {
+                let what = format!("the objective of tenant `{}` in pool `{}` {fit}", record.name, p.name);
+                return Err(NodeError::Conflict(what));
+            }
+        }
+        Ok(())
     }
 
     /// Takes a tenant away that owns no volume.
@@ -467,11 +520,8 @@ impl Node {
         if let Some(v) = self.directory_ref(|d| d.volumes.values().find(|v| v.tenant == name).map(|v| v.name.clone())) {
             return Err(NodeError::Conflict(format!("tenant `{name}` owns volume `{v}`")));
         }
-        let Some(tenant) = self.directory_mut(|d| d.tenants.remove(name)).map(|t| t.id) else {
+        if !self.directory_ref(|d| d.tenants.contains_key(name)) {
             return Err(NodeError::NotFound(format!("there is no tenant `{name}`")));
-        };
-        for p in &self.pools {
-            let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it
         }
         for store in self.stores() {
             let owned = name.to_string();
@@ -482,13 +532,25 @@ impl Node {
             })
             .await?;
         }
+        if let Some(tenant) = self.directory_mut(|d| d.tenants.remove(name)).map(|t| t.id) {
+            for p in &self.pools {
+                let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it
+            }
+        }
         Ok(())
     }
 
     /// The operator has seen what a failed flush lost: flushes of the pool are believed again.
     pub async fn recover_pool(&self, name: &str) -> Result<()> {
         let p = &self.pools[self.pool_named(name)?];
-        p.handle.ask(|reply| Command::Recovered { reply }).await.map_err(|_| p.gone())
+        let recovered = p.handle.ask(|reply| Command::Recovered { reply }).await.map_err(|_| p.gone())?;
+        let what = || {
+            format!(
+                "pool `{name}` has logs: what a failed flush lost of them is only known after a recovery from the device: \
+                 restart the node"
+            )
+        };
+        if recovered { Ok(()) } else { Err(NodeError::Conflict(what())) }
     }
 
     /// Brings home what is logged in a pool. Answers when it has begun.
@@ -666,6 +728,10 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     if let Some(logs) = &mut config.logs {
         logs.started_s_of_day = Some(crate::logs::seconds_of_day());
     }
+    if let Some(path) = &config.profile {
+        let text = std::fs::read_to_string(path);
+        config.profile_text = Some(text.map_err(|e| in_pool(&format!("{}: cannot be read: {e}", path.display())))?);
+    }
     let config = &config;
     let opened = open_pool(config, trace_every).map_err(|e| in_pool(&e))?;
     let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
@@ -735,7 +801,13 @@ fn note_of(pool: String, store: Option<Arc<Mutex<MetaStore>>>, handle: PoolHandl
 }
 
 fn pool_options(precise_timers: bool, trace_every: u32) -> PoolOptions {
-    PoolOptions { precise_timers, trace_every, client_end: CLIENT_END, workers_max: workers_max() }
+    PoolOptions {
+        precise_timers,
+        trace_every,
+        client_end: CLIENT_END,
+        payload_time: PAYLOAD_TIME,
+        workers_max: workers_max(),
+    }
 }
 
 fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opened, String> {
@@ -806,6 +878,32 @@ fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opene
     })
 }
 
+/// What volumes may have together in a pool on a new device of `device_bytes`, and what its layers would say of that device:
+/// without making anything.
+///
+/// # Errors
+/// Why the pool couldn't be served.
+pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<u64, String> {
+    let offer =
+        |size_bytes| Offer { size_bytes, block_bytes: 512, io_bytes_max: 32 << 20, atomic_bytes: 512, queue_max: 64 };
+    if config.device.null {
+        build_stack(config, vec![offer(device_bytes)])?;
+        return Ok(device_bytes);
+    }
+    if device_bytes < plimsoll_store::DEVICE_BYTES_MIN {
+        return Err(format!("a device needs at least {} bytes", plimsoll_store::DEVICE_BYTES_MIN));
+    }
+    let tables = config.logs.as_ref().map_or(Ok(0), |logs| crate::logs::table_bytes(logs, device_bytes))?;
+    let home = *Superblock::region_map(device_bytes, tables).last().expect("home is the last");
+    let len = home.len + tables;
+    let seen = model_of(config, len)?.map_or(len, |m| m.offer(&[offer(len)]).size_bytes.min(len));
+    build_stack(config, vec![offer(len)])?;
+    match &config.logs {
+        None => Ok(seen / MIB * MIB),
+        Some(logs) => crate::logs::home_bytes(logs, seen, 512),
+    }
+}
+
 /// Opens a pool's device and its metadata; makes them at the first use.
 fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceFile, MetaStore), String> {
     let (pool, d) = (config.name.get_ref(), &config.device);
@@ -836,11 +934,17 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
         }
         Ok((is_block_device, _)) => match DeviceFile::open(path, &expect) {
             // Nothing of anybody's is there: the store made sure of that.
-            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if is_block_device => {
+            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if is_block_device && d.format => {
                 create(d.size.map_or(0, |size| size.0))?
             }
+            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if is_block_device => {
+                return Err(format!(
+                    "{}: begins with nothing: if all of it may be overwritten, say so with `format = true`",
+                    path.display()
+                ));
+            }
             Err(DeviceError { kind: DeviceErrorKind::CreationInterrupted, .. })
-                if is_block_device || d.size.is_some() =>
+                if if is_block_device { d.format } else { d.size.is_some() } =>
             {
                 create(d.size.map_or(0, |size| size.0))?
             }
@@ -848,7 +952,11 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
         },
     };
     let home_bytes = match (&config.logs, device.logs()) {
-        (None, None) => u64::MAX,
+        // A modelled disk may be smaller than the file behind it.
+        (None, None) => {
+            let model = model_of(config, device.home().len)?;
+            model.map_or(u64::MAX, |m| m.offer(&[]).size_bytes / MIB * MIB)
+        }
         (None, Some(_)) => {
             return Err(format!("{}: the device has logs, which hold data: configure [pool.logs]", path.display()));
         }
@@ -920,8 +1028,9 @@ fn device_bytes(path: &Path) -> u64 {
     std::fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).unwrap_or(0)
 }
 
-/// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, a flash cache if it has
-/// a fast device, map, a page cache and logs if it has any, scheduler, and a model if the device is modelled.
+/// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, cores if it
+/// has any, a flash cache if it has a fast device, map, a page cache and logs if it has any, scheduler, and a model if the
+/// device is modelled.
 ///
 /// # Errors
 /// What is wrong with the configuration.
@@ -934,6 +1043,9 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
         layers.push(Box::new(Budgets::new(StackConfig::default().failover_hop)));
     }
     layers.push(Box::new(Front::new()));
+    if let Some(cores) = crate::cores::layer(config)? {
+        layers.push(Box::new(cores));
+    }
     let mut cache_at = None;
     if let (Some(cache), Some(fast)) = (&config.cache, offers.get(1)) {
         cache_at = Some(layers.len());

@@ -26,14 +26,16 @@ fn profile_of(config: &PoolConfig) -> Result<Option<(String, Profile)>, String> 
         tracing::info!(pool = config.name.get_ref(), "no profile: waits are learned from what requests take");
         return Ok(None);
     };
-    Ok(Some((path.display().to_string(), read_profile(path)?)))
+    let file = path.display().to_string();
+    let profile = match &config.profile_text {
+        Some(text) => Profile::parse(&file, text).map_err(|e| e.to_string())?,
+        None => read_profile(path)?,
+    };
+    Ok(Some((file, profile)))
 }
 
-/// What `plimsoll profile` wrote to `path`.
-///
-/// # Errors
-/// Names the file and what is wrong with it.
-pub fn read_profile(path: &Path) -> Result<Profile, String> {
+/// What `plimsoll profile` wrote to `path`, or what is wrong with it.
+fn read_profile(path: &Path) -> Result<Profile, String> {
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
     Profile::parse(&file, &text).map_err(|e| e.to_string())

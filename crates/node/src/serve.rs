@@ -53,9 +53,10 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
     let started = std::time::Instant::now();
     let api = http::router(Arc::new(Control { node: node.clone(), bound: bound.clone(), token, started }));
     let mut tasks = JoinSet::new();
+    let interrupted = node.interrupted_deletions();
     let sockets = listeners.serve(&mut tasks, service.clone(), api);
     let deletions = node.clone();
-    tasks.spawn(async move { deletions.resume_deletions().await });
+    tasks.spawn(async move { deletions.resume_deletions(interrupted).await });
     node.recovered(RECOVERY_TIME).await;
     ready(&node, &bound);
     tokio::select! {
@@ -168,12 +169,18 @@ impl Drop for Sockets {
     }
 }
 
+/// Connecting to a file that is none is refused, too.
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket())
+}
+
 /// Binds a unix socket. One that a killed node left behind is taken over; one that somebody serves is not.
 fn bind_unix(path: &Path, key: &str) -> Result<UnixListener, NodeError> {
     let what = format!("{key} {}", path.display());
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(NodeError::Failed(format!("{what}: another process serves this socket"))),
-        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused && is_socket(path) => {
             std::fs::remove_file(path).map_err(failed(&what))?;
         }
         Err(_) => {} // there is none, or binding will say what is wrong

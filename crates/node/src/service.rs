@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -17,6 +17,8 @@ use tokio_rustls::TlsAcceptor;
 const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
 /// Handshakes under way at once; more wait to be accepted.
 const HANDSHAKES_MAX: usize = 256;
+/// Bytes of each direction of a TLS session that are on their way between it and its pool.
+const RELAY_BYTES: usize = 256 << 10;
 /// A TLS client that hasn't taken its last answers this long after its pool has ended is let go.
 const TLS_END_TIME: Duration = Duration::from_secs(5);
 /// A TCP client that says nothing for this long is asked whether it's still there, and so many times after this.
@@ -126,16 +128,13 @@ impl Service {
                 };
                 // The pool's thread speaks plain NBD: a pair of sockets carries it to and from the TLS session, which
                 // stays here. Dearer than plain (two more copies), and the pool needs to know nothing of TLS.
-                let (mut ours, theirs) = UnixStream::pair()?;
+                let (ours, theirs) = UnixStream::pair()?;
                 let std = theirs.into_std()?;
                 std.set_nonblocking(false)?;
                 self.attach(std.into(), &agreed, &who, early)?;
                 let mut sessions = self.tls_sessions.lock().expect("no panic while held");
                 while sessions.try_join_next().is_some() {} // those that have ended meanwhile
-                sessions.spawn(async move {
-                    // How a client ends is its own business: either side's end closes both.
-                    let _ = tokio::io::copy_bidirectional_with_sizes(&mut tls, &mut ours, 256 << 10, 256 << 10).await;
-                });
+                sessions.spawn(relay(tls, ours));
                 Ok(())
             }
         }
@@ -218,6 +217,33 @@ fn refused(r: Refusal) -> io::Error {
     io::Error::other(r.text)
 }
 
+/// Carries bytes between a TLS client and its pool until the pool has sent its last.
+async fn relay<S: AsyncRead + AsyncWrite>(tls: S, pool: UnixStream) {
+    let (from_client, mut to_client) = tokio::io::split(tls);
+    let (from_pool, mut to_pool) = pool.into_split();
+    let mut from_client = BufReader::with_capacity(RELAY_BYTES, from_client);
+    let mut from_pool = BufReader::with_capacity(RELAY_BYTES, from_pool);
+    let asks = async {
+        let heard = tokio::io::copy_buf(&mut from_client, &mut to_pool).await;
+        // The pool hears that no more will come, and closes when it has answered the rest.
+        drop(to_pool);
+        if heard.is_err() {
+            // One of the two is gone. If it's the pool that takes nothing more, its answers must still find a client that
+            // isn't stuck in sending.
+            let _ = tokio::io::copy_buf(&mut from_client, &mut tokio::io::sink()).await;
+        }
+        std::future::pending::<()>().await
+    };
+    let answers = async {
+        let _ = tokio::io::copy_buf(&mut from_pool, &mut to_client).await; // how a client ends is its own business
+        let _ = to_client.shutdown().await;
+    };
+    tokio::select! {
+        () = asks => {}
+        () = answers => {}
+    }
+}
+
 async fn send<S: AsyncWrite + Unpin>(stream: &mut S, handshake: &mut ServerHandshake) -> io::Result<()> {
     while !handshake.output().is_empty() {
         let n = stream.write(handshake.output()).await?;
@@ -241,4 +267,34 @@ async fn accept_failed(error: &io::Error) {
     tracing::warn!(%error, "accepting a client failed");
     // Out of descriptors, most likely: without a pause this would spin until some close.
     tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    /// A pool that ends takes no more, answers what it has, and closes; the client goes on asking meanwhile.
+    #[tokio::test]
+    async fn a_session_carries_every_answer_to_a_client_that_goes_on_asking() {
+        let (mut client, session) = tokio::io::duplex(4096);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut pool = theirs.into_std().unwrap();
+        pool.set_nonblocking(false).unwrap();
+        let relayed = tokio::spawn(relay(session, ours));
+        client.write_all(b"first").await.unwrap();
+        let pool = tokio::task::spawn_blocking(move || {
+            pool.read_exact(&mut [0; 5]).unwrap();
+            pool.shutdown(std::net::Shutdown::Read).unwrap();
+            pool
+        });
+        let mut pool = pool.await.unwrap();
+        client.write_all(&[7; 100_000]).await.unwrap(); // more than fits anywhere on the way
+        let answering = tokio::task::spawn_blocking(move || pool.write_all(&[9; 300_000]).unwrap());
+        let mut answers = Vec::new();
+        client.read_to_end(&mut answers).await.unwrap();
+        assert_eq!(answers, [9; 300_000]);
+        answering.await.unwrap();
+        relayed.await.unwrap();
+    }
 }

@@ -1,11 +1,13 @@
 //! A pool's thread by itself, at its bounds: a stack that is full, a client that doesn't take its answers.
 
-use plimsoll_base::{Priority, TenantId, VolumeKey};
+use plimsoll_base::{Class, Priority, TenantId, VolumeKey};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_nbd::request::Rules;
 use plimsoll_nbd::wire::{MetaContexts, TransmissionFlags};
-use plimsoll_node::engine::{Command, Device, Devices, ExportParams, FileDevice, Pool, PoolHandle, PoolOptions};
-use plimsoll_stack::{CacheMode, Extent, Front, FrontVolume, Map, Stack, StackConfig, Target, VolumeTerms};
+use plimsoll_node::engine::{
+    Command, Device, Devices, ExportParams, FileDevice, PermitLimits, Pool, PoolHandle, PoolOptions,
+};
+use plimsoll_stack::{CacheMode, Extent, Front, FrontVolume, Map, Stack, StackConfig, Target, Terms, VolumeTerms};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
@@ -17,11 +19,11 @@ const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 1 };
 struct Running {
     handle: PoolHandle,
     thread: JoinHandle<std::io::Result<()>>,
-    _file: tempfile::NamedTempFile,
+    file: tempfile::NamedTempFile,
 }
 
 /// A pool over a modelled disk of which `inflight_max` requests at most are inside.
-fn start(inflight_max: usize, client_end: Duration) -> Running {
+fn start(inflight_max: usize, patience: Duration) -> Running {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(SIZE_BYTES).unwrap();
     let device = FileDevice { file: file.reopen().unwrap(), start: 0, len: SIZE_BYTES, block_bytes: 512 };
@@ -32,7 +34,13 @@ fn start(inflight_max: usize, client_end: Duration) -> Running {
     stack.push(Box::new(Map::new()), vec![Target::Node(2)]);
     stack.push(Box::new(ModelLayer::new(model)), vec![Target::Device(0)]);
     let (handle, ears) = PoolHandle::new().unwrap();
-    let options = PoolOptions { precise_timers: false, trace_every: 0, client_end, workers_max: 1 };
+    let options = PoolOptions {
+        precise_timers: false,
+        trace_every: 0,
+        client_end: patience,
+        payload_time: patience,
+        workers_max: 1,
+    };
     let thread = std::thread::spawn(move || Pool::new(stack, None, devices, ears, options).and_then(Pool::run));
     let (reply, answer) = tokio::sync::oneshot::channel();
     let front = FrontVolume { size_bytes: SIZE_BYTES, read_only: false };
@@ -40,10 +48,19 @@ fn start(inflight_max: usize, client_end: Duration) -> Running {
     let terms = VolumeTerms { size_bytes: SIZE_BYTES, tenant: 1, domain: 0, cache: CacheMode::Off, cache_bytes: 0 };
     handle.send(Command::SetVolume { key: VOLUME, front, extents, terms, reply }).unwrap();
     answer.blocking_recv().unwrap();
-    Running { handle, thread, _file: file }
+    Running { handle, thread, file }
 }
 
+const TENANT: TenantId = TenantId(1);
+
 impl Running {
+    /// The tenant may have so much inside.
+    fn allow(&self, jobs_max: u32, bytes_max: u64) {
+        let terms = Terms { class: Class::BestEffort { weight: 1 }, weight: 1, budget: None, in_flight_max: jobs_max };
+        let limits = PermitLimits { jobs_max, bytes_max };
+        self.handle.send(Command::SetTenant { tenant: TENANT, limits, terms }).unwrap();
+    }
+
     fn connect(&self) -> UnixStream {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let rules = Rules {
@@ -56,7 +73,7 @@ impl Running {
         };
         let params = ExportParams {
             volume: VOLUME,
-            tenant: TenantId(1),
+            tenant: TENANT,
             deadline: None,
             auto: None,
             priority: Priority::DEFAULT,
@@ -73,10 +90,13 @@ impl Running {
     }
 }
 
-/// A READ's header as it goes over the wire.
-fn read_request(cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+const READ: u8 = 0;
+const WRITE: u8 = 1;
+
+/// A request's header as it goes over the wire.
+fn header(command: u8, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
     let mut b = 0x2560_9513_u32.to_be_bytes().to_vec();
-    b.extend([0, 0, 0, 0]);
+    b.extend([0, 0, 0, command]);
     b.extend(cookie.to_be_bytes());
     b.extend(offset.to_be_bytes());
     b.extend(length.to_be_bytes());
@@ -89,7 +109,7 @@ fn a_full_stack_takes_the_rest_later_and_answers_each_once() {
     let pool = start(2, Duration::from_secs(10));
     let mut clients: Vec<UnixStream> = (0..3).map(|_| pool.connect()).collect();
     for client in &mut clients {
-        let requests: Vec<u8> = (0..MANY).flat_map(|n| read_request(n, n * (1 << 20), 512)).collect();
+        let requests: Vec<u8> = (0..MANY).flat_map(|n| header(READ, n, n * (1 << 20), 512)).collect();
         client.write_all(&requests).unwrap();
     }
     for client in &mut clients {
@@ -113,10 +133,10 @@ fn a_client_that_takes_no_answers_does_not_keep_the_pool_from_ending() {
     let mut deaf = pool.connect();
     let mut good = pool.connect();
     // More than a socket's buffers hold, so that answers are left over.
-    let requests: Vec<u8> = (0..8).flat_map(|n| read_request(n, n * (4 << 20), 4 << 20)).collect();
+    let requests: Vec<u8> = (0..8).flat_map(|n| header(READ, n, n * (4 << 20), 4 << 20)).collect();
     deaf.write_all(&requests).unwrap();
     deaf.read_exact(&mut [0; 16]).unwrap();
-    good.write_all(&read_request(9, 0, 512)).unwrap();
+    good.write_all(&header(READ, 9, 0, 512)).unwrap();
     let mut answer = [0; 16 + 512];
     good.read_exact(&mut answer).unwrap();
     pool.end();
@@ -124,4 +144,67 @@ fn a_client_that_takes_no_answers_does_not_keep_the_pool_from_ending() {
     let mut rest = Vec::new();
     let _ = deaf.read_to_end(&mut rest); // with what was still under way, or an error
     assert!(rest.len() < 8 * (4 << 20), "the deaf one was let go");
+}
+
+/// What a client has read of the volume by a connection of its own.
+fn read_at(pool: &Running, offset: u64, length: u32) -> Vec<u8> {
+    let mut client = pool.connect();
+    client.write_all(&header(READ, 1, offset, length)).unwrap();
+    let mut reply = vec![0; 16 + length as usize];
+    client.read_exact(&mut reply).unwrap();
+    reply.split_off(16)
+}
+
+#[test]
+fn clients_that_vanish_while_they_wait_for_permits_hurt_nobody() {
+    let pool = start(1000, Duration::from_secs(10));
+    pool.allow(4, 8 << 20);
+    for round in 0..30u64 {
+        let mut client = pool.connect();
+        // Of many sizes, so that one request's permit taken for another's would be noticed.
+        let kib = [4, 4, 4, 4, 4, 4, 1024, 2048, 3072, 4, 512, 8192, 4, 1024];
+        let requests = kib.iter().enumerate().flat_map(|(n, kib)| header(READ, n as u64, round << 20, kib << 10));
+        client.write_all(&requests.collect::<Vec<u8>>()).unwrap();
+    }
+    assert_eq!(read_at(&pool, 0, 512), [0; 512], "others are served");
+    pool.end();
+}
+
+/// A WRITE whose payload looks like another WRITE, behind a request that holds the only permit.
+fn write_in_a_write(client: &mut UnixStream) {
+    let mut payload = header(WRITE, 7, 32 << 20, 512);
+    payload.resize(4096, 0xEE);
+    client.write_all(&header(READ, 1, 0, 4096)).unwrap();
+    client.write_all(&[header(WRITE, 2, 1 << 20, 4096), payload].concat()).unwrap();
+}
+
+#[test]
+fn what_a_write_carries_is_never_taken_for_requests() {
+    let pool = start(1000, Duration::from_secs(10));
+    pool.allow(1, 1 << 20);
+    for _ in 0..20 {
+        write_in_a_write(&mut pool.connect()); // and gone
+    }
+    assert_eq!(read_at(&pool, 32 << 20, 512), [0; 512], "after its client vanished");
+    let mut clients: Vec<UnixStream> = (0..8).map(|_| pool.connect()).collect();
+    clients.iter_mut().for_each(write_in_a_write);
+    let file = pool.file.reopen().unwrap();
+    pool.end();
+    let mut found = [1; 512];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut found, 32 << 20).unwrap();
+    assert_eq!(found, [0; 512], "when the pool ends");
+}
+
+#[test]
+fn a_write_that_is_never_sent_does_not_keep_its_permit() {
+    let pool = start(1000, Duration::from_millis(50));
+    pool.allow(10, 1 << 20);
+    let mut silent = pool.connect();
+    silent.write_all(&header(WRITE, 1, 0, 1 << 20)).unwrap();
+    let mut other = pool.connect();
+    other.write_all(&header(READ, 2, 0, 4096)).unwrap();
+    other.read_exact(&mut [0; 16 + 4096]).unwrap();
+    assert_eq!(silent.read(&mut [0; 16]).unwrap(), 0, "it was let go");
+    drop(other);
+    pool.end();
 }

@@ -2,9 +2,13 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use plimsoll_node::config::{Config, DeviceConfig, PoolConfig};
+use plimsoll_node::config::{Config, DeviceConfig, PoolConfig, VolumeConfig};
+use plimsoll_node::node::rehearse;
+use plimsoll_store::GRANULE_BYTES;
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -146,16 +150,25 @@ fn pool(p: &PoolConfig, config: &Config, all: &mut Findings) {
     let said = |what: String| format!("pool `{name}`: {what}");
     let mut found = Findings::default();
     device(&p.device, &mut found);
-    if let Some(Err(what)) = p.profile.as_deref().map(plimsoll_node::predict::read_profile) {
-        found.errors.push(what);
-    }
-    let wanted: u64 = config.volume.iter().filter(|v| v.pool.get_ref() == name).map(|v| v.size.0).sum();
-    let has = p.device.size.map(|s| s.0);
-    if let Some(has) = has.filter(|has| *has < wanted) {
-        found.errors.push(format!("its volumes want {wanted} bytes, but its device has {has}"));
+    let space = |v: &&VolumeConfig| v.pool.get_ref() == name;
+    let wanted: u64 = config.volume.iter().filter(space).map(|v| v.size.0.next_multiple_of(GRANULE_BYTES)).sum();
+    match bytes_of(&p.device).map(|bytes| rehearse(p, bytes)) {
+        None => {} // what is wrong with the device was told
+        Some(Err(what)) => found.errors.push(what),
+        Some(Ok(has)) if has < wanted => {
+            found.errors.push(format!("its volumes want {wanted} bytes, but its device has {has} for them"));
+        }
+        Some(Ok(_)) => {}
     }
     all.errors.extend(found.errors.into_iter().map(said));
     all.warnings.extend(found.warnings.into_iter().map(said));
+}
+
+/// How large the device is, or will be.
+fn bytes_of(d: &DeviceConfig) -> Option<u64> {
+    let there =
+        d.file.as_deref().and_then(|path| File::open(path).ok()).and_then(|mut f| f.seek(SeekFrom::End(0)).ok());
+    there.filter(|bytes| *bytes > 0).or(d.size.map(|s| s.0))
 }
 
 fn device(d: &DeviceConfig, Findings { errors, warnings }: &mut Findings) {
@@ -242,18 +255,36 @@ mod tests {
             client_ca = "no.pem"
             [[pool]]
             name = "a"
-            device = { file = "a.img", size = "1MiB" }
+            device = { file = "a.img", size = "64MiB" }
             profile = "no.profile"
             [[pool]]
             name = "b"
             device = { file = "b.img" }
+            [[pool]]
+            name = "c"
+            device = { file = "c.img", size = "64MiB" }
+            [[pool]]
+            name = "d"
+            device = { file = "d.img", size = "64MiB" }
+            sched = "ssd"
+            [[pool]]
+            name = "e"
+            device = { file = "e.img", size = "1MiB" }
+            [[pool]]
+            name = "f"
+            device = { file = "f.img", size = "200GiB", model = "hdd-160g-7200" }
             [[tenant]]
             name = "t"
             class = "best-effort"
             [[volume]]
+            name = "larger than the model"
+            pool = "f"
+            size = "180GiB"
+            tenant = "t"
+            [[volume]]
             name = "v"
-            pool = "a"
-            size = "2MiB"
+            pool = "c"
+            size = "62MiB"
             tenant = "t"
             [[grant]]
             peer = "cert:x"
@@ -267,7 +298,11 @@ mod tests {
             "control.token_file",
             "listen.tls: ",
             "no.profile: cannot be read",
-            "pool `a`: its volumes want 2097152 bytes, but its device has 1048576",
+            "pool `a`: no.profile: cannot be read",
+            "pool `c`: its volumes want 65011712 bytes, but its device has ",
+            "pool `d`: sched `ssd` predicts from a flash drive's inside",
+            "pool `e`: a device needs at least ",
+            "pool `f`: its volumes want 193273528320 bytes, but its device has ",
             "pool `b`: ",
         ] {
             assert!(errors.contains(part), "{part} is missing in:\n{errors}");

@@ -3,6 +3,7 @@
 mod cache;
 mod check;
 mod client;
+mod cores;
 mod generate;
 mod lab;
 mod logs;
@@ -50,6 +51,8 @@ enum Command {
     Pool(pool::Pool),
     /// Show a pool's flash cache, resize it, write back what only it has
     Cache(cache::Cache),
+    /// Show who has a pool's cores, and whether they suffice
+    Cores(cores::Cores),
     /// Show a pool's scattered logs, bring home what is in them
     Logs(logs::Logs),
     /// Write man pages or shell completions
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Tenant(c) => c.run(),
         Command::Pool(c) => c.run(),
         Command::Cache(c) => c.run(),
+        Command::Cores(c) => c.run(),
         Command::Logs(c) => c.run(),
         Command::Generate(c) => c.run(),
         Command::Profile(c) => c.run(),

@@ -128,6 +128,13 @@ impl ProfileArgs {
             }
         };
         let now = self.measure()?;
+        if let (None, Some(disk)) = (&kept, &now.disk) {
+            let group = disk.log_group_bytes() >> 20;
+            eprintln!(
+                "scattered logs on it, if any: group = \"{group}MiB\", log = \"{}MiB\" in [pool.logs]",
+                group / 10
+            );
+        }
         match (kept, &self.out) {
             (Some(kept), _) => return self.compare(&kept, &now),
             (None, Some(path)) => {

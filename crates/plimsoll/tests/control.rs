@@ -25,6 +25,7 @@ device = { file = "main.img", size = "256MiB" }
 [[pool]]
 name = "null"
 device = { null = true, size = "64MiB" }
+cores = 4
 [[pool]]
 name = "disk"
 device = { file = "disk.img", size = "64MiB", model = "cheetah-15k5" }
@@ -156,7 +157,7 @@ fn volumes_and_tenants_live_and_are_kept() {
         |name: &str, spec: Value| described(&node, &doc, "PUT", &format!("/v1/tenants/{name}"), tenant, Some(&spec));
     let objectives = json!([{"percentile": 99.9, "within_us": 20_000}]);
     let now = put("gold", json!({"class": "latency-critical", "objectives": objectives, "jobs_max": 7})).expect(200);
-    assert_eq!((now["permits"]["jobs_max"].as_u64(), now["enforced"].as_bool()), (Some(7), Some(false)));
+    assert_eq!((now["permits"]["jobs_max"].as_u64(), now["enforced"].as_bool()), (Some(7), Some(true)));
     put("gold", json!({"class": "latency-critical"})).error(400);
     put("gold", json!({"class": "royal"})).error(400);
     put("gold", json!({"class": "best-effort", "jobs_max": 0})).error(400);
@@ -173,6 +174,16 @@ fn volumes_and_tenants_live_and_are_kept() {
     let node = Node::start_as(dir.path(), &without);
     assert_eq!(node.get("/v1/tenants/gold")["permits"]["jobs_max"], 7);
     assert!(node.server.stop());
+    // What the configuration says of a volume that exists holds from the next start on.
+    let ruled =
+        CONFIG.replace("size = \"16MiB\"\ntenant = \"web\"", "size = \"16MiB\"\ntenant = \"t\"\nread_only = true");
+    let node = Node::start_as(dir.path(), &ruled);
+    let vol = node.get("/v1/volumes/vol");
+    assert_eq!((vol["tenant"].as_str(), vol["read_only"].as_bool()), (Some("t"), Some(true)));
+    assert!(node.server.stop());
+    let moved = CONFIG.replace("name = \"vol\"\npool = \"main\"", "name = \"vol\"\npool = \"disk\"");
+    let e = Server::try_start(dir.path(), &moved).err().expect("volumes don't move");
+    assert!(e.contains("volume `vol` is in pool `main`"), "{e}");
     let node = Node::start(dir.path());
     assert_eq!(node.get("/v1/volumes/a%20b")["size_bytes"], 2 << 20, "kept over a restart");
     let gold = node.get("/v1/tenants/gold");

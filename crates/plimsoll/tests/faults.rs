@@ -331,3 +331,59 @@ fn a_deletion_that_was_cut_goes_on_at_the_next_start() {
     assert!(server.stop());
     assert!(!std::fs::read(&image).unwrap().windows(4096).any(|w| w == &data[..4096]), "the data is gone");
 }
+
+#[test]
+fn nothing_is_overwritten_that_was_not_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let precious = dir.path().join("precious");
+    std::fs::write(&precious, b"data").unwrap();
+    let config_ = config("{ null = true, size = \"64MiB\" }", "16MiB");
+    for key in ["nbd.sock", "control.sock"] {
+        let e = Server::try_start(dir.path(), &config_.replace(key, "precious")).err().expect("it's no socket");
+        assert!(e.contains("precious"), "{e}");
+        assert_eq!(std::fs::read(&precious).unwrap(), b"data", "{key}");
+    }
+    if !may_mount() {
+        return;
+    }
+    // A device that begins with nothing, and has data later.
+    let file = dir.path().join("disk");
+    File::create(&file).unwrap().set_len(64 << 20).unwrap();
+    File::options().write(true).open(&file).unwrap().write_all_at(b"data", 40 << 20).unwrap();
+    let disk = Loop::over(&file, &[]);
+    let device = |format| format!("{{ file = \"{}\"{format} }}", disk.path.display());
+    let e = Server::try_start(dir.path(), &config(&device(""), "16MiB")).err().expect("it wasn't given");
+    assert!(e.contains("format = true"), "{e}");
+    let mut found = [0; 4];
+    File::open(&file).unwrap().read_exact_at(&mut found, 40 << 20).unwrap();
+    assert_eq!(&found, b"data");
+    assert!(Server::start(dir.path(), &config(&device(", format = true"), "16MiB")).stop());
+}
+
+#[test]
+fn logs_whose_flush_failed_need_a_restart() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let failing = Failing::new(dir.path());
+    let device = format!("{{ file = \"{}\", format = true }}", failing.device.path.display());
+    let logged =
+        config(&device, "16MiB").replace("[[tenant]]", "[pool.logs]\ngroup = \"8MiB\"\nlog = \"1MiB\"\n[[tenant]]");
+    let server = Server::start(dir.path(), &logged);
+    let mut c = client(&server);
+    c.write(0, &[1; 4096]).unwrap().unwrap();
+    c.flush().unwrap().unwrap();
+    failing.fail("flush", true);
+    c.write(4096, &[2; 4096]).unwrap().unwrap();
+    c.flush().unwrap().unwrap_err();
+    failing.fail("flush", false);
+    let refused = server.control("POST", "/v1/pools/p/recover");
+    assert!(refused.error(409).contains("restart the node"));
+    assert!(Client::connect(&server.socket(), "vol").is_err(), "still not exported");
+    server.kill();
+    let server = Server::start(dir.path(), &logged);
+    assert_eq!(client(&server).read(0, 4096).unwrap().unwrap(), [1; 4096]);
+    client(&server).flush().unwrap().unwrap();
+    assert!(server.stop());
+}

@@ -74,6 +74,37 @@ fn a_live_pool_replays_to_the_same_decisions() {
     assert!(said.contains("recorded") && said.contains("now"), "{said}");
 }
 
+/// With scattered logs: what the layer reads of its own at a start and when logs are emptied is on the tape, clients' bytes aren't.
+#[test]
+fn a_live_pool_with_logs_replays_to_the_same_decisions() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = "[pool.logs]\ngroup = \"4MiB\"\nlog = \"256KiB\"\nextents = 4096\nlogged_write = \"16KiB\"\nidle = \"5ms\"\nevery = \"300ms\"";
+    let device = format!("{{ file = \"p.img\", size = \"256MiB\" }}\ntape = \"p.tape\"\n{logs}");
+    let config = config(&device, "64MiB");
+    let server = Server::start(dir.path(), &config);
+    load(&server);
+    load(&server);
+    server.cli(&["logs", "checkpoint", "p"]);
+    load(&server);
+    let view = |s: &Server| -> Value { serde_json::from_str(&s.cli(&["logs", "status", "p", "--json"])).unwrap() };
+    let seen = view(&server);
+    assert!(seen["logged"].as_u64() > Some(100) && seen["checkpoints"].as_u64() > Some(0), "{seen}");
+    server.kill();
+    assert!(replayed(dir.path())["replayed"]["accepted"].as_u64() > Some(200));
+    // The next start finds records, and its tape has what it found.
+    let server = Server::start(dir.path(), &config);
+    while Client::connect(&server.socket(), "vol").is_err() {
+        std::thread::sleep(std::time::Duration::from_millis(5)); // until the logs are read
+    }
+    let seen = view(&server);
+    assert!(seen["recovery_records"].as_u64() > Some(0), "{seen}");
+    load(&server);
+    assert!(server.stop());
+    let second = replayed(dir.path());
+    assert_eq!(second["replayed"]["complete"], true, "{second}");
+    assert_eq!(second, replayed(dir.path()), "two replays of one tape");
+}
+
 #[test]
 fn a_tape_is_good_up_to_where_it_was_cut_or_damaged() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,10 +1,11 @@
 //! What is at the device, and when it will be done with it: the shared end of every prediction.
 //!
 //! The device's own queue is modelled as the drive's discipline serves it: in order of arrival, or the nearest first
-//! (`sstfTime`, Appendix A, MT-M9). It is worked out anew whenever the queue changes, never for a decision.
+//! (`sstfTime`, Appendix A, MT-M9). It is worked out when it's first asked for after the queue has changed.
 
 use crate::disk::DiskModel;
 use plimsoll_base::{Completion, Confidence, IoHead, IoId, Op, Span, Time};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// How a device orders what it has.
@@ -35,6 +36,16 @@ struct AtDevice {
     cost: Span,
 }
 
+/// What is predicted of all at the device.
+#[derive(Clone, Copy)]
+struct Outlook {
+    /// For what it completes next, and for all that it has.
+    next_cost: Span,
+    all_cost: Span,
+    /// Where the arm will be then.
+    arm_after: u64,
+}
+
 /// See the module's documentation.
 pub struct DeviceQueue {
     model: DiskModel,
@@ -44,13 +55,10 @@ pub struct DeviceQueue {
     at_device: Vec<AtDevice>,
     /// Where the arm was last seen.
     arm: u64,
-    /// Where it will be when all at the device is done.
-    arm_after: u64,
     /// Since when the device has been working on what it completes next.
     progress_since: Time,
-    /// Predicted for what it completes next, and for all that it has.
-    next_cost: Span,
-    all_cost: Span,
+    /// Worked out since the queue last changed, or not yet.
+    outlook: Cell<Option<Outlook>>,
     /// Announced by layers above.
     declared: BTreeMap<IoId, Span>,
     declared_cost: Span,
@@ -69,10 +77,8 @@ impl DeviceQueue {
             depth: depth as usize,
             at_device: Vec::new(),
             arm: 0,
-            arm_after: 0,
             progress_since: Time::ZERO,
-            next_cost: Span::ZERO,
-            all_cost: Span::ZERO,
+            outlook: Cell::new(None),
             declared: BTreeMap::new(),
             declared_cost: Span::ZERO,
         }
@@ -105,7 +111,17 @@ impl DeviceQueue {
 
     /// Where the arm will be when all at the device is done.
     pub fn arm_after(&self) -> u64 {
-        self.arm_after
+        match (self.outlook.get(), self.discipline) {
+            (Some(outlook), _) => outlook.arm_after,
+            (None, Discipline::Fifo) => self.last_end(),
+            (None, Discipline::Sstf) => self.outlook().arm_after,
+        }
+    }
+
+    /// Where the last that was sent ends.
+    fn last_end(&self) -> u64 {
+        let last = self.at_device.iter().rev().find(|d| d.head.op != Op::Flush);
+        last.map_or(self.arm, |d| d.head.end())
     }
 
     /// What work of `cost` takes when the device is kept as full as it may be.
@@ -113,59 +129,63 @@ impl DeviceQueue {
         self.model.at_depth(cost, self.depth)
     }
 
-    /// Predicts anew in which order, and until when, the device works.
-    fn rework(&mut self) {
+    /// In which order, and until when, the device works.
+    fn outlook(&self) -> Outlook {
+        self.outlook.get().unwrap_or_else(|| {
+            let n = self.at_device.len();
+            let nearest_first = self.discipline == Discipline::Sstf && n <= SSTF_MAX;
+            let outlook = if nearest_first { self.nearest_first() } else { self.as_it_came() };
+            self.outlook.set(Some(outlook));
+            outlook
+        })
+    }
+
+    fn as_it_came(&self) -> Outlook {
         let n = self.at_device.len();
-        if self.discipline == Discipline::Sstf && n <= SSTF_MAX {
-            return self.rework_nearest_first();
-        }
         let cost_of = |(i, d): (usize, &AtDevice)| self.model.at_depth(d.cost, n - i);
         let mut costs = self.at_device.iter().enumerate().map(cost_of);
-        let first = costs.next().unwrap_or(Span::ZERO);
-        self.all_cost = first + costs.fold(Span::ZERO, |sum, cost| sum + cost);
-        self.next_cost = first;
-        let last = self.at_device.iter().rev().find(|d| d.head.op != Op::Flush);
-        self.arm_after = last.map_or(self.arm, |d| d.head.end());
+        let next_cost = costs.next().unwrap_or(Span::ZERO);
+        let all_cost = next_cost + costs.fold(Span::ZERO, |sum, cost| sum + cost);
+        Outlook { next_cost, all_cost, arm_after: self.last_end() }
     }
 
     /// The order of a drive that takes the nearest first: quadratic in what it has, which for such a drive is little time.
-    fn rework_nearest_first(&mut self) {
+    fn nearest_first(&self) -> Outlook {
         let n = self.at_device.len();
         let mut left: u64 = (1 << n) - 1;
-        let (mut arm, mut sum, mut first) = (self.arm, Span::ZERO, Span::ZERO);
+        let mut outlook = Outlook { next_cost: Span::ZERO, all_cost: Span::ZERO, arm_after: self.arm };
         for step in 0..n {
+            let arm = outlook.arm_after;
             let waits = (0..n).filter(|i| left >> i & 1 != 0);
             let next = waits.min_by_key(|&i| self.at_device[i].head.offset.abs_diff(arm)).expect("one is left");
             let head = &self.at_device[next].head;
             let cost = self.model.at_depth(self.model.cost(self.progress_since, arm, head), n - step);
             if head.op != Op::Flush {
-                arm = head.end();
+                outlook.arm_after = head.end();
             }
             if step == 0 {
-                first = cost;
+                outlook.next_cost = cost;
             }
-            sum += cost;
+            outlook.all_cost += cost;
             left &= !(1 << next);
         }
-        (self.next_cost, self.all_cost, self.arm_after) = (first, sum, arm);
+        outlook
     }
 
     /// A request goes to the device.
     pub fn dispatched(&mut self, now: Time, head: &IoHead) {
-        if self.at_device.is_empty() {
+        let alone = self.at_device.is_empty();
+        if alone {
             self.progress_since = now;
         }
-        let cost = self.model.cost(self.progress_since, self.arm_after, head);
+        let in_order = self.discipline == Discipline::Fifo || self.depth > SSTF_MAX;
+        // In the order of nearness the cost is worked out with the order.
+        let cost =
+            if alone || in_order { self.model.cost(self.progress_since, self.arm_after(), head) } else { Span::ZERO };
+        let arm_after = if head.op == Op::Flush { self.arm } else { head.end() };
         self.at_device.push(AtDevice { head: *head, dispatched_at: now, cost });
-        if self.at_device.len() > 1 {
-            return self.rework();
-        }
-        // Alone: there is no order to work out.
         let cost = self.model.at_depth(cost, 1);
-        (self.next_cost, self.all_cost) = (cost, cost);
-        if head.op != Op::Flush {
-            self.arm_after = head.end();
-        }
+        self.outlook.set(alone.then_some(Outlook { next_cost: cost, all_cost: cost, arm_after }));
     }
 
     /// The device has answered: the model learns, and the completion is stamped with its dispatch.
@@ -185,13 +205,13 @@ impl DeviceQueue {
             self.arm = d.head.end();
         }
         self.progress_since = now;
-        self.rework();
+        self.outlook.set(None);
         c.dispatched_at = c.dispatched_at.min(d.dispatched_at);
     }
 
     /// A layer above will send this later.
     pub fn declared(&mut self, head: &IoHead) {
-        let cost = self.model.cost(self.progress_since, self.arm_after, head);
+        let cost = self.model.cost(self.progress_since, self.arm_after(), head);
         if self.declared.insert(head.id, cost).is_none() {
             self.declared_cost += cost;
         }
@@ -216,9 +236,10 @@ impl DeviceQueue {
         if self.at_device.is_empty() {
             return Span::ZERO;
         }
-        let least = self.next_cost / OVERDUE_SHARE;
-        let left = self.next_cost.saturating_sub(at.since(self.progress_since)).max(least);
-        self.all_cost.saturating_sub(self.next_cost) + left
+        let Outlook { next_cost, all_cost, .. } = self.outlook();
+        let least = next_cost / OVERDUE_SHARE;
+        let left = next_cost.saturating_sub(at.since(self.progress_since)).max(least);
+        all_cost.saturating_sub(next_cost) + left
     }
 
     /// Has nothing been seen of it for so long that it must be asked again?

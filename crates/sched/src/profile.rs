@@ -110,6 +110,11 @@ impl fmt::Display for BadProfile {
 }
 impl std::error::Error for BadProfile {}
 
+/// Sizes that are chosen among; with the last one a swap takes seconds.
+const LOG_GROUPS: [u64; 5] = [10 << 20, 32 << 20, 100 << 20, 320 << 20, 1000 << 20];
+/// Manylogs §V-A1.
+const LOGGED_WRITES_PER_S: f64 = 40.0;
+
 const AGAIN: &str = "measure the device again with `plimsoll profile`";
 
 #[derive(Deserialize)]
@@ -245,6 +250,34 @@ impl DiskProfile {
         }
     }
 
+    /// GroupSize for scattered logs, bytes (Manylogs §VI: to be found by profiling): of a few, the one with which a stream at the
+    /// drive's full rate and the paper's lightest load of logged writes keep the arm from its work least. Larger groups have logs
+    /// farther away: half of a group's places are within a quarter of it. Smaller ones make a stream pass logs more often.
+    pub fn log_group_bytes(&self) -> u64 {
+        let kib = &self.read.transfer_ns_per_kib;
+        let ns_per_kib = kib.iter().map(|ns| f64::from(*ns)).sum::<f64>() / kib.len() as f64;
+        let stream_bytes_per_s = 1024e9 / ns_per_kib.max(1.0);
+        let lost_us = |group: u64| {
+            let passed_per_s = stream_bytes_per_s / (group - group / 10) as f64;
+            let far = (self.cost_us(&self.write.onwards_us, group / 4)
+                + self.cost_us(&self.write.backwards_us, group / 4))
+                / 2.0;
+            LOGGED_WRITES_PER_S * far + passed_per_s * self.cost_us(&self.read.onwards_us, group / 10)
+        };
+        let less = |a: &u64, b: &u64| lost_us(*a).total_cmp(&lost_us(*b));
+        LOG_GROUPS.into_iter().min_by(less).expect("there are some")
+    }
+
+    /// To the first byte so far away, by costs at the distances that were measured; between them, on a line.
+    fn cost_us(&self, costs_us: &[f64], distance: u64) -> f64 {
+        let d = &self.distance_bytes;
+        let after = d.partition_point(|x| *x < distance).min(d.len() - 1);
+        let before = after.saturating_sub(1);
+        let span = (d[after] - d[before]).max(1) as f64;
+        let share = (distance.saturating_sub(d[before]) as f64 / span).min(1.0);
+        costs_us[before] + (costs_us[after] - costs_us[before]) * share
+    }
+
     /// How far `now` has drifted from this, read costs only: the mean over distances of the relative difference, in
     /// percent, signed.
     pub fn drift_percent(&self, now: &DiskProfile) -> f64 {
@@ -313,6 +346,23 @@ mod tests {
         says("colour = 3", "no `version`");
         let other = sample().check_device("drive.toml", 1 << 30).expect_err("another size").to_string();
         assert!(other.contains("another device: `drive`"), "{other}");
+    }
+
+    #[test]
+    fn logs_lie_neither_far_away_nor_in_every_streams_way() {
+        let mut d = sample().disk.unwrap();
+        let mut group = |distances: Vec<u64>, us: Vec<f64>| {
+            d.distance_bytes = distances;
+            for op in [&mut d.read, &mut d.write] {
+                (op.onwards_us, op.backwards_us) = (us.clone(), us.clone());
+            }
+            d.log_group_bytes()
+        };
+        assert_eq!(group(vec![4096, 1 << 40], vec![6000.0, 6000.0]), 1000 << 20, "no seeks at all");
+        // Flat up to 32 MiB, then far longer.
+        assert_eq!(group(vec![4096, 32 << 20, 256 << 20], vec![6000.0, 6000.0, 12_000.0]), 100 << 20);
+        // Every MiB costs much.
+        assert_eq!(group(vec![4096, 64 << 20], vec![2000.0, 90_000.0]), 10 << 20);
     }
 
     #[test]

@@ -333,6 +333,11 @@ impl Layer for Front {
             // Trimming is advice: whole blocks only, the rest stays as it is.
             (from, to) = (head.offset.next_multiple_of(b), head.end() / b * b);
         }
+        let is_ragged = from != head.offset || to != head.end();
+        if head.op == Op::WriteZeroes && head.flags.has(IoFlags::FAST_ZERO) && is_ragged {
+            // Its edges must be read and written, which is no faster than writing; and nothing may change if it isn't.
+            return out.end(io, Outcome::Failed(IoError::NotSupported));
+        }
         if head.op != Op::Flush && from >= to {
             return out.done(io, Data::Absent);
         }
@@ -382,7 +387,10 @@ impl Layer for Front {
             Phase::Passed => {
                 let (head, from, to) = (e.head, e.from, e.to);
                 let narrowed = head.offset != from || head.end() != to;
-                let data = match (c.outcome, head.op) {
+                // It was under way when another failed: the device may have told that one of what this one owes.
+                let doubtful = head.op == Op::Flush && self.flush_failed && c.outcome.is_done();
+                let outcome = if doubtful { Outcome::Failed(IoError::FlushFailed) } else { c.outcome };
+                let data = match (outcome, head.op) {
                     (Outcome::Done, Op::Read) if narrowed => c.io.data.slice(to - from, head.offset - from, head.len),
                     (Outcome::Done, Op::BlockStatus) if narrowed => {
                         clip_status(c.io.into_data(), head.offset - from, head.len)
@@ -390,7 +398,7 @@ impl Layer for Front {
                     (Outcome::Done, _) => c.io.into_data(),
                     _ => Data::Absent,
                 };
-                self.finish(at, c.outcome, data, out);
+                self.finish(at, outcome, data, out);
             }
             Phase::Reading { outstanding, failed, edges } => {
                 *outstanding -= 1;

@@ -342,6 +342,12 @@ pub trait Layer: Any + Send {
     /// A device failed to make durable what it had acknowledged: nothing it says of durability is believed any more.
     fn durability_lost(&mut self) {}
 
+    /// May flushes be believed again after one failed, while it serves? Not if only a recovery from the device tells what is
+    /// there.
+    fn may_believe(&self) -> bool {
+        true
+    }
+
     /// Work that a layer above has accepted and will send later.
     fn declared(&mut self, head: &IoHead, out: &mut Actions) {
         out.declare(0, *head);

@@ -347,6 +347,11 @@ impl Stack {
         }
     }
 
+    /// May flushes be believed again after one failed, without building the layers anew?
+    pub fn may_believe(&self) -> bool {
+        self.nodes.iter().all(|n| n.layer.may_believe())
+    }
+
     /// Passes an operator's order to all layers, top first.
     pub fn order(&mut self, now: Time, order: Order) {
         for n in 0..self.nodes.len() {

@@ -442,9 +442,13 @@ impl<R: Recorder> Taped<R> {
         self.change(now, Change::ZeroVolume(key(volume), job, pairs(extents)));
     }
 
-    /// Believes flushes again after one failed.
-    pub fn recovered(&mut self, now: Time) {
-        self.change(now, Change::Recovered);
+    /// Believes flushes again after one failed. False if a layer can't ([`Stack::may_believe`]): nothing changes then.
+    pub fn recovered(&mut self, now: Time) -> bool {
+        let may = self.stack.may_believe();
+        if may {
+            self.change(now, Change::Recovered);
+        }
+        may
     }
 
     /// As [`Stack::order`].

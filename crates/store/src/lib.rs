@@ -25,5 +25,6 @@ pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect
 pub use meta::{MetaError, MetaStore};
 pub use record::{NewVolume, RecordError, TenantLimits, TenantRecord, VolumeRecord, VolumeState};
 pub use region::RegionBackend;
-pub use superblock::{Region, RegionKind, Superblock, SuperblockError};
+pub use space::GRANULE_BYTES;
+pub use superblock::{DEVICE_BYTES_MIN, Region, RegionKind, Superblock, SuperblockError};
 pub use uuid::Uuid;

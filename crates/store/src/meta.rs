@@ -319,6 +319,16 @@ impl MetaStore {
         Ok(volume)
     }
 
+    /// Changes whose a volume is, and whether it may be changed.
+    ///
+    /// # Errors
+    /// An unknown name or a failing storage.
+    pub fn rule_volume(&mut self, name: &str, tenant: String, read_only: bool) -> Result<VolumeRecord, MetaError> {
+        let volume = VolumeRecord { tenant, read_only, ..self.ready(name)?.clone() };
+        self.commit(vec![Edit::PutVolume(volume.clone())], false)?;
+        Ok(volume)
+    }
+
     /// Begins to delete a volume: from now on it isn't usable and its name is free. Its space stays its own until
     /// [`MetaStore::finish_delete`], before which the caller zeroes it and makes that durable.
     ///

@@ -2,7 +2,7 @@
 //! measurement), and gives each queue, at every event, the least number of cores with which all that wait begin in time.
 //!
 //! It is what QWin's numbers of cores are compared with. Requests take the same at the same time here, so first in, first
-//! out with the k-th waiting for k/N rounds is exact; every request of the queue is looked at.
+//! out with the k-th waiting for k/N rounds, after what is in service, is exact; every request of the queue is looked at.
 
 use crate::policy::fair::Fair;
 use crate::policy::{Policy, partition};
@@ -22,8 +22,8 @@ pub fn least(now: Time, arrivals: impl Iterator<Item = Time>, bound: Span, takes
     let mut most = 0;
     for (k, arrived_at) in arrivals.enumerate() {
         let left = bound.saturating_sub(takes).saturating_sub(now.since(arrived_at)).as_nanos();
-        // So many whole rounds can be waited for; the k-th begins in round k / n.
-        let rounds = left / takes_ns + 1;
+        // So many whole rounds can be waited for, the one that is being served counted: the k-th begins in round k / n + 1.
+        let rounds = (left / takes_ns).max(1);
         most = most.max((k as u64 + 1).div_ceil(rounds));
     }
     most

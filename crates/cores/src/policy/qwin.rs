@@ -10,7 +10,7 @@
 //! others. A queue that has more gives it up at its next window, so a part is reached within a window's length, whoever
 //! came first. What then can't be in time is what [`Policy::wait`] forecasts, so that a request with a deadline is answered Busy.
 
-use crate::config::QwinConfig;
+use crate::config::{Deadlines, QwinConfig};
 use crate::demand::{self, Bound};
 use crate::policy::fair::Fair;
 use crate::policy::{Policy, partition};
@@ -100,6 +100,15 @@ impl Qwin {
         Qwin::bounds(q).map(|b| b.wait()).min().unwrap_or(Span::MAX)
     }
 
+    /// The same less the margin that its slack calls for, at most half of it.
+    fn wait_wanted(&self, at: usize, q: &Queue) -> Span {
+        let allowed = Qwin::wait_allowed(q);
+        match self.config.deadlines {
+            Deadlines::Window => allowed,
+            Deadlines::Each => allowed.saturating_sub(self.runs[at].windows.margin).max(allowed / 2),
+        }
+    }
+
     /// Cores that all that waits in the queue needs now (QW-M3), over all its objectives, and `more` requests that come now.
     fn demand(&self, now: Time, at: usize, queues: &Queues, more: usize) -> u32 {
         let q = queues.get(at);
@@ -107,7 +116,7 @@ impl Qwin {
         let arrived = |k: usize| q.waiting.get(k).map_or(now, |w| w.arrived_at);
         let len = waiting + more;
         // All objectives allow a wait; the shortest one decides for every request.
-        let slots = demand::slots(self.config.deadlines, now, len, arrived, Qwin::wait_allowed(q), q.service.mean());
+        let slots = demand::slots(self.config.deadlines, now, len, arrived, self.wait_wanted(at, q), q.service.mean());
         let cores = slots.div_ceil(u64::from(queues.depth));
         cores.min(u64::from(queues.cores)) as u32
     }
@@ -149,7 +158,7 @@ impl Qwin {
     fn begin_window(&mut self, now: Time, at: usize, queues: &mut Queues) {
         let q = queues.get(at);
         let oldest = q.oldest().unwrap_or(now);
-        let budget = demand::budget(now, oldest, Qwin::wait_allowed(q), q.service.mean());
+        let budget = demand::budget(now, oldest, self.wait_wanted(at, q), q.service.mean());
         let waiting = q.waiting.len() as u64;
         self.runs[at].windows.begin(waiting, q.objectives(), &self.config, budget);
         let demand = self.demand(now, at, queues, 0);

@@ -6,9 +6,8 @@ use super::{Flash, FlashOptions, FlashSpec, FtlStats};
 use crate::disk::SpecError;
 use crate::model::{Done, Model, Request};
 
-/// A [`Flash`] as a commodity drive: blocks in, completions out, and the counters that such drives report. As nobody sees what it
-/// does of its own, it asks to be advanced only for what may complete a request: collecting garbage is then half as dear to
-/// simulate, with the same completions.
+/// A [`Flash`] as a commodity drive: blocks in, completions out, and the counters that such drives report. Nobody
+/// sees what it does of its own, so no event of it is told.
 #[derive(Clone, Debug)]
 pub struct BlackBox(Flash);
 
@@ -35,7 +34,7 @@ impl Model for BlackBox {
         self.0.submit(now, req);
     }
     fn next_event(&self) -> Time {
-        self.0.next_completion_from()
+        self.0.next_completion()
     }
     fn advance(&mut self, now: Time, done: &mut Vec<Done>) {
         self.0.advance(now, done);

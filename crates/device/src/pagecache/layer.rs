@@ -220,6 +220,13 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
         "pagecache"
     }
 
+    /// What was written since the last good flush may be gone from the device: it must not live on here alone.
+    fn durability_lost(&mut self) {
+        self.cache.drop_fraction(1000, 0);
+        self.bytes.clear();
+        self.fills.iter_mut().for_each(|f| f.stale = true);
+    }
+
     fn offer(&self, below: &[Offer]) -> Offer {
         below[0]
     }

@@ -67,7 +67,7 @@ impl Clairvoyant {
         let others = [play(soonest), play(by_turns)];
         let mut best = fixed.into_iter().chain(others).min_by_key(Clairvoyant::sum).expect("there is a replica");
         for round in 0..if replicas > 1 { u64::from(rounds) } else { 0 } {
-            let drawn = |g: usize| Rng::new(round << 32 | g as u64, "moved").below(PARTS) == 0;
+            let drawn = |g: usize| Rng::new((round << 32) | g as u64, "moved").below(PARTS) == 0;
             let parts: Vec<bool> = (0..gets).map(drawn).collect();
             let part = |g: usize| parts[g];
             let step = 1 + (round % u64::from(replicas - 1)) as u16;

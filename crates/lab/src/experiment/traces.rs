@@ -80,12 +80,17 @@ pub(crate) fn at_speed(records: &[TraceRecord], speed_log2: i32) -> Vec<TraceRec
 /// The fastest speed (a power of two) at which the disk is busy at most half of the time. Found by replaying the
 /// stretch one request at a time: the sum of the service times says how long the disk is busy.
 pub(crate) fn speed_for_disk(records: &[TraceRecord], device: &DeviceChoice) -> Result<i32, LabError> {
+    let busy = busy_s(records, device)?;
+    let lasts = records.last().map_or(0.0, |r| r.arrived_at.as_secs_f64());
+    Ok((BUSY_MOST * lasts / busy.max(1e-9)).log2().floor().clamp(-12.0, 12.0) as i32)
+}
+
+/// How long `records` keep the device busy, one at a time, in seconds.
+pub(crate) fn busy_s(records: &[TraceRecord], device: &DeviceChoice) -> Result<f64, LabError> {
     let mut pool = Pool::new(device, &PoolConfig { depth: 1, ..PoolConfig::default() })?;
     let mut source = Held::new(records.to_vec(), Tables::new());
     let m = open_loop(&mut pool, &mut source, &Limits::default(), &mut |_, _| {})?;
-    let busy = m.service.sum().as_secs_f64();
-    let lasts = records.last().map_or(0.0, |r| r.arrived_at.as_secs_f64());
-    Ok((BUSY_MOST * lasts / busy.max(1e-9)).log2().floor().clamp(-12.0, 12.0) as i32)
+    Ok(m.service.sum().as_secs_f64())
 }
 
 /// From a start that the seed draws within the first tenth, times counted from there.

@@ -25,7 +25,7 @@ pub struct PerLabel {
     pub response: LatencyHistogram,
 }
 
-struct Driver<'a, W> {
+struct Driver<'a, W, F> {
     pool: &'a mut Pool,
     workload: &'a mut W,
     limits: &'a Limits,
@@ -42,6 +42,7 @@ struct Driver<'a, W> {
     labels: Vec<LatencyHistogram>,
     /// By tenant; empty if there is only one.
     tenants: Vec<LatencyHistogram>,
+    watch: F,
 }
 
 /// Steps a thread may take without sending or waiting: more means that time would stand still.
@@ -59,9 +60,23 @@ pub fn closed_loop<W: ClosedLoop>(
     limits: &Limits,
     progress: &mut dyn FnMut(u64, Time),
 ) -> Result<(Measured, Vec<PerLabel>), BadPool> {
+    closed_loop_watched(pool, workload, limits, progress, &mut |_, _| {})
+}
+
+/// [`closed_loop`], and `watch` sees each request that ended, and when.
+///
+/// # Errors
+/// As [`closed_loop`].
+pub fn closed_loop_watched<W: ClosedLoop>(
+    pool: &mut Pool,
+    workload: &mut W,
+    limits: &Limits,
+    progress: &mut dyn FnMut(u64, Time),
+    watch: &mut impl FnMut(Time, &Completion),
+) -> Result<(Measured, Vec<PerLabel>), BadPool> {
     let offer = pool.offer();
     let threads = workload.threads();
-    let most = u64::from(threads) * u64::from(workload.depth());
+    let most = (0..threads).map(|t| u64::from(workload.depth_of(t))).sum::<u64>();
     if most > pool.inflight_max() as u64 {
         return Err(BadPool(format!(
             "{threads} threads of depth {} may have {most} requests outstanding, and the pool holds {}: use fewer",
@@ -85,6 +100,7 @@ pub fn closed_loop<W: ClosedLoop>(
         pool,
         workload,
         limits,
+        watch,
     };
     d.run(progress);
     d.m.placed(&d.placer);
@@ -94,7 +110,7 @@ pub fn closed_loop<W: ClosedLoop>(
     Ok((m, operations.chain(tenants).map(|(label, response)| PerLabel { label, response }).collect()))
 }
 
-impl<W: ClosedLoop> Driver<'_, W> {
+impl<W: ClosedLoop, F: FnMut(Time, &Completion)> Driver<'_, W, F> {
     fn is_over(&self) -> bool {
         self.sent >= self.limits.count_max || self.now >= self.limits.until
     }
@@ -150,7 +166,7 @@ impl<W: ClosedLoop> Driver<'_, W> {
                         return self.think(t, self.pool.failover_hop());
                     }
                     let thread = &mut self.threads[t as usize];
-                    if thread.outstanding >= self.workload.depth() {
+                    if thread.outstanding >= self.workload.depth_of(t) {
                         thread.waits_for_one = true;
                         return;
                     }
@@ -166,7 +182,8 @@ impl<W: ClosedLoop> Driver<'_, W> {
     }
 
     fn tenant(&self, thread: u32) -> u16 {
-        (thread % u32::from(self.limits.tenants.max(1))) as u16
+        let dealt = (thread % u32::from(self.limits.tenants.max(1))) as u16;
+        self.workload.tenant_of(thread).unwrap_or(dealt)
     }
 
     /// True if the request was accepted.
@@ -197,6 +214,7 @@ impl<W: ClosedLoop> Driver<'_, W> {
     }
 
     fn ended(&mut self, c: &Completion) {
+        (self.watch)(self.now, c);
         self.m.ended(self.now, c, self.limits.judge);
         let (t, label) = (c.io.tag as u32, (c.io.tag >> 32) as usize);
         if c.outcome.is_done() {

@@ -7,6 +7,7 @@ pub(crate) mod comma;
 pub(crate) mod etw;
 pub(crate) mod parquet;
 pub(crate) mod plimsoll;
+mod thrift;
 
 use crate::trace::error::{Position, Problem};
 use crate::trace::lines::Lines;

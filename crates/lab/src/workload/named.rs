@@ -27,6 +27,12 @@ impl ClosedLoop for Box<dyn ClosedLoop> {
     fn depth(&self) -> u32 {
         (**self).depth()
     }
+    fn depth_of(&self, thread: u32) -> u32 {
+        (**self).depth_of(thread)
+    }
+    fn tenant_of(&self, thread: u32) -> Option<u16> {
+        (**self).tenant_of(thread)
+    }
     fn labels(&self) -> &[&'static str] {
         (**self).labels()
     }

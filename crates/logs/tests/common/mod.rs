@@ -397,11 +397,22 @@ pub struct Life {
 impl Life {
     pub fn step(&mut self) -> Result<bool, String> {
         let stepped = self.pool.step().is_some();
-        self.oracle.device_failed |= self.pool.disk(0).has_failed();
+        self.hear()?;
+        Ok(stepped)
+    }
+
+    fn hear(&mut self) -> Result<(), String> {
+        if self.pool.disk(0).has_failed() {
+            self.oracle.device_failed = true;
+            if self.pool.stack().layer::<Logs>().expect("it is there").problem().is_none() {
+                // What it has lost it hasn't told of yet: nobody can know what a read finds.
+                self.oracle.reads.clear();
+            }
+        }
         while let Some(c) = self.pool.next_done() {
             self.oracle.ended(&c)?;
         }
-        Ok(stepped)
+        Ok(())
     }
 
     /// Drives the acts; `after` sees the life after every event and may end it with `Ok(false)`.
@@ -414,9 +425,7 @@ impl Life {
             let now = self.pool.now();
             if let Some(io) = self.oracle.ask(act, now) {
                 self.pool.offer(now, io);
-                while let Some(c) = self.pool.next_done() {
-                    self.oracle.ended(&c)?;
-                }
+                self.hear()?;
             }
             let events = match act {
                 Act::Pause(n) => u64::from(*n),

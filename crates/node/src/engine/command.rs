@@ -6,6 +6,7 @@ use super::permits::PermitLimits;
 use super::trace::Trace;
 use plimsoll_base::{IoError, LatencyHistogram, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::CacheStatus;
+use plimsoll_cores::{CoresStatus, Fit};
 use plimsoll_device::CacheCounts;
 use plimsoll_logs::LogsStatus;
 use plimsoll_sched::promise::BudgetView;
@@ -62,6 +63,15 @@ pub enum Command {
         /// What the layers are told.
         terms: Terms,
     },
+    /// Would a tenant with these terms fit among those that there are?
+    Fit {
+        /// What it would be promised.
+        terms: Terms,
+        /// A tenant whose terms these would replace.
+        except: Option<TenantId>,
+        /// The answer; `None` from a pool without cores.
+        reply: Reply<Option<Fit>>,
+    },
     /// A tenant was removed: forget what it counted and may have, unless it's still connected.
     ForgetTenant {
         /// Which.
@@ -87,8 +97,8 @@ pub enum Command {
     },
     /// Believe flushes again: the operator has looked at what was lost.
     Recovered {
-        /// Answered when done.
-        reply: Reply<()>,
+        /// Answered when done; false if a layer can't without a restart.
+        reply: Reply<bool>,
     },
     /// Pass an operator's order to the layers.
     Order {
@@ -157,6 +167,8 @@ pub struct PoolSnapshot {
     pub cache: Option<Box<CacheStatus>>,
     /// Its scattered logs, if it has any.
     pub logs: Option<Box<LogsStatus>>,
+    /// Who has its cores, if it has any.
+    pub cores: Option<Box<CoresStatus>>,
     /// How the modelled device keeps its times, if there is one.
     pub model: Option<ModelTimes>,
 }

@@ -49,8 +49,15 @@ pub struct Ready {
     pub waited_since: Option<Time>,
 }
 
-/// A request that has no permit yet, and since when it waits for one.
-pub type Stalled = (Request, Time);
+/// A request that has no permit yet.
+pub struct Stalled {
+    /// The request.
+    pub request: Request,
+    /// Since when it waits for one.
+    pub since: Time,
+    /// Its wait's.
+    pub ticket: u64,
+}
 
 /// What parsing stopped at.
 pub enum Parsed {
@@ -69,6 +76,8 @@ struct Payload {
     buf: BufMut,
     filled: usize,
     waited_since: Option<Time>,
+    /// When the client last sent of it.
+    progress_at: Time,
 }
 
 /// See the module's documentation.
@@ -142,8 +151,8 @@ impl Conn {
             return None;
         }
         if let Some(p) = self.payload.take_if(|_| self.have.is_empty()) {
-            let Payload { request, buf, filled, waited_since } = p;
-            self.payload = Some(Payload { request, buf: BufMut::zeroed(0), filled, waited_since });
+            let Payload { request, buf, filled, waited_since, progress_at } = p;
+            self.payload = Some(Payload { request, buf: BufMut::zeroed(0), filled, waited_since, progress_at });
             return Some(RecvInto::Payload(buf, filled));
         }
         let mut buffer = self.buffer.take().expect("not receiving, so the buffer is here");
@@ -153,7 +162,10 @@ impl Conn {
     }
 
     /// `n` bytes have arrived where [`Conn::want_recv`] said.
-    pub fn received(&mut self, into: RecvInto, n: usize) {
+    pub fn received(&mut self, now: Time, into: RecvInto, n: usize) {
+        if let Some(p) = self.payload.as_mut().filter(|_| n > 0) {
+            p.progress_at = now;
+        }
         match into {
             RecvInto::Buffer(buffer, _) => {
                 self.buffer = Some(buffer);
@@ -169,7 +181,7 @@ impl Conn {
 
     /// May the next request be looked for?
     pub fn may_parse(&self) -> bool {
-        self.stalled.is_none() && !self.receiving && !self.volume_gone && !self.is_full()
+        self.stalled.is_none() && !self.receiving && !self.volume_gone && !self.broken && !self.is_full()
     }
 
     /// Is there something received that could be understood?
@@ -215,18 +227,24 @@ impl Conn {
     }
 
     /// A request has its permit: it is ready, unless it's a write, whose bytes are received now.
-    pub fn admit(&mut self, request: Request, waited_since: Option<Time>, pool: &mut BufPool) -> Option<Ready> {
+    pub fn admit(
+        &mut self,
+        now: Time,
+        request: Request,
+        waited_since: Option<Time>,
+        pool: &mut BufPool,
+    ) -> Option<Ready> {
         if request.command != Command::Write {
             return Some(Ready { request, data: Data::Absent, waited_since });
         }
         let buf = pool.take(request.length as usize);
-        self.payload = Some(Payload { buf, request, filled: 0, waited_since });
+        self.payload = Some(Payload { buf, request, filled: 0, waited_since, progress_at: now });
         None
     }
 
-    /// A write that has its permit but not all its bytes.
-    pub fn unfinished(&self) -> Option<&Request> {
-        self.payload.as_ref().map(|p| &p.request)
+    /// A write that has its permit but not all its bytes, and when the client last sent of it.
+    pub fn unfinished(&self) -> Option<(&Request, Time)> {
+        self.payload.as_ref().map(|p| (&p.request, p.progress_at))
     }
 
     /// Moves what the buffer has of the payload; the request if that was the rest.
@@ -269,16 +287,18 @@ impl Conn {
         }
     }
 
-    /// The client has ended the session: what it may have sent beyond is nothing to us.
+    /// No more is taken from the client: what it sent and wasn't understood yet never will be. A request that waits for a
+    /// permit goes with it: what follows it may be its payload, and must not be taken for requests.
     pub fn end(&mut self) {
         self.ending = true;
+        self.stalled = None;
         self.have.start = self.have.end;
     }
 
     /// The peer is gone: nothing more is sent, and nothing that waits comes in.
     pub fn lost(&mut self) {
-        (self.broken, self.ending) = (true, true);
-        self.stalled = None;
+        self.end();
+        self.broken = true;
         self.sending_bytes = 0;
     }
 
@@ -463,7 +483,7 @@ mod tests {
             let n = room.len().min(rest.len()).min(piece);
             room[..n].copy_from_slice(&rest[..n]);
             rest = &rest[n..];
-            conn.received(into, n);
+            conn.received(Time::ZERO, into, n);
             loop {
                 match conn.parse() {
                     Parsed::NeedBytes => break,
@@ -472,7 +492,9 @@ mod tests {
                         conn.end();
                         break;
                     }
-                    Parsed::Asks(request) => seen.extend(conn.admit(request, None, &mut pool).as_ref().map(note)),
+                    Parsed::Asks(request) => {
+                        seen.extend(conn.admit(Time::ZERO, request, None, &mut pool).as_ref().map(note))
+                    }
                     Parsed::Ready(ready) => seen.push(note(&ready)),
                 }
             }

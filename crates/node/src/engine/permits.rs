@@ -49,8 +49,8 @@ impl Permits {
 pub struct Waiting {
     /// Its place.
     pub conn: usize,
-    /// Which user of that place it was.
-    pub serial: u64,
+    /// Which of all waits it is: a connection waits again and again, others take its place.
+    pub ticket: u64,
     /// Who pays.
     pub tenant: TenantId,
     /// What the request needs.
@@ -62,6 +62,7 @@ pub struct Waiting {
 pub struct Admission {
     tenants: BTreeMap<TenantId, Permits>,
     queue: VecDeque<Waiting>,
+    next_ticket: u64,
 }
 
 impl Admission {
@@ -70,8 +71,9 @@ impl Admission {
         self.tenants.entry(tenant).or_default().limits = limits;
     }
 
-    /// Forgets a tenant that has nothing inside and nobody waiting.
+    /// Forgets a tenant that has nothing inside; whose connections waited have gone.
     pub fn forget(&mut self, tenant: TenantId) {
+        self.queue.retain(|w| w.tenant != tenant);
         self.tenants.remove(&tenant);
     }
 
@@ -91,10 +93,13 @@ impl Admission {
         p.bytes = p.bytes.checked_sub(bytes).expect("a permit was given back twice");
     }
 
-    /// Lets a connection wait for its turn. It has one place at most.
-    pub fn wait(&mut self, w: Waiting) {
-        self.tenants.entry(w.tenant).or_default().waiting += 1;
-        self.queue.push_back(w);
+    /// Lets a connection wait for its turn, for a request of `bytes`. The wait's ticket.
+    pub fn wait(&mut self, conn: usize, tenant: TenantId, bytes: u64) -> u64 {
+        self.tenants.entry(tenant).or_default().waiting += 1;
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        self.queue.push_back(Waiting { conn, ticket, tenant, bytes });
+        ticket
     }
 
     /// The next whose turn has come, its permit taken. Those that `waits` says no longer wait are passed over.
@@ -163,11 +168,9 @@ mod tests {
     fn who_waits_longest_goes_first_and_others_do_not_pass() {
         let mut a = bounded(10, 100);
         let other = TenantId(2);
-        let w = |conn, tenant, bytes| Waiting { conn, serial: 1, tenant, bytes };
+        let w = |conn: usize, tenant, bytes| Waiting { conn, ticket: conn as u64, tenant, bytes };
         assert!(a.take(T, 100));
-        a.wait(w(1, T, 80));
-        a.wait(w(2, T, 1));
-        a.wait(w(3, other, 5));
+        assert_eq!([a.wait(1, T, 80), a.wait(2, T, 1), a.wait(3, other, 5)], [1, 2, 3]);
         assert!(!a.take(T, 0), "nobody passes who waits, however small");
         assert_eq!(a.next_let_in(|_| true), Some(w(3, other, 5)), "another tenant isn't held up");
         assert_eq!(a.next_let_in(|_| true), None);
@@ -175,5 +178,9 @@ mod tests {
         assert_eq!(a.next_let_in(|_| true), Some(w(1, T, 80)));
         assert_eq!(a.next_let_in(|w| w.conn != 2), None, "who has gone is passed over");
         assert!(a.waiting().is_empty() && a.take(T, 20));
+        a.wait(5, other, 1);
+        a.give(other, 5);
+        a.forget(other);
+        assert_eq!(a.next_let_in(|_| true), None, "a tenant's waits go with it");
     }
 }

@@ -1,7 +1,7 @@
 //! A pool's thread.
 
 use super::command::{Command, Ears, ExportSnapshot, Health, ModelTimes, PoolSnapshot, Reply};
-use super::conn::{Conn, Parsed, Ready, op_of};
+use super::conn::{Conn, Parsed, Ready, Stalled, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
 use super::permits::{Admission, Waiting};
@@ -14,6 +14,7 @@ use plimsoll_base::{
     VolumeKey,
 };
 use plimsoll_cache::Cache;
+use plimsoll_cores::Cores;
 use plimsoll_device::{AnyModel, ModelLayer, PageCacheLayer};
 use plimsoll_logs::Logs;
 use plimsoll_nbd::request::Request;
@@ -38,8 +39,10 @@ pub struct PoolOptions {
     pub precise_timers: bool,
     /// Every how many requests one is traced; 0 traces only refused ones.
     pub trace_every: u32,
-    /// How long clients have to take their last answers when the pool ends.
+    /// How long clients have to take their last answers when the pool ends and has made all of them.
     pub client_end: Duration,
+    /// A client that sends nothing of a write for this long, which has its permit, is let go.
+    pub payload_time: Duration,
     /// Threads that do layers' work at most.
     pub workers_max: usize,
 }
@@ -103,8 +106,13 @@ pub struct Pool {
     zeroing: BTreeMap<u64, Reply<Result<(), IoError>>>,
     next_job: u64,
     traces: Traces,
-    /// Since when it ends.
-    stopping: Option<Time>,
+    /// Removed tenants that still have connections.
+    forgetting: Vec<TenantId>,
+    /// When half-sent writes were last looked for.
+    looked_at: Time,
+    stopping: bool,
+    /// While stopping: since when nothing is inside.
+    quiet_since: Option<Time>,
     note: Option<Note>,
 }
 
@@ -138,7 +146,10 @@ impl Pool {
             zeroing: BTreeMap::new(),
             next_job: 1,
             traces: Traces::new(options.trace_every),
-            stopping: None,
+            forgetting: Vec::new(),
+            looked_at: Time::ZERO,
+            stopping: false,
+            quiet_since: None,
             note: None,
         })
     }
@@ -180,7 +191,10 @@ impl Pool {
                 self.stack.start(self.now);
             }
             self.serve_connections()?;
-            if self.stopping.is_some() && self.stop_when_idle()? {
+            if Duration::from(self.now.since(self.looked_at)) > self.options.payload_time / 4 {
+                self.end_half_sent();
+            }
+            if self.stopping && self.stop_when_idle()? {
                 self.stack.end();
                 return self.devices.sync();
             }
@@ -193,8 +207,12 @@ impl Pool {
 
     fn wait(&mut self) -> io::Result<()> {
         let wake = self.stack.next_wake();
-        // While stopping, look around now and then: clients that don't read are let go after a while.
-        let look = self.stopping.map(|_| Duration::from_millis(20));
+        // Look around now and then, for clients that don't read while the pool ends, or don't send what they announced.
+        let look = match (self.stopping, self.conns.is_empty()) {
+            (true, _) => Some(Duration::from_millis(20)),
+            (false, false) => Some(self.options.payload_time / 4),
+            (false, true) => None,
+        };
         if !wake.is_set() {
             self.stack.pause();
             return self.ring.wait(look);
@@ -213,10 +231,10 @@ impl Pool {
 
     /// Takes nothing more in; what is inside finishes. Space that is being zeroed stays in deletion: the next start goes on.
     fn stop(&mut self) {
-        if self.stopping.is_some() {
+        if self.stopping {
             return;
         }
-        self.stopping = Some(self.now);
+        self.stopping = true;
         self.close_connections(None);
         for d in self.deleting.drain(..) {
             let _ = d.reply.send(Err(IoError::Unavailable)); // whoever asked may have gone
@@ -234,7 +252,7 @@ impl Pool {
                 let c = &mut self.conns[conn].1;
                 c.receiving = false;
                 let n = result.unwrap_or(0);
-                c.received(into, n);
+                c.received(self.now, into, n);
                 if n == 0 {
                     // End of stream, or an error on the socket: either way nothing more will come.
                     c.ending = true;
@@ -310,15 +328,14 @@ impl Pool {
         let c = &mut self.conns[conn].1;
         let (tenant, bytes) = (c.params.tenant, bytes_of(&request));
         if !self.stack.is_full() && self.admission.take(tenant, bytes) {
-            if let Some(ready) = c.admit(request, None, &mut self.buffers) {
+            if let Some(ready) = c.admit(self.now, request, None, &mut self.buffers) {
                 self.enter(conn, ready);
             }
         } else if request.command == NbdCommand::Read && self.promised(conn).is_some() {
             self.refuse_without_permit(conn, &request);
         } else {
-            let (serial, c) = &mut self.conns[conn];
-            c.stalled = Some((request, self.now));
-            self.admission.wait(Waiting { conn, serial: *serial, tenant, bytes });
+            let ticket = self.admission.wait(conn, tenant, bytes);
+            self.conns[conn].1.stalled = Some(Stalled { request, since: self.now, ticket });
         }
     }
 
@@ -506,9 +523,10 @@ impl Pool {
             }
             if self.conns[conn].1.is_finished() {
                 let (_, c) = self.conns.remove(conn);
-                if let Some(request) = c.unfinished() {
+                if let Some((request, _)) = c.unfinished() {
                     self.give_permit(c.params.tenant, request);
                 }
+                self.forget_tenants();
             }
         }
         Ok(())
@@ -542,11 +560,13 @@ impl Pool {
     fn unstall(&mut self) -> io::Result<()> {
         while !self.stack.is_full() {
             let conns = &self.conns;
-            let waits = |w: &Waiting| conns.get(w.conn).is_some_and(|(s, c)| *s == w.serial && c.stalled.is_some());
+            let holds = |s: &Stalled, w: &Waiting| s.ticket == w.ticket;
+            let waits =
+                |w: &Waiting| conns.get(w.conn).is_some_and(|(_, c)| c.stalled.as_ref().is_some_and(|s| holds(s, w)));
             let Some(Waiting { conn, .. }) = self.admission.next_let_in(waits) else { break };
             let c = &mut self.conns[conn].1;
-            let (request, since) = c.stalled.take().expect("it waits");
-            if let Some(ready) = c.admit(request, Some(since), &mut self.buffers) {
+            let Stalled { request, since, .. } = c.stalled.take().expect("it waits");
+            if let Some(ready) = c.admit(self.now, request, Some(since), &mut self.buffers) {
                 self.enter(conn, ready);
             }
             self.touched.push(conn);
@@ -574,7 +594,7 @@ impl Pool {
                 let serial = self.next_serial;
                 self.next_serial += 1;
                 let conn = self.conns.insert((serial, Conn::new(fd, params, &early)));
-                self.conns[conn].1.ending = self.stopping.is_some();
+                self.conns[conn].1.ending = self.stopping;
                 self.touched.push(conn);
                 self.parse(conn)?;
             }
@@ -594,13 +614,13 @@ impl Pool {
                 self.stack.set_tenant(self.now, tenant, Some(&terms));
                 self.pump()?;
             }
+            Command::Fit { terms, except, reply } => {
+                let _ = reply.send(self.stack.layer::<Cores>().map(|c| c.fit(&terms, except)));
+            }
             Command::ForgetTenant { tenant } => {
-                if !self.conns.iter().any(|(_, (_, c))| c.params.tenant == tenant) {
-                    self.forget_exports(|e| e.tenant == tenant);
-                    self.admission.forget(tenant);
-                    self.stack.set_tenant(self.now, tenant, None);
-                    self.pump()?;
-                }
+                self.forgetting.push(tenant);
+                self.forget_tenants();
+                self.pump()?;
             }
             Command::Snapshot { reply } => {
                 let _ = reply.send(Box::new(self.snapshot()));
@@ -612,9 +632,9 @@ impl Pool {
                 let _ = reply.send(self.traces.newest_first());
             }
             Command::Recovered { reply } => {
-                self.stack.recovered(self.now);
+                let recovered = self.stack.recovered(self.now);
                 self.tell_health();
-                let _ = reply.send(());
+                let _ = reply.send(recovered);
             }
             Command::Order { order, reply } => {
                 self.stack.order(self.now, order);
@@ -633,8 +653,10 @@ impl Pool {
         for (at, (_, c)) in self.conns.iter_mut() {
             if key.is_none_or(|k| c.params.volume == k) {
                 c.ending = true;
-                c.stalled = None;
-                c.volume_gone = key.is_some();
+                c.volume_gone |= key.is_some();
+                if c.stalled.is_some() {
+                    c.end();
+                }
                 // Ends a receive that is under way; what was sent before still goes out.
                 let _ = rustix::net::shutdown(c.socket(), rustix::net::Shutdown::Read);
                 self.touched.push(at);
@@ -677,6 +699,31 @@ impl Pool {
         Ok(())
     }
 
+    /// Tenants that were removed are forgotten when their last connection has gone.
+    fn forget_tenants(&mut self) {
+        for at in (0..self.forgetting.len()).rev() {
+            let tenant = self.forgetting[at];
+            if !self.conns.iter().any(|(_, (_, c))| c.params.tenant == tenant) {
+                self.forgetting.swap_remove(at);
+                self.forget_exports(|e| e.tenant == tenant);
+                self.admission.forget(tenant);
+                self.stack.set_tenant(self.now, tenant, None);
+            }
+        }
+    }
+
+    /// Who has a permit for a write and doesn't send it keeps others of the tenant from theirs: not for ever.
+    fn end_half_sent(&mut self) {
+        self.looked_at = self.now;
+        for (_, (_, c)) in &self.conns {
+            let too_long = |since: Time| Duration::from(self.now.since(since)) > self.options.payload_time;
+            if c.unfinished().is_some_and(|(_, progress_at)| too_long(progress_at)) {
+                // Its receive ends now, as if the client had closed.
+                let _ = rustix::net::shutdown(c.socket(), rustix::net::Shutdown::Both);
+            }
+        }
+    }
+
     fn snapshot(&mut self) -> PoolSnapshot {
         let now = self.now;
         let front = self.stack.layer::<Front>();
@@ -686,6 +733,12 @@ impl Pool {
             Some(s) if s.oldest.is_some_and(|queued| queued <= arrived) => (arrived, s.name),
             _ => (arrived, "device"),
         });
+        let outside = self.conns.iter().filter_map(|(_, (_, c))| match (&c.stalled, c.unfinished()) {
+            (Some(s), _) => Some((s.since, "permit")),
+            (None, Some((_, progress_at))) => Some((progress_at, "client")),
+            (None, None) => None,
+        });
+        let oldest = oldest.into_iter().chain(outside).min_by_key(|(at, _)| *at);
         let mut connections = BTreeMap::new();
         for (_, (_, c)) in &self.conns {
             *connections.entry((c.params.volume, c.params.tenant)).or_default() += 1;
@@ -714,6 +767,7 @@ impl Pool {
             memory: self.stack.layer::<PageCacheLayer>().map(PageCacheLayer::counts),
             cache: self.stack.layer::<Cache>().map(|c| Box::new(c.status())),
             logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
+            cores: self.stack.layer::<Cores>().map(|c| Box::new(c.status(now))),
             model: self
                 .stack
                 .layer::<ModelLayer<AnyModel>>()
@@ -753,7 +807,8 @@ impl Pool {
 
     /// While stopping: true when everything has finished and the last flush is done.
     fn stop_when_idle(&mut self) -> io::Result<bool> {
-        if self.stopping.is_some_and(|since| Duration::from(self.now.since(since)) > self.options.client_end) {
+        self.quiet_since = self.inside.is_empty().then(|| self.quiet_since.unwrap_or(self.now));
+        if self.quiet_since.is_some_and(|since| Duration::from(self.now.since(since)) > self.options.client_end) {
             for (_, (_, c)) in &self.conns {
                 // A client that doesn't take its answers: its sends and receives now end.
                 let _ = rustix::net::shutdown(c.socket(), rustix::net::Shutdown::Both);

@@ -6,6 +6,7 @@
 pub mod api;
 mod auth;
 mod change;
+pub mod cores;
 mod error;
 mod listen;
 mod prometheus;
@@ -60,6 +61,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<Control>>)> {
         ("/v1/pools/{name}/recover", post(change::recover_pool)),
         ("/v1/pools/{name}/cache", get(change::show_cache).patch(change::change_cache)),
         ("/v1/pools/{name}/cache/flush", post(change::checkpoint)),
+        ("/v1/pools/{name}/cores", get(cores::show)),
         ("/v1/pools/{name}/logs", get(change::show_logs)),
         ("/v1/pools/{name}/logs/checkpoint", post(change::checkpoint)),
     ]

@@ -54,6 +54,7 @@ pub fn exposition(control: &Control, views: &Views) -> String {
     pools(&mut page, control, views);
     models(&mut page, control, views);
     layers(&mut page, control, views);
+    super::cores::metrics(&mut page, control, &directory, views);
     predictors(&mut page, control, &directory, views);
     memory(&mut page, control, views);
     cache(&mut page, control, views);
@@ -535,14 +536,14 @@ fn permits(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
 }
 
 /// The text as it grows.
-struct Page(String);
+pub(super) struct Page(String);
 
 impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    pub(super) fn family(&mut self, name: &str, kind: &str, help: &str) {
         writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}").expect("a string takes all");
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+    pub(super) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         self.0.push_str(name);
         for (i, (label, text)) in labels.iter().enumerate() {
             self.0.push(if i == 0 { '{' } else { ',' });

@@ -57,6 +57,9 @@ fn problem(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> {
         ),
         Some(p) if p.state == LayerState::Recovering => "is recovering: wait".to_string(),
         Some(p) if p.state == LayerState::Failed => "has failed: the log says why".to_string(),
+        Some(p) if p.state == LayerState::Degraded => {
+            "is degraded: a layer does without what it lost; `plimsoll logs status` and the log say what".to_string()
+        }
         Some(_) => return None,
     };
     Some(format!("pool `{name}` {what}"))
@@ -163,7 +166,8 @@ fn tenant(name: &str, t: &Tenant, directory: &Directory, views: &Views) -> Tenan
         Class::Fenced { slots } => (None, Some(slots)),
         Class::LatencyCritical { .. } => (None, None),
     };
-    let (enforced, enforcement) = enforcement(&t.class);
+    let has_cores = views.iter().flatten().any(|v| v.pool.cores.is_some());
+    let (enforced, enforcement) = enforcement(&t.class, has_cores);
     TenantStatus {
         name: name.to_string(),
         class: t.class.name().to_string(),
@@ -180,8 +184,16 @@ fn tenant(name: &str, t: &Tenant, directory: &Directory, views: &Views) -> Tenan
 }
 
 /// Is the class enforced, and by what? A class's layer, once it exists, changes its answer here.
-fn enforcement(class: &Class) -> (bool, &'static str) {
+fn enforcement(class: &Class, has_cores: bool) -> (bool, &'static str) {
     match class {
+        Class::LatencyCritical { .. } if has_cores => (
+            true,
+            "objectives are enforced in pools that have cores: requests get as many as the objectives need; beyond \
+             that permits bound what is inside, and requests with a deadline are refused at once if they would miss it",
+        ),
+        Class::BestEffort { .. } if has_cores => {
+            (true, "in pools that have cores the weight shares those that no objective needs")
+        }
         Class::LatencyCritical { .. } => (
             false,
             "objectives are measured, not enforced: no layer does yet; permits bound what is inside, and requests \
@@ -323,7 +335,7 @@ mod tests {
     fn what_keeps_a_pool_from_serving_is_told() {
         for (state, failed, word, problem_part) in [
             (LayerState::Ready, false, "ready", None),
-            (LayerState::Degraded, false, "degraded", None),
+            (LayerState::Degraded, false, "degraded", Some("is degraded")),
             (LayerState::Ready, true, "degraded", Some("`plimsoll pool recover p`")),
             (LayerState::Recovering, false, "recovering", Some("is recovering")),
             (LayerState::Failed, false, "failed", Some("has failed")),

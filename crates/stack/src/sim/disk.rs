@@ -94,9 +94,9 @@ impl SimDisk {
         Completion { io, outcome, dispatched_at }
     }
 
-    /// From now on it has these faults.
+    /// From now on it has these faults; what was failing no longer does.
     pub fn set_faults(&mut self, faults: DiskFaults) {
-        self.faults = faults;
+        (self.faults, self.failing) = (faults, None);
     }
 
     /// The answer to write `id` has been delivered: the next flush covers it.

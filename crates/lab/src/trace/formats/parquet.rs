@@ -10,6 +10,7 @@
 //! | ctx | BYTE_ARRAY (UTF8) | optional |
 
 use crate::trace::error::{Position, Problem};
+use crate::trace::formats::thrift::is_plausible;
 use crate::trace::formats::{Source, Step, device};
 use crate::trace::parse::checked;
 use crate::trace::record::{Op, Tables, TraceRecord};
@@ -56,6 +57,22 @@ fn guarded<T>(f: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Problem>
         Ok(r) => r.map_err(problem),
         Err(_) => Err(problem("the file is damaged in a way the decoder does not explain")),
     }
+}
+
+/// The end of a file: its footer's length and the magic number.
+const TAIL_BYTES: u64 = 8;
+
+/// Looks at the footer before the decoder does, which would count through lists that can't be there. What isn't a Parquet
+/// file at all is left to the decoder to describe.
+fn check_footer(input: &impl ChunkReader) -> Result<(), ParquetError> {
+    let Some(tail_at) = input.len().checked_sub(TAIL_BYTES) else { return Ok(()) };
+    let tail = input.get_bytes(tail_at, TAIL_BYTES as usize)?;
+    let len = u64::from(u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]));
+    let Some(at) = tail_at.checked_sub(len).filter(|_| tail.ends_with(b"PAR1")) else { return Ok(()) };
+    if !is_plausible(&input.get_bytes(at, len as usize)?) {
+        return Err(ParquetError::General("the footer announces more than it holds".into()));
+    }
+    Ok(())
 }
 
 /// One column of the batch at hand: a value per row.
@@ -191,6 +208,7 @@ pub(crate) struct Parquet<R: ChunkReader + 'static> {
 
 impl<R: ChunkReader + 'static> Parquet<R> {
     pub fn new(input: R) -> Result<Parquet<R>, Problem> {
+        guarded(|| check_footer(&input))?;
         let file = guarded(|| SerializedFileReader::new(input))?;
         Ok(Parquet { file, group: 0, columns: Columns::default(), rows: 0, row: 0, row_number: 0 })
     }

@@ -1,0 +1,145 @@
+#!/usr/bin/python3
+"""Live: fio's NBD clients, one with an objective and one without, on a flash drive modelled in real time and eight virtual cores.
+
+usage: bench/cores.py PLIMSOLL [--seconds S] [--rounds N] [--slower 10] [--within 30]
+
+The latency-critical client reads 4 KiB at random with 4 x 16 outstanding, and promises p99 within --within ms; the best-effort one reads
+64 KiB in order with 2 x 16. The drive is nvme-modern with every time multiplied by --slower, as this machine couldn't keep up with
+more. Rounds alternate between the policies; medians are printed as a Markdown table, and how many cores the tenant with the
+objective had. Needs fio with its nbd engine.
+"""
+import argparse, json, os, re, statistics, subprocess, sys, tempfile, threading, time, urllib.request
+
+POLICIES = ["qwin", "qwin-window", "two-priorities", "partial-sharing", "share-everything"]
+
+
+def slowed(text, factor):
+    def times(match):
+        return match.group(1) + re.sub(r"[0-9.]+", lambda n: str(float(n.group()) * factor), match.group(2))
+
+    text = re.sub(r"^((?:\w+_us|read_transfer_us|write_transfer_us) = )(.*)$", times, text, flags=re.M)
+    return re.sub(r"^(link_mb_per_s = )(.*)$", lambda m: f"{m.group(1)}{float(m.group(2)) / factor}", text, flags=re.M)
+
+
+def config(model, policy, within):
+    return f"""
+[listen]
+unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
+unix = "control.sock"
+[[pool]]
+name = "p"
+device = {{ file = "p.img", size = "3GiB", model = "{model}" }}
+depth = 256
+cores = 8
+core_policy = "{policy}"
+[[tenant]]
+name = "lc"
+class = "latency-critical"
+objectives = [{{ percentile = 99, within = "{within}ms" }}]
+jobs_max = 64
+[[tenant]]
+name = "be"
+class = "best-effort"
+jobs_max = 64
+[[volume]]
+name = "lc"
+pool = "p"
+size = "1GiB"
+tenant = "lc"
+[[volume]]
+name = "be"
+pool = "p"
+size = "1GiB"
+tenant = "be"
+[[grant]]
+peer = "local"
+volumes = ["*"]
+"""
+
+
+class Node:
+    def __init__(self, plimsoll, folder, model, policy, within):
+        os.makedirs(folder)
+        self.folder = folder
+        with open(f"{folder}/node.toml", "w") as f:
+            f.write(config(model, policy, within))
+        self.process = subprocess.Popen([plimsoll, "serve", "--config", f"{folder}/node.toml"], stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, text=True)
+        assert "serves" in self.process.stdout.readline(), "the node did not start"
+        self.plimsoll = plimsoll
+
+    def cores(self):
+        out = subprocess.run([self.plimsoll, "cores", "p", "--json", "--control", f"{self.folder}/control.sock"],
+                             capture_output=True, text=True)
+        view = json.loads(out.stdout)
+        return next(q for q in view["queues"] if q["tenants"] == ["lc"])
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def fio(folder, volume, jobs, seconds, *args):
+    uri = f"nbd+unix:///{volume}?socket={folder}/nbd.sock"
+    command = ["fio", f"--name={volume}", "--ioengine=nbd", f"--uri={uri}", "--time_based", f"--runtime={seconds}", "--ramp_time=3",
+               f"--numjobs={jobs}", "--group_reporting", "--iodepth=16", "--output-format=json", *args]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def result(process):
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    read = json.loads(out[out.index("{"):])["jobs"][0]["read"]
+    at = lambda p: read["clat_ns"]["percentile"][p] / 1e6
+    return read["bw_bytes"] / 1e6, at("99.000000"), at("99.900000"), read["iops"]
+
+
+def measure(node, seconds):
+    lc = fio(node.folder, "lc", 4, seconds, "--rw=randread", "--bs=4k")
+    be = fio(node.folder, "be", 2, seconds, "--rw=read", "--bs=64k", "--offset_increment=512m", "--size=512m")
+    seen, ends = [], time.monotonic() + seconds
+    time.sleep(4)
+    while time.monotonic() < ends:
+        seen.append(node.cores()["cores"])
+        time.sleep(0.25)
+    (_, p99, p999, iops), (bandwidth, *_) = result(lc), result(be)
+    queue = node.cores()
+    return {"p99": p99, "p99.9": p999, "iops": iops, "be": bandwidth, "cores": statistics.mean(seen), "most": max(seen),
+            "windows": queue["windows"], "changes": queue["grown"] + queue["yielded"], "tail": queue["service_tail_us"] / 1e3}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plimsoll")
+    parser.add_argument("--seconds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--slower", type=float, default=10)
+    parser.add_argument("--within", type=int, default=30)
+    args = parser.parse_args()
+    profile = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../crates/device/profiles/flash/nvme-modern.toml")
+    found = {p: [] for p in POLICIES}
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/slow.toml", "w") as f:
+            f.write(slowed(open(profile).read(), args.slower))
+        for round_ in range(args.rounds):
+            for policy in POLICIES:
+                print(f"round {round_ + 1} of {args.rounds}: {policy}", file=sys.stderr)
+                node = Node(args.plimsoll, f"{folder}/{policy}{round_}", f"{folder}/slow.toml", policy, args.within)
+                try:
+                    found[policy].append(measure(node, args.seconds))
+                finally:
+                    node.stop()
+    print(f"objective p99 within {args.within} ms; drive {args.slower}x slower; {args.rounds} rounds of {args.seconds} s, medians (range of p99)\n")
+    print("| policy | p99 ms | p99.9 ms | IOPS | best effort MB/s | cores, mean / most | core changes/min |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for policy, rounds in found.items():
+        median = lambda key: statistics.median(r[key] for r in rounds)
+        low, high = min(r["p99"] for r in rounds), max(r["p99"] for r in rounds)
+        changes = median("changes") * 60 / (args.seconds + 3)
+        print(f"| {policy} | {median('p99'):.1f} ({low:.1f}..{high:.1f}) | {median('p99.9'):.1f} | {median('iops'):.0f} | "
+              f"{median('be'):.0f} | {median('cores'):.1f} / {median('most'):.0f} | {changes:.0f} |")
+
+
+main()

@@ -1,0 +1,61 @@
+//! Several closed loops at once, each a tenant's.
+
+use crate::workload::{ClosedLoop, Step};
+use plimsoll_base::Time;
+
+/// See the module's documentation. Threads are numbered part by part.
+pub struct Together {
+    parts: Vec<Part>,
+    /// Whose each thread is: the part.
+    owners: Vec<u16>,
+}
+
+struct Part {
+    tenant: u16,
+    first_thread: u32,
+    load: Box<dyn ClosedLoop>,
+}
+
+impl Together {
+    /// Each load is its tenant's.
+    pub fn new(loads: Vec<(u16, Box<dyn ClosedLoop>)>) -> Together {
+        let (mut parts, mut owners) = (Vec::new(), Vec::new());
+        for (tenant, load) in loads {
+            let first_thread = owners.len() as u32;
+            owners.extend(std::iter::repeat_n(parts.len() as u16, load.threads() as usize));
+            parts.push(Part { tenant, first_thread, load });
+        }
+        Together { parts, owners }
+    }
+
+    fn part(&self, thread: u32) -> &Part {
+        &self.parts[usize::from(self.owners[thread as usize])]
+    }
+}
+
+impl ClosedLoop for Together {
+    fn threads(&self) -> u32 {
+        self.owners.len() as u32
+    }
+    fn depth(&self) -> u32 {
+        self.parts.iter().map(|p| p.load.depth()).max().unwrap_or(1)
+    }
+    fn depth_of(&self, thread: u32) -> u32 {
+        let p = self.part(thread);
+        p.load.depth_of(thread - p.first_thread)
+    }
+    fn tenant_of(&self, thread: u32) -> Option<u16> {
+        Some(self.part(thread).tenant)
+    }
+    /// One for all: tenants are what is told apart here.
+    fn labels(&self) -> &[&'static str] {
+        &["io"]
+    }
+    fn next(&mut self, thread: u32, now: Time) -> Step {
+        let p = &mut self.parts[usize::from(self.owners[thread as usize])];
+        match p.load.next(thread - p.first_thread, now) {
+            Step::Send { request, .. } => Step::Send { request, label: 0 },
+            other => other,
+        }
+    }
+}

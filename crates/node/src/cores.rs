@@ -1,0 +1,48 @@
+//! A pool's cores: from what the configuration says to a layer.
+
+use crate::config::PoolConfig;
+use plimsoll_base::Span;
+use plimsoll_cores::{Cores, CoresConfig, Deadlines, PolicyConfig, QwinConfig};
+
+/// Names of the policies that need no more than a name.
+const POLICIES: &str = "qwin, qwin-window, share-everything, partial-sharing, two-priorities, cake or shenango";
+
+fn policy(name: &str) -> Result<PolicyConfig, String> {
+    let qwin = |deadlines| PolicyConfig::Qwin(QwinConfig { deadlines, ..QwinConfig::default() });
+    Ok(match name {
+        "qwin" => qwin(Deadlines::Each),
+        "qwin-window" => qwin(Deadlines::Window),
+        "share-everything" => PolicyConfig::ShareEverything,
+        "partial-sharing" => PolicyConfig::PartialSharing,
+        "two-priorities" => PolicyConfig::TwoPriorities,
+        "cake" => PolicyConfig::Cake { interval: Span::from_secs(1) },
+        "shenango" => PolicyConfig::Shenango { interval: Span::from_millis(1) },
+        other => return Err(format!("core_policy `{other}` is unknown: {POLICIES}")),
+    })
+}
+
+/// What a pool's section says; `None` if it has no cores.
+///
+/// # Errors
+/// What is wrong, and what to write.
+pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
+    let Some(cores) = pool.cores else {
+        let stray = [("core_depth", pool.core_depth.is_some()), ("core_policy", pool.core_policy.is_some())];
+        return match stray.iter().find(|(_, set)| *set) {
+            Some((key, _)) => Err(format!("{key} means nothing without `cores`: say how many there are")),
+            None => Ok(None),
+        };
+    };
+    let policy = policy(pool.core_policy.as_ref().map_or("qwin", |p| p.get_ref()))?;
+    let config = CoresConfig { depth: pool.core_depth.unwrap_or(1), policy, ..CoresConfig::new(cores) };
+    config.check()?;
+    Ok(Some(config))
+}
+
+/// The layer, if the pool has cores.
+///
+/// # Errors
+/// As [`config`].
+pub fn layer(pool: &PoolConfig) -> Result<Option<Cores>, String> {
+    Ok(config(pool)?.map(Cores::new))
+}

@@ -1,0 +1,115 @@
+//! Cores, live: who has them is told, a promise that doesn't fit is refused, and the tape of it all replays alike.
+
+mod common;
+use common::client::Client;
+use common::{Server, exposition, ok, run, schema};
+use plimsoll_nbd::wire::{Command, CommandFlags};
+use serde_json::Value;
+
+const CONFIG: &str = r#"
+[listen]
+unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
+unix = "control.sock"
+[[pool]]
+name = "p"
+device = { file = "p.img", size = "256MiB", model = "sized:256M:nvme-modern" }
+tape = "p.tape"
+cores = 4
+[[tenant]]
+name = "web"
+class = "latency-critical"
+objectives = [{ percentile = 99, within = "200ms" }, { percentile = 99.9, within = "1s" }]
+jobs_max = 16
+[[tenant]]
+name = "batch"
+class = "best-effort"
+weight = 50
+[[tenant]]
+name = "secret"
+class = "latency-critical"
+objectives = [{ percentile = 99.9, within = "5s" }]
+jobs_max = 1
+[[volume]]
+name = "vol"
+pool = "p"
+size = "64MiB"
+tenant = "web"
+[[grant]]
+peer = "local"
+volumes = ["*"]
+tenants = ["web", "batch"]
+"#;
+
+fn load(server: &Server, export: &str, rounds: u64) {
+    let mut c = Client::connect(&server.socket(), export).unwrap();
+    for round in 0..rounds {
+        for n in 0..16 {
+            let at = (round * 16 + n) % 1000 * 65_536;
+            match n % 4 {
+                0 => c.send(Command::Write, CommandFlags::EMPTY, at, 4096, &[1; 4096]).unwrap(),
+                _ => c.send(Command::Read, CommandFlags::EMPTY, at, 16_384, &[]).unwrap(),
+            };
+        }
+        (0..16).for_each(|_| drop(c.receive().unwrap().1.unwrap()));
+    }
+    c.flush().unwrap().unwrap();
+}
+
+#[test]
+fn cores_are_given_told_of_and_promised_only_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), CONFIG);
+    load(&server, "vol", 20);
+    load(&server, "vol?tenant=batch", 20);
+
+    // Who has them.
+    let view: Value = serde_json::from_str(&server.cli(&["cores", "--json"])).unwrap();
+    let doc = server.control("GET", "/v1/openapi.json").expect(200);
+    schema::check(&doc, &doc["components"]["schemas"]["CoresView"], &view, "cores");
+    assert_eq!((view["cores"].as_u64(), view["policy"].as_str()), (Some(4), Some("qwin")));
+    let queue = |name: &str| {
+        let all = view["queues"].as_array().unwrap();
+        all.iter().find(|q| q["tenants"][0] == name).unwrap_or_else(|| panic!("no queue of {name}: {view}")).clone()
+    };
+    let web = queue("web");
+    assert!(web["windows"].as_u64() > Some(20) && web["cores"].as_u64() > Some(0), "{web}");
+    assert!(web["service_mean_us"].as_u64() > Some(0) && web["core_policy"].is_string(), "{web}");
+    assert_eq!(queue("batch")["core_policy"], Value::Null);
+    assert!(server.cli(&["cores", "p"]).contains("4 cores by qwin"));
+    let page = exposition::parse(&server.control("GET", "/metrics").body);
+    assert!(page.contains_key("plimsoll_cores_windows_total"), "metrics of cores");
+    let tenants = server.cli(&["tenant", "list"]);
+    assert!(tenants.lines().filter(|l| l.contains("enforced")).count() == 3, "{tenants}");
+
+    // A promise that the cores can't keep is refused, and by how much is said; one that fits isn't.
+    let socket = dir.path().join("control.sock");
+    let set = |name: &str, within: &str, jobs: &str| {
+        let objective = format!("99.9={within}");
+        let args =
+            ["tenant", "set", name, "--class", "latency-critical", "--objective", &objective, "--jobs-max", jobs];
+        run(env!("CARGO_BIN_EXE_plimsoll"), &[&args[..], &["--control", socket.to_str().unwrap()]].concat())
+    };
+    let refused = set("greedy", "900ms", "1000000");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("doesn't fit: it needs"), "{said}");
+    assert!(said.contains("there are 4:") && said.contains("missing; within"), "{said}");
+    let refused = set("hasty", "1us", "1");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("requests alone take"), "{said}");
+    let accepted = set("modest", "2s", "4");
+    assert!(accepted.status.success(), "{}", String::from_utf8_lossy(&accepted.stderr));
+    server.cli(&["tenant", "remove", "modest"]);
+
+    // Who wasn't granted a tenant can't connect for it.
+    assert!(Client::connect(&server.socket(), "vol?tenant=secret").is_err());
+    load(&server, "vol?deadline=1s", 10);
+    assert!(server.stop());
+
+    let tape = dir.path().join("p.tape");
+    let said = ok(env!("CARGO_BIN_EXE_plimsoll"), &["tape", "replay", tape.to_str().unwrap(), "--json"]);
+    let replayed: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    assert_eq!(replayed["replayed"]["complete"], true, "{replayed}");
+    assert!(replayed["replayed"]["accepted"].as_u64() > Some(800), "{replayed}");
+}
