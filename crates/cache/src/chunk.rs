@@ -11,6 +11,15 @@ use plimsoll_base::{Buf, Data};
 /// A write of a chunk's bytes: where in the WEU, how many, and the pieces they are made of.
 pub type ChunkWrite = (u32, u32, Vec<(u64, Data)>);
 
+/// An entry that a newer one supersedes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Superseded {
+    /// Where a header names it.
+    pub place: Loc,
+    /// The WEU that has its bytes, which must stay as long.
+    pub bytes_in: u32,
+}
+
 /// An extent packed into a chunk.
 #[derive(Clone, Debug)]
 pub struct Packed {
@@ -47,8 +56,8 @@ pub struct Chunk {
     pub needs: Vec<(u16, u64)>,
     /// It takes no more.
     pub closed: bool,
-    /// Places whose extents this one's supersede: they are dead when this is durable.
-    pub supersedes: Vec<Loc>,
+    /// What this one's extents supersede: it is dead when this is durable.
+    pub supersedes: Vec<Superseded>,
     /// Where its header begins in the WEU.
     head_at: u32,
     /// Its extents lie below this ...

@@ -62,9 +62,10 @@ impl Cache {
         let (done, wait): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.undurable).into_iter().partition(|u| u.0 < job.upto);
         self.undurable = wait;
-        for place in done.into_iter().flat_map(|(_, _, _, supersedes)| supersedes) {
-            self.unpin(place.weu());
-            self.kill(place);
+        for s in done.into_iter().flat_map(|(_, _, _, supersedes)| supersedes) {
+            self.unpin(s.place.weu());
+            self.unpin(s.bytes_in);
+            self.kill(s.place);
         }
         for op in job.ops {
             self.part_done(now, op, out);

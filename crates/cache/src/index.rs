@@ -80,12 +80,12 @@ impl Loc {
     /// The same place, as a duplicate or a base entry.
     #[must_use]
     pub const fn dup(self, dup: bool) -> Loc {
-        Loc(self.0 & !Loc::DUP | dup as u64 * Loc::DUP)
+        Loc(self.0 & !Loc::DUP | (dup as u64 * Loc::DUP))
     }
     /// The same place, dirty or clean.
     #[must_use]
     pub const fn dirty(self, dirty: bool) -> Loc {
-        Loc(self.0 & !Loc::DIRTY | dirty as u64 * Loc::DIRTY)
+        Loc(self.0 & !Loc::DIRTY | (dirty as u64 * Loc::DIRTY))
     }
     /// The same bytes, whatever the flags?
     pub const fn same_place(self, other: Loc) -> bool {

@@ -9,7 +9,7 @@
 //! Each state below is kept by one of the modules `read`, `write`, `insert`, `evict`, `flush`, `destage`, `recover`; what may
 //! go on after an event goes on in [`Cache::progress`].
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, Superseded};
 use crate::config::{CacheConfig, CacheVolume, Mode, Planted, Sharing};
 use crate::destage::Destage;
 use crate::evict::Evict;
@@ -201,7 +201,7 @@ pub struct Cache {
     /// WEUs that must stay: being read, with references, or with superseded extents whose successors aren't durable.
     pub(crate) pins: BTreeMap<u32, u32>,
     /// Dirty chunks on the device that no flush has covered: number, WEU, slots, and what they supersede.
-    pub(crate) undurable: Vec<(u64, u32, std::ops::Range<u32>, Vec<Loc>)>,
+    pub(crate) undurable: Vec<(u64, u32, std::ops::Range<u32>, Vec<Superseded>)>,
     /// Chunks below this are durable.
     pub(crate) durable_chunks: u64,
     /// Places whose bytes are not what they should be.
@@ -565,6 +565,7 @@ impl Cache {
         if let Some(r) = old_ref {
             self.unpin(r.weu());
         }
+        let bytes_in = old.map_or(0, Loc::weu);
         let Some(old) = old.filter(|o| !o.is_dup()).or(old_ref) else { return };
         if let Some(c) = self.chunk_of(old.weu(), old.slot())
             && self.chunks[c].kill(old.slot())
@@ -573,8 +574,9 @@ impl Cache {
         }
         match by {
             Some(c) if !self.planted(Planted::DeadBeforeDurable) => {
-                self.chunks[c].supersedes.push(old);
+                self.chunks[c].supersedes.push(Superseded { place: old, bytes_in });
                 self.pin(old.weu());
+                self.pin(bytes_in);
             }
             _ => self.kill(old),
         }

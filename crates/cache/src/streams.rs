@@ -81,7 +81,7 @@ mod tests {
                     ahead.push((step.ahead_from, step.ahead_to));
                 }
             }
-            assert_eq!(s.read(1, 1 << 40 | i * 7_000_000, 4096, 64 << 10, 128 << 10).run, 4096);
+            assert_eq!(s.read(1, (1 << 40) | (i * 7_000_000), 4096, 64 << 10, 128 << 10).run, 4096);
         }
         assert!(ahead[0].0 == 64 << 10, "from where the stream became sequential");
         assert!(ahead.windows(2).all(|w| w[0].1 == w[1].0), "{ahead:?}");

@@ -38,7 +38,9 @@ impl Cache {
         if extents().any(|k| busy(self, k)) {
             return self.waiting.push_back(io);
         }
-        let (mut through, mut touched, mut locked): (Vec<(u64, u64)>, Vec<(Key, bool)>, Vec<Key>) = Default::default();
+        let mut through: Vec<(u64, u64)> = Vec::new();
+        let mut touched: Vec<(Key, bool)> = Vec::new();
+        let mut locked: Vec<Key> = Vec::new();
         for key in extents() {
             if !self.planted(Planted::StaleFill) {
                 self.fills.remove(&key);

@@ -7,7 +7,6 @@ use plimsoll_cache::policy::{Policy, PolicyConfig, Unit};
 use plimsoll_lab::experiment::data_folder;
 use plimsoll_lab::lru::Lru;
 use plimsoll_lab::trace::record::Op;
-use plimsoll_lab::trace::stream::RecordStream as _;
 use plimsoll_lab::trace::{ReadOptions, TraceReader};
 use std::path::Path;
 
@@ -61,13 +60,14 @@ fn also_on_recorded_traces() {
             println!("ran without {name}");
             continue;
         }
-        let mut reader = TraceReader::open(&path, &ReadOptions::default()).unwrap();
+        let reader = TraceReader::open(&path, &ReadOptions::default()).unwrap();
         let mut accesses = Vec::new();
-        while let Some(r) = reader.next_record().unwrap() {
+        for r in reader {
+            let r = r.unwrap();
             if !matches!(r.op, Op::Read | Op::Write) || r.len == 0 {
                 continue;
             }
-            let blocks = r.offset / EXTENT..(r.offset + u64::from(r.len)).div_ceil(EXTENT);
+            let blocks = r.offset / EXTENT..(r.offset + r.len).div_ceil(EXTENT);
             accesses.extend(blocks.map(|b| (b, r.op == Op::Write)));
             if accesses.len() > 300_000 {
                 break;

@@ -348,6 +348,7 @@ mod tests {
             tenant: "t".into(),
             read_only: true,
             description: Some("…".into()),
+            cache: None,
             extents,
             state: VolumeState::Deleting,
         };

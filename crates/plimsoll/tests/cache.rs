@@ -1,0 +1,231 @@
+//! A node with a flash cache: what clients read, what the cache says of itself, restarts, crashes, damage, foreign devices.
+
+mod common;
+use common::client::Client;
+use common::mount::{Failing, may_mount};
+use common::{Server, config};
+use plimsoll_base::Rng;
+use serde_json::Value;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const EXTENT: usize = 8192;
+const EXTENTS: usize = 1024;
+
+fn with_cache(mode: &str, fast: &str) -> String {
+    let section = format!(
+        "[pool.cache]\nfile = \"{fast}\"\ndevice_size = \"64MiB\"\nmode = \"{mode}\"\nweu = \"256KiB\"\n[[tenant]]"
+    );
+    config(r#"{ file = "slow.img", size = "64MiB" }"#, "16MiB").replace("[[tenant]]", &section)
+}
+
+/// Half of it compresses; every fourth extent is one of eight.
+fn extent(n: usize, version: u64) -> Vec<u8> {
+    let seed = if n.is_multiple_of(4) { n as u64 % 32 } else { (n as u64) << 20 | version };
+    let mut rng = Rng::new(seed, "extent");
+    (0..EXTENT).map(|i| if i % 2 == 0 { 7 } else { rng.below(256) as u8 }).collect()
+}
+
+fn client(s: &Server) -> Client {
+    Client::connect(&s.socket(), "vol").unwrap()
+}
+
+fn write_all(c: &mut Client, version: u64) {
+    for n in 0..EXTENTS {
+        c.write((n * EXTENT) as u64, &extent(n, version)).unwrap().unwrap();
+    }
+}
+
+fn check_all(c: &mut Client, version: u64) {
+    for n in 0..EXTENTS {
+        // Not in order, so that it isn't taken for a scan.
+        let n = n * 389 % EXTENTS;
+        assert_eq!(c.read((n * EXTENT) as u64, EXTENT as u32).unwrap().unwrap(), extent(n, version), "extent {n}");
+    }
+}
+
+fn status(s: &Server) -> Value {
+    serde_json::from_str(&s.cli(&["cache", "status", "p", "--json"])).unwrap()
+}
+
+fn count(v: &Value, what: &str) -> u64 {
+    v[what].as_u64().unwrap_or_else(|| panic!("{what} in {v}"))
+}
+
+fn wait_for(s: &Server, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let began = Instant::now();
+    loop {
+        let v = status(s);
+        if holds(&v) {
+            return v;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{what}: {v}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn reads_hit_also_after_a_crash_and_damage_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = with_cache("through", "fast.img");
+    let server = Server::start(dir.path(), &config);
+    let mut c = client(&server);
+    write_all(&mut c, 1);
+    wait_for(&server, "all is cached", |v| count(v, "inserted") >= EXTENTS as u64);
+    check_all(&mut c, 1);
+    let v = status(&server);
+    assert_eq!((count(&v, "reads"), count(&v, "read_hits")), (EXTENTS as u64, EXTENTS as u64), "{v}");
+    assert!(v["dedup_ratio"].as_f64().unwrap() > 1.2 && v["compression_ratio"].as_f64().unwrap() > 1.2, "{v}");
+    c.flush().unwrap().unwrap();
+    drop(c);
+    server.kill();
+
+    // What was in a WEU that was written is there again.
+    let server = Server::start(dir.path(), &config);
+    let v = status(&server);
+    assert!(count(&v, "start_extents") > EXTENTS as u64 / 3, "{v}");
+    let mut c = client(&server);
+    check_all(&mut c, 1);
+    assert!(count(&status(&server), "read_hits") > EXTENTS as u64 / 3);
+    write_all(&mut c, 2);
+    check_all(&mut c, 2);
+    drop(c);
+    assert!(server.stop());
+
+    // Every byte of the cache is flipped at a few places per WEU: nothing of it is ever returned.
+    let fast = std::fs::File::options().read(true).write(true).open(dir.path().join("fast.img")).unwrap();
+    let len = fast.metadata().unwrap().len();
+    for at in (len / 4..len).step_by(3001) {
+        let mut b = [0];
+        fast.read_exact_at(&mut b, at).unwrap();
+        fast.write_all_at(&[!b[0]], at).unwrap();
+    }
+    let server = Server::start(dir.path(), &config);
+    let mut c = client(&server);
+    check_all(&mut c, 2);
+    check_all(&mut c, 2);
+    drop(c);
+    assert!(server.stop());
+}
+
+#[test]
+fn written_back_data_survive_a_crash_and_go_home_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = with_cache("back", "fast.img");
+    let server = Server::start(dir.path(), &config);
+    let mut c = client(&server);
+    write_all(&mut c, 1);
+    c.flush().unwrap().unwrap();
+    let v = status(&server);
+    assert!(count(&v, "dirty_extents") > 0, "{v}");
+    drop(c);
+    server.kill();
+
+    let server = Server::start(dir.path(), &config);
+    assert!(count(&status(&server), "dirty_extents") > 0);
+    let mut c = client(&server);
+    check_all(&mut c, 1);
+    let shown = server.cli(&["cache", "flush", "p"]);
+    assert!(shown.contains("only here    0 extents"), "{shown}");
+    // Another mode, and another size, while it's in use.
+    write_all(&mut c, 2);
+    server.cli(&["volume", "cache", "vol", "through"]);
+    wait_for(&server, "what only the cache has goes home", |v| count(v, "dirty_extents") == 0);
+    server.cli(&["cache", "resize", "p", "--size", "8MiB"]);
+    let v = wait_for(&server, "it gets smaller", |v| count(v, "weus_used") <= 32);
+    assert_eq!(count(&v, "weus_max"), 32);
+    check_all(&mut c, 2);
+    server.cli(&["volume", "cache", "vol", "off"]);
+    write_all(&mut c, 3);
+    check_all(&mut c, 3);
+    server.cli(&["volume", "cache", "vol", "back"]);
+    write_all(&mut c, 4);
+    check_all(&mut c, 4);
+    c.flush().unwrap().unwrap();
+    drop(c);
+    assert!(server.stop());
+
+    // The cache may not go while only it has something.
+    let without = common::config(r#"{ file = "slow.img", size = "64MiB" }"#, "16MiB");
+    let said = Server::try_start(dir.path(), &without).err().expect("refused");
+    assert!(said.contains("vol") && said.contains("write-back"), "{said}");
+    std::fs::rename(dir.path().join("fast.img"), dir.path().join("away.img")).unwrap();
+    let said = Server::try_start(dir.path(), &config).err().expect("refused");
+    assert!(said.contains("isn't here") && said.contains("vol"), "{said}");
+    std::fs::rename(dir.path().join("away.img"), dir.path().join("fast.img")).unwrap();
+    let server = Server::start(dir.path(), &config);
+    check_all(&mut client(&server), 4);
+}
+
+#[test]
+fn a_deleted_volume_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &with_cache("back", "fast.img"));
+    server.cli(&["volume", "create", "two", "--pool", "p", "--size", "1MiB", "--tenant", "t", "--cache", "back"]);
+    let mut c = Client::connect(&server.socket(), "two").unwrap();
+    c.write(0, &[9; 65536]).unwrap().unwrap();
+    c.flush().unwrap().unwrap();
+    drop(c);
+    server.cli(&["volume", "delete", "two"]);
+    server.cli(&["volume", "create", "two", "--pool", "p", "--size", "1MiB", "--tenant", "t"]);
+    let mut c = Client::connect(&server.socket(), "two").unwrap();
+    assert!(c.read(0, 65536).unwrap().unwrap().iter().all(|&b| b == 0));
+}
+
+#[test]
+fn a_device_of_another_pool_or_shape_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = with_cache("through", "fast.img");
+    assert!(Server::start(dir.path(), &config).stop());
+    let other = config.replace("name = \"p\"", "name = \"q\"").replace("pool = \"p\"", "pool = \"q\"");
+    let said = Server::try_start(dir.path(), &other.replace("slow.img", "other.img")).err().expect("refused");
+    assert!(said.contains("fast.img") && said.contains("belongs to pool"), "{said}");
+    // The main device where the cache's should be.
+    let said = Server::try_start(dir.path(), &config.replace("fast.img", "third.img").replace("slow.img", "fast.img"));
+    let said = said.err().expect("refused");
+    assert!(said.contains("\"fast\"") && said.contains("swapped"), "{said}");
+    let bad = config.replace("weu = \"256KiB\"", "weu = \"300KiB\"");
+    let said = Server::try_start(dir.path(), &bad).err().expect("refused");
+    assert!(said.contains("a power of two"), "{said}");
+}
+
+/// Until the node has noticed.
+fn broken(server: &Server) -> Value {
+    wait_for(server, "it's noticed that the device fails", |v| v["state"] == "broken")
+}
+
+fn on_failing_device(dir: &Path, mode: &str) -> Option<(Failing, String)> {
+    if !may_mount() {
+        println!("ran without a device that can fail: needs the right to set one up");
+        return None;
+    }
+    let failing = Failing::new(dir);
+    let path = failing.device.path.display().to_string();
+    let config = with_cache(mode, &path);
+    Some((failing, config))
+}
+
+#[test]
+fn a_write_through_volume_goes_on_without_its_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some((failing, config)) = on_failing_device(dir.path(), "through") else { return };
+    let server = Server::start(dir.path(), &config);
+    let mut c = client(&server);
+    write_all(&mut c, 1);
+    failing.fail("read", true);
+    failing.fail("write", true);
+    check_all(&mut c, 1);
+    write_all(&mut c, 2);
+    check_all(&mut c, 2);
+    let v = broken(&server);
+    assert!(v["problem"].as_str().unwrap().contains("nothing is lost"), "{v}");
+    c.flush().unwrap().unwrap();
+    drop(c);
+    server.kill();
+    // It's back: what it held before is not believed.
+    failing.fail("read", false);
+    failing.fail("write", false);
+    let server = Server::start(dir.path(), &config);
+    check_all(&mut client(&server), 2);
+}
