@@ -186,5 +186,9 @@ fn logged_write_size_follows_how_fast_the_logs_fill() {
         assert!(ask(&mut p, Op::Write, second % 20 * 4096, 8192, 7).outcome.is_done());
     }
     let s = logs(&mut p);
-    assert_eq!((s.logged_write_bytes, s.logged_write_bytes_configured), (4096, 8192), "ten logs of 16 KiB for four hours");
+    assert_eq!(
+        (s.logged_write_bytes, s.logged_write_bytes_configured),
+        (4096, 8192),
+        "ten logs of 16 KiB for four hours"
+    );
 }
