@@ -274,6 +274,46 @@ fn a_failed_flush_is_not_forgotten() {
     assert_eq!(flush(&mut pool), Outcome::Done);
 }
 
+/// A flush that is under way when another fails isn't believed either: the device may have told the other of what this one owes.
+#[test]
+fn a_flush_under_way_when_another_fails_fails_too() {
+    /// Holds back every request but the first.
+    struct Later(bool, Vec<Io>);
+    impl Layer for Later {
+        fn name(&self) -> &'static str {
+            "later"
+        }
+        fn offer(&self, below: &[Offer]) -> Offer {
+            below[0]
+        }
+        fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+            if std::mem::replace(&mut self.0, true) {
+                self.1.push(io);
+                out.wake_at(now + us(500));
+            } else {
+                out.submit(0, io);
+            }
+        }
+        fn wake(&mut self, _now: Time, out: &mut Actions) {
+            self.1.drain(..).for_each(|io| out.submit(0, io));
+        }
+        fn is_idle(&self) -> bool {
+            self.1.is_empty()
+        }
+    }
+    let faults = sim::DiskFaults { flush_fails_at: Some(1), ..Default::default() };
+    let disk = sim::SimDisk::new(4 << 20, (us(1), us(50)), 1, faults);
+    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Front::new()), Box::new(Later(false, Vec::new()))];
+    let mut pool = sim::SimPool::chain(StackConfig::default(), layers, vec![disk]);
+    pool.with_layer(|f: &mut Front, _| f.set_volume(VOL, FrontVolume { size_bytes: 1 << 20, read_only: false }));
+    assert_eq!(pool.start(), LayerState::Ready);
+    for _ in 0..2 {
+        pool.offer(at_us(0), io(Op::Flush, 0, 0, at_us(0)));
+    }
+    let outcomes: Vec<Outcome> = ends(&mut pool).into_iter().map(|e| e.1).collect();
+    assert_eq!(outcomes, [Outcome::Failed(IoError::Device), Outcome::Failed(IoError::FlushFailed)]);
+}
+
 /// Layers start bottom up: nothing above starts while something below still recovers.
 #[test]
 fn layers_start_bottom_up() {
