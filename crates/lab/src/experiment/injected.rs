@@ -242,7 +242,7 @@ mod tests {
         assert!(right.response.percentile(99.0) < base.response.percentile(99.0));
         assert_eq!((blind.busy, blind.event_hash == base.event_hash), (0, true), "as if nobody had a deadline");
         assert_eq!(shy.busy, 2 * 1_500, "each get is refused twice, and served by the third");
-        assert!(shy.response.percentile(50.0) > base.response.percentile(50.0) + Span::from_millis(1));
+        assert!(shy.response.percentile(50.0) > base.response.percentile(50.0), "two hops more");
         assert_eq!(right.event_hash, run.cluster(deadline, none).unwrap().event_hash);
     }
 }
