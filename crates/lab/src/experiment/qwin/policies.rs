@@ -43,8 +43,9 @@ impl Experiment for CorePolicies {
         let mut notes = common_notes();
         notes.push(
             "T1 = C within 7 ms, T2 = P within 10 ms at p99.9 (the paper's 3 and 5 ms can't be met here by any number of cores: the \
-             modelled drive's erases take 4 ms and aren't suspended), T3 = H; 30 s instead of the paper's 600 s: its 20 changes of T1's policy would be 1; our default (each request's \
-             deadline, aggressive) was chosen after this experiment was first run; the paper's windows and changes (QW-E8) are of its first group"
+             modelled drive's erases take 4 ms and aren't suspended), T3 = H; 30 s instead of the \
+             paper's 600 s: its 20 changes of T1's policy would be 1; our default (each request's deadline, aggressive) was chosen after \
+             this experiment was first run; the paper's windows and changes (QW-E8) are of its first group"
                 .into(),
         );
         notes
