@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Live: fio's NBD clients, one with an objective and one without, on a flash drive modelled in real time and eight virtual cores.
 
-usage: bench/cores.py PLIMSOLL [--seconds S] [--rounds N] [--slower 10] [--within 30]
+usage: bench/cores.py PLIMSOLL [--seconds S] [--rounds N] [--policies qwin,share-everything] [--slower 10] [--within 30]
 
 The latency-critical client reads 4 KiB at random with 4 x 16 outstanding, and promises p99 within --within ms; the best-effort one reads
 64 KiB in order with 2 x 16. The drive is nvme-modern with every time multiplied by --slower, as this machine couldn't keep up with
@@ -115,16 +115,18 @@ def main():
     parser.add_argument("plimsoll")
     parser.add_argument("--seconds", type=int, default=15)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--slower", type=float, default=10)
     parser.add_argument("--within", type=int, default=30)
     args = parser.parse_args()
     profile = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../crates/device/profiles/flash/nvme-modern.toml")
-    found = {p: [] for p in POLICIES}
+    policies = args.policies.split(",")
+    found = {p: [] for p in policies}
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/slow.toml", "w") as f:
             f.write(slowed(open(profile).read(), args.slower))
         for round_ in range(args.rounds):
-            for policy in POLICIES:
+            for policy in policies:
                 print(f"round {round_ + 1} of {args.rounds}: {policy}", file=sys.stderr)
                 node = Node(args.plimsoll, f"{folder}/{policy}{round_}", f"{folder}/slow.toml", policy, args.within)
                 try:

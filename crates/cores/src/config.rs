@@ -105,7 +105,7 @@ pub struct MclockTerms {
 pub enum Deadlines {
     /// The first one's, as published.
     Window,
-    /// Each one's own.
+    /// Each one's own, less a margin that keeps the measured slack between the thresholds.
     #[default]
     Each,
 }
@@ -120,7 +120,8 @@ pub enum CoreRule {
     Always(CorePolicy),
 }
 
-/// QWin's parameters. The defaults are the paper's (§5) but for [`Deadlines`].
+/// QWin's parameters. [`QwinConfig::published`] are the paper's (§5); by default each request has its own deadline and cores are
+/// looked at after each request, as slack is then kept by a margin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QwinConfig {
     /// How the demand is calculated.
@@ -139,11 +140,18 @@ impl Default for QwinConfig {
     fn default() -> QwinConfig {
         QwinConfig {
             deadlines: Deadlines::Each,
-            rule: CoreRule::BySlack,
+            rule: CoreRule::Always(CorePolicy::Aggressive),
             poll_windows: 2000,
             slack_low: Span::from_micros(300),
             slack_high: Span::from_micros(1000),
         }
+    }
+}
+
+impl QwinConfig {
+    /// As published: the window's deadline, the core policy by slack.
+    pub fn published() -> QwinConfig {
+        QwinConfig { deadlines: Deadlines::Window, rule: CoreRule::BySlack, ..QwinConfig::default() }
     }
 }
 

@@ -29,6 +29,10 @@ impl CorePolicy {
     }
 }
 
+/// A new queue is polled after so many windows, and after twice as many, until the regular poll: it needn't be late for seconds
+/// because nothing was known of it.
+const POLL_FIRST: u64 = 64;
+
 /// One queue's windows: what is left of the present one, what was served, which policy it has.
 #[derive(Clone, Debug, Default)]
 pub struct Windows {
@@ -79,8 +83,9 @@ impl Windows {
         assert!(self.left == 0 && waiting > 0, "a window begins when the last is over and something waits");
         self.number += 1;
         self.left = waiting;
-        if self.number.is_multiple_of(config.poll_windows) {
-            self.poll(objectives, config);
+        let early = self.number < config.poll_windows && self.number >= POLL_FIRST && self.number.is_power_of_two();
+        if early || self.number.is_multiple_of(config.poll_windows) {
+            self.poll(objectives, config, early);
         }
         self.budget = match self.policy {
             CorePolicy::Conservative => 0,
@@ -110,7 +115,8 @@ impl Windows {
     }
 
     /// Looks at the tail measured since the last time and chooses the policy by the least slack of all objectives.
-    fn poll(&mut self, objectives: &[Objective], config: &QwinConfig) {
+    /// An early look only makes the margin larger: it's too short to relax by.
+    fn poll(&mut self, objectives: &[Objective], config: &QwinConfig, early: bool) {
         if self.recent.count() == 0 {
             return;
         }
@@ -120,8 +126,10 @@ impl Windows {
         let Some(tightest) = objectives.iter().min_by_key(|o| slack(o)) else { return };
         let slack_ns = slack(tightest);
         self.measured_tail = tail(tightest);
-        self.adapt(slack_ns, tightest.bound, config);
-        if config.rule == CoreRule::BySlack {
+        if !early || slack_ns < config.slack_low.as_nanos() as i64 {
+            self.adapt(slack_ns, tightest.bound, config);
+        }
+        if config.rule == CoreRule::BySlack && !early {
             let policy = if slack_ns > config.slack_high.as_nanos() as i64 {
                 CorePolicy::Conservative
             } else if slack_ns < config.slack_low.as_nanos() as i64 {
@@ -159,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_policy_follows_the_least_slack() {
-        let config = QwinConfig { poll_windows: 10, ..QwinConfig::default() };
+        let config = QwinConfig { poll_windows: 10, ..QwinConfig::published() };
         let mut w = Windows::new(&config);
         assert_eq!(w.policy, CorePolicy::Aggressive);
         let mut seen = Vec::new();

@@ -9,13 +9,18 @@ use plimsoll_cores::{CorePolicy, CoreRule, CoresConfig, Deadlines, PolicyConfig,
 use plimsoll_stack::Offered;
 
 fn qwin(cores: u32, change: impl FnOnce(&mut QwinConfig)) -> CoresConfig {
-    let mut q = QwinConfig::default();
+    let mut q = QwinConfig { rule: CoreRule::BySlack, ..QwinConfig::default() };
     change(&mut q);
     CoresConfig { policy: PolicyConfig::Qwin(q), history_max: 1 << 16, ..CoresConfig::new(cores) }
 }
 
 fn always(policy: CorePolicy) -> impl FnOnce(&mut QwinConfig) {
     move |q| q.rule = CoreRule::Always(policy)
+}
+
+/// The published formula with one core policy.
+fn published(policy: CorePolicy) -> impl FnOnce(&mut QwinConfig) {
+    move |q| *q = QwinConfig { rule: CoreRule::Always(policy), ..QwinConfig::published() }
 }
 
 /// One latency-critical tenant (1) and one best-effort one (2); each request takes 100 us.
@@ -72,7 +77,7 @@ fn a_queue_starts_with_one_core_and_aggressive() {
 
 #[test]
 fn a_window_gets_the_cores_of_the_formula_and_best_effort_the_rest() {
-    let mut m = two(qwin(8, always(CorePolicy::Conservative)), 1100);
+    let mut m = two(qwin(8, published(CorePolicy::Conservative)), 1100);
     learn(&mut m);
     keep_busy(&mut m);
     assert_eq!(m.cores().queues().get(1).in_service, 7, "best effort has all but the last core");
@@ -160,7 +165,7 @@ fn within_a_window_cores_only_grow_and_the_next_window_gives_them_back() {
 #[test]
 fn policies_differ_in_how_often_they_look() {
     let temp = |policy| {
-        let mut m = two(qwin(8, always(policy)), 2000);
+        let mut m = two(qwin(8, published(policy)), 2000);
         learn(&mut m);
         let before = m.cores().status(m.now).queues[0].temp_windows;
         for _ in 0..200 {
@@ -259,6 +264,22 @@ fn a_read_whose_deadline_passes_while_it_waits_is_answered_busy() {
     m.finish();
     let busy = m.ended.iter().filter(|(_, c)| matches!(c.outcome, Outcome::Busy { .. })).count();
     assert_eq!((busy, m.cores().status(m.now).revoked), (2, 2), "one done at 5 ms, one at 10, two too late by then");
+}
+
+#[test]
+fn a_queue_whose_only_core_stands_still_is_looked_at_all_the_same() {
+    // Every fiftieth request takes 200 ms, as a flush behind a full buffer may.
+    let mut m = Machine::new(qwin(8, |_| {}), |_, head| us(if head.len == 512 { 200_000 } else { 100 }));
+    m.set_tenant(1, Some(critical(9990, 5000)));
+    m.set_tenant(2, Some(best_effort(100)));
+    learn(&mut m);
+    let from = m.ended.len();
+    m.offer(1, 512);
+    m.offer_many(60, 1, 4096);
+    m.finish();
+    let small = m.ended[from..].iter().filter(|(_, c)| c.io.len == 4096);
+    let worst = small.map(|(at, c)| at.since(c.io.arrived_at)).max().unwrap();
+    assert!(worst <= us(5000), "{worst}");
 }
 
 #[test]
@@ -374,7 +395,7 @@ fn a_device_five_times_as_slow_is_followed_within_a_budget() {
 #[test]
 fn both_ways_of_counting_deadlines_meet_the_objective() {
     let core_time = |deadlines| {
-        let mut m = two(qwin(24, |q| q.deadlines = deadlines), 3000);
+        let mut m = two(qwin(24, |q| (q.deadlines, q.poll_windows) = (deadlines, 20)), 6000);
         // A closed loop of 128.
         m.offer_many(128, 1, 4096);
         let mut seen = 0;
@@ -387,11 +408,11 @@ fn both_ways_of_counting_deadlines_meet_the_objective() {
         }
         let mut late: Vec<Span> = m.responses(1).split_off(2000);
         late.sort_unstable();
-        assert!(late[late.len() * 999 / 1000] <= us(3000), "{deadlines:?}: {}", late[late.len() - 1]);
+        assert!(late[late.len() * 999 / 1000] <= us(6000), "{deadlines:?}: {}", late[late.len() - 1]);
         m.cores().status(m.now).queues[0].core_time.as_secs_f64()
     };
     let (window, each) = (core_time(Deadlines::Window), core_time(Deadlines::Each));
-    // 128 * 100 us / 2.9 ms = 4.4 cores are needed.
-    assert!((4.4..5.2).contains(&each), "{each}");
-    assert!(window / each > 1.6, "the first's deadline for all: {window} against {each}");
+    // 128 * 100 us / 5.9 ms = 2.2 cores are needed; with a slack of 1 ms 2.6.
+    assert!((2.1..3.2).contains(&each), "{each}");
+    assert!(window / each > 1.35, "the first's deadline for all: {window} against {each}");
 }

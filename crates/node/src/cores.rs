@@ -2,16 +2,15 @@
 
 use crate::config::PoolConfig;
 use plimsoll_base::Span;
-use plimsoll_cores::{Cores, CoresConfig, Deadlines, PolicyConfig, QwinConfig};
+use plimsoll_cores::{Cores, CoresConfig, PolicyConfig, QwinConfig};
 
 /// Names of the policies that need no more than a name.
 const POLICIES: &str = "qwin, qwin-window, share-everything, partial-sharing, two-priorities, cake or shenango";
 
 fn policy(name: &str) -> Result<PolicyConfig, String> {
-    let qwin = |deadlines| PolicyConfig::Qwin(QwinConfig { deadlines, ..QwinConfig::default() });
     Ok(match name {
-        "qwin" => qwin(Deadlines::Each),
-        "qwin-window" => qwin(Deadlines::Window),
+        "qwin" => PolicyConfig::Qwin(QwinConfig::default()),
+        "qwin-window" => PolicyConfig::Qwin(QwinConfig::published()),
         "share-everything" => PolicyConfig::ShareEverything,
         "partial-sharing" => PolicyConfig::PartialSharing,
         "two-priorities" => PolicyConfig::TwoPriorities,

@@ -91,7 +91,7 @@ fn cores_are_given_told_of_and_promised_only_once() {
             ["tenant", "set", name, "--class", "latency-critical", "--objective", &objective, "--jobs-max", jobs];
         run(env!("CARGO_BIN_EXE_plimsoll"), &[&args[..], &["--control", socket.to_str().unwrap()]].concat())
     };
-    let refused = set("greedy", "900ms", "1000000");
+    let refused = set("greedy", "100ms", "65536");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("doesn't fit: it needs"), "{said}");
     assert!(said.contains("there are 4:") && said.contains("missing; within"), "{said}");

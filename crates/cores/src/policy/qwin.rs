@@ -5,6 +5,9 @@
 //! a window; at the next one what is too much is yielded. A core that finds window and queue empty is yielded unless it's the
 //! last. Cores are taken from best effort, as soon as the request on them has ended, and from nobody else.
 //!
+//! Whoever looks must move: where every core of a queue is at a request that takes long (a flush, a read behind an erase), nobody
+//! would. So a queue in which nothing moves for three mean service times is looked at by a timer, too (ours).
+//!
 //! Too few cores (QW-A6; the paper leaves it open): when the demands of all queues together exceed the cores, each is
 //! entitled to a part: one core, and of the rest its demand up to a share by weight, shares that aren't needed going to the
 //! others. A queue that has more gives it up at its next window, so a part is reached within a window's length, whoever
@@ -26,6 +29,8 @@ pub struct Qwin {
     fair: Fair,
     /// Demands and weights of the queues while parts are worked out.
     parts: Vec<Part>,
+    /// When a queue is looked at next though none of its cores moves.
+    look_at: Time,
 }
 
 #[derive(Default)]
@@ -33,7 +38,14 @@ struct Run {
     windows: Windows,
     /// Cores that it last asked for.
     demand: u32,
+    /// When one of its cores last took up or ended a request, or it was found to stand still.
+    moved_at: Time,
 }
+
+/// A queue in which nothing moves for so many mean service times stands still.
+const STILL: u64 = 3;
+/// Before anything is measured, and so that looking isn't most of what is done.
+const STILL_MIN: Span = Span::from_micros(20);
 
 /// A queue's part of too few cores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +99,7 @@ pub fn entitle(parts: &mut [Part], cores: u64) {
 impl Qwin {
     /// No queue yet.
     pub fn new(config: QwinConfig) -> Qwin {
-        Qwin { config, runs: Vec::new(), fair: Fair::default(), parts: Vec::new() }
+        Qwin { config, runs: Vec::new(), fair: Fair::default(), parts: Vec::new(), look_at: Time::NEVER }
     }
 
     fn bounds(q: &Queue) -> impl Iterator<Item = Bound> + '_ {
@@ -166,6 +178,19 @@ impl Qwin {
         self.adjust(now, at, target, true, queues);
     }
 
+    /// When the queue will have stood still; [`Time::NEVER`] if it needn't move or has room to.
+    fn still_at(&self, at: usize, queues: &Queues) -> Time {
+        let q = queues.get(at);
+        if !q.is_critical() || q.waiting.is_empty() || q.cores() == 0 || partition::has_room(queues, at) {
+            return Time::NEVER;
+        }
+        self.runs[at].moved_at + q.service.mean().max(STILL_MIN) * STILL
+    }
+
+    fn arm(&mut self, queues: &Queues) {
+        self.look_at = (0..self.runs.len()).map(|at| self.still_at(at, queues)).min().unwrap_or(Time::NEVER);
+    }
+
     fn temp_window(&mut self, now: Time, at: usize, queues: &mut Queues) {
         self.runs[at].windows.temp += 1;
         let demand = self.demand(now, at, queues, 0);
@@ -173,6 +198,28 @@ impl Qwin {
             let target = self.entitled(at, demand, queues);
             self.adjust(now, at, target, false, queues);
         }
+    }
+
+    /// Whose request is taken up next.
+    fn choose(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
+        while let Some(at) = partition::critical_next(queues) {
+            if self.runs[at].windows.is_over() {
+                self.begin_window(now, at, queues);
+                if !partition::has_room(queues, at) {
+                    continue; // this core was too much and is yielded
+                }
+            }
+            self.runs[at].windows.take_up();
+            self.runs[at].moved_at = now;
+            return Some(at);
+        }
+        let at = partition::rest_next(queues, &self.fair)?;
+        self.fair.charge(at, queues, queues.get(at).weight());
+        let windows = &mut self.runs[at].windows;
+        if windows.left > 0 {
+            windows.take_up(); // a latency-critical queue that has lost its last core
+        }
+        Some(at)
     }
 }
 
@@ -183,7 +230,7 @@ impl Policy for Qwin {
 
     fn queues_changed(&mut self, now: Time, queues: &mut Queues) {
         let config = self.config;
-        self.runs.resize_with(queues.len(), || Run { windows: Windows::new(&config), demand: 0 });
+        self.runs.resize_with(queues.len(), || Run { windows: Windows::new(&config), demand: 0, moved_at: now });
         let critical: Vec<usize> = queues.critical().collect();
         for at in critical {
             let gone = queues.get(at).tenants.is_empty() && queues.get(at).waiting.is_empty();
@@ -199,30 +246,23 @@ impl Policy for Qwin {
         }
     }
 
+    fn arrived(&mut self, _now: Time, _at: usize, queues: &mut Queues) {
+        self.arm(queues);
+    }
+
     fn next(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
-        while let Some(at) = partition::critical_next(queues) {
-            if self.runs[at].windows.is_over() {
-                self.begin_window(now, at, queues);
-                if !partition::has_room(queues, at) {
-                    continue; // this core was too much and is yielded
-                }
-            }
-            self.runs[at].windows.take_up();
-            return Some(at);
+        let chosen = self.choose(now, queues);
+        if chosen.is_none() {
+            self.arm(queues);
         }
-        let at = partition::rest_next(queues, &self.fair)?;
-        self.fair.charge(at, queues, queues.get(at).weight());
-        let windows = &mut self.runs[at].windows;
-        if windows.left > 0 {
-            windows.take_up(); // a latency-critical queue that has lost its last core
-        }
-        Some(at)
+        chosen
     }
 
     fn ended(&mut self, now: Time, at: usize, response: Span, queues: &mut Queues) {
         if !queues.get(at).is_critical() {
             return;
         }
+        self.runs[at].moved_at = now;
         if self.runs[at].windows.served(response) {
             self.temp_window(now, at, queues);
         }
@@ -240,6 +280,21 @@ impl Policy for Qwin {
         if cores == 0 {
             self.queues_changed(now, queues); // perhaps there is one for it by now
         }
+    }
+
+    /// Something waits, every core of its own is at a request, and none has moved for too long: when it's to be looked at.
+    fn wake_at(&self) -> Time {
+        self.look_at
+    }
+
+    fn wake(&mut self, now: Time, queues: &mut Queues) {
+        for at in 0..self.runs.len() {
+            if self.still_at(at, queues) <= now {
+                self.runs[at].moved_at = now;
+                self.temp_window(now, at, queues);
+            }
+        }
+        self.arm(queues);
     }
 
     fn withdrawn(&mut self, at: usize, place: usize) {

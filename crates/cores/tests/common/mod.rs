@@ -122,7 +122,8 @@ impl Machine {
             let (dispatched_at, io) = self.ios.remove(&id).expect("it's there");
             self.stack.device_done(self.now, 0, Completion { io, outcome: Outcome::Done, dispatched_at });
         } else {
-            self.now = self.now.max(self.stack.next_wake());
+            assert!(self.stack.next_wake() >= self.now, "a layer asks to be woken in the past");
+            self.now = self.stack.next_wake();
             self.stack.wake(self.now);
         }
         self.collect();

@@ -9,7 +9,7 @@ mod policies;
 mod rules;
 mod step;
 
-use crate::experiment::LabError;
+use crate::experiment::{Experiment, LabError};
 use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, closed_loop_watched};
 use crate::workload::filebench::oltp::{Oltp, OltpConfig};
 use crate::workload::filebench::{Filebench, FilebenchConfig, Personality};
@@ -23,8 +23,6 @@ use plimsoll_cores::queue::CoreChange;
 use plimsoll_cores::{Cores, CoresConfig, CoresStatus};
 use plimsoll_device::{DeviceOptions, ModelLayer};
 use plimsoll_stack::{Layer, Terms};
-
-use crate::experiment::Experiment;
 
 /// All of them.
 pub fn all() -> Vec<Box<dyn Experiment>> {
@@ -163,13 +161,13 @@ struct Outcome {
     response: Vec<LatencyHistogram>,
     /// MB/s by tenant, after the warm-up.
     bandwidth: Vec<f64>,
-    /// Tenants' responses second by second: tail at 99.9 % in ms.
+    /// Tenants' p99.9 in ms, by pieces of [`COURSE`].
     tails: Vec<Vec<f64>>,
     status: CoresStatus,
     history: Vec<CoreChange>,
 }
 
-/// Seconds of one point of a tail's course.
+/// How long one point of a tail's course is.
 const COURSE: Span = Span::from_secs(10);
 
 impl Run<'_> {
@@ -223,25 +221,7 @@ impl Run<'_> {
         })?;
         let measured = self.until.saturating_sub(self.warm_up);
         let status = pool.stack.layer::<Cores>().expect("it has one").status(until);
-        if std::env::var("QW_DEBUG").is_ok() {
-            for (i, r) in response.iter().enumerate() {
-                eprintln!("   tenant {i}: p99 {} p99.9 {} n {}", r.percentile(99.0), r.percentile(99.9), r.count());
-            }
-            for q in &status.queues {
-                eprintln!(
-                    "   {} mean {} tails {:?} cores {:.2} waiting {} {:?} late {}/{}",
-                    status.policy,
-                    q.service_mean,
-                    q.service_tails,
-                    q.core_time.as_secs_f64() / self.until.as_secs_f64(),
-                    q.waiting,
-                    q.core_policy,
-                    q.late_windows,
-                    q.windows
-                );
-            }
-        }
-        // All has ended by then: what is still done is only to ask.
+        // Time can't go back; by then all has ended.
         let history = pool.stack.with_layer(until + Span::from_secs(100), |c: &mut Cores, _| c.take_history());
         let tail = |h: &LatencyHistogram| h.percentile(99.9).as_millis_f64();
         Ok(Outcome {

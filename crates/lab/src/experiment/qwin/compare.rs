@@ -6,8 +6,8 @@ use crate::experiment::qwin::{
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::plot::{Curve, Plot};
 use plimsoll_base::{Objective, Span, TenantId};
+use plimsoll_cores::QwinConfig;
 use plimsoll_cores::config::{MclockTerms, PolicyConfig};
-use plimsoll_cores::{Deadlines, QwinConfig};
 
 /// One of the figures' four parts: the objectives of the three latency-critical tenants.
 #[derive(Clone, Copy)]
@@ -29,14 +29,10 @@ const SHENANGO_US: [u64; 3] = [5, 100, 2000];
 /// A tenth of the paper's 1 and 5 s, as the runs are short.
 const CAKE_MS: [u64; 2] = [100, 500];
 
-fn qwin(deadlines: Deadlines) -> PolicyConfig {
-    PolicyConfig::Qwin(QwinConfig { deadlines, ..QwinConfig::default() })
-}
-
 /// What is compared, in the order of the rows.
 const SYSTEMS: [&str; 9] = [
     "QWin, each request's deadline",
-    "QWin, the window's deadline (as published)",
+    "QWin as published",
     "share everything",
     "partial sharing",
     "two priorities (Ceph)",
@@ -140,11 +136,11 @@ impl Comparison<'_> {
     fn all(&self) -> Result<Vec<Option<Outcome>>, LabError> {
         let shenango = SHENANGO_US.map(|us| PolicyConfig::Shenango { interval: Span::from_micros(us) });
         let cake = CAKE_MS.map(|ms| PolicyConfig::Cake { interval: Span::from_millis(ms) });
-        let each = self.run(qwin(Deadlines::Each), CORES)?;
+        let each = self.run(PolicyConfig::Qwin(QwinConfig::default()), CORES)?;
         let oracle = self.hindsight(&each)?;
         Ok(vec![
             Some(each),
-            Some(self.run(qwin(Deadlines::Window), CORES)?),
+            Some(self.run(PolicyConfig::Qwin(QwinConfig::published()), CORES)?),
             Some(self.run(PolicyConfig::ShareEverything, CORES)?),
             Some(self.run(PolicyConfig::PartialSharing, CORES)?),
             Some(self.run(PolicyConfig::TwoPriorities, CORES)?),
@@ -360,8 +356,8 @@ impl Experiment for Diverse {
                 let c = Comparison { clients: &clients, warm_up, until, seed };
                 let cake = CAKE_MS.map(|ms| PolicyConfig::Cake { interval: Span::from_millis(ms) });
                 let outcomes = [
-                    c.run(qwin(Deadlines::Each), CORES)?,
-                    c.run(qwin(Deadlines::Window), CORES)?,
+                    c.run(PolicyConfig::Qwin(QwinConfig::default()), CORES)?,
+                    c.run(PolicyConfig::Qwin(QwinConfig::published()), CORES)?,
                     c.best_of(cake.to_vec(), CORES - 1)?,
                 ];
                 for o in &outcomes {
