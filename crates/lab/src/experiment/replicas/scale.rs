@@ -5,7 +5,7 @@ use super::{DEVICE, Filled, NoiseKind, SCHEDULE, Tail, fill, p95_of_base, reduct
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::plot::{Plot, Scale, Shares};
 use plimsoll_base::Span;
-use plimsoll_client::PolicyKind;
+use plimsoll_client::{PolicyKind, Preference};
 
 /// See the module's documentation.
 pub struct ScaleFactors;
@@ -112,7 +112,9 @@ impl Experiment for ScaleFactors {
         let mut results = Results { limit: Span::ZERO, tails: Vec::new() };
         let mut sample = Sample::default();
         for sf in FACTORS {
-            let scene = scene(seed, NoiseKind::Generated, sf, inputs)?.expect("generated noise needs no data");
+            let mut scene = scene(seed, NoiseKind::Generated, sf, inputs)?.expect("generated noise needs no data");
+            // The first replicas of a request's gets are on different nodes, as the paper has it.
+            scene.order = Preference::Placement;
             if sf == 1 {
                 results.limit = p95_of_base(&scene)?.0;
             }
