@@ -55,7 +55,7 @@ pub struct PolicySettings {
     pub order: Preference,
     /// How many clients there are.
     pub clients: u16,
-    /// What a message takes: tied requests go out twice as far apart, probes are waited for five times as long.
+    /// What a message takes: tied requests go out three times as far apart, probes are waited for five times as long.
     pub hop: Span,
     /// Hedges of `mitt+budget` for a thousand gets.
     pub budget_permille: u64,
@@ -151,7 +151,7 @@ impl PolicyKind {
             PolicyKind::Clone => Box::new(Cloned { copies: 2, cancels: false, order }),
             PolicyKind::Hedged => hedged(false),
             PolicyKind::HedgedCancel => hedged(true),
-            PolicyKind::Tied => Box::new(Tied { delay: s.hop * 2, order }),
+            PolicyKind::Tied => Box::new(Tied { delay: s.hop * 3, order }),
             PolicyKind::Snitch => Box::new(Snitch::new(SnitchConfig { order, ..SnitchConfig::default() })),
             PolicyKind::C3 => Box::new(C3::new(s.clients, order)),
             PolicyKind::Prequal => Box::new(Prequal::new(s.hop * 5, order)),

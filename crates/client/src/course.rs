@@ -25,9 +25,9 @@ pub struct Try {
 }
 
 impl Try {
-    /// Can it still bring the data?
+    /// Can it still bring the data, as far as a policy knows?
     pub fn is_under_way(&self) -> bool {
-        self.reply.is_none() && !self.abandoned && !self.lost
+        self.reply.is_none() && !self.abandoned
     }
 }
 
@@ -203,11 +203,10 @@ impl Course {
         if self.ended.is_some() {
             return Step { orders: out, ended: None };
         }
-        let waits = self.under_way() > 0 || self.timers_out > 0 || self.probes_out > 0;
         // The caller's own limit brings nothing: it isn't worth waiting for.
-        let only_limit =
-            self.get.until.is_set() && self.timers_out == 1 && self.under_way() == 0 && self.probes_out == 0;
-        if out.gives_up || !waits || only_limit {
+        let timers = self.timers_out - u32::from(self.get.until.is_set());
+        let can_come = self.tries.iter().any(|t| t.is_under_way() && !t.lost);
+        if out.gives_up || !(can_come || timers > 0 || self.probes_out > 0) {
             return self.end(now, Ended::Failed, out, policy);
         }
         Step { orders: out, ended: None }

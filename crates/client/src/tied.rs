@@ -1,9 +1,9 @@
 //! Two replicas a moment apart; whichever begins to execute calls the other off (Dean and Barroso 2013: tied requests).
 //!
 //! MittOS could not compare with it (§7.8.2): nothing told a database when its request began. Our nodes tell: a
-//! request begins when it leaves the scheduler for the device, after which no cancel reaches it. The cancel goes by way of
-//! the client, one hop more than between servers that know each other. The second copy goes out a little later, twice
-//! what a message takes, so that two idle replicas don't both begin.
+//! request begins when it leaves the scheduler for the device, after which no cancel reaches it. The word, and the cancel, go
+//! by way of the client, one hop more than between servers that know each other. So the second copy goes out after three times
+//! what a message takes (Dean and Barroso: twice): by then word from a replica that was idle is back.
 
 use crate::base::elsewhere;
 use crate::course::Course;

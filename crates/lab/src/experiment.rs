@@ -21,6 +21,7 @@ pub mod nitro;
 pub mod noise;
 pub mod predictors;
 pub mod qwin;
+pub mod replicas;
 pub mod runner;
 pub mod scattered;
 pub mod schedulers;
@@ -221,9 +222,17 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(manylogs::GroupSizes),
         Box::new(manylogs_recovery::RecoveryTime),
         Box::new(manylogs_clean::EightHours),
+        Box::new(replicas::failover::TimeOuts),
         Box::new(noise::NoiseTails),
         Box::new(noise::NoiseIntervals),
         Box::new(noise::BusyNodes),
+        Box::new(replicas::micro::OneNoisyReplica { noise_goes_first: false }),
+        Box::new(replicas::micro::OneNoisyReplica { noise_goes_first: true }),
+        Box::new(replicas::flash::ReadsBehindWrites),
+        Box::new(replicas::strategies::Strategies),
+        Box::new(replicas::scale::ScaleFactors),
+        Box::new(replicas::adaptive::Adaptivity),
+        Box::new(replicas::writes::Writes),
         Box::new(accuracy::DiskAccuracy),
         Box::new(flash_accuracy::FlashAccuracy),
         Box::new(injected::InjectedErrors),

@@ -1,61 +1,42 @@
 //! The cluster simulator: against a single pool's replay, twice, and with three policies that choose replicas.
 
 use plimsoll_base::{LatencyHistogram, Rng, Span, Time};
+use plimsoll_client::base::Base;
+use plimsoll_client::clone::Cloned;
+use plimsoll_client::{Course, Get, Orders, PolicyKind, PolicySettings, Preference, ReplicaPolicy};
 use plimsoll_device::HopSpec;
 use plimsoll_device::net::Jitter;
 use plimsoll_lab::cluster::{
-    Clairvoyant, Cluster, ClusterConfig, ClusterMeasured, Get, Gets, GetsConfig, Noise, Orders, ReplicaPolicy, Reply,
-    Users, gap_closed,
+    Clairvoyant, Cluster, ClusterConfig, ClusterMeasured, Gets, GetsConfig, Noise, Users, gap_closed,
 };
 use plimsoll_lab::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop};
 use plimsoll_lab::trace::record::{Op, Tables, TraceRecord};
 use plimsoll_lab::trace::stream::Held;
 
 /// One replica, chosen at random, whatever it takes.
-struct Base;
-
-impl ReplicaPolicy for Base {
-    fn begin(&mut self, _: Time, get: &Get, out: &mut Orders) {
-        out.send(get.replicas[(get.draw % get.replicas.len() as u64) as usize], None);
-    }
-    fn refused(&mut self, _: Time, _: &Get, _: u32, _: Reply, _: &mut Orders) {}
-}
-
+const BASE: Base = Base { order: Preference::Drawn };
 /// Two different ones at once; the slower one is told that it isn't needed.
-struct Clone2;
+const CLONE: Cloned = Cloned { copies: 2, cancels: true, order: Preference::Drawn };
 
-impl ReplicaPolicy for Clone2 {
-    fn begin(&mut self, _: Time, get: &Get, out: &mut Orders) {
-        let n = get.replicas.len() as u64;
-        let (first, step) = (get.draw % n, 1 + (get.draw >> 32) % (n - 1));
-        out.send(get.replicas[first as usize], None);
-        out.send(get.replicas[((first + step) % n) as usize], None);
-    }
-    fn refused(&mut self, _: Time, _: &Get, _: u32, _: Reply, _: &mut Orders) {}
-    fn ended(&mut self, _: Time, _: &Get, a_try: Option<u32>, out: &mut Orders) {
-        if let Some(first) = a_try {
-            out.cancel(1 - first);
-        }
-    }
-}
-
-/// One after the other with a deadline, the last without; after a second without any answer the first again.
+/// One after the other with a deadline, the last without; after a second without any answer the first again, once.
 struct Failover(Span);
 
 impl ReplicaPolicy for Failover {
-    fn begin(&mut self, now: Time, get: &Get, out: &mut Orders) {
-        out.send(get.replicas[(get.draw % get.replicas.len() as u64) as usize], Some(self.0));
+    fn begin(&mut self, now: Time, course: &Course, out: &mut Orders) {
+        out.send(Preference::Drawn.nth(course.get(), 0), Some(self.0));
         out.wake_at(now + Span::from_secs(1));
     }
-    fn refused(&mut self, _: Time, get: &Get, a_try: u32, _: Reply, out: &mut Orders) {
-        let n = get.replicas.len() as u64;
-        let next = u64::from(a_try) + 1;
-        let deadline = (next + 1 < n).then_some(self.0);
-        out.send(get.replicas[((get.draw % n + next) % n) as usize], deadline);
+    fn refused(&mut self, _: Time, course: &Course, _: u32, out: &mut Orders) {
+        let deadline = (course.tries().len() + 1 < course.get().replicas.len()).then_some(self.0);
+        if let Some(node) = Preference::Drawn.next_untried(course) {
+            out.send(node, deadline);
+        }
     }
-    fn timer(&mut self, now: Time, get: &Get, out: &mut Orders) {
-        out.send(get.replicas[0], None);
-        out.wake_at(now + Span::from_secs(1));
+    fn timer(&mut self, now: Time, course: &Course, out: &mut Orders) {
+        if course.tries().len() <= course.get().replicas.len() {
+            out.send(course.get().replicas[0], None);
+            out.wake_at(now + Span::from_secs(1));
+        }
     }
 }
 
@@ -83,7 +64,7 @@ fn noise(seed: u64) -> impl Iterator<Item = Noise> {
         let node = rng.below(u64::from(NODES)) as u16;
         let offsets: Vec<u64> = (0..12).map(|_| rng.below(1 << 18) << 18).collect();
         let at = Time::ZERO + Span::from_millis(300) * burst;
-        offsets.into_iter().map(move |offset| Noise { at, node, op: Op::Read, offset, len: 1 << 18 })
+        offsets.into_iter().map(move |offset| Noise::read(at, node, offset, 1 << 18))
     })
 }
 
@@ -110,8 +91,8 @@ fn run<P: ReplicaPolicy>(seed: u64, loss: f64, policy: impl Fn() -> P) -> (Clust
 fn the_same_seed_gives_the_same_events() {
     let hash = |seed| {
         [
-            run(seed, 0.0, || Base).0.event_hash,
-            run(seed, 0.0, || Clone2).0.event_hash,
+            run(seed, 0.0, || BASE).0.event_hash,
+            run(seed, 0.0, || CLONE).0.event_hash,
             run(seed, 0.01, || Failover(Span::from_millis(20))).0.event_hash,
         ]
     };
@@ -122,8 +103,8 @@ fn the_same_seed_gives_the_same_events() {
 #[test]
 fn two_tries_beat_one_and_a_refusal_beats_both_under_noise() {
     let p = |m: &ClusterMeasured, percent| m.response.percentile(percent);
-    let (base, base_each) = run(7, 0.0, || Base);
-    let (clone, clone_each) = run(7, 0.0, || Clone2);
+    let (base, base_each) = run(7, 0.0, || BASE);
+    let (clone, clone_each) = run(7, 0.0, || CLONE);
     let (failover, _) = run(7, 0.0, || Failover(Span::from_millis(20)));
     for (name, m) in [("base", &base), ("clone", &clone), ("failover", &failover)] {
         println!(
@@ -147,13 +128,54 @@ fn an_oracle_shows_what_there_was_to_gain() {
         all.sort_unstable();
         all[all.len() * 99 / 100].as_millis_f64()
     };
-    let (base, failover) = (run(7, 0.0, || Base).1, run(7, 0.0, || Failover(Span::from_millis(20))).1);
+    let (base, failover) = (run(7, 0.0, || BASE).1, run(7, 0.0, || Failover(Span::from_millis(20))).1);
     let oracle = Clairvoyant::of(4000, 3, 6, |policy| run(7, 0.0, || policy.clone()).1);
     for (name, of) in [("mean", &mean as &dyn Fn(&[Option<Span>]) -> f64), ("p99", &p99)] {
         let (b, f, o) = (of(&base), of(&failover), of(&oracle.response));
         let gap = gap_closed(b, f, o).expect("the oracle gains something");
         println!("{name}: base {b:.1}, failover {f:.1}, oracle {o:.1} ms: {:.0} % of the gap closed", 100.0 * gap);
         assert!(o < f && f < b && gap > 0.3, "{name}");
+    }
+}
+
+/// Every policy by name, on nodes that say when they begin.
+fn run_kind(kind: PolicyKind) -> ClusterMeasured {
+    let settings = PolicySettings { limit: Span::from_millis(20), clients: 3, ..PolicySettings::default() };
+    let policies = (0..3).map(|_| kind.build(&settings).unwrap()).collect();
+    let device = DeviceChoice::named(DEVICE).unwrap();
+    let pool = |i| PoolConfig { seed: 700 + i, tells_begin: true, ..PoolConfig::default() };
+    let pools = (0..u64::from(NODES)).map(|i| Pool::new(&device, &pool(i)).unwrap()).collect();
+    let m = Cluster::new(config(7, 0.0), pools, policies).unwrap().run(gets(4000, 7), noise(7), &mut |_, _| {});
+    assert_eq!((m.done, m.failed), (4000, 0), "{kind}");
+    m
+}
+
+#[test]
+fn every_policy_runs_in_the_cluster_and_does_what_it_says() {
+    let all: Vec<(PolicyKind, ClusterMeasured)> = PolicyKind::ALL.map(|k| (k, run_kind(k))).into();
+    let of = |kind| &all.iter().find(|(k, _)| *k == kind).unwrap().1;
+    for (kind, m) in &all {
+        println!(
+            "{kind:<13} {:?}; {} tries, {} executed, {} busy, {} wasted, {} probes",
+            m.response, m.tries, m.executed, m.busy, m.wasted, m.probes
+        );
+        assert_eq!(m.event_hash, run_kind(*kind).event_hash, "{kind}: the same seed, the same events");
+        assert_eq!(m.probes, if *kind == PolicyKind::Prequal { 12_000 } else { 0 });
+        assert!(m.executed >= 4000 && m.executed <= m.tries);
+    }
+    let base = of(PolicyKind::Base);
+    assert_eq!((base.tries, base.executed), (4000, 4000));
+    let clone = of(PolicyKind::Clone);
+    assert_eq!((clone.tries, clone.executed), (8000, 8000 - (4000 - clone.wasted)), "what isn't cancelled is executed");
+    // A word that one has begun spares most of the second executions, and a cancel spares some.
+    assert!(of(PolicyKind::Tied).executed < 4000 + 800, "{}", of(PolicyKind::Tied).executed);
+    assert!(of(PolicyKind::HedgedCancel).executed < of(PolicyKind::Hedged).executed);
+    // Without predictions wrong beyond the deadline nothing is executed twice.
+    assert_eq!(of(PolicyKind::Mitt).executed, 4000);
+    assert!(of(PolicyKind::MittBudget).executed <= 4000 + 80 + 10);
+    let p95 = |kind| of(kind).response.percentile(95.0);
+    for better in [PolicyKind::Hedged, PolicyKind::Mitt, PolicyKind::MittWait, PolicyKind::MittBudget] {
+        assert!(p95(better) < p95(PolicyKind::Base), "{better}");
     }
 }
 
@@ -176,8 +198,8 @@ fn run_closed<P: ReplicaPolicy>(
 #[test]
 fn users_of_a_closed_loop_wait_for_their_answers() {
     const THINK: Span = Span::from_millis(100);
-    let (slow, slow_each) = run_closed(24, THINK, || Base);
-    assert_eq!(slow.event_hash, run_closed(24, THINK, || Base).0.event_hash);
+    let (slow, slow_each) = run_closed(24, THINK, || BASE);
+    assert_eq!(slow.event_hash, run_closed(24, THINK, || BASE).0.event_hash);
     let (fast, fast_each) = run_closed(24, THINK, || Failover(Span::from_millis(20)));
     // A user's n-th get is the same one under every policy, and begins when the one before has ended and been thought about.
     assert!(slow_each.iter().zip(&fast_each).all(|(s, f)| s.2 == f.2));
@@ -195,18 +217,18 @@ fn users_of_a_closed_loop_wait_for_their_answers() {
     }
     assert!(fast.clock < slow.clock, "who waits less asks more");
     // Without a thought one user is always waiting.
-    let (one, _) = run_closed(1, Span::ZERO, || Base);
+    let (one, _) = run_closed(1, Span::ZERO, || BASE);
     assert!(one.clock.since(Time::ZERO).as_nanos().abs_diff(one.response.sum().as_nanos()) < 1_000_000);
 }
 
 #[test]
 fn losses_are_survived_by_timers_only() {
-    let (base, _) = run(3, 0.02, || Base);
+    let (base, _) = run(3, 0.02, || BASE);
     assert!(base.failed > 50 && base.lost == base.failed, "{base:?}");
     let (failover, each) = run(3, 0.02, || Failover(Span::from_millis(20)));
     assert!(failover.lost > 50 && failover.failed == 0, "{failover:?}");
     assert!(each.iter().filter(|r| **r > Some(Span::from_secs(1))).count() > 50);
-    let (all_lost, _) = run(3, 1.0, || Base);
+    let (all_lost, _) = run(3, 1.0, || BASE);
     assert_eq!((all_lost.failed, all_lost.done), (4000, 0));
 }
 
@@ -225,7 +247,7 @@ fn one_node_is_a_pool() {
     };
     let all: Vec<Get> = Gets::new(one, 5).collect();
     let hop = HopSpec { base_us: 300.0, jitter: Jitter::None, mb_per_s: 0.0, loss: 0.0, reorders: false };
-    let cluster = Cluster::new(ClusterConfig { hop, ..Default::default() }, pools(1, 5), vec![Base]).unwrap();
+    let cluster = Cluster::new(ClusterConfig { hop, ..Default::default() }, pools(1, 5), vec![BASE]).unwrap();
     let mut responses = LatencyHistogram::new();
     cluster.run(all.iter().cloned(), std::iter::empty(), &mut |_, r| responses.record(r.unwrap() - HOP * 2));
 
@@ -242,6 +264,6 @@ fn one_node_is_a_pool() {
 fn a_cluster_needs_nodes_clients_and_a_possible_network() {
     let error = Cluster::<Base>::new(ClusterConfig::default(), pools(1, 1), Vec::new()).err().unwrap().to_string();
     assert!(error.contains("between 1 and 65,535 nodes and clients"), "{error}");
-    let error = Cluster::new(config(1, 7.0), pools(1, 1), vec![Base]).err().unwrap().to_string();
+    let error = Cluster::new(config(1, 7.0), pools(1, 1), vec![BASE]).err().unwrap().to_string();
     assert!(error.contains("loss is 7"), "{error}");
 }

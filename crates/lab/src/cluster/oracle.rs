@@ -7,8 +7,8 @@
 //! together. What comes out is a run that did happen, of a policy that sends each get once; not a proof that no other choice
 //! is better.
 
-use crate::cluster::{Get, Orders, ReplicaPolicy, Reply};
 use plimsoll_base::{Rng, Span, Time};
+use plimsoll_client::{Course, Orders, ReplicaPolicy};
 use std::sync::Arc;
 
 /// Sends each get to one replica, named beforehand, without a deadline.
@@ -19,10 +19,11 @@ pub struct Foretold {
 }
 
 impl ReplicaPolicy for Foretold {
-    fn begin(&mut self, _: Time, get: &Get, out: &mut Orders) {
+    fn begin(&mut self, _: Time, course: &Course, out: &mut Orders) {
+        let get = course.get();
         out.send(get.replicas[usize::from(self.choice[get.number as usize])], None);
     }
-    fn refused(&mut self, _: Time, _: &Get, _: u32, _: Reply, _: &mut Orders) {}
+    fn refused(&mut self, _: Time, _: &Course, _: u32, _: &mut Orders) {}
 }
 
 /// What the oracle's run gave.

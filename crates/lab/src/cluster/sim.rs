@@ -1,13 +1,14 @@
 //! The simulator of a cluster.
 
 use crate::cluster::source::InOrder;
-use crate::cluster::{Get, GetSource, Noise, Orders, ReplicaPolicy, Reply};
+use crate::cluster::{Begins, GetSource, Hog, LatencyByLoad, Noise};
 use crate::replay::Pool;
 use crate::replay::address::Placer;
 use crate::replay::measure::EventHash;
 use crate::replay::open::{VOLUME, io, pool_op};
 use crate::replay::pool::BadPool;
-use plimsoll_base::{IoHead, IoId, LatencyHistogram, Op, Outcome, Rng, Span, TenantId, Time};
+use plimsoll_base::{Completion, IoHead, IoId, LatencyHistogram, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
+use plimsoll_client::{Answer, Course, Ended, Get, Probe, ReplicaPolicy, Reply, Step};
 use plimsoll_device::{Hop, HopSpec};
 use plimsoll_stack::Offered;
 use slab::Slab;
@@ -45,6 +46,10 @@ pub struct ClusterMeasured {
     pub failed: u64,
     /// Tries sent.
     pub tries: u64,
+    /// Probes sent.
+    pub probes: u64,
+    /// Tries that went to a node's device.
+    pub executed: u64,
     /// Tries that came back refused.
     pub busy: u64,
     /// Answers with data that came after another try's.
@@ -66,16 +71,22 @@ enum Event {
     Get { pending: usize },
     /// The next of the noise arrives.
     Noise,
+    /// A hog asks anew.
+    Hog { hog: usize },
     /// A try arrives at its node.
     Ask { a_try: usize },
     /// A cancel arrives at its node.
     Cancel { a_try: usize, serial: u64 },
     /// An answer arrives at its client.
-    Answer { a_try: usize, reply: Reply },
-    /// A policy's timer.
+    Answer { a_try: usize, answer: Answer },
+    /// A node's word that it has begun a try arrives at the client.
+    Began { a_try: usize, serial: u64 },
+    /// A probe arrives at its node.
+    Probe { get: usize, number: u64, node: u16 },
+    /// A probe's answer arrives at its client.
+    Probed { get: usize, number: u64, probe: Probe },
+    /// A timer of a get.
     Timer { get: usize, number: u64 },
-    /// An answer was lost: if nothing else is to come, the get has failed.
-    Lost { get: usize, number: u64 },
     /// A layer of a node wants to be woken.
     Wake { node: u16 },
 }
@@ -104,15 +115,15 @@ struct Node {
     placer: Placer,
     /// The wake-up that is in the queue; older ones in it are void.
     wake_at: Time,
+    /// What gets took here.
+    latency: LatencyByLoad,
 }
 
+/// A get; taken out when it is over.
 struct Asked {
-    get: Get,
-    /// Its tries, by number; taken out when the last of them is answered and the get has ended.
+    course: Course,
+    /// Its tries, by number.
     tries: Vec<usize>,
-    outstanding: u32,
-    timers: u32,
-    ended: bool,
 }
 
 /// A try: at its node, or on one of the ways.
@@ -122,7 +133,10 @@ struct Try {
     number: u32,
     node: u16,
     deadline: Option<Span>,
+    tells: bool,
     id: Option<IoId>,
+    /// When it came to its node, and how many requests were there.
+    came: (Time, u32),
 }
 
 /// A simulated cluster.
@@ -130,6 +144,7 @@ pub struct Cluster<P> {
     config: ClusterConfig,
     nodes: Vec<Node>,
     policies: Vec<P>,
+    hogs: Vec<Hog>,
     /// By client and node: the way there, the way back.
     hops: Vec<[Hop; 2]>,
     queue: BinaryHeap<Reverse<Queued>>,
@@ -156,8 +171,22 @@ impl Ends<'_> {
     }
 }
 
-/// Tags of noise at a node; a get's tries have their number.
+/// Tags of noise at a node: of the series, and from there down of each hog; a get's tries have their number.
 const NOISE_TAG: u64 = u64::MAX;
+/// All tags from here on are noise's.
+const NOISE_TAGS: u64 = u64::MAX - (1 << 16);
+/// How long a hog waits when a node has no room.
+const HOG_WAITS: Span = Span::from_millis(1);
+/// Noise comes from another process than gets, and each hog is one of its own.
+const NOISE_VOLUME: VolumeKey = VolumeKey { id: VOLUME.id + 1, generation: 0 };
+
+/// A message's direction, which its jitter is drawn by.
+const THERE: u64 = 0;
+const BACK: u64 = 1;
+const CANCEL: u64 = 2;
+const BEGAN: u64 = 3;
+/// Added to a node's number where a probe's message has its try's.
+const PROBE: u64 = 1 << 16;
 
 impl<P: ReplicaPolicy> Cluster<P> {
     /// A cluster of `nodes`, with one client for each of `policies`.
@@ -173,12 +202,14 @@ impl<P: ReplicaPolicy> Cluster<P> {
         let hops = (0..nodes.len() * policies.len()).map(|_| Ok([hop()?, hop()?])).collect::<Result<_, _>>()?;
         let node = |pool: Pool| {
             let o = pool.offer();
-            Node { placer: Placer::new(o.size_bytes, o.block_bytes, o.io_bytes_max), pool, wake_at: Time::NEVER }
+            let placer = Placer::new(o.size_bytes, o.block_bytes, o.io_bytes_max);
+            Node { placer, pool, wake_at: Time::NEVER, latency: LatencyByLoad::default() }
         };
         Ok(Cluster {
             config,
             nodes: nodes.into_iter().map(node).collect(),
             policies,
+            hogs: Vec::new(),
             hops,
             queue: BinaryHeap::new(),
             queued: 0,
@@ -192,6 +223,8 @@ impl<P: ReplicaPolicy> Cluster<P> {
                 done: 0,
                 failed: 0,
                 tries: 0,
+                probes: 0,
+                executed: 0,
                 busy: 0,
                 wasted: 0,
                 lost: 0,
@@ -201,6 +234,17 @@ impl<P: ReplicaPolicy> Cluster<P> {
                 clock: Time::ZERO,
             },
         })
+    }
+
+    /// With noise in a closed loop.
+    ///
+    /// # Panics
+    /// If there are 65,536 or more.
+    #[must_use]
+    pub fn with_hogs(mut self, hogs: Vec<Hog>) -> Cluster<P> {
+        assert!(hogs.len() < 1 << 16, "too many hogs");
+        self.hogs = hogs;
+        self
     }
 
     /// Runs until all of `gets`, an open loop in order of arrivals, have ended; `noise`, in order of time, stops with the last of
@@ -234,6 +278,9 @@ impl<P: ReplicaPolicy> Cluster<P> {
         if let Some(n) = &next_noise {
             self.push(n.at, Event::Noise);
         }
+        for hog in 0..self.hogs.len() {
+            self.push(Time::ZERO, Event::Hog { hog });
+        }
         while !self.pending.is_empty() || !self.gets.is_empty() {
             let Some(Reverse(Queued(at, _, event))) = self.queue.pop() else {
                 panic!("{} gets are left that nothing will end", self.gets.len());
@@ -252,18 +299,17 @@ impl<P: ReplicaPolicy> Cluster<P> {
                     if let Some(n) = &next_noise {
                         self.push(n.at, Event::Noise);
                     }
-                    self.noise(&n);
+                    self.noise(&n, &mut ends);
                 }
-                Event::Ask { a_try } => self.ask(a_try),
-                Event::Cancel { a_try, serial } => self.cancel(a_try, serial),
-                Event::Answer { a_try, reply } => self.answer(a_try, reply, &mut ends),
+                Event::Hog { hog } => self.hog(hog, &mut ends),
+                Event::Ask { a_try } => self.ask(a_try, &mut ends),
+                Event::Cancel { a_try, serial } => self.cancel(a_try, serial, &mut ends),
+                Event::Answer { a_try, answer } => self.answer(a_try, answer, &mut ends),
+                Event::Began { a_try, serial } => self.began(a_try, serial, &mut ends),
+                Event::Probe { get, number, node } => self.probe(get, number, node, &mut ends),
+                Event::Probed { get, number, probe } => self.probed(get, number, probe, &mut ends),
                 Event::Timer { get, number } => self.timer(get, number, &mut ends),
-                Event::Lost { get, number } => {
-                    if self.gets.get(get).is_some_and(|a| a.get.number == number) {
-                        self.obey(get, Orders::default(), &mut ends);
-                    }
-                }
-                Event::Wake { node } => self.wake(node),
+                Event::Wake { node } => self.wake(node, &mut ends),
             }
             self.look_ahead(&mut ends);
         }
@@ -302,109 +348,159 @@ impl<P: ReplicaPolicy> Cluster<P> {
         );
         self.note(1, u64::from(get.client), get.number);
         let client = usize::from(get.client);
-        let at = self.gets.insert(Asked { get, tries: Vec::new(), outstanding: 0, timers: 0, ended: false });
-        let mut out = Orders::default();
-        self.policies[client].begin(self.now, &self.gets[at].get, &mut out);
-        self.obey(at, out, ends);
+        let asked = Asked { course: Course::new(get), tries: Vec::new() };
+        let at = self.gets.insert(asked);
+        let step = self.gets[at].course.begin(self.now, &mut self.policies[client]);
+        self.carry_out(at, step, ends);
     }
 
-    /// Carries out what a policy ordered for a get.
-    fn obey(&mut self, at: usize, out: Orders, ends: &mut Ends<'_>) {
-        for (node, deadline) in out.sends {
+    /// Does what a get's course says.
+    fn carry_out(&mut self, at: usize, step: Step, ends: &mut Ends<'_>) {
+        let Step { orders, ended } = step;
+        if let Some(how) = ended {
+            self.ended(at, how, ends);
+        }
+        let mut lost = Vec::new();
+        for s in orders.sends {
             let number = self.gets[at].tries.len() as u32;
             self.m.tries += 1;
-            let serial = self.m.tries;
-            let a_try = self.tries.insert(Try { serial, get: at, number, node, deadline, id: None });
+            let (serial, came) = (self.m.tries, (self.now, 0));
+            let new =
+                Try { serial, get: at, number, node: s.node, deadline: s.deadline, tells: s.tells, id: None, came };
+            let a_try = self.tries.insert(new);
             self.gets[at].tries.push(a_try);
-            self.gets[at].outstanding += 1;
-            match self.travel(a_try, 0, self.config.message_bytes) {
+            match self.travel_try(a_try, THERE, self.config.message_bytes) {
                 Some(arrival) => self.push(arrival, Event::Ask { a_try }),
-                None => self.lose(a_try),
+                None => lost.push(a_try),
             }
         }
-        for number in out.cancels {
+        for number in orders.cancels {
             let a_try = self.gets[at].tries[number as usize];
             let serial = self.tries.get(a_try).filter(|t| t.get == at && t.number == number).map(|t| t.serial);
             if let Some(serial) = serial
-                && let Some(arrival) = self.travel(a_try, 2, self.config.message_bytes)
+                && let Some(arrival) = self.travel_try(a_try, CANCEL, self.config.message_bytes)
             {
                 self.push(arrival, Event::Cancel { a_try, serial });
             }
         }
-        let number = self.gets[at].get.number;
-        for time in out.timers {
-            self.gets[at].timers += 1;
+        let number = self.gets[at].course.get().number;
+        for time in orders.timers {
             self.push(time, Event::Timer { get: at, number });
         }
-        let asked = &self.gets[at];
-        if !asked.ended && asked.outstanding == 0 && asked.timers == 0 {
-            self.end(at, None, ends);
+        let mut probes_lost = 0;
+        for node in orders.probes {
+            self.m.probes += 1;
+            match self.travel(at, node, PROBE + u64::from(node), THERE, self.config.message_bytes) {
+                Some(arrival) => self.push(arrival, Event::Probe { get: at, number, node }),
+                None => probes_lost += 1,
+            }
+        }
+        for _ in 0..probes_lost {
+            self.probe_lost(at, number, ends);
+        }
+        for a_try in lost {
+            self.lose(a_try, ends);
         }
         self.forget(at);
     }
 
-    /// When a message of a try arrives, on its way there (0), back (1), or a cancel's way there (2).
-    fn travel(&mut self, a_try: usize, way: u64, bytes: u64) -> Option<Time> {
+    /// When a message of a try arrives.
+    fn travel_try(&mut self, a_try: usize, way: u64, bytes: u64) -> Option<Time> {
         let t = &self.tries[a_try];
-        let get = &self.gets[t.get].get;
-        let pair = usize::from(get.client) * self.nodes.len() + usize::from(t.node);
+        self.travel(t.get, t.node, u64::from(t.number), way, bytes)
+    }
+
+    /// When a message of a get arrives that goes to a node, or comes from it.
+    fn travel(&mut self, get: usize, node: u16, number: u64, way: u64, bytes: u64) -> Option<Time> {
+        let get = self.gets[get].course.get();
+        let pair = usize::from(get.client) * self.nodes.len() + usize::from(node);
         // The draw belongs to the message: the same in every run in which it is sent.
-        let message = get.number << 8 | u64::from(t.number) << 2 | way;
+        let message = get.number << 20 | number << 2 | way;
         let mut rng = Rng::new(self.config.seed ^ message.wrapping_mul(0x9e37_79b9_7f4a_7c15), "hop");
-        let arrival = self.hops[pair][usize::from(way == 1)].send_drawing(self.now, bytes, &mut rng);
+        let is_back = matches!(way, BACK | BEGAN);
+        let arrival = self.hops[pair][usize::from(is_back)].send_drawing(self.now, bytes, &mut rng);
         self.m.lost += u64::from(arrival.is_none());
         arrival
     }
 
-    /// Nothing will come of a try, and nobody is told: the policy has timers or it waits for ever.
-    fn lose(&mut self, a_try: usize) {
+    /// Nothing will come of a try, and its policy isn't told.
+    fn lose(&mut self, a_try: usize, ends: &mut Ends<'_>) {
         let t = self.tries.remove(a_try);
-        self.gets[t.get].outstanding -= 1;
+        let asked = &mut self.gets[t.get];
+        let client = usize::from(asked.course.get().client);
+        let step = asked.course.lost(self.now, t.number, &mut self.policies[client]);
+        self.carry_out(t.get, step, ends);
     }
 
-    fn ask(&mut self, a_try: usize) {
-        let t = &self.tries[a_try];
-        let (node, deadline, get) = (t.node, t.deadline, &self.gets[t.get].get);
-        let (number, offset, len) = (get.number, get.offset, get.len);
-        self.note(2, u64::from(node), number);
+    fn probe_lost(&mut self, at: usize, number: u64, ends: &mut Ends<'_>) {
+        if self.asked(at, number).is_none() {
+            return;
+        }
+        let asked = &mut self.gets[at];
+        let client = usize::from(asked.course.get().client);
+        let step = asked.course.probe_lost(self.now, &mut self.policies[client]);
+        self.carry_out(at, step, ends);
+    }
+
+    fn ask(&mut self, a_try: usize, ends: &mut Ends<'_>) {
+        let t = &mut self.tries[a_try];
+        let (node, deadline, get) = (t.node, t.deadline, self.gets[t.get].course.get());
         let n = &mut self.nodes[usize::from(node)];
+        t.came = (self.now, n.pool.stack.inflight() as u32);
+        let (number, offset, len) = (get.number, get.offset, get.len);
         let (offset, len) = n.placer.place(0, offset, len);
         let mut head = IoHead::new(Op::Read, VOLUME, TenantId(0), offset, len, self.now);
         head.tag = a_try as u64;
         head.deadline = deadline.map_or(Time::NEVER, |d| self.now + d);
-        if n.pool.is_full() {
-            return self.reply(a_try, Reply::Failed);
+        let offered = if n.pool.is_full() { None } else { Some(n.pool.stack.offer(self.now, io(head))) };
+        self.note(2, u64::from(node), number);
+        match offered {
+            Some(Offered::Accepted(id)) => self.tries[a_try].id = Some(id),
+            Some(Offered::Busy(f)) => self.reply(a_try, Reply::Busy(f.wait), Span::ZERO, ends),
+            None => return self.reply(a_try, Reply::Failed, Span::ZERO, ends),
         }
-        match n.pool.stack.offer(self.now, io(head)) {
-            Offered::Accepted(id) => self.tries[a_try].id = Some(id),
-            Offered::Busy(f) => self.reply(a_try, Reply::Busy(f.wait)),
-        }
-        self.collect(node);
+        self.collect(node, ends);
     }
 
-    fn noise(&mut self, noise: &Noise) {
+    fn noise(&mut self, noise: &Noise, ends: &mut Ends<'_>) {
+        self.add_noise(noise, NOISE_TAG, NOISE_VOLUME, ends);
+    }
+
+    fn hog(&mut self, hog: usize, ends: &mut Ends<'_>) {
+        let noise = self.hogs[hog].next(self.now);
+        let volume = VolumeKey { id: NOISE_VOLUME.id + 1 + hog as u32, ..NOISE_VOLUME };
+        if !self.add_noise(&noise, NOISE_TAG - 1 - hog as u64, volume, ends) {
+            self.push(self.now + HOG_WAITS, Event::Hog { hog });
+        }
+    }
+
+    /// False if the node has no room.
+    fn add_noise(&mut self, noise: &Noise, tag: u64, volume: VolumeKey, ends: &mut Ends<'_>) -> bool {
         self.note(3, u64::from(noise.node), noise.offset);
         let n = &mut self.nodes[usize::from(noise.node)];
         let (offset, len) = n.placer.place(1, noise.offset, noise.len);
-        let mut head = IoHead::new(pool_op(noise.op), VOLUME, TenantId(1), offset, len, self.now);
-        head.tag = NOISE_TAG;
-        if !n.pool.is_full() {
+        let mut head = IoHead::new(pool_op(noise.op), volume, noise.tenant, offset, len, self.now);
+        head.priority = noise.priority;
+        head.tag = tag;
+        let has_room = !n.pool.is_full();
+        if has_room {
             n.pool.stack.offer(self.now, io(head));
         }
-        self.collect(noise.node);
+        self.collect(noise.node, ends);
+        has_room
     }
 
-    fn cancel(&mut self, a_try: usize, serial: u64) {
+    fn cancel(&mut self, a_try: usize, serial: u64, ends: &mut Ends<'_>) {
         let Some(t) = self.tries.get(a_try).filter(|t| t.serial == serial) else { return };
         let (node, id) = (t.node, t.id);
         self.note(4, u64::from(node), serial);
         if let Some(id) = id {
             self.nodes[usize::from(node)].pool.stack.cancel(self.now, id);
-            self.collect(node);
+            self.collect(node, ends);
         }
     }
 
-    fn wake(&mut self, node: u16) {
+    fn wake(&mut self, node: u16, ends: &mut Ends<'_>) {
         let n = &mut self.nodes[usize::from(node)];
         if n.wake_at != self.now {
             return; // an earlier one came in between
@@ -412,24 +508,21 @@ impl<P: ReplicaPolicy> Cluster<P> {
         n.wake_at = Time::NEVER;
         n.pool.stack.wake(self.now);
         self.note(5, u64::from(node), 0);
-        self.collect(node);
+        self.collect(node, ends);
     }
 
-    /// Sends back what has ended at a node, and sees to its next wake-up.
-    fn collect(&mut self, node: u16) {
+    /// Sends back what has begun and what has ended at a node, and sees to its next wake-up.
+    fn collect(&mut self, node: u16, ends: &mut Ends<'_>) {
+        self.tell_begun(node);
         while let Some(c) = self.nodes[usize::from(node)].pool.stack.next_done() {
-            if c.io.tag == NOISE_TAG {
+            if c.io.tag > NOISE_TAGS {
                 self.m.noise += 1;
-                continue;
+                if c.io.tag < NOISE_TAG {
+                    self.push(self.now, Event::Hog { hog: (NOISE_TAG - 1 - c.io.tag) as usize });
+                }
+            } else {
+                self.done(node, &c, ends);
             }
-            let a_try = c.io.tag as usize;
-            self.tries[a_try].id = None;
-            let reply = match c.outcome {
-                Outcome::Done => Reply::Done,
-                Outcome::Busy { wait, .. } => Reply::Busy(wait),
-                Outcome::Failed(_) => Reply::Failed,
-            };
-            self.reply(a_try, reply);
         }
         let n = &mut self.nodes[usize::from(node)];
         let wake = n.pool.stack.next_wake();
@@ -440,59 +533,118 @@ impl<P: ReplicaPolicy> Cluster<P> {
         }
     }
 
-    fn reply(&mut self, a_try: usize, reply: Reply) {
-        let data = if reply == Reply::Done { self.gets[self.tries[a_try].get].get.len } else { 0 };
-        match self.travel(a_try, 1, self.config.message_bytes + data) {
-            Some(arrival) => self.push(arrival, Event::Answer { a_try, reply }),
-            None => {
-                let get = self.tries[a_try].get;
-                let number = self.gets[get].get.number;
-                self.lose(a_try);
-                self.push(self.now, Event::Lost { get, number });
+    /// A try has ended at its node.
+    fn done(&mut self, node: u16, c: &Completion, ends: &mut Ends<'_>) {
+        let a_try = c.io.tag as usize;
+        let t = &mut self.tries[a_try];
+        t.id = None;
+        let (came_at, others) = t.came;
+        let service = if c.dispatched_at.is_set() { self.now.since(c.dispatched_at) } else { Span::ZERO };
+        let reply = match c.outcome {
+            Outcome::Done => Reply::Done,
+            Outcome::Busy { wait, .. } => Reply::Busy(wait),
+            Outcome::Failed(_) => Reply::Failed,
+        };
+        if reply == Reply::Done {
+            self.m.executed += 1;
+            self.nodes[usize::from(node)].latency.saw(others, self.now.since(came_at));
+        }
+        self.reply(a_try, reply, service, ends);
+    }
+
+    /// Sends word of the tries that have begun at a node, to clients that want it.
+    fn tell_begun(&mut self, node: u16) {
+        let n = &mut self.nodes[usize::from(node)];
+        let Some(begun) = n.pool.stack.with_layer(self.now, |b: &mut Begins, _| b.take().collect::<Vec<_>>()) else {
+            return;
+        };
+        for id in begun {
+            // Few are at a node at once, and fewer are to be told of.
+            let found = self.tries.iter().find(|(_, t)| t.node == node && t.tells && t.id == Some(id));
+            let Some((a_try, serial)) = found.map(|(at, t)| (at, t.serial)) else { continue };
+            if let Some(arrival) = self.travel_try(a_try, BEGAN, self.config.message_bytes) {
+                self.push(arrival, Event::Began { a_try, serial });
             }
         }
     }
 
-    fn answer(&mut self, a_try: usize, reply: Reply, ends: &mut Ends<'_>) {
+    fn reply(&mut self, a_try: usize, reply: Reply, service: Span, ends: &mut Ends<'_>) {
+        let t = &self.tries[a_try];
+        let data = if reply == Reply::Done { self.gets[t.get].course.get().len } else { 0 };
+        let in_flight = self.nodes[usize::from(t.node)].pool.stack.inflight() as u32;
+        let answer = Answer { reply, in_flight, service };
+        match self.travel_try(a_try, BACK, self.config.message_bytes + data) {
+            Some(arrival) => self.push(arrival, Event::Answer { a_try, answer }),
+            None => self.lose(a_try, ends),
+        }
+    }
+
+    fn answer(&mut self, a_try: usize, answer: Answer, ends: &mut Ends<'_>) {
         let t = self.tries.remove(a_try);
         let asked = &mut self.gets[t.get];
-        asked.outstanding -= 1;
-        let (client, number, ended) = (usize::from(asked.get.client), asked.get.number, asked.ended);
+        let (client, number) = (usize::from(asked.course.get().client), asked.course.get().number);
+        let step = asked.course.answered(self.now, t.number, answer, &mut self.policies[client]);
         self.note(6, u64::from(t.node), number);
-        self.m.busy += u64::from(matches!(reply, Reply::Busy(_)));
-        if ended {
-            self.m.wasted += u64::from(reply == Reply::Done);
-            self.policies[client].too_late(self.now, t.node, reply);
-            return self.forget(t.get);
+        self.m.busy += u64::from(matches!(answer.reply, Reply::Busy(_)));
+        self.m.wasted += u64::from(answer.reply == Reply::Done && step.ended != Some(Ended::Done(t.number)));
+        self.carry_out(t.get, step, ends);
+    }
+
+    fn began(&mut self, a_try: usize, serial: u64, ends: &mut Ends<'_>) {
+        let Some(t) = self.tries.get(a_try).filter(|t| t.serial == serial) else { return };
+        let (get, number, node) = (t.get, t.number, t.node);
+        self.note(8, u64::from(node), serial);
+        let asked = &mut self.gets[get];
+        let client = usize::from(asked.course.get().client);
+        let step = asked.course.began(self.now, number, &mut self.policies[client]);
+        self.carry_out(get, step, ends);
+    }
+
+    /// A get, unless it is over and its place another's.
+    fn asked(&self, at: usize, number: u64) -> Option<&Asked> {
+        self.gets.get(at).filter(|a| a.course.get().number == number)
+    }
+
+    fn probe(&mut self, at: usize, number: u64, node: u16, ends: &mut Ends<'_>) {
+        if self.asked(at, number).is_none() {
+            return;
         }
-        if reply == Reply::Done {
-            self.end(t.get, Some(t.number), ends);
-            return self.forget(t.get);
+        self.note(9, u64::from(node), number);
+        let n = &self.nodes[usize::from(node)];
+        let in_flight = n.pool.stack.inflight() as u32;
+        let probe = Probe { node, in_flight, latency: n.latency.estimate(in_flight) };
+        match self.travel(at, node, PROBE + u64::from(node), BACK, self.config.message_bytes) {
+            Some(arrival) => self.push(arrival, Event::Probed { get: at, number, probe }),
+            None => self.probe_lost(at, number, ends),
         }
-        let mut out = Orders { tries: self.gets[t.get].tries.len() as u32, ..Orders::default() };
-        self.policies[client].refused(self.now, &self.gets[t.get].get, t.number, reply, &mut out);
-        self.obey(t.get, out, ends);
+    }
+
+    fn probed(&mut self, at: usize, number: u64, probe: Probe, ends: &mut Ends<'_>) {
+        if self.asked(at, number).is_none() {
+            return;
+        }
+        let asked = &mut self.gets[at];
+        let client = usize::from(asked.course.get().client);
+        let step = asked.course.probed(self.now, probe, &mut self.policies[client]);
+        self.note(10, u64::from(probe.node), number);
+        self.carry_out(at, step, ends);
     }
 
     fn timer(&mut self, at: usize, number: u64, ends: &mut Ends<'_>) {
-        let Some(asked) = self.gets.get_mut(at).filter(|a| a.get.number == number) else { return };
-        asked.timers -= 1;
-        if asked.ended {
+        if self.asked(at, number).is_none() {
             return;
         }
-        let client = usize::from(asked.get.client);
-        let mut out = Orders { tries: asked.tries.len() as u32, ..Orders::default() };
+        let asked = &mut self.gets[at];
+        let client = usize::from(asked.course.get().client);
+        let step = asked.course.timer(self.now, &mut self.policies[client]);
         self.note(7, client as u64, number);
-        self.policies[client].timer(self.now, &self.gets[at].get, &mut out);
-        self.obey(at, out, ends);
+        self.carry_out(at, step, ends);
     }
 
-    fn end(&mut self, at: usize, a_try: Option<u32>, ends: &mut Ends<'_>) {
-        let asked = &mut self.gets[at];
-        asked.ended = true;
-        let response = a_try.map(|_| self.now.since(asked.get.arrived_at));
-        let client = usize::from(asked.get.client);
-        ends.tell(self.now, &asked.get, response);
+    fn ended(&mut self, at: usize, how: Ended, ends: &mut Ends<'_>) {
+        let get = self.gets[at].course.get();
+        let response = (how != Ended::Failed).then(|| self.now.since(get.arrived_at));
+        ends.tell(self.now, get, response);
         match response {
             Some(r) => {
                 self.m.response.record(r);
@@ -500,15 +652,11 @@ impl<P: ReplicaPolicy> Cluster<P> {
             }
             None => self.m.failed += 1,
         }
-        let mut out = Orders { tries: asked.tries.len() as u32, ..Orders::default() };
-        self.policies[client].ended(self.now, &self.gets[at].get, a_try, &mut out);
-        assert!(out.sends.is_empty() && out.timers.is_empty(), "a get that has ended is only cancelled");
-        self.obey(at, out, ends);
     }
 
-    /// A get that has ended is gone when its last try is.
+    /// A get that is over goes; what the queue still has of it finds another number in its place.
     fn forget(&mut self, at: usize) {
-        if self.gets.get(at).is_some_and(|a| a.ended && a.outstanding == 0) {
+        if self.gets.get(at).is_some_and(|a| a.course.is_over()) {
             self.gets.remove(at);
         }
     }

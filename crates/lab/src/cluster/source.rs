@@ -4,9 +4,9 @@
 //! asks again; each get, and each thought, is drawn from its user's own stream, so that a user's n-th get is the same one
 //! under every policy, only at another time.
 
-use crate::cluster::Get;
 use crate::trace::record::Op;
-use plimsoll_base::{Rng, Span, Time};
+use plimsoll_base::{Priority, Rng, Span, TenantId, Time};
+use plimsoll_client::Get;
 use std::collections::VecDeque;
 
 /// Where a cluster's gets come from.
@@ -75,6 +75,7 @@ impl GetsConfig {
         Get {
             number,
             arrived_at,
+            until: Time::NEVER,
             client: client.unwrap_or_else(|| rng.below(u64::from(self.clients)) as u16),
             replicas: (0..self.replicas).map(node).collect(),
             offset: object * self.object_bytes,
@@ -185,4 +186,15 @@ pub struct Noise {
     pub offset: u64,
     /// How many bytes.
     pub len: u64,
+    /// Whose; gets are tenant 0's.
+    pub tenant: TenantId,
+    /// For schedulers that know priorities.
+    pub priority: Priority,
+}
+
+impl Noise {
+    /// A read of another tenant, of the usual priority.
+    pub fn read(at: Time, node: u16, offset: u64, len: u64) -> Noise {
+        Noise { at, node, op: Op::Read, offset, len, tenant: TenantId(1), priority: Priority::DEFAULT }
+    }
 }

@@ -1,15 +1,13 @@
 //! MT-E14: what wrong answers cost. A cluster whose nodes refuse reads by forecast, and answer wrongly on purpose at set rates
 //! (MittOS §7.7).
 
-use crate::cluster::{
-    Cluster, ClusterConfig, ClusterMeasured, Get, Gets, GetsConfig, Noise, Orders, ReplicaPolicy, Reply,
-};
+use crate::cluster::{Cluster, ClusterConfig, ClusterMeasured, Gets, GetsConfig, Noise};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::plot::{Curve, Plot};
 use crate::profiling::profile_of;
 use crate::replay::{DeviceChoice, Pool, PoolConfig};
-use crate::trace::record::Op;
 use plimsoll_base::{Rng, Span, Time};
+use plimsoll_client::{Course, Get, Orders, ReplicaPolicy};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_sched::inject::Inject;
 use plimsoll_sched::{Cfq, CfqConfig, Late, Profile};
@@ -46,11 +44,11 @@ impl Failover {
 }
 
 impl ReplicaPolicy for Failover {
-    fn begin(&mut self, _: Time, get: &Get, out: &mut Orders) {
-        self.send(get, 0, out);
+    fn begin(&mut self, _: Time, course: &Course, out: &mut Orders) {
+        self.send(course.get(), 0, out);
     }
-    fn refused(&mut self, _: Time, get: &Get, a_try: u32, _: Reply, out: &mut Orders) {
-        self.send(get, u64::from(a_try) + 1, out);
+    fn refused(&mut self, _: Time, course: &Course, a_try: u32, out: &mut Orders) {
+        self.send(course.get(), u64::from(a_try) + 1, out);
     }
 }
 
@@ -86,7 +84,7 @@ fn noise(seed: u64) -> impl Iterator<Item = Noise> {
         let node = rng.below(u64::from(NODES)) as u16;
         let offsets: Vec<u64> = (0..BURST).map(|_| rng.below(1 << 18) * BURST_BYTES).collect();
         let at = Time::ZERO + BURST_EVERY * burst + Span::from_nanos(rng.below(BURST_EVERY.as_nanos()));
-        offsets.into_iter().map(move |offset| Noise { at, node, op: Op::Read, offset, len: BURST_BYTES })
+        offsets.into_iter().map(move |offset| Noise::read(at, node, offset, BURST_BYTES))
     })
 }
 

@@ -1,5 +1,6 @@
 //! The simulated pool that a replay drives: a scheduler over a device model without payload.
 
+use crate::cluster::Begins;
 use plimsoll_base::{Span, Time};
 use plimsoll_device::{DeviceOptions, DeviceSpec, DiskSpec, Model, ModelLayer, any};
 use plimsoll_sched::ssd::MittSsd;
@@ -68,6 +69,8 @@ pub struct PoolConfig {
     /// What is done with accepted reads whose promise breaks later; [`Late::Flag`] also refuses nothing at the top: all
     /// reads run, and what would have become of them is in the verdicts (MT-M28).
     pub late: Late,
+    /// With a layer that notes when requests leave the scheduler for the device ([`crate::cluster::Begins`]).
+    pub tells_begin: bool,
     /// Varies the platters' angle and draws the mismatch.
     pub seed: u64,
 }
@@ -82,6 +85,7 @@ impl Default for PoolConfig {
             failover_hop: stack.failover_hop,
             inflight_max: stack.inflight_max,
             late: Late::Cancel,
+            tells_begin: false,
             seed: 1,
         }
     }
@@ -113,6 +117,14 @@ impl Pool {
     /// # Errors
     /// If the device's parameters contradict each other or the depth is zero.
     pub fn new(device: &DeviceChoice, config: &PoolConfig) -> Result<Pool, BadPool> {
+        Pool::with_model(device, config, None)
+    }
+
+    /// The same with what is known beforehand of what the device's requests cost.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub fn with_model(device: &DeviceChoice, config: &PoolConfig, model: Option<DiskModel>) -> Result<Pool, BadPool> {
         let bad = |what: &dyn fmt::Display| BadPool(format!("device `{}`: {what}", device.name));
         if config.depth == 0 || config.inflight_max == 0 {
             return Err(BadPool("depth 0 would serve nothing: use 1 or more".into()));
@@ -124,13 +136,17 @@ impl Pool {
         if by_inside && device.flash().is_none() {
             return Err(bad(&"sched `ssd` predicts from a flash drive's inside, which this device hasn't"));
         }
-        let model = DiskModel::unknown(device.size_bytes());
+        let model = model.unwrap_or_else(|| DiskModel::unknown(device.size_bytes()));
         let scheduler = SchedulerOptions { discipline, ..config.scheduler() };
+        let mut layers: Vec<Box<dyn Layer>> = vec![config.sched.layer(&scheduler, model)];
+        if config.tells_begin {
+            layers.push(Box::new(Begins::default()));
+        }
         let device = match by_inside {
             true => ModelLayer::new(device).with_predictor(Box::new(MittSsd::unprofiled())),
             false => ModelLayer::new(device),
         };
-        let layers: Vec<Box<dyn Layer>> = vec![config.sched.layer(&scheduler, model), Box::new(device)];
+        layers.push(Box::new(device));
         Pool::of_layers(layers, config)
     }
 

@@ -1,0 +1,306 @@
+//! What the experiments on replica choice share: the cluster, its gets and its noise, and playing them under a policy.
+//!
+//! All policies of one seed see the same gets at the same times, the same noise and the same drives. Gets come in an open
+//! loop: a policy that makes users wait doesn't get fewer of them while the noise lasts. What arrives in the first seconds
+//! warms drives and predictors up and isn't counted.
+
+pub mod adaptive;
+pub mod failover;
+pub mod flash;
+pub mod micro;
+pub mod scale;
+pub mod strategies;
+pub mod writes;
+
+use crate::cluster::{Cluster, ClusterConfig, ClusterMeasured, Hog, Noise};
+use crate::experiment::stats::quantile;
+use crate::experiment::{Inputs, LabError, RowSpec, Sample};
+use crate::plot::Curve;
+use crate::profiling::{flash_profile_of, profile_of};
+use crate::replay::{DeviceChoice, Pool, PoolConfig};
+use crate::workload::noise::{NoiseProfile, NoiseSchedule, SlowPeriods};
+use plimsoll_base::{Rng, Span, Time};
+use plimsoll_client::{Get, PolicyKind, PolicySettings, Preference, ReplicaPolicy};
+use plimsoll_device::{Flash, FlashOptions, FlashSpec, History, HopSpec, Mismatch, ModelLayer, SpecError};
+use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
+use plimsoll_sched::{DiskModel, Profile, SchedulerKind};
+use plimsoll_stack::Layer;
+use std::fs::File;
+use std::io::BufReader;
+use std::sync::OnceLock;
+
+/// The disk of MittOS's testbed, as far as its kind goes.
+const DEVICE: &str = "constellation-es3-1tb";
+/// A tenant's share of the disk, as in MT-E2.
+const TENANT_BYTES: u64 = 50 << 30;
+/// A page of the database, which a get of 1 KB reads.
+const GET_BYTES: u64 = 4096;
+/// The noise's reads: on our disk these keep it busy for the 12 ms that MittOS's of 1 MiB did (§7.2).
+const NOISE_BYTES: u64 = 512 << 10;
+/// The authors' noise, see `MT-E4`.
+const SCHEDULE: &str = "latency/mittos_ec2_noise_schedule.csv";
+/// The flash drive of MittOS's testbed, and the size that it is shrunk to, so that its past fits in memory.
+const FLASH: &str = "mittos-openchannel";
+const FLASH_BYTES: u64 = 2 << 30;
+/// Replicas of everything.
+const REPLICAS: u16 = 3;
+
+/// Where noise comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NoiseKind {
+    /// Our generator with §6's figures.
+    Generated,
+    /// The authors' schedule of three nodes; each of ours follows one of them from a slot that the seed draws.
+    Published,
+}
+
+/// What nodes have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Storage {
+    Disk,
+    Flash,
+}
+
+/// What a run is made of besides its policy.
+struct Scene {
+    nodes: u16,
+    storage: Storage,
+    hop_us: f64,
+    clients: u16,
+    pool: PoolConfig,
+    gets: Vec<Get>,
+    noise: Vec<Noise>,
+    hogs: Vec<Hog>,
+    order: Preference,
+    /// Gets that arrive before aren't counted.
+    warm: Time,
+    seed: u64,
+}
+
+/// What came of it.
+struct Played {
+    /// By the get's number.
+    each: Vec<Option<Span>>,
+    m: ClusterMeasured,
+}
+
+/// The profile of a drive of the kind, measured once.
+fn known_disk() -> Result<DiskModel, LabError> {
+    static PROFILE: OnceLock<Profile> = OnceLock::new();
+    if let Some(p) = PROFILE.get() {
+        return Ok(p.disk_model().expect("a disk's profile has a disk's model"));
+    }
+    let device = DeviceChoice::named(DEVICE)?;
+    let profile = profile_of(device.disk()?, 1, 10).map_err(|e| LabError(e.to_string()))?;
+    Ok(PROFILE.get_or_init(|| profile).disk_model().expect("a disk's profile has a disk's model"))
+}
+
+impl Scene {
+    /// `nodes` disks of the testbed's kind under CFQ, with gets to come.
+    fn new(nodes: u16, clients: u16, seed: u64) -> Scene {
+        let pool = PoolConfig { sched: SchedulerKind::Cfq, depth: 4, mismatch: 0.15, ..PoolConfig::default() };
+        Scene {
+            nodes,
+            storage: Storage::Disk,
+            hop_us: 300.0,
+            clients,
+            pool,
+            gets: Vec::new(),
+            noise: Vec::new(),
+            hogs: Vec::new(),
+            order: Preference::Drawn,
+            warm: Time::ZERO,
+            seed,
+        }
+    }
+
+    /// Plays it with `kind` at every client; `limit` is its deadline, time-out or delay.
+    fn play(&self, kind: PolicyKind, limit: Span) -> Result<Played, LabError> {
+        let settings = PolicySettings {
+            limit,
+            order: self.order,
+            clients: self.clients,
+            hop: Span::from_millis_f64(self.hop_us / 1e3),
+            ..PolicySettings::default()
+        };
+        let bad = |e: plimsoll_client::BadPolicy| LabError(e.to_string());
+        let policies = (0..self.clients).map(|_| kind.build(&settings).map_err(bad)).collect::<Result<_, _>>()?;
+        self.play_with(policies, kind == PolicyKind::Tied)
+    }
+
+    /// Plays it with these policies, one a client.
+    fn play_with<P: ReplicaPolicy>(&self, policies: Vec<P>, tells_begin: bool) -> Result<Played, LabError> {
+        let pools = (0..self.nodes).map(|i| self.node(i, tells_begin)).collect::<Result<_, _>>()?;
+        let hop = HopSpec { base_us: self.hop_us, ..ClusterConfig::default().hop };
+        let config = ClusterConfig { seed: self.seed, hop, ..ClusterConfig::default() };
+        let cluster = Cluster::new(config, pools, policies)?.with_hogs(self.hogs.clone());
+        let mut each = vec![None; self.gets.len()];
+        let m =
+            cluster.run(self.gets.iter().cloned(), self.noise.iter().copied(), &mut |g, r| each[g.number as usize] = r);
+        Ok(Played { each, m })
+    }
+
+    /// Bytes that gets, and noise beside them, are spread over.
+    fn span_bytes(&self) -> u64 {
+        match self.storage {
+            Storage::Disk => TENANT_BYTES,
+            Storage::Flash => FLASH_BYTES / 2,
+        }
+    }
+
+    fn node(&self, node: u16, tells_begin: bool) -> Result<Pool, LabError> {
+        let seed = self.seed * 1_000 + u64::from(node);
+        let config = PoolConfig { seed, tells_begin, ..self.pool };
+        match self.storage {
+            Storage::Disk => Ok(Pool::with_model(&DeviceChoice::named(DEVICE)?, &config, Some(known_disk()?))?),
+            Storage::Flash => {
+                let failed = |e: SpecError| LabError(e.to_string());
+                let spec = FlashSpec::by_name(FLASH).map_err(failed)?;
+                let profile = flash_profile_of(&spec, FLASH_BYTES).map_err(failed)?;
+                let options = FlashOptions {
+                    seed,
+                    mismatch: Some(Mismatch { seed, spread: config.mismatch }),
+                    history: History::Aged { overwrites_permille: 1_000 },
+                    bytes_max: Some(FLASH_BYTES),
+                };
+                let profile = profile.flash.expect("a drive's profile has a drive's figures");
+                let predictor = Box::new(MittSsd::new(&profile, SsdPrecision::FULL));
+                let flash = Flash::new(&spec, options).map_err(failed)?;
+                let config = PoolConfig { inflight_max: spec.interface.queue_depth as usize, ..config };
+                let layers: Vec<Box<dyn Layer>> = vec![Box::new(ModelLayer::new(flash).with_predictor(predictor))];
+                Ok(Pool::of_layers(layers, &config)?)
+            }
+        }
+    }
+
+    /// The counted responses; a user's request is `sf` gets that follow each other, and takes as long as its slowest.
+    fn tail(&self, each: &[Option<Span>], sf: usize) -> Tail {
+        let mut tail = Tail { sorted: Vec::new(), failed: 0 };
+        for (gets, responses) in self.gets.chunks(sf).zip(each.chunks(sf)) {
+            if gets[0].arrived_at < self.warm {
+                continue;
+            }
+            match responses.iter().copied().collect::<Option<Vec<Span>>>() {
+                Some(all) => tail.sorted.push(all.into_iter().max().unwrap_or(Span::ZERO).as_millis_f64()),
+                None => tail.failed += 1,
+            }
+        }
+        tail.sorted.sort_by(f64::total_cmp);
+        tail
+    }
+}
+
+/// Responses in milliseconds, ascending.
+struct Tail {
+    sorted: Vec<f64>,
+    failed: u64,
+}
+
+impl Tail {
+    fn at(&self, percent: f64) -> f64 {
+        quantile(&self.sorted, percent / 100.0)
+    }
+    fn mean(&self) -> f64 {
+        self.sorted.iter().sum::<f64>() / self.sorted.len().max(1) as f64
+    }
+    /// Percent of the requests that took longer than `ms`.
+    fn above(&self, ms: f64) -> f64 {
+        100.0 * (self.sorted.len() - self.sorted.partition_point(|&v| v <= ms)) as f64 / self.sorted.len().max(1) as f64
+    }
+    fn curve(&self, name: &str) -> Curve {
+        Curve::of_values(name, self.sorted.clone()).thinned()
+    }
+}
+
+/// By how many percent `ours` is less than `other`: MittOS's "latency reduction".
+fn reduction(ours: f64, other: f64) -> f64 {
+    100.0 * (other - ours) / other
+}
+
+/// The p95 of the base policy: deadline, time-out and delay of all others (§7.2).
+fn p95_of_base(scene: &Scene) -> Result<(Span, Played), LabError> {
+    let played = scene.play(PolicyKind::Base, Span::from_secs(1))?;
+    let ms = scene.tail(&played.each, 1).at(95.0);
+    Ok((Span::from_millis_f64(ms), played))
+}
+
+/// Gets that arrive at random, `sf` at a time at different nodes, for `length`; `gap` is the mean time between two gets of all
+/// clients. Each is to a random object whose replicas are on the next three nodes.
+fn gets(scene: &Scene, sf: u16, gap: Span, length: Span) -> Vec<Get> {
+    let mut rng = Rng::new(scene.seed, "gets of users");
+    let (mut at, mut all) = (Time::ZERO, Vec::new());
+    let mut homes: Vec<u16> = (0..scene.nodes).collect();
+    loop {
+        at += Span::from_nanos((rng.exp1() * (gap * u64::from(sf)).as_nanos() as f64).round() as u64);
+        if at >= Time::ZERO + length {
+            return all;
+        }
+        rng.shuffle(&mut homes);
+        let client = rng.below(u64::from(scene.clients)) as u16;
+        for &home in &homes[..usize::from(sf)] {
+            all.push(Get {
+                number: all.len() as u64,
+                arrived_at: at,
+                until: Time::NEVER,
+                client,
+                replicas: (0..REPLICAS).map(|i| (home + i) % scene.nodes).collect(),
+                offset: rng.below(scene.span_bytes() / GET_BYTES) * GET_BYTES,
+                len: GET_BYTES,
+                draw: rng.next_u64(),
+            });
+        }
+    }
+}
+
+/// The noise of `kind` on all nodes for `length`, in order of time; `None`: its data aren't there.
+fn noise(kind: NoiseKind, scene: &Scene, length: Span, inputs: &Inputs) -> Result<Option<Vec<Noise>>, LabError> {
+    let mut rng = Rng::new(scene.seed, "noise addresses");
+    let mut read = |at: Time, node: u16| {
+        let mut noise = Noise::read(at, node, rng.below(TENANT_BYTES / NOISE_BYTES) * NOISE_BYTES, NOISE_BYTES);
+        // Another process of the same machine, as MittOS's injector: no group of its own that CFQ would protect gets from.
+        noise.tenant = plimsoll_base::TenantId(0);
+        noise
+    };
+    let mut all = Vec::new();
+    match kind {
+        NoiseKind::Generated => {
+            let profile = NoiseProfile::disk();
+            for p in SlowPeriods::new(&profile, u32::from(scene.nodes), scene.seed)? {
+                let at = Time::ZERO + profile.slot * p.slot;
+                if at >= Time::ZERO + length {
+                    break;
+                }
+                (0..p.reads()).for_each(|_| all.push(read(at, p.node as u16)));
+            }
+        }
+        NoiseKind::Published => {
+            let Some(path) = inputs.file(SCHEDULE) else { return Ok(None) };
+            let name = path.display().to_string();
+            let file = File::open(&path).map_err(|e| LabError(format!("{name}: {e}")))?;
+            let schedule = NoiseSchedule::from_csv(&name, Box::new(BufReader::new(file)))?;
+            let mut starts = Rng::new(scene.seed, "noise starts");
+            let starts: Vec<u64> = (0..scene.nodes).map(|_| starts.below(schedule.slots() as u64)).collect();
+            for slot in 0..length.as_nanos() / schedule.slot().as_nanos() {
+                for node in 0..scene.nodes {
+                    let column = usize::from(node) % schedule.nodes();
+                    let reads = schedule.reads(starts[usize::from(node)] + slot, column);
+                    (0..reads).for_each(|_| all.push(read(Time::ZERO + schedule.slot() * slot, node)));
+                }
+            }
+        }
+    }
+    Ok(Some(all))
+}
+
+/// A row and how it is filled, in one place; the value is `None` when only the rows are wanted.
+type Filled = (RowSpec, Option<f64>);
+
+/// The rows without their values.
+fn specs(filled: Vec<Filled>) -> Vec<RowSpec> {
+    filled.into_iter().map(|f| f.0).collect()
+}
+
+/// The values, into a sample.
+fn fill(sample: &mut Sample, filled: Vec<Filled>) {
+    sample.values.extend(filled.into_iter().map(|f| f.1));
+}

@@ -1,0 +1,137 @@
+//! MT-E10: a user's request of several gets waits for the slowest (MittOS §7.3, Fig. 6).
+
+use super::strategies::{GAP, scene};
+use super::{DEVICE, Filled, NoiseKind, SCHEDULE, Tail, fill, p95_of_base, reduction, specs};
+use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
+use crate::plot::{Plot, Scale, Shares};
+use plimsoll_base::Span;
+use plimsoll_client::{PolicyKind, Preference};
+
+/// See the module's documentation.
+pub struct ScaleFactors;
+
+const FACTORS: [u16; 4] = [1, 2, 5, 10];
+const POLICIES: [PolicyKind; 5] =
+    [PolicyKind::Base, PolicyKind::Hedged, PolicyKind::Mitt, PolicyKind::MittWait, PolicyKind::MittBudget];
+
+/// What one seed gave: the deadline, and by factor and policy the requests.
+struct Results {
+    limit: Span,
+    tails: Vec<Vec<Tail>>,
+}
+
+impl Results {
+    fn of(&self, sf: u16, kind: PolicyKind) -> &Tail {
+        let f = FACTORS.iter().position(|&x| x == sf).expect("one of ours");
+        let p = POLICIES.iter().position(|&x| x == kind).expect("one of ours");
+        &self.tails[f][p]
+    }
+}
+
+fn rows_of(r: Option<&Results>) -> Vec<Filled> {
+    use PolicyKind::{Hedged, Mitt, MittBudget, MittWait};
+    let mut rows: Vec<Filled> = Vec::new();
+    let mut row = |spec: RowSpec, value: &dyn Fn(&Results) -> f64| rows.push((spec, r.map(value)));
+    row(RowSpec::new("deadline and delay: base's p95 of single gets", "ms").paper(13.0, Check::None), &|r| {
+        r.limit.as_millis_f64()
+    });
+    // By the paper's own formula 1 - (1 - 0.05)^SF would be 5, 10, 23 and 40 %.
+    for (sf, hedged, mitt) in [(1, 5.0, Some(1.0)), (2, 10.0, None), (5, 25.0, Some(5.0)), (10, 40.0, Some(10.0))] {
+        let spec = RowSpec::new(format!("SF {sf}: requests above the deadline, hedged"), "%");
+        row(spec.paper(hedged, Check::Within(hedged * 0.75, hedged * 1.25)), &|r| {
+            r.of(sf, Hedged).above(r.limit.as_millis_f64())
+        });
+        for kind in [Mitt, MittBudget] {
+            let spec = RowSpec::new(format!("SF {sf}: requests above the deadline, {kind}"), "%");
+            let spec = match mitt {
+                Some(paper) if kind == Mitt => spec.paper(paper, Check::AtMost(paper)),
+                _ => spec,
+            };
+            row(spec, &|r| r.of(sf, kind).above(r.limit.as_millis_f64()));
+        }
+    }
+    for sf in FACTORS {
+        for kind in POLICIES {
+            for percent in [75.0, 95.0, 99.0] {
+                row(RowSpec::new(format!("SF {sf}: {kind}, p{percent}"), "ms"), &|r| r.of(sf, kind).at(percent));
+            }
+            row(RowSpec::new(format!("SF {sf}: {kind}, mean"), "ms"), &|r| r.of(sf, kind).mean());
+        }
+    }
+    let checks: [(u16, Option<f64>, f64, Check); 4] = [
+        (2, Some(95.0), 23.0, Check::None),
+        (5, Some(95.0), 35.0, Check::AtLeast(23.0)),
+        (10, Some(75.0), 36.0, Check::AtLeast(23.0)),
+        (10, None, 23.0, Check::AtLeast(23.0)),
+    ];
+    for (sf, percent, paper, check) in checks {
+        for kind in [Mitt, MittWait, MittBudget] {
+            let what = percent.map_or("mean".to_string(), |p| format!("p{p}"));
+            let spec = RowSpec::new(format!("SF {sf}: {kind} below hedged, {what}"), "%");
+            let spec = if kind == Mitt { spec.paper(paper, check) } else { spec };
+            row(spec, &|r| {
+                let of = |kind| percent.map_or(r.of(sf, kind).mean(), |p| r.of(sf, kind).at(p));
+                reduction(of(kind), of(Hedged))
+            });
+        }
+    }
+    rows
+}
+
+impl Experiment for ScaleFactors {
+    fn id(&self) -> &'static str {
+        "MT-E10"
+    }
+    fn title(&self) -> &'static str {
+        "Requests of 1, 2, 5 and 10 gets at once"
+    }
+    fn source(&self) -> &'static str {
+        "MittOS §7.3, Fig. 6"
+    }
+    fn device(&self) -> &'static str {
+        DEVICE
+    }
+    fn files(&self) -> Vec<&'static str> {
+        vec![SCHEDULE]
+    }
+    fn notes(&self) -> Vec<String> {
+        vec![
+            format!(
+                "as MT-E9 with §6's noise; requests come {GAP} times their factor apart, so that the disks have the same load under all \
+                 factors (the paper's load grows with the factor)"
+            ),
+            "the paper's figures differ between its introduction, its text and Fig. 6; the text's are taken (MT-A6), and 'up to 35 %' \
+             is judged by its lower neighbour, 23 %"
+                .into(),
+        ]
+    }
+    fn rows(&self, _: &Inputs) -> Vec<RowSpec> {
+        specs(rows_of(None))
+    }
+    fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+        let mut results = Results { limit: Span::ZERO, tails: Vec::new() };
+        let mut sample = Sample::default();
+        for sf in FACTORS {
+            let mut scene = scene(seed, NoiseKind::Generated, sf, inputs)?.expect("generated noise needs no data");
+            // The first replicas of a request's gets are on different nodes, as the paper has it.
+            scene.order = Preference::Placement;
+            if sf == 1 {
+                results.limit = p95_of_base(&scene)?.0;
+            }
+            let tail = |kind| Ok(scene.tail(&scene.play(kind, results.limit)?.each, usize::from(sf)));
+            let tails: Vec<Tail> = POLICIES.into_iter().map(tail).collect::<Result<_, LabError>>()?;
+            let curves = POLICIES.iter().zip(&tails).map(|(kind, t)| t.curve(kind.name())).collect();
+            sample.plots.push(Plot {
+                title: format!("Requests of {sf} gets (Fig. 6)"),
+                x_label: "response, ms".into(),
+                y_label: "requests at most that long, %".into(),
+                scale: Scale::Log,
+                shares: Shares::Nines,
+                curves,
+            });
+            results.tails.push(tails);
+        }
+        fill(&mut sample, rows_of(Some(&results)));
+        Ok(sample)
+    }
+}
