@@ -87,7 +87,8 @@ fn cores_are_given_told_of_and_promised_only_once() {
     let socket = dir.path().join("control.sock");
     let set = |name: &str, within: &str, jobs: &str| {
         let objective = format!("99.9={within}");
-        let args = ["tenant", "set", name, "--class", "latency-critical", "--objective", &objective, "--jobs-max", jobs];
+        let args =
+            ["tenant", "set", name, "--class", "latency-critical", "--objective", &objective, "--jobs-max", jobs];
         run(env!("CARGO_BIN_EXE_plimsoll"), &[&args[..], &["--control", socket.to_str().unwrap()]].concat())
     };
     let refused = set("greedy", "100ms", "65536");
