@@ -16,6 +16,9 @@ const DEADLINE: Span = Span::from_millis(2);
 const HOP_US: f64 = 10.0;
 const WRITE_BYTES: u64 = 64 << 10;
 
+/// One of the lines.
+type TailOf = fn(&Results) -> &Tail;
+
 struct Results {
     quiet: Tail,
     base: Tail,
@@ -29,8 +32,7 @@ fn rows_of(r: Option<&Results>) -> Vec<Filled> {
         RowSpec::new("no noise: gets within 0.2 ms", "%").check(Check::AtLeast(99.0)).note("the paper: below 0.2 ms"),
         &|r| Some(100.0 - r.quiet.above(0.2)),
     );
-    let of: [(&str, fn(&Results) -> &Tail); 3] =
-        [("no noise", |r| &r.quiet), ("base", |r| &r.base), ("mitt", |r| &r.mitt)];
+    let of: [(&str, TailOf); 3] = [("no noise", |r| &r.quiet), ("base", |r| &r.base), ("mitt", |r| &r.mitt)];
     for (name, tail) in of {
         for percent in [50.0, 95.0, 99.0] {
             row(RowSpec::new(format!("{name}, p{percent}"), "ms"), &|r| Some(tail(r).at(percent)));

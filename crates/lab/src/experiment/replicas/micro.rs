@@ -33,6 +33,9 @@ pub(super) fn hogs(threads: u64, nodes: &[u16], period: Span, len: u64, level: u
     (0..threads).map(hog).collect()
 }
 
+/// One of the lines.
+type TailOf = fn(&Results) -> &Tail;
+
 struct Results {
     quiet: Tail,
     base: Tail,
@@ -49,7 +52,7 @@ impl OneNoisyReplica {
             RowSpec::new("no noise: gets within 20 ms", "%").check(Check::AtLeast(97.0)).note("the paper: almost all"),
             &|r| Some(100.0 - r.quiet.above(20.0)),
         );
-        let of: [(&str, fn(&Results) -> &Tail); 4] =
+        let of: [(&str, TailOf); 4] =
             [("no noise", |r| &r.quiet), ("base", |r| &r.base), ("mitt", |r| &r.mitt), ("mitt+wait", |r| &r.wait)];
         for (name, tail) in of {
             for percent in [10.0, 50.0, 80.0, 95.0, 99.0] {
