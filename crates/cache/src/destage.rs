@@ -54,7 +54,7 @@ impl Cache {
         for v in &mut self.volumes {
             v.draining &= v.dirty > 0;
         }
-        if self.destage.is_some() || !self.destage_wanted() {
+        if self.stopping || self.destage.is_some() || !self.destage_wanted() {
             return;
         }
         if now < self.destage_retry_at {
@@ -83,8 +83,10 @@ impl Cache {
         d.flushing = false;
         d.items = keys;
         if d.items.is_empty() {
-            self.destage = None; // all of it is being written again: later
-            return;
+            // All of it is being written again, or its volumes aren't known yet: later.
+            self.destage = None;
+            self.destage_retry_at = now + RETRY;
+            return out.wake_at(self.destage_retry_at);
         }
         for i in &self.destage.as_ref().expect("just seen").items {
             self.destaging.insert(i.key);

@@ -224,6 +224,8 @@ pub struct Cache {
     pub(crate) streams: Streams,
     pub(crate) ahead: Ahead,
     pub(crate) stopping: bool,
+    /// What must survive was ordered to be written out for the last time.
+    draining: bool,
     pub(crate) recovery: Option<Box<Recovery>>,
     pub(crate) counters: Counters,
     pub(crate) start_report: StartReport,
@@ -284,6 +286,7 @@ impl Cache {
             streams: Streams::default(),
             ahead: Ahead::default(),
             stopping: false,
+            draining: false,
             recovery: None,
             counters: Counters::default(),
             start_report: StartReport::default(),
@@ -993,8 +996,11 @@ impl Layer for Cache {
     fn drain(&mut self, now: Time, out: &mut Actions) {
         self.stopping = true;
         if self.is_ready() {
-            self.close_open(now, true, out);
-            self.flush_wanted |= !self.chunks.is_empty() || !self.undurable.is_empty();
+            // Asked for again and again until nothing is under way: what the first time began must not begin anew each time.
+            if !std::mem::replace(&mut self.draining, true) {
+                self.close_open(now, true, out);
+                self.flush_wanted |= !self.chunks.is_empty() || !self.undurable.is_empty();
+            }
             self.progress(now, out);
         }
     }

@@ -298,7 +298,6 @@ mod tests {
             "control.token_file",
             "listen.tls: ",
             "no.profile: cannot be read",
-            "pool `a`: no.profile: cannot be read",
             "pool `c`: its volumes want 65011712 bytes, but its device has ",
             "pool `d`: sched `ssd` predicts from a flash drive's inside",
             "pool `e`: a device needs at least ",

@@ -110,7 +110,6 @@ fn reads_hit_also_after_a_crash_and_damage_is_noticed() {
 }
 
 #[test]
-#[ignore = "a node with a write-back cache does not come up again within a minute: not understood yet"]
 fn written_back_data_survive_a_crash_and_go_home_when_asked() {
     let dir = tempfile::tempdir().unwrap();
     let config = with_cache("back", "fast.img");

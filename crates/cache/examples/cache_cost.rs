@@ -1,6 +1,6 @@
 //! What the cache costs: memory per extent, time to rebuild its index, time on one core for a hit of 8 KiB.
 //!
-//! `cargo run --release -p plimsoll-cache --example cost [MILLIONS]`
+//! `cargo run --release -p plimsoll-cache --example cache_cost [MILLIONS]`
 
 use plimsoll_base::{Buf, Completion, Data, Io, IoHead, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::format::{ChunkEntry, ChunkHeader, ExtentName, Slot};

@@ -1,6 +1,6 @@
 //! What the layer itself costs a request: a stack of it alone over a device that answers at once, against the same without it.
 //!
-//! `cargo run --release -p plimsoll-logs --example cost [EXTENTS] [REQUESTS] [read|write] [TOGETHER]`; under `valgrind --tool=callgrind`
+//! `cargo run --release -p plimsoll-logs --example logs_cost [EXTENTS] [REQUESTS] [read|write] [TOGETHER]`; under `valgrind --tool=callgrind`
 //! it gives instructions. Prints ns a request, with and without the layer, alternating.
 
 use plimsoll_base::*;
