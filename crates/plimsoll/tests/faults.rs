@@ -368,8 +368,10 @@ fn logs_whose_flush_failed_need_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let failing = Failing::new(dir.path());
     let device = format!("{{ file = \"{}\", format = true }}", failing.device.path.display());
-    let logged = config(&device, "16MiB")
-        .replace("[[tenant]]", "[pool.logs]\ngroup = \"1MiB\"\nlog = \"64KiB\"\nextents = 4096\n[[tenant]]");
+    let logged = config(&device, "16MiB").replace(
+        "[[tenant]]",
+        "[pool.logs]\ngroup = \"1MiB\"\nlog = \"64KiB\"\nextents = 4096\nlogged_write = \"4KiB\"\n[[tenant]]",
+    );
     let server = Server::start(dir.path(), &logged);
     let mut c = client(&server);
     c.write(0, &[1; 4096]).unwrap().unwrap();
