@@ -8,6 +8,7 @@ pub mod http;
 pub mod logs;
 pub mod node;
 mod predict;
+pub mod replica;
 pub mod serve;
 pub mod service;
 pub mod tls;
