@@ -198,7 +198,8 @@ impl Server {
         for setting in ["listen_addresses=127.0.0.1", "fsync=off", "max_connections=300", &socket].iter().chain(more) {
             args.extend(["-c".to_string(), setting.to_string()]);
         }
-        let s = start(turn, dir, user, Profile::Postgres, knobs, port, &bin.join("postgres").display().to_string(), &args);
+        let s =
+            start(turn, dir, user, Profile::Postgres, knobs, port, &bin.join("postgres").display().to_string(), &args);
         s.await_ready("root", "postgres");
         s.sql("root", "postgres", &["CREATE DATABASE t"]);
         s.sql(
