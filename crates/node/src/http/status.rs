@@ -11,7 +11,7 @@ use crate::engine::watchdog::Watchdog;
 use crate::engine::{ModelTimes, PoolSnapshot};
 use crate::node::Node;
 use crate::view::{ExportView, PoolView, Summary};
-use plimsoll_base::{Class, Objective, TenantId, Time};
+use plimsoll_base::{Class, Objective, Span, TenantId, Time};
 use plimsoll_stack::{LayerState, NodeStats};
 
 /// What pools answered, by number; `None` for one that didn't.
@@ -280,8 +280,14 @@ impl Sum {
         t.busy_revoked += e.busy_revoked;
         t.deadlines_met += e.deadline_met;
         t.deadlines_missed += e.deadline_missed;
-        t.inside += e.inflight as u64;
-        t.oldest_age_us = t.oldest_age_us.max(e.oldest.map(|at| now.since(at).as_micros()));
+        t.inside += e.inside.iter().map(|(_, n)| *n as u64).sum::<u64>();
+        let oldest = e.oldest.map(|(at, place)| Oldest { age_us: now.since(at).as_micros(), at: place.to_string() });
+        if oldest.as_ref().map(|o| o.age_us) > t.oldest.as_ref().map(|o| o.age_us) {
+            t.oldest = oldest;
+        }
+        for (layer, waited) in e.waited.iter().filter(|(_, waited)| *waited > Span::ZERO) {
+            *t.waited_us.entry(layer.to_string()).or_default() += waited.as_micros();
+        }
         self.second.add(&e.second);
         self.minute.add(&e.minute);
     }
