@@ -63,6 +63,8 @@ pub struct RunningPool {
     pub name: String,
     /// What its device is, for people.
     pub device: String,
+    /// Why it couldn't be opened, if it couldn't: the node serves the others.
+    pub failed: Option<String>,
     /// Which one it is; a null device is none in particular.
     pub device_uuid: Option<Uuid>,
     /// Its thread's commands.
@@ -113,7 +115,10 @@ impl Node {
         let mut pools = Vec::new();
         for p in &config.pool {
             let pool = PoolConfig { budgets: !percentiles.is_empty(), ..p.clone() };
-            pools.push(start_pool(&pool, config.control.trace_every)?);
+            pools.push(start_pool(&pool, config.control.trace_every).or_else(|e| RunningPool::failed(&pool, e))?);
+        }
+        if let Some(why) = pools.iter().all(|p| p.failed.is_some()).then(|| pools[0].failed.clone()).flatten() {
+            return Err(NodeError::Failed(why));
         }
         let watchdog = match config.pool.iter().any(|p| p.device.model.is_some()) {
             true => Some(Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?),
@@ -144,7 +149,10 @@ impl Node {
             node.bring_back(pool).await?;
         }
         for v in &config.volume {
-            node.ensure_volume(v).await?;
+            match node.pools.iter().find(|p| p.name == *v.pool.get_ref()).and_then(|p| p.failed.as_ref()) {
+                None => node.ensure_volume(v).await?,
+                Some(_) => tracing::error!(volume = v.name.get_ref(), "isn't served: its pool couldn't be opened"),
+            }
         }
         Ok(node)
     }
@@ -337,7 +345,8 @@ impl Node {
     fn pool_named(&self, name: &str) -> Result<usize> {
         let known = || self.pools.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ");
         let missing = || NodeError::NotFound(format!("there is no pool `{name}`; there are: {}", known()));
-        self.pools.iter().position(|p| p.name == name).ok_or_else(missing)
+        let pool = self.pools.iter().position(|p| p.name == name).ok_or_else(missing)?;
+        if self.pools[pool].failed.is_some() { Err(self.pools[pool].gone()) } else { Ok(pool) }
     }
 
     fn volume_named(&self, name: &str) -> Result<Volume> {
@@ -423,14 +432,17 @@ impl Node {
         Ok(id)
     }
 
-    /// Where pools disagree (one wasn't there when a tenant was changed), the first that is configured is believed.
+    /// Where pools disagree (one was not there when a tenant was changed), the last change is believed.
     fn stored_tenants(&self) -> Vec<TenantRecord> {
         let mut all: BTreeMap<String, TenantRecord> = BTreeMap::new();
         for store in self.stores() {
             for record in store.lock().expect("no panic while held").tenants() {
                 let kept = all.entry(record.name.clone()).or_insert_with(|| record.clone());
                 if kept != record {
-                    tracing::warn!(tenant = record.name, "pools keep different promises: the first pool's holds");
+                    tracing::warn!(tenant = record.name, "pools keep different promises: the one changed last holds");
+                }
+                if record.change > kept.change {
+                    *kept = record.clone();
                 }
             }
         }
@@ -443,10 +455,11 @@ impl Node {
     }
 
     /// Declares a tenant or changes its promise, live; kept over a restart, where it goes before the configuration's.
-    pub async fn set_tenant(&self, record: TenantRecord) -> Result<()> {
+    pub async fn set_tenant(&self, mut record: TenantRecord) -> Result<()> {
         let _one = self.changing.lock().await;
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
         self.must_fit(&record).await?;
+        record.change = 1 + self.stored_tenants().iter().map(|t| t.change).max().unwrap_or(0);
         for store in self.stores() {
             let kept = record.clone();
             blocking(move || store.lock().expect("no panic while held").set_tenant(kept)).await?;
@@ -461,7 +474,8 @@ impl Node {
         let except = self.directory_ref(|d| d.tenants.get(&record.name).map(|t| t.id));
         for p in &self.pools {
             let sent = terms.clone();
-            let fit = p.handle.ask(|reply| Command::Fit { terms: sent, except, reply }).await.map_err(|_| p.gone())?;
+            // A pool that has ended keeps no promise anyway.
+            let fit = p.handle.ask(|reply| Command::Fit { terms: sent, except, reply }).await.unwrap_or(None);
             if let Some(fit) = fit.filter(|fit| !fit.is_accepted()) {
                 let what = format!("the objective of tenant `{}` in pool `{}` {fit}", record.name, p.name);
                 return Err(NodeError::Conflict(what));
@@ -573,8 +587,30 @@ impl Node {
 }
 
 impl RunningPool {
+    /// A pool that couldn't be opened, in its place: it answers nobody.
+    fn failed(config: &PoolConfig, why: NodeError) -> Result<RunningPool> {
+        let why = why.to_string();
+        tracing::error!(error = why, "the other pools are served");
+        Ok(RunningPool {
+            name: config.name.get_ref().clone(),
+            device: config.device.file.as_ref().map_or("null".into(), |f| f.display().to_string()),
+            failed: Some(why),
+            device_uuid: None,
+            handle: PoolHandle::new().map_err(failed)?.0,
+            store: None,
+            home_start: 0,
+            block_bytes: 512,
+            rotational: false,
+            cache: None,
+            next_volatile_id: Mutex::new((0, 0)),
+            thread: Mutex::new(None),
+            _lock: None,
+        })
+    }
+
     fn gone(&self) -> NodeError {
-        NodeError::Failed(format!("pool `{}` has ended; the log says why", self.name))
+        let ended = || format!("pool `{}` has ended; the log says why", self.name);
+        NodeError::Failed(self.failed.clone().unwrap_or_else(ended))
     }
 
     async fn view(&self) -> std::result::Result<PoolView, PoolGone> {
@@ -713,6 +749,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         .map_err(|e| in_pool(&e))?;
     Ok(RunningPool {
         name: name.clone(),
+        failed: None,
         device: opened.device,
         device_uuid: opened.lock.as_ref().map(|d| d.superblock().device_uuid),
         handle,

@@ -77,7 +77,7 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
     page.family("plimsoll_pool_state", "gauge", "1 for the state the pool is in, 0 for the others.");
     for (p, view) in named() {
         for state in POOL_STATES {
-            let is = pool_state(view.as_ref().map(|v| &v.pool)) == state;
+            let is = pool_state(p.failed.is_none(), view.as_ref().map(|v| &v.pool)) == state;
             page.sample("plimsoll_pool_state", &[("pool", &p.name), ("state", state)], u8::from(is));
         }
     }
