@@ -9,6 +9,7 @@ pub mod logs;
 pub mod node;
 pub mod open;
 mod predict;
+pub mod replica;
 pub mod serve;
 pub mod service;
 pub mod tls;

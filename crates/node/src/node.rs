@@ -7,6 +7,7 @@ use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, Note, PermitLimits, Pool, PoolGone, PoolHandle, Trace};
 use crate::open::{PoolCache, open_pool};
 use crate::predict::Percentiles;
+use crate::replica::Replica;
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
 use plimsoll_stack::{CacheMode, Extent, FrontVolume, LayerState, Order, VolumeTerms};
@@ -233,9 +234,33 @@ impl Node {
             health: p.handle.health.clone(),
             extents,
             rotational: p.rotational,
+            replica: self.replica_of(pool, record),
         };
         self.directory_mut(|d| d.volumes.insert(record.name.clone(), volume));
         Ok(())
+    }
+
+    /// What a volume is as one of several replicas: as it was when it's published again.
+    fn replica_of(&self, pool: usize, record: &VolumeRecord) -> Arc<Replica> {
+        let known = self
+            .directory_ref(|d| d.volumes.get(&record.name).filter(|v| v.key == record.key).map(|v| v.replica.clone()));
+        let kept = self.pools[pool].store.clone().map(|store| (store, record.name.clone()));
+        known.unwrap_or_else(|| Replica::new(record.size_bytes, record.replica, kept))
+    }
+
+    /// What a volume is as one of several replicas.
+    pub fn replica(&self, name: &str) -> Result<Arc<Replica>> {
+        Ok(self.volume_named(name)?.replica)
+    }
+
+    /// What a volume is as one of several replicas, changed where waiting for the device hurts nobody.
+    pub async fn change_replica<T: Send + 'static>(
+        &self,
+        name: &str,
+        change: impl FnOnce(&Replica) -> std::result::Result<T, MetaError> + Send + 'static,
+    ) -> Result<T> {
+        let replica = self.replica(name)?;
+        blocking(move || change(&replica)).await
     }
 
     /// What the layers must know of a volume.
@@ -582,6 +607,15 @@ impl Node {
                 Some(Err(_)) => failed.push(format!("pool `{}` ended in a panic: please report what it said", p.name)),
             }
         }
+        for volume in self.directory_ref(|d| d.volumes.values().cloned().collect::<Vec<_>>()) {
+            // Where a pool didn't end in order, its volumes didn't either.
+            let pool = &self.pools[volume.pool].name;
+            if !failed.iter().any(|f| f.contains(&format!("`{pool}`")))
+                && let Err(e) = volume.replica.close()
+            {
+                failed.push(format!("volume `{}`: its end isn't noted: {e}", volume.name));
+            }
+        }
         if failed.is_empty() { Ok(()) } else { Err(NodeError::Failed(failed.join("; "))) }
     }
 }
@@ -655,6 +689,7 @@ impl RunningPool {
             cache: new.cache,
             extents: vec![Extent { device_offset: next.1, len }],
             state: plimsoll_store::VolumeState::Ready,
+            replica: plimsoll_store::ReplicaRecord::default(),
         })
     }
 

@@ -4,6 +4,7 @@ use crate::directory::{Directory, Identity};
 use crate::engine::{Command, PoolHandle};
 use plimsoll_nbd::export::{Refusal, RefusalReason};
 use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
+use plimsoll_nbd::wire::TransmissionFlags;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -106,7 +107,7 @@ impl Service {
             Outcome::Agreed(agreed, early) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, &who, early)
+                self.attach(std.into(), &agreed, &who, early).await
             }
             Outcome::StartTls | Outcome::Closed => Ok(()),
         }
@@ -125,7 +126,7 @@ impl Service {
             Outcome::Agreed(agreed, early) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, &who, early)
+                self.attach(std.into(), &agreed, &who, early).await
             }
             Outcome::Closed => Ok(()),
             Outcome::StartTls => {
@@ -142,7 +143,7 @@ impl Service {
                 let (ours, theirs) = UnixStream::pair()?;
                 let std = theirs.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, &who, early)?;
+                self.attach(std.into(), &agreed, &who, early).await?;
                 let mut sessions = self.tls_sessions.lock().expect("no panic while held");
                 while sessions.try_join_next().is_some() {} // those that have ended meanwhile
                 sessions.spawn(relay(tls, ours));
@@ -206,10 +207,16 @@ impl Service {
     }
 
     /// Gives a client to its pool.
-    fn attach(&self, fd: OwnedFd, agreed: &Negotiated, who: &Identity, early: Vec<u8>) -> io::Result<()> {
+    async fn attach(&self, fd: OwnedFd, agreed: &Negotiated, who: &Identity, early: Vec<u8>) -> io::Result<()> {
         // Looked up again: between the option and now the volume may have gone.
         let opened = self.directory.read().expect("no panic while held").open(who, agreed);
         let (pool, params) = opened.map_err(refused)?;
+        if !agreed.flags.contains(TransmissionFlags::READ_ONLY) {
+            let replica = params.replica.clone();
+            // Before the first change can be acknowledged.
+            let opened = tokio::task::spawn_blocking(move || replica.open()).await?;
+            opened.map_err(|e| refused(Refusal::new(RefusalReason::Unavailable, e.to_string())))?;
+        }
         let gone = |_| refused(Refusal::new(RefusalReason::ShuttingDown, "the pool has ended"));
         self.pools[pool].send(Command::Attach { fd, params, early }).map_err(gone)
     }

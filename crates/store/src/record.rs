@@ -60,6 +60,26 @@ pub struct VolumeRecord {
     pub extents: Vec<Extent>,
     /// Whether it can be used.
     pub state: VolumeState,
+    /// What it is as one of several replicas.
+    pub replica: ReplicaRecord,
+}
+
+/// What is kept of a volume as one of several replicas.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaRecord {
+    /// Changes that it has acknowledged since it was made, as of when this was written.
+    pub changes: u64,
+    /// More may have followed: somebody could change it since, and no orderly end was noted.
+    pub open: bool,
+    /// Why it may lack writes that other replicas have; 0: it doesn't. The node's numbers.
+    pub behind: u8,
+}
+
+impl ReplicaRecord {
+    fn is_new(&self) -> bool {
+        *self == ReplicaRecord::default()
+    }
 }
 
 impl VolumeRecord {
@@ -225,6 +245,8 @@ struct VolumeJson {
     /// First granule of the device and how many, by extent.
     extents: Vec<(u64, u64)>,
     state: VolumeState,
+    #[serde(default, skip_serializing_if = "ReplicaRecord::is_new")]
+    replica: ReplicaRecord,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -265,6 +287,7 @@ pub(crate) fn volume_to_json(volume: &VolumeRecord) -> Vec<u8> {
         cache: volume.cache,
         extents: volume.extents.iter().map(granules).collect(),
         state: volume.state,
+        replica: volume.replica,
     };
     serde_json::to_vec(&json).expect("plain data has a JSON form")
 }
@@ -293,6 +316,7 @@ pub(crate) fn volume_from_json(id: u32, json: &[u8]) -> Result<VolumeRecord, Str
         cache: v.cache,
         extents,
         state: v.state,
+        replica: v.replica,
     })
 }
 
@@ -357,6 +381,7 @@ mod tests {
             cache: None,
             extents,
             state: VolumeState::Deleting,
+            replica: ReplicaRecord { changes: 7, open: true, behind: 2 },
         };
         assert_eq!(volume_from_json(3, &volume_to_json(&volume)), Ok(volume.clone()));
         let visible: Vec<u64> = volume.visible_extents(4096).iter().map(|e| e.len).collect();
