@@ -42,7 +42,7 @@ pub fn extract(data: &Data, total: u64, start: u64, len: u64) -> Data {
 }
 
 /// The bytes of `data`, if it has any.
-fn bytes_of(data: &Data, len: u64) -> Option<Buf> {
+pub(crate) fn bytes_of(data: &Data, len: u64) -> Option<Buf> {
     match data {
         Data::Bytes(b) => Some(b.clone()),
         Data::Zeroes | Data::Parts(_) => {
