@@ -221,14 +221,16 @@ impl<E: Entry> Table<E> {
     }
 }
 
-/// Entries of one part of a [`Bulk`]: what its buckets and entries take stays in a core's own cache.
-const PART: usize = 8192;
-const PARTS_MAX: usize = 8192;
+/// Entries of one part of a [`Bulk`]: its buckets stay in a core's own cache. Many more parts wouldn't: each has a page of its
+/// own that is being filled.
+const PART: usize = 1 << 17;
+const PARTS_MAX: usize = 1 << 12;
 
 /// Entries that become a table all at once: they are sorted roughly by hash as they come, so that the table is filled from
 /// one end to the other instead of everywhere at once, which is many times slower for tens of millions.
 pub struct Bulk<E> {
-    parts: Vec<Vec<E>>,
+    /// In blocks as the table's: those that are through are the memory for the next ones of the table.
+    parts: Vec<Vec<Vec<E>>>,
     len: usize,
 }
 
@@ -242,7 +244,15 @@ impl<E: Entry> Bulk<E> {
     /// Adds an entry; there may be several of one key.
     pub fn push(&mut self, e: E) {
         let part = scaled(E::hash(e.key()), self.parts.len());
-        self.parts[part].push(e);
+        let blocks = &mut self.parts[part];
+        match blocks.last_mut() {
+            Some(last) if last.len() < BLOCK => last.push(e),
+            _ => {
+                let mut block = Vec::with_capacity(BLOCK);
+                block.push(e);
+                blocks.push(block);
+            }
+        }
         self.len += 1;
     }
 
@@ -260,8 +270,8 @@ impl<E: Entry> Bulk<E> {
     /// another, `replaces` says whether the other takes its place.
     pub fn build(self, room: usize, wanted: impl Fn(&E) -> bool, mut replaces: impl FnMut(&E, &E) -> bool) -> Table<E> {
         let mut table = Table::with_room(room.max(self.len));
-        for part in self.parts {
-            for e in part.into_iter().filter(&wanted) {
+        for block in self.parts.into_iter().flatten() {
+            for e in block.into_iter().filter(&wanted) {
                 match table.bucket_of(e.key()) {
                     Err(b) => {
                         table.add(b, e);
