@@ -472,7 +472,8 @@ mod tests {
 
     #[test]
     fn context_sets_iterate_in_the_order_they_are_offered() {
-        let all = MetaContexts::EMPTY.with(MetaContext::Written).with(MetaContext::Promise).with(MetaContext::Allocation);
+        let all =
+            MetaContexts::EMPTY.with(MetaContext::Written).with(MetaContext::Promise).with(MetaContext::Allocation);
         assert_eq!(all.iter().collect::<Vec<_>>(), MetaContext::ALL);
         assert!(!MetaContexts::EMPTY.with(MetaContext::Allocation).contains(MetaContext::Promise));
         for context in MetaContext::ALL {

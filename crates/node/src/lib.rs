@@ -7,6 +7,7 @@ pub mod engine;
 pub mod http;
 pub mod logs;
 pub mod node;
+pub mod open;
 mod predict;
 pub mod replica;
 pub mod serve;

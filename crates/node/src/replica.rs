@@ -111,11 +111,7 @@ impl fmt::Debug for Replica {
 
 impl Replica {
     /// Of a volume of `size_bytes` as it was stored.
-    pub fn new(
-        size_bytes: u64,
-        record: ReplicaRecord,
-        kept: Option<(Arc<Mutex<MetaStore>>, String)>,
-    ) -> Arc<Replica> {
+    pub fn new(size_bytes: u64, record: ReplicaRecord, kept: Option<(Arc<Mutex<MetaStore>>, String)>) -> Arc<Replica> {
         let range_bytes = size_bytes.div_ceil(RANGES_MAX).next_power_of_two().max(RANGE_BYTES_MIN);
         let behind = match Behind::of(record.behind) {
             Behind::No if record.open => Behind::Unclean,

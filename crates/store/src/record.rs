@@ -104,6 +104,8 @@ pub struct TenantRecord {
     pub class: Class,
     /// What it may use at most.
     pub limits: TenantLimits,
+    /// Which change of a tenant in its node this is, counted over all of them: of two pools' records the later one holds.
+    pub change: u64,
 }
 
 /// Bounds on a tenant; `None` is no bound of its own.
@@ -252,6 +254,9 @@ struct VolumeJson {
 struct TenantJson {
     class: ClassJson,
     limits: TenantLimits,
+    /// Absent in what earlier versions wrote.
+    #[serde(default)]
+    change: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -325,7 +330,8 @@ pub(crate) fn tenant_to_json(tenant: &TenantRecord) -> Vec<u8> {
         Class::BestEffort { weight } => ClassJson::BestEffort { weight: *weight },
         Class::Fenced { slots } => ClassJson::Fenced { slots: *slots },
     };
-    serde_json::to_vec(&TenantJson { class, limits: tenant.limits }).expect("plain data has a JSON form")
+    serde_json::to_vec(&TenantJson { class, limits: tenant.limits, change: tenant.change })
+        .expect("plain data has a JSON form")
 }
 
 /// The tenant stored under `name`.
@@ -340,7 +346,7 @@ pub(crate) fn tenant_from_json(name: &str, json: &[u8]) -> Result<TenantRecord, 
         ClassJson::BestEffort { weight } => Class::BestEffort { weight },
         ClassJson::Fenced { slots } => Class::Fenced { slots },
     };
-    let tenant = TenantRecord { name: name.to_owned(), class, limits: t.limits };
+    let tenant = TenantRecord { name: name.to_owned(), class, limits: t.limits, change: t.change };
     tenant.check().map_err(|e| e.to_string())?;
     Ok(tenant)
 }
@@ -385,7 +391,7 @@ mod tests {
             [Class::LatencyCritical { objectives }, Class::BestEffort { weight: 7 }, Class::Fenced { slots: 2 }]
         {
             let limits = TenantLimits { in_flight_requests_max: Some(4), ..Default::default() };
-            let tenant = TenantRecord { name: "t".into(), class, limits };
+            let tenant = TenantRecord { name: "t".into(), class, limits, change: 3 };
             assert_eq!(tenant_from_json("t", &tenant_to_json(&tenant)), Ok(tenant));
         }
         assert!(tenant_from_json("t", br#"{"class":{"best-effort":{"weight":0}},"limits":{}}"#).is_err());

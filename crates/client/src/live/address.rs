@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused_with_an_example() {
-        for bad in ["", "vol", "http://a/b", "nbd:///vol", "nbd+unix:///vol", "nbd+unix://h/vol?socket=/s", "nbd://a/%zz"]
+        for bad in
+            ["", "vol", "http://a/b", "nbd:///vol", "nbd+unix:///vol", "nbd+unix://h/vol?socket=/s", "nbd://a/%zz"]
         {
             let e = bad.parse::<Address>().unwrap_err().to_string();
             assert!(e.contains("nbd://HOST[:PORT]/EXPORT"), "{bad}: {e}");

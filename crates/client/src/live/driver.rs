@@ -148,17 +148,8 @@ impl Driver {
         }
         let until = now + Span::from(limit);
         let draw = self.rng.next_u64();
-        let get = Get {
-            number: serial - 1,
-            arrived_at: now,
-            until,
-            client: 0,
-            replicas,
-            offset,
-            len,
-            draw,
-            limit: deadline,
-        };
+        let get =
+            Get { number: serial - 1, arrived_at: now, until, client: 0, replicas, offset, len, draw, limit: deadline };
         let running = Running {
             serial,
             course: Course::new(get),
@@ -300,15 +291,7 @@ impl Driver {
         }
     }
 
-    fn answered(
-        &mut self,
-        now: Time,
-        get: (usize, u64),
-        number: u32,
-        answer: Answer,
-        why: String,
-        data: Vec<u8>,
-    ) {
+    fn answered(&mut self, now: Time, get: (usize, u64), number: u32, answer: Answer, why: String, data: Vec<u8>) {
         match answer.reply {
             Reply::Done => {}
             Reply::Busy(_) => self.counts.busy += 1,
@@ -347,7 +330,10 @@ impl Driver {
         if let Some((size, ..)) = self.shape().filter(|s| s.0 != new.size_bytes)
             && self.links[link].state != LinkState::Opening
         {
-            return Err(format!("it has {} bytes, the other replicas have {size}: it isn't one of them", new.size_bytes));
+            return Err(format!(
+                "it has {} bytes, the other replicas have {size}: it isn't one of them",
+                new.size_bytes
+            ));
         }
         self.links[link].state = if new.promises { LinkState::Opening } else { LinkState::Up };
         self.links[link].open = Some(new);
@@ -486,7 +472,8 @@ impl Driver {
                 l.state = LinkState::Behind(error.clone());
                 self.changed.notify_waiters();
             }
-        } else if let (Some(before), Some(now)) = (p.note(NoteKind::GenerationBefore), p.note(NoteKind::GenerationLow)) {
+        } else if let (Some(before), Some(now)) = (p.note(NoteKind::GenerationBefore), p.note(NoteKind::GenerationLow))
+        {
             let (before, now) = (near(self.known, before), near(self.known, now));
             self.known = self.known.max(now);
             let floor = self.gets.get(get.0).filter(|r| r.serial == get.1).map_or(0, |r| r.floor);

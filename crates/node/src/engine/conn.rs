@@ -8,7 +8,8 @@ use plimsoll_nbd::promise::{self, Note, Promise};
 use plimsoll_nbd::reply::{self, Last, Replies};
 use plimsoll_nbd::request::{Incoming, Request, Rules};
 use plimsoll_nbd::wire::{
-    Command, CommandFlags, ErrorCode, Extent, MetaContext, MetaContexts, NoteKind, REQUEST_BYTES, STATE_HOLE, STATE_ZERO,
+    Command, CommandFlags, ErrorCode, Extent, MetaContext, MetaContexts, NoteKind, REQUEST_BYTES, STATE_HOLE,
+    STATE_ZERO,
 };
 use plimsoll_sched::promise::AutoTerms;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -372,7 +373,8 @@ impl Conn {
     /// Refuses a read of a replica that may lack writes.
     pub fn refuse_behind(&mut self, request: &Request, why: Behind) {
         self.note(request, &[(NoteKind::Behind, why as u32)]);
-        let message = format!("this replica may lack acknowledged writes ({why}): `plimsoll volume resync` brings it up");
+        let message =
+            format!("this replica may lack acknowledged writes ({why}): `plimsoll volume resync` brings it up");
         self.replies.failed(&mut self.unsent.bytes, request.cookie, ErrorCode::Io, &message);
     }
 
@@ -482,7 +484,8 @@ impl Conn {
                 MetaContext::Promise => promise::notes(out, cookie, c.id(), notes, last),
                 MetaContext::Written => {
                     let written = self.params.replica.written(request.offset, u64::from(request.length));
-                    let extent = |(len, generation): &(u64, u64)| Extent { length: *len as u32, status: *generation as u32 };
+                    let extent =
+                        |(len, generation): &(u64, u64)| Extent { length: *len as u32, status: *generation as u32 };
                     let kept = written.iter().take(if one { 1 } else { EXTENTS_MAX });
                     let extents: Vec<Extent> = kept.map(extent).collect();
                     reply::block_status(out, cookie, c.id(), &extents, last);
@@ -555,8 +558,7 @@ mod tests {
         let (volume, meta_contexts) = (VolumeKey { id: 1, generation: 1 }, MetaContexts::EMPTY);
         let (tenant, deadline, auto, priority) = (TenantId(1), None, None, Priority::DEFAULT);
         let (replica, used_as) = (Replica::new(1 << 20, Default::default(), None), None);
-        let params =
-            ExportParams { volume, tenant, deadline, auto, priority, rules, meta_contexts, replica, used_as };
+        let params = ExportParams { volume, tenant, deadline, auto, priority, rules, meta_contexts, replica, used_as };
         Conn::new(ours.into(), params, &[])
     }
 

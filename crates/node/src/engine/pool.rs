@@ -64,7 +64,6 @@ struct Inside {
     request: Request,
     export: usize,
     id: IoId,
-    arrived_at: Time,
     /// Its trace's number; 0 if it isn't traced.
     trace: u64,
 }
@@ -448,6 +447,7 @@ impl Pool {
         let export = self.export(conn);
         let at = self.inside.vacant_key();
         head.tag = at as u64;
+        head.account = account_of(export);
         // Asked for again only where it's kept: a forecast changes nothing, so the stack's own will be the same.
         let sampled = self.traces.due().then(|| self.stack.forecast(self.now, &head));
         match self.stack.offer(self.now, Io::new(head, data)) {
@@ -458,7 +458,7 @@ impl Pool {
                 if c.promises() {
                     self.courses.entered(id, at, self.stack.inflight() - 1, &c.params.replica);
                 }
-                self.inside.insert(Inside { conn, serial, request, export, id, arrived_at, trace });
+                self.inside.insert(Inside { conn, serial, request, export, id, trace });
             }
             Offered::Busy(forecast) => {
                 self.give_permit(head.tenant, &request);
@@ -795,17 +795,12 @@ impl Pool {
         let now = self.now;
         let front = self.stack.layer::<Front>();
         let sched = plimsoll_sched::choice::view(&self.stack);
-        let oldest = front.and_then(Front::oldest).map(|(arrived, waits)| match sched {
-            _ if waits => (arrived, "front"),
-            Some(s) if s.oldest.is_some_and(|queued| queued <= arrived) => (arrived, s.name),
-            _ => (arrived, "device"),
-        });
         let outside = self.conns.iter().filter_map(|(_, (_, c))| match (&c.stalled, c.unfinished()) {
             (Some(s), _) => Some((s.since, "permit")),
             (None, Some((_, progress_at))) => Some((progress_at, "client")),
             (None, None) => None,
         });
-        let oldest = oldest.into_iter().chain(outside).min_by_key(|(at, _)| *at);
+        let oldest = self.stack.oldest().into_iter().chain(outside).min_by_key(|(at, _)| *at);
         let mut connections = BTreeMap::new();
         for (_, (_, c)) in &self.conns {
             *connections.entry((c.params.volume, c.params.tenant)).or_default() += 1;
@@ -853,21 +848,31 @@ impl Pool {
     fn forget_exports(&mut self, gone: impl Fn(&Export) -> bool) {
         let needed = self.inside.iter().any(|(_, i)| gone(&self.exports[i.export]));
         assert!(!needed, "counters are forgotten while a request inside needs them");
-        self.exports.retain(|_, e| !gone(e));
+        let stack = &mut self.stack;
+        self.exports.retain(|place, e| {
+            let forget = gone(e);
+            if forget {
+                stack.forget_account(account_of(place));
+            }
+            !forget
+        });
     }
 
     fn snapshot_export(&mut self, at: usize) -> Option<(usize, Box<ExportSnapshot>)> {
         let (place, e) = self.exports.iter_mut().find(|(place, _)| *place >= at)?;
         e.metrics.minutes.turn(self.now);
         e.metrics.seconds.turn(self.now);
-        let mine = || self.inside.iter().filter(|(_, i)| i.export == place).map(|(_, i)| i.arrived_at);
+        let account = self.stack.account_stats(account_of(place));
+        let named = |at| self.stack.place_name(at);
+        let layers = (0..self.stack.len()).map(|n| (named(n), account.waited[n]));
         let snapshot = ExportSnapshot {
             key: e.key,
             tenant: e.tenant,
             metrics: e.metrics.clone(),
             auto_deadline: e.auto.as_ref().map(AutoDeadline::deadline),
-            inflight: mine().count(),
-            oldest: mine().min(),
+            waited: layers.collect(),
+            inside: account.inside.iter().map(|(at, n)| (named(*at), *n)).collect(),
+            oldest: account.oldest.map(|(arrived_at, at)| (arrived_at, named(at))),
         };
         Some((place, Box::new(snapshot)))
     }
@@ -888,6 +893,11 @@ impl Pool {
         self.pump()?;
         Ok(self.stack.is_idle())
     }
+}
+
+/// The number under which the stack accounts for an export. Past the last number they share it.
+fn account_of(export: usize) -> u16 {
+    export.min(usize::from(u16::MAX)) as u16
 }
 
 fn bytes_of(request: &Request) -> u64 {
