@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak busy peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps
+.PHONY: run test lint bench fuzz soak busy python peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps
 
 run: build-deps
 	cargo build --release -p plimsoll -p plimsoll-shape-shim
@@ -57,6 +57,15 @@ tune-nginx: build-deps
 	$(call need,nginx curl,nginx-light curl)
 	cargo build --release -p plimsoll
 	examples/tune/nginx.sh target/release/plimsoll
+
+# The Python package: built by maturin into an environment of its own, and tested against real nodes.
+python: build-deps
+	$(call need,python3,python3 python3-venv)
+	[ -d target/python ] || python3 -m venv target/python
+	target/python/bin/pip install --quiet 'maturin>=1.16,<2' pytest
+	cargo build --release -p plimsoll
+	target/python/bin/pip install --quiet --no-build-isolation ./bindings/python
+	PLIMSOLL=$(CURDIR)/target/release/plimsoll target/python/bin/pytest -q bindings/python/tests
 
 # What people would tune with instead, on the same budget: Optuna's TPE and random search against the solver.
 tune-peers: build-deps

@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PLAIN: &str = r#"{ file = "disk.img", size = "64MiB" }"#;
-const DISK: &str = r#"{ file = "disk.img", size = "64GiB", model = "hdd-160g-7200" }"#;
+const DISK: &str = r#"{ file = "disk.img", size = "64GiB", model = "hdd-160g-7200" }
+depth = 4
+profile = "disk.profile""#;
 
 /// Three folders with a node each.
 struct Three {
@@ -24,7 +26,10 @@ struct Three {
 
 impl Three {
     fn start(device: &str, size: &str) -> Three {
-        let dirs = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        let dirs: [tempfile::TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        if device.contains("profile") {
+            dirs.iter().for_each(|d| common::write_profile(d.path(), "hdd-160g-7200", "disk.profile"));
+        }
         let mut three = Three { dirs, config: config(device, size), nodes: [None, None, None] };
         (0..3).for_each(|i| three.restart(i));
         three
@@ -55,7 +60,8 @@ impl Three {
     }
 
     fn behind(&self, i: usize) -> String {
-        let json: serde_json::Value = serde_json::from_str(&self.node(i).cli(&["volume", "show", "vol", "--json"])).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&self.node(i).cli(&["volume", "show", "vol", "--json"])).unwrap();
         format!("{} {}", json["generation"], json["behind"].as_str().unwrap())
     }
 }
@@ -66,7 +72,9 @@ fn options(policy: PolicyKind) -> Options {
 }
 
 fn writer(dir: &Path) -> Client {
-    Client::connect(&dir.join("nbd.sock"), "vol?replica=write").unwrap()
+    let mut client = Client::connect(&dir.join("nbd.sock"), "vol?replica=write").unwrap();
+    drop(client.read(0, 512).unwrap()); // whatever it is answered, the pool knows it now
+    client
 }
 
 /// Ends a session as NBD wants it.
@@ -91,6 +99,14 @@ fn keep_busy(node: &Server, outstanding: u64) -> Client {
     let mut client = Client::connect(&node.socket(), "vol").unwrap();
     for i in 0..outstanding {
         client.send(Command::Read, CommandFlags::EMPTY, (i * 7919 % 11000) << 20, 4096, &[]).unwrap();
+    }
+    let inside = || {
+        let shown: serde_json::Value = serde_json::from_str(&node.cli(&["volume", "show", "vol", "--json"])).unwrap();
+        shown["traffic"]["inside"].as_u64().unwrap()
+    };
+    let began = Instant::now();
+    while inside() < outstanding / 2 {
+        assert!(began.elapsed() < Duration::from_secs(20), "the noise didn't come in");
     }
     client
 }
@@ -265,16 +281,13 @@ impl Counter {
 #[test]
 fn nothing_older_is_ever_read_through_kills_and_cut_links() {
     let mut three = Three::start(PLAIN, "16MiB");
-    let links: Vec<Link> = (0..3)
-        .map(|i| Link::to(&three.node(i).socket(), three.dirs[i].path().join("link.sock")))
-        .collect();
+    let links: Vec<Link> =
+        (0..3).map(|i| Link::to(&three.node(i).socket(), three.dirs[i].path().join("link.sock"))).collect();
     let addresses: Vec<Address> =
         links.iter().map(|l| format!("nbd+unix:///vol?socket={}", l.path.display()).parse().unwrap()).collect();
     let acknowledged = Arc::new(AtomicU64::new(0));
-    let mut counter = Counter {
-        to: std::array::from_fn(|i| Some(writer(three.dirs[i].path()))),
-        acknowledged: acknowledged.clone(),
-    };
+    let mut counter =
+        Counter { to: std::array::from_fn(|i| Some(writer(three.dirs[i].path()))), acknowledged: acknowledged.clone() };
     let (stop, reads) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let reader = {
         let (stop, reads, acknowledged) = (stop.clone(), reads.clone(), acknowledged.clone());

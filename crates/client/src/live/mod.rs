@@ -15,6 +15,7 @@
 //! background, and none of these is asked meanwhile.
 
 mod address;
+mod blocking;
 mod connect;
 mod driver;
 mod error;
@@ -26,6 +27,7 @@ mod timers;
 mod volume;
 
 pub use address::{Address, BadAddress};
+pub use blocking::Blocking;
 pub use driver::Counts;
 pub use error::{OpenError, ReadError};
 pub use link::LinkState;
