@@ -10,6 +10,8 @@ import pytest
 CONFIG = """
 [listen]
 unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
 [[pool]]
 name = "p"
 device = { file = "disk.img", size = "64MiB" }

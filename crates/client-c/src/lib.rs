@@ -176,20 +176,24 @@ impl Buffer {
     }
 }
 
-async fn read(volume: &Volume, into: &Buffer, offset: u64, deadline_us: u64, limit_us: u64) -> Result<(), Failure> {
-    let end = offset.checked_add(into.1 as u64).ok_or_else(|| bad("the range ends beyond 2^64"))?;
+async fn read(
+    volume: &Volume,
+    offset: u64,
+    length: usize,
+    deadline_us: u64,
+    limit_us: u64,
+) -> Result<Vec<u8>, Failure> {
+    let end = offset.checked_add(length as u64).ok_or_else(|| bad("the range ends beyond 2^64"))?;
     let deadline = (deadline_us != 0).then(|| Duration::from_micros(deadline_us));
     let data = match limit_us {
         0 => volume.read(offset..end, deadline).await,
         us => volume.read_within(offset..end, deadline, Duration::from_micros(us)).await,
     };
-    let data = data.map_err(|e| match &e {
+    data.map_err(|e| match &e {
         ReadError::Range(_) | ReadError::Deadline(_) => bad(e),
         ReadError::Limit { .. } => (ETIMEDOUT, e.to_string()),
         ReadError::Failed(_) => (EIO, e.to_string()),
-    })?;
-    into.fill(&data);
-    Ok(())
+    })
 }
 
 /// `plimsoll_read`
@@ -211,8 +215,9 @@ pub unsafe extern "C" fn plimsoll_read(
         }
         // SAFETY: the caller's promise.
         let open = unsafe { opened(volume) }?;
-        let into = Buffer(buffer.cast(), length);
-        open.wait(read(open.volume(), &into, offset, deadline_us, limit_us))
+        let data = open.wait(read(open.volume(), offset, length, deadline_us, limit_us))?;
+        Buffer(buffer.cast(), length).fill(&data);
+        Ok(())
     })
 }
 
@@ -244,10 +249,10 @@ pub unsafe extern "C" fn plimsoll_read_async(
     }
     let (volume, into, user) = (open.volume().clone(), Buffer(buffer.cast(), length), User(user));
     open.spawn(async move {
-        let user = user; // the whole of it, which may go to another thread
-        let ended = read(&volume, &into, offset, deadline_us, limit_us).await;
+        let (into, user) = (into, user); // the whole of both, which may go to another thread
+        let ended = read(&volume, offset, length, deadline_us, limit_us).await;
         drop(volume);
-        done(user.0, guarded(|| ended));
+        done(user.0, guarded(|| ended.map(|data| into.fill(&data))));
     });
 }
 

@@ -57,6 +57,8 @@ impl Drop for Node {
 const CONFIG: &str = r#"
 [listen]
 unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
 [[pool]]
 name = "p"
 device = { file = "disk.img", size = "64GiB", model = "MODEL" }
