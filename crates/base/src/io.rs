@@ -158,6 +158,8 @@ pub struct IoHead {
     pub origin: Origin,
     /// Layers this request passes by, one bit per node of the stack (its volume's choice).
     pub skips: u16,
+    /// By which of its faces it entered the layer that now has it; kept by the stack, 0 for layers with one.
+    pub face: u8,
     /// Whose data.
     pub volume: VolumeKey,
     /// First byte. Volume address above the map layer, device address below.
@@ -186,6 +188,7 @@ impl IoHead {
             priority: Priority::DEFAULT,
             origin: Origin::Client,
             skips: 0,
+            face: 0,
             volume,
             offset,
             len,

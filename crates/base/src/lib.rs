@@ -8,6 +8,7 @@ pub mod buf;
 pub mod bytes;
 pub mod hist;
 pub mod io;
+pub mod linear;
 pub mod rng;
 pub mod tenant;
 pub mod time;
