@@ -15,10 +15,12 @@
 //! background, and none of these is asked meanwhile.
 
 mod address;
+mod connect;
 mod driver;
 mod error;
 mod link;
 mod options;
+mod session;
 mod stream;
 mod timers;
 mod volume;
@@ -28,4 +30,5 @@ pub use driver::Counts;
 pub use error::{OpenError, ReadError};
 pub use link::LinkState;
 pub use options::Options;
+pub use session::{Health, Session};
 pub use volume::{ReplicaStatus, Volume};
