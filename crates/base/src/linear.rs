@@ -50,6 +50,7 @@ pub fn least_squares(features: &[Vec<f64>], targets: &[f64]) -> Option<Vec<f64>>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Rng;
 
     #[test]
     fn least_squares_finds_the_line() {

@@ -62,7 +62,9 @@ async fn copy(replica: &Address, from: &Address) -> Result<i64> {
         pieces = again.into_iter().collect();
     };
     if theirs.writers > 0 && mine.writers == 0 {
-        bail!("somebody writes to {from} and isn't connected to {replica}: let it connect, or what it writes is lacking here");
+        bail!(
+            "somebody writes to {from} and isn't connected to {replica}: let it connect, or what it writes is lacking here"
+        );
     }
     eprintln!("copied {copied_bytes} of {size} bytes in {looks} looks");
     Ok(theirs.generation as i64 - mine.generation as i64)

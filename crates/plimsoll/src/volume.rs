@@ -208,7 +208,8 @@ fn show(v: &VolumeStatus, control: &Control) -> Result<()> {
     println!("  tenant    {}", v.tenant);
     println!("  pool      {}", v.pool);
     println!("  clients   {}", v.connections);
-    let lacks = if v.behind == "no" { String::new() } else { format!(": may lack changes of other replicas ({})", v.behind) };
+    let lacks =
+        if v.behind == "no" { String::new() } else { format!(": may lack changes of other replicas ({})", v.behind) };
     println!("  changes   {}{lacks}", v.generation);
     println!(
         "  requests  {} done, {} failed, {} busy, {} inside",

@@ -58,7 +58,8 @@ impl QemuIo {
         writeln!(self.child.stdin.as_mut().unwrap(), "{command}").unwrap();
         let (began, mut said) = (Instant::now(), String::new());
         loop {
-            let line = self.lines.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|e| panic!("{command}: {e}: {said}"));
+            let line =
+                self.lines.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|e| panic!("{command}: {e}: {said}"));
             said.push_str(&line);
             said.push('\n');
             if line.contains(end) || line.contains("failed") {

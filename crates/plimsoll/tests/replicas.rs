@@ -55,7 +55,8 @@ impl Three {
     }
 
     fn behind(&self, i: usize) -> String {
-        let json: serde_json::Value = serde_json::from_str(&self.node(i).cli(&["volume", "show", "vol", "--json"])).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&self.node(i).cli(&["volume", "show", "vol", "--json"])).unwrap();
         format!("{} {}", json["generation"], json["behind"].as_str().unwrap())
     }
 }
@@ -265,16 +266,13 @@ impl Counter {
 #[test]
 fn nothing_older_is_ever_read_through_kills_and_cut_links() {
     let mut three = Three::start(PLAIN, "16MiB");
-    let links: Vec<Link> = (0..3)
-        .map(|i| Link::to(&three.node(i).socket(), three.dirs[i].path().join("link.sock")))
-        .collect();
+    let links: Vec<Link> =
+        (0..3).map(|i| Link::to(&three.node(i).socket(), three.dirs[i].path().join("link.sock"))).collect();
     let addresses: Vec<Address> =
         links.iter().map(|l| format!("nbd+unix:///vol?socket={}", l.path.display()).parse().unwrap()).collect();
     let acknowledged = Arc::new(AtomicU64::new(0));
-    let mut counter = Counter {
-        to: std::array::from_fn(|i| Some(writer(three.dirs[i].path()))),
-        acknowledged: acknowledged.clone(),
-    };
+    let mut counter =
+        Counter { to: std::array::from_fn(|i| Some(writer(three.dirs[i].path()))), acknowledged: acknowledged.clone() };
     let (stop, reads) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let reader = {
         let (stop, reads, acknowledged) = (stop.clone(), reads.clone(), acknowledged.clone());

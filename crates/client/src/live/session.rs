@@ -90,8 +90,7 @@ impl Session {
     pub async fn health(&mut self) -> io::Result<Health> {
         let answer = self.call(Command::BlockStatus, 0, 512, &[]).await?;
         let note = |kind| answer.notes.iter().find(|n| n.0 == kind).map_or(0, |n| n.1);
-        let generation =
-            u64::from(note(NoteKind::GenerationHigh)) << 32 | u64::from(note(NoteKind::GenerationLow));
+        let generation = u64::from(note(NoteKind::GenerationHigh)) << 32 | u64::from(note(NoteKind::GenerationLow));
         Ok(Health { generation, behind: note(NoteKind::Behind), writers: note(NoteKind::Writers) })
     }
 

@@ -2,7 +2,9 @@
 //!
 //! A change that has begun goes on when its client goes away: it runs in a task of its own.
 
-use super::api::{CacheChange, CacheView, LogsView, NewVolume, ReplicaChange, TenantSpec, TenantStatus, VolumeChange, VolumeStatus};
+use super::api::{
+    CacheChange, CacheView, LogsView, NewVolume, ReplicaChange, TenantSpec, TenantStatus, VolumeChange, VolumeStatus,
+};
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
 use crate::node::{Node, NodeError};

@@ -32,8 +32,7 @@ const TURN: Duration = Duration::from_millis(40);
 /// Turns that are resampled together: two seconds.
 const BLOCK: usize = 50;
 const RESAMPLES: usize = 2_000;
-const POLICIES: [PolicyKind; 4] =
-    [PolicyKind::Base, PolicyKind::Hedged, PolicyKind::MittWait, PolicyKind::MittBudget];
+const POLICIES: [PolicyKind; 4] = [PolicyKind::Base, PolicyKind::Hedged, PolicyKind::MittWait, PolicyKind::MittBudget];
 
 /// How long, and from which seed.
 pub struct Live {
@@ -316,7 +315,10 @@ impl Live {
                 passes = low > 0.0;
             }
         }
-        println!("{}", if passes { "passes: the first interval excludes 0" } else { "FAILS: the first interval has 0" });
+        println!(
+            "{}",
+            if passes { "passes: the first interval excludes 0" } else { "FAILS: the first interval has 0" }
+        );
         passes
     }
 }
@@ -328,8 +330,9 @@ mod tests {
     #[test]
     fn a_difference_beyond_the_noise_is_told_from_one_within_it() {
         let mut rng = Rng::new(1, "t");
-        let turns: Vec<Vec<f64>> =
-            (0..2000).map(|_| vec![0.0, 10.0 + rng.exp1() * 10.0, 10.0 + rng.exp1() * 5.0, 10.0 + rng.exp1() * 10.0]).collect();
+        let turns: Vec<Vec<f64>> = (0..2000)
+            .map(|_| vec![0.0, 10.0 + rng.exp1() * 10.0, 10.0 + rng.exp1() * 5.0, 10.0 + rng.exp1() * 10.0])
+            .collect();
         let (reduced, low, high) = reduction(&turns, 2, 1, 0.95, 1);
         assert!(low > 10.0 && low < reduced && reduced < high && high < 60.0, "{low} {reduced} {high}");
         let (_, low, high) = reduction(&turns, 3, 1, 0.95, 1);
