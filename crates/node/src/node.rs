@@ -277,6 +277,7 @@ impl Node {
             domain: crate::cache::domain(&c.section, &record.tenant),
             cache: record.cache.unwrap_or(c.section.mode),
             cache_bytes: own.unwrap_or(c.device_bytes / CACHE_PARTS),
+            slots: 0,
         }
     }
 
