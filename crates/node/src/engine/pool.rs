@@ -128,15 +128,16 @@ impl Pool {
         ears: Ears,
         options: PoolOptions,
     ) -> io::Result<Pool> {
+        let ring = Ring::new(1024)?;
         Ok(Pool {
             started: Instant::now(),
             now: Time::ZERO,
             options,
-            ring: Ring::new(1024)?,
             stack: Taped::new(stack, tape),
             devices,
             workers: Workers::new(options.workers_max, ears.wakeup.clone()),
-            buffers: BufPool::new(),
+            buffers: ring.buffers(),
+            ring,
             conns: Slab::new(),
             next_serial: 1,
             inside: Slab::new(),
