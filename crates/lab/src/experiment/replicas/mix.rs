@@ -85,8 +85,7 @@ fn hadoop(scene: &Scene, jobs: &[(u64, u64)], length: Span) -> Vec<Noise> {
         for node in 0..scene.nodes {
             let start = rng.below(TENANT_BYTES / NOISE_BYTES - JOB_BYTES_MAX / NOISE_BYTES) * NOISE_BYTES;
             for piece in 0..per_node / NOISE_BYTES {
-                let mut read =
-                    Noise::read(begin + PIECE_GAP * piece, node, start + piece * NOISE_BYTES, NOISE_BYTES);
+                let mut read = Noise::read(begin + PIECE_GAP * piece, node, start + piece * NOISE_BYTES, NOISE_BYTES);
                 read.tenant = TenantId(0);
                 all.push(read);
             }
@@ -113,7 +112,9 @@ fn rows_of(r: Option<&Results>) -> Vec<Filled> {
     let mut rows: Vec<Filled> = Vec::new();
     let mut row = |spec: RowSpec, value: &dyn Fn(&Results) -> f64| rows.push((spec, r.map(value)));
     row(RowSpec::new("deadline and delay: base's p95", "ms"), &|r| r.limit.as_millis_f64());
-    row(RowSpec::new("base: gets above 40 ms", "%").paper(15.0, Check::Within(10.0, 20.0)), &|r| r.tails[0].above(40.0));
+    row(RowSpec::new("base: gets above 40 ms", "%").paper(15.0, Check::Within(10.0, 20.0)), &|r| {
+        r.tails[0].above(40.0)
+    });
     for kind in POLICIES {
         for percent in [50.0, 85.0, 90.0, 95.0, 99.0, 99.9] {
             row(RowSpec::new(format!("{kind}, p{percent}"), "ms"), &|r| r.at(kind, percent));
