@@ -138,7 +138,9 @@ fn half_bytes(shape: Shape, weus: u64) -> u64 {
     let words = u64::from(slots_max(shape)).div_ceil(64);
     let snapshot = weus * (1 + 2 * words);
     // A block of 512 bytes has 464 for records.
-    ((snapshot * 2 + RECORDS_MIN) * RECORD_BYTES * 512 / 464).next_multiple_of(PAGE_BYTES)
+    let bytes = ((snapshot * 2 + RECORDS_MIN) * RECORD_BYTES * 512 / 464).next_multiple_of(PAGE_BYTES);
+    // However small the cache: a snapshot's block, and some for records, also if blocks are as large as a page.
+    bytes.max(4 * PAGE_BYTES)
 }
 
 #[cfg(test)]
@@ -158,6 +160,15 @@ mod tests {
             assert_eq!(Layout::decode(&l.encode()), Ok(l));
         }
         assert!(Layout::new(4 << 20, 512, Shape::default(), 7).unwrap_err().contains("too few"));
+    }
+
+    #[test]
+    fn a_small_cache_on_large_blocks_has_room_for_its_journal() {
+        for block_bytes in [512, 4096] {
+            let shape = Shape { extent_bytes: 8192, weu_bytes: 64 << 10 };
+            let l = Layout::new(1 << 20, block_bytes, shape, 7).unwrap();
+            assert!(l.half_bytes >= 4 * u64::from(block_bytes) && l.weus >= 8, "{l:?}");
+        }
     }
 
     #[test]
