@@ -11,11 +11,13 @@ struct Page([u8; BUF_ALIGN]);
 
 struct Block {
     pages: Vec<Page>,
+    /// Its place among its pool's fixed blocks.
+    fixed: Option<u16>,
 }
 
 impl Block {
     fn new(capacity: usize) -> Block {
-        Block { pages: vec![Page([0; BUF_ALIGN]); capacity.div_ceil(BUF_ALIGN)] }
+        Block { pages: vec![Page([0; BUF_ALIGN]); capacity.div_ceil(BUF_ALIGN)], fixed: None }
     }
     fn bytes(&self) -> &[u8] {
         bytemuck::cast_slice(&self.pages)
@@ -72,6 +74,11 @@ impl BufMut {
         self.len == 0
     }
 
+    /// Which of its pool's fixed blocks the bytes are in.
+    pub fn fixed(&self) -> Option<u16> {
+        self.block.fixed
+    }
+
     /// Ends writing; from here on the bytes are shared and immutable.
     pub fn freeze(self) -> Buf {
         Buf { block: self.block, start: 0, len: self.len }
@@ -110,6 +117,11 @@ impl Buf {
         Buf { block: self.block.clone(), start: self.start + start as u32, len: len as u32 }
     }
 
+    /// Which of its pool's fixed blocks the bytes are in.
+    pub fn fixed(&self) -> Option<u16> {
+        self.block.fixed
+    }
+
     /// True if the first byte is aligned to [`BUF_ALIGN`] in memory.
     pub fn is_aligned(&self) -> bool {
         (self.start as usize).is_multiple_of(BUF_ALIGN)
@@ -139,10 +151,14 @@ impl PartialEq for Buf {
 #[derive(Default)]
 pub struct BufPool {
     free: [Vec<Arc<Block>>; CLASSES],
+    /// Free ones of those made with [`BufPool::with_fixed`]: taken first.
+    free_fixed: [Vec<Arc<Block>>; CLASSES],
 }
 
 const CLASSES: usize = 9;
 const KEPT_BYTES_MAX: usize = 8 << 20;
+/// Fixed blocks of each class: 5 MiB in all, which a user's limit on locked memory usually allows.
+const FIXED: [u16; CLASSES] = [128, 32, 32, 32, 16, 8, 2, 1, 0];
 
 fn class_of(len: usize) -> Option<usize> {
     let pages = len.div_ceil(BUF_ALIGN).max(1);
@@ -156,13 +172,30 @@ impl BufPool {
         BufPool::default()
     }
 
+    /// A pool with some blocks that exist as long as it does, each with a number, and where they are, by number: an
+    /// engine may make them known to the kernel once instead of at each use. A buffer given to somebody who never gives it
+    /// back is freed like any other, and its number never used again.
+    pub fn with_fixed() -> (BufPool, Vec<(*const u8, usize)>) {
+        let mut pool = BufPool::default();
+        let mut places = Vec::new();
+        for (class, &count) in FIXED.iter().enumerate() {
+            for _ in 0..count {
+                let block = Block { fixed: Some(places.len() as u16), ..Block::new(BUF_ALIGN << class) };
+                places.push((block.bytes().as_ptr(), block.capacity()));
+                pool.free_fixed[class].push(Arc::new(block));
+            }
+        }
+        (pool, places)
+    }
+
     /// A buffer of `len` bytes whose content is unspecified.
     pub fn take(&mut self, len: usize) -> BufMut {
         let len_u32 = u32::try_from(len).expect("buffer of at most 4 GiB");
         match class_of(len) {
             None => BufMut::zeroed(len),
             Some(c) => {
-                let block = self.free[c].pop().unwrap_or_else(|| Arc::new(Block::new(BUF_ALIGN << c)));
+                let kept = self.free_fixed[c].pop().or_else(|| self.free[c].pop());
+                let block = kept.unwrap_or_else(|| Arc::new(Block::new(BUF_ALIGN << c)));
                 BufMut { block, len: len_u32 }
             }
         }
@@ -173,9 +206,10 @@ impl BufPool {
         let mut block = buf.block;
         let Some(c) = class_of(block.capacity()) else { return };
         let whole_class = block.capacity() == BUF_ALIGN << c;
-        let room = self.free[c].len() < (KEPT_BYTES_MAX / (BUF_ALIGN << c));
+        let room = block.fixed.is_some() || self.free[c].len() < (KEPT_BYTES_MAX / (BUF_ALIGN << c));
         if whole_class && room && Arc::get_mut(&mut block).is_some() {
-            self.free[c].push(block);
+            let free = if block.fixed.is_some() { &mut self.free_fixed } else { &mut self.free };
+            free[c].push(block);
         }
     }
 }
@@ -193,6 +227,20 @@ mod tests {
         let s = b.slice(4096, 10);
         assert_eq!((s.as_slice()[0], s.is_aligned(), s.slice(1, 3).len()), (7, true, 3));
         assert!(!s.slice(1, 3).is_aligned());
+    }
+
+    #[test]
+    fn fixed_blocks_are_taken_first_and_keep_their_numbers() {
+        let (mut pool, places) = BufPool::with_fixed();
+        assert_eq!(places.len(), FIXED.iter().map(|&n| usize::from(n)).sum::<usize>());
+        let all: Vec<Buf> = (0..FIXED[0] + 2).map(|_| pool.take(4096).freeze()).collect();
+        for (n, b) in all.iter().enumerate() {
+            let place = b.fixed().map(|i| places[usize::from(i)]);
+            assert_eq!(place.is_some(), n < usize::from(FIXED[0]), "the first {} are", FIXED[0]);
+            assert!(place.is_none_or(|(at, len)| at == b.as_slice().as_ptr() && len == 4096));
+        }
+        all.into_iter().for_each(|b| pool.give(b));
+        assert!(pool.take(100).fixed().is_some() && pool.take(2 << 20).fixed().is_none());
     }
 
     #[test]
