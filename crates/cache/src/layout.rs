@@ -49,7 +49,13 @@ impl Layout {
         let weu = u64::from(shape.weu_bytes);
         let mut weus = (device_bytes / weu).min(u64::from(WEUS_MAX));
         loop {
-            let l = Layout { shape, weus: weus as u32, block_bytes, half_bytes: half_bytes(shape, weus), salt };
+            let l = Layout {
+                shape,
+                weus: weus as u32,
+                block_bytes,
+                half_bytes: half_bytes(shape, weus, block_bytes),
+                salt,
+            };
             if weus < 4 {
                 return Err(format!(
                     "{device_bytes} bytes are too few for a cache with WEUs of {weu} bytes: make it larger"
@@ -124,7 +130,8 @@ impl Layout {
         shape.check()?;
         let layout =
             Layout { shape, weus: u32_at(24), block_bytes: u32_at(12), half_bytes: u64_at(32), salt: u64_at(40) };
-        let sane = layout.weus <= WEUS_MAX && layout.half_bytes == half_bytes(shape, u64::from(layout.weus));
+        let sane = layout.weus <= WEUS_MAX
+            && layout.half_bytes == half_bytes(shape, u64::from(layout.weus), layout.block_bytes);
         if sane { Ok(layout) } else { Err("the page that describes its cache makes no sense".into()) }
     }
 }
@@ -134,13 +141,13 @@ fn slots_max(shape: Shape) -> u32 {
 }
 
 /// Room for a snapshot of everything, and for as much again.
-fn half_bytes(shape: Shape, weus: u64) -> u64 {
+fn half_bytes(shape: Shape, weus: u64, block_bytes: u32) -> u64 {
     let words = u64::from(slots_max(shape)).div_ceil(64);
     let snapshot = weus * (1 + 2 * words);
     // A block of 512 bytes has 464 for records.
     let bytes = ((snapshot * 2 + RECORDS_MIN) * RECORD_BYTES * 512 / 464).next_multiple_of(PAGE_BYTES);
-    // However small the cache: a snapshot's block, and some for records, also if blocks are as large as a page.
-    bytes.max(4 * PAGE_BYTES)
+    // However small the cache: a snapshot's block, and some for records, whatever the blocks.
+    bytes.max(4 * u64::from(block_bytes))
 }
 
 #[cfg(test)]
