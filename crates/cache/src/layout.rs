@@ -34,6 +34,8 @@ pub struct Layout {
     pub half_bytes: u64,
     /// Drawn when the cache was made: what has another is from another cache.
     pub salt: u64,
+    /// It was made with NVRAM before its device, and means nothing without.
+    pub nvram: bool,
 }
 
 impl Layout {
@@ -55,6 +57,7 @@ impl Layout {
                 block_bytes,
                 half_bytes: half_bytes(shape, weus, block_bytes),
                 salt,
+                nvram: false,
             };
             if weus < 4 {
                 return Err(format!(
@@ -103,6 +106,7 @@ impl Layout {
         page[16..20].copy_from_slice(&self.shape.extent_bytes.to_le_bytes());
         page[20..24].copy_from_slice(&self.shape.weu_bytes.to_le_bytes());
         page[24..28].copy_from_slice(&self.weus.to_le_bytes());
+        page[28..32].copy_from_slice(&u32::from(self.nvram).to_le_bytes());
         page[32..40].copy_from_slice(&self.half_bytes.to_le_bytes());
         page[40..48].copy_from_slice(&self.salt.to_le_bytes());
         let sum = xxh3_64(&page[..SUM_AT]);
@@ -128,8 +132,14 @@ impl Layout {
         }
         let shape = Shape { extent_bytes: u32_at(16), weu_bytes: u32_at(20) };
         shape.check()?;
-        let layout =
-            Layout { shape, weus: u32_at(24), block_bytes: u32_at(12), half_bytes: u64_at(32), salt: u64_at(40) };
+        let layout = Layout {
+            shape,
+            weus: u32_at(24),
+            block_bytes: u32_at(12),
+            half_bytes: u64_at(32),
+            salt: u64_at(40),
+            nvram: u32_at(28) == 1,
+        };
         let sane = layout.weus <= WEUS_MAX
             && layout.half_bytes == half_bytes(shape, u64::from(layout.weus), layout.block_bytes);
         if sane { Ok(layout) } else { Err("the page that describes its cache makes no sense".into()) }

@@ -9,7 +9,7 @@ use crate::nitro::extent_cache::ExtentCache;
 use crate::nitro::traces::Access;
 use crate::replay::DeviceChoice;
 use plimsoll_base::{Data, Io, IoHead, Op, Outcome, Span, TenantId, VolumeKey};
-use plimsoll_cache::{Cache, CacheConfig, Layout, Shape, format_device};
+use plimsoll_cache::{Cache, CacheConfig, Layout, Nvram, Shape, format_device};
 use plimsoll_device::{DeviceOptions, Disk, DiskOptions, Model, ModelLayer, Raid0};
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::SimPool;
@@ -145,6 +145,7 @@ fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabError> {
             let cache: Box<dyn plimsoll_stack::Layer> = match setup.front {
                 Front::Nitro(config, shape, _) => {
                     let layout = Layout::new(setup.cache_bytes, 512, shape, setup.seed).map_err(bad)?;
+                    let layout = Layout { nvram: true, ..layout };
                     for (at, bytes) in format_device(&layout, 0) {
                         held.put(at, bytes.len() as u64, &Data::Bytes(plimsoll_base::Buf::copy_of(&bytes)));
                     }
@@ -155,8 +156,11 @@ fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabError> {
             stack.push(cache, vec![Target::Node(1), Target::Node(4)]);
             stack.push(backend(), vec![Target::Node(2)]);
             queued(&mut stack, array(setup.seed)?, None);
-            queued(&mut stack, fast, Some(6));
+            let nvram = Nvram::new(setup.nvram_bytes.max(1 << 20), 512, setup.seed).map_err(bad)?;
+            stack.push(Box::new(nvram), vec![Target::Node(8), Target::Node(5)]);
+            queued(&mut stack, fast, Some(7));
             stack.push(Box::new(held), vec![]);
+            stack.push(Box::new(Held::new(setup.nvram_bytes)), vec![]);
         }
     }
     let mut pool = SimPool::with_stack(Vec::new(), |_| stack);

@@ -63,7 +63,7 @@ fn notes() -> Vec<String> {
         "generated traces (see NI-E2), sizes divided by 64 (WebVM) or 256, six accesses per extent, in a closed loop of 16 clients: as fast as the \
          system goes; the paper's replay was accelerated to 95 % of the resources"
             .into(),
-        "the flash cache's own code over models, writes in NVRAM and cached after (write-through): vf-sata-60g, ten disks of 1 TB striped, with next to no buffers of their own, NVRAM of 960 MB divided likewise; \
+        "the flash cache's own code over models, writes in NVRAM and cached after (write-through): vf-sata-60g, ten disks of 1 TB striped, with next to no buffers of their own, NVRAM of 960 MB divided likewise, for writes and for the cache's journal; \
          tps pays for a small write what RAID-5 does; cos has recipes, containers and metadata propagation, an eighth of its metadata \
          in memory (NI-A5); neither has a path of CPU time of its own. Requests are whole extents"
             .into(),
