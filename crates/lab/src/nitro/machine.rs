@@ -105,7 +105,9 @@ fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabError> {
         Front::AllFast => volume_bytes,
         _ => setup.cache_bytes,
     };
-    let fast_name = format!("fresh:sized:{}M:vf-sata-60g", ((fast_bytes * 2) >> 20).max(512));
+    // A read of what was never written costs a drive nothing: the one that has everything is a filled one.
+    let history = if matches!(setup.front, Front::AllFast) { "" } else { "fresh:" };
+    let fast_name = format!("{history}sized:{}M:vf-sata-60g", ((fast_bytes * 2) >> 20).max(512));
     let mut held = Held::new(u64::MAX >> 1);
     let mut stack = Stack::new(StackConfig::default(), Vec::new());
     // A queue before each device, as deep as the device's own.
