@@ -87,11 +87,15 @@ pub enum Planted {
     BelieveTornChunks,
     /// What the slow device may still lose is cached for good.
     CacheUnflushed,
+    /// NVRAM forgets what it moved on before the device was flushed.
+    NvramForgetsEarly,
+    /// What NVRAM has is not looked at when starting.
+    NvramIgnored,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 16] = [
+    pub const ALL: [Planted; 18] = [
         Planted::NoBarrier,
         Planted::NoDeadRecords,
         Planted::NoRetireRecord,
@@ -108,6 +112,8 @@ impl Planted {
         Planted::ForgetDeletions,
         Planted::BelieveTornChunks,
         Planted::CacheUnflushed,
+        Planted::NvramForgetsEarly,
+        Planted::NvramIgnored,
     ];
 }
 

@@ -81,7 +81,7 @@ pub struct Cache {
     /// WEUs found at the start that no flush is known to have covered: nothing dirty may rely on them.
     pub(crate) suspect: BTreeSet<u32>,
     pub(crate) evicting: BTreeMap<u32, Evict>,
-    /// Dirty inserts without room.
+    /// Inserts without room.
     pub(crate) starved: VecDeque<usize>,
     pub(crate) flush_job: Option<FlushJob>,
     /// Who waits for the next one.
