@@ -203,12 +203,12 @@ impl Replica {
         Ok(())
     }
 
-    /// After an orderly end. Blocks.
+    /// After an orderly end. Blocks; does nothing where nobody could have changed it.
     ///
     /// # Errors
     /// A failing storage.
     pub fn close(&self) -> Result<(), MetaError> {
-        self.keep(false)
+        if self.open.load(Ordering::Acquire) { self.keep(false) } else { Ok(()) }
     }
 
     /// It is being caught up: told to who asks, and not read meanwhile. Blocks.
