@@ -32,7 +32,11 @@ const TURN: Duration = Duration::from_millis(40);
 /// Turns that are resampled together: two seconds.
 const BLOCK: usize = 50;
 const RESAMPLES: usize = 2_000;
-const POLICIES: [PolicyKind; 4] = [PolicyKind::Base, PolicyKind::Hedged, PolicyKind::MittWait, PolicyKind::MittBudget];
+const POLICIES: [PolicyKind; 5] =
+    [PolicyKind::Base, PolicyKind::Hedged, PolicyKind::Mitt, PolicyKind::MittWait, PolicyKind::MittBudget];
+/// Places of hedged and mitt among them.
+const HEDGED: usize = 1;
+const MITT: usize = 2;
 
 /// How long, and from which seed.
 pub struct Live {
