@@ -204,7 +204,7 @@ impl Replica {
         Ok(())
     }
 
-    /// After an orderly end. Blocks.
+    /// After an orderly end. Blocks; does nothing where nobody could have changed it.
     ///
     /// # Errors
     /// A failing storage.

@@ -171,9 +171,10 @@ impl Conn {
         Some(self.params.replica.behind()).filter(|b| reads && *b != Behind::No)
     }
 
-    /// A request that changes something has ended.
+    /// A request that changes something, or makes it durable, has ended.
     pub fn has_changed(&self, request: &Request, outcome: Outcome) {
         match outcome {
+            Outcome::Done if request.command == Command::Flush => {}
             Outcome::Done => self.params.replica.changed(request.offset, u64::from(request.length)),
             // Refused for what it is, it changed nothing anywhere.
             Outcome::Failed(IoError::NotSupported | IoError::Invalid | IoError::ReadOnly) => {}
