@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak busy peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps
+.PHONY: run test lint bench fuzz soak busy python guest failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps
 
 run: build-deps
 	cargo build --release -p plimsoll -p plimsoll-shape-shim
@@ -44,6 +44,20 @@ soak: build-deps test-deps
 busy: build-deps
 	cargo test --release -p plimsoll --test busy -- --ignored --nocapture
 
+# An emulated guest on QEMU's quorum over three nodes, of which one is killed, comes back and is resynced: a minute.
+guest: build-deps
+	$(call need,qemu-system-x86_64 busybox cpio depmod xz,qemu-system-x86 busybox-static cpio kmod xz-utils)
+	cargo build --release -p plimsoll
+	tests/guest_quorum.sh target/release/plimsoll
+
+# What it costs a client when a node refuses and it goes on to the next.
+failover: build-deps
+	cargo run --release -p plimsoll-client --example failover_cost
+
+# Three nodes in real time, with noise: percentiles of base, hedged and mitt side by side, four minutes.
+live: build-deps
+	cargo run --release -p plimsoll -- lab run mittos-live
+
 # Hit counts of our LRU against libCacheSim's, on the traces of ../shared/data (or name others: TRACES="a.csv.gz …").
 peers: build-deps
 	@command -v python3 >/dev/null && python3 -m venv --help >/dev/null || { echo "python3 with venv is needed"; exit 1; }
@@ -57,6 +71,15 @@ tune-nginx: build-deps
 	$(call need,nginx curl,nginx-light curl)
 	cargo build --release -p plimsoll
 	examples/tune/nginx.sh target/release/plimsoll
+
+# The Python package: built by maturin into an environment of its own, and tested against real nodes.
+python: build-deps
+	$(call need,python3,python3 python3-venv)
+	[ -d target/python ] || python3 -m venv target/python
+	target/python/bin/pip install --quiet 'maturin>=1.16,<2' pytest
+	cargo build --release -p plimsoll
+	PATH="$(CURDIR)/target/python/bin:$$PATH" target/python/bin/pip install --quiet --no-build-isolation ./bindings/python
+	PLIMSOLL=$(CURDIR)/target/release/plimsoll target/python/bin/pytest -q bindings/python/tests
 
 # What people would tune with instead, on the same budget: Optuna's TPE and random search against the solver.
 tune-peers: build-deps

@@ -164,6 +164,8 @@ pub struct IoHead {
     pub root: u32,
     /// Layers this request passes by, one bit per node of the stack (its volume's choice).
     pub skips: u16,
+    /// By which of its faces it entered the layer that now has it; kept by the stack, 0 for layers with one.
+    pub face: u8,
     /// Whose data.
     pub volume: VolumeKey,
     /// First byte. Volume address above the map layer, device address below.
@@ -194,6 +196,7 @@ impl IoHead {
             account: 0,
             root: 0,
             skips: 0,
+            face: 0,
             volume,
             offset,
             len,

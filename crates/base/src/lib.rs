@@ -8,6 +8,7 @@ pub mod buf;
 pub mod bytes;
 pub mod hist;
 pub mod io;
+pub mod linear;
 pub mod load;
 pub mod rng;
 pub mod tenant;

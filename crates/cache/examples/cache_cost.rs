@@ -170,7 +170,7 @@ fn hits(codec: Codec) {
     m.stack.with_layer(m.now, |f: &mut Front, _| f.set_volume(VOLUME, FrontVolume { size_bytes, read_only: false }));
     m.stack
         .with_layer(m.now, |map: &mut Map, _| map.set_volume(VOLUME, &[Extent { device_offset: 0, len: size_bytes }]));
-    let terms = VolumeTerms { size_bytes, tenant: 1, domain: 1, cache: CacheMode::Through, cache_bytes: 0 };
+    let terms = VolumeTerms { size_bytes, tenant: 1, domain: 1, cache: CacheMode::Through, cache_bytes: 0, slots: 0 };
     m.stack.set_volume(m.now, VOLUME, &terms);
     let mut rng = Rng::new(1, "cost");
     for n in 0..EXTENTS {

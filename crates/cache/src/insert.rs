@@ -1,13 +1,13 @@
 //! Insertion: fingerprint, look up, pack, append, index (NI-M8).
 
 use crate::chunk::Chunk;
-use crate::config::{Codec, Planted};
+use crate::config::{Codec, Planted, Sharing};
 use crate::format::{ExtentHead, Packing};
 use crate::index::{Fingerprint, Key, Loc, WeuState};
-use crate::layer::{Cache, SLOW};
+use crate::layer::{Cache, FAST, SLOW};
 use crate::request::{Pending, WorkFor};
 use crate::tasks::{MakeFingerprint, Pack};
-use plimsoll_base::{Data, IoError, Op, OwnKind, Priority, TenantId, Time};
+use plimsoll_base::{Data, IoError, Op, OwnKind, Priority, TenantId, Time, VolumeKey};
 use plimsoll_stack::{Actions, Answer};
 use std::collections::BTreeSet;
 
@@ -300,13 +300,27 @@ impl Cache {
                 continue;
             }
             let (weu, first_slot) = (self.chunks[c].weu, self.chunks[c].first_slot);
+            let whose = self.whose_chunk(c);
             for (at, len, parts) in std::mem::take(&mut self.chunks[c].held) {
                 self.counters.weu_bytes += u64::from(len);
                 let range = (self.layout.weu_at(weu) + u64::from(at), u64::from(len));
                 let pending = Pending::Chunk { weu, first_slot };
-                self.send_fast(now, (Op::Write, OwnKind::Fill), range, Data::Parts(parts.into()), pending, out);
+                let what = (Op::Write, OwnKind::Fill);
+                self.send_own(now, FAST, what, whose, range, Data::Parts(parts.into()), pending, out);
             }
             self.counters.weu_writes += 1;
+        }
+    }
+
+    /// For whom a chunk is written: where volumes have their own parts and nobody waits for it, its volume, in whose slot a fence
+    /// below then writes it. A flush waits for all dirty chunks, so they are the pool's: they must not wait for slots.
+    fn whose_chunk(&self, c: usize) -> (VolumeKey, TenantId) {
+        let chunk = &self.chunks[c];
+        match chunk.entries.first() {
+            Some(e) if self.config.sharing == Sharing::PerVolume && !chunk.dirty => {
+                (e.name.volume, TenantId::default())
+            }
+            _ => (VolumeKey::POOL, TenantId::default()),
         }
     }
 

@@ -359,6 +359,7 @@ impl Layer for Cache {
                 self.set_weus_max(now, weus.min(u64::from(self.layout.weus)) as u32, out);
             }
             Order::CacheNoted => self.noted(now, out),
+            Order::Fence { .. } => {}
         }
         self.progress(now, out);
     }

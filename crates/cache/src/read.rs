@@ -357,12 +357,14 @@ impl Cache {
         f.at = at - from;
         let (tenant, priority) = (f.tenant, f.priority);
         self.pin(loc.weu());
-        let fetch = self.fetches.insert(f);
-        let mut head = IoHead::new(Op::Read, plimsoll_base::VolumeKey::POOL, tenant, from, to - from, now);
+        // Its volume's, so that a fence below serves it in the volume's slot.
+        let volume = self.volumes[f.key.volume() as usize].key;
+        let mut head = IoHead::new(Op::Read, volume, tenant, from, to - from, now);
         head.id = out.new_id();
         head.origin = Origin::Own(OwnKind::Piece);
         head.priority = priority;
         head.skips = out.own_skips();
+        let fetch = self.fetches.insert(f);
         head.tag = self.pending.insert(Pending::Fetch(fetch)) as u64;
         out.submit(FAST, Io::new(head, Data::Absent));
     }

@@ -5,6 +5,7 @@ use plimsoll_device::{
     Disk, DiskOptions, DiskSpec, Flash, FlashOptions, FlashSpec, History, Model, Op, Request, SpecError,
 };
 use plimsoll_sched::Profile;
+use plimsoll_sched::batches::{BatchProfile, DiskBatches, FlashBatches, measure_disk_batches, measure_flash_batches};
 use plimsoll_sched::measure::{MeasureOptions, Target, measure_disk};
 use plimsoll_sched::profile::{DeviceId, FlashProfile, Measured, VERSION};
 use std::convert::Infallible;
@@ -59,9 +60,34 @@ impl<M: Model> Target for ModelTarget<M> {
         Ok(self.run(offsets.iter().map(|&o| (Op::Read, o, 4096))))
     }
 
+    /// What the model doesn't take at once follows when all before has ended.
+    fn batch(&mut self, durable: bool, requests: &[(bool, u64, u64)]) -> Result<Span, Infallible> {
+        let began = self.now;
+        let op = |write| if write { Op::Write { fua: durable } } else { Op::Read };
+        for part in requests.chunks(self.model.queue_max()) {
+            self.run(part.iter().map(|&(write, offset, len)| (op(write), offset, len)));
+        }
+        Ok(self.now.since(began))
+    }
+
     fn rest(&mut self, time: Span) {
         self.now += time;
     }
+}
+
+/// Batches that are measured of a modelled device.
+const BATCHES: usize = 3000;
+
+/// What batches take on a modelled disk, if distances tell.
+pub fn disk_batches_of(disk: Disk, seed: u64) -> Option<DiskBatches> {
+    let measured = measure_disk_batches(&mut ModelTarget::new(disk), BATCHES, true, seed);
+    measured.unwrap_or_else(|never| match never {})
+}
+
+/// What batches take on modelled flash.
+pub fn flash_batches_of(flash: impl Model, seed: u64) -> Option<FlashBatches> {
+    let measured = measure_flash_batches(&mut ModelTarget::new(flash), BATCHES, true, seed);
+    measured.unwrap_or_else(|never| match never {})
 }
 
 /// The profile of a modelled disk that keeps to its specification: what a predictor of another drive of the kind has.
@@ -71,8 +97,11 @@ impl<M: Model> Target for ModelTarget<M> {
 pub fn profile_of(spec: &DiskSpec, seed: u64, tries: u32) -> Result<Profile, SpecError> {
     let disk = Disk::new(spec, DiskOptions { seed, mismatch: None })?;
     let options = MeasureOptions { seed, tries, writes: true };
-    let measured = measure_disk(&mut ModelTarget::new(disk), &spec.name, options, &mut |_, _| {});
-    Ok(measured.unwrap_or_else(|never| match never {}))
+    let mut target = ModelTarget::new(disk.clone());
+    let measured = measure_disk(&mut target, &spec.name, options, &mut |_, _| {});
+    let profile = measured.unwrap_or_else(|never| match never {});
+    let batches = BatchProfile { disk: disk_batches_of(disk, seed), flash: None };
+    Ok(Profile { batches: Some(batches), ..profile })
 }
 
 /// Pages that are written one after the other to tell their classes: more than any pattern's period.
@@ -118,6 +147,8 @@ pub fn flash_profile_of(spec: &FlashSpec, bytes_max: u64) -> Result<Profile, Spe
     } else {
         vec![mean(fast), mean(slow)]
     };
+    let aged = FlashOptions { history: History::Aged { overwrites_permille: 1000 }, ..options };
+    let batches = flash_batches_of(Flash::new(spec, aged)?, 1);
     let requests = 2 + TOGETHER + chips + PROGRAMS as u64;
     let flash = FlashProfile { page_bytes: page as u32, read_us, chip_us, channel_us, program_us, erase_us };
     Ok(Profile {
@@ -126,6 +157,7 @@ pub fn flash_profile_of(spec: &FlashSpec, bytes_max: u64) -> Result<Profile, Spe
         measured: Measured { requests, device_s: t.now.as_nanos() / 1_000_000_000, seed: 0, writes: true },
         disk: None,
         flash: Some(flash),
+        batches: Some(BatchProfile { disk: None, flash: batches }),
     })
 }
 

@@ -656,7 +656,7 @@ impl Layer for Logs {
         match order {
             Order::Checkpoint => self.clean_asked = true,
             Order::Stop => self.stop(now),
-            Order::CacheBytes(_) | Order::CacheNoted => {}
+            Order::CacheBytes(_) | Order::CacheNoted | Order::Fence { .. } => {}
         }
         self.work(now, out);
     }

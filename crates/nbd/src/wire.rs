@@ -218,6 +218,8 @@ numbered! {
         Behind = 8,
         /// Lower half of the generation when the READ came: its data are at least as new.
         GenerationBefore = 9,
+        /// Connections of clients that write to all replicas (in a probe's answer).
+        Writers = 10,
     }
 }
 

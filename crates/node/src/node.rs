@@ -268,7 +268,7 @@ impl Node {
         let tenant = self.directory_ref(|d| d.tenants.get(&record.tenant).map_or(0, |t| t.id.0));
         let (size_bytes, cache) = (record.size_bytes, self.pools[pool].cache.as_ref());
         let Some(c) = cache else {
-            return VolumeTerms { size_bytes, tenant, domain: 0, cache: CacheMode::Off, cache_bytes: 0 };
+            return VolumeTerms { size_bytes, tenant, domain: 0, cache: CacheMode::Off, cache_bytes: 0, slots: 0 };
         };
         let own = self.cache_sizes.get(&record.name).copied();
         VolumeTerms {
@@ -277,6 +277,7 @@ impl Node {
             domain: crate::cache::domain(&c.section, &record.tenant),
             cache: record.cache.unwrap_or(c.section.mode),
             cache_bytes: own.unwrap_or(c.device_bytes / CACHE_PARTS),
+            slots: 0,
         }
     }
 

@@ -6,8 +6,9 @@
 //!
 //! * **unclean**: the node ended without a word while the volume could be changed. The mark is durable before the first
 //!   connection that can change it is served, and taken back when the node ends in order.
-//! * **writer lost**: a connection opened with `replica=write` has changed something and ended without NBD's farewell (a cut
-//!   link, a killed client, our own end), a second one came while it lasted, or a change of its failed.
+//! * **writer lost**: a connection opened with `replica=write` ended without NBD's farewell (a cut link, a killed client, our own
+//!   end), a second one came while it lasted, or a change of its failed. What was under way may be in one replica and not in
+//!   another, and the client may go on without this one.
 //!
 //! While either holds, connections with `replica=…` in their export's name are refused their reads; others never are. Only
 //! an operator's word ends it (`plimsoll volume resync`).
@@ -95,7 +96,7 @@ pub struct Replica {
     behind: AtomicU8,
     /// The durable mark is set.
     open: AtomicBool,
-    /// Connections with `replica=write` that have changed something and not said farewell.
+    /// Connections with `replica=write`.
     writers: AtomicU32,
     range_bytes: u64,
     /// The generation at which each range was last changed.
@@ -163,7 +164,12 @@ impl Replica {
         pieces
     }
 
-    /// A connection with `replica=write` changes something for the first time.
+    /// Connections of clients that write to all replicas.
+    pub fn writers(&self) -> u32 {
+        self.writers.load(Ordering::Acquire)
+    }
+
+    /// Another one.
     pub fn writer_came(&self) {
         if self.writers.fetch_add(1, Ordering::AcqRel) > 0 {
             self.lost(); // the other one is this one before its link was cut, for all that is known

@@ -2,6 +2,7 @@
 
 use crate::directory::{Directory, Identity};
 use crate::engine::{Command, PoolHandle};
+use crate::replica::ReplicaUse;
 use plimsoll_nbd::export::{Refusal, RefusalReason};
 use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
 use plimsoll_nbd::wire::TransmissionFlags;
@@ -218,7 +219,13 @@ impl Service {
             opened.map_err(|e| refused(Refusal::new(RefusalReason::Unavailable, e.to_string())))?;
         }
         let gone = |_| refused(Refusal::new(RefusalReason::ShuttingDown, "the pool has ended"));
-        self.pools[pool].send(Command::Attach { fd, params, early }).map_err(gone)
+        let (replica, used_as) = (params.replica.clone(), params.used_as);
+        self.pools[pool].send(Command::Attach { fd, params, early }).map_err(|e| {
+            if used_as == Some(ReplicaUse::Write) {
+                replica.lost(); // it may have been told that the export is open, and write elsewhere
+            }
+            gone(e)
+        })
     }
 }
 

@@ -46,7 +46,8 @@ fn start(inflight_max: usize, patience: Duration) -> Running {
     let (reply, answer) = tokio::sync::oneshot::channel();
     let front = FrontVolume { size_bytes: SIZE_BYTES, read_only: false };
     let extents = vec![Extent { device_offset: 0, len: SIZE_BYTES }];
-    let terms = VolumeTerms { size_bytes: SIZE_BYTES, tenant: 1, domain: 0, cache: CacheMode::Off, cache_bytes: 0 };
+    let terms =
+        VolumeTerms { size_bytes: SIZE_BYTES, tenant: 1, domain: 0, cache: CacheMode::Off, cache_bytes: 0, slots: 0 };
     handle.send(Command::SetVolume { key: VOLUME, front, extents, terms, reply }).unwrap();
     answer.blocking_recv().unwrap();
     Running { handle, thread, file }

@@ -10,6 +10,7 @@ mod logs;
 mod pool;
 mod profile;
 mod replay;
+mod resync;
 mod serve;
 mod shape;
 mod status;

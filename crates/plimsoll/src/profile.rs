@@ -5,9 +5,10 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_base::Span;
 use plimsoll_device::{DeviceSpec, Disk, DiskOptions, FlashSpec};
-use plimsoll_lab::profiling::{ModelTarget, flash_profile_of};
+use plimsoll_lab::profiling::{ModelTarget, disk_batches_of, flash_profile_of};
 use plimsoll_lab::replay::DeviceChoice;
 use plimsoll_sched::Profile;
+use plimsoll_sched::batches::{BatchProfile, measure_disk_batches, measure_flash_batches};
 use plimsoll_sched::measure::{MeasureOptions, Target, measure_disk};
 use std::fs::File;
 use std::io::IsTerminal;
@@ -56,6 +57,8 @@ struct RealTarget {
 /// Direct I/O wants memory at multiples of this.
 const ALIGN: usize = 4096;
 const REQUEST_MAX: usize = 1 << 20;
+/// Batches that are timed, some seconds' worth of a disk and of flash each.
+const BATCHES: usize = 300;
 
 impl RealTarget {
     fn open(path: &Path, writes: bool) -> Result<RealTarget> {
@@ -118,6 +121,31 @@ impl Target for RealTarget {
         Ok(order.into_iter().map(|(_, i)| i).collect())
     }
 
+    /// Each from a thread of its own.
+    fn batch(&mut self, durable: bool, requests: &[(bool, u64, u64)]) -> std::io::Result<Span> {
+        let file = &self.file;
+        let started = std::sync::Barrier::new(requests.len() + 1);
+        let serve = |&(write, offset, len): &(bool, u64, u64)| -> std::io::Result<()> {
+            let mut buffer = vec![0x5a; len as usize + ALIGN];
+            let from = buffer.as_ptr().align_offset(ALIGN);
+            let part = &mut buffer[from..from + len as usize];
+            started.wait();
+            match write {
+                false => file.read_exact_at(part, offset),
+                true if durable => file.write_all_at(part, offset).and_then(|()| file.sync_data()),
+                true => file.write_all_at(part, offset),
+            }
+        };
+        let serve = &serve;
+        std::thread::scope(|s| {
+            let all: Vec<_> = requests.iter().map(|r| s.spawn(move || serve(r))).collect();
+            started.wait();
+            let began = Instant::now();
+            let ended: std::io::Result<()> = all.into_iter().try_for_each(|t| t.join().expect("it doesn't panic"));
+            ended.map(|()| began.elapsed().into())
+        })
+    }
+
     fn rest(&mut self, time: Span) {
         std::thread::sleep(time.into());
     }
@@ -167,8 +195,11 @@ impl ProfileArgs {
         if path.exists() && !is_model_file {
             let options = MeasureOptions { seed: self.seed, tries: self.tries, writes: self.writes };
             let mut target = RealTarget::open(path, self.writes)?;
-            return measure_disk(&mut target, &self.device, options, &mut progress)
-                .with_context(|| format!("{}: a request failed", self.device));
+            let failed = || format!("{}: a request failed", self.device);
+            let profile = measure_disk(&mut target, &self.device, options, &mut progress).with_context(failed)?;
+            let disk = measure_disk_batches(&mut target, BATCHES, self.writes, self.seed).with_context(failed)?;
+            let flash = measure_flash_batches(&mut target, BATCHES, self.writes, self.seed).with_context(failed)?;
+            return Ok(Profile { batches: Some(BatchProfile { disk, flash }), ..profile });
         }
         if let Ok(spec) = FlashSpec::by_name(&self.device) {
             return Ok(flash_profile_of(&spec, 1 << 30)?);
@@ -180,8 +211,10 @@ impl ProfileArgs {
         let disk = Disk::new(&spec, DiskOptions { seed: self.seed, mismatch: None })?;
         // A model has nothing to lose.
         let options = MeasureOptions { seed: self.seed, tries: self.tries, writes: true };
-        let measured = measure_disk(&mut ModelTarget::new(disk), &self.device, options, &mut progress);
-        Ok(measured.unwrap_or_else(|never| match never {}))
+        let measured = measure_disk(&mut ModelTarget::new(disk.clone()), &self.device, options, &mut progress);
+        let profile = measured.unwrap_or_else(|never| match never {});
+        let batches = BatchProfile { disk: disk_batches_of(disk, self.seed), flash: None };
+        Ok(Profile { batches: Some(batches), ..profile })
     }
 
     fn compare(&self, kept: &Profile, now: &Profile) -> Result<()> {

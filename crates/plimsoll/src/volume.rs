@@ -5,8 +5,9 @@ use crate::table::{bytes, micros, table};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use hyper::Method;
+use plimsoll_client::live::Address;
 use plimsoll_node::config::{ByteSize, CacheMode};
-use plimsoll_node::http::api::{NewVolume, VolumeChange, VolumeStatus};
+use plimsoll_node::http::api::{NewVolume, ReplicaChange, VolumeChange, VolumeStatus};
 
 /// List, create, grow, delete volumes.
 #[derive(Args)]
@@ -78,6 +79,29 @@ enum Command {
         #[command(flatten)]
         control: Control,
     },
+    /// Bring it up to what another replica has, so that it's read again as one of several
+    ///
+    /// What differs is copied from the peer over NBD, first where the peer has changed lately, then all the rest, until nothing
+    /// differs any more; writers may go on meanwhile, and must be connected to both. With --trust nothing is copied: what the
+    /// volume has is declared to be what the others shall have.
+    #[command(
+        after_help = "Example:\n  plimsoll volume resync web --replica nbd://node-1/web --from nbd://node-2/web --control control.sock\n  plimsoll volume resync web --trust"
+    )]
+    Resync {
+        /// Its name.
+        name: String,
+        /// Where it is, as an NBD address.
+        #[arg(long, value_name = "URI", required_unless_present = "trust")]
+        replica: Option<Address>,
+        /// A replica that has everything, as an NBD address.
+        #[arg(long, value_name = "URI", required_unless_present = "trust")]
+        from: Option<Address>,
+        /// Take it as it is.
+        #[arg(long, conflicts_with_all = ["replica", "from"])]
+        trust: bool,
+        #[command(flatten)]
+        control: Control,
+    },
     /// Delete one with all its data: its clients are let go and its space is zeroed
     #[command(after_help = "Example:\n  plimsoll volume delete db --control control.sock")]
     Delete {
@@ -99,12 +123,25 @@ impl Volume {
                 show(&Client::new(&control)?.send(Method::POST, "/v1/volumes", &new)?, &control)
             }
             Command::Grow { name, size, control } => {
-                let wanted = VolumeChange { size_bytes: Some(size.0), cache: None };
+                let wanted = VolumeChange { size_bytes: Some(size.0), cache: None, replica: None };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
             }
             Command::Cache { name, mode, control } => {
-                let wanted = VolumeChange { size_bytes: None, cache: Some(mode) };
+                let wanted = VolumeChange { size_bytes: None, cache: Some(mode), replica: None };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
+            }
+            Command::Resync { name, replica, from, trust: _, control } => {
+                let client = Client::new(&control)?;
+                let say = |change| -> Result<VolumeStatus> {
+                    let wanted = VolumeChange { size_bytes: None, cache: None, replica: Some(change) };
+                    client.send(Method::PATCH, &path(&name), &wanted)
+                };
+                say(ReplicaChange::CatchUp)?;
+                let add = match (replica, from) {
+                    (Some(replica), Some(from)) => crate::resync::run(&replica, &from)?,
+                    _ => 0,
+                };
+                show(&say(ReplicaChange::CaughtUp { add })?, &control)
             }
             Command::Delete { name, control } => {
                 let client = Client::new(&control)?;
@@ -171,6 +208,9 @@ fn show(v: &VolumeStatus, control: &Control) -> Result<()> {
     println!("  tenant    {}", v.tenant);
     println!("  pool      {}", v.pool);
     println!("  clients   {}", v.connections);
+    let lacks =
+        if v.behind == "no" { String::new() } else { format!(": may lack changes of other replicas ({})", v.behind) };
+    println!("  changes   {}{lacks}", v.generation);
     println!(
         "  requests  {} done, {} failed, {} busy, {} inside",
         t.done,

@@ -4,7 +4,7 @@
 
 mod common;
 use common::client::{Client, Ended};
-use common::{Server, exposition};
+use common::{Server, exposition, write_profile};
 use plimsoll_nbd::wire::{Command, CommandFlags};
 use std::path::Path;
 use std::sync::Arc;
@@ -126,11 +126,6 @@ fn await_inside(server: &Server, wanted: f64) {
         assert!(Instant::now() < end, "{wanted} requests never were inside");
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-fn write_profile(dir: &Path, device: &str, name: &str) {
-    let out = dir.join(name);
-    common::ok(env!("CARGO_BIN_EXE_plimsoll"), &["profile", device, "--out", out.to_str().unwrap()]);
 }
 
 fn noisy_disk(dir: &Path) -> Server {

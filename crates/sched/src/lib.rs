@@ -5,6 +5,7 @@
 //! profile or learns from completions.
 #![forbid(unsafe_code)]
 
+pub mod batches;
 pub mod blackbox;
 mod buffer;
 pub mod cfq;

@@ -30,6 +30,13 @@ pub trait Target {
     /// If the device fails.
     fn together(&mut self, offsets: &[u64]) -> Result<Vec<usize>, Self::Error>;
 
+    /// Does all requests (write?, offset, length), handed in at once; what they took together. Where `durable`, writes end
+    /// on the media.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn batch(&mut self, durable: bool, requests: &[(bool, u64, u64)]) -> Result<Span, Self::Error>;
+
     /// Lets the device be for a while.
     fn rest(&mut self, time: Span);
 }
@@ -114,7 +121,7 @@ pub fn measure_disk<T: Target>(
     };
     let disk = DiskProfile { discipline, read_ahead_bytes, distance_bytes, read, write };
     let device = DeviceId { name: name.into(), size_bytes };
-    Ok(Profile { version: VERSION, device, measured, disk: Some(disk), flash: None })
+    Ok(Profile { version: VERSION, device, measured, disk: Some(disk), flash: None, batches: None })
 }
 
 impl<T: Target> Run<'_, T> {
@@ -265,6 +272,9 @@ mod tests {
         }
         fn together(&mut self, offsets: &[u64]) -> Result<Vec<usize>, Self::Error> {
             Ok((self.0)(&mut self.1, offsets))
+        }
+        fn batch(&mut self, _: bool, _: &[(bool, u64, u64)]) -> Result<Span, Self::Error> {
+            unreachable!("only orders are measured")
         }
         fn rest(&mut self, _: Span) {}
     }

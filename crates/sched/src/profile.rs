@@ -2,6 +2,9 @@
 //!
 //! TOML, every figure with its unit in its key, unknown keys refused. `plimsoll profile` writes it.
 
+use crate::batches::BatchProfile;
+#[cfg(test)]
+use crate::batches::DiskBatches;
 use crate::device::Discipline;
 use crate::disk::{DiskModel, OpCosts, REGIONS};
 use plimsoll_base::Span;
@@ -25,6 +28,8 @@ pub struct Profile {
     pub disk: Option<DiskProfile>,
     /// Delays, if it's flash whose inside is seen.
     pub flash: Option<FlashProfile>,
+    /// What batches take, for fences.
+    pub batches: Option<BatchProfile>,
 }
 
 /// Which device a profile is of.
@@ -162,6 +167,9 @@ impl Profile {
     }
 
     fn check(&self) -> Result<(), String> {
+        if let Some(b) = &self.batches {
+            b.check()?;
+        }
         if self.disk.is_none() && self.flash.is_none() {
             return Err("has neither `disk` nor `flash`: it was cut short, or nothing was measured".into());
         }
@@ -317,6 +325,14 @@ mod tests {
                 write: op,
             }),
             flash: None,
+            batches: Some(BatchProfile {
+                disk: Some(DiskBatches {
+                    distance_bytes: vec![0, 1 << 30],
+                    cost_us: vec![800.0, 9000.0],
+                    transfer_ns_per_kib: 14_000,
+                }),
+                flash: None,
+            }),
         }
     }
 

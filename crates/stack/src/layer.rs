@@ -13,6 +13,9 @@ use std::collections::VecDeque;
 /// Which of a layer's ports below: 0 for a layer with one.
 pub type Port = u8;
 
+/// By which of a layer's sides above a request enters it: 0 for a layer with one. See [`crate::Target::Face`].
+pub type Face = u8;
+
 /// The most nodes a stack may have: a request's path mask is 16 bits wide.
 pub const NODES_MAX: usize = 16;
 
@@ -255,6 +258,9 @@ pub struct VolumeTerms {
     pub cache: CacheMode,
     /// Bytes of the cache that it may have where each volume has its own part.
     pub cache_bytes: u64,
+    /// Time slots that are its own where time is fenced; 0: it shares what is left.
+    #[serde(default)]
+    pub slots: u32,
 }
 
 /// What an operator may ask of a pool's layers while it serves. Each layer does what concerns it.
@@ -268,6 +274,13 @@ pub enum Order {
     CacheBytes(u64),
     /// That the cache's device failed is known for the next start: what it holds is no longer true.
     CacheNoted,
+    /// Time is fenced by so many slots of so many nanoseconds from the end of the running slot on.
+    Fence {
+        /// How many.
+        slots: u32,
+        /// How long each.
+        slot_ns: u64,
+    },
 }
 
 /// A policy or a device model in a stack. The methods are called by the stack only; see the crate's documentation for
@@ -283,6 +296,12 @@ pub trait Layer: Any + Send {
 
     /// What this layer offers above, given what is offered below (one per port, in order).
     fn offer(&self, below: &[Offer]) -> Offer;
+
+    /// What a layer with several faces offers at one of them.
+    fn offer_at(&self, face: Face, below: &[Offer]) -> Offer {
+        let _ = face;
+        self.offer(below)
+    }
 
     /// Called once, bottom up, when all below are ready or degraded. A layer that must first read from below stays
     /// [`LayerState::Recovering`] until it has.

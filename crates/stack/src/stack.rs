@@ -4,7 +4,7 @@
 //! device completions, and carries out what [`Stack::next_device_io`] and [`Stack::next_done`] hand it.
 
 use crate::layer::{
-    Action, Actions, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports, Terms, VolumeTerms,
+    Action, Actions, Face, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports, Terms, VolumeTerms,
 };
 use crate::stats::{AccountStats, NodeStats};
 use crate::work::{Work, Worked};
@@ -18,16 +18,31 @@ use std::collections::{BTreeMap, VecDeque};
 pub enum Target {
     /// Another node of the stack, by number (always greater than the node's own).
     Node(usize),
+    /// The same, by another of its faces than the first: a layer that stands before several devices at once (a fence before
+    /// the disk and the cache's flash) has a face for each, and sees by [`IoHead::face`] which one a request entered.
+    /// Requests never skip such a layer.
+    Face(usize, Face),
     /// A device of the engine, by number.
     Device(usize),
+}
+
+impl Target {
+    /// The node and its face.
+    fn node(self) -> Option<(usize, Face)> {
+        match self {
+            Target::Node(n) => Some((n, 0)),
+            Target::Face(n, face) => Some((n, face)),
+            Target::Device(_) => None,
+        }
+    }
 }
 
 /// One layer in its place.
 pub struct Node {
     layer: Box<dyn Layer>,
     ports: Vec<Target>,
-    /// The node above; `None` for node 0, whose requests come from the engine.
-    above: Option<usize>,
+    /// The node above each of its faces; none for node 0, whose requests come from the engine.
+    above: Vec<(Face, usize)>,
     wake_at: Time,
     started: bool,
     serves: bool,
@@ -102,17 +117,18 @@ pub enum Offered {
 pub(crate) fn forecast_below(nodes: &[Node], me: usize, port: Port, at: Time, head: &IoHead) -> Forecast {
     match resolve(nodes, nodes[me].ports[port as usize], head.skips) {
         Target::Node(n) => nodes[n].layer.forecast(at, head, Ports::new(nodes, n)),
+        Target::Face(n, face) => nodes[n].layer.forecast(at, &IoHead { face, ..*head }, Ports::new(nodes, n)),
         Target::Device(_) => Forecast::NONE,
     }
 }
 
 /// Follows a target past the layers that the request's volume doesn't pass.
 fn resolve(nodes: &[Node], mut target: Target, skips: u16) -> Target {
-    while let Target::Node(n) = target {
+    while let Some((n, face)) = target.node() {
         if skips & (1 << n) == 0 {
             break;
         }
-        target = nodes[n].ports[0];
+        target = nodes[n].ports[usize::from(face)];
     }
     target
 }
@@ -162,11 +178,18 @@ impl Stack {
         assert!(me < NODES_MAX, "a stack has at most {NODES_MAX} layers");
         for p in &ports {
             match *p {
-                Target::Node(n) => assert!(n > me, "node {me}: port leads up to node {n}"),
+                Target::Node(n) | Target::Face(n, _) => assert!(n > me, "node {me}: port leads up to node {n}"),
                 Target::Device(d) => assert!(d < self.device_offers.len(), "node {me}: no device {d}"),
             }
         }
-        let above = (0..me).find(|&n| self.nodes[n].ports.contains(&Target::Node(me)));
+        let mut above: Vec<(Face, usize)> = Vec::new();
+        for n in 0..me {
+            for (node, face) in self.nodes[n].ports.iter().filter_map(|p| p.node()) {
+                if node == me && above.iter().all(|(f, _)| *f != face) {
+                    above.push((face, n));
+                }
+            }
+        }
         let serves = layer.serves();
         self.nodes.push(Node {
             layer,
@@ -182,17 +205,18 @@ impl Stack {
 
     /// What the stack offers to clients.
     pub fn offered(&self) -> Offer {
-        self.offer_of(0)
+        self.offer_of(0, 0)
     }
 
-    fn offer_of(&self, node: usize) -> Offer {
+    fn offer_of(&self, node: usize, face: Face) -> Offer {
         let below = self.offers_below(node);
-        self.nodes[node].layer.offer(&below)
+        self.nodes[node].layer.offer_at(face, &below)
     }
 
     fn offers_below(&self, node: usize) -> Vec<Offer> {
         let of = |p: &Target| match *p {
-            Target::Node(n) => self.offer_of(n),
+            Target::Node(n) => self.offer_of(n, 0),
+            Target::Face(n, face) => self.offer_of(n, face),
             Target::Device(d) => self.device_offers[d],
         };
         self.nodes[node].ports.iter().map(of).collect()
@@ -203,7 +227,7 @@ impl Stack {
     pub fn start(&mut self, now: Time) {
         for n in (0..self.nodes.len()).rev() {
             let serves = |p: &Target| match *p {
-                Target::Node(b) => {
+                Target::Node(b) | Target::Face(b, _) => {
                     self.nodes[b].started
                         && matches!(self.nodes[b].layer.state(), LayerState::Ready | LayerState::Degraded)
                 }
@@ -236,7 +260,7 @@ impl Stack {
     /// What would a request wait that arrived now?
     pub fn forecast(&self, now: Time, head: &IoHead) -> Forecast {
         match resolve(&self.nodes, Target::Node(0), head.skips) {
-            Target::Node(n) => self.nodes[n].layer.forecast(now, head, Ports::new(&self.nodes, n)),
+            Target::Node(n) | Target::Face(n, _) => self.nodes[n].layer.forecast(now, head, Ports::new(&self.nodes, n)),
             Target::Device(_) => Forecast::NONE,
         }
     }
@@ -271,7 +295,7 @@ impl Stack {
         io.head.expected_at = expected_at;
         self.accepted += 1;
         match resolve(&self.nodes, Target::Node(0), io.skips) {
-            Target::Node(to) => self.enter(now, to, io),
+            Target::Node(to) | Target::Face(to, _) => self.enter(now, (to, 0), io),
             Target::Device(d) => self.send_to_device(d, io),
         }
         self.run(now);
@@ -530,7 +554,8 @@ impl Stack {
                         by_node[n] += waited;
                     }
                     match resolve(&self.nodes, self.nodes[n].ports[port as usize], io.skips) {
-                        Target::Node(to) => self.enter(now, to, io),
+                        Target::Node(to) => self.enter(now, (to, 0), io),
+                        Target::Face(to, face) => self.enter(now, (to, face), io),
                         Target::Device(d) => self.send_to_device(d, io),
                     }
                 }
@@ -540,20 +565,21 @@ impl Stack {
                     self.to_workers.push_back((n, work));
                 }
                 Action::Cancel { port, id } => {
-                    if let Some(Target::Node(to)) = self.nodes[n].ports.get(port as usize).copied() {
+                    if let Some((to, _)) = self.nodes[n].ports.get(port as usize).and_then(|p| p.node()) {
                         self.call(now, to, |layer, out| layer.cancel(now, id, out));
                     }
                 }
                 Action::Declare { port, head } => {
                     if let Some(&target) = self.nodes[n].ports.get(port as usize)
-                        && let Target::Node(to) = resolve(&self.nodes, target, head.skips)
+                        && let Some((to, face)) = resolve(&self.nodes, target, head.skips).node()
                     {
+                        let head = IoHead { face, ..*head };
                         *self.declared.entry(head.id).or_default() |= 1 << to;
                         self.call(now, to, |layer, out| layer.declared(&head, out));
                     }
                 }
                 Action::Retract { port, id } => {
-                    if let Some(Target::Node(to)) = self.nodes[n].ports.get(port as usize).copied() {
+                    if let Some((to, _)) = self.nodes[n].ports.get(port as usize).and_then(|p| p.node()) {
                         self.undeclare(id, to);
                         self.call(now, to, |layer, out| layer.retracted(id, out));
                     }
@@ -563,9 +589,9 @@ impl Stack {
     }
 
     /// Hands a request to a layer.
-    fn enter(&mut self, now: Time, to: usize, mut io: Io) {
+    fn enter(&mut self, now: Time, (to, face): (usize, Face), mut io: Io) {
         self.undeclare(io.id, to);
-        io.head.entered_at = now;
+        (io.head.entered_at, io.head.face) = (now, face);
         self.nodes[to].stats.entered();
         self.came_to(to, &io.head);
         self.call(now, to, |layer, out| layer.submit(now, io, out));
@@ -623,15 +649,27 @@ impl Stack {
         if !self.declared.is_empty() {
             self.undeclare_all(now, c.io.id);
         }
-        let mut up = self.nodes[n].above;
+        let mut up = self.above(n, c.io.face);
         while let Some(u) = up
             && c.io.skips & (1 << u) != 0
         {
-            up = self.nodes[u].above;
+            up = self.above(u, 0);
         }
         match up {
             Some(to) => self.call(now, to, |layer, out| layer.completed(now, c, out)),
             None => self.finish(c),
+        }
+    }
+
+    /// Who is above a node's face.
+    fn above(&self, node: usize, face: Face) -> Option<usize> {
+        match self.nodes[node].above.as_slice() {
+            [] => None,
+            [(_, only)] => Some(*only),
+            several => {
+                let found = several.iter().find(|(f, _)| *f == face);
+                Some(found.expect("a layer with several faces keeps a request's").1)
+            }
         }
     }
 

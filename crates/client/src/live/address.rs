@@ -62,7 +62,7 @@ impl FromStr for Address {
 
 impl Address {
     /// The same with `term` in the export's name.
-    pub(crate) fn export_with(&self, term: &str) -> String {
+    pub fn export_with(&self, term: &str) -> String {
         let joint = if self.export.contains('?') { '&' } else { '?' };
         format!("{}{joint}{term}", self.export)
     }

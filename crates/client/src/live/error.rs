@@ -11,6 +11,8 @@ pub enum OpenError {
     Replicas(usize),
     /// Settings that no policy can work with.
     Policy(BadPolicy),
+    /// No thread, or no runtime on it.
+    Thread(std::io::Error),
     /// A time that can't be kept to.
     Time(&'static str),
     /// Not one replica can be read: which, and why.
@@ -24,6 +26,7 @@ impl fmt::Display for OpenError {
         match self {
             OpenError::Replicas(n) => write!(f, "{n} replicas: name 1 to 64"),
             OpenError::Policy(e) => e.fmt(f),
+            OpenError::Thread(e) => write!(f, "no thread for the connections: {e}"),
             OpenError::Time(what) => f.write_str(what),
             OpenError::NoneOpen(all) => {
                 f.write_str("no replica can be read")?;

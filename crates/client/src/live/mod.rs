@@ -15,17 +15,22 @@
 //! background, and none of these is asked meanwhile.
 
 mod address;
+mod blocking;
+mod connect;
 mod driver;
 mod error;
 mod link;
 mod options;
+mod session;
 mod stream;
 mod timers;
 mod volume;
 
 pub use address::{Address, BadAddress};
+pub use blocking::Blocking;
 pub use driver::Counts;
 pub use error::{OpenError, ReadError};
 pub use link::LinkState;
 pub use options::Options;
+pub use session::{Health, Session};
 pub use volume::{ReplicaStatus, Volume};

@@ -8,7 +8,7 @@ use super::options::Options;
 use super::stream::Stream;
 use super::timers;
 use plimsoll_base::Span;
-use plimsoll_nbd::client::{ClientEvent, ClientHandshake, Opened, Wishes};
+use plimsoll_nbd::client::Opened;
 use plimsoll_nbd::wire::MetaContext;
 use std::io;
 use std::ops::Range;
@@ -244,37 +244,8 @@ async fn keep(driver: Arc<Mutex<Driver>>, link: usize, address: Address, options
 
 async fn connect(address: &Address, foreign: bool) -> io::Result<(Stream, Box<Opened>, Vec<u8>)> {
     let export = if foreign { address.export.clone() } else { address.export_with("replica=read") };
-    if export.len() > 4096 {
-        return Err(io::Error::other("an export's name has at most 4096 bytes"));
-    }
     let contexts = if foreign { Vec::new() } else { vec![MetaContext::Promise.name().to_string()] };
-    let mut handshake = ClientHandshake::new(Wishes { meta_contexts: contexts, ..Wishes::open(export) });
-    let stream = Stream::connect(&address.place).await?;
-    let (mut buffer, mut have) = (vec![0; 8192], 0..0);
-    loop {
-        while !handshake.output().is_empty() {
-            match stream.write_now(handshake.output())? {
-                Some(n) => handshake.output_sent(n),
-                None => stream.writable().await?,
-            }
-        }
-        match handshake.poll_event() {
-            Some(ClientEvent::Transmission(opened)) => return Ok((stream, opened, buffer[have].to_vec())),
-            Some(ClientEvent::Failed(e)) => return Err(io::Error::other(e.to_string())),
-            Some(other) => return Err(io::Error::other(format!("an unexpected turn of the handshake: {other:?}"))),
-            None => {}
-        }
-        if have.is_empty() {
-            have = 0..loop {
-                match stream.read_now(&mut buffer)? {
-                    Some(0) => return Err(io::Error::other("the server closed the connection in the handshake")),
-                    Some(n) => break n,
-                    None => stream.readable().await?,
-                }
-            };
-        }
-        have.start += handshake.handle(&buffer[have.clone()]);
-    }
+    super::connect::connect(&address.place, export, contexts).await
 }
 
 /// Carries a link's bytes until its connection ends; why it did.

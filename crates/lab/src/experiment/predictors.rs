@@ -5,10 +5,10 @@
 //! knots it is linear, so a batch's time is linear in how much of each knot's hat function its distances make up.
 //! On flash distance is nothing: there the time is a line over the numbers of reads and of writes.
 
-use crate::experiment::stats::least_squares;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::plot::{Curve, Plot, Scale, Shares};
 use crate::replay::DeviceChoice;
+use plimsoll_base::linear::least_squares;
 use plimsoll_base::{Rng, Span, Time};
 use plimsoll_device::{DeviceOptions, DeviceSpec, Disk, DiskOptions, Mismatch, Model, Op, Request};
 

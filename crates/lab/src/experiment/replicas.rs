@@ -7,7 +7,9 @@
 pub mod adaptive;
 pub mod failover;
 pub mod flash;
+pub mod memory;
 pub mod micro;
+pub mod mix;
 pub mod scale;
 pub mod strategies;
 pub mod writes;
@@ -21,9 +23,12 @@ use crate::replay::{DeviceChoice, Pool, PoolConfig};
 use crate::workload::noise::{NoiseProfile, NoiseSchedule, SlowPeriods};
 use plimsoll_base::{Rng, Span, Time};
 use plimsoll_client::{Get, PolicyKind, PolicySettings, Preference, ReplicaPolicy};
-use plimsoll_device::{Flash, FlashOptions, FlashSpec, History, HopSpec, Mismatch, ModelLayer, SpecError};
+use plimsoll_device::{
+    DeviceOptions, Flash, FlashOptions, FlashSpec, History, HopSpec, Mismatch, ModelLayer, PageCache, PageCacheLayer,
+    SpecError,
+};
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
-use plimsoll_sched::{DiskModel, Profile, SchedulerKind};
+use plimsoll_sched::{Discipline, DiskModel, Profile, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::Layer;
 use std::fs::File;
 use std::io::BufReader;
@@ -42,6 +47,10 @@ const SCHEDULE: &str = "latency/mittos_ec2_noise_schedule.csv";
 /// The flash drive of MittOS's testbed, and the size that it is shrunk to, so that its past fits in memory.
 const FLASH: &str = "mittos-openchannel";
 const FLASH_BYTES: u64 = 2 << 30;
+/// Bytes that a node has in memory, and what finding and copying one of their pages takes (MT-E2: 0.02 ms).
+const MEMORY_BYTES: u64 = 1 << 30;
+const MEMORY_HIT: Span = Span::from_micros(20);
+const PAGE_BYTES: u64 = 4096;
 /// Replicas of everything.
 const REPLICAS: u16 = 3;
 
@@ -59,6 +68,8 @@ enum NoiseKind {
 enum Storage {
     Disk,
     Flash,
+    /// A page cache over the disk that has had everything; see [`Scene::dropped`].
+    Memory,
 }
 
 /// What a run is made of besides its policy.
@@ -71,6 +82,8 @@ struct Scene {
     gets: Vec<Get>,
     noise: Vec<Noise>,
     hogs: Vec<Hog>,
+    /// With memory: how many permille of each node's pages are gone.
+    dropped: Vec<u32>,
     order: Preference,
     /// Gets that arrive before aren't counted.
     warm: Time,
@@ -108,6 +121,7 @@ impl Scene {
             gets: Vec::new(),
             noise: Vec::new(),
             hogs: Vec::new(),
+            dropped: Vec::new(),
             order: Preference::Drawn,
             warm: Time::ZERO,
             seed,
@@ -145,6 +159,7 @@ impl Scene {
         match self.storage {
             Storage::Disk => TENANT_BYTES,
             Storage::Flash => FLASH_BYTES / 2,
+            Storage::Memory => MEMORY_BYTES,
         }
     }
 
@@ -153,6 +168,24 @@ impl Scene {
         let config = PoolConfig { seed, tells_begin, ..self.pool };
         match self.storage {
             Storage::Disk => Ok(Pool::with_model(&DeviceChoice::named(DEVICE)?, &config, Some(known_disk()?))?),
+            Storage::Memory => {
+                let pages = MEMORY_BYTES / PAGE_BYTES;
+                let mut cache: PageCache = PageCache::new(pages as u32, pages, MEMORY_HIT);
+                for page in 0..pages {
+                    cache.insert(page);
+                }
+                cache.drop_fraction(self.dropped[usize::from(node)], seed);
+                let model = DeviceChoice::named(DEVICE)?.spec.at_most(MEMORY_BYTES);
+                let options = DeviceOptions { seed, mismatch: config.mismatch };
+                let device = model.build(options).map_err(|e| LabError(e.to_string()))?;
+                let scheduler = SchedulerOptions { discipline: Discipline::Sstf, ..config.scheduler() };
+                let layers: Vec<Box<dyn Layer>> = vec![
+                    Box::new(PageCacheLayer::new(cache)),
+                    config.sched.layer(&scheduler, known_disk()?),
+                    Box::new(ModelLayer::new(device)),
+                ];
+                Ok(Pool::of_layers(layers, &config)?)
+            }
             Storage::Flash => {
                 let failed = |e: SpecError| LabError(e.to_string());
                 let spec = FlashSpec::by_name(FLASH).map_err(failed)?;

@@ -39,53 +39,6 @@ pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted.get(rank.max(1) - 1).copied().unwrap_or(0.0)
 }
 
-/// Solves `a · x = b` for a symmetric positive definite `a`, by elimination with pivoting; `None` if it is singular.
-pub fn solve(mut a: Vec<Vec<f64>>, mut b: Vec<f64>) -> Option<Vec<f64>> {
-    let n = b.len();
-    for column in 0..n {
-        let pivot = (column..n).max_by(|&i, &j| a[i][column].abs().total_cmp(&a[j][column].abs()))?;
-        if a[pivot][column].abs() < 1e-12 {
-            return None;
-        }
-        a.swap(column, pivot);
-        b.swap(column, pivot);
-        let (above, below) = a.split_at_mut(column + 1);
-        let top = &above[column];
-        for (i, row) in below.iter_mut().enumerate() {
-            let factor = row[column] / top[column];
-            for (x, t) in row[column..].iter_mut().zip(&top[column..]) {
-                *x -= factor * t;
-            }
-            b[column + 1 + i] -= factor * b[column];
-        }
-    }
-    for row in (0..n).rev() {
-        let known: f64 = (row + 1..n).map(|k| a[row][k] * b[k]).sum();
-        b[row] = (b[row] - known) / a[row][row];
-    }
-    Some(b)
-}
-
-/// Weights `w` that minimise the squared error of `features · w` against `targets`; `None` if they aren't determined.
-pub fn least_squares(features: &[Vec<f64>], targets: &[f64]) -> Option<Vec<f64>> {
-    let n = features.first()?.len();
-    let mut a = vec![vec![0.0; n]; n];
-    let mut b = vec![0.0; n];
-    for (x, y) in features.iter().zip(targets) {
-        for i in 0..n {
-            b[i] += x[i] * y;
-            for j in 0..n {
-                a[i][j] += x[i] * x[j];
-            }
-        }
-    }
-    // A feature that never occurs gets no weight instead of spoiling the rest.
-    for (i, row) in a.iter_mut().enumerate() {
-        row[i] += 1e-9 * (1.0 + row[i]);
-    }
-    solve(a, b)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,17 +57,6 @@ mod tests {
         assert!((348..=396).contains(&covered), "{covered} of 400");
         assert_eq!(estimate(&[2.0; 10], "t").unwrap(), Estimate { mean: 2.0, low: 2.0, high: 2.0, n: 1 });
         assert!(estimate(&[], "t").is_none());
-    }
-
-    #[test]
-    fn least_squares_finds_the_line() {
-        let mut rng = Rng::new(2, "line");
-        let features: Vec<Vec<f64>> = (0..500).map(|_| vec![1.0, rng.unit() * 100.0, rng.unit()]).collect();
-        let targets: Vec<f64> = features.iter().map(|x| 3.0 + 0.5 * x[1] - 7.0 * x[2] + 0.01 * rng.normal()).collect();
-        let w = least_squares(&features, &targets).unwrap();
-        for (got, want) in w.iter().zip([3.0, 0.5, -7.0]) {
-            assert!((got - want).abs() < 0.01, "{w:?}");
-        }
     }
 
     #[test]

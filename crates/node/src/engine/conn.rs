@@ -119,13 +119,17 @@ pub struct Conn {
     pub broken: bool,
     /// It said that it ends the session.
     disconnected: bool,
-    /// It writes to all replicas, and has changed this one; until it was told of as gone.
+    /// It writes to all replicas; until it was told of as gone.
     writes_replicas: bool,
 }
 
 impl Conn {
     /// A connection whose first bytes of transmission, `early`, arrived with the handshake.
     pub fn new(fd: OwnedFd, params: ExportParams, early: &[u8]) -> Conn {
+        let writes_replicas = params.used_as == Some(ReplicaUse::Write);
+        if writes_replicas {
+            params.replica.writer_came();
+        }
         let mut buffer = vec![0; RECV_BYTES.max(early.len())].into_boxed_slice();
         buffer[..early.len()].copy_from_slice(early);
         Conn {
@@ -146,7 +150,7 @@ impl Conn {
             volume_gone: false,
             broken: false,
             disconnected: false,
-            writes_replicas: false,
+            writes_replicas,
         }
     }
 
@@ -165,14 +169,6 @@ impl Conn {
     pub fn behind(&self, request: &Request) -> Option<Behind> {
         let reads = self.params.used_as.is_some() && request.command == Command::Read;
         Some(self.params.replica.behind()).filter(|b| reads && *b != Behind::No)
-    }
-
-    /// A request that changes something gets in.
-    pub fn will_change(&mut self) {
-        if self.params.used_as == Some(ReplicaUse::Write) && !self.writes_replicas {
-            self.writes_replicas = true;
-            self.params.replica.writer_came();
-        }
     }
 
     /// A request that changes something has ended.

@@ -341,7 +341,6 @@ impl Pool {
                 let notes = self.probe(conn, &request);
                 return self.conns[conn].1.reply_probe(&request, &notes);
             }
-            NbdCommand::Write | NbdCommand::Trim | NbdCommand::WriteZeroes => c.will_change(),
             _ => {}
         }
         let (tenant, bytes) = (c.params.tenant, bytes_of(&request));

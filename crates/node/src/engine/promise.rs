@@ -72,6 +72,7 @@ impl Courses {
             (NoteKind::GenerationLow, generation as u32),
             (NoteKind::GenerationHigh, (generation >> 32) as u32),
             (NoteKind::Behind, replica.behind() as u32),
+            (NoteKind::Writers, replica.writers()),
         ]
     }
 }

@@ -421,6 +421,10 @@ pub struct VolumeStatus {
     pub connections: u32,
     /// All tenants' requests on it.
     pub traffic: Traffic,
+    /// Changes that it has acknowledged since it was made.
+    pub generation: u64,
+    /// Why it may lack changes that other replicas have: `no`, `unclean stop`, `writer lost`, `resync`.
+    pub behind: String,
 }
 
 /// What requests there were since the start, and how long they took lately.
@@ -571,6 +575,22 @@ pub struct VolumeChange {
     /// How its pool's cache treats it from now on: `off`, `through`, `back`.
     #[serde(default)]
     pub cache: Option<CacheMode>,
+    /// What it is as one of several replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<ReplicaChange>,
+}
+
+/// What is said of a volume as one of several replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ReplicaChange {
+    /// It is being caught up: not read as a replica until that is done.
+    CatchUp,
+    /// It has all that its peer has, whose generation is larger by so much.
+    CaughtUp {
+        /// Changes; negative if its own is larger.
+        add: i64,
+    },
 }
 
 /// `PATCH /v1/pools/{name}/cache`

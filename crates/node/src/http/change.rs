@@ -2,10 +2,13 @@
 //!
 //! A change that has begun goes on when its client goes away: it runs in a task of its own.
 
-use super::api::{CacheChange, CacheView, LogsView, NewVolume, TenantSpec, TenantStatus, VolumeChange, VolumeStatus};
+use super::api::{
+    CacheChange, CacheView, LogsView, NewVolume, ReplicaChange, TenantSpec, TenantStatus, VolumeChange, VolumeStatus,
+};
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
 use crate::node::{Node, NodeError};
+use crate::replica::Replica;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -62,9 +65,17 @@ pub async fn change_volume(
         if let Some(size_bytes) = wanted.size_bytes {
             node.grow_volume(&owned, size_bytes).await?;
         }
-        match wanted.cache {
-            Some(mode) => node.set_volume_cache(&owned, mode).await,
+        if let Some(mode) = wanted.cache {
+            node.set_volume_cache(&owned, mode).await?;
+        }
+        match wanted.replica {
             None => Ok(()),
+            Some(ReplicaChange::CatchUp) => node.change_replica(&owned, Replica::catch_up).await,
+            Some(ReplicaChange::CaughtUp { add }) => {
+                let what = "it isn't being caught up, or a writer was lost meanwhile: begin anew";
+                let done = node.change_replica(&owned, move |r| r.caught_up(add)).await?;
+                if done { Ok(()) } else { Err(NodeError::Conflict(what.into())) }
+            }
         }
     });
     changed.await.map_err(|e| e.at(format!("volume `{name}`")))?;

@@ -151,6 +151,8 @@ fn volume(node: &Node, v: &Volume, views: &Views) -> VolumeStatus {
         connections = view.pool.connections.iter().filter(|((key, _), _)| *key == v.key).map(|(_, n)| n).sum();
     }
     VolumeStatus {
+        generation: v.replica.generation(),
+        behind: v.replica.behind().name().into(),
         name: v.name.clone(),
         pool: node.pools[v.pool].name.clone(),
         size_bytes: v.size_bytes,

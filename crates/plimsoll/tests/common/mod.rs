@@ -123,6 +123,12 @@ tenants = ["*"]
     )
 }
 
+/// Measures a device model's profile into `dir/name`.
+pub fn write_profile(dir: &Path, device: &str, name: &str) {
+    let out = dir.join(name);
+    ok(env!("CARGO_BIN_EXE_plimsoll"), &["profile", device, "--out", out.to_str().unwrap()]);
+}
+
 /// Runs a foreign program to its end.
 pub fn run(program: &str, args: &[&str]) -> Output {
     // Debian's libnbd module is for Debian's Python, which another one may hide.

@@ -18,6 +18,8 @@ const POLICIES: [PolicyKind; 5] =
 struct Results {
     limit: Span,
     tails: Vec<Vec<Tail>>,
+    /// Single gets without any noise: base, and mitt with the same deadline.
+    quiet: Vec<Tail>,
 }
 
 impl Results {
@@ -49,6 +51,11 @@ fn rows_of(r: Option<&Results>) -> Vec<Filled> {
             };
             row(spec, &|r| r.of(sf, kind).above(r.limit.as_millis_f64()));
         }
+    }
+    let why = "what no choice of replicas can take away: the drive's own spread, which its host doesn't see";
+    for (i, kind) in [PolicyKind::Base, Mitt].into_iter().enumerate() {
+        let spec = RowSpec::new(format!("SF 1 without noise: requests above that deadline, {kind}"), "%").note(why);
+        row(spec, &|r| r.quiet[i].above(r.limit.as_millis_f64()));
     }
     for sf in FACTORS {
         for kind in POLICIES {
@@ -109,7 +116,7 @@ impl Experiment for ScaleFactors {
         specs(rows_of(None))
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let mut results = Results { limit: Span::ZERO, tails: Vec::new() };
+        let mut results = Results { limit: Span::ZERO, tails: Vec::new(), quiet: Vec::new() };
         let mut sample = Sample::default();
         for sf in FACTORS {
             let mut scene = scene(seed, NoiseKind::Generated, sf, inputs)?.expect("generated noise needs no data");
@@ -117,6 +124,11 @@ impl Experiment for ScaleFactors {
             scene.order = Preference::Placement;
             if sf == 1 {
                 results.limit = p95_of_base(&scene)?.0;
+                let noise = std::mem::take(&mut scene.noise);
+                for kind in [PolicyKind::Base, PolicyKind::Mitt] {
+                    results.quiet.push(scene.tail(&scene.play(kind, results.limit)?.each, 1));
+                }
+                scene.noise = noise;
             }
             let tail = |kind| Ok(scene.tail(&scene.play(kind, results.limit)?.each, usize::from(sf)));
             let tails: Vec<Tail> = POLICIES.into_iter().map(tail).collect::<Result<_, LabError>>()?;

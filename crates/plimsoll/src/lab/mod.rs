@@ -1,5 +1,7 @@
 //! `plimsoll lab`.
 
+mod live;
+
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -63,7 +65,8 @@ struct How {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  plimsoll lab run MT-E4\n  plimsoll lab run all --quick --json")]
 struct Run {
-    /// The experiment's id (see `plimsoll lab list`), or `all`.
+    /// The experiment's id (see `plimsoll lab list`), or `all`; `mittos-live` runs three nodes in real time for four minutes
+    /// (--quick: 25 s; --seeds N: with seed N).
     #[arg(value_parser = known_id)]
     id: String,
     #[command(flatten)]
@@ -91,11 +94,11 @@ struct Report {
 }
 
 fn known_id(text: &str) -> Result<String, String> {
-    if text == "all" || experiment::by_id(text).is_some() {
+    if text == "all" || text == live::ID || experiment::by_id(text).is_some() {
         return Ok(text.to_string());
     }
     let ids: Vec<&str> = experiment::all().iter().map(|e| e.id()).collect();
-    Err(format!("there is no such experiment; there are {} and `all`", ids.join(", ")))
+    Err(format!("there is no such experiment; there are {}, {} and `all`", ids.join(", "), live::ID))
 }
 
 fn chosen(ids: &[String]) -> Vec<Box<dyn Experiment>> {
@@ -172,6 +175,9 @@ impl How {
 
 impl Run {
     fn run(&self) -> Result<()> {
+        if self.id == live::ID {
+            return self.live();
+        }
         let reports = self.how.run(&chosen(std::slice::from_ref(&self.id)))?;
         if let Some(file) = &self.out {
             ExperimentReport::table(&reports).write(file)?;
@@ -188,8 +194,23 @@ impl Run {
     }
 }
 
+impl Run {
+    /// The demonstration that takes real time: no seeds to repeat, nothing to keep.
+    fn live(&self) -> Result<()> {
+        if self.json || self.out.is_some() {
+            bail!("{}: prints for people only", live::ID);
+        }
+        let turns = if self.how.quick { 500 } else { 4_000 };
+        let passed = live::Live { turns, seed: self.how.seeds.unwrap_or(1) }.run()?;
+        if passed { Ok(()) } else { bail!("mitt's p95 isn't below hedged's beyond doubt") }
+    }
+}
+
 impl Report {
     fn run(&self) -> Result<()> {
+        if self.ids.iter().any(|i| i == live::ID) {
+            bail!("{}: isn't repeatable, so it's in no report", live::ID);
+        }
         let reports = self.how.run(&chosen(&self.ids))?;
         let page = report::html(&reports, &Machine::this());
         std::fs::write(&self.out, page).with_context(|| format!("cannot write {}", self.out.display()))?;

@@ -1,0 +1,28 @@
+"""Reads with a deadline of a volume that several Plimsoll nodes have."""
+
+import asyncio
+import functools
+
+from ._plimsoll import OpenError, ReadError, ReadTimeout
+from ._plimsoll import Volume as _Volume
+
+__all__ = ["OpenError", "ReadError", "ReadTimeout", "Volume"]
+
+
+class Volume(_Volume):
+    """A volume over its replicas, given as NBD addresses in the order of the data's placement.
+
+    Keywords: policy ("mitt+wait", see `POLICIES` of the documentation), deadline, limit, stall and connect in seconds,
+    monotonic (no read gives older data than one that ended before it began), foreign (the servers aren't Plimsoll's).
+    """
+
+    async def read_async(self, offset, length, deadline=None, limit=None):
+        """`read` for asyncio: other tasks go on meanwhile."""
+        call = functools.partial(self.read, offset, length, deadline=deadline, limit=limit)
+        return await asyncio.get_running_loop().run_in_executor(None, call)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

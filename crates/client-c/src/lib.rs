@@ -1,0 +1,295 @@
+//! The client's C interface. What each function promises and asks is said in `include/plimsoll.h`, once.
+//!
+//! All `unsafe` is here: C's pointers become slices and strings at the edge, and nothing else happens to them.
+
+use plimsoll_base::Span;
+use plimsoll_client::PolicyKind;
+use plimsoll_client::live::{Address, Blocking, OpenError, Options, ReadError, Volume};
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+const EIO: c_int = 5;
+const EINVAL: c_int = 22;
+const ENOTCONN: c_int = 107;
+const ETIMEDOUT: c_int = 110;
+
+const FOREIGN: u32 = 1;
+const NOT_MONOTONIC: u32 = 2;
+
+/// `plimsoll_options`.
+#[repr(C)]
+pub struct COptions {
+    policy: *const c_char,
+    deadline_us: u64,
+    limit_us: u64,
+    stall_us: u64,
+    connect_us: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+/// `plimsoll_counts`.
+#[repr(C)]
+pub struct CCounts {
+    gets: u64,
+    failed: u64,
+    tries: u64,
+    busy: u64,
+    errors: u64,
+    cancels: u64,
+    probes: u64,
+}
+
+/// A negative errno with its words.
+type Failure = (c_int, String);
+
+thread_local! {
+    static ERROR: RefCell<CString> = RefCell::default();
+}
+
+/// Runs what must not unwind into C.
+fn guarded(f: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    let ended = catch_unwind(AssertUnwindSafe(f));
+    let (code, words) = match ended {
+        Ok(Ok(())) => (0, String::new()),
+        Ok(Err((errno, words))) => (-errno, words),
+        Err(_) => (-EIO, "the client has failed an assertion: please report what it printed".into()),
+    };
+    if code != 0 {
+        ERROR.with(|e| *e.borrow_mut() = CString::new(words.replace('\0', " ")).unwrap_or_default());
+    }
+    code
+}
+
+fn bad(what: impl ToString) -> Failure {
+    (EINVAL, what.to_string())
+}
+
+/// A C string.
+///
+/// # Safety
+/// `text` must be NULL or a string that ends with NUL.
+unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Failure> {
+    if text.is_null() {
+        return Err(bad("a string is NULL"));
+    }
+    // SAFETY: not NULL, and the caller promises the NUL.
+    unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| bad("a string isn't UTF-8"))
+}
+
+/// # Safety
+/// `options.policy` must be NULL or a string.
+unsafe fn options_of(options: &COptions) -> Result<Options, Failure> {
+    let mut o = Options::default();
+    if !options.policy.is_null() {
+        // SAFETY: the caller's promise.
+        o.policy = unsafe { text(options.policy) }?.parse::<PolicyKind>().map_err(bad)?;
+    }
+    if options.flags & !(FOREIGN | NOT_MONOTONIC) != 0 || options.reserved != 0 {
+        return Err(bad("unknown flags: fill the options with zeroes first"));
+    }
+    let set = |time: &mut Duration, us: u64| {
+        if us != 0 {
+            *time = Duration::from_micros(us);
+        }
+    };
+    set(&mut o.limit, options.limit_us);
+    set(&mut o.stall, options.stall_us);
+    set(&mut o.connect, options.connect_us);
+    if options.deadline_us != 0 {
+        o.settings.limit = Span::from_micros(options.deadline_us);
+    }
+    o.foreign = options.flags & FOREIGN != 0;
+    o.monotonic = options.flags & NOT_MONOTONIC == 0;
+    Ok(o)
+}
+
+/// `plimsoll_open`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_open(
+    replicas: *const *const c_char,
+    count: usize,
+    options: *const COptions,
+    volume: *mut *mut Blocking,
+) -> c_int {
+    guarded(|| {
+        if volume.is_null() || (replicas.is_null() && count > 0) {
+            return Err(bad("a pointer is NULL"));
+        }
+        // SAFETY: NULL, or the caller's options.
+        let options = match unsafe { options.as_ref() } {
+            // SAFETY: the caller's promise on the strings in them.
+            Some(o) => unsafe { options_of(o) }?,
+            None => Options::default(),
+        };
+        let mut addresses = Vec::new();
+        for i in 0..count {
+            // SAFETY: the caller promises `count` strings.
+            addresses.push(unsafe { text(*replicas.add(i)) }?.parse::<Address>().map_err(bad)?);
+        }
+        let opened = Blocking::open(&addresses, &options).map_err(|e| match e {
+            OpenError::NoneOpen(_) => (ENOTCONN, e.to_string()),
+            OpenError::Thread(_) => (EIO, e.to_string()),
+            _ => bad(e),
+        })?;
+        // SAFETY: not NULL, and the caller's to be written.
+        unsafe { *volume = Box::into_raw(Box::new(opened)) };
+        Ok(())
+    })
+}
+
+/// The volume behind a pointer.
+///
+/// # Safety
+/// `volume` must be NULL or come from [`plimsoll_open`] and not be closed.
+unsafe fn opened<'a>(volume: *const Blocking) -> Result<&'a Blocking, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { volume.as_ref() }.ok_or_else(|| bad("the volume is NULL"))
+}
+
+/// `plimsoll_size`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_size(volume: *const Blocking) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { opened(volume) }.map_or(0, |open| open.volume().size_bytes())
+}
+
+/// Where data go; C promises that it stays and is nobody else's until the read has ended.
+struct Buffer(*mut u8, usize);
+
+// SAFETY: whoever holds it is the only one to write there until the read has ended (the header's promise).
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    fn fill(&self, data: &[u8]) {
+        assert_eq!(data.len(), self.1, "a read gives what was asked for");
+        // SAFETY: the caller's buffer of this length, and `data` isn't in it.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.0, self.1) };
+    }
+}
+
+async fn read(
+    volume: &Volume,
+    offset: u64,
+    length: usize,
+    deadline_us: u64,
+    limit_us: u64,
+) -> Result<Vec<u8>, Failure> {
+    let end = offset.checked_add(length as u64).ok_or_else(|| bad("the range ends beyond 2^64"))?;
+    let deadline = (deadline_us != 0).then(|| Duration::from_micros(deadline_us));
+    let data = match limit_us {
+        0 => volume.read(offset..end, deadline).await,
+        us => volume.read_within(offset..end, deadline, Duration::from_micros(us)).await,
+    };
+    data.map_err(|e| match &e {
+        ReadError::Range(_) | ReadError::Deadline(_) => bad(e),
+        ReadError::Limit { .. } => (ETIMEDOUT, e.to_string()),
+        ReadError::Failed(_) => (EIO, e.to_string()),
+    })
+}
+
+/// `plimsoll_read`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_read(
+    volume: *mut Blocking,
+    buffer: *mut c_void,
+    length: usize,
+    offset: u64,
+    deadline_us: u64,
+    limit_us: u64,
+) -> c_int {
+    guarded(|| {
+        if buffer.is_null() {
+            return Err(bad("the buffer is NULL"));
+        }
+        // SAFETY: the caller's promise.
+        let open = unsafe { opened(volume) }?;
+        let data = open.wait(read(open.volume(), offset, length, deadline_us, limit_us))?;
+        Buffer(buffer.cast(), length).fill(&data);
+        Ok(())
+    })
+}
+
+/// What C wants to be called with.
+struct User(*mut c_void);
+
+// SAFETY: only given back to C, which was told that it comes from another thread.
+unsafe impl Send for User {}
+
+/// `plimsoll_read_async`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_read_async(
+    volume: *mut Blocking,
+    buffer: *mut c_void,
+    length: usize,
+    offset: u64,
+    deadline_us: u64,
+    limit_us: u64,
+    done: extern "C" fn(*mut c_void, c_int),
+    user: *mut c_void,
+) {
+    // SAFETY: the caller's promise.
+    let Ok(open) = (unsafe { opened(volume) }) else { return done(user, -EINVAL) };
+    if buffer.is_null() {
+        return done(user, -EINVAL);
+    }
+    let (volume, into, user) = (open.volume().clone(), Buffer(buffer.cast(), length), User(user));
+    open.spawn(async move {
+        let (into, user) = (into, user); // the whole of both, which may go to another thread
+        let ended = read(&volume, offset, length, deadline_us, limit_us).await;
+        drop(volume);
+        done(user.0, guarded(|| ended.map(|data| into.fill(&data))));
+    });
+}
+
+/// `plimsoll_count`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_count(volume: *const Blocking, counts: *mut CCounts) {
+    // SAFETY: the caller's promise.
+    let (Ok(open), Some(counts)) = (unsafe { opened(volume) }, unsafe { counts.as_mut() }) else { return };
+    let c = open.volume().counts();
+    *counts = CCounts {
+        gets: c.gets,
+        failed: c.failed,
+        tries: c.tries,
+        busy: c.busy,
+        errors: c.errors,
+        cancels: c.cancels,
+        probes: c.probes,
+    };
+}
+
+/// `plimsoll_close`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_close(volume: *mut Blocking) {
+    if !volume.is_null() {
+        // SAFETY: it came from `plimsoll_open`, and nobody uses it any more.
+        drop(unsafe { Box::from_raw(volume) });
+    }
+}
+
+/// `plimsoll_error`
+#[unsafe(no_mangle)]
+pub extern "C" fn plimsoll_error() -> *const c_char {
+    ERROR.with(|e| e.borrow().as_ptr())
+}

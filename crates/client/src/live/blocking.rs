@@ -1,0 +1,66 @@
+//! A volume for callers without a runtime: a thread of its own carries the connections, callers' threads only wait.
+
+use super::address::Address;
+use super::error::OpenError;
+use super::options::Options;
+use super::volume::Volume;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+/// See the module's documentation.
+pub struct Blocking {
+    volume: Option<Volume>,
+    handle: Handle,
+    /// Ends the thread when it is dropped.
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        self.volume = None;
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // it has nothing to say
+        }
+    }
+}
+
+impl Blocking {
+    /// As [`Volume::open`].
+    ///
+    /// # Errors
+    /// As [`Volume::open`], or if no thread can be made.
+    pub fn open(replicas: &[Address], options: &Options) -> Result<Blocking, OpenError> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(OpenError::Thread)?;
+        let handle = runtime.handle().clone();
+        let (end, ends) = oneshot::channel::<()>();
+        let run = move || {
+            // An error is the end, too: the sender was dropped.
+            let _ = runtime.block_on(ends);
+        };
+        let thread = std::thread::Builder::new().name("plimsoll-client".into()).spawn(run);
+        let thread = Some(thread.map_err(OpenError::Thread)?);
+        let mut opened = Blocking { volume: None, handle, end: Some(end), thread };
+        opened.volume = Some(opened.handle.block_on(Volume::open(replicas, options))?);
+        Ok(opened)
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Volume {
+        self.volume.as_ref().expect("set when opened")
+    }
+
+    /// Waits on the calling thread.
+    ///
+    /// # Panics
+    /// Inside of a runtime, which would stand still.
+    pub fn wait<T>(&self, what: impl Future<Output = T>) -> T {
+        self.handle.block_on(what)
+    }
+
+    /// Has something done on the volume's thread.
+    pub fn spawn(&self, what: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(what);
+    }
+}

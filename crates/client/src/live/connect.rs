@@ -1,0 +1,50 @@
+//! From an address to an open export.
+
+use super::address::Place;
+use super::stream::Stream;
+use plimsoll_nbd::client::{ClientEvent, ClientHandshake, Opened, Wishes};
+use std::io;
+
+/// Longest name of an export, in bytes.
+const NAME_BYTES_MAX: usize = 4096;
+
+/// Connects and agrees on `export`; also what came beyond the handshake. Has no limit of its own.
+///
+/// # Errors
+/// What the socket or the server said.
+pub async fn connect(
+    place: &Place,
+    export: String,
+    contexts: Vec<String>,
+) -> io::Result<(Stream, Box<Opened>, Vec<u8>)> {
+    if export.len() > NAME_BYTES_MAX {
+        return Err(io::Error::other("an export's name has at most 4096 bytes"));
+    }
+    let mut handshake = ClientHandshake::new(Wishes { meta_contexts: contexts, ..Wishes::open(export) });
+    let stream = Stream::connect(place).await?;
+    let (mut buffer, mut have) = (vec![0; 8192], 0..0);
+    loop {
+        while !handshake.output().is_empty() {
+            match stream.write_now(handshake.output())? {
+                Some(n) => handshake.output_sent(n),
+                None => stream.writable().await?,
+            }
+        }
+        match handshake.poll_event() {
+            Some(ClientEvent::Transmission(opened)) => return Ok((stream, opened, buffer[have].to_vec())),
+            Some(ClientEvent::Failed(e)) => return Err(io::Error::other(e.to_string())),
+            Some(other) => return Err(io::Error::other(format!("an unexpected turn of the handshake: {other:?}"))),
+            None => {}
+        }
+        if have.is_empty() {
+            have = 0..loop {
+                match stream.read_now(&mut buffer)? {
+                    Some(0) => return Err(io::Error::other("the server closed the connection in the handshake")),
+                    Some(n) => break n,
+                    None => stream.readable().await?,
+                }
+            };
+        }
+        have.start += handshake.handle(&buffer[have.clone()]);
+    }
+}

@@ -1,0 +1,165 @@
+//! A single connection with one request after another: for tools that copy and compare replicas.
+
+use super::address::Address;
+use super::connect::connect;
+use super::stream::Stream;
+use plimsoll_nbd::client::Opened;
+use plimsoll_nbd::promise::Note;
+use plimsoll_nbd::request::Request;
+use plimsoll_nbd::transactions::{Reply, Transactions};
+use plimsoll_nbd::wire::{Command, CommandFlags, Extent, MetaContext, NoteKind};
+use std::io;
+
+/// What a replica says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Health {
+    /// Changes that it has acknowledged.
+    pub generation: u64,
+    /// Why it may lack some, as a number on the wire; 0: it doesn't.
+    pub behind: u32,
+    /// Clients that write to all replicas and are connected to it.
+    pub writers: u32,
+}
+
+/// See the module's documentation.
+pub struct Session {
+    stream: Stream,
+    transactions: Transactions,
+    received: Vec<u8>,
+    opened: Box<Opened>,
+    cookie: u64,
+}
+
+#[derive(Default)]
+struct Answer {
+    data: Vec<u8>,
+    extents: Vec<(u32, Vec<Extent>)>,
+    notes: Vec<Note>,
+}
+
+impl Session {
+    /// Opens an export of a Plimsoll node by `name`.
+    ///
+    /// # Errors
+    /// What the socket or the server said.
+    pub async fn open(address: &Address, name: String) -> io::Result<Session> {
+        let contexts = [MetaContext::Promise, MetaContext::Written].map(|c| c.name().to_string());
+        let (stream, opened, early) = connect(&address.place, name, contexts.to_vec()).await?;
+        let promise = opened.meta_contexts.iter().find(|c| c.1 == MetaContext::Promise.name());
+        let Some((promise, _)) = promise.filter(|_| opened.meta_contexts.len() == 2) else {
+            return Err(io::Error::other("the server doesn't tell of its replicas: is it a Plimsoll node?"));
+        };
+        let ids = opened.meta_contexts.iter().map(|c| c.0).collect();
+        let transactions = Transactions::new(true, ids).with_promises(*promise);
+        Ok(Session { stream, transactions, received: early, opened, cookie: 0 })
+    }
+
+    /// Size of the export in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.opened.size_bytes
+    }
+
+    /// Reads.
+    ///
+    /// # Errors
+    /// What the socket or the server said.
+    pub async fn read(&mut self, offset: u64, length: u32) -> io::Result<Vec<u8>> {
+        Ok(self.call(Command::Read, offset, length, &[]).await?.data)
+    }
+
+    /// Writes.
+    ///
+    /// # Errors
+    /// What the socket or the server said.
+    pub async fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.call(Command::Write, offset, data.len() as u32, data).await.map(drop)
+    }
+
+    /// Makes what was written durable.
+    ///
+    /// # Errors
+    /// What the socket or the server said.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        self.call(Command::Flush, 0, 0, &[]).await.map(drop)
+    }
+
+    /// How the replica is.
+    ///
+    /// # Errors
+    /// What the socket or the server said.
+    pub async fn health(&mut self) -> io::Result<Health> {
+        let answer = self.call(Command::BlockStatus, 0, 512, &[]).await?;
+        let note = |kind| answer.notes.iter().find(|n| n.0 == kind).map_or(0, |n| n.1);
+        let generation = u64::from(note(NoteKind::GenerationHigh)) << 32 | u64::from(note(NoteKind::GenerationLow));
+        Ok(Health { generation, behind: note(NoteKind::Behind), writers: note(NoteKind::Writers) })
+    }
+
+    /// Lower halves of the generations at which the volume was last changed, by pieces from its beginning on.
+    ///
+    /// # Errors
+    /// What the socket or the server said.
+    pub async fn written(&mut self) -> io::Result<Vec<(u64, u32)>> {
+        let id = self.opened.meta_contexts.iter().find(|c| c.1 == MetaContext::Written.name()).expect("opened").0;
+        let (mut at, size, mut all) = (0, self.size_bytes(), Vec::new());
+        while at < size {
+            let length = (size - at).min(1 << 30) as u32;
+            let answer = self.call(Command::BlockStatus, at, length, &[]).await?;
+            let extents = answer.extents.into_iter().find(|e| e.0 == id).map_or(Vec::new(), |e| e.1);
+            all.extend(extents.iter().map(|e| (u64::from(e.length), e.status)));
+            let told: u64 = extents.iter().map(|e| u64::from(e.length)).sum();
+            at += told.clamp(1, u64::from(length));
+        }
+        Ok(all)
+    }
+
+    async fn call(&mut self, command: Command, offset: u64, length: u32, payload: &[u8]) -> io::Result<Answer> {
+        self.cookie += 1;
+        let request = Request { command, flags: CommandFlags::EMPTY, cookie: self.cookie, offset, length };
+        let mut out = Vec::new();
+        self.transactions.submit(&mut out, request).map_err(|e| io::Error::other(e.to_string()))?;
+        out.extend_from_slice(payload);
+        let mut sent = 0;
+        while sent < out.len() {
+            match self.stream.write_now(&out[sent..])? {
+                Some(n) => sent += n,
+                None => self.stream.writable().await?,
+            }
+        }
+        self.answer(&request).await
+    }
+
+    async fn answer(&mut self, request: &Request) -> io::Result<Answer> {
+        let (mut answer, mut error) = (Answer::default(), None);
+        if request.command == Command::Read {
+            answer.data.resize(request.length as usize, 0);
+        }
+        loop {
+            let mut rest = &self.received[..];
+            let mut done = false;
+            while let Some(reply) = self.transactions.poll(&mut rest).map_err(|e| io::Error::other(e.to_string()))? {
+                match reply {
+                    Reply::Data { offset, bytes, .. } => {
+                        let at = (offset - request.offset) as usize;
+                        answer.data[at..at + bytes.len()].copy_from_slice(bytes);
+                    }
+                    Reply::Hole { .. } => {}
+                    Reply::Status { context_id, extents, .. } => answer.extents.push((context_id, extents)),
+                    Reply::Notes { notes, .. } => answer.notes = notes,
+                    Reply::Error { code, message, .. } => error = Some(format!("{code}: {message}")),
+                    Reply::Done { .. } => done = true,
+                }
+            }
+            let taken = self.received.len() - rest.len();
+            self.received.drain(..taken);
+            if done {
+                return error.map_or(Ok(answer), |e| Err(io::Error::other(e)));
+            }
+            let mut some = vec![0; 256 << 10];
+            match self.stream.read_now(&mut some)? {
+                Some(0) => return Err(io::Error::other("the server closed the connection")),
+                Some(n) => self.received.extend_from_slice(&some[..n]),
+                None => self.stream.readable().await?,
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! How time is fenced.
+
+use crate::predict::{DiskPredictor, FlashPredictor, Predictor};
+use plimsoll_base::Span;
+
+/// The most slots: a rotation is looked through when a request is forecast.
+pub const SLOTS_MAX: u32 = 64;
+/// VirtualFence §4.6.3.2: the right trade-off for its devices.
+pub const SLOT_DEFAULT: Span = Span::from_millis(20);
+/// Longer slots would keep a request waiting for minutes.
+pub const SLOT_MAX: Span = Span::from_secs(10);
+
+/// A device that is fenced, by what is known of it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DeviceKind {
+    /// What batches take on it.
+    pub predictor: Predictor,
+    /// Requests sent together at most.
+    pub batch_max: usize,
+    /// Writes end on the media, not in a buffer: what is buffered would be written in somebody else's slot.
+    pub durable_writes: bool,
+}
+
+impl DeviceKind {
+    /// A disk.
+    pub fn disk(predictor: DiskPredictor) -> DeviceKind {
+        DeviceKind { predictor: Predictor::Disk(predictor), batch_max: 32, durable_writes: true }
+    }
+
+    /// A flash drive; batches up to what its predictor is fitted with (VF-M13).
+    pub fn flash(predictor: FlashPredictor) -> DeviceKind {
+        DeviceKind { predictor: Predictor::Flash(predictor), batch_max: 100, durable_writes: false }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FenceConfig {
+    /// Slots in a rotation, 1 to [`SLOTS_MAX`].
+    pub slots: u32,
+    /// How long each is, up to [`SLOT_MAX`].
+    pub slot: Span,
+    /// The fenced devices, by face and port. The first is the scarce one: when its next request doesn't fit, the slot ends.
+    pub devices: Vec<DeviceKind>,
+    /// Volumes without slots share the slots without an owner, and idle time of the others (§4.7's hybrid). Without it
+    /// their requests aren't held at all.
+    pub hybrid: bool,
+    /// Lending a volume's idle time may lengthen its response times by so many thousandths.
+    pub lend_permille: u64,
+    /// A client's read whose own deadline has passed while it waited is answered Busy instead of being served.
+    pub revoke_late: bool,
+}
+
+impl FenceConfig {
+    /// `slots` slots of 20 ms before `devices`, no hybrid.
+    pub fn new(slots: u32, devices: Vec<DeviceKind>) -> FenceConfig {
+        FenceConfig { slots, slot: SLOT_DEFAULT, devices, hybrid: false, lend_permille: 10, revoke_late: true }
+    }
+
+    /// Is it within its ranges?
+    ///
+    /// # Errors
+    /// What is wrong, and what to write.
+    pub fn check(&self) -> Result<(), String> {
+        if !(1..=2).contains(&self.devices.len()) {
+            return Err(format!("a fence stands before one or two devices, not {}", self.devices.len()));
+        }
+        if self.devices.iter().any(|d| d.batch_max == 0) {
+            return Err("a batch has at least one request".into());
+        }
+        if self.lend_permille > 1000 {
+            return Err(format!("lend_permille = {} is more than all", self.lend_permille));
+        }
+        check_slots(self.slots, self.slot, &self.devices)
+    }
+}
+
+/// May there be so many slots of this length before these devices?
+///
+/// # Errors
+/// Why not, and what to write.
+pub fn check_slots(slots: u32, slot: Span, devices: &[DeviceKind]) -> Result<(), String> {
+    if !(1..=SLOTS_MAX).contains(&slots) {
+        return Err(format!("slots = {slots} is not between 1 and {SLOTS_MAX}"));
+    }
+    if slot > SLOT_MAX {
+        return Err(format!("a slot of {slot} is longer than {SLOT_MAX}"));
+    }
+    let least = devices.iter().map(|d| d.predictor.least()).max().unwrap_or(Span::ZERO);
+    if slot < least {
+        return Err(format!("a slot of {slot} is shorter than one request, which takes {least}: make it longer"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk() -> DeviceKind {
+        DeviceKind::disk(DiskPredictor::typical(160_000_000_000))
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_reason() {
+        let ok = FenceConfig::new(4, vec![disk()]);
+        assert_eq!(ok.check(), Ok(()));
+        let bad = |change: &dyn Fn(&mut FenceConfig), needle: &str| {
+            let mut c = ok.clone();
+            change(&mut c);
+            let why = c.check().unwrap_err();
+            assert!(why.contains(needle), "{why}");
+        };
+        bad(&|c| c.slots = 0, "between 1 and 64");
+        bad(&|c| c.slots = 65, "between 1 and 64");
+        bad(&|c| c.slot = Span::from_millis(3), "shorter than one request");
+        bad(&|c| c.slot = Span::from_secs(11), "longer than");
+        bad(&|c| c.devices.clear(), "one or two devices");
+        bad(&|c| c.devices[0].batch_max = 0, "at least one");
+        bad(&|c| c.lend_permille = 1001, "more than all");
+    }
+}

@@ -1,0 +1,37 @@
+//! Time fences (VirtualFence): a volume's performance doesn't depend on who else is there.
+//!
+//! Time is cut into slots, dealt out round robin; a slot belongs to one volume, or to nobody, and only its owner's requests
+//! are served in it. What is promised: a fenced volume gets its slots' time whoever else asks for what, and nothing of
+//! anybody else's. What isn't: that it is fast. An idle slot stays idle (or, in the hybrid service, is lent out to volumes
+//! without a promise, as long as that costs its owner next to nothing).
+//!
+//! ```text
+//!            slot 0: a      slot 1: b      slot 2: -      slot 3: a      slot 0: a
+//!  disk   ├─a a a──┤  ├┤  ├─b b──────┼─┤                ├─a──┤
+//!  flash  ├aa─┤aaa┤       ├b┤ b  b  b b                 ├aaaa┤
+//!                   ▲ ends early:      ▲ overruns: flash is sent
+//!                     credit             one at a time; debit
+//! ```
+//! The path of a request: [`Fence`] stands before the pool's devices, below the cache, with a face for each device, so it sees
+//! what a client's request became on each. It puts the request into its volume's queue for that device ([`queue`]); when the
+//! [`timetable`] comes to the volume's slot, the largest batch that is [`predict`]ed to end within it goes out, then the next.
+//! [`slots`] says whose a slot is, [`mod@plan`] suggests how many and how long.
+//!
+//! It knows no clock, thread or engine. VirtualFence (Li, dissertation, chapter 4); decisions in
+//! `docs/papers/virtualfence.md`.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod idle;
+pub mod layer;
+pub mod plan;
+pub mod predict;
+pub mod queue;
+pub mod slots;
+pub mod status;
+pub mod timetable;
+
+pub use config::{DeviceKind, FenceConfig, SLOTS_MAX};
+pub use layer::Fence;
+pub use predict::{DiskPredictor, FlashPredictor, Predictor};
+pub use status::{FenceStatus, SlotStatus, VolumeStatus};

@@ -1,0 +1,229 @@
+//! How long a batch takes (VirtualFence §4.5.3).
+//!
+//! * A disk: each request costs a piecewise-linear function of its distance from the one before, in the order of addresses, as
+//!   the drive is taken to sort (VF-M12), and its transfer.
+//! * Flash: a line over the number of requests handed in together (VF-M13), here over reads, writes and bytes.
+//!
+//! Differs from §4.5.3: the paper's requests are all of one block, so it has no term for length.
+
+use plimsoll_base::{IoHead, Op, Span};
+
+/// The most knots.
+pub const KNOTS_MAX: usize = 64;
+/// A slot must have room for a request of this length.
+pub const BLOCK_BYTES: u64 = 4096;
+/// No request takes longer than this.
+const COST_MAX_NS: u64 = 10_000_000_000;
+
+/// A disk's requests by distance.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskPredictor {
+    /// Distance in bytes and cost in nanoseconds, rising in distance, the first at 0.
+    knots: Vec<(u64, u64)>,
+    ns_per_kib: u64,
+}
+
+impl DiskPredictor {
+    /// The function through `knots` (bytes, nanoseconds), and a transfer's cost.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn new(knots: Vec<(u64, u64)>, ns_per_kib: u64) -> Result<DiskPredictor, String> {
+        if knots.is_empty() || knots.len() > KNOTS_MAX || knots[0].0 != 0 {
+            return Err(format!("1 to {KNOTS_MAX} knots, the first at distance 0"));
+        }
+        if knots.windows(2).any(|w| w[0].0 >= w[1].0) {
+            return Err("distances must rise".into());
+        }
+        if knots.iter().any(|k| k.1 > COST_MAX_NS) || ns_per_kib > COST_MAX_NS {
+            return Err("no request takes longer than 10 s".into());
+        }
+        Ok(DiskPredictor { knots, ns_per_kib })
+    }
+
+    /// A 7200 rpm disk of `size_bytes` of which nothing was measured: seeks of 1 to 18 ms, half a turn of 4.2 ms, 70 MB/s.
+    pub fn typical(size_bytes: u64) -> DiskPredictor {
+        let size = size_bytes.max(1 << 30);
+        let us = |us: u64| us * 1000;
+        let knots = vec![
+            (0, us(500)),
+            (1 << 20, us(5_500)),
+            (size / 100, us(7_500)),
+            (size / 3, us(13_000)),
+            (size, us(20_000)),
+        ];
+        DiskPredictor { knots, ns_per_kib: 14_600 }
+    }
+
+    /// Its knots: bytes and nanoseconds.
+    pub fn knots(&self) -> &[(u64, u64)] {
+        &self.knots
+    }
+
+    /// A KiB's transfer, in nanoseconds.
+    pub fn ns_per_kib(&self) -> u64 {
+        self.ns_per_kib
+    }
+
+    /// A request of `len` bytes that begins `distance` from where the one before ended.
+    pub fn cost(&self, distance: u64, len: u64) -> Span {
+        Span::from_nanos(self.by_distance(distance) + transfer(self.ns_per_kib, len))
+    }
+
+    fn by_distance(&self, distance: u64) -> u64 {
+        let right = self.knots.partition_point(|k| k.0 <= distance);
+        let left = self.knots[right - 1];
+        let Some(right) = self.knots.get(right) else { return left.1 };
+        let (along, whole) = (distance - left.0, right.0 - left.0);
+        let part = |a: u64, b: u64| (u128::from(a - b) * u128::from(along) / u128::from(whole)) as u64;
+        if right.1 >= left.1 { left.1 + part(right.1, left.1) } else { left.1 - part(left.1, right.1) }
+    }
+}
+
+/// Flash's batches by size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlashPredictor {
+    /// Any batch, ns.
+    pub fixed_ns: u64,
+    /// Each read in it, ns.
+    pub read_ns: u64,
+    /// Each write in it, ns.
+    pub write_ns: u64,
+    /// Each KiB in it beyond a request's first 4, ns.
+    pub ns_per_kib: u64,
+}
+
+impl FlashPredictor {
+    /// A SATA drive of which nothing was measured.
+    pub const TYPICAL: FlashPredictor =
+        FlashPredictor { fixed_ns: 150_000, read_ns: 45_000, write_ns: 90_000, ns_per_kib: 5_000 };
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Predictor {
+    /// By distance.
+    Disk(DiskPredictor),
+    /// By number.
+    Flash(FlashPredictor),
+}
+
+fn transfer(ns_per_kib: u64, len: u64) -> u64 {
+    (u128::from(ns_per_kib) * u128::from(len) / 1024).min(u128::from(COST_MAX_NS)) as u64
+}
+
+/// Bytes that a request moves.
+fn moved(head: &IoHead) -> u64 {
+    if matches!(head.op, Op::Read | Op::Write | Op::WriteZeroes) { head.len } else { 0 }
+}
+
+impl Predictor {
+    /// What a request takes by itself when the device was last at `last_end`.
+    pub fn one(&self, last_end: u64, head: &IoHead) -> Span {
+        let mut batch = Forming::new(self, last_end);
+        batch.add(head)
+    }
+
+    /// What one block at another place takes at least: no slot is shorter. (What takes longer gathers credit.)
+    pub fn least(&self) -> Span {
+        match self {
+            Predictor::Disk(d) => {
+                let near = d.knots.get(1).unwrap_or(&d.knots[0]);
+                Span::from_nanos(near.1 + transfer(d.ns_per_kib, BLOCK_BYTES))
+            }
+            Predictor::Flash(f) => Span::from_nanos(f.fixed_ns + f.read_ns.max(f.write_ns)),
+        }
+    }
+}
+
+/// A batch that is being put together.
+pub struct Forming<'a> {
+    predictor: &'a Predictor,
+    last_end: u64,
+    /// Offset and length of those with a place, by offset; only for a disk.
+    places: Vec<(u64, u64)>,
+    /// What doesn't depend on the order, ns.
+    rest_ns: u64,
+}
+
+impl<'a> Forming<'a> {
+    /// An empty one, for a device that was last at `last_end`.
+    pub fn new(predictor: &'a Predictor, last_end: u64) -> Forming<'a> {
+        Forming { predictor, last_end, places: Vec::new(), rest_ns: 0 }
+    }
+
+    /// Adds a request; what the batch takes with it.
+    pub fn add(&mut self, head: &IoHead) -> Span {
+        let moved = moved(head);
+        match self.predictor {
+            Predictor::Disk(d) if moved == 0 => self.rest_ns += d.knots[0].1,
+            Predictor::Disk(_) => {
+                let at = self.places.partition_point(|p| p.0 <= head.offset);
+                self.places.insert(at, (head.offset, moved));
+            }
+            Predictor::Flash(f) => {
+                self.rest_ns += if self.rest_ns == 0 { f.fixed_ns } else { 0 };
+                self.rest_ns += if head.op == Op::Read { f.read_ns } else { f.write_ns };
+                self.rest_ns += transfer(f.ns_per_kib, moved.saturating_sub(4096));
+            }
+        }
+        self.total()
+    }
+
+    fn total(&self) -> Span {
+        let Predictor::Disk(d) = self.predictor else { return Span::from_nanos(self.rest_ns) };
+        let mut from = self.last_end;
+        let mut total = Span::from_nanos(self.rest_ns);
+        for &(offset, len) in &self.places {
+            total += d.cost(offset.abs_diff(from), len);
+            from = offset + len;
+        }
+        total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::{TenantId, Time, VolumeKey};
+
+    fn head(op: Op, offset: u64, len: u64) -> IoHead {
+        IoHead::new(op, VolumeKey::POOL, TenantId(0), offset, len, Time::ZERO)
+    }
+
+    #[test]
+    fn between_knots_it_is_a_line_and_beyond_the_last_it_stays() {
+        let d = DiskPredictor::new(vec![(0, 1000), (100, 3000), (200, 2000)], 1024).unwrap();
+        for (distance, ns) in [(0, 1000), (50, 2000), (100, 3000), (150, 2500), (200, 2000), (u64::MAX, 2000)] {
+            assert_eq!(d.cost(distance, 0).as_nanos(), ns, "{distance}");
+        }
+        assert_eq!(d.cost(0, 4096).as_nanos(), 1000 + 4096);
+        assert!(DiskPredictor::new(vec![], 0).is_err());
+        assert!(DiskPredictor::new(vec![(1, 0)], 0).is_err());
+        assert!(DiskPredictor::new(vec![(0, 0), (5, 1), (5, 2)], 0).is_err());
+        assert!(DiskPredictor::new(vec![(0, u64::MAX)], 0).is_err());
+    }
+
+    /// VF-M12: whatever the order in which they came, a batch is taken to be served by address.
+    #[test]
+    fn a_disk_batch_costs_its_distances_by_address() {
+        let p = Predictor::Disk(DiskPredictor::new(vec![(0, 0), (1_000_000, 1_000_000)], 0).unwrap());
+        let mut batch = Forming::new(&p, 1000);
+        for offset in [90_000, 10_000, 50_000] {
+            batch.add(&head(Op::Read, offset, 4096));
+        }
+        // 1000 to 10,000, from its end 14,096 to 50,000, from there 54,096 to 90,000.
+        assert_eq!(batch.total().as_nanos(), 9_000 + 35_904 + 35_904);
+        assert_eq!(batch.add(&head(Op::Flush, 0, 0)), Span::from_nanos(80_808), "a flush costs no distance");
+    }
+
+    #[test]
+    fn a_flash_batch_costs_by_number_and_bytes() {
+        let p = Predictor::Flash(FlashPredictor { fixed_ns: 100, read_ns: 10, write_ns: 30, ns_per_kib: 1 });
+        let mut batch = Forming::new(&p, 0);
+        assert_eq!(batch.add(&head(Op::Read, 1 << 30, 4096)).as_nanos(), 110);
+        assert_eq!(batch.add(&head(Op::Write, 0, 4096)).as_nanos(), 140);
+        assert_eq!(batch.add(&head(Op::Read, 0, 8192)).as_nanos(), 154);
+        assert_eq!(p.least().as_nanos(), 130);
+    }
+}

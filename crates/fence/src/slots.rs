@@ -1,0 +1,102 @@
+//! Whose each slot is.
+
+use plimsoll_base::VolumeKey;
+use std::collections::BTreeMap;
+
+/// Slots and their owners; each volume's are spread over the rotation, so that it waits as little as can be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Slots {
+    owners: Vec<Option<VolumeKey>>,
+}
+
+impl Slots {
+    /// So many, nobody's.
+    pub fn new(slots: usize) -> Slots {
+        Slots { owners: vec![None; slots] }
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.owners.is_empty()
+    }
+
+    /// Whose a slot is.
+    pub fn owner(&self, slot: usize) -> Option<VolumeKey> {
+        self.owners[slot]
+    }
+
+    /// How many are nobody's.
+    pub fn free(&self) -> usize {
+        self.owners.iter().filter(|o| o.is_none()).count()
+    }
+
+    /// How many are this volume's.
+    pub fn count(&self, volume: VolumeKey) -> usize {
+        self.owners.iter().filter(|o| **o == Some(volume)).count()
+    }
+
+    /// Takes a volume's slots back.
+    pub fn release(&mut self, volume: VolumeKey) {
+        self.owners.iter_mut().filter(|o| **o == Some(volume)).for_each(|o| *o = None);
+    }
+
+    /// Gives a volume that has none `wanted` slots, or as many as are free.
+    pub fn assign(&mut self, volume: VolumeKey, wanted: usize) {
+        let n = self.owners.len();
+        let Some(first) = self.owners.iter().position(Option::is_none) else { return };
+        for i in 0..wanted.min(self.free()) {
+            let ideal = first + i * n / wanted;
+            let near = (0..n).flat_map(|d| [(ideal + d) % n, (ideal + n - d) % n]);
+            let slot = near.into_iter().find(|s| self.owners[*s].is_none()).expect("one is free");
+            self.owners[slot] = Some(volume);
+        }
+    }
+
+    /// Deals `slots` slots out anew; who doesn't fit any more has none.
+    pub fn resize(&mut self, slots: usize, wanted: &BTreeMap<VolumeKey, u32>) {
+        self.owners = vec![None; slots];
+        // Who wants most is spread first.
+        let mut order: Vec<(VolumeKey, u32)> = wanted.iter().map(|(v, n)| (*v, *n)).collect();
+        order.sort_by_key(|(v, n)| (std::cmp::Reverse(*n), *v));
+        for (volume, n) in order {
+            self.assign(volume, n as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v(id: u32) -> VolumeKey {
+        VolumeKey { id, generation: 0 }
+    }
+
+    #[test]
+    fn several_slots_of_a_volume_are_spread() {
+        let mut s = Slots::new(8);
+        s.assign(v(1), 1);
+        s.assign(v(2), 4);
+        let of = |s: &Slots, id| (0..s.len()).filter(|i| s.owner(*i) == Some(v(id))).collect::<Vec<_>>();
+        assert_eq!((of(&s, 1), of(&s, 2)), (vec![0], vec![1, 3, 5, 7]));
+        s.assign(v(3), 9);
+        assert_eq!((s.free(), s.count(v(3))), (0, 3));
+        s.release(v(2));
+        assert_eq!(s.free(), 4);
+    }
+
+    #[test]
+    fn resizing_keeps_everybodys_number_where_it_fits() {
+        let mut s = Slots::new(4);
+        let wanted = BTreeMap::from([(v(1), 1), (v(2), 2), (v(3), 1)]);
+        s.resize(10, &wanted);
+        assert_eq!((s.count(v(1)), s.count(v(2)), s.count(v(3)), s.free()), (1, 2, 1, 6));
+        s.resize(3, &wanted);
+        assert_eq!((s.count(v(2)), s.count(v(1)), s.count(v(3))), (2, 1, 0));
+    }
+}

@@ -1,0 +1,97 @@
+//! What a fence is doing.
+
+use plimsoll_base::{Span, VolumeKey};
+
+/// Counts of one slot.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SlotCounters {
+    /// Turns that it had.
+    pub turns: u64,
+    /// Turns in which a request was sent.
+    pub used: u64,
+    /// Turns that ended early, and what was credited for them.
+    pub early: (u64, Span),
+    /// Turns that overran, and by how much.
+    pub overruns: (u64, Span),
+}
+
+/// One slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotStatus {
+    /// Whose it is.
+    pub owner: Option<VolumeKey>,
+    /// What its next turn is longer or shorter by, ns.
+    pub balance_ns: i64,
+    /// Counts since the start, or since the slots were changed.
+    pub counters: SlotCounters,
+}
+
+/// Counts of one volume.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct VolumeCounters {
+    /// Requests that ended.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Time from when they came to the fence until they ended, summed.
+    pub response: Span,
+    /// Time that they waited for a slot, summed.
+    pub waited: Span,
+    /// Client reads whose deadline passed while they waited.
+    pub revoked: u64,
+}
+
+/// One volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VolumeStatus {
+    /// Which.
+    pub volume: VolumeKey,
+    /// Slots that it has.
+    pub slots: u32,
+    /// Requests that wait.
+    pub waiting: u64,
+    /// Counts since the start.
+    pub counters: VolumeCounters,
+    /// What it waited for requests that were served in time lent of its slots.
+    pub imposed: Span,
+}
+
+/// Batches on one device, predicted and served.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct BatchCounters {
+    /// Batches of slots' owners.
+    pub batches: u64,
+    /// Requests in them.
+    pub requests: u64,
+    /// What they were predicted to take.
+    pub predicted: Span,
+    /// What they took.
+    pub took: Span,
+    /// By how much each was wrong, summed.
+    pub error: Span,
+    /// Batches that were wrong by no more than the paper's bound: 5 ms on a disk, 250 us on flash.
+    pub within: u64,
+}
+
+/// See the module's documentation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FenceStatus {
+    /// A slot's length.
+    pub slot: Span,
+    /// The slot that runs.
+    pub running: u32,
+    /// When it is to end, from now.
+    pub running_left: Span,
+    /// Every slot.
+    pub slots: Vec<SlotStatus>,
+    /// Every volume that is known, by key.
+    pub volumes: Vec<VolumeStatus>,
+    /// Every device, by port.
+    pub devices: Vec<BatchCounters>,
+    /// Do volumes without slots share what is left?
+    pub hybrid: bool,
+    /// Requests of volumes without slots that wait.
+    pub waiting_without: u64,
+    /// Idle time of the first device that volumes without slots could have used, and what they used of it.
+    pub idle: (Span, Span),
+}

@@ -1,0 +1,216 @@
+//! Which slot runs when: round robin, each as long as a slot plus what it has left over or overrun (VF-M7, M10, M11).
+//!
+//! A slot that ends early leaves its rest to its own next turn, one that overruns loses as much there; the slots after it begin
+//! when it has ended. So a rotation is of `n` slots' time on average whatever happens in them.
+
+use crate::config::SLOTS_MAX;
+use plimsoll_base::{Span, Time};
+
+/// Overruns of more slots than this are forgiven: a device that stood still for seconds was no batch.
+const DEBIT_SLOTS_MAX: i64 = 4;
+
+/// See the module's documentation. Small enough to be copied and tried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timetable {
+    slots: usize,
+    slot_ns: i64,
+    /// What each slot's next turn is longer or shorter by, ns.
+    balance: [i64; SLOTS_MAX as usize],
+    running: usize,
+    began_at: Time,
+    ends_at: Time,
+    /// What the running turn was longer by, ns.
+    credited: i64,
+}
+
+impl Timetable {
+    /// Slot 0 begins at `at`.
+    ///
+    /// # Panics
+    /// If there are no slots, too many, or they have no length.
+    pub fn new(at: Time, slots: u32, slot: Span) -> Timetable {
+        assert!((1..=SLOTS_MAX).contains(&slots) && slot > Span::ZERO, "the configuration was checked");
+        Timetable {
+            slots: slots as usize,
+            slot_ns: slot.as_nanos() as i64,
+            balance: [0; SLOTS_MAX as usize],
+            running: 0,
+            began_at: at,
+            ends_at: at + slot,
+            credited: 0,
+        }
+    }
+
+    /// How many slots there are.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// How long one is.
+    pub fn slot(&self) -> Span {
+        Span::from_nanos(self.slot_ns as u64)
+    }
+
+    /// The slot that runs.
+    pub fn running(&self) -> usize {
+        self.running
+    }
+
+    /// When it began.
+    pub fn began_at(&self) -> Time {
+        self.began_at
+    }
+
+    /// When it is to end.
+    pub fn ends_at(&self) -> Time {
+        self.ends_at
+    }
+
+    /// What a slot's next turn is longer (or, below zero, shorter) by, ns.
+    pub fn balance_ns(&self, slot: usize) -> i64 {
+        self.balance[slot]
+    }
+
+    /// Has the running turn all the credit that it may have? Then it can't become longer by waiting.
+    pub fn is_longest(&self) -> bool {
+        self.credited >= self.slot_ns
+    }
+
+    /// The running slot ends at `at`; what is left of it or was overrun is kept for its next turn unless it `forgives`. Then
+    /// the next slot with any time runs. VF-A2: at most a slot's length is credited.
+    pub fn end(&mut self, at: Time, forgives: bool) {
+        let left = self.ends_at.as_nanos() as i64 - at.as_nanos() as i64;
+        if !forgives {
+            self.balance[self.running] = left.clamp(-DEBIT_SLOTS_MAX * self.slot_ns, self.slot_ns);
+        }
+        loop {
+            self.running = (self.running + 1) % self.slots;
+            let balance = &mut self.balance[self.running];
+            let length = self.slot_ns + *balance;
+            if length > 0 {
+                (self.credited, *balance) = (*balance, 0);
+                (self.began_at, self.ends_at) = (at, at + Span::from_nanos(length as u64));
+                return;
+            }
+            // All of this turn is owed; ends, as each pass pays back a slot.
+            *balance = length;
+        }
+    }
+
+    /// The running turn, which couldn't begin when it should have, begins at `now` instead, in its full length.
+    pub fn begin_late(&mut self, now: Time) {
+        self.delay(now.since(self.began_at));
+    }
+
+    /// The running turn is `by` later.
+    pub fn delay(&mut self, by: Span) {
+        (self.began_at, self.ends_at) = (self.began_at + by, self.ends_at + by);
+    }
+
+    /// Slots in which nothing happens pass, up to the one that runs at `at`.
+    pub fn pass(&mut self, at: Time) {
+        let mut passed = 0;
+        while at >= self.ends_at {
+            let ends_at = self.ends_at;
+            self.end(ends_at, false);
+            passed += 1;
+            // From now on every slot has its plain length: whole rotations are skipped.
+            if passed >= self.slots && self.balance[..self.slots].iter().all(|b| *b == 0) && self.credited == 0 {
+                let rotation = Span::from_nanos(self.slot_ns as u64 * self.slots as u64);
+                let rounds = at.since(self.began_at).as_nanos() / rotation.as_nanos();
+                let skipped = Span::from_nanos(rotation.as_nanos() * rounds);
+                (self.began_at, self.ends_at) = (self.began_at + skipped, self.ends_at + skipped);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO + Span::from_millis(ms)
+    }
+
+    /// VF-M10, M11: what is left is had the next time, what was overrun is owed the next time; others keep their length.
+    #[test]
+    fn credit_and_debit_go_to_the_same_slot() {
+        let mut t = Timetable::new(at(0), 2, Span::from_millis(20));
+        t.end(at(15), false); // 5 ms left
+        assert_eq!((t.running(), t.began_at(), t.ends_at()), (1, at(15), at(35)));
+        t.end(at(38), false); // 3 ms over
+        assert_eq!((t.running(), t.began_at(), t.ends_at()), (0, at(38), at(63)));
+        assert!(!t.is_longest());
+        t.end(at(63), false);
+        assert_eq!((t.running(), t.began_at(), t.ends_at()), (1, at(63), at(80)));
+        t.end(at(80), false);
+        assert_eq!(t.ends_at(), at(100));
+    }
+
+    /// VF-A2: a slot that always ends at once doesn't gather more than one slot's length.
+    #[test]
+    fn credit_is_capped() {
+        let mut t = Timetable::new(at(0), 1, Span::from_millis(20));
+        for _ in 0..10 {
+            let now = t.began_at();
+            t.end(now, false);
+        }
+        assert_eq!(t.ends_at().since(t.began_at()), Span::from_millis(40));
+        assert!(t.is_longest());
+    }
+
+    #[test]
+    fn a_turn_that_is_owed_is_passed_over() {
+        let mut t = Timetable::new(at(0), 2, Span::from_millis(20));
+        t.end(at(70), false); // 50 over: two and a half turns
+        assert_eq!((t.running(), t.ends_at()), (1, at(90)));
+        t.end(at(90), false);
+        assert_eq!((t.running(), t.ends_at()), (1, at(110)), "slot 0 owes its turn");
+        t.end(at(110), false);
+        assert_eq!((t.running(), t.ends_at()), (1, at(130)), "and the next");
+        t.end(at(130), false);
+        assert_eq!((t.running(), t.ends_at()), (0, at(140)), "then half of it");
+    }
+
+    /// Slot by slot, without skipping: obviously right.
+    fn pass_slowly(t: &mut Timetable, until: Time) {
+        while until >= t.ends_at() {
+            let ends_at = t.ends_at();
+            t.end(ends_at, false);
+        }
+    }
+
+    proptest! {
+        /// Passing idle time in one go is the same as slot by slot; a rotation is `n` slots on average.
+        #[test]
+        fn passing_is_walking(slots in 1u32..9, steps in proptest::collection::vec((0u64..60, any::<bool>()), 1..60)) {
+            let slot = Span::from_millis(20);
+            let mut t = Timetable::new(at(0), slots, slot);
+            let mut time = vec![0i64; slots as usize];
+            let mut turns = vec![0i64; slots as usize];
+            for (ms, idle) in steps {
+                let now = t.began_at() + Span::from_millis(ms);
+                if idle {
+                    let until = now + Span::from_millis(ms * 37);
+                    let mut slow = t;
+                    pass_slowly(&mut slow, until);
+                    t.pass(until);
+                    prop_assert_eq!(t, slow);
+                    time.fill(0);
+                    turns.fill(0);
+                } else {
+                    let running = t.running();
+                    t.end(now, false);
+                    time[running] += ms as i64;
+                    turns[running] += 1;
+                    let owed = t.balance_ns(running);
+                    prop_assert!((-80_000_000..=20_000_000).contains(&owed));
+                    prop_assert!(t.ends_at() > t.began_at());
+                    prop_assert!(t.ends_at().since(t.began_at()) <= Span::from_millis(40));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! The layer over simulated devices with fixed service times: who is served when, and what is forecast.
+
+use plimsoll_base::{Data, Io, IoHead, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
+use plimsoll_fence::config::DeviceKind;
+use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor};
+use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
+use plimsoll_stack::{Actions, CacheMode, Layer, Offer, Order, Ports, Stack, StackConfig, Target, VolumeTerms};
+use plimsoll_stack::{Forecast, Offered};
+
+const A: VolumeKey = VolumeKey { id: 1, generation: 0 };
+const B: VolumeKey = VolumeKey { id: 2, generation: 0 };
+const C: VolumeKey = VolumeKey { id: 3, generation: 0 };
+const SIZE: u64 = 1 << 30;
+
+fn ms(ms: u64) -> Span {
+    Span::from_millis(ms)
+}
+
+fn at(n: u64) -> Time {
+    Time::ZERO + ms(n)
+}
+
+/// A device that serves one request at a time, each in the same time.
+struct Serial {
+    each: Span,
+    free_at: Time,
+    queue: Vec<(Time, Io)>,
+}
+
+impl Serial {
+    fn new(each: Span) -> Box<Serial> {
+        Box::new(Serial { each, free_at: Time::ZERO, queue: Vec::new() })
+    }
+}
+
+impl Layer for Serial {
+    fn name(&self) -> &'static str {
+        "serial"
+    }
+    fn offer(&self, _below: &[Offer]) -> Offer {
+        Offer { size_bytes: SIZE, block_bytes: 512, io_bytes_max: 1 << 26, atomic_bytes: 512, queue_max: 64 }
+    }
+    fn forecast(&self, _at: Time, _head: &IoHead, _below: Ports<'_>) -> Forecast {
+        Forecast::NONE
+    }
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        self.free_at = self.free_at.max(now) + self.each;
+        self.queue.push((self.free_at, io));
+        out.wake_at(self.queue[0].0);
+    }
+    fn wake(&mut self, now: Time, out: &mut Actions) {
+        while self.queue.first().is_some_and(|q| q.0 <= now) {
+            let (_, io) = self.queue.remove(0);
+            out.complete(plimsoll_base::Completion { io, outcome: Outcome::Done, dispatched_at: now });
+        }
+        if let Some(q) = self.queue.first() {
+            out.wake_at(q.0);
+        }
+    }
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+/// Above the fence: what lies at or beyond [`SIZE`] goes to its second face, as a cache's hits do.
+struct Split;
+
+impl Layer for Split {
+    fn name(&self) -> &'static str {
+        "split"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        Offer { size_bytes: 2 * SIZE, ..below[0] }
+    }
+    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+        let mut head = *head;
+        let port = (head.offset / SIZE) as u8;
+        head.offset %= SIZE;
+        below.ask(port, at, &head)
+    }
+    fn submit(&mut self, _now: Time, mut io: Io, out: &mut Actions) {
+        let port = (io.offset / SIZE) as u8;
+        io.head.offset %= SIZE;
+        out.submit(port, io);
+    }
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+struct Bench {
+    pool: SimPool,
+    /// Volume, when it was offered, when it ended, how.
+    ended: Vec<(VolumeKey, Time, Time, Outcome)>,
+}
+
+/// Predictors that are right: a request of the disk takes `disk`, of flash `flash`.
+fn config(slots: u32, slot: Span, disk: Span, flash: Span) -> FenceConfig {
+    let d = DiskPredictor::new(vec![(0, disk.as_nanos())], 0).unwrap();
+    let f = FlashPredictor { fixed_ns: 0, read_ns: flash.as_nanos(), write_ns: flash.as_nanos(), ns_per_kib: 0 };
+    FenceConfig { slot, ..FenceConfig::new(slots, vec![DeviceKind::disk(d), DeviceKind::flash(f)]) }
+}
+
+impl Bench {
+    fn new(config: FenceConfig, (disk, flash): (Span, Span), volumes: &[(VolumeKey, u32)]) -> Bench {
+        let disks = vec![SimDisk::new(SIZE, (Span::ZERO, Span::ZERO), 1, DiskFaults::default())];
+        let mut pool = SimPool::with_stack(disks, |offers| {
+            let mut s = Stack::new(StackConfig::default(), offers);
+            s.push(Box::new(Split), vec![Target::Node(1), Target::Face(1, 1)]);
+            s.push(Box::new(Fence::new(config)), vec![Target::Node(2), Target::Node(3)]);
+            s.push(Serial::new(disk), vec![]);
+            s.push(Serial::new(flash), vec![]);
+            s
+        });
+        pool.start();
+        for (v, slots) in volumes {
+            pool.stack().set_volume(Time::ZERO, *v, &terms(*slots));
+        }
+        Bench { pool, ended: Vec::new() }
+    }
+
+    fn run_to(&mut self, t: Time) {
+        while self.pool.next_event_at() <= t && self.pool.step().is_some() {
+            self.collect();
+        }
+        self.pool.run_until(t);
+        self.collect();
+    }
+
+    fn collect(&mut self) {
+        let now = self.pool.now();
+        while let Some(c) = self.pool.next_done() {
+            self.ended.push((c.io.volume, Time::from_nanos(c.io.tag), now, c.outcome));
+        }
+    }
+
+    fn head(v: VolumeKey, offset: u64, now: Time) -> IoHead {
+        let mut head = IoHead::new(Op::Read, v, TenantId(1), offset, 4096, now);
+        head.tag = now.as_nanos();
+        head
+    }
+
+    fn send(&mut self, t: Time, v: VolumeKey, offset: u64) {
+        self.run_to(t);
+        let offered = self.pool.offer(t, Io::new(Bench::head(v, offset, t), Data::Absent));
+        assert!(matches!(offered, Offered::Accepted(_)));
+        self.collect();
+    }
+
+    /// When requests of a volume ended, ms.
+    fn ends(&self, v: VolumeKey) -> Vec<f64> {
+        self.ended.iter().filter(|e| e.0 == v).map(|e| e.2.since(Time::ZERO).as_millis_f64()).collect()
+    }
+
+    fn fence(&mut self) -> &Fence {
+        self.pool.stack().layer::<Fence>().unwrap()
+    }
+}
+
+fn terms(slots: u32) -> VolumeTerms {
+    VolumeTerms { size_bytes: SIZE, tenant: 1, domain: 0, cache: CacheMode::Off, cache_bytes: 0, slots }
+}
+
+const FLASH: u64 = SIZE;
+
+/// VF-M7, M8: a volume is served in its slot only, although nobody else is there.
+#[test]
+fn only_in_its_slot_though_nobody_else_is_there() {
+    let mut b = Bench::new(config(4, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1)]);
+    b.send(at(2), A, 0); // slot 0 is A's
+    b.send(at(25), A, 0); // slot 1 runs
+    b.send(at(26), A, FLASH);
+    b.run_to(at(200));
+    assert_eq!(b.ends(A), [7.0, 81.0, 85.0]);
+}
+
+/// VF-M9: the largest batch that is predicted to fit goes, then the next; VF-M10: what doesn't fit ends the slot, and its rest
+/// is the next turn's.
+#[test]
+fn batches_fit_and_an_early_end_is_credited() {
+    let mut b = Bench::new(config(2, ms(20), ms(8), ms(1)), (ms(8), ms(1)), &[(A, 1), (B, 1)]);
+    for i in 0..5 {
+        b.send(at(1), A, i << 20);
+    }
+    b.run_to(at(300));
+    // The first alone (it came first), then one more by 17 ms; the third doesn't fit 3 ms. B's 20 ms, then 23 ms: two.
+    assert_eq!(b.ends(A), [9.0, 17.0, 45.0, 53.0, 81.0]);
+    let s = b.fence().status(at(300));
+    assert_eq!(s.slots[0].counters.early, (2, ms(3) + ms(7)));
+    assert_eq!(s.slots[1].counters.early.0, 0);
+}
+
+/// VF-M11: a batch that takes longer than predicted is debited; meanwhile flash gets one request at a time.
+#[test]
+fn an_overrun_is_debited_and_flash_goes_on_slowly() {
+    // The disk takes 18 ms where 5 were predicted.
+    let mut b = Bench::new(config(2, ms(20), ms(5), ms(1)), (ms(18), ms(1)), &[(A, 1), (B, 1)]);
+    b.send(at(14), A, 0); // due at 19, ends at 32
+    for i in 0..20 {
+        b.send(at(18), A, FLASH + (i << 12));
+    }
+    b.send(at(21), B, 0);
+    b.run_to(at(31));
+    // Two fit before 20 ms (predicted), in batches; from 20 on one by one.
+    let flash = b.ends(A);
+    assert_eq!(flash, [19.0, 20.0, 21.0, 22.0, 23.0, 24.0, 25.0, 26.0, 27.0, 28.0, 29.0, 30.0, 31.0]);
+    b.run_to(at(300));
+    // A's batch ends at 32, and the flash request that was just sent at 33.
+    assert_eq!(b.ends(B), [51.0], "B begins when both have ended");
+    let s = b.fence().status(at(300));
+    assert_eq!(s.slots[0].counters.overruns, (1, ms(13)));
+    // A's next turn begins at 53 and has 7 ms: its remaining flash requests fit.
+    assert!(b.ends(A).iter().all(|e| *e <= 60.0), "{:?}", b.ends(A));
+}
+
+/// One request of flash at a time: were they sent together, the next slot would wait for all of them.
+#[test]
+fn slow_sends_hold_the_next_slot_up_by_one_request_at_most() {
+    let mut b = Bench::new(config(2, ms(20), ms(5), ms(1)), (ms(10), ms(3)), &[(A, 1), (B, 1)]);
+    b.send(at(14), A, 0); // ends at 24
+    for i in 0..30 {
+        b.send(at(19), A, FLASH + (i << 12));
+    }
+    b.send(at(19), B, 0);
+    b.run_to(at(100));
+    assert!(b.ends(B)[0] <= 24.0 + 3.0 + 10.0, "{:?}", b.ends(B));
+}
+
+/// Several slots of a volume come several times a rotation.
+#[test]
+fn two_slots_wait_half_as_long() {
+    let mut b = Bench::new(config(4, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 2), (B, 1)]);
+    for k in 0..8 {
+        b.send(at(k * 80 + 21), A, 0);
+    }
+    b.run_to(at(1000));
+    let waited: Vec<f64> = b.ended.iter().map(|e| e.2.since(e.1).as_millis_f64()).collect();
+    assert!(waited.iter().all(|w| *w <= 25.0), "{waited:?}");
+}
+
+/// Outside its slot a request's wait is known exactly, hits and misses alike, whoever else is busy.
+#[test]
+fn the_forecast_is_exact_outside_the_slot() {
+    let mut b = Bench::new(config(4, ms(20), ms(4), ms(1)), (ms(4), ms(1)), &[(A, 1), (B, 1), (C, 1)]);
+    let mut rng = Rng::new(7, "forecast");
+    let mut now = at(1);
+    let mut exact = 0;
+    for _ in 0..400 {
+        now += ms(rng.below(70));
+        b.run_to(now);
+        let v = [A, B, C][rng.below(3) as usize];
+        let offset = rng.below(2) * FLASH + (rng.below(100) << 20);
+        let f = b.pool.stack().forecast(now, &Bench::head(v, offset, now));
+        b.send(now, v, offset);
+        if f.confidence.0 == 1000 && f.wait > Span::ZERO {
+            let n = b.ended.len();
+            b.run_to(now + f.wait + f.service);
+            let mine = b.ended[n..].iter().find(|e| e.0 == v && e.1 == now).expect("it has ended by then");
+            assert_eq!(mine.2, now + f.wait + f.service);
+            now = b.pool.now();
+            exact += 1;
+        }
+    }
+    assert!(exact > 100, "{exact}");
+}
+
+/// With a backlog, too: what waits before it is counted once.
+#[test]
+fn the_forecast_counts_the_backlog() {
+    let mut b = Bench::new(config(2, ms(20), ms(4), ms(1)), (ms(4), ms(1)), &[(A, 1), (B, 1)]);
+    b.run_to(at(21)); // B's
+    for i in 0..12 {
+        let f = b.pool.stack().forecast(at(21), &Bench::head(A, i << 20, at(21)));
+        b.send(at(21), A, i << 20);
+        // Five a turn: at 40, 80, 120.
+        let want = 40 + (i / 5) * 40 + (i % 5) * 4 - 21;
+        assert_eq!(f.wait, ms(want), "request {i}");
+    }
+    b.run_to(at(1000));
+    let want: Vec<f64> = (0..12).map(|i| (40 + (i / 5) * 40 + (i % 5) * 4 + 4) as f64).collect();
+    assert_eq!(b.ends(A), want);
+}
+
+#[test]
+fn a_deadline_that_the_slot_cannot_keep_is_refused_at_once() {
+    let mut b = Bench::new(config(4, ms(20), ms(4), ms(1)), (ms(4), ms(1)), &[(A, 1), (B, 1)]);
+    b.run_to(at(30));
+    let mut head = Bench::head(A, 0, at(30));
+    head.deadline = at(60);
+    match b.pool.offer(at(30), Io::new(head, Data::Absent)) {
+        Offered::Busy(f) => assert_eq!(f.wait, ms(50)),
+        other => panic!("{other:?}"),
+    }
+    head.deadline = at(90);
+    assert!(matches!(b.pool.offer(at(30), Io::new(head, Data::Absent)), Offered::Accepted(_)));
+}
+
+/// What neighbours do changes nothing for a volume, as long as predictions hold and no slot ends early (VF-M7): the very same
+/// times.
+#[test]
+fn neighbours_change_nothing_where_predictions_hold() {
+    let run = |neighbours: bool| {
+        let mut b = Bench::new(config(4, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1), (C, 2)]);
+        let mut rng = Rng::new(3, "arrivals");
+        for k in 0..200u64 {
+            // A's own arrivals are the same in both runs.
+            let t = at(k * 90) + Span::from_micros(rng.below(80_000));
+            b.run_to(at(k * 90));
+            if neighbours {
+                for i in 0..4 {
+                    b.send(at(k * 90), B, FLASH + (i << 20));
+                    b.send(at(k * 90), C, FLASH + (i << 20));
+                }
+            }
+            b.send(t, A, (k % 7) << 20);
+        }
+        b.run_to(at(60_000));
+        b.ends(A)
+    };
+    assert_eq!(run(false), run(true));
+}
+
+/// Slots and their length change while requests wait; none is lost, and who has slots keeps them.
+#[test]
+fn slots_change_live() {
+    let mut b = Bench::new(config(2, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1)]);
+    b.send(at(25), A, 0);
+    b.pool.stack().order(at(25), Order::Fence { slots: 8, slot_ns: ms(10).as_nanos() });
+    b.run_to(at(39));
+    assert_eq!(b.fence().status(at(39)).slot, ms(20), "the running slot ends first");
+    b.run_to(at(130));
+    let s = b.fence().status(at(130));
+    assert_eq!((s.slot, s.slots.len()), (ms(10), 8));
+    assert_eq!(s.volumes.iter().map(|v| v.slots).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(b.ends(A).len(), 1);
+    let refused = b.pool.with_layer(|f: &mut Fence, _| f.set_slots(at(130), 1, ms(20))).unwrap();
+    assert!(refused.unwrap_err().contains("2 slots are promised"), "too few");
+    let refused = b.pool.with_layer(|f: &mut Fence, _| f.set_slots(at(130), 8, ms(4))).unwrap();
+    assert!(refused.unwrap_err().contains("shorter than one request"));
+}
+
+/// Who owns the running slot isn't removed; when it has ended, it may be.
+#[test]
+fn the_running_slots_owner_is_not_removed() {
+    let mut b = Bench::new(config(2, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1)]);
+    b.run_to(at(5));
+    assert_eq!(b.fence().may_remove(at(5), A), Err(ms(15)));
+    assert_eq!(b.fence().may_remove(at(5), B), Ok(()));
+    b.run_to(at(25));
+    assert_eq!(b.fence().may_remove(at(25), A), Ok(()));
+    b.pool.stack().forget_volume(at(25), A);
+    assert_eq!(b.fence().free_slots(), 1);
+}
+
+/// A request longer than a slot gathers a slot's credit, then goes, and is paid for.
+#[test]
+fn a_request_longer_than_a_slot_is_served_and_paid_for() {
+    let d = DiskPredictor::new(vec![(0, 1_000_000)], 100_000).unwrap(); // 0.1 ms a KiB
+    let f = FlashPredictor { fixed_ns: 0, read_ns: 1_000_000, write_ns: 1_000_000, ns_per_kib: 0 };
+    let c = FenceConfig { slot: ms(20), ..FenceConfig::new(2, vec![DeviceKind::disk(d), DeviceKind::flash(f)]) };
+    let mut b = Bench::new(c, (ms(50), ms(1)), &[(A, 1), (B, 1)]);
+    b.run_to(at(1));
+    let mut head = Bench::head(A, 0, at(1));
+    head.len = 512 << 10; // predicted: 52 ms
+    b.pool.offer(at(1), Io::new(head, Data::Absent));
+    for k in 0..20 {
+        b.send(at(20 + k * 40), B, FLASH);
+    }
+    b.run_to(at(2000));
+    assert_eq!(b.ends(A).len(), 1);
+    assert!(b.ends(A)[0] <= 42.0 + 50.0, "{:?}", b.ends(A));
+    let waits: Vec<f64> = b.ended.iter().filter(|e| e.0 == B).map(|e| e.2.since(e.1).as_millis_f64()).collect();
+    assert!(waits.iter().filter(|w| **w > 61.0).count() <= 1, "one overrun holds B up once: {waits:?}");
+}
+
+fn hybrid(lend_permille: u64, slots: &[(VolumeKey, u32)]) -> Bench {
+    let c = FenceConfig { hybrid: true, lend_permille, ..config(4, ms(20), ms(5), ms(1)) };
+    Bench::new(c, (ms(5), ms(1)), slots)
+}
+
+/// Volumes without slots have those without an owner, and what owners leave idle.
+#[test]
+fn the_hybrid_gives_idle_time_away() {
+    let mut b = hybrid(1000, &[(A, 1), (B, 1), (C, 0)]);
+    let mut sent = 0;
+    for k in 0..400u64 {
+        b.run_to(at(k * 5));
+        while sent < b.ended.len() + 4 {
+            b.send(at(k * 5), C, (sent as u64 % 50) << 20);
+            sent += 1;
+        }
+    }
+    b.run_to(at(2000));
+    let (idle, lent) = b.fence().status(at(2000)).idle;
+    assert!(lent.as_nanos() * 10 >= idle.as_nanos() * 7, "{lent} of {idle}");
+    let first_second = b.ends(C).iter().filter(|e| **e <= 1000.0).count();
+    assert!(first_second >= 120, "of 200 that a disk of its own would do: {first_second}");
+}
+
+/// What lending may cost is bounded: a volume whose slot is lent waits no more than its share for others.
+#[test]
+fn lending_costs_no_more_than_allowed() {
+    let run = |permille| {
+        let mut b = hybrid(permille, &[(A, 1), (B, 1), (C, 0)]);
+        let mut rng = Rng::new(5, "owner");
+        let mut sent = 0;
+        for k in 0..4000u64 {
+            b.run_to(at(k * 5));
+            while sent < 4 + b.ended.iter().filter(|e| e.0 == C).count() {
+                b.send(at(k * 5), C, (sent as u64 % 50) << 20);
+                sent += 1;
+            }
+            if rng.chance(0.05) {
+                b.send(at(k * 5) + Span::from_micros(rng.below(4999)), A, 0);
+            }
+        }
+        b.run_to(at(21_000));
+        let a: Vec<f64> = b.ended.iter().filter(|e| e.0 == A).map(|e| e.2.since(e.1).as_millis_f64()).collect();
+        let status = b.fence().status(at(21_000));
+        let of_a = status.volumes.iter().find(|v| v.volume == A).unwrap();
+        let share = of_a.imposed.as_millis_f64() / of_a.counters.response.as_millis_f64();
+        (a.iter().sum::<f64>() / a.len() as f64, share)
+    };
+    let ((alone, none), (mean, share)) = (run(0), run(10));
+    assert!(none <= 0.002, "the first loan is on trust: {none}");
+    assert!(share <= 0.015, "{share}");
+    assert!((mean / alone - 1.0).abs() < 0.03, "{mean} {alone}");
+    let (freely, cost) = run(1000);
+    assert!(cost > share && freely > mean, "without the bound it costs more: {freely} {cost}");
+}
+
+/// Without the hybrid, who has no slots isn't held.
+#[test]
+fn without_slots_and_hybrid_nothing_is_held() {
+    let mut b = Bench::new(config(4, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (C, 0)]);
+    b.send(at(31), C, 0);
+    b.run_to(at(100));
+    assert_eq!(b.ends(C), [36.0]);
+}
+
+/// A volume that loses its slots while requests wait isn't stuck; one that gains some is held from then on.
+#[test]
+fn slots_come_and_go_with_the_volume() {
+    let mut b = Bench::new(config(4, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1)]);
+    b.send(at(30), A, 0);
+    b.pool.stack().set_volume(at(30), A, &terms(0));
+    b.run_to(at(40));
+    assert_eq!(b.ends(A), [35.0]);
+    b.pool.stack().set_volume(at(40), A, &terms(1));
+    b.send(at(45), A, 0);
+    b.run_to(at(200));
+    assert_eq!(b.ends(A), [35.0, 85.0]);
+}
+
+/// The same seed, the same run.
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let run = || {
+        let mut b = hybrid(10, &[(A, 1), (B, 2), (C, 0)]);
+        let mut rng = Rng::new(11, "same");
+        for k in 0..3000u64 {
+            let v = [A, B, C][rng.below(3) as usize];
+            let t = at(k * 7) + Span::from_micros(rng.below(6_999));
+            b.send(t, v, rng.below(2) * FLASH + (rng.below(500) << 20));
+            if k % 1000 == 999 {
+                b.pool.stack().order(t, Order::Fence { slots: 4 + k as u32 / 1000, slot_ns: ms(15).as_nanos() });
+            }
+        }
+        b.run_to(at(40_000));
+        assert_eq!(b.ended.len(), 3000, "every request ends once");
+        assert!(b.pool.stack().is_idle());
+        (b.ended.clone(), b.fence().status(at(40_000)))
+    };
+    assert_eq!(run(), run());
+}

@@ -1,0 +1,405 @@
+//! A volume on three nodes: requests' own deadlines, replicas that have missed something, and what brings them up.
+
+mod common;
+
+use common::client::Client;
+use common::{Server, config};
+use plimsoll_client::live::{Address, LinkState, Options, ReadError, Volume};
+use plimsoll_client::{PolicyKind, PolicySettings, Preference};
+use plimsoll_nbd::wire::{Command, CommandFlags};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const PLAIN: &str = r#"{ file = "disk.img", size = "64MiB" }"#;
+const DISK: &str = r#"{ file = "disk.img", size = "64GiB", model = "hdd-160g-7200" }
+depth = 4
+profile = "disk.profile""#;
+
+/// Three folders with a node each.
+struct Three {
+    dirs: [tempfile::TempDir; 3],
+    config: String,
+    nodes: [Option<Server>; 3],
+}
+
+impl Three {
+    fn start(device: &str, size: &str) -> Three {
+        let dirs: [tempfile::TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        if device.contains("profile") {
+            dirs.iter().for_each(|d| common::write_profile(d.path(), "hdd-160g-7200", "disk.profile"));
+        }
+        let mut three = Three { dirs, config: config(device, size), nodes: [None, None, None] };
+        (0..3).for_each(|i| three.restart(i));
+        three
+    }
+
+    fn restart(&mut self, i: usize) {
+        self.nodes[i] = Some(Server::start(self.dirs[i].path(), &self.config));
+    }
+
+    fn node(&self, i: usize) -> &Server {
+        self.nodes[i].as_ref().unwrap()
+    }
+
+    fn kill(&mut self, i: usize) {
+        self.nodes[i].take().unwrap().kill();
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        let at = |d: &tempfile::TempDir| format!("nbd+unix:///vol?socket={}/nbd.sock", d.path().display());
+        self.dirs.iter().map(|d| at(d).parse().unwrap()).collect()
+    }
+
+    /// `plimsoll volume resync` of one from another.
+    fn resync(&self, to: usize, from: usize) -> String {
+        let uri = self.addresses();
+        let (to_uri, from_uri) = (uri[to].to_string(), uri[from].to_string());
+        self.node(to).cli(&["volume", "resync", "vol", "--replica", &to_uri, "--from", &from_uri])
+    }
+
+    fn behind(&self, i: usize) -> String {
+        let json: serde_json::Value =
+            serde_json::from_str(&self.node(i).cli(&["volume", "show", "vol", "--json"])).unwrap();
+        format!("{} {}", json["generation"], json["behind"].as_str().unwrap())
+    }
+}
+
+fn options(policy: PolicyKind) -> Options {
+    let settings = PolicySettings { order: Preference::Placement, ..PolicySettings::default() };
+    Options { policy, settings, ..Options::default() }
+}
+
+fn writer(dir: &Path) -> Client {
+    let mut client = Client::connect(&dir.join("nbd.sock"), "vol?replica=write").unwrap();
+    drop(client.read(0, 512).unwrap()); // whatever it is answered, the pool knows it now
+    client
+}
+
+/// Ends a session as NBD wants it.
+fn farewell(mut client: Client) {
+    client.send(Command::Disconnect, CommandFlags::EMPTY, 0, 0, &[]).unwrap();
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what} didn't come");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Reads of another client that are always inside, so that the disk has a queue.
+fn keep_busy(node: &Server, outstanding: u64) -> Client {
+    let mut client = Client::connect(&node.socket(), "vol").unwrap();
+    for i in 0..outstanding {
+        client.send(Command::Read, CommandFlags::EMPTY, (i * 7919 % 11000) << 20, 4096, &[]).unwrap();
+    }
+    let inside = || {
+        let shown: serde_json::Value = serde_json::from_str(&node.cli(&["volume", "show", "vol", "--json"])).unwrap();
+        shown["traffic"]["inside"].as_u64().unwrap()
+    };
+    let began = Instant::now();
+    while inside() < outstanding / 2 {
+        assert!(began.elapsed() < Duration::from_secs(20), "the noise didn't come in");
+    }
+    client
+}
+
+#[test]
+fn a_requests_own_deadline_sends_it_where_there_is_no_queue() {
+    let three = Three::start(DISK, "16GiB");
+    block_on(async {
+        let volume = Volume::open(&three.addresses(), &options(PolicyKind::MittWait)).await.unwrap();
+        let _noise = keep_busy(three.node(0), 100); // about a second's work
+        let data = volume.read(1 << 20..(1 << 20) + 4096, Some(Duration::from_millis(100))).await.unwrap();
+        assert_eq!(data, [0; 4096]);
+        let counts = volume.counts();
+        assert_eq!((counts.tries, counts.busy), (2, 1), "the first refused it, the second had it");
+        // Without one of its own, the policy's is taken; without any, the queue is waited for.
+        volume.read(0..4096, None).await.unwrap();
+        assert_eq!(volume.counts().busy, 2);
+        let base = Volume::open(&three.addresses(), &options(PolicyKind::Base)).await.unwrap();
+        base.read(2 << 20..(2 << 20) + 4096, None).await.unwrap();
+        assert_eq!(base.counts().busy, 0);
+    });
+}
+
+#[test]
+fn a_node_tells_when_it_begins_and_takes_back_what_it_has_not_begun() {
+    let three = Three::start(DISK, "16GiB");
+    block_on(async {
+        let tied = Options {
+            settings: PolicySettings {
+                // The second goes out after 90 ms; a free disk has begun and answered long before.
+                hop: plimsoll_base::Span::from_millis(30),
+                ..options(PolicyKind::Tied).settings
+            },
+            ..options(PolicyKind::Tied)
+        };
+        let volume = Volume::open(&three.addresses(), &tied).await.unwrap();
+        for i in 0..5u64 {
+            volume.read(i << 30..(i << 30) + 4096, None).await.unwrap();
+        }
+        assert_eq!(volume.counts().tries, 5);
+        let _noise = keep_busy(three.node(0), 200);
+        let began = Instant::now();
+        volume.read(5 << 30..(5 << 30) + 4096, None).await.unwrap();
+        let counts = volume.counts();
+        assert_eq!((counts.tries, counts.cancels), (7, 1), "the second began, so the first was called off");
+        // Its answer comes long before its turn would have: a second's queue is before it.
+        until("the first's end", || volume.counts().errors == 1).await;
+        assert!(began.elapsed() < Duration::from_secs(20));
+    });
+}
+
+#[test]
+fn every_policy_reads_from_real_nodes() {
+    let three = Three::start(PLAIN, "16MiB");
+    for i in 0..3 {
+        let mut w = writer(three.dirs[i].path());
+        w.write(4096, &[7; 4096]).unwrap().unwrap();
+        farewell(w);
+    }
+    block_on(async {
+        for policy in PolicyKind::ALL {
+            let volume = Volume::open(&three.addresses(), &options(policy)).await.unwrap();
+            for _ in 0..10 {
+                assert_eq!(volume.read(4096..8192, None).await.unwrap(), [7; 4096], "{policy}");
+            }
+            assert_eq!(volume.counts().errors, volume.counts().cancels.min(volume.counts().errors), "{policy}");
+        }
+    });
+}
+
+#[test]
+fn the_count_of_changes_and_the_marks_survive_what_they_should() {
+    let mut three = Three::start(PLAIN, "16MiB");
+    assert_eq!(three.behind(0), "0 no");
+    let mut w = writer(three.dirs[0].path());
+    for i in 0..5u64 {
+        w.write(i * 4096, &[1; 4096]).unwrap().unwrap();
+    }
+    farewell(w);
+    assert!(three.nodes[0].take().unwrap().stop());
+    three.restart(0);
+    assert_eq!(three.behind(0), "5 no", "after an orderly end");
+    // Killed while somebody could write.
+    let mut w = writer(three.dirs[0].path());
+    w.write(0, &[2; 512]).unwrap().unwrap();
+    three.kill(0);
+    three.restart(0);
+    assert_eq!(three.behind(0), "5 unclean stop");
+    // A writer that is lost, one that is there twice, and our own end while one is connected.
+    drop(writer(three.dirs[1].path()));
+    block_on(until("the loss to be seen", || three.behind(1).ends_with("writer lost")));
+    let twice = [writer(three.dirs[2].path()), writer(three.dirs[2].path())];
+    block_on(until("the second to be seen", || three.behind(2).ends_with("writer lost")));
+    drop(twice);
+    three.node(2).cli(&["volume", "resync", "vol", "--trust"]);
+    assert_eq!(three.behind(2), "0 no");
+    let w = writer(three.dirs[2].path());
+    assert!(three.nodes[2].take().unwrap().stop());
+    three.restart(2);
+    assert_eq!(three.behind(2), "0 writer lost", "it would have missed what was written since");
+    drop(w);
+    // Those that may lack something aren't read as replicas, and are otherwise.
+    for (export, served) in [("vol", true), ("vol?replica=read", false), ("vol?replica=write", false)] {
+        let mut c = Client::connect(&three.node(0).socket(), export).unwrap();
+        let read = c.read(0, 512).unwrap();
+        assert_eq!(read.is_ok(), served, "{export}: {read:?}");
+        assert!(read.is_ok() || read.unwrap_err().contains("plimsoll volume resync"));
+        if export.ends_with("write") {
+            farewell(c);
+        }
+    }
+    let e = block_on(Volume::open(&three.addresses(), &options(PolicyKind::Mitt))).err().unwrap();
+    assert!(e.to_string().contains("no replica can be read"), "{e}");
+}
+
+/// A relay that can be cut: bytes go nowhere, and nobody hears of it.
+struct Link {
+    cut: Arc<AtomicBool>,
+    path: std::path::PathBuf,
+}
+
+impl Link {
+    fn to(socket: &Path, path: std::path::PathBuf) -> Link {
+        use std::io::{Read, Write};
+        use std::os::unix::net::{UnixListener, UnixStream};
+        let listener = UnixListener::bind(&path).unwrap();
+        let (cut, target) = (Arc::new(AtomicBool::new(false)), socket.to_path_buf());
+        let is_cut = cut.clone();
+        std::thread::spawn(move || {
+            while let Ok((near, _)) = listener.accept() {
+                let Ok(far) = UnixStream::connect(&target) else { continue };
+                for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)] {
+                    let is_cut = is_cut.clone();
+                    std::thread::spawn(move || {
+                        let mut some = [0; 65536];
+                        while let Ok(n) = from.read(&mut some) {
+                            while is_cut.load(Ordering::Relaxed) {
+                                std::thread::sleep(Duration::from_millis(5));
+                            }
+                            if n == 0 || to.write_all(&some[..n]).is_err() {
+                                let _ = to.shutdown(std::net::Shutdown::Both); // the other side may have done it
+                                return;
+                            }
+                        }
+                    });
+                }
+            }
+        });
+        Link { cut, path }
+    }
+}
+
+/// One that writes a counter to all replicas it can reach, one change after another, as a replicating client does.
+struct Counter {
+    to: [Option<Client>; 3],
+    acknowledged: Arc<AtomicU64>,
+}
+
+impl Counter {
+    fn write_next(&mut self) {
+        let next = self.acknowledged.load(Ordering::SeqCst) + 1;
+        let block: Vec<u8> = next.to_le_bytes().repeat(64);
+        for to in &mut self.to {
+            if to.as_mut().is_some_and(|c| !matches!(c.write(8192, &block), Ok(Ok(_)))) {
+                *to = None; // it goes on with the others, as QEMU's quorum does
+            }
+        }
+        self.acknowledged.store(next, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn nothing_older_is_ever_read_through_kills_and_cut_links() {
+    let mut three = Three::start(PLAIN, "16MiB");
+    let links: Vec<Link> =
+        (0..3).map(|i| Link::to(&three.node(i).socket(), three.dirs[i].path().join("link.sock"))).collect();
+    let addresses: Vec<Address> =
+        links.iter().map(|l| format!("nbd+unix:///vol?socket={}", l.path.display()).parse().unwrap()).collect();
+    let acknowledged = Arc::new(AtomicU64::new(0));
+    let mut counter =
+        Counter { to: std::array::from_fn(|i| Some(writer(three.dirs[i].path()))), acknowledged: acknowledged.clone() };
+    let (stop, reads) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let reader = {
+        let (stop, reads, acknowledged) = (stop.clone(), reads.clone(), acknowledged.clone());
+        std::thread::spawn(move || {
+            block_on(async {
+                // Drawn replicas: one read after another goes elsewhere.
+                let settings = PolicySettings::default();
+                let drawn = Options { settings, stall: Duration::from_secs(2), ..options(PolicyKind::Base) };
+                let volume = Volume::open(&addresses, &drawn).await.unwrap();
+                let (mut last, mut failed) = (0, 0);
+                while !stop.load(Ordering::Relaxed) {
+                    let known = acknowledged.load(Ordering::SeqCst);
+                    match volume.read(8192..8704, None).await {
+                        Ok(data) => {
+                            let seen = u64::from_le_bytes(data[..8].try_into().unwrap());
+                            assert!(data.chunks(8).all(|c| c == &data[..8]), "a torn block");
+                            assert!(seen >= last, "{seen} was read after {last}");
+                            assert!(seen >= known || last > 0 || known == 0, "{seen} after {known} was acknowledged");
+                            last = seen;
+                            reads.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(ReadError::Failed(_)) => {
+                            failed += 1;
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                        }
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+                (last, failed, volume.replicas())
+            })
+        })
+    };
+    let go_on = |counter: &mut Counter, n: u64| {
+        let read = reads.load(Ordering::Relaxed);
+        let began = Instant::now();
+        (0..n).for_each(|_| counter.write_next());
+        while reads.load(Ordering::Relaxed) < read + 20 {
+            assert!(began.elapsed() < Duration::from_secs(30), "the reader is stuck");
+            counter.write_next();
+        }
+    };
+    go_on(&mut counter, 50);
+    // A node dies, misses writes, comes back, is written to again and only read when it was brought up.
+    three.kill(1);
+    go_on(&mut counter, 50);
+    three.restart(1);
+    counter.to[1] = Some(writer(three.dirs[1].path()));
+    go_on(&mut counter, 50);
+    assert!(three.behind(1).ends_with("unclean stop"));
+    three.resync(1, 0);
+    go_on(&mut counter, 50);
+    assert_eq!((three.behind(1), three.behind(2)), (three.behind(0), three.behind(0)));
+    // The writer's link to another is cut; it goes on without it and comes back later.
+    counter.to[2] = None;
+    go_on(&mut counter, 50);
+    counter.to[2] = Some(writer(three.dirs[2].path()));
+    go_on(&mut counter, 50);
+    assert!(three.behind(2).ends_with("writer lost"));
+    three.resync(2, 1);
+    // The reader's link to the first is cut for longer than it is patient.
+    links[0].cut.store(true, Ordering::Relaxed);
+    go_on(&mut counter, 200);
+    links[0].cut.store(false, Ordering::Relaxed);
+    go_on(&mut counter, 50);
+    stop.store(true, Ordering::Relaxed);
+    let (last, failed, replicas) = reader.join().unwrap();
+    let (reads, acknowledged) = (reads.load(Ordering::Relaxed), acknowledged.load(Ordering::SeqCst));
+    println!("{reads} reads up to {last} of {acknowledged} changes; {failed} times no replica was new enough");
+    assert!(last > 300 && replicas.iter().filter(|r| r.state == LinkState::Up).count() >= 2, "{replicas:?}");
+    // All have the same in the end.
+    let last = acknowledged.to_le_bytes().repeat(64);
+    for dir in &three.dirs {
+        let mut c = Client::connect(&dir.path().join("nbd.sock"), "vol?replica=read").unwrap();
+        assert_eq!(c.read(8192, 512).unwrap().unwrap(), last);
+    }
+}
+
+#[test]
+fn resync_copies_what_differs_and_refuses_what_makes_no_sense() {
+    let mut three = Three::start(PLAIN, "16MiB");
+    let mut writers: Vec<Client> = three.dirs.iter().map(|d| writer(d.path())).collect();
+    for i in 0..16u64 {
+        for w in &mut writers {
+            w.write(i << 20, &[i as u8 + 1; 1 << 20]).unwrap().unwrap();
+        }
+    }
+    three.kill(1);
+    for w in [0, 2] {
+        writers[w].write(5 << 20, &[99; 4096]).unwrap().unwrap();
+        writers[w].write((9 << 20) + 512, &[98; 512]).unwrap().unwrap();
+    }
+    three.restart(1);
+    let uris: Vec<String> = three.addresses().iter().map(Address::to_string).collect();
+    let socket = three.dirs[1].path().join("control.sock");
+    let failing = |to: &str, from: &str| {
+        let arguments =
+            ["volume", "resync", "vol", "--replica", to, "--from", from, "--control", socket.to_str().unwrap()];
+        let output = common::run(env!("CARGO_BIN_EXE_plimsoll"), &arguments);
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    // Its writer isn't back: what is written meanwhile would be lacking at once.
+    let said = failing(&uris[1], &uris[0]);
+    assert!(said.contains("let it connect"), "{said}");
+    let said = failing(&uris[0], &uris[1]);
+    assert!(said.contains("may lack acknowledged writes"), "a peer that is behind itself: {said}");
+    writers[1] = writer(three.dirs[1].path());
+    let output = three.resync(1, 2);
+    assert!(output.contains("changes   18"), "{output}");
+    let mut c = Client::connect(&three.node(1).socket(), "vol?replica=read").unwrap();
+    assert_eq!(c.read(5 << 20, 4096).unwrap().unwrap(), [99; 4096]);
+    assert_eq!(c.read((9 << 20) + 512, 512).unwrap().unwrap(), [98; 512]);
+    assert_eq!(c.read(9 << 20, 512).unwrap().unwrap(), [10; 512]);
+    writers.into_iter().for_each(farewell);
+}

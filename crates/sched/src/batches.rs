@@ -1,0 +1,260 @@
+//! What batches of requests take (VF-M12, M13): measured, and fitted for a fence's predictors.
+//!
+//! A disk's batch is taken to be served by address, each request at a cost piecewise linear in its distance from the one before,
+//! and its transfer: between knots that is linear, so a batch's time is linear in how much of each knot's hat function its
+//! distances make up. Flash's is a line over reads, writes and bytes. Least squares find the weights.
+//!
+//! Batches are as large as a slot has room for: 1 to 8 on a disk, 1 to 100 on flash.
+
+use crate::measure::Target;
+use plimsoll_base::linear::least_squares;
+use plimsoll_base::{Rng, Span};
+use serde::{Deserialize, Serialize};
+
+/// What was fitted.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchProfile {
+    /// By distance, of a disk.
+    pub disk: Option<DiskBatches>,
+    /// By number, of flash.
+    pub flash: Option<FlashBatches>,
+}
+
+/// A disk's requests by distance.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskBatches {
+    /// Distances, rising, from 0.
+    pub distance_bytes: Vec<u64>,
+    /// The cost at each.
+    pub cost_us: Vec<f64>,
+    /// A KiB's transfer.
+    pub transfer_ns_per_kib: u32,
+}
+
+/// Flash's batches by number.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlashBatches {
+    /// Any batch.
+    pub fixed_us: f64,
+    /// Each read.
+    pub read_us: f64,
+    /// Each write.
+    pub write_us: f64,
+    /// A KiB beyond a request's first four.
+    pub transfer_ns_per_kib: u32,
+}
+
+impl DiskBatches {
+    /// Distances in bytes and costs in nanoseconds.
+    pub fn knots_ns(&self) -> Vec<(u64, u64)> {
+        let ns = |us: f64| (us * 1000.0).round() as u64;
+        self.distance_bytes.iter().zip(&self.cost_us).map(|(d, us)| (*d, ns(*us))).collect()
+    }
+}
+
+impl BatchProfile {
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let plausible = |us: &f64| us.is_finite() && (0.0..=10e6).contains(us);
+        if let Some(d) = &self.disk {
+            let rises = d.distance_bytes.first() == Some(&0) && d.distance_bytes.is_sorted_by(|a, b| a < b);
+            if !rises || d.distance_bytes.len() != d.cost_us.len() || d.distance_bytes.len() > 64 {
+                return Err("batches.disk: distances must rise from 0, with a cost each, at most 64".into());
+            }
+            if !d.cost_us.iter().all(plausible) {
+                return Err("batches.disk: a cost is no time that a device takes".into());
+            }
+        }
+        match &self.flash {
+            Some(f) if ![f.fixed_us, f.read_us, f.write_us].iter().all(plausible) => {
+                Err("batches.flash: a cost is no time that a device takes".into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+const BLOCK: u64 = 4096;
+/// Knots beside that at 0, evenly by powers up to the capacity.
+const KNOTS: usize = 9;
+const DISK_BATCH_MAX: u64 = 8;
+const FLASH_BATCH_MAX: u64 = 100;
+/// Lengths that are drawn, in KiB: half of them a block.
+const LENGTHS_KIB: [u64; 8] = [4, 4, 4, 4, 16, 64, 128, 256];
+/// Parts of the device that a disk's batches lie in: all of it, and as a file system's would.
+const WINDOWS: [u64; 3] = [1, 8, 64];
+/// A disk comes to rest between two batches.
+const SETTLES: Span = Span::from_millis(20);
+
+/// Measures a disk by `n` batches; without `writes` only by reads.
+///
+/// # Errors
+/// The device's first.
+pub fn measure_disk_batches<T: Target>(
+    target: &mut T,
+    n: usize,
+    writes: bool,
+    seed: u64,
+) -> Result<Option<DiskBatches>, T::Error> {
+    let size = target.size_bytes();
+    let knots: Vec<u64> = std::iter::once(0)
+        .chain((0..KNOTS).map(|i| (size as f64 * 10f64.powf(-5.0 + 5.0 * i as f64 / (KNOTS - 1) as f64)) as u64))
+        .collect();
+    let mut rng = Rng::new(seed, "disk batches");
+    let (mut last, mut rows, mut times) = (0u64, Vec::new(), Vec::new());
+    for i in 0..n {
+        let window = size / WINDOWS[i % WINDOWS.len()];
+        let from = rng.below((size - window) / BLOCK + 1) * BLOCK;
+        let mut batch: Vec<(bool, u64, u64)> = (0..1 + rng.below(DISK_BATCH_MAX))
+            .map(|_| {
+                let len = LENGTHS_KIB[rng.below(LENGTHS_KIB.len() as u64) as usize] << 10;
+                (writes && rng.chance(0.5), from + rng.below((window - len) / BLOCK) * BLOCK, len)
+            })
+            .collect();
+        batch.sort_unstable_by_key(|r| r.1);
+        let took = target.batch(true, &batch)?;
+        target.rest(SETTLES);
+        let mut x = vec![0.0; knots.len() + 1];
+        for &(_, offset, len) in &batch {
+            hat(offset.abs_diff(last), &knots, &mut x);
+            x[knots.len()] += len as f64 / 1024.0;
+            last = offset + len;
+        }
+        rows.push(x);
+        times.push(took.as_nanos() as f64);
+    }
+    // A knot that no distance was near can't be told: it stays as it is next to it.
+    let Some(weights) = least_squares(&rows, &times) else { return Ok(None) };
+    let cost_us = weights[..knots.len()].iter().map(|ns| round(ns.max(0.0) / 1000.0)).collect();
+    let transfer_ns_per_kib = weights[knots.len()].max(0.0) as u32;
+    Ok(Some(DiskBatches { distance_bytes: knots, cost_us, transfer_ns_per_kib }))
+}
+
+/// How much of each knot a distance makes up.
+fn hat(distance: u64, knots: &[u64], x: &mut [f64]) {
+    let right = knots.partition_point(|k| *k <= distance).clamp(1, knots.len() - 1);
+    let (left, width) = (knots[right - 1], knots[right] - knots[right - 1]);
+    let share = ((distance - left) as f64 / width as f64).min(1.0);
+    x[right - 1] += 1.0 - share;
+    x[right] += share;
+}
+
+/// Tenths of a microsecond are more than is known.
+fn round(us: f64) -> f64 {
+    (us * 10.0).round() / 10.0
+}
+
+/// Measures flash by `n` batches; without `writes` only by reads, and writes are taken for as dear.
+///
+/// # Errors
+/// The device's first.
+pub fn measure_flash_batches<T: Target>(
+    target: &mut T,
+    n: usize,
+    writes: bool,
+    seed: u64,
+) -> Result<Option<FlashBatches>, T::Error> {
+    let size = target.size_bytes();
+    let mut rng = Rng::new(seed, "flash batches");
+    let (mut rows, mut times) = (Vec::new(), Vec::new());
+    for _ in 0..n {
+        // Small batches are what most slots send: evenly by powers.
+        let most = (FLASH_BATCH_MAX as f64).powf(rng.unit());
+        let batch: Vec<(bool, u64, u64)> = (0..(most as u64).clamp(1, FLASH_BATCH_MAX))
+            .map(|_| {
+                let len = LENGTHS_KIB[rng.below(6) as usize] << 10;
+                (writes && rng.chance(0.3), rng.below((size - len) / BLOCK) * BLOCK, len)
+            })
+            .collect();
+        let took = target.batch(false, &batch)?;
+        let written = batch.iter().filter(|r| r.0).count() as f64;
+        let more = batch.iter().map(|r| (r.2 - BLOCK) as f64 / 1024.0).sum();
+        let mut x = vec![1.0, batch.len() as f64 - written, more];
+        x.extend(writes.then_some(written));
+        rows.push(x);
+        times.push(took.as_nanos() as f64);
+    }
+    let Some(w) = least_squares(&rows, &times) else { return Ok(None) };
+    let us = |ns: f64| round(ns.max(0.0) / 1000.0);
+    Ok(Some(FlashBatches {
+        fixed_us: us(w[0]),
+        read_us: us(w[1]),
+        write_us: us(*w.get(3).unwrap_or(&w[1])),
+        transfer_ns_per_kib: w[2].max(0.0) as u32,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    /// A device that does exactly what is to be fitted.
+    struct Exact {
+        last: u64,
+    }
+
+    const SIZE: u64 = 100 << 30;
+
+    impl Target for Exact {
+        type Error = Infallible;
+        fn size_bytes(&self) -> u64 {
+            SIZE
+        }
+        fn one(&mut self, _write: bool, _offset: u64, _len: u64) -> Result<Span, Infallible> {
+            unreachable!("only batches are measured")
+        }
+        fn together(&mut self, _offsets: &[u64]) -> Result<Vec<usize>, Infallible> {
+            unreachable!("only batches are measured")
+        }
+        fn batch(&mut self, durable: bool, requests: &[(bool, u64, u64)]) -> Result<Span, Infallible> {
+            let mut ns = if durable { 0 } else { 70_000 };
+            for &(write, offset, len) in requests {
+                ns += len / 1024 * 1000;
+                ns += match durable {
+                    // 2 ms, and 1 ms every 10 GiB.
+                    true => 2_000_000 + offset.abs_diff(self.last) / (10 << 10),
+                    false => {
+                        if write {
+                            90_000 - 4000
+                        } else {
+                            30_000 - 4000
+                        }
+                    }
+                };
+                self.last = offset + len;
+            }
+            Ok(Span::from_nanos(ns))
+        }
+        fn rest(&mut self, _time: Span) {}
+    }
+
+    #[test]
+    fn what_is_linear_is_found() {
+        let d = measure_disk_batches(&mut Exact { last: 0 }, 600, true, 1).unwrap().expect("determined");
+        assert_eq!((d.distance_bytes[0], d.distance_bytes.len()), (0, 10));
+        for (distance, us) in d.distance_bytes.iter().zip(&d.cost_us) {
+            let want = 2000.0 + *distance as f64 / (10 << 10) as f64 / 1000.0;
+            assert!((us - want).abs() < 2.0, "{distance}: {us} {want}");
+        }
+        assert!((995..=1005).contains(&d.transfer_ns_per_kib), "{d:?}");
+        let f = measure_flash_batches(&mut Exact { last: 0 }, 300, true, 1).unwrap().expect("determined");
+        assert_eq!((f.fixed_us, f.read_us, f.write_us), (70.0, 30.0, 90.0));
+        let profile = BatchProfile { disk: Some(d), flash: Some(f) };
+        assert_eq!(profile.check(), Ok(()));
+    }
+
+    #[test]
+    fn what_no_device_takes_is_refused() {
+        let disk = |distance_bytes: Vec<u64>, cost_us: Vec<f64>| BatchProfile {
+            disk: Some(DiskBatches { distance_bytes, cost_us, transfer_ns_per_kib: 1 }),
+            flash: None,
+        };
+        assert!(disk(vec![0, 5], vec![1.0, 2.0]).check().is_ok());
+        assert!(disk(vec![1, 5], vec![1.0, 2.0]).check().unwrap_err().contains("rise from 0"));
+        assert!(disk(vec![0, 5], vec![1.0]).check().unwrap_err().contains("a cost each"));
+        assert!(disk(vec![0, 5], vec![1.0, -2.0]).check().unwrap_err().contains("no time"));
+    }
+}
