@@ -172,7 +172,7 @@ fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabError> {
         return Err(LabError(format!("the cache isn't ready: {:?}", pool.stack().layer::<Cache>().map(Cache::status))));
     }
     let mode = if let Front::Nitro(_, _, mode) = setup.front { mode } else { CacheMode::Off };
-    let terms = VolumeTerms { size_bytes: volume_bytes, tenant: 1, domain: 1, cache: mode, cache_bytes: 0 };
+    let terms = VolumeTerms { size_bytes: volume_bytes, tenant: 1, domain: 1, cache: mode, cache_bytes: 0, slots: 0 };
     let now = pool.now();
     pool.stack().set_volume(now, VOLUME, &terms);
     Ok(pool)
