@@ -156,6 +156,10 @@ pub struct IoHead {
     pub priority: Priority,
     /// Why.
     pub origin: Origin,
+    /// Under which number the engine accounts for it; requests made for it keep the number.
+    pub account: u16,
+    /// Which of the stack's client requests it is, or is made for; the stack's own.
+    pub root: u32,
     /// Layers this request passes by, one bit per node of the stack (its volume's choice).
     pub skips: u16,
     /// By which of its faces it entered the layer that now has it; kept by the stack, 0 for layers with one.
@@ -187,6 +191,8 @@ impl IoHead {
             tenant,
             priority: Priority::DEFAULT,
             origin: Origin::Client,
+            account: 0,
+            root: 0,
             skips: 0,
             face: 0,
             volume,
@@ -212,6 +218,11 @@ impl IoHead {
     /// Did a client ask (as against a layer's own I/O)?
     pub const fn is_client(&self) -> bool {
         matches!(self.origin, Origin::Client)
+    }
+
+    /// Is it a client's request or a part of one?
+    pub const fn is_of_client(&self) -> bool {
+        matches!(self.origin, Origin::Client | Origin::Own(OwnKind::Piece))
     }
 }
 

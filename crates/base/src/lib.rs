@@ -9,6 +9,7 @@ pub mod bytes;
 pub mod hist;
 pub mod io;
 pub mod linear;
+pub mod load;
 pub mod rng;
 pub mod tenant;
 pub mod time;
@@ -20,6 +21,7 @@ pub use io::{
     Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, IoParts, Op, Origin, Outcome, OwnKind,
     StatusExtent, VolumeKey,
 };
+pub use load::LatencyByLoad;
 pub use rng::Rng;
 pub use tenant::{BadPriority, Class, Objective, Priority, PriorityClass, TenantId};
 pub use time::{Span, Time};

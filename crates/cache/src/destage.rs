@@ -8,8 +8,9 @@
 use crate::config::{Mode, Planted};
 use crate::format::Record;
 use crate::index::{Key, Loc, set_bit};
-use crate::layer::{Cache, Pending, RETRY, SLOW};
+use crate::layer::{Cache, SLOW};
 use crate::read::Purpose;
+use crate::request::{Pending, RETRY};
 use plimsoll_base::{Data, Op, Outcome, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
 

@@ -8,7 +8,8 @@
 use crate::config::Planted;
 use crate::format::{ChunkHeader, Record, Slot};
 use crate::index::Key;
-use crate::layer::{Cache, Pending};
+use crate::layer::Cache;
+use crate::request::Pending;
 use plimsoll_base::{Completion, Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
 

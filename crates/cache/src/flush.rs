@@ -2,7 +2,8 @@
 //! meanwhile waits for the next.
 
 use crate::config::Planted;
-use crate::layer::{Cache, Pending};
+use crate::layer::Cache;
+use crate::request::Pending;
 use plimsoll_base::{Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
 

@@ -8,98 +8,13 @@
 //! A WEU that is evicted gets its next generation: whatever still points at the old one is stale from then on. Base entries
 //! go through the WEU's header; duplicates, which no header names, when they are met or by the cleaner (NI-M17, NI-M18).
 
-use crate::table::{Entry, Table};
+use crate::fingerprints::{Fingerprints, FpEntry};
+use crate::place::mix;
+use crate::table::{Bulk, Entry, Table};
+use crate::weu::NONE;
 
-/// The most WEUs.
-pub const WEUS_MAX: u32 = 1 << 22;
-/// The most slots of a WEU.
-pub const SLOTS_MAX: u32 = 1 << 11;
-/// Places in a WEU count in units of this many bytes.
-pub const UNIT_BYTES: u32 = 64;
-/// The largest WEU.
-pub const WEU_BYTES_MAX: u32 = UNIT_BYTES << 16;
-
-const NONE: u32 = u32::MAX;
-
-/// An extent of a volume: the volume's slot in the cache and the extent's number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Key(u64);
-
-impl Key {
-    /// Extent `extent` (below 2^48) of the volume in slot `volume`.
-    pub const fn new(volume: u16, extent: u64) -> Key {
-        Key((volume as u64) << 48 | extent)
-    }
-    /// The volume's slot.
-    pub const fn volume(self) -> u16 {
-        (self.0 >> 48) as u16
-    }
-    /// The extent's number.
-    pub const fn extent(self) -> u64 {
-        self.0 & ((1 << 48) - 1)
-    }
-}
-
-/// Where an extent lies: 22 bits of WEU, 16 of place and 12 of length in units, 11 of slot, 3 of flags.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Loc(u64);
-
-impl Loc {
-    const DUP: u64 = 1;
-    const DIRTY: u64 = 2;
-
-    /// `len_units` units from unit `at_unit` on of WEU `weu`, which its header lists as number `slot`.
-    pub const fn new(weu: u32, at_unit: u32, len_units: u32, slot: u32) -> Loc {
-        assert!(weu < WEUS_MAX && at_unit < 1 << 16 && len_units < 1 << 12 && slot < SLOTS_MAX);
-        Loc((weu as u64) << 42 | (at_unit as u64) << 26 | (len_units as u64) << 14 | (slot as u64) << 3)
-    }
-    /// The WEU.
-    pub const fn weu(self) -> u32 {
-        (self.0 >> 42) as u32
-    }
-    /// Where in the WEU, in bytes.
-    pub const fn at_bytes(self) -> u32 {
-        ((self.0 >> 26) as u32 & 0xffff) * UNIT_BYTES
-    }
-    /// How long, in bytes: rounded up to a unit, header included.
-    pub const fn len_bytes(self) -> u32 {
-        ((self.0 >> 14) as u32 & 0xfff) * UNIT_BYTES
-    }
-    /// Its number in the WEU's header.
-    pub const fn slot(self) -> u32 {
-        (self.0 >> 3) as u32 & (SLOTS_MAX - 1)
-    }
-    /// A duplicate: the WEU's header doesn't name this key.
-    pub const fn is_dup(self) -> bool {
-        self.0 & Loc::DUP != 0
-    }
-    /// Newer than what the slow device has.
-    pub const fn is_dirty(self) -> bool {
-        self.0 & Loc::DIRTY != 0
-    }
-    /// The same place, as a duplicate or a base entry.
-    #[must_use]
-    pub const fn dup(self, dup: bool) -> Loc {
-        Loc(self.0 & !Loc::DUP | (dup as u64 * Loc::DUP))
-    }
-    /// The same place, dirty or clean.
-    #[must_use]
-    pub const fn dirty(self, dirty: bool) -> Loc {
-        Loc(self.0 & !Loc::DIRTY | (dirty as u64 * Loc::DIRTY))
-    }
-    /// The same bytes, whatever the flags?
-    pub const fn same_place(self, other: Loc) -> bool {
-        self.0 >> 3 == other.0 >> 3
-    }
-}
-
-/// A fingerprint's first 128 bits.
-pub type Fingerprint = [u64; 2];
-
-const fn mix(x: u64) -> u64 {
-    let x = (x ^ x >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
-}
+pub use crate::place::{Fingerprint, Key, Loc, SLOTS_MAX, UNIT_BYTES, WEU_BYTES_MAX, WEUS_MAX};
+pub use crate::weu::{Weu, WeuState, bit, set_bit};
 
 /// 18 bytes; packed, because there are tens of millions.
 #[derive(Clone, Copy)]
@@ -120,92 +35,6 @@ impl Entry for FileEntry {
     }
 }
 
-/// 34 bytes.
-#[derive(Clone, Copy)]
-#[repr(Rust, packed(2))]
-struct FpEntry {
-    fp: Fingerprint,
-    loc: u64,
-    newer: u32,
-    older: u32,
-    generation: u16,
-}
-
-impl Entry for FpEntry {
-    type Key = Fingerprint;
-    fn key(&self) -> Fingerprint {
-        self.fp
-    }
-    fn hash(key: Fingerprint) -> u64 {
-        mix(key[0])
-    }
-}
-
-/// What a WEU is used for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WeuState {
-    /// Holds nothing.
-    Free,
-    /// Being filled, perhaps partly written.
-    Open,
-    /// Filled; may still be on its way to the device.
-    Full,
-    /// Being evicted: its extents may be used until it is retired.
-    Leaving,
-    /// Evicted, not yet safe to write again.
-    Retired,
-}
-
-/// One WEU.
-#[derive(Clone, Debug)]
-pub struct Weu {
-    /// What it is used for.
-    pub state: WeuState,
-    /// How often it was replaced, modulo 2^16 (NI-M4).
-    pub generation: u16,
-    /// Its number among all WEUs ever begun on this device; on the device it tells the old content from the new.
-    pub sequence: u64,
-    /// Whose it is, where each volume has its own.
-    pub partition: u16,
-    /// Slots given out.
-    pub slots: u32,
-    /// Dirty entries that point at it, duplicates included.
-    pub dirty: u32,
-    /// It takes dirty extents (they are kept apart, NI-M16).
-    pub for_dirty: bool,
-    /// Bytes of its headers on the device.
-    pub header_bytes: u32,
-    /// Slots whose base entry is no longer true, a bit each.
-    pub dead: Vec<u64>,
-    /// Dirty slots that the slow device has since.
-    pub cleaned: Vec<u64>,
-    newer: u32,
-    older: u32,
-}
-
-impl Weu {
-    /// Is a slot's base entry no longer true?
-    pub fn is_dead(&self, slot: u32) -> bool {
-        bit(&self.dead, slot)
-    }
-}
-
-/// The bit of `slot`.
-pub fn bit(bits: &[u64], slot: u32) -> bool {
-    bits.get(slot as usize / 64).is_some_and(|w| w >> (slot % 64) & 1 == 1)
-}
-
-/// Sets the bit of `slot`; was it clear?
-pub fn set_bit(bits: &mut Vec<u64>, slot: u32) -> bool {
-    let at = slot as usize / 64;
-    if bits.len() <= at {
-        bits.resize(at + 1, 0);
-    }
-    let was = bit(bits, slot);
-    bits[at] |= 1 << (slot % 64);
-    !was
-}
-
 /// A partition's WEUs in LRU order, and how many it may have.
 #[derive(Clone, Debug)]
 struct Partition {
@@ -213,6 +42,49 @@ struct Partition {
     oldest: u32,
     used: u32,
     quota: u32,
+}
+
+/// What is found after a restart, for [`Index::load`].
+pub struct Found {
+    files: Bulk<FileEntry>,
+    fps: Bulk<FpEntry>,
+    fps_of_weu: Vec<u16>,
+}
+
+impl Found {
+    /// Nothing yet, of `weus` WEUs that hold about `extents`.
+    pub fn new(weus: u32, extents: usize) -> Found {
+        Found { files: Bulk::new(extents), fps: Bulk::new(extents), fps_of_weu: vec![0; weus as usize] }
+    }
+
+    /// `key` is at `loc`.
+    pub fn extent(&mut self, key: Key, loc: Loc) {
+        self.files.push(FileEntry { key: key.0, loc: loc.bits(), generation: 0 });
+    }
+
+    /// Content of this fingerprint is at `loc`.
+    pub fn content(&mut self, fp: Fingerprint, loc: Loc) {
+        self.fps_of_weu[loc.weu() as usize] += 1;
+        self.fps.push(FpEntry::new(fp, loc, 0));
+    }
+
+    /// Extents so far.
+    pub fn extents(&self) -> usize {
+        self.files.len()
+    }
+}
+
+/// The least number of those WEUs, latest first, that have no more than `max` fingerprints together.
+fn least_sequence(weus: &[Weu], fps: &[u16], max: usize) -> u64 {
+    let mut latest: Vec<(u64, usize)> =
+        weus.iter().zip(fps).filter(|(_, n)| **n > 0).map(|(w, n)| (w.sequence, usize::from(*n))).collect();
+    latest.sort_unstable_by(|a, b| b.cmp(a));
+    let mut sum = 0;
+    let within = |(_, n): &&(u64, usize)| {
+        sum += n;
+        sum <= max
+    };
+    latest.iter().take_while(within).last().map_or(u64::MAX, |l| l.0)
 }
 
 /// What is counted here.
@@ -231,11 +103,7 @@ pub struct IndexCounters {
 /// See the module's documentation.
 pub struct Index {
     files: Table<FileEntry>,
-    fps: Table<FpEntry>,
-    fp_newest: u32,
-    fp_oldest: u32,
-    /// Fingerprints that may be kept.
-    fps_max: usize,
+    fps: Fingerprints,
     weus: Vec<Weu>,
     free: Vec<u32>,
     partitions: Vec<Partition>,
@@ -246,30 +114,14 @@ pub struct Index {
 }
 
 impl Index {
-    /// An index of `weus` free WEUs that keeps at most `fps_max` fingerprints.
-    pub fn new(weus: u32, fps_max: usize) -> Index {
+    /// An index of `weus` free WEUs that keeps at most `fps_max` fingerprints. Its buckets are enough for `room` extents from
+    /// the beginning; with more than that it grows, which takes a moment.
+    pub fn new(weus: u32, fps_max: usize, room: usize) -> Index {
         assert!(weus <= WEUS_MAX);
-        let weu = Weu {
-            state: WeuState::Free,
-            generation: 0,
-            sequence: 0,
-            partition: 0,
-            slots: 0,
-            dirty: 0,
-            for_dirty: false,
-            header_bytes: 0,
-            dead: Vec::new(),
-            cleaned: Vec::new(),
-            newer: NONE,
-            older: NONE,
-        };
         Index {
-            files: Table::default(),
-            fps: Table::default(),
-            fp_newest: NONE,
-            fp_oldest: NONE,
-            fps_max,
-            weus: vec![weu; weus as usize],
+            files: Table::with_room(room),
+            fps: Fingerprints::new(fps_max),
+            weus: vec![Weu::free(); weus as usize],
             free: (0..weus).rev().collect(),
             partitions: Vec::new(),
             gone: Vec::new(),
@@ -327,7 +179,7 @@ impl Index {
 
     /// What was counted.
     pub fn counters(&self) -> IndexCounters {
-        self.counters
+        IndexCounters { fingerprints_dropped: self.fps.dropped(), ..self.counters }
     }
 
     /// The bytes that all of it takes.
@@ -347,13 +199,13 @@ impl Index {
 
     fn is_stale(&self, e: FileEntry) -> bool {
         let gone = self.gone.get(Key(e.key).volume() as usize).copied().unwrap_or(false);
-        gone || self.weus[Loc(e.loc).weu() as usize].generation != e.generation
+        gone || self.weus[Loc::of_bits(e.loc).weu() as usize].generation != e.generation
     }
 
     /// Where an extent is.
     pub fn look(&self, key: Key) -> Option<Loc> {
         let e = self.files.get(self.files.find(key.0)?);
-        (!self.is_stale(e)).then_some(Loc(e.loc))
+        (!self.is_stale(e)).then_some(Loc::of_bits(e.loc))
     }
 
     /// As [`Index::look`], for a request: a stale entry that is met goes (NI-M18).
@@ -365,7 +217,7 @@ impl Index {
             self.remove_at(at);
             return None;
         }
-        Some(Loc(e.loc))
+        Some(Loc::of_bits(e.loc))
     }
 
     /// Points `key` at `loc`. What it pointed at before, unless that was stale.
@@ -373,17 +225,17 @@ impl Index {
         let generation = self.weus[loc.weu() as usize].generation;
         self.count_dirty(loc, 1);
         let Some(at) = self.files.find(key.0) else {
-            self.files.insert(FileEntry { key: key.0, loc: loc.0, generation });
+            self.files.insert(FileEntry { key: key.0, loc: loc.bits(), generation });
             return None;
         };
         let old = self.files.get(at);
         let stale = self.is_stale(old);
-        self.files.change(at, |e| (e.loc, e.generation) = (loc.0, generation));
+        self.files.change(at, |e| (e.loc, e.generation) = (loc.bits(), generation));
         if stale {
             return None;
         }
-        self.count_dirty(Loc(old.loc), -1);
-        Some(Loc(old.loc))
+        self.count_dirty(Loc::of_bits(old.loc), -1);
+        Some(Loc::of_bits(old.loc))
     }
 
     /// Forgets `key`. What it pointed at, unless that was stale.
@@ -392,10 +244,10 @@ impl Index {
         let old = self.files.get(at);
         let stale = self.is_stale(old);
         if !stale {
-            self.count_dirty(Loc(old.loc), -1);
+            self.count_dirty(Loc::of_bits(old.loc), -1);
         }
         self.remove_at(at);
-        (!stale).then_some(Loc(old.loc))
+        (!stale).then_some(Loc::of_bits(old.loc))
     }
 
     fn remove_at(&mut self, at: u32) {
@@ -411,79 +263,45 @@ impl Index {
 
     /// Where content of this fingerprint is, and makes it the fingerprint used last.
     pub fn find_content(&mut self, fp: Fingerprint) -> Option<Loc> {
-        let at = self.fps.find(fp)?;
-        let e = self.fps.get(at);
-        if self.weus[Loc(e.loc).weu() as usize].generation != e.generation {
-            self.remove_content_at(at);
-            return None;
-        }
-        self.unlink_fp(at);
-        self.link_fp(at);
-        Some(Loc(e.loc))
+        let weus = &self.weus;
+        self.fps.find(fp, |weu| weus[weu as usize].generation)
     }
 
     /// Content of this fingerprint is at `loc`. The fingerprint used longest ago goes if there are too many.
     pub fn set_content(&mut self, fp: Fingerprint, loc: Loc) {
-        if self.fps_max == 0 {
-            return;
-        }
-        let generation = self.weus[loc.weu() as usize].generation;
-        let loc = loc.dirty(false).dup(true).0;
-        let at = match self.fps.find(fp) {
-            Some(at) => {
-                self.fps.change(at, |e| (e.loc, e.generation) = (loc, generation));
-                self.unlink_fp(at);
-                at
-            }
-            None => {
-                if self.fps.len() >= self.fps_max {
-                    self.counters.fingerprints_dropped += 1;
-                    self.remove_content_at(self.fp_oldest);
-                }
-                self.fps.insert(FpEntry { fp, loc, newer: NONE, older: NONE, generation })
-            }
-        };
-        self.link_fp(at);
+        self.fps.set(FpEntry::new(fp, loc, self.weus[loc.weu() as usize].generation));
     }
 
-    fn link_fp(&mut self, at: u32) {
-        let older = self.fp_newest;
-        self.fps.change(at, |e| (e.newer, e.older) = (NONE, older));
-        match older {
-            NONE => self.fp_oldest = at,
-            _ => self.fps.change(older, |e| e.newer = at),
+    /// Takes in all that was found after a restart, into an index that holds nothing. Of two entries of one extent that of the
+    /// later WEU, or the later slot, counts; the other is dead from now on. Of fingerprints too many for the index those of
+    /// the WEUs written last stay.
+    pub fn load(&mut self, found: Found) {
+        assert!(self.files.is_empty());
+        let room = self.files.room();
+        let sequence = |weus: &[Weu], loc: Loc| (weus[loc.weu() as usize].sequence, loc.slot());
+        let weus = &mut self.weus;
+        self.files = found.files.build(
+            room,
+            |_| true,
+            |there, other| {
+                let (there, other) = (Loc::of_bits(there.loc), Loc::of_bits(other.loc));
+                let replaces = sequence(weus, other) > sequence(weus, there);
+                let loser = if replaces { there } else { other };
+                set_bit(&mut weus[loser.weu() as usize].dead, loser.slot());
+                replaces
+            },
+        );
+        for at in 0..self.files.len() as u32 {
+            let loc = Loc::of_bits(self.files.get(at).loc);
+            self.count_dirty(loc, 1);
         }
-        self.fp_newest = at;
-    }
-
-    fn unlink_fp(&mut self, at: u32) {
-        let e = self.fps.get(at);
-        let (newer, older) = (e.newer, e.older);
-        match newer {
-            NONE => self.fp_newest = older,
-            _ => self.fps.change(newer, |e| e.older = older),
-        }
-        match older {
-            NONE => self.fp_oldest = newer,
-            _ => self.fps.change(older, |e| e.newer = newer),
-        }
-    }
-
-    fn remove_content_at(&mut self, at: u32) {
-        self.unlink_fp(at);
-        let Some(from) = self.fps.remove(at) else { return };
-        // The last entry is here now: its neighbours must know.
-        let e = self.fps.get(at);
-        let (newer, older) = (e.newer, e.older);
-        match newer {
-            NONE => self.fp_newest = at,
-            _ => self.fps.change(newer, |e| e.older = at),
-        }
-        match older {
-            NONE => self.fp_oldest = at,
-            _ => self.fps.change(older, |e| e.newer = at),
-        }
-        debug_assert!(from != at);
+        let weus = &self.weus;
+        let least = least_sequence(weus, &found.fps_of_weu, self.fps.max());
+        self.fps.load(
+            found.fps,
+            |weu| weus[weu as usize].sequence >= least,
+            |one, other| sequence(weus, one) > sequence(weus, other),
+        );
     }
 
     /// A free WEU for `partition`, which has room for one more; it is open from now on.
@@ -583,17 +401,14 @@ impl Index {
         let w = &self.weus[weu as usize];
         assert!(w.state == WeuState::Leaving && w.dirty == 0, "WEU {weu}: {:?}, {} dirty", w.state, w.dirty);
         for (slot, key, fp) in entries {
-            let here = |loc: u64| Loc(loc).weu() == weu && Loc(loc).slot() == slot;
-            if let Some(at) = key.and_then(|k| self.files.find(k.0))
-                && here(self.files.get(at).loc)
-                && !Loc(self.files.get(at).loc).is_dup()
-            {
-                self.remove_at(at);
+            if let Some(at) = key.and_then(|k| self.files.find(k.0)) {
+                let loc = Loc::of_bits(self.files.get(at).loc);
+                if loc.weu() == weu && loc.slot() == slot && !loc.is_dup() {
+                    self.remove_at(at);
+                }
             }
-            if let Some(at) = fp.and_then(|fp| self.fps.find(fp))
-                && here(self.fps.get(at).loc)
-            {
-                self.remove_content_at(at);
+            if let Some(fp) = fp {
+                self.fps.forget(fp, weu, slot);
             }
         }
         let w = &mut self.weus[weu as usize];
@@ -621,20 +436,13 @@ impl Index {
     fn sweep_all(&mut self, weu: u32) {
         let mut at = 0;
         while at < self.files.len() as u32 {
-            if Loc(self.files.get(at).loc).weu() == weu {
+            if Loc::of_bits(self.files.get(at).loc).weu() == weu {
                 self.remove_at(at);
             } else {
                 at += 1;
             }
         }
-        let mut at = 0;
-        while at < self.fps.len() as u32 {
-            if Loc(self.fps.get(at).loc).weu() == weu {
-                self.remove_content_at(at);
-            } else {
-                at += 1;
-            }
-        }
+        self.fps.forget_weu(weu);
     }
 
     /// The cleaner: looks at the next `count` entries and removes the stale ones (NI-M18).
@@ -656,7 +464,7 @@ impl Index {
     /// Every entry that isn't stale.
     pub fn entries(&self) -> impl Iterator<Item = (Key, Loc)> + '_ {
         let all = (0..self.files.len() as u32).map(|at| self.files.get(at));
-        all.filter(|e| !self.is_stale(*e)).map(|e| (Key(e.key), Loc(e.loc)))
+        all.filter(|e| !self.is_stale(*e)).map(|e| (Key(e.key), Loc::of_bits(e.loc)))
     }
 }
 
@@ -699,7 +507,7 @@ mod tests {
 
     #[test]
     fn the_weu_used_longest_ago_goes_and_its_base_entries_with_it() {
-        let mut i = Index::new(2, 1000);
+        let mut i = Index::new(2, 1000, 0);
         i.add_partition(2);
         let (a, b) = (fill(&mut i, 1, 0..10), fill(&mut i, 2, 10..20));
         i.touch(a);
@@ -718,7 +526,7 @@ mod tests {
 
     #[test]
     fn the_cleaner_finds_stale_duplicates() {
-        let mut i = Index::new(2, 1000);
+        let mut i = Index::new(2, 1000, 0);
         i.add_partition(2);
         fill(&mut i, 1, 0..10);
         for n in 0..50 {
@@ -735,7 +543,7 @@ mod tests {
 
     #[test]
     fn a_generation_that_comes_round_resurrects_nothing() {
-        let mut i = Index::new(1, 1000);
+        let mut i = Index::new(1, 1000, 0);
         i.add_partition(1);
         fill(&mut i, 1, 0..2);
         let dup = i.find_content([0, 0]).unwrap().dup(true);
@@ -750,7 +558,7 @@ mod tests {
 
     #[test]
     fn with_few_fingerprints_the_one_used_longest_ago_goes() {
-        let mut i = Index::new(1, 3);
+        let mut i = Index::new(1, 3, 0);
         i.add_partition(1);
         fill(&mut i, 1, 0..3);
         assert!(i.find_content([0, 0]).is_some());
@@ -761,7 +569,7 @@ mod tests {
 
     #[test]
     fn a_volume_that_is_gone_has_nothing_cached() {
-        let mut i = Index::new(1, 0);
+        let mut i = Index::new(1, 0, 0);
         i.add_partition(1);
         fill(&mut i, 1, 0..5);
         i.forget_volume(3);
@@ -769,9 +577,43 @@ mod tests {
         assert_eq!(i.entries().count(), 0);
     }
 
+    /// Loaded at once or set one by one, the same is there.
+    #[test]
+    fn what_is_found_is_as_if_it_had_been_set() {
+        let mut rng = plimsoll_base::Rng::new(5, "found");
+        let (mut found, mut model) = (Found::new(8, 100), std::collections::BTreeMap::new());
+        let mut i = Index::new(8, 150, 0);
+        i.add_partition(8);
+        for weu in 0..8 {
+            i.weu_mut(weu).sequence = [3, 9, 1, 7, 2, 8, 4, 6][weu as usize];
+            for slot in 0..30 {
+                let (n, loc) = (rng.below(100), Loc::new(weu, slot * 10, 10, slot).dirty(weu == 5));
+                found.extent(key(n), loc);
+                found.content([u64::from(weu) * 100 + u64::from(slot), 0], loc);
+                let at = (i.weu(weu).sequence, slot, loc);
+                let e = model.entry(n).or_insert(at);
+                *e = if (at.0, at.1) > (e.0, e.1) { at } else { *e };
+            }
+        }
+        i.load(found);
+        assert_eq!(i.files(), model.len());
+        let mut dirty = 0;
+        for (n, (_, _, loc)) in &model {
+            assert_eq!(i.look(key(*n)), Some(*loc));
+            assert!(!i.weu(loc.weu()).is_dead(loc.slot()));
+            dirty += u32::from(loc.is_dirty());
+        }
+        assert_eq!(i.weu(5).dirty, dirty);
+        let dead: u32 = i.weus().iter().flat_map(|w| &w.dead).map(|b| b.count_ones()).sum();
+        assert_eq!(dead as usize, 240 - model.len(), "who lost is dead");
+        // Those of the five WEUs written last fit.
+        assert_eq!(i.fingerprints(), 150);
+        assert!(i.find_content([4 * 100, 0]).is_none() && i.find_content([629, 0]).is_some());
+    }
+
     #[test]
     fn dirty_extents_are_counted_where_they_lie() {
-        let mut i = Index::new(2, 0);
+        let mut i = Index::new(2, 0, 0);
         i.add_partition(2);
         let a = i.take_free(0, 1, true).unwrap();
         let b = i.take_free(0, 2, true).unwrap();

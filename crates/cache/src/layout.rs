@@ -78,6 +78,11 @@ impl Layout {
         slots_max(self.shape)
     }
 
+    /// Extents that fit uncompressed.
+    pub fn extents(&self) -> u64 {
+        self.capacity_bytes() / u64::from(self.shape.extent_bytes)
+    }
+
     /// Bytes for extents, uncompressed.
     pub fn capacity_bytes(&self) -> u64 {
         u64::from(self.weus) * u64::from(self.shape.weu_bytes)

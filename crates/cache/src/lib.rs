@@ -1,10 +1,12 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod broken;
 pub mod chunk;
 pub mod config;
 mod destage;
 mod evict;
+mod fingerprints;
 mod flush;
 pub mod format;
 pub mod index;
@@ -12,13 +14,18 @@ mod insert;
 pub mod journal;
 pub mod layer;
 pub mod layout;
+pub mod place;
 pub mod policy;
 mod read;
 mod recover;
+mod request;
 pub mod status;
 pub mod streams;
 pub mod table;
 pub mod tasks;
+mod truth;
+mod volumes;
+mod weu;
 mod write;
 
 pub use config::{CacheConfig, CacheVolume, Codec, Hash, Mode, Planted, Shape, Sharing, Speeds};

@@ -70,7 +70,7 @@ impl Policy {
         };
         let weus = (config.cache_bytes / u64::from(weu_bytes)).min(u64::from(WEUS_MAX)) as u32;
         let extents = config.cache_bytes / u64::from(config.extent_bytes);
-        let mut index = Index::new(weus, (extents * u64::from(config.fingerprints_percent) / 100) as usize);
+        let mut index = Index::new(weus, (extents * u64::from(config.fingerprints_percent) / 100) as usize, 0);
         index.add_partition(weus);
         let counters = PolicyCounters::default();
         Policy { config, index, open: None, headers: BTreeMap::new(), next: 1, counters }

@@ -1,8 +1,10 @@
 //! Reads: extent by extent from where each is, read ahead where they are sequential.
 
+use crate::broken::Life;
 use crate::config::Mode;
 use crate::index::{Key, Loc};
-use crate::layer::{Cache, ClientOp, FAST, Life, Pending, SLOW, WorkFor};
+use crate::layer::{Cache, FAST, SLOW};
+use crate::request::{ClientOp, Pending, WorkFor};
 use crate::tasks::{Expected, Unpack, extract};
 use plimsoll_base::{
     Buf, Completion, Confidence, Data, Io, IoError, IoHead, Op, Origin, Outcome, OwnKind, Priority, Span, TenantId,

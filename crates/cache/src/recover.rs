@@ -7,16 +7,18 @@
 //! A WEU's header says what was written in it, the journal what of that isn't true any more. Of two entries for one extent
 //! the later WEU's counts; within a WEU, the later slot's.
 
+use crate::broken::Life;
 use crate::config::Planted;
 use crate::evict::headers;
 use crate::format::{ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, Record, Slot, chunk_header_bytes};
-use crate::index::{Key, Loc, SLOTS_MAX, bit, set_bit};
+use crate::index::{Found, Key, Loc, SLOTS_MAX, bit, set_bit};
 use crate::journal::{self, Journal};
-use crate::layer::{Cache, Life, Pending};
+use crate::layer::Cache;
 use crate::layout::{Layout, PAGE_BYTES};
+use crate::request::Pending;
 use crate::status::StartReport;
-use crate::tasks::unpack;
-use plimsoll_base::{Buf, Completion, Data, Op, Outcome, OwnKind, Time, VolumeKey};
+use crate::tasks::{bytes_of, unpack};
+use plimsoll_base::{Buf, BufMut, Completion, Data, Op, Outcome, OwnKind, Time, VolumeKey};
 use plimsoll_stack::{Actions, Offer};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,7 +76,10 @@ pub(crate) struct Recovery {
     /// All of those WEUs, and of those that they refer to.
     bytes: BTreeMap<u32, Option<Buf>>,
     references: Vec<Reference>,
-    found: Vec<(u64, u32, bool)>,
+    /// WEUs that hold something: number, WEU, is it for dirty extents, and whose it is.
+    found: Vec<(u64, u32, bool, Option<u16>)>,
+    /// What they hold.
+    load: Found,
     highest: (u64, u64),
     report: StartReport,
 }
@@ -98,6 +103,7 @@ impl Cache {
             bytes: BTreeMap::new(),
             references: Vec::new(),
             found: Vec::new(),
+            load: Found::new(self.layout.weus, self.layout.extents() as usize),
             highest: (0, 0),
             report: StartReport::default(),
         }));
@@ -131,14 +137,13 @@ impl Cache {
             let during = format!("the cache can't be read ({:?})", r.stage);
             return self.fail(&during, out);
         }
-        let mut bytes = vec![0; c.io.len as usize];
-        c.io.data.copy_to(&mut bytes);
+        let bytes = bytes_of(&c.io.data, c.io.len).unwrap_or_else(|| BufMut::zeroed(c.io.len as usize).freeze());
         match r.stage {
-            Stage::Page => self.page_read(now, &bytes, out),
-            Stage::Journal => self.journal_read(now, what as usize, &bytes, out),
-            Stage::Headers => self.headers_read(now, what, &bytes, out),
+            Stage::Page => self.page_read(now, bytes.as_slice(), out),
+            Stage::Journal => self.journal_read(now, what as usize, bytes.as_slice(), out),
+            Stage::Headers => self.headers_read(now, what, bytes.as_slice(), out),
             Stage::Tail => {
-                r.bytes.insert(what, Some(Buf::copy_of(&bytes)));
+                r.bytes.insert(what, Some(bytes));
                 if r.outstanding == 0 {
                     self.settle(now, out);
                 }
@@ -289,7 +294,9 @@ impl Cache {
         if doubtful {
             self.suspect.insert(weu);
         }
-        self.r().found.push((sequence, weu, dirty));
+        let stale = self.r().stale;
+        let mut last: Option<(VolumeKey, Option<u16>)> = None;
+        let mut whose = None;
         for h in found {
             for (i, e) in h.entries.iter().enumerate() {
                 let slot = h.first_slot + i as u32;
@@ -298,21 +305,28 @@ impl Cache {
                 }
                 let cleaned = bit(&self.index.weu(weu).cleaned, slot);
                 let own = Loc::new(weu, u32::from(e.at_unit), u32::from(e.len_units), slot);
-                if let Slot::Base(Some(fp)) = e.what {
-                    self.index.set_content(fp, own);
+                if let Slot::Base(Some(fp)) = e.what
+                    && self.config.fingerprints_percent > 0
+                {
+                    self.r().load.content(fp, own);
                 }
-                if self.r().stale && (!h.dirty || cleaned) {
+                if stale && (!h.dirty || cleaned) {
                     set_bit(&mut self.index.weu_mut(weu).dead, slot);
                     continue;
                 }
-                let over = e.dead || self.index.weu(weu).is_dead(slot) || self.r().gone.contains(&e.name.volume);
-                let Some(volume) = (!over).then(|| self.slot_of(e.name.volume)).flatten() else { continue };
+                if e.dead || self.index.weu(weu).is_dead(slot) {
+                    continue;
+                }
+                let volume = match last {
+                    Some((key, volume)) if key == e.name.volume => volume,
+                    _ => self.found_volume(e.name.volume),
+                };
+                last = Some((e.name.volume, volume));
+                let Some(volume) = volume else { continue };
+                whose = whose.or(Some(self.volumes[volume as usize].partition));
                 let key = Key::new(volume, e.name.extent);
                 match e.what {
-                    Slot::Base(_) => {
-                        self.found_entry(key, own.dirty(h.dirty && !cleaned), own, sequence);
-                        self.r().report.extents += 1;
-                    }
+                    Slot::Base(_) => self.r().load.extent(key, own.dirty(h.dirty && !cleaned)),
                     Slot::Ref { .. } if cleaned => {} // the slow device has it
                     Slot::Ref { weu: to, sequence: target_sequence, slot: target_slot } => {
                         if to < self.layout.weus && target_slot < SLOTS_MAX {
@@ -325,6 +339,12 @@ impl Cache {
                 }
             }
         }
+        self.r().found.push((sequence, weu, dirty, whose));
+    }
+
+    /// The slot of a volume that a header names, unless it is gone.
+    fn found_volume(&mut self, key: VolumeKey) -> Option<u16> {
+        (!self.r().gone.contains(&key)).then(|| self.slot_of(key)).flatten()
     }
 
     /// An entry is there; the later one of two counts, and the other is dead from now on.
@@ -418,6 +438,9 @@ impl Cache {
             }
             self.adopt_headers(weu, chunks);
         }
+        let load = std::mem::replace(&mut self.r().load, Found::new(0, 0));
+        self.r().report.extents = load.extents() as u64;
+        self.index.load(load);
         for x in std::mem::take(&mut self.r().references) {
             if self.index.weu(x.target.weu()).sequence == x.target_sequence {
                 self.found_entry(x.key, x.target, x.own, x.own_sequence);
@@ -437,16 +460,11 @@ impl Cache {
     fn finish_index(&mut self) {
         let mut found = std::mem::take(&mut self.r().found);
         found.sort_unstable();
-        let mut whose: BTreeMap<u32, u16> = BTreeMap::new();
-        for (key, loc) in self.index.entries() {
-            whose.entry(loc.weu()).or_insert(self.volumes[key.volume() as usize].partition);
-        }
         let first = self.volumes.first().map_or(0, |v| v.partition);
-        let partition = |weu: &u32| whose.get(weu).copied().unwrap_or(first);
         let has_partition = self.config.sharing == crate::config::Sharing::Shared || !self.volumes.is_empty();
         if has_partition {
-            self.index.adopt_all(found.iter().map(|(s, w, d)| (*w, partition(w), *s, *d)));
-            found.iter().for_each(|(_, weu, _)| self.index.filled(*weu));
+            self.index.adopt_all(found.iter().map(|(s, w, d, whose)| (*w, whose.unwrap_or(first), *s, *d)));
+            found.iter().for_each(|(_, weu, ..)| self.index.filled(*weu));
         }
         let dirty: Vec<Key> = self.index.entries().filter(|(_, l)| l.is_dirty()).map(|(k, _)| k).collect();
         for key in dirty {

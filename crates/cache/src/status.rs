@@ -1,7 +1,10 @@
 //! What is counted and what can be seen of a cache.
 
+use crate::broken::Life;
 use crate::config::{Codec, Mode, Sharing};
 use crate::index::IndexCounters;
+use crate::layer::Cache;
+use crate::volumes::Volume;
 use plimsoll_base::{Span, VolumeKey};
 
 /// Counters since the start; bytes of extents are counted before compression.
@@ -177,5 +180,70 @@ impl CacheStatus {
     pub fn wear_saved_percent(&self, extent_bytes: u64) -> Option<f64> {
         let plain = self.counters.inserted * extent_bytes;
         ratio(self.counters.weu_bytes + self.counters.journal_bytes, plain).map(|r| (1.0 - r) * 100.0)
+    }
+}
+
+impl Cache {
+    /// What it is doing.
+    pub fn status(&self) -> CacheStatus {
+        let (state, why) = match &self.life {
+            Life::Recovering => ("recovering", None),
+            Life::Ready => ("ready", None),
+            Life::Broken { why, .. } => ("broken", Some(self.at_risk(why))),
+            Life::Failed(why) => ("failed", Some(why.clone())),
+        };
+        let used = self.layout.weus - self.index.free_weus();
+        let mut counters = self.counters;
+        counters.journal_bytes = self.journal.written().0;
+        let volume = |v: &Volume| {
+            let config = v.config?;
+            Some(VolumeStatus { key: v.key, mode: config.mode, dirty: v.dirty, reads: v.reads, read_hits: v.read_hits })
+        };
+        CacheStatus {
+            state,
+            why,
+            extent_bytes: self.layout.shape.extent_bytes,
+            weu_bytes: self.layout.shape.weu_bytes,
+            codec: self.config.codec,
+            dedup: self.config.fingerprints_percent > 0,
+            sharing: self.config.sharing,
+            weus: (self.layout.weus, self.config.weus_max.min(self.layout.weus), used),
+            entries: (self.index.files() as u64, self.index.fingerprints() as u64),
+            dirty: self.dirty.len() as u64,
+            memory_bytes: self.index.memory_bytes() + self.dirty.len() as u64 * 16 + self.refs.len() as u64 * 32,
+            counters,
+            index: self.index.counters(),
+            start: self.start_report,
+            volumes: self.volumes.iter().filter(|v| self.by_key.contains_key(&v.key)).filter_map(volume).collect(),
+            lost: self.lost.clone(),
+        }
+    }
+
+    /// What is lost if the fast device doesn't come back.
+    fn at_risk(&self, why: &str) -> String {
+        let at_risk: Vec<String> = self
+            .volumes
+            .iter()
+            .filter(|v| v.dirty > 0)
+            .map(|v| format!("{} extents of volume {}.{}", v.dirty, v.key.id, v.key.generation))
+            .collect();
+        if at_risk.is_empty() {
+            return format!("{why}; nothing is lost: volumes go on without a cache");
+        }
+        format!("{why}; only the cache has {}: those volumes stop until it is back", at_risk.join(", "))
+    }
+
+    /// What is under way, for who watches closely.
+    pub fn activity(&self) -> Activity {
+        Activity {
+            recovering: self.recovery.is_some(),
+            snapshot: self.journal.in_snapshot(),
+            journal: !self.journal.is_idle(),
+            chunks: self.chunks.iter().filter(|c| c.closed).count(),
+            flushing: self.flush_job.is_some(),
+            destaging: self.destage.is_some(),
+            evicting: !self.evicting.is_empty(),
+            dirty: self.dirty.len(),
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::index::Fingerprint;
 use plimsoll_base::{Buf, BufMut, Data, Rng, Span};
 use plimsoll_stack::{Answer, Task};
 use sha1::Digest;
+use std::cell::RefCell;
 use xxhash_rust::xxh3::xxh3_64;
 
 fn time_for(bytes: u64, per_second: u64, speeds: &Speeds) -> Span {
@@ -42,7 +43,7 @@ pub fn extract(data: &Data, total: u64, start: u64, len: u64) -> Data {
 }
 
 /// The bytes of `data`, if it has any.
-fn bytes_of(data: &Data, len: u64) -> Option<Buf> {
+pub(crate) fn bytes_of(data: &Data, len: u64) -> Option<Buf> {
     match data {
         Data::Bytes(b) => Some(b.clone()),
         Data::Zeroes | Data::Parts(_) => {
@@ -172,7 +173,7 @@ impl Task for Pack {
             Codec::None => None,
             Codec::Lz4 => Some((lz4_flex::block::compress(bytes.as_slice()), Packing::Lz4)),
             // Level 1; it can't fail with memory to be had, and raw is right if it does.
-            Codec::Zstd => zstd::bulk::compress(bytes.as_slice(), 1).ok().map(|b| (b, Packing::Zstd)),
+            Codec::Zstd => PACK_ZSTD.with_borrow_mut(|z| z.compress(bytes.as_slice())).ok().map(|b| (b, Packing::Zstd)),
         };
         match packed {
             // What a unit can't be saved of is left as it is: it costs nothing to read.
@@ -235,6 +236,14 @@ impl Unpack {
     }
 }
 
+thread_local! {
+    /// A worker's own: making one takes longer than an extent.
+    static PACK_ZSTD: RefCell<zstd::bulk::Compressor<'static>> =
+        RefCell::new(zstd::bulk::Compressor::new(1).expect("zstd has memory for a context"));
+    static ZSTD: RefCell<zstd::bulk::Decompressor<'static>> =
+        RefCell::new(zstd::bulk::Decompressor::new().expect("zstd has memory for a context"));
+}
+
 /// The extent that `payload` is, if it is what `head` says.
 pub fn unpack(payload: Data, head: &ExtentHead, extent_bytes: u64, trusting: bool) -> Option<Data> {
     let len = u64::from(head.payload_bytes);
@@ -260,7 +269,7 @@ pub fn unpack(payload: Data, head: &ExtentHead, extent_bytes: u64, trusting: boo
         }
         (Packing::Zstd, Some(b)) => {
             let mut out = BufMut::zeroed(extent_bytes as usize);
-            let n = zstd::bulk::decompress_to_buffer(b.as_slice(), out.as_mut_slice()).ok()?;
+            let n = ZSTD.with_borrow_mut(|z| z.decompress_to_buffer(b.as_slice(), out.as_mut_slice())).ok()?;
             (n as u64 == extent_bytes).then(|| Data::Bytes(out.freeze()))
         }
         _ => None,

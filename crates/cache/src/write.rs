@@ -4,10 +4,12 @@
 //! can have anything newer. It is changed *in the cache* if its volume is write-back, or if only the cache has its latest
 //! content (the volume was write-back until now; it is being written back).
 
+use crate::broken::Life;
 use crate::config::{Mode, Planted};
 use crate::index::Key;
-use crate::layer::{Cache, ClientOp, Life, Pending, SLOW};
+use crate::layer::{Cache, SLOW};
 use crate::read::Purpose;
+use crate::request::{ClientOp, Pending};
 use crate::tasks::extract;
 use plimsoll_base::{
     BufMut, Data, Io, IoError, IoFlags, IoHead, Op, Origin, Outcome, OwnKind, Priority, TenantId, Time,

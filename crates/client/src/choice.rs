@@ -130,7 +130,7 @@ impl PolicyKind {
     ///
     /// # Errors
     /// If it needs a limit and that is zero or longer than an hour, or the budget is more than a hedge for every get.
-    pub fn build(self, s: &PolicySettings) -> Result<Box<dyn ReplicaPolicy>, BadPolicy> {
+    pub fn build(self, s: &PolicySettings) -> Result<Box<dyn ReplicaPolicy + Send>, BadPolicy> {
         if self.has_limit() && (s.limit == Span::ZERO || s.limit > Span::from_secs(3600)) {
             let what = format!("{}: a limit of {}: nothing can be kept to it; use 1us to 1h", self.name(), s.limit);
             return Err(BadPolicy(what));

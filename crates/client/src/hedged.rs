@@ -23,7 +23,7 @@ pub struct Hedged {
 impl ReplicaPolicy for Hedged {
     fn begin(&mut self, now: Time, course: &Course, out: &mut Orders) {
         out.send(self.order.nth(course.get(), 0), None);
-        out.wake_at(now + self.delay.span());
+        out.wake_at(now + self.delay.of(course.get()));
     }
 
     fn refused(&mut self, _: Time, course: &Course, _: u32, out: &mut Orders) {

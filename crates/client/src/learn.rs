@@ -1,5 +1,6 @@
 //! What policies learn from answers: percentiles and averages, in integers.
 
+use crate::policy::Get;
 use plimsoll_base::{Span, Time};
 
 /// A percentile of a stream that may drift: each value moves it by a step of its own size over 1,000, up by the
@@ -52,6 +53,11 @@ impl Limit {
             Limit::Given(span) => *span,
             Limit::Learned(q) => q.value(),
         }
+    }
+
+    /// What it is for `get`, which may have its own.
+    pub fn of(&self, get: &Get) -> Span {
+        get.limit.unwrap_or_else(|| self.span())
     }
 
     /// An answer took so long; `None`: it was refused for taking longer.

@@ -22,7 +22,7 @@
 //! | prequal | [`prequal`] | asks for load first |
 //! | mitt, mitt+wait, mitt+budget | [`mitt`] | with a deadline; Busy is answered elsewhere at once |
 //!
-//! The crate knows requests' words (`plimsoll-base`) and nobody else.
+//! The policies know requests' words (`plimsoll-base`) and nobody else; [`live`] drives them over NBD (`plimsoll-nbd`).
 #![forbid(unsafe_code)]
 
 pub mod base;
@@ -32,6 +32,7 @@ pub mod clone;
 pub mod course;
 pub mod hedged;
 pub mod learn;
+pub mod live;
 pub mod mitt;
 pub mod policy;
 pub mod prequal;

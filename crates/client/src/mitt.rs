@@ -61,7 +61,7 @@ impl Mitt {
             out.send(node, None);
             return;
         }
-        let deadline = self.deadline.span();
+        let deadline = self.deadline.of(course.get());
         out.send(node, Some(deadline));
         if self.budget_permille > 0 {
             out.wake_at(now + deadline);
@@ -110,7 +110,7 @@ impl ReplicaPolicy for Mitt {
             && let Some(node) = self.order.next_untried(course)
         {
             self.saved -= 1000;
-            out.send(node, Some(self.deadline.span()));
+            out.send(node, Some(self.deadline.of(course.get())));
         }
     }
 

@@ -22,6 +22,8 @@ pub struct Get {
     pub len: u64,
     /// For policies that choose at random: the same under all of them.
     pub draw: u64,
+    /// The caller's own deadline, delay or time-out for each try, in place of the policy's.
+    pub limit: Option<Span>,
 }
 
 /// What came back of one try.

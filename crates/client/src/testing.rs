@@ -7,7 +7,17 @@ use plimsoll_base::{Span, Time};
 /// A get of an object on nodes 0 to `replicas` - 1, asked for at time zero.
 pub fn get(number: u64, replicas: u16) -> Get {
     let replicas = (0..replicas).collect();
-    Get { number, arrived_at: Time::ZERO, until: Time::NEVER, client: 0, replicas, offset: 0, len: 4096, draw: 0 }
+    Get {
+        number,
+        arrived_at: Time::ZERO,
+        until: Time::NEVER,
+        client: 0,
+        replicas,
+        offset: 0,
+        len: 4096,
+        draw: 0,
+        limit: None,
+    }
 }
 
 /// So many milliseconds after the start.

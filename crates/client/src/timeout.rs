@@ -19,11 +19,15 @@ pub struct Timeout {
 }
 
 impl Timeout {
+    fn after_of(&self, course: &Course) -> Span {
+        course.get().limit.unwrap_or(self.after)
+    }
+
     fn send(&self, now: Time, node: u16, course: &Course, out: &mut Orders) {
         out.send(node, None);
         let is_last = course.tries().len() + 1 >= course.get().replicas.len();
         if !(is_last && self.fails_over) {
-            out.wake_at(now + self.after);
+            out.wake_at(now + self.after_of(course));
         }
     }
 }
@@ -42,7 +46,7 @@ impl ReplicaPolicy for Timeout {
     fn timer(&mut self, now: Time, course: &Course, out: &mut Orders) {
         let newest = course.tries().len() - 1;
         let t = &course.tries()[newest];
-        if !t.is_under_way() || now < t.sent_at + self.after {
+        if !t.is_under_way() || now < t.sent_at + self.after_of(course) {
             return; // it was of an earlier one, which an error ended
         }
         if !self.fails_over {

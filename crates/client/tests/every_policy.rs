@@ -152,7 +152,17 @@ fn play(kind: PolicyKind, policy: &mut dyn ReplicaPolicy, nodes: &[Does], get: G
 
 fn a_get(number: u64, replicas: u16, draw: u64, until: Time) -> Get {
     let arrived_at = Time::ZERO + ms(1000 * number);
-    Get { number, arrived_at, until, client: 0, replicas: (0..replicas).collect(), offset: 0, len: 4096, draw }
+    Get {
+        number,
+        arrived_at,
+        until,
+        client: 0,
+        replicas: (0..replicas).collect(),
+        offset: 0,
+        len: 4096,
+        draw,
+        limit: None,
+    }
 }
 
 proptest! {

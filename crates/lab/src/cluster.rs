@@ -18,14 +18,12 @@
 
 mod begins;
 mod hogs;
-mod load;
 mod oracle;
 mod sim;
 mod source;
 
 pub use begins::Begins;
 pub use hogs::Hog;
-pub use load::LatencyByLoad;
 pub use oracle::{Clairvoyant, Foretold, gap_closed};
 pub use sim::{Cluster, ClusterConfig, ClusterMeasured};
 pub use source::{GetSource, Gets, GetsConfig, Noise, Users};

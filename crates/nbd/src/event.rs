@@ -7,7 +7,7 @@ use crate::export::ExportInfo;
 use crate::handshake::ServerHandshake;
 use crate::handshake::{OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
 use crate::request::Rules;
-use crate::wire::{MetaContexts, OPTION_MAGIC, TransmissionFlags};
+use crate::wire::{MetaContext, MetaContexts, OPTION_MAGIC, TransmissionFlags};
 
 /// Whether a connection can, or must, be upgraded to TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,7 @@ impl Negotiated {
             payload_bytes_max: self.export.block_sizes.payload_max,
             structured_replies: self.structured_replies,
             block_status: !self.meta_contexts.is_empty(),
+            promises: self.meta_contexts.contains(MetaContext::Promise),
         }
     }
 }

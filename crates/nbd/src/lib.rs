@@ -25,6 +25,7 @@ pub mod export;
 pub mod handshake;
 mod option;
 mod outbox;
+pub mod promise;
 pub mod reply;
 pub mod request;
 pub mod transactions;

@@ -134,13 +134,13 @@ mod tests {
         assert_eq!(matched("base:", List), Ok(vec!["base:allocation"]));
         assert_eq!(matched("base:", Set), Ok(vec![]));
         assert_eq!(matched("base:allocation", Set), Ok(vec!["base:allocation"]));
-        assert_eq!(matched("x-plimsoll:", List), Ok(vec!["x-plimsoll:predicted-wait"]));
-        assert_eq!(matched("x-plimsoll:predicted-wait", Set), Ok(vec!["x-plimsoll:predicted-wait"]));
+        assert_eq!(matched("x-plimsoll:", List), Ok(vec!["x-plimsoll:promise", "x-plimsoll:written"]));
+        assert_eq!(matched("x-plimsoll:promise", Set), Ok(vec!["x-plimsoll:promise"]));
         assert_eq!(matched("base:unknown", Set), Ok(vec![]), "unknown leaves are ignored");
         assert_eq!(matched("qemu:dirty-bitmap:b0", Set), Ok(vec![]), "and so are unknown namespaces");
         assert!(matched("base", List).is_err());
         assert_eq!(meta_context(b"\0\0\0\0\0\0\0\0", Set), Ok(("", MetaContexts::EMPTY)));
         let (_, all) = meta_context(b"\0\0\0\0\0\0\0\0", List).expect("no query asks for all");
-        assert_eq!(all.iter().count(), 2);
+        assert_eq!(all.iter().count(), 3);
     }
 }

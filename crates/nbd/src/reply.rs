@@ -33,7 +33,7 @@ pub fn simple(out: &mut Vec<u8>, cookie: u64, error: Option<ErrorCode>) {
     out.extend_from_slice(&message);
 }
 
-fn chunk_header(cookie: u64, kind: ChunkKind, last: Last, payload_bytes: u32) -> [u8; 20] {
+pub(crate) fn chunk_header(cookie: u64, kind: ChunkKind, last: Last, payload_bytes: u32) -> [u8; 20] {
     let flags = if last == Last::Yes { CHUNK_FLAG_DONE } else { 0 };
     let mut header = [0; 20];
     header[..4].copy_from_slice(&STRUCTURED_REPLY_MAGIC.to_be_bytes());

@@ -147,6 +147,8 @@ pub struct Rules {
     pub structured_replies: bool,
     /// Whether at least one metadata context was chosen.
     pub block_status: bool,
+    /// Whether `x-plimsoll:promise` is one of them.
+    pub promises: bool,
 }
 
 type Reason = (ErrorCode, &'static str);
@@ -168,6 +170,9 @@ impl Rules {
             offset: raw.offset,
             length: raw.length,
         };
+        if command == Command::Cancel && self.promises {
+            return Ok(Incoming::Serve(request));
+        }
         Ok(match self.check(&request) {
             Ok(()) => Incoming::Serve(request),
             Err(reason) => refuse(&raw, request.payload_bytes(), reason),
@@ -200,6 +205,7 @@ impl Rules {
             Command::Cache => self.flags.contains(F::SEND_CACHE),
             Command::WriteZeroes => self.flags.contains(F::SEND_WRITE_ZEROES),
             Command::BlockStatus => self.block_status,
+            Command::Cancel => false,
         };
         if offered { Ok(()) } else { Err((ErrorCode::Invalid, "the command was not negotiated")) }
     }
@@ -285,6 +291,7 @@ mod tests {
             payload_bytes_max: 32 << 20,
             structured_replies: true,
             block_status: true,
+            promises: false,
         }
     }
 
@@ -398,6 +405,9 @@ mod tests {
         assert_eq!(judge(&bare, 0, 1, 0, 512), Err((ErrorCode::Invalid, 0)), "FUA");
         assert_eq!(judge(&bare, 0, 4, 0, 512), Err((ErrorCode::Invalid, 0)), "DF");
         let slow_zeroes = Rules { flags: rules().flags.without(TransmissionFlags::SEND_FAST_ZERO), ..rules() };
+        assert_eq!(judge(&bare, 0x504c, 0, 0, 0), Err((ErrorCode::Invalid, 0)), "CANCEL");
+        let promising = Rules { promises: true, ..rules() };
+        assert!(judge(&promising, 0x504c, 0, 0, 0).is_ok(), "CANCEL where promises were negotiated");
         assert_eq!(judge(&slow_zeroes, 6, 16, 0, 512), Err((ErrorCode::Invalid, 0)), "FAST_ZERO");
         assert!(judge(&slow_zeroes, 6, 2, 0, 512).is_ok(), "NO_HOLE comes with WRITE_ZEROES");
     }

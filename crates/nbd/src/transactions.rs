@@ -10,16 +10,19 @@ use std::fmt;
 
 use crate::coverage::{Coverage, CoverageError};
 use crate::cursor::{Cursor, fill};
+use crate::promise::Note;
 use crate::request::Request;
 use crate::wire::{
     CHUNK_ERROR_BIT, CHUNK_FLAG_DONE, CHUNK_HEADER_BYTES, ChunkKind, Command, CommandFlags, EXTENTS_MAX, ErrorCode,
-    Extent, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+    Extent, NoteKind, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
 };
 
 /// Most requests in flight on one connection.
 pub const IN_FLIGHT_MAX: usize = 1 << 16;
 /// Most bytes of a chunk that are held until it is complete: a block status of [`EXTENTS_MAX`] extents.
 pub const CHUNK_BYTES_MAX: usize = 4 + 8 * EXTENTS_MAX;
+/// Longest chunk of notes to a READ, in bytes.
+const NOTES_BYTES_MAX: usize = 4 + 8 * 64;
 /// Longest payload of an error chunk, in bytes.
 const ERROR_CHUNK_BYTES_MAX: usize = 16 << 10;
 
@@ -43,6 +46,13 @@ pub enum Reply<'a> {
         offset: u64,
         /// Bytes, never 0.
         length: u32,
+    },
+    /// What the server tells of itself, or of a READ that is under way ([`crate::promise`]).
+    Notes {
+        /// Whose.
+        cookie: u64,
+        /// Those of known kinds.
+        notes: Vec<Note>,
     },
     /// One metadata context's extents, from the request's offset on.
     Status {
@@ -169,6 +179,8 @@ enum State {
 pub struct Transactions {
     structured: bool,
     context_ids: Vec<u32>,
+    /// The id of `x-plimsoll:promise`, where it was chosen.
+    notes_id: Option<u32>,
     pending: BTreeMap<u64, Pending>,
     state: State,
     partial: Vec<u8>,
@@ -184,6 +196,7 @@ impl Transactions {
         Self {
             structured,
             context_ids,
+            notes_id: None,
             pending: BTreeMap::new(),
             state: State::Header,
             partial: Vec::new(),
@@ -192,12 +205,23 @@ impl Transactions {
         }
     }
 
+    /// The context `x-plimsoll:promise` has this id, one of those given to [`Transactions::new`].
+    pub fn with_promises(mut self, context_id: u32) -> Self {
+        self.notes_id = Some(context_id);
+        self
+    }
+
     /// Appends a request's header to `out`; the payload of a WRITE is the caller's to send after it.
     ///
-    /// Whether the server offers the command is not asked. A DISC is written, and not remembered.
+    /// Whether the server offers the command is not asked. A DISC is written, and not remembered; so is a CANCEL, whose
+    /// cookie is another request's.
     pub fn submit(&mut self, out: &mut Vec<u8>, request: Request) -> Result<(), SubmitError> {
         if request.command == Command::Read && request.length == 0 {
             return Err(SubmitError::EmptyRead);
+        }
+        if request.command == Command::Cancel {
+            out.extend_from_slice(&request.to_wire());
+            return Ok(());
         }
         if self.pending.contains_key(&request.cookie) {
             return Err(SubmitError::CookieInUse);
@@ -338,6 +362,9 @@ impl Transactions {
             (Some(ChunkKind::None), _) => (bytes == 0 && last, 0),
             (Some(ChunkKind::OffsetData), Command::Read) => (bytes > 8, 8),
             (Some(ChunkKind::OffsetHole), Command::Read) => (bytes == 12, bytes),
+            (Some(ChunkKind::BlockStatus), Command::Read) if self.notes_id.is_some() => {
+                (bytes >= 12 && bytes % 8 == 4 && bytes <= NOTES_BYTES_MAX, bytes)
+            }
             (Some(ChunkKind::BlockStatus), Command::BlockStatus) => {
                 (bytes >= 12 && bytes % 8 == 4 && bytes <= CHUNK_BYTES_MAX, bytes)
             }
@@ -383,6 +410,12 @@ impl Transactions {
             }
             Some(ChunkKind::BlockStatus) => {
                 let context_id = cursor.u32().ok_or(malformed)?;
+                if self.notes_id == Some(context_id) {
+                    return self.handle_notes(cookie, cursor).map(Some);
+                }
+                if self.pending.get(&cookie).is_some_and(|p| p.request.command == Command::Read) {
+                    return Err(ReplyError::UnexpectedChunk(cookie, kind));
+                }
                 let mut extents = Vec::with_capacity(payload.len() / 8);
                 while let Some((length, status)) = cursor.u32().zip(cursor.u32()) {
                     extents.push(Extent { length, status });
@@ -392,6 +425,17 @@ impl Transactions {
             }
             _ => self.handle_error(cookie, kind, cursor).map(Some),
         }
+    }
+
+    fn handle_notes<'a>(&mut self, cookie: u64, mut cursor: Cursor<'_>) -> Result<Reply<'a>, ReplyError> {
+        let index = self.context_ids.iter().position(|id| Some(*id) == self.notes_id);
+        let pending = self.pending.get_mut(&cookie).ok_or(ReplyError::UnknownCookie(cookie))?;
+        pending.contexts_seen |= index.map_or(0, |i| 1 << i);
+        let mut notes = Vec::new();
+        while let Some((kind, value)) = cursor.u32().zip(cursor.u32()) {
+            notes.extend(NoteKind::from_wire(kind).map(|kind| (kind, value)));
+        }
+        Ok(Reply::Notes { cookie, notes })
     }
 
     fn handle_error<'a>(&mut self, cookie: u64, kind: u16, mut cursor: Cursor<'_>) -> Result<Reply<'a>, ReplyError> {

@@ -167,6 +167,8 @@ numbered! {
         WriteZeroes = 6,
         /// Report the status of a range in every chosen metadata context.
         BlockStatus = 7,
+        /// Withdraw the request whose cookie it has; no answer of its own. Known only where `x-plimsoll:promise` was chosen.
+        Cancel = 0x504c,
     }
 }
 
@@ -190,6 +192,32 @@ numbered! {
         Error = CHUNK_ERROR_BIT + 1,
         /// The request failed at an offset.
         ErrorOffset = CHUNK_ERROR_BIT + 2,
+    }
+}
+
+numbered! {
+    /// What a note says (see [`crate::promise`]).
+    NoteKind: u32 {
+        /// So many microseconds a refused request would have had to wait, or one that came now would.
+        WaitUs = 1,
+        /// The request has begun to be executed: it can't be withdrawn any more. Its value means nothing.
+        Begun = 2,
+        /// Requests in the server.
+        InFlight = 3,
+        /// So many microseconds the server's device had the request.
+        ServiceUs = 4,
+        /// The median, in microseconds, of what requests took lately that came when about as many were there.
+        LatencyUs = 5,
+        /// Lower half of the volume's generation: how many changes it has acknowledged since it was made. In a READ's answer:
+        /// when it was answered.
+        GenerationLow = 6,
+        /// Upper half of it.
+        GenerationHigh = 7,
+        /// 0: the volume has all it ever acknowledged. Otherwise it may lack some: 1 after an unclean stop, 2 after a writer
+        /// was lost, 3 while it is caught up.
+        Behind = 8,
+        /// Lower half of the generation when the READ came: its data are at least as new.
+        GenerationBefore = 9,
     }
 }
 
@@ -329,20 +357,22 @@ pub const STATE_ZERO: u32 = 1 << 1;
 pub enum MetaContext {
     /// `base:allocation`: the status is [`STATE_HOLE`] and [`STATE_ZERO`].
     Allocation,
-    /// `x-plimsoll:predicted-wait`: the status is the wait, in whole microseconds and never more than
-    /// `u32::MAX`, that a READ of that extent would see if it were sent now.
-    PredictedWait,
+    /// `x-plimsoll:promise`: deadlines of single requests and what a server says of itself ([`crate::promise`]).
+    Promise,
+    /// `x-plimsoll:written`: the status is the lower half of the generation at which anything in the extent was last changed.
+    Written,
 }
 
 impl MetaContext {
     /// All of them, in the order in which a server offers them.
-    pub const ALL: [Self; 2] = [Self::Allocation, Self::PredictedWait];
+    pub const ALL: [Self; 3] = [Self::Allocation, Self::Promise, Self::Written];
 
     /// The full name: namespace, colon, leaf.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allocation => "base:allocation",
-            Self::PredictedWait => "x-plimsoll:predicted-wait",
+            Self::Promise => "x-plimsoll:promise",
+            Self::Written => "x-plimsoll:written",
         }
     }
 
@@ -350,7 +380,7 @@ impl MetaContext {
     pub const fn namespace(self) -> &'static str {
         match self {
             Self::Allocation => "base:",
-            Self::PredictedWait => "x-plimsoll:",
+            Self::Promise | Self::Written => "x-plimsoll:",
         }
     }
 
@@ -358,7 +388,8 @@ impl MetaContext {
     pub const fn id(self) -> u32 {
         match self {
             Self::Allocation => 1,
-            Self::PredictedWait => 2,
+            Self::Promise => 2,
+            Self::Written => 3,
         }
     }
 }
@@ -439,9 +470,10 @@ mod tests {
 
     #[test]
     fn context_sets_iterate_in_the_order_they_are_offered() {
-        let both = MetaContexts::EMPTY.with(MetaContext::PredictedWait).with(MetaContext::Allocation);
-        assert_eq!(both.iter().collect::<Vec<_>>(), MetaContext::ALL);
-        assert!(!MetaContexts::EMPTY.with(MetaContext::Allocation).contains(MetaContext::PredictedWait));
+        let all =
+            MetaContexts::EMPTY.with(MetaContext::Written).with(MetaContext::Promise).with(MetaContext::Allocation);
+        assert_eq!(all.iter().collect::<Vec<_>>(), MetaContext::ALL);
+        assert!(!MetaContexts::EMPTY.with(MetaContext::Allocation).contains(MetaContext::Promise));
         for context in MetaContext::ALL {
             assert!(context.name().starts_with(context.namespace()));
         }

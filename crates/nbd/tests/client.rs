@@ -333,3 +333,46 @@ fn replies_that_break_the_rules_end_the_connection() {
     let mut simple_only = in_flight(false, &[read]);
     assert_eq!(all(&mut simple_only, &chunk(true, 0, b"")), Err(E::WrongKind(1)));
 }
+
+/// Two Plimsolls: notes before the data, before a refusal, and as a probe's answer; without the context they are an error.
+#[test]
+fn notes_are_told_where_their_context_was_chosen() {
+    use plimsoll_nbd::promise;
+    use plimsoll_nbd::reply::{self as server, Last};
+    use plimsoll_nbd::wire::{MetaContext, NoteKind};
+    let id = MetaContext::Promise.id();
+    let read = Request { command: Command::Read, flags: CommandFlags::EMPTY, cookie: 5, offset: 0, length: 4 };
+    let probe = Request { command: Command::BlockStatus, cookie: 6, length: 512, ..read };
+    let told = [(NoteKind::InFlight, 3), (NoteKind::ServiceUs, 70_000)];
+    let mut wire = Vec::new();
+    promise::notes(&mut wire, 5, id, &told, Last::No);
+    server::offset_data(&mut wire, 5, 0, 4, Last::Yes);
+    wire.extend(b"data");
+    promise::notes(&mut wire, 6, id, &told, Last::Yes);
+    // A kind that this version doesn't know is passed over.
+    let unknown = wire.len() - 16;
+    wire[unknown..unknown + 4].copy_from_slice(&999u32.to_be_bytes());
+
+    let mut transactions = Transactions::new(true, vec![id]).with_promises(id);
+    for request in [read, probe] {
+        transactions.submit(&mut Vec::new(), request).unwrap();
+    }
+    let mut input = &wire[..];
+    let mut seen = Vec::new();
+    while let Some(reply) = transactions.poll(&mut input).unwrap() {
+        seen.push(reply);
+    }
+    assert_eq!(
+        seen,
+        [
+            Reply::Notes { cookie: 5, notes: told.to_vec() },
+            Reply::Data { cookie: 5, offset: 0, bytes: b"data" },
+            Reply::Done { cookie: 5 },
+            Reply::Notes { cookie: 6, notes: told[1..].to_vec() },
+            Reply::Done { cookie: 6 },
+        ]
+    );
+    let mut strangers = Transactions::new(true, vec![id]);
+    strangers.submit(&mut Vec::new(), read).unwrap();
+    assert!(strangers.poll(&mut &wire[..]).is_err());
+}

@@ -110,7 +110,7 @@ fn talk(wishes: Wishes, tls: TlsMode, offered: MetaContexts, cuts: &[usize]) -> 
 
 fn wishes() -> impl Strategy<Value = Wishes> {
     let name = prop::option::weighted(0.9, prop::sample::select(vec!["web", "web?deadline=20ms", "nope", ""]));
-    let contexts = vec!["base:allocation".to_owned(), "x-plimsoll:predicted-wait".to_owned(), "qemu:x".to_owned()];
+    let contexts = vec!["base:allocation".to_owned(), "x-plimsoll:promise".to_owned(), "qemu:x".to_owned()];
     let contexts = prop::sample::subsequence(contexts, 0..=3);
     (name, any::<bool>(), any::<bool>(), any::<bool>(), contexts).prop_map(
         |(name, list, tls, structured_replies, meta_contexts)| Wishes {
@@ -133,7 +133,7 @@ proptest! {
     ) {
         let mut offered = MetaContexts::EMPTY.with(MetaContext::Allocation);
         if predicts {
-            offered = offered.with(MetaContext::PredictedWait);
+            offered = offered.with(MetaContext::Promise);
         }
         let agreement = talk(wishes.clone(), tls, offered, &cuts);
         prop_assert_eq!(&agreement, &talk(wishes.clone(), tls, offered, &[1 << 20]));
@@ -176,6 +176,7 @@ proptest! {
             payload_bytes_max: 1 << 25,
             structured_replies: true,
             block_status: true,
+            promises: true,
         };
         match rules.judge(&request.to_wire()) {
             Ok(Incoming::Serve(served)) => prop_assert_eq!(served, request),
@@ -294,7 +295,7 @@ proptest! {
                             prop_assert!([Some(pattern(offset)), Some(0)].contains(byte), "at {}: {:?}", offset, byte);
                         }
                     }
-                    Reply::Done { .. } | Reply::Status { .. } => {}
+                    Reply::Done { .. } | Reply::Status { .. } | Reply::Notes { .. } => {}
                 }
             }
             prop_assert!(piece.is_empty());

@@ -348,10 +348,10 @@ fn the_last_choice_counts_even_if_it_failed() {
 
 #[test]
 fn the_predicted_wait_is_offered_where_the_driver_says_so() {
-    let contexts = MetaContexts::EMPTY.with(MetaContext::Allocation).with(MetaContext::PredictedWait);
+    let contexts = MetaContexts::EMPTY.with(MetaContext::Allocation).with(MetaContext::Promise);
     let both = ExportInfo { meta_contexts: contexts, ..web() };
     for (export, query, expected) in [
-        (both.clone(), "x-plimsoll:", vec![&b"\0\0\0\0x-plimsoll:predicted-wait"[..]]),
+        (both.clone(), "x-plimsoll:", vec![&b"\0\0\0\0x-plimsoll:promise"[..]]),
         (both, "base:", vec![b"\0\0\0\0base:allocation"]),
         (web(), "x-plimsoll:", vec![]),
         (web(), "qemu:dirty-bitmap:b", vec![]),

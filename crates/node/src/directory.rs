@@ -5,6 +5,7 @@
 use crate::config::{Config, Grant, Peer, TenantConfig, VolumeConfig, check_deadline};
 use crate::engine::{ExportParams, Health, PermitLimits};
 use crate::predict::auto_terms;
+use crate::replica::{Behind, Replica, ReplicaUse};
 use plimsoll_base::{BadPriority, Class, Priority, Span, TenantId, VolumeKey};
 use plimsoll_nbd::export::{BlockSizes, ExportInfo, ListedExport, Refusal, RefusalReason};
 use plimsoll_nbd::handshake::Negotiated;
@@ -12,6 +13,7 @@ use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
 use plimsoll_sched::promise::AutoTerms;
 use plimsoll_stack::{Extent, LayerState};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Who a peer is, as far as is known.
@@ -71,6 +73,8 @@ pub struct Volume {
     pub extents: Vec<Extent>,
     /// Its device turns: clients may want to know.
     pub rotational: bool,
+    /// What it is as one of several replicas.
+    pub replica: Arc<Replica>,
 }
 
 impl Volume {
@@ -175,11 +179,12 @@ struct Asked<'a> {
     deadline: Option<Span>,
     priority: Option<Priority>,
     tenant: Option<&'a str>,
+    replica: Option<ReplicaUse>,
 }
 
 fn parse_name(name: &str) -> Result<Asked<'_>, String> {
     let (volume, query) = name.split_once('?').unwrap_or((name, ""));
-    let mut asked = Asked { volume, deadline: None, priority: None, tenant: None };
+    let mut asked = Asked { volume, deadline: None, priority: None, tenant: None, replica: None };
     for part in query.split('&').filter(|p| !p.is_empty()) {
         match part.split_once('=') {
             Some(("deadline", t)) => match t.parse::<Span>() {
@@ -189,10 +194,11 @@ fn parse_name(name: &str) -> Result<Asked<'_>, String> {
                 }
                 Err(e) => return Err(format!("deadline: {e}")),
             },
+            Some(("replica", r)) => asked.replica = Some(r.parse()?),
             Some(("tenant", t)) => asked.tenant = Some(t),
             Some(("priority", p)) => asked.priority = Some(p.parse().map_err(|e: BadPriority| e.to_string())?),
             _ => {
-                let known = "deadline=TIME, priority=CLASS:LEVEL or tenant=NAME";
+                let known = "deadline=TIME, priority=CLASS:LEVEL, tenant=NAME or replica=read|write";
                 return Err(format!("`{part}` is unknown in an export name: {known}"));
             }
         }
@@ -238,7 +244,7 @@ impl Directory {
 
     /// The export that `name` asks for, if `who` was granted it.
     pub fn look_up(&self, who: &Identity, name: &str) -> Result<ExportInfo, Refusal> {
-        let (volume, _, write) = self.resolve(who, name)?;
+        let (volume, asked, write) = self.resolve(who, name)?;
         let mut flags = TransmissionFlags::SEND_FLUSH
             .with(TransmissionFlags::SEND_FUA)
             .with(TransmissionFlags::SEND_TRIM)
@@ -247,7 +253,7 @@ impl Directory {
             .with(TransmissionFlags::SEND_DF)
             .with(TransmissionFlags::SEND_CACHE)
             .with(TransmissionFlags::CAN_MULTI_CONN);
-        if volume.read_only || !write {
+        if volume.read_only || !write || asked.replica == Some(ReplicaUse::Read) {
             flags = flags.with(TransmissionFlags::READ_ONLY);
         }
         if volume.rotational {
@@ -259,7 +265,7 @@ impl Directory {
             block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 32 << 20 },
             canonical_name: volume.name.clone(),
             description: describe(volume),
-            meta_contexts: MetaContexts::EMPTY.with(MetaContext::Allocation),
+            meta_contexts: MetaContext::ALL.into_iter().fold(MetaContexts::EMPTY, MetaContexts::with),
         })
     }
 
@@ -275,6 +281,8 @@ impl Directory {
             priority: asked.priority.unwrap_or(self.promises.tenant(tenant).priority),
             rules: agreed.rules(),
             meta_contexts: agreed.meta_contexts,
+            replica: volume.replica.clone(),
+            used_as: asked.replica,
         };
         Ok((volume.pool, params))
     }
@@ -311,7 +319,11 @@ fn covers(g: &Grant, volume: &str) -> bool {
 }
 
 fn describe(v: &Volume) -> String {
-    format!("{} of tenant {}{}", v.state().name(), v.tenant, if v.read_only { ", read-only" } else { "" })
+    let behind = match v.replica.behind() {
+        Behind::No => String::new(),
+        why => format!(", may lack writes of other replicas ({why})"),
+    };
+    format!("{} of tenant {}{}{behind}", v.state().name(), v.tenant, if v.read_only { ", read-only" } else { "" })
 }
 
 #[cfg(test)]
@@ -354,6 +366,7 @@ mod tests {
                 health,
                 extents: vec![],
                 rotational: false,
+                replica: Replica::new(1 << 20, Default::default(), None),
             };
             d.volumes.insert(name.into(), v);
         }
@@ -407,10 +420,11 @@ mod tests {
     #[test]
     fn promises_in_names() {
         let ok = |n: &'static str| parse_name(n).unwrap();
-        assert_eq!(ok("a"), Asked { volume: "a", deadline: None, priority: None, tenant: None });
+        assert_eq!(ok("a"), Asked { volume: "a", deadline: None, priority: None, tenant: None, replica: None });
+        assert_eq!(ok("a?replica=write&deadline=1ms").replica, Some(ReplicaUse::Write));
         assert_eq!(
             ok("a?deadline=20ms"),
-            Asked { volume: "a", deadline: Some(Span::from_millis(20)), priority: None, tenant: None }
+            Asked { volume: "a", deadline: Some(Span::from_millis(20)), priority: None, tenant: None, replica: None }
         );
         for bad in [
             "a?deadline=20",
@@ -419,6 +433,7 @@ mod tests {
             "a?priority=fast",
             "a?priority=rt:9",
             "a?x=1",
+            "a?replica=yes",
             "a?deadline",
         ] {
             assert!(parse_name(bad).is_err(), "{bad}");

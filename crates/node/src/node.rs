@@ -4,42 +4,20 @@ use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Promises, Volume};
 use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
-use crate::engine::{
-    Command, Device, Devices, FileDevice, Note, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Trace,
-    VolatileFile,
-};
-use crate::predict::{self, Percentiles};
+use crate::engine::{Command, Note, PermitLimits, Pool, PoolGone, PoolHandle, Trace};
+use crate::open::{PoolCache, open_pool};
+use crate::predict::Percentiles;
+use crate::replica::Replica;
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
-use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, ModelLayer};
-use plimsoll_sched::choice::UnknownScheduler;
-use plimsoll_sched::promise::Budgets;
-use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{
-    CacheMode, Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Order, Stack, StackConfig, Target,
-    VolumeTerms,
-};
-use plimsoll_store::{
-    CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaError, MetaStore, NewVolume, Superblock,
-    TenantLimits, TenantRecord, Uuid, VolumeRecord,
-};
+use plimsoll_stack::{CacheMode, Extent, FrontVolume, LayerState, Order, VolumeTerms};
+use plimsoll_store::{DeviceFile, MetaError, MetaStore, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock};
 
-/// Requests at a device at once where the configuration doesn't say: enough to keep an SSD busy.
-const DEPTH_DEFAULT: u32 = 32;
 /// Minutes at a full load, days at a light one.
 const TAPE_BYTES_MAX_DEFAULT: u64 = 1 << 30;
-/// How long clients have to take their last answers when the node ends.
-const CLIENT_END: std::time::Duration = std::time::Duration::from_secs(10);
-/// How long a client may send nothing of a write that it announced.
-const PAYLOAD_TIME: std::time::Duration = std::time::Duration::from_secs(30);
-const MIB: u64 = 1 << 20;
-/// The role of a pool's only device so far.
-const ROLE_MAIN: &str = "main";
 
 /// What went wrong, for the operator: what, where, what to do.
 #[derive(Debug)]
@@ -86,6 +64,8 @@ pub struct RunningPool {
     pub name: String,
     /// What its device is, for people.
     pub device: String,
+    /// Why it couldn't be opened, if it couldn't: the node serves the others.
+    pub failed: Option<String>,
     /// Which one it is; a null device is none in particular.
     pub device_uuid: Option<Uuid>,
     /// Its thread's commands.
@@ -104,14 +84,6 @@ pub struct RunningPool {
     thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
     /// Keeps the device locked against another node as long as the pool is there.
     _lock: Option<DeviceFile>,
-}
-
-/// A pool's flash cache.
-struct PoolCache {
-    section: crate::config::CacheConfig,
-    device_bytes: u64,
-    /// Keeps the fast device locked.
-    _lock: DeviceFile,
 }
 
 /// Where each volume has its own part of the cache: one of so many, if not said otherwise.
@@ -136,19 +108,6 @@ pub struct Node {
 /// A pool's thread that hasn't answered for this long is as good as gone for who watches.
 const ANSWER_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 
-struct Opened {
-    cache: Option<PoolCache>,
-    stack: Stack,
-    devices: Devices,
-    store: Option<MetaStore>,
-    home_start: u64,
-    block_bytes: u32,
-    rotational: bool,
-    options: PoolOptions,
-    device: String,
-    lock: Option<DeviceFile>,
-}
-
 impl Node {
     /// Opens every pool, brings back its volumes, and makes sure that the configured ones exist. Clients are not yet
     /// taken in.
@@ -157,7 +116,10 @@ impl Node {
         let mut pools = Vec::new();
         for p in &config.pool {
             let pool = PoolConfig { budgets: !percentiles.is_empty(), ..p.clone() };
-            pools.push(start_pool(&pool, config.control.trace_every)?);
+            pools.push(start_pool(&pool, config.control.trace_every).or_else(|e| RunningPool::failed(&pool, e))?);
+        }
+        if let Some(why) = pools.iter().all(|p| p.failed.is_some()).then(|| pools[0].failed.clone()).flatten() {
+            return Err(NodeError::Failed(why));
         }
         let watchdog = match config.pool.iter().any(|p| p.device.model.is_some()) {
             true => Some(Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?),
@@ -188,7 +150,10 @@ impl Node {
             node.bring_back(pool).await?;
         }
         for v in &config.volume {
-            node.ensure_volume(v).await?;
+            match node.pools.iter().find(|p| p.name == *v.pool.get_ref()).and_then(|p| p.failed.as_ref()) {
+                None => node.ensure_volume(v).await?,
+                Some(_) => tracing::error!(volume = v.name.get_ref(), "isn't served: its pool couldn't be opened"),
+            }
         }
         Ok(node)
     }
@@ -269,9 +234,33 @@ impl Node {
             health: p.handle.health.clone(),
             extents,
             rotational: p.rotational,
+            replica: self.replica_of(pool, record),
         };
         self.directory_mut(|d| d.volumes.insert(record.name.clone(), volume));
         Ok(())
+    }
+
+    /// What a volume is as one of several replicas: as it was when it's published again.
+    fn replica_of(&self, pool: usize, record: &VolumeRecord) -> Arc<Replica> {
+        let known = self
+            .directory_ref(|d| d.volumes.get(&record.name).filter(|v| v.key == record.key).map(|v| v.replica.clone()));
+        let kept = self.pools[pool].store.clone().map(|store| (store, record.name.clone()));
+        known.unwrap_or_else(|| Replica::new(record.size_bytes, record.replica, kept))
+    }
+
+    /// What a volume is as one of several replicas.
+    pub fn replica(&self, name: &str) -> Result<Arc<Replica>> {
+        Ok(self.volume_named(name)?.replica)
+    }
+
+    /// What a volume is as one of several replicas, changed where waiting for the device hurts nobody.
+    pub async fn change_replica<T: Send + 'static>(
+        &self,
+        name: &str,
+        change: impl FnOnce(&Replica) -> std::result::Result<T, MetaError> + Send + 'static,
+    ) -> Result<T> {
+        let replica = self.replica(name)?;
+        blocking(move || change(&replica)).await
     }
 
     /// What the layers must know of a volume.
@@ -288,6 +277,7 @@ impl Node {
             domain: crate::cache::domain(&c.section, &record.tenant),
             cache: record.cache.unwrap_or(c.section.mode),
             cache_bytes: own.unwrap_or(c.device_bytes / CACHE_PARTS),
+            slots: 0,
         }
     }
 
@@ -381,7 +371,8 @@ impl Node {
     fn pool_named(&self, name: &str) -> Result<usize> {
         let known = || self.pools.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ");
         let missing = || NodeError::NotFound(format!("there is no pool `{name}`; there are: {}", known()));
-        self.pools.iter().position(|p| p.name == name).ok_or_else(missing)
+        let pool = self.pools.iter().position(|p| p.name == name).ok_or_else(missing)?;
+        if self.pools[pool].failed.is_some() { Err(self.pools[pool].gone()) } else { Ok(pool) }
     }
 
     fn volume_named(&self, name: &str) -> Result<Volume> {
@@ -467,14 +458,17 @@ impl Node {
         Ok(id)
     }
 
-    /// Where pools disagree (one wasn't there when a tenant was changed), the first that is configured is believed.
+    /// Where pools disagree (one was not there when a tenant was changed), the last change is believed.
     fn stored_tenants(&self) -> Vec<TenantRecord> {
         let mut all: BTreeMap<String, TenantRecord> = BTreeMap::new();
         for store in self.stores() {
             for record in store.lock().expect("no panic while held").tenants() {
                 let kept = all.entry(record.name.clone()).or_insert_with(|| record.clone());
                 if kept != record {
-                    tracing::warn!(tenant = record.name, "pools keep different promises: the first pool's holds");
+                    tracing::warn!(tenant = record.name, "pools keep different promises: the one changed last holds");
+                }
+                if record.change > kept.change {
+                    *kept = record.clone();
                 }
             }
         }
@@ -487,10 +481,11 @@ impl Node {
     }
 
     /// Declares a tenant or changes its promise, live; kept over a restart, where it goes before the configuration's.
-    pub async fn set_tenant(&self, record: TenantRecord) -> Result<()> {
+    pub async fn set_tenant(&self, mut record: TenantRecord) -> Result<()> {
         let _one = self.changing.lock().await;
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
         self.must_fit(&record).await?;
+        record.change = 1 + self.stored_tenants().iter().map(|t| t.change).max().unwrap_or(0);
         for store in self.stores() {
             let kept = record.clone();
             blocking(move || store.lock().expect("no panic while held").set_tenant(kept)).await?;
@@ -505,7 +500,8 @@ impl Node {
         let except = self.directory_ref(|d| d.tenants.get(&record.name).map(|t| t.id));
         for p in &self.pools {
             let sent = terms.clone();
-            let fit = p.handle.ask(|reply| Command::Fit { terms: sent, except, reply }).await.map_err(|_| p.gone())?;
+            // A pool that has ended keeps no promise anyway.
+            let fit = p.handle.ask(|reply| Command::Fit { terms: sent, except, reply }).await.unwrap_or(None);
             if let Some(fit) = fit.filter(|fit| !fit.is_accepted()) {
                 let what = format!("the objective of tenant `{}` in pool `{}` {fit}", record.name, p.name);
                 return Err(NodeError::Conflict(what));
@@ -612,13 +608,44 @@ impl Node {
                 Some(Err(_)) => failed.push(format!("pool `{}` ended in a panic: please report what it said", p.name)),
             }
         }
+        for volume in self.directory_ref(|d| d.volumes.values().cloned().collect::<Vec<_>>()) {
+            // Where a pool didn't end in order, its volumes didn't either.
+            let pool = &self.pools[volume.pool].name;
+            if !failed.iter().any(|f| f.contains(&format!("`{pool}`")))
+                && let Err(e) = volume.replica.close()
+            {
+                failed.push(format!("volume `{}`: its end isn't noted: {e}", volume.name));
+            }
+        }
         if failed.is_empty() { Ok(()) } else { Err(NodeError::Failed(failed.join("; "))) }
     }
 }
 
 impl RunningPool {
+    /// A pool that couldn't be opened, in its place: it answers nobody.
+    fn failed(config: &PoolConfig, why: NodeError) -> Result<RunningPool> {
+        let why = why.to_string();
+        tracing::error!(error = why, "the other pools are served");
+        Ok(RunningPool {
+            name: config.name.get_ref().clone(),
+            device: config.device.file.as_ref().map_or("null".into(), |f| f.display().to_string()),
+            failed: Some(why),
+            device_uuid: None,
+            handle: PoolHandle::new().map_err(failed)?.0,
+            store: None,
+            home_start: 0,
+            block_bytes: 512,
+            rotational: false,
+            cache: None,
+            next_volatile_id: Mutex::new((0, 0)),
+            thread: Mutex::new(None),
+            _lock: None,
+        })
+    }
+
     fn gone(&self) -> NodeError {
-        NodeError::Failed(format!("pool `{}` has ended; the log says why", self.name))
+        let ended = || format!("pool `{}` has ended; the log says why", self.name);
+        NodeError::Failed(self.failed.clone().unwrap_or_else(ended))
     }
 
     async fn view(&self) -> std::result::Result<PoolView, PoolGone> {
@@ -663,6 +690,7 @@ impl RunningPool {
             cache: new.cache,
             extents: vec![Extent { device_offset: next.1, len }],
             state: plimsoll_store::VolumeState::Ready,
+            replica: plimsoll_store::ReplicaRecord::default(),
         })
     }
 
@@ -716,11 +744,6 @@ fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
     }
 }
 
-/// As many as there are cores, but no more than one pool's thread can feed.
-fn workers_max() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get()).min(8)
-}
-
 fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     let name = config.name.get_ref().clone();
     let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
@@ -762,6 +785,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         .map_err(|e| in_pool(&e))?;
     Ok(RunningPool {
         name: name.clone(),
+        failed: None,
         device: opened.device,
         device_uuid: opened.lock.as_ref().map(|d| d.superblock().device_uuid),
         handle,
@@ -798,285 +822,4 @@ fn note_of(pool: String, store: Option<Arc<Mutex<MetaStore>>>, handle: PoolHandl
             tracing::error!(%error, "no thread to note that the cache's device failed: writes wait");
         }
     })
-}
-
-fn pool_options(precise_timers: bool, trace_every: u32) -> PoolOptions {
-    PoolOptions {
-        precise_timers,
-        trace_every,
-        client_end: CLIENT_END,
-        payload_time: PAYLOAD_TIME,
-        workers_max: workers_max(),
-    }
-}
-
-fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opened, String> {
-    let d = &config.device;
-    if d.null {
-        let size_bytes = d.size.expect("checked with the configuration").0;
-        let devices = Devices::new(vec![Device::Null { size_bytes }]);
-        let stack = build_stack(config, devices.offers())?;
-        let device = format!("null, {size_bytes} bytes");
-        let options = pool_options(false, trace_every);
-        return Ok(Opened {
-            cache: None,
-            stack,
-            devices,
-            store: None,
-            home_start: 0,
-            block_bytes: 512,
-            rotational: false,
-            options,
-            device,
-            lock: None,
-        });
-    }
-    let path = d.file.as_deref().expect("checked with the configuration");
-    let (device_file, mut store) = open_device(config, path)?;
-    if !device_file.is_direct() {
-        tracing::warn!(path = %path.display(), "the file system refuses direct I/O: the page cache lies between");
-    }
-    let home = device_file.home();
-    let block_bytes = device_file.block_bytes();
-    let model = d.model.as_deref().map(DeviceSpec::named).transpose().map_err(|e| e.to_string())?;
-    let rotational = model.is_some_and(|m| m.is_rotational());
-    let data = match &d.volatile_cache {
-        None => std::fs::File::from(device_file.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?),
-        // It writes sector by sector, which direct I/O may refuse.
-        Some(_) => std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?,
-    };
-    // With logs, their tables come before home, and the logs lie in it.
-    let region = device_file.logs().map_or(home, |tables| crate::logs::device_of(tables, home));
-    let file = FileDevice { file: data, start: region.offset, len: region.len, block_bytes };
-    let kind = d.model.as_ref().map_or("file".to_string(), |m| format!("modelled {m} over"));
-    let description = format!("{kind} {}", path.display());
-    let device = match &d.volatile_cache {
-        None => Device::File(file),
-        Some(v) => {
-            let mut volatile = VolatileFile::new(file, v.seed);
-            (volatile.flush_lies, volatile.fua_lies) = (v.flush_lies, v.fua_lies);
-            Device::Volatile(volatile)
-        }
-    };
-    let mut config = config.clone();
-    let fast = open_cache(&mut config, &device_file, &mut store)?;
-    let (cache, fast) = fast.map_or((None, None), |(cache, device)| (Some(cache), Some(device)));
-    let devices = Devices::new(std::iter::once(device).chain(fast).collect());
-    let options = pool_options(d.model.is_some(), trace_every);
-    let stack = build_stack(&config, devices.offers())?;
-    Ok(Opened {
-        cache,
-        stack,
-        devices,
-        store: Some(store),
-        home_start: home.offset,
-        block_bytes,
-        rotational,
-        options,
-        device: description,
-        lock: Some(device_file),
-    })
-}
-
-/// What volumes may have together in a pool on a new device of `device_bytes`, and what its layers would say of that device:
-/// without making anything.
-///
-/// # Errors
-/// Why the pool couldn't be served.
-pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<u64, String> {
-    let offer =
-        |size_bytes| Offer { size_bytes, block_bytes: 512, io_bytes_max: 32 << 20, atomic_bytes: 512, queue_max: 64 };
-    if config.device.null {
-        build_stack(config, vec![offer(device_bytes)])?;
-        return Ok(device_bytes);
-    }
-    if device_bytes < plimsoll_store::DEVICE_BYTES_MIN {
-        return Err(format!("a device needs at least {} bytes", plimsoll_store::DEVICE_BYTES_MIN));
-    }
-    let tables = config.logs.as_ref().map_or(Ok(0), |logs| crate::logs::table_bytes(logs, device_bytes))?;
-    let home = *Superblock::region_map(device_bytes, tables).last().expect("home is the last");
-    let len = home.len + tables;
-    let seen = model_of(config, len)?.map_or(len, |m| m.offer(&[offer(len)]).size_bytes.min(len));
-    build_stack(config, vec![offer(len)])?;
-    match &config.logs {
-        None => Ok(seen / MIB * MIB),
-        Some(logs) => crate::logs::home_bytes(logs, seen, 512),
-    }
-}
-
-/// Opens a pool's device and its metadata; makes them at the first use.
-fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceFile, MetaStore), String> {
-    let (pool, d) = (config.name.get_ref(), &config.device);
-    // Derived from the pool's name, so that two pools' devices can't be taken for each other.
-    let pool_uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, pool.as_bytes());
-    let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: d.uuid, role: ROLE_MAIN.into() };
-    let create = |size_bytes| {
-        if let Some(uuid) = d.uuid {
-            // A mount that failed, most likely: an empty device in the place of one with data would be found too late.
-            return Err(format!(
-                "{}: the device {uuid} isn't here: attach it, or take `uuid` out to make a new one",
-                path.display()
-            ));
-        }
-        let logs_bytes = match &config.logs {
-            Some(logs) => {
-                crate::logs::table_bytes(logs, if size_bytes == 0 { device_bytes(path) } else { size_bytes })?
-            }
-            None => 0,
-        };
-        let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes };
-        DeviceFile::create(path, &options).map_err(|e| e.to_string())
-    };
-    let kind = std::fs::metadata(path).map(|m| (m.file_type().is_block_device(), m.len()));
-    let device = match kind {
-        Err(_) | Ok((false, 0)) => {
-            create(d.size.ok_or("the file doesn't exist: say how large to make it with `size`")?.0)?
-        }
-        Ok((is_block_device, _)) => match DeviceFile::open(path, &expect) {
-            // Nothing of anybody's is there: the store made sure of that.
-            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if is_block_device && d.format => {
-                create(d.size.map_or(0, |size| size.0))?
-            }
-            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if is_block_device => {
-                return Err(format!(
-                    "{}: begins with nothing: if all of it may be overwritten, say so with `format = true`",
-                    path.display()
-                ));
-            }
-            Err(DeviceError { kind: DeviceErrorKind::CreationInterrupted, .. })
-                if if is_block_device { d.format } else { d.size.is_some() } =>
-            {
-                create(d.size.map_or(0, |size| size.0))?
-            }
-            opened => opened.map_err(|e| e.to_string())?,
-        },
-    };
-    let home_bytes = match (&config.logs, device.logs()) {
-        // A modelled disk may be smaller than the file behind it.
-        (None, None) => {
-            let model = model_of(config, device.home().len)?;
-            model.map_or(u64::MAX, |m| m.offer(&[]).size_bytes / MIB * MIB)
-        }
-        (None, Some(_)) => {
-            return Err(format!("{}: the device has logs, which hold data: configure [pool.logs]", path.display()));
-        }
-        (Some(_), None) => {
-            let what = "the device was made without logs: take [pool.logs] out, or make a new device";
-            return Err(format!("{}: {what}", path.display()));
-        }
-        (Some(logs), Some(tables)) => {
-            let mut region = crate::logs::device_of(tables, device.home());
-            // A modelled disk may be smaller than the file behind it.
-            region.len = region.len.min(model_of(config, region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes));
-            let file = std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?;
-            let salt = Uuid::new_v4().as_u64_pair().0;
-            crate::logs::format_if_blank(logs, &file, region, device.block_bytes(), salt)?;
-            crate::logs::home_bytes(logs, region.len, device.block_bytes())?
-        }
-    };
-    let store = device.open_meta(home_bytes).map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok((device, store))
-}
-
-/// Opens a pool's fast device, if it's configured to have one, and formats it at the first use.
-fn open_cache(
-    config: &mut PoolConfig,
-    slow: &DeviceFile,
-    store: &mut MetaStore,
-) -> std::result::Result<Option<(PoolCache, Device)>, String> {
-    let back = |v: &&VolumeRecord, mode: CacheMode| v.cache.unwrap_or(mode) == CacheMode::Back;
-    let Some(c) = &mut config.cache else {
-        let names: Vec<&str> = store.volumes().filter(|v| back(v, CacheMode::Off)).map(|v| v.name.as_str()).collect();
-        return match names.is_empty() {
-            true => Ok(None),
-            false => Err(format!(
-                "volumes {} are cached write-back: without [pool.cache] what only the cache has would be lost",
-                names.join(", ")
-            )),
-        };
-    };
-    let names: Vec<String> = store.volumes().filter(|v| back(v, c.mode)).map(|v| v.name.clone()).collect();
-    let had_one = store.cache_generation() > 0;
-    let needed = (had_one && !names.is_empty()).then(|| format!("what was written to {}", names.join(", ")));
-    let opened = crate::cache::open(c, slow.superblock().pool_uuid, needed)?;
-    if opened.new || !had_one {
-        store.outdate_cache().map_err(|e| e.to_string())?;
-    }
-    // It wraps after 65,536 failures of the device, long after any cached content of that number is gone.
-    let generation = store.cache_generation() as u16;
-    c.generation = Some(generation);
-    let block_bytes = opened.device.block_bytes();
-    let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
-    crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
-    let file = std::fs::File::from(opened.device.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?);
-    let device = Device::File(FileDevice { file, start: opened.region.offset, len: opened.region.len, block_bytes });
-    let cache = PoolCache { section: c.clone(), device_bytes: opened.region.len, _lock: opened.device };
-    Ok(Some((cache, device)))
-}
-
-/// The modelled device over a file of `file_bytes`, if it is to be one.
-fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<ModelLayer<AnyModel>>, String> {
-    let Some(name) = &config.device.model else { return Ok(None) };
-    // A flash drive's maps take memory by capacity: no more of it than the file behind it.
-    let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(file_bytes);
-    let model = spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?;
-    Ok(Some(ModelLayer::new(model)))
-}
-
-fn device_bytes(path: &Path) -> u64 {
-    use std::io::{Seek, SeekFrom};
-    std::fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).unwrap_or(0)
-}
-
-/// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, cores if it
-/// has any, a flash cache if it has a fast device, map, a page cache and logs if it has any, scheduler, and a model if the
-/// device is modelled.
-///
-/// # Errors
-/// What is wrong with the configuration.
-pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Result<Stack, String> {
-    let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
-    let model = model_of(config, offers[0].size_bytes)?;
-    let below = model.as_ref().map_or(offers[0], |m| m.offer(&offers));
-    let mut layers: Vec<Box<dyn Layer>> = Vec::new();
-    if config.budgets {
-        layers.push(Box::new(Budgets::new(StackConfig::default().failover_hop)));
-    }
-    layers.push(Box::new(Front::new()));
-    if let Some(cores) = crate::cores::layer(config)? {
-        layers.push(Box::new(cores));
-    }
-    let mut cache_at = None;
-    if let (Some(cache), Some(fast)) = (&config.cache, offers.get(1)) {
-        cache_at = Some(layers.len());
-        layers.push(Box::new(crate::cache::layer(cache, fast)?));
-    }
-    layers.push(Box::new(Map::new()));
-    layers.extend(predict::page_cache(config, below.size_bytes)?);
-    if let Some(logs) = &config.logs {
-        layers.push(Box::new(crate::logs::layer(logs, &below)?));
-    }
-    let kind: SchedulerKind = match &config.sched {
-        Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
-        None => SchedulerKind::default(),
-    };
-    let (costs, discipline, model) = match kind {
-        SchedulerKind::Ssd => (DiskModel::unknown(0), Discipline::Fifo, predict::from_inside(config, model)?),
-        _ => {
-            // A modelled disk's profile is of all of it, however small the file behind it.
-            let size_bytes = model.as_ref().map_or(below.size_bytes, |m| m.model().size_bytes());
-            let (costs, discipline) = predict::device_costs(config, size_bytes)?;
-            (costs, discipline, model)
-        }
-    };
-    layers.push(kind.layer(&SchedulerOptions { depth, discipline, ..SchedulerOptions::default() }, costs));
-    layers.extend(model.map(|m| Box::new(m) as Box<dyn Layer>));
-    let mut stack = Stack::new(StackConfig::default(), offers);
-    let last = layers.len() - 1;
-    for (i, layer) in layers.into_iter().enumerate() {
-        let below = if i < last { Target::Node(i + 1) } else { Target::Device(0) };
-        let fast = (cache_at == Some(i)).then_some(Target::Device(1));
-        stack.push(layer, std::iter::once(below).chain(fast).collect());
-    }
-    Ok(stack)
 }

@@ -4,6 +4,8 @@ use crate::directory::{Directory, Identity};
 use crate::engine::{Command, PoolHandle};
 use plimsoll_nbd::export::{Refusal, RefusalReason};
 use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
+use plimsoll_nbd::wire::TransmissionFlags;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, RwLock};
@@ -15,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// A client that hasn't finished its handshake after this long is let go.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
-/// Handshakes under way at once; more wait to be accepted.
+/// Handshakes under way at once, per listener; who comes then takes the place of the one that has taken longest.
 const HANDSHAKES_MAX: usize = 256;
 /// Bytes of each direction of a TLS session that are on their way between it and its pool.
 const RELAY_BYTES: usize = 256 << 10;
@@ -38,6 +40,20 @@ pub struct Service {
     pub tls_sessions: Mutex<JoinSet<()>>,
 }
 
+/// A listener's handshakes, oldest first. Who connects and says nothing keeps nobody else out.
+#[derive(Default)]
+struct Handshakes(VecDeque<tokio::task::AbortHandle>);
+
+impl Handshakes {
+    fn begin(&mut self, handshake: impl Future<Output = ()> + Send + 'static) {
+        self.0.retain(|h| !h.is_finished());
+        if self.0.len() >= HANDSHAKES_MAX {
+            self.0.pop_front().expect("it's full").abort();
+        }
+        self.0.push_back(tokio::spawn(handshake).abort_handle());
+    }
+}
+
 enum Outcome {
     /// The handshake is over; what was received beyond it.
     Agreed(Box<Negotiated>, Vec<u8>),
@@ -50,41 +66,37 @@ enum Outcome {
 impl Service {
     /// Accepts clients on a unix socket until dropped.
     pub async fn serve_unix(self: Arc<Self>, listener: UnixListener) {
-        let slots = Arc::new(tokio::sync::Semaphore::new(HANDSHAKES_MAX));
+        let mut handshakes = Handshakes::default();
         loop {
-            let slot = slots.clone().acquire_owned().await.expect("never closed");
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let service = self.clone();
-                    tokio::spawn(async move {
+                    handshakes.begin(async move {
                         let uid = stream.peer_cred().ok().map(|c| c.uid());
                         let who = Identity { local: true, uid, cert: None };
                         let result = tokio::time::timeout(HANDSHAKE_TIME, service.unix_client(stream, who)).await;
                         log_end(result);
-                        drop(slot);
                     });
                 }
-                Err(e) => accept_failed(&e).await,
+                Err(e) => accept_failed("an NBD", &e).await,
             }
         }
     }
 
     /// Accepts clients on TCP until dropped.
     pub async fn serve_tcp(self: Arc<Self>, listener: TcpListener) {
-        let slots = Arc::new(tokio::sync::Semaphore::new(HANDSHAKES_MAX));
+        let mut handshakes = Handshakes::default();
         loop {
-            let slot = slots.clone().acquire_owned().await.expect("never closed");
             match listener.accept().await {
                 Ok((stream, from)) => {
                     let service = self.clone();
-                    tokio::spawn(async move {
+                    handshakes.begin(async move {
                         let who = Identity { local: from.ip().is_loopback(), uid: None, cert: None };
                         let result = tokio::time::timeout(HANDSHAKE_TIME, service.tcp_client(stream, who)).await;
                         log_end(result);
-                        drop(slot);
                     });
                 }
-                Err(e) => accept_failed(&e).await,
+                Err(e) => accept_failed("an NBD", &e).await,
             }
         }
     }
@@ -95,7 +107,7 @@ impl Service {
             Outcome::Agreed(agreed, early) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, &who, early)
+                self.attach(std.into(), &agreed, &who, early).await
             }
             Outcome::StartTls | Outcome::Closed => Ok(()),
         }
@@ -114,7 +126,7 @@ impl Service {
             Outcome::Agreed(agreed, early) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, &who, early)
+                self.attach(std.into(), &agreed, &who, early).await
             }
             Outcome::Closed => Ok(()),
             Outcome::StartTls => {
@@ -131,7 +143,7 @@ impl Service {
                 let (ours, theirs) = UnixStream::pair()?;
                 let std = theirs.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, &who, early)?;
+                self.attach(std.into(), &agreed, &who, early).await?;
                 let mut sessions = self.tls_sessions.lock().expect("no panic while held");
                 while sessions.try_join_next().is_some() {} // those that have ended meanwhile
                 sessions.spawn(relay(tls, ours));
@@ -195,10 +207,16 @@ impl Service {
     }
 
     /// Gives a client to its pool.
-    fn attach(&self, fd: OwnedFd, agreed: &Negotiated, who: &Identity, early: Vec<u8>) -> io::Result<()> {
+    async fn attach(&self, fd: OwnedFd, agreed: &Negotiated, who: &Identity, early: Vec<u8>) -> io::Result<()> {
         // Looked up again: between the option and now the volume may have gone.
         let opened = self.directory.read().expect("no panic while held").open(who, agreed);
         let (pool, params) = opened.map_err(refused)?;
+        if !agreed.flags.contains(TransmissionFlags::READ_ONLY) {
+            let replica = params.replica.clone();
+            // Before the first change can be acknowledged.
+            let opened = tokio::task::spawn_blocking(move || replica.open()).await?;
+            opened.map_err(|e| refused(Refusal::new(RefusalReason::Unavailable, e.to_string())))?;
+        }
         let gone = |_| refused(Refusal::new(RefusalReason::ShuttingDown, "the pool has ended"));
         self.pools[pool].send(Command::Attach { fd, params, early }).map_err(gone)
     }
@@ -263,8 +281,9 @@ fn log_end(result: Result<io::Result<()>, tokio::time::error::Elapsed>) {
     }
 }
 
-async fn accept_failed(error: &io::Error) {
-    tracing::warn!(%error, "accepting a client failed");
+/// What to do when a listener can't take `whose` client in: say so, and wait a moment.
+pub async fn accept_failed(whose: &str, error: &io::Error) {
+    tracing::warn!(%error, "accepting {whose} client failed");
     // Out of descriptors, most likely: without a pause this would spin until some close.
     tokio::time::sleep(Duration::from_millis(50)).await;
 }

@@ -22,10 +22,12 @@ pub struct ExportView {
     pub key: VolumeKey,
     /// The tenant.
     pub tenant: TenantId,
-    /// Requests inside.
-    pub inflight: usize,
-    /// When the oldest of them arrived.
-    pub oldest: Option<Time>,
+    /// By layer, top first: time that requests spent there before they were passed on; summed.
+    pub waited: Vec<(&'static str, Span)>,
+    /// Requests inside, by the layer or device that they, or their last parts, came to last.
+    pub inside: Vec<(&'static str, usize)>,
+    /// When the oldest of them arrived, and where it is.
+    pub oldest: Option<(Time, &'static str)>,
     /// What the tenant's deadline has set itself to, if it does.
     pub auto_deadline: Option<Span>,
     /// Reads, writes, flushes, and all else.
@@ -67,7 +69,8 @@ impl From<ExportSnapshot> for ExportView {
         ExportView {
             key: e.key,
             tenant: e.tenant,
-            inflight: e.inflight,
+            waited: e.waited.clone(),
+            inside: e.inside.clone(),
             oldest: e.oldest,
             auto_deadline: e.auto_deadline,
             ops: m.ops.each_ref().map(|op| OpView {

@@ -7,6 +7,7 @@ use plimsoll_nbd::wire::{MetaContexts, TransmissionFlags};
 use plimsoll_node::engine::{
     Command, Device, Devices, ExportParams, FileDevice, PermitLimits, Pool, PoolHandle, PoolOptions,
 };
+use plimsoll_node::replica::Replica;
 use plimsoll_stack::{CacheMode, Extent, Front, FrontVolume, Map, Stack, StackConfig, Target, Terms, VolumeTerms};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -71,6 +72,7 @@ impl Running {
             payload_bytes_max: 32 << 20,
             structured_replies: false,
             block_status: false,
+            promises: false,
         };
         let params = ExportParams {
             volume: VOLUME,
@@ -80,6 +82,8 @@ impl Running {
             priority: Priority::DEFAULT,
             rules,
             meta_contexts: MetaContexts::EMPTY,
+            replica: Replica::new(SIZE_BYTES, Default::default(), None),
+            used_as: None,
         };
         self.handle.send(Command::Attach { fd: theirs.into(), params, early: Vec::new() }).unwrap();
         ours

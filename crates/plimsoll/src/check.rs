@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use plimsoll_node::config::{Config, DeviceConfig, PoolConfig, VolumeConfig};
-use plimsoll_node::node::rehearse;
+use plimsoll_node::open::rehearse;
 use plimsoll_store::GRANULE_BYTES;
 use serde::Serialize;
 use std::collections::BTreeSet;

@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_node::engine::tape::TapeReader;
-use plimsoll_node::node::build_stack;
+use plimsoll_node::open::build_stack;
 use plimsoll_stack::tape::{Entry, Replay};
 use serde_json::json;
 use std::io::IsTerminal;

@@ -106,9 +106,25 @@ impl Metrics {
         self.0[name].samples.iter().map(|s| s.2).sum()
     }
 
+    /// The sum of a tenant's samples that have a label of such a value.
+    fn of_tenant(&self, name: &str, tenant: &str, (label, value): (&str, &str)) -> f64 {
+        let has = |labels: &[(String, String)], k: &str, v: &str| labels.iter().any(|l| l.0 == k && l.1 == v);
+        let of = self.0[name].samples.iter().filter(|s| has(&s.1, "tenant", tenant) && has(&s.1, label, value));
+        of.map(|s| s.2).sum()
+    }
+
     fn label(&self, name: &str, label: &str) -> String {
         let labels = &self.0[name].samples[0].1;
         labels.iter().find(|l| l.0 == label).expect(label).1.clone()
+    }
+}
+
+/// Waits until so many requests are inside the node: what is sent hasn't arrived yet.
+fn await_inside(server: &Server, wanted: f64) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while Metrics::of(server).value("plimsoll_queue_depth") < wanted {
+        assert!(Instant::now() < end, "{wanted} requests never were inside");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -134,6 +150,7 @@ fn a_queue_of_noise_is_told_to_who_has_a_deadline_and_nobody_else() {
     let mut web = Client::connect(&server.socket(), "vol?deadline=100ms").unwrap();
     assert!(web.read(0, 4096).unwrap().is_ok(), "nobody else is there");
     let noise = [Noise::start(&server, "vol?tenant=noise", 60, 1), Noise::start(&server, "vol?tenant=noise", 60, 2)];
+    await_inside(&server, 110.0);
     for n in 0..50u64 {
         let ended = web.read(n * (BYTES / 50) / 4096 * 4096, 4096).unwrap();
         let wait = busy_wait_us(&ended).unwrap_or_else(|| panic!("read {n} wasn't refused: {:?}", ended.err()));
@@ -146,6 +163,15 @@ fn a_queue_of_noise_is_told_to_who_has_a_deadline_and_nobody_else() {
     assert!(queued <= 120.0, "{queued} requests are inside, and no more than the noise's are anybody's");
     let mut patient = Client::connect(&server.socket(), "vol?deadline=1h").unwrap();
     assert!(patient.read(0, 4096).unwrap().is_ok(), "an hour is enough");
+    // Where requests wait, and whose: the noise in the scheduler, all but the four at the disk.
+    let now = Metrics::of(&server);
+    let inside = |at| now.of_tenant("plimsoll_requests_inside", "noise", ("at", at));
+    assert!(inside("noop") > 90.0 && inside("model") <= 4.0, "{} and {}", inside("noop"), inside("model"));
+    assert!(now.of_tenant("plimsoll_oldest_age_seconds", "noise", ("volume", "vol")) > 0.0);
+    let waited = |tenant| now.of_tenant("plimsoll_wait_seconds_total", tenant, ("layer", "noop"));
+    assert!(waited("web") > 0.1, "one read waited behind a hundred: {} s", waited("web"));
+    assert!(waited("noise") > waited("web"), "{} s", waited("noise"));
+    assert_eq!(now.of_tenant("plimsoll_wait_seconds_total", "noise", ("layer", "model")), 0.0);
     drop(noise);
 }
 

@@ -8,6 +8,7 @@ use plimsoll_nbd::wire::{Command, CommandFlags};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
@@ -55,6 +56,56 @@ fn a_full_disk_is_no_space_to_who_fills_it_and_nothing_to_others() {
     c.call(Command::Trim, CommandFlags::EMPTY, 0, 4 << 20, &[]).unwrap().unwrap();
     c.write((written * MIB) as u64, &[7; MIB]).unwrap().unwrap();
     c.flush().unwrap().unwrap();
+    assert!(server.stop());
+}
+
+/// Who connects and says nothing keeps nobody out, however many there are.
+#[test]
+fn silent_clients_shut_nobody_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config(r#"{ file = "p.img", size = "64MiB" }"#, "16MiB"));
+    let silent: Vec<UnixStream> = (0..600).map(|_| UnixStream::connect(server.socket()).unwrap()).collect();
+    let begun = Instant::now();
+    client(&server).write(0, &[5; 4096]).unwrap().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(15), "as long as a handshake may take: {:?}", begun.elapsed());
+    drop(silent);
+    assert!(server.stop());
+}
+
+/// One pool's device is somebody else's: the other pool is served, and what is wrong is said wherever one would look.
+#[test]
+fn a_pool_that_cannot_be_opened_leaves_the_others_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = with_other(config(r#"{ file = "p.img", size = "64MiB" }"#, "16MiB"));
+    let strange = dir.path().join("other.img");
+    std::fs::write(&strange, vec![0xAB; 64 * MIB]).unwrap();
+    let server = Server::start(dir.path(), &config);
+    client(&server).write(0, &[5; 4096]).unwrap().unwrap();
+    assert!(Client::connect(&server.socket(), "other").is_err());
+    let health = server.control("GET", "/healthz");
+    assert!(
+        health.code == 503 && health.body.contains("pool `o`") && health.body.contains("other.img"),
+        "{}",
+        health.body
+    );
+    let status = server.control("GET", "/v1/status").expect(200);
+    assert_eq!((&status["pools"][0]["state"], &status["pools"][1]["state"]), (&"ready".into(), &"failed".into()));
+    let socket = dir.path().join("control.sock");
+    let create = ["volume", "create", "new", "--pool", "o", "--size", "4MiB", "--tenant", "t"];
+    let create = [&create[..], &["--control", socket.to_str().unwrap()]].concat();
+    let refused = common::run(env!("CARGO_BIN_EXE_plimsoll"), &create);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("other.img"), "{said}");
+    server.cli(&["tenant", "set", "t", "--class", "best-effort", "--weight", "300"]);
+    assert!(server.stop());
+    std::fs::remove_file(&strange).unwrap();
+    let server = Server::start(dir.path(), &config);
+    assert!(Client::connect(&server.socket(), "other").is_ok());
+    assert_eq!(client(&server).read(0, 4096).unwrap().unwrap(), [5; 4096]);
+    server.control("GET", "/healthz").expect(200);
+    // Pool `o` had no record of the tenant: what was changed without it holds.
+    let tenants = server.control("GET", "/v1/tenants/t").expect(200);
+    assert_eq!(tenants["weight"], 300, "{tenants}");
     assert!(server.stop());
 }
 

@@ -236,11 +236,6 @@ impl BlackBox {
         self.fifo.depths()
     }
 
-    /// When the oldest request that waits here arrived at the pool.
-    pub fn oldest_queued(&self) -> Option<Time> {
-        self.fifo.oldest()
-    }
-
     /// What it has learned.
     pub fn predictor(&self) -> &BlackBoxPredictor {
         &self.predictor

@@ -175,12 +175,6 @@ impl Cfq {
         (self.pending + self.dispatch.len(), self.device.len())
     }
 
-    /// When the oldest request that waits here arrived at the pool. Walks over all of them.
-    pub fn oldest_queued(&self) -> Option<Time> {
-        let pending = self.nodes.iter().filter_map(|(_, n)| n.pending.oldest());
-        pending.chain(self.dispatch.iter().map(|d| d.io.arrived_at)).min()
-    }
-
     /// What the predictions rest on.
     pub fn model(&self) -> &DiskModel {
         self.device.model()

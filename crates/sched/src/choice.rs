@@ -7,7 +7,7 @@ use crate::device::Discipline;
 use crate::disk::DiskModel;
 use crate::noop::{Noop, NoopConfig};
 use crate::ssd::SsdQueue;
-use plimsoll_base::{Span, Time};
+use plimsoll_base::Span;
 use plimsoll_stack::inside::Knowledge;
 use plimsoll_stack::{Layer, Stack};
 use std::fmt;
@@ -127,36 +127,29 @@ pub struct SchedulerView {
     pub waiting: usize,
     /// Requests at the device.
     pub at_device: usize,
-    /// When the oldest that waits in it arrived at the pool.
-    pub oldest: Option<Time>,
     /// What its predictions rest on; `None` where another layer predicts.
     pub knowledge: Option<Knowledge>,
 }
 
-/// Looks at the scheduler of `stack`; `None` if it has none. Walks over all that waits: for snapshots, not for decisions.
+/// Looks at the scheduler of `stack`; `None` if it has none.
 pub fn view(stack: &Stack) -> Option<SchedulerView> {
-    let see = |name, (waiting, at_device): (usize, usize), oldest, knowledge| SchedulerView {
-        name,
-        waiting,
-        at_device,
-        oldest,
-        knowledge,
-    };
+    let see =
+        |name, (waiting, at_device): (usize, usize), knowledge| SchedulerView { name, waiting, at_device, knowledge };
     let of_model =
         |m: &DiskModel| Some(Knowledge { learned: m.samples(), profiled: m.is_profiled(), confidence: m.confidence() });
     if let Some(s) = stack.layer::<Noop>() {
-        return Some(see("noop", s.depths(), s.oldest_queued(), of_model(s.model())));
+        return Some(see("noop", s.depths(), of_model(s.model())));
     }
     if let Some(s) = stack.layer::<Deadline>() {
-        return Some(see("deadline", s.depths(), s.oldest_queued(), of_model(s.model())));
+        return Some(see("deadline", s.depths(), of_model(s.model())));
     }
     if let Some(s) = stack.layer::<Cfq>() {
-        return Some(see("cfq", s.depths(), s.oldest_queued(), of_model(s.model())));
+        return Some(see("cfq", s.depths(), of_model(s.model())));
     }
     if let Some(s) = stack.layer::<BlackBox>() {
         let p = s.predictor();
         let knowledge = Knowledge { learned: p.reads(), profiled: false, confidence: p.confidence() };
-        return Some(see("blackbox", s.depths(), s.oldest_queued(), Some(knowledge)));
+        return Some(see("blackbox", s.depths(), Some(knowledge)));
     }
-    stack.layer::<SsdQueue>().map(|s| see("ssd", s.depths(), s.oldest_queued(), None))
+    stack.layer::<SsdQueue>().map(|s| see("ssd", s.depths(), None))
 }

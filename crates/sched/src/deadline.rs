@@ -126,11 +126,6 @@ impl Deadline {
         (self.directions.iter().map(|d| d.by_offset.len()).sum(), self.device.len())
     }
 
-    /// When the oldest request that waits here arrived at the pool. Walks over all of them.
-    pub fn oldest_queued(&self) -> Option<Time> {
-        self.directions.iter().filter_map(|d| d.by_offset.oldest()).min()
-    }
-
     /// What the predictions rest on.
     pub fn model(&self) -> &DiskModel {
         self.device.model()

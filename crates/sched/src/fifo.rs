@@ -38,11 +38,6 @@ impl Fifo {
         (self.queue.len(), self.at_device)
     }
 
-    /// When the oldest request that waits here arrived at the pool.
-    pub(crate) fn oldest(&self) -> Option<Time> {
-        self.queue.iter().map(|io| io.arrived_at).min()
-    }
-
     /// What a new request waits here, by the rate at which the device takes what waits.
     pub(crate) fn wait(&self) -> Span {
         Span::from_nanos(self.between_ns) * self.queue.len() as u64

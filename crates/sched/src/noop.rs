@@ -44,11 +44,6 @@ impl Noop {
         (self.queue.len(), self.device.len())
     }
 
-    /// When the oldest request that waits here arrived at the pool.
-    pub fn oldest_queued(&self) -> Option<Time> {
-        self.queue.iter().map(|(io, _)| io.arrived_at).min()
-    }
-
     /// What the predictions rest on.
     pub fn model(&self) -> &DiskModel {
         self.device.model()

@@ -245,11 +245,6 @@ impl SsdQueue {
         self.fifo.depths()
     }
 
-    /// When the oldest request that waits here arrived at the pool.
-    pub fn oldest_queued(&self) -> Option<Time> {
-        self.fifo.oldest()
-    }
-
     fn fill_device(&mut self, out: &mut Actions) {
         while let Some(io) = self.fifo.next() {
             out.submit(0, io);

@@ -234,11 +234,6 @@ impl OffsetTree {
         }
         self.refresh(at);
     }
-
-    /// The oldest arrival in it; a walk over all, for snapshots only.
-    pub(crate) fn oldest(&self) -> Option<plimsoll_base::Time> {
-        self.entries.iter().filter_map(|e| e.io.as_ref()).map(|io| io.arrived_at).min()
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::thread::{scope, sleep};
+use std::thread::scope;
 use std::time::{Duration, Instant};
 
 fn server(p: u32) -> Option<Server> {
@@ -68,10 +68,9 @@ fn idle_transactions_lend_and_kill_reaches_the_held() {
     let mut monitor = s.client("root");
     let mut busy = s.client("a");
     busy.send("SELECT SLEEP(2)").unwrap();
-    sleep(Duration::from_millis(100));
+    s.await_that(|s| s.inside().0 == 1);
     other.send("SELECT 1").unwrap();
-    sleep(Duration::from_millis(100));
-    assert_eq!(s.inside().3, 1);
+    s.await_that(|s| s.inside().3 == 1);
     let begun = Instant::now();
     ok(&mut monitor, &format!("KILL {id}"));
     assert!(other.receive().is_err());

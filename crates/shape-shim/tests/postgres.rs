@@ -77,12 +77,11 @@ fn terminate_reaches_the_held_and_a_vanished_client_leaves_nothing() {
     s.set(|k| k.p = 2);
     ok(&mut monitor, "BEGIN");
     busy.send("SELECT pg_sleep(2)").unwrap();
-    sleep(SECOND / 10);
+    s.await_that(|s| s.inside().0 + s.inside().2 == 2);
     s.set(|k| (k.p, k.lend_ns) = (1, 60_000_000_000));
     held.send("SELECT 1").unwrap();
     vanishing.send("SELECT 1").unwrap();
-    sleep(SECOND / 5);
-    assert_eq!(s.inside().3, 2);
+    s.await_that(|s| s.inside().3 == 2);
     drop(vanishing);
     let begun = Instant::now();
     ok(&mut monitor, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'b'");
@@ -106,8 +105,7 @@ fn a_killed_backend_gives_its_place_back() {
         .rfind(|p: &u32| std::path::Path::new(&format!("/proc/{p}")).exists() && *p > 100)
         .unwrap();
     busy.send("SELECT pg_sleep(30)").unwrap();
-    sleep(SECOND / 10);
-    assert_eq!(s.inside().0, 1);
+    s.await_that(|s| s.inside().0 == 1);
     let begun = Instant::now();
     assert!(std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
     // The postmaster restarts everything; then new clients are served again.

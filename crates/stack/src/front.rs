@@ -127,12 +127,6 @@ impl Front {
         self.entries.iter().filter(|(_, e)| e.head.volume == key).count()
     }
 
-    /// The oldest request under way: when it arrived, and whether it still waits here.
-    pub fn oldest(&self) -> Option<(Time, bool)> {
-        let key = |e: &Entry| (e.head.arrived_at, matches!(e.phase, Phase::Waiting));
-        self.entries.iter().map(|(_, e)| key(e)).min()
-    }
-
     fn validate(&self, head: &IoHead) -> Result<(), IoError> {
         let volume = self.volumes.get(&head.volume).ok_or(IoError::Unavailable)?;
         let durable = head.op == Op::Flush || (head.op.is_change() && head.flags.has(IoFlags::FUA));

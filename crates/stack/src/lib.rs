@@ -15,5 +15,5 @@ pub use front::{Front, FrontVolume};
 pub use layer::{Actions, CacheMode, Forecast, Layer, LayerState, Offer, Order, Port, Ports, Terms, VolumeTerms};
 pub use map::{Extent, Map};
 pub use stack::{Offered, Stack, StackConfig, Target};
-pub use stats::NodeStats;
+pub use stats::{AccountStats, NodeStats};
 pub use work::{Answer, Task, Work, Worked};

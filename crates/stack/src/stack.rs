@@ -6,7 +6,7 @@
 use crate::layer::{
     Action, Actions, Face, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports, Terms, VolumeTerms,
 };
-use crate::stats::NodeStats;
+use crate::stats::{AccountStats, NodeStats};
 use crate::work::{Work, Worked};
 use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time, VolumeKey};
 use slab::Slab;
@@ -79,8 +79,10 @@ pub struct Stack {
     to_workers: VecDeque<(usize, Work)>,
     /// Work handed out or waiting to be.
     at_workers: usize,
-    /// Client requests under way: their id and the engine's own tag.
-    inflight: Slab<(IoId, u64)>,
+    /// Client requests under way.
+    inflight: Slab<Inflight>,
+    /// By account and node: time spent there.
+    waited: Vec<[Span; NODES_MAX]>,
     /// Requests at each device.
     at_device: Vec<u32>,
     device_stats: Vec<NodeStats>,
@@ -90,6 +92,17 @@ pub struct Stack {
     accepted: u64,
     refused: u64,
     ended: u64,
+}
+
+/// A client request under way.
+struct Inflight {
+    id: IoId,
+    /// The engine's own.
+    tag: u64,
+    account: u16,
+    /// The node that it, or its last part, entered last; [`NODES_MAX`] and above are devices.
+    at: u8,
+    arrived_at: Time,
 }
 
 /// What [`Stack::offer`] did with a request.
@@ -147,6 +160,7 @@ impl Stack {
             to_workers: VecDeque::new(),
             at_workers: 0,
             inflight: Slab::new(),
+            waited: Vec::new(),
             declared: BTreeMap::new(),
             now: Time::ZERO,
             accepted: 0,
@@ -269,10 +283,15 @@ impl Stack {
             return Offered::Busy(forecast);
         }
         let id = self.actions.new_id();
-        let entry = self.inflight.insert((id, io.tag));
+        io.head.arrived_at = io.head.arrived_at.min(now);
+        let (tag, account, arrived_at) = (io.tag, io.account, io.arrived_at);
+        let entry = self.inflight.insert(Inflight { id, tag, account, at: 0, arrived_at });
         io.head.id = id;
         io.head.tag = entry as u64;
-        io.head.arrived_at = io.head.arrived_at.min(now);
+        io.head.root = entry as u32;
+        if self.waited.len() <= usize::from(account) {
+            self.waited.resize(usize::from(account) + 1, [Span::ZERO; NODES_MAX]);
+        }
         io.head.expected_at = expected_at;
         self.accepted += 1;
         match resolve(&self.nodes, Target::Node(0), io.skips) {
@@ -454,6 +473,38 @@ impl Stack {
         &self.device_stats[device]
     }
 
+    /// Where the time of an account's requests went, and where those inside are. Walks over all requests inside.
+    pub fn account_stats(&self, account: u16) -> AccountStats {
+        let waited = self.waited.get(usize::from(account)).copied().unwrap_or_default();
+        let mut stats = AccountStats { waited, ..AccountStats::default() };
+        for (_, i) in self.inflight.iter().filter(|(_, i)| i.account == account) {
+            let place = usize::from(i.at);
+            *stats.inside.entry(place).or_default() += 1;
+            if stats.oldest.is_none_or(|(at, _)| i.arrived_at < at) {
+                stats.oldest = Some((i.arrived_at, place));
+            }
+        }
+        stats
+    }
+
+    /// The oldest client request inside: when it arrived, and where it is. Walks over all.
+    pub fn oldest(&self) -> Option<(Time, &'static str)> {
+        let oldest = self.inflight.iter().map(|(_, i)| i).min_by_key(|i| i.arrived_at)?;
+        Some((oldest.arrived_at, self.place_name(oldest.at.into())))
+    }
+
+    /// Forgets an account of which nothing is inside: its number may be another's from now on.
+    pub fn forget_account(&mut self, account: u16) {
+        if let Some(waited) = self.waited.get_mut(usize::from(account)) {
+            *waited = [Span::ZERO; NODES_MAX];
+        }
+    }
+
+    /// The name of a place, as [`AccountStats`] counts them.
+    pub fn place_name(&self, place: usize) -> &'static str {
+        self.nodes.get(place).map_or("device", |n| n.layer.name())
+    }
+
     /// Client requests accepted, refused Busy at the top, and ended, since the start.
     pub fn counts(&self) -> (u64, u64, u64) {
         (self.accepted, self.refused, self.ended)
@@ -494,7 +545,14 @@ impl Stack {
         while let Some((n, action)) = self.actions.queue.pop_front() {
             match action {
                 Action::Submit { port, io } => {
-                    self.nodes[n].stats.passed(now.since(io.entered_at), &io.head);
+                    let waited = now.since(io.entered_at);
+                    self.nodes[n].stats.passed(waited, &io.head);
+                    if waited > Span::ZERO
+                        && io.is_of_client()
+                        && let Some(by_node) = self.waited.get_mut(usize::from(io.account))
+                    {
+                        by_node[n] += waited;
+                    }
                     match resolve(&self.nodes, self.nodes[n].ports[port as usize], io.skips) {
                         Target::Node(to) => self.enter(now, (to, 0), io),
                         Target::Face(to, face) => self.enter(now, (to, face), io),
@@ -535,7 +593,17 @@ impl Stack {
         self.undeclare(io.id, to);
         (io.head.entered_at, io.head.face) = (now, face);
         self.nodes[to].stats.entered();
+        self.came_to(to, &io.head);
         self.call(now, to, |layer, out| layer.submit(now, io, out));
+    }
+
+    /// Remembers where a client's request is.
+    fn came_to(&mut self, place: usize, head: &IoHead) {
+        if head.is_of_client()
+            && let Some(i) = self.inflight.get_mut(head.root as usize)
+        {
+            i.at = place as u8;
+        }
     }
 
     /// A declaration at a node ends.
@@ -564,6 +632,7 @@ impl Stack {
     fn send_to_device(&mut self, device: usize, io: Io) {
         self.at_device[device] += 1;
         self.device_stats[device].entered();
+        self.came_to(NODES_MAX + device, &io.head);
         self.to_devices.push_back((device, io));
     }
 
@@ -605,9 +674,9 @@ impl Stack {
     }
 
     fn finish(&mut self, mut c: Completion) {
-        let (id, tag) = self.inflight.try_remove(c.io.tag as usize).expect("a request ended twice");
-        assert_eq!(id, c.io.id, "a request ended twice");
-        c.io.head.tag = tag;
+        let ended = self.inflight.try_remove(c.io.tag as usize).expect("a request ended twice");
+        assert_eq!(ended.id, c.io.id, "a request ended twice");
+        c.io.head.tag = ended.tag;
         self.ended += 1;
         self.done.push_back(c);
     }

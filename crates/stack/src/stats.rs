@@ -1,7 +1,9 @@
 //! What the stack counts at each node, the same for every layer: who entered, how long requests stayed before they
 //! were passed on, how much own I/O a layer made.
 
-use plimsoll_base::{IoHead, LatencyHistogram, Origin, OwnKind, Span, Time};
+use crate::layer::NODES_MAX;
+use plimsoll_base::{IoHead, LatencyHistogram, Span, Time};
+use std::collections::BTreeMap;
 
 /// Counters of one node since its stack started.
 #[derive(Clone, Debug, Default)]
@@ -28,15 +30,24 @@ pub struct NodeStats {
     pub revoked: u64,
 }
 
+/// Where the time of one account's requests goes, and where they are.
+#[derive(Clone, Debug, Default)]
+pub struct AccountStats {
+    /// By node: time that requests, or their parts, spent in it before they were passed on; summed.
+    pub waited: [Span; NODES_MAX],
+    /// By node, then by device from [`NODES_MAX`] on: requests inside that came there last, or whose last part did.
+    pub inside: BTreeMap<usize, usize>,
+    /// The oldest request inside: when it arrived, and where it is, counted in the same way.
+    pub oldest: Option<(Time, usize)>,
+}
+
 impl NodeStats {
     pub(crate) fn entered(&mut self) {
         self.entered += 1;
     }
 
     pub(crate) fn passed(&mut self, waited: Span, head: &IoHead) {
-        if let Origin::Own(kind) = head.origin
-            && kind != OwnKind::Piece
-        {
+        if !head.is_of_client() {
             self.own_ios += 1;
             self.own_bytes += head.len;
         } else if waited == Span::ZERO {

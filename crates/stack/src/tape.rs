@@ -333,6 +333,11 @@ impl<R: Recorder> Taped<R> {
         Taped { stack, recorder }
     }
 
+    /// As [`Stack::forget_account`]: nothing is decided by it, so a tape doesn't hold it.
+    pub fn forget_account(&mut self, account: u16) {
+        self.stack.forget_account(account);
+    }
+
     fn told(&mut self, now: Time, told: impl FnOnce() -> Told) {
         if let Some(r) = &mut self.recorder {
             r.record(Entry::Told(now.as_nanos(), told()));

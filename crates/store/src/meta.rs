@@ -8,7 +8,7 @@
 
 use crate::db::{self, Storage};
 use crate::record::{
-    EXTENTS_MAX, NewVolume, RecordError, TenantRecord, VolumeRecord, VolumeState, check_name, check_size,
+    EXTENTS_MAX, NewVolume, RecordError, ReplicaRecord, TenantRecord, VolumeRecord, VolumeState, check_name, check_size,
 };
 use crate::space::{GRANULE_BYTES, Space};
 use crate::state::{Edit, State};
@@ -261,6 +261,7 @@ impl MetaStore {
             description: new.description,
             cache: new.cache,
             state: VolumeState::Ready,
+            replica: ReplicaRecord::default(),
         };
         self.commit(vec![Edit::PutName(volume.name.clone(), id), Edit::PutVolume(volume.clone())], false)?;
         Ok(volume)
@@ -274,6 +275,15 @@ impl MetaStore {
         let volume = VolumeRecord { cache, ..self.ready(name)?.clone() };
         self.commit(vec![Edit::PutVolume(volume.clone())], false)?;
         Ok(volume)
+    }
+
+    /// Keeps what a volume is as one of several replicas.
+    ///
+    /// # Errors
+    /// An unknown name, or a failing storage.
+    pub fn set_replica(&mut self, name: &str, replica: ReplicaRecord) -> Result<(), MetaError> {
+        let volume = VolumeRecord { replica, ..self.ready(name)?.clone() };
+        self.commit(vec![Edit::PutVolume(volume)], false)
     }
 
     /// How often the pool's cache device was declared to be out of date; 0 if the pool never had one.

@@ -60,6 +60,26 @@ pub struct VolumeRecord {
     pub extents: Vec<Extent>,
     /// Whether it can be used.
     pub state: VolumeState,
+    /// What it is as one of several replicas.
+    pub replica: ReplicaRecord,
+}
+
+/// What is kept of a volume as one of several replicas.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaRecord {
+    /// Changes that it has acknowledged since it was made, as of when this was written.
+    pub changes: u64,
+    /// More may have followed: somebody could change it since, and no orderly end was noted.
+    pub open: bool,
+    /// Why it may lack writes that other replicas have; 0: it doesn't. The node's numbers.
+    pub behind: u8,
+}
+
+impl ReplicaRecord {
+    fn is_new(&self) -> bool {
+        *self == ReplicaRecord::default()
+    }
 }
 
 impl VolumeRecord {
@@ -84,6 +104,8 @@ pub struct TenantRecord {
     pub class: Class,
     /// What it may use at most.
     pub limits: TenantLimits,
+    /// Which change of a tenant in its node this is, counted over all of them: of two pools' records the later one holds.
+    pub change: u64,
 }
 
 /// Bounds on a tenant; `None` is no bound of its own.
@@ -223,6 +245,8 @@ struct VolumeJson {
     /// First granule of the device and how many, by extent.
     extents: Vec<(u64, u64)>,
     state: VolumeState,
+    #[serde(default, skip_serializing_if = "ReplicaRecord::is_new")]
+    replica: ReplicaRecord,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -230,6 +254,9 @@ struct VolumeJson {
 struct TenantJson {
     class: ClassJson,
     limits: TenantLimits,
+    /// Absent in what earlier versions wrote.
+    #[serde(default)]
+    change: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -260,6 +287,7 @@ pub(crate) fn volume_to_json(volume: &VolumeRecord) -> Vec<u8> {
         cache: volume.cache,
         extents: volume.extents.iter().map(granules).collect(),
         state: volume.state,
+        replica: volume.replica,
     };
     serde_json::to_vec(&json).expect("plain data has a JSON form")
 }
@@ -288,6 +316,7 @@ pub(crate) fn volume_from_json(id: u32, json: &[u8]) -> Result<VolumeRecord, Str
         cache: v.cache,
         extents,
         state: v.state,
+        replica: v.replica,
     })
 }
 
@@ -301,7 +330,8 @@ pub(crate) fn tenant_to_json(tenant: &TenantRecord) -> Vec<u8> {
         Class::BestEffort { weight } => ClassJson::BestEffort { weight: *weight },
         Class::Fenced { slots } => ClassJson::Fenced { slots: *slots },
     };
-    serde_json::to_vec(&TenantJson { class, limits: tenant.limits }).expect("plain data has a JSON form")
+    serde_json::to_vec(&TenantJson { class, limits: tenant.limits, change: tenant.change })
+        .expect("plain data has a JSON form")
 }
 
 /// The tenant stored under `name`.
@@ -316,7 +346,7 @@ pub(crate) fn tenant_from_json(name: &str, json: &[u8]) -> Result<TenantRecord, 
         ClassJson::BestEffort { weight } => Class::BestEffort { weight },
         ClassJson::Fenced { slots } => Class::Fenced { slots },
     };
-    let tenant = TenantRecord { name: name.to_owned(), class, limits: t.limits };
+    let tenant = TenantRecord { name: name.to_owned(), class, limits: t.limits, change: t.change };
     tenant.check().map_err(|e| e.to_string())?;
     Ok(tenant)
 }
@@ -351,6 +381,7 @@ mod tests {
             cache: None,
             extents,
             state: VolumeState::Deleting,
+            replica: ReplicaRecord { changes: 7, open: true, behind: 2 },
         };
         assert_eq!(volume_from_json(3, &volume_to_json(&volume)), Ok(volume.clone()));
         let visible: Vec<u64> = volume.visible_extents(4096).iter().map(|e| e.len).collect();
@@ -360,7 +391,7 @@ mod tests {
             [Class::LatencyCritical { objectives }, Class::BestEffort { weight: 7 }, Class::Fenced { slots: 2 }]
         {
             let limits = TenantLimits { in_flight_requests_max: Some(4), ..Default::default() };
-            let tenant = TenantRecord { name: "t".into(), class, limits };
+            let tenant = TenantRecord { name: "t".into(), class, limits, change: 3 };
             assert_eq!(tenant_from_json("t", &tenant_to_json(&tenant)), Ok(tenant));
         }
         assert!(tenant_from_json("t", br#"{"class":{"best-effort":{"weight":0}},"limits":{}}"#).is_err());

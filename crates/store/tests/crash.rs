@@ -33,7 +33,7 @@ fn steps(rng: &mut Rng, n: usize) -> Vec<Step> {
 }
 
 fn tenant(weight: u32) -> TenantRecord {
-    TenantRecord { name: "t".into(), class: Class::BestEffort { weight }, limits: TenantLimits::default() }
+    TenantRecord { name: "t".into(), class: Class::BestEffort { weight }, limits: TenantLimits::default(), change: 0 }
 }
 
 fn volume(name: String, size_bytes: u64) -> NewVolume {

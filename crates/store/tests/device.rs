@@ -24,7 +24,12 @@ fn open(path: &Path) -> Result<DeviceFile, DeviceErrorKind> {
 }
 
 fn tenant() -> TenantRecord {
-    TenantRecord { name: "t".into(), class: Class::BestEffort { weight: 100 }, limits: TenantLimits::default() }
+    TenantRecord {
+        name: "t".into(),
+        class: Class::BestEffort { weight: 100 },
+        limits: TenantLimits::default(),
+        change: 0,
+    }
 }
 
 fn volume(name: &str) -> NewVolume {

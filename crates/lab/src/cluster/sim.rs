@@ -1,13 +1,15 @@
 //! The simulator of a cluster.
 
 use crate::cluster::source::InOrder;
-use crate::cluster::{Begins, GetSource, Hog, LatencyByLoad, Noise};
+use crate::cluster::{Begins, GetSource, Hog, Noise};
 use crate::replay::Pool;
 use crate::replay::address::Placer;
 use crate::replay::measure::EventHash;
 use crate::replay::open::{VOLUME, io, pool_op};
 use crate::replay::pool::BadPool;
-use plimsoll_base::{Completion, IoHead, IoId, LatencyHistogram, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{
+    Completion, IoHead, IoId, LatencyByLoad, LatencyHistogram, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey,
+};
 use plimsoll_client::{Answer, Course, Ended, Get, Probe, ReplicaPolicy, Reply, Step};
 use plimsoll_device::{Hop, HopSpec};
 use plimsoll_stack::Offered;

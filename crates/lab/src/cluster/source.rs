@@ -81,6 +81,7 @@ impl GetsConfig {
             offset: object * self.object_bytes,
             len: self.object_bytes,
             draw: rng.next_u64(),
+            limit: None,
         }
     }
 }

@@ -247,6 +247,7 @@ fn gets(scene: &Scene, sf: u16, gap: Span, length: Span) -> Vec<Get> {
                 offset: rng.below(scene.span_bytes() / GET_BYTES) * GET_BYTES,
                 len: GET_BYTES,
                 draw: rng.next_u64(),
+                limit: None,
             });
         }
     }

@@ -78,7 +78,7 @@ fn export() -> ExportInfo {
         block_sizes: BlockSizes::default(),
         canonical_name: "web".into(),
         description: "shop".into(),
-        meta_contexts: MetaContexts::EMPTY.with(MetaContext::Allocation).with(MetaContext::PredictedWait),
+        meta_contexts: MetaContexts::EMPTY.with(MetaContext::Allocation).with(MetaContext::Promise),
     }
 }
 

@@ -27,6 +27,7 @@ fn serve(choice: u8, flags: u8, mut bytes: &[u8]) {
         payload_bytes_max: 32 << 20,
         structured_replies: choice & 4 == 0,
         block_status: choice & 8 == 0,
+        promises: choice & 16 == 0,
     };
     while let Some((header, rest)) = bytes.split_first_chunk::<REQUEST_BYTES>() {
         bytes = rest;
@@ -52,6 +53,10 @@ fn check_served(rules: &Rules, request: &Request) {
     let (offset, length) = (u128::from(request.offset), u128::from(request.length));
     let negotiated = |flag| rules.flags.contains(flag);
     match request.command {
+        Command::Cancel => {
+            assert!(rules.promises);
+            return;
+        }
         Command::Flush => assert!(offset == 0 && length == 0 && negotiated(TransmissionFlags::SEND_FLUSH)),
         _ => {
             assert!(length > 0 && offset + length <= u128::from(rules.size_bytes));
@@ -124,7 +129,7 @@ fn receive(choice: u8, bytes: &[u8], piece: usize) -> Vec<String> {
                         Reply::Hole { cookie, length, .. } => *answered.entry(cookie).or_default() += u64::from(length),
                         Reply::Error { cookie, .. } => failed[cookie as usize] = true,
                         Reply::Done { cookie } => check_done(cookie, failed[cookie as usize], &answered),
-                        Reply::Data { .. } | Reply::Status { .. } => {}
+                        Reply::Data { .. } | Reply::Status { .. } | Reply::Notes { .. } => {}
                     }
                     told.push(format!("{reply:?}"));
                 }

@@ -120,10 +120,12 @@ pub struct ExportSnapshot {
     pub tenant: TenantId,
     /// What was counted.
     pub metrics: ExportMetrics,
-    /// Requests inside.
-    pub inflight: usize,
-    /// When the oldest of them arrived.
-    pub oldest: Option<Time>,
+    /// By layer, top first: time that requests spent there before they were passed on; summed.
+    pub waited: Vec<(&'static str, Span)>,
+    /// Requests inside, by the layer or device that they, or their last parts, came to last.
+    pub inside: Vec<(&'static str, usize)>,
+    /// When the oldest of them arrived, and where it is.
+    pub oldest: Option<(Time, &'static str)>,
     /// What the tenant's deadline has set itself to, if it does.
     pub auto_deadline: Option<Span>,
 }

@@ -1,14 +1,19 @@
 //! One client's connection in the transmission phase: bytes in, requests out; completions in, replies out.
 
+use super::promise::micros;
 use super::ring::{RecvInto, SendBatch};
+use crate::replica::{Behind, Replica, ReplicaUse};
 use plimsoll_base::{BufMut, BufPool, Data, IoError, Op, Outcome, Priority, Span, TenantId, Time, VolumeKey};
+use plimsoll_nbd::promise::{self, Note, Promise};
 use plimsoll_nbd::reply::{self, Last, Replies};
 use plimsoll_nbd::request::{Incoming, Request, Rules};
 use plimsoll_nbd::wire::{
-    Command, CommandFlags, ErrorCode, Extent, MetaContext, MetaContexts, REQUEST_BYTES, STATE_HOLE, STATE_ZERO,
+    Command, CommandFlags, ErrorCode, Extent, MetaContext, MetaContexts, NoteKind, REQUEST_BYTES, STATE_HOLE,
+    STATE_ZERO,
 };
 use plimsoll_sched::promise::AutoTerms;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 /// What a connection was granted at its handshake.
 #[derive(Clone, Debug)]
@@ -27,6 +32,10 @@ pub struct ExportParams {
     pub rules: Rules,
     /// Which metadata contexts BLOCK_STATUS reports.
     pub meta_contexts: MetaContexts,
+    /// The volume as one of several replicas.
+    pub replica: Arc<Replica>,
+    /// What the connection is to it.
+    pub used_as: Option<ReplicaUse>,
 }
 
 /// Bytes received but not yet understood are at most this many.
@@ -108,6 +117,10 @@ pub struct Conn {
     pub volume_gone: bool,
     /// The peer is gone: replies are dropped.
     pub broken: bool,
+    /// It said that it ends the session.
+    disconnected: bool,
+    /// It writes to all replicas, and has changed this one; until it was told of as gone.
+    writes_replicas: bool,
 }
 
 impl Conn {
@@ -132,6 +145,50 @@ impl Conn {
             ending: false,
             volume_gone: false,
             broken: false,
+            disconnected: false,
+            writes_replicas: false,
+        }
+    }
+
+    /// Does its client speak `x-plimsoll:promise`?
+    pub fn promises(&self) -> bool {
+        self.params.meta_contexts.contains(MetaContext::Promise)
+    }
+
+    /// What a request asks for beside what its command says.
+    pub fn promise_of(&self, request: &Request) -> Promise {
+        let asks = self.promises() && request.command == Command::Read;
+        if asks { Promise::of(request.cookie) } else { Promise::default() }
+    }
+
+    /// Why a request of this connection must not be served: it reads one of several replicas, which may lack writes.
+    pub fn behind(&self, request: &Request) -> Option<Behind> {
+        let reads = self.params.used_as.is_some() && request.command == Command::Read;
+        Some(self.params.replica.behind()).filter(|b| reads && *b != Behind::No)
+    }
+
+    /// A request that changes something gets in.
+    pub fn will_change(&mut self) {
+        if self.params.used_as == Some(ReplicaUse::Write) && !self.writes_replicas {
+            self.writes_replicas = true;
+            self.params.replica.writer_came();
+        }
+    }
+
+    /// A request that changes something has ended.
+    pub fn has_changed(&self, request: &Request, outcome: Outcome) {
+        match outcome {
+            Outcome::Done => self.params.replica.changed(request.offset, u64::from(request.length)),
+            // Other replicas may have acknowledged it.
+            _ if self.params.used_as == Some(ReplicaUse::Write) => self.params.replica.lost(),
+            _ => {}
+        }
+    }
+
+    /// Nothing more comes of its client.
+    pub fn left(&mut self) {
+        if std::mem::take(&mut self.writes_replicas) {
+            self.params.replica.writer_left(self.disconnected);
         }
     }
 
@@ -216,7 +273,10 @@ impl Conn {
             };
             self.have.start += REQUEST_BYTES;
             match incoming {
-                Incoming::Disconnect => return Parsed::Ended("the client disconnected"),
+                Incoming::Disconnect => {
+                    self.disconnected = true;
+                    return Parsed::Ended("the client disconnected");
+                }
                 Incoming::Refuse(r) => {
                     self.skip = u64::from(r.skip_bytes);
                     self.replies.failed(&mut self.unsent.bytes, r.cookie, r.error, r.message);
@@ -290,6 +350,7 @@ impl Conn {
     /// No more is taken from the client: what it sent and wasn't understood yet never will be. A request that waits for a
     /// permit goes with it: what follows it may be its payload, and must not be taken for requests.
     pub fn end(&mut self) {
+        self.left();
         self.ending = true;
         self.stalled = None;
         self.have.start = self.have.end;
@@ -309,20 +370,45 @@ impl Conn {
     }
 
     /// Ends a request that never entered the stack.
-    pub fn refuse(&mut self, cookie: u64, outcome: Outcome) {
-        self.fail(cookie, outcome);
+    pub fn refuse(&mut self, request: &Request, outcome: Outcome, notes: &[Note]) {
+        self.fail(request, outcome, notes);
+    }
+
+    /// Refuses a read of a replica that may lack writes.
+    pub fn refuse_behind(&mut self, request: &Request, why: Behind) {
+        self.note(request, &[(NoteKind::Behind, why as u32)]);
+        let message =
+            format!("this replica may lack acknowledged writes ({why}): `plimsoll volume resync` brings it up");
+        self.replies.failed(&mut self.unsent.bytes, request.cookie, ErrorCode::Io, &message);
+    }
+
+    /// Tells a client that speaks promises something of a read that goes on.
+    pub fn note(&mut self, request: &Request, notes: &[Note]) {
+        if self.promises() && request.command == Command::Read && !self.broken {
+            promise::notes(&mut self.unsent.bytes, request.cookie, MetaContext::Promise.id(), notes, Last::No);
+        }
+    }
+
+    /// Answers a probe.
+    pub fn reply_probe(&mut self, request: &Request, notes: &[Note]) {
+        if !self.broken {
+            promise::notes(&mut self.unsent.bytes, request.cookie, MetaContext::Promise.id(), notes, Last::Yes);
+        }
     }
 
     /// Encodes the reply to `request`.
-    pub fn reply(&mut self, request: &Request, outcome: Outcome, data: Data, pool: &mut BufPool) {
+    pub fn reply(&mut self, request: &Request, outcome: Outcome, data: Data, notes: &[Note], pool: &mut BufPool) {
         if self.broken {
             return;
         }
+        if outcome.is_done() {
+            self.note(request, notes);
+        }
         match (outcome, request.command) {
             (Outcome::Done, Command::Read) => self.reply_read(request, data, pool),
-            (Outcome::Done, Command::BlockStatus) => self.reply_status(request, &data),
+            (Outcome::Done, Command::BlockStatus) => self.reply_status(request, &data, notes),
             (Outcome::Done, _) => self.replies.done(&mut self.unsent.bytes, request.cookie),
-            _ => self.fail(request.cookie, outcome),
+            _ => self.fail(request, outcome, notes),
         }
     }
 
@@ -380,7 +466,7 @@ impl Conn {
         }
     }
 
-    fn reply_status(&mut self, request: &Request, data: &Data) {
+    fn reply_status(&mut self, request: &Request, data: &Data, notes: &[Note]) {
         let one = request.flags.contains(CommandFlags::REQ_ONE);
         let mut extents: Vec<Extent> = Vec::new();
         if let Data::Status(found) = data {
@@ -393,25 +479,38 @@ impl Conn {
             // Nothing is known of the range: all of it is allocated data, which is always a true answer.
             extents.push(Extent { length: request.length, status: 0 });
         }
-        let contexts: Vec<MetaContext> =
-            self.params.meta_contexts.iter().filter(|c| *c == MetaContext::Allocation).collect();
+        let contexts: Vec<MetaContext> = self.params.meta_contexts.iter().collect();
         for (i, c) in contexts.iter().enumerate() {
             let last = if i + 1 == contexts.len() { Last::Yes } else { Last::No };
-            reply::block_status(&mut self.unsent.bytes, request.cookie, c.id(), &extents, last);
+            let (out, cookie) = (&mut self.unsent.bytes, request.cookie);
+            match c {
+                MetaContext::Allocation => reply::block_status(out, cookie, c.id(), &extents, last),
+                MetaContext::Promise => promise::notes(out, cookie, c.id(), notes, last),
+                MetaContext::Written => {
+                    let written = self.params.replica.written(request.offset, u64::from(request.length));
+                    let extent =
+                        |(len, generation): &(u64, u64)| Extent { length: *len as u32, status: *generation as u32 };
+                    let kept = written.iter().take(if one { 1 } else { EXTENTS_MAX });
+                    let extents: Vec<Extent> = kept.map(extent).collect();
+                    reply::block_status(out, cookie, c.id(), &extents, last);
+                }
+            }
         }
     }
 
-    fn fail(&mut self, cookie: u64, outcome: Outcome) {
+    fn fail(&mut self, request: &Request, outcome: Outcome, notes: &[Note]) {
+        self.note(request, notes);
         let (code, message) = match outcome {
             Outcome::Done => unreachable!("success has a reply of its own"),
             // NBD has no EBUSY. EIO is what every client takes as "try elsewhere"; the message says what it was.
-            Outcome::Busy { wait, confidence } => (
-                ErrorCode::Io,
-                format!("busy: predicted wait {} us, confidence {}/1000", wait.as_micros(), confidence.0),
-            ),
+            Outcome::Busy { wait, confidence } => {
+                self.note(request, &[(NoteKind::WaitUs, micros(wait))]);
+                let what = format!("busy: predicted wait {} us, confidence {}/1000", wait.as_micros(), confidence.0);
+                (ErrorCode::Io, what)
+            }
             Outcome::Failed(e) => (error_code(e), e.to_string()),
         };
-        self.replies.failed(&mut self.unsent.bytes, cookie, code, &message);
+        self.replies.failed(&mut self.unsent.bytes, request.cookie, code, &message);
     }
 }
 
@@ -438,7 +537,7 @@ pub fn op_of(command: Command) -> Op {
         Command::WriteZeroes => Op::WriteZeroes,
         Command::Cache => Op::Cache,
         Command::BlockStatus => Op::BlockStatus,
-        Command::Disconnect => unreachable!("ends the session instead"),
+        Command::Disconnect | Command::Cancel => unreachable!("never enters the stack"),
     }
 }
 
@@ -458,10 +557,13 @@ mod tests {
             payload_bytes_max: 1 << 16,
             structured_replies: true,
             block_status: false,
+            promises: false,
         };
         let (volume, meta_contexts) = (VolumeKey { id: 1, generation: 1 }, MetaContexts::EMPTY);
         let (tenant, deadline, auto, priority) = (TenantId(1), None, None, Priority::DEFAULT);
-        Conn::new(ours.into(), ExportParams { volume, tenant, deadline, auto, priority, rules, meta_contexts }, &[])
+        let (replica, used_as) = (Replica::new(1 << 20, Default::default(), None), None);
+        let params = ExportParams { volume, tenant, deadline, auto, priority, rules, meta_contexts, replica, used_as };
+        Conn::new(ours.into(), params, &[])
     }
 
     /// Plays the kernel and the pool: `bytes` come in pieces of at most `piece`, every request gets its permit at once.

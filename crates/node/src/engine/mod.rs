@@ -10,6 +10,7 @@ mod device;
 pub mod metrics;
 mod permits;
 mod pool;
+mod promise;
 mod ring;
 pub mod tape;
 mod trace;

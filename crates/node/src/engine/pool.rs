@@ -5,6 +5,7 @@ use super::conn::{Conn, Parsed, Ready, Stalled, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
 use super::permits::{Admission, Waiting};
+use super::promise::Courses;
 use super::ring::{Op as RingOp, Ring, SendBatch};
 use super::tape::TapeWriter;
 use super::trace::Traces;
@@ -17,8 +18,9 @@ use plimsoll_cache::Cache;
 use plimsoll_cores::Cores;
 use plimsoll_device::{AnyModel, ModelLayer, PageCacheLayer};
 use plimsoll_logs::Logs;
+use plimsoll_nbd::promise::{Deadline, Note as Said};
 use plimsoll_nbd::request::Request;
-use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags};
+use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags, MetaContext, MetaContexts, NoteKind};
 use plimsoll_sched::SchedulerView;
 use plimsoll_sched::promise::{AutoDeadline, Budgets};
 use plimsoll_stack::inside::Knowledge;
@@ -62,7 +64,6 @@ struct Inside {
     request: Request,
     export: usize,
     id: IoId,
-    arrived_at: Time,
     /// Its trace's number; 0 if it isn't traced.
     trace: u64,
 }
@@ -96,6 +97,8 @@ pub struct Pool {
     conns: Slab<(u64, Conn)>,
     next_serial: u64,
     inside: Slab<Inside>,
+    /// Of those inside whose clients know promises.
+    courses: Courses,
     exports: Slab<Export>,
     admission: Admission,
     ears: Ears,
@@ -137,6 +140,7 @@ impl Pool {
             conns: Slab::new(),
             next_serial: 1,
             inside: Slab::new(),
+            courses: Courses::default(),
             exports: Slab::new(),
             admission: Admission::default(),
             health: Health::UNBORN,
@@ -255,6 +259,7 @@ impl Pool {
                 c.received(self.now, into, n);
                 if n == 0 {
                     // End of stream, or an error on the socket: either way nothing more will come.
+                    c.left();
                     c.ending = true;
                 }
                 self.touched.push(conn);
@@ -326,12 +331,24 @@ impl Pool {
     /// A request wants a permit: it gets one, or is refused if it has a promise, or waits and nothing is read meanwhile.
     fn ask(&mut self, conn: usize, request: Request) {
         let c = &mut self.conns[conn].1;
+        if let Some(why) = c.behind(&request) {
+            return c.refuse_behind(&request, why);
+        }
+        match request.command {
+            NbdCommand::Cancel => return self.cancel(conn, request.cookie),
+            NbdCommand::BlockStatus if c.params.meta_contexts == MetaContexts::EMPTY.with(MetaContext::Promise) => {
+                let notes = self.probe(conn, &request);
+                return self.conns[conn].1.reply_probe(&request, &notes);
+            }
+            NbdCommand::Write | NbdCommand::Trim | NbdCommand::WriteZeroes => c.will_change(),
+            _ => {}
+        }
         let (tenant, bytes) = (c.params.tenant, bytes_of(&request));
         if !self.stack.is_full() && self.admission.take(tenant, bytes) {
             if let Some(ready) = c.admit(self.now, request, None, &mut self.buffers) {
                 self.enter(conn, ready);
             }
-        } else if request.command == NbdCommand::Read && self.promised(conn).is_some() {
+        } else if request.command == NbdCommand::Read && self.promised(conn, &request).is_some() {
             self.refuse_without_permit(conn, &request);
         } else {
             let ticket = self.admission.wait(conn, tenant, bytes);
@@ -344,22 +361,54 @@ impl Pool {
     fn refuse_without_permit(&mut self, conn: usize, request: &Request) {
         let head = self.head_of(conn, request, self.now);
         let forecast = Forecast { confidence: Confidence::NONE, ..self.stack.forecast(self.now, &head) };
-        self.refuse(conn, &head, request.cookie, forecast);
+        self.refuse(conn, &head, request, forecast);
     }
 
-    fn refuse(&mut self, conn: usize, head: &IoHead, cookie: u64, forecast: Forecast) {
+    /// Withdraws a read that has not begun.
+    fn cancel(&mut self, conn: usize, cookie: u64) {
+        let inside = &self.inside;
+        if let Some(id) = self.courses.find(|at| inside[at].conn == conn && inside[at].request.cookie == cookie) {
+            self.stack.cancel(self.now, id);
+        }
+    }
+
+    /// What a connection's client is told when it asks how a read would fare now.
+    fn probe(&mut self, conn: usize, request: &Request) -> Vec<Said> {
+        let head = self.head_of(conn, &Request { command: NbdCommand::Read, ..*request }, self.now);
+        let wait = self.stack.forecast(self.now, &head).wait;
+        self.courses.probe(wait, self.stack.inflight(), &self.conns[conn].1.params.replica)
+    }
+
+    /// A device gets a request: its client may want to know.
+    fn begun(&mut self, head: &IoHead) {
+        let Some(at) = self.courses.begun(self.now, head) else { return };
+        let inside = &self.inside[at];
+        let c = &mut self.conns[inside.conn].1;
+        if c.promise_of(&inside.request).tells {
+            c.note(&inside.request, &[(NoteKind::Begun, 1)]);
+            self.touched.push(inside.conn);
+        }
+    }
+
+    fn refuse(&mut self, conn: usize, head: &IoHead, request: &Request, forecast: Forecast) {
         self.traces.refused(self.now, head, forecast);
         let export = self.export(conn);
         self.exports[export].metrics.busy_refused += 1;
-        self.teach_deadline(conn, export, None);
+        self.teach_deadline(conn, export, request, None);
         let outcome = Outcome::Busy { wait: forecast.wait, confidence: forecast.confidence };
-        self.conns[conn].1.refuse(cookie, outcome);
+        let notes = [(NoteKind::InFlight, self.stack.inflight() as u32)];
+        self.conns[conn].1.refuse(request, outcome, &notes);
         self.touched.push(conn);
     }
 
-    /// Within what a connection's next read must be done: the connection's, the volume's or the tenant's deadline, in this
-    /// order, or one that sets itself. The one place that decides it: a deadline of the request's own would go before.
-    fn promised(&self, conn: usize) -> Option<Span> {
+    /// Within what a read must be done: the request's own, the connection's, the volume's or the tenant's deadline, in this
+    /// order, or one that sets itself. The one place that decides it.
+    fn promised(&self, conn: usize, request: &Request) -> Option<Span> {
+        match self.conns[conn].1.promise_of(request).deadline {
+            Deadline::Within(us) => return Some(Span::from_micros(u64::from(us))),
+            Deadline::None => return None,
+            Deadline::Exports => {}
+        }
         let params = &self.conns[conn].1.params;
         params.deadline.or_else(|| {
             let terms = params.auto?;
@@ -369,8 +418,10 @@ impl Pool {
     }
 
     /// A read of a connection took so long, or was refused.
-    fn teach_deadline(&mut self, conn: usize, export: usize, took: Option<Span>) {
-        if self.conns[conn].1.params.deadline.is_none()
+    fn teach_deadline(&mut self, conn: usize, export: usize, request: &Request, took: Option<Span>) {
+        let c = &self.conns[conn].1;
+        if c.params.deadline.is_none()
+            && c.promise_of(request).deadline == Deadline::Exports
             && let Some(auto) = &mut self.exports[export].auto
         {
             auto.ended(took);
@@ -381,7 +432,7 @@ impl Pool {
         let params = &self.conns[conn].1.params;
         let (offset, len) = (request.offset, u64::from(request.length));
         let mut head = IoHead::new(op_of(request.command), params.volume, params.tenant, offset, len, arrived_at);
-        head.deadline = self.promised(conn).map_or(Time::NEVER, |d| arrived_at + d);
+        head.deadline = self.promised(conn, request).map_or(Time::NEVER, |d| arrived_at + d);
         head.priority = params.priority;
         head.flags = flags_of(request);
         head
@@ -397,17 +448,22 @@ impl Pool {
         let export = self.export(conn);
         let at = self.inside.vacant_key();
         head.tag = at as u64;
+        head.account = account_of(export);
         // Asked for again only where it's kept: a forecast changes nothing, so the stack's own will be the same.
         let sampled = self.traces.due().then(|| self.stack.forecast(self.now, &head));
         match self.stack.offer(self.now, Io::new(head, data)) {
             Offered::Accepted(id) => {
                 let trace = sampled.map_or(0, |forecast| self.traces.accepted(&head, forecast));
-                self.conns[conn].1.inflight += 1;
-                self.inside.insert(Inside { conn, serial, request, export, id, arrived_at, trace });
+                let c = &mut self.conns[conn].1;
+                c.inflight += 1;
+                if c.promises() {
+                    self.courses.entered(id, at, self.stack.inflight() - 1, &c.params.replica);
+                }
+                self.inside.insert(Inside { conn, serial, request, export, id, trace });
             }
             Offered::Busy(forecast) => {
                 self.give_permit(head.tenant, &request);
-                self.refuse(conn, &head, request.cookie, forecast);
+                self.refuse(conn, &head, &request, forecast);
             }
         }
     }
@@ -431,6 +487,7 @@ impl Pool {
             let mut idle = true;
             while let Some((device, io)) = self.stack.next_device_io() {
                 idle = false;
+                self.begun(&io.head);
                 self.devices.begin(self.now, device, io, &mut self.ring, &mut self.buffers)?;
             }
             while let Some((device, c)) = self.devices.next_ready() {
@@ -468,17 +525,27 @@ impl Pool {
         if c.io.op == Op::Read {
             match c.outcome {
                 Outcome::Done => {
-                    self.teach_deadline(inside.conn, inside.export, Some(self.now.since(c.io.arrived_at)));
+                    let took = self.now.since(c.io.arrived_at);
+                    self.teach_deadline(inside.conn, inside.export, &inside.request, Some(took));
                 }
-                Outcome::Busy { .. } => self.teach_deadline(inside.conn, inside.export, None),
+                Outcome::Busy { .. } => self.teach_deadline(inside.conn, inside.export, &inside.request, None),
                 Outcome::Failed(_) => {} // says nothing of how long reads take
             }
         }
         let (serial, conn) = &mut self.conns[inside.conn];
         assert_eq!(*serial, inside.serial, "a connection stays until its requests have ended");
         conn.inflight -= 1;
+        if matches!(c.io.op, Op::Write | Op::Trim | Op::WriteZeroes) {
+            conn.has_changed(&inside.request, c.outcome);
+        }
+        let took = (c.io.op == Op::Read && c.outcome.is_done()).then(|| self.now.since(c.io.arrived_at));
+        let inflight = self.stack.inflight();
+        let notes = match inside.request.command {
+            NbdCommand::BlockStatus => self.courses.probe(Span::ZERO, inflight, &conn.params.replica),
+            _ => self.courses.ended(self.now, inside.id, took, inflight, &conn.params.replica),
+        };
         let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
-        conn.reply(&inside.request, c.outcome, data, &mut self.buffers);
+        conn.reply(&inside.request, c.outcome, data, &notes, &mut self.buffers);
         self.touched.push(inside.conn);
     }
 
@@ -522,7 +589,8 @@ impl Pool {
                 self.ring.submit(RingOp::Recv { conn, fd, into })?;
             }
             if self.conns[conn].1.is_finished() {
-                let (_, c) = self.conns.remove(conn);
+                let (_, mut c) = self.conns.remove(conn);
+                c.left();
                 if let Some((request, _)) = c.unfinished() {
                     self.give_permit(c.params.tenant, request);
                 }
@@ -728,17 +796,12 @@ impl Pool {
         let now = self.now;
         let front = self.stack.layer::<Front>();
         let sched = plimsoll_sched::choice::view(&self.stack);
-        let oldest = front.and_then(Front::oldest).map(|(arrived, waits)| match sched {
-            _ if waits => (arrived, "front"),
-            Some(s) if s.oldest.is_some_and(|queued| queued <= arrived) => (arrived, s.name),
-            _ => (arrived, "device"),
-        });
         let outside = self.conns.iter().filter_map(|(_, (_, c))| match (&c.stalled, c.unfinished()) {
             (Some(s), _) => Some((s.since, "permit")),
             (None, Some((_, progress_at))) => Some((progress_at, "client")),
             (None, None) => None,
         });
-        let oldest = oldest.into_iter().chain(outside).min_by_key(|(at, _)| *at);
+        let oldest = self.stack.oldest().into_iter().chain(outside).min_by_key(|(at, _)| *at);
         let mut connections = BTreeMap::new();
         for (_, (_, c)) in &self.conns {
             *connections.entry((c.params.volume, c.params.tenant)).or_default() += 1;
@@ -786,21 +849,31 @@ impl Pool {
     fn forget_exports(&mut self, gone: impl Fn(&Export) -> bool) {
         let needed = self.inside.iter().any(|(_, i)| gone(&self.exports[i.export]));
         assert!(!needed, "counters are forgotten while a request inside needs them");
-        self.exports.retain(|_, e| !gone(e));
+        let stack = &mut self.stack;
+        self.exports.retain(|place, e| {
+            let forget = gone(e);
+            if forget {
+                stack.forget_account(account_of(place));
+            }
+            !forget
+        });
     }
 
     fn snapshot_export(&mut self, at: usize) -> Option<(usize, Box<ExportSnapshot>)> {
         let (place, e) = self.exports.iter_mut().find(|(place, _)| *place >= at)?;
         e.metrics.minutes.turn(self.now);
         e.metrics.seconds.turn(self.now);
-        let mine = || self.inside.iter().filter(|(_, i)| i.export == place).map(|(_, i)| i.arrived_at);
+        let account = self.stack.account_stats(account_of(place));
+        let named = |at| self.stack.place_name(at);
+        let layers = (0..self.stack.len()).map(|n| (named(n), account.waited[n]));
         let snapshot = ExportSnapshot {
             key: e.key,
             tenant: e.tenant,
             metrics: e.metrics.clone(),
             auto_deadline: e.auto.as_ref().map(AutoDeadline::deadline),
-            inflight: mine().count(),
-            oldest: mine().min(),
+            waited: layers.collect(),
+            inside: account.inside.iter().map(|(at, n)| (named(*at), *n)).collect(),
+            oldest: account.oldest.map(|(arrived_at, at)| (arrived_at, named(at))),
         };
         Some((place, Box::new(snapshot)))
     }
@@ -821,6 +894,11 @@ impl Pool {
         self.pump()?;
         Ok(self.stack.is_idle())
     }
+}
+
+/// The number under which the stack accounts for an export. Past the last number they share it.
+fn account_of(export: usize) -> u16 {
+    export.min(usize::from(u16::MAX)) as u16
 }
 
 fn bytes_of(request: &Request) -> u64 {

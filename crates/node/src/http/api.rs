@@ -3,6 +3,7 @@
 
 use plimsoll_stack::CacheMode;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// `GET /healthz`
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -127,7 +128,7 @@ pub struct PoolStatus {
     pub model: Option<ModelStatus>,
 }
 
-/// The oldest request inside a pool.
+/// The oldest request inside.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Oldest {
     /// Since its arrival.
@@ -441,8 +442,10 @@ pub struct Traffic {
     pub deadlines_missed: u64,
     /// Inside now.
     pub inside: u64,
-    /// Age of the oldest inside.
-    pub oldest_age_us: Option<u64>,
+    /// The oldest inside.
+    pub oldest: Option<Oldest>,
+    /// Time that requests spent in each layer before it passed them on, summed, since the start.
+    pub waited_us: BTreeMap<String, u64>,
     /// By operation: read, write, flush, other.
     pub ops: Vec<OpTraffic>,
     /// Response times of the last whole second.

@@ -108,7 +108,7 @@ pub async fn set_tenant(
         in_flight_bytes_max: spec.bytes_max,
         ..TenantLimits::default()
     };
-    let record = TenantRecord { name: name.clone(), class, limits };
+    let record = TenantRecord { name: name.clone(), class, limits, change: 0 };
     change(&control.node, |node| async move { node.set_tenant(record).await }).await.map_err(|e| e.at(place))?;
     show_tenant(State(control), Path(name)).await
 }

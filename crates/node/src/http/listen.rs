@@ -1,6 +1,7 @@
 //! Serving HTTP/1.1 on TCP and unix sockets: how many at once, how long a peer may take to ask.
 
 use super::auth::Peer;
+use crate::service::accept_failed;
 use axum::Router;
 use axum::extract::Request;
 use hyper::body::Incoming;
@@ -26,7 +27,7 @@ pub async fn serve_tcp(listener: TcpListener, router: Router) {
         let slot = slots.clone().acquire_owned().await.expect("never closed");
         match listener.accept().await {
             Ok((stream, from)) => drop(tokio::spawn(connection(stream, Peer::Tcp(from), router.clone(), slot))),
-            Err(e) => accept_failed(&e).await,
+            Err(e) => accept_failed("a control", &e).await,
         }
     }
 }
@@ -43,7 +44,7 @@ pub async fn serve_unix(listener: UnixListener, router: Router) {
                 }
                 Err(error) => tracing::warn!(%error, "a control client without credentials is let go"),
             },
-            Err(e) => accept_failed(&e).await,
+            Err(e) => accept_failed("a control", &e).await,
         }
     }
 }
@@ -65,10 +66,4 @@ where
     if let Err(error) = served {
         tracing::debug!(%error, "a control connection ended badly");
     }
-}
-
-async fn accept_failed(error: &std::io::Error) {
-    tracing::warn!(%error, "accepting a control client failed");
-    // Out of descriptors, most likely: without a pause this would spin until some close.
-    tokio::time::sleep(Duration::from_millis(50)).await;
 }

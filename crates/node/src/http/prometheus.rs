@@ -77,7 +77,7 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
     page.family("plimsoll_pool_state", "gauge", "1 for the state the pool is in, 0 for the others.");
     for (p, view) in named() {
         for state in POOL_STATES {
-            let is = pool_state(view.as_ref().map(|v| &v.pool)) == state;
+            let is = pool_state(p.failed.is_none(), view.as_ref().map(|v| &v.pool)) == state;
             page.sample("plimsoll_pool_state", &[("pool", &p.name), ("state", state)], u8::from(is));
         }
     }
@@ -376,7 +376,7 @@ fn named_exports<'a>(directory: &'a Directory, views: &'a Views) -> Vec<Named<'a
             let volume = directory.volumes.values().find(|v| v.pool == pool && v.key == e.key);
             let tenant = directory.tenants.iter().find(|(_, t)| t.id == e.tenant);
             if let (Some(volume), Some((tenant, _))) = (volume, tenant) {
-                let age = e.oldest.map_or(Span::ZERO, |at| view.pool.now.since(at));
+                let age = e.oldest.map_or(Span::ZERO, |(at, _)| view.pool.now.since(at));
                 all.push(([("tenant", tenant.as_str()), ("volume", &volume.name)], e, age));
             }
         }
@@ -416,13 +416,36 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
             page.sample("plimsoll_deadlines_total", &[labels[0], labels[1], ("result", result)], n);
         }
     }
-    page.family("plimsoll_requests_inside", "gauge", "Requests inside the node now.");
+    page.family(
+        "plimsoll_requests_inside",
+        "gauge",
+        "Requests inside the node now, by the layer or device that they, or their last parts, came to last.",
+    );
     for (labels, e, _) in all {
-        page.sample("plimsoll_requests_inside", labels, e.inflight);
+        for (place, n) in &e.inside {
+            page.sample("plimsoll_requests_inside", &[labels[0], labels[1], ("at", place)], n);
+        }
     }
-    page.family("plimsoll_oldest_age_seconds", "gauge", "Age of the oldest request inside; 0 without one.");
-    for (labels, _, age) in all {
-        page.sample("plimsoll_oldest_age_seconds", labels, age.as_secs_f64());
+    page.family(
+        "plimsoll_oldest_age_seconds",
+        "gauge",
+        "Age of the oldest request inside, by where it is; absent without one.",
+    );
+    for (labels, e, age) in all {
+        if let Some((_, place)) = e.oldest {
+            page.sample("plimsoll_oldest_age_seconds", &[labels[0], labels[1], ("at", place)], age.as_secs_f64());
+        }
+    }
+    page.family(
+        "plimsoll_wait_seconds_total",
+        "counter",
+        "Time that requests spent in a layer before it passed them on, summed. Of the device, plimsoll_device_seconds tells.",
+    );
+    for (labels, e, _) in all {
+        for (layer, waited) in e.waited.iter().filter(|(_, waited)| *waited > Span::ZERO) {
+            let labels = [labels[0], labels[1], ("layer", layer)];
+            page.sample("plimsoll_wait_seconds_total", &labels, waited.as_secs_f64());
+        }
     }
     page.family("plimsoll_auto_deadline_seconds", "gauge", "What a deadline that sets itself is now.");
     for (labels, e, _) in all {

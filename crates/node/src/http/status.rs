@@ -9,9 +9,9 @@ use crate::directory::{Directory, Tenant, Volume};
 use crate::engine::metrics::OP_NAMES;
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{ModelTimes, PoolSnapshot};
-use crate::node::Node;
+use crate::node::{Node, RunningPool};
 use crate::view::{ExportView, PoolView, Summary};
-use plimsoll_base::{Class, Objective, TenantId, Time};
+use plimsoll_base::{Class, Objective, Span, TenantId, Time};
 use plimsoll_stack::{LayerState, NodeStats};
 
 /// What pools answered, by number; `None` for one that didn't.
@@ -46,7 +46,11 @@ pub fn status(control: &Control, views: &Views) -> Status {
 
 /// What keeps the node from serving as it should, for `/healthz`.
 pub fn problems(node: &Node, views: &Views) -> Vec<String> {
-    node.pools.iter().zip(views).filter_map(|(p, view)| problem(&p.name, view.as_ref().map(|v| &v.pool))).collect()
+    let problem = |(p, view): (&RunningPool, &Option<PoolView>)| match &p.failed {
+        Some(why) => Some(format!("{why}: mend it, then restart the node")),
+        None => problem(&p.name, view.as_ref().map(|v| &v.pool)),
+    };
+    node.pools.iter().zip(views).filter_map(problem).collect()
 }
 
 fn problem(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> {
@@ -65,9 +69,10 @@ fn problem(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> {
     Some(format!("pool `{name}` {what}"))
 }
 
-/// The word for a pool's state.
-pub fn pool_state(pool: Option<&PoolSnapshot>) -> &'static str {
+/// The word for the state of a pool that could be opened, or not.
+pub fn pool_state(opened: bool, pool: Option<&PoolSnapshot>) -> &'static str {
     match pool.map(|p| (p.state, p.flush_failed)) {
+        None if !opened => "failed",
         None => "ended",
         Some((LayerState::Recovering, _)) => "recovering",
         Some((LayerState::Failed, _)) => "failed",
@@ -84,7 +89,7 @@ fn pool(node: &Node, n: usize, view: Option<&PoolView>) -> PoolStatus {
         name: p.name.clone(),
         device: p.device.clone(),
         device_uuid: p.device_uuid.map(|u| u.to_string()),
-        state: pool_state(s).to_string(),
+        state: pool_state(p.failed.is_none(), s).to_string(),
         flush_failed: s.is_some_and(|s| s.flush_failed),
         free_bytes: node.free_bytes(n),
         deleting: node.deleting(n),
@@ -280,8 +285,14 @@ impl Sum {
         t.busy_revoked += e.busy_revoked;
         t.deadlines_met += e.deadline_met;
         t.deadlines_missed += e.deadline_missed;
-        t.inside += e.inflight as u64;
-        t.oldest_age_us = t.oldest_age_us.max(e.oldest.map(|at| now.since(at).as_micros()));
+        t.inside += e.inside.iter().map(|(_, n)| *n as u64).sum::<u64>();
+        let oldest = e.oldest.map(|(at, place)| Oldest { age_us: now.since(at).as_micros(), at: place.to_string() });
+        if oldest.as_ref().map(|o| o.age_us) > t.oldest.as_ref().map(|o| o.age_us) {
+            t.oldest = oldest;
+        }
+        for (layer, waited) in e.waited.iter().filter(|(_, waited)| *waited > Span::ZERO) {
+            *t.waited_us.entry(layer.to_string()).or_default() += waited.as_micros();
+        }
         self.second.add(&e.second);
         self.minute.add(&e.minute);
     }
@@ -343,14 +354,14 @@ mod tests {
             (LayerState::Failed, false, "failed", Some("has failed")),
         ] {
             let p = pool(state, failed);
-            assert_eq!(pool_state(Some(&p)), word);
+            assert_eq!(pool_state(true, Some(&p)), word);
             match (problem("p", Some(&p)), problem_part) {
                 (None, None) => {}
                 (Some(said), Some(part)) => assert!(said.contains(part), "{said}"),
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(pool_state(None), "ended");
+        assert_eq!((pool_state(true, None), pool_state(false, None)), ("ended", "failed"));
         assert!(problem("p", None).unwrap().contains("doesn't answer"));
     }
 

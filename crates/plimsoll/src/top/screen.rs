@@ -38,7 +38,7 @@ fn volumes(view: &View) -> Vec<Vec<String>> {
         cells.push(latency(&r.last_second)[1].clone());
         cells.push(format!("{:.0}", r.busy_per_s));
         cells.push(v.traffic.inside.to_string());
-        cells.push(v.traffic.oldest_age_us.map_or("-".into(), micros));
+        cells.push(v.traffic.oldest.as_ref().map_or("-".into(), |o| format!("{} {}", micros(o.age_us), o.at)));
         cells
     };
     view.volumes.iter().zip(&view.status.volumes).map(row).collect()

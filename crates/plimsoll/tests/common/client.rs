@@ -95,7 +95,7 @@ impl Client {
                         let at = (offset - *start) as usize;
                         data[at..at + bytes.len()].copy_from_slice(bytes);
                     }
-                    Reply::Hole { .. } | Reply::Status { .. } => {}
+                    Reply::Hole { .. } | Reply::Status { .. } | Reply::Notes { .. } => {}
                     Reply::Error { cookie, code, message, .. } => {
                         self.partial.get_mut(&cookie).unwrap().1 = Err(format!("{code}: {message}"));
                     }

@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,13 @@ pub struct Server {
     pub protocol: Protocol,
     beating: Arc<AtomicBool>,
     heart: Option<JoinHandle<()>>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// One server at a time: the tests bound how long something takes, which nine servers on two cores would decide.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|failed_test| failed_test.into_inner())
 }
 
 /// The library beside the tests' own programs. Cargo builds no cdylib for tests, so it is asked to.
@@ -92,7 +99,9 @@ fn fresh_mariadb(user: Option<(u32, u32)>) -> String {
     dir.path().join("data").display().to_string()
 }
 
+#[expect(clippy::too_many_arguments, reason = "all that a server is started with, from three callers")]
 fn start(
+    turn: MutexGuard<'static, ()>,
     dir: tempfile::TempDir,
     user: Option<(u32, u32)>,
     profile: Profile,
@@ -115,10 +124,12 @@ fn start(
     let child = c.spawn().unwrap();
     let beating = Arc::new(AtomicBool::new(true));
     let heart = Some(beat(segment.clone(), beating.clone()));
-    Server { segment, port, dir, child, protocol: profile.protocol(), beating, heart }
+    Server { segment, port, dir, child, protocol: profile.protocol(), beating, heart, _turn: turn }
 }
 
 fn beat(segment: Arc<Segment>, beating: Arc<AtomicBool>) -> JoinHandle<()> {
+    // The first beat before anybody is told that there is one.
+    segment.control().heartbeat_ns.store(monotonic().as_nanos(), Ordering::Relaxed);
     std::thread::spawn(move || {
         while beating.load(Ordering::Relaxed) {
             let now = monotonic();
@@ -131,6 +142,7 @@ fn beat(segment: Arc<Segment>, beating: Arc<AtomicBool>) -> JoinHandle<()> {
 
 impl Server {
     pub fn mariadb(profile: Profile, knobs: Knobs, more: &[&str]) -> Server {
+        let turn = turn();
         let user = is_root().then(|| account("mysql").expect("the Debian package makes the account mysql"));
         let dir = folder(user);
         let data = dir.path().join("data").display().to_string();
@@ -154,7 +166,7 @@ impl Server {
             .map(String::from),
         );
         args.extend(more.iter().map(|s| s.to_string()));
-        let s = start(dir, user, profile, knobs, port, "/usr/sbin/mariadbd", &args);
+        let s = start(turn, dir, user, profile, knobs, port, "/usr/sbin/mariadbd", &args);
         s.await_ready("root", "mysql");
         s.sql(
             "root",
@@ -174,6 +186,7 @@ impl Server {
     }
 
     pub fn postgres(knobs: Knobs, more: &[&str]) -> Server {
+        let turn = turn();
         let user = is_root().then(|| account("postgres").expect("the Debian package makes the account postgres"));
         let dir = folder(user);
         let data = dir.path().join("data").display().to_string();
@@ -185,7 +198,8 @@ impl Server {
         for setting in ["listen_addresses=127.0.0.1", "fsync=off", "max_connections=300", &socket].iter().chain(more) {
             args.extend(["-c".to_string(), setting.to_string()]);
         }
-        let s = start(dir, user, Profile::Postgres, knobs, port, &bin.join("postgres").display().to_string(), &args);
+        let s =
+            start(turn, dir, user, Profile::Postgres, knobs, port, &bin.join("postgres").display().to_string(), &args);
         s.await_ready("root", "postgres");
         s.sql("root", "postgres", &["CREATE DATABASE t"]);
         s.sql(
@@ -203,12 +217,13 @@ impl Server {
     }
 
     pub fn redis(knobs: Knobs, more: &[&str]) -> Server {
+        let turn = turn();
         let dir = folder(None);
         let port = free_port();
         let mut args: Vec<String> = ["--save", "", "--bind", "127.0.0.1", "--port"].map(String::from).to_vec();
         args.push(port.to_string());
         args.extend(more.iter().map(|s| s.to_string()));
-        let s = start(dir, None, Profile::Redis, knobs, port, "/usr/bin/redis-server", &args);
+        let s = start(turn, dir, None, Profile::Redis, knobs, port, "/usr/bin/redis-server", &args);
         s.await_port();
         s
     }
@@ -276,13 +291,23 @@ impl Server {
         granted.into_iter().for_each(|id| self.segment.wake(id));
     }
 
-    /// Nothing is inside or waits, within a second.
-    pub fn assert_empty(&self) {
-        let end = Instant::now() + Duration::from_secs(1);
-        while self.inside() != (0, 0, 0, 0) {
-            assert!(Instant::now() < end, "{:?}", self.inside());
-            std::thread::sleep(Duration::from_millis(10));
+    /// Waits until as many are inside as `inside()` would say; fails after two seconds.
+    pub fn await_inside(&self, wanted: (u32, u32, u32, u32)) {
+        self.await_that(|s| s.inside() == wanted);
+    }
+
+    /// Waits until it holds; fails after two seconds.
+    pub fn await_that(&self, mut holds: impl FnMut(&Server) -> bool) {
+        let end = Instant::now() + Duration::from_secs(2);
+        while !holds(self) {
+            assert!(Instant::now() < end, "inside: {:?}, {:?}", self.inside(), self.counters());
+            std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Nothing is inside or waits, within two seconds.
+    pub fn assert_empty(&self) {
+        self.await_inside((0, 0, 0, 0));
         self.gate(|g| g.check());
     }
 

@@ -1,6 +1,6 @@
 //! What a node says of its latency when it is probed (Prequal, NSDI 2024, §4).
 
-use plimsoll_base::Span;
+use crate::Span;
 
 /// Responses kept for each number of requests in flight.
 const KEPT: usize = 16;

@@ -1,0 +1,109 @@
+//! When a device fails: what goes on without the cache, what stops, what is lost.
+
+use crate::index::Key;
+use crate::layer::Cache;
+use crate::read::Ahead;
+use crate::status::LostRange;
+use plimsoll_base::{Completion, Io, IoError, Outcome, Time};
+use plimsoll_stack::Actions;
+
+/// Lost ranges that are remembered.
+const LOST_MAX: usize = 1000;
+
+/// Where the layer is in its life.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Life {
+    Recovering,
+    Ready,
+    /// The fast device failed. Writes wait until somebody has noted that what it holds is no longer true.
+    Broken {
+        why: String,
+        noted: bool,
+    },
+    /// Not this cache's device, or it can't be read.
+    Failed(String),
+}
+
+impl Cache {
+    /// The fast device has failed and that isn't noted yet: somebody must make it known for the next start that what it holds
+    /// is no longer true. Changes wait meanwhile.
+    pub fn wants_note(&self) -> bool {
+        matches!(self.life, Life::Broken { noted: false, .. })
+    }
+
+    /// That was noted, durably.
+    pub fn noted(&mut self, now: Time, out: &mut Actions) {
+        if let Life::Broken { noted, .. } = &mut self.life {
+            *noted = true;
+        }
+        for io in std::mem::take(&mut self.waiting) {
+            self.route(now, io, out);
+        }
+    }
+
+    /// The fast device has failed: nothing that it holds is served any more, and nothing is written to it.
+    pub(crate) fn break_down(&mut self, now: Time, what: &str, out: &mut Actions) {
+        if !self.is_ready() {
+            if self.life == Life::Recovering {
+                self.life = Life::Failed(format!("the fast device can't be read: {what}"));
+                self.end_early(now, out);
+            }
+            return;
+        }
+        self.life = Life::Broken { why: format!("the fast device failed ({what})"), noted: false };
+        self.fills.clear();
+        self.ahead = Ahead::default();
+        self.evicting.clear();
+        for op in
+            std::mem::take(&mut self.flush_next).into_iter().chain(self.flush_job.take().map_or(vec![], |j| j.ops))
+        {
+            self.ops[op].failed = Some(IoError::Device);
+            self.part_done(now, op, out);
+        }
+        for insert in std::mem::take(&mut self.starved) {
+            self.insert_failed(now, insert, out);
+        }
+        // What hasn't reached the slow device yet must not, before it's noted that the cache holds something older.
+        for (_, op) in std::mem::take(&mut self.held) {
+            let o = &mut self.ops[op];
+            let mut io = Io::new(o.head, std::mem::take(&mut o.data));
+            if o.outstanding > 1 || !o.locked.is_empty() {
+                o.failed = Some(IoError::Device);
+                self.part_done(now, op, out);
+                continue;
+            }
+            let o = self.ops.remove(op);
+            self.unlock(&o);
+            io.head = o.head;
+            self.waiting.push_back(io);
+        }
+    }
+
+    pub(crate) fn own_failed(&mut self, now: Time, c: &Completion, out: &mut Actions) -> bool {
+        match c.outcome {
+            Outcome::Done => false,
+            other => {
+                let what = match other {
+                    Outcome::Failed(e) => e.to_string(),
+                    _ => unreachable!("own I/O is never refused"),
+                };
+                self.break_down(now, &what, out);
+                true
+            }
+        }
+    }
+
+    pub(crate) fn lose(&mut self, key: Key) {
+        self.counters.lost += 1;
+        if self.lost.len() < LOST_MAX {
+            let (e, name) = (self.extent_bytes(), self.name_of(key));
+            self.lost.push(LostRange { volume: name.volume, offset: name.extent * e, len: e });
+        }
+    }
+
+    pub(crate) fn end_early(&mut self, now: Time, out: &mut Actions) {
+        for io in std::mem::take(&mut self.early) {
+            self.route(now, io, out);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Fingerprints of what is cached: where equal content is. At most so many; the one used longest ago goes for a new one.
+
+use crate::place::{Fingerprint, Loc, mix};
+use crate::table::{Bulk, Entry, Table};
+use crate::weu::NONE;
+
+/// 34 bytes; packed, because there are tens of millions.
+#[derive(Clone, Copy)]
+#[repr(Rust, packed(2))]
+pub(crate) struct FpEntry {
+    fp: Fingerprint,
+    loc: u64,
+    newer: u32,
+    older: u32,
+    generation: u16,
+}
+
+impl Entry for FpEntry {
+    type Key = Fingerprint;
+    fn key(&self) -> Fingerprint {
+        self.fp
+    }
+    fn hash(key: Fingerprint) -> u64 {
+        mix(key[0])
+    }
+}
+
+impl FpEntry {
+    /// Content of this fingerprint is at `loc`, in a WEU of this generation.
+    pub(crate) fn new(fp: Fingerprint, loc: Loc, generation: u16) -> FpEntry {
+        let loc = loc.dirty(false).dup(true).bits();
+        FpEntry { fp, loc, newer: NONE, older: NONE, generation }
+    }
+
+    /// Where it is.
+    pub(crate) fn loc(&self) -> Loc {
+        Loc::of_bits(self.loc)
+    }
+}
+
+/// See the module's documentation.
+pub(crate) struct Fingerprints {
+    table: Table<FpEntry>,
+    newest: u32,
+    oldest: u32,
+    max: usize,
+    dropped: u64,
+}
+
+impl Fingerprints {
+    /// At most `max`.
+    pub(crate) fn new(max: usize) -> Fingerprints {
+        Fingerprints { table: Table::with_room(max), newest: NONE, oldest: NONE, max, dropped: 0 }
+    }
+
+    /// All of `bulk` at once that `wanted` says by their WEU, which must be no more than there may be. Of two places with equal
+    /// content the later counts. When each was used isn't known: their order is any.
+    pub(crate) fn load(&mut self, bulk: Bulk<FpEntry>, wanted: impl Fn(u32) -> bool, later: impl Fn(Loc, Loc) -> bool) {
+        assert!(self.table.is_empty());
+        self.table = bulk.build(self.max, |e| wanted(e.loc().weu()), |there, other| later(other.loc(), there.loc()));
+        assert!(self.table.len() <= self.max);
+        for at in 0..self.table.len() as u32 {
+            self.link(at);
+        }
+    }
+
+    /// How many.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Those dropped because there may be no more.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// May there be any?
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// The bytes that they take.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.table.memory_bytes()
+    }
+
+    /// Where content of this fingerprint is, and makes it the one used last. It goes if its WEU has another generation.
+    pub(crate) fn find(&mut self, fp: Fingerprint, generation: impl Fn(u32) -> u16) -> Option<Loc> {
+        let at = self.table.find(fp)?;
+        let e = self.table.get(at);
+        if generation(e.loc().weu()) != e.generation {
+            self.remove_at(at);
+            return None;
+        }
+        self.unlink(at);
+        self.link(at);
+        Some(e.loc())
+    }
+
+    /// Content of this fingerprint is here now.
+    pub(crate) fn set(&mut self, new: FpEntry) {
+        if self.max == 0 {
+            return;
+        }
+        let at = match self.table.find(new.fp) {
+            Some(at) => {
+                self.table.change(at, |e| (e.loc, e.generation) = (new.loc, new.generation));
+                self.unlink(at);
+                at
+            }
+            None => {
+                if self.table.len() >= self.max {
+                    self.dropped += 1;
+                    self.remove_at(self.oldest);
+                }
+                self.table.insert(new)
+            }
+        };
+        self.link(at);
+    }
+
+    /// Forgets a fingerprint if it is for this slot of this WEU.
+    pub(crate) fn forget(&mut self, fp: Fingerprint, weu: u32, slot: u32) {
+        if let Some(at) = self.table.find(fp) {
+            let loc = self.table.get(at).loc();
+            if loc.weu() == weu && loc.slot() == slot {
+                self.remove_at(at);
+            }
+        }
+    }
+
+    /// Forgets all of a WEU.
+    pub(crate) fn forget_weu(&mut self, weu: u32) {
+        let mut at = 0;
+        while at < self.table.len() as u32 {
+            if self.table.get(at).loc().weu() == weu {
+                self.remove_at(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn link(&mut self, at: u32) {
+        let older = self.newest;
+        self.table.change(at, |e| (e.newer, e.older) = (NONE, older));
+        match older {
+            NONE => self.oldest = at,
+            _ => self.table.change(older, |e| e.newer = at),
+        }
+        self.newest = at;
+    }
+
+    fn unlink(&mut self, at: u32) {
+        let e = self.table.get(at);
+        let (newer, older) = (e.newer, e.older);
+        match newer {
+            NONE => self.newest = older,
+            _ => self.table.change(newer, |e| e.older = older),
+        }
+        match older {
+            NONE => self.oldest = newer,
+            _ => self.table.change(older, |e| e.newer = newer),
+        }
+    }
+
+    fn remove_at(&mut self, at: u32) {
+        self.unlink(at);
+        if self.table.remove(at).is_none() {
+            return;
+        }
+        // The last entry is here now: its neighbours must know.
+        let e = self.table.get(at);
+        let (newer, older) = (e.newer, e.older);
+        match newer {
+            NONE => self.newest = at,
+            _ => self.table.change(newer, |e| e.older = at),
+        }
+        match older {
+            NONE => self.oldest = at,
+            _ => self.table.change(older, |e| e.newer = at),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Requests under way: clients' and the cache's own, what each is for, and how a client's ends.
+
+use crate::broken::Life;
+use crate::index::Key;
+use crate::layer::{Cache, FAST, SLOW};
+use plimsoll_base::{
+    Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, TenantId, Time, VolumeKey,
+};
+use plimsoll_stack::{Actions, Port, Work};
+
+/// Time between two tries to write back what the slow device refused.
+pub(crate) const RETRY: Span = Span::from_secs(1);
+
+/// A client's request under way.
+pub(crate) struct ClientOp {
+    pub head: IoHead,
+    pub data: Data,
+    /// Parts that haven't ended.
+    pub outstanding: u32,
+    pub failed: Option<IoError>,
+    /// The whole of it was refused below.
+    pub busy: Option<Outcome>,
+    pub dispatched_at: Time,
+    /// A read's answer: lengths and data, in order.
+    pub pieces: Vec<(u64, Data)>,
+    /// Nothing of it needed the slow device.
+    pub hit: bool,
+    /// A change's ranges that go to the slow device.
+    pub through: Vec<(u64, u64)>,
+    /// Extents of those ranges, and whether they were cached.
+    pub touched: Vec<(Key, bool)>,
+    /// Extents that it changes in the cache.
+    pub locked: Vec<Key>,
+    /// It must be durable before it ends.
+    pub flush_after: bool,
+}
+
+/// What a request that was sent below is for.
+pub(crate) enum Pending {
+    /// A client's request that passes by; if it's a flush, what it covers.
+    Pass {
+        head: IoHead,
+        covers: Option<Covers>,
+    },
+    /// A run of a client's read: the piece, where the run began, and the fills' token.
+    Run {
+        op: usize,
+        piece: usize,
+        from: u64,
+        len: u64,
+        token: u64,
+    },
+    /// A part of a client's change.
+    Through {
+        op: usize,
+    },
+    /// A client's flush, at the slow device.
+    SlowFlush {
+        op: usize,
+        covers: Covers,
+    },
+    /// The cache's own, before something that the slow device may still lose is cached for good.
+    Settle(Covers),
+    /// A fetch, at either device.
+    Fetch(usize),
+    /// A read ahead, or a fill of its own.
+    Fill {
+        key: Key,
+        count: u64,
+        token: u64,
+        ahead: bool,
+    },
+    Chunk {
+        weu: u32,
+        first_slot: u32,
+    },
+    Journal,
+    FastFlush,
+    EvictHeader(u32),
+    Trim(u32),
+    Destage {
+        at: usize,
+    },
+    DestageFlush,
+    Recovery(u32),
+}
+
+/// A volume, and how many of its changes a flush of the slow device covers.
+pub(crate) type Covers = (u16, u64);
+
+/// What a worker does is for this.
+pub(crate) enum WorkFor {
+    Fingerprint(usize),
+    Pack(usize),
+    Unpack(usize),
+}
+
+impl Cache {
+    /// Where a client's request goes.
+    pub(crate) fn route(&mut self, now: Time, io: Io, out: &mut Actions) {
+        if let Life::Failed(_) = self.life {
+            return out.end(io, Outcome::Failed(IoError::Unavailable));
+        }
+        match io.op {
+            Op::Read => self.read(now, io, out),
+            Op::Write | Op::Trim | Op::WriteZeroes => self.change(now, io, out),
+            Op::Flush => self.flush(now, io, out),
+            Op::Cache | Op::BlockStatus => self.pass(io, out),
+        }
+    }
+
+    /// Sends a client's request to the slow device as it is.
+    pub(crate) fn pass(&mut self, mut io: Io, out: &mut Actions) {
+        let slot = self.by_key.get(&io.volume).filter(|_| io.op == Op::Flush);
+        let covers = slot.map(|s| (*s, self.volumes[*s as usize].changes));
+        io.head.tag = self.pending.insert(Pending::Pass { head: io.head, covers }) as u64;
+        out.submit(SLOW, io);
+    }
+
+    /// Sends a request of the cache's own; `volume` is [`VolumeKey::POOL`] for the fast device.
+    #[allow(clippy::too_many_arguments)] // a request has that many parts
+    pub(crate) fn send_own(
+        &mut self,
+        now: Time,
+        port: Port,
+        (op, kind): (Op, OwnKind),
+        (volume, tenant): (VolumeKey, TenantId),
+        (offset, len): (u64, u64),
+        data: Data,
+        pending: Pending,
+        out: &mut Actions,
+    ) -> IoId {
+        let mut head = IoHead::new(op, volume, tenant, offset, len, now);
+        head.id = out.new_id();
+        head.origin = Origin::Own(kind);
+        head.skips = out.own_skips();
+        head.tag = self.pending.insert(pending) as u64;
+        if matches!(self.pending[head.tag as usize], Pending::Journal) {
+            head.flags = IoFlags::FUA;
+        }
+        out.submit(port, Io::new(head, data));
+        head.id
+    }
+
+    /// The same, to the fast device.
+    pub(crate) fn send_fast(
+        &mut self,
+        now: Time,
+        op: (Op, OwnKind),
+        range: (u64, u64),
+        data: Data,
+        pending: Pending,
+        out: &mut Actions,
+    ) {
+        self.send_own(now, FAST, op, (VolumeKey::POOL, TenantId::default()), range, data, pending, out);
+    }
+
+    /// Has a worker do something.
+    pub(crate) fn order_work(
+        &mut self,
+        what: WorkFor,
+        tenant: TenantId,
+        priority: plimsoll_base::Priority,
+        task: Box<dyn plimsoll_stack::Task>,
+        out: &mut Actions,
+    ) {
+        let tag = self.works.insert(what) as u64;
+        out.work(Work { tag, tenant, priority, task });
+    }
+
+    /// A part of a client's request has ended; the last one ends it.
+    pub(crate) fn part_done(&mut self, now: Time, op: usize, out: &mut Actions) {
+        let o = &mut self.ops[op];
+        o.outstanding -= 1;
+        if o.outstanding > 0 {
+            return;
+        }
+        if o.flush_after && o.failed.is_none() && o.busy.is_none() {
+            o.flush_after = false;
+            o.outstanding = 1;
+            self.flush_next.push(op);
+            return self.progress_flush(now, out);
+        }
+        let o = self.ops.remove(op);
+        self.changed(now, &o, out);
+        let outcome = o.busy.or(o.failed.map(Outcome::Failed)).unwrap_or(Outcome::Done);
+        let mut data = Data::Absent;
+        if o.head.op == Op::Read && outcome.is_done() {
+            let v = &mut self.volumes[self.by_key[&o.head.volume] as usize];
+            v.reads += 1;
+            v.read_hits += u64::from(o.hit);
+            self.counters.reads += 1;
+            self.counters.read_hits += u64::from(o.hit);
+            data = join(o.pieces);
+        }
+        out.complete(Completion { io: Io::new(o.head, data), outcome, dispatched_at: o.dispatched_at });
+        if !o.locked.is_empty() || !o.touched.is_empty() {
+            self.retry_waiting(now, out);
+        }
+    }
+
+    /// Client requests that waited for an extent try again.
+    pub(crate) fn retry_waiting(&mut self, now: Time, out: &mut Actions) {
+        if self.wants_note() {
+            return;
+        }
+        for io in std::mem::take(&mut self.waiting) {
+            self.route(now, io, out);
+        }
+    }
+}
+
+fn join(mut pieces: Vec<(u64, Data)>) -> Data {
+    if pieces.len() == 1 {
+        return pieces.pop().expect("one").1;
+    }
+    if pieces.iter().all(|(_, d)| matches!(d, Data::Absent)) {
+        return Data::Absent;
+    }
+    Data::Parts(pieces.into())
+}

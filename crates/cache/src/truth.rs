@@ -1,0 +1,154 @@
+//! Which entries are true: where each extent is, which of the headers' entries aren't so any more, and the journal that says it.
+
+use crate::broken::Life;
+use crate::chunk::{Chunk, Superseded};
+use crate::config::Planted;
+use crate::format::{ExtentName, Record};
+use crate::index::{Index, Key, Loc, set_bit};
+use crate::layer::Cache;
+use crate::request::Pending;
+use plimsoll_base::{Data, Op, OwnKind, Time, VolumeKey};
+use plimsoll_stack::Actions;
+
+impl Cache {
+    pub(crate) fn name_of(&self, key: Key) -> ExtentName {
+        ExtentName { volume: self.volumes[key.volume() as usize].key, extent: key.extent() }
+    }
+
+    pub(crate) fn pin(&mut self, weu: u32) {
+        *self.pins.entry(weu).or_default() += 1;
+    }
+
+    pub(crate) fn unpin(&mut self, weu: u32) {
+        let n = self.pins.get_mut(&weu).expect("pinned before");
+        *n -= 1;
+        if *n == 0 {
+            self.pins.remove(&weu);
+        }
+    }
+
+    pub(crate) fn undirty(&mut self, key: Key) {
+        if self.dirty.remove(&key) {
+            self.volumes[key.volume() as usize].dirty -= 1;
+        }
+    }
+
+    /// Is this slot of this WEU still in memory?
+    pub(crate) fn chunk_of(&self, weu: u32, slot: u32) -> Option<usize> {
+        let has = |c: &Chunk| c.weu == weu && (c.first_slot..c.first_slot + c.entries.len() as u32).contains(&slot);
+        self.chunks.iter().position(has)
+    }
+
+    /// Points `key` at `loc`; `own` is where a header says so. What it pointed at before is superseded.
+    pub(crate) fn point(&mut self, key: Key, loc: Loc, own: Option<Loc>) {
+        self.undirty(key);
+        let old_ref = self.refs.remove(&key);
+        let old = self.index.set(key, loc);
+        let by = own.filter(|_| loc.is_dirty()).and_then(|o| self.chunk_of(o.weu(), o.slot()));
+        self.supersede(old, old_ref, by);
+        if loc.is_dirty() {
+            self.dirty.insert(key);
+            self.volumes[key.volume() as usize].dirty += 1;
+            if let Some(own) = own.filter(|_| loc.is_dup()) {
+                self.refs.insert(key, own);
+                self.pin(own.weu());
+            }
+        }
+    }
+
+    /// Forgets a clean extent.
+    pub(crate) fn drop_clean(&mut self, key: Key) -> bool {
+        debug_assert!(!self.dirty.contains(&key));
+        let old = self.index.remove(key);
+        self.supersede(old, None, None);
+        old.is_some()
+    }
+
+    /// A header's entry is no longer true: it never becomes so, or the journal says it, at once or when the dirty chunk `by`
+    /// that has the newer content is durable.
+    pub(crate) fn supersede(&mut self, old: Option<Loc>, old_ref: Option<Loc>, by: Option<usize>) {
+        if let Some(r) = old_ref {
+            self.unpin(r.weu());
+        }
+        let bytes_in = old.map_or(0, Loc::weu);
+        let Some(old) = old.filter(|o| !o.is_dup()).or(old_ref) else { return };
+        if let Some(c) = self.chunk_of(old.weu(), old.slot())
+            && self.chunks[c].kill(old.slot())
+        {
+            return;
+        }
+        match by {
+            Some(c) if !self.planted(Planted::DeadBeforeDurable) => {
+                self.chunks[c].supersedes.push(Superseded { place: old, bytes_in });
+                self.pin(old.weu());
+                self.pin(bytes_in);
+            }
+            _ => self.kill(old),
+        }
+    }
+
+    /// Has the journal say that a slot's entry is no longer true.
+    pub(crate) fn kill(&mut self, place: Loc) {
+        if self.planted(Planted::NoDeadRecords) {
+            return;
+        }
+        let w = self.index.weu_mut(place.weu());
+        if set_bit(&mut w.dead, place.slot()) {
+            let sequence = w.sequence;
+            self.journal.push(Record::Dead { weu: place.weu(), sequence, slot: place.slot() });
+        }
+    }
+
+    /// All that the journal must say when it begins anew.
+    pub(crate) fn snapshot(index: &Index, gone: &mut Vec<(VolumeKey, u64)>) -> Vec<Record> {
+        use crate::index::WeuState;
+        let holds = |w: &&crate::index::Weu| !matches!(w.state, WeuState::Free | WeuState::Retired);
+        let oldest = index.weus().iter().filter(holds).map(|w| w.sequence).min().unwrap_or(u64::MAX);
+        gone.retain(|(_, before)| *before > oldest);
+        let mut records: Vec<Record> = gone.iter().map(|(key, _)| Record::Gone(*key)).collect();
+        for (weu, w) in index.weus().iter().enumerate() {
+            let weu = weu as u32;
+            if !holds(&w) {
+                if w.sequence > 0 {
+                    records.push(Record::Least { weu, sequence: w.sequence + 1 });
+                }
+                continue;
+            }
+            records.push(Record::Least { weu, sequence: w.sequence });
+            let words = |bits: &[u64]| bits.iter().copied().enumerate().filter(|(_, b)| *b != 0).collect::<Vec<_>>();
+            records.extend(words(&w.dead).into_iter().map(|(i, bits)| Record::DeadBits { weu, word: i as u32, bits }));
+            records.extend(words(&w.cleaned).into_iter().map(|(i, bits)| Record::CleanBits {
+                weu,
+                word: i as u32,
+                bits,
+            }));
+        }
+        records
+    }
+
+    /// Writes what the journal has to say, if it isn't writing already.
+    pub(crate) fn write_journal(&mut self, now: Time, force: bool, out: &mut Actions) {
+        if matches!(self.life, Life::Broken { .. } | Life::Failed(_)) {
+            return;
+        }
+        let (index, gone, durable) = (&self.index, &mut self.gone, self.durable_chunks);
+        if let Some(w) = self.journal.next_write(durable, force, || Cache::snapshot(index, gone)) {
+            let len = w.bytes.len() as u64;
+            let data = Data::Bytes(plimsoll_base::Buf::copy_of(&w.bytes));
+            self.send_fast(now, (Op::Write, OwnKind::Metadata), (w.at, len), data, Pending::Journal, out);
+        }
+    }
+
+    /// The journal has come further: who waited for it goes on.
+    pub(crate) fn journaled(&mut self, now: Time, out: &mut Actions) {
+        let durable = self.journal.durable();
+        let (go, wait): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(|h| h.0 <= durable);
+        self.held = wait;
+        for (_, op) in go {
+            self.send_through(now, op, out);
+        }
+        if self.recovery.is_some() {
+            self.recovery_journaled(now, out);
+        }
+    }
+}

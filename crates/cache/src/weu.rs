@@ -1,0 +1,87 @@
+//! A write-evict unit, as the index knows it.
+
+/// No WEU, in links.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What a WEU is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WeuState {
+    /// Holds nothing.
+    Free,
+    /// Being filled, perhaps partly written.
+    Open,
+    /// Filled; may still be on its way to the device.
+    Full,
+    /// Being evicted: its extents may be used until it is retired.
+    Leaving,
+    /// Evicted, not yet safe to write again.
+    Retired,
+}
+
+/// One WEU.
+#[derive(Clone, Debug)]
+pub struct Weu {
+    /// What it is used for.
+    pub state: WeuState,
+    /// How often it was replaced, modulo 2^16 (NI-M4).
+    pub generation: u16,
+    /// Its number among all WEUs ever begun on this device; on the device it tells the old content from the new.
+    pub sequence: u64,
+    /// Whose it is, where each volume has its own.
+    pub partition: u16,
+    /// Slots given out.
+    pub slots: u32,
+    /// Dirty entries that point at it, duplicates included.
+    pub dirty: u32,
+    /// It takes dirty extents (they are kept apart, NI-M16).
+    pub for_dirty: bool,
+    /// Bytes of its headers on the device.
+    pub header_bytes: u32,
+    /// Slots whose base entry is no longer true, a bit each.
+    pub dead: Vec<u64>,
+    /// Dirty slots that the slow device has since.
+    pub cleaned: Vec<u64>,
+    pub(crate) newer: u32,
+    pub(crate) older: u32,
+}
+
+impl Weu {
+    /// One that never held anything.
+    pub(crate) fn free() -> Weu {
+        Weu {
+            state: WeuState::Free,
+            generation: 0,
+            sequence: 0,
+            partition: 0,
+            slots: 0,
+            dirty: 0,
+            for_dirty: false,
+            header_bytes: 0,
+            dead: Vec::new(),
+            cleaned: Vec::new(),
+            newer: NONE,
+            older: NONE,
+        }
+    }
+
+    /// Is a slot's base entry no longer true?
+    pub fn is_dead(&self, slot: u32) -> bool {
+        bit(&self.dead, slot)
+    }
+}
+
+/// The bit of `slot`.
+pub fn bit(bits: &[u64], slot: u32) -> bool {
+    bits.get(slot as usize / 64).is_some_and(|w| w >> (slot % 64) & 1 == 1)
+}
+
+/// Sets the bit of `slot`; was it clear?
+pub fn set_bit(bits: &mut Vec<u64>, slot: u32) -> bool {
+    let at = slot as usize / 64;
+    if bits.len() <= at {
+        bits.resize(at + 1, 0);
+    }
+    let was = bit(bits, slot);
+    bits[at] |= 1 << (slot % 64);
+    !was
+}

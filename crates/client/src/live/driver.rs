@@ -1,0 +1,546 @@
+//! What drives gets over sockets: the one place that knows all that is under way.
+
+use super::error::ReadError;
+use super::link::{For, Link, LinkState, Open, Pending, promise_of};
+use super::options::Options;
+use super::stream::Stream;
+use crate::course::{Course, Ended, Step};
+use crate::policy::{Answer, Get, Probe, ReplicaPolicy, Reply};
+use plimsoll_base::{Rng, Span, Time};
+use plimsoll_nbd::client::Opened;
+use plimsoll_nbd::promise::Promise;
+use plimsoll_nbd::transactions::Reply as Said;
+use plimsoll_nbd::wire::{Command, NoteKind};
+use slab::Slab;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, oneshot};
+
+/// How a read ended.
+pub type Outcome = Result<Vec<u8>, ReadError>;
+
+/// What was counted since a volume was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Reads begun.
+    pub gets: u64,
+    /// Reads that ended with an error.
+    pub failed: u64,
+    /// Requests sent for them.
+    pub tries: u64,
+    /// Of these, refused for taking too long.
+    pub busy: u64,
+    /// Of these, ended with another error, or with data older than what was read before.
+    pub errors: u64,
+    /// Requests withdrawn.
+    pub cancels: u64,
+    /// Probes sent for reads.
+    pub probes: u64,
+}
+
+struct Sent {
+    link: usize,
+    cookie: Option<u64>,
+}
+
+struct Running {
+    serial: u64,
+    course: Course,
+    sent: Vec<Sent>,
+    waiter: Option<oneshot::Sender<Outcome>>,
+    limit: Duration,
+    /// What replicas said that didn't bring the data.
+    heard: Vec<String>,
+    /// Data must be at least as new.
+    floor: u64,
+}
+
+/// What is still to be told to a course.
+enum News {
+    Failed { get: (usize, u64), number: u32, why: String },
+    ProbeLost { get: (usize, u64) },
+    Broken { link: usize },
+}
+
+/// See the module's documentation.
+pub struct Driver {
+    started: Instant,
+    policy: Box<dyn ReplicaPolicy + Send>,
+    options: Options,
+    /// By number.
+    pub links: Vec<Link>,
+    gets: Slab<Running>,
+    timers: BinaryHeap<Reverse<(Time, usize, u64)>>,
+    /// Told when a timer is set that comes before all others.
+    pub timer_set: Arc<Notify>,
+    /// Told when a link's state changes.
+    pub changed: Arc<Notify>,
+    rng: Rng,
+    /// The largest generation that any replica has told.
+    known: u64,
+    /// What was read was at least as new.
+    floor: u64,
+    news: VecDeque<News>,
+    /// Links with something to send.
+    touched: Vec<usize>,
+    /// What was counted.
+    pub counts: Counts,
+}
+
+impl Driver {
+    /// One that knows of no connection yet.
+    pub fn new(addresses: Vec<String>, policy: Box<dyn ReplicaPolicy + Send>, options: Options) -> Driver {
+        Driver {
+            started: Instant::now(),
+            policy,
+            rng: Rng::new(options.seed, "live client"),
+            options,
+            links: addresses.into_iter().map(Link::new).collect(),
+            gets: Slab::new(),
+            timers: BinaryHeap::new(),
+            timer_set: Arc::new(Notify::new()),
+            changed: Arc::new(Notify::new()),
+            known: 0,
+            floor: 0,
+            news: VecDeque::new(),
+            touched: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The time of this driver's policies.
+    pub fn now(&self) -> Time {
+        Time::from_nanos(self.started.elapsed().as_nanos() as u64)
+    }
+
+    /// A moment as others' clocks have it.
+    pub fn instant(&self, at: Time) -> Instant {
+        self.started + Duration::from(at.since(Time::ZERO))
+    }
+
+    /// The volume's size in bytes, and what reads must be multiples of and at most, where any replica is connected.
+    pub fn shape(&self) -> Option<(u64, u32, u32)> {
+        let open = self.links.iter().find_map(|l| l.open.as_ref())?;
+        Some((open.size_bytes, open.block_bytes, open.read_bytes_max))
+    }
+
+    /// Begins a read; its place, and which user of it.
+    pub fn begin(
+        &mut self,
+        offset: u64,
+        len: u64,
+        deadline: Option<Span>,
+        limit: Duration,
+        waiter: oneshot::Sender<Outcome>,
+    ) -> (usize, u64) {
+        let now = self.now();
+        self.counts.gets += 1;
+        let serial = self.counts.gets;
+        let up = |(i, l): (usize, &Link)| (l.state == LinkState::Up).then_some(i as u16);
+        let replicas: Box<[u16]> = self.links.iter().enumerate().filter_map(up).collect();
+        if replicas.is_empty() {
+            self.counts.failed += 1;
+            let why = self.links.iter().filter_map(Link::closed).collect();
+            let _ = waiter.send(Err(ReadError::Failed(why))); // the caller may have gone
+            return (usize::MAX, serial);
+        }
+        let until = now + Span::from(limit);
+        let draw = self.rng.next_u64();
+        let get =
+            Get { number: serial - 1, arrived_at: now, until, client: 0, replicas, offset, len, draw, limit: deadline };
+        let running = Running {
+            serial,
+            course: Course::new(get),
+            sent: Vec::new(),
+            waiter: Some(waiter),
+            limit,
+            heard: Vec::new(),
+            floor: self.floor,
+        };
+        let at = self.gets.insert(running);
+        let step = self.gets[at].course.begin(now, &mut self.policy);
+        self.carry_out(now, at, step, Vec::new());
+        self.settle();
+        (at, serial)
+    }
+
+    /// Nobody waits for a read any more: what is under way for it is withdrawn.
+    pub fn left(&mut self, get: (usize, u64)) {
+        if let Some(running) = self.running(get)
+            && running.waiter.take().is_some()
+        {
+            let numbers: Vec<u32> = running.course.numbers_under_way().collect();
+            numbers.into_iter().for_each(|n| self.cancel(get.0, n));
+            self.settle();
+        }
+    }
+
+    fn running(&mut self, (at, serial): (usize, u64)) -> Option<&mut Running> {
+        self.gets.get_mut(at).filter(|r| r.serial == serial)
+    }
+
+    /// Does what a get's course says. `data` are those of the try that has just been answered.
+    fn carry_out(&mut self, now: Time, at: usize, step: Step, data: Vec<u8>) {
+        let Step { orders, ended } = step;
+        if let Some(how) = ended {
+            self.end(now, at, how, data);
+        }
+        let get = (at, self.gets[at].serial);
+        for s in orders.sends {
+            self.send(now, get, usize::from(s.node), promise_of(s.deadline, s.tells));
+        }
+        for number in orders.cancels {
+            self.cancel(at, number);
+        }
+        for time in orders.timers {
+            if self.timers.peek().is_none_or(|Reverse(first)| time < first.0) {
+                self.timer_set.notify_one();
+            }
+            self.timers.push(Reverse((time, get.0, get.1)));
+        }
+        for node in orders.probes {
+            self.probe(now, get, usize::from(node));
+        }
+        if self.gets[at].course.is_over() {
+            self.gets.remove(at);
+        }
+    }
+
+    fn end(&mut self, now: Time, at: usize, how: Ended, data: Vec<u8>) {
+        let running = &mut self.gets[at];
+        let outcome = match how {
+            Ended::Done(_) => Ok(data),
+            Ended::Failed if now >= running.course.get().until => {
+                let silent = running.course.numbers_under_way().map(|n| &running.sent[n as usize]);
+                let silent = silent.map(|s| format!("{}: hasn't answered", self.links[s.link].address));
+                let heard = running.heard.iter().cloned().chain(silent).collect();
+                Err(ReadError::Limit { limit: running.limit, heard })
+            }
+            Ended::Failed => Err(ReadError::Failed(std::mem::take(&mut running.heard))),
+        };
+        self.counts.failed += u64::from(outcome.is_err());
+        if let Some(waiter) = running.waiter.take() {
+            let _ = waiter.send(outcome); // the caller may have gone
+        }
+    }
+
+    fn send(&mut self, now: Time, get: (usize, u64), link: usize, promise: Promise) {
+        self.counts.tries += 1;
+        let running = &mut self.gets[get.0];
+        let number = running.sent.len() as u32;
+        let (offset, length) = (running.course.get().offset, running.course.get().len as u32);
+        let l = &mut self.links[link];
+        let open = l.open.as_mut();
+        let cookie =
+            open.and_then(|o| o.submit(now, For::Try { get, number }, Command::Read, (offset, length), promise));
+        running.sent.push(Sent { link, cookie });
+        if cookie.is_none() {
+            let why = l.closed().unwrap_or_else(|| format!("{}: too many requests are under way", l.address));
+            self.news.push_back(News::Failed { get, number, why });
+        }
+        self.touched.push(link);
+    }
+
+    fn cancel(&mut self, at: usize, number: u32) {
+        let Sent { link, cookie } = self.gets[at].sent[number as usize];
+        if let (Some(open), Some(cookie)) = (&mut self.links[link].open, cookie) {
+            self.counts.cancels += 1;
+            open.cancel(cookie);
+            self.touched.push(link);
+        }
+    }
+
+    fn probe(&mut self, now: Time, get: (usize, u64), link: usize) {
+        self.counts.probes += 1;
+        let (offset, length) = (self.gets[get.0].course.get().offset, self.gets[get.0].course.get().len as u32);
+        let open = self.links[link].open.as_mut().filter(|o| o.promises);
+        let sent = open.and_then(|o| {
+            o.submit(now, For::Probe { get }, Command::BlockStatus, (offset, length), Promise::default())
+        });
+        match sent {
+            Some(_) => self.touched.push(link),
+            None => self.news.push_back(News::ProbeLost { get }),
+        }
+    }
+
+    /// Sends what is to be sent and tells what came of it, until nothing more follows.
+    fn settle(&mut self) {
+        loop {
+            while let Some(link) = self.touched.pop() {
+                if !self.links[link].flush() {
+                    self.news.push_back(News::Broken { link });
+                }
+            }
+            let Some(news) = self.news.pop_front() else { return };
+            let now = self.now();
+            match news {
+                News::Broken { link } => self.lose(link, "the connection broke"),
+                News::Failed { get, number, why } => {
+                    self.answered(now, get, number, Answer { reply: Reply::Failed, ..NOTHING }, why, Vec::new());
+                }
+                News::ProbeLost { get } => {
+                    let policy = &mut self.policy;
+                    if let Some(running) = self.gets.get_mut(get.0).filter(|r| r.serial == get.1) {
+                        let step = running.course.probe_lost(now, policy);
+                        self.carry_out(now, get.0, step, Vec::new());
+                    }
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, now: Time, get: (usize, u64), number: u32, answer: Answer, why: String, data: Vec<u8>) {
+        match answer.reply {
+            Reply::Done => {}
+            Reply::Busy(_) => self.counts.busy += 1,
+            Reply::Failed => self.counts.errors += 1,
+        }
+        let policy = &mut self.policy;
+        let Some(running) = self.gets.get_mut(get.0).filter(|r| r.serial == get.1) else { return };
+        if answer.reply != Reply::Done {
+            running.heard.push(why);
+        }
+        let step = running.course.answered(now, number, answer, policy);
+        self.carry_out(now, get.0, step, data);
+    }
+
+    /// Timers whose time has come; when the next one is due.
+    pub fn fire(&mut self) -> Option<Instant> {
+        loop {
+            let now = self.now();
+            let &Reverse((due, at, serial)) = self.timers.peek()?;
+            if due > now {
+                return Some(self.instant(due));
+            }
+            self.timers.pop();
+            let policy = &mut self.policy;
+            if let Some(running) = self.gets.get_mut(at).filter(|r| r.serial == serial) {
+                let step = running.course.timer(now, policy);
+                self.carry_out(now, at, step, Vec::new());
+                self.settle();
+            }
+        }
+    }
+
+    /// A link is connected. Fails where its export can't be a replica of the others'.
+    pub fn attach(&mut self, link: usize, stream: Arc<Stream>, opened: &Opened) -> Result<(), String> {
+        let new = Open::new(self.now(), stream, opened);
+        if let Some((size, ..)) = self.shape().filter(|s| s.0 != new.size_bytes)
+            && self.links[link].state != LinkState::Opening
+        {
+            return Err(format!(
+                "it has {} bytes, the other replicas have {size}: it isn't one of them",
+                new.size_bytes
+            ));
+        }
+        self.links[link].state = if new.promises { LinkState::Opening } else { LinkState::Up };
+        self.links[link].open = Some(new);
+        self.changed.notify_waiters();
+        self.ask_health(link);
+        Ok(())
+    }
+
+    /// A link's connection has ended, and what was under way on it will not be answered.
+    pub fn lose(&mut self, link: usize, why: &str) {
+        let l = &mut self.links[link];
+        l.state = LinkState::Down(why.to_string());
+        l.stuck.notify_one();
+        let address = &l.address;
+        for (_, p) in l.open.take().map_or_else(Default::default, |open| open.pending) {
+            match p.what {
+                For::Try { get, number } => {
+                    self.news.push_back(News::Failed { get, number, why: format!("{address}: {why}") });
+                }
+                For::Probe { get } => self.news.push_back(News::ProbeLost { get }),
+                For::Health { .. } => {}
+            }
+        }
+        self.changed.notify_waiters();
+        self.settle();
+    }
+
+    /// Looks after a link: asks how its replica is, and gives up one that says nothing. Why, if so.
+    pub fn tend(&mut self, link: usize) -> Result<(), String> {
+        let now = self.now();
+        let stall = self.options.stall;
+        let Some(open) = &self.links[link].open else { return Err("the connection broke".into()) };
+        if !open.pending.is_empty() && Duration::from(now.since(open.heard_at)) > stall {
+            return Err(format!("hangs: it has said nothing for {stall:?}"));
+        }
+        self.ask_health(link);
+        Ok(())
+    }
+
+    fn ask_health(&mut self, link: usize) {
+        let now = self.now();
+        let l = &mut self.links[link];
+        let required = l.known_then;
+        let Some(open) = l.open.as_mut().filter(|o| o.promises) else { return };
+        if !open.pending.values().any(|p| matches!(p.what, For::Health { .. })) {
+            let length = open.block_bytes.max(512);
+            open.submit(now, For::Health { required }, Command::BlockStatus, (0, length), Promise::default());
+            self.touched.push(link);
+            self.settle();
+        }
+    }
+
+    /// Bytes have come. Fails where they are no NBD.
+    pub fn feed(&mut self, link: usize, mut bytes: &[u8]) -> Result<(), String> {
+        let now = self.now();
+        let gone = || "the connection broke".to_string();
+        self.links[link].open.as_mut().ok_or_else(gone)?.heard_at = now;
+        loop {
+            let open = self.links[link].open.as_mut().ok_or_else(gone)?;
+            let Some(said) = open.transactions.poll(&mut bytes).map_err(|e| format!("speaks no NBD: {e}"))? else {
+                self.settle();
+                return Ok(());
+            };
+            match said {
+                Said::Data { cookie, offset, bytes } => {
+                    let p = open.pending.get_mut(&cookie).expect("in flight");
+                    let at = (offset - p.offset) as usize;
+                    p.data.resize(p.length as usize, 0);
+                    p.data[at..at + bytes.len()].copy_from_slice(bytes);
+                }
+                Said::Hole { cookie, .. } => {
+                    let p = open.pending.get_mut(&cookie).expect("in flight");
+                    p.data.resize(p.length as usize, 0);
+                }
+                Said::Notes { cookie, notes } => {
+                    let p = open.pending.get_mut(&cookie).expect("in flight");
+                    let begun = notes.iter().any(|n| n.0 == NoteKind::Begun);
+                    // Only what it ends with counts; a node that tells more than that must not fill our memory.
+                    p.notes = notes;
+                    if let (For::Try { get, number }, true) = (p.what, begun) {
+                        self.began(now, get, number);
+                    }
+                }
+                Said::Status { .. } => {}
+                Said::Error { cookie, code, message, .. } => {
+                    let p = open.pending.get_mut(&cookie).expect("in flight");
+                    p.error = Some(if message.is_empty() { code.to_string() } else { message });
+                }
+                Said::Done { cookie } => {
+                    let p = open.pending.remove(&cookie).expect("in flight");
+                    self.complete(now, link, p);
+                }
+            }
+        }
+    }
+
+    fn began(&mut self, now: Time, get: (usize, u64), number: u32) {
+        let policy = &mut self.policy;
+        if let Some(running) = self.gets.get_mut(get.0).filter(|r| r.serial == get.1) {
+            let step = running.course.began(now, number, policy);
+            self.carry_out(now, get.0, step, Vec::new());
+        }
+    }
+
+    fn complete(&mut self, now: Time, link: usize, p: Pending) {
+        match p.what {
+            For::Health { required } => self.health(link, &p, required),
+            For::Probe { get } => {
+                let us = |kind| Span::from_micros(u64::from(p.note(kind).unwrap_or(0)));
+                let in_flight = p.note(NoteKind::InFlight).unwrap_or(0);
+                let probe = Probe { node: link as u16, in_flight, latency: us(NoteKind::LatencyUs) };
+                let policy = &mut self.policy;
+                if let Some(running) = self.gets.get_mut(get.0).filter(|r| r.serial == get.1) {
+                    let step = running.course.probed(now, probe, policy);
+                    self.carry_out(now, get.0, step, Vec::new());
+                }
+            }
+            For::Try { get, number } => {
+                let (answer, why) = self.judge(link, get, &p);
+                self.answered(now, get, number, answer, why, p.data);
+            }
+        }
+    }
+
+    /// What a read's answer is worth.
+    fn judge(&mut self, link: usize, get: (usize, u64), p: &Pending) -> (Answer, String) {
+        let us = |kind| p.note(kind).map(|us| Span::from_micros(u64::from(us)));
+        let l = &mut self.links[link];
+        let (in_flight, service) = (p.note(NoteKind::InFlight), us(NoteKind::ServiceUs).unwrap_or(Span::ZERO));
+        let mut answer = Answer { reply: Reply::Done, in_flight: in_flight.unwrap_or(0), service };
+        let mut why = String::new();
+        if let Some(error) = &p.error {
+            answer.reply = us(NoteKind::WaitUs).map_or(Reply::Failed, Reply::Busy);
+            why = format!("{}: {error}", l.address);
+            if p.note(NoteKind::Behind).is_some() {
+                l.state = LinkState::Behind(error.clone());
+                self.changed.notify_waiters();
+            }
+        } else if let (Some(before), Some(now)) = (p.note(NoteKind::GenerationBefore), p.note(NoteKind::GenerationLow))
+        {
+            let (before, now) = (near(self.known, before), near(self.known, now));
+            self.known = self.known.max(now);
+            let floor = self.gets.get(get.0).filter(|r| r.serial == get.1).map_or(0, |r| r.floor);
+            if self.options.monotonic && before < floor {
+                answer.reply = Reply::Failed;
+                why = format!("{}: its data may be older ({before} changes) than what was read ({floor})", l.address);
+            } else {
+                self.floor = self.floor.max(now);
+            }
+        }
+        (answer, why)
+    }
+
+    fn health(&mut self, link: usize, p: &Pending, required: u64) {
+        let l = &mut self.links[link];
+        let was = l.state.clone();
+        let generation = p.generation().unwrap_or(0);
+        l.state = match (p.note(NoteKind::Behind), &p.error) {
+            (_, Some(error)) => LinkState::Behind(error.clone()),
+            (Some(1..), None) => {
+                LinkState::Behind("may lack acknowledged writes: `plimsoll volume resync` brings it up".into())
+            }
+            _ if generation < required => behind(generation, required),
+            _ => LinkState::Up,
+        };
+        l.generation = generation;
+        self.known = self.known.max(generation);
+        l.known_then = self.known;
+        if l.state != was {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Replicas that have seen fewer changes than another aren't read. Only what has been asked again since tells that
+    /// changes weren't just on their way.
+    pub fn compare(&mut self) {
+        let most = self.links.iter().filter(|l| l.state == LinkState::Up).map(|l| l.generation).max().unwrap_or(0);
+        for l in self.links.iter_mut().filter(|l| l.state == LinkState::Up) {
+            if l.open.as_ref().is_some_and(|o| o.promises) && l.generation < most {
+                l.state = behind(l.generation, most);
+            }
+        }
+    }
+}
+
+const NOTHING: Answer = Answer { reply: Reply::Failed, in_flight: 0, service: Span::ZERO };
+
+fn behind(generation: u64, required: u64) -> LinkState {
+    LinkState::Behind(format!(
+        "has seen {generation} changes, another replica {required}: `plimsoll volume resync` brings it up"
+    ))
+}
+
+/// The number nearest to `known` whose lower half is `low`.
+fn near(known: u64, low: u32) -> u64 {
+    known.wrapping_add_signed(i64::from(low.wrapping_sub(known as u32) as i32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generation_is_known_from_its_lower_half() {
+        assert_eq!(near(5, 7), 7);
+        assert_eq!(near(7, 5), 5);
+        assert_eq!(near((1 << 32) - 1, 0), 1 << 32);
+        assert_eq!(near((3 << 32) + 2, u32::MAX), (3 << 32) - 1);
+    }
+}

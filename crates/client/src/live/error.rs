@@ -1,0 +1,79 @@
+//! What goes wrong, for people.
+
+use crate::choice::BadPolicy;
+use std::fmt;
+use std::time::Duration;
+
+/// Why a volume wasn't opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// No replica was named, or more than 64.
+    Replicas(usize),
+    /// Settings that no policy can work with.
+    Policy(BadPolicy),
+    /// A time that can't be kept to.
+    Time(&'static str),
+    /// Not one replica can be read: which, and why.
+    NoneOpen(Vec<(String, String)>),
+    /// Replicas that can't be of the same volume: which, and their sizes in bytes.
+    Sizes(Vec<(String, u64)>),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Replicas(n) => write!(f, "{n} replicas: name 1 to 64"),
+            OpenError::Policy(e) => e.fmt(f),
+            OpenError::Time(what) => f.write_str(what),
+            OpenError::NoneOpen(all) => {
+                f.write_str("no replica can be read")?;
+                all.iter().try_for_each(|(address, why)| write!(f, "; {address}: {why}"))
+            }
+            OpenError::Sizes(all) => {
+                f.write_str("these aren't replicas of one volume, their sizes differ")?;
+                all.iter().try_for_each(|(address, bytes)| write!(f, "; {address}: {bytes} bytes"))
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl From<BadPolicy> for OpenError {
+    fn from(e: BadPolicy) -> OpenError {
+        OpenError::Policy(e)
+    }
+}
+
+/// Why a read failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ReadError {
+    /// The range isn't the volume's.
+    Range(String),
+    /// A deadline or a limit of nothing, or one that can't be said.
+    Deadline(String),
+    /// The caller's limit came.
+    Limit {
+        /// It.
+        limit: Duration,
+        /// What had happened by then, by replica.
+        heard: Vec<String>,
+    },
+    /// Every replica that could be asked has failed, or none can be: what each said.
+    Failed(Vec<String>),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::Range(what) | ReadError::Deadline(what) => f.write_str(what),
+            ReadError::Limit { limit, heard } => {
+                write!(f, "no answer within {limit:?}")?;
+                heard.iter().try_for_each(|what| write!(f, "; {what}"))
+            }
+            ReadError::Failed(heard) => write!(f, "no replica answered the read: {}", heard.join("; ")),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}

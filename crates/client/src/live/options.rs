@@ -1,0 +1,42 @@
+//! How a volume is read.
+
+use crate::choice::{PolicyKind, PolicySettings};
+use std::time::Duration;
+
+/// What holds for all reads of a volume.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How a replica is chosen.
+    pub policy: PolicyKind,
+    /// With what; a read's own deadline goes before `limit`.
+    pub settings: PolicySettings,
+    /// A read that has no limit of its own fails after this long.
+    pub limit: Duration,
+    /// A node from which nothing comes for this long, while something should, is given up; at least two seconds, as nodes
+    /// are asked how they are every second.
+    pub stall: Duration,
+    /// Within this long a node must take a connection and agree on the export.
+    pub connect: Duration,
+    /// No read gives older data than one that ended before it began: what a replica says that hasn't seen the changes that
+    /// another had seen isn't taken.
+    pub monotonic: bool,
+    /// The servers aren't Plimsoll's: no deadlines, no probes, no generations; and exports' names are left as they are.
+    pub foreign: bool,
+    /// For policies that draw.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            policy: PolicyKind::MittWait,
+            settings: PolicySettings::default(),
+            limit: Duration::from_secs(30),
+            stall: Duration::from_secs(5),
+            connect: Duration::from_secs(5),
+            monotonic: true,
+            foreign: false,
+            seed: 1,
+        }
+    }
+}

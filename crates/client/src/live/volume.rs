@@ -1,0 +1,319 @@
+//! A volume that is open over its replicas.
+
+use super::address::Address;
+use super::driver::{Counts, Driver, Outcome};
+use super::error::{OpenError, ReadError};
+use super::link::LinkState;
+use super::options::Options;
+use super::stream::Stream;
+use super::timers;
+use plimsoll_base::Span;
+use plimsoll_nbd::client::{ClientEvent, ClientHandshake, Opened, Wishes};
+use plimsoll_nbd::wire::MetaContext;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+/// Most replicas of a volume.
+const REPLICAS_MAX: usize = 64;
+/// How often nodes are asked how they are, and looked after.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+/// The same of one that isn't read though it's connected.
+const TEND_YOUNG: Duration = Duration::from_millis(50);
+/// A link that fails is tried again after this, then after twice as long, ...
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+/// ... and this at most.
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// Bytes taken from a socket at once.
+const RECV_BYTES: usize = 256 << 10;
+
+/// A replica as it is now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReplicaStatus {
+    /// Where it is.
+    pub address: String,
+    /// Whether it's read.
+    pub state: LinkState,
+    /// The changes that it has acknowledged, as it last said; 0 from servers that don't say.
+    pub generation: u64,
+}
+
+/// A volume over its replicas. Clones share everything; when the last is dropped, the connections close.
+#[derive(Clone)]
+pub struct Volume {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    driver: Arc<Mutex<Driver>>,
+    tasks: Vec<AbortHandle>,
+    size_bytes: u64,
+    limit: Duration,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Withdraws a read whose caller has gone.
+struct Asked<'a> {
+    driver: &'a Mutex<Driver>,
+    get: (usize, u64),
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        lock(self.driver).left(self.get);
+    }
+}
+
+fn lock(driver: &Mutex<Driver>) -> MutexGuard<'_, Driver> {
+    driver.lock().expect("no panic while held")
+}
+
+impl Volume {
+    /// Opens a volume over its replicas, in the order of the data's placement. Those that can't be reached now are tried
+    /// again in the background; one that can be read is enough. Needs a tokio runtime with time and I/O, which must go on
+    /// running as long as the volume is read.
+    ///
+    /// # Errors
+    /// If no replica can be read within [`Options::connect`], if they aren't of one size, or the options make no sense.
+    pub async fn open(replicas: &[Address], options: &Options) -> Result<Volume, OpenError> {
+        if replicas.is_empty() || replicas.len() > REPLICAS_MAX {
+            return Err(OpenError::Replicas(replicas.len()));
+        }
+        if options.stall < 2 * TEND_EVERY {
+            return Err(OpenError::Time("a stall of less than two seconds: nodes are asked every second how they are"));
+        }
+        if options.limit.is_zero() || options.connect.is_zero() {
+            return Err(OpenError::Time("a limit of nothing, or no time to connect: nothing can be kept to it"));
+        }
+        let policy = options.policy.build(&options.settings)?;
+        let addresses = replicas.iter().map(Address::to_string).collect();
+        let driver = Arc::new(Mutex::new(Driver::new(addresses, policy, options.clone())));
+        let mut tasks = vec![tokio::spawn(timers::run(driver.clone())).abort_handle()];
+        for (link, address) in replicas.iter().enumerate() {
+            tasks.push(tokio::spawn(keep(driver.clone(), link, address.clone(), options.clone())).abort_handle());
+        }
+        let mut inner = Inner { driver, tasks, size_bytes: 0, limit: options.limit };
+        inner.size_bytes = settled(&inner.driver, options.connect).await?;
+        Ok(Volume { inner: Arc::new(inner) })
+    }
+
+    /// Its size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes
+    }
+
+    /// Reads a range. Nodes are asked to refuse it at once if it would take longer than `deadline` (`None`: the policy's own),
+    /// and then it goes to the next.
+    ///
+    /// # Errors
+    /// If the range or the deadline makes no sense, no replica brings the data, or [`Options::limit`] has come.
+    pub async fn read(&self, range: Range<u64>, deadline: Option<Duration>) -> Outcome {
+        self.read_within(range, deadline, self.inner.limit).await
+    }
+
+    /// The same, with a limit of its own.
+    ///
+    /// # Errors
+    /// As [`Volume::read`].
+    pub async fn read_within(&self, range: Range<u64>, deadline: Option<Duration>, limit: Duration) -> Outcome {
+        let deadline = deadline.map(checked).transpose()?;
+        if limit.is_zero() {
+            return Err(ReadError::Deadline("a limit of nothing: there would be no time to ask anybody".into()));
+        }
+        let (send, answer) = oneshot::channel();
+        let asked = {
+            let mut driver = lock(&self.inner.driver);
+            let (_, block, most) = driver.shape().unwrap_or((0, 1, u32::MAX));
+            self.check(&range, block, most)?;
+            let get = driver.begin(range.start, range.end - range.start, deadline, limit, send);
+            Asked { driver: &self.inner.driver, get }
+        };
+        let outcome = answer.await;
+        drop(asked);
+        outcome.unwrap_or_else(|_| Err(ReadError::Failed(vec!["the client's tasks have ended".into()])))
+    }
+
+    fn check(&self, range: &Range<u64>, block: u32, most: u32) -> Result<(), ReadError> {
+        let size = self.inner.size_bytes;
+        let refuse = |what: String| Err(ReadError::Range(format!("{}..{}: {what}", range.start, range.end)));
+        if range.end <= range.start {
+            return refuse("the range is empty".into());
+        }
+        if range.end > size {
+            return refuse(format!("the volume has {size} bytes"));
+        }
+        if range.end - range.start > u64::from(most) {
+            return refuse(format!("the nodes send at most {most} bytes at once"));
+        }
+        if !range.start.is_multiple_of(u64::from(block)) || !range.end.is_multiple_of(u64::from(block)) {
+            return refuse(format!("the nodes read multiples of {block} bytes"));
+        }
+        Ok(())
+    }
+
+    /// How its replicas are.
+    pub fn replicas(&self) -> Vec<ReplicaStatus> {
+        let status = |l: &super::link::Link| ReplicaStatus {
+            address: l.address.clone(),
+            state: l.state.clone(),
+            generation: l.generation,
+        };
+        lock(&self.inner.driver).links.iter().map(status).collect()
+    }
+
+    /// What was counted.
+    pub fn counts(&self) -> Counts {
+        lock(&self.inner.driver).counts
+    }
+}
+
+fn checked(deadline: Duration) -> Result<Span, ReadError> {
+    let said = (1..u128::from(u32::MAX)).contains(&deadline.as_micros());
+    let what = || format!("a deadline of {deadline:?}: no node can keep to it; use 1 us to 71 minutes");
+    if said { Ok(Span::from(deadline)) } else { Err(ReadError::Deadline(what())) }
+}
+
+/// Waits until every link has found out how its replica is; the volume's size.
+async fn settled(driver: &Mutex<Driver>, at_most: Duration) -> Result<u64, OpenError> {
+    let until = Instant::now() + at_most;
+    let changed = lock(driver).changed.clone();
+    let opening = |d: &Driver| d.links.iter().any(|l| l.state == LinkState::Opening);
+    // A second look tells who is behind from who was about to be told of a change.
+    for look in 0..2 {
+        loop {
+            let waits = changed.notified();
+            if !opening(&lock(driver)) || Instant::now() >= until {
+                break;
+            }
+            let _ = tokio::time::timeout_at(until.into(), waits).await;
+        }
+        lock(driver).compare();
+        if look == 0 && lock(driver).links.iter().any(|l| matches!(l.state, LinkState::Behind(_))) {
+            tokio::time::sleep(3 * TEND_YOUNG).await;
+        }
+    }
+    let d = lock(driver);
+    let sizes: Vec<(String, u64)> =
+        d.links.iter().filter_map(|l| Some((l.address.clone(), l.open.as_ref()?.size_bytes))).collect();
+    if sizes.windows(2).any(|w| w[0].1 != w[1].1) {
+        return Err(OpenError::Sizes(sizes));
+    }
+    if !d.links.iter().any(|l| l.state == LinkState::Up) {
+        let why = |l: &super::link::Link| match &l.state {
+            LinkState::Down(why) | LinkState::Behind(why) => why.clone(),
+            LinkState::Opening | LinkState::Up => format!("hangs: nothing came of it within {at_most:?}"),
+        };
+        return Err(OpenError::NoneOpen(d.links.iter().map(|l| (l.address.clone(), why(l))).collect()));
+    }
+    Ok(sizes[0].1)
+}
+
+/// Keeps a link connected, for ever.
+async fn keep(driver: Arc<Mutex<Driver>>, link: usize, address: Address, options: Options) {
+    let mut pause = RETRY_FIRST;
+    loop {
+        let began = Instant::now();
+        let why = match tokio::time::timeout(options.connect, connect(&address, options.foreign)).await {
+            Err(_) => format!("doesn't answer within {:?}", options.connect),
+            Ok(Err(e)) => e.to_string(),
+            Ok(Ok((stream, opened, early))) => {
+                let stream = Arc::new(stream);
+                let attached = lock(&driver).attach(link, stream.clone(), &opened);
+                match attached {
+                    Ok(()) => serve(&driver, link, &stream, early).await,
+                    Err(why) => why,
+                }
+            }
+        };
+        lock(&driver).lose(link, &why);
+        if began.elapsed() > RETRY_MAX {
+            pause = RETRY_FIRST;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+}
+
+async fn connect(address: &Address, foreign: bool) -> io::Result<(Stream, Box<Opened>, Vec<u8>)> {
+    let export = if foreign { address.export.clone() } else { address.export_with("replica=read") };
+    if export.len() > 4096 {
+        return Err(io::Error::other("an export's name has at most 4096 bytes"));
+    }
+    let contexts = if foreign { Vec::new() } else { vec![MetaContext::Promise.name().to_string()] };
+    let mut handshake = ClientHandshake::new(Wishes { meta_contexts: contexts, ..Wishes::open(export) });
+    let stream = Stream::connect(&address.place).await?;
+    let (mut buffer, mut have) = (vec![0; 8192], 0..0);
+    loop {
+        while !handshake.output().is_empty() {
+            match stream.write_now(handshake.output())? {
+                Some(n) => handshake.output_sent(n),
+                None => stream.writable().await?,
+            }
+        }
+        match handshake.poll_event() {
+            Some(ClientEvent::Transmission(opened)) => return Ok((stream, opened, buffer[have].to_vec())),
+            Some(ClientEvent::Failed(e)) => return Err(io::Error::other(e.to_string())),
+            Some(other) => return Err(io::Error::other(format!("an unexpected turn of the handshake: {other:?}"))),
+            None => {}
+        }
+        if have.is_empty() {
+            have = 0..loop {
+                match stream.read_now(&mut buffer)? {
+                    Some(0) => return Err(io::Error::other("the server closed the connection in the handshake")),
+                    Some(n) => break n,
+                    None => stream.readable().await?,
+                }
+            };
+        }
+        have.start += handshake.handle(&buffer[have.clone()]);
+    }
+}
+
+/// Carries a link's bytes until its connection ends; why it did.
+async fn serve(driver: &Mutex<Driver>, link: usize, stream: &Stream, early: Vec<u8>) -> String {
+    let stuck = lock(driver).links[link].stuck.clone();
+    let mut buffer = vec![0; RECV_BYTES];
+    if let Err(why) = lock(driver).feed(link, &early) {
+        return why;
+    }
+    let mut tend_at = Instant::now() + TEND_YOUNG;
+    loop {
+        tokio::select! {
+            ready = stream.readable() => {
+                if let Err(e) = ready {
+                    return e.to_string();
+                }
+                match stream.read_now(&mut buffer) {
+                    Ok(None) => {}
+                    Ok(Some(0)) => return "the node closed the connection".into(),
+                    Ok(Some(n)) => if let Err(why) = lock(driver).feed(link, &buffer[..n]) {
+                        return why;
+                    },
+                    Err(e) => return e.to_string(),
+                }
+            }
+            () = stuck.notified() => {
+                let written = stream.writable().await;
+                if written.is_err() || !lock(driver).links[link].flush() {
+                    return "the connection broke".into();
+                }
+            }
+            () = tokio::time::sleep_until(tend_at.into()) => {
+                let mut d = lock(driver);
+                if let Err(why) = d.tend(link) {
+                    return why;
+                }
+                let young = d.links[link].state != LinkState::Up;
+                tend_at = Instant::now() + if young { TEND_YOUNG } else { TEND_EVERY };
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Servers that behave as a test wants: our own protocol half, over real sockets, one thread a connection.
+#![allow(dead_code)] // each test file uses its own part
+
+use plimsoll_client::live::Address;
+use plimsoll_nbd::export::{BlockSizes, ExportInfo};
+use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
+use plimsoll_nbd::promise::{self, Deadline, Promise};
+use plimsoll_nbd::reply::{self, Last, Replies};
+use plimsoll_nbd::request::Incoming;
+use plimsoll_nbd::wire::{Command, ErrorCode, MetaContext, MetaContexts, NoteKind, REQUEST_BYTES, TransmissionFlags};
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What a server does with reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Does {
+    /// Answers them: every byte is the server's `fill`.
+    Serve,
+    /// The same, after a while.
+    Slow(Duration),
+    /// Refuses those with a deadline, with this predicted wait in microseconds; serves others.
+    Busy(u32),
+    /// Answers nothing at all any more, and keeps the connection.
+    Hang,
+    /// Takes a connection and says nothing.
+    HangInHandshake,
+    /// Sends what is no NBD.
+    Garbage,
+    /// Fails them.
+    Fail,
+    /// Says that its replica may lack writes.
+    Behind,
+    /// Closes the connection.
+    Close,
+}
+
+/// What is seen and said, shared with the test.
+#[derive(Clone, Debug)]
+pub struct State {
+    pub does: Does,
+    pub fill: u8,
+    pub size_bytes: u64,
+    pub generation: u64,
+    /// Knows `x-plimsoll:promise`.
+    pub promises: bool,
+    /// The deadlines of the reads that came.
+    pub deadlines: Vec<Deadline>,
+    pub cancels: u32,
+    pub probes: u32,
+    pub exports: Vec<String>,
+}
+
+#[derive(Clone)]
+pub struct Fake {
+    pub state: Arc<Mutex<State>>,
+    path: PathBuf,
+}
+
+pub const SIZE: u64 = 1 << 20;
+
+impl Fake {
+    /// Serves on a socket in `dir`.
+    pub fn start(dir: &std::path::Path, name: &str, fill: u8, does: Does) -> Fake {
+        let path = dir.join(format!("{name}.sock"));
+        let state = State {
+            does,
+            fill,
+            size_bytes: SIZE,
+            generation: 0,
+            promises: true,
+            deadlines: vec![],
+            cancels: 0,
+            probes: 0,
+            exports: vec![],
+        };
+        let fake = Fake { state: Arc::new(Mutex::new(state)), path: path.clone() };
+        let listener = UnixListener::bind(path).unwrap();
+        let shared = fake.state.clone();
+        std::thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                let shared = shared.clone();
+                std::thread::spawn(move || serve(stream, &shared)); // how a connection ends is the client's business
+            }
+        });
+        fake
+    }
+
+    pub fn address(&self) -> Address {
+        format!("nbd+unix:///vol?socket={}", self.path.display()).parse().unwrap()
+    }
+
+    pub fn set(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap());
+    }
+
+    pub fn get<T>(&self, what: impl FnOnce(&State) -> T) -> T {
+        what(&self.state.lock().unwrap())
+    }
+}
+
+fn handshake(stream: &mut UnixStream, shared: &Mutex<State>) -> io::Result<Option<(Box<Negotiated>, Vec<u8>)>> {
+    let mut machine = ServerHandshake::new(TlsMode::Off);
+    let mut have = Vec::new();
+    loop {
+        while let Some(event) = machine.poll_event() {
+            match event {
+                Event::LookUpExport { name, .. } => {
+                    let state = shared.lock().unwrap();
+                    let contexts = MetaContexts::EMPTY.with(MetaContext::Promise);
+                    let info = ExportInfo {
+                        size_bytes: state.size_bytes,
+                        flags: TransmissionFlags::SEND_DF,
+                        block_sizes: BlockSizes::default(),
+                        canonical_name: "vol".into(),
+                        description: String::new(),
+                        meta_contexts: if state.promises { contexts } else { MetaContexts::EMPTY },
+                    };
+                    drop(state);
+                    shared.lock().unwrap().exports.push(name);
+                    machine.answer_export(Ok(info));
+                }
+                Event::Transmission(agreed) => {
+                    stream.write_all(machine.output())?;
+                    return Ok(Some((agreed, have)));
+                }
+                _ => return Ok(None),
+            }
+        }
+        stream.write_all(machine.output())?;
+        machine.output_sent(machine.output().len());
+        if have.is_empty() {
+            let mut some = [0; 4096];
+            let n = stream.read(&mut some)?;
+            if n == 0 {
+                return Ok(None);
+            }
+            have.extend_from_slice(&some[..n]);
+        }
+        let taken = machine.handle(&have);
+        have.drain(..taken);
+    }
+}
+
+fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
+    if shared.lock().unwrap().does == Does::HangInHandshake {
+        std::thread::sleep(Duration::from_secs(60));
+        return;
+    }
+    let Ok(Some((agreed, mut have))) = handshake(&mut stream, shared) else { return };
+    let (rules, replies) = (agreed.rules(), Replies { structured: agreed.structured_replies });
+    loop {
+        while have.len() < REQUEST_BYTES {
+            let mut some = [0; 4096];
+            match stream.read(&mut some) {
+                Ok(n) if n > 0 => have.extend_from_slice(&some[..n]),
+                _ => return,
+            }
+        }
+        let header: [u8; REQUEST_BYTES] = have[..REQUEST_BYTES].try_into().unwrap();
+        have.drain(..REQUEST_BYTES);
+        let Ok(Incoming::Serve(request)) = rules.judge(&header) else { return };
+        let mut out = Vec::new();
+        let state = shared.lock().unwrap().clone();
+        let (id, cookie) = (MetaContext::Promise.id(), request.cookie);
+        if state.does == Does::Hang {
+            continue;
+        }
+        match request.command {
+            Command::Cancel => shared.lock().unwrap().cancels += 1,
+            Command::BlockStatus => {
+                shared.lock().unwrap().probes += 1;
+                let behind = u32::from(state.does == Does::Behind);
+                let low = (NoteKind::GenerationLow, state.generation as u32);
+                let high = (NoteKind::GenerationHigh, (state.generation >> 32) as u32);
+                let notes = [low, high, (NoteKind::InFlight, 0), (NoteKind::Behind, behind)];
+                promise::notes(&mut out, cookie, id, &notes, Last::Yes);
+            }
+            Command::Read => {
+                let promised = if state.promises { Promise::of(cookie) } else { Promise::default() };
+                shared.lock().unwrap().deadlines.push(promised.deadline);
+                match (state.does, promised.deadline) {
+                    (Does::Busy(wait), Deadline::Within(_)) => {
+                        promise::notes(&mut out, cookie, id, &[(NoteKind::WaitUs, wait)], Last::No);
+                        reply::error(&mut out, cookie, ErrorCode::Io, "busy", Last::Yes);
+                    }
+                    (Does::Fail, _) => replies.failed(&mut out, cookie, ErrorCode::Io, "the disk is broken"),
+                    (Does::Garbage, _) => out.extend([0x5a; 200]),
+                    (Does::Close, _) => return,
+                    (Does::Behind, _) => {
+                        promise::notes(&mut out, cookie, id, &[(NoteKind::Behind, 1)], Last::No);
+                        reply::error(&mut out, cookie, ErrorCode::Io, "may lack writes", Last::Yes);
+                    }
+                    (does, _) => {
+                        if let Does::Slow(time) = does {
+                            std::thread::sleep(time);
+                        }
+                        if state.promises {
+                            let generation = state.generation as u32;
+                            let notes =
+                                [(NoteKind::GenerationBefore, generation), (NoteKind::GenerationLow, generation)];
+                            promise::notes(&mut out, cookie, id, &notes, Last::No);
+                        }
+                        replies.read_whole(&mut out, cookie, request.offset, request.length);
+                        out.resize(out.len() + request.length as usize, state.fill);
+                    }
+                }
+            }
+            _ => return,
+        }
+        if stream.write_all(&out).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The live client against servers that behave badly, each in its own way.
+
+mod fake;
+
+use fake::{Does, Fake, SIZE};
+use plimsoll_base::Span;
+use plimsoll_client::live::{Address, LinkState, OpenError, Options, ReadError, Volume};
+use plimsoll_client::{PolicyKind, PolicySettings, Preference};
+use plimsoll_nbd::promise::Deadline;
+use std::time::{Duration, Instant};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn options(policy: PolicyKind) -> Options {
+    let settings = PolicySettings { order: Preference::Placement, ..PolicySettings::default() };
+    Options { policy, settings, connect: MS(2000), stall: MS(2000), limit: MS(10_000), ..Options::default() }
+}
+
+fn nodes(does: [Does; 3]) -> (tempfile::TempDir, Vec<Fake>) {
+    let dir = tempfile::tempdir().unwrap();
+    let start = |(i, d): (usize, &Does)| Fake::start(dir.path(), &i.to_string(), i as u8 + 1, *d);
+    let fakes = does.iter().enumerate().map(start).collect();
+    (dir, fakes)
+}
+
+fn addresses(fakes: &[Fake]) -> Vec<Address> {
+    fakes.iter().map(Fake::address).collect()
+}
+
+async fn open(fakes: &[Fake], policy: PolicyKind) -> Volume {
+    Volume::open(&addresses(fakes), &options(policy)).await.unwrap()
+}
+
+/// Waits until it holds.
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(20), "{what} didn't come");
+        tokio::time::sleep(MS(5)).await;
+    }
+}
+
+fn is_behind(volume: &Volume, replica: usize) -> bool {
+    matches!(volume.replicas()[replica].state, LinkState::Behind(_))
+}
+
+#[tokio::test]
+async fn a_read_goes_on_to_the_next_when_a_node_is_busy() {
+    let (_dir, fakes) = nodes([Does::Busy(50_000), Does::Busy(20_000), Does::Serve]);
+    let volume = open(&fakes, PolicyKind::Mitt).await;
+    assert_eq!(volume.size_bytes(), SIZE);
+    assert_eq!(volume.read(0..4096, Some(MS(7))).await.unwrap(), [3; 4096]);
+    let deadlines: Vec<_> = fakes.iter().map(|f| f.get(|s| s.deadlines.clone())).collect();
+    assert_eq!(deadlines, [[Deadline::Within(7000)], [Deadline::Within(7000)], [Deadline::None]]);
+    assert_eq!(fakes[0].get(|s| s.exports.last().cloned()), Some("vol?replica=read".to_string()));
+    let counts = volume.counts();
+    assert_eq!((counts.gets, counts.tries, counts.busy, counts.failed), (1, 3, 2, 0));
+}
+
+#[tokio::test]
+async fn when_all_are_busy_the_least_wait_serves() {
+    let (_dir, fakes) = nodes([Does::Busy(50_000), Does::Busy(20_000), Does::Busy(30_000)]);
+    let volume = open(&fakes, PolicyKind::MittWait).await;
+    assert_eq!(volume.read(4096..8192, None).await.unwrap(), [2; 4096]);
+}
+
+#[tokio::test]
+async fn every_policy_reads() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    for policy in PolicyKind::ALL {
+        let volume = open(&fakes, policy).await;
+        for i in 0..20u64 {
+            let data = volume.read(i * 512..i * 512 + 512, None).await.unwrap();
+            assert!(data.len() == 512 && (1..=3).contains(&data[0]), "{policy}");
+        }
+        assert_eq!(volume.counts().failed, 0, "{policy}");
+    }
+    assert!(fakes.iter().all(|f| f.get(|s| s.probes) >= 20), "prequal probes");
+}
+
+#[tokio::test]
+async fn a_second_request_goes_out_when_the_first_is_slow() {
+    let (_dir, fakes) = nodes([Does::Slow(MS(1500)), Does::Serve, Does::Serve]);
+    let volume = open(&fakes, PolicyKind::HedgedCancel).await;
+    assert_eq!(volume.read(0..512, Some(MS(10))).await.unwrap(), [2; 512]);
+    until("the cancel", || fakes[0].get(|s| s.cancels) == 1).await;
+}
+
+#[tokio::test]
+async fn with_all_down_nothing_opens_and_reads_fail_with_what_each_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let nowhere: Address = format!("nbd+unix:///vol?socket={}/none", dir.path().display()).parse().unwrap();
+    let e = Volume::open(&[nowhere.clone(), nowhere], &options(PolicyKind::Mitt)).await.err().unwrap();
+    assert!(matches!(&e, OpenError::NoneOpen(all) if all.len() == 2), "{e}");
+    assert!(e.to_string().contains("No such file"), "{e}");
+
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    let volume = open(&fakes, PolicyKind::MittBudget).await;
+    fakes.iter().for_each(|f| f.set(|s| s.does = Does::Close));
+    let e = volume.read(0..512, None).await.unwrap_err();
+    assert!(matches!(&e, ReadError::Failed(all) if all.len() == 3), "{e}");
+    assert!(e.to_string().contains("closed the connection"), "{e}");
+    // None is connected now, or hardly: the error comes at once and says so.
+    let e = volume.read(0..512, None).await.unwrap_err();
+    assert!(matches!(e, ReadError::Failed(_)), "{e}");
+    fakes.iter().for_each(|f| f.set(|s| s.does = Does::Serve));
+    until("all to come back", || volume.replicas().iter().all(|r| r.state == LinkState::Up)).await;
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [1; 512]);
+}
+
+#[tokio::test]
+async fn one_that_hangs_is_given_up_and_the_callers_limit_holds() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    let volume = open(&fakes, PolicyKind::Base).await;
+    fakes[0].set(|s| s.does = Does::Hang);
+    let began = Instant::now();
+    let e = volume.read_within(0..512, None, MS(200)).await.unwrap_err();
+    assert!(matches!(&e, ReadError::Limit { limit, .. } if *limit == MS(200)), "{e}");
+    assert!(e.to_string().contains("hasn't answered") && began.elapsed() < MS(1500), "{e} {:?}", began.elapsed());
+    // A caller that waits longer gets its data when the node has been silent for two seconds.
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
+    assert!(began.elapsed() >= MS(1900), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn one_that_hangs_before_anything_was_agreed_doesnt_keep_others_from_opening() {
+    let (_dir, fakes) = nodes([Does::HangInHandshake, Does::Serve, Does::HangInHandshake]);
+    let volume = Volume::open(&addresses(&fakes), &Options { connect: MS(300), ..options(PolicyKind::Mitt) }).await;
+    assert_eq!(volume.unwrap().read(0..512, None).await.unwrap(), [2; 512]);
+    let all = [fakes[0].address(), fakes[2].address()];
+    let e = Volume::open(&all, &Options { connect: MS(300), ..options(PolicyKind::Mitt) }).await.err().unwrap();
+    assert!(e.to_string().contains("300ms"), "{e}");
+}
+
+#[tokio::test]
+async fn garbage_ends_a_connection_and_the_next_node_answers() {
+    let (_dir, fakes) = nodes([Does::Garbage, Does::Serve, Does::Serve]);
+    let volume = open(&fakes, PolicyKind::Mitt).await;
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
+    let (_dir, fakes) = nodes([Does::Garbage; 3]);
+    let volume = open(&fakes, PolicyKind::Mitt).await;
+    let e = volume.read(0..512, None).await.unwrap_err();
+    assert!(e.to_string().contains("speaks no NBD"), "{e}");
+}
+
+#[tokio::test]
+async fn a_smaller_volume_is_no_replica() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    fakes[1].set(|s| s.size_bytes = SIZE / 2);
+    let e = Volume::open(&addresses(&fakes), &options(PolicyKind::Mitt)).await.err().unwrap();
+    assert!(matches!(&e, OpenError::Sizes(all) if all[1].1 == SIZE / 2), "{e}");
+    assert!(e.to_string().contains("524288 bytes"), "{e}");
+    // One that becomes smaller while it's away isn't taken back.
+    fakes[1].set(|s| s.size_bytes = SIZE);
+    let volume = open(&fakes, PolicyKind::Base).await;
+    fakes[1].set(|s| (s.size_bytes, s.does) = (SIZE / 2, Does::Close));
+    fakes[0].set(|s| s.does = Does::Fail);
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [3; 512]);
+    fakes[1].set(|s| s.does = Does::Serve);
+    let refused = || matches!(&volume.replicas()[1].state, LinkState::Down(why) if why.contains("524288 bytes"));
+    until("the refusal", refused).await;
+}
+
+#[tokio::test]
+async fn deadlines_and_ranges_that_make_no_sense_are_refused_before_anything_is_sent() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    let volume = open(&fakes, PolicyKind::Mitt).await;
+    for bad in [Duration::ZERO, Duration::from_nanos(900), Duration::from_secs(5000)] {
+        let e = volume.read(0..512, Some(bad)).await.unwrap_err();
+        assert!(matches!(e, ReadError::Deadline(_)), "{e}");
+    }
+    assert!(matches!(volume.read_within(0..512, None, Duration::ZERO).await, Err(ReadError::Deadline(_))));
+    #[allow(clippy::reversed_empty_ranges)]
+    for bad in [0..0, 512..0, 0..SIZE + 1, u64::MAX - 5..u64::MAX] {
+        let e = volume.read(bad, None).await.unwrap_err();
+        assert!(matches!(e, ReadError::Range(_)), "{e}");
+    }
+    assert_eq!(volume.counts().tries, 0);
+    let none = Volume::open(&[], &options(PolicyKind::Mitt)).await.err().unwrap();
+    assert!(matches!(none, OpenError::Replicas(0)));
+    let settings = PolicySettings { limit: Span::ZERO, ..PolicySettings::default() };
+    let zero = Options { settings, ..options(PolicyKind::Mitt) };
+    assert!(matches!(Volume::open(&addresses(&fakes), &zero).await, Err(OpenError::Policy(_))));
+    let hasty = Options { stall: MS(10), ..options(PolicyKind::Mitt) };
+    assert!(matches!(Volume::open(&addresses(&fakes), &hasty).await, Err(OpenError::Time(_))));
+}
+
+#[tokio::test]
+async fn replicas_that_are_behind_arent_read_until_they_have_caught_up() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    fakes[0].set(|s| s.generation = 5);
+    fakes[1].set(|s| s.generation = 7);
+    fakes[2].set(|s| (s.generation, s.does) = (7, Does::Behind));
+    let volume = open(&fakes, PolicyKind::Mitt).await;
+    assert!(is_behind(&volume, 0) && is_behind(&volume, 2), "{:?}", volume.replicas());
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
+    fakes[0].set(|s| s.generation = 7);
+    until("the first to catch up", || !is_behind(&volume, 0)).await;
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [1; 512]);
+}
+
+#[tokio::test]
+async fn nothing_older_is_read_than_what_was_read_before() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    let volume = open(&fakes, PolicyKind::Base).await;
+    // The first has seen a change that hasn't come to the others.
+    fakes[0].set(|s| s.generation = 1);
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [1; 512]);
+    fakes[0].set(|s| s.does = Does::Fail);
+    let e = volume.read(0..512, None).await.unwrap_err();
+    assert!(e.to_string().contains("may be older"), "{e}");
+    fakes[1].set(|s| s.generation = 1);
+    until("the second to be read", || !is_behind(&volume, 1)).await;
+    assert_eq!(volume.read(0..512, None).await.unwrap(), [2; 512]);
+}
+
+#[tokio::test]
+async fn servers_that_know_no_promises_are_read_without_them() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    fakes.iter().for_each(|f| f.set(|s| s.promises = false));
+    for policy in [PolicyKind::Prequal, PolicyKind::MittBudget, PolicyKind::Tied] {
+        let foreign = Options { foreign: true, ..options(policy) };
+        let volume = Volume::open(&addresses(&fakes), &foreign).await.unwrap();
+        assert_eq!(volume.read(0..65536, Some(MS(1000))).await.unwrap(), [1; 65536], "{policy}");
+    }
+    assert_eq!(fakes[0].get(|s| s.exports.last().cloned()), Some("vol".to_string()));
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_has_its_requests_withdrawn() {
+    let (_dir, fakes) = nodes([Does::Slow(MS(300)), Does::Serve, Does::Serve]);
+    let volume = open(&fakes, PolicyKind::Base).await;
+    let read = tokio::time::timeout(MS(50), volume.read(0..512, None)).await;
+    assert!(read.is_err());
+    until("the cancel", || fakes[0].get(|s| s.cancels) == 1).await;
+}

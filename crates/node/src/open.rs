@@ -1,0 +1,337 @@
+//! Opening a pool: its devices, their metadata, and the layers over them.
+
+use crate::config::PoolConfig;
+use crate::engine::{Device, Devices, FileDevice, PoolOptions, VolatileFile};
+use crate::predict;
+use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, ModelLayer};
+use plimsoll_sched::choice::UnknownScheduler;
+use plimsoll_sched::promise::Budgets;
+use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_stack::{CacheMode, Front, Layer, Map, Offer, Stack, StackConfig, Target};
+use plimsoll_store::{
+    CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaStore, Superblock, Uuid, VolumeRecord,
+};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Requests at a device at once where the configuration doesn't say: enough to keep an SSD busy.
+const DEPTH_DEFAULT: u32 = 32;
+/// How long clients have to take their last answers when the node ends.
+const CLIENT_END: std::time::Duration = std::time::Duration::from_secs(10);
+/// How long a client may send nothing of a write that it announced.
+const PAYLOAD_TIME: std::time::Duration = std::time::Duration::from_secs(30);
+const MIB: u64 = 1 << 20;
+/// The role of a pool's only device so far.
+const ROLE_MAIN: &str = "main";
+
+/// A pool's flash cache.
+pub(crate) struct PoolCache {
+    pub section: crate::config::CacheConfig,
+    pub device_bytes: u64,
+    /// Keeps the fast device locked.
+    _lock: DeviceFile,
+}
+
+/// A pool whose devices are open, before its thread begins.
+pub(crate) struct Opened {
+    pub cache: Option<PoolCache>,
+    pub stack: Stack,
+    pub devices: Devices,
+    pub store: Option<MetaStore>,
+    pub home_start: u64,
+    pub block_bytes: u32,
+    pub rotational: bool,
+    pub options: PoolOptions,
+    pub device: String,
+    pub lock: Option<DeviceFile>,
+}
+
+/// As many as there are cores, but no more than one pool's thread can feed.
+fn workers_max() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get()).min(8)
+}
+
+fn pool_options(precise_timers: bool, trace_every: u32) -> PoolOptions {
+    PoolOptions {
+        precise_timers,
+        trace_every,
+        client_end: CLIENT_END,
+        payload_time: PAYLOAD_TIME,
+        workers_max: workers_max(),
+    }
+}
+
+/// Opens a pool's devices, makes them at the first use, and stacks its layers over them.
+///
+/// # Errors
+/// What is wrong with them or with the configuration.
+pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opened, String> {
+    let d = &config.device;
+    if d.null {
+        let size_bytes = d.size.expect("checked with the configuration").0;
+        let devices = Devices::new(vec![Device::Null { size_bytes }]);
+        let stack = build_stack(config, devices.offers())?;
+        let device = format!("null, {size_bytes} bytes");
+        let options = pool_options(false, trace_every);
+        return Ok(Opened {
+            cache: None,
+            stack,
+            devices,
+            store: None,
+            home_start: 0,
+            block_bytes: 512,
+            rotational: false,
+            options,
+            device,
+            lock: None,
+        });
+    }
+    let path = d.file.as_deref().expect("checked with the configuration");
+    let (device_file, mut store) = open_device(config, path)?;
+    if !device_file.is_direct() {
+        tracing::warn!(path = %path.display(), "the file system refuses direct I/O: the page cache lies between");
+    }
+    let home = device_file.home();
+    let block_bytes = device_file.block_bytes();
+    let model = d.model.as_deref().map(DeviceSpec::named).transpose().map_err(|e| e.to_string())?;
+    let rotational = model.is_some_and(|m| m.is_rotational());
+    let data = match &d.volatile_cache {
+        None => std::fs::File::from(device_file.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?),
+        // It writes sector by sector, which direct I/O may refuse.
+        Some(_) => std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?,
+    };
+    // With logs, their tables come before home, and the logs lie in it.
+    let region = device_file.logs().map_or(home, |tables| crate::logs::device_of(tables, home));
+    let file = FileDevice { file: data, start: region.offset, len: region.len, block_bytes };
+    let kind = d.model.as_ref().map_or("file".to_string(), |m| format!("modelled {m} over"));
+    let description = format!("{kind} {}", path.display());
+    let device = match &d.volatile_cache {
+        None => Device::File(file),
+        Some(v) => {
+            let mut volatile = VolatileFile::new(file, v.seed);
+            (volatile.flush_lies, volatile.fua_lies) = (v.flush_lies, v.fua_lies);
+            Device::Volatile(volatile)
+        }
+    };
+    let mut config = config.clone();
+    let fast = open_cache(&mut config, &device_file, &mut store)?;
+    let (cache, fast) = fast.map_or((None, None), |(cache, device)| (Some(cache), Some(device)));
+    let devices = Devices::new(std::iter::once(device).chain(fast).collect());
+    let options = pool_options(d.model.is_some(), trace_every);
+    let stack = build_stack(&config, devices.offers())?;
+    Ok(Opened {
+        cache,
+        stack,
+        devices,
+        store: Some(store),
+        home_start: home.offset,
+        block_bytes,
+        rotational,
+        options,
+        device: description,
+        lock: Some(device_file),
+    })
+}
+
+/// What volumes may have together in a pool on a new device of `device_bytes`, and what its layers would say of that device:
+/// without making anything.
+///
+/// # Errors
+/// Why the pool couldn't be served.
+pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<u64, String> {
+    let offer =
+        |size_bytes| Offer { size_bytes, block_bytes: 512, io_bytes_max: 32 << 20, atomic_bytes: 512, queue_max: 64 };
+    if config.device.null {
+        build_stack(config, vec![offer(device_bytes)])?;
+        return Ok(device_bytes);
+    }
+    if device_bytes < plimsoll_store::DEVICE_BYTES_MIN {
+        return Err(format!("a device needs at least {} bytes", plimsoll_store::DEVICE_BYTES_MIN));
+    }
+    let tables = config.logs.as_ref().map_or(Ok(0), |logs| crate::logs::table_bytes(logs, device_bytes))?;
+    let home = *Superblock::region_map(device_bytes, tables).last().expect("home is the last");
+    let len = home.len + tables;
+    let seen = model_of(config, len)?.map_or(len, |m| m.offer(&[offer(len)]).size_bytes.min(len));
+    build_stack(config, vec![offer(len)])?;
+    match &config.logs {
+        None => Ok(seen / MIB * MIB),
+        Some(logs) => crate::logs::home_bytes(logs, seen, 512),
+    }
+}
+
+/// Opens a pool's device and its metadata; makes them at the first use.
+fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceFile, MetaStore), String> {
+    let (pool, d) = (config.name.get_ref(), &config.device);
+    // Derived from the pool's name, so that two pools' devices can't be taken for each other.
+    let pool_uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, pool.as_bytes());
+    let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: d.uuid, role: ROLE_MAIN.into() };
+    let create = |size_bytes| {
+        if let Some(uuid) = d.uuid {
+            // A mount that failed, most likely: an empty device in the place of one with data would be found too late.
+            return Err(format!(
+                "{}: the device {uuid} isn't here: attach it, or take `uuid` out to make a new one",
+                path.display()
+            ));
+        }
+        let logs_bytes = match &config.logs {
+            Some(logs) => {
+                crate::logs::table_bytes(logs, if size_bytes == 0 { device_bytes(path) } else { size_bytes })?
+            }
+            None => 0,
+        };
+        let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes };
+        DeviceFile::create(path, &options).map_err(|e| e.to_string())
+    };
+    let kind = std::fs::metadata(path).map(|m| (m.file_type().is_block_device(), m.len()));
+    let device = match kind {
+        Err(_) | Ok((false, 0)) => {
+            create(d.size.ok_or("the file doesn't exist: say how large to make it with `size`")?.0)?
+        }
+        Ok((is_block_device, _)) => match DeviceFile::open(path, &expect) {
+            // Nothing of anybody's is there: the store made sure of that.
+            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if is_block_device && d.format => {
+                create(d.size.map_or(0, |size| size.0))?
+            }
+            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if is_block_device => {
+                return Err(format!(
+                    "{}: begins with nothing: if all of it may be overwritten, say so with `format = true`",
+                    path.display()
+                ));
+            }
+            Err(DeviceError { kind: DeviceErrorKind::CreationInterrupted, .. })
+                if if is_block_device { d.format } else { d.size.is_some() } =>
+            {
+                create(d.size.map_or(0, |size| size.0))?
+            }
+            opened => opened.map_err(|e| e.to_string())?,
+        },
+    };
+    let home_bytes = match (&config.logs, device.logs()) {
+        // A modelled disk may be smaller than the file behind it.
+        (None, None) => {
+            let model = model_of(config, device.home().len)?;
+            model.map_or(u64::MAX, |m| m.offer(&[]).size_bytes / MIB * MIB)
+        }
+        (None, Some(_)) => {
+            return Err(format!("{}: the device has logs, which hold data: configure [pool.logs]", path.display()));
+        }
+        (Some(_), None) => {
+            let what = "the device was made without logs: take [pool.logs] out, or make a new device";
+            return Err(format!("{}: {what}", path.display()));
+        }
+        (Some(logs), Some(tables)) => {
+            let mut region = crate::logs::device_of(tables, device.home());
+            // A modelled disk may be smaller than the file behind it.
+            region.len = region.len.min(model_of(config, region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes));
+            let file = std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?;
+            let salt = Uuid::new_v4().as_u64_pair().0;
+            crate::logs::format_if_blank(logs, &file, region, device.block_bytes(), salt)?;
+            crate::logs::home_bytes(logs, region.len, device.block_bytes())?
+        }
+    };
+    let store = device.open_meta(home_bytes).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok((device, store))
+}
+
+/// Opens a pool's fast device, if it's configured to have one, and formats it at the first use.
+fn open_cache(
+    config: &mut PoolConfig,
+    slow: &DeviceFile,
+    store: &mut MetaStore,
+) -> std::result::Result<Option<(PoolCache, Device)>, String> {
+    let back = |v: &&VolumeRecord, mode: CacheMode| v.cache.unwrap_or(mode) == CacheMode::Back;
+    let Some(c) = &mut config.cache else {
+        let names: Vec<&str> = store.volumes().filter(|v| back(v, CacheMode::Off)).map(|v| v.name.as_str()).collect();
+        return match names.is_empty() {
+            true => Ok(None),
+            false => Err(format!(
+                "volumes {} are cached write-back: without [pool.cache] what only the cache has would be lost",
+                names.join(", ")
+            )),
+        };
+    };
+    let names: Vec<String> = store.volumes().filter(|v| back(v, c.mode)).map(|v| v.name.clone()).collect();
+    let had_one = store.cache_generation() > 0;
+    let needed = (had_one && !names.is_empty()).then(|| format!("what was written to {}", names.join(", ")));
+    let opened = crate::cache::open(c, slow.superblock().pool_uuid, needed)?;
+    if opened.new || !had_one {
+        store.outdate_cache().map_err(|e| e.to_string())?;
+    }
+    // It wraps after 65,536 failures of the device, long after any cached content of that number is gone.
+    let generation = store.cache_generation() as u16;
+    c.generation = Some(generation);
+    let block_bytes = opened.device.block_bytes();
+    let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
+    crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
+    let file = std::fs::File::from(opened.device.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?);
+    let device = Device::File(FileDevice { file, start: opened.region.offset, len: opened.region.len, block_bytes });
+    let cache = PoolCache { section: c.clone(), device_bytes: opened.region.len, _lock: opened.device };
+    Ok(Some((cache, device)))
+}
+
+/// The modelled device over a file of `file_bytes`, if it is to be one.
+fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<ModelLayer<AnyModel>>, String> {
+    let Some(name) = &config.device.model else { return Ok(None) };
+    // A flash drive's maps take memory by capacity: no more of it than the file behind it.
+    let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(file_bytes);
+    let model = spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?;
+    Ok(Some(ModelLayer::new(model)))
+}
+
+fn device_bytes(path: &Path) -> u64 {
+    use std::io::{Seek, SeekFrom};
+    std::fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).unwrap_or(0)
+}
+
+/// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, cores if it
+/// has any, a flash cache if it has a fast device, map, a page cache and logs if it has any, scheduler, and a model if the
+/// device is modelled.
+///
+/// # Errors
+/// What is wrong with the configuration.
+pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Result<Stack, String> {
+    let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
+    let model = model_of(config, offers[0].size_bytes)?;
+    let below = model.as_ref().map_or(offers[0], |m| m.offer(&offers));
+    let mut layers: Vec<Box<dyn Layer>> = Vec::new();
+    if config.budgets {
+        layers.push(Box::new(Budgets::new(StackConfig::default().failover_hop)));
+    }
+    layers.push(Box::new(Front::new()));
+    if let Some(cores) = crate::cores::layer(config)? {
+        layers.push(Box::new(cores));
+    }
+    let mut cache_at = None;
+    if let (Some(cache), Some(fast)) = (&config.cache, offers.get(1)) {
+        cache_at = Some(layers.len());
+        layers.push(Box::new(crate::cache::layer(cache, fast)?));
+    }
+    layers.push(Box::new(Map::new()));
+    layers.extend(predict::page_cache(config, below.size_bytes)?);
+    if let Some(logs) = &config.logs {
+        layers.push(Box::new(crate::logs::layer(logs, &below)?));
+    }
+    let kind: SchedulerKind = match &config.sched {
+        Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
+        None => SchedulerKind::default(),
+    };
+    let (costs, discipline, model) = match kind {
+        SchedulerKind::Ssd => (DiskModel::unknown(0), Discipline::Fifo, predict::from_inside(config, model)?),
+        _ => {
+            // A modelled disk's profile is of all of it, however small the file behind it.
+            let size_bytes = model.as_ref().map_or(below.size_bytes, |m| m.model().size_bytes());
+            let (costs, discipline) = predict::device_costs(config, size_bytes)?;
+            (costs, discipline, model)
+        }
+    };
+    layers.push(kind.layer(&SchedulerOptions { depth, discipline, ..SchedulerOptions::default() }, costs));
+    layers.extend(model.map(|m| Box::new(m) as Box<dyn Layer>));
+    let mut stack = Stack::new(StackConfig::default(), offers);
+    let last = layers.len() - 1;
+    for (i, layer) in layers.into_iter().enumerate() {
+        let below = if i < last { Target::Node(i + 1) } else { Target::Device(0) };
+        let fast = (cache_at == Some(i)).then_some(Target::Device(1));
+        stack.push(layer, std::iter::once(below).chain(fast).collect());
+    }
+    Ok(stack)
+}

@@ -1,0 +1,242 @@
+//! A volume as one of several replicas: how many changes it has acknowledged, where, and whether it may lack some.
+//!
+//! Plimsoll replicates nothing: whoever writes, writes to all replicas. A replica that has missed a write must not be read
+//! before it was caught up, and the writer may not know: QEMU's quorum takes a write for done when one replica has it, and
+//! reads from the first again at once, whatever it then holds. So the node watches for what may have been missed:
+//!
+//! * **unclean**: the node ended without a word while the volume could be changed. The mark is durable before the first
+//!   connection that can change it is served, and taken back when the node ends in order.
+//! * **writer lost**: a connection opened with `replica=write` has changed something and ended without NBD's farewell (a cut
+//!   link, a killed client, our own end), a second one came while it lasted, or a change of its failed.
+//!
+//! While either holds, connections with `replica=…` in their export's name are refused their reads; others never are. Only
+//! an operator's word ends it (`plimsoll volume resync`).
+//!
+//! The generation is exact while the node runs and after an orderly end; after any other it is what it was when the node
+//! started. Where changes were made is kept for 4,096 ranges and forgotten at the node's end: it only says what to copy first.
+
+use plimsoll_store::{MetaError, MetaStore, ReplicaRecord};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What a connection is to a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReplicaUse {
+    /// Its client reads from several replicas, and others write. The connection can't.
+    Read,
+    /// Its client writes to all replicas, and reads.
+    Write,
+}
+
+impl FromStr for ReplicaUse {
+    type Err = String;
+    fn from_str(text: &str) -> Result<ReplicaUse, String> {
+        match text {
+            "read" => Ok(ReplicaUse::Read),
+            "write" => Ok(ReplicaUse::Write),
+            _ => Err(format!("replica={text}: write replica=read or replica=write")),
+        }
+    }
+}
+
+/// Why a replica may lack acknowledged writes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Behind {
+    /// It doesn't.
+    No = 0,
+    /// The node ended without a word.
+    Unclean = 1,
+    /// Somebody who wrote to it was lost.
+    WriterLost = 2,
+    /// It is being caught up.
+    Resync = 3,
+}
+
+impl Behind {
+    /// As stored and sent; what is unknown counts as lost.
+    pub fn of(number: u8) -> Behind {
+        match number {
+            0 => Behind::No,
+            1 => Behind::Unclean,
+            3 => Behind::Resync,
+            _ => Behind::WriterLost,
+        }
+    }
+
+    /// The word for people and the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Behind::No => "no",
+            Behind::Unclean => "unclean stop",
+            Behind::WriterLost => "writer lost",
+            Behind::Resync => "resync",
+        }
+    }
+}
+
+impl fmt::Display for Behind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Ranges that a volume is divided into, at most.
+const RANGES_MAX: u64 = 4096;
+/// No range is smaller.
+const RANGE_BYTES_MIN: u64 = 64 << 10;
+
+/// See the module's documentation. The pool's thread counts; others look.
+pub struct Replica {
+    /// Where it's kept, and under which name; a volatile volume has no place.
+    kept: Option<(Arc<Mutex<MetaStore>>, String)>,
+    generation: AtomicU64,
+    behind: AtomicU8,
+    /// The durable mark is set.
+    open: AtomicBool,
+    /// Connections with `replica=write` that have changed something and not said farewell.
+    writers: AtomicU32,
+    range_bytes: u64,
+    /// The generation at which each range was last changed.
+    ranges: Box<[AtomicU64]>,
+}
+
+impl fmt::Debug for Replica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replica").field("generation", &self.generation()).field("behind", &self.behind()).finish()
+    }
+}
+
+impl Replica {
+    /// Of a volume of `size_bytes` as it was stored.
+    pub fn new(size_bytes: u64, record: ReplicaRecord, kept: Option<(Arc<Mutex<MetaStore>>, String)>) -> Arc<Replica> {
+        let range_bytes = size_bytes.div_ceil(RANGES_MAX).next_power_of_two().max(RANGE_BYTES_MIN);
+        let behind = match Behind::of(record.behind) {
+            Behind::No if record.open => Behind::Unclean,
+            was => was,
+        };
+        Arc::new(Replica {
+            kept,
+            generation: AtomicU64::new(record.changes),
+            behind: AtomicU8::new(behind as u8),
+            open: AtomicBool::new(record.open),
+            writers: AtomicU32::new(0),
+            range_bytes,
+            ranges: (0..size_bytes.div_ceil(range_bytes).max(1)).map(|_| AtomicU64::new(record.changes)).collect(),
+        })
+    }
+
+    /// Changes that it has acknowledged since it was made.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Why it may lack some.
+    pub fn behind(&self) -> Behind {
+        Behind::of(self.behind.load(Ordering::Acquire))
+    }
+
+    /// A change is about to be acknowledged.
+    pub fn changed(&self, offset: u64, len: u64) {
+        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        let last = self.ranges.len() - 1;
+        let (from, to) = (offset / self.range_bytes, (offset + len.max(1) - 1) / self.range_bytes);
+        for i in from..=to.min(last as u64) {
+            self.ranges[i as usize].store(generation, Ordering::Release);
+        }
+    }
+
+    /// Pieces of `offset`..`offset + len` and the generation at which each was last changed.
+    pub fn written(&self, offset: u64, len: u64) -> Vec<(u64, u64)> {
+        let (mut at, end, mut pieces) = (offset, offset + len, Vec::<(u64, u64)>::new());
+        while at < end {
+            let i = ((at / self.range_bytes) as usize).min(self.ranges.len() - 1);
+            let to = if i + 1 == self.ranges.len() { end } else { (i as u64 + 1) * self.range_bytes }.min(end);
+            let generation = self.ranges[i].load(Ordering::Acquire);
+            match pieces.last_mut() {
+                Some((len, g)) if *g == generation => *len += to - at,
+                _ => pieces.push((to - at, generation)),
+            }
+            at = to;
+        }
+        pieces
+    }
+
+    /// A connection with `replica=write` changes something for the first time.
+    pub fn writer_came(&self) {
+        if self.writers.fetch_add(1, Ordering::AcqRel) > 0 {
+            self.lost(); // the other one is this one before its link was cut, for all that is known
+        }
+    }
+
+    /// One of these has said farewell, or not.
+    pub fn writer_left(&self, in_order: bool) {
+        self.writers.fetch_sub(1, Ordering::AcqRel);
+        if !in_order {
+            self.lost();
+        }
+    }
+
+    /// It may lack what its writer had acknowledged elsewhere.
+    pub fn lost(&self) {
+        // What is being caught up must begin anew; what was unclean stays so.
+        let worse = |was| matches!(Behind::of(was), Behind::No | Behind::Resync).then_some(Behind::WriterLost as u8);
+        let _ = self.behind.fetch_update(Ordering::AcqRel, Ordering::Acquire, worse);
+    }
+
+    /// Makes it durable that from now on only an orderly end is a clean one. Blocks; does nothing the second time.
+    ///
+    /// # Errors
+    /// A failing storage.
+    pub fn open(&self) -> Result<(), MetaError> {
+        if !self.open.load(Ordering::Acquire) {
+            self.keep(true)?;
+            self.open.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// After an orderly end. Blocks.
+    ///
+    /// # Errors
+    /// A failing storage.
+    pub fn close(&self) -> Result<(), MetaError> {
+        self.keep(false)
+    }
+
+    /// It is being caught up: told to who asks, and not read meanwhile. Blocks.
+    ///
+    /// # Errors
+    /// A failing storage.
+    pub fn catch_up(&self) -> Result<(), MetaError> {
+        self.behind.store(Behind::Resync as u8, Ordering::Release);
+        self.keep(true)?;
+        self.open.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// It has all that a peer has, whose generation is larger by `add`. False if it isn't being caught up, as when a writer was
+    /// lost meanwhile: then nothing is changed. Blocks.
+    ///
+    /// # Errors
+    /// A failing storage.
+    pub fn caught_up(&self, add: i64) -> Result<bool, MetaError> {
+        let (from, to) = (Behind::Resync as u8, Behind::No as u8);
+        if self.behind.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Ok(false);
+        }
+        self.generation.fetch_add(add as u64, Ordering::AcqRel);
+        self.keep(true)?;
+        Ok(true)
+    }
+
+    fn keep(&self, open: bool) -> Result<(), MetaError> {
+        let Some((store, name)) = &self.kept else { return Ok(()) };
+        let record = ReplicaRecord { changes: self.generation(), open, behind: self.behind() as u8 };
+        match store.lock().expect("no panic while held").set_replica(name, record) {
+            Err(MetaError::UnknownVolume { .. }) => Ok(()), // deleted meanwhile
+            kept => kept,
+        }
+    }
+}
