@@ -17,6 +17,7 @@ use plimsoll_base::{
 use plimsoll_cache::Cache;
 use plimsoll_cores::Cores;
 use plimsoll_device::{AnyModel, ModelLayer, PageCacheLayer};
+use plimsoll_fence::Fence;
 use plimsoll_logs::Logs;
 use plimsoll_nbd::promise::{Deadline, Note as Said};
 use plimsoll_nbd::request::Request;
@@ -831,6 +832,7 @@ impl Pool {
             cache: self.stack.layer::<Cache>().map(|c| Box::new(c.status())),
             logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
             cores: self.stack.layer::<Cores>().map(|c| Box::new(c.status(now))),
+            fence: self.stack.layer::<Fence>().map(|f| Box::new(f.status(now))),
             model: self
                 .stack
                 .layer::<ModelLayer<AnyModel>>()

@@ -60,7 +60,7 @@ impl Times {
         let secs = Span::from_secs;
         match quick {
             true => Times { warm_up: secs(20), measured: secs(20) },
-            false => Times { warm_up: secs(60), measured: secs(120) },
+            false => Times { warm_up: secs(120), measured: secs(240) },
         }
     }
 }
@@ -85,7 +85,7 @@ pub struct Got {
 pub struct Run {
     /// By machine; of one that wasn't there, nothing.
     pub got: Vec<Option<Got>>,
-    /// Of reads, in blocks, those in the cache, after the warm-up and before; 0 without a cache.
+    /// Of blocks read, those in the cache, the warm-up's included; 0 without a cache.
     pub hit_percent: f64,
     pub fence: Option<FenceStatus>,
 }

@@ -68,7 +68,8 @@ impl Experiment for Numbers {
 /// VF-E9: the slots' length.
 pub struct Lengths;
 
-const LENGTHS_MS: [u64; 3] = [10, 20, 40];
+/// The paper's, and twice its longest.
+const LENGTHS_MS: [u64; 4] = [10, 20, 40, 80];
 
 impl Experiment for Lengths {
     fn id(&self) -> &'static str {

@@ -17,11 +17,10 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 pub const DISK: &str = "hdd-160g-7200";
-pub const FLASH: &str = "sized:6G:aged:vf-sata-60g";
-/// What its predictor is fitted on: smaller, as batches would age the whole.
-const FLASH_FITTED: &str = "sized:2G:aged:vf-sata-60g";
+pub const FLASH: &str = "sized:3G:aged:vf-sata-60g";
 const SPREAD: f64 = 0.15;
-const SHAPE: Shape = Shape { extent_bytes: 4096, weu_bytes: 128 << 10 };
+/// Larger blocks than the paper's 4 KiB: write-back goes block by block, and nothing below merges what adjoins.
+const SHAPE: Shape = Shape { extent_bytes: 16 << 10, weu_bytes: 256 << 10 };
 
 /// What stores the machines' data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,7 +92,7 @@ impl System {
     /// Where each machine's part begins, and how much of it its files are spread over.
     pub fn part(&self, machine: u16) -> (u64, u64) {
         let (size, most) = match self.devices {
-            Devices::Ssd => (5 << 30, 1 << 30),
+            Devices::Ssd => (2400 << 20, 600 << 20),
             _ => (156_000_000_000, 4 << 30),
         };
         let each = size / u64::from(self.machines) >> 20 << 20;
@@ -120,7 +119,9 @@ impl System {
             }
             Devices::Hybrid(sharing) => {
                 let model = model(FLASH, self.seed)?;
-                let layout = Layout::new(model.size_bytes(), 4096, SHAPE, self.seed).map_err(LabError)?;
+                // What the machines have together, and room for the journal.
+                let bytes = (self.cache_bytes * u64::from(self.machines) + (16 << 20)).min(model.size_bytes());
+                let layout = Layout::new(bytes, 4096, SHAPE, self.seed).map_err(LabError)?;
                 disks.push(formatted(&layout, model.size_bytes()));
                 let cache = Box::new(self.cache(layout, sharing));
                 // cache, (fence,) blank, scheduler, disk, scheduler, flash
@@ -150,7 +151,7 @@ impl System {
                 size_bytes,
                 tenant: m,
                 domain: u64::from(m) + 1,
-                cache: CacheMode::Back,
+                cache: CacheMode::Through,
                 cache_bytes: self.cache_bytes,
                 slots: u32::from(self.fenced && m < self.fenced_machines),
             };
@@ -161,7 +162,13 @@ impl System {
     }
 
     /// A scheduler and a modelled device.
-    fn device(&self, stack: &mut Stacking, name: &str, plain: bool, ports: Vec<Target>) -> Result<(), LabError> {
+    fn device(
+        &self,
+        stack: &mut Stacking,
+        name: &'static str,
+        plain: bool,
+        ports: Vec<Target>,
+    ) -> Result<(), LabError> {
         let model = model(name, self.seed)?;
         let kind = if plain { SchedulerKind::Noop } else { self.sched };
         let discipline = if name == DISK { Discipline::Sstf } else { Discipline::Fifo };
@@ -179,8 +186,8 @@ impl System {
             codec: Codec::None,
             sharing,
             weus_max: all as u32,
-            // Of all of the device, most of which no machine has: dirty data are written back all the time.
-            watermark_percent: 1,
+            // Of all parts together: low, so that one machine alone is written back as when all are there.
+            watermark_percent: 5,
             trim: false,
             sequential_bytes: u64::MAX,
             prefetch_bytes_max: 0,
@@ -225,9 +232,17 @@ impl Stacking {
     }
 }
 
-fn model(name: &str, seed: u64) -> Result<AnyModel, LabError> {
+/// The device of a seed. Ageing one takes seconds, and every system of an experiment needs it: copies of it are handed out.
+fn model(name: &'static str, seed: u64) -> Result<AnyModel, LabError> {
+    static BUILT: Mutex<BTreeMap<(&str, u64), AnyModel>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().expect("no panic while held");
+    if let Some(model) = built.get(&(name, seed)) {
+        return Ok(model.clone());
+    }
     let options = DeviceOptions { seed, mismatch: SPREAD };
-    DeviceChoice::named(name)?.spec.build(options).map_err(|e| LabError(e.to_string()))
+    let model = DeviceChoice::named(name)?.spec.build(options).map_err(|e| LabError(e.to_string()))?;
+    built.insert((name, seed), model.clone());
+    Ok(model)
 }
 
 type Fitted = (DiskBatches, FlashBatches);
@@ -243,7 +258,7 @@ fn fitted(seed: u64) -> Result<Fitted, LabError> {
     let disk = Disk::new(choice.disk()?, options).map_err(|e| LabError(e.to_string()))?;
     let undetermined = || LabError("the batches don't determine a predictor".into());
     let disk = disk_batches_of(disk, seed).ok_or_else(undetermined)?;
-    let flash = flash_batches_of(model(FLASH_FITTED, seed)?, seed).ok_or_else(undetermined)?;
+    let flash = flash_batches_of(model(FLASH, seed)?, seed).ok_or_else(undetermined)?;
     let both = (disk, flash);
     KNOWN.lock().expect("no panic while held").insert(seed, both.clone());
     Ok(both)
