@@ -79,6 +79,8 @@ pub struct RunningPool {
     rotational: bool,
     /// Its flash cache, if it has one.
     cache: Option<PoolCache>,
+    /// How its time is fenced, as configured or last changed.
+    fence: Mutex<Option<plimsoll_fence::FenceConfig>>,
     /// Volumes of a pool without a store.
     next_volatile_id: Mutex<(u32, u64)>,
     thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
@@ -93,6 +95,8 @@ const CACHE_PARTS: u64 = 8;
 pub struct Node {
     /// How much of the cache volumes may have, by name, as configured.
     cache_sizes: BTreeMap<String, u64>,
+    /// Slots of volumes, by name, as configured.
+    slots: BTreeMap<String, u32>,
     /// By number, as configured.
     pub pools: Vec<RunningPool>,
     /// Volumes, tenants, grants.
@@ -127,8 +131,10 @@ impl Node {
         };
         let sized = |v: &VolumeConfig| Some((v.name.get_ref().clone(), v.cache_size?.0));
         let cache_sizes = config.volume.iter().filter_map(sized).collect();
+        let slots = config.volume.iter().filter_map(|v| Some((v.name.get_ref().clone(), v.slots?))).collect();
         let node = Node {
             cache_sizes,
+            slots,
             pools,
             directory: Arc::default(),
             watchdog,
@@ -267,8 +273,12 @@ impl Node {
     fn terms_of(&self, pool: usize, record: &VolumeRecord) -> VolumeTerms {
         let tenant = self.directory_ref(|d| d.tenants.get(&record.tenant).map_or(0, |t| t.id.0));
         let (size_bytes, cache) = (record.size_bytes, self.pools[pool].cache.as_ref());
+        let slots = match self.pools[pool].is_fenced() {
+            true => self.slots_of(&record.name, &record.tenant),
+            false => 0,
+        };
         let Some(c) = cache else {
-            return VolumeTerms { size_bytes, tenant, domain: 0, cache: CacheMode::Off, cache_bytes: 0, slots: 0 };
+            return VolumeTerms { size_bytes, tenant, domain: 0, cache: CacheMode::Off, cache_bytes: 0, slots };
         };
         let own = self.cache_sizes.get(&record.name).copied();
         VolumeTerms {
@@ -277,7 +287,70 @@ impl Node {
             domain: crate::cache::domain(&c.section, &record.tenant),
             cache: record.cache.unwrap_or(c.section.mode),
             cache_bytes: own.unwrap_or(c.device_bytes / CACHE_PARTS),
-            slots: 0,
+            slots,
+        }
+    }
+
+    /// Time slots of a volume.
+    fn slots_of(&self, volume: &str, tenant: &str) -> u32 {
+        let own = self.slots.get(volume).copied();
+        self.directory_ref(|d| crate::fence::slots_of(own, d.tenants.get(tenant).map(|t| &t.class)))
+    }
+
+    /// The slots of a pool's volumes, but for `except`.
+    fn promised_slots(&self, pool: usize, except: &str) -> Vec<(String, u32)> {
+        let mine: Vec<(String, String)> = self.directory_ref(|d| {
+            let mine = d.volumes.values().filter(|v| v.pool == pool && v.name != except);
+            mine.map(|v| (v.name.clone(), v.tenant.clone())).collect()
+        });
+        mine.into_iter()
+            .map(|(name, tenant)| (self.slots_of(&name, &tenant), name))
+            .map(|(n, name)| (name, n))
+            .collect()
+    }
+
+    /// Refuses a volume that a fenced pool has no slots for, or more of the cache than its device has.
+    fn check_parts(&self, pool: usize, name: &str, tenant: &str) -> Result<()> {
+        let p = &self.pools[pool];
+        let own = self.cache_sizes.get(name).copied();
+        if let (Some(bytes), Some(c)) = (own, &p.cache)
+            && bytes > c.device_bytes
+        {
+            return Err(NodeError::Refused(crate::fence::cache_too_large(name, bytes, c.device_bytes)));
+        }
+        let fence = p.fence.lock().expect("no panic while held").clone();
+        let Some(fence) = fence else { return Ok(()) };
+        let mut all = self.promised_slots(pool, name);
+        all.push((name.to_string(), self.slots_of(name, tenant)));
+        crate::fence::check_promises(fence.hybrid, fence.slots, &all).map_err(NodeError::Conflict)
+    }
+
+    /// Changes a pool's slots from the end of the running one on, until it's started anew.
+    pub async fn change_fence(&self, name: &str, slots: Option<u32>, slot: Option<plimsoll_base::Span>) -> Result<()> {
+        let _one = self.changing.lock().await;
+        let pool = self.pool_named(name)?;
+        let p = &self.pools[pool];
+        let none = || NodeError::Refused(format!("pool `{name}` has no fence: configure [pool.fence]"));
+        let fence = p.fence.lock().expect("no panic while held").clone().ok_or_else(none)?;
+        let (slots, slot) = (slots.unwrap_or(fence.slots), slot.unwrap_or(fence.slot));
+        let promised = self.promised_slots(pool, "");
+        crate::fence::check_change(&fence, (slots, slot), &promised).map_err(NodeError::Refused)?;
+        let order = Order::Fence { slots, slot_ns: slot.as_nanos() };
+        p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())?;
+        *p.fence.lock().expect("no panic while held") = Some(plimsoll_fence::FenceConfig { slots, slot, ..fence });
+        Ok(())
+    }
+
+    /// Refuses to remove a volume while it owns the slot that runs.
+    async fn check_not_running(&self, volume: &Volume) -> Result<()> {
+        let p = &self.pools[volume.pool];
+        let Ok(view) = p.view().await else { return Ok(()) };
+        match view.pool.fence.as_deref() {
+            Some(f) if f.slots[f.running as usize].owner == Some(volume.key) => Err(NodeError::Conflict(format!(
+                "volume `{}` owns the time slot that runs, for {} more: try again then",
+                volume.name, f.running_left
+            ))),
+            _ => Ok(()),
         }
     }
 
@@ -395,6 +468,7 @@ impl Node {
         if !self.directory_ref(|d| d.tenants.contains_key(tenant)) {
             return Err(NodeError::NotFound(format!("there is no tenant `{tenant}`: declare it first")));
         }
+        self.check_parts(pool, name, tenant)?;
         new.check().map_err(|e| NodeError::Refused(e.to_string()))?;
         let record = match self.pools[pool].store.clone() {
             Some(store) => blocking(move || store.lock().expect("no panic while held").create_volume(new)).await?,
@@ -425,6 +499,7 @@ impl Node {
     pub async fn delete_volume(&self, name: &str) -> Result<()> {
         let one = self.changing.lock().await;
         let volume = self.volume_named(name)?;
+        self.check_not_running(&volume).await?;
         let Some(store) = self.pools[volume.pool].store.clone() else {
             self.directory_mut(|d| d.volumes.remove(name));
             return self.pools[volume.pool].forget(&volume).await;
@@ -645,6 +720,7 @@ impl RunningPool {
             block_bytes: 512,
             rotational: false,
             cache: None,
+            fence: Mutex::new(None),
             next_volatile_id: Mutex::new((0, 0)),
             thread: Mutex::new(None),
             _lock: None,
@@ -700,6 +776,10 @@ impl RunningPool {
             state: plimsoll_store::VolumeState::Ready,
             replica: plimsoll_store::ReplicaRecord::default(),
         })
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.fence.lock().expect("no panic while held").is_some()
     }
 
     async fn forget(&self, volume: &Volume) -> Result<()> {
@@ -759,12 +839,16 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     if let Some(logs) = &mut config.logs {
         logs.started_s_of_day = Some(crate::logs::seconds_of_day());
     }
+    if let Some(fence) = &mut config.fence {
+        crate::fence::read_profile(fence).map_err(|e| in_pool(&e))?;
+    }
     if let Some(path) = &config.profile {
         let text = std::fs::read_to_string(path);
         config.profile_text = Some(text.map_err(|e| in_pool(&format!("{}: cannot be read: {e}", path.display())))?);
     }
     let config = &config;
     let opened = open_pool(config, trace_every).map_err(|e| in_pool(&e))?;
+    let fence = crate::fence::config(config, opened.devices.offers()[0].size_bytes).map_err(|e| in_pool(&e))?;
     let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
     let (stack, devices, options) = (opened.stack, opened.devices, opened.options);
@@ -799,6 +883,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         handle,
         store,
         cache: opened.cache,
+        fence: Mutex::new(fence),
         home_start: opened.home_start,
         block_bytes: opened.block_bytes,
         rotational: opened.rotational,

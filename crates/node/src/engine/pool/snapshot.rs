@@ -5,6 +5,7 @@ use crate::engine::command::{ExportSnapshot, ModelTimes, PoolSnapshot};
 use plimsoll_cache::Cache;
 use plimsoll_cores::Cores;
 use plimsoll_device::{AnyModel, ModelLayer, PageCacheLayer};
+use plimsoll_fence::Fence;
 use plimsoll_logs::Logs;
 use plimsoll_sched::SchedulerView;
 use plimsoll_sched::promise::{AutoDeadline, Budgets};
@@ -52,6 +53,7 @@ impl Pool {
             cache: self.stack.layer::<Cache>().map(|c| Box::new(c.status())),
             logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
             cores: self.stack.layer::<Cores>().map(|c| Box::new(c.status(now))),
+            fence: self.stack.layer::<Fence>().map(|f| Box::new(f.status(now))),
             model: self
                 .stack
                 .layer::<ModelLayer<AnyModel>>()
