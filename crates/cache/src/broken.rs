@@ -53,6 +53,7 @@ impl Cache {
         self.life = Life::Broken { why: format!("the fast device failed ({what})"), noted: false };
         self.fills.clear();
         self.ahead = Ahead::default();
+        self.recipes.forget(|_| true);
         self.evicting.clear();
         for op in
             std::mem::take(&mut self.flush_next).into_iter().chain(self.flush_job.take().map_or(vec![], |j| j.ops))

@@ -166,6 +166,8 @@ pub struct CacheConfig {
     pub sequential_bytes: u64,
     /// What is read ahead of such a stream at most; 0 for nothing.
     pub prefetch_bytes_max: u64,
+    /// Memory for recipes, where the slow device is a store that has them (NI-M12); 0 for none.
+    pub recipe_bytes: u64,
     /// How often it had to be noted elsewhere that the device's content is no longer true ([`crate::Cache::wants_note`]). What
     /// was cached under another number is not believed, except what only the cache has.
     pub generation: u16,
@@ -189,6 +191,7 @@ impl Default for CacheConfig {
             trim: true,
             sequential_bytes: 256 << 10,
             prefetch_bytes_max: 128 << 10,
+            recipe_bytes: 0,
             generation: 0,
             speeds: Speeds::default(),
             planted: None,

@@ -188,6 +188,7 @@ impl Cache {
 
     pub(crate) fn destage_written(&mut self, now: Time, at: usize, outcome: Outcome, out: &mut Actions) {
         if let Some(d) = &mut self.destage {
+            self.recipes.changed(d.items[at].key);
             d.items[at].written = outcome.is_done();
             if !outcome.is_done() {
                 self.destage_retry_at = now + RETRY;

@@ -203,13 +203,25 @@ impl Cache {
         self.end_insert(now, insert, out);
     }
 
-    /// Inserts that found no room try again.
+    /// Inserts that found no room try again; clean ones only if no dirty one is left, as nobody waits for them.
     pub(crate) fn feed_starved(&mut self, now: Time, out: &mut Actions) {
-        for insert in std::mem::take(&mut self.starved) {
-            match self.still_wanted(insert) {
-                true => self.append(now, insert, out),
-                false => self.insert_failed(now, insert, out),
-            }
+        let (dirty, clean): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.starved).into_iter().partition(|i| self.inserts[*i].op.is_some());
+        for insert in dirty {
+            self.feed(now, insert, out);
+        }
+        if !self.starved.is_empty() {
+            return self.starved.extend(clean);
+        }
+        for insert in clean {
+            self.feed(now, insert, out);
+        }
+    }
+
+    fn feed(&mut self, now: Time, insert: usize, out: &mut Actions) {
+        match self.still_wanted(insert) {
+            true => self.append(now, insert, out),
+            false => self.insert_failed(now, insert, out),
         }
     }
 

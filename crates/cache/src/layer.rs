@@ -20,6 +20,7 @@ use crate::insert::Insert;
 use crate::journal::Journal;
 use crate::layout::Layout;
 use crate::read::{Ahead, Fetch};
+use crate::recipes::Recipes;
 use crate::recover::Recovery;
 use crate::request::{ClientOp, Pending, RETRY, WorkFor};
 use crate::status::{Counters, LostRange, StartReport};
@@ -97,6 +98,7 @@ pub struct Cache {
     pub(crate) settle_retry_at: Time,
     pub(crate) streams: Streams,
     pub(crate) ahead: Ahead,
+    pub(crate) recipes: Recipes,
     pub(crate) stopping: bool,
     /// What must survive was ordered to be written out for the last time.
     draining: bool,
@@ -160,6 +162,7 @@ impl Cache {
             settle_retry_at: Time::ZERO,
             streams: Streams::default(),
             ahead: Ahead::default(),
+            recipes: Recipes::default(),
             stopping: false,
             draining: false,
             recovery: None,
@@ -318,6 +321,7 @@ impl Layer for Cache {
             Pending::Destage { at } => self.destage_written(now, at, c.outcome, out),
             Pending::DestageFlush => self.destage_flushed(now, c.outcome, out),
             Pending::Recovery(what) => self.recovery_read(now, what, c, out),
+            Pending::Recipe(page) => self.recipe_read(page, c),
         }
         self.progress(now, out);
     }

@@ -20,6 +20,7 @@ pub mod pieces;
 pub mod place;
 pub mod policy;
 mod read;
+mod recipes;
 mod recover;
 mod request;
 pub mod status;

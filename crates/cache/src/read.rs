@@ -134,11 +134,13 @@ impl Cache {
         let mut hits: Vec<(usize, Key, Loc, u64, u64)> = Vec::new();
         for key in keys(head.offset, head.end()) {
             let (from, to) = (head.offset.max(key.extent() * e), head.end().min((key.extent() + 1) * e));
-            let pieces = &mut self.ops[op].pieces;
             self.counters.extents_read += 1;
-            if let Some(loc) = self.index.find(key)
-                && (mode != Mode::Off || loc.is_dirty())
-            {
+            let mut found = self.index.find(key).filter(|loc| mode != Mode::Off || loc.is_dirty());
+            if found.is_none() && mode != Mode::Off && !self.ahead.has(key) {
+                found = self.find_by_recipe(now, key, size, out);
+            }
+            let pieces = &mut self.ops[op].pieces;
+            if let Some(loc) = found {
                 hits.push((pieces.len(), key, loc, from % e, to - from));
                 pieces.push((to - from, Data::Absent));
                 self.index.touch(loc.weu());

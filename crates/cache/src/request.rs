@@ -83,6 +83,8 @@ pub(crate) enum Pending {
     },
     DestageFlush,
     Recovery(u32),
+    /// A page of a recipe.
+    Recipe(Key),
 }
 
 /// A volume, and how many of its changes a flush of the slow device covers.

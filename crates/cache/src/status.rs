@@ -22,6 +22,8 @@ pub struct Counters {
     pub extents_hit_memory: u64,
     /// Of them, those read ahead.
     pub extents_hit_ahead: u64,
+    /// Of them, those whose content was found by their recipe.
+    pub recipe_hits: u64,
     /// Extents that clients wrote, whole or in part.
     pub extents_written: u64,
     /// Extents put into the cache, duplicates included.
@@ -210,7 +212,10 @@ impl Cache {
             weus: (self.layout.weus, self.config.weus_max.min(self.layout.weus), used),
             entries: (self.index.files() as u64, self.index.fingerprints() as u64),
             dirty: self.dirty.len() as u64,
-            memory_bytes: self.index.memory_bytes() + self.dirty.len() as u64 * 16 + self.refs.len() as u64 * 32,
+            memory_bytes: self.index.memory_bytes()
+                + self.recipes.memory_bytes()
+                + self.dirty.len() as u64 * 16
+                + self.refs.len() as u64 * 32,
             counters,
             index: self.index.counters(),
             start: self.start_report,

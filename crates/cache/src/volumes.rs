@@ -106,6 +106,7 @@ impl Cache {
         }
         self.fills.retain(|k, _| !mine(k));
         self.ahead.forget(mine);
+        self.recipes.forget(mine);
         self.index.forget_volume(slot);
         if self.config.planted != Some(Planted::ForgetDeletions) {
             self.gone.push((key, self.next_sequence));

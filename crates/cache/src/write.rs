@@ -48,6 +48,7 @@ impl Cache {
                 self.fills.remove(&key);
             }
             self.ahead.remove(key);
+            self.recipes.changed(key);
             self.counters.extents_written += 1;
             if cached(self, key) {
                 self.locked.insert(key);

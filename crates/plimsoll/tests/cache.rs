@@ -27,8 +27,16 @@ fn extent(n: usize, version: u64) -> Vec<u8> {
     (0..EXTENT).map(|i| if i < EXTENT / 2 { 7 } else { rng.below(256) as u8 }).collect()
 }
 
+/// A client, as soon as the pool serves: right after a start it may still be recovering.
 fn client(s: &Server) -> Client {
-    Client::connect(&s.socket(), "vol").unwrap()
+    let began = Instant::now();
+    loop {
+        match Client::connect(&s.socket(), "vol") {
+            Ok(client) => return client,
+            Err(e) => assert!(began.elapsed() < Duration::from_secs(20), "{e}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn write_all(c: &mut Client, version: u64) {

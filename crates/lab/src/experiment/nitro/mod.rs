@@ -119,3 +119,27 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(hits::FastWrites),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lru::Lru;
+    use crate::nitro::traces::TRACES;
+
+    /// With everything off it is an LRU cache, access by access: the one whose hits `make peers` compares with libCacheSim's.
+    #[test]
+    fn with_everything_off_it_is_lru() {
+        let t = &TRACES[0];
+        let extents = 500;
+        let mut policy = Policy::new(EXTENT.config(extents * EXTENT_BYTES));
+        let mut lru = Lru::new(extents);
+        let (mut hits, mut accesses) = (0, 0);
+        for a in Generator::new(t, Tweak::NONE, 1, 512).take(20_000) {
+            let key = Key::new(0, a.extent);
+            let hit = if a.write { policy.write(key, a.content) } else { policy.read(key, a.content) };
+            assert_eq!(hit, lru.access(0, a.extent, 1), "access {accesses} to extent {}", a.extent);
+            (hits, accesses) = (hits + u32::from(hit), accesses + 1);
+        }
+        assert!(hits > 5_000 && hits < 19_000, "{hits} hits");
+    }
+}

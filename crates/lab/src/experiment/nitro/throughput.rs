@@ -17,12 +17,16 @@ const CLIENTS: usize = 16;
 /// The paper's 960 MB, at full size.
 const NVRAM_BYTES: u64 = 960_000_000;
 
+/// Memory for recipes where the store has them: more than all of those of what is accessed here.
+const RECIPE_BYTES: u64 = 8 << 20;
+
 /// The cache of such a variant. Of WEUs of 2 MiB too few would fit.
 pub(super) fn nitro(dedup: bool, compress: bool) -> Front {
     let shape = Shape { extent_bytes: EXTENT_BYTES as u32, weu_bytes: WEU_BYTES / 4 };
     let config = CacheConfig {
         fingerprints_percent: if dedup { 100 } else { 0 },
         codec: if compress { Codec::Lz4 } else { Codec::None },
+        recipe_bytes: RECIPE_BYTES,
         ..CacheConfig::default()
     };
     Front::Nitro(config, shape, CacheMode::Through)
@@ -138,6 +142,11 @@ impl Experiment for Backends {
                 rows.push(rrt.paper(self.rrt[i][j], Check::AtLeast(0.0)));
                 rows.push(row(&format!("read hits, {column}"), "%"));
             }
+            if self.behind == Behind::Dedup {
+                let without =
+                    row("read hits lost without the recipe cache, WEU (D, C)", "%").check(Check::AtLeast(0.0));
+                rows.push(without.note("paper: 5 to 14 % (NI-E6)"));
+            }
             let order = row("columns in the paper's order, of 4 steps", "1");
             rows.push(order.check(Check::AtLeast(4.0)).note("by IOPS; a step may fall back by 2 %"));
         }
@@ -149,12 +158,18 @@ impl Experiment for Backends {
             let of = |front| run(t, front, self.behind, true, seed, inputs.quick);
             let none = of(Front::None)?;
             values.extend([Some(none.iops), Some(none.read_ms)]);
-            let mut iops = Vec::new();
+            let (mut iops, mut hits) = (Vec::new(), 0.0);
             for front in fronts() {
                 let m = of(front)?;
                 values.extend([gain(m.iops, none.iops), Some(100.0 * (1.0 - m.read_ms / none.read_ms))]);
                 values.push(Some(m.hit_percent));
                 iops.push(m.iops);
+                hits = m.hit_percent;
+            }
+            if self.behind == Behind::Dedup {
+                let Front::Nitro(config, shape, mode) = nitro(true, true) else { unreachable!("it is one") };
+                let without = of(Front::Nitro(CacheConfig { recipe_bytes: 0, ..config }, shape, mode))?;
+                values.push(Some(100.0 * (1.0 - without.hit_percent / hits)));
             }
             let steps = iops.windows(2).filter(|w| w[1] >= w[0] * 0.98).count();
             values.push(Some(steps as f64));
