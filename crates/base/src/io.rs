@@ -131,6 +131,8 @@ pub enum OwnKind {
     Fill,
     /// Moving dirty data out of a cache.
     WriteBack,
+    /// Asking a store that has it for a file's recipe: the fingerprints of a range instead of its data (Nitro §3.3.1).
+    Recipe,
     /// Reading what is needed to start.
     Recovery,
     /// Zeroing space between two owners.

@@ -14,6 +14,9 @@ use std::collections::BTreeSet;
 /// Clean extents on their way into the cache at once; more are not cached.
 const INSERTS_MAX: usize = 4096;
 
+/// A clean one isn't cached either if so many wait for room.
+const STARVED_CLEAN_MAX: usize = 512;
+
 /// An extent on its way into the cache.
 pub(crate) struct Insert {
     pub key: Key,
@@ -176,13 +179,13 @@ impl Cache {
         self.append(now, insert, out);
     }
 
-    /// Appends a packed extent to an open WEU; a dirty one waits until there is one, a clean one doesn't.
+    /// Appends a packed extent to an open WEU, or has it wait until there is room in one; clean ones only if not too many do.
     fn append(&mut self, now: Time, insert: usize, out: &mut Actions) {
         let i = &self.inserts[insert];
         let (key, dirty, head) = (i.key, i.op.is_some(), i.head.expect("it is packed"));
         let partition = self.volumes[key.volume() as usize].partition;
         let Some(c) = self.room(now, partition, dirty, head.payload_bytes, out) else {
-            if dirty {
+            if dirty || (self.starved.len() < STARVED_CLEAN_MAX && self.index.use_of(partition).1 > 0) {
                 return self.starved.push_back(insert);
             }
             self.counters.dropped += 1;
@@ -200,10 +203,13 @@ impl Cache {
         self.end_insert(now, insert, out);
     }
 
-    /// Dirty inserts that found no room try again.
+    /// Inserts that found no room try again.
     pub(crate) fn feed_starved(&mut self, now: Time, out: &mut Actions) {
         for insert in std::mem::take(&mut self.starved) {
-            self.append(now, insert, out);
+            match self.still_wanted(insert) {
+                true => self.append(now, insert, out),
+                false => self.insert_failed(now, insert, out),
+            }
         }
     }
 
@@ -334,6 +340,7 @@ impl Cache {
             return;
         }
         let c = self.chunks.remove(at);
+        self.unflushed_clean += u32::from(!c.dirty);
         if c.dirty {
             let slots = c.first_slot..c.first_slot + c.entries.len() as u32;
             self.undurable.push((c.number, c.weu, slots, c.supersedes));

@@ -34,6 +34,8 @@ pub struct Layout {
     pub half_bytes: u64,
     /// Drawn when the cache was made: what has another is from another cache.
     pub salt: u64,
+    /// It was made with NVRAM before its device, and means nothing without.
+    pub nvram: bool,
 }
 
 impl Layout {
@@ -49,7 +51,14 @@ impl Layout {
         let weu = u64::from(shape.weu_bytes);
         let mut weus = (device_bytes / weu).min(u64::from(WEUS_MAX));
         loop {
-            let l = Layout { shape, weus: weus as u32, block_bytes, half_bytes: half_bytes(shape, weus), salt };
+            let l = Layout {
+                shape,
+                weus: weus as u32,
+                block_bytes,
+                half_bytes: half_bytes(shape, weus, block_bytes),
+                salt,
+                nvram: false,
+            };
             if weus < 4 {
                 return Err(format!(
                     "{device_bytes} bytes are too few for a cache with WEUs of {weu} bytes: make it larger"
@@ -97,6 +106,7 @@ impl Layout {
         page[16..20].copy_from_slice(&self.shape.extent_bytes.to_le_bytes());
         page[20..24].copy_from_slice(&self.shape.weu_bytes.to_le_bytes());
         page[24..28].copy_from_slice(&self.weus.to_le_bytes());
+        page[28..32].copy_from_slice(&u32::from(self.nvram).to_le_bytes());
         page[32..40].copy_from_slice(&self.half_bytes.to_le_bytes());
         page[40..48].copy_from_slice(&self.salt.to_le_bytes());
         let sum = xxh3_64(&page[..SUM_AT]);
@@ -122,9 +132,16 @@ impl Layout {
         }
         let shape = Shape { extent_bytes: u32_at(16), weu_bytes: u32_at(20) };
         shape.check()?;
-        let layout =
-            Layout { shape, weus: u32_at(24), block_bytes: u32_at(12), half_bytes: u64_at(32), salt: u64_at(40) };
-        let sane = layout.weus <= WEUS_MAX && layout.half_bytes == half_bytes(shape, u64::from(layout.weus));
+        let layout = Layout {
+            shape,
+            weus: u32_at(24),
+            block_bytes: u32_at(12),
+            half_bytes: u64_at(32),
+            salt: u64_at(40),
+            nvram: u32_at(28) == 1,
+        };
+        let sane = layout.weus <= WEUS_MAX
+            && layout.half_bytes == half_bytes(shape, u64::from(layout.weus), layout.block_bytes);
         if sane { Ok(layout) } else { Err("the page that describes its cache makes no sense".into()) }
     }
 }
@@ -134,11 +151,13 @@ fn slots_max(shape: Shape) -> u32 {
 }
 
 /// Room for a snapshot of everything, and for as much again.
-fn half_bytes(shape: Shape, weus: u64) -> u64 {
+fn half_bytes(shape: Shape, weus: u64, block_bytes: u32) -> u64 {
     let words = u64::from(slots_max(shape)).div_ceil(64);
     let snapshot = weus * (1 + 2 * words);
     // A block of 512 bytes has 464 for records.
-    ((snapshot * 2 + RECORDS_MIN) * RECORD_BYTES * 512 / 464).next_multiple_of(PAGE_BYTES)
+    let bytes = ((snapshot * 2 + RECORDS_MIN) * RECORD_BYTES * 512 / 464).next_multiple_of(PAGE_BYTES);
+    // However small the cache: a snapshot's block, and some for records, whatever the blocks.
+    bytes.max(4 * u64::from(block_bytes))
 }
 
 #[cfg(test)]
@@ -158,6 +177,15 @@ mod tests {
             assert_eq!(Layout::decode(&l.encode()), Ok(l));
         }
         assert!(Layout::new(4 << 20, 512, Shape::default(), 7).unwrap_err().contains("too few"));
+    }
+
+    #[test]
+    fn a_small_cache_on_large_blocks_has_room_for_its_journal() {
+        for block_bytes in [512, 4096] {
+            let shape = Shape { extent_bytes: 8192, weu_bytes: 64 << 10 };
+            let l = Layout::new(1 << 20, block_bytes, shape, 7).unwrap();
+            assert!(l.half_bytes >= 4 * u64::from(block_bytes) && l.weus >= 8, "{l:?}");
+        }
     }
 
     #[test]

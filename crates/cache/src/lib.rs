@@ -14,6 +14,9 @@ mod insert;
 pub mod journal;
 pub mod layer;
 pub mod layout;
+pub mod nvram;
+mod nvram_ring;
+pub mod pieces;
 pub mod place;
 pub mod policy;
 mod read;
@@ -31,6 +34,7 @@ mod write;
 pub use config::{CacheConfig, CacheVolume, Codec, Hash, Mode, Planted, Shape, Sharing, Speeds};
 pub use layer::{Cache, FAST, SLOW};
 pub use layout::Layout;
+pub use nvram::Nvram;
 pub use status::{Activity, CacheStatus, Counters, LostRange, StartReport, VolumeStatus};
 
 /// What makes a cache of a fast device: where and what to write, in this order. The page is last: until then there is none.

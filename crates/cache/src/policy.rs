@@ -48,6 +48,15 @@ pub struct PolicyCounters {
     pub evicted: u64,
 }
 
+/// What a policy does to its device, in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FastIo {
+    /// So many bytes are written from here on.
+    Write(u64, u64),
+    /// They aren't needed any more.
+    Evict(u64, u64),
+}
+
 type Entry = (u32, Option<Key>, Option<Fingerprint>);
 
 /// See the module's documentation.
@@ -59,6 +68,8 @@ pub struct Policy {
     headers: BTreeMap<u32, Vec<Entry>>,
     next: u64,
     counters: PolicyCounters,
+    /// What was done to the device, if somebody wants to know.
+    done: Option<Vec<FastIo>>,
 }
 
 impl Policy {
@@ -73,7 +84,29 @@ impl Policy {
         let mut index = Index::new(weus, (extents * u64::from(config.fingerprints_percent) / 100) as usize, 0);
         index.add_partition(weus);
         let counters = PolicyCounters::default();
-        Policy { config, index, open: None, headers: BTreeMap::new(), next: 1, counters }
+        Policy { config, index, open: None, headers: BTreeMap::new(), next: 1, counters, done: None }
+    }
+
+    /// What it has done to its device since this was last called; from the first call on it remembers.
+    pub fn take_done(&mut self) -> Vec<FastIo> {
+        self.done.replace(Vec::new()).unwrap_or_default()
+    }
+
+    fn do_to_device(&mut self, what: FastIo) {
+        if let FastIo::Write(_, bytes) = what {
+            self.counters.written_bytes += bytes;
+        }
+        if let Some(done) = &mut self.done {
+            done.push(what);
+        }
+    }
+
+    /// Bytes of what is evicted as one.
+    fn unit_bytes(&self) -> u64 {
+        match self.config.unit {
+            Unit::Weu(bytes) => u64::from(bytes),
+            Unit::Extent => u64::from(self.config.extent_bytes),
+        }
     }
 
     /// What was counted.
@@ -114,7 +147,7 @@ impl Policy {
             // In its place.
             self.index.touch(loc.weu());
             self.counters.inserted += 1;
-            self.counters.written_bytes += u64::from(self.config.extent_bytes);
+            self.do_to_device(FastIo::Write(u64::from(loc.weu()) * self.unit_bytes(), self.unit_bytes()));
             return true;
         }
         self.index.remove(key);
@@ -135,7 +168,7 @@ impl Policy {
             Unit::Extent => {
                 let weu = self.begin();
                 self.index.filled(weu);
-                self.counters.written_bytes += u64::from(self.config.extent_bytes);
+                self.do_to_device(FastIo::Write(u64::from(weu) * self.unit_bytes(), self.unit_bytes()));
                 (Loc::new(weu, 0, self.config.extent_bytes / UNIT_BYTES, 0), weu)
             }
             Unit::Weu(weu_bytes) => self.append(content, weu_bytes),
@@ -163,7 +196,7 @@ impl Policy {
         let slot = self.headers.get(&weu).map_or(0, Vec::len) as u32;
         if used + takes + header(slot + 1) > weu_bytes {
             self.index.filled(weu);
-            self.counters.written_bytes += u64::from(weu_bytes);
+            self.do_to_device(FastIo::Write(u64::from(weu) * self.unit_bytes(), self.unit_bytes()));
             self.open = None;
             return self.append(content, weu_bytes);
         }
@@ -184,6 +217,7 @@ impl Policy {
         let share = self.index.files() / self.index.weus().len().max(1);
         self.index.sweep(64 + 2 * share);
         self.counters.evicted += 1;
+        self.do_to_device(FastIo::Evict(u64::from(old) * self.unit_bytes(), self.unit_bytes()));
         self.index.take_free(0, self.next, false).expect("just freed")
     }
 }

@@ -162,6 +162,17 @@ impl Cache {
             Err(why) => return self.fail(&why, out),
         };
         let ours = Layout { salt: found.salt, ..self.layout };
+        if found.nvram != ours.nvram {
+            let why = match found.nvram {
+                true => {
+                    "the device's cache was made with NVRAM, which may have what was written last: configure its `nvram`"
+                }
+                false => {
+                    "the device's cache was made without NVRAM: take `nvram` out, or make the cache anew on an empty device"
+                }
+            };
+            return self.fail(why, out);
+        }
         if found != ours {
             let (s, o) = (found.shape, ours.shape);
             let why = format!(

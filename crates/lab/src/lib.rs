@@ -24,6 +24,7 @@ pub mod cluster;
 pub mod database;
 pub mod experiment;
 pub mod lru;
+pub mod nitro;
 pub mod plot;
 pub mod profiling;
 pub mod replay;

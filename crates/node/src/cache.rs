@@ -1,7 +1,7 @@
 //! A pool's flash cache: from what the configuration says to a layer over a formatted fast device.
 
 use crate::config::{CacheConfig as Section, CacheDedup};
-use plimsoll_cache::{Cache, CacheConfig, Layout, Shape};
+use plimsoll_cache::{Cache, CacheConfig, Layout, Nvram, Shape};
 use plimsoll_stack::Offer;
 use plimsoll_store::superblock::Region;
 use plimsoll_store::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Uuid};
@@ -10,6 +10,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 
 /// The role of a pool's fast device.
 const ROLE_FAST: &str = "fast";
+/// That of its NVRAM.
+const ROLE_NVRAM: &str = "nvram";
 
 fn shape(c: &Section) -> Shape {
     let default = Shape::default();
@@ -61,7 +63,51 @@ pub fn layer(c: &Section, fast: &Offer) -> Result<Cache, String> {
 }
 
 fn layout(c: &Section, bytes: u64, block_bytes: u32, salt: u64) -> Result<Layout, String> {
-    Layout::new(bytes, block_bytes, shape(c), salt).map_err(|e| format!("cache: {e}"))
+    let layout = Layout::new(bytes, block_bytes, shape(c), salt).map_err(|e| format!("cache: {e}"))?;
+    Ok(Layout { nvram: c.nvram.is_some(), ..layout })
+}
+
+/// The layer of its NVRAM, over what that offers.
+///
+/// # Errors
+/// If it is too small.
+pub fn nvram(c: &Section, offer: &Offer) -> Result<Nvram, String> {
+    Nvram::new(offer.size_bytes, offer.block_bytes, c.nvram_salt.unwrap_or(0)).map_err(|e| format!("cache: {e}"))
+}
+
+/// Opens a cache's NVRAM; makes it when the cache is made. `file` is the fast device.
+///
+/// # Errors
+/// What is wrong with it, and what to do.
+pub fn open_nvram(c: &mut Section, pool_uuid: Uuid, file: &File, fast: &Opened) -> Result<Option<DeviceFile>, String> {
+    let Some(n) = &c.nvram else { return Ok(None) };
+    let mut page = vec![0; plimsoll_cache::layout::PAGE_BYTES as usize];
+    file.read_exact_at(&mut page, fast.region.offset).map_err(|e| format!("cache: {e}"))?;
+    // What is wrong with the page is the layer's to say.
+    let layout = Layout::decode(&page).ok();
+    c.nvram_salt = layout.map(|l| l.salt);
+    if layout.is_some_and(|l| !l.nvram) {
+        return Err("cache: it was made without NVRAM: take `nvram` out, or make it anew on an empty device".into());
+    }
+    let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role: ROLE_NVRAM.into() };
+    let create = |size_bytes| {
+        let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_NVRAM.into(), logs_bytes: 0 };
+        DeviceFile::create(&n.file, &options).map(Some).map_err(|e| format!("cache: {e}"))
+    };
+    let missing = !matches!(std::fs::metadata(&n.file).map(|m| (m.file_type().is_block_device(), m.len())), Ok(m) if m != (false, 0));
+    if missing && !fast.new {
+        let what = "the cache's NVRAM isn't here, and only it may have what was written last: attach it";
+        return Err(format!("{}: {what}", n.file.display()));
+    }
+    if missing {
+        let none =
+            || format!("{}: the cache's NVRAM doesn't exist: say how large to make it with `size`", n.file.display());
+        return create(n.size.ok_or_else(none)?.0);
+    }
+    match DeviceFile::open(&n.file, &expect) {
+        Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if fast.new => create(0),
+        opened => opened.map(Some).map_err(|e| format!("cache: {e}")),
+    }
 }
 
 /// A fast device that is there, or has just been made.

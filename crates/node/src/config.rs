@@ -253,8 +253,22 @@ pub struct CacheConfig {
     pub trim: bool,
     /// What is read ahead of sequential reads at most.
     pub prefetch: Option<ByteSize>,
+    /// A small device that keeps what is written to it: flushes in write-back mode wait for nothing else.
+    pub nvram: Option<NvramConfig>,
     /// Set by the node itself, so that a tape replays alike.
     pub generation: Option<u16>,
+    /// Likewise: what tells its NVRAM's records from those of other caches.
+    pub nvram_salt: Option<u64>,
+}
+
+/// `nvram = { … }` of `[pool.cache]`
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvramConfig {
+    /// A file on persistent memory, or a block device with a battery.
+    pub file: PathBuf,
+    /// The size of a file that is made.
+    pub size: Option<ByteSize>,
 }
 
 fn default_cache_mode() -> CacheMode {

@@ -28,8 +28,8 @@ const ROLE_MAIN: &str = "main";
 pub(crate) struct PoolCache {
     pub section: crate::config::CacheConfig,
     pub device_bytes: u64,
-    /// Keeps the fast device locked.
-    _lock: DeviceFile,
+    /// Keep the fast device and its NVRAM locked.
+    _locks: (DeviceFile, Option<DeviceFile>),
 }
 
 /// A pool whose devices are open, before its thread begins.
@@ -115,7 +115,7 @@ pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::R
     };
     let mut config = config.clone();
     let fast = open_cache(&mut config, &device_file, &mut store)?;
-    let (cache, fast) = fast.map_or((None, None), |(cache, device)| (Some(cache), Some(device)));
+    let (cache, fast) = fast.map_or((None, Vec::new()), |(cache, devices)| (Some(cache), devices));
     let devices = Devices::new(std::iter::once(device).chain(fast).collect());
     let options = pool_options(d.model.is_some(), trace_every);
     let stack = build_stack(&config, devices.offers())?;
@@ -233,12 +233,12 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
     Ok((device, store))
 }
 
-/// Opens a pool's fast device, if it's configured to have one, and formats it at the first use.
+/// Opens a pool's fast device and the NVRAM before it, if it's configured to have them; formats them at the first use.
 fn open_cache(
     config: &mut PoolConfig,
     slow: &DeviceFile,
     store: &mut MetaStore,
-) -> std::result::Result<Option<(PoolCache, Device)>, String> {
+) -> std::result::Result<Option<(PoolCache, Vec<Device>)>, String> {
     let back = |v: &&VolumeRecord, mode: CacheMode| v.cache.unwrap_or(mode) == CacheMode::Back;
     let Some(c) = &mut config.cache else {
         let names: Vec<&str> = store.volumes().filter(|v| back(v, CacheMode::Off)).map(|v| v.name.as_str()).collect();
@@ -263,10 +263,18 @@ fn open_cache(
     let block_bytes = opened.device.block_bytes();
     let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
     crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
-    let file = std::fs::File::from(opened.device.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?);
-    let device = Device::File(FileDevice { file, start: opened.region.offset, len: opened.region.len, block_bytes });
-    let cache = PoolCache { section: c.clone(), device_bytes: opened.region.len, _lock: opened.device };
-    Ok(Some((cache, device)))
+    let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
+    let devices = [Some(&opened.device), nvram.as_ref()];
+    let devices = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
+    let cache = PoolCache { section: c.clone(), device_bytes: opened.region.len, _locks: (opened.device, nvram) };
+    Ok(Some((cache, devices)))
+}
+
+/// All of a device that its layer may use.
+fn home_of(device: &DeviceFile) -> std::result::Result<Device, String> {
+    let file = std::fs::File::from(device.data_fd().try_clone_to_owned().map_err(|e| e.to_string())?);
+    let (home, block_bytes) = (device.home(), device.block_bytes());
+    Ok(Device::File(FileDevice { file, start: home.offset, len: home.len, block_bytes }))
 }
 
 /// The modelled device over a file of `file_bytes`, if it is to be one.
@@ -306,6 +314,10 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
         cache_at = Some(layers.len());
         layers.push(Box::new(crate::cache::layer(cache, fast)?));
     }
+    let nvram = match (&config.cache, offers.get(2)) {
+        (Some(cache), Some(offer)) if cache.nvram.is_some() => Some(crate::cache::nvram(cache, offer)?),
+        _ => None,
+    };
     layers.push(Box::new(Map::new()));
     layers.extend(predict::page_cache(config, below.size_bytes)?);
     if let Some(logs) = &config.logs {
@@ -330,8 +342,12 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     let last = layers.len() - 1;
     for (i, layer) in layers.into_iter().enumerate() {
         let below = if i < last { Target::Node(i + 1) } else { Target::Device(0) };
-        let fast = (cache_at == Some(i)).then_some(Target::Device(1));
+        let fast = if nvram.is_some() { Target::Node(last + 1) } else { Target::Device(1) };
+        let fast = (cache_at == Some(i)).then_some(fast);
         stack.push(layer, std::iter::once(below).chain(fast).collect());
+    }
+    if let Some(nvram) = nvram {
+        stack.push(Box::new(nvram), vec![Target::Device(2), Target::Device(1)]);
     }
     Ok(stack)
 }

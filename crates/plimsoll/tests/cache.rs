@@ -229,3 +229,41 @@ fn a_write_through_volume_goes_on_without_its_cache() {
     let server = Server::start(dir.path(), &config);
     check_all(&mut client(&server), 2);
 }
+
+/// The same with NVRAM: a flush waits for nothing else, a crash loses nothing, and the cache doesn't work without it.
+#[test]
+fn nvram_keeps_what_was_flushed_and_is_missed_if_it_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = with_cache("back", "fast.img")
+        .replace("weu = \"256KiB\"", "weu = \"256KiB\"\nnvram = { file = \"nv.img\", size = \"8MiB\" }");
+    let check = |c: &mut Client| {
+        for n in 0..64 {
+            assert_eq!(c.read((n * EXTENT) as u64, EXTENT as u32).unwrap().unwrap(), extent(n, 1), "extent {n}");
+        }
+    };
+    let server = Server::start(dir.path(), &with);
+    let mut c = client(&server);
+    for n in 0..64 {
+        c.write((n * EXTENT) as u64, &extent(n, 1)).unwrap().unwrap();
+        c.flush().unwrap().unwrap();
+    }
+    drop(c);
+    server.kill();
+    let server = Server::start(dir.path(), &with);
+    let mut c = client(&server);
+    check(&mut c);
+    drop(c);
+    server.kill();
+
+    let said = Server::try_start(dir.path(), &with_cache("back", "fast.img")).err().expect("refused");
+    assert!(said.contains("made with NVRAM"), "{said}");
+    std::fs::rename(dir.path().join("nv.img"), dir.path().join("away.img")).unwrap();
+    let said = Server::try_start(dir.path(), &with).err().expect("refused");
+    assert!(said.contains("NVRAM isn't here"), "{said}");
+    std::fs::rename(dir.path().join("away.img"), dir.path().join("nv.img")).unwrap();
+    let server = Server::start(dir.path(), &with);
+    let mut c = client(&server);
+    check(&mut c);
+    drop(c);
+    assert!(server.stop());
+}

@@ -14,6 +14,7 @@ pub const SECTORS: u64 = 48 * 8 + 3;
 pub const VOLUMES: u32 = 2;
 pub const FAST_BYTES: u64 = 800 << 10;
 pub const SLOW_BYTES: u64 = 1 << 20;
+pub const NVRAM_BYTES: u64 = 64 << 10;
 
 pub fn us(n: u64) -> Span {
     Span::from_micros(n)
@@ -43,11 +44,13 @@ pub struct Setup {
     pub config: CacheConfig,
     pub modes: [Mode; 2],
     pub shuffle: Option<u64>,
+    /// Small writes of the fast disk go to an NVRAM before it.
+    pub nvram: bool,
 }
 
 impl Setup {
     pub fn of(modes: [Mode; 2]) -> Setup {
-        Setup { config: config(), modes, shuffle: None }
+        Setup { config: config(), modes, shuffle: None, nvram: false }
     }
 }
 
@@ -79,14 +82,14 @@ pub fn write_durably(disk: &mut SimDisk, at: u64, bytes: &[u8]) {
     disk.apply(Io::new(head, Data::Bytes(Buf::copy_of(bytes))), Time::ZERO);
 }
 
-/// An empty slow disk and a formatted fast one.
+/// An empty slow disk, a formatted fast one, and NVRAM.
 pub fn disks(seed: u64) -> Vec<SimDisk> {
     let slow = SimDisk::new(SLOW_BYTES, (us(50), us(900)), seed, DiskFaults::default());
     let mut fast = SimDisk::new(FAST_BYTES, (us(1), us(200)), seed + 1, DiskFaults::default());
     for (at, bytes) in format_device(&layout(), 0) {
         write_durably(&mut fast, at, &bytes);
     }
-    vec![slow, fast]
+    vec![slow, fast, SimDisk::new(NVRAM_BYTES, (us(1), us(20)), seed + 2, DiskFaults::default())]
 }
 
 /// What a scheduler or a drive does: each request waits a while before it has any effect, so they overtake each other.
@@ -153,6 +156,12 @@ pub fn pool(disks: Vec<SimDisk>, setup: &Setup, oracle: &Oracle) -> SimPool {
         s.push(Box::new(Front::new()), vec![Target::Node(1)]);
         let cache = Box::new(Cache::new(layout(), setup.config));
         match setup.shuffle {
+            None if setup.nvram => {
+                s.push(cache, vec![Target::Node(2), Target::Node(3)]);
+                s.push(Box::new(Map::new()), vec![Target::Device(0)]);
+                let nvram = Nvram::new(NVRAM_BYTES, 512, 7).expect("large enough").with_planted(setup.config.planted);
+                s.push(Box::new(nvram), vec![Target::Device(2), Target::Device(1)]);
+            }
             None => {
                 s.push(cache, vec![Target::Node(2), Target::Device(1)]);
                 s.push(Box::new(Map::new()), vec![Target::Device(0)]);
@@ -376,7 +385,7 @@ impl Life {
 
     /// The disks as a power loss at this instant leaves them.
     pub fn cut(&mut self) -> Vec<SimDisk> {
-        [0, 1]
+        [0, 1, 2]
             .map(|d| {
                 let mut disk = self.pool.disk(d).clone();
                 disk.lose_power();

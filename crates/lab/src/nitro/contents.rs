@@ -132,7 +132,10 @@ mod tests {
                 let bytes: Vec<u8> = (0..len).map(|_| rng.below(256) as u8).collect();
                 let cut = rng.below(len as u64);
                 let whole = Data::Bytes(Buf::copy_of(&bytes));
-                let parts = [(cut, extract(&whole, len as u64, 0, cut)), (len as u64 - cut, extract(&whole, len as u64, cut, len as u64 - cut))];
+                let parts = [
+                    (cut, extract(&whole, len as u64, 0, cut)),
+                    (len as u64 - cut, extract(&whole, len as u64, cut, len as u64 - cut)),
+                ];
                 held.put(at as u64, len as u64, &Data::Parts(parts.into_iter().filter(|p| p.0 > 0).collect()));
                 model[at..at + len].copy_from_slice(&bytes);
             }

@@ -203,6 +203,6 @@ mod tests {
         let n = g.content().len() as u64;
         let all: BTreeSet<u64> = (0..n).map(|e| g.address(e)).collect();
         assert_eq!(all.len() as u64, n);
-        assert!(g.volume_bytes() <= 70_000_000_000 && g.volume_bytes() > 60_000_000_000, "{}", g.volume_bytes());
+        assert!(g.volume_bytes() <= 70_000_000_000 && g.volume_bytes() > 50_000_000_000, "{}", g.volume_bytes());
     }
 }

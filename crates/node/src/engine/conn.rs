@@ -176,6 +176,8 @@ impl Conn {
         match outcome {
             Outcome::Done if request.command == Command::Flush => {}
             Outcome::Done => self.params.replica.changed(request.offset, u64::from(request.length)),
+            // Refused for what it is, it changed nothing anywhere.
+            Outcome::Failed(IoError::NotSupported | IoError::Invalid | IoError::ReadOnly) => {}
             // Other replicas may have acknowledged it.
             _ if self.params.used_as == Some(ReplicaUse::Write) => self.params.replica.lost(),
             _ => {}

@@ -331,13 +331,15 @@ impl Pool {
     fn ask(&mut self, conn: usize, request: Request) {
         let c = &mut self.conns[conn].1;
         if let Some(why) = c.behind(&request) {
-            return c.refuse_behind(&request, why);
+            c.refuse_behind(&request, why);
+            return self.touched.push(conn);
         }
         match request.command {
             NbdCommand::Cancel => return self.cancel(conn, request.cookie),
             NbdCommand::BlockStatus if c.params.meta_contexts == MetaContexts::EMPTY.with(MetaContext::Promise) => {
                 let notes = self.probe(conn, &request);
-                return self.conns[conn].1.reply_probe(&request, &notes);
+                self.conns[conn].1.reply_probe(&request, &notes);
+                return self.touched.push(conn);
             }
             _ => {}
         }
@@ -538,9 +540,10 @@ impl Pool {
         }
         let took = (c.io.op == Op::Read && c.outcome.is_done()).then(|| self.now.since(c.io.arrived_at));
         let inflight = self.stack.inflight();
+        let course = self.courses.ended(self.now, inside.id, took, inflight, &conn.params.replica);
         let notes = match inside.request.command {
             NbdCommand::BlockStatus => self.courses.probe(Span::ZERO, inflight, &conn.params.replica),
-            _ => self.courses.ended(self.now, inside.id, took, inflight, &conn.params.replica),
+            _ => course,
         };
         let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
         conn.reply(&inside.request, c.outcome, data, &notes, &mut self.buffers);
@@ -561,6 +564,10 @@ impl Pool {
         let flush_failed = self.stack.layer::<Front>().is_some_and(Front::flush_failed);
         let health = Health { state: self.stack.state(), flush_failed };
         if health != self.health {
+            if health.flush_failed {
+                // What was acknowledged may be gone, and others have it.
+                self.conns.iter().for_each(|(_, (_, c))| c.params.replica.lost());
+            }
             self.health = health;
             self.ears.health.send_replace(health);
         }

@@ -1,0 +1,366 @@
+//! NVRAM before the fast device (NI-M14): a small device that keeps what was written to it, for what must be durable at once.
+//!
+//! ```text
+//!  small write ──► record in the NVRAM's ring ──► done, and durable;  now and then: to the device, flush, the ring begins later
+//!  large write ──► the device
+//!  flush ──► done, unless something large was written since the last one
+//!  start ──► records that are whole, in order ──► the device, flush ──► the ring is empty ──► serving
+//! ```
+//! The cache above knows nothing of it: its journal and the ends of its WEUs are small writes, and a client's flush in
+//! write-back mode waits for nothing but the NVRAM.
+
+use crate::config::Planted;
+use crate::nvram_ring::{Record, Ring};
+use crate::pieces::Pieces;
+use crate::tasks::bytes_of;
+use plimsoll_base::{
+    Completion, Data, Io, IoError, IoFlags, IoHead, Op, Origin, Outcome, OwnKind, TenantId, Time, VolumeKey,
+};
+use plimsoll_stack::{Actions, Layer, LayerState, Offer, Port};
+use slab::Slab;
+use std::collections::VecDeque;
+
+/// The port to the NVRAM, all of which is this layer's.
+pub const NVRAM: Port = 0;
+/// The port to the device it stands before.
+pub const DEVICE: Port = 1;
+/// Writes up to this go to the NVRAM, and up to an eighth of it.
+const SMALL_MAX: u64 = 128 << 10;
+/// Less isn't worth it.
+const BYTES_MIN: u64 = 64 << 10;
+/// Requests of the device at once when moving on.
+const MOVES_MAX: usize = 16;
+/// The NVRAM is read in pieces of as much.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// What a request sent below is for.
+enum Pending {
+    /// A client's, at the device; a read's answer goes below what is in the NVRAM.
+    Pass {
+        head: IoHead,
+        over: Option<Pieces>,
+    },
+    /// A client's flush at the device: how many large writes it covers.
+    Flush {
+        head: IoHead,
+        covers: u64,
+    },
+    /// A record of a client's write.
+    Log(Io),
+    Move,
+    MovesFlushed,
+    /// The record that says that the ring begins later.
+    Begins,
+    Recover,
+}
+
+/// What moves on to the device, step by step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Moving {
+    No,
+    Writing,
+    Flushing,
+    Saying,
+}
+
+/// See the module's documentation.
+pub struct Nvram {
+    ring: Ring,
+    small_max: u64,
+    state: LayerState,
+    /// In the NVRAM and not on the device: not being moved, and being moved.
+    fresh: Pieces,
+    leaving: Pieces,
+    moving: Moving,
+    to_move: Vec<(u64, u64, Data)>,
+    moves: usize,
+    /// The first record that isn't being moved.
+    moved_until: u64,
+    wants_move: bool,
+    /// Large writes that the device has acknowledged, and how many of them are flushed.
+    large: u64,
+    flushed: u64,
+    waiting: VecDeque<Io>,
+    pending: Slab<Pending>,
+    read: Vec<u8>,
+    planted: Option<Planted>,
+}
+
+impl Nvram {
+    /// NVRAM of `bytes`, whose blocks are `block_bytes`; `salt` tells its records from those of other caches.
+    ///
+    /// # Errors
+    /// If it is too small.
+    pub fn new(bytes: u64, block_bytes: u32, salt: u64) -> Result<Nvram, String> {
+        if bytes < BYTES_MIN {
+            return Err(format!("{bytes} bytes of NVRAM are too few: at least {BYTES_MIN}"));
+        }
+        Ok(Nvram {
+            ring: Ring::new(bytes / u64::from(block_bytes) * u64::from(block_bytes), block_bytes, salt),
+            small_max: SMALL_MAX.min(bytes / 8),
+            state: LayerState::Recovering,
+            fresh: Pieces::default(),
+            leaving: Pieces::default(),
+            moving: Moving::No,
+            to_move: Vec::new(),
+            moves: 0,
+            moved_until: 0,
+            wants_move: false,
+            large: 0,
+            flushed: 0,
+            waiting: VecDeque::new(),
+            pending: Slab::new(),
+            read: Vec::new(),
+            planted: None,
+        })
+    }
+
+    /// With a mistake, which the crash tests must find.
+    #[must_use]
+    pub fn with_planted(mut self, planted: Option<Planted>) -> Nvram {
+        self.planted = planted;
+        self
+    }
+
+    #[allow(clippy::too_many_arguments)] // a request has that many parts
+    fn own(
+        &mut self,
+        now: Time,
+        port: Port,
+        (op, kind): (Op, OwnKind),
+        (at, len): (u64, u64),
+        data: Data,
+        what: Pending,
+        out: &mut Actions,
+    ) {
+        let mut head = IoHead::new(op, VolumeKey::POOL, TenantId::default(), at, len, now);
+        (head.id, head.origin, head.skips) = (out.new_id(), Origin::Own(kind), out.own_skips());
+        if port == NVRAM && op == Op::Write {
+            head.flags = IoFlags::FUA;
+        }
+        head.tag = self.pending.insert(what) as u64;
+        out.submit(port, Io::new(head, data));
+    }
+
+    fn pass(&mut self, mut io: Io, over: Option<Pieces>, out: &mut Actions) {
+        io.head.tag = self.pending.insert(Pending::Pass { head: io.head, over }) as u64;
+        out.submit(DEVICE, io);
+    }
+
+    fn overlaps(&self, head: &IoHead) -> bool {
+        let hit = |p: &Pieces| p.within(head.offset, head.end()).next().is_some();
+        hit(&self.fresh) || hit(&self.leaving)
+    }
+
+    fn route(&mut self, now: Time, io: Io, out: &mut Actions) {
+        match io.op {
+            Op::Read if self.overlaps(&io.head) => {
+                let mut over = Pieces::default();
+                for p in [&self.leaving, &self.fresh] {
+                    p.within(io.offset, io.end()).for_each(|(at, len, data)| over.put(at, len, &data));
+                }
+                self.pass(io, Some(over), out);
+            }
+            Op::Write if io.len <= self.small_max => self.log(now, io, out),
+            // What the NVRAM has of it must not come after it.
+            Op::Write | Op::Trim | Op::WriteZeroes if self.overlaps(&io.head) => {
+                self.wants_move = true;
+                self.waiting.push_back(io);
+            }
+            Op::Flush if self.large == self.flushed => out.done(io, Data::Absent),
+            Op::Flush => {
+                let (mut io, covers) = (io, self.large);
+                io.head.tag = self.pending.insert(Pending::Flush { head: io.head, covers }) as u64;
+                out.submit(DEVICE, io);
+            }
+            _ => self.pass(io, None, out),
+        }
+    }
+
+    /// Writes a record of a small write, or has it wait for room.
+    fn log(&mut self, now: Time, mut io: Io, out: &mut Actions) {
+        let Some(bytes) = bytes_of(&io.data, io.len) else {
+            return self.pass(io, None, out); // in a simulation without bytes there is nothing to keep
+        };
+        let Some((at, record)) = self.ring.record(io.offset, bytes.as_slice()) else {
+            self.wants_move = true;
+            return self.waiting.push_back(io);
+        };
+        io.data = Data::Bytes(bytes); // in one piece, as the device wants it later
+        let len = record.len() as u64;
+        let data = Data::Bytes(plimsoll_base::Buf::copy_of(&record));
+        self.own(now, NVRAM, (Op::Write, OwnKind::Metadata), (at, len), data, Pending::Log(io), out);
+    }
+
+    /// Moves on to the device what the NVRAM has, if that is wanted.
+    fn progress(&mut self, now: Time, out: &mut Actions) {
+        if !matches!(self.state, LayerState::Ready) {
+            return;
+        }
+        self.wants_move |= self.ring.is_rather_full();
+        // Records on their way to the NVRAM aren't in its pieces yet: the ring must not begin after them.
+        let logging = self.pending.iter().any(|(_, p)| matches!(p, Pending::Log(_)));
+        if self.moving == Moving::No && self.wants_move && !logging && !self.fresh.is_empty() {
+            self.wants_move = false;
+            self.begin_moving(now, out);
+        }
+    }
+
+    fn begin_moving(&mut self, now: Time, out: &mut Actions) {
+        self.leaving = std::mem::take(&mut self.fresh);
+        self.to_move = self.leaving.iter().map(|(at, len, data)| (at, len, data.clone())).collect();
+        self.moved_until = self.ring.next_sequence();
+        self.moving = Moving::Writing;
+        self.move_more(now, out);
+    }
+
+    fn move_more(&mut self, now: Time, out: &mut Actions) {
+        while self.moves < MOVES_MAX
+            && let Some((at, len, data)) = self.to_move.pop()
+        {
+            self.moves += 1;
+            self.own(now, DEVICE, (Op::Write, OwnKind::WriteBack), (at, len), data, Pending::Move, out);
+        }
+        if self.moves == 0 && self.planted == Some(Planted::NvramForgetsEarly) {
+            return self.say_so(now, out);
+        }
+        if self.moves == 0 {
+            self.moving = Moving::Flushing;
+            let flush = (Op::Flush, OwnKind::WriteBack);
+            self.own(now, DEVICE, flush, (0, 0), Data::Absent, Pending::MovesFlushed, out);
+        }
+    }
+
+    /// The device has for good what was moved: the ring may begin later, which must be known before that matters.
+    fn say_so(&mut self, now: Time, out: &mut Actions) {
+        self.moving = Moving::Saying;
+        let (at, record) = self.ring.begins_at(self.moved_until);
+        let len = record.len() as u64;
+        let data = Data::Bytes(plimsoll_base::Buf::copy_of(&record));
+        self.own(now, NVRAM, (Op::Write, OwnKind::Metadata), (at, len), data, Pending::Begins, out);
+    }
+
+    fn moved(&mut self, now: Time, out: &mut Actions) {
+        self.ring.forget(self.moved_until);
+        self.leaving = Pieces::default();
+        self.moving = Moving::No;
+        if self.state == LayerState::Recovering {
+            self.state = LayerState::Ready;
+        }
+        self.route_waiting(now, out);
+    }
+
+    /// Those that waited try again. New ones may come to wait meanwhile, which stand behind them.
+    fn route_waiting(&mut self, now: Time, out: &mut Actions) {
+        for io in std::mem::take(&mut self.waiting) {
+            self.route(now, io, out);
+        }
+    }
+
+    fn failed(&mut self, out: &mut Actions) {
+        self.state = LayerState::Failed;
+        for io in std::mem::take(&mut self.waiting) {
+            out.end(io, Outcome::Failed(IoError::Device));
+        }
+    }
+
+    fn read_more(&mut self, now: Time, out: &mut Actions) {
+        let at = self.read.len() as u64;
+        let len = PIECE_BYTES.min(self.ring.bytes() - at);
+        self.own(now, NVRAM, (Op::Read, OwnKind::Recovery), (at, len), Data::Absent, Pending::Recover, out);
+    }
+
+    fn recovered(&mut self, now: Time, c: Completion, out: &mut Actions) {
+        let mut piece = vec![0; c.io.len as usize];
+        c.io.data.copy_to(&mut piece);
+        self.read.extend(piece);
+        if (self.read.len() as u64) < self.ring.bytes() {
+            return self.read_more(now, out);
+        }
+        let read = std::mem::take(&mut self.read);
+        let found = self.ring.recover(&read);
+        let found = if self.planted == Some(Planted::NvramIgnored) { Vec::new() } else { found };
+        for Record { offset, data, .. } in found {
+            let len = data.len() as u64;
+            self.fresh.put(offset, len, &Data::Bytes(plimsoll_base::Buf::copy_of(&data)));
+        }
+        self.begin_moving(now, out);
+    }
+}
+
+impl Layer for Nvram {
+    fn name(&self) -> &'static str {
+        "nvram"
+    }
+
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[DEVICE as usize]
+    }
+
+    fn start(&mut self, now: Time, _below: &[Offer], out: &mut Actions) {
+        self.read_more(now, out);
+    }
+
+    fn state(&self) -> LayerState {
+        self.state
+    }
+
+    fn forecast(&self, at: Time, head: &IoHead, below: plimsoll_stack::Ports<'_>) -> plimsoll_stack::Forecast {
+        below.ask(DEVICE, at, head)
+    }
+
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        if self.state == LayerState::Failed {
+            return out.end(io, Outcome::Failed(IoError::Device));
+        }
+        self.route(now, io, out);
+        self.progress(now, out);
+    }
+
+    fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
+        let what = self.pending.remove(c.io.tag as usize);
+        let done = c.outcome.is_done();
+        match what {
+            Pending::Pass { head, over } => {
+                c.io.head.tag = head.tag;
+                self.large += u64::from(head.op == Op::Write && done);
+                if let Some(over) = over.filter(|_| done) {
+                    c.io.data = over.over(head.offset, head.len, &c.io.data);
+                }
+                out.complete(c);
+            }
+            Pending::Flush { head, covers } => {
+                c.io.head.tag = head.tag;
+                self.flushed = if done { self.flushed.max(covers) } else { self.flushed };
+                out.complete(c);
+            }
+            Pending::Log(io) => {
+                if done {
+                    self.fresh.put(io.offset, io.len, &io.data);
+                }
+                out.complete(Completion { io, outcome: c.outcome, dispatched_at: c.dispatched_at });
+            }
+            _ if !done => self.failed(out),
+            Pending::Move => {
+                self.moves -= 1;
+                self.move_more(now, out);
+            }
+            Pending::MovesFlushed => self.say_so(now, out),
+            Pending::Begins => self.moved(now, out),
+            Pending::Recover => self.recovered(now, c, out),
+        }
+        self.progress(now, out);
+    }
+
+    /// All of it moves on: what was stopped in order needs no NVRAM to start again.
+    fn drain(&mut self, now: Time, out: &mut Actions) {
+        self.wants_move |= !self.fresh.is_empty();
+        self.progress(now, out);
+    }
+
+    fn cancel(&mut self, _now: Time, _id: plimsoll_base::IoId, _out: &mut Actions) {}
+
+    fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.waiting.is_empty()
+    }
+}

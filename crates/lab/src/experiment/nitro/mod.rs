@@ -1,0 +1,121 @@
+//! Nitro's experiments (checklist NI-E1 to E11 and E14).
+
+mod erasures;
+mod hits;
+mod overhead;
+mod real;
+mod sensitivity;
+mod throughput;
+
+use crate::experiment::Experiment;
+use crate::nitro::EXTENT_BYTES;
+use crate::nitro::traces::{Access, Generator, Trace, Tweak};
+use plimsoll_cache::index::Key;
+use plimsoll_cache::policy::{Policy, PolicyConfig, PolicyCounters, Unit};
+
+/// Everything is smaller than the paper's by as much, WEUs too: hit ratios depend on ratios of sizes only.
+const SCALE: u64 = 64;
+/// 2 MiB at full size would leave a scaled cache with few WEUs: the unit is kept at as many per cache as 2 MiB in a thirtieth.
+const WEU_BYTES: u32 = 256 << 10;
+/// 2 % of the file system, unless said otherwise.
+const CACHE_PERMILLE: u64 = 20;
+
+/// What a cache does with what it holds.
+#[derive(Clone, Copy)]
+struct Variant {
+    name: &'static str,
+    unit: Unit,
+    /// Percent of the fingerprints.
+    dedup: u32,
+    compress: bool,
+}
+
+impl Variant {
+    const fn of(name: &'static str, unit: Unit, dedup: u32, compress: bool) -> Variant {
+        Variant { name, unit, dedup, compress }
+    }
+
+    /// Its policy on so many bytes.
+    fn config(&self, cache_bytes: u64) -> PolicyConfig {
+        PolicyConfig {
+            cache_bytes,
+            extent_bytes: EXTENT_BYTES as u32,
+            unit: self.unit,
+            compress: self.compress,
+            fingerprints_percent: self.dedup,
+        }
+    }
+}
+
+/// Those shown of recorded traces.
+const SHOWN_REAL: [Variant; 5] = [EXTENT, PLAIN, WEU_C, WEU_D, NITRO];
+
+const WEU: Unit = Unit::Weu(WEU_BYTES);
+const EXTENT: Variant = Variant::of("extents (ND, NC)", Unit::Extent, 0, false);
+const EXTENT_D: Variant = Variant::of("extents (D, NC)", Unit::Extent, 100, false);
+const PLAIN: Variant = Variant::of("WEU (ND, NC)", WEU, 0, false);
+const WEU_C: Variant = Variant::of("WEU (ND, C)", WEU, 0, true);
+const WEU_D: Variant = Variant::of("WEU (D, NC)", WEU, 100, false);
+const NITRO: Variant = Variant::of("WEU (D, C)", WEU, 100, true);
+
+/// Has a policy see all of `accesses`; what it counted after the first `warm`.
+fn watch(policy: &mut Policy, accesses: impl Iterator<Item = Access>, warm: u64) -> PolicyCounters {
+    for (i, a) in accesses.enumerate() {
+        if i as u64 == warm {
+            policy.reset_counters();
+        }
+        let key = Key::new(0, a.extent);
+        match a.write {
+            true => policy.write(key, a.content),
+            false => policy.read(key, a.content),
+        };
+    }
+    policy.counters()
+}
+
+/// Replays a generated trace on a cache of `permille` of the file system. A quick run is a quarter of it.
+fn replay(t: &Trace, v: &Variant, permille: u64, tweak: Tweak, seed: u64, quick: bool) -> PolicyCounters {
+    let tweak = Tweak { accesses: tweak.accesses / if quick { 4.0 } else { 1.0 }, ..tweak };
+    let g = Generator::new(t, tweak, seed, SCALE);
+    let (all, warm) = g.accesses();
+    watch(&mut Policy::new(v.config(t.cache_bytes(SCALE, permille))), g.take(all as usize), warm)
+}
+
+fn hit_percent(c: &PolicyCounters) -> f64 {
+    100.0 * c.read_hits as f64 / c.reads.max(1) as f64
+}
+
+/// How much `a` is over `b`, in percent of `b` (NI-A2).
+fn gain(a: f64, b: f64) -> Option<f64> {
+    Some(100.0 * (a / b - 1.0))
+}
+
+fn notes() -> Vec<String> {
+    vec![
+        "generated traces with the properties that the paper publishes of FIU's (which can't be had), all sizes divided by 64; the \
+         policy is the cache's own index, without devices or time: hit ratios are of the model of the workload, not of FIU's"
+            .into(),
+        "addresses and repeated contents are drawn by Zipf (0.9), 12 accesses per extent, the first two thirds warm the cache: \
+         assumptions, set before the first run; compressibility N(2, 0.25) per content (NI-M25)"
+            .into(),
+        "gains are relative: percent of the compared hit ratio (NI-A2)".into(),
+    ]
+}
+
+/// All of Nitro's.
+pub fn all() -> Vec<Box<dyn Experiment>> {
+    vec![
+        Box::new(hits::CacheDedup),
+        Box::new(hits::HitRatios),
+        Box::new(real::RealTraces),
+        Box::new(hits::FingerprintRatios),
+        Box::new(erasures::Erasures),
+        Box::new(throughput::Backends::DEDUPLICATING),
+        Box::new(throughput::Backends::PLAIN),
+        Box::new(throughput::OverExtents),
+        Box::new(throughput::ColdCache),
+        Box::new(sensitivity::Sensitivity),
+        Box::new(overhead::BootStorm),
+        Box::new(hits::FastWrites),
+    ]
+}
