@@ -273,6 +273,11 @@ impl Directory {
         })
     }
 
+    /// What the volume that `name` asks for is as one of several replicas.
+    pub fn replica(&self, who: &Identity, name: &str) -> Result<Arc<Replica>, Refusal> {
+        Ok(self.resolve(who, name)?.0.replica.clone())
+    }
+
     /// What a connection gets whose handshake ended with `agreed`: the pool's number and the parameters.
     pub fn open(&self, who: &Identity, agreed: &Negotiated) -> Result<(usize, ExportParams), Refusal> {
         let (volume, asked, _) = self.resolve(who, &agreed.export_name)?;
