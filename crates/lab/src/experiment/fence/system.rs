@@ -95,7 +95,7 @@ impl System {
             Devices::Ssd => (2400 << 20, 600 << 20),
             _ => (156_000_000_000, 4 << 30),
         };
-        let each = size / u64::from(self.machines) >> 20 << 20;
+        let each = (size / u64::from(self.machines)) >> 20 << 20;
         (u64::from(machine) * each, each.min(most))
     }
 
