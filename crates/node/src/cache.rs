@@ -80,13 +80,21 @@ pub fn nvram(c: &Section, offer: &Offer) -> Result<Nvram, String> {
 /// # Errors
 /// What is wrong with it, and what to do.
 pub fn open_nvram(c: &mut Section, pool_uuid: Uuid, file: &File, fast: &Opened) -> Result<Option<DeviceFile>, String> {
-    let Some(n) = &c.nvram else { return Ok(None) };
     let mut page = vec![0; plimsoll_cache::layout::PAGE_BYTES as usize];
     file.read_exact_at(&mut page, fast.region.offset).map_err(|e| format!("cache: {e}"))?;
     // What is wrong with the page is the layer's to say.
     let layout = Layout::decode(&page).ok();
+    let made_with = layout.is_some_and(|l| l.nvram);
+    let Some(n) = &c.nvram else {
+        return match made_with {
+            true => {
+                Err("cache: it was made with NVRAM, which may have what was written last: configure `nvram`".into())
+            }
+            false => Ok(None),
+        };
+    };
     c.nvram_salt = layout.map(|l| l.salt);
-    if layout.is_some_and(|l| !l.nvram) {
+    if layout.is_some() && !made_with {
         return Err("cache: it was made without NVRAM: take `nvram` out, or make it anew on an empty device".into());
     }
     let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role: ROLE_NVRAM.into() };

@@ -699,6 +699,7 @@ impl Config {
             p.tape.as_mut().map(fix);
             p.profile.as_mut().map(fix);
             p.cache.as_mut().map(|c| &mut c.file).map(fix);
+            p.cache.as_mut().and_then(|c| c.nvram.as_mut()).map(|n| &mut n.file).map(fix);
         }
         if let Some(tls) = &mut self.listen.tls {
             [&mut tls.certificate, &mut tls.key, &mut tls.client_ca].into_iter().for_each(fix);

@@ -191,7 +191,9 @@ impl Pool {
             self.pump()?;
             self.tell_health();
             if self.health.state == LayerState::Recovering {
+                // A layer whose own below has recovered begins to read: nothing else would send that.
                 self.stack.start(self.now);
+                self.pump()?;
             }
             self.serve_connections()?;
             if Duration::from(self.now.since(self.looked_at)) > self.options.payload_time / 4 {
