@@ -20,6 +20,8 @@ const LOOKS_MAX: u32 = 100;
 const STILL: Duration = Duration::from_millis(200);
 /// ... which is waited for this long.
 const STILL_MAX: Duration = Duration::from_secs(60);
+/// Whatever is asked of a node must be answered within this.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Copies what differs from `from` to `replica`; by how much the peer's generation is larger.
 pub fn run(replica: &Address, from: &Address) -> Result<i64> {
@@ -29,9 +31,10 @@ pub fn run(replica: &Address, from: &Address) -> Result<i64> {
 
 async fn copy(replica: &Address, from: &Address) -> Result<i64> {
     // As one of several replicas, the peer isn't read if it may lack something itself.
-    let opened = Session::open(from, from.export_with("replica=read")).await;
+    let opened = Session::open(from, from.export_with("replica=read"), PATIENCE).await;
     let mut peer = opened.with_context(|| from.to_string())?;
-    let mut ours = Session::open(replica, replica.export.clone()).await.with_context(|| replica.to_string())?;
+    let mut ours =
+        Session::open(replica, replica.export.clone(), PATIENCE).await.with_context(|| replica.to_string())?;
     let size = ours.size_bytes();
     if peer.size_bytes() != size {
         bail!("{from} has {} bytes and {replica} has {size}: they aren't replicas of one volume", peer.size_bytes());

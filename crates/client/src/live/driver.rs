@@ -73,13 +73,15 @@ pub struct Driver {
     pub links: Vec<Link>,
     gets: Slab<Running>,
     timers: BinaryHeap<Reverse<(Time, usize, u64)>>,
+    /// When there are so many timers, those of gets that have ended are thrown away.
+    sweep_at: usize,
     /// Told when a timer is set that comes before all others.
     pub timer_set: Arc<Notify>,
     /// Told when a link's state changes.
     pub changed: Arc<Notify>,
     rng: Rng,
-    /// The largest generation that any replica has told.
-    known: u64,
+    /// The volume's size in bytes, once its replicas have agreed on it.
+    pub size_bytes: Option<u64>,
     /// What was read was at least as new.
     floor: u64,
     news: VecDeque<News>,
@@ -100,9 +102,10 @@ impl Driver {
             links: addresses.into_iter().map(Link::new).collect(),
             gets: Slab::new(),
             timers: BinaryHeap::new(),
+            sweep_at: TIMERS_SWEPT,
             timer_set: Arc::new(Notify::new()),
             changed: Arc::new(Notify::new()),
-            known: 0,
+            size_bytes: None,
             floor: 0,
             news: VecDeque::new(),
             touched: Vec::new(),
@@ -200,11 +203,21 @@ impl Driver {
             }
             self.timers.push(Reverse((time, get.0, get.1)));
         }
+        self.sweep();
         for node in orders.probes {
             self.probe(now, get, usize::from(node));
         }
         if self.gets[at].course.is_over() {
             self.gets.remove(at);
+        }
+    }
+
+    /// Most gets end long before their timers: these mustn't pile up until then.
+    fn sweep(&mut self) {
+        if self.timers.len() >= self.sweep_at {
+            let gets = &self.gets;
+            self.timers.retain(|Reverse((_, at, serial))| gets.get(*at).is_some_and(|r| r.serial == *serial));
+            self.sweep_at = (2 * self.timers.len()).max(TIMERS_SWEPT);
         }
     }
 
@@ -327,9 +340,7 @@ impl Driver {
     /// A link is connected. Fails where its export can't be a replica of the others'.
     pub fn attach(&mut self, link: usize, stream: Arc<Stream>, opened: &Opened) -> Result<(), String> {
         let new = Open::new(self.now(), stream, opened);
-        if let Some((size, ..)) = self.shape().filter(|s| s.0 != new.size_bytes)
-            && self.links[link].state != LinkState::Opening
-        {
+        if let Some(size) = self.size_bytes.filter(|s| *s != new.size_bytes) {
             return Err(format!(
                 "it has {} bytes, the other replicas have {size}: it isn't one of them",
                 new.size_bytes
@@ -411,8 +422,7 @@ impl Driver {
                 Said::Notes { cookie, notes } => {
                     let p = open.pending.get_mut(&cookie).expect("in flight");
                     let begun = notes.iter().any(|n| n.0 == NoteKind::Begun);
-                    // Only what it ends with counts; a node that tells more than that must not fill our memory.
-                    p.notes = notes;
+                    p.heard(notes);
                     if let (For::Try { get, number }, true) = (p.what, begun) {
                         self.began(now, get, number);
                     }
@@ -470,12 +480,16 @@ impl Driver {
             why = format!("{}: {error}", l.address);
             if p.note(NoteKind::Behind).is_some() {
                 l.state = LinkState::Behind(error.clone());
+                (l.marked, l.counts) = (true, 0);
                 self.changed.notify_waiters();
             }
         } else if let (Some(before), Some(now)) = (p.note(NoteKind::GenerationBefore), p.note(NoteKind::GenerationLow))
         {
-            let (before, now) = (near(self.known, before), near(self.known, now));
-            self.known = self.known.max(now);
+            let (before, now) = (near(l.generation, before), near(l.generation, now));
+            l.generation = l.generation.max(now);
+            if l.state == LinkState::Up {
+                l.counts = l.counts.max(now);
+            }
             let floor = self.gets.get(get.0).filter(|r| r.serial == get.1).map_or(0, |r| r.floor);
             if self.options.monotonic && before < floor {
                 answer.reply = Reply::Failed;
@@ -489,22 +503,44 @@ impl Driver {
 
     fn health(&mut self, link: usize, p: &Pending, required: u64) {
         let l = &mut self.links[link];
-        let was = l.state.clone();
         let generation = p.generation().unwrap_or(0);
-        l.state = match (p.note(NoteKind::Behind), &p.error) {
-            (_, Some(error)) => LinkState::Behind(error.clone()),
-            (Some(1..), None) => {
-                LinkState::Behind("may lack acknowledged writes: `plimsoll volume resync` brings it up".into())
-            }
-            _ if generation < required => behind(generation, required),
-            _ => LinkState::Up,
+        let mark = match (p.note(NoteKind::Behind), &p.error) {
+            (_, Some(error)) => Some(error.clone()),
+            (Some(1..), None) => Some("may lack acknowledged writes: `plimsoll volume resync` brings it up".into()),
+            _ => None,
         };
-        l.generation = generation;
-        self.known = self.known.max(generation);
-        l.known_then = self.known;
-        if l.state != was {
+        // An operator has said that what it has is right, whatever others had.
+        let anew = mark.is_none() && l.marked;
+        (l.marked, l.generation, l.counts) = (mark.is_some(), generation, 0);
+        if anew {
+            self.forget_the_absent();
+        }
+        let required = required.min(self.known());
+        let state = match mark {
+            Some(why) => LinkState::Behind(why),
+            None if generation < required => behind(generation, required),
+            None => LinkState::Up,
+        };
+        let l = &mut self.links[link];
+        l.counts = if state == LinkState::Up { generation } else { 0 };
+        if std::mem::replace(&mut l.state, state.clone()) != state {
             self.changed.notify_waiters();
         }
+        let known = self.known();
+        self.links[link].known_then = known;
+        if anew {
+            self.floor = self.floor.min(known);
+        }
+    }
+
+    /// The most changes that a replica has seen which is read, or was when its connection ended.
+    fn known(&self) -> u64 {
+        self.links.iter().map(|l| l.counts).max().unwrap_or(0)
+    }
+
+    /// What those said who can't be asked now may not hold any more, and must not keep all others from being read.
+    fn forget_the_absent(&mut self) {
+        self.links.iter_mut().filter(|l| l.open.is_none()).for_each(|l| l.counts = 0);
     }
 
     /// Replicas that have seen fewer changes than another aren't read. Only what has been asked again since tells that
@@ -514,11 +550,14 @@ impl Driver {
         for l in self.links.iter_mut().filter(|l| l.state == LinkState::Up) {
             if l.open.as_ref().is_some_and(|o| o.promises) && l.generation < most {
                 l.state = behind(l.generation, most);
+                l.counts = 0;
             }
         }
     }
 }
 
+/// No fewer timers are looked through for those of gets that have ended.
+const TIMERS_SWEPT: usize = 1024;
 const NOTHING: Answer = Answer { reply: Reply::Failed, in_flight: 0, service: Span::ZERO };
 
 fn behind(generation: u64, required: u64) -> LinkState {
@@ -542,5 +581,18 @@ mod tests {
         assert_eq!(near(7, 5), 5);
         assert_eq!(near((1 << 32) - 1, 0), 1 << 32);
         assert_eq!(near((3 << 32) + 2, u32::MAX), (3 << 32) - 1);
+    }
+
+    #[test]
+    fn timers_of_gets_that_have_ended_dont_pile_up() {
+        let policy = crate::PolicyKind::Timeout.build(&crate::PolicySettings::default()).unwrap();
+        let mut driver = Driver::new(vec!["one".into()], policy, Options::default());
+        driver.links[0].state = LinkState::Up; // without a connection: each read fails at once
+        for _ in 0..10_000 {
+            let (send, mut answer) = oneshot::channel();
+            driver.begin(0, 512, None, Duration::from_secs(30), send);
+            assert!(answer.try_recv().unwrap().is_err());
+        }
+        assert!(driver.timers.len() <= TIMERS_SWEPT, "{}", driver.timers.len());
     }
 }
