@@ -155,6 +155,9 @@ pub struct CacheConfig {
     pub weus_max: u32,
     /// Write-back begins when this much of the space is dirty, in percent, and goes on until half of it is (NI-M15).
     pub watermark_percent: u32,
+    /// What is kept free of each partition, in percent (VirtualFence §4.5: the free list's threshold); at least two WEUs are.
+    /// Where nothing is free at all, changes in the cache wait: the list's low watermark.
+    pub free_percent: u32,
     /// Own requests at the slow device at once when writing back; they are background work.
     pub write_back_depth: u32,
     /// Tell the device that a WEU's old content is not needed before it's written again.
@@ -181,6 +184,7 @@ impl Default for CacheConfig {
             sharing: Sharing::Shared,
             weus_max: u32::MAX,
             watermark_percent: 30,
+            free_percent: 0,
             write_back_depth: 16,
             trim: true,
             sequential_bytes: 256 << 10,

@@ -14,7 +14,7 @@ use plimsoll_base::{Completion, Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
 
 /// WEUs that are kept free, or on their way there, per partition: for what is written while others are evicted.
-pub(crate) const RESERVE: u32 = 2;
+const RESERVE: u32 = 2;
 /// The cleaner looks at as many entries per eviction, beside its share of all.
 const SWEEP_LEAST: usize = 64;
 
@@ -39,7 +39,8 @@ impl Cache {
                 let leaving =
                     self.evicting.keys().filter(|w| self.index.weu(**w).partition == partition).count() as u32;
                 // A reserve must leave something to reserve for.
-                let reserve = RESERVE.min(quota / 2);
+                let wanted = (u64::from(quota) * u64::from(self.config.free_percent) / 100) as u32;
+                let reserve = RESERVE.max(wanted).min(quota / 2);
                 let room = (quota + leaving).saturating_sub(used);
                 if room >= reserve && used <= quota + leaving {
                     break;

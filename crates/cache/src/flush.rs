@@ -9,6 +9,9 @@ use plimsoll_stack::Actions;
 
 /// Chunks that may wait for a flush before the cache makes one of its own.
 const UNDURABLE_MAX: usize = 16;
+/// Of all WEUs, this many (and at most so many) may be clean ones that no flush has covered: what a power loss makes cold.
+const COLD_SHARE: u32 = 64;
+const COLD_MAX: u32 = 32;
 
 /// A flush under way.
 pub(crate) struct FlushJob {
@@ -19,6 +22,8 @@ pub(crate) struct FlushJob {
     /// Chunks that must be written first: WEU and first slot.
     waits: Vec<(u32, u32)>,
     sent: bool,
+    /// Clean chunks that it makes durable.
+    clean: u32,
     /// Client requests that wait for it.
     pub ops: Vec<usize>,
 }
@@ -28,7 +33,8 @@ impl Cache {
         if !self.is_ready() {
             return;
         }
-        self.flush_wanted |= self.undurable.len() > UNDURABLE_MAX;
+        let cold_max = (self.layout.weus / COLD_SHARE).clamp(1, COLD_MAX);
+        self.flush_wanted |= self.undurable.len() > UNDURABLE_MAX || self.unflushed_clean > cold_max;
         if self.flush_job.is_none() && (self.flush_wanted || !self.flush_next.is_empty()) {
             self.flush_wanted = false;
             if !self.planted(Planted::FlushWithoutChunk) {
@@ -36,7 +42,7 @@ impl Cache {
             }
             let waits = self.chunks.iter().filter(|c| c.closed && c.dirty).map(|c| (c.weu, c.first_slot)).collect();
             let ops = std::mem::take(&mut self.flush_next);
-            self.flush_job = Some(FlushJob { upto: self.next_chunk, all_upto: 0, waits, sent: false, ops });
+            self.flush_job = Some(FlushJob { upto: self.next_chunk, all_upto: 0, waits, sent: false, clean: 0, ops });
         }
         let Some(job) = &mut self.flush_job else { return };
         if job.sent {
@@ -46,7 +52,7 @@ impl Cache {
         if job.waits.iter().all(written) {
             let on_their_way = self.chunks.iter().filter(|c| c.closed).map(|c| c.number).min();
             job.all_upto = on_their_way.unwrap_or(job.upto).min(job.upto);
-            job.sent = true;
+            (job.sent, job.clean) = (true, self.unflushed_clean);
             match self.planted(Planted::FlushWithoutBarrier) {
                 true => self.fast_flushed(now, out),
                 false => {
@@ -60,6 +66,7 @@ impl Cache {
     pub(crate) fn fast_flushed(&mut self, now: Time, out: &mut Actions) {
         let Some(job) = self.flush_job.take() else { return };
         self.durable_chunks = self.durable_chunks.max(job.all_upto);
+        self.unflushed_clean -= job.clean;
         let (done, wait): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.undurable).into_iter().partition(|u| u.0 < job.upto);
         self.undurable = wait;

@@ -340,6 +340,7 @@ impl Cache {
             return;
         }
         let c = self.chunks.remove(at);
+        self.unflushed_clean += u32::from(!c.dirty);
         if c.dirty {
             let slots = c.first_slot..c.first_slot + c.entries.len() as u32;
             self.undurable.push((c.number, c.weu, slots, c.supersedes));

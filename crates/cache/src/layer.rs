@@ -74,6 +74,8 @@ pub struct Cache {
     pub(crate) pins: BTreeMap<u32, u32>,
     /// Dirty chunks on the device that no flush has covered: number, WEU, slots, and what they supersede.
     pub(crate) undurable: Vec<(u64, u32, std::ops::Range<u32>, Vec<Superseded>)>,
+    /// Clean chunks on the device that no flush has covered.
+    pub(crate) unflushed_clean: u32,
     /// Chunks below this are durable.
     pub(crate) durable_chunks: u64,
     /// Places whose bytes are not what they should be.
@@ -141,6 +143,7 @@ impl Cache {
             refs: BTreeMap::new(),
             pins: BTreeMap::new(),
             undurable: Vec::new(),
+            unflushed_clean: 0,
             durable_chunks: 0,
             bad: BTreeSet::new(),
             suspect: BTreeSet::new(),

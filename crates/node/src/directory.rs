@@ -253,6 +253,10 @@ impl Directory {
             .with(TransmissionFlags::SEND_DF)
             .with(TransmissionFlags::SEND_CACHE)
             .with(TransmissionFlags::CAN_MULTI_CONN);
+        if asked.replica == Some(ReplicaUse::Write) {
+            // A second connection is taken for the first one's client that lost its link.
+            flags = flags.without(TransmissionFlags::CAN_MULTI_CONN);
+        }
         if volume.read_only || !write || asked.replica == Some(ReplicaUse::Read) {
             flags = flags.with(TransmissionFlags::READ_ONLY);
         }
@@ -310,6 +314,10 @@ impl Directory {
             return Err(Refusal::new(RefusalReason::Forbidden, what));
         }
         let write = grants.iter().any(|g| g.write);
+        if asked.replica == Some(ReplicaUse::Write) && (volume.read_only || !write) {
+            let what = format!("`{}` can't be written by you here: replica=write isn't for you", volume.name);
+            return Err(Refusal::new(RefusalReason::Forbidden, what));
+        }
         Ok((volume, asked, write))
     }
 }

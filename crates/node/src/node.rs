@@ -546,7 +546,13 @@ impl Node {
                  restart the node"
             )
         };
-        if recovered { Ok(()) } else { Err(NodeError::Conflict(what())) }
+        if !recovered {
+            return Err(NodeError::Conflict(what()));
+        }
+        // Believed again is not complete again: other replicas may have what was lost here.
+        let pool = self.pool_named(name)?;
+        self.directory_ref(|d| d.volumes.values().filter(|v| v.pool == pool).for_each(|v| v.replica.lost()));
+        Ok(())
     }
 
     /// Brings home what is logged in a pool. Answers when it has begun.
@@ -609,9 +615,11 @@ impl Node {
             }
         }
         for volume in self.directory_ref(|d| d.volumes.values().cloned().collect::<Vec<_>>()) {
-            // Where a pool didn't end in order, its volumes didn't either.
+            // Where a pool didn't end in order, or had a flush fail, its volumes didn't either.
             let pool = &self.pools[volume.pool].name;
-            if !failed.iter().any(|f| f.contains(&format!("`{pool}`")))
+            let flush_failed = self.pools[volume.pool].handle.health.borrow().flush_failed;
+            if !flush_failed
+                && !failed.iter().any(|f| f.contains(&format!("`{pool}`")))
                 && let Err(e) = volume.replica.close()
             {
                 failed.push(format!("volume `{}`: its end isn't noted: {e}", volume.name));

@@ -118,7 +118,7 @@ impl Replica {
     pub fn new(size_bytes: u64, record: ReplicaRecord, kept: Option<(Arc<Mutex<MetaStore>>, String)>) -> Arc<Replica> {
         let range_bytes = size_bytes.div_ceil(RANGES_MAX).next_power_of_two().max(RANGE_BYTES_MIN);
         let behind = match Behind::of(record.behind) {
-            Behind::No if record.open => Behind::Unclean,
+            Behind::No | Behind::Resync if record.open => Behind::Unclean,
             was => was,
         };
         Arc::new(Replica {
@@ -146,8 +146,9 @@ impl Replica {
     pub fn changed(&self, offset: u64, len: u64) {
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
         let last = self.ranges.len() - 1;
-        let (from, to) = (offset / self.range_bytes, (offset + len.max(1) - 1) / self.range_bytes);
-        for i in from..=to.min(last as u64) {
+        let range_of = |offset: u64| (offset / self.range_bytes).min(last as u64);
+        // A volume that grew since has more bytes than ranges: the last one stands for all beyond it.
+        for i in range_of(offset)..=range_of(offset + len.max(1) - 1) {
             self.ranges[i as usize].store(generation, Ordering::Release);
         }
     }
@@ -207,12 +208,12 @@ impl Replica {
         Ok(())
     }
 
-    /// After an orderly end. Blocks.
+    /// After an orderly end. Blocks; does nothing where nobody could have changed it.
     ///
     /// # Errors
     /// A failing storage.
     pub fn close(&self) -> Result<(), MetaError> {
-        self.keep(false)
+        if self.open.load(Ordering::Acquire) { self.keep(false) } else { Ok(()) }
     }
 
     /// It is being caught up: told to who asks, and not read meanwhile. Blocks.

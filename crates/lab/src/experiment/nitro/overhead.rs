@@ -60,7 +60,7 @@ fn boot_ms(
     quick: bool,
 ) -> Result<f64, LabError> {
     let (contents, accesses) = storm(seed, if quick { MACHINES / 10 } else { MACHINES });
-    let setup = Setup { front, cache_bytes, behind, nvram_bytes: 16 << 20, clients: 8, seed };
+    let setup = Setup { front, cache_bytes, behind, nvram_bytes: 16 << 20, clients: 8, write_back: false, seed };
     let extents = Extents { address: &|e| e * EXTENT_BYTES, contents: &contents };
     let n = accesses.len() as u64;
     let all = accesses.iter().chain(if again { &accesses[..] } else { &[] }).copied();

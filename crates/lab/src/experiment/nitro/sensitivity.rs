@@ -30,6 +30,7 @@ fn read_ms(front: Front, set: u64, dedup: u64, seed: u64, quick: bool) -> Result
         behind: Behind::Dedup,
         nvram_bytes: 1 << 20,
         clients: CLIENTS,
+        write_back: false,
         seed,
     };
     let extents = Extents { address: &|e| e * EXTENT_BYTES, contents: &contents };

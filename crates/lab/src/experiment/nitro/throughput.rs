@@ -52,6 +52,7 @@ fn run(t: &Trace, front: Front, behind: Behind, warm: bool, seed: u64, quick: bo
         behind,
         nvram_bytes: NVRAM_BYTES / scale(t),
         clients: CLIENTS,
+        write_back: false,
         seed,
     };
     let (take, warm_up) = if warm { (all, before) } else { (all - before, 0) };
