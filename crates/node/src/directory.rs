@@ -198,7 +198,7 @@ fn parse_name(name: &str) -> Result<Asked<'_>, String> {
             Some(("tenant", t)) => asked.tenant = Some(t),
             Some(("priority", p)) => asked.priority = Some(p.parse().map_err(|e: BadPriority| e.to_string())?),
             _ => {
-                let known = "deadline=TIME, priority=CLASS:LEVEL, tenant=NAME or replica=read|write";
+                let known = "deadline=TIME, priority=CLASS:LEVEL, tenant=NAME or replica=read|write|copy";
                 return Err(format!("`{part}` is unknown in an export name: {known}"));
             }
         }

@@ -73,13 +73,15 @@ pub struct Driver {
     pub links: Vec<Link>,
     gets: Slab<Running>,
     timers: BinaryHeap<Reverse<(Time, usize, u64)>>,
+    /// When there are so many timers, those of gets that have ended are thrown away.
+    sweep_at: usize,
     /// Told when a timer is set that comes before all others.
     pub timer_set: Arc<Notify>,
     /// Told when a link's state changes.
     pub changed: Arc<Notify>,
     rng: Rng,
-    /// The largest generation that any replica has told.
-    known: u64,
+    /// The volume's size in bytes, once its replicas have agreed on it.
+    pub size_bytes: Option<u64>,
     /// What was read was at least as new.
     floor: u64,
     news: VecDeque<News>,
@@ -100,9 +102,10 @@ impl Driver {
             links: addresses.into_iter().map(Link::new).collect(),
             gets: Slab::new(),
             timers: BinaryHeap::new(),
+            sweep_at: TIMERS_SWEPT,
             timer_set: Arc::new(Notify::new()),
             changed: Arc::new(Notify::new()),
-            known: 0,
+            size_bytes: None,
             floor: 0,
             news: VecDeque::new(),
             touched: Vec::new(),
@@ -200,11 +203,21 @@ impl Driver {
             }
             self.timers.push(Reverse((time, get.0, get.1)));
         }
+        self.sweep();
         for node in orders.probes {
             self.probe(now, get, usize::from(node));
         }
         if self.gets[at].course.is_over() {
             self.gets.remove(at);
+        }
+    }
+
+    /// Most gets end long before their timers: these mustn't pile up until then.
+    fn sweep(&mut self) {
+        if self.timers.len() >= self.sweep_at {
+            let gets = &self.gets;
+            self.timers.retain(|Reverse((_, at, serial))| gets.get(*at).is_some_and(|r| r.serial == *serial));
+            self.sweep_at = (2 * self.timers.len()).max(TIMERS_SWEPT);
         }
     }
 
@@ -349,8 +362,7 @@ impl Driver {
                 Said::Notes { cookie, notes } => {
                     let p = open.pending.get_mut(&cookie).expect("in flight");
                     let begun = notes.iter().any(|n| n.0 == NoteKind::Begun);
-                    // Only what it ends with counts; a node that tells more than that must not fill our memory.
-                    p.notes = notes;
+                    p.heard(notes);
                     if let (For::Try { get, number }, true) = (p.what, begun) {
                         self.began(now, get, number);
                     }
@@ -408,12 +420,16 @@ impl Driver {
             why = format!("{}: {error}", l.address);
             if p.note(NoteKind::Behind).is_some() {
                 l.state = LinkState::Behind(error.clone());
+                (l.marked, l.counts) = (true, 0);
                 self.changed.notify_waiters();
             }
         } else if let (Some(before), Some(now)) = (p.note(NoteKind::GenerationBefore), p.note(NoteKind::GenerationLow))
         {
-            let (before, now) = (near(self.known, before), near(self.known, now));
-            self.known = self.known.max(now);
+            let (before, now) = (near(l.generation, before), near(l.generation, now));
+            l.generation = l.generation.max(now);
+            if l.state == LinkState::Up {
+                l.counts = l.counts.max(now);
+            }
             let floor = self.gets.get(get.0).filter(|r| r.serial == get.1).map_or(0, |r| r.floor);
             if self.options.monotonic && before < floor {
                 answer.reply = Reply::Failed;
@@ -426,6 +442,8 @@ impl Driver {
     }
 }
 
+/// No fewer timers are looked through for those of gets that have ended.
+const TIMERS_SWEPT: usize = 1024;
 const NOTHING: Answer = Answer { reply: Reply::Failed, in_flight: 0, service: Span::ZERO };
 
 /// The number nearest to `known` whose lower half is `low`.
@@ -443,5 +461,18 @@ mod tests {
         assert_eq!(near(7, 5), 5);
         assert_eq!(near((1 << 32) - 1, 0), 1 << 32);
         assert_eq!(near((3 << 32) + 2, u32::MAX), (3 << 32) - 1);
+    }
+
+    #[test]
+    fn timers_of_gets_that_have_ended_dont_pile_up() {
+        let policy = crate::PolicyKind::Timeout.build(&crate::PolicySettings::default()).unwrap();
+        let mut driver = Driver::new(vec!["one".into()], policy, Options::default());
+        driver.links[0].state = LinkState::Up; // without a connection: each read fails at once
+        for _ in 0..10_000 {
+            let (send, mut answer) = oneshot::channel();
+            driver.begin(0, 512, None, Duration::from_secs(30), send);
+            assert!(answer.try_recv().unwrap().is_err());
+        }
+        assert!(driver.timers.len() <= TIMERS_SWEPT, "{}", driver.timers.len());
     }
 }

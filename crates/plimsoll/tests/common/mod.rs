@@ -5,6 +5,7 @@ pub mod client;
 pub mod exposition;
 pub mod http;
 pub mod mount;
+pub mod noise;
 pub mod schema;
 
 use std::io::{BufRead, BufReader};

@@ -13,9 +13,7 @@ impl Driver {
     /// A link is connected. Fails where its export can't be a replica of the others'.
     pub fn attach(&mut self, link: usize, stream: Arc<Stream>, opened: &Opened) -> Result<(), String> {
         let new = Open::new(self.now(), stream, opened);
-        if let Some((size, ..)) = self.shape().filter(|s| s.0 != new.size_bytes)
-            && self.links[link].state != LinkState::Opening
-        {
+        if let Some(size) = self.size_bytes.filter(|s| *s != new.size_bytes) {
             return Err(format!(
                 "it has {} bytes, the other replicas have {size}: it isn't one of them",
                 new.size_bytes
@@ -74,22 +72,44 @@ impl Driver {
 
     pub(super) fn health(&mut self, link: usize, p: &Pending, required: u64) {
         let l = &mut self.links[link];
-        let was = l.state.clone();
         let generation = p.generation().unwrap_or(0);
-        l.state = match (p.note(NoteKind::Behind), &p.error) {
-            (_, Some(error)) => LinkState::Behind(error.clone()),
-            (Some(1..), None) => {
-                LinkState::Behind("may lack acknowledged writes: `plimsoll volume resync` brings it up".into())
-            }
-            _ if generation < required => behind(generation, required),
-            _ => LinkState::Up,
+        let mark = match (p.note(NoteKind::Behind), &p.error) {
+            (_, Some(error)) => Some(error.clone()),
+            (Some(1..), None) => Some("may lack acknowledged writes: `plimsoll volume resync` brings it up".into()),
+            _ => None,
         };
-        l.generation = generation;
-        self.known = self.known.max(generation);
-        l.known_then = self.known;
-        if l.state != was {
+        // An operator has said that what it has is right, whatever others had.
+        let anew = mark.is_none() && l.marked;
+        (l.marked, l.generation, l.counts) = (mark.is_some(), generation, 0);
+        if anew {
+            self.forget_the_absent();
+        }
+        let required = required.min(self.known());
+        let state = match mark {
+            Some(why) => LinkState::Behind(why),
+            None if generation < required => behind(generation, required),
+            None => LinkState::Up,
+        };
+        let l = &mut self.links[link];
+        l.counts = if state == LinkState::Up { generation } else { 0 };
+        if std::mem::replace(&mut l.state, state.clone()) != state {
             self.changed.notify_waiters();
         }
+        let known = self.known();
+        self.links[link].known_then = known;
+        if anew {
+            self.floor = self.floor.min(known);
+        }
+    }
+
+    /// The most changes that a replica has seen which is read, or was when its connection ended.
+    fn known(&self) -> u64 {
+        self.links.iter().map(|l| l.counts).max().unwrap_or(0)
+    }
+
+    /// What those said who can't be asked now may not hold any more, and must not keep all others from being read.
+    fn forget_the_absent(&mut self) {
+        self.links.iter_mut().filter(|l| l.open.is_none()).for_each(|l| l.counts = 0);
     }
 
     /// Replicas that have seen fewer changes than another aren't read. Only what has been asked again since tells that
@@ -99,6 +119,7 @@ impl Driver {
         for l in self.links.iter_mut().filter(|l| l.state == LinkState::Up) {
             if l.open.as_ref().is_some_and(|o| o.promises) && l.generation < most {
                 l.state = behind(l.generation, most);
+                l.counts = 0;
             }
         }
     }
