@@ -46,8 +46,10 @@ pub fn config(pool: &PoolConfig, size_bytes: u64) -> Result<Option<FenceConfig>,
     let Some(f) = &pool.fence else { return Ok(None) };
     let model = pool.device.model.as_deref().map(DeviceSpec::named).transpose().map_err(|e| e.to_string())?;
     let slow = batches(pool.profile.as_deref(), pool.profile_text.as_deref())?;
-    let is_flash = match &f.device {
-        Some(kind) => kind == "flash",
+    let is_flash = match f.device.as_deref() {
+        Some("flash") => true,
+        Some("disk") => false,
+        Some(other) => return Err(format!("fence: device = \"{other}\": write `disk` or `flash`")),
         None => model.as_ref().is_some_and(|m| !m.is_rotational()),
     };
     let mut devices = vec![if is_flash { flash(&slow) } else { disk(&slow, size_bytes)? }];

@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 
 /// Show, plan and change time slots
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  plimsoll fence status main\n  plimsoll fence plan --tenants 4 --best 19ms --worst 98ms"
+)]
 pub struct Fence {
     #[command(subcommand)]
     command: Command,

@@ -450,7 +450,13 @@ fn a_write_that_comes_to_the_peer_late_is_waited_for() {
         three.resync(1, 0);
         writes.join().unwrap();
     });
-    assert_eq!([1, 2].map(|i| three.behind(i)), ["19 no", "19 no"]);
+    assert_eq!(three.behind(2), "19 no");
+    if three.behind(1) != "19 no" {
+        // Twice within one slow write is nothing seen of it, on a machine that pauses: then its count must keep it from being read.
+        assert_eq!(three.behind(1), "18 no");
+        three.resync(1, 0);
+    }
+    assert_eq!(three.behind(1), "19 no");
     let mut c = Client::connect(&three.node(1).socket(), "vol?replica=read").unwrap();
     (1..=3u8).for_each(|n| assert_eq!(c.read(u64::from(n) << 20, 4096).unwrap().unwrap(), [100 + n; 4096]));
     to.into_iter().for_each(farewell);
