@@ -130,7 +130,7 @@ fn setup(seed: u64) -> Setup {
         3 => CacheConfig { fingerprints_percent: 25, codec: Codec::Zstd, watermark_percent: 5, ..config() },
         _ => CacheConfig { sharing: Sharing::PerVolume, codec: Codec::None, watermark_percent: 10, ..config() },
     };
-    Setup { config, modes, shuffle: (seed / 2 % 2 == 1).then_some(seed), nvram: seed % 3 == 0 }
+    Setup { config, modes, shuffle: (seed / 2 % 2 == 1).then_some(seed), nvram: seed.is_multiple_of(3) }
 }
 
 /// Many more with `PLIMSOLL_CRASH_SEEDS=500`.
