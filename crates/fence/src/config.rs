@@ -42,6 +42,9 @@ pub struct FenceConfig {
     pub slot: Span,
     /// The fenced devices, by face and port. The first is the scarce one: when its next request doesn't fit, the slot ends.
     pub devices: Vec<DeviceKind>,
+    /// A turn's first request is sent although it's predicted to overrun, unless the turn is shortened by debit: the arm's way back from
+    /// a neighbour would else cost it a whole rotation. `false` is as published: it gathers credit first.
+    pub first_anyway: bool,
     /// Volumes without slots share the slots without an owner, and idle time of the others (§4.7's hybrid). Without it
     /// their requests aren't held at all.
     pub hybrid: bool,
@@ -54,7 +57,15 @@ pub struct FenceConfig {
 impl FenceConfig {
     /// `slots` slots of 20 ms before `devices`, no hybrid.
     pub fn new(slots: u32, devices: Vec<DeviceKind>) -> FenceConfig {
-        FenceConfig { slots, slot: SLOT_DEFAULT, devices, hybrid: false, lend_permille: 10, revoke_late: true }
+        FenceConfig {
+            slots,
+            slot: SLOT_DEFAULT,
+            devices,
+            first_anyway: true,
+            hybrid: false,
+            lend_permille: 10,
+            revoke_late: true,
+        }
     }
 
     /// Is it within its ranges?

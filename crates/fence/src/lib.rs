@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+mod forecast;
 pub mod idle;
 pub mod layer;
 pub mod plan;
@@ -30,6 +31,7 @@ pub mod queue;
 pub mod slots;
 pub mod status;
 pub mod timetable;
+mod turn;
 
 pub use config::{DeviceKind, FenceConfig, SLOTS_MAX};
 pub use layer::Fence;

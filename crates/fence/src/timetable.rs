@@ -71,6 +71,11 @@ impl Timetable {
         self.balance[slot]
     }
 
+    /// Is the running turn no shorter than a slot?
+    pub fn is_whole(&self) -> bool {
+        self.credited >= 0
+    }
+
     /// Has the running turn all the credit that it may have? Then it can't become longer by waiting.
     pub fn is_longest(&self) -> bool {
         self.credited >= self.slot_ns

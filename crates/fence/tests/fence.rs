@@ -357,7 +357,8 @@ fn the_running_slots_owner_is_not_removed() {
 fn a_request_longer_than_a_slot_is_served_and_paid_for() {
     let d = DiskPredictor::new(vec![(0, 1_000_000)], 100_000).unwrap(); // 0.1 ms a KiB
     let f = FlashPredictor { fixed_ns: 0, read_ns: 1_000_000, write_ns: 1_000_000, ns_per_kib: 0 };
-    let c = FenceConfig { slot: ms(20), ..FenceConfig::new(2, vec![DeviceKind::disk(d), DeviceKind::flash(f)]) };
+    let devices = vec![DeviceKind::disk(d), DeviceKind::flash(f)];
+    let c = FenceConfig { slot: ms(20), first_anyway: false, ..FenceConfig::new(2, devices) };
     let mut b = Bench::new(c, (ms(50), ms(1)), &[(A, 1), (B, 1)]);
     b.run_to(at(1));
     let mut head = Bench::head(A, 0, at(1));
@@ -371,6 +372,21 @@ fn a_request_longer_than_a_slot_is_served_and_paid_for() {
     assert!(b.ends(A)[0] <= 42.0 + 50.0, "{:?}", b.ends(A));
     let waits: Vec<f64> = b.ended.iter().filter(|e| e.0 == B).map(|e| e.2.since(e.1).as_millis_f64()).collect();
     assert!(waits.iter().filter(|w| **w > 61.0).count() <= 1, "one overrun holds B up once: {waits:?}");
+}
+
+/// The arm is a neighbour's away, so the first request doesn't fit: it goes all the same and is paid for, or waits a rotation for credit.
+#[test]
+fn a_first_request_that_overruns_goes_at_once_unless_as_published() {
+    let run = |first_anyway| {
+        let mut c = FenceConfig { first_anyway, ..config(4, ms(20), ms(5), ms(1)) };
+        let near = DiskPredictor::new(vec![(0, 24_000_000), (1 << 40, 5_000_000)], 0).unwrap();
+        c.devices[0] = DeviceKind::disk(near);
+        let mut b = Bench::new(c, (ms(24), ms(1)), &[(A, 1), (B, 1)]);
+        b.send(at(30), A, 0);
+        b.run_to(at(400));
+        b.ends(A)
+    };
+    assert_eq!((run(true), run(false)), (vec![104.0], vec![164.0]));
 }
 
 fn hybrid(lend_permille: u64, slots: &[(VolumeKey, u32)]) -> Bench {

@@ -10,6 +10,7 @@ pub mod accuracy;
 pub mod apples;
 pub mod composed;
 pub mod decisions;
+pub mod fence;
 pub mod flash_accuracy;
 pub mod injected;
 mod judged;
@@ -259,6 +260,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
     ];
     all.extend(qwin::all());
     all.extend(nitro::all());
+    all.extend(fence::all());
     all.extend(apples::all().into_iter().map(|e| Box::new(e) as Box<dyn Experiment>));
     all
 }

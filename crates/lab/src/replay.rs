@@ -21,7 +21,7 @@ pub mod settings;
 pub use address::Placer;
 pub use closed::{closed_loop, closed_loop_watched};
 pub use measure::Measured;
-pub use open::{Limits, open_loop, open_loop_watched};
+pub use open::{Limits, open_loop, open_loop_watched, volume_of};
 pub use pool::{DeviceChoice, Pool, PoolConfig, device_names};
 pub use report::ReplayReport;
 pub use settings::ReplaySettings;

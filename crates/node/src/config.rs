@@ -131,6 +131,8 @@ pub struct PoolConfig {
     pub logs: Option<LogsConfig>,
     /// A flash cache in front of the device; see docs/cache.md.
     pub cache: Option<CacheConfig>,
+    /// Volumes are served in time slots of their own; see docs/fence.md.
+    pub fence: Option<FenceConfig>,
     /// A file that all that the pool is told and decides is recorded in, anew at each start; `plimsoll tape` replays it.
     pub tape: Option<PathBuf>,
     /// Where the tape ends at the latest; 1 GiB if not said.
@@ -202,6 +204,27 @@ impl Default for LogsConfig {
             started_s_of_day: None,
         }
     }
+}
+
+/// `[pool.fence]`
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct FenceConfig {
+    /// Slots in a rotation, 1 to 64. Can be changed live.
+    pub slots: u32,
+    /// How long each is; 20 ms if not said. Can be changed live.
+    pub slot: Option<SpanText>,
+    /// Volumes without slots share the slots that nobody has, and idle time of the others.
+    #[serde(default)]
+    pub hybrid: bool,
+    /// Lending idle time may lengthen its owner's response times by so many thousandths; 10 if not said.
+    pub lend_permille: Option<u64>,
+    /// What the pool's device is predicted as: `disk` or `flash`; as its model is if not said, or else a disk.
+    pub device: Option<String>,
+    /// What `plimsoll profile` measured of the cache's device. The pool's own is in its `profile`.
+    pub cache_profile: Option<PathBuf>,
+    /// That file's text. Set by the node itself, so that a tape replays alike.
+    pub cache_profile_text: Option<String>,
 }
 
 /// Whose duplicates a cache finds.
@@ -384,6 +407,8 @@ pub struct VolumeConfig {
     pub cache: Option<CacheMode>,
     /// How much of the cache it may have where each volume has its own part.
     pub cache_size: Option<ByteSize>,
+    /// Time slots that are its own where its pool is fenced; as many as its tenant has if that is fenced, else none.
+    pub slots: Option<u32>,
 }
 
 /// `[[grant]]`
@@ -625,6 +650,10 @@ impl Config {
             t.class().map_err(|what| (at(&t.class), format!("tenant `{}`: {what}", t.name.get_ref())))?;
             check_jobs_max(t.jobs_max)
                 .map_err(|what| (at(&t.name), format!("tenant `{}`: {what}", t.name.get_ref())))?;
+        }
+        for p in &self.pool {
+            let in_pool = |what| (at(&p.name), format!("pool `{}`: {what}", p.name.get_ref()));
+            crate::fence::check(self, p).map_err(in_pool)?;
         }
         for t in &self.tenant {
             let promised = t.deadline.map_or(Ok(()), |d| check_deadline(d.0));

@@ -198,7 +198,7 @@ fn parse_name(name: &str) -> Result<Asked<'_>, String> {
             Some(("tenant", t)) => asked.tenant = Some(t),
             Some(("priority", p)) => asked.priority = Some(p.parse().map_err(|e: BadPriority| e.to_string())?),
             _ => {
-                let known = "deadline=TIME, priority=CLASS:LEVEL, tenant=NAME or replica=read|write";
+                let known = "deadline=TIME, priority=CLASS:LEVEL, tenant=NAME or replica=read|write|copy";
                 return Err(format!("`{part}` is unknown in an export name: {known}"));
             }
         }
@@ -253,6 +253,10 @@ impl Directory {
             .with(TransmissionFlags::SEND_DF)
             .with(TransmissionFlags::SEND_CACHE)
             .with(TransmissionFlags::CAN_MULTI_CONN);
+        if asked.replica == Some(ReplicaUse::Write) {
+            // A second connection is taken for the first one's client that lost its link.
+            flags = flags.without(TransmissionFlags::CAN_MULTI_CONN);
+        }
         if volume.read_only || !write || asked.replica == Some(ReplicaUse::Read) {
             flags = flags.with(TransmissionFlags::READ_ONLY);
         }
@@ -267,6 +271,11 @@ impl Directory {
             description: describe(volume),
             meta_contexts: MetaContext::ALL.into_iter().fold(MetaContexts::EMPTY, MetaContexts::with),
         })
+    }
+
+    /// What the volume that `name` asks for is as one of several replicas.
+    pub fn replica(&self, who: &Identity, name: &str) -> Result<Arc<Replica>, Refusal> {
+        Ok(self.resolve(who, name)?.0.replica.clone())
     }
 
     /// What a connection gets whose handshake ended with `agreed`: the pool's number and the parameters.
@@ -310,6 +319,10 @@ impl Directory {
             return Err(Refusal::new(RefusalReason::Forbidden, what));
         }
         let write = grants.iter().any(|g| g.write);
+        if asked.replica == Some(ReplicaUse::Write) && (volume.read_only || !write) {
+            let what = format!("`{}` can't be written by you here: replica=write isn't for you", volume.name);
+            return Err(Refusal::new(RefusalReason::Forbidden, what));
+        }
         Ok((volume, asked, write))
     }
 }

@@ -4,6 +4,7 @@ pub mod config;
 pub mod cores;
 pub mod directory;
 pub mod engine;
+pub mod fence;
 pub mod http;
 pub mod logs;
 pub mod node;

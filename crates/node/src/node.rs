@@ -1,5 +1,7 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
+mod slots;
+
 use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Promises, Volume};
 use crate::engine::tape::TapeWriter;
@@ -79,6 +81,8 @@ pub struct RunningPool {
     rotational: bool,
     /// Its flash cache, if it has one.
     cache: Option<PoolCache>,
+    /// How its time is fenced, as configured or last changed.
+    fence: Mutex<Option<plimsoll_fence::FenceConfig>>,
     /// Volumes of a pool without a store.
     next_volatile_id: Mutex<(u32, u64)>,
     thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
@@ -93,6 +97,8 @@ const CACHE_PARTS: u64 = 8;
 pub struct Node {
     /// How much of the cache volumes may have, by name, as configured.
     cache_sizes: BTreeMap<String, u64>,
+    /// Slots of volumes, by name, as configured.
+    slots: BTreeMap<String, u32>,
     /// By number, as configured.
     pub pools: Vec<RunningPool>,
     /// Volumes, tenants, grants.
@@ -127,8 +133,10 @@ impl Node {
         };
         let sized = |v: &VolumeConfig| Some((v.name.get_ref().clone(), v.cache_size?.0));
         let cache_sizes = config.volume.iter().filter_map(sized).collect();
+        let slots = config.volume.iter().filter_map(|v| Some((v.name.get_ref().clone(), v.slots?))).collect();
         let node = Node {
             cache_sizes,
+            slots,
             pools,
             directory: Arc::default(),
             watchdog,
@@ -267,8 +275,12 @@ impl Node {
     fn terms_of(&self, pool: usize, record: &VolumeRecord) -> VolumeTerms {
         let tenant = self.directory_ref(|d| d.tenants.get(&record.tenant).map_or(0, |t| t.id.0));
         let (size_bytes, cache) = (record.size_bytes, self.pools[pool].cache.as_ref());
+        let slots = match self.pools[pool].is_fenced() {
+            true => self.slots_of(&record.name, &record.tenant),
+            false => 0,
+        };
         let Some(c) = cache else {
-            return VolumeTerms { size_bytes, tenant, domain: 0, cache: CacheMode::Off, cache_bytes: 0, slots: 0 };
+            return VolumeTerms { size_bytes, tenant, domain: 0, cache: CacheMode::Off, cache_bytes: 0, slots };
         };
         let own = self.cache_sizes.get(&record.name).copied();
         VolumeTerms {
@@ -277,7 +289,7 @@ impl Node {
             domain: crate::cache::domain(&c.section, &record.tenant),
             cache: record.cache.unwrap_or(c.section.mode),
             cache_bytes: own.unwrap_or(c.device_bytes / CACHE_PARTS),
-            slots: 0,
+            slots,
         }
     }
 
@@ -395,6 +407,7 @@ impl Node {
         if !self.directory_ref(|d| d.tenants.contains_key(tenant)) {
             return Err(NodeError::NotFound(format!("there is no tenant `{tenant}`: declare it first")));
         }
+        self.check_parts(pool, name, tenant)?;
         new.check().map_err(|e| NodeError::Refused(e.to_string()))?;
         let record = match self.pools[pool].store.clone() {
             Some(store) => blocking(move || store.lock().expect("no panic while held").create_volume(new)).await?,
@@ -425,6 +438,7 @@ impl Node {
     pub async fn delete_volume(&self, name: &str) -> Result<()> {
         let one = self.changing.lock().await;
         let volume = self.volume_named(name)?;
+        self.check_not_running(&volume).await?;
         let Some(store) = self.pools[volume.pool].store.clone() else {
             self.directory_mut(|d| d.volumes.remove(name));
             return self.pools[volume.pool].forget(&volume).await;
@@ -546,7 +560,13 @@ impl Node {
                  restart the node"
             )
         };
-        if recovered { Ok(()) } else { Err(NodeError::Conflict(what())) }
+        if !recovered {
+            return Err(NodeError::Conflict(what()));
+        }
+        // Believed again is not complete again: other replicas may have what was lost here.
+        let pool = self.pool_named(name)?;
+        self.directory_ref(|d| d.volumes.values().filter(|v| v.pool == pool).for_each(|v| v.replica.lost()));
+        Ok(())
     }
 
     /// Brings home what is logged in a pool. Answers when it has begun.
@@ -609,9 +629,11 @@ impl Node {
             }
         }
         for volume in self.directory_ref(|d| d.volumes.values().cloned().collect::<Vec<_>>()) {
-            // Where a pool didn't end in order, its volumes didn't either.
+            // Where a pool didn't end in order, or had a flush fail, its volumes didn't either.
             let pool = &self.pools[volume.pool].name;
-            if !failed.iter().any(|f| f.contains(&format!("`{pool}`")))
+            let flush_failed = self.pools[volume.pool].handle.health.borrow().flush_failed;
+            if !flush_failed
+                && !failed.iter().any(|f| f.contains(&format!("`{pool}`")))
                 && let Err(e) = volume.replica.close()
             {
                 failed.push(format!("volume `{}`: its end isn't noted: {e}", volume.name));
@@ -637,6 +659,7 @@ impl RunningPool {
             block_bytes: 512,
             rotational: false,
             cache: None,
+            fence: Mutex::new(None),
             next_volatile_id: Mutex::new((0, 0)),
             thread: Mutex::new(None),
             _lock: None,
@@ -692,6 +715,10 @@ impl RunningPool {
             state: plimsoll_store::VolumeState::Ready,
             replica: plimsoll_store::ReplicaRecord::default(),
         })
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.fence.lock().expect("no panic while held").is_some()
     }
 
     async fn forget(&self, volume: &Volume) -> Result<()> {
@@ -751,12 +778,16 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     if let Some(logs) = &mut config.logs {
         logs.started_s_of_day = Some(crate::logs::seconds_of_day());
     }
+    if let Some(fence) = &mut config.fence {
+        crate::fence::read_profile(fence).map_err(|e| in_pool(&e))?;
+    }
     if let Some(path) = &config.profile {
         let text = std::fs::read_to_string(path);
         config.profile_text = Some(text.map_err(|e| in_pool(&format!("{}: cannot be read: {e}", path.display())))?);
     }
     let config = &config;
     let opened = open_pool(config, trace_every).map_err(|e| in_pool(&e))?;
+    let fence = crate::fence::config(config, opened.devices.offers()[0].size_bytes).map_err(|e| in_pool(&e))?;
     let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
     let (stack, devices, options) = (opened.stack, opened.devices, opened.options);
@@ -791,6 +822,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         handle,
         store,
         cache: opened.cache,
+        fence: Mutex::new(fence),
         home_start: opened.home_start,
         block_bytes: opened.block_bytes,
         rotational: opened.rotational,

@@ -292,8 +292,8 @@ fn device_bytes(path: &Path) -> u64 {
 }
 
 /// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, cores if it
-/// has any, a flash cache if it has a fast device, map, a page cache and logs if it has any, scheduler, and a model if the
-/// device is modelled.
+/// has any, a flash cache if it has a fast device, map, a page cache and logs if it has any, a fence if it has slots,
+/// scheduler, and a model if the device is modelled.
 ///
 /// # Errors
 /// What is wrong with the configuration.
@@ -301,6 +301,7 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
     let model = model_of(config, offers[0].size_bytes)?;
     let below = model.as_ref().map_or(offers[0], |m| m.offer(&offers));
+    let fence = crate::fence::layer(config, below.size_bytes)?;
     let mut layers: Vec<Box<dyn Layer>> = Vec::new();
     if config.budgets {
         layers.push(Box::new(Budgets::new(StackConfig::default().failover_hop)));
@@ -323,6 +324,8 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     if let Some(logs) = &config.logs {
         layers.push(Box::new(crate::logs::layer(logs, &below)?));
     }
+    let fence_at = fence.is_some().then_some(layers.len());
+    layers.extend(fence.map(|f| Box::new(f) as Box<dyn Layer>));
     let kind: SchedulerKind = match &config.sched {
         Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
         None => SchedulerKind::default(),
@@ -342,8 +345,14 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     let last = layers.len() - 1;
     for (i, layer) in layers.into_iter().enumerate() {
         let below = if i < last { Target::Node(i + 1) } else { Target::Device(0) };
-        let fast = if nvram.is_some() { Target::Node(last + 1) } else { Target::Device(1) };
-        let fast = (cache_at == Some(i)).then_some(fast);
+        let flash = if nvram.is_some() { Target::Node(last + 1) } else { Target::Device(1) };
+        // The cache's device is behind the fence, too, by a face of its own.
+        let fast = match fence_at {
+            Some(fence) if cache_at == Some(i) => Some(Target::Face(fence, 1)),
+            None if cache_at == Some(i) => Some(flash),
+            Some(fence) if cache_at.is_some() && fence == i => Some(flash),
+            _ => None,
+        };
         stack.push(layer, std::iter::once(below).chain(fast).collect());
     }
     if let Some(nvram) = nvram {

@@ -29,6 +29,9 @@ pub enum ReplicaUse {
     Read,
     /// Its client writes to all replicas, and reads.
     Write,
+    /// Its client brings it up to what a peer has: reads whatever it lacks, and what it writes while the replica is being
+    /// caught up is no change of its own.
+    Copy,
 }
 
 impl FromStr for ReplicaUse {
@@ -37,7 +40,8 @@ impl FromStr for ReplicaUse {
         match text {
             "read" => Ok(ReplicaUse::Read),
             "write" => Ok(ReplicaUse::Write),
-            _ => Err(format!("replica={text}: write replica=read or replica=write")),
+            "copy" => Ok(ReplicaUse::Copy),
+            _ => Err(format!("replica={text}: write replica=read, replica=write or replica=copy")),
         }
     }
 }
@@ -114,7 +118,7 @@ impl Replica {
     pub fn new(size_bytes: u64, record: ReplicaRecord, kept: Option<(Arc<Mutex<MetaStore>>, String)>) -> Arc<Replica> {
         let range_bytes = size_bytes.div_ceil(RANGES_MAX).next_power_of_two().max(RANGE_BYTES_MIN);
         let behind = match Behind::of(record.behind) {
-            Behind::No if record.open => Behind::Unclean,
+            Behind::No | Behind::Resync if record.open => Behind::Unclean,
             was => was,
         };
         Arc::new(Replica {
@@ -142,8 +146,9 @@ impl Replica {
     pub fn changed(&self, offset: u64, len: u64) {
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
         let last = self.ranges.len() - 1;
-        let (from, to) = (offset / self.range_bytes, (offset + len.max(1) - 1) / self.range_bytes);
-        for i in from..=to.min(last as u64) {
+        let range_of = |offset: u64| (offset / self.range_bytes).min(last as u64);
+        // A volume that grew since has more bytes than ranges: the last one stands for all beyond it.
+        for i in range_of(offset)..=range_of(offset + len.max(1) - 1) {
             self.ranges[i as usize].store(generation, Ordering::Release);
         }
     }
@@ -203,12 +208,12 @@ impl Replica {
         Ok(())
     }
 
-    /// After an orderly end. Blocks.
+    /// After an orderly end. Blocks; does nothing where nobody could have changed it.
     ///
     /// # Errors
     /// A failing storage.
     pub fn close(&self) -> Result<(), MetaError> {
-        self.keep(false)
+        if self.open.load(Ordering::Acquire) { self.keep(false) } else { Ok(()) }
     }
 
     /// It is being caught up: told to who asks, and not read meanwhile. Blocks.
@@ -222,17 +227,26 @@ impl Replica {
         Ok(())
     }
 
-    /// It has all that a peer has, whose generation is larger by `add`. False if it isn't being caught up, as when a writer was
-    /// lost meanwhile: then nothing is changed. Blocks.
+    /// It has all that a peer has, whose generation is larger by `add`, or smaller. False if it isn't being caught up, as when
+    /// a writer was lost meanwhile: then nothing is changed. Blocks.
     ///
     /// # Errors
     /// A failing storage.
     pub fn caught_up(&self, add: i64) -> Result<bool, MetaError> {
         let (from, to) = (Behind::Resync as u8, Behind::No as u8);
-        if self.behind.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        if self.behind() != Behind::Resync {
             return Ok(false);
         }
-        self.generation.fetch_add(add as u64, Ordering::AcqRel);
+        // First, as whoever reads that it's caught up reads the generation, too.
+        let generation = self.generation.fetch_add(add as u64, Ordering::AcqRel).wrapping_add_signed(add);
+        // No range was changed later than all of it.
+        for range in &self.ranges {
+            range.fetch_min(generation, Ordering::AcqRel);
+        }
+        if self.behind.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            self.generation.fetch_sub(add as u64, Ordering::AcqRel);
+            return Ok(false);
+        }
         self.keep(true)?;
         Ok(true)
     }
@@ -244,5 +258,27 @@ impl Replica {
             Err(MetaError::UnknownVolume { .. }) => Ok(()), // deleted meanwhile
             kept => kept,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_takes_over_its_peers_count_or_keeps_its_own() {
+        let replica = Replica::new(1 << 20, ReplicaRecord::default(), None);
+        (0..6).for_each(|i| replica.changed(i << 16, 512));
+        assert!(!replica.caught_up(-1).unwrap(), "nobody has begun");
+        assert_eq!(replica.generation(), 6);
+        replica.catch_up().unwrap();
+        assert!(replica.caught_up(-2).unwrap());
+        assert_eq!((replica.generation(), replica.behind()), (4, Behind::No));
+        let stamps: Vec<u64> = replica.written(0, 6 << 16).iter().map(|w| w.1).collect();
+        assert_eq!(stamps, [1, 2, 3, 4], "no range was changed after all of it: {stamps:?}");
+        replica.catch_up().unwrap();
+        replica.lost();
+        assert!(!replica.caught_up(3).unwrap());
+        assert_eq!((replica.generation(), replica.behind()), (4, Behind::WriterLost));
     }
 }

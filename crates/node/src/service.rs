@@ -3,7 +3,7 @@
 use crate::directory::{Directory, Identity};
 use crate::engine::{Command, PoolHandle};
 use crate::replica::ReplicaUse;
-use plimsoll_nbd::export::{Refusal, RefusalReason};
+use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
 use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
 use plimsoll_nbd::wire::TransmissionFlags;
 use std::collections::VecDeque;
@@ -108,7 +108,7 @@ impl Service {
             Outcome::Agreed(agreed, early) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, &who, early).await
+                self.attach(std.into(), &agreed, &who, early)
             }
             Outcome::StartTls | Outcome::Closed => Ok(()),
         }
@@ -127,7 +127,7 @@ impl Service {
             Outcome::Agreed(agreed, early) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, &who, early).await
+                self.attach(std.into(), &agreed, &who, early)
             }
             Outcome::Closed => Ok(()),
             Outcome::StartTls => {
@@ -144,7 +144,7 @@ impl Service {
                 let (ours, theirs) = UnixStream::pair()?;
                 let std = theirs.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, &who, early).await?;
+                self.attach(std.into(), &agreed, &who, early)?;
                 let mut sessions = self.tls_sessions.lock().expect("no panic while held");
                 while sessions.try_join_next().is_some() {} // those that have ended meanwhile
                 sessions.spawn(relay(tls, ours));
@@ -167,8 +167,14 @@ impl Service {
                         let exports = self.directory.read().expect("no panic while held").list(who);
                         handshake.answer_list(Ok(&exports));
                     }
-                    Event::LookUpExport { name, .. } => {
-                        let answer = self.directory.read().expect("no panic while held").look_up(who, &name);
+                    Event::LookUpExport { name, opens } => {
+                        let mut answer = self.directory.read().expect("no panic while held").look_up(who, &name);
+                        let writes = |e: &ExportInfo| opens && !e.flags.contains(TransmissionFlags::READ_ONLY);
+                        if answer.as_ref().is_ok_and(writes)
+                            && let Err(refusal) = self.mark_open(who, &name).await
+                        {
+                            answer = Err(refusal);
+                        }
                         handshake.answer_export(answer);
                     }
                     Event::StartTls => {
@@ -198,6 +204,14 @@ impl Service {
         }
     }
 
+    /// Before anybody who could change a volume is let in, it's durable that only an orderly end is a clean one.
+    async fn mark_open(&self, who: &Identity, name: &str) -> Result<(), Refusal> {
+        let replica = self.directory.read().expect("no panic while held").replica(who, name)?;
+        let marked = tokio::task::spawn_blocking(move || replica.open()).await;
+        let failed = |what: String| Refusal::new(RefusalReason::Unavailable, what);
+        marked.map_err(|e| failed(e.to_string()))?.map_err(|e| failed(e.to_string()))
+    }
+
     /// Waits until every TLS client has what its pool answered, or has had the time to take it.
     pub async fn end_tls_sessions(&self) {
         let sessions = std::mem::take(&mut *self.tls_sessions.lock().expect("no panic while held"));
@@ -208,16 +222,10 @@ impl Service {
     }
 
     /// Gives a client to its pool.
-    async fn attach(&self, fd: OwnedFd, agreed: &Negotiated, who: &Identity, early: Vec<u8>) -> io::Result<()> {
+    fn attach(&self, fd: OwnedFd, agreed: &Negotiated, who: &Identity, early: Vec<u8>) -> io::Result<()> {
         // Looked up again: between the option and now the volume may have gone.
         let opened = self.directory.read().expect("no panic while held").open(who, agreed);
         let (pool, params) = opened.map_err(refused)?;
-        if !agreed.flags.contains(TransmissionFlags::READ_ONLY) {
-            let replica = params.replica.clone();
-            // Before the first change can be acknowledged.
-            let opened = tokio::task::spawn_blocking(move || replica.open()).await?;
-            opened.map_err(|e| refused(Refusal::new(RefusalReason::Unavailable, e.to_string())))?;
-        }
         let gone = |_| refused(Refusal::new(RefusalReason::ShuttingDown, "the pool has ended"));
         let (replica, used_as) = (params.replica.clone(), params.used_as);
         self.pools[pool].send(Command::Attach { fd, params, early }).map_err(|e| {

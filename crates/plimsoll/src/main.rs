@@ -4,6 +4,7 @@ mod cache;
 mod check;
 mod client;
 mod cores;
+mod fence;
 mod generate;
 mod lab;
 mod logs;
@@ -52,6 +53,7 @@ enum Command {
     Pool(pool::Pool),
     /// Show who has a pool's cores, and whether they suffice
     Cores(cores::Cores),
+    Fence(fence::Fence),
     /// Show a pool's flash cache, resize it, write back what only it has
     Cache(cache::Cache),
     /// Show a pool's scattered logs, bring home what is in them
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Command::Tenant(c) => c.run(),
         Command::Pool(c) => c.run(),
         Command::Cores(c) => c.run(),
+        Command::Fence(f) => f.run(),
         Command::Cache(c) => c.run(),
         Command::Logs(c) => c.run(),
         Command::Generate(c) => c.run(),

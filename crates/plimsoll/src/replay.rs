@@ -169,6 +169,7 @@ impl Replay {
             until: self.time.map_or(Time::NEVER, |t| Time::ZERO + t),
             tenants: self.tenants.unwrap_or(1),
             processes: false,
+            volumes: false,
         }
     }
 

@@ -2,8 +2,11 @@
 //!
 //! Pieces that differ are copied until a look at them finds no difference. A piece that was copied, or that the peer has changed
 //! since the look began, is looked at again: so a write that came to the replica first, and to the peer while its old data were
-//! on their way, is put right by the next look. Changes may go on meanwhile; at the end both must be still for a moment, as
-//! only then their counts of changes can be compared.
+//! on their way, is put right by the next look. Changes may go on meanwhile.
+//!
+//! What is copied isn't counted as a change. So the counts of changes of both, taken when both are still, tell by how much the
+//! peer's is larger, and whether a write has come to one of them only: by as much as before the first look, or something is on
+//! its way, and it's waited for.
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,58 +19,160 @@ use std::time::{Duration, Instant};
 const PIECE_BYTES: u64 = 1 << 20;
 /// Looks until nothing differs, at most: more, and the writers are faster than this.
 const LOOKS_MAX: u32 = 100;
-/// Nothing must have changed for this long at the end, ...
+/// Nothing must have changed for this long before the first look and after the last, ...
 const STILL: Duration = Duration::from_millis(200);
+/// ... for this long if one has got writes that the other hasn't: no write takes longer to come to all replicas, ...
+const SURE: Duration = Duration::from_secs(5);
 /// ... which is waited for this long.
 const STILL_MAX: Duration = Duration::from_secs(60);
+/// Whatever is asked of a node must be answered within this.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// [`Health::behind`] of a replica that is being caught up.
+const BEING_CAUGHT_UP: u32 = 3;
 
-/// Copies what differs from `from` to `replica`; by how much the peer's generation is larger.
-pub fn run(replica: &Address, from: &Address) -> Result<i64> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(copy(replica, from))
+/// Why a replica that isn't the one of the control API mustn't be copied to; nothing was written.
+#[derive(Debug)]
+pub struct AnotherVolume(String);
+
+impl std::fmt::Display for AnotherVolume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} isn't the volume that --control and NAME say: it isn't being caught up", self.0)
+    }
 }
 
-async fn copy(replica: &Address, from: &Address) -> Result<i64> {
-    // As one of several replicas, the peer isn't read if it may lack something itself.
-    let opened = Session::open(from, from.export_with("replica=read")).await;
-    let mut peer = opened.with_context(|| from.to_string())?;
-    let mut ours = Session::open(replica, replica.export.clone()).await.with_context(|| replica.to_string())?;
-    let size = ours.size_bytes();
-    if peer.size_bytes() != size {
-        bail!("{from} has {} bytes and {replica} has {size}: they aren't replicas of one volume", peer.size_bytes());
+impl std::error::Error for AnotherVolume {}
+
+/// What is copied where.
+pub struct Resync {
+    /// To this replica ...
+    pub replica: Address,
+    /// ... from this one.
+    pub from: Address,
+    /// Even if the peer has seen fewer changes: the others are given up.
+    pub discard: bool,
+}
+
+/// Two connections.
+struct Pair<'a> {
+    peer: Session,
+    ours: Session,
+    of: &'a Resync,
+}
+
+impl Resync {
+    /// Copies what differs; by how much the peer's generation is larger. `begin` has the replica's node told that it is being
+    /// caught up, once everything else is known to be right.
+    pub fn run(&self, begin: impl FnOnce() -> Result<()>) -> Result<i64> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut pair = runtime.block_on(self.connect())?;
+        begin()?;
+        runtime.block_on(pair.catch_up())
     }
-    let before = ours.health().await.with_context(|| replica.to_string())?.generation;
-    let first: BTreeSet<u64> = changed(&mut peer, before as u32).await?;
-    let rest = (0..size.div_ceil(PIECE_BYTES)).filter(|p| !first.contains(p));
-    let mut pieces: Vec<u64> = first.iter().copied().chain(rest).collect();
-    let (mut copied_bytes, mut looks) = (0, 0);
-    let (theirs, mine) = loop {
-        let since = peer.health().await?.generation as u32;
-        let copied = look(&mut peer, &mut ours, &pieces, size).await?;
-        copied_bytes += copied.len() as u64 * PIECE_BYTES;
-        looks += 1;
-        let mut again = changed(&mut peer, since).await?;
-        again.extend(&copied);
-        if again.is_empty() {
-            ours.flush().await.with_context(|| replica.to_string())?;
-            let still = still(&mut peer, &mut ours).await?;
-            again = changed(&mut peer, since).await?;
+
+    /// Connects to both and looks whether one may be copied to the other.
+    async fn connect(&self) -> Result<Pair<'_>> {
+        let (replica, from) = (&self.replica, &self.from);
+        if replica == from {
+            bail!("{from} can't be brought up to what it has itself: name another replica with --from");
+        }
+        // As one of several replicas, the peer isn't read if it may lack something itself.
+        let opened = Session::open(from, from.export_with("replica=read"), PATIENCE).await;
+        let peer = opened.with_context(|| from.to_string())?;
+        let opened = Session::open(replica, replica.export_with("replica=copy"), PATIENCE).await;
+        let ours = opened.with_context(|| replica.to_string())?;
+        let (theirs, mine) = (peer.size_bytes(), ours.size_bytes());
+        if theirs != mine {
+            bail!("{from} has {theirs} bytes and {replica} has {mine}: they aren't replicas of one volume");
+        }
+        let mut pair = Pair { peer, ours, of: self };
+        let (theirs, mine) = pair.checked().await?;
+        let (theirs, mine) = (theirs.generation, mine.generation);
+        if theirs < mine && !self.discard {
+            bail!(
+                "{from} has seen {theirs} changes, {replica} {mine}: is it the newer one? --discard gives up what the peer lacks"
+            );
+        }
+        Ok(pair)
+    }
+}
+
+impl Pair<'_> {
+    /// How both are; fails where what must hold all the time doesn't.
+    async fn checked(&mut self) -> Result<(Health, Health)> {
+        let Resync { replica, from, .. } = self.of;
+        let theirs = self.peer.health().await.with_context(|| from.to_string())?;
+        let mine = self.ours.health().await.with_context(|| replica.to_string())?;
+        if theirs.behind != 0 {
+            bail!("{from} may lack acknowledged writes itself: choose another peer, or --trust it first");
+        }
+        if theirs.writers > 0 && mine.writers == 0 {
+            bail!(
+                "somebody writes to {from} and isn't connected to {replica}: let it connect, or what it writes is lacking here"
+            );
+        }
+        Ok((theirs, mine))
+    }
+
+    /// Looks and copies until nothing differs; by how much the peer's generation is larger.
+    async fn catch_up(&mut self) -> Result<i64> {
+        let before = self.ours.health().await.with_context(|| self.of.replica.to_string())?;
+        if before.behind != BEING_CAUGHT_UP {
+            return Err(AnotherVolume(self.of.replica.to_string()).into());
+        }
+        let mut ahead = ahead(self.still(STILL).await?);
+        let size = self.ours.size_bytes();
+        let first: BTreeSet<u64> = changed(&mut self.peer, before.generation as u32).await?;
+        let rest = (0..size.div_ceil(PIECE_BYTES)).filter(|p| !first.contains(p));
+        let mut pieces: Vec<u64> = first.iter().copied().chain(rest).collect();
+        let mut copied_bytes = 0;
+        for looks in 1..=LOOKS_MAX {
+            let since = self.peer.health().await?.generation as u32;
+            let copied = look(&mut self.peer, &mut self.ours, &pieces, size).await?;
+            copied_bytes += copied.len() as u64 * PIECE_BYTES;
+            let mut again = changed(&mut self.peer, since).await?;
+            again.extend(&copied);
             if again.is_empty() {
-                break still;
+                self.ours.flush().await.with_context(|| self.of.replica.to_string())?;
+                let was = std::mem::replace(&mut ahead, self::ahead(self.still(STILL).await?));
+                if ahead != was {
+                    ahead = self::ahead(self.still(SURE).await?);
+                }
+                again = changed(&mut self.peer, since).await?;
+                if again.is_empty() {
+                    eprintln!("copied {copied_bytes} of {size} bytes in {looks} looks");
+                    return Ok(ahead);
+                }
             }
+            pieces = again.into_iter().collect();
         }
-        if looks == LOOKS_MAX {
-            bail!("after {LOOKS_MAX} looks something still changes: hold the writers for a moment");
-        }
-        pieces = again.into_iter().collect();
-    };
-    if theirs.writers > 0 && mine.writers == 0 {
-        bail!(
-            "somebody writes to {from} and isn't connected to {replica}: let it connect, or what it writes is lacking here"
-        );
+        bail!("after {LOOKS_MAX} looks something still changes: hold the writers for a moment");
     }
-    eprintln!("copied {copied_bytes} of {size} bytes in {looks} looks");
-    Ok(theirs.generation as i64 - mine.generation as i64)
+
+    /// How both are when neither has changed for a while.
+    async fn still(&mut self, quiet: Duration) -> Result<(Health, Health)> {
+        let (until, mut since) = (Instant::now() + STILL_MAX, Instant::now());
+        let mut seen = self.checked().await?;
+        while since.elapsed() < quiet {
+            if Instant::now() > until {
+                bail!("something has changed all the time for {STILL_MAX:?}: hold the writers for {quiet:?}");
+            }
+            tokio::time::sleep(STILL / 20).await;
+            let now = self.checked().await?;
+            if (now.0.generation, now.1.generation) != (seen.0.generation, seen.1.generation) {
+                since = Instant::now();
+            }
+            seen = now;
+        }
+        if seen.1.behind != BEING_CAUGHT_UP {
+            bail!("{} isn't being caught up any more: its writer was lost, begin anew", self.of.replica);
+        }
+        Ok(seen)
+    }
+}
+
+/// By how much the peer's generation is larger.
+fn ahead((theirs, mine): (Health, Health)) -> i64 {
+    theirs.generation.wrapping_sub(mine.generation) as i64
 }
 
 /// The pieces in which the peer was changed after generation `since` (its lower half).
@@ -104,22 +209,4 @@ async fn look(peer: &mut Session, ours: &mut Session, pieces: &[u64], size: u64)
     }
     shown.finish_and_clear();
     Ok(copied)
-}
-
-/// How both are when neither has changed for a while: only then do their generations tell by how much they differ.
-async fn still(peer: &mut Session, ours: &mut Session) -> Result<(Health, Health)> {
-    let (until, mut since) = (Instant::now() + STILL_MAX, Instant::now());
-    let mut seen = (peer.health().await?, ours.health().await?);
-    while since.elapsed() < STILL {
-        if Instant::now() > until {
-            bail!("something has changed all the time for {STILL_MAX:?}: hold the writers for a moment");
-        }
-        tokio::time::sleep(STILL / 20).await;
-        let now = (peer.health().await?, ours.health().await?);
-        if (now.0.generation, now.1.generation) != (seen.0.generation, seen.1.generation) {
-            since = Instant::now();
-        }
-        seen = now;
-    }
-    Ok(seen)
 }

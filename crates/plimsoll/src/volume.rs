@@ -1,6 +1,7 @@
 //! `plimsoll volume …`
 
 use crate::client::{Client, Control, print_json, segment};
+use crate::resync::{AnotherVolume, Resync};
 use crate::table::{bytes, micros, table};
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -97,8 +98,11 @@ enum Command {
         #[arg(long, value_name = "URI", required_unless_present = "trust")]
         from: Option<Address>,
         /// Take it as it is.
-        #[arg(long, conflicts_with_all = ["replica", "from"])]
+        #[arg(long, conflicts_with_all = ["replica", "from", "discard"])]
         trust: bool,
+        /// Even from a peer that has seen fewer changes: what it lacks is given up
+        #[arg(long)]
+        discard: bool,
         #[command(flatten)]
         control: Control,
     },
@@ -130,18 +134,9 @@ impl Volume {
                 let wanted = VolumeChange { size_bytes: None, cache: Some(mode), replica: None };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
             }
-            Command::Resync { name, replica, from, trust: _, control } => {
-                let client = Client::new(&control)?;
-                let say = |change| -> Result<VolumeStatus> {
-                    let wanted = VolumeChange { size_bytes: None, cache: None, replica: Some(change) };
-                    client.send(Method::PATCH, &path(&name), &wanted)
-                };
-                say(ReplicaChange::CatchUp)?;
-                let add = match (replica, from) {
-                    (Some(replica), Some(from)) => crate::resync::run(&replica, &from)?,
-                    _ => 0,
-                };
-                show(&say(ReplicaChange::CaughtUp { add })?, &control)
+            Command::Resync { name, replica, from, trust: _, discard, control } => {
+                let resync = replica.zip(from).map(|(replica, from)| Resync { replica, from, discard });
+                show(&caught_up(&Client::new(&control)?, &name, resync)?, &control)
             }
             Command::Delete { name, control } => {
                 let client = Client::new(&control)?;
@@ -155,6 +150,24 @@ impl Volume {
             }
         }
     }
+}
+
+/// Has a volume caught up, or taken as it is where nothing is to be copied.
+fn caught_up(client: &Client, name: &str, resync: Option<Resync>) -> Result<VolumeStatus> {
+    let say = |change| -> Result<VolumeStatus> {
+        let wanted = VolumeChange { size_bytes: None, cache: None, replica: Some(change) };
+        client.send(Method::PATCH, &path(name), &wanted)
+    };
+    let before: VolumeStatus = client.get(&path(name))?;
+    let begin = || say(ReplicaChange::CatchUp).map(drop);
+    let add = match resync {
+        Some(resync) => resync.run(begin),
+        None => begin().map(|()| 0),
+    };
+    if before.behind == "no" && add.as_ref().is_err_and(|e| e.is::<AnotherVolume>()) {
+        say(ReplicaChange::CaughtUp { add: 0 })?; // this one lacked nothing, and nothing was done to it
+    }
+    say(ReplicaChange::CaughtUp { add: add? })
 }
 
 fn cache_mode(text: &str) -> Result<CacheMode, String> {

@@ -197,8 +197,9 @@ fn a_promise_in_the_name_shows_a_busy() {
         r#"
 import random
 h = nbd.NBD(); h.connect_uri("{uri}")
+patient = nbd.NBD(); patient.connect_uri("{patient}")
 random.seed(1)
-for i in range(40): h.pread(4096, random.randrange(1 << 16) * 4096)
+for i in range(40): patient.pread(4096, random.randrange(1 << 16) * 4096)
 busy, ended = [], 0
 cookies = [h.aio_pread(nbd.Buffer(4096), random.randrange(1 << 16) * 4096) for i in range(30)]
 while cookies:
@@ -211,7 +212,8 @@ while cookies:
 print("busy", len(busy), "ended", ended)
 assert len(busy) >= 10 and ended >= 1 and set(busy) == {{"EIO"}}, (busy, ended)
 "#,
-        uri = server.uri("vol?deadline=30ms")
+        uri = server.uri("vol?deadline=30ms"),
+        patient = server.uri("vol")
     );
     ok("nbdsh", &["-c", &script]);
     let refused = run("nbdinfo", &[&server.uri("vol?deadline=soon")]);

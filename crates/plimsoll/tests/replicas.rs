@@ -3,6 +3,7 @@
 mod common;
 
 use common::client::Client;
+use common::noise::Noise;
 use common::{Server, config};
 use plimsoll_client::live::{Address, LinkState, Options, ReadError, Volume};
 use plimsoll_client::{PolicyKind, PolicySettings, Preference};
@@ -59,10 +60,17 @@ impl Three {
         self.node(to).cli(&["volume", "resync", "vol", "--replica", &to_uri, "--from", &from_uri])
     }
 
+    fn shown(&self, i: usize) -> serde_json::Value {
+        serde_json::from_str(&self.node(i).cli(&["volume", "show", "vol", "--json"])).unwrap()
+    }
+
     fn behind(&self, i: usize) -> String {
-        let json: serde_json::Value =
-            serde_json::from_str(&self.node(i).cli(&["volume", "show", "vol", "--json"])).unwrap();
+        let json = self.shown(i);
         format!("{} {}", json["generation"], json["behind"].as_str().unwrap())
+    }
+
+    fn connections(&self, i: usize) -> u64 {
+        self.shown(i)["connections"].as_u64().unwrap()
     }
 }
 
@@ -94,29 +102,12 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Reads of another client that are always inside, so that the disk has a queue.
-fn keep_busy(node: &Server, outstanding: u64) -> Client {
-    let mut client = Client::connect(&node.socket(), "vol").unwrap();
-    for i in 0..outstanding {
-        client.send(Command::Read, CommandFlags::EMPTY, (i * 7919 % 11000) << 20, 4096, &[]).unwrap();
-    }
-    let inside = || {
-        let shown: serde_json::Value = serde_json::from_str(&node.cli(&["volume", "show", "vol", "--json"])).unwrap();
-        shown["traffic"]["inside"].as_u64().unwrap()
-    };
-    let began = Instant::now();
-    while inside() < outstanding / 2 {
-        assert!(began.elapsed() < Duration::from_secs(20), "the noise didn't come in");
-    }
-    client
-}
-
 #[test]
 fn a_requests_own_deadline_sends_it_where_there_is_no_queue() {
     let three = Three::start(DISK, "16GiB");
     block_on(async {
         let volume = Volume::open(&three.addresses(), &options(PolicyKind::MittWait)).await.unwrap();
-        let _noise = keep_busy(three.node(0), 100); // about a second's work
+        let noise = Noise::start(three.node(0), 100); // about a second's work
         let data = volume.read(1 << 20..(1 << 20) + 4096, Some(Duration::from_millis(100))).await.unwrap();
         assert_eq!(data, [0; 4096]);
         let counts = volume.counts();
@@ -124,6 +115,7 @@ fn a_requests_own_deadline_sends_it_where_there_is_no_queue() {
         // Without one of its own, the policy's is taken; without any, the queue is waited for.
         volume.read(0..4096, None).await.unwrap();
         assert_eq!(volume.counts().busy, 2);
+        drop(noise); // what is inside stays
         let base = Volume::open(&three.addresses(), &options(PolicyKind::Base)).await.unwrap();
         base.read(2 << 20..(2 << 20) + 4096, None).await.unwrap();
         assert_eq!(base.counts().busy, 0);
@@ -134,26 +126,27 @@ fn a_requests_own_deadline_sends_it_where_there_is_no_queue() {
 fn a_node_tells_when_it_begins_and_takes_back_what_it_has_not_begun() {
     let three = Three::start(DISK, "16GiB");
     block_on(async {
-        let tied = Options {
-            settings: PolicySettings {
-                // The second goes out after 90 ms; a free disk has begun and answered long before.
-                hop: plimsoll_base::Span::from_millis(30),
-                ..options(PolicyKind::Tied).settings
-            },
-            ..options(PolicyKind::Tied)
+        // The second goes out after three of these.
+        let tied = |hop| {
+            let hop = plimsoll_base::Span::from_millis(hop);
+            let settings = PolicySettings { hop, ..options(PolicyKind::Tied).settings };
+            Options { settings, ..options(PolicyKind::Tied) }
         };
-        let volume = Volume::open(&three.addresses(), &tied).await.unwrap();
+        // A free disk has begun and answered long before.
+        let volume = Volume::open(&three.addresses(), &tied(2000)).await.unwrap();
         for i in 0..5u64 {
             volume.read(i << 30..(i << 30) + 4096, None).await.unwrap();
         }
         assert_eq!(volume.counts().tries, 5);
-        let _noise = keep_busy(three.node(0), 200);
+        let volume = Volume::open(&three.addresses(), &tied(100)).await.unwrap();
+        let _noise = Noise::start(three.node(0), 200);
         let began = Instant::now();
         volume.read(5 << 30..(5 << 30) + 4096, None).await.unwrap();
         let counts = volume.counts();
-        assert_eq!((counts.tries, counts.cancels), (7, 1), "the second began, so the first was called off");
+        assert!(counts.tries >= 2, "the first hadn't begun in time");
+        assert_eq!(counts.cancels, counts.tries - 1, "another began, so the first was called off");
         // Its answer comes long before its turn would have: a second's queue is before it.
-        until("the first's end", || volume.counts().errors == 1).await;
+        until("the first's end", || volume.counts().errors > 0).await;
         assert!(began.elapsed() < Duration::from_secs(20));
     });
 }
@@ -172,7 +165,8 @@ fn every_policy_reads_from_real_nodes() {
             for _ in 0..10 {
                 assert_eq!(volume.read(4096..8192, None).await.unwrap(), [7; 4096], "{policy}");
             }
-            assert_eq!(volume.counts().errors, volume.counts().cancels.min(volume.counts().errors), "{policy}");
+            let counts = volume.counts();
+            assert!(counts.failed == 0 && counts.errors <= counts.cancels, "only what was withdrawn fails: {policy}");
         }
     });
 }
@@ -201,6 +195,8 @@ fn the_count_of_changes_and_the_marks_survive_what_they_should() {
     let twice = [writer(three.dirs[2].path()), writer(three.dirs[2].path())];
     block_on(until("the second to be seen", || three.behind(2).ends_with("writer lost")));
     drop(twice);
+    // Each of their ends is a loss, too.
+    block_on(until("their ends", || three.connections(2) == 0));
     three.node(2).cli(&["volume", "resync", "vol", "--trust"]);
     assert_eq!(three.behind(2), "0 no");
     let w = writer(three.dirs[2].path());
@@ -305,7 +301,7 @@ fn nothing_older_is_ever_read_through_kills_and_cut_links() {
                             let seen = u64::from_le_bytes(data[..8].try_into().unwrap());
                             assert!(data.chunks(8).all(|c| c == &data[..8]), "a torn block");
                             assert!(seen >= last, "{seen} was read after {last}");
-                            assert!(seen >= known || last > 0 || known == 0, "{seen} after {known} was acknowledged");
+                            assert!(seen >= known, "{seen} after {known} was acknowledged");
                             last = seen;
                             reads.fetch_add(1, Ordering::Relaxed);
                         }
@@ -342,6 +338,8 @@ fn nothing_older_is_ever_read_through_kills_and_cut_links() {
     assert_eq!((three.behind(1), three.behind(2)), (three.behind(0), three.behind(0)));
     // The writer's link to another is cut; it goes on without it and comes back later.
     counter.to[2] = None;
+    // Before the node has seen that, it has what was acknowledged and takes it for all there is.
+    block_on(until("the loss to be seen", || three.behind(2).ends_with("writer lost")));
     go_on(&mut counter, 50);
     counter.to[2] = Some(writer(three.dirs[2].path()));
     go_on(&mut counter, 50);
@@ -381,19 +379,29 @@ fn resync_copies_what_differs_and_refuses_what_makes_no_sense() {
     }
     three.restart(1);
     let uris: Vec<String> = three.addresses().iter().map(Address::to_string).collect();
-    let socket = three.dirs[1].path().join("control.sock");
-    let failing = |to: &str, from: &str| {
+    let failing_at = |node: usize, to: &str, from: &str| {
+        let socket = three.dirs[node].path().join("control.sock");
         let arguments =
             ["volume", "resync", "vol", "--replica", to, "--from", from, "--control", socket.to_str().unwrap()];
         let output = common::run(env!("CARGO_BIN_EXE_plimsoll"), &arguments);
         assert!(!output.status.success());
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
+    let failing = |to: &str, from: &str| failing_at(1, to, from);
     // Its writer isn't back: what is written meanwhile would be lacking at once.
     let said = failing(&uris[1], &uris[0]);
     assert!(said.contains("let it connect"), "{said}");
     let said = failing(&uris[0], &uris[1]);
     assert!(said.contains("may lack acknowledged writes"), "a peer that is behind itself: {said}");
+    let said = failing(&uris[1], &uris[1]);
+    assert!(said.contains("name another replica"), "{said}");
+    assert!(three.behind(1).ends_with("unclean stop"), "nothing was begun");
+    // One volume is said to be brought up, to another is copied: neither is cleared nor spoilt.
+    let said = failing_at(2, &uris[0], &uris[2]);
+    assert!(said.contains("isn't the volume that --control and NAME say"), "{said}");
+    let said = failing(&uris[0], &uris[2]);
+    assert!(said.contains("isn't the volume that --control and NAME say"), "{said}");
+    assert_eq!([0, 1, 2].map(|i| three.behind(i).split_once(' ').unwrap().1.to_string()), ["no", "resync", "no"]);
     writers[1] = writer(three.dirs[1].path());
     let output = three.resync(1, 2);
     assert!(output.contains("changes   18"), "{output}");
@@ -401,5 +409,49 @@ fn resync_copies_what_differs_and_refuses_what_makes_no_sense() {
     assert_eq!(c.read(5 << 20, 4096).unwrap().unwrap(), [99; 4096]);
     assert_eq!(c.read((9 << 20) + 512, 512).unwrap().unwrap(), [98; 512]);
     assert_eq!(c.read(9 << 20, 512).unwrap().unwrap(), [10; 512]);
+    // A change that only one has, whose writer was lost then, is given up only if that is said.
+    let mut last = writers.remove(1);
+    last.write(0, &[77; 512]).unwrap().unwrap();
+    drop(last);
+    block_on(until("the loss to be seen", || three.behind(1).ends_with("writer lost")));
     writers.into_iter().for_each(farewell);
+    block_on(until("the others' ends", || three.connections(0) == 0));
+    let said = failing(&uris[1], &uris[0]);
+    assert!(said.contains("--discard") && three.behind(1) == "19 writer lost", "{said}");
+    let output =
+        three.node(1).cli(&["volume", "resync", "vol", "--replica", &uris[1], "--from", &uris[0], "--discard"]);
+    assert!(output.contains("changes   18\n"), "{output}");
+    assert_eq!(c.read(0, 512).unwrap().unwrap(), [1; 512]);
+}
+
+#[test]
+fn a_write_that_comes_to_the_peer_late_is_waited_for() {
+    let mut three = Three::start(PLAIN, "16MiB");
+    three.kill(1);
+    let mut to: Vec<Client> = [0, 2].map(|i| writer(three.dirs[i].path())).into();
+    (0..16u64).for_each(|i| to.iter_mut().for_each(|w| drop(w.write(i << 20, &[5; 1 << 20]).unwrap().unwrap())));
+    three.restart(1);
+    // Nothing could change it when it was killed; now it may have missed something.
+    drop(writer(three.dirs[1].path()));
+    block_on(until("the loss to be seen", || three.behind(1).ends_with("writer lost")));
+    to.insert(1, writer(three.dirs[1].path()));
+    std::thread::scope(|s| {
+        let writes = s.spawn(|| {
+            block_on(until("the resync", || three.behind(1).ends_with("resync")));
+            for n in 1..=3u8 {
+                let block = [100 + n; 4096];
+                to[1].write(u64::from(n) << 20, &block).unwrap().unwrap();
+                // Shorter than twice the time for which nothing may change: at most one of both ends of a look is in it.
+                std::thread::sleep(Duration::from_millis(300));
+                [0, 2].iter().for_each(|i: &usize| drop(to[*i].write(u64::from(n) << 20, &block).unwrap().unwrap()));
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        three.resync(1, 0);
+        writes.join().unwrap();
+    });
+    assert_eq!([1, 2].map(|i| three.behind(i)), ["19 no", "19 no"]);
+    let mut c = Client::connect(&three.node(1).socket(), "vol?replica=read").unwrap();
+    (1..=3u8).for_each(|n| assert_eq!(c.read(u64::from(n) << 20, 4096).unwrap().unwrap(), [100 + n; 4096]));
+    to.into_iter().for_each(farewell);
 }

@@ -89,6 +89,8 @@ fn a_live_pool_with_logs_replays_to_the_same_decisions() {
     let view = |s: &Server| -> Value { serde_json::from_str(&s.cli(&["logs", "status", "p", "--json"])).unwrap() };
     let seen = view(&server);
     assert!(seen["logged"].as_u64() > Some(100) && seen["checkpoints"].as_u64() > Some(0), "{seen}");
+    // Just before the kill: what is logged goes home within a third of a second.
+    load(&server);
     server.kill();
     assert!(replayed(dir.path())["replayed"]["accepted"].as_u64() > Some(200));
     // The next start finds records, and its tape has what it found.

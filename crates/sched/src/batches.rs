@@ -84,7 +84,7 @@ const FLASH_BATCH_MAX: u64 = 100;
 /// Lengths that are drawn, in KiB: half of them a block.
 const LENGTHS_KIB: [u64; 8] = [4, 4, 4, 4, 16, 64, 128, 256];
 /// Parts of the device that a disk's batches lie in: all of it, and as a file system's would.
-const WINDOWS: [u64; 3] = [1, 8, 64];
+const WINDOWS: [u64; 5] = [1, 8, 64, 4096, 1 << 16];
 /// A disk comes to rest between two batches.
 const SETTLES: Span = Span::from_millis(20);
 
@@ -103,9 +103,10 @@ pub fn measure_disk_batches<T: Target>(
         .chain((0..KNOTS).map(|i| (size as f64 * 10f64.powf(-5.0 + 5.0 * i as f64 / (KNOTS - 1) as f64)) as u64))
         .collect();
     let mut rng = Rng::new(seed, "disk batches");
+    // In small windows requests often adjoin, as a file's do.
     let (mut last, mut rows, mut times) = (0u64, Vec::new(), Vec::new());
     for i in 0..n {
-        let window = size / WINDOWS[i % WINDOWS.len()];
+        let window = (size / WINDOWS[i % WINDOWS.len()]).max(2 << 20);
         let from = rng.below((size - window) / BLOCK + 1) * BLOCK;
         let mut batch: Vec<(bool, u64, u64)> = (0..1 + rng.below(DISK_BATCH_MAX))
             .map(|_| {

@@ -61,20 +61,20 @@ fn idle_transactions_lend_and_kill_reaches_the_held() {
         ok(&mut other, "SELECT 1");
     }
     println!("20 statements beside idle transactions: {:?}", begun.elapsed());
-    assert!(begun.elapsed() < Duration::from_secs(2));
+    assert!(begun.elapsed() < Duration::from_secs(8));
     idle.iter_mut().for_each(|c| ok(c, "COMMIT"));
     s.set(|k| (k.p, k.stall_ns) = (1, 60_000_000_000));
     let id = other.mysql_id().unwrap();
     let mut monitor = s.client("root");
     let mut busy = s.client("a");
-    busy.send("SELECT SLEEP(2)").unwrap();
+    busy.send("SELECT SLEEP(8)").unwrap();
     s.await_that(|s| s.inside().0 == 1);
     other.send("SELECT 1").unwrap();
     s.await_that(|s| s.inside().3 == 1);
     let begun = Instant::now();
     ok(&mut monitor, &format!("KILL {id}"));
     assert!(other.receive().is_err());
-    assert!(begun.elapsed() < Duration::from_millis(500));
+    assert!(begun.elapsed() < Duration::from_secs(4));
     busy.receive().unwrap();
     s.assert_empty();
 }

@@ -69,7 +69,7 @@ fn hot_rows_under_a_small_p_flow_and_the_cap_is_exact() {
         out
     });
     println!("{done} transactions, longest pause {pause:?}, {:?}", s.counters());
-    assert!(done > 300 && pause < SECOND);
+    assert!(done > 300 && pause < 2 * SECOND);
     assert_eq!(high.load(Ordering::Relaxed), 4);
     assert_eq!((s.counters().panics, s.counters().unparsed), (0, 0));
     s.assert_empty();
@@ -87,7 +87,7 @@ fn clients_idle_in_a_transaction_lend_their_places() {
     let begun = Instant::now();
     idle.iter_mut().for_each(|c| ok(c, "COMMIT"));
     println!("{done} transactions, longest pause {pause:?}; the idle ones commit in {:?}", begun.elapsed());
-    assert!(done > 100 && pause < SECOND / 2 && begun.elapsed() < SECOND / 2);
+    assert!(done > 100 && pause < 3 * SECOND / 2 && begun.elapsed() < 5 * SECOND);
     assert!(s.counters().lent >= 4);
     s.assert_empty();
 }
@@ -122,7 +122,7 @@ fn a_lock_that_nothing_shows_is_survived_by_the_stall_escape() {
     s.sql(
         "root",
         "t",
-        &["CREATE PROCEDURE take() SELECT GET_LOCK('x', 20)", "CREATE PROCEDURE give() SELECT RELEASE_LOCK('x')"],
+        &["CREATE PROCEDURE take() SELECT GET_LOCK('x', 120)", "CREATE PROCEDURE give() SELECT RELEASE_LOCK('x')"],
     );
     let begun = Instant::now();
     scope(|scope| {
@@ -137,7 +137,7 @@ fn a_lock_that_nothing_shows_is_survived_by_the_stall_escape() {
         }
     });
     println!("36 turns in {:?}, {:?}", begun.elapsed(), s.counters());
-    assert!(s.counters().stall_escapes > 0 && begun.elapsed() < 10 * SECOND);
+    assert!(s.counters().stall_escapes > 0 && begun.elapsed() < 60 * SECOND);
     s.assert_empty();
 }
 
@@ -149,7 +149,7 @@ fn kill_reaches_a_held_connection_and_a_vanished_client_leaves_nothing() {
     let id = held.mysql_id().unwrap();
     let mut vanishing = s.client("b");
     let mut monitor = s.client("root");
-    busy.send("SELECT SLEEP(2)").unwrap();
+    busy.send("SELECT SLEEP(8)").unwrap();
     s.await_inside((1, 0, 0, 0));
     // A stall escape would let them in: not what is tested here.
     s.set(|k| k.stall_ns = 30_000_000_000);
@@ -161,7 +161,7 @@ fn kill_reaches_a_held_connection_and_a_vanished_client_leaves_nothing() {
     ok(&mut monitor, &format!("KILL {id}"));
     assert!(held.receive().is_err());
     println!("gone {:?} after KILL", begun.elapsed());
-    assert!(begun.elapsed() < SECOND / 2);
+    assert!(begun.elapsed() < 4 * SECOND);
     busy.receive().unwrap();
     s.assert_empty();
 }
@@ -190,13 +190,13 @@ fn without_its_controller_the_gate_opens_and_with_it_it_closes() {
     let mut busy = s.client("a");
     let mut other = s.client("b");
     s.set(|k| k.stall_ns = 60_000_000_000);
-    busy.send("SELECT SLEEP(4)").unwrap();
+    busy.send("SELECT SLEEP(12)").unwrap();
     s.await_inside((1, 0, 0, 0));
     s.stop_heart();
     let begun = Instant::now();
     ok(&mut other, "SELECT 1");
     println!("let in after {:?}", begun.elapsed());
-    assert!(begun.elapsed() < 2 * SECOND && s.counters().opened == 1);
+    assert!(begun.elapsed() < 8 * SECOND && s.counters().opened == 1);
     assert_eq!(s.segment.control().failed_open.load(Ordering::Relaxed), 1);
     s.start_heart();
     s.set(|k| k.open = 0);
@@ -236,7 +236,7 @@ fn a_thousand_connections_leave_nothing_behind() {
         if left == 0 {
             break;
         }
-        assert!(begun.elapsed() < 2 * SECOND, "{left} connections left");
+        assert!(begun.elapsed() < 20 * SECOND, "{left} connections left");
         sleep(SECOND / 50);
     }
     let mut monitor = s.client("root");

@@ -62,7 +62,7 @@ fn idle_transactions_lend_their_places() {
     let begun = Instant::now();
     idle.iter_mut().for_each(|c| ok(c, "COMMIT"));
     println!("{done} transactions beside idle ones, which commit in {:?}", begun.elapsed());
-    assert!(done > 50 && begun.elapsed() < SECOND / 2);
+    assert!(done > 50 && begun.elapsed() < 5 * SECOND);
     s.assert_empty();
 }
 
@@ -76,7 +76,7 @@ fn terminate_reaches_the_held_and_a_vanished_client_leaves_nothing() {
     ok(&mut monitor, "COMMIT");
     s.set(|k| k.p = 2);
     ok(&mut monitor, "BEGIN");
-    busy.send("SELECT pg_sleep(2)").unwrap();
+    busy.send("SELECT pg_sleep(8)").unwrap();
     s.await_that(|s| s.inside().0 + s.inside().2 == 2);
     s.set(|k| (k.p, k.lend_ns) = (1, 60_000_000_000));
     held.send("SELECT 1").unwrap();
@@ -87,7 +87,7 @@ fn terminate_reaches_the_held_and_a_vanished_client_leaves_nothing() {
     ok(&mut monitor, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'b'");
     assert!(held.receive().is_err() || !held.answer().is_empty());
     println!("gone {:?} after pg_terminate_backend", begun.elapsed());
-    assert!(begun.elapsed() < SECOND);
+    assert!(begun.elapsed() < 4 * SECOND);
     ok(&mut monitor, "COMMIT");
     busy.receive().unwrap();
     s.assert_empty();
@@ -111,11 +111,11 @@ fn a_killed_backend_gives_its_place_back() {
     // The postmaster restarts everything; then new clients are served again.
     let served = || Client::connect(s.protocol, s.port, "b", "t").and_then(|mut c| c.query("SELECT 1"));
     while !matches!(served(), Ok(Answer::Ok)) {
-        assert!(begun.elapsed() < 10 * SECOND, "{}", s.log());
+        assert!(begun.elapsed() < 60 * SECOND, "{}", s.log());
         sleep(SECOND / 10);
     }
     println!("served again {:?} after kill -9", begun.elapsed());
-    assert!(s.counters().reaped >= 1);
+    s.await_that(|s| s.counters().reaped >= 1);
     s.assert_empty();
 }
 

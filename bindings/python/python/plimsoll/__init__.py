@@ -12,7 +12,7 @@ __all__ = ["OpenError", "ReadError", "ReadTimeout", "Volume"]
 class Volume(_Volume):
     """A volume over its replicas, given as NBD addresses in the order of the data's placement.
 
-    Keywords: policy ("mitt+wait", see `POLICIES` of the documentation), deadline, limit, stall and connect in seconds,
+    Keywords: policy ("mitt+wait"; all are in docs/client.md), deadline, limit, stall and connect in seconds,
     monotonic (no read gives older data than one that ended before it began), foreign (the servers aren't Plimsoll's).
     """
 

@@ -1,13 +1,13 @@
 //! What drives gets over sockets: the one place that knows all that is under way.
 
+mod health;
+
 use super::error::ReadError;
-use super::link::{For, Link, LinkState, Open, Pending, promise_of};
+use super::link::{For, Link, LinkState, Pending, promise_of};
 use super::options::Options;
-use super::stream::Stream;
 use crate::course::{Course, Ended, Step};
 use crate::policy::{Answer, Get, Probe, ReplicaPolicy, Reply};
 use plimsoll_base::{Rng, Span, Time};
-use plimsoll_nbd::client::Opened;
 use plimsoll_nbd::promise::Promise;
 use plimsoll_nbd::transactions::Reply as Said;
 use plimsoll_nbd::wire::{Command, NoteKind};
@@ -73,13 +73,15 @@ pub struct Driver {
     pub links: Vec<Link>,
     gets: Slab<Running>,
     timers: BinaryHeap<Reverse<(Time, usize, u64)>>,
+    /// When there are so many timers, those of gets that have ended are thrown away.
+    sweep_at: usize,
     /// Told when a timer is set that comes before all others.
     pub timer_set: Arc<Notify>,
     /// Told when a link's state changes.
     pub changed: Arc<Notify>,
     rng: Rng,
-    /// The largest generation that any replica has told.
-    known: u64,
+    /// The volume's size in bytes, once its replicas have agreed on it.
+    pub size_bytes: Option<u64>,
     /// What was read was at least as new.
     floor: u64,
     news: VecDeque<News>,
@@ -100,9 +102,10 @@ impl Driver {
             links: addresses.into_iter().map(Link::new).collect(),
             gets: Slab::new(),
             timers: BinaryHeap::new(),
+            sweep_at: TIMERS_SWEPT,
             timer_set: Arc::new(Notify::new()),
             changed: Arc::new(Notify::new()),
-            known: 0,
+            size_bytes: None,
             floor: 0,
             news: VecDeque::new(),
             touched: Vec::new(),
@@ -200,11 +203,21 @@ impl Driver {
             }
             self.timers.push(Reverse((time, get.0, get.1)));
         }
+        self.sweep();
         for node in orders.probes {
             self.probe(now, get, usize::from(node));
         }
         if self.gets[at].course.is_over() {
             self.gets.remove(at);
+        }
+    }
+
+    /// Most gets end long before their timers: these mustn't pile up until then.
+    fn sweep(&mut self) {
+        if self.timers.len() >= self.sweep_at {
+            let gets = &self.gets;
+            self.timers.retain(|Reverse((_, at, serial))| gets.get(*at).is_some_and(|r| r.serial == *serial));
+            self.sweep_at = (2 * self.timers.len()).max(TIMERS_SWEPT);
         }
     }
 
@@ -324,68 +337,6 @@ impl Driver {
         }
     }
 
-    /// A link is connected. Fails where its export can't be a replica of the others'.
-    pub fn attach(&mut self, link: usize, stream: Arc<Stream>, opened: &Opened) -> Result<(), String> {
-        let new = Open::new(self.now(), stream, opened);
-        if let Some((size, ..)) = self.shape().filter(|s| s.0 != new.size_bytes)
-            && self.links[link].state != LinkState::Opening
-        {
-            return Err(format!(
-                "it has {} bytes, the other replicas have {size}: it isn't one of them",
-                new.size_bytes
-            ));
-        }
-        self.links[link].state = if new.promises { LinkState::Opening } else { LinkState::Up };
-        self.links[link].open = Some(new);
-        self.changed.notify_waiters();
-        self.ask_health(link);
-        Ok(())
-    }
-
-    /// A link's connection has ended, and what was under way on it will not be answered.
-    pub fn lose(&mut self, link: usize, why: &str) {
-        let l = &mut self.links[link];
-        l.state = LinkState::Down(why.to_string());
-        l.stuck.notify_one();
-        let address = &l.address;
-        for (_, p) in l.open.take().map_or_else(Default::default, |open| open.pending) {
-            match p.what {
-                For::Try { get, number } => {
-                    self.news.push_back(News::Failed { get, number, why: format!("{address}: {why}") });
-                }
-                For::Probe { get } => self.news.push_back(News::ProbeLost { get }),
-                For::Health { .. } => {}
-            }
-        }
-        self.changed.notify_waiters();
-        self.settle();
-    }
-
-    /// Looks after a link: asks how its replica is, and gives up one that says nothing. Why, if so.
-    pub fn tend(&mut self, link: usize) -> Result<(), String> {
-        let now = self.now();
-        let stall = self.options.stall;
-        let Some(open) = &self.links[link].open else { return Err("the connection broke".into()) };
-        if !open.pending.is_empty() && Duration::from(now.since(open.heard_at)) > stall {
-            return Err(format!("hangs: it has said nothing for {stall:?}"));
-        }
-        self.ask_health(link);
-        Ok(())
-    }
-
-    fn ask_health(&mut self, link: usize) {
-        let now = self.now();
-        let l = &mut self.links[link];
-        let required = l.known_then;
-        let Some(open) = l.open.as_mut().filter(|o| o.promises) else { return };
-        if !open.pending.values().any(|p| matches!(p.what, For::Health { .. })) {
-            let length = open.block_bytes.max(512);
-            open.submit(now, For::Health { required }, Command::BlockStatus, (0, length), Promise::default());
-            self.touched.push(link);
-            self.settle();
-        }
-    }
-
     /// Bytes have come. Fails where they are no NBD.
     pub fn feed(&mut self, link: usize, mut bytes: &[u8]) -> Result<(), String> {
         let now = self.now();
@@ -411,8 +362,7 @@ impl Driver {
                 Said::Notes { cookie, notes } => {
                     let p = open.pending.get_mut(&cookie).expect("in flight");
                     let begun = notes.iter().any(|n| n.0 == NoteKind::Begun);
-                    // Only what it ends with counts; a node that tells more than that must not fill our memory.
-                    p.notes = notes;
+                    p.heard(notes);
                     if let (For::Try { get, number }, true) = (p.what, begun) {
                         self.began(now, get, number);
                     }
@@ -470,12 +420,16 @@ impl Driver {
             why = format!("{}: {error}", l.address);
             if p.note(NoteKind::Behind).is_some() {
                 l.state = LinkState::Behind(error.clone());
+                (l.marked, l.counts) = (true, 0);
                 self.changed.notify_waiters();
             }
         } else if let (Some(before), Some(now)) = (p.note(NoteKind::GenerationBefore), p.note(NoteKind::GenerationLow))
         {
-            let (before, now) = (near(self.known, before), near(self.known, now));
-            self.known = self.known.max(now);
+            let (before, now) = (near(l.generation, before), near(l.generation, now));
+            l.generation = l.generation.max(now);
+            if l.state == LinkState::Up {
+                l.counts = l.counts.max(now);
+            }
             let floor = self.gets.get(get.0).filter(|r| r.serial == get.1).map_or(0, |r| r.floor);
             if self.options.monotonic && before < floor {
                 answer.reply = Reply::Failed;
@@ -486,46 +440,11 @@ impl Driver {
         }
         (answer, why)
     }
-
-    fn health(&mut self, link: usize, p: &Pending, required: u64) {
-        let l = &mut self.links[link];
-        let was = l.state.clone();
-        let generation = p.generation().unwrap_or(0);
-        l.state = match (p.note(NoteKind::Behind), &p.error) {
-            (_, Some(error)) => LinkState::Behind(error.clone()),
-            (Some(1..), None) => {
-                LinkState::Behind("may lack acknowledged writes: `plimsoll volume resync` brings it up".into())
-            }
-            _ if generation < required => behind(generation, required),
-            _ => LinkState::Up,
-        };
-        l.generation = generation;
-        self.known = self.known.max(generation);
-        l.known_then = self.known;
-        if l.state != was {
-            self.changed.notify_waiters();
-        }
-    }
-
-    /// Replicas that have seen fewer changes than another aren't read. Only what has been asked again since tells that
-    /// changes weren't just on their way.
-    pub fn compare(&mut self) {
-        let most = self.links.iter().filter(|l| l.state == LinkState::Up).map(|l| l.generation).max().unwrap_or(0);
-        for l in self.links.iter_mut().filter(|l| l.state == LinkState::Up) {
-            if l.open.as_ref().is_some_and(|o| o.promises) && l.generation < most {
-                l.state = behind(l.generation, most);
-            }
-        }
-    }
 }
 
+/// No fewer timers are looked through for those of gets that have ended.
+const TIMERS_SWEPT: usize = 1024;
 const NOTHING: Answer = Answer { reply: Reply::Failed, in_flight: 0, service: Span::ZERO };
-
-fn behind(generation: u64, required: u64) -> LinkState {
-    LinkState::Behind(format!(
-        "has seen {generation} changes, another replica {required}: `plimsoll volume resync` brings it up"
-    ))
-}
 
 /// The number nearest to `known` whose lower half is `low`.
 fn near(known: u64, low: u32) -> u64 {
@@ -542,5 +461,18 @@ mod tests {
         assert_eq!(near(7, 5), 5);
         assert_eq!(near((1 << 32) - 1, 0), 1 << 32);
         assert_eq!(near((3 << 32) + 2, u32::MAX), (3 << 32) - 1);
+    }
+
+    #[test]
+    fn timers_of_gets_that_have_ended_dont_pile_up() {
+        let policy = crate::PolicyKind::Timeout.build(&crate::PolicySettings::default()).unwrap();
+        let mut driver = Driver::new(vec!["one".into()], policy, Options::default());
+        driver.links[0].state = LinkState::Up; // without a connection: each read fails at once
+        for _ in 0..10_000 {
+            let (send, mut answer) = oneshot::channel();
+            driver.begin(0, 512, None, Duration::from_secs(30), send);
+            assert!(answer.try_recv().unwrap().is_err());
+        }
+        assert!(driver.timers.len() <= TIMERS_SWEPT, "{}", driver.timers.len());
     }
 }

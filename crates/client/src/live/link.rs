@@ -66,7 +66,17 @@ pub struct Pending {
 impl Pending {
     /// A note's value.
     pub fn note(&self, kind: NoteKind) -> Option<u32> {
-        self.notes.iter().rev().find(|n| n.0 == kind).map(|n| n.1)
+        self.notes.iter().find(|n| n.0 == kind).map(|n| n.1)
+    }
+
+    /// The node has said something more of it. The last of each kind counts; of known kinds there are few.
+    pub fn heard(&mut self, notes: Vec<Note>) {
+        for note in notes {
+            match self.notes.iter_mut().find(|n| n.0 == note.0) {
+                Some(n) => *n = note,
+                None => self.notes.push(note),
+            }
+        }
     }
 
     /// The generation in a probe's answer.
@@ -177,7 +187,11 @@ pub struct Link {
     pub stuck: Arc<Notify>,
     /// What its replica last said its generation was.
     pub generation: u64,
-    /// The generation that was known anywhere when it last said so.
+    /// The generation that others are measured by: as it last said while it was read; 0 if it isn't though it's connected.
+    pub counts: u64,
+    /// It says itself that it may lack writes.
+    pub marked: bool,
+    /// The largest generation that counted anywhere when it last said its own.
     pub known_then: u64,
 }
 
@@ -185,7 +199,16 @@ impl Link {
     /// One that isn't connected to yet.
     pub fn new(address: String) -> Link {
         let stuck = Arc::new(Notify::new());
-        Link { address, state: LinkState::Opening, open: None, stuck, generation: 0, known_then: 0 }
+        Link {
+            address,
+            state: LinkState::Opening,
+            open: None,
+            stuck,
+            generation: 0,
+            counts: 0,
+            marked: false,
+            known_then: 0,
+        }
     }
 
     /// Sends what can be sent now. False: the connection is broken.
@@ -212,5 +235,20 @@ impl Link {
             LinkState::Opening => Some(format!("{}: not connected yet", self.address)),
             LinkState::Down(why) | LinkState::Behind(why) => Some(format!("{}: {why}", self.address)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_refusal_says_in_two_chunks_is_all_heard() {
+        let what = For::Health { required: 0 };
+        let mut p = Pending { what, data: Vec::new(), offset: 0, length: 1, notes: Vec::new(), error: None };
+        p.heard(vec![(NoteKind::InFlight, 7), (NoteKind::WaitUs, 1)]);
+        (2..100).for_each(|us| p.heard(vec![(NoteKind::WaitUs, us)]));
+        assert_eq!((p.note(NoteKind::InFlight), p.note(NoteKind::WaitUs)), (Some(7), Some(99)));
+        assert_eq!(p.notes.len(), 2, "a node that says much doesn't fill our memory");
     }
 }

@@ -18,7 +18,8 @@ pub struct Options {
     /// Within this long a node must take a connection and agree on the export.
     pub connect: Duration,
     /// No read gives older data than one that ended before it began: what a replica says that hasn't seen the changes that
-    /// another had seen isn't taken.
+    /// another had seen isn't taken. Exact while one change at a time is under way: replicas may take several in different
+    /// orders, and a count of changes doesn't say which. Ends where an operator has an older replica taken for right.
     pub monotonic: bool,
     /// The servers aren't Plimsoll's: no deadlines, no probes, no generations; and exports' names are left as they are.
     pub foreign: bool,

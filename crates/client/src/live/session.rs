@@ -4,11 +4,15 @@ use super::address::Address;
 use super::connect::connect;
 use super::stream::Stream;
 use plimsoll_nbd::client::Opened;
-use plimsoll_nbd::promise::Note;
+use plimsoll_nbd::promise::{Deadline, NUMBERS, Note, Promise};
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::transactions::{Reply, Transactions};
 use plimsoll_nbd::wire::{Command, CommandFlags, Extent, MetaContext, NoteKind};
 use std::io;
+use std::time::Duration;
+
+/// A volume's ranges are fewer, not counting those that are cut where a question ends.
+const EXTENTS_MAX: u64 = 1 << 13;
 
 /// What a replica says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +31,10 @@ pub struct Session {
     transactions: Transactions,
     received: Vec<u8>,
     opened: Box<Opened>,
-    cookie: u64,
+    /// The id of `x-plimsoll:written`.
+    written_id: u32,
+    number: u32,
+    patience: Duration,
 }
 
 #[derive(Default)]
@@ -38,20 +45,19 @@ struct Answer {
 }
 
 impl Session {
-    /// Opens an export of a Plimsoll node by `name`.
+    /// Opens an export of a Plimsoll node by `name`. Whatever is asked, this included, must be answered within `patience`.
     ///
     /// # Errors
     /// What the socket or the server said.
-    pub async fn open(address: &Address, name: String) -> io::Result<Session> {
+    pub async fn open(address: &Address, name: String, patience: Duration) -> io::Result<Session> {
         let contexts = [MetaContext::Promise, MetaContext::Written].map(|c| c.name().to_string());
-        let (stream, opened, early) = connect(&address.place, name, contexts.to_vec()).await?;
-        let promise = opened.meta_contexts.iter().find(|c| c.1 == MetaContext::Promise.name());
-        let Some((promise, _)) = promise.filter(|_| opened.meta_contexts.len() == 2) else {
+        let (stream, opened, early) = within(patience, connect(&address.place, name, contexts.to_vec())).await?;
+        let id = |context: MetaContext| opened.meta_contexts.iter().find(|c| c.1 == context.name()).map(|c| c.0);
+        let (Some(promise), Some(written_id)) = (id(MetaContext::Promise), id(MetaContext::Written)) else {
             return Err(io::Error::other("the server doesn't tell of its replicas: is it a Plimsoll node?"));
         };
-        let ids = opened.meta_contexts.iter().map(|c| c.0).collect();
-        let transactions = Transactions::new(true, ids).with_promises(*promise);
-        Ok(Session { stream, transactions, received: early, opened, cookie: 0 })
+        let transactions = Transactions::new(true, vec![promise, written_id]).with_promises(promise);
+        Ok(Session { stream, transactions, received: early, opened, written_id, number: 0, patience })
     }
 
     /// Size of the export in bytes.
@@ -94,27 +100,41 @@ impl Session {
         Ok(Health { generation, behind: note(NoteKind::Behind), writers: note(NoteKind::Writers) })
     }
 
-    /// Lower halves of the generations at which the volume was last changed, by pieces from its beginning on.
+    /// Lower halves of the generations at which the volume was last changed, by pieces from its beginning on. Together they
+    /// are as long as the volume.
     ///
     /// # Errors
-    /// What the socket or the server said.
+    /// What the socket or the server said, or that it tells of more pieces than there can be.
     pub async fn written(&mut self) -> io::Result<Vec<(u64, u32)>> {
-        let id = self.opened.meta_contexts.iter().find(|c| c.1 == MetaContext::Written.name()).expect("opened").0;
         let (mut at, size, mut all) = (0, self.size_bytes(), Vec::new());
+        let most = EXTENTS_MAX + 2 * (size >> 30);
         while at < size {
             let length = (size - at).min(1 << 30) as u32;
             let answer = self.call(Command::BlockStatus, at, length, &[]).await?;
-            let extents = answer.extents.into_iter().find(|e| e.0 == id).map_or(Vec::new(), |e| e.1);
-            all.extend(extents.iter().map(|e| (u64::from(e.length), e.status)));
-            let told: u64 = extents.iter().map(|e| u64::from(e.length)).sum();
-            at += told.clamp(1, u64::from(length));
+            let extents = answer.extents.into_iter().find(|e| e.0 == self.written_id).map_or(Vec::new(), |e| e.1);
+            if extents.is_empty() || (all.len() + extents.len()) as u64 > most {
+                return Err(io::Error::other("the server tells of more changed pieces than there can be, or of none"));
+            }
+            for e in extents {
+                // The last one may go on after what was asked for.
+                let len = u64::from(e.length).min(size - at);
+                all.extend((len > 0).then_some((len, e.status)));
+                at += len;
+            }
         }
         Ok(all)
     }
 
     async fn call(&mut self, command: Command, offset: u64, length: u32, payload: &[u8]) -> io::Result<Answer> {
-        self.cookie += 1;
-        let request = Request { command, flags: CommandFlags::EMPTY, cookie: self.cookie, offset, length };
+        within(self.patience, self.exchange(command, offset, length, payload)).await
+    }
+
+    async fn exchange(&mut self, command: Command, offset: u64, length: u32, payload: &[u8]) -> io::Result<Answer> {
+        self.number = (self.number + 1) % NUMBERS;
+        // What the volume promises is for others: here a read may take its time, and must not be refused.
+        let deadline = if command == Command::Read { Deadline::None } else { Deadline::Exports };
+        let cookie = Promise { deadline, tells: false }.cookie(self.number);
+        let request = Request { command, flags: CommandFlags::EMPTY, cookie, offset, length };
         let mut out = Vec::new();
         self.transactions.submit(&mut out, request).map_err(|e| io::Error::other(e.to_string()))?;
         out.extend_from_slice(payload);
@@ -162,4 +182,9 @@ impl Session {
             }
         }
     }
+}
+
+async fn within<T>(patience: Duration, what: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}")));
+    tokio::time::timeout(patience, what).await.unwrap_or_else(late)
 }

@@ -200,7 +200,7 @@ async fn settled(driver: &Mutex<Driver>, at_most: Duration) -> Result<u64, OpenE
             tokio::time::sleep(3 * TEND_YOUNG).await;
         }
     }
-    let d = lock(driver);
+    let mut d = lock(driver);
     let sizes: Vec<(String, u64)> =
         d.links.iter().filter_map(|l| Some((l.address.clone(), l.open.as_ref()?.size_bytes))).collect();
     if sizes.windows(2).any(|w| w[0].1 != w[1].1) {
@@ -213,6 +213,7 @@ async fn settled(driver: &Mutex<Driver>, at_most: Duration) -> Result<u64, OpenE
         };
         return Err(OpenError::NoneOpen(d.links.iter().map(|l| (l.address.clone(), why(l))).collect()));
     }
+    d.size_bytes = Some(sizes[0].1);
     Ok(sizes[0].1)
 }
 
@@ -256,6 +257,7 @@ async fn serve(driver: &Mutex<Driver>, link: usize, stream: &Stream, early: Vec<
         return why;
     }
     let mut tend_at = Instant::now() + TEND_YOUNG;
+    let mut full = false;
     loop {
         tokio::select! {
             ready = stream.readable() => {
@@ -271,8 +273,10 @@ async fn serve(driver: &Mutex<Driver>, link: usize, stream: &Stream, early: Vec<
                     Err(e) => return e.to_string(),
                 }
             }
-            () = stuck.notified() => {
-                let written = stream.writable().await;
+            () = stuck.notified() => full = true,
+            // Beside the others: a node that takes nothing is still read from, and given up when it says nothing.
+            written = stream.writable(), if full => {
+                full = false;
                 if written.is_err() || !lock(driver).links[link].flush() {
                     return "the connection broke".into();
                 }

@@ -7,7 +7,9 @@ use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
 use plimsoll_nbd::promise::{self, Deadline, Promise};
 use plimsoll_nbd::reply::{self, Last, Replies};
 use plimsoll_nbd::request::Incoming;
-use plimsoll_nbd::wire::{Command, ErrorCode, MetaContext, MetaContexts, NoteKind, REQUEST_BYTES, TransmissionFlags};
+use plimsoll_nbd::wire::{
+    Command, ErrorCode, Extent, MetaContext, MetaContexts, NoteKind, REQUEST_BYTES, TransmissionFlags,
+};
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -25,6 +27,8 @@ pub enum Does {
     Busy(u32),
     /// Answers nothing at all any more, and keeps the connection.
     Hang,
+    /// The same, and doesn't even read what comes.
+    HangUnread,
     /// Takes a connection and says nothing.
     HangInHandshake,
     /// Sends what is no NBD.
@@ -33,8 +37,10 @@ pub enum Does {
     Fail,
     /// Says that its replica may lack writes.
     Behind,
-    /// Closes the connection.
+    /// Closes the connection on which a read comes.
     Close,
+    /// Closes every connection as soon as anything comes.
+    Gone,
 }
 
 /// What is seen and said, shared with the test.
@@ -46,6 +52,8 @@ pub struct State {
     pub generation: u64,
     /// Knows `x-plimsoll:promise`.
     pub promises: bool,
+    /// Knows `x-plimsoll:written` too, and says this of every range.
+    pub written: Option<Vec<Extent>>,
     /// The deadlines of the reads that came.
     pub deadlines: Vec<Deadline>,
     pub cancels: u32,
@@ -71,6 +79,7 @@ impl Fake {
             size_bytes: SIZE,
             generation: 0,
             promises: true,
+            written: None,
             deadlines: vec![],
             cancels: 0,
             probes: 0,
@@ -110,6 +119,7 @@ fn handshake(stream: &mut UnixStream, shared: &Mutex<State>) -> io::Result<Optio
                 Event::LookUpExport { name, .. } => {
                     let state = shared.lock().unwrap();
                     let contexts = MetaContexts::EMPTY.with(MetaContext::Promise);
+                    let contexts = if state.written.is_some() { contexts.with(MetaContext::Written) } else { contexts };
                     let info = ExportInfo {
                         size_bytes: state.size_bytes,
                         flags: TransmissionFlags::SEND_DF,
@@ -149,9 +159,16 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
         std::thread::sleep(Duration::from_secs(60));
         return;
     }
+    if shared.lock().unwrap().does == Does::Gone {
+        return;
+    }
     let Ok(Some((agreed, mut have))) = handshake(&mut stream, shared) else { return };
     let (rules, replies) = (agreed.rules(), Replies { structured: agreed.structured_replies });
     loop {
+        if shared.lock().unwrap().does == Does::HangUnread {
+            std::thread::sleep(Duration::from_secs(60));
+            return;
+        }
         while have.len() < REQUEST_BYTES {
             let mut some = [0; 4096];
             match stream.read(&mut some) {
@@ -164,8 +181,11 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
         let Ok(Incoming::Serve(request)) = rules.judge(&header) else { return };
         let mut out = Vec::new();
         let state = shared.lock().unwrap().clone();
+        if state.does == Does::Gone {
+            return;
+        }
         let (id, cookie) = (MetaContext::Promise.id(), request.cookie);
-        if state.does == Does::Hang {
+        if matches!(state.does, Does::Hang | Does::HangUnread) {
             continue;
         }
         match request.command {
@@ -176,7 +196,11 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
                 let low = (NoteKind::GenerationLow, state.generation as u32);
                 let high = (NoteKind::GenerationHigh, (state.generation >> 32) as u32);
                 let notes = [low, high, (NoteKind::InFlight, 0), (NoteKind::Behind, behind)];
-                promise::notes(&mut out, cookie, id, &notes, Last::Yes);
+                let told = state.written.filter(|_| agreed.meta_contexts.contains(MetaContext::Written));
+                promise::notes(&mut out, cookie, id, &notes, if told.is_some() { Last::No } else { Last::Yes });
+                if let Some(extents) = told {
+                    reply::block_status(&mut out, cookie, MetaContext::Written.id(), &extents, Last::Yes);
+                }
             }
             Command::Read => {
                 let promised = if state.promises { Promise::of(cookie) } else { Promise::default() };

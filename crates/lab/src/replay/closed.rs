@@ -2,10 +2,10 @@
 
 use crate::replay::address::Placer;
 use crate::replay::measure::Measured;
-use crate::replay::open::{Limits, PROGRESS_EVERY, VOLUME, io, pool_op};
+use crate::replay::open::{Limits, PROGRESS_EVERY, VOLUME, io, pool_op, volume_of};
 use crate::replay::pool::{BadPool, Pool};
 use crate::workload::{ClosedLoop, Step};
-use plimsoll_base::{Completion, IoHead, LatencyHistogram, Op, Span, TenantId, Time};
+use plimsoll_base::{Completion, Data, IoHead, LatencyHistogram, Op, Span, TenantId, Time};
 use plimsoll_stack::Offered;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -93,7 +93,7 @@ pub fn closed_loop_watched<W: ClosedLoop>(
         thoughts: 0,
         ready: (0..threads).rev().collect(),
         sent: 0,
-        now: Time::ZERO,
+        now: pool.ready_at(),
         m: Measured::new(),
         labels,
         tenants: vec![LatencyHistogram::new(); tenants],
@@ -125,7 +125,7 @@ impl<W: ClosedLoop, F: FnMut(Time, &Completion)> Driver<'_, W, F> {
                 reported = self.sent / PROGRESS_EVERY;
                 progress(self.sent, self.now);
             }
-            let wake = self.pool.stack.next_wake();
+            let wake = self.pool.next_event();
             let thought = match self.thinking.peek() {
                 Some(Reverse((at, ..))) if !self.is_over() && *at < self.limits.until => *at,
                 _ => Time::NEVER,
@@ -135,7 +135,7 @@ impl<W: ClosedLoop, F: FnMut(Time, &Completion)> Driver<'_, W, F> {
             }
             if wake <= thought {
                 self.now = wake;
-                self.pool.stack.wake(wake);
+                self.pool.advance(wake);
                 self.collect();
             } else {
                 self.now = thought;
@@ -189,7 +189,12 @@ impl<W: ClosedLoop, F: FnMut(Time, &Completion)> Driver<'_, W, F> {
     /// True if the request was accepted.
     fn send(&mut self, t: u32, op: Op, offset: u64, len: u64, label: u16) -> bool {
         let (offset, len) = if op == Op::Flush { (0, 0) } else { self.placer.place(0, offset, len) };
-        let mut head = IoHead::new(op, VOLUME, TenantId(self.tenant(t)), offset, len, self.now);
+        let tenant = self.tenant(t);
+        let volume = match self.limits.volumes {
+            true => volume_of(tenant),
+            false => VOLUME,
+        };
+        let mut head = IoHead::new(op, volume, TenantId(tenant), offset, len, self.now);
         head.tag = u64::from(t) | u64::from(label) << 32;
         if op == Op::Read
             && let Some(within) = self.limits.deadline
@@ -198,7 +203,12 @@ impl<W: ClosedLoop, F: FnMut(Time, &Completion)> Driver<'_, W, F> {
         }
         self.sent += 1;
         self.m.arrived(self.now, self.now);
-        let offered = self.pool.stack.offer(self.now, io(head));
+        let mut io = io(head);
+        if self.pool.is_backed() && op == Op::Write {
+            io.data = Data::Zeroes;
+        }
+        let offered = self.pool.stack.offer(self.now, io);
+        self.pool.collect(self.now);
         match &offered {
             Offered::Accepted(_) => self.threads[t as usize].outstanding += 1,
             Offered::Busy(f) => self.m.refused(self.now, &head, f.total()),

@@ -24,11 +24,21 @@ pub struct Limits {
     pub tenants: u16,
     /// Requests of different contexts (processes) of the trace go to volumes of their own, which a scheduler keeps apart.
     pub processes: bool,
+    /// Tenants of a closed loop have volumes of their own ([`volume_of`]).
+    pub volumes: bool,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { deadline: None, judge: None, count_max: u64::MAX, until: Time::NEVER, tenants: 1, processes: false }
+        Limits {
+            deadline: None,
+            judge: None,
+            count_max: u64::MAX,
+            until: Time::NEVER,
+            tenants: 1,
+            processes: false,
+            volumes: false,
+        }
     }
 }
 
@@ -55,6 +65,11 @@ pub(crate) fn io(head: IoHead) -> Io {
 
 /// The volume of all replayed requests: one pool, one arbiter, one volume.
 pub(crate) const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 0 };
+
+/// The volume of a closed loop's tenant, where tenants have their own.
+pub const fn volume_of(tenant: u16) -> VolumeKey {
+    VolumeKey { id: tenant as u32 + 1, generation: 0 }
+}
 
 /// Replays `source` on `pool` until it ends and everything has completed. Each device of the trace is a tenant (the
 /// first 65,536; further ones share their numbers). `progress` hears now and then how many

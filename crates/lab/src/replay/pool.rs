@@ -1,10 +1,11 @@
 //! The simulated pool that a replay drives: a scheduler over a device model without payload.
 
 use crate::cluster::Begins;
-use plimsoll_base::{Span, Time};
+use plimsoll_base::{Completion, Span, Time};
 use plimsoll_device::{DeviceOptions, DeviceSpec, DiskSpec, Model, ModelLayer, any};
 use plimsoll_sched::ssd::MittSsd;
 use plimsoll_sched::{Discipline, DiskModel, Late, SchedulerKind, SchedulerOptions};
+use plimsoll_stack::sim::{EventQueue, SimDisk, SimWorkers};
 use plimsoll_stack::{Layer, LayerState, Offer, Stack, StackConfig, Target};
 use std::fmt;
 
@@ -103,9 +104,17 @@ impl PoolConfig {
     }
 }
 
+/// Cores that do layers' work.
+const WORKERS: usize = 2;
+
 /// One simulated pool.
 pub struct Pool {
     pub(crate) stack: Stack,
+    /// What is behind the stack's ports, for layers that keep bytes of their own there; usually nothing.
+    disks: Vec<SimDisk>,
+    at_disk: EventQueue<(usize, Completion)>,
+    workers: SimWorkers,
+    now: Time,
     offer: Offer,
     inflight_max: usize,
     failover_hop: Span,
@@ -165,12 +174,75 @@ impl Pool {
         for (i, layer) in layers.into_iter().enumerate() {
             stack.push(layer, if i < last { vec![Target::Node(i + 1)] } else { Vec::new() });
         }
-        stack.start(Time::ZERO);
-        if stack.state() != LayerState::Ready {
-            return Err(BadPool(format!("a layer isn't ready at the start: {:?}", stack.state())));
+        Pool::of_stack(stack, Vec::new(), config)
+    }
+
+    /// A pool of a stack whose ports lead to `disks`; they hold what layers write, and take no time of their own.
+    ///
+    /// # Errors
+    /// If a layer doesn't become ready.
+    pub fn of_stack(stack: Stack, disks: Vec<SimDisk>, config: &PoolConfig) -> Result<Pool, BadPool> {
+        let mut pool = Pool {
+            offer: stack.offered(),
+            stack,
+            disks,
+            at_disk: EventQueue::new(),
+            workers: SimWorkers::new(WORKERS),
+            now: Time::ZERO,
+            inflight_max: config.inflight_max,
+            failover_hop: config.failover_hop,
+        };
+        loop {
+            pool.stack.start(pool.now);
+            pool.collect(pool.now);
+            match (pool.stack.state(), pool.next_event()) {
+                (LayerState::Ready, _) => return Ok(pool),
+                (LayerState::Recovering, at) if at.is_set() => pool.advance(at),
+                (state, _) => return Err(BadPool(format!("a layer isn't ready at the start: {state:?}"))),
+            }
         }
-        let offer = stack.offered();
-        Ok(Pool { stack, offer, inflight_max: config.inflight_max, failover_hop: config.failover_hop })
+    }
+
+    /// When it is ready: zero, unless layers had to read first.
+    pub fn ready_at(&self) -> Time {
+        self.now
+    }
+
+    /// Do requests need bytes?
+    pub(crate) fn is_backed(&self) -> bool {
+        !self.disks.is_empty()
+    }
+
+    /// When something next happens in it.
+    pub(crate) fn next_event(&self) -> Time {
+        self.stack.next_wake().min(self.at_disk.next_at()).min(self.workers.next_at())
+    }
+
+    /// Time has come to its next event.
+    pub(crate) fn advance(&mut self, now: Time) {
+        self.now = now;
+        if self.workers.next_at() <= now {
+            let (_, (node, done)) = self.workers.pop().expect("just seen");
+            self.stack.worked(now, node, done);
+        } else if self.at_disk.next_at() <= now {
+            let (_, (d, c)) = self.at_disk.pop().expect("just seen");
+            self.disks[d].answered(c.io.id);
+            self.stack.device_done(now, d, c);
+        } else {
+            self.stack.wake(now);
+        }
+        self.collect(now);
+    }
+
+    /// Has disks and workers begin what layers ordered.
+    pub(crate) fn collect(&mut self, now: Time) {
+        while let Some((node, work)) = self.stack.next_work() {
+            self.workers.begin(now, node, work);
+        }
+        while let Some((d, io)) = self.stack.next_device_io() {
+            let c = self.disks[d].apply(io, now);
+            self.at_disk.add(now, (d, c));
+        }
     }
 
     /// What it offers.

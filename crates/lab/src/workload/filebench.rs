@@ -134,6 +134,8 @@ pub struct FilebenchConfig {
     pub bytes: u64,
     /// Operations that cause I/O, a second, all threads together; 0: no cap. Manylogs §V-A3 limits to 20.
     pub ops_per_second: u64,
+    /// The cap holds from then on: before, caches become warm.
+    pub capped_from: Time,
 }
 
 impl FilebenchConfig {
@@ -155,6 +157,7 @@ impl FilebenchConfig {
             start,
             bytes,
             ops_per_second: 0,
+            capped_from: Time::ZERO,
         }
     }
 
@@ -377,7 +380,7 @@ impl ClosedLoop for Filebench {
             }
             let at = self.threads[t].at;
             let op = self.flow[at].0;
-            if !matches!(op, FlowOp::Open | FlowOp::Close | FlowOp::Stat) {
+            if now >= self.cfg.capped_from && !matches!(op, FlowOp::Open | FlowOp::Close | FlowOp::Stat) {
                 let wait = self.cap.wait(now);
                 if wait != Span::ZERO {
                     return Step::Think(wait);

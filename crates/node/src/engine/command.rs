@@ -8,6 +8,7 @@ use plimsoll_base::{IoError, LatencyHistogram, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::CacheStatus;
 use plimsoll_cores::{CoresStatus, Fit};
 use plimsoll_device::CacheCounts;
+use plimsoll_fence::FenceStatus;
 use plimsoll_logs::LogsStatus;
 use plimsoll_sched::promise::BudgetView;
 use plimsoll_stack::inside::Knowledge;
@@ -171,6 +172,8 @@ pub struct PoolSnapshot {
     pub logs: Option<Box<LogsStatus>>,
     /// Who has its cores, if it has any.
     pub cores: Option<Box<CoresStatus>>,
+    /// Whose time it is, if it's fenced.
+    pub fence: Option<Box<FenceStatus>>,
     /// How the modelled device keeps its times, if there is one.
     pub model: Option<ModelTimes>,
 }

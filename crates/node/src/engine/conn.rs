@@ -167,16 +167,23 @@ impl Conn {
 
     /// Why a request of this connection must not be served: it reads one of several replicas, which may lack writes.
     pub fn behind(&self, request: &Request) -> Option<Behind> {
-        let reads = self.params.used_as.is_some() && request.command == Command::Read;
+        let one_of_several = matches!(self.params.used_as, Some(ReplicaUse::Read | ReplicaUse::Write));
+        let reads = one_of_several && request.command == Command::Read;
         Some(self.params.replica.behind()).filter(|b| reads && *b != Behind::No)
     }
 
-    /// A request that changes something has ended.
+    /// A request that changes something, or makes it durable, has ended.
     pub fn has_changed(&self, request: &Request, outcome: Outcome) {
+        let replica = &self.params.replica;
         match outcome {
-            Outcome::Done => self.params.replica.changed(request.offset, u64::from(request.length)),
+            Outcome::Done if request.command == Command::Flush => {}
+            // The peer from whom it is has counted it.
+            Outcome::Done if self.params.used_as == Some(ReplicaUse::Copy) && replica.behind() == Behind::Resync => {}
+            Outcome::Done => replica.changed(request.offset, u64::from(request.length)),
+            // Refused for what it is, it changed nothing anywhere.
+            Outcome::Failed(IoError::NotSupported | IoError::Invalid | IoError::ReadOnly) => {}
             // Other replicas may have acknowledged it.
-            _ if self.params.used_as == Some(ReplicaUse::Write) => self.params.replica.lost(),
+            _ if self.params.used_as == Some(ReplicaUse::Write) => replica.lost(),
             _ => {}
         }
     }

@@ -1,6 +1,8 @@
 //! A pool's thread.
 
-use super::command::{Command, Ears, ExportSnapshot, Health, ModelTimes, PoolSnapshot, Reply};
+mod snapshot;
+
+use super::command::{Command, Ears, Health, Reply};
 use super::conn::{Conn, Parsed, Ready, Stalled, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
@@ -16,14 +18,10 @@ use plimsoll_base::{
 };
 use plimsoll_cache::Cache;
 use plimsoll_cores::Cores;
-use plimsoll_device::{AnyModel, ModelLayer, PageCacheLayer};
-use plimsoll_logs::Logs;
 use plimsoll_nbd::promise::{Deadline, Note as Said};
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags, MetaContext, MetaContexts, NoteKind};
-use plimsoll_sched::SchedulerView;
-use plimsoll_sched::promise::{AutoDeadline, Budgets};
-use plimsoll_stack::inside::Knowledge;
+use plimsoll_sched::promise::AutoDeadline;
 use plimsoll_stack::tape::Taped;
 use plimsoll_stack::{Extent, Forecast, Front, LayerState, Offered, Order, Stack};
 use slab::Slab;
@@ -335,13 +333,15 @@ impl Pool {
     fn ask(&mut self, conn: usize, request: Request) {
         let c = &mut self.conns[conn].1;
         if let Some(why) = c.behind(&request) {
-            return c.refuse_behind(&request, why);
+            c.refuse_behind(&request, why);
+            return self.touched.push(conn);
         }
         match request.command {
             NbdCommand::Cancel => return self.cancel(conn, request.cookie),
             NbdCommand::BlockStatus if c.params.meta_contexts == MetaContexts::EMPTY.with(MetaContext::Promise) => {
                 let notes = self.probe(conn, &request);
-                return self.conns[conn].1.reply_probe(&request, &notes);
+                self.conns[conn].1.reply_probe(&request, &notes);
+                return self.touched.push(conn);
             }
             _ => {}
         }
@@ -537,14 +537,15 @@ impl Pool {
         let (serial, conn) = &mut self.conns[inside.conn];
         assert_eq!(*serial, inside.serial, "a connection stays until its requests have ended");
         conn.inflight -= 1;
-        if matches!(c.io.op, Op::Write | Op::Trim | Op::WriteZeroes) {
+        if matches!(c.io.op, Op::Write | Op::Trim | Op::WriteZeroes | Op::Flush) {
             conn.has_changed(&inside.request, c.outcome);
         }
         let took = (c.io.op == Op::Read && c.outcome.is_done()).then(|| self.now.since(c.io.arrived_at));
         let inflight = self.stack.inflight();
+        let course = self.courses.ended(self.now, inside.id, took, inflight, &conn.params.replica);
         let notes = match inside.request.command {
             NbdCommand::BlockStatus => self.courses.probe(Span::ZERO, inflight, &conn.params.replica),
-            _ => self.courses.ended(self.now, inside.id, took, inflight, &conn.params.replica),
+            _ => course,
         };
         let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
         conn.reply(&inside.request, c.outcome, data, &notes, &mut self.buffers);
@@ -565,6 +566,10 @@ impl Pool {
         let flush_failed = self.stack.layer::<Front>().is_some_and(Front::flush_failed);
         let health = Health { state: self.stack.state(), flush_failed };
         if health != self.health {
+            if health.flush_failed {
+                // What was acknowledged may be gone, and others have it.
+                self.conns.iter().for_each(|(_, (_, c))| c.params.replica.lost());
+            }
             self.health = health;
             self.ears.health.send_replace(health);
         }
@@ -794,59 +799,6 @@ impl Pool {
         }
     }
 
-    fn snapshot(&mut self) -> PoolSnapshot {
-        let now = self.now;
-        let front = self.stack.layer::<Front>();
-        let sched = plimsoll_sched::choice::view(&self.stack);
-        let outside = self.conns.iter().filter_map(|(_, (_, c))| match (&c.stalled, c.unfinished()) {
-            (Some(s), _) => Some((s.since, "permit")),
-            (None, Some((_, progress_at))) => Some((progress_at, "client")),
-            (None, None) => None,
-        });
-        let oldest = self.stack.oldest().into_iter().chain(outside).min_by_key(|(at, _)| *at);
-        let mut connections = BTreeMap::new();
-        for (_, (_, c)) in &self.conns {
-            *connections.entry((c.params.volume, c.params.tenant)).or_default() += 1;
-        }
-        PoolSnapshot {
-            now,
-            state: self.stack.state(),
-            flush_failed: front.is_some_and(Front::flush_failed),
-            overlap_waiting: front.map_or(0, Front::waiting),
-            oldest,
-            layers: (0..self.stack.len())
-                .map(|n| {
-                    let (name, stats) = self.stack.node_stats(n);
-                    (name, stats.clone())
-                })
-                .collect(),
-            devices: (0..self.devices.offers().len()).map(|d| self.stack.device_stats(d).clone()).collect(),
-            permits: self.admission.inside(),
-            inflight: self.stack.inflight(),
-            sched_depths: sched.map_or((0, 0), |s| (s.waiting, s.at_device)),
-            connections,
-            permit_waiting: self.admission.waiting(),
-            counts: self.stack.counts(),
-            predictor: self.predictor(sched),
-            budgets: self.stack.layer::<Budgets>().map_or(Vec::new(), Budgets::views),
-            memory: self.stack.layer::<PageCacheLayer>().map(PageCacheLayer::counts),
-            cache: self.stack.layer::<Cache>().map(|c| Box::new(c.status())),
-            logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
-            cores: self.stack.layer::<Cores>().map(|c| Box::new(c.status(now))),
-            model: self
-                .stack
-                .layer::<ModelLayer<AnyModel>>()
-                .map(|m| ModelTimes { lateness: m.lateness().clone(), data_late: m.data_late() }),
-        }
-    }
-
-    /// Who predicts waits, and what that rests on: the scheduler, or the modelled device whose inside is seen.
-    fn predictor(&self, sched: Option<SchedulerView>) -> Option<(&'static str, Knowledge)> {
-        let sched = sched?;
-        let inside = || self.stack.layer::<ModelLayer<AnyModel>>().and_then(ModelLayer::knowledge);
-        Some((sched.name, sched.knowledge.or_else(inside)?))
-    }
-
     /// Counters go with their volume or tenant: names come and go as long as the node runs.
     fn forget_exports(&mut self, gone: impl Fn(&Export) -> bool) {
         let needed = self.inside.iter().any(|(_, i)| gone(&self.exports[i.export]));
@@ -859,25 +811,6 @@ impl Pool {
             }
             !forget
         });
-    }
-
-    fn snapshot_export(&mut self, at: usize) -> Option<(usize, Box<ExportSnapshot>)> {
-        let (place, e) = self.exports.iter_mut().find(|(place, _)| *place >= at)?;
-        e.metrics.minutes.turn(self.now);
-        e.metrics.seconds.turn(self.now);
-        let account = self.stack.account_stats(account_of(place));
-        let named = |at| self.stack.place_name(at);
-        let layers = (0..self.stack.len()).map(|n| (named(n), account.waited[n]));
-        let snapshot = ExportSnapshot {
-            key: e.key,
-            tenant: e.tenant,
-            metrics: e.metrics.clone(),
-            auto_deadline: e.auto.as_ref().map(AutoDeadline::deadline),
-            waited: layers.collect(),
-            inside: account.inside.iter().map(|(at, n)| (named(*at), *n)).collect(),
-            oldest: account.oldest.map(|(arrived_at, at)| (arrived_at, named(at))),
-        };
-        Some((place, Box::new(snapshot)))
     }
 
     /// While stopping: true when everything has finished and the last flush is done.

@@ -186,7 +186,7 @@ pub async fn checkpoint(State(control): Shared, Path(name): Path<String>) -> Res
 }
 
 /// Carries out a change to its end, whether or not its client waits for it.
-async fn change<F>(node: &Arc<Node>, f: impl FnOnce(Arc<Node>) -> F) -> Result<()>
+pub(super) async fn change<F>(node: &Arc<Node>, f: impl FnOnce(Arc<Node>) -> F) -> Result<()>
 where
     F: Future<Output = std::result::Result<(), NodeError>> + Send + 'static,
 {
@@ -196,7 +196,7 @@ where
 }
 
 /// A JSON body; what is wrong with it, by line and column.
-fn parse<T: DeserializeOwned>(uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Result<T> {
+pub(super) fn parse<T: DeserializeOwned>(uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Result<T> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
     if !kind.starts_with("application/json") {
         let what = format!("the body's content type is `{kind}`, not application/json");

@@ -8,6 +8,7 @@ mod auth;
 mod change;
 pub mod cores;
 mod error;
+pub mod fence;
 mod listen;
 mod prometheus;
 mod status;
@@ -60,6 +61,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<Control>>)> {
         ("/v1/tenants/{name}", get(change::show_tenant).put(change::set_tenant).delete(change::remove_tenant)),
         ("/v1/pools/{name}/recover", post(change::recover_pool)),
         ("/v1/pools/{name}/cores", get(cores::show)),
+        ("/v1/pools/{name}/fence", get(fence::show).patch(fence::patch)),
         ("/v1/pools/{name}/cache", get(change::show_cache).patch(change::change_cache)),
         ("/v1/pools/{name}/cache/flush", post(change::checkpoint)),
         ("/v1/pools/{name}/logs", get(change::show_logs)),

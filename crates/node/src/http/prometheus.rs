@@ -55,6 +55,7 @@ pub fn exposition(control: &Control, views: &Views) -> String {
     models(&mut page, control, views);
     layers(&mut page, control, views);
     super::cores::metrics(&mut page, control, &directory, views);
+    super::fence::metrics(&mut page, control, views);
     predictors(&mut page, control, &directory, views);
     memory(&mut page, control, views);
     cache(&mut page, control, views);

@@ -341,6 +341,7 @@ mod tests {
             memory: None,
             cache: None,
             cores: None,
+            fence: None,
             logs: None,
             model: None,
         }

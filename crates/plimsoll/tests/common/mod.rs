@@ -5,6 +5,7 @@ pub mod client;
 pub mod exposition;
 pub mod http;
 pub mod mount;
+pub mod noise;
 pub mod schema;
 
 use std::io::{BufRead, BufReader};
@@ -68,6 +69,15 @@ impl Server {
     pub fn cli(&self, arguments: &[&str]) -> String {
         let socket = self.dir.join("control.sock");
         ok(env!("CARGO_BIN_EXE_plimsoll"), &[arguments, &["--control", socket.to_str().unwrap()]].concat())
+    }
+
+    /// `plimsoll …` on this node must fail; what it says.
+    pub fn cli_fails(&self, arguments: &[&str]) -> String {
+        let socket = self.dir.join("control.sock");
+        let arguments = [arguments, &["--control", socket.to_str().unwrap()]].concat();
+        let output = run(env!("CARGO_BIN_EXE_plimsoll"), &arguments);
+        assert!(!output.status.success(), "{arguments:?} went well");
+        String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
     pub fn pid(&self) -> i32 {

@@ -24,6 +24,9 @@ fn scene(nodes: u16, clients: u16, dropped: Vec<u32>, seed: u64) -> Scene {
 /// MT-E8.
 pub struct DroppedPages;
 
+/// One of the lines.
+type TailOf = fn(&Dropped) -> &Tail;
+
 struct Dropped {
     quiet: Tail,
     base: Tail,
@@ -33,8 +36,7 @@ struct Dropped {
 fn dropped_rows(r: Option<&Dropped>) -> Vec<Filled> {
     let mut rows: Vec<Filled> = Vec::new();
     let mut row = |spec: RowSpec, value: &dyn Fn(&Dropped) -> f64| rows.push((spec, r.map(value)));
-    let of: [(&str, fn(&Dropped) -> &Tail); 3] =
-        [("no noise", |r| &r.quiet), ("base", |r| &r.base), ("mitt", |r| &r.mitt)];
+    let of: [(&str, TailOf); 3] = [("no noise", |r| &r.quiet), ("base", |r| &r.base), ("mitt", |r| &r.mitt)];
     for (name, tail) in of {
         for percent in [50.0, 75.0, 85.0, 99.0] {
             row(RowSpec::new(format!("{name}, p{percent}"), "ms"), &|r| tail(r).at(percent));
@@ -64,7 +66,7 @@ impl Experiment for DroppedPages {
     }
     fn notes(&self) -> Vec<String> {
         vec![
-            "three nodes with all of 1 GiB in memory, of which the first has lost a fifth; gets of 4 KiB, one every 2 ms, all to the \
+            "three nodes with all of 1 GiB in memory, of which the first has lost a fifth; gets of 4 KiB, one every 20 ms, all to the \
              first node first; deadline 0.1 ms; a hop takes 0.3 ms"
                 .into(),
         ]

@@ -18,9 +18,8 @@ pub struct WorkloadMix;
 const JOBS: &str = "mapreduce/FB-2010_samples_24_times_1hr_0.tsv.gz";
 /// So many jobs, as the paper.
 const JOB_COUNT: usize = 50;
-/// A job's input is spread over the cluster, and read by one task a node; so much of it at most on each, or ten jobs would be
-/// all that the run sees.
-const JOB_BYTES_MAX: u64 = 64 << 20;
+/// Nodes of the cluster that the jobs were traced on: a node of ours reads what one of these did.
+const TRACED_NODES: u64 = 3_000;
 /// A task reads its pieces one after another, about as fast as the disk gives them.
 const PIECE_GAP: Span = Span::from_millis(6);
 const POLICIES: [PolicyKind; 5] =
@@ -74,17 +73,19 @@ fn jobs(inputs: &Inputs) -> Result<Option<Vec<(u64, u64)>>, LabError> {
     Ok(Some(all))
 }
 
-/// The jobs' reads, their times squeezed into `length`.
+/// The jobs' reads. Their times are squeezed into `length`, and their bytes with them, so that they take the same share of it.
 fn hadoop(scene: &Scene, jobs: &[(u64, u64)], length: Span) -> Vec<Noise> {
     let mut rng = Rng::new(scene.seed, "jobs' tasks");
     let (first, last) = (jobs.first().map_or(0, |j| j.0), jobs.last().map_or(1, |j| j.0));
     let mut all = Vec::new();
     for &(at, bytes) in jobs {
         let begin = Time::ZERO + length.scale(at - first, (last - first).max(1));
-        let per_node = (bytes / u64::from(scene.nodes)).min(JOB_BYTES_MAX);
+        let per_node = u128::from(bytes / TRACED_NODES) * u128::from(length.as_nanos())
+            / (u128::from(last - first).max(1) * 1_000_000_000);
+        let pieces = (per_node as u64).div_ceil(NOISE_BYTES).min(TENANT_BYTES / NOISE_BYTES - 1);
         for node in 0..scene.nodes {
-            let start = rng.below(TENANT_BYTES / NOISE_BYTES - JOB_BYTES_MAX / NOISE_BYTES) * NOISE_BYTES;
-            for piece in 0..per_node / NOISE_BYTES {
+            let start = rng.below(TENANT_BYTES / NOISE_BYTES - pieces) * NOISE_BYTES;
+            for piece in 0..pieces {
                 let mut read = Noise::read(begin + PIECE_GAP * piece, node, start + piece * NOISE_BYTES, NOISE_BYTES);
                 read.tenant = TenantId(0);
                 all.push(read);
@@ -154,8 +155,8 @@ impl Experiment for WorkloadMix {
     fn notes(&self) -> Vec<String> {
         vec![
             "as MT-E9; the noise: threads with the request sizes and the mix of filebench's fileserver, varmail and webserver, each on \
-             another node every two seconds, and the first 50 jobs of SWIM's Facebook trace of 2010, squeezed into the run, at most \
-             64 MiB a job on each node (how the paper scaled them it doesn't say)"
+             another node every two seconds, and the first 50 jobs of SWIM's Facebook trace of 2010: each node reads what one of \
+             the 3,000 traced ones did, times and bytes squeezed alike (how the paper scaled them it doesn't say)"
                 .into(),
         ]
     }

@@ -1,0 +1,256 @@
+//! What happens in a turn: batches go out, it ends, the next begins; idle time is lent.
+
+use crate::layer::{Fence, Role, Sent};
+use crate::predict::Predictor;
+use crate::queue::{Lane, Leaving};
+use crate::status::SlotCounters;
+use crate::timetable::Timetable;
+use plimsoll_base::{Confidence, Io, IoFlags, Op, Outcome, Span, Time, VolumeKey};
+use plimsoll_stack::{Actions, Port};
+
+/// Requests on flash that are lent time for together.
+const LENT_FLASH_MAX: usize = 4;
+/// A turn that begins later than this part of a slot, because the engine was held up, begins anew.
+const LATE_PART: u64 = 4;
+/// What doesn't fit a whole slot is sent in this first part of a turn, or not at all.
+const FRESH_PART: u64 = 8;
+
+impl Fence {
+    /// Counts idle and lent time up to `now`, before anything changes.
+    pub(crate) fn account(&mut self, now: Time) {
+        if !self.config.hybrid {
+            return;
+        }
+        let used = self.devices[0].lent > 0;
+        let wanted = used || !self.without[0].is_empty();
+        let idle = wanted && self.owner_is_idle_on(0);
+        self.lent.account(now, idle, used);
+    }
+
+    /// Ends turns that are over.
+    pub(crate) fn end_turns(&mut self, now: Time) {
+        if self.busy() > 0 {
+            return;
+        }
+        if std::mem::take(&mut self.closing) {
+            self.end_turn(now.max(self.busy_until.0));
+        }
+        if self.waiting == 0 && self.change.is_none() && self.busy_until.0 <= self.table.ends_at() {
+            return self.pass(now);
+        }
+        while now >= self.table.ends_at() {
+            self.end_turn(self.table.ends_at().max(self.busy_until.0));
+            let has_work = match self.owner() {
+                Some(v) => self.volumes.get(&v).is_some_and(|v| v.waiting() > 0),
+                None => self.config.hybrid && self.without.iter().any(|l| !l.is_empty()),
+            };
+            if has_work {
+                let late = now.since(self.table.began_at());
+                if late.as_nanos() > self.table.slot().as_nanos() / LATE_PART {
+                    self.table.begin_late(now);
+                }
+                if now < self.table.ends_at() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Turns in which nothing happened pass.
+    fn pass(&mut self, now: Time) {
+        let running = self.table.running();
+        self.table.pass(now);
+        if self.table.running() != running {
+            self.slot_counters[running].turns += 1;
+            self.new_turn();
+        }
+    }
+
+    fn new_turn(&mut self) {
+        self.busy_until = (Time::ZERO, false);
+        self.devices.iter_mut().for_each(|d| d.used = false);
+    }
+
+    fn end_turn(&mut self, at: Time) {
+        let (running, ends_at) = (self.table.running(), self.table.ends_at());
+        let forgives = at > ends_at && self.busy_until.1 && self.owner().is_some();
+        let c = &mut self.slot_counters[running];
+        c.turns += 1;
+        c.used += u64::from(self.devices.iter().any(|d| d.used));
+        if at < ends_at {
+            c.early = (c.early.0 + 1, c.early.1 + ends_at.since(at));
+        } else if at > ends_at && !forgives {
+            c.overruns = (c.overruns.0 + 1, c.overruns.1 + at.since(ends_at));
+        }
+        self.table.end(at, forgives);
+        if forgives && let Some(v) = self.owner().and_then(|v| self.volumes.get_mut(&v)).filter(|v| v.waiting() > 0) {
+            v.toll.imposed(at.since(ends_at));
+        }
+        self.new_turn();
+        self.apply_change(at);
+    }
+
+    pub(crate) fn apply_change(&mut self, at: Time) {
+        let Some((slots, slot)) = self.change.take() else { return };
+        (self.config.slots, self.config.slot) = (slots, slot);
+        self.table = Timetable::new(at, slots, slot);
+        self.slots.resize(slots as usize, &self.promised);
+        self.slot_counters = vec![SlotCounters::default(); slots as usize];
+    }
+
+    /// Lets the slot that runs go on, and the next if it has ended.
+    pub(crate) fn go_on(&mut self, now: Time, out: &mut Actions) {
+        loop {
+            self.end_turns(now);
+            match self.owner() {
+                Some(v) => {
+                    self.serve(now, Some(v), out);
+                    self.lend(now, v, out);
+                }
+                None if self.config.hybrid => self.serve(now, None, out),
+                None => {}
+            }
+            if !self.closing || self.busy() > 0 {
+                break;
+            }
+        }
+        // Where a batch overruns, its end is what comes next.
+        if (self.waiting > 0 || self.change.is_some()) && self.table.ends_at() > now {
+            out.wake_at(self.table.ends_at());
+        }
+        self.check();
+    }
+
+    fn lane(&mut self, whose: Option<VolumeKey>, d: usize) -> Option<&mut Lane> {
+        match whose {
+            None => self.without.get_mut(d),
+            Some(v) => self.volumes.get_mut(&v).map(|v| &mut v.lanes[d]),
+        }
+    }
+
+    /// Sends what fits of a volume's requests (or of those without slots).
+    fn serve(&mut self, now: Time, whose: Option<VolumeKey>, out: &mut Actions) {
+        let role = if whose.is_some() { Role::Owner } else { Role::Lent };
+        if self.closing {
+            return;
+        }
+        if now >= self.table.ends_at() {
+            // VF-M11, VF-A3: while a batch of the scarce device overruns, the others get one request at a time.
+            for d in 1..self.devices.len() {
+                if self.devices[0].busy() > 0 && self.devices[d].busy() == 0 {
+                    self.send_batch(now, whose, d, (Span::ZERO, 1, true), role, out);
+                }
+            }
+            return;
+        }
+        let rest = self.table.ends_at().since(now);
+        let fresh = now.since(self.table.began_at()).as_nanos() * FRESH_PART < self.table.slot().as_nanos();
+        for d in 0..self.devices.len() {
+            self.revoke_late(now, whose, d, out);
+            if self.devices[d].busy() > 0 || self.lane(whose, d).is_none_or(|l| l.is_empty()) {
+                continue;
+            }
+            let may_go = self.table.is_longest() || (self.config.first_anyway && self.table.is_whole());
+            let anyway = fresh && !self.devices[d].used && (d > 0 || may_go);
+            let most = self.config.devices[d].batch_max;
+            if !self.send_batch(now, whose, d, (rest, most, anyway), role, out) && d == 0 {
+                self.closing = true; // VF-M10
+                return;
+            }
+        }
+    }
+
+    /// Lends the rest of a slot whose owner is idle.
+    fn lend(&mut self, now: Time, owner: VolumeKey, out: &mut Actions) {
+        if !self.config.hybrid || self.closing || now >= self.table.ends_at() {
+            return;
+        }
+        let Some(v) = self.volumes.get(&owner) else { return };
+        let idle = v.waiting() == 0 && self.devices.iter().all(|d| d.owners == 0);
+        if !idle || !v.toll.may_lend(self.config.lend_permille) {
+            return;
+        }
+        // The owner's next turn must not begin late, so a request needs half as much again as it's predicted to take.
+        let rest = self.table.ends_at().since(now).scale(2, 3);
+        for d in 0..self.devices.len() {
+            if self.devices[d].busy() == 0 && !self.without[d].is_empty() {
+                let most = match self.config.devices[d].predictor {
+                    Predictor::Disk(_) => 1,
+                    Predictor::Flash(_) => LENT_FLASH_MAX,
+                };
+                self.send_batch(now, None, d, (rest, most, false), Role::Lent, out);
+            }
+        }
+    }
+
+    /// Sends the largest batch that fits; was there one?
+    fn send_batch(
+        &mut self,
+        now: Time,
+        whose: Option<VolumeKey>,
+        d: usize,
+        (rest, most, anyway): (Span, usize, bool),
+        role: Role,
+        out: &mut Actions,
+    ) -> bool {
+        let predictor = &self.config.devices[d].predictor;
+        let last_end = self.devices[d].last_end;
+        let lane = match whose {
+            None => &mut self.without[d],
+            Some(v) => &mut self.volumes.get_mut(&v).expect("it has requests").lanes[d],
+        };
+        let (mut batch, predicted) = lane.take_batch(predictor, last_end, rest, most, anyway);
+        let Some((first, _)) = batch.first() else { return false };
+        let moves = |io: &Io| io.len > 0 && matches!(io.op, Op::Read | Op::Write | Op::WriteZeroes);
+        debug_assert!(usize::from(first.face) == d);
+        self.waiting -= batch.len();
+        batch.sort_by_key(|(io, _)| io.offset);
+        let device = &mut self.devices[d];
+        (device.began_at, device.due_at, device.used) = (now, now + predicted, true);
+        match role {
+            Role::Owner => {
+                device.owners += batch.len() as u32;
+                let c = &mut device.counters;
+                (c.batches, c.requests) = (c.batches + 1, c.requests + batch.len() as u64);
+                c.predicted += predicted;
+            }
+            _ => device.lent += batch.len() as u32,
+        }
+        if let Some((io, _)) = batch.iter().rev().find(|(io, _)| moves(io)) {
+            device.last_end = io.end();
+        }
+        for leaving in batch {
+            self.send(now, leaving, role, out);
+        }
+        true
+    }
+
+    pub(crate) fn send(&mut self, now: Time, (mut io, since): Leaving, role: Role, out: &mut Actions) {
+        let sent = Sent { id: io.id, tag: io.tag, flags: io.flags, face: io.face, role, volume: io.volume, since };
+        let d = usize::from(io.face);
+        if role != Role::Passed {
+            if let Some(v) = self.volumes.get_mut(&io.volume) {
+                v.counters.waited += now.since(since);
+            }
+            if self.config.devices[d].durable_writes && matches!(io.op, Op::Write | Op::WriteZeroes) {
+                io.head.flags = io.flags.with(IoFlags::FUA);
+            }
+        }
+        io.head.tag = self.sent.insert(sent) as u64;
+        out.submit(d as Port, io);
+    }
+
+    fn revoke_late(&mut self, now: Time, whose: Option<VolumeKey>, d: usize, out: &mut Actions) {
+        if !self.config.revoke_late {
+            return;
+        }
+        let late = self.lane(whose, d).map(|l| l.take_late(now)).unwrap_or_default();
+        self.waiting -= late.len();
+        for (io, since) in late {
+            if let Some(v) = self.volumes.get_mut(&io.volume) {
+                v.counters.revoked += 1;
+            }
+            out.end(io, Outcome::Busy { wait: now.since(since), confidence: Confidence::CERTAIN });
+        }
+    }
+}

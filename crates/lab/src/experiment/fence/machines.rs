@@ -1,0 +1,231 @@
+//! Virtual machines on a storage system, alone and together.
+
+use crate::experiment::LabError;
+use crate::experiment::fence::system::{Devices, System};
+use crate::replay::{Limits, closed_loop_watched};
+use crate::workload::filebench::{Filebench, FilebenchConfig, Personality};
+use crate::workload::together::Together;
+use crate::workload::{BadWorkload, ClosedLoop};
+use plimsoll_base::{LatencyHistogram, Span, Time};
+use plimsoll_cache::Cache;
+use plimsoll_fence::plan::deviation_percent;
+use plimsoll_fence::{Fence, FenceStatus};
+
+/// The paper's three.
+pub const ALL: [Personality; 3] = [Personality::Fileserver, Personality::Varmail, Personality::Webserver];
+
+pub fn name(p: Personality) -> &'static str {
+    match p {
+        Personality::Fileserver => "Fileserver",
+        Personality::Varmail => "Mailserver",
+        Personality::Webserver => "Webserver",
+    }
+}
+
+/// Threads of a machine that saturates.
+const MANY: u32 = 16;
+/// Share of saturation that a thread makes.
+const THREAD_PERCENT: u64 = 8;
+
+/// Requests for each operation that the rate's cap counts: an fsync is two.
+fn requests_an_operation(p: Personality) -> f64 {
+    if p == Personality::Varmail { 1.25 } else { 1.0 }
+}
+
+/// The cache of a machine at which about so many percent of its reads hit, found once by trial.
+pub fn cache_bytes(p: Personality, hit_percent: u32) -> u64 {
+    let mib = match (p, hit_percent) {
+        (Personality::Fileserver, 50) => 22,
+        (Personality::Fileserver, 75) => 33,
+        (Personality::Fileserver, _) => 96,
+        (Personality::Varmail, 50) => 16,
+        (Personality::Varmail, 75) => 26,
+        (Personality::Varmail, _) => 96,
+        (Personality::Webserver, 50) => 18,
+        (Personality::Webserver, 75) => 27,
+        (Personality::Webserver, _) => 96,
+    };
+    mib << 20
+}
+
+/// How long a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    pub warm_up: Span,
+    pub measured: Span,
+}
+
+impl Times {
+    pub fn of(quick: bool) -> Times {
+        let secs = Span::from_secs;
+        match quick {
+            true => Times { warm_up: secs(20), measured: secs(20) },
+            false => Times { warm_up: secs(120), measured: secs(240) },
+        }
+    }
+}
+
+/// What a machine asks for.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Machine {
+    pub personality: Personality,
+    pub threads: u32,
+    /// Operations a second; 0: as many as it can.
+    pub rate: u64,
+}
+
+/// What it got.
+pub struct Got {
+    pub response: LatencyHistogram,
+    /// Requests a second.
+    pub per_second: f64,
+}
+
+/// What all of them got.
+pub struct Run {
+    /// By machine; of one that wasn't there, nothing.
+    pub got: Vec<Option<Got>>,
+    /// Of blocks read, those in the cache, the warm-up's included; 0 without a cache.
+    pub hit_percent: f64,
+    pub fence: Option<FenceStatus>,
+}
+
+fn load(system: &System, number: u16, m: Machine, times: Times) -> Result<Box<dyn ClosedLoop>, BadWorkload> {
+    let (start, bytes) = system.part(number);
+    let mut config = FilebenchConfig::new(m.personality, start, bytes);
+    config.files = if m.personality == Personality::Fileserver { 400 } else { 2000 };
+    (config.threads, config.ops_per_second) = (m.threads, m.rate);
+    config.capped_from = Time::ZERO + times.warm_up.scale(4, 5);
+    Ok(Box::new(Filebench::new(&config, system.seed * 100 + u64::from(number))?))
+}
+
+/// Runs these machines; `None` is one that is switched off.
+pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Result<Run, LabError> {
+    let mut pool = system.pool()?;
+    let mut loads = Vec::new();
+    for (i, m) in machines.iter().enumerate() {
+        if let Some(m) = m {
+            loads.push((i as u16, load(system, i as u16, *m, times)?));
+        }
+    }
+    let mut workload = Together::new(loads);
+    let from = Time::ZERO + times.warm_up;
+    let until = from + times.measured;
+    let mut response = vec![LatencyHistogram::new(); machines.len()];
+    let limits = Limits { until, volumes: true, ..Limits::default() };
+    closed_loop_watched(&mut pool, &mut workload, &limits, &mut |_, _| {}, &mut |now, c| {
+        if now >= from && now < until && c.outcome.is_done() {
+            response[usize::from(c.io.tenant.0)].record(now.since(c.io.arrived_at));
+        }
+    })?;
+    let hit_percent = pool.stack().layer::<Cache>().map_or(0.0, |c| {
+        let c = c.status().counters;
+        100.0 * c.extents_hit as f64 / c.extents_read.max(1) as f64
+    });
+    let seconds = times.measured.as_secs_f64();
+    let got = |(h, m): (LatencyHistogram, &Option<Machine>)| {
+        m.map(|_| Got { per_second: h.count() as f64 / seconds, response: h })
+    };
+    Ok(Run {
+        got: response.into_iter().zip(machines).map(got).collect(),
+        hit_percent,
+        fence: pool.stack().layer::<Fence>().map(|f| f.status(until)),
+    })
+}
+
+/// Operations a second that saturate the system: four machines as busy as can be.
+pub fn saturation(system: &System, p: Personality, times: Times) -> Result<f64, LabError> {
+    let all = vec![Some(Machine { personality: p, threads: MANY, rate: 0 }); usize::from(system.machines)];
+    let times = Times { measured: times.measured.scale(1, 3), ..times };
+    let run = run(system, &all, times)?;
+    let requests: f64 = run.got.iter().flatten().map(|g| g.per_second).sum();
+    Ok(requests / requests_an_operation(p))
+}
+
+/// A machine that makes so many percent of saturation.
+pub fn machine(p: Personality, saturation: f64, percent: u64) -> Machine {
+    let threads = percent.div_ceil(THREAD_PERCENT).max(1) as u32;
+    Machine { personality: p, threads, rate: ((saturation * percent as f64 / 100.0).round() as u64).max(1) }
+}
+
+/// How a machine fared beside others against alone, in percent of alone.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Deviation {
+    pub throughput: f64,
+    pub response: f64,
+    pub p99: f64,
+    /// Mean response times, ms.
+    pub alone_ms: f64,
+    pub shared_ms: f64,
+}
+
+impl Deviation {
+    pub fn of(alone: &Got, shared: &Got) -> Deviation {
+        let mean = |g: &Got| g.response.mean().as_millis_f64();
+        let p99 = |g: &Got| g.response.percentile(99.0).as_millis_f64();
+        Deviation {
+            throughput: deviation_percent(alone.per_second, shared.per_second),
+            response: deviation_percent(mean(alone), mean(shared)),
+            p99: deviation_percent(p99(alone), p99(shared)),
+            alone_ms: mean(alone),
+            shared_ms: mean(shared),
+        }
+    }
+
+    /// The mean of several, as §4.3.1 has it of machines with the same workload.
+    pub fn mean(all: &[Deviation]) -> Deviation {
+        let of = |f: fn(&Deviation) -> f64| all.iter().map(f).sum::<f64>() / all.len().max(1) as f64;
+        Deviation {
+            throughput: of(|d| d.throughput),
+            response: of(|d| d.response),
+            p99: of(|d| d.p99),
+            alone_ms: of(|d| d.alone_ms),
+            shared_ms: of(|d| d.shared_ms),
+        }
+    }
+}
+
+/// What a comparison gave.
+pub struct Compared {
+    /// Of the first machine.
+    pub low: Deviation,
+    /// Of the others, each against itself alone; `None` if only the first was asked for.
+    pub others: Option<Deviation>,
+    /// Beside others.
+    pub shared: Run,
+    /// Operations a second.
+    pub saturation: f64,
+}
+
+/// Runs the machines together, and the first (or each) alone.
+pub fn compare(
+    system: &System,
+    p: Personality,
+    percents: &[u64],
+    each: bool,
+    times: Times,
+) -> Result<Compared, LabError> {
+    let saturation = saturation(system, p, times)?;
+    let machines: Vec<Option<Machine>> = percents.iter().map(|n| Some(machine(p, saturation, *n))).collect();
+    let shared = run(system, &machines, times)?;
+    let alone = |i: usize| {
+        let only: Vec<Option<Machine>> = machines.iter().enumerate().map(|(j, m)| m.filter(|_| i == j)).collect();
+        let run = run(system, &only, times)?;
+        let (alone, beside) = (run.got[i].as_ref(), shared.got[i].as_ref());
+        Ok::<Deviation, LabError>(Deviation::of(alone.expect("it ran"), beside.expect("it ran")))
+    };
+    let low = alone(0)?;
+    let others = match each {
+        false => None,
+        true => Some(Deviation::mean(&(1..machines.len()).map(alone).collect::<Result<Vec<_>, _>>()?)),
+    };
+    Ok(Compared { low, others, shared, saturation })
+}
+
+/// Four machines at 8 and three times 24 % (§4.3.3).
+pub const HETEROGENEOUS: [u64; 4] = [8, 24, 24, 24];
+
+/// Is it one that a hit ratio means something for?
+pub fn is_cached(system: &System) -> bool {
+    matches!(system.devices, Devices::Hybrid(_))
+}

@@ -1,0 +1,311 @@
+//! The storage systems that are compared: Table 4.1's variants, and the plain devices under schedulers.
+
+use crate::experiment::LabError;
+use crate::experiment::fence::file::FileBacked;
+use crate::profiling::{disk_batches_of, flash_batches_of};
+use crate::replay::{DeviceChoice, Pool, PoolConfig, volume_of};
+use plimsoll_base::{Buf, Completion, Data, Io, IoFlags, IoHead, Op, Span, TenantId, Time, VolumeKey};
+use plimsoll_cache::{Cache, CacheConfig, Codec, Layout, Shape, Sharing, format_device};
+use plimsoll_device::{AnyModel, DeviceOptions, Disk, DiskOptions, Mismatch, Model, ModelLayer};
+use plimsoll_fence::config::DeviceKind;
+use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor};
+use plimsoll_sched::batches::{DiskBatches, FlashBatches};
+use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_stack::sim::{DiskFaults, SimDisk};
+use plimsoll_stack::{Actions, CacheMode, Layer, Offer, Stack, StackConfig, Target, VolumeTerms};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+pub const DISK: &str = "hdd-160g-7200";
+pub const FLASH: &str = "sized:3G:aged:vf-sata-60g";
+const SPREAD: f64 = 0.15;
+/// Larger blocks than the paper's 4 KiB: write-back goes block by block, and nothing below merges what adjoins.
+const SHAPE: Shape = Shape { extent_bytes: 16 << 10, weu_bytes: 256 << 10 };
+
+/// What stores the machines' data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Devices {
+    /// The disk alone.
+    Hdd,
+    /// The SSD alone.
+    Ssd,
+    /// The disk behind a cache on the SSD.
+    Hybrid(Sharing),
+}
+
+/// What a virtual disk is to the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backing {
+    Partition,
+    File,
+    /// A file whose writes go through to the device.
+    FileThrough,
+}
+
+/// A storage system.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct System {
+    pub devices: Devices,
+    /// Non-work-conserving slots; without them requests go to the scheduler as they come.
+    pub fenced: bool,
+    /// Of the disk (and of an SSD alone), where nothing is fenced.
+    pub sched: SchedulerKind,
+    /// Of an uncached device.
+    pub backing: Backing,
+    /// Bytes of the cache that each machine has, or has on average where it's shared.
+    pub cache_bytes: u64,
+    pub machines: u16,
+    pub slots: u32,
+    pub slot: Span,
+    /// Machines from this number on have no slots and share what is left.
+    pub fenced_machines: u16,
+    /// Lend idle time.
+    pub hybrid: bool,
+    /// What that may cost an owner, in thousandths of its response times.
+    pub lend_permille: u64,
+    pub seed: u64,
+}
+
+impl System {
+    /// One of Table 4.1's, or a plain device under CFQ, for four machines, with four slots of 20 ms where it has any.
+    pub fn new(devices: Devices, fenced: bool, cache_bytes: u64, seed: u64) -> System {
+        System {
+            devices,
+            fenced,
+            sched: SchedulerKind::Cfq,
+            backing: Backing::Partition,
+            cache_bytes,
+            machines: 4,
+            slots: 4,
+            slot: Span::from_millis(20),
+            fenced_machines: u16::MAX,
+            hybrid: false,
+            lend_permille: 10,
+            seed,
+        }
+    }
+
+    pub fn virtual_fence(cache_bytes: u64, seed: u64) -> System {
+        System::new(Devices::Hybrid(Sharing::PerVolume), true, cache_bytes, seed)
+    }
+
+    /// Where each machine's part begins, and how much of it its files are spread over.
+    pub fn part(&self, machine: u16) -> (u64, u64) {
+        let (size, most) = match self.devices {
+            Devices::Ssd => (2400 << 20, 600 << 20),
+            _ => (156_000_000_000, 4 << 30),
+        };
+        let each = (size / u64::from(self.machines)) >> 20 << 20;
+        (u64::from(machine) * each, each.min(most))
+    }
+
+    pub fn pool(&self) -> Result<Pool, LabError> {
+        let mut stack = Stacking { nodes: Vec::new() };
+        let mut disks = Vec::new();
+        match self.devices {
+            Devices::Hdd | Devices::Ssd => {
+                let name = if self.devices == Devices::Hdd { DISK } else { FLASH };
+                if self.backing != Backing::Partition {
+                    let each = self.part(1).0;
+                    let through = self.backing == Backing::FileThrough;
+                    stack.push(Box::new(FileBacked::new(each, through)), vec![Target::Node(1)]);
+                }
+                if self.fenced {
+                    let kind = if self.devices == Devices::Hdd { self.disk_kind()? } else { self.flash_kind()? };
+                    let below = stack.next() + 1;
+                    stack.push(self.fence(vec![kind]), vec![Target::Node(below)]);
+                }
+                self.device(&mut stack, name, self.fenced, Vec::new())?;
+            }
+            Devices::Hybrid(sharing) => {
+                let model = model(FLASH, self.seed)?;
+                // What the machines have together, and room for the journal.
+                let bytes = (self.cache_bytes * u64::from(self.machines) + (16 << 20)).min(model.size_bytes());
+                let layout = Layout::new(bytes, 4096, SHAPE, self.seed).map_err(LabError)?;
+                disks.push(formatted(&layout, model.size_bytes()));
+                let cache = Box::new(self.cache(layout, sharing));
+                // cache, (fence,) blank, scheduler, disk, scheduler, flash
+                let slow = 1 + usize::from(self.fenced);
+                let fast = slow + 3;
+                if self.fenced {
+                    stack.push(cache, vec![Target::Node(1), Target::Face(1, 1)]);
+                    let kinds = vec![self.disk_kind()?, self.flash_kind()?];
+                    stack.push(self.fence(kinds), vec![Target::Node(slow), Target::Node(fast)]);
+                } else {
+                    stack.push(cache, vec![Target::Node(slow), Target::Node(fast)]);
+                }
+                stack.push(Box::new(Blank), vec![Target::Node(slow + 1)]);
+                self.device(&mut stack, DISK, self.fenced, Vec::new())?;
+                self.device(&mut stack, FLASH, true, vec![Target::Device(0)])?;
+            }
+        }
+        let offers = disks.iter().map(offer_of).collect();
+        let mut built = Stack::new(StackConfig::default(), offers);
+        for (layer, ports) in stack.nodes {
+            built.push(layer, ports);
+        }
+        let mut pool = Pool::of_stack(built, disks, &PoolConfig { seed: self.seed, ..PoolConfig::default() })?;
+        let (now, size_bytes) = (pool.ready_at(), pool.offer().size_bytes);
+        for m in 0..self.machines {
+            let terms = VolumeTerms {
+                size_bytes,
+                tenant: m,
+                domain: u64::from(m) + 1,
+                cache: CacheMode::Through,
+                cache_bytes: self.cache_bytes,
+                slots: u32::from(self.fenced && m < self.fenced_machines),
+            };
+            pool.stack.set_volume(now, volume_of(m), &terms);
+        }
+        pool.collect(now);
+        Ok(pool)
+    }
+
+    /// A scheduler and a modelled device.
+    fn device(
+        &self,
+        stack: &mut Stacking,
+        name: &'static str,
+        plain: bool,
+        ports: Vec<Target>,
+    ) -> Result<(), LabError> {
+        let model = model(name, self.seed)?;
+        let kind = if plain { SchedulerKind::Noop } else { self.sched };
+        let discipline = if name == DISK { Discipline::Sstf } else { Discipline::Fifo };
+        let options = SchedulerOptions { depth: 32, discipline, ..SchedulerOptions::default() };
+        let next = stack.next() + 1;
+        stack.push(kind.layer(&options, DiskModel::unknown(model.size_bytes())), vec![Target::Node(next)]);
+        stack.push(Box::new(ModelLayer::new(model)), ports);
+        Ok(())
+    }
+
+    fn cache(&self, layout: Layout, sharing: Sharing) -> Cache {
+        let all = self.cache_bytes * u64::from(self.machines) / u64::from(SHAPE.weu_bytes);
+        let config = CacheConfig {
+            fingerprints_percent: 0,
+            codec: Codec::None,
+            sharing,
+            weus_max: all as u32,
+            // Of all parts together: low, so that one machine alone is written back as when all are there.
+            watermark_percent: 5,
+            trim: false,
+            sequential_bytes: u64::MAX,
+            prefetch_bytes_max: 0,
+            ..CacheConfig::default()
+        };
+        Cache::new(layout, config)
+    }
+
+    fn fence(&self, devices: Vec<DeviceKind>) -> Box<Fence> {
+        let (slot, hybrid, lend_permille) = (self.slot, self.hybrid, self.lend_permille);
+        Box::new(Fence::new(FenceConfig { slot, hybrid, lend_permille, ..FenceConfig::new(self.slots, devices) }))
+    }
+
+    fn disk_kind(&self) -> Result<DeviceKind, LabError> {
+        let d = fitted(self.seed)?.0;
+        let p = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into()).map_err(LabError)?;
+        Ok(DeviceKind::disk(p))
+    }
+
+    fn flash_kind(&self) -> Result<DeviceKind, LabError> {
+        let f = fitted(self.seed)?.1;
+        let ns = |us: f64| (us * 1000.0) as u64;
+        Ok(DeviceKind::flash(FlashPredictor {
+            fixed_ns: ns(f.fixed_us),
+            read_ns: ns(f.read_us),
+            write_ns: ns(f.write_us),
+            ns_per_kib: f.transfer_ns_per_kib.into(),
+        }))
+    }
+}
+
+struct Stacking {
+    nodes: Vec<(Box<dyn Layer>, Vec<Target>)>,
+}
+
+impl Stacking {
+    fn next(&self) -> usize {
+        self.nodes.len()
+    }
+    fn push(&mut self, layer: Box<dyn Layer>, ports: Vec<Target>) {
+        self.nodes.push((layer, ports));
+    }
+}
+
+/// The device of a seed. Ageing one takes seconds, and every system of an experiment needs it: copies of it are handed out.
+fn model(name: &'static str, seed: u64) -> Result<AnyModel, LabError> {
+    static BUILT: Mutex<BTreeMap<(&str, u64), AnyModel>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().expect("no panic while held");
+    if let Some(model) = built.get(&(name, seed)) {
+        return Ok(model.clone());
+    }
+    let options = DeviceOptions { seed, mismatch: SPREAD };
+    let model = DeviceChoice::named(name)?.spec.build(options).map_err(|e| LabError(e.to_string()))?;
+    built.insert((name, seed), model.clone());
+    Ok(model)
+}
+
+type Fitted = (DiskBatches, FlashBatches);
+
+/// What was fitted on this seed's drives; kept, as every system of an experiment needs it.
+fn fitted(seed: u64) -> Result<Fitted, LabError> {
+    static KNOWN: Mutex<BTreeMap<u64, Fitted>> = Mutex::new(BTreeMap::new());
+    if let Some(known) = KNOWN.lock().expect("no panic while held").get(&seed) {
+        return Ok(known.clone());
+    }
+    let choice = DeviceChoice::named(DISK)?;
+    let options = DiskOptions { seed, mismatch: Some(Mismatch { seed, spread: SPREAD }) };
+    let disk = Disk::new(choice.disk()?, options).map_err(|e| LabError(e.to_string()))?;
+    let undetermined = || LabError("the batches don't determine a predictor".into());
+    let disk = disk_batches_of(disk, seed).ok_or_else(undetermined)?;
+    let flash = flash_batches_of(model(FLASH, seed)?, seed).ok_or_else(undetermined)?;
+    let both = (disk, flash);
+    KNOWN.lock().expect("no panic while held").insert(seed, both.clone());
+    Ok(both)
+}
+
+fn offer_of(d: &SimDisk) -> Offer {
+    Offer {
+        size_bytes: d.size_bytes(),
+        block_bytes: 4096,
+        io_bytes_max: 64 << 20,
+        atomic_bytes: 4096,
+        queue_max: 1 << 16,
+    }
+}
+
+/// The cache's device, formatted.
+fn formatted(layout: &Layout, bytes: u64) -> SimDisk {
+    let mut disk = SimDisk::new(bytes, (Span::ZERO, Span::ZERO), 1, DiskFaults::default());
+    for (at, page) in format_device(layout, 0) {
+        let len = page.len() as u64;
+        let mut head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(0), at, len, Time::ZERO);
+        head.flags = IoFlags::FUA;
+        disk.apply(Io::new(head, Data::Bytes(Buf::copy_of(&page))), Time::ZERO);
+    }
+    disk
+}
+
+/// Stands for the bytes of the disk, which nobody looks at: all zeroes.
+struct Blank;
+
+impl Layer for Blank {
+    fn name(&self) -> &'static str {
+        "blank"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn submit(&mut self, _now: Time, io: Io, out: &mut Actions) {
+        out.submit(0, io);
+    }
+    fn completed(&mut self, _now: Time, mut c: Completion, out: &mut Actions) {
+        if c.io.op == Op::Read {
+            c.io.data = Data::Zeroes;
+        }
+        out.complete(c);
+    }
+    fn is_idle(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,71 @@
+//! Time slots of a fenced pool: who is promised how many, and their change.
+
+use super::{Node, NodeError, Result};
+use crate::directory::Volume;
+use crate::engine::Command;
+use plimsoll_stack::Order;
+
+impl Node {
+    /// Time slots of a volume.
+    pub(super) fn slots_of(&self, volume: &str, tenant: &str) -> u32 {
+        let own = self.slots.get(volume).copied();
+        self.directory_ref(|d| crate::fence::slots_of(own, d.tenants.get(tenant).map(|t| &t.class)))
+    }
+
+    /// The slots of a pool's volumes, but for `except`.
+    pub(super) fn promised_slots(&self, pool: usize, except: &str) -> Vec<(String, u32)> {
+        let mine: Vec<(String, String)> = self.directory_ref(|d| {
+            let mine = d.volumes.values().filter(|v| v.pool == pool && v.name != except);
+            mine.map(|v| (v.name.clone(), v.tenant.clone())).collect()
+        });
+        mine.into_iter()
+            .map(|(name, tenant)| (self.slots_of(&name, &tenant), name))
+            .map(|(n, name)| (name, n))
+            .collect()
+    }
+
+    /// Refuses a volume that a fenced pool has no slots for, or more of the cache than its device has.
+    pub(super) fn check_parts(&self, pool: usize, name: &str, tenant: &str) -> Result<()> {
+        let p = &self.pools[pool];
+        let own = self.cache_sizes.get(name).copied();
+        if let (Some(bytes), Some(c)) = (own, &p.cache)
+            && bytes > c.device_bytes
+        {
+            return Err(NodeError::Refused(crate::fence::cache_too_large(name, bytes, c.device_bytes)));
+        }
+        let fence = p.fence.lock().expect("no panic while held").clone();
+        let Some(fence) = fence else { return Ok(()) };
+        let mut all = self.promised_slots(pool, name);
+        all.push((name.to_string(), self.slots_of(name, tenant)));
+        crate::fence::check_promises(fence.hybrid, fence.slots, &all).map_err(NodeError::Conflict)
+    }
+
+    /// Changes a pool's slots from the end of the running one on, until it's started anew.
+    pub async fn change_fence(&self, name: &str, slots: Option<u32>, slot: Option<plimsoll_base::Span>) -> Result<()> {
+        let _one = self.changing.lock().await;
+        let pool = self.pool_named(name)?;
+        let p = &self.pools[pool];
+        let none = || NodeError::Refused(format!("pool `{name}` has no fence: configure [pool.fence]"));
+        let fence = p.fence.lock().expect("no panic while held").clone().ok_or_else(none)?;
+        let (slots, slot) = (slots.unwrap_or(fence.slots), slot.unwrap_or(fence.slot));
+        let promised = self.promised_slots(pool, "");
+        crate::fence::check_change(&fence, (slots, slot), &promised).map_err(NodeError::Refused)?;
+        let order = Order::Fence { slots, slot_ns: slot.as_nanos() };
+        p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())?;
+        *p.fence.lock().expect("no panic while held") = Some(plimsoll_fence::FenceConfig { slots, slot, ..fence });
+        Ok(())
+    }
+
+    /// Refuses to remove a volume while it owns the slot that runs.
+    pub(super) async fn check_not_running(&self, volume: &Volume) -> Result<()> {
+        let p = &self.pools[volume.pool];
+        let Ok(view) = p.view().await else { return Ok(()) };
+        match view.pool.fence.as_deref() {
+            Some(f) if f.slots[f.running as usize].owner == Some(volume.key) => Err(NodeError::Conflict(format!(
+                "volume `{}` owns the time slot that runs, for {} more: try again then",
+                volume.name, f.running_left
+            ))),
+            _ => Ok(()),
+        }
+    }
+}

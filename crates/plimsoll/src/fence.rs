@@ -1,0 +1,372 @@
+//! `plimsoll fence …`
+
+use crate::client::{Client, Control, print_json, segment};
+use crate::table::{micros, table};
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use hyper::Method;
+use plimsoll_base::Span;
+use plimsoll_fence::plan::{Wanted, deviation_percent, plan};
+use plimsoll_fence::{DiskPredictor, Predictor, SLOTS_MAX};
+use plimsoll_node::http::api::Status;
+use plimsoll_node::http::fence::{FenceChange, FenceSlotView, FenceView, FenceVolumeView};
+use plimsoll_sched::Profile;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Show, plan and change time slots
+#[derive(Args)]
+pub struct Fence {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Status(Show),
+    Set(Set),
+    Plan(Plan),
+    Baseline(Baseline),
+}
+
+/// Whose each slot is, how slots are used, and how far volumes are from their baselines
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  plimsoll fence status main\n  plimsoll fence status main --baseline web.json --seconds 30"
+)]
+struct Show {
+    /// The pool; may be left out if only one is fenced.
+    pool: Option<String>,
+    /// What `plimsoll fence baseline` wrote of a volume: it's measured again and compared. May be given several times.
+    #[arg(long, value_name = "FILE")]
+    baseline: Vec<PathBuf>,
+    /// How long that is measured.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    #[command(flatten)]
+    control: Control,
+}
+
+/// Change a pool's slots from the end of the running one on, until the node is started anew
+#[derive(Args)]
+#[command(after_help = "Example:\n  plimsoll fence set main --slots 8 --slot 10ms")]
+struct Set {
+    /// The pool.
+    pool: String,
+    /// How many slots.
+    #[arg(long, required_unless_present = "slot")]
+    slots: Option<u32>,
+    /// How long each is.
+    #[arg(long)]
+    slot: Option<Span>,
+    #[command(flatten)]
+    control: Control,
+}
+
+/// Suggest slots and their length for a number of tenants, with the response time and deviation that are to be expected
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  plimsoll fence plan --tenants 4 --best 19ms --worst 98ms --profile disk.profile.toml"
+)]
+struct Plan {
+    /// Tenants, each with one slot.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
+    tenants: u32,
+    /// Mean response time of a tenant alone on the device, without fences.
+    #[arg(long)]
+    best: Span,
+    /// Mean response time of a tenant beside all others, without fences: a fence that is slower isn't worth it.
+    #[arg(long)]
+    worst: Span,
+    /// What `plimsoll profile` measured of the disk; a typical one's figures if not given.
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// Reads that the cache answers, %.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=100))]
+    hit_percent: u64,
+    /// By how much the response time may change when the neighbours do, %.
+    #[arg(long, default_value_t = 15.0)]
+    deviation: f64,
+    /// Print as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measure a volume's response time and rate while it's alone, to compare with later
+#[derive(Args)]
+#[command(after_help = "Example:\n  plimsoll fence baseline web --seconds 30 --out web.json")]
+struct Baseline {
+    /// The volume; clients must be using it, and no other volume of its pool.
+    volume: String,
+    /// The pool; may be left out if only one is fenced.
+    #[arg(long)]
+    pool: Option<String>,
+    /// How long it's measured.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Where it goes; to the output if not said.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    control: Control,
+}
+
+/// What a volume got.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Measured {
+    volume: String,
+    response_ms: f64,
+    per_second: f64,
+    requests: u64,
+    seconds: f64,
+}
+
+impl Fence {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        match self.command {
+            Command::Status(s) => s.run(),
+            Command::Set(s) => s.run(),
+            Command::Plan(p) => p.run(),
+            Command::Baseline(b) => b.run(),
+        }
+    }
+}
+
+fn pool_of(client: &Client, named: Option<String>) -> Result<String> {
+    if let Some(name) = named {
+        return Ok(name);
+    }
+    let status: Status = client.get("/v1/status")?;
+    let fenced = status.pools.iter().filter(|p| p.layers.iter().any(|l| l.name == "fence"));
+    match fenced.map(|p| p.name.clone()).collect::<Vec<_>>().as_slice() {
+        [] => bail!("no pool is fenced: write [pool.fence] in its section of the configuration"),
+        [one] => Ok(one.clone()),
+        several => bail!("several pools are fenced: name one of {}", several.join(", ")),
+    }
+}
+
+fn view(client: &Client, pool: &str) -> Result<FenceView> {
+    client.get(&format!("/v1/pools/{}/fence", segment(pool)))
+}
+
+/// What every volume gets in the next seconds.
+fn measure(client: &Client, pool: &str, seconds: u64) -> Result<Vec<Measured>> {
+    let before = view(client, pool)?;
+    let began = Instant::now();
+    std::thread::sleep(Duration::from_secs(seconds));
+    let after = view(client, pool)?;
+    let seconds = began.elapsed().as_secs_f64();
+    let of = |v: &FenceVolumeView| {
+        let old = before.volumes.iter().find(|o| o.volume == v.volume);
+        let since = |f: fn(&FenceVolumeView) -> u64| f(v).saturating_sub(old.map_or(0, f));
+        let requests = since(|v| v.requests);
+        let response_ms = since(|v| v.response_us) as f64 / 1000.0 / requests.max(1) as f64;
+        Measured { volume: v.volume.clone(), response_ms, per_second: requests as f64 / seconds, requests, seconds }
+    };
+    Ok(after.volumes.iter().map(of).collect())
+}
+
+/// Requests that a figure rests on at least.
+const REQUESTS_MIN: u64 = 20;
+
+impl Baseline {
+    fn run(self) -> Result<()> {
+        let client = Client::new(&self.control)?;
+        let pool = pool_of(&client, self.pool)?;
+        let all = measure(&client, &pool, self.seconds)?;
+        let Some(mine) = all.iter().find(|m| m.volume == self.volume) else {
+            bail!("pool `{pool}` has no volume `{}`", self.volume);
+        };
+        if let Some(other) = all.iter().find(|m| m.volume != self.volume && m.requests > 0) {
+            bail!("`{}` wasn't alone: `{}` had {} requests meanwhile", self.volume, other.volume, other.requests);
+        }
+        if mine.requests < REQUESTS_MIN {
+            bail!(
+                "{} requests in {:.0} s are too few to rest on: use the volume meanwhile, or measure longer",
+                mine.requests,
+                mine.seconds
+            );
+        }
+        match &self.out {
+            None => print_json(mine),
+            Some(path) => {
+                let text = serde_json::to_string_pretty(mine).context("a measurement is JSON")?;
+                std::fs::write(path, text + "\n").with_context(|| format!("{}: cannot be written", path.display()))?;
+                eprintln!("{}: {:.2} ms, {:.1} requests a second", path.display(), mine.response_ms, mine.per_second);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Set {
+    fn run(self) -> Result<()> {
+        let client = Client::new(&self.control)?;
+        let change = FenceChange { slots: self.slots, slot_us: self.slot.map(|s| s.as_micros()) };
+        let view: FenceView =
+            client.send(Method::PATCH, &format!("/v1/pools/{}/fence", segment(&self.pool)), &change)?;
+        if self.control.json {
+            return print_json(&view);
+        }
+        println!("pool {}: changes when the running slot has ended", self.pool);
+        Ok(())
+    }
+}
+
+impl Show {
+    fn run(self) -> Result<()> {
+        let client = Client::new(&self.control)?;
+        let pool = pool_of(&client, self.pool.clone())?;
+        if !self.baseline.is_empty() {
+            return self.compare(&client, &pool);
+        }
+        let v = view(&client, &pool)?;
+        if self.control.json {
+            return print_json(&v);
+        }
+        show(&pool, &v);
+        Ok(())
+    }
+
+    fn compare(&self, client: &Client, pool: &str) -> Result<()> {
+        let read = |path: &PathBuf| -> Result<Measured> {
+            let text = std::fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+            serde_json::from_str(&text).with_context(|| {
+                format!("{}: is no baseline: write one with `plimsoll fence baseline`", path.display())
+            })
+        };
+        let baselines = self.baseline.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let now = measure(client, pool, self.seconds)?;
+        let mut rows = Vec::new();
+        let mut json = Vec::new();
+        for b in &baselines {
+            let Some(n) = now.iter().find(|m| m.volume == b.volume) else {
+                bail!("pool `{pool}` has no volume `{}`", b.volume)
+            };
+            if n.requests < REQUESTS_MIN {
+                bail!("`{}`: {} requests in {:.0} s are too few to rest on", b.volume, n.requests, n.seconds);
+            }
+            let response = deviation_percent(b.response_ms, n.response_ms);
+            let throughput = deviation_percent(b.per_second, n.per_second);
+            json.push(serde_json::json!({
+                "volume": b.volume, "response_deviation_percent": response, "throughput_deviation_percent": throughput,
+                "alone": b, "now": n,
+            }));
+            rows.push(vec![
+                b.volume.clone(),
+                format!("{:.2} ms, {:.1}/s", b.response_ms, b.per_second),
+                format!("{:.2} ms, {:.1}/s", n.response_ms, n.per_second),
+                format!("{response:.1} %"),
+                format!("{throughput:.1} %"),
+            ]);
+        }
+        if self.control.json {
+            return print_json(&json);
+        }
+        print!("{}", table(&["VOLUME", "ALONE", "NOW", "RESPONSE DEVIATES", "THROUGHPUT DEVIATES"], &rows));
+        Ok(())
+    }
+}
+
+fn show(pool: &str, v: &FenceView) {
+    let rest = if v.hybrid { ", what is left is shared" } else { "" };
+    println!("pool {pool}: {} slots of {}, slot {} runs{rest}", v.slots.len(), micros(v.slot_us), v.running);
+    let slot = |(i, s): (usize, &FenceSlotView)| {
+        vec![
+            i.to_string(),
+            s.volume.clone().unwrap_or("-".into()),
+            format!("{} of {}", s.used, s.turns),
+            format!("{} ({})", s.early, micros(s.credit_us)),
+            format!("{} ({})", s.overruns, micros(s.debit_us)),
+        ]
+    };
+    let rows: Vec<_> = v.slots.iter().enumerate().map(slot).collect();
+    print!("{}", table(&["SLOT", "VOLUME", "TURNS USED", "EARLY (CREDIT)", "OVERRUNS (DEBIT)"], &rows));
+    let volume = |v: &FenceVolumeView| {
+        let mean = |us: u64| micros(us / v.requests.max(1));
+        vec![
+            v.volume.clone(),
+            v.slots.to_string(),
+            v.waiting.to_string(),
+            v.requests.to_string(),
+            mean(v.response_us),
+            mean(v.waited_us),
+            micros(v.imposed_us),
+        ]
+    };
+    let rows: Vec<_> = v.volumes.iter().map(volume).collect();
+    print!("{}", table(&["VOLUME", "SLOTS", "WAIT", "REQUESTS", "RESPONSE", "WAITED", "FOR OTHERS"], &rows));
+    if v.hybrid {
+        println!("idle time that could be used: {}, used: {}", micros(v.idle_us), micros(v.lent_us));
+    }
+}
+
+impl Plan {
+    /// The disk by its profile, or a typical one.
+    fn disk(&self) -> Result<(DiskPredictor, u64)> {
+        let Some(path) = &self.profile else {
+            const SIZE: u64 = 1_000_000_000_000;
+            return Ok((DiskPredictor::typical(SIZE), SIZE));
+        };
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path).with_context(|| format!("{file}: cannot be read"))?;
+        let profile = Profile::parse(&file, &text)?;
+        let missing = || format!("{file}: has no batches of a disk: measure it again with `plimsoll profile`");
+        let d = profile.batches.and_then(|b| b.disk).with_context(missing)?;
+        let p = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into());
+        Ok((p.map_err(|e| anyhow::anyhow!("{file}: {e}"))?, profile.device.size_bytes))
+    }
+
+    fn run(self) -> Result<()> {
+        if self.worst < self.best {
+            bail!("--worst {} is less than --best {}: beside others nobody is faster", self.worst, self.best);
+        }
+        let (disk, size) = self.disk()?;
+        let cost = |d| disk.cost(d, 4096).as_nanos();
+        // Between two tenants' parts lies a third of the disk on average, within one a third of a part.
+        let far = cost(size / 3).saturating_sub(cost(size / 3 / u64::from(self.tenants)));
+        let wanted = Wanted {
+            tenants: self.tenants,
+            best: self.best,
+            worst: self.worst,
+            far: Span::from_nanos(far),
+            miss_permille: 1000 - 10 * self.hit_percent,
+            deviation_percent: self.deviation,
+            shortest: Predictor::Disk(disk.clone()).least(),
+        };
+        let choices = plan(&wanted);
+        let best = choices.iter().find(|c| c.fits);
+        if self.json {
+            let of = |c: &plimsoll_fence::plan::Choice| {
+                serde_json::json!({
+                    "slots": c.slots, "slot_ms": c.slot.as_millis_f64(), "response_ms": c.response.as_millis_f64(),
+                    "deviation_percent": c.deviation_percent, "fits": c.fits,
+                })
+            };
+            print_json(&serde_json::json!({
+                "suggested": best.map(of), "choices": choices.iter().map(of).collect::<Vec<_>>(),
+            }))?;
+        } else {
+            let row = |c: &plimsoll_fence::plan::Choice| {
+                let (slot, response) = (c.slot.to_string(), format!("{:.1} ms", c.response.as_millis_f64()));
+                let deviation = format!("{:.1} %", c.deviation_percent);
+                vec![c.slots.to_string(), slot, response, deviation, if c.fits { "yes" } else { "no" }.into()]
+            };
+            let rows: Vec<_> = choices.iter().map(row).collect();
+            print!("{}", table(&["SLOTS", "LENGTH", "RESPONSE", "DEVIATION", "FITS"], &rows));
+            if let Some(c) = best {
+                println!("suggested, by the model above: [pool.fence] slots = {}, slot = \"{}\"", c.slots, c.slot);
+            }
+        }
+        if best.is_none() {
+            bail!(
+                "no length fits: fewer tenants, a larger cache (--hit-percent), or a deviation of more than {} %",
+                self.deviation
+            );
+        }
+        Ok(())
+    }
+}

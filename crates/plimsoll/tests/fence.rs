@@ -1,0 +1,111 @@
+//! A fenced node: real clients on a disk modelled in real time, the configuration's mistakes, slots that change live.
+
+mod common;
+use common::client::Client;
+use common::{Server, config};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// A pool of slots over a modelled disk, and two volumes with one each.
+fn fenced(fence: &str, volumes: &[(&str, &str)]) -> String {
+    let device = r#"{ file = "slow.img", size = "256MiB", model = "hdd-160g-7200" }"#;
+    let whole = config(device, "16MiB");
+    let (before, rest) = whole.split_once("[[volume]]").expect("it has a volume");
+    let (_, after) = rest.split_once("[[grant]]").expect("it has a grant");
+    let before = before.replace("[[tenant]]", &format!("[pool.fence]\n{fence}\n[[tenant]]"));
+    let tenant = whole.lines().find(|l| l.starts_with("tenant = ")).expect("the volume has a tenant");
+    let volume = |(name, more): &(&str, &str)| {
+        format!("[[volume]]\nname = \"{name}\"\npool = \"p\"\nsize = \"16MiB\"\n{tenant}\n{more}\n")
+    };
+    let volumes: String = volumes.iter().map(volume).collect();
+    format!("{before}{volumes}[[grant]]{after}")
+}
+
+fn view(s: &Server) -> Value {
+    serde_json::from_str(&s.cli(&["fence", "status", "p", "--json"])).unwrap()
+}
+
+fn of(v: &Value, volume: &str, what: &str) -> u64 {
+    let all = v["volumes"].as_array().unwrap();
+    all.iter().find(|x| x["volume"] == volume).unwrap_or_else(|| panic!("{volume} in {v}"))[what].as_u64().unwrap()
+}
+
+#[test]
+fn clients_are_served_in_their_slots_and_slots_change_live() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = fenced("slots = 4\nslot = \"20ms\"", &[("a", "slots = 1"), ("b", "slots = 2")]);
+    let server = Server::start(dir.path(), &text);
+    let mut a = Client::connect(&server.socket(), "a").unwrap();
+    let mut b = Client::connect(&server.socket(), "b").unwrap();
+    for n in 0..10u64 {
+        a.write(n << 16, &[n as u8; 4096]).unwrap().unwrap();
+        b.write(n << 16, &[100 + n as u8; 4096]).unwrap().unwrap();
+    }
+    a.flush().unwrap().unwrap();
+    for n in 0..10u64 {
+        assert_eq!(a.read(n << 16, 4096).unwrap().unwrap(), [n as u8; 4096], "each has its own bytes");
+        assert_eq!(b.read(n << 16, 4096).unwrap().unwrap(), [100 + n as u8; 4096]);
+    }
+    let v = view(&server);
+    assert_eq!((v["slot_us"].as_u64(), v["slots"].as_array().unwrap().len()), (Some(20_000), 4), "{v}");
+    assert_eq!((of(&v, "a", "slots"), of(&v, "b", "slots")), (1, 2));
+    assert!(of(&v, "a", "requests") >= 20 && of(&v, "a", "waited_us") > 0, "{v}");
+    // Sequential requests of one client come at least a rotation's rest apart, whatever the machine does.
+    let began = Instant::now();
+    for n in 0..6u64 {
+        a.read(n << 20, 4096).unwrap().unwrap();
+        std::thread::sleep(Duration::from_millis(25)); // out of the slot again
+    }
+    assert!(began.elapsed() >= Duration::from_millis(5 * 60), "a slot comes every 80 ms: {:?}", began.elapsed());
+
+    server.cli(&["fence", "set", "p", "--slots", "8", "--slot", "10ms"]);
+    let until = Instant::now() + Duration::from_secs(20);
+    while view(&server)["slots"].as_array().unwrap().len() != 8 {
+        assert!(Instant::now() < until, "{}", view(&server));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    a.read(0, 4096).unwrap().unwrap();
+    let v = view(&server);
+    assert_eq!((of(&v, "a", "slots"), of(&v, "b", "slots")), (1, 2), "who has slots keeps them");
+    for (args, needle) in [
+        (["--slots", "2"], "3 slots are promised (a 1, b 2), and there are 2"),
+        (["--slots", "65"], "between 1 and 64"),
+        (["--slot", "1ms"], "shorter than one request"),
+    ] {
+        let why = server.cli_fails(&["fence", "set", "p", args[0], args[1]]);
+        assert!(why.contains(needle), "{why}");
+    }
+    let metrics = server.control("GET", "/metrics").body;
+    assert!(metrics.contains("plimsoll_fence_slots{pool=\"p\",volume=\"b\"} 2"), "{metrics}");
+    drop((a, b));
+    assert!(server.stop());
+}
+
+#[test]
+fn what_cannot_be_fenced_is_refused_with_the_reason() {
+    let refused = |fence: &str, volumes: &[(&str, &str)], needle: &str| {
+        let text = fenced(fence, volumes);
+        let why =
+            plimsoll_node::config::Config::parse(&text, std::path::Path::new("node.toml")).unwrap_err().to_string();
+        assert!(why.starts_with("node.toml:") && why.contains(needle), "{why}");
+    };
+    refused("slots = 2", &[("a", "slots = 1"), ("b", "slots = 2")], "3 slots are promised (a 1, b 2), and there are 2");
+    refused("slots = 4\nslot = \"2ms\"", &[("a", "slots = 1")], "shorter than one request");
+    refused("slots = 0", &[("a", "slots = 1")], "between 1 and 64");
+    refused("slots = 4", &[("a", "")], "has no slots: give it some");
+    refused("slots = 4\ndevice = \"tape\"", &[("a", "slots = 1")], "`disk` or `flash`");
+    let hybrid = fenced("slots = 4\nhybrid = true", &[("a", "")]);
+    plimsoll_node::config::Config::parse(&hybrid, std::path::Path::new("node.toml")).expect("it shares what is left");
+}
+
+/// A volume isn't removed while its slot runs; as its slot always runs here, never.
+#[test]
+fn the_owner_of_the_running_slot_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &fenced("slots = 1\nslot = \"500ms\"", &[("a", "slots = 1")]));
+    let why = server.cli_fails(&["volume", "delete", "a"]);
+    assert!(why.contains("owns the time slot that runs"), "{why}");
+    let why = server.cli_fails(&["fence", "baseline", "a", "--seconds", "1"]);
+    assert!(why.contains("too few to rest on"), "{why}");
+    assert!(server.stop());
+}
