@@ -166,6 +166,12 @@ fn content_that_returns_while_it_is_written_back_is_not_clean_yet() {
     run(386, 160, setup(386), 0.35, &mut Tally::default()).unwrap();
 }
 
+/// A dirty duplicate was on the device when the power went, and the bytes it relied on, but not the header that goes with them.
+#[test]
+fn a_duplicate_of_what_no_header_names_is_torn_not_lost() {
+    run(1063, 160, setup(1063), 0.35, &mut Tally::default()).unwrap();
+}
+
 /// Tests of the test: every planted mistake is found.
 #[test]
 fn every_planted_mistake_is_found() {
