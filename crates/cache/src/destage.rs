@@ -23,6 +23,11 @@ struct Item {
     key: Key,
     /// Where it was when it was read.
     loc: Loc,
+    /// It was begun.
+    begun: bool,
+    /// Another content was pointed at since it was begun. The same content may be back since, at the same place: then it is as
+    /// the slow device has it, but the header that says so, and with which all before it is dead, is another one.
+    changed: bool,
     /// Is it on the slow device now?
     written: bool,
 }
@@ -64,6 +69,20 @@ impl Cache {
         self.destage = Some(Destage { items: Vec::new(), next: 0, outstanding: 0, flushing: true, failed: false });
         self.flush_wanted = true;
         self.progress_flush(now, out);
+    }
+
+    /// Where a header says that dirty `key` is at `loc`.
+    fn named_at(&self, key: Key, loc: Loc) -> Loc {
+        self.refs.get(&key).copied().unwrap_or(loc)
+    }
+
+    /// `key` has another content, or none: what is on its way to the slow device isn't its latest any more.
+    pub(crate) fn destage_changed(&mut self, key: Key) {
+        if let Some(d) = &mut self.destage
+            && let Ok(i) = d.items.binary_search_by_key(&key, |i| i.key)
+        {
+            d.items[i].changed = d.items[i].begun;
+        }
     }
 
     /// Is the header that names this place durable?
@@ -109,12 +128,12 @@ impl Cache {
                 break;
             }
             let Some(loc) = self.index.look(*key) else { continue };
-            let own = self.refs.get(key).copied().unwrap_or(loc);
+            let own = self.named_at(*key, loc);
             let announced = self.volumes[key.volume() as usize].config.is_some();
             let readable = !self.bad.contains(&(loc.weu(), loc.at_bytes()));
             let free = items.iter().all(|it| it.key != *key);
             if free && announced && readable && self.is_durable(own) {
-                items.push(Item { key: *key, loc, written: false });
+                items.push(Item { key: *key, loc, begun: false, changed: false, written: false });
                 if i >= urgent.len() {
                     cursor = *key;
                 }
@@ -137,12 +156,13 @@ impl Cache {
             let (tenant, priority) = self.background_of(key);
             let mut fetch = self.whole_fetch(key, Purpose::Destage { at }, tenant, priority);
             match fetch.loc.take() {
-                Some(loc) if self.dirty.contains(&key) => {
-                    self.destage.as_mut().expect("just seen").items[at].loc = loc;
+                Some(loc) if self.dirty.contains(&key) && self.is_durable(self.named_at(key, loc)) => {
+                    let item = &mut self.destage.as_mut().expect("just seen").items[at];
+                    (item.loc, item.begun) = (loc, true);
                     fetch.loc = Some(loc);
                     self.fetch(now, fetch, out);
                 }
-                _ => self.destage_ended(now, out), // it went with its volume
+                _ => self.destage_ended(now, out), // it went with its volume, or it was written again: in a later batch
             }
         }
         let d = self.destage.as_mut().expect("just seen");
@@ -223,8 +243,11 @@ impl Cache {
         let d = self.destage.take().expect("a batch is under way");
         for i in d.items {
             self.destaging.remove(&i.key);
-            let same = self.index.look(i.key).is_some_and(|l| l == i.loc);
-            if i.written && flushed && same && self.dirty.contains(&i.key) {
+            if i.written && flushed && !i.changed && self.dirty.contains(&i.key) {
+                assert!(
+                    self.is_durable(self.named_at(i.key, i.loc)),
+                    "what it supersedes is dead in the journal before"
+                );
                 self.clean(i.key, i.loc);
             }
         }

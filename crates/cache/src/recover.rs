@@ -285,6 +285,7 @@ impl Cache {
         }
         let doubtful = found.iter().any(|h| h.dirty && h.chunk >= r.durable);
         if doubtful && !self.planted(Planted::BelieveTornChunks) {
+            self.index.weu_mut(weu).sequence = sequence;
             self.r().tails.push((weu, found));
         } else {
             self.adopt_headers(weu, found);
@@ -403,13 +404,19 @@ impl Cache {
         }
     }
 
-    /// Is every extent of a chunk there, and what it should be?
+    /// Is every extent of a chunk there, and what it should be? What a duplicate relied on may be gone when the duplicate is, and
+    /// a WEU whose header isn't there will be written again, whatever of it is there.
     fn is_whole(&self, h: &ChunkHeader) -> bool {
         let r = self.recovery.as_ref().expect("it is recovering");
         let e = u64::from(self.layout.shape.extent_bytes);
-        h.entries.iter().all(|entry| {
+        let marks = &r.marks[h.weu as usize];
+        h.entries.iter().zip(h.first_slot..).all(|(entry, slot)| {
+            let past = || bit(&marks.dead, slot) || bit(&marks.cleaned, slot) || r.gone.contains(&entry.name.volume);
             let (weu, sequence, name) = match entry.what {
                 Slot::Base(_) => (h.weu, h.sequence, Some(entry.name)),
+                Slot::Ref { .. } if entry.dead || past() => return true,
+                Slot::Ref { weu, .. } if weu >= self.layout.weus => return false,
+                Slot::Ref { weu, sequence, .. } if self.index.weu(weu).sequence != sequence => return false,
                 Slot::Ref { weu, sequence, .. } => (weu, sequence, None),
             };
             let Some(Some(bytes)) = r.bytes.get(&weu) else { return false };

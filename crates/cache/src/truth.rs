@@ -29,6 +29,7 @@ impl Cache {
 
     pub(crate) fn undirty(&mut self, key: Key) {
         if self.dirty.remove(&key) {
+            self.destage_changed(key);
             self.volumes[key.volume() as usize].dirty -= 1;
         }
     }
