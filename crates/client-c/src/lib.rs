@@ -84,7 +84,7 @@ unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Failure> {
 unsafe fn options_of(options: &COptions) -> Result<Options, Failure> {
     let mut o = Options::default();
     if !options.policy.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: NULL or a string that ends in NUL and lives through this call: whoever fills in the options keeps that.
         o.policy = unsafe { text(options.policy) }?.parse::<PolicyKind>().map_err(bad)?;
     }
     if options.flags & !(FOREIGN | NOT_MONOTONIC) != 0 || options.reserved != 0 {
@@ -121,15 +121,15 @@ pub unsafe extern "C" fn plimsoll_open(
         if volume.is_null() || (replicas.is_null() && count > 0) {
             return Err(bad("a pointer is NULL"));
         }
-        // SAFETY: NULL, or the caller's options.
+        // SAFETY: NULL (checked by `as_ref`) or options that the caller keeps, unchanged, until this call returns.
         let options = match unsafe { options.as_ref() } {
-            // SAFETY: the caller's promise on the strings in them.
+            // SAFETY: each string in them is NULL or ends in NUL and lives through this call; the caller keeps that.
             Some(o) => unsafe { options_of(o) }?,
             None => Options::default(),
         };
         let mut addresses = Vec::new();
         for i in 0..count {
-            // SAFETY: the caller promises `count` strings.
+            // SAFETY: `i` is below `count`, and the caller promises so many pointers to strings that end in NUL.
             addresses.push(unsafe { text(*replicas.add(i)) }?.parse::<Address>().map_err(bad)?);
         }
         let opened = Blocking::open(&addresses, &options).map_err(|e| match e {
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn plimsoll_open(
             OpenError::Thread(_) => (EIO, e.to_string()),
             _ => bad(e),
         })?;
-        // SAFETY: not NULL, and the caller's to be written.
+        // SAFETY: checked not to be NULL; the caller promises a place for one pointer that nobody else uses meanwhile.
         unsafe { *volume = Box::into_raw(Box::new(opened)) };
         Ok(())
     })
@@ -148,7 +148,8 @@ pub unsafe extern "C" fn plimsoll_open(
 /// # Safety
 /// `volume` must be NULL or come from [`plimsoll_open`] and not be closed.
 unsafe fn opened<'a>(volume: *const Blocking) -> Result<&'a Blocking, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: NULL (checked by `as_ref`), or what `plimsoll_open` made and `plimsoll_close` hasn't ended: the caller of each exported
+    // function keeps that for as long as the call lasts.
     unsafe { volume.as_ref() }.ok_or_else(|| bad("the volume is NULL"))
 }
 
@@ -158,7 +159,7 @@ unsafe fn opened<'a>(volume: *const Blocking) -> Result<&'a Blocking, Failure> {
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_size(volume: *const Blocking) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: as `opened` asks: an open volume or NULL; the caller keeps it open during the call.
     unsafe { opened(volume) }.map_or(0, |open| open.volume().size_bytes())
 }
 
@@ -171,7 +172,8 @@ unsafe impl Send for Buffer {}
 impl Buffer {
     fn fill(&self, data: &[u8]) {
         assert_eq!(data.len(), self.1, "a read gives what was asked for");
-        // SAFETY: the caller's buffer of this length, and `data` isn't in it.
+        // SAFETY: the caller keeps a buffer of `self.1` bytes until the read has ended, which is now; `data` has as many (just
+        // checked) and is ours, so that they don't overlap.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.0, self.1) };
     }
 }
@@ -213,7 +215,7 @@ pub unsafe extern "C" fn plimsoll_read(
         if buffer.is_null() {
             return Err(bad("the buffer is NULL"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: as `opened` asks: an open volume or NULL; the caller keeps it open until the read has returned.
         let open = unsafe { opened(volume) }?;
         let data = open.wait(read(open.volume(), offset, length, deadline_us, limit_us))?;
         Buffer(buffer.cast(), length).fill(&data);
@@ -242,7 +244,7 @@ pub unsafe extern "C" fn plimsoll_read_async(
     done: extern "C" fn(*mut c_void, c_int),
     user: *mut c_void,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: as `opened` asks: an open volume or NULL; the caller keeps it open during this call.
     let Ok(open) = (unsafe { opened(volume) }) else { return done(user, -EINVAL) };
     if buffer.is_null() {
         return done(user, -EINVAL);
@@ -262,7 +264,7 @@ pub unsafe extern "C" fn plimsoll_read_async(
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_count(volume: *const Blocking, counts: *mut CCounts) {
-    // SAFETY: the caller's promise.
+    // SAFETY: as `opened` asks; `counts` is NULL (checked) or the caller's, written by nobody else during the call.
     let (Ok(open), Some(counts)) = (unsafe { opened(volume) }, unsafe { counts.as_mut() }) else { return };
     let c = open.volume().counts();
     *counts = CCounts {
@@ -283,7 +285,8 @@ pub unsafe extern "C" fn plimsoll_count(volume: *const Blocking, counts: *mut CC
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_close(volume: *mut Blocking) {
     if !volume.is_null() {
-        // SAFETY: it came from `plimsoll_open`, and nobody uses it any more.
+        // SAFETY: not NULL (checked), made by `Box::into_raw` in `plimsoll_open`; the caller promises to close it once and to use
+        // it no more, in any thread.
         drop(unsafe { Box::from_raw(volume) });
     }
 }

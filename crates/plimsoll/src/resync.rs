@@ -156,6 +156,7 @@ impl Pair<'_> {
             if Instant::now() > until {
                 bail!("something has changed all the time for {STILL_MAX:?}: hold the writers for {quiet:?}");
             }
+            // Nobody tells of changes: the counts are asked for, often enough to see each quiet moment end.
             tokio::time::sleep(STILL / 20).await;
             let now = self.checked().await?;
             if (now.0.generation, now.1.generation) != (seen.0.generation, seen.1.generation) {

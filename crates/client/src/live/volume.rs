@@ -197,6 +197,7 @@ async fn settled(driver: &Mutex<Driver>, at_most: Duration) -> Result<u64, OpenE
         }
         lock(driver).compare();
         if look == 0 && lock(driver).links.iter().any(|l| matches!(l.state, LinkState::Behind(_))) {
+            // A change that was on its way to this replica looks like a missed one: it is asked again meanwhile.
             tokio::time::sleep(3 * TEND_YOUNG).await;
         }
     }

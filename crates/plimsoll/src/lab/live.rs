@@ -123,6 +123,7 @@ async fn noise(address: Address, seed: u64, stop: Arc<AtomicBool>) {
     let mut rng = Rng::new(seed, "live noise");
     while !stop.load(Ordering::Relaxed) {
         let quiet = Duration::from_secs_f64(2.0 * rng.exp1());
+        // Noise comes and goes at random: this is the load itself.
         tokio::time::sleep(quiet.min(Duration::from_secs(8))).await;
         let until = Instant::now() + Duration::from_secs_f64((0.7 * rng.exp1()).min(3.0));
         let streams = 1 + rng.below(5);
@@ -167,6 +168,7 @@ async fn turns(volumes: &[Volume], n: usize, rng: &mut Rng, bar: &ProgressBar) -
             let volume = volumes[which].clone();
             let later = TURN * i as u32 / order.len() as u32;
             turn[which] = Some(tokio::spawn(async move {
+                // Policies take turns within a turn, so that each meets the same noise.
                 tokio::time::sleep(later).await;
                 timed(volume, at).await
             }));
