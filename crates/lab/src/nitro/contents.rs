@@ -1,80 +1,37 @@
 //! What is on a modelled device: bytes where there are bytes (headers, journals), names where contents are names.
 
 use plimsoll_base::{Completion, Data, Io, Op, Outcome, Time};
-use plimsoll_cache::tasks::extract;
+use plimsoll_cache::pieces::Pieces;
 use plimsoll_stack::{Actions, Layer, Offer};
-use std::collections::BTreeMap;
 
 /// The layer below a device's model: it answers at once, the model says when.
 pub struct Held {
     size_bytes: u64,
-    /// By where each begins: its length, and what it is.
-    pieces: BTreeMap<u64, (u64, Data)>,
+    pieces: Pieces,
 }
 
 impl Held {
     /// Nothing but zeroes.
     pub fn new(size_bytes: u64) -> Held {
-        Held { size_bytes, pieces: BTreeMap::new() }
+        Held { size_bytes, pieces: Pieces::default() }
     }
 
     /// Writes.
     pub fn put(&mut self, offset: u64, len: u64, data: &Data) {
-        if let Data::Parts(parts) = data {
-            let mut at = offset;
-            for (n, d) in parts.iter() {
-                self.put(at, *n, d);
-                at += n;
-            }
-            return;
-        }
-        self.clear(offset, offset + len);
-        if !matches!(data, Data::Zeroes) {
-            self.pieces.insert(offset, (len, data.clone()));
+        match data {
+            Data::Zeroes => self.clear(offset, offset + len), // what isn't held is zeroes, and costs nothing
+            _ => self.pieces.put(offset, len, data),
         }
     }
 
     /// Nothing is held of `from..to` any more.
     fn clear(&mut self, from: u64, to: u64) {
-        if let Some((&at, (len, data))) = self.pieces.range(..from).next_back()
-            && at + len > from
-        {
-            let (len, data) = (*len, data.clone());
-            self.pieces.insert(at, (from - at, extract(&data, len, 0, from - at)));
-            if at + len > to {
-                self.pieces.insert(to, (at + len - to, extract(&data, len, to - at, at + len - to)));
-            }
-        }
-        let inside: Vec<u64> = self.pieces.range(from..to).map(|p| *p.0).collect();
-        for at in inside {
-            let (len, data) = self.pieces.remove(&at).expect("just seen");
-            if at + len > to {
-                self.pieces.insert(to, (at + len - to, extract(&data, len, to - at, at + len - to)));
-            }
-        }
+        self.pieces.clear(from, to);
     }
 
     /// Reads.
     pub fn get(&self, offset: u64, len: u64) -> Data {
-        let end = offset + len;
-        let before = self.pieces.range(..offset).next_back();
-        let mut parts: Vec<(u64, Data)> = Vec::new();
-        let mut at = offset;
-        for (&from, (n, data)) in before.into_iter().chain(self.pieces.range(offset..end)) {
-            let (first, last) = (from.max(offset), (from + n).min(end));
-            if first >= last {
-                continue;
-            }
-            if first > at {
-                parts.push((first - at, Data::Zeroes));
-            }
-            parts.push((last - first, extract(data, *n, first - from, last - first)));
-            at = last;
-        }
-        if at < end {
-            parts.push((end - at, Data::Zeroes));
-        }
-        if parts.len() == 1 { parts.pop().expect("one").1 } else { Data::Parts(parts.into()) }
+        self.pieces.over(offset, len, &Data::Zeroes)
     }
 }
 
@@ -115,6 +72,7 @@ impl Layer for Held {
 mod tests {
     use super::*;
     use plimsoll_base::{Buf, Rng};
+    use plimsoll_cache::tasks::extract;
 
     /// Against a plain array of bytes.
     #[test]
