@@ -199,7 +199,9 @@ impl Fence {
             None => &mut self.without[d],
             Some(v) => &mut self.volumes.get_mut(&v).expect("it has requests").lanes[d],
         };
+        let waited = lane.cost();
         let (mut batch, predicted) = lane.take_batch(predictor, last_end, rest, most, anyway);
+        let alone = waited.saturating_sub(lane.cost());
         let Some((first, _)) = batch.first() else { return false };
         let moves = |io: &Io| io.len > 0 && matches!(io.op, Op::Read | Op::Write | Op::WriteZeroes);
         debug_assert!(usize::from(first.face) == d);
@@ -207,6 +209,9 @@ impl Fence {
         batch.sort_by_key(|(io, _)| io.offset);
         let device = &mut self.devices[d];
         (device.began_at, device.due_at, device.used) = (now, now + predicted, true);
+        if batch.len() > 1 {
+            device.batched(predicted, alone);
+        }
         match role {
             Role::Owner => {
                 device.owners += batch.len() as u32;

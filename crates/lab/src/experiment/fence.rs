@@ -13,6 +13,7 @@ mod slots;
 mod system;
 
 use crate::experiment::Experiment;
+pub(crate) use system::{Blank, formatted, offer_of};
 
 /// All of them.
 pub fn all() -> Vec<Box<dyn Experiment>> {
