@@ -4,7 +4,7 @@
 //! all they need: what best effort writes the drive must make room for, later, and reads then wait behind its erases,
 //! whatever cores they have. So the bytes that best effort may write in a second follow the share of requests that are late: each
 //! objective allows a share (1 % at p99). When more than four fifths of that is used up, best effort's writes are cut by a quarter;
-//! when none uses half of it, they grow by a sixty-fourth, until nothing holds them back. Only writes are held, and what waits
+//! when none uses half of it, they may grow by a sixty-fourth, again and again. Only writes are held, and what waits
 //! behind them in their tenant's queue.
 
 use plimsoll_base::{Objective, Span, Time};
@@ -34,10 +34,10 @@ impl Late {
         LATE_IN_WINDOW * 10_000 / u64::from(10_000 - o.percentile_bp.min(9_999))
     }
 
-    /// Thousandths of what the objective allows that were used up.
+    /// Thousandths of what the objective allows in a window that were used up.
     fn used_permille(&self, o: &Objective) -> u64 {
-        let allowed = self.all * u64::from(10_000 - o.percentile_bp.min(9_999));
-        self.late * 10_000 * 1000 / allowed.max(1)
+        let allowed = self.all.max(Late::window(o)) * u64::from(10_000 - o.percentile_bp.min(9_999));
+        self.late * 10_000 * 1000 / allowed
     }
 }
 
@@ -116,24 +116,28 @@ impl WriteBound {
             self.late.resize_with(at + 1, Vec::new);
         }
         self.late[at].resize(objectives.len(), Late::default());
-        let mut due = None;
+        let (mut too_much, mut room) = (false, None);
         for (l, o) in self.late[at].iter_mut().zip(objectives) {
             l.all += 1;
             l.unjudged += 1;
-            l.late += u64::from(response > o.bound);
             let window = Late::window(o);
             if l.all >= 2 * window {
                 (l.all, l.late) = (l.all / 2, l.late / 2);
             }
+            if response > o.bound {
+                // It's cut as soon as that is known, and grows slowly.
+                l.late += 1;
+                too_much |= l.used_permille(o) > TOO_MUCH;
+            }
             if l.all >= window / 4 && l.unjudged >= window / 8 {
                 l.unjudged = 0;
-                due = due.max(Some(l.used_permille(o)));
+                room = Some(room.unwrap_or(true) && l.used_permille(o) < ROOM);
             }
         }
-        match due {
-            Some(used) if used > TOO_MUCH => self.cut(now),
-            Some(used) if used < ROOM => self.grow(now),
-            _ => {}
+        if too_much {
+            self.cut(now);
+        } else if room == Some(true) {
+            self.grow(now);
         }
     }
 
@@ -156,15 +160,13 @@ impl WriteBound {
     }
 
     fn grow(&mut self, now: Time) {
-        let Some(rate) = self.rate else {
-            self.pace(now);
-            return;
-        };
         let pace = self.pace(now);
-        self.saved = self.saved_at(now, rate);
-        self.counted_at = now;
-        // What is not used up needn't be bounded any more.
-        self.rate = if pace < rate / 4 { None } else { Some(rate.saturating_add(rate / 64)) };
+        let Some(rate) = self.rate else { return };
+        (self.saved, self.counted_at) = (self.saved_at(now, rate), now);
+        // What isn't used needn't grow: it would say nothing of what the drive stands.
+        if pace >= rate / 2 {
+            self.rate = Some(rate.saturating_add(rate / 64));
+        }
     }
 }
 

@@ -155,7 +155,6 @@ impl Elevator {
 
 impl Order for Elevator {
     const NAME: &'static str = "deadline";
-    const REORDERS: bool = true;
 
     fn len(&self) -> usize {
         self.directions.iter().map(|d| d.by_offset.len()).sum()

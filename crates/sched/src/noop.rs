@@ -51,7 +51,6 @@ impl Arrivals {
 
 impl Order for Arrivals {
     const NAME: &'static str = "noop";
-    const REORDERS: bool = false;
 
     fn len(&self) -> usize {
         self.queue.len()

@@ -1,17 +1,14 @@
 //! What schedulers have in common that keep requests in an order of their own and give them to a device one after the other.
 
 use crate::device::DeviceQueue;
-use crate::disk::{DiskModel, Ratio};
-use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
+use crate::disk::DiskModel;
+use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Outcome, Span, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
-use std::collections::BTreeMap;
 
 /// Who goes next, and what goes before a request that comes now.
 pub trait Order: Send + 'static {
     /// The scheduler's name.
     const NAME: &'static str;
-    /// May what comes later go first?
-    const REORDERS: bool;
 
     /// How many wait.
     fn len(&self) -> usize;
@@ -34,25 +31,16 @@ pub trait Order: Send + 'static {
     fn withdraw(&mut self, id: IoId) -> Option<Io>;
 }
 
-/// How much longer requests wait than what is there when they come explains, as others come that go first: follows by 1/2 to
-/// the power of this.
-const PASSED_SHIFT: u32 = 6;
-/// Of so many requests one is watched for that.
-const WATCHED: u64 = 4;
-
 /// A scheduler: requests in an order, before a device.
 pub struct Ordered<O> {
     order: O,
     device: DeviceQueue,
-    /// What was predicted of the wait of requests that are watched, and when that was.
-    watched: BTreeMap<IoId, (Time, Span)>,
-    passed: Ratio,
 }
 
 impl<O: Order> Ordered<O> {
     /// Nothing waits.
     pub(crate) fn before(order: O, device: DeviceQueue) -> Ordered<O> {
-        Ordered { order, device, watched: BTreeMap::new(), passed: Ratio::NEUTRAL }
+        Ordered { order, device }
     }
 
     /// Requests waiting here and at the device.
@@ -70,15 +58,6 @@ impl<O: Order> Ordered<O> {
         let (front, own) = self.order.in_front(now, head, &self.device);
         let queued = self.device.busy_cost(front + self.device.declared_cost());
         (self.device.busy_for(now) + queued, self.device.busy_cost(own))
-    }
-
-    /// A request that is watched has ended: it waited longer than what was there explains, or shorter.
-    fn learn_passed(&mut self, now: Time, c: &Completion) {
-        if let Some((since, expected)) = self.watched.remove(&c.io.id)
-            && c.outcome.is_done()
-        {
-            self.passed.learn(now.since(since).as_nanos() as i64, expected.as_nanos() as i64, PASSED_SHIFT);
-        }
     }
 
     fn fill_device(&mut self, now: Time, out: &mut Actions) {
@@ -110,33 +89,24 @@ impl<O: Order> Layer for Ordered<O> {
         }
         let now = below.now();
         let (wait, own) = self.expected(now, head);
-        let wait = if O::REORDERS { self.passed.apply(wait) } else { wait };
         // Until it comes, what is there is worked off.
         below.serve(wait.saturating_sub(at.since(now)), own, self.device.confidence())
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
         self.device.retracted(io.id);
-        if O::REORDERS && io.op == Op::Read && io.id.0.is_multiple_of(WATCHED) && !self.order.is_empty() {
-            let (wait, own) = self.expected(now, &io);
-            self.watched.insert(io.id, (now, wait + own));
-        }
         self.order.add(now, io, &self.device);
         self.fill_device(now, out);
     }
 
     fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
         self.device.completed(now, &mut c);
-        if O::REORDERS {
-            self.learn_passed(now, &c);
-        }
         out.complete(c);
         self.fill_device(now, out);
     }
 
     fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
         if let Some(io) = self.order.withdraw(id) {
-            self.watched.remove(&id);
             out.end(io, Outcome::Failed(IoError::Cancelled));
         }
     }
@@ -151,5 +121,72 @@ impl<O: Order> Layer for Ordered<O> {
 
     fn is_idle(&self) -> bool {
         self.order.is_empty() && self.device.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::device::Discipline;
+    use crate::disk::DiskModel;
+    use crate::noop::{Noop, NoopConfig};
+    use plimsoll_base::{Completion, Data, Io, IoHead, Op, Outcome, Span, TenantId, Time, VolumeKey};
+    use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Stack, StackConfig, Target};
+
+    fn ms(n: u64) -> Span {
+        Span::from_millis(n)
+    }
+
+    /// Forecasts as if each request were held for so long before it goes on.
+    struct Holds(Span);
+
+    impl Layer for Holds {
+        fn name(&self) -> &'static str {
+            "holds"
+        }
+        fn offer(&self, below: &[Offer]) -> Offer {
+            below[0]
+        }
+        fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
+            below.after(self.0, below.ask(0, at + self.0, head))
+        }
+        fn submit(&mut self, _: Time, io: Io, out: &mut Actions) {
+            out.submit(0, io);
+        }
+        fn is_idle(&self) -> bool {
+            true
+        }
+    }
+
+    fn read(now: Time) -> Io {
+        Io::new(IoHead::new(Op::Read, VolumeKey::POOL, TenantId(0), 0, 4096, now), Data::Absent)
+    }
+
+    /// What is there now is worked off by the time a request comes that another layer holds meanwhile.
+    #[test]
+    fn a_request_that_comes_later_finds_less() {
+        for (held_ms, wait_ms) in [(0, 40), (25, 40), (100, 100)] {
+            let offer = Offer {
+                size_bytes: 1 << 40,
+                block_bytes: 512,
+                io_bytes_max: 1 << 26,
+                atomic_bytes: 512,
+                queue_max: 64,
+            };
+            let mut s = Stack::new(StackConfig::default(), vec![offer]);
+            let config = NoopConfig { depth: 1, discipline: Discipline::Fifo };
+            s.push(Box::new(Holds(ms(held_ms))), vec![Target::Node(1)]);
+            s.push(Box::new(Noop::new(config, DiskModel::unknown(1 << 40))), vec![Target::Device(0)]);
+            s.start(Time::ZERO);
+            let mut now = Time::ZERO;
+            for _ in 0..200 {
+                s.offer(now, read(now));
+                let (d, io) = s.next_device_io().expect("sent at once");
+                now += ms(10);
+                s.device_done(now, d, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+            }
+            (0..4).for_each(|_| _ = s.offer(now, read(now)));
+            let f = s.forecast(now, &read(now).head);
+            assert!(f.wait.as_nanos().abs_diff(ms(wait_ms).as_nanos()) < 2_000_000, "held for {held_ms}: {f:?}");
+        }
     }
 }
