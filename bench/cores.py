@@ -21,7 +21,9 @@ def slowed(text, factor):
     return re.sub(r"^(link_mb_per_s = )(.*)$", lambda m: f"{m.group(1)}{float(m.group(2)) / factor}", text, flags=re.M)
 
 
-def config(model, policy, within):
+def config(model, policy, within, slower):
+    # Everything is slower, so is what objectives are kept with.
+    slack = f'core_slack = ["{300 * slower:.0f}us", "{1000 * slower:.0f}us"]' if policy.startswith("qwin") else ""
     return f"""
 [listen]
 unix = "nbd.sock"
@@ -34,6 +36,7 @@ device = {{ file = "p.img", size = "3GiB", model = "{model}" }}
 depth = 256
 cores = 8
 core_policy = "{policy}"
+{slack}
 [[tenant]]
 name = "lc"
 class = "latency-critical"
@@ -60,11 +63,11 @@ volumes = ["*"]
 
 
 class Node:
-    def __init__(self, plimsoll, folder, model, policy, within):
+    def __init__(self, plimsoll, folder, model, policy, within, slower):
         os.makedirs(folder)
         self.folder = folder
         with open(f"{folder}/node.toml", "w") as f:
-            f.write(config(model, policy, within))
+            f.write(config(model, policy, within, slower))
         self.process = subprocess.Popen([plimsoll, "serve", "--config", f"{folder}/node.toml"], stdout=subprocess.PIPE,
                                         stderr=subprocess.DEVNULL, text=True)
         assert "serves" in self.process.stdout.readline(), "the node did not start"
@@ -128,7 +131,7 @@ def main():
         for round_ in range(args.rounds):
             for policy in policies:
                 print(f"round {round_ + 1} of {args.rounds}: {policy}", file=sys.stderr)
-                node = Node(args.plimsoll, f"{folder}/{policy}{round_}", f"{folder}/slow.toml", policy, args.within)
+                node = Node(args.plimsoll, f"{folder}/{policy}{round_}", f"{folder}/slow.toml", policy, args.within, args.slower)
                 try:
                     found[policy].append(measure(node, args.seconds))
                 finally:

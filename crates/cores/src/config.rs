@@ -50,7 +50,7 @@ impl CoresConfig {
             }
             PolicyConfig::Qwin(q) if q.poll_windows == 0 => Err("poll_windows = 0 would never poll".into()),
             PolicyConfig::Qwin(q) if q.slack_low > q.slack_high => {
-                Err(format!("slack_low {} is above slack_high {}", q.slack_low, q.slack_high))
+                Err(format!("core_slack: {} at least is above {} at most", q.slack_low, q.slack_high))
             }
             _ => Ok(()),
         }
@@ -166,6 +166,6 @@ mod tests {
         let slack = QwinConfig { slack_low: Span::from_secs(1), ..QwinConfig::default() };
         let mut c = CoresConfig::new(1);
         c.policy = PolicyConfig::Qwin(slack);
-        assert!(c.check().unwrap_err().contains("slack_low 1.00s is above"));
+        assert!(c.check().unwrap_err().contains("1.00s at least is above"));
     }
 }

@@ -128,6 +128,8 @@ pub struct PoolConfig {
     pub core_depth: Option<u32>,
     /// Who decides about them: `qwin` (the default), or what it is compared with.
     pub core_policy: Option<Spanned<String>>,
+    /// For `qwin` and `qwin-window`: the slack that objectives are kept with, at least and at most; 300 us and 1 ms if not said.
+    pub core_slack: Option<[SpanText; 2]>,
     /// What best effort writes is bounded by how many requests with an objective are late; for `qwin` and `qwin-window`.
     pub bound_best_effort_writes: Option<bool>,
     /// Scattered logs for small writes; see docs/logs.md. They are made with the device and can't be added or removed later.
@@ -856,6 +858,8 @@ mod tests {
             cores("qwin", "cores = 2"),
             "node.toml:7: tenant `t`: cores is for pools with core_policy = \"static\": no pool has it"
         );
+        let slack = error(&format!("{POOL}cores = 4\ncore_slack = [\"2ms\", \"1ms\"]\n"));
+        assert!(slack.contains("core_slack: 2.00ms at least is above 1.00ms"), "{slack}");
         assert!(cores("mclock", "limit_iops = 0").ends_with("limit_iops = 0 would be nothing: take it out"));
         assert!(cores("mclock", "reservation_iops = 9\nlimit_iops = 8").contains("9 is more than limit_iops 8"));
         assert!(cores("qwin", "weight = 20000").contains("weight 20000 is not between 1 and 10000"));

@@ -32,6 +32,7 @@ pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
         let stray = [
             ("core_depth", pool.core_depth.is_some()),
             ("core_policy", pool.core_policy.is_some()),
+            ("core_slack", pool.core_slack.is_some()),
             ("bound_best_effort_writes", pool.bound_best_effort_writes.is_some()),
         ];
         return match stray.iter().find(|(_, set)| *set) {
@@ -40,10 +41,16 @@ pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
         };
     };
     let mut policy = policy(pool.core_policy.as_ref().map_or("qwin", |p| p.get_ref()))?;
-    match (&mut policy, pool.bound_best_effort_writes) {
-        (PolicyConfig::Qwin(q), Some(bound)) => q.bound_writes = bound,
-        (_, Some(_)) => return Err("bound_best_effort_writes is for core_policy qwin and qwin-window".into()),
-        (_, None) => {}
+    match &mut policy {
+        PolicyConfig::Qwin(q) => {
+            q.bound_writes = pool.bound_best_effort_writes.unwrap_or(q.bound_writes);
+            (q.slack_low, q.slack_high) = pool.core_slack.map_or((q.slack_low, q.slack_high), |[low, high]| (low.0, high.0));
+        }
+        _ if pool.bound_best_effort_writes.is_some() => {
+            return Err("bound_best_effort_writes is for core_policy qwin and qwin-window".into());
+        }
+        _ if pool.core_slack.is_some() => return Err("core_slack is for core_policy qwin and qwin-window".into()),
+        _ => {}
     }
     let config = CoresConfig { depth: pool.core_depth.unwrap_or(1), policy, ..CoresConfig::new(cores) };
     config.check()?;
