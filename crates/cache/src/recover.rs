@@ -47,7 +47,7 @@ struct Marks {
     cleaned: Vec<u64>,
 }
 
-/// A dirty duplicate whose bytes are elsewhere.
+/// A duplicate whose bytes are elsewhere.
 struct Reference {
     key: Key,
     own: Loc,
@@ -339,11 +339,10 @@ impl Cache {
                 let key = Key::new(volume, e.name.extent);
                 match e.what {
                     Slot::Base(_) => self.r().load.extent(key, own.dirty(h.dirty && !cleaned)),
-                    Slot::Ref { .. } if cleaned => {} // the slow device has it
                     Slot::Ref { weu: to, sequence: target_sequence, slot: target_slot } => {
                         if to < self.layout.weus && target_slot < SLOTS_MAX {
                             let target = Loc::new(to, u32::from(e.at_unit), u32::from(e.len_units), target_slot);
-                            let target = target.dup(true).dirty(true);
+                            let target = target.dup(true).dirty(h.dirty && !cleaned);
                             let reference = Reference { key, own, own_sequence: sequence, target, target_sequence };
                             self.r().references.push(reference);
                         }
@@ -462,8 +461,10 @@ impl Cache {
         for x in std::mem::take(&mut self.r().references) {
             if self.index.weu(x.target.weu()).sequence == x.target_sequence {
                 self.found_entry(x.key, x.target, x.own, x.own_sequence);
-            } else {
+            } else if x.target.is_dirty() {
                 self.lose(x.key);
+            } else {
+                set_bit(&mut self.index.weu_mut(x.own.weu()).dead, x.own.slot());
             }
         }
         self.finish_index();
@@ -489,9 +490,8 @@ impl Cache {
             self.volumes[key.volume() as usize].dirty += 1;
             self.dirty.insert(key);
         }
-        for own in self.refs.values().copied().collect::<Vec<_>>() {
-            self.pin(own.weu());
-        }
+        let pinned: Vec<Loc> = self.refs.iter().filter(|(k, _)| self.dirty.contains(k)).map(|(_, own)| *own).collect();
+        pinned.into_iter().for_each(|own| self.pin(own.weu()));
         for v in &mut self.volumes {
             v.draining = v.config.is_some_and(|c| c.mode != crate::config::Mode::Back) && v.dirty > 0;
         }
