@@ -194,10 +194,12 @@ impl Cache {
         loop {
             self.feed_starved(now, out);
             self.send_settled(now, out);
-            self.progress_flush(now, out);
+            // Evictions first: what they wait for is begun after them, or nothing may ever happen again.
+            let freed = self.progress_evictions(now, out);
             self.progress_destage(now, out);
+            self.progress_flush(now, out);
             // A WEU that isn't trimmed is free without an event of its own: who waits for it must not wait for one.
-            if !self.progress_evictions(now, out) || self.starved.is_empty() {
+            if !freed || self.starved.is_empty() {
                 break;
             }
         }

@@ -123,6 +123,9 @@ impl Fence {
         if (self.waiting > 0 || self.change.is_some()) && self.table.ends_at() > now {
             out.wake_at(self.table.ends_at());
         }
+        if let Some((until, ..)) = self.padded.front() {
+            out.wake_at(*until);
+        }
         self.check();
     }
 
@@ -224,7 +227,9 @@ impl Fence {
         let pad = if self.config.steady { predicted.saturating_sub(known) } else { Span::ZERO };
         let device = &mut self.devices[d];
         (device.began_at, device.due_at, device.used) = (now, now + predicted, true);
-        (device.pad, device.expected, device.at_home) = (pad, known + pad, role == Role::Owner);
+        (device.pad, device.expected) = (pad, known + pad);
+        // A flush moves no arm.
+        device.at_home = role == Role::Owner && (device.at_home || batch.iter().any(|(io, _)| moves(io)));
         match role {
             Role::Owner => {
                 device.owners += batch.len() as u32;

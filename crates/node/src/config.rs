@@ -219,8 +219,8 @@ pub struct FenceConfig {
     pub hybrid: bool,
     /// Lending idle time may lengthen its owner's response times by so many thousandths; 10 if not said.
     pub lend_permille: Option<u64>,
-    /// Answer as late as if a neighbour had had the arm, also where none had: slower alone, and less different beside others.
-    #[serde(default)]
+    /// Answer as late as if a neighbour had had the arm, also where none had: slower alone, and hardly different beside others.
+    #[serde(default = "yes")]
     pub steady: bool,
     /// What the pool's device is predicted as: `disk` or `flash`; as its model is if not said, or else a disk.
     pub device: Option<String>,

@@ -35,23 +35,25 @@ fn requests_an_operation(p: Personality) -> f64 {
 /// The cache of a machine at which about so many percent of its reads hit, found once by trial.
 pub fn cache_bytes(p: Personality, hit_percent: u32) -> u64 {
     let mib = match (p, hit_percent) {
-        (Personality::Fileserver, 50) => 22,
-        (Personality::Fileserver, 75) => 33,
+        (Personality::Fileserver, 50) => 28,
+        (Personality::Fileserver, 75) => 42,
         (Personality::Fileserver, _) => 96,
-        (Personality::Varmail, 50) => 16,
-        (Personality::Varmail, 75) => 26,
+        (Personality::Varmail, 50) => 30,
+        (Personality::Varmail, 75) => 46,
         (Personality::Varmail, _) => 96,
-        (Personality::Webserver, 50) => 18,
-        (Personality::Webserver, 75) => 27,
+        (Personality::Webserver, 50) => 24,
+        (Personality::Webserver, 75) => 36,
         (Personality::Webserver, _) => 96,
     };
     mib << 20
 }
 
-/// How long a run is.
+/// How long a run is: each machine that is there warms up by itself, as fast as it can, so that its cache is the same whoever is there
+/// later; then all of them settle, and are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     pub warm_up: Span,
+    pub settle: Span,
     pub measured: Span,
 }
 
@@ -59,8 +61,8 @@ impl Times {
     pub fn of(quick: bool) -> Times {
         let secs = Span::from_secs;
         match quick {
-            true => Times { warm_up: secs(20), measured: secs(20) },
-            false => Times { warm_up: secs(120), measured: secs(240) },
+            true => Times { warm_up: secs(30), settle: secs(10), measured: secs(60) },
+            false => Times { warm_up: secs(90), settle: secs(30), measured: secs(240) },
         }
     }
 }
@@ -90,12 +92,12 @@ pub struct Run {
     pub fence: Option<FenceStatus>,
 }
 
-fn load(system: &System, number: u16, m: Machine, times: Times) -> Result<Box<dyn ClosedLoop>, BadWorkload> {
+fn load(system: &System, number: u16, m: Machine, warm_at: Time) -> Result<Box<dyn ClosedLoop>, BadWorkload> {
     let (start, bytes) = system.part(number);
     let mut config = FilebenchConfig::new(m.personality, start, bytes);
     config.files = if m.personality == Personality::Fileserver { 400 } else { 2000 };
     (config.threads, config.ops_per_second) = (m.threads, m.rate);
-    (config.capped_from, config.at_random) = (Time::ZERO + times.warm_up.scale(4, 5), true);
+    (config.capped_from, config.at_random) = (warm_at, true);
     Ok(Box::new(Filebench::new(&config, system.seed * 100 + u64::from(number))?))
 }
 
@@ -103,13 +105,15 @@ fn load(system: &System, number: u16, m: Machine, times: Times) -> Result<Box<dy
 pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Result<Run, LabError> {
     let mut pool = system.pool()?;
     let mut loads = Vec::new();
-    for (i, m) in machines.iter().enumerate() {
+    let present: Vec<u16> = (0..machines.len() as u16).filter(|i| machines[usize::from(*i)].is_some()).collect();
+    let warm_at = Time::ZERO + times.warm_up * present.len() as u64;
+    for (i, m) in (0..).zip(machines) {
         if let Some(m) = m {
-            loads.push((i as u16, load(system, i as u16, *m, times)?));
+            loads.push((i, load(system, i, *m, warm_at)?));
         }
     }
     let mut workload = Together::new(loads);
-    let from = Time::ZERO + times.warm_up;
+    let from = warm_at + times.settle;
     let until = from + times.measured;
     let mut response = vec![LatencyHistogram::new(); machines.len()];
     let hits = |pool: &Pool| {
@@ -117,6 +121,11 @@ pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Resul
         counters.map_or((0, 0), |c| (c.extents_hit, c.extents_read))
     };
     let limits = |until| Limits { until, volumes: true, ..Limits::default() };
+    for (i, n) in present.iter().zip(1..) {
+        workload.only(Some(*i));
+        closed_loop(&mut pool, &mut workload, &limits(Time::ZERO + times.warm_up * n), &mut |_, _| {})?;
+    }
+    workload.only(None);
     closed_loop(&mut pool, &mut workload, &limits(from), &mut |_, _| {})?;
     let before = hits(&pool);
     closed_loop_watched(&mut pool, &mut workload, &limits(until), &mut |_, _| {}, &mut |now, c| {
@@ -140,7 +149,8 @@ pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Resul
 /// Operations a second that saturate the system: four machines as busy as can be.
 pub fn saturation(system: &System, p: Personality, times: Times) -> Result<f64, LabError> {
     let all = vec![Some(Machine { personality: p, threads: MANY, rate: 0 }); usize::from(system.machines)];
-    let times = Times { measured: times.measured.scale(1, 3), ..times };
+    // What the caches' free space takes at first isn't kept up.
+    let times = Times { settle: times.measured, measured: times.measured.scale(1, 2), ..times };
     let run = run(system, &all, times)?;
     let requests: f64 = run.got.iter().flatten().map(|g| g.per_second).sum();
     Ok(requests / requests_an_operation(p))

@@ -47,9 +47,9 @@ pub enum Backing {
 pub enum Rules {
     /// By where the arm is; if it doesn't fit, it waits for credit.
     Published,
-    /// As if a neighbour had had the arm; it's sent although it may overrun.
-    Ours,
-    /// The same, and it takes as long as if a neighbour had had the arm.
+    /// It's predicted as if a neighbour had had the arm, and sent although it may overrun.
+    Ahead,
+    /// The same, and it takes as long as if a neighbour had had the arm: the default.
     Steady,
 }
 
