@@ -1,8 +1,8 @@
 //! Virtual machines on a storage system, alone and together.
 
 use crate::experiment::LabError;
-use crate::experiment::fence::system::{Devices, System};
-use crate::replay::{Limits, closed_loop_watched};
+use crate::experiment::fence::system::System;
+use crate::replay::{Limits, Pool, closed_loop, closed_loop_watched};
 use crate::workload::filebench::{Filebench, FilebenchConfig, Personality};
 use crate::workload::together::Together;
 use crate::workload::{BadWorkload, ClosedLoop};
@@ -85,7 +85,7 @@ pub struct Got {
 pub struct Run {
     /// By machine; of one that wasn't there, nothing.
     pub got: Vec<Option<Got>>,
-    /// Of blocks read, those in the cache, the warm-up's included; 0 without a cache.
+    /// Of blocks read, those in the cache; 0 without one.
     pub hit_percent: f64,
     pub fence: Option<FenceStatus>,
 }
@@ -95,7 +95,7 @@ fn load(system: &System, number: u16, m: Machine, times: Times) -> Result<Box<dy
     let mut config = FilebenchConfig::new(m.personality, start, bytes);
     config.files = if m.personality == Personality::Fileserver { 400 } else { 2000 };
     (config.threads, config.ops_per_second) = (m.threads, m.rate);
-    config.capped_from = Time::ZERO + times.warm_up.scale(4, 5);
+    (config.capped_from, config.at_random) = (Time::ZERO + times.warm_up.scale(4, 5), true);
     Ok(Box::new(Filebench::new(&config, system.seed * 100 + u64::from(number))?))
 }
 
@@ -112,16 +112,20 @@ pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Resul
     let from = Time::ZERO + times.warm_up;
     let until = from + times.measured;
     let mut response = vec![LatencyHistogram::new(); machines.len()];
-    let limits = Limits { until, volumes: true, ..Limits::default() };
-    closed_loop_watched(&mut pool, &mut workload, &limits, &mut |_, _| {}, &mut |now, c| {
-        if now >= from && now < until && c.outcome.is_done() {
+    let hits = |pool: &Pool| {
+        let counters = pool.stack().layer::<Cache>().map(|c| c.status().counters);
+        counters.map_or((0, 0), |c| (c.extents_hit, c.extents_read))
+    };
+    let limits = |until| Limits { until, volumes: true, ..Limits::default() };
+    closed_loop(&mut pool, &mut workload, &limits(from), &mut |_, _| {})?;
+    let before = hits(&pool);
+    closed_loop_watched(&mut pool, &mut workload, &limits(until), &mut |_, _| {}, &mut |now, c| {
+        if now < until && c.outcome.is_done() {
             response[usize::from(c.io.tenant.0)].record(now.since(c.io.arrived_at));
         }
     })?;
-    let hit_percent = pool.stack().layer::<Cache>().map_or(0.0, |c| {
-        let c = c.status().counters;
-        100.0 * c.extents_hit as f64 / c.extents_read.max(1) as f64
-    });
+    let after = hits(&pool);
+    let hit_percent = 100.0 * (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64;
     let seconds = times.measured.as_secs_f64();
     let got = |(h, m): (LatencyHistogram, &Option<Machine>)| {
         m.map(|_| Got { per_second: h.count() as f64 / seconds, response: h })
@@ -224,8 +228,3 @@ pub fn compare(
 
 /// Four machines at 8 and three times 24 % (§4.3.3).
 pub const HETEROGENEOUS: [u64; 4] = [8, 24, 24, 24];
-
-/// Is it one that a hit ratio means something for?
-pub fn is_cached(system: &System) -> bool {
-    matches!(system.devices, Devices::Hybrid(_))
-}
