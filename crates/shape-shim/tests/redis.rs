@@ -77,8 +77,6 @@ fn a_snapshots_fork_is_inert_and_the_load_goes_on() {
         return;
     }
     let s = Server::redis(Knobs { p: 1, ..Knobs::default() }, &[]);
-    let folder = format!("CONFIG SET dir {}\r\n", s.dir.path().display());
-    assert_eq!(asked(&mut connect(&s), &folder), "+OK\r\n");
     let done = AtomicU64::new(0);
     scope(|scope| {
         for _ in 0..8 {

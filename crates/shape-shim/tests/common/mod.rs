@@ -288,7 +288,7 @@ impl Server {
         let dir = folder(None);
         let port = free_port();
         let mut args: Vec<String> = ["--save", "", "--bind", "127.0.0.1", "--port"].map(String::from).to_vec();
-        args.push(port.to_string());
+        args.extend([port.to_string(), "--dir".into(), dir.path().display().to_string()]);
         args.extend(more.iter().map(|s| s.to_string()));
         let program = "/usr/bin/redis-server".into();
         let s =
