@@ -55,7 +55,7 @@ guest: build-deps
 failover: build-deps
 	cargo run --release -p plimsoll-client --example failover_cost
 
-# Three nodes in real time, with noise: percentiles of base, hedged and mitt side by side, four minutes.
+# Three nodes in real time, with noise: percentiles of base, hedged and mitt side by side, seven minutes.
 live: build-deps
 	cargo run --release -p plimsoll -- lab run mittos-live
 

@@ -40,6 +40,21 @@ pub struct Counts {
     pub probes: u64,
 }
 
+impl std::ops::Add for Counts {
+    type Output = Counts;
+    fn add(self, other: Counts) -> Counts {
+        Counts {
+            gets: self.gets + other.gets,
+            failed: self.failed + other.failed,
+            tries: self.tries + other.tries,
+            busy: self.busy + other.busy,
+            errors: self.errors + other.errors,
+            cancels: self.cancels + other.cancels,
+            probes: self.probes + other.probes,
+        }
+    }
+}
+
 struct Sent {
     link: usize,
     cookie: Option<u64>,

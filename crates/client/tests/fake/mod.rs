@@ -56,6 +56,8 @@ pub struct State {
     pub written: Option<Vec<Extent>>,
     /// The deadlines of the reads that came.
     pub deadlines: Vec<Deadline>,
+    /// Where they began.
+    pub offsets: Vec<u64>,
     pub cancels: u32,
     pub probes: u32,
     pub exports: Vec<String>,
@@ -81,6 +83,7 @@ impl Fake {
             promises: true,
             written: None,
             deadlines: vec![],
+            offsets: vec![],
             cancels: 0,
             probes: 0,
             exports: vec![],
@@ -204,7 +207,10 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
             }
             Command::Read => {
                 let promised = if state.promises { Promise::of(cookie) } else { Promise::default() };
-                shared.lock().unwrap().deadlines.push(promised.deadline);
+                let mut seen = shared.lock().unwrap();
+                seen.deadlines.push(promised.deadline);
+                seen.offsets.push(request.offset);
+                drop(seen);
                 match (state.does, promised.deadline) {
                     (Does::Busy(wait), Deadline::Within(_)) => {
                         promise::notes(&mut out, cookie, id, &[(NoteKind::WaitUs, wait)], Last::No);

@@ -587,9 +587,14 @@ pub struct VolumeChange {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ReplicaChange {
     /// It is being caught up: not read as a replica until that is done.
-    CatchUp,
+    CatchUp {
+        /// A number that whoever does it draws; an attempt that was begun before is void.
+        attempt: u32,
+    },
     /// It has all that its peer has, whose generation is larger by so much.
     CaughtUp {
+        /// The number that it was begun with.
+        attempt: u32,
         /// Changes; negative if its own is larger.
         add: i64,
     },
