@@ -10,8 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps
-.PHONY: run test lint bench fuzz soak busy python guest failover live peers shape-real shape-mongo tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps
+.PHONY: run test lint bench fuzz soak busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-mongo
 
 run: build-deps
 	cargo build --release -p plimsoll -p plimsoll-shape-shim
