@@ -48,8 +48,10 @@ impl ControlConfig {
     }
 }
 
+/// Users that have one objective share its controller: a percentile of 99.9 needs a thousand transactions, which one connection alone
+/// takes too long for.
 struct Tail {
-    user: usize,
+    objective_us: u64,
     pslo: Pslo,
     before: LogHist,
 }
@@ -211,22 +213,27 @@ impl Controller {
 
     /// Weights of users with objectives.
     fn weights(&mut self, gate: &mut Gate<'_>) {
-        for i in 0..gate.known_users().len() {
-            let u = &mut gate.users[i];
-            if u.class() != UserClass::LatencySensitive || u.objective_us == 0 {
+        let objective = |u: &User| if u.class() == UserClass::LatencySensitive { u.objective_us } else { 0 };
+        for u in gate.known_users() {
+            let objective_us = objective(u);
+            if objective_us > 0 && self.tails.iter().all(|t| t.objective_us != objective_us) {
+                let pslo = Pslo::new(objective_us, u.weight_milli);
+                self.tails.push(Tail { objective_us, pslo, before: LogHist::default() });
+            }
+        }
+        for tail in &mut self.tails {
+            let mut times = LogHist::default();
+            let same = |u: &&User| objective(u) == tail.objective_us;
+            gate.known_users().iter().filter(same).for_each(|u| times.merge(&u.total_hist));
+            let window = times.since(&tail.before);
+            if window.count() < SAMPLES_MIN {
                 continue;
             }
-            let at = self.tails.iter().position(|t| t.user == i).unwrap_or_else(|| {
-                let pslo = Pslo::new(u.objective_us, u.weight_milli);
-                self.tails.push(Tail { user: i, pslo, before: u.total_hist });
-                self.tails.len() - 1
-            });
-            let tail = &mut self.tails[at];
-            let window = u.total_hist.since(&tail.before);
-            if window.count() >= SAMPLES_MIN {
-                u.weight_milli = tail.pslo.window(window.quantile(999).as_micros(), window.count());
-                tail.before = u.total_hist;
-            }
+            tail.before = times;
+            let weight_milli = tail.pslo.window(window.quantile(999).as_micros(), window.count());
+            let known = gate.known_users().len();
+            let users = gate.users[..known].iter_mut();
+            users.filter(|u| objective(u) == tail.objective_us).for_each(|u| u.weight_milli = weight_milli);
         }
     }
 }

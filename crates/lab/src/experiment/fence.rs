@@ -10,7 +10,7 @@ mod hybrid;
 mod machines;
 mod schedulers;
 mod slots;
-mod system;
+pub(crate) mod system;
 mod variants;
 
 use crate::experiment::study::Study;

@@ -132,3 +132,61 @@ impl Off {
         flag(&self.which, 2, self.undo)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_shape::gate::Knobs;
+
+    fn fresh() -> (tempfile::TempDir, Segment) {
+        let dir = tempfile::tempdir().unwrap();
+        let segment = Segment::create(&dir.path().join("segment"), Knobs::default(), monotonic()).unwrap();
+        (dir, segment)
+    }
+
+    #[test]
+    fn knobs_that_are_right_are_set() {
+        let (_dir, segment) = fresh();
+        segment.lock(tid(), monotonic()).gate().user("web").unwrap();
+        for (knob, value) in [
+            ("zeta", "8"),
+            ("lend_ms", "30"),
+            ("stall_ms", "70"),
+            ("hold_ms", "5000"),
+            ("charge", "time"),
+            ("weight:web", "2.5"),
+            ("p", "16"),
+            ("pressure", "500"),
+        ] {
+            set(&segment, knob, value).unwrap();
+        }
+        let mut guard = segment.lock(tid(), monotonic());
+        let gate = guard.gate();
+        let k = gate.head.knobs;
+        assert_eq!((k.zeta, k.lend_ns, k.stall_ns), (8, 30_000_000, 70_000_000));
+        assert_eq!((k.hold_max_ns, k.charge_time, gate.users[1].weight_milli), (5_000_000_000, 1, 2500));
+        let control = segment.control();
+        assert_eq!(control.p_wanted.load(Ordering::Relaxed), 17, "one more than P: 0 is the tuner's");
+        assert_eq!(control.pressure_milli.load(Ordering::Relaxed), 500);
+    }
+
+    #[test]
+    fn knobs_that_are_wrong_say_how() {
+        let (_dir, segment) = fresh();
+        for (knob, value, want) in [
+            ("p", "many", "`many` is neither auto, unlimited nor a number of transactions"),
+            ("zeta", "0", "0 is not within 1 to 1024"),
+            ("lend_ms", "x", "`x` is no whole number"),
+            ("hold_ms", "3600001", "3600001 is not within 1 to 3600000"),
+            ("pressure", "1001", "1001 is not within 1 to 1000"),
+            ("charge", "bytes", "`bytes` is neither count nor time"),
+            ("weight:nobody", "3", "no user `nobody` has been here"),
+            ("weight:others", "0.5", "0.5 is not within 1 to 1000"),
+            ("weight:others", "NaN", "NaN is not within 1 to 1000"),
+            ("colour", "1", "there is no knob `colour`"),
+        ] {
+            let e = format!("{:#}", set(&segment, knob, value).unwrap_err());
+            assert!(e.contains(want), "{e}");
+        }
+    }
+}

@@ -283,7 +283,7 @@ fn fitted(seed: u64) -> Result<Fitted, LabError> {
     Ok(both)
 }
 
-fn offer_of(d: &SimDisk) -> Offer {
+pub(crate) fn offer_of(d: &SimDisk) -> Offer {
     Offer {
         size_bytes: d.size_bytes(),
         block_bytes: 4096,
@@ -294,7 +294,7 @@ fn offer_of(d: &SimDisk) -> Offer {
 }
 
 /// The cache's device, formatted.
-fn formatted(layout: &Layout, bytes: u64) -> SimDisk {
+pub(crate) fn formatted(layout: &Layout, bytes: u64) -> SimDisk {
     let mut disk = SimDisk::new(bytes, (Span::ZERO, Span::ZERO), 1, DiskFaults::default());
     for (at, page) in format_device(layout, 0) {
         let len = page.len() as u64;
@@ -306,7 +306,7 @@ fn formatted(layout: &Layout, bytes: u64) -> SimDisk {
 }
 
 /// Stands for the bytes of the disk, which nobody looks at: all zeroes.
-struct Blank;
+pub(crate) struct Blank;
 
 impl Layer for Blank {
     fn name(&self) -> &'static str {
