@@ -68,7 +68,7 @@ class Database:
         return json.loads(self.shape(*command, *(["--prepare"] if prepare else [])))
 
     def shaped(self, command, *more):
-        return Program([self.a.plimsoll, "shape", "--profile", self.profile, "--p", "unlimited", "--group-by", "connection", "--control",
+        return Program([self.a.plimsoll, "shape", "--profile", self.profile, "--p", "auto", "--group-by", "connection", "--control",
                         self.control, "--user", self.runs_as, *more, "--", *command], f"{self.folder}/log")
 
     def ready(self):

@@ -29,6 +29,9 @@ pub struct ZetaWindow {
 
 /// Windows in a row that must say the same before ζ moves.
 const WINDOWS_AGREE: u32 = 2;
+/// Each increase that broke a bound doubles how many calm windows the next one needs, up to this: or ζ swings between what is too little and
+/// too much for ever, and half of the time a bound is broken.
+const CALM_NEEDED_MAX: u32 = 64;
 
 /// The loop's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +39,7 @@ pub struct Zeta {
     config: ZetaConfig,
     zeta: u32,
     calm: u32,
+    calm_needed: u32,
     broken: u32,
     /// The step is doubling until a bound was broken once, then one (AP-A1: the paper names no step).
     cautious: bool,
@@ -45,7 +49,7 @@ impl Zeta {
     /// Begins at `zeta`.
     pub fn new(config: ZetaConfig, zeta: u32) -> Zeta {
         let zeta = zeta.clamp(1, config.zeta_max);
-        Zeta { config, zeta, calm: 0, broken: 0, cautious: false }
+        Zeta { config, zeta, calm: 0, calm_needed: WINDOWS_AGREE, broken: 0, cautious: false }
     }
 
     /// ζ to use.
@@ -67,7 +71,8 @@ impl Zeta {
             // The paper halves only after an increase; a bound that stays broken is followed down further.
             self.zeta = (self.zeta / 2).max(1);
             (self.broken, self.cautious) = (0, true);
-        } else if self.calm >= WINDOWS_AGREE {
+            self.calm_needed = (self.calm_needed * 2).min(CALM_NEEDED_MAX);
+        } else if self.calm >= self.calm_needed {
             let more = if self.cautious { self.zeta + 1 } else { self.zeta * 2 };
             self.zeta = more.min(self.config.zeta_max);
             self.calm = 0;
@@ -90,8 +95,9 @@ mod tests {
         let path: Vec<u32> = (0..8).map(|_| z.window(window(20))).collect();
         assert_eq!(path, [1, 2, 2, 4, 4, 8, 8, 16]);
         assert_eq!((z.window(window(150)), z.window(window(150))), (16, 8));
-        assert_eq!((z.window(window(20)), z.window(window(20))), (8, 9), "then one by one");
-        assert_eq!((z.window(window(70)), z.window(window(70))), (9, 9), "between half and whole nothing moves");
+        let path: Vec<u32> = (0..8).map(|_| z.window(window(20))).collect();
+        assert_eq!(path, [8, 8, 8, 9, 9, 9, 9, 10], "then one by one, each after twice as long");
+        assert_eq!((z.window(window(70)), z.window(window(70))), (10, 10), "between half and whole nothing moves");
         let mut z = Zeta::new(ZetaConfig::default(), 1);
         assert_eq!(z.window(ZetaWindow { unfairness_milli: None, variability_milli: None }), 1);
     }
@@ -107,6 +113,14 @@ mod tests {
             .skip(200)
             .collect();
         assert!(last.iter().all(|z| (5..=20).contains(z)), "{last:?}");
+    }
+
+    /// One is fair, two is not: nearly all of the time is spent at one.
+    #[test]
+    fn it_does_not_swing_for_ever() {
+        let mut z = Zeta::new(ZetaConfig::default(), 2);
+        let at_two = (0..1000).filter(|_| z.window(window(if z.zeta() == 1 { 10 } else { 400 })) > 1).count();
+        assert!(at_two <= 60, "{at_two} of 1000");
     }
 
     #[test]
