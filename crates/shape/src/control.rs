@@ -54,6 +54,8 @@ struct Tail {
     objective_us: u64,
     pslo: Pslo,
     before: LogHist,
+    /// The last window's p99.9 as a part of the objective, in thousandths.
+    part_milli: u64,
 }
 
 /// The controller's state.
@@ -95,7 +97,7 @@ impl Controller {
             quick_users: Vec::new(),
             quick_round: 0,
             frozen: false,
-            last: ZetaWindow { unfairness_milli: None, variability_milli: None },
+            last: ZetaWindow::NONE,
             pressure_milli: 1000,
         }
     }
@@ -208,11 +210,15 @@ impl Controller {
         if rounds < ROUNDS_MIN && took < self.config.window_max {
             return;
         }
-        let w =
-            ZetaWindow { unfairness_milli: unfairness_milli(&windows), variability_milli: variability_milli(&windows) };
+        let w = ZetaWindow {
+            unfairness_milli: unfairness_milli(&windows),
+            variability_milli: variability_milli(&windows),
+            tail_milli: self.tails.iter().map(|t| t.part_milli).max(),
+        };
         self.last = ZetaWindow {
             unfairness_milli: w.unfairness_milli.or(self.last.unfairness_milli),
             variability_milli: w.variability_milli.or(self.last.variability_milli),
+            tail_milli: w.tail_milli.or(self.last.tail_milli),
         };
         // P takes precedence (AP-M7): what a sample of it shows of fairness and tails is the sample's.
         if self.tuner.as_ref().is_none_or(|t| t.stage() == Stage::Climbing) {
@@ -234,9 +240,15 @@ impl Controller {
             let objective_us = objective(u);
             if objective_us > 0 && self.tails.iter().all(|t| t.objective_us != objective_us) {
                 let pslo = Pslo::new(objective_us, u.weight_milli);
-                self.tails.push(Tail { objective_us, pslo, before: times(gate.known_users(), objective_us) });
+                self.tails.push(Tail {
+                    objective_us,
+                    pslo,
+                    before: times(gate.known_users(), objective_us),
+                    part_milli: 0,
+                });
             }
         }
+        let turns_can_shrink = self.zeta.is_some_and(|z| z.zeta() > 1);
         for tail in &mut self.tails {
             let now = times(gate.known_users(), tail.objective_us);
             let window = now.since(&tail.before);
@@ -244,7 +256,13 @@ impl Controller {
                 continue;
             }
             tail.before = now;
-            let weight_milli = tail.pslo.window(window.quantile(999).as_micros(), window.count());
+            let p999_us = window.quantile(999).as_micros();
+            tail.part_milli = p999_us * 1000 / tail.objective_us.max(1);
+            // Shorter turns for all come first: weight is taken from somebody.
+            if tail.part_milli > 1000 && turns_can_shrink {
+                continue;
+            }
+            let weight_milli = tail.pslo.window(p999_us, window.count());
             let known = gate.known_users().len();
             let users = gate.users[..known].iter_mut();
             users.filter(|u| objective(u) == tail.objective_us).for_each(|u| u.weight_milli = weight_milli);

@@ -25,6 +25,13 @@ pub struct ZetaWindow {
     pub unfairness_milli: Option<u64>,
     /// V_l.
     pub variability_milli: Option<u64>,
+    /// The worst p99.9 of users with an objective, as a part of it: turns of many transactions are long waits for the others.
+    pub tail_milli: Option<u64>,
+}
+
+impl ZetaWindow {
+    /// Nothing could be told.
+    pub const NONE: ZetaWindow = ZetaWindow { unfairness_milli: None, variability_milli: None, tail_milli: None };
 }
 
 /// Windows in a row that must say the same before ζ moves.
@@ -63,8 +70,11 @@ impl Zeta {
         let bound = self.config.unfairness_max_milli;
         let over = |v: Option<u64>, b: Option<u64>| matches!((v, b), (Some(v), Some(b)) if v > b);
         let limit = self.config.variability_max_milli;
-        let broken = unfairness > bound || over(w.variability_milli, limit);
-        let calm = unfairness * 2 < bound && !over(w.variability_milli.map(|v| v * 2), limit);
+        let twice = |v: Option<u64>| v.map(|v| v * 2);
+        let broken = unfairness > bound || over(w.variability_milli, limit) || over(w.tail_milli, Some(1000));
+        let calm = unfairness * 2 < bound
+            && !over(twice(w.variability_milli), limit)
+            && !over(twice(w.tail_milli), Some(1000));
         self.broken = if broken { self.broken + 1 } else { 0 };
         self.calm = if calm { self.calm + 1 } else { 0 };
         if self.broken >= WINDOWS_AGREE {
@@ -86,7 +96,7 @@ mod tests {
     use super::*;
 
     fn window(u: u64) -> ZetaWindow {
-        ZetaWindow { unfairness_milli: Some(u), variability_milli: None }
+        ZetaWindow { unfairness_milli: Some(u), ..ZetaWindow::NONE }
     }
 
     #[test]
@@ -99,7 +109,7 @@ mod tests {
         assert_eq!(path, [8, 8, 8, 9, 9, 9, 9, 10], "then one by one, each after twice as long");
         assert_eq!((z.window(window(70)), z.window(window(70))), (10, 10), "between half and whole nothing moves");
         let mut z = Zeta::new(ZetaConfig::default(), 1);
-        assert_eq!(z.window(ZetaWindow { unfairness_milli: None, variability_milli: None }), 1);
+        assert_eq!(z.window(ZetaWindow::NONE), 1);
     }
 
     #[test]
@@ -127,7 +137,9 @@ mod tests {
     fn variability_binds_too() {
         let config = ZetaConfig { variability_max_milli: Some(900), ..ZetaConfig::default() };
         let mut z = Zeta::new(config, 8);
-        let w = ZetaWindow { unfairness_milli: Some(10), variability_milli: Some(1000) };
+        let w = ZetaWindow { unfairness_milli: Some(10), variability_milli: Some(1000), tail_milli: None };
         assert_eq!((z.window(w), z.window(w)), (8, 4));
+        let w = ZetaWindow { unfairness_milli: Some(10), variability_milli: None, tail_milli: Some(1001) };
+        assert_eq!((z.window(w), z.window(w)), (4, 2), "and so do tails");
     }
 }
