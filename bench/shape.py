@@ -1,14 +1,15 @@
 #!/usr/bin/python3
-"""Real MariaDB and PostgreSQL under the shaper: P by the tuner against fixed P, interleaved, and against what else limits connections.
+"""Real MariaDB and PostgreSQL under the shaper: P by the tuner against fixed P, and against what else limits connections.
 
-usage: bench/shape.py PLIMSOLL mariadb|postgres [--rounds N] [--load tpcc-like|ycsb-like|hot-rows] [--clients N] [--tune S] [--seconds S]
+usage: bench/shape.py PLIMSOLL mariadb|postgres [--rounds N] [--others N] [--load tpcc-like|ycsb-like|hot-rows] [--clients N] [--tune S]
 
-Each round: a load with P by the tuner that begins anew (`--tune` seconds of search, not counted), and in between the same load at each fixed
-P of a grid, each measured for `--seconds`. The round's regret is how far the tuner's throughput lies below the best fixed one's. Once in each
-round the same load runs without a gate, and behind MariaDB's own pool of threads or PgBouncer. Medians over rounds, as Markdown.
+A round: the tuner begins anew under load and searches for `--tune` seconds. Then, under the same load, the P it found and each fixed P of a grid
+take turns, a second each, there and back, `--turns` times: whatever else runs on the machine slows all alike. What is compared is each one's part
+of its turn; the round's regret is how far the tuner's lies below the best fixed one's. In the first `--others` rounds the load also runs with the
+tuner's P, without a limit, and through MariaDB's own pool of threads or PgBouncer, in turns too. Medians, as Markdown.
 Shim and program: build them with `cargo build --release -p plimsoll -p plimsoll-shape-shim`. Runs the servers as their packages' accounts.
 """
-import argparse, glob, json, os, pwd, random, shutil, signal, socket, statistics, subprocess, sys, tempfile, time
+import argparse, contextlib, glob, json, os, pwd, random, re, shutil, signal, socket, statistics, subprocess, sys, tempfile, time
 
 GRID = [2, 4, 8, 16, 32]
 
@@ -62,13 +63,22 @@ class Database:
     def set_p(self, p):
         self.shape("set", "--control", self.control, f"p={p}")
 
-    def drive(self, seconds, warm=1, to=None, prepare=False):
-        command = ["drive", self.a.load, "--speaks", self.speaks, "--port", str(to or self.port), "--account", self.account, "--database", "t",
+    def metric(self, name):
+        return int(re.search(rf"^plimsoll_shape_{name} (\d+)$", self.shape("metrics", "--control", self.control), re.M)[1])
+
+    def command_of_load(self, seconds, warm=1, to=None):
+        return ["drive", self.a.load, "--speaks", self.speaks, "--port", str(to or self.port), "--account", self.account, "--database", "t",
                    "--clients", str(self.a.clients), "--seconds", str(seconds), "--warm", str(warm), "--scale", str(self.a.scale), "--json"]
-        return json.loads(self.shape(*command, *(["--prepare"] if prepare else [])))
+
+    def drive(self, seconds, to=None, prepare=False):
+        return json.loads(self.shape(*self.command_of_load(seconds, to=to), *(["--prepare"] if prepare else [])))
+
+    def load(self, seconds):
+        """The load in the background."""
+        return Program([self.a.plimsoll, "shape", *self.command_of_load(seconds)], f"{self.folder}/log")
 
     def shaped(self, command, *more):
-        return Program([self.a.plimsoll, "shape", "--profile", self.profile, "--p", "unlimited", "--group-by", "connection", "--control",
+        return Program([self.a.plimsoll, "shape", "--profile", self.profile, "--p", "auto", "--group-by", "connection", "--control",
                         self.control, "--user", self.runs_as, *more, "--", *command], f"{self.folder}/log")
 
     def ready(self):
@@ -106,11 +116,14 @@ class MariaDb(Database):
         self.sql("CREATE DATABASE t; CREATE USER b@'127.0.0.1'; GRANT ALL ON *.* TO b@'127.0.0.1'")
         self.drive(1, prepare=True)
 
-    def others(self):
-        """The same data under the server's own pool; runs while the shaped server is stopped."""
-        with Program([*self.command(), "--thread-handling=pool-of-threads", "--user=mysql"], f"{self.folder}/log"):
-            self.ready()
-            return self.drive(self.a.seconds)
+    @contextlib.contextmanager
+    def other_server(self):
+        """A second server with data of its own under its own pool of threads; its port."""
+        twin = MariaDb(self.a, f"{self.folder}/twin")
+        with Program([*twin.command(), "--thread-handling=pool-of-threads", "--user=mysql"], f"{self.folder}/log"):
+            twin.ready()
+            twin.prepare()
+            yield twin.port
 
 
 class Postgres(Database):
@@ -138,44 +151,58 @@ class Postgres(Database):
         self.sql("CREATE DATABASE t")
         self.drive(1, prepare=True)
 
-    def others(self):
-        with Program(self.command(), f"{self.folder}/log", user="postgres"):
-            self.ready()
-            at = port()
-            with open(f"{self.folder}/bouncer.ini", "w") as f:
-                f.write(f"[databases]\nt = host=127.0.0.1 port={self.port} dbname=t\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {at}\n"
-                        f"auth_type = any\nauth_file = {self.folder}/users\npool_mode = transaction\ndefault_pool_size = 20\nmax_client_conn = 600\n"
-                        f"unix_socket_dir =\nlogfile = {self.folder}/bouncer.log\n")
-            with open(f"{self.folder}/users", "w") as f:
-                f.write('"root" ""\n')
-            with Program(["pgbouncer", f"{self.folder}/bouncer.ini"], f"{self.folder}/log", user="postgres"):
-                end = time.time() + 20
-                while socket.socket().connect_ex(("127.0.0.1", at)):
-                    assert time.time() < end, "PgBouncer doesn't come up"
-                    time.sleep(0.1)
-                return self.drive(self.a.seconds, to=at)
+    @contextlib.contextmanager
+    def other_server(self):
+        """PgBouncer before the same server; its port."""
+        at = port()
+        with open(f"{self.folder}/bouncer.ini", "w") as f:
+            f.write(f"[databases]\nt = host=127.0.0.1 port={self.port} dbname=t\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {at}\n"
+                    f"auth_type = any\nauth_file = {self.folder}/users\npool_mode = transaction\ndefault_pool_size = 20\nmax_client_conn = 600\n"
+                    f"unix_socket_dir =\nlogfile = {self.folder}/bouncer.log\n")
+        with open(f"{self.folder}/users", "w") as f:
+            f.write('"root" ""\n')
+        with Program(["pgbouncer", f"{self.folder}/bouncer.ini"], f"{self.folder}/log", user="postgres"):
+            end = time.time() + 20
+            while socket.socket().connect_ex(("127.0.0.1", at)):
+                assert time.time() < end, "PgBouncer doesn't come up"
+                time.sleep(0.1)
+            yield at
+
+
+def parts(turns):
+    """By setting: in each turn its part of the turn's mean, and its rates."""
+    means = [statistics.mean(t.values()) for t in turns]
+    return {k: ([t[k] / m for t, m in zip(turns, means)], [t[k] for t in turns]) for k in turns[0]}
 
 
 def one_round(d, a, n):
-    """Throughput and unfairness between clients by setting; fixed settings in an order of their own each round, the tuner's in the middle."""
-    got = {}
-    with d.shaped(d.command()):
-        d.ready()
-        order = GRID + ["unlimited"]
-        random.Random(n).shuffle(order)
-        half = len(order) // 2
-        for p in order[:half]:
-            d.set_p(p)
-            got[p] = d.drive(a.seconds)
-        d.set_p("auto")
-        got["auto"] = d.drive(a.seconds, warm=a.tune)
-        top = json.loads(d.shape("top", "--once", "--json", "--control", d.control))
-        got["auto"]["p"] = top["p"]
-        for p in order[half:]:
-            d.set_p(p)
-            got[p] = d.drive(a.seconds)
-    got["other"] = d.others()
-    return got
+    settings = [*GRID, "unlimited", "tuner"]
+    turns = []
+    d.set_p("auto")
+    with d.load(a.tune + int(a.turns * len(settings) * 1.5) + 10):
+        time.sleep(a.tune)
+        found = d.metric("p")
+        for turn in range(a.turns):
+            got = {}
+            for k in settings if turn % 2 == 0 else settings[::-1]:
+                d.set_p(found if k == "tuner" else k)
+                time.sleep(0.25)
+                begun, before = time.monotonic(), d.metric("finished_total")
+                time.sleep(0.75)
+                got[k] = (d.metric("finished_total") - before) / (time.monotonic() - begun)
+            turns.append(got)
+    return found, parts(turns)
+
+
+def beside(d, a, found):
+    """The tuner's P, no limit, and what else there is, in turns."""
+    rows = {"tuner": [], "unlimited": [], "other": []}
+    with d.other_server() as at:
+        for turn in range(4):
+            for k in list(rows) if turn % 2 == 0 else list(rows)[::-1]:
+                d.set_p(found if k == "tuner" else "unlimited")
+                rows[k].append(d.drive(3, to=at if k == "other" else None))
+    return rows
 
 
 def main():
@@ -183,42 +210,48 @@ def main():
     p.add_argument("plimsoll")
     p.add_argument("server", choices=["mariadb", "postgres"])
     p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--others", type=int, default=1)
     p.add_argument("--load", default="tpcc-like", choices=["tpcc-like", "ycsb-like", "hot-rows"])
     p.add_argument("--clients", type=int, default=64)
     p.add_argument("--scale", type=int, default=4)
-    p.add_argument("--tune", type=int, default=60)
-    p.add_argument("--seconds", type=int, default=5)
+    p.add_argument("--tune", type=int, default=45)
+    p.add_argument("--turns", type=int, default=6)
     a = p.parse_args()
     a.plimsoll = os.path.abspath(a.plimsoll)
     folder = tempfile.mkdtemp(prefix="shape-")
     os.chmod(folder, 0o755)
+    # However it is ended, its servers end with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    m, rounds, others = statistics.median, [], []
     try:
         d = {"mariadb": MariaDb, "postgres": Postgres}[a.server](a, f"{folder}/server")
         with d.shaped(d.command()):
             d.ready()
             d.prepare()
-        rounds = []
-        for n in range(a.rounds):
-            got = one_round(d, a, n)
-            rounds.append(got)
-            fixed = {k: v for k, v in got.items() if isinstance(k, int)}
-            best = max(fixed, key=lambda k: fixed[k]["rate"])
-            regret = 100 * (1 - got["auto"]["rate"] / fixed[best]["rate"])
-            got["regret"] = regret
-            rates = ", ".join(f"{k}: {v['rate']:.0f}" for k, v in got.items() if isinstance(v, dict))
-            print(f"round {n + 1} of {a.rounds}: best fixed P {best}; tuner P {got['auto']['p']}, {regret:+.1f} % below it; {rates}", file=sys.stderr)
-        print(f"\n{a.server}, {a.load}, {a.clients} clients, medians of {a.rounds} rounds of {a.seconds} s\n")
-        print("| | transactions/s | least to most | p99 ms | unfairness between clients % | errors |\n|---|---|---|---|---|---|")
-        for k in GRID + ["unlimited", "auto", "other"]:
-            of = lambda name: [r[k][name] for r in rounds]
-            name = {"auto": f"P by the tuner ({', '.join(str(r['auto']['p']) for r in rounds)})", "other": d.other,
-                    "unlimited": "no limit"}.get(k, f"P = {k}")
-            m = statistics.median
-            print(f"| {name} | {m(of('rate')):.0f} | {min(of('rate')):.0f} to {max(of('rate')):.0f} | {m(of('p99_us')) / 1000:.1f} "
-                  f"| {m(of('unfairness_percent')):.1f} | {sum(of('errors'))} |")
-        near = sum(r["regret"] <= 10 for r in rounds)
-        regrets = ", ".join(f"{r['regret']:.1f}" for r in rounds)
-        print(f"\nThe tuner within 10 % of the round's best fixed P in {near} of {a.rounds} rounds; regrets {regrets} %.")
+            for n in range(a.rounds):
+                found, got = one_round(d, a, n)
+                part = {k: m(v[0]) for k, v in got.items()}
+                best = max(GRID, key=lambda k: part[k])
+                regret = 100 * (1 - part["tuner"] / part[best])
+                rounds.append((found, got, regret))
+                shown = ", ".join(f"{k}: {m(v[1]):.0f} ({part[k]:.2f})" for k, v in got.items())
+                print(f"round {n + 1} of {a.rounds}: best fixed P {best}; the tuner's {found} is {regret:+.1f} % below it; {shown}", file=sys.stderr)
+                if n < a.others:
+                    others.append(beside(d, a, found))
+        print(f"{a.server}, {a.load}, {a.clients} clients, {a.rounds} rounds of {a.turns} turns of a second each\n")
+        print("| | transactions/s, median | part of its turn, median (least to most of rounds) |\n|---|---|---|")
+        for k in [*GRID, "unlimited", "tuner"]:
+            name = {"tuner": f"P by the tuner ({', '.join(str(r[0]) for r in rounds)})", "unlimited": "no limit"}.get(k, f"P = {k}")
+            part = [m(r[1][k][0]) for r in rounds]
+            print(f"| {name} | {m(x for r in rounds for x in r[1][k][1]):.0f} | {m(part):.3f} ({min(part):.3f} to {max(part):.3f}) |")
+        near = sum(r[2] <= 10 for r in rounds)
+        regrets = ", ".join(f"{r[2]:.1f}" for r in rounds)
+        print(f"\nThe tuner within 10 % of the round's best fixed P in {near} of {a.rounds} rounds; regrets {regrets} %.\n")
+        print("| | transactions/s | p99 ms | unfairness between clients % | errors |\n|---|---|---|---|---|")
+        for k, name in [("tuner", "P by the tuner"), ("unlimited", "no limit"), ("other", d.other)]:
+            of = lambda what: [x[what] for o in others for x in o[k]]
+            if others:
+                print(f"| {name} | {m(of('rate')):.0f} | {m(of('p99_us')) / 1000:.1f} | {m(of('unfairness_percent')):.1f} | {sum(of('errors'))} |")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -151,6 +151,11 @@ fn a_server_is_shaped_watched_steered_and_ended() {
     until("P is 7", || s.top()["p"] == 7 && s.top()["zeta"] == 3);
     s.command("set", &["p=20", "pressure=500"]);
     until("pressure halves P", || s.top()["p"] == 10);
+    // Started with a number, it can be handed to the tuner and back.
+    s.command("set", &["p=auto"]);
+    until("the tuner has P, which has nothing to learn from yet", || s.command("metrics", &[]).contains("plimsoll_shape_p 4294967295"));
+    s.command("set", &["p=20"]);
+    until("pressure halves P again", || s.top()["p"] == 10);
     s.command("freeze", &[]);
     s.command("set", &["p=30", "pressure=1000"]);
     until("it is frozen", || s.top()["state"] == "frozen" && s.top()["p"] == 10);

@@ -57,9 +57,12 @@ pub struct Control {
     pub flags: AtomicU32,
     /// What a storage node forecasts: P is multiplied by so many thousandths (joint control); 0 and 1000 change nothing.
     pub pressure_milli: AtomicU32,
-    /// P that is asked for before pressure; 0 = the tuner's.
+    /// P that is asked for before pressure: 0 as it was started, [`P_WANTED_AUTO`] by the tuner, else one more than P.
     pub p_wanted: AtomicU32,
 }
+
+/// See [`Control::p_wanted`].
+pub const P_WANTED_AUTO: u32 = u32::MAX - 1;
 
 /// Set in the lock word when somebody sleeps for it.
 const CONTENDED: u32 = 1 << 31;

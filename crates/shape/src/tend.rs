@@ -3,7 +3,8 @@
 
 use crate::control::{Controller, PMode};
 use crate::gate::{ConnId, Knobs, P_UNLIMITED};
-use crate::segment::{Segment, is_dead};
+use crate::segment::{P_WANTED_AUTO, Segment, is_dead};
+use crate::tune::parallelism::TunerConfig;
 use plimsoll_base::{Span, Time};
 use std::sync::atomic::Ordering;
 
@@ -49,6 +50,10 @@ impl Tender {
         self.controller.set_pressure(control.pressure_milli.load(Ordering::Relaxed));
         match control.p_wanted.load(Ordering::Relaxed) {
             0 => self.controller.set_p(self.p),
+            P_WANTED_AUTO => self.controller.set_p(match self.p {
+                PMode::Fixed(_) => PMode::Auto(TunerConfig::default()),
+                auto @ PMode::Auto(_) => auto,
+            }),
             P_UNLIMITED => self.controller.set_p(PMode::Fixed(P_UNLIMITED)),
             n => self.controller.set_p(PMode::Fixed(n - 1)),
         }

@@ -92,7 +92,9 @@ impl Model {
             let u = self.run_queue.remove(at).expect("within the queue");
             self.cores_busy += 1;
             let plain = self.cfg.burst.as_nanos();
-            let crowded = plain * self.cfg.crowded_milli(self.inside) / 1000;
+            // Who sleeps for a ticket crowds nobody.
+            let inside = self.inside.min(self.cfg.tickets.unwrap_or(u32::MAX));
+            let crowded = plain * self.cfg.crowded_milli(inside) / 1000;
             let took = (crowded as f64 * (0.5 + self.rng.unit())) as u64;
             self.sums.core_ns += crowded;
             self.sums.crowded_ns += crowded - plain;

@@ -4,7 +4,8 @@ use super::{Which, p_mode, tid};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use plimsoll_shape::control::PMode;
-use plimsoll_shape::segment::{Segment, monotonic};
+use plimsoll_shape::gate::P_UNLIMITED;
+use plimsoll_shape::segment::{P_WANTED_AUTO, Segment, monotonic};
 use std::sync::atomic::Ordering;
 
 /// Change knobs.
@@ -43,8 +44,10 @@ fn set(segment: &Segment, knob: &str, value: &str) -> Result<()> {
     match knob {
         "p" => {
             let wanted = match p_mode(value).map_err(anyhow::Error::msg)? {
-                PMode::Auto(_) => 0,
-                PMode::Fixed(n) => n.saturating_add(1),
+                PMode::Auto(_) => P_WANTED_AUTO,
+                PMode::Fixed(P_UNLIMITED) => P_UNLIMITED,
+                // Larger ones would mean the tuner; there are no so many connections.
+                PMode::Fixed(n) => n.saturating_add(1).min(P_WANTED_AUTO - 1),
             };
             control.p_wanted.store(wanted, Ordering::Relaxed);
             return Ok(());
@@ -166,7 +169,9 @@ mod tests {
         assert_eq!((k.zeta, k.lend_ns, k.stall_ns), (8, 30_000_000, 70_000_000));
         assert_eq!((k.hold_max_ns, k.charge_time, gate.users[1].weight_milli), (5_000_000_000, 1, 2500));
         let control = segment.control();
-        assert_eq!(control.p_wanted.load(Ordering::Relaxed), 17, "one more than P: 0 is the tuner's");
+        assert_eq!(control.p_wanted.load(Ordering::Relaxed), 17, "one more than P");
+        set(&segment, "p", "auto").unwrap();
+        assert_eq!(control.p_wanted.load(Ordering::Relaxed), P_WANTED_AUTO);
         assert_eq!(control.pressure_milli.load(Ordering::Relaxed), 500);
     }
 
