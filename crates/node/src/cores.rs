@@ -44,7 +44,8 @@ pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
     match &mut policy {
         PolicyConfig::Qwin(q) => {
             q.bound_writes = pool.bound_best_effort_writes.unwrap_or(q.bound_writes);
-            (q.slack_low, q.slack_high) = pool.core_slack.map_or((q.slack_low, q.slack_high), |[low, high]| (low.0, high.0));
+            (q.slack_low, q.slack_high) =
+                pool.core_slack.map_or((q.slack_low, q.slack_high), |[low, high]| (low.0, high.0));
         }
         _ if pool.bound_best_effort_writes.is_some() => {
             return Err("bound_best_effort_writes is for core_policy qwin and qwin-window".into());

@@ -448,6 +448,8 @@ pub struct Traffic {
     pub inside: u64,
     /// The oldest inside.
     pub oldest: Option<Oldest>,
+    /// What a small read would wait if it arrived now, as the pool forecasts; the longest of several pools' or tenants'.
+    pub next_read_wait_us: u64,
     /// Time that requests spent in each layer before it passed them on, summed, since the start.
     pub waited_us: BTreeMap<String, u64>,
     /// By operation: read, write, flush, other.
