@@ -1,5 +1,6 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
+mod knobs;
 mod slots;
 
 use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
@@ -83,6 +84,8 @@ pub struct RunningPool {
     cache: Option<PoolCache>,
     /// How its time is fenced, as configured or last changed.
     fence: Mutex<Option<plimsoll_fence::FenceConfig>>,
+    /// What can be tuned, as configured or last changed.
+    knobs: Mutex<crate::knobs::Knobs>,
     /// Volumes of a pool without a store.
     next_volatile_id: Mutex<(u32, u64)>,
     thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
@@ -660,6 +663,7 @@ impl RunningPool {
             rotational: false,
             cache: None,
             fence: Mutex::new(None),
+            knobs: Mutex::default(),
             next_volatile_id: Mutex::new((0, 0)),
             thread: Mutex::new(None),
             _lock: None,
@@ -823,6 +827,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         store,
         cache: opened.cache,
         fence: Mutex::new(fence),
+        knobs: Mutex::new(crate::knobs::Knobs::of(config)),
         home_start: opened.home_start,
         block_bytes: opened.block_bytes,
         rotational: opened.rotational,

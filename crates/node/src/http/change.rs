@@ -68,6 +68,10 @@ pub async fn change_volume(
         if let Some(mode) = wanted.cache {
             node.set_volume_cache(&owned, mode).await?;
         }
+        if let Some(us) = wanted.deadline_us {
+            let deadline = (us > 0).then(|| span_of_us(us));
+            node.set_volume_deadline(&owned, deadline).await?;
+        }
         match wanted.replica {
             None => Ok(()),
             Some(ReplicaChange::CatchUp) => node.change_replica(&owned, Replica::catch_up).await,
@@ -124,7 +128,8 @@ pub async fn set_tenant(
     show_tenant(State(control), Path(name)).await
 }
 
-fn span_of_us(us: u64) -> Span {
+/// Microseconds as they come from outside: however many, they don't overflow.
+pub(super) fn span_of_us(us: u64) -> Span {
     Span::from_micros(1) * us
 }
 
