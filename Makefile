@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak busy python guest failover live peers tune-nginx tune-web tune-node tune-peers tune-large store-image build-deps test-deps bench-deps
+.PHONY: run test lint bench fuzz soak busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-mongo tune-web tune-node
 
 run: build-deps
 	cargo build --release -p plimsoll -p plimsoll-shape-shim
@@ -51,11 +51,17 @@ guest: build-deps
 	cargo build --release -p plimsoll
 	tests/guest_quorum.sh target/release/plimsoll
 
+# Four emulated guests on fenced volumes, over a disk and flash modelled in real time: two minutes.
+guest-fence: build-deps
+	$(call need,qemu-system-x86_64 busybox cpio depmod xz python3,qemu-system-x86 busybox-static cpio kmod xz-utils python3)
+	cargo build --release -p plimsoll
+	tests/guest_fence.sh target/release/plimsoll
+
 # What it costs a client when a node refuses and it goes on to the next.
 failover: build-deps
 	cargo run --release -p plimsoll-client --example failover_cost
 
-# Three nodes in real time, with noise: percentiles of base, hedged and mitt side by side, four minutes.
+# Three nodes in real time, with noise: percentiles of base, hedged and mitt side by side, seven minutes.
 live: build-deps
 	cargo run --release -p plimsoll -- lab run mittos-live
 
@@ -82,6 +88,21 @@ tune-web: build-deps
 tune-node: build-deps
 	cargo build --release -p plimsoll
 	examples/tune/node.sh target/release/plimsoll
+
+# Real MariaDB and PostgreSQL: P by the tuner interleaved with fixed ones, the pool of threads and PgBouncer beside it: half an hour.
+shape-real: build-deps test-deps
+	$(call need,pgbouncer python3,pgbouncer python3)
+	cargo build --release -p plimsoll -p plimsoll-shape-shim
+	bench/shape.py target/release/plimsoll mariadb --rounds 10
+	bench/shape.py target/release/plimsoll postgres --rounds 3
+
+# A real server of MongoDB's protocol (SecantusDB) under the shim, with MongoDB's own Python driver: half a minute.
+shape-mongo: build-deps
+	$(call need,python3,python3 python3-venv)
+	[ -d target/peers ] || python3 -m venv target/peers
+	target/peers/bin/pip install --quiet secantusdb pymongo
+	cargo build --release -p plimsoll -p plimsoll-shape-shim
+	target/peers/bin/python tests/peers/mongo_shaped.py target/release/plimsoll
 
 # The Python package: built by maturin into an environment of its own, and tested against real nodes.
 python: build-deps

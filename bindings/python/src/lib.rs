@@ -14,7 +14,14 @@ create_exception!(plimsoll, OpenError, PyException, "A volume can't be opened.")
 create_exception!(plimsoll, ReadFailed, PyException, "No replica answered.");
 create_exception!(plimsoll, ReadTimeout, PyTimeoutError, "The read's limit came.");
 
-/// A volume over its replicas.
+/// What is opened: a volume's replicas, or those of each group of a set.
+#[derive(FromPyObject)]
+enum Replicas {
+    One(Vec<String>),
+    Groups(Vec<Vec<String>>),
+}
+
+/// A volume over its replicas, or a set of objects.
 #[pyclass(subclass, frozen)]
 struct Volume {
     open: RwLock<Option<Arc<Blocking>>>,
@@ -35,11 +42,11 @@ impl Volume {
 #[pymethods]
 impl Volume {
     #[new]
-    #[pyo3(signature = (replicas, *, policy="mitt+wait", deadline=0.02, limit=30.0, stall=5.0, connect=5.0, monotonic=true, foreign=false))]
+    #[pyo3(signature = (replicas, *, policy="mitt+wait", deadline=0.02, limit=30.0, stall=5.0, connect=5.0, monotonic=true, foreign=false, object_bytes=None))]
     #[allow(clippy::too_many_arguments)] // they are keywords
     fn new(
         py: Python<'_>,
-        replicas: Vec<String>,
+        replicas: Replicas,
         policy: &str,
         deadline: f64,
         limit: f64,
@@ -47,10 +54,12 @@ impl Volume {
         connect: f64,
         monotonic: bool,
         foreign: bool,
+        object_bytes: Option<u64>,
     ) -> PyResult<Volume> {
         let value = |e: &dyn std::fmt::Display| PyValueError::new_err(e.to_string());
-        let addresses =
-            replicas.iter().map(|r| r.parse::<Address>().map_err(|e| value(&e))).collect::<PyResult<Vec<_>>>()?;
+        let addresses = |replicas: &Vec<String>| {
+            replicas.iter().map(|r| r.parse::<Address>().map_err(|e| value(&e))).collect::<PyResult<Vec<_>>>()
+        };
         let mut options = Options {
             policy: policy.parse::<PolicyKind>().map_err(|e| value(&e))?,
             limit: seconds("limit", limit)?,
@@ -61,7 +70,20 @@ impl Volume {
             ..Options::default()
         };
         options.settings.limit = Span::from(seconds("deadline", deadline)?);
-        let opened = py.detach(|| Blocking::open(&addresses, &options));
+        let opened = match (&replicas, object_bytes) {
+            (Replicas::One(replicas), None) => {
+                let replicas = addresses(replicas)?;
+                py.detach(|| Blocking::open(&replicas, &options))
+            }
+            (Replicas::Groups(groups), Some(object_bytes)) => {
+                let groups = groups.iter().map(addresses).collect::<PyResult<Vec<_>>>()?;
+                py.detach(|| Blocking::open_set(&groups, object_bytes, &options))
+            }
+            _ => {
+                let what = "a set has groups of replicas and object_bytes, a volume replicas only";
+                return Err(PyValueError::new_err(what));
+            }
+        };
         let opened = opened.map_err(|e| OpenError::new_err(e.to_string()))?;
         Ok(Volume { open: RwLock::new(Some(Arc::new(opened))) })
     }

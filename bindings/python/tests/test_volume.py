@@ -68,6 +68,19 @@ def test_it_reads_and_goes_on_when_nodes_die(nodes):
         volume.read(0, 512)
 
 
+def test_a_set_of_objects_is_read_group_by_group(nodes):
+    a, b, c = [address for _, address in nodes]
+    with plimsoll.Volume([[a, b], [b, c]], object_bytes=1 << 20) as objects:
+        assert objects.size == 32 << 20
+        assert objects.read(7 << 20, 4096) == bytes(4096)
+        assert len(objects.replicas()) == 4
+        with pytest.raises(ValueError, match="two objects"):
+            objects.read((1 << 20) - 512, 1024)
+    for replicas, size in [([[a, b]], None), ([a, b], 4096), ([[a]], 0)]:
+        with pytest.raises((ValueError, plimsoll.OpenError)):
+            plimsoll.Volume(replicas, object_bytes=size)
+
+
 def test_what_is_wrong_is_said(nodes):
     addresses = [address for _, address in nodes]
     with plimsoll.Volume(addresses) as volume:

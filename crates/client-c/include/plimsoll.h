@@ -55,6 +55,13 @@ typedef struct plimsoll_counts {
  * -EINVAL: addresses or options that make no sense, or replicas of different sizes; -ENOTCONN: no replica can be read. */
 int plimsoll_open(const char *const *replicas, size_t count, const plimsoll_options *options, plimsoll_volume **volume);
 
+/* Opens a set of objects of `object_bytes` each that lie on more nodes than one volume's replicas: `groups` volumes of `copies`
+ * replicas each, whose addresses are in `replicas` group after group. Object `i` is in group `i % groups`, and read at
+ * `i * object_bytes` of what is opened, no more than the rest of it at once. Fails as plimsoll_open does, and with -EINVAL if an
+ * object is empty or larger than a group. */
+int plimsoll_open_set(const char *const *replicas, size_t groups, size_t copies, uint64_t object_bytes,
+                      const plimsoll_options *options, plimsoll_volume **volume);
+
 /* The volume's size in bytes. */
 uint64_t plimsoll_size(const plimsoll_volume *volume);
 

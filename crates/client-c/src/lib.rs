@@ -106,6 +106,46 @@ unsafe fn options_of(options: &COptions) -> Result<Options, Failure> {
     Ok(o)
 }
 
+/// `count` addresses.
+///
+/// # Safety
+/// `replicas` must have so many pointers to strings that end in NUL.
+unsafe fn addresses(replicas: *const *const c_char, count: usize) -> Result<Vec<Address>, Failure> {
+    if replicas.is_null() && count > 0 {
+        return Err(bad("a pointer is NULL"));
+    }
+    // SAFETY: `i` is below `count`, so there is such a pointer, to a string that ends in NUL: the caller promises both.
+    (0..count).map(|i| unsafe { text(*replicas.add(i)) }?.parse::<Address>().map_err(bad)).collect()
+}
+
+/// Opens what `open` opens with `options`, into `volume`.
+///
+/// # Safety
+/// `options` must be NULL or as the header says, `volume` NULL or a place for one pointer.
+unsafe fn open_into(
+    options: *const COptions,
+    volume: *mut *mut Blocking,
+    open: impl FnOnce(&Options) -> Result<Blocking, OpenError>,
+) -> Result<(), Failure> {
+    if volume.is_null() {
+        return Err(bad("a pointer is NULL"));
+    }
+    // SAFETY: NULL (checked by `as_ref`) or options that the caller keeps, unchanged, until this call returns.
+    let options = match unsafe { options.as_ref() } {
+        // SAFETY: each string in them is NULL or ends in NUL and lives through this call; the caller keeps that.
+        Some(o) => unsafe { options_of(o) }?,
+        None => Options::default(),
+    };
+    let opened = open(&options).map_err(|e| match e {
+        OpenError::NoneOpen(_) => (ENOTCONN, e.to_string()),
+        OpenError::Thread(_) => (EIO, e.to_string()),
+        _ => bad(e),
+    })?;
+    // SAFETY: checked not to be NULL; the caller promises a place for one pointer that nobody else uses meanwhile.
+    unsafe { *volume = Box::into_raw(Box::new(opened)) };
+    Ok(())
+}
+
 /// `plimsoll_open`
 ///
 /// # Safety
@@ -118,28 +158,33 @@ pub unsafe extern "C" fn plimsoll_open(
     volume: *mut *mut Blocking,
 ) -> c_int {
     guarded(|| {
-        if volume.is_null() || (replicas.is_null() && count > 0) {
-            return Err(bad("a pointer is NULL"));
-        }
-        // SAFETY: NULL (checked by `as_ref`) or options that the caller keeps, unchanged, until this call returns.
-        let options = match unsafe { options.as_ref() } {
-            // SAFETY: each string in them is NULL or ends in NUL and lives through this call; the caller keeps that.
-            Some(o) => unsafe { options_of(o) }?,
-            None => Options::default(),
-        };
-        let mut addresses = Vec::new();
-        for i in 0..count {
-            // SAFETY: `i` is below `count`, and the caller promises so many pointers to strings that end in NUL.
-            addresses.push(unsafe { text(*replicas.add(i)) }?.parse::<Address>().map_err(bad)?);
-        }
-        let opened = Blocking::open(&addresses, &options).map_err(|e| match e {
-            OpenError::NoneOpen(_) => (ENOTCONN, e.to_string()),
-            OpenError::Thread(_) => (EIO, e.to_string()),
-            _ => bad(e),
-        })?;
-        // SAFETY: checked not to be NULL; the caller promises a place for one pointer that nobody else uses meanwhile.
-        unsafe { *volume = Box::into_raw(Box::new(opened)) };
-        Ok(())
+        // SAFETY: the header asks C for `count` strings that live through this call.
+        let replicas = unsafe { addresses(replicas, count) }?;
+        // SAFETY: the header asks C for options and a place as `open_into` does.
+        unsafe { open_into(options, volume, |o| Blocking::open(&replicas, o)) }
+    })
+}
+
+/// `plimsoll_open_set`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_open_set(
+    replicas: *const *const c_char,
+    groups: usize,
+    copies: usize,
+    object_bytes: u64,
+    options: *const COptions,
+    volume: *mut *mut Blocking,
+) -> c_int {
+    guarded(|| {
+        let count = groups.checked_mul(copies).filter(|&n| n > 0).ok_or_else(|| bad("no groups, or no replicas"))?;
+        // SAFETY: the header asks C for `groups` times `copies` strings that live through this call.
+        let all = unsafe { addresses(replicas, count) }?;
+        let groups: Vec<Vec<Address>> = all.chunks(copies).map(<[Address]>::to_vec).collect();
+        // SAFETY: the header asks C for options and a place as `open_into` does.
+        unsafe { open_into(options, volume, |o| Blocking::open_set(&groups, object_bytes, o)) }
     })
 }
 

@@ -57,6 +57,49 @@ async fn a_read_goes_on_to_the_next_when_a_node_is_busy() {
     assert_eq!((counts.gets, counts.tries, counts.busy, counts.failed), (1, 3, 2, 0));
 }
 
+/// What nodes say of their sizes may be anything.
+#[tokio::test]
+async fn a_set_larger_than_all_numbers_is_refused() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    fakes.iter().for_each(|f| f.set(|s| s.size_bytes = i64::MAX as u64));
+    let groups: Vec<Vec<Address>> = addresses(&fakes).into_iter().map(|a| vec![a]).collect();
+    let refused = Volume::open_set(&groups, 512, &options(PolicyKind::Mitt)).await.map(drop).unwrap_err();
+    assert!(matches!(refused, OpenError::Set(_)), "{refused}");
+}
+
+/// Objects take turns over the groups; one group's busy node sends its reads to its own other replica, and what was counted is
+/// all groups'.
+#[tokio::test]
+async fn a_set_reads_each_object_from_its_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let does = [Does::Busy(50_000), Does::Serve, Does::Serve, Does::Serve];
+    let start = |(i, d): (usize, &Does)| Fake::start(dir.path(), &i.to_string(), i as u8 + 1, *d);
+    let fakes: Vec<Fake> = does.iter().enumerate().map(start).collect();
+    fakes[3].set(|s| s.block_sizes.minimum = 512);
+    let all = addresses(&fakes);
+    let groups = [vec![all[0].clone(), all[1].clone()], vec![all[2].clone(), all[3].clone()]];
+    let object = 3 << 10;
+    let set = Volume::open_set(&groups, object, &options(PolicyKind::Mitt)).await.unwrap();
+    let each = SIZE / object;
+    assert_eq!(set.size_bytes(), 2 * each * object);
+    for i in [0, 1, 2, 3, 2 * each - 1] {
+        let data = set.read(i * object + 512..(i + 1) * object, Some(MS(7))).await.unwrap();
+        assert_eq!(data, vec![if i % 2 == 0 { 2 } else { 3 }; 2560], "object {i}");
+    }
+    let last = fakes[2].get(|s| s.offsets.last().copied());
+    assert_eq!(last, Some((each - 1) * object + 512), "where the last object is in its group");
+    let counts = set.counts();
+    assert_eq!((counts.gets, counts.tries, counts.busy), (5, 7, 2));
+    assert_eq!(set.replicas().len(), 4);
+    let across = set.read(object - 512..object + 512, None).await.unwrap_err();
+    assert!(across.to_string().contains("two objects"), "{across}");
+    assert!(matches!(set.read(2 * each * object..2 * each * object + 512, None).await, Err(ReadError::Range(_))));
+    for (groups, object) in [(&groups[..0], object), (&groups[..], 0), (&groups[..], 700), (&groups[..], SIZE + 512)] {
+        let refused = Volume::open_set(groups, object, &options(PolicyKind::Mitt)).await.map(drop).unwrap_err();
+        assert!(matches!(refused, OpenError::Set(_)), "{refused}");
+    }
+}
+
 #[tokio::test]
 async fn when_all_are_busy_the_least_wait_serves() {
     let (_dir, fakes) = nodes([Does::Busy(50_000), Does::Busy(20_000), Does::Busy(30_000)]);

@@ -17,13 +17,15 @@
 //! their answers ([`Users`]). What could be gained at best under a seed is [`Clairvoyant`]'s.
 
 mod begins;
+mod cpu;
 mod hogs;
 mod oracle;
 mod sim;
 mod source;
 
 pub use begins::Begins;
+pub use cpu::HostCpu;
 pub use hogs::Hog;
 pub use oracle::{Clairvoyant, Foretold, gap_closed};
-pub use sim::{Cluster, ClusterConfig, ClusterMeasured};
+pub use sim::{Asking, Cluster, ClusterConfig, ClusterMeasured};
 pub use source::{GetSource, Gets, GetsConfig, Noise, Users};

@@ -28,6 +28,7 @@ pub mod scattered;
 pub mod schedulers;
 mod slowed;
 pub mod stats;
+mod study;
 mod traces;
 pub mod tuning;
 
@@ -234,8 +235,11 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(replicas::strategies::Strategies),
         Box::new(replicas::scale::ScaleFactors),
         Box::new(replicas::memory::MemoryScale),
+        Box::new(replicas::one_host::OneHost),
         Box::new(replicas::mix::WorkloadMix),
         Box::new(replicas::adaptive::Adaptivity),
+        Box::new(replicas::two_levels::TwoLevels),
+        Box::new(replicas::tiers::AllInOne),
         Box::new(replicas::writes::Writes),
         Box::new(accuracy::DiskAccuracy),
         Box::new(flash_accuracy::FlashAccuracy),

@@ -86,6 +86,8 @@ pub struct RunningPool {
     fence: Mutex<Option<plimsoll_fence::FenceConfig>>,
     /// What can be tuned, as configured or last changed.
     knobs: Mutex<crate::knobs::Knobs>,
+    /// What the configuration says of its slots.
+    fence_configured: Option<(u32, u64)>,
     /// Volumes of a pool without a store.
     next_volatile_id: Mutex<(u32, u64)>,
     thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
@@ -664,6 +666,7 @@ impl RunningPool {
             cache: None,
             fence: Mutex::new(None),
             knobs: Mutex::default(),
+            fence_configured: None,
             next_volatile_id: Mutex::new((0, 0)),
             thread: Mutex::new(None),
             _lock: None,
@@ -789,8 +792,10 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         let text = std::fs::read_to_string(path);
         config.profile_text = Some(text.map_err(|e| in_pool(&format!("{}: cannot be read: {e}", path.display())))?);
     }
+    let fence_configured = config.fence.as_ref().map(crate::fence::configured);
+    let opened = open_pool(&config, trace_every).map_err(|e| in_pool(&e))?;
+    config.fence = opened.fence;
     let config = &config;
-    let opened = open_pool(config, trace_every).map_err(|e| in_pool(&e))?;
     let fence = crate::fence::config(config, opened.devices.offers()[0].size_bytes).map_err(|e| in_pool(&e))?;
     let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
@@ -828,6 +833,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         cache: opened.cache,
         fence: Mutex::new(fence),
         knobs: Mutex::new(crate::knobs::Knobs::of(config)),
+        fence_configured,
         home_start: opened.home_start,
         block_bytes: opened.block_bytes,
         rotational: opened.rotational,

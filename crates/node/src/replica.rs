@@ -19,7 +19,7 @@
 use plimsoll_store::{MetaError, MetaStore, ReplicaRecord};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What a connection is to a replica.
@@ -97,7 +97,9 @@ pub struct Replica {
     /// Where it's kept, and under which name; a volatile volume has no place.
     kept: Option<(Arc<Mutex<MetaStore>>, String)>,
     generation: AtomicU64,
-    behind: AtomicU8,
+    /// Why it may lack changes; while it's being caught up, above that by which attempt: one word, so that an attempt's end can't be
+    /// taken for another's.
+    behind: AtomicU64,
     /// The durable mark is set.
     open: AtomicBool,
     /// Connections with `replica=write`.
@@ -124,7 +126,7 @@ impl Replica {
         Arc::new(Replica {
             kept,
             generation: AtomicU64::new(record.changes),
-            behind: AtomicU8::new(behind as u8),
+            behind: AtomicU64::new(behind as u64),
             open: AtomicBool::new(record.open),
             writers: AtomicU32::new(0),
             range_bytes,
@@ -139,7 +141,7 @@ impl Replica {
 
     /// Why it may lack some.
     pub fn behind(&self) -> Behind {
-        Behind::of(self.behind.load(Ordering::Acquire))
+        Behind::of(self.behind.load(Ordering::Acquire) as u8)
     }
 
     /// A change is about to be acknowledged.
@@ -192,7 +194,8 @@ impl Replica {
     /// It may lack what its writer had acknowledged elsewhere.
     pub fn lost(&self) {
         // What is being caught up must begin anew; what was unclean stays so.
-        let worse = |was| matches!(Behind::of(was), Behind::No | Behind::Resync).then_some(Behind::WriterLost as u8);
+        let worse =
+            |was| matches!(Behind::of(was as u8), Behind::No | Behind::Resync).then_some(Behind::WriterLost as u64);
         let _ = self.behind.fetch_update(Ordering::AcqRel, Ordering::Acquire, worse);
     }
 
@@ -216,25 +219,26 @@ impl Replica {
         if self.open.load(Ordering::Acquire) { self.keep(false) } else { Ok(()) }
     }
 
-    /// It is being caught up: told to who asks, and not read meanwhile. Blocks.
+    /// It is being caught up by the attempt of that number, which supersedes any other: told to who asks, and not read meanwhile.
+    /// Blocks.
     ///
     /// # Errors
     /// A failing storage.
-    pub fn catch_up(&self) -> Result<(), MetaError> {
-        self.behind.store(Behind::Resync as u8, Ordering::Release);
+    pub fn catch_up(&self, attempt: u32) -> Result<(), MetaError> {
+        self.behind.store(caught_up_by(attempt), Ordering::Release);
         self.keep(true)?;
         self.open.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// It has all that a peer has, whose generation is larger by `add`, or smaller. False if it isn't being caught up, as when
-    /// a writer was lost meanwhile: then nothing is changed. Blocks.
+    /// It has all that a peer has, whose generation is larger by `add`, or smaller. False if that attempt isn't catching it up, as
+    /// when a writer was lost meanwhile or another attempt has begun: then nothing is changed. Blocks.
     ///
     /// # Errors
     /// A failing storage.
-    pub fn caught_up(&self, add: i64) -> Result<bool, MetaError> {
-        let (from, to) = (Behind::Resync as u8, Behind::No as u8);
-        if self.behind() != Behind::Resync {
+    pub fn caught_up(&self, attempt: u32, add: i64) -> Result<bool, MetaError> {
+        let (from, to) = (caught_up_by(attempt), Behind::No as u64);
+        if self.behind.load(Ordering::Acquire) != from {
             return Ok(false);
         }
         // First, as whoever reads that it's caught up reads the generation, too.
@@ -261,6 +265,11 @@ impl Replica {
     }
 }
 
+/// The word of a replica that an attempt is catching up.
+fn caught_up_by(attempt: u32) -> u64 {
+    u64::from(attempt) << 8 | Behind::Resync as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,16 +278,18 @@ mod tests {
     fn a_replica_takes_over_its_peers_count_or_keeps_its_own() {
         let replica = Replica::new(1 << 20, ReplicaRecord::default(), None);
         (0..6).for_each(|i| replica.changed(i << 16, 512));
-        assert!(!replica.caught_up(-1).unwrap(), "nobody has begun");
+        assert!(!replica.caught_up(0, -1).unwrap(), "nobody has begun");
         assert_eq!(replica.generation(), 6);
-        replica.catch_up().unwrap();
-        assert!(replica.caught_up(-2).unwrap());
+        replica.catch_up(7).unwrap();
+        replica.catch_up(8).unwrap();
+        assert!(!replica.caught_up(7, -2).unwrap(), "another attempt has begun");
+        assert!(replica.caught_up(8, -2).unwrap());
         assert_eq!((replica.generation(), replica.behind()), (4, Behind::No));
         let stamps: Vec<u64> = replica.written(0, 6 << 16).iter().map(|w| w.1).collect();
         assert_eq!(stamps, [1, 2, 3, 4], "no range was changed after all of it: {stamps:?}");
-        replica.catch_up().unwrap();
+        replica.catch_up(9).unwrap();
         replica.lost();
-        assert!(!replica.caught_up(3).unwrap());
+        assert!(!replica.caught_up(9, 3).unwrap());
         assert_eq!((replica.generation(), replica.behind()), (4, Behind::WriterLost));
     }
 }

@@ -30,6 +30,8 @@ pub struct ExportView {
     pub oldest: Option<(Time, &'static str)>,
     /// What the tenant's deadline has set itself to, if it does.
     pub auto_deadline: Option<Span>,
+    /// What a small read would wait if it arrived now, as the pool forecasts.
+    pub next_read_wait: Span,
     /// Reads, writes, flushes, and all else.
     pub ops: [OpView; 4],
     /// Refused at once.
@@ -73,6 +75,7 @@ impl From<ExportSnapshot> for ExportView {
             inside: e.inside.clone(),
             oldest: e.oldest,
             auto_deadline: e.auto_deadline,
+            next_read_wait: e.next_read_wait,
             ops: m.ops.each_ref().map(|op| OpView {
                 done: op.done,
                 bytes: op.bytes,

@@ -29,6 +29,13 @@ pub struct Control {
     pub json: bool,
 }
 
+impl Control {
+    /// The node at a path or URL, for questions only.
+    pub fn at(control: &str) -> Control {
+        Control { control: control.to_string(), token_file: None, json: false }
+    }
+}
+
 /// Answers longer than this are refused: a status of 65,536 volumes is shorter.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 const CONNECT_TIME: Duration = Duration::from_secs(5);
@@ -50,8 +57,13 @@ impl Client {
 
     /// Reads `path`.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.get_within(path, READ_TIME)
+    }
+
+    /// Reads `path`, if it's answered within so long.
+    pub fn get_within<T: DeserializeOwned>(&self, path: &str, time: Duration) -> Result<T> {
         let call = self.call(Method::GET, path, None);
-        let answer = self.runtime.block_on(async { tokio::time::timeout(READ_TIME, call).await });
+        let answer = self.runtime.block_on(async { tokio::time::timeout(time, call).await });
         self.understand(path, &answer.map_err(|_| self.failed("it doesn't answer: see its log"))??)
     }
 

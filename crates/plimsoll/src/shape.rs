@@ -4,15 +4,19 @@ mod drive;
 mod knobs;
 mod proxy;
 mod run;
+mod storage;
 mod top;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use plimsoll_shape::control::PMode;
-use plimsoll_shape::segment::Segment;
+use plimsoll_shape::gate::Knobs;
+use plimsoll_shape::segment::{Segment, is_dead, monotonic};
 use plimsoll_shape::tune::parallelism::TunerConfig;
 use plimsoll_shape::users::{GroupBy, Rule, parse_rules};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 /// Give a database's users fair, stable service from outside of it.
 #[derive(Args)]
@@ -81,6 +85,26 @@ fn tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
+/// A new control segment, which the server's account may write to.
+fn segment(path: &Path, knobs: Knobs, account: Option<(u32, u32)>) -> Result<Segment> {
+    if let Ok(old) = Segment::open(path) {
+        let pid = old.control().controller_pid.load(Ordering::Relaxed);
+        if pid != 0 && !is_dead(pid) {
+            bail!("{}: in use by process {pid}; give this server another file with --control", path.display());
+        }
+    }
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    }
+    let segment =
+        Segment::create(path, knobs, monotonic()).with_context(|| format!("cannot make {}", path.display()))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
+    if let Some((uid, gid)) = account {
+        chown(path, Some(uid), Some(gid)).with_context(|| format!("cannot give {} away", path.display()))?;
+    }
+    Ok(segment)
+}
+
 /// `auto`, or a number.
 fn p_mode(text: &str) -> Result<PMode, String> {
     match text {
@@ -109,5 +133,47 @@ fn read_rules(path: Option<&Path>) -> Result<Vec<Rule>> {
     match parse_rules(&text) {
         Ok(rules) => Ok(rules),
         Err(e) => bail!("{}: {e}", path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_file_that_is_none_or_is_in_use_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let open = |path: &Path| {
+            let found = Which { control: path.to_path_buf() }.open();
+            format!("{:#}", found.err().expect("it isn't there, or isn't one"))
+        };
+        assert!(open(&path).contains("is a server running under `plimsoll shape`?"));
+        std::fs::write(&path, "short").unwrap();
+        assert!(open(&path).contains("too short for a control segment"));
+        std::fs::write(&path, "x".repeat(4096)).unwrap();
+        assert!(open(&path).contains("not a control segment of the shaper"));
+        let made = segment(&path, Knobs::default(), None).unwrap();
+        // A controller that runs: this one.
+        made.control().controller_pid.store(std::process::id(), Ordering::Relaxed);
+        let e = segment(&path, Knobs::default(), None).err().expect("in use");
+        assert!(e.to_string().contains("give this server another file with --control"), "{e}");
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[8] = 99;
+        std::fs::write(dir.path().join("newer"), &bytes).unwrap();
+        assert!(open(&dir.path().join("newer")).contains("version 99 of the control segment"));
+        bytes[8] = plimsoll_shape::segment::VERSION as u8;
+        std::fs::write(dir.path().join("cut"), &bytes[..9000]).unwrap();
+        assert!(open(&dir.path().join("cut")).contains("9000 bytes for"));
+    }
+
+    #[test]
+    fn words_that_are_none_are_named() {
+        assert!(p_mode("fast").unwrap_err().contains("`fast` is neither auto, unlimited nor a number"));
+        assert!(group_by("colour").unwrap_err().contains("`colour` is none of account, database, peer, connection"));
+        let e = "oracle".parse::<plimsoll_shape::profile::Profile>().unwrap_err().to_string();
+        assert!(e.contains("no profile `oracle`") && e.contains("mysql-thread"), "{e}");
+        let e = format!("{:#}", read_rules(Some(Path::new("no-such-rules"))).unwrap_err());
+        assert!(e.contains("cannot read no-such-rules"), "{e}");
     }
 }

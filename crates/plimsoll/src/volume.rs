@@ -190,15 +190,17 @@ fn caught_up(client: &Client, name: &str, resync: Option<Resync>) -> Result<Volu
         client.send(Method::PATCH, &path(name), &wanted)
     };
     let before: VolumeStatus = client.get(&path(name))?;
-    let begin = || say(ReplicaChange::CatchUp).map(drop);
+    // Two of these at once mustn't take the other's end for their own.
+    let attempt = uuid::Uuid::new_v4().as_u128() as u32;
+    let begin = || say(ReplicaChange::CatchUp { attempt }).map(drop);
     let add = match resync {
         Some(resync) => resync.run(begin),
         None => begin().map(|()| 0),
     };
     if before.behind == "no" && add.as_ref().is_err_and(|e| e.is::<AnotherVolume>()) {
-        say(ReplicaChange::CaughtUp { add: 0 })?; // this one lacked nothing, and nothing was done to it
+        say(ReplicaChange::CaughtUp { attempt, add: 0 })?; // this one lacked nothing, and nothing was done to it
     }
-    say(ReplicaChange::CaughtUp { add: add? })
+    say(ReplicaChange::CaughtUp { attempt, add: add? })
 }
 
 fn cache_mode(text: &str) -> Result<CacheMode, String> {

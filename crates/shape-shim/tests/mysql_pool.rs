@@ -78,3 +78,46 @@ fn idle_transactions_lend_and_kill_reaches_the_held() {
     busy.receive().unwrap();
     s.assert_empty();
 }
+
+#[test]
+fn a_thousand_connections_leave_nothing_behind() {
+    let Some(s) = server(2) else { return };
+    scope(|scope| {
+        for t in 0..8 {
+            let s = &s;
+            scope.spawn(move || {
+                for i in 0..125 {
+                    let mut c = s.client(if t % 2 == 0 { "a" } else { "b" });
+                    match i % 4 {
+                        0 => ok(&mut c, "BEGIN"),
+                        1 => ok(&mut c, "SELECT 1"),
+                        2 => c.send("SELECT 1").unwrap(),
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+    s.assert_empty();
+    s.await_that(|s| s.known() == 0);
+    ok(&mut s.client("root"), "SELECT 1");
+}
+
+#[test]
+fn without_its_controller_the_gate_opens_and_a_restart_leaves_nothing() {
+    let Some(mut s) = server(1) else { return };
+    let (mut busy, mut other) = (s.client("a"), s.client("b"));
+    s.set(|k| k.stall_ns = 60_000_000_000);
+    busy.send("SELECT SLEEP(30)").unwrap();
+    s.await_that(|s| s.inside().0 == 1);
+    s.stop_heart();
+    let begun = Instant::now();
+    ok(&mut other, "SELECT 1");
+    println!("let in after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(8));
+    s.start_heart();
+    s.set(|k| k.open = 0);
+    s.restart();
+    s.await_ready("a", "t");
+    s.assert_empty();
+}

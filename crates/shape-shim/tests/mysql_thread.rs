@@ -269,3 +269,56 @@ fn answers_are_the_same_with_and_without() {
     drop(c);
     s.assert_empty();
 }
+
+#[test]
+fn the_server_is_restarted_with_clients_held_and_inside() {
+    let Some(mut s) = server(1) else { return };
+    s.set(|k| k.stall_ns = 60_000_000_000);
+    let (mut busy, mut held) = (s.client("a"), s.client("b"));
+    busy.send("SELECT SLEEP(60)").unwrap();
+    s.await_inside((1, 0, 0, 0));
+    held.send("SELECT 1").unwrap();
+    s.await_inside((1, 0, 0, 1));
+    let begun = Instant::now();
+    s.restart();
+    s.await_ready("a", "t");
+    println!("served again after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < 60 * SECOND);
+    assert!(held.receive().is_err());
+    s.assert_empty();
+    ok(&mut s.client("b"), "SELECT 1");
+}
+
+/// Transactions of two users in two seconds, with so many connections each.
+fn shares(s: &Server, connections: [usize; 2]) -> [u64; 2] {
+    let done = [AtomicU64::new(0), AtomicU64::new(0)];
+    scope(|scope| {
+        for (who, n) in connections.into_iter().enumerate() {
+            for _ in 0..n {
+                let done = &done;
+                scope.spawn(move || {
+                    let mut c = s.client(["a", "b"][who]);
+                    during(2 * SECOND, || {
+                        ok(&mut c, "SELECT BENCHMARK(5000, MD5('x'))");
+                        done[who].fetch_add(1, Ordering::Relaxed);
+                    });
+                });
+            }
+        }
+    });
+    done.map(AtomicU64::into_inner)
+}
+
+#[test]
+fn users_share_by_weight_and_not_by_connections() {
+    let Some(s) = server(2) else { return };
+    s.set(|k| k.zeta = 1);
+    let [many, few] = shares(&s, [28, 6]);
+    println!("28 connections: {many}, 6 connections: {few}");
+    assert!(many < few * 3 / 2 && few < many * 3 / 2, "ungated it would be five to one");
+    s.set_weight("b", 3000);
+    let [one, three] = shares(&s, [12, 12]);
+    println!("weight 1: {one}, weight 3: {three}");
+    assert!(three > one * 2 && three < one * 4);
+    s.assert_empty();
+}

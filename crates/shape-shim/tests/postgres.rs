@@ -120,13 +120,13 @@ fn a_killed_backend_gives_its_place_back() {
 }
 
 #[test]
-fn three_hundred_connections_leave_nothing_behind() {
+fn a_thousand_connections_leave_nothing_behind() {
     let Some(s) = server(2) else { return };
     scope(|scope| {
-        for t in 0..6 {
+        for t in 0..8 {
             let s = &s;
             scope.spawn(move || {
-                for i in 0..50 {
+                for i in 0..125 {
                     let mut c = s.client(if t % 2 == 0 { "a" } else { "b" });
                     match i % 3 {
                         0 => ok(&mut c, "BEGIN"),
@@ -137,5 +137,93 @@ fn three_hundred_connections_leave_nothing_behind() {
             });
         }
     });
+    s.assert_empty();
+    s.await_that(|s| s.known() == 0);
+}
+
+#[test]
+fn a_lock_of_the_session_is_followed_and_p_is_changed_under_load() {
+    let Some(s) = server(2) else { return };
+    let (done, longest) = (AtomicU64::new(0), AtomicU64::new(0));
+    scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| {
+                let mut c = s.client("a");
+                during(3 * SECOND, || {
+                    let begun = Instant::now();
+                    ok(&mut c, "SELECT pg_advisory_lock(1)");
+                    ok(&mut c, "SELECT 1");
+                    ok(&mut c, "SELECT pg_advisory_unlock(1)");
+                    longest.fetch_max(begun.elapsed().as_millis() as u64, Ordering::Relaxed);
+                    done.fetch_add(1, Ordering::Relaxed);
+                });
+            });
+        }
+        // From 2 to 0 to 16 while they run.
+        s.await_that(|s| s.counters().finished > 50);
+        s.set(|k| (k.p, k.hold_max_ns) = (0, 30_000_000_000));
+        s.await_that(|s| s.inside().0 == 0 && s.inside().3 > 0);
+        s.set(|k| k.p = 16);
+        let before = s.counters().finished;
+        s.await_that(|s| s.counters().finished > before + 20);
+    });
+    println!("{done:?} turns, longest {longest:?} ms, {:?}", s.counters());
+    assert!(done.into_inner() > 50 && longest.into_inner() < 6000);
+    s.assert_empty();
+}
+
+#[test]
+fn without_its_controller_the_gate_opens() {
+    let Some(mut s) = server(1) else { return };
+    let (mut busy, mut other) = (s.client("a"), s.client("b"));
+    s.set(|k| k.stall_ns = 60_000_000_000);
+    busy.send("SELECT pg_sleep(12)").unwrap();
+    s.await_inside((1, 0, 0, 0));
+    s.stop_heart();
+    let begun = Instant::now();
+    ok(&mut other, "SELECT 1");
+    println!("let in after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < 8 * SECOND);
+    assert_eq!(s.segment.control().failed_open.load(Ordering::Relaxed), 1);
+    drop(busy);
+}
+
+#[test]
+fn the_server_is_restarted_with_clients_held_and_inside() {
+    let Some(mut s) = server(1) else { return };
+    s.set(|k| k.stall_ns = 60_000_000_000);
+    let (mut busy, mut held) = (s.client("a"), s.client("b"));
+    busy.send("SELECT pg_sleep(60)").unwrap();
+    s.await_inside((1, 0, 0, 0));
+    held.send("SELECT 1").unwrap();
+    s.await_inside((1, 0, 0, 1));
+    let begun = Instant::now();
+    s.restart();
+    s.await_ready("a", "t");
+    println!("served again after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < 60 * SECOND);
+    s.assert_empty();
+    ok(&mut s.client("b"), "SELECT 1");
+}
+
+#[test]
+fn copy_both_ways_and_errors_in_transactions_are_followed() {
+    let Some(s) = server(1) else { return };
+    let run = |script: &str| {
+        let mut c = std::process::Command::new("psql");
+        c.arg(format!("host=127.0.0.1 port={} user=a dbname=t", s.port)).args(["-q", "-t", "-A"]);
+        c.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        c.stderr(std::process::Stdio::null());
+        let mut c = c.spawn().expect("psql (`make test` installs it)");
+        std::io::Write::write_all(&mut c.stdin.take().unwrap(), script.as_bytes()).unwrap();
+        String::from_utf8(c.wait_with_output().unwrap().stdout).unwrap()
+    };
+    let rows: String = (10..3010).map(|i| format!("{i}\t1\n")).collect();
+    let said = run(&format!("COPY hot FROM STDIN;\n{rows}\\.\nSELECT count(*) FROM hot;\n"));
+    assert_eq!(said.trim(), "3004");
+    assert_eq!(run("COPY (SELECT id FROM hot WHERE id > 10 ORDER BY id) TO STDOUT;\n").lines().count(), 2999);
+    let said = run("BEGIN; SELECT 1/0; SELECT 1; ROLLBACK; SELECT 'after';\n");
+    assert_eq!(said.trim(), "after");
+    assert_eq!((s.counters().unparsed, s.counters().panics, s.counters().stall_escapes), (0, 0, 0));
     s.assert_empty();
 }

@@ -5,6 +5,7 @@ mod common;
 use common::{Server, have};
 use plimsoll_shape::gate::Knobs;
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::scope;
@@ -54,4 +55,99 @@ fn users_of_few_and_of_many_connections_share_the_loop() {
     assert!(many > 100 && few > 100);
     assert!(s.counters().admitted > 1000 && s.counters().held > 0 && s.counters().panics == 0);
     s.assert_empty();
+}
+
+fn connect(s: &Server) -> TcpStream {
+    let c = TcpStream::connect(("127.0.0.1", s.port)).unwrap();
+    c.set_nodelay(true).unwrap();
+    c.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    c
+}
+
+fn asked(c: &mut TcpStream, line: &str) -> String {
+    c.write_all(line.as_bytes()).unwrap();
+    let mut answer = [0; 512];
+    let n = c.read(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer[..n]).into_owned()
+}
+
+#[test]
+fn a_snapshots_fork_is_inert_and_the_load_goes_on() {
+    if !have("/usr/bin/redis-server") {
+        return;
+    }
+    let s = Server::redis(Knobs { p: 1, ..Knobs::default() }, &[]);
+    let done = AtomicU64::new(0);
+    scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut c = connect(&s);
+                for i in 0..400 {
+                    assert_eq!(asked(&mut c, &format!("SET k{i} v\r\n")), "+OK\r\n");
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        scope.spawn(|| {
+            let mut c = connect(&s);
+            assert!(asked(&mut c, "BGSAVE\r\n").starts_with("+Background"));
+            let end = Instant::now() + Duration::from_secs(20);
+            while !asked(&mut c, "INFO persistence\r\n").contains("rdb_bgsave_in_progress:0") {
+                assert!(Instant::now() < end, "the snapshot ends");
+            }
+        });
+    });
+    assert_eq!(done.into_inner(), 3200);
+    assert!(s.dir.path().join("dump.rdb").exists());
+    assert_eq!(s.counters().panics, 0);
+    s.assert_empty();
+}
+
+#[test]
+fn a_thousand_connections_and_those_that_vanish_leave_nothing_behind() {
+    if !have("/usr/bin/redis-server") {
+        return;
+    }
+    let s = Server::redis(Knobs { p: 2, ..Knobs::default() }, &[]);
+    scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for i in 0..125 {
+                    let mut c = connect(&s);
+                    match i % 3 {
+                        0 => assert_eq!(asked(&mut c, "PING\r\n"), "+PONG\r\n"),
+                        // It doesn't wait for the answer, or not even for the end of its own words.
+                        1 => c.write_all(b"SET a b\r\n").unwrap(),
+                        _ => c.write_all(b"SET a").and_then(|()| c.shutdown(Shutdown::Both)).unwrap(),
+                    }
+                }
+            });
+        }
+    });
+    s.await_that(|s| s.known() == 0);
+    s.assert_empty();
+    assert_eq!(asked(&mut connect(&s), "PING\r\n"), "+PONG\r\n");
+}
+
+#[test]
+fn threads_for_reading_and_a_restart_change_nothing() {
+    if !have("/usr/bin/redis-server") {
+        return;
+    }
+    let mut s =
+        Server::redis(Knobs { p: 2, ..Knobs::default() }, &["--io-threads", "2", "--io-threads-do-reads", "yes"]);
+    for _ in 0..2 {
+        scope(|scope| {
+            for _ in 0..12 {
+                scope.spawn(|| {
+                    let mut c = connect(&s);
+                    (0..200).for_each(|_| assert_eq!(asked(&mut c, "INCR n\r\n").as_bytes()[0], b':'));
+                });
+            }
+        });
+        s.assert_empty();
+        s.restart();
+        s.await_port();
+    }
+    assert_eq!(s.counters().panics, 0);
 }

@@ -3,7 +3,7 @@
 
 use crate::gate::{Counters, Gate, Knobs, LogHist, P_UNLIMITED, User, UserClass};
 use crate::tune::fairness::{UserWindow, unfairness_milli, variability_milli};
-use crate::tune::parallelism::{Tuner, TunerConfig};
+use crate::tune::parallelism::{Stage, Tuner, TunerConfig};
 use crate::tune::pslo::{Pslo, SAMPLES_MIN};
 use crate::tune::zeta::{Zeta, ZetaConfig, ZetaWindow};
 use plimsoll_base::{Span, Time};
@@ -41,17 +41,21 @@ impl ControlConfig {
             p,
             zeta: Some(ZetaConfig::default()),
             window_min: Span::from_millis(300),
-            window_finished: 2000,
+            window_finished: 500,
             window_max: Span::from_secs(3),
             quick: Span::from_millis(100),
         }
     }
 }
 
+/// Users that have one objective share its controller: a percentile of 99.9 needs a thousand transactions, which one connection alone
+/// takes too long for.
 struct Tail {
-    user: usize,
+    objective_us: u64,
     pslo: Pslo,
     before: LogHist,
+    /// The last window's p99.9 as a part of the objective, in thousandths.
+    part_milli: u64,
 }
 
 /// The controller's state.
@@ -60,6 +64,8 @@ pub struct Controller {
     tuner: Option<Tuner>,
     zeta: Option<Zeta>,
     tails: Vec<Tail>,
+    /// A change of P shows from then on.
+    p_settles: Time,
     /// At the beginning of the window of P.
     p_began: Time,
     p_before: Counters,
@@ -82,6 +88,7 @@ impl Controller {
             tuner: None,
             zeta: config.zeta.map(|c| Zeta::new(c, zeta)),
             tails: Vec::new(),
+            p_settles: Time::ZERO,
             p_began: Time::ZERO,
             p_before: Counters::default(),
             inside_sum: 0,
@@ -90,7 +97,7 @@ impl Controller {
             quick_users: Vec::new(),
             quick_round: 0,
             frozen: false,
-            last: ZetaWindow { unfairness_milli: None, variability_milli: None },
+            last: ZetaWindow::NONE,
             pressure_milli: 1000,
         }
     }
@@ -156,6 +163,11 @@ impl Controller {
     fn look_at_p(&mut self, gate: &mut Gate<'_>, now: Time) {
         let PMode::Auto(limits) = self.config.p else { return };
         let counters = gate.head.counters;
+        if now < self.p_settles {
+            // Who was let in under the last P is still inside.
+            (self.p_began, self.p_before, self.inside_sum, self.looks) = (now, counters, 0, 0);
+            return;
+        }
         let took = now.since(self.p_began);
         let finished = counters.finished - self.p_before.finished;
         let enough = finished >= self.config.window_finished && took >= self.config.window_min;
@@ -170,8 +182,12 @@ impl Controller {
         let rate_milli = (u128::from(finished) * 1_000_000_000_000 / u128::from(took.as_nanos().max(1))) as u64;
         match &mut self.tuner {
             Some(tuner) => {
+                let p = tuner.p();
                 tuner.users(conns);
                 tuner.window(rate_milli, full);
+                if tuner.p() != p {
+                    self.p_settles = now + self.config.window_min;
+                }
             }
             // The first window has seen how many there are.
             None if full && conns > limits.floor => self.tuner = Some(Tuner::new(limits, conns)),
@@ -194,16 +210,25 @@ impl Controller {
         if rounds < ROUNDS_MIN && took < self.config.window_max {
             return;
         }
-        let w =
-            ZetaWindow { unfairness_milli: unfairness_milli(&windows), variability_milli: variability_milli(&windows) };
+        let w = ZetaWindow {
+            unfairness_milli: unfairness_milli(&windows),
+            variability_milli: variability_milli(&windows),
+            tail_milli: self.tails.iter().map(|t| t.part_milli).max(),
+        };
         self.last = ZetaWindow {
             unfairness_milli: w.unfairness_milli.or(self.last.unfairness_milli),
             variability_milli: w.variability_milli.or(self.last.variability_milli),
+            tail_milli: w.tail_milli.or(self.last.tail_milli),
         };
-        if let Some(z) = &mut self.zeta {
-            z.window(w);
+        // P takes precedence (AP-M7): what a sample of it shows of fairness and tails is the sample's.
+        if self.tuner.as_ref().is_none_or(|t| t.stage() == Stage::Climbing) {
+            if let Some(z) = &mut self.zeta {
+                z.window(w);
+            }
+            self.weights(gate);
+        } else {
+            self.tails.clear();
         }
-        self.weights(gate);
         self.quick_users.clear();
         self.quick_users.extend(gate.known_users().iter().map(|u| u.as_of(now)));
         (self.quick_began, self.quick_round) = (now, gate.head.round);
@@ -211,24 +236,50 @@ impl Controller {
 
     /// Weights of users with objectives.
     fn weights(&mut self, gate: &mut Gate<'_>) {
-        for i in 0..gate.known_users().len() {
-            let u = &mut gate.users[i];
-            if u.class() != UserClass::LatencySensitive || u.objective_us == 0 {
-                continue;
-            }
-            let at = self.tails.iter().position(|t| t.user == i).unwrap_or_else(|| {
-                let pslo = Pslo::new(u.objective_us, u.weight_milli);
-                self.tails.push(Tail { user: i, pslo, before: u.total_hist });
-                self.tails.len() - 1
-            });
-            let tail = &mut self.tails[at];
-            let window = u.total_hist.since(&tail.before);
-            if window.count() >= SAMPLES_MIN {
-                u.weight_milli = tail.pslo.window(window.quantile(999).as_micros(), window.count());
-                tail.before = u.total_hist;
+        for u in gate.known_users() {
+            let objective_us = objective(u);
+            if objective_us > 0 && self.tails.iter().all(|t| t.objective_us != objective_us) {
+                let pslo = Pslo::new(objective_us, u.weight_milli);
+                self.tails.push(Tail {
+                    objective_us,
+                    pslo,
+                    before: times(gate.known_users(), objective_us),
+                    part_milli: 0,
+                });
             }
         }
+        let turns_can_shrink = self.zeta.is_some_and(|z| z.zeta() > 1);
+        for tail in &mut self.tails {
+            let now = times(gate.known_users(), tail.objective_us);
+            let window = now.since(&tail.before);
+            if window.count() < SAMPLES_MIN {
+                continue;
+            }
+            tail.before = now;
+            let p999_us = window.quantile(999).as_micros();
+            tail.part_milli = p999_us * 1000 / tail.objective_us.max(1);
+            // Shorter turns for all come first: weight is taken from somebody.
+            if tail.part_milli > 1000 && turns_can_shrink {
+                continue;
+            }
+            let weight_milli = tail.pslo.window(p999_us, window.count());
+            let known = gate.known_users().len();
+            let users = gate.users[..known].iter_mut();
+            users.filter(|u| objective(u) == tail.objective_us).for_each(|u| u.weight_milli = weight_milli);
+        }
     }
+}
+
+/// A user's objective for p99.9 in µs; 0 for none.
+fn objective(u: &User) -> u64 {
+    if u.class() == UserClass::LatencySensitive { u.objective_us } else { 0 }
+}
+
+/// Times of all who have this objective.
+fn times(users: &[User], objective_us: u64) -> LogHist {
+    let mut all = LogHist::default();
+    users.iter().filter(|u| objective(u) == objective_us).for_each(|u| all.merge(&u.total_hist));
+    all
 }
 
 /// Rounds of a window in which shares are compared.

@@ -1,18 +1,20 @@
 //! The other face of the gate: a TCP proxy, for servers that nothing can be preloaded into (static programs, other hosts). It costs a
-//! hop, about 50 µs, and sees nothing inside TLS: such connections pass.
+//! hop, about 50 µs, and sees nothing inside TLS: such connections pass. Its gate lies in a control segment as the shim's does, so that
+//! the same commands look at it and turn its knobs.
 
-use crate::control::Controller;
-use crate::gate::{Answered, ConnId, Gate, OwnGate, USER_OTHERS, Verdict};
-use crate::segment::monotonic;
+use crate::gate::{Answered, ConnId, Gate, USER_OTHERS, Verdict};
+use crate::segment::{CONNS, Segment, monotonic};
+use crate::tend::{LOOK, Tender};
 use crate::users::{GroupBy, Peer, Rule, classify};
 use crate::walk::{Came, Protocol, Walker};
 use plimsoll_base::Time;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
@@ -31,47 +33,51 @@ pub struct ProxyConfig {
     pub rules: Vec<Rule>,
 }
 
-/// The controller looks so often; also how late an escape may be.
-const LOOK: Duration = Duration::from_millis(10);
 /// Bytes read at a time.
 const CHUNK: usize = 16_384;
+/// Out of descriptors: tried again after so long.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
 /// The gate and who waits at it.
-pub struct Shared {
-    gate: OwnGate,
+struct Shared {
+    segment: Segment,
+    tid: u32,
     waiting: Vec<Rc<Notify>>,
 }
 
 impl Shared {
-    /// Over this gate, which has room for `conns` connections.
-    pub fn new(gate: OwnGate, conns: usize) -> Shared {
-        Shared { gate, waiting: (0..conns).map(|_| Rc::new(Notify::new())).collect() }
-    }
-
     /// Does something to the gate and tells who was let in.
-    pub fn change<T>(&mut self, f: impl FnOnce(&mut Gate<'_>, Time) -> T) -> T {
-        let mut gate = self.gate.gate();
-        let out = f(&mut gate, monotonic());
+    fn change<T>(&self, f: impl FnOnce(&mut Gate<'_>, Time) -> T) -> T {
+        let now = monotonic();
+        let mut guard = self.segment.lock(self.tid, now);
+        let mut gate = guard.gate();
+        let out = f(&mut gate, now);
         while let Some(id) = gate.take_grant() {
-            self.waiting[id.0 as usize].notify_one();
+            self.tell(id);
         }
         out
     }
+
+    fn tell(&self, id: ConnId) {
+        self.waiting[id.0 as usize].notify_one();
+    }
 }
 
-/// Serves for ever, on one thread.
+/// Serves for ever, on one thread, whose id is `tid`.
 ///
 /// # Errors
 /// If it can't listen.
-pub async fn serve(config: ProxyConfig, shared: Rc<RefCell<Shared>>, mut control: Controller) -> io::Result<()> {
+pub async fn serve(config: ProxyConfig, segment: Segment, tid: u32, mut tender: Tender) -> io::Result<()> {
     let listener = TcpListener::bind(config.listen).await?;
-    let config = Rc::new(config);
+    let waiting = (0..CONNS).map(|_| Rc::new(Notify::new())).collect();
+    let (config, shared) = (Rc::new(config), Rc::new(Shared { segment, tid, waiting }));
     let local = LocalSet::new();
     let looked = shared.clone();
     local.spawn_local(async move {
         loop {
-            tokio::time::sleep(LOOK).await;
-            looked.borrow_mut().change(|g, now| control.look(g, now));
+            let woken = tender.look(&looked.segment, tid, monotonic());
+            woken.iter().for_each(|w| looked.tell(w.conn));
+            tokio::time::sleep(Duration::from_nanos(LOOK.as_nanos())).await;
         }
     });
     local
@@ -83,8 +89,8 @@ pub async fn serve(config: ProxyConfig, shared: Rc<RefCell<Shared>>, mut control
                         // A connection that breaks is its client's to notice.
                         tokio::task::spawn_local(async move { connection(config, shared, client, peer).await.ok() });
                     }
-                    // Out of descriptors: those that are open go on.
-                    Err(_) => tokio::time::sleep(LOOK).await,
+                    // Those that are open go on.
+                    Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
                 }
             }
         })
@@ -92,8 +98,9 @@ pub async fn serve(config: ProxyConfig, shared: Rc<RefCell<Shared>>, mut control
 }
 
 struct Flow {
-    shared: Rc<RefCell<Shared>>,
+    shared: Rc<Shared>,
     walker: RefCell<Walker>,
+    gave_up: Cell<bool>,
     conn: ConnId,
     notify: Rc<Notify>,
     peer: Peer,
@@ -101,13 +108,13 @@ struct Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        self.shared.borrow_mut().change(|g, now| g.close(now, self.conn));
+        self.shared.change(|g, now| g.close(now, self.conn));
     }
 }
 
 async fn connection(
     config: Rc<ProxyConfig>,
-    shared: Rc<RefCell<Shared>>,
+    shared: Rc<Shared>,
     client: TcpStream,
     peer: SocketAddr,
 ) -> io::Result<()> {
@@ -116,7 +123,7 @@ async fn connection(
     server.set_nodelay(true)?;
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let opened = shared.borrow_mut().change(|g, _| g.open(0));
+    let opened = shared.change(|g, _| g.open(0));
     // No room in the table: it passes.
     let Some(conn) = opened else {
         tokio::select! {
@@ -125,16 +132,17 @@ async fn connection(
         };
         return Ok(());
     };
-    let notify = shared.borrow().waiting[conn.0 as usize].clone();
+    let notify = shared.waiting[conn.0 as usize].clone();
     let walker = RefCell::new(Walker::new(config.protocol));
-    let flow = Flow { shared, walker, conn, notify, peer: Peer { ip: peer.ip(), port: peer.port() } };
+    let peer = Peer { ip: peer.ip(), port: peer.port() };
+    let flow = Flow { shared, walker, gave_up: Cell::new(false), conn, notify, peer };
     tokio::select! {
         r = async {
             let mut bytes = vec![0; CHUNK];
             loop {
                 let n = from_client.read(&mut bytes).await?;
                 if n == 0 { return Ok(()); }
-                flow.came(&config, &bytes[..n]).await;
+                if flow.came(&config, &bytes[..n]) && !flow.let_in(&mut from_client).await { return Ok(()); }
                 to_server.write_all(&bytes[..n]).await?;
             }
         } => r,
@@ -151,7 +159,8 @@ async fn connection(
 }
 
 impl Flow {
-    async fn came(&self, config: &ProxyConfig, bytes: &[u8]) {
+    /// Bytes of the client. True if they must wait.
+    fn came(&self, config: &ProxyConfig, bytes: &[u8]) -> bool {
         let came = {
             let mut w = self.walker.borrow_mut();
             if w.is_lost() || w.is_tls() { Came::default() } else { w.input(bytes) }
@@ -159,15 +168,27 @@ impl Flow {
         if came.login {
             self.identify(config);
         }
-        if came.request {
-            let conn = self.conn;
-            let wait = self.shared.borrow_mut().change(|g, now| g.request(now, conn) == Verdict::Wait);
-            if wait {
-                // Told by whoever lets it in, at the latest by the controller's tick.
-                self.notify.notified().await;
+        let waits = came.request && self.shared.change(|g, now| g.request(now, self.conn) == Verdict::Wait);
+        self.give_up_if_lost();
+        waits
+    }
+
+    /// Told by whoever lets it in, at the latest by the controller's look. False if the client went away meanwhile.
+    async fn let_in(&self, client: &mut OwnedReadHalf) -> bool {
+        let mut byte = [0];
+        // Once it has sent more, whether it's still there can't be seen behind that.
+        let mut quiet = true;
+        // A late word may be for the place's last connection.
+        while self.shared.change(|g, _| g.is_waiting(self.conn)) {
+            tokio::select! {
+                () = self.notify.notified() => {}
+                more = client.peek(&mut byte), if quiet => match more {
+                    Ok(1) => quiet = false,
+                    _ => return false,
+                },
             }
         }
-        self.give_up_if_lost();
+        true
     }
 
     fn went(&self, bytes: &[u8]) {
@@ -180,26 +201,27 @@ impl Flow {
         };
         if done {
             let what = if open { Answered::Open } else { Answered::Done };
-            self.shared.borrow_mut().change(|g, now| g.answered(now, self.conn, what));
+            self.shared.change(|g, now| g.answered(now, self.conn, what));
         }
         self.give_up_if_lost();
     }
 
     /// What can't be followed passes, and holds nothing.
     fn give_up_if_lost(&self) {
-        let w = self.walker.borrow();
-        if w.is_lost() {
-            self.shared.borrow_mut().change(|g, now| {
+        if self.walker.borrow().is_lost() && !self.gave_up.replace(true) {
+            self.shared.change(|g, now| {
+                g.head.counters.unparsed += 1;
                 g.cancel(now, self.conn);
                 g.answered(now, self.conn, Answered::Done);
             });
+            self.notify.notify_one();
         }
     }
 
     fn identify(&self, config: &ProxyConfig) {
         let (account, database) = self.walker.borrow().identity();
         let (name, rule) = classify(&config.rules, config.group_by, &account, &database, self.peer);
-        self.shared.borrow_mut().change(|g, _| {
+        self.shared.change(|g, _| {
             let user = g.user_of_bytes(name.as_bytes()).unwrap_or(USER_OTHERS);
             if let (Some(rule), true) = (rule, g.users[user as usize].admitted == 0) {
                 let u = &mut g.users[user as usize];

@@ -7,7 +7,7 @@
 //! gate is then repaired). The only unsafe code of this crate is here: mapping the file, and views into the mapping.
 #![allow(unsafe_code)]
 
-use crate::gate::{Conn, ConnId, Gate, Head, Knobs, User};
+use crate::gate::{Conn, ConnId, Gate, Head, Knobs, USERS_MAX, User};
 use crate::users::{RULES_MAX, Rule};
 use bytemuck::Zeroable;
 use plimsoll_base::Time;
@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PLMSHAPE");
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Users in a segment.
-pub const USERS: usize = 2048;
+pub const USERS: usize = USERS_MAX;
 /// Connections in a segment.
 pub const CONNS: usize = 16_384;
 /// The controller is taken for dead when it was silent for so long: the gate opens.
@@ -57,9 +57,12 @@ pub struct Control {
     pub flags: AtomicU32,
     /// What a storage node forecasts: P is multiplied by so many thousandths (joint control); 0 and 1000 change nothing.
     pub pressure_milli: AtomicU32,
-    /// P that is asked for before pressure; 0 = the tuner's.
+    /// P that is asked for before pressure: 0 as it was started, [`P_WANTED_AUTO`] by the tuner, else one more than P.
     pub p_wanted: AtomicU32,
 }
+
+/// See [`Control::p_wanted`].
+pub const P_WANTED_AUTO: u32 = u32::MAX - 1;
 
 /// Set in the lock word when somebody sleeps for it.
 const CONTENDED: u32 = 1 << 31;
@@ -337,8 +340,8 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[8] = 99;
         std::fs::write(dir.path().join("y"), &bytes).unwrap();
-        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 1");
-        bytes[8] = 1;
+        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 2");
+        bytes[8] = VERSION as u8;
         std::fs::write(dir.path().join("z"), &bytes[..4096]).unwrap();
         assert!(wrong("z").contains("don't fit"));
     }

@@ -23,19 +23,24 @@ enum Doing {
 /// The same rules over vectors, every search from the start.
 struct Naive {
     p: usize,
-    zeta: i64,
+    zeta: u32,
     lend: u64,
     hold: u64,
-    weights: Vec<i64>,
+    weights: Vec<u64>,
     doing: Vec<Doing>,
     over: Vec<bool>,
     /// Waiting connections, oldest first.
     queue: Vec<u32>,
     in_turn: Vec<u32>,
-    ready: Vec<u32>,
-    spent: Vec<u32>,
-    credit: Vec<i64>,
-    had_turn: Vec<bool>,
+    /// Users whose turn is to come, in the order in which they lined up.
+    line: Vec<u32>,
+    left: Vec<u32>,
+    /// Virtual times: of all, of each user, and until when a turn holds.
+    now: u64,
+    at: Vec<u64>,
+    ends: Vec<u64>,
+    is_new: Vec<bool>,
+    lined_up: u64,
 }
 
 fn user(c: u32) -> u32 {
@@ -51,15 +56,14 @@ impl Naive {
         self.queue.iter().any(|c| user(*c) == u)
     }
     fn pick(&mut self) -> u32 {
-        if self.in_turn.is_empty() && self.ready.is_empty() {
-            self.ready = std::mem::take(&mut self.spent);
-            self.had_turn.fill(false);
-        }
         if self.in_turn.is_empty() {
-            let u = self.ready.remove(0);
-            self.had_turn[u as usize] = true;
-            self.credit[u as usize] = self.credit[u as usize].min(0) + self.weights[u as usize] * self.zeta;
-            self.in_turn.push(u);
+            // The first of those that are least far.
+            let next = (0..self.line.len()).min_by_key(|i| self.at[self.line[*i] as usize]).unwrap();
+            let u = self.line.remove(next) as usize;
+            self.now = self.now.max(self.at[u]);
+            self.left[u] = self.zeta;
+            self.ends[u] = self.at[u] + 1_000_000_000 * u64::from(self.zeta) / self.weights[u];
+            self.in_turn.push(u as u32);
         }
         let u = self.in_turn[0];
         *self.queue.iter().find(|c| user(**c) == u).unwrap()
@@ -67,28 +71,44 @@ impl Naive {
     fn enter(&mut self, c: u32, over: bool) {
         let u = user(c);
         self.queue.retain(|x| *x != c);
-        self.credit[u as usize] -= if over { 0 } else { 1000 };
         (self.doing[c as usize], self.over[c as usize]) = (Doing::Runs, over);
-        if self.credit[u as usize] <= 0 && self.in_turn.contains(&u) {
-            self.forget(u);
-            self.spent.push(u);
+        if !over {
+            self.left[u as usize] -= 1;
+            self.at[u as usize] += 1_000_000_000 / self.weights[u as usize];
         }
+        let in_turn = self.in_turn.contains(&u);
         if !self.waits(u) {
             self.forget(u);
+        } else if in_turn && self.left[u as usize] == 0 {
+            self.forget(u);
+            self.line_up(u);
         }
     }
+    fn line_up(&mut self, u: u32) {
+        let u = u as usize;
+        if self.at[u] <= self.now {
+            (self.at[u], self.is_new[u]) = (self.now, true);
+        } else if self.is_new[u] {
+            self.is_new[u] = false;
+            let part = self.lined_up * 40_503 % 65_536;
+            self.at[u] += 1_000_000_000 * u64::from(self.zeta) / self.weights[u] / 65_536 * part;
+        }
+        self.lined_up += 1;
+        self.left[u] = 0;
+        self.line.push(u as u32);
+    }
     fn forget(&mut self, u: u32) {
-        for ring in [&mut self.in_turn, &mut self.ready, &mut self.spent] {
+        for ring in [&mut self.in_turn, &mut self.line] {
             ring.retain(|x| *x != u);
         }
     }
     fn wait(&mut self, c: u32, now: u64) {
-        let u = user(c);
-        if !self.waits(u) {
-            match (self.had_turn[u as usize], self.credit[u as usize] > 0) {
-                (false, _) => self.ready.push(u),
-                (true, true) => self.in_turn.push(u),
-                (true, false) => self.spent.push(u),
+        let u = user(c) as usize;
+        if !self.waits(u as u32) {
+            if self.left[u] > 0 && self.now < self.ends[u] {
+                self.in_turn.push(u as u32);
+            } else {
+                self.line_up(u as u32);
             }
         }
         self.queue.push(c);
@@ -186,7 +206,7 @@ proptest! {
         let knobs = Knobs { p, zeta, lend_ns: ms(lend).as_nanos(), hold_max_ns: ms(hold).as_nanos(),
             stall_ns: Span::from_secs(1000).as_nanos(), ..Knobs::default() };
         let mut own = OwnGate::new(USERS as usize + 1, CONNS as usize, knobs, Time::ZERO);
-        let weights: Vec<i64> = (0..USERS).map(|u| 1000 + 500 * i64::from(u)).collect();
+        let weights: Vec<u64> = (0..USERS).map(|u| 1000 + 500 * u64::from(u)).collect();
         let mut ids = Vec::new();
         for c in 0..CONNS {
             let mut g = own.gate();
@@ -196,9 +216,9 @@ proptest! {
             g.identify(id, u);
             ids.push(id);
         }
-        let mut naive = Naive { p: p as usize, zeta: i64::from(zeta), lend, hold, weights,
-            doing: vec![Doing::Rest; CONNS as usize], over: vec![false; CONNS as usize], queue: vec![], in_turn: vec![],
-            ready: vec![], spent: vec![], credit: vec![0; USERS as usize], had_turn: vec![false; USERS as usize] };
+        let mut naive = Naive { p: p as usize, zeta, lend, hold, weights, doing: vec![Doing::Rest; CONNS as usize],
+            over: vec![false; CONNS as usize], queue: vec![], in_turn: vec![], line: vec![], left: vec![0; USERS as usize],
+            now: 0, at: vec![0; USERS as usize], ends: vec![0; USERS as usize], is_new: vec![false; USERS as usize], lined_up: 0 };
         let mut now = 0;
         for s in steps {
             now += 1;
@@ -315,6 +335,49 @@ fn shares_follow_weights() {
     let done = closed_loop(4, 2, &[30, 30, 30], &[1, 3, 6], 0, &[10_000; 3]);
     assert!((done[1] * 100 / done[0]).abs_diff(300) <= 3, "{done:?}");
     assert!((done[2] * 100 / done[0]).abs_diff(600) <= 6, "{done:?}");
+}
+
+/// The turns of a heavy user with one connection lie apart: its longest wait is a part of the round, not the round.
+#[test]
+fn a_weight_shortens_the_longest_wait_of_a_single_connection() {
+    for weight in [1, 2, 5] {
+        let mut own = OwnGate::new(32, 32, Knobs { p: 2, zeta: 1, ..Knobs::default() }, Time::ZERO);
+        let ids: Vec<ConnId> = (0..21)
+            .map(|i| {
+                let mut g = own.gate();
+                let u = g.user(&format!("u{i}")).unwrap();
+                g.users[u as usize].weight_milli = if i == 0 { weight * 1000 } else { 1000 };
+                let id = g.open(0).unwrap();
+                g.identify(id, u);
+                id
+            })
+            .collect();
+        let mut running: Vec<ConnId> = Vec::new();
+        for id in &ids {
+            if own.gate().request(Time::ZERO, *id) == Verdict::Go {
+                running.push(*id);
+            }
+        }
+        let (mut since, mut longest) = (0, 0);
+        for now in 1..4000 {
+            let id = running.remove(0);
+            let mut g = own.gate();
+            g.answered(ms(now), id, Answered::Done);
+            if g.request(ms(now), id) == Verdict::Go {
+                running.push(id);
+            }
+            while let Some(id) = own.gate().take_grant() {
+                since += 1;
+                if id == ids[0] {
+                    longest = if now > 100 { longest.max(since) } else { 0 };
+                    since = 0;
+                }
+                running.push(id);
+            }
+        }
+        let round = 20 + weight;
+        assert!((round / weight..=round / weight + 5).contains(&longest), "weight {weight}: {longest} starts");
+    }
 }
 
 #[test]

@@ -13,7 +13,8 @@ class Volume(_Volume):
     """A volume over its replicas, given as NBD addresses in the order of the data's placement.
 
     Keywords: policy ("mitt+wait"; all are in docs/client.md), deadline, limit, stall and connect in seconds,
-    monotonic (no read gives older data than one that ended before it began), foreign (the servers aren't Plimsoll's).
+    object_bytes (a set of objects: `replicas` is then a list of groups, each a list of addresses; object `i` is in group
+    `i % len(replicas)` and read at `i * object_bytes`), monotonic (no read gives older data than one that ended before it began), foreign (the servers aren't Plimsoll's).
     """
 
     async def read_async(self, offset, length, deadline=None, limit=None):

@@ -79,6 +79,16 @@ int main(int argc, char **argv) {
     MUST(counts.gets == 66 && counts.failed == 0 && counts.busy > 0 && counts.tries == counts.gets + counts.busy);
     plimsoll_close(volume);
     plimsoll_close(NULL);
+
+    /* Two groups of one replica each: objects of 64 KiB take turns. */
+    MUST(plimsoll_open_set((const char *const *)argv + 2, 2, 1, 65536, NULL, &volume) == 0);
+    MUST(plimsoll_size(volume) == 2 << 20);
+    for (i = 0; i < 6; i++)
+        MUST(plimsoll_read(volume, buffer, 512, 65536 * i + 512, 0, 0) == 0 && buffer[0] == 2 + i % 2);
+    MUST(plimsoll_read(volume, buffer, 1024, 65536 - 512, 0, 0) == -EINVAL && strstr(plimsoll_error(), "two objects"));
+    plimsoll_close(volume);
+    MUST(plimsoll_open_set((const char *const *)argv + 2, 2, 1, 0, NULL, &volume) == -EINVAL);
+    MUST(plimsoll_open_set((const char *const *)argv + 2, 0, 1, 65536, NULL, &volume) == -EINVAL);
     puts("ok");
     return 0;
 }

@@ -32,6 +32,18 @@ impl Blocking {
     /// # Errors
     /// As [`Volume::open`], or if no thread can be made.
     pub fn open(replicas: &[Address], options: &Options) -> Result<Blocking, OpenError> {
+        Blocking::running(Volume::open(replicas, options))
+    }
+
+    /// As [`Volume::open_set`].
+    ///
+    /// # Errors
+    /// As [`Volume::open_set`], or if no thread can be made.
+    pub fn open_set(groups: &[Vec<Address>], object_bytes: u64, options: &Options) -> Result<Blocking, OpenError> {
+        Blocking::running(Volume::open_set(groups, object_bytes, options))
+    }
+
+    fn running(open: impl Future<Output = Result<Volume, OpenError>>) -> Result<Blocking, OpenError> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(OpenError::Thread)?;
         let handle = runtime.handle().clone();
         let (end, ends) = oneshot::channel::<()>();
@@ -42,7 +54,7 @@ impl Blocking {
         let thread = std::thread::Builder::new().name("plimsoll-client".into()).spawn(run);
         let thread = Some(thread.map_err(OpenError::Thread)?);
         let mut opened = Blocking { volume: None, handle, end: Some(end), thread };
-        opened.volume = Some(opened.handle.block_on(Volume::open(replicas, options))?);
+        opened.volume = Some(opened.handle.block_on(open)?);
         Ok(opened)
     }
 

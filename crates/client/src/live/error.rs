@@ -9,6 +9,8 @@ use std::time::Duration;
 pub enum OpenError {
     /// No replica was named, or more than 64.
     Replicas(usize),
+    /// A set of objects that can't be.
+    Set(String),
     /// Settings that no policy can work with.
     Policy(BadPolicy),
     /// No thread, or no runtime on it.
@@ -25,6 +27,7 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Replicas(n) => write!(f, "{n} replicas: name 1 to 64"),
+            OpenError::Set(what) => f.write_str(what),
             OpenError::Policy(e) => e.fmt(f),
             OpenError::Thread(e) => write!(f, "no thread for the connections: {e}"),
             OpenError::Time(what) => f.write_str(what),

@@ -1,4 +1,4 @@
-//! A volume that is open over its replicas.
+//! A volume that is open over its replicas, or a set of objects over the groups of nodes that share it.
 
 use super::address::Address;
 use super::driver::{Counts, Driver, Outcome};
@@ -19,6 +19,8 @@ use tokio::task::AbortHandle;
 
 /// Most replicas of a volume.
 const REPLICAS_MAX: usize = 64;
+/// Most groups of a set.
+const GROUPS_MAX: usize = 1024;
 /// How often nodes are asked how they are, and looked after.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 /// The same of one that isn't read though it's connected.
@@ -41,20 +43,28 @@ pub struct ReplicaStatus {
     pub generation: u64,
 }
 
-/// A volume over its replicas. Clones share everything; when the last is dropped, the connections close.
+/// A volume over its replicas, or a set of objects ([`Volume::open_set`]). Clones share everything; when the last is dropped,
+/// the connections close.
 #[derive(Clone)]
 pub struct Volume {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    driver: Arc<Mutex<Driver>>,
-    tasks: Vec<AbortHandle>,
+    groups: Vec<Group>,
+    /// Of each object; of a volume that is none's set, all of it.
+    object_bytes: u64,
     size_bytes: u64,
     limit: Duration,
 }
 
-impl Drop for Inner {
+/// Replicas of the same data, and the connections to them.
+struct Group {
+    driver: Arc<Mutex<Driver>>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Drop for Group {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
@@ -76,22 +86,11 @@ fn lock(driver: &Mutex<Driver>) -> MutexGuard<'_, Driver> {
     driver.lock().expect("no panic while held")
 }
 
-impl Volume {
-    /// Opens a volume over its replicas, in the order of the data's placement. Those that can't be reached now are tried
-    /// again in the background; one that can be read is enough. Needs a tokio runtime with time and I/O, which must go on
-    /// running as long as the volume is read.
-    ///
-    /// # Errors
-    /// If no replica can be read within [`Options::connect`], if they aren't of one size, or the options make no sense.
-    pub async fn open(replicas: &[Address], options: &Options) -> Result<Volume, OpenError> {
+impl Group {
+    /// A group whose replicas are being connected to.
+    fn new(replicas: &[Address], options: Options) -> Result<Group, OpenError> {
         if replicas.is_empty() || replicas.len() > REPLICAS_MAX {
             return Err(OpenError::Replicas(replicas.len()));
-        }
-        if options.stall < 2 * TEND_EVERY {
-            return Err(OpenError::Time("a stall of less than two seconds: nodes are asked every second how they are"));
-        }
-        if options.limit.is_zero() || options.connect.is_zero() {
-            return Err(OpenError::Time("a limit of nothing, or no time to connect: nothing can be kept to it"));
         }
         let policy = options.policy.build(&options.settings)?;
         let addresses = replicas.iter().map(Address::to_string).collect();
@@ -100,9 +99,62 @@ impl Volume {
         for (link, address) in replicas.iter().enumerate() {
             tasks.push(tokio::spawn(keep(driver.clone(), link, address.clone(), options.clone())).abort_handle());
         }
-        let mut inner = Inner { driver, tasks, size_bytes: 0, limit: options.limit };
-        inner.size_bytes = settled(&inner.driver, options.connect).await?;
+        Ok(Group { driver, tasks })
+    }
+
+    /// Its size in bytes, once all of its replicas that can be reached are known.
+    async fn size_bytes(&self, options: &Options) -> Result<u64, OpenError> {
+        settled(&self.driver, options.connect).await
+    }
+}
+
+impl Volume {
+    /// Opens a volume over its replicas, in the order of the data's placement. Those that can't be reached now are tried
+    /// again in the background; one that can be read is enough. Needs a tokio runtime with time and I/O, which must go on
+    /// running as long as the volume is read.
+    ///
+    /// # Errors
+    /// If no replica can be read within [`Options::connect`], if they aren't of one size, or the options make no sense.
+    pub async fn open(replicas: &[Address], options: &Options) -> Result<Volume, OpenError> {
+        check(options)?;
+        let group = Group::new(replicas, options.clone())?;
+        let size_bytes = group.size_bytes(options).await?;
+        let inner = Inner { groups: vec![group], object_bytes: size_bytes, size_bytes, limit: options.limit };
         Ok(Volume { inner: Arc::new(inner) })
+    }
+
+    /// Opens a set of objects of `object_bytes` each that lie on more nodes than one volume's replicas: each of `groups` is a
+    /// volume of its own with its replicas, object `i` is in group `i` modulo their number, and at `i * object_bytes` of what
+    /// is opened. Policies learn, and connections are, by group. All groups are connected to at once.
+    ///
+    /// # Errors
+    /// As [`Volume::open`] for each of the groups; if there is none or more than 1024; if an object is empty, larger than a group, or
+    /// no multiple of what the nodes read.
+    pub async fn open_set(groups: &[Vec<Address>], object_bytes: u64, options: &Options) -> Result<Volume, OpenError> {
+        check(options)?;
+        if groups.is_empty() || groups.len() > GROUPS_MAX {
+            return Err(OpenError::Set(format!("{} groups: name 1 to {GROUPS_MAX}", groups.len())));
+        }
+        let group = |(i, replicas): (usize, &Vec<Address>)| {
+            Group::new(replicas, Options { seed: options.seed.wrapping_add(i as u64), ..options.clone() })
+        };
+        let groups: Vec<Group> = groups.iter().enumerate().map(group).collect::<Result<_, _>>()?;
+        let (mut least, mut largest_block) = (u64::MAX, 1);
+        for group in &groups {
+            least = least.min(group.size_bytes(options).await?);
+            largest_block = largest_block.max(lock(&group.driver).shape().map_or(1, |(_, block, _)| block));
+        }
+        if object_bytes == 0 || object_bytes > least {
+            let what = format!("objects of {object_bytes} bytes in groups of {least}: not one has room");
+            return Err(OpenError::Set(what));
+        }
+        if !object_bytes.is_multiple_of(u64::from(largest_block)) {
+            let what = format!("objects of {object_bytes} bytes: the nodes read multiples of {largest_block}");
+            return Err(OpenError::Set(what));
+        }
+        let size_bytes = (least / object_bytes * object_bytes).checked_mul(groups.len() as u64);
+        let size_bytes = size_bytes.ok_or_else(|| OpenError::Set("together they have more than 2^64 bytes".into()))?;
+        Ok(Volume { inner: Arc::new(Inner { groups, object_bytes, size_bytes, limit: options.limit }) })
     }
 
     /// Its size in bytes.
@@ -110,8 +162,8 @@ impl Volume {
         self.inner.size_bytes
     }
 
-    /// Reads a range. Nodes are asked to refuse it at once if it would take longer than `deadline` (`None`: the policy's own),
-    /// and then it goes to the next.
+    /// Reads a range, of a set one within an object. Nodes are asked to refuse it at once if it would take longer than `deadline`
+    /// (`None`: the policy's own), and then it goes to the next.
     ///
     /// # Errors
     /// If the range or the deadline makes no sense, no replica brings the data, or [`Options::limit`] has come.
@@ -128,51 +180,79 @@ impl Volume {
         if limit.is_zero() {
             return Err(ReadError::Deadline("a limit of nothing: there would be no time to ask anybody".into()));
         }
+        let (group, start) = self.place(&range)?;
         let (send, answer) = oneshot::channel();
         let asked = {
-            let mut driver = lock(&self.inner.driver);
+            let mut driver = lock(&group.driver);
             let (_, block, most) = driver.shape().unwrap_or((0, 1, u32::MAX));
-            self.check(&range, block, most)?;
-            let get = driver.begin(range.start, range.end - range.start, deadline, limit, send);
-            Asked { driver: &self.inner.driver, get }
+            check_shape(&range, start, block, most)?;
+            let get = driver.begin(start, range.end - range.start, deadline, limit, send);
+            Asked { driver: &group.driver, get }
         };
         let outcome = answer.await;
         drop(asked);
         outcome.unwrap_or_else(|_| Err(ReadError::Failed(vec!["the client's tasks have ended".into()])))
     }
 
-    fn check(&self, range: &Range<u64>, block: u32, most: u32) -> Result<(), ReadError> {
-        let size = self.inner.size_bytes;
-        let refuse = |what: String| Err(ReadError::Range(format!("{}..{}: {what}", range.start, range.end)));
+    /// Whose a range is, and where it begins there.
+    fn place(&self, range: &Range<u64>) -> Result<(&Group, u64), ReadError> {
+        let Inner { groups, object_bytes, size_bytes, .. } = &*self.inner;
         if range.end <= range.start {
-            return refuse("the range is empty".into());
+            return Err(bad_range(range, "the range is empty"));
         }
-        if range.end > size {
-            return refuse(format!("the volume has {size} bytes"));
+        if range.end > *size_bytes {
+            return Err(bad_range(range, format!("the volume has {size_bytes} bytes")));
         }
-        if range.end - range.start > u64::from(most) {
-            return refuse(format!("the nodes send at most {most} bytes at once"));
+        let object = range.start / object_bytes;
+        if (range.end - 1) / object_bytes != object {
+            return Err(bad_range(range, format!("it has parts of two objects, of {object_bytes} bytes each")));
         }
-        if !range.start.is_multiple_of(u64::from(block)) || !range.end.is_multiple_of(u64::from(block)) {
-            return refuse(format!("the nodes read multiples of {block} bytes"));
-        }
-        Ok(())
+        let count = groups.len() as u64;
+        Ok((&groups[(object % count) as usize], object / count * object_bytes + range.start % object_bytes))
     }
 
-    /// How its replicas are.
+    /// How its replicas are, group by group.
     pub fn replicas(&self) -> Vec<ReplicaStatus> {
         let status = |l: &super::link::Link| ReplicaStatus {
             address: l.address.clone(),
             state: l.state.clone(),
             generation: l.generation,
         };
-        lock(&self.inner.driver).links.iter().map(status).collect()
+        let of_group = |g: &Group| lock(&g.driver).links.iter().map(status).collect::<Vec<_>>();
+        self.inner.groups.iter().flat_map(of_group).collect()
     }
 
-    /// What was counted.
+    /// What was counted, in all groups.
     pub fn counts(&self) -> Counts {
-        lock(&self.inner.driver).counts
+        self.inner.groups.iter().fold(Counts::default(), |sum, g| sum + lock(&g.driver).counts)
     }
+}
+
+/// Do the options make sense?
+fn check(options: &Options) -> Result<(), OpenError> {
+    if options.stall < 2 * TEND_EVERY {
+        return Err(OpenError::Time("a stall of less than two seconds: nodes are asked every second how they are"));
+    }
+    if options.limit.is_zero() || options.connect.is_zero() {
+        return Err(OpenError::Time("a limit of nothing, or no time to connect: nothing can be kept to it"));
+    }
+    Ok(())
+}
+
+fn bad_range(range: &Range<u64>, what: impl std::fmt::Display) -> ReadError {
+    ReadError::Range(format!("{}..{}: {what}", range.start, range.end))
+}
+
+/// Can the nodes read `range`, which begins at `start` there, in blocks of `block` and `most` at once?
+fn check_shape(range: &Range<u64>, start: u64, block: u32, most: u32) -> Result<(), ReadError> {
+    let len = range.end - range.start;
+    if len > u64::from(most) {
+        return Err(bad_range(range, format!("the nodes send at most {most} bytes at once")));
+    }
+    if !start.is_multiple_of(u64::from(block)) || !len.is_multiple_of(u64::from(block)) {
+        return Err(bad_range(range, format!("the nodes read multiples of {block} bytes")));
+    }
+    Ok(())
 }
 
 fn checked(deadline: Duration) -> Result<Span, ReadError> {

@@ -49,6 +49,7 @@ pub struct State {
     pub does: Does,
     pub fill: u8,
     pub size_bytes: u64,
+    pub block_sizes: BlockSizes,
     pub generation: u64,
     /// Knows `x-plimsoll:promise`.
     pub promises: bool,
@@ -56,6 +57,8 @@ pub struct State {
     pub written: Option<Vec<Extent>>,
     /// The deadlines of the reads that came.
     pub deadlines: Vec<Deadline>,
+    /// Where they began.
+    pub offsets: Vec<u64>,
     pub cancels: u32,
     pub probes: u32,
     pub exports: Vec<String>,
@@ -77,10 +80,12 @@ impl Fake {
             does,
             fill,
             size_bytes: SIZE,
+            block_sizes: BlockSizes::default(),
             generation: 0,
             promises: true,
             written: None,
             deadlines: vec![],
+            offsets: vec![],
             cancels: 0,
             probes: 0,
             exports: vec![],
@@ -123,7 +128,7 @@ fn handshake(stream: &mut UnixStream, shared: &Mutex<State>) -> io::Result<Optio
                     let info = ExportInfo {
                         size_bytes: state.size_bytes,
                         flags: TransmissionFlags::SEND_DF,
-                        block_sizes: BlockSizes::default(),
+                        block_sizes: state.block_sizes,
                         canonical_name: "vol".into(),
                         description: String::new(),
                         meta_contexts: if state.promises { contexts } else { MetaContexts::EMPTY },
@@ -204,7 +209,10 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) {
             }
             Command::Read => {
                 let promised = if state.promises { Promise::of(cookie) } else { Promise::default() };
-                shared.lock().unwrap().deadlines.push(promised.deadline);
+                let mut seen = shared.lock().unwrap();
+                seen.deadlines.push(promised.deadline);
+                seen.offsets.push(request.offset);
+                drop(seen);
                 match (state.does, promised.deadline) {
                     (Does::Busy(wait), Deadline::Within(_)) => {
                         promise::notes(&mut out, cookie, id, &[(NoteKind::WaitUs, wait)], Last::No);

@@ -1,7 +1,8 @@
 //! The simulator of a cluster.
 
+use crate::cluster::cpu::Threads;
 use crate::cluster::source::InOrder;
-use crate::cluster::{Begins, GetSource, Hog, Noise};
+use crate::cluster::{Begins, GetSource, Hog, HostCpu, Noise};
 use crate::replay::Pool;
 use crate::replay::address::Placer;
 use crate::replay::measure::EventHash;
@@ -28,12 +29,29 @@ pub struct ClusterConfig {
     pub seed: u64,
     /// Gets under way at most; more is a mistake of the experiment's.
     pub gets_max: usize,
+    /// All nodes are servers of one machine with this processor; `None`: each has as much as it needs.
+    pub cpu: Option<HostCpu>,
+    /// A node whose tries are noted one by one.
+    pub watched: Option<u16>,
+}
+
+/// A try as its node saw it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asking {
+    /// When it came to the node.
+    pub came_at: Time,
+    /// Requests that were there.
+    pub others: u32,
+    /// From then until it was answered.
+    pub took: Span,
+    /// Was it refused?
+    pub busy: bool,
 }
 
 impl Default for ClusterConfig {
     fn default() -> ClusterConfig {
         let hop = HopSpec { base_us: 300.0, jitter: Default::default(), mb_per_s: 0.0, loss: 0.0, reorders: false };
-        ClusterConfig { hop, message_bytes: 64, seed: 1, gets_max: 1 << 20 }
+        ClusterConfig { hop, message_bytes: 64, seed: 1, gets_max: 1 << 20, cpu: None, watched: None }
     }
 }
 
@@ -60,6 +78,10 @@ pub struct ClusterMeasured {
     pub lost: u64,
     /// Requests of the noise that ended.
     pub noise: u64,
+    /// What all tries waited for the machine's processor, where servers share one.
+    pub cpu_waited: Span,
+    /// The tries of the watched node, in the order of their answers.
+    pub watched: Vec<Asking>,
     /// Events of the queue.
     pub events: u64,
     /// A hash of all of them in their order.
@@ -76,6 +98,8 @@ enum Event {
     /// A hog asks anew.
     Hog { hog: usize },
     /// A try arrives at its node.
+    Arrive { a_try: usize },
+    /// Its server asks the storage.
     Ask { a_try: usize },
     /// A cancel arrives at its node.
     Cancel { a_try: usize, serial: u64 },
@@ -147,6 +171,7 @@ pub struct Cluster<P> {
     nodes: Vec<Node>,
     policies: Vec<P>,
     hogs: Vec<Hog>,
+    threads: Option<Threads>,
     /// By client and node: the way there, the way back.
     hops: Vec<[Hop; 2]>,
     queue: BinaryHeap<Reverse<Queued>>,
@@ -209,16 +234,18 @@ impl<P: ReplicaPolicy> Cluster<P> {
         };
         Ok(Cluster {
             config,
+            // Nodes that had to read before they were ready are at different times: all go on from the last one's.
+            now: nodes.iter().map(Pool::ready_at).max().expect("there is a node"),
             nodes: nodes.into_iter().map(node).collect(),
             policies,
             hogs: Vec::new(),
+            threads: config.cpu.map(Threads::new),
             hops,
             queue: BinaryHeap::new(),
             queued: 0,
             pending: Slab::new(),
             gets: Slab::new(),
             tries: Slab::new(),
-            now: Time::ZERO,
             hash: EventHash::default(),
             m: ClusterMeasured {
                 response: LatencyHistogram::new(),
@@ -231,6 +258,8 @@ impl<P: ReplicaPolicy> Cluster<P> {
                 wasted: 0,
                 lost: 0,
                 noise: 0,
+                cpu_waited: Span::ZERO,
+                watched: Vec::new(),
                 events: 0,
                 event_hash: 0,
                 clock: Time::ZERO,
@@ -304,6 +333,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
                     self.noise(&n, &mut ends);
                 }
                 Event::Hog { hog } => self.hog(hog, &mut ends),
+                Event::Arrive { a_try } => self.arrive(a_try, &mut ends),
                 Event::Ask { a_try } => self.ask(a_try, &mut ends),
                 Event::Cancel { a_try, serial } => self.cancel(a_try, serial, &mut ends),
                 Event::Answer { a_try, answer } => self.answer(a_try, answer, &mut ends),
@@ -317,6 +347,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
         }
         self.m.event_hash = self.hash.value();
         self.m.clock = self.now;
+        self.m.cpu_waited = self.threads.map_or(Span::ZERO, |t| t.waited);
         self.m
     }
 
@@ -372,7 +403,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
             let a_try = self.tries.insert(new);
             self.gets[at].tries.push(a_try);
             match self.travel_try(a_try, THERE, self.config.message_bytes) {
-                Some(arrival) => self.push(arrival, Event::Ask { a_try }),
+                Some(arrival) => self.push(arrival, Event::Arrive { a_try }),
                 None => lost.push(a_try),
             }
         }
@@ -444,6 +475,16 @@ impl<P: ReplicaPolicy> Cluster<P> {
         self.carry_out(at, step, ends);
     }
 
+    fn arrive(&mut self, a_try: usize, ends: &mut Ends<'_>) {
+        match &mut self.threads {
+            Some(threads) => {
+                let at = threads.run(self.now);
+                self.push(at, Event::Ask { a_try });
+            }
+            None => self.ask(a_try, ends),
+        }
+    }
+
     fn ask(&mut self, a_try: usize, ends: &mut Ends<'_>) {
         let t = &mut self.tries[a_try];
         let (node, deadline, get) = (t.node, t.deadline, self.gets[t.get].course.get());
@@ -508,7 +549,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
             return; // an earlier one came in between
         }
         n.wake_at = Time::NEVER;
-        n.pool.stack.wake(self.now);
+        n.pool.advance(self.now);
         self.note(5, u64::from(node), 0);
         self.collect(node, ends);
     }
@@ -527,7 +568,8 @@ impl<P: ReplicaPolicy> Cluster<P> {
             }
         }
         let n = &mut self.nodes[usize::from(node)];
-        let wake = n.pool.stack.next_wake();
+        n.pool.collect(self.now);
+        let wake = n.pool.next_event();
         if wake.is_set() && wake < n.wake_at {
             n.wake_at = wake.max(self.now);
             let at = n.wake_at;
@@ -572,6 +614,11 @@ impl<P: ReplicaPolicy> Cluster<P> {
 
     fn reply(&mut self, a_try: usize, reply: Reply, service: Span, ends: &mut Ends<'_>) {
         let t = &self.tries[a_try];
+        if self.config.watched == Some(t.node) {
+            let (came_at, others) = t.came;
+            let (took, busy) = (self.now.since(came_at), matches!(reply, Reply::Busy(_)));
+            self.m.watched.push(Asking { came_at, others, took, busy });
+        }
         let data = if reply == Reply::Done { self.gets[t.get].course.get().len } else { 0 };
         let in_flight = self.nodes[usize::from(t.node)].pool.stack.inflight() as u32;
         let answer = Answer { reply, in_flight, service };

@@ -75,3 +75,67 @@ impl Limit {
         self.limit = new.clamp(2.0, self.max);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALONE_MS: f64 = 5.0;
+    const CAPACITY: f64 = 40.0;
+
+    /// Windows of a server that serves 40 at a time in 5 ms, and more in turns; the limit after each.
+    fn against_a_server(law: Limiter, windows: usize) -> Vec<u32> {
+        let mut l = Limit::new(law, 16, 512);
+        (0..windows)
+            .map(|_| {
+                let ms = ALONE_MS * (f64::from(l.limit()) / CAPACITY).max(1.0);
+                l.window(Span::from_millis_f64(ms));
+                l.limit()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn pools_never_move() {
+        assert!(against_a_server(Limiter::Fixed(33), 100).iter().all(|l| *l == 33));
+        assert!(against_a_server(Limiter::ThreadPool, 100).iter().all(|l| *l == 16));
+    }
+
+    #[test]
+    fn aimd_swings_around_twice_the_lowest_latency() {
+        let late = against_a_server(Limiter::Aimd, 600).split_off(300);
+        assert!(late.iter().all(|l| (70..=82).contains(l)), "{late:?}");
+        assert!(late.iter().max() > late.iter().min(), "it saws");
+    }
+
+    #[test]
+    fn vegas_keeps_a_short_queue_over_what_is_served_at_once() {
+        let late = against_a_server(Limiter::Vegas, 600).split_off(300);
+        // Its queue is the logarithm of the limit times three to six.
+        assert!(late.iter().all(|l| (42..=52).contains(l)), "{late:?}");
+    }
+
+    #[test]
+    fn gradient2_follows_its_long_average_upwards() {
+        // A lasting overload becomes the average: the known weakness that its users report. It stays within the bound.
+        let late = against_a_server(Limiter::Gradient2, 2000);
+        assert!(late[..20].windows(2).all(|w| w[1] >= w[0]), "it grows while latency is level");
+        assert!(late.iter().all(|l| (20..=512).contains(l)));
+        let mut l = Limit::new(Limiter::Gradient2, 16, 512);
+        (0..50).for_each(|_| l.window(Span::from_millis(5)));
+        let before = l.limit();
+        (0..5).for_each(|_| l.window(Span::from_millis(50)));
+        assert!(l.limit() < before, "a sudden rise lowers it");
+    }
+
+    #[test]
+    fn no_law_leaves_its_bounds() {
+        for law in [Limiter::Aimd, Limiter::Vegas, Limiter::Gradient2] {
+            let mut l = Limit::new(law, 16, 8);
+            for ms in [1, 1, 1, 1000, 1, 60_000, 0, 1].repeat(40) {
+                l.window(Span::from_millis(ms));
+                assert!((2..=8).contains(&l.limit()), "{law:?}: {}", l.limit());
+            }
+        }
+    }
+}

@@ -1,7 +1,7 @@
-//! AP-E1 to AP-E12: request shaping before a modelled database.
+//! AP-E1 to AP-E12: request shaping before a modelled database; AP-J1 and AP-B1 are ours.
 
 use crate::database::limiter::Limiter;
-use crate::database::{CoreOrder, DatabaseConfig, DiskOrder, Front, Measured, Sensitive, Setting, run};
+use crate::database::{CoreOrder, DatabaseConfig, DiskOrder, Front, Measured, Neighbour, Sensitive, Setting, run};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use plimsoll_base::Span;
 use plimsoll_shape::tune::model::{Curve, Point, measured_alpha};
@@ -28,14 +28,27 @@ struct Runs {
 impl Runs {
     fn setting(&self, database: DatabaseConfig, users: usize, front: Front) -> Setting {
         let auto = matches!(front, Front::Auto { .. });
-        let (warm, time) = match (self.quick, auto) {
-            (true, false) => (1, 3),
-            (true, true) => (15, 3),
-            (false, false) => (3, 10),
+        // Single operations are twenty times as many a second, and every loop comes to its end as much sooner.
+        let single =
+            database == DatabaseConfig { disk_order: database.disk_order, core_order: database.core_order, ..YCSB };
+        let (warm, time) = match (self.quick, auto, single) {
+            (true, false, _) => (1, 2),
+            (true, true, _) => (25, 2),
+            (false, false, true) => (1, 3),
+            (false, true, true) => (50, 4),
+            (false, false, false) => (3, 10),
             // The tuner has come to its end by then.
-            (false, true) => (40, 10),
+            (false, true, false) => (110, 10),
         };
-        Setting { database, users, front, sensitive: None, warm: Span::from_secs(warm), time: Span::from_secs(time) }
+        Setting {
+            database,
+            users,
+            front,
+            sensitive: None,
+            neighbour: None,
+            warm: Span::from_secs(warm),
+            time: Span::from_secs(time),
+        }
     }
     fn one(&self, database: DatabaseConfig, users: usize, front: Front) -> Measured {
         run(&self.setting(database, users, front), self.seed)
@@ -80,7 +93,7 @@ fn row(name: impl Into<String>, unit: &'static str) -> RowSpec {
     RowSpec::new(name, unit)
 }
 
-const SWEEP: [usize; 4] = [64, 128, 256, 512];
+const SWEEP: [usize; 5] = [64, 128, 256, 512, 1024];
 
 fn e1_rows() -> Vec<RowSpec> {
     let mut rows = vec![
@@ -310,36 +323,49 @@ fn cgroup(r: &Runs, cfg: DatabaseConfig) -> Vec<Option<f64>> {
     some(all.into_iter().flat_map(against).collect())
 }
 
+const BEST_EFFORT: [usize; 3] = [90, 140, 190];
+
 fn e12_rows() -> Vec<RowSpec> {
-    let mut rows = Vec::new();
-    for be in [90, 140, 190] {
-        rows.push(row(format!("{be} BE: LS p99.9, shaped"), "ms").paper(60.0, Check::AtMost(60.0)));
-        rows.push(
-            row(format!("{be} BE: LS throughput against weights without P"), "%").paper(-53.1, Check::AtMost(0.0)),
-        );
+    let mut rows = vec![row("objective: p99.9 of 200 equal users under the gate, and a tenth", "ms")];
+    for be in BEST_EFFORT {
+        rows.push(row(format!("{be} BE: LS p99.9 over the objective, shaped"), "1").check(Check::AtMost(1.0)));
+        rows.push(row(format!("{be} BE: LS p99.9 over the objective, PSLO alone"), "1"));
+        rows.push(row(format!("{be} BE: LS throughput against PSLO alone"), "%").check(Check::AtMost(0.0)));
         rows.push(row(format!("{be} BE: BE throughput over that"), "1").check(Check::AtLeast(1.0)));
         rows.push(row(format!("{be} BE: LS CV over that"), "1").check(Check::AtMost(1.0)));
     }
+    rows.push(row("largest cut of LS throughput", "%").paper(-53.1, Check::AtMost(-53.0)));
+    rows.push(row("largest gain of BE throughput", "1").paper(7.6, Check::AtLeast(1.0)));
     rows
 }
 
+/// The paper's 60 ms are its machine's. Here the objective is what the gate can promise to all 200 users alike, and a tenth.
 fn e12(r: &Runs) -> Vec<Option<f64>> {
+    let with = |users: usize, front, p999: Span, controlled: bool| {
+        let s = Sensitive { users: 10, p999, controlled };
+        let base = r.setting(YCSB, users, front);
+        // Both controllers need thousands of LS transactions for a step.
+        let warm = if r.quick { base.warm } else { Span::from_secs(50) };
+        run(&Setting { sensitive: Some(s), warm, ..base }, r.seed)
+    };
+    let equal = with(200, shaped(10), Span::from_secs(1), false);
+    let objective = Span::from_millis_f64(equal.sensitive_p999_ms * 1.1);
     let one = |be: usize| {
-        let with = |front, controlled| {
-            let s = Sensitive { users: 10, p999: Span::from_millis(60), controlled };
-            run(&Setting { sensitive: Some(s), ..r.setting(YCSB, 10 + be, front) }, r.seed)
-        };
-        // Alone, the controller has only weights to turn: a gate as wide as the users lets weights decide nothing but order.
-        let (alone, both) = (with(Front::Fixed { p: 64, zeta: 1 }, true), with(shaped(10), true));
-        let be_rate = |m: &Measured| m.rate - m.sensitive_rate;
+        let (alone, both) =
+            (with(10 + be, Front::Throttle, objective, false), with(10 + be, shaped(10), objective, true));
+        let be_rate = |m: &Measured| (m.rate - m.sensitive_rate).max(1e-9);
         [
-            both.sensitive_p999_ms,
+            both.sensitive_p999_ms / objective.as_millis_f64(),
+            alone.sensitive_p999_ms / objective.as_millis_f64(),
             more(both.sensitive_rate, alone.sensitive_rate),
             be_rate(&both) / be_rate(&alone),
             both.sensitive_variability / alone.sensitive_variability.max(1e-9),
         ]
     };
-    some([90, 140, 190].into_iter().flat_map(one).collect())
+    let all: Vec<[f64; 5]> = BEST_EFFORT.into_iter().map(one).collect();
+    let cut = all.iter().map(|x| x[2]).fold(f64::INFINITY, f64::min);
+    let gain = all.iter().map(|x| x[3]).fold(0.0, f64::max);
+    some([objective.as_millis_f64()].into_iter().chain(all.into_iter().flatten()).chain([cut, gain]).collect())
 }
 
 const LIMITERS: [(&str, Limiter); 6] = [
@@ -373,6 +399,38 @@ fn baselines(r: &Runs) -> Vec<Option<f64>> {
     some(out)
 }
 
+fn joint_rows() -> Vec<RowSpec> {
+    vec![
+        row("P by the tuner alone: throughput", "1/s"),
+        row("with the storage's forecast: throughput against that", "%").check(Check::AtLeast(-2.0)),
+        row("… time in the database against that", "%").check(Check::AtMost(0.0)),
+        row("… wait for locks against that", "%").check(Check::AtMost(0.0)),
+        row("… requests that wait for the disks, alone", "1"),
+        row("… with the forecast", "1"),
+        row("… latency in all against that", "%").check(Check::AtMost(2.0)),
+    ]
+}
+
+/// 256 users; a neighbour takes 18 of the 20 channels for two seconds of four.
+fn joint(r: &Runs) -> Vec<Option<f64>> {
+    let with = |wanted| {
+        let neighbour = Neighbour { every: Span::from_secs(4), takes: 18, wanted };
+        let setting = r.setting(TPCC, 256, Front::Auto { zeta: 1, bounds: None });
+        run(&Setting { neighbour: Some(neighbour), time: Span::from_secs(20), ..setting }, r.seed)
+    };
+    let (alone, both) = (with(None), with(Some(Span::from_millis(2))));
+    let latency = |m: &Measured| m.delay_ms + m.inside_ms;
+    some(vec![
+        alone.rate,
+        more(both.rate, alone.rate),
+        more(both.inside_ms, alone.inside_ms),
+        more(both.lock_wait_ms, alone.lock_wait_ms),
+        alone.disk_queue,
+        both.disk_queue,
+        more(latency(&both), latency(&alone)),
+    ])
+}
+
 /// All of them.
 pub fn all() -> Vec<Apples> {
     let apples = |id, title, source, rows, sample| Apples { id, title, source, rows, sample };
@@ -401,6 +459,7 @@ pub fn all() -> Vec<Apples> {
         ),
         apples("AP-E11", "Under other disk schedulers, YCSB-like", "AppleS Fig. 16", orders_rows, |r| orders(r, YCSB)),
         apples("AP-E12", "Tail objectives", "AppleS Fig. 17, 18", e12_rows, e12),
+        apples("AP-J1", "With the storage's forecast", "the idea of AppleS §3.4", joint_rows, joint),
         apples("AP-B1", "Against other limits on parallelism", "not in the paper", baselines_rows, baselines),
     ]
 }
@@ -415,6 +474,9 @@ impl Experiment for Apples {
     fn source(&self) -> &'static str {
         self.source
     }
+    fn version(&self) -> u32 {
+        2
+    }
     fn device(&self) -> &'static str {
         "queueing model of a database"
     }
@@ -422,6 +484,8 @@ impl Experiment for Apples {
         vec![
             "a queueing model of a database with locks, a cache, disks and cores; not MySQL or MongoDB".into(),
             "checks ask for the paper's direction or bound, not for its figure: the model was not fitted to it".into(),
+            "what many connections cost on the cores is MariaDB's published benchmark of its thread pool (16 cores)"
+                .into(),
         ]
     }
     fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {

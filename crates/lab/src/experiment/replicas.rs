@@ -10,29 +10,26 @@ pub mod flash;
 pub mod memory;
 pub mod micro;
 pub mod mix;
+mod nodes;
+pub mod one_host;
 pub mod scale;
 pub mod strategies;
+pub mod tiers;
+pub mod two_levels;
 pub mod writes;
 
-use crate::cluster::{Cluster, ClusterConfig, ClusterMeasured, Hog, Noise};
+use crate::cluster::{Cluster, ClusterConfig, ClusterMeasured, GetSource, Hog, HostCpu, Noise};
 use crate::experiment::stats::quantile;
 use crate::experiment::{Inputs, LabError, RowSpec, Sample};
 use crate::plot::Curve;
-use crate::profiling::{flash_profile_of, profile_of};
-use crate::replay::{DeviceChoice, Pool, PoolConfig};
+use crate::replay::PoolConfig;
 use crate::workload::noise::{NoiseProfile, NoiseSchedule, SlowPeriods};
 use plimsoll_base::{Rng, Span, Time};
 use plimsoll_client::{Get, PolicyKind, PolicySettings, Preference, ReplicaPolicy};
-use plimsoll_device::{
-    DeviceOptions, Flash, FlashOptions, FlashSpec, History, HopSpec, Mismatch, ModelLayer, PageCache, PageCacheLayer,
-    SpecError,
-};
-use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
-use plimsoll_sched::{Discipline, DiskModel, Profile, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::Layer;
+use plimsoll_device::HopSpec;
+use plimsoll_sched::SchedulerKind;
 use std::fs::File;
 use std::io::BufReader;
-use std::sync::OnceLock;
 
 /// The disk of MittOS's testbed, as far as its kind goes.
 const DEVICE: &str = "constellation-es3-1tb";
@@ -68,8 +65,12 @@ enum NoiseKind {
 enum Storage {
     Disk,
     Flash,
+    /// Two channels of a flash drive: what a sixth of it is.
+    FlashPart,
     /// A page cache over the disk that has had everything; see [`Scene::dropped`].
     Memory,
+    /// A page cache over a flash cache over the disk; see [`tiers`].
+    Tiers,
 }
 
 /// What a run is made of besides its policy.
@@ -85,6 +86,10 @@ struct Scene {
     /// With memory: how many permille of each node's pages are gone.
     dropped: Vec<u32>,
     order: Preference,
+    /// See [`ClusterConfig::cpu`].
+    cpu: Option<HostCpu>,
+    /// See [`ClusterConfig::watched`].
+    watched: Option<u16>,
     /// Gets that arrive before aren't counted.
     warm: Time,
     seed: u64,
@@ -95,17 +100,6 @@ struct Played {
     /// By the get's number.
     each: Vec<Option<Span>>,
     m: ClusterMeasured,
-}
-
-/// The profile of a drive of the kind, measured once.
-fn known_disk() -> Result<DiskModel, LabError> {
-    static PROFILE: OnceLock<Profile> = OnceLock::new();
-    if let Some(p) = PROFILE.get() {
-        return Ok(p.disk_model().expect("a disk's profile has a disk's model"));
-    }
-    let device = DeviceChoice::named(DEVICE)?;
-    let profile = profile_of(device.disk()?, 1, 10).map_err(|e| LabError(e.to_string()))?;
-    Ok(PROFILE.get_or_init(|| profile).disk_model().expect("a disk's profile has a disk's model"))
 }
 
 impl Scene {
@@ -123,6 +117,8 @@ impl Scene {
             hogs: Vec::new(),
             dropped: Vec::new(),
             order: Preference::Drawn,
+            cpu: None,
+            watched: None,
             warm: Time::ZERO,
             seed,
         }
@@ -130,6 +126,10 @@ impl Scene {
 
     /// Plays it with `kind` at every client; `limit` is its deadline, time-out or delay.
     fn play(&self, kind: PolicyKind, limit: Span) -> Result<Played, LabError> {
+        self.play_with(self.policies(kind, limit)?, kind == PolicyKind::Tied)
+    }
+
+    fn policies(&self, kind: PolicyKind, limit: Span) -> Result<Vec<Box<dyn ReplicaPolicy + Send>>, LabError> {
         let settings = PolicySettings {
             limit,
             order: self.order,
@@ -138,71 +138,52 @@ impl Scene {
             ..PolicySettings::default()
         };
         let bad = |e: plimsoll_client::BadPolicy| LabError(e.to_string());
-        let policies = (0..self.clients).map(|_| kind.build(&settings).map_err(bad)).collect::<Result<_, _>>()?;
-        self.play_with(policies, kind == PolicyKind::Tied)
+        (0..self.clients).map(|_| kind.build(&settings).map_err(bad)).collect()
     }
 
     /// Plays it with these policies, one a client.
     fn play_with<P: ReplicaPolicy>(&self, policies: Vec<P>, tells_begin: bool) -> Result<Played, LabError> {
+        let mut each = vec![None; self.gets.len()];
+        let watch = &mut |g: &Get, r| each[g.number as usize] = r;
+        let (gets, noise) = (self.gets.iter().cloned(), self.noise.iter().copied());
+        let m = self.cluster(policies, tells_begin)?.run(gets, noise, watch);
+        Ok(Played { each, m })
+    }
+
+    /// Plays it with users that wait for their answers instead of its gets; responses come in the order of ending.
+    fn play_users(
+        &self,
+        users: &mut dyn GetSource,
+        kind: PolicyKind,
+        limit: Span,
+    ) -> Result<(Tail, ClusterMeasured), LabError> {
+        let mut tail = Tail { sorted: Vec::new(), failed: 0 };
+        let watch = &mut |g: &Get, response: Option<Span>| match response {
+            _ if g.arrived_at < self.warm => {}
+            Some(r) => tail.sorted.push(r.as_millis_f64()),
+            None => tail.failed += 1,
+        };
+        let cluster = self.cluster(self.policies(kind, limit)?, kind == PolicyKind::Tied)?;
+        let m = cluster.run_source(users, self.noise.iter().copied(), watch);
+        tail.sorted.sort_by(f64::total_cmp);
+        Ok((tail, m))
+    }
+
+    fn cluster<P: ReplicaPolicy>(&self, policies: Vec<P>, tells_begin: bool) -> Result<Cluster<P>, LabError> {
         let pools = (0..self.nodes).map(|i| self.node(i, tells_begin)).collect::<Result<_, _>>()?;
         let hop = HopSpec { base_us: self.hop_us, ..ClusterConfig::default().hop };
-        let config = ClusterConfig { seed: self.seed, hop, ..ClusterConfig::default() };
-        let cluster = Cluster::new(config, pools, policies)?.with_hogs(self.hogs.clone());
-        let mut each = vec![None; self.gets.len()];
-        let m =
-            cluster.run(self.gets.iter().cloned(), self.noise.iter().copied(), &mut |g, r| each[g.number as usize] = r);
-        Ok(Played { each, m })
+        let (cpu, watched) = (self.cpu, self.watched);
+        let config = ClusterConfig { seed: self.seed, hop, cpu, watched, ..ClusterConfig::default() };
+        Ok(Cluster::new(config, pools, policies)?.with_hogs(self.hogs.clone()))
     }
 
     /// Bytes that gets, and noise beside them, are spread over.
     fn span_bytes(&self) -> u64 {
         match self.storage {
             Storage::Disk => TENANT_BYTES,
-            Storage::Flash => FLASH_BYTES / 2,
+            Storage::Flash | Storage::FlashPart => FLASH_BYTES / 2,
             Storage::Memory => MEMORY_BYTES,
-        }
-    }
-
-    fn node(&self, node: u16, tells_begin: bool) -> Result<Pool, LabError> {
-        let seed = self.seed * 1_000 + u64::from(node);
-        let config = PoolConfig { seed, tells_begin, ..self.pool };
-        match self.storage {
-            Storage::Disk => Ok(Pool::with_model(&DeviceChoice::named(DEVICE)?, &config, Some(known_disk()?))?),
-            Storage::Memory => {
-                let pages = MEMORY_BYTES / PAGE_BYTES;
-                let mut cache: PageCache = PageCache::new(pages as u32, pages, MEMORY_HIT);
-                for page in 0..pages {
-                    cache.insert(page);
-                }
-                cache.drop_fraction(self.dropped[usize::from(node)], seed);
-                let model = DeviceChoice::named(DEVICE)?.spec.at_most(MEMORY_BYTES);
-                let options = DeviceOptions { seed, mismatch: config.mismatch };
-                let device = model.build(options).map_err(|e| LabError(e.to_string()))?;
-                let scheduler = SchedulerOptions { discipline: Discipline::Sstf, ..config.scheduler() };
-                let layers: Vec<Box<dyn Layer>> = vec![
-                    Box::new(PageCacheLayer::new(cache)),
-                    config.sched.layer(&scheduler, known_disk()?),
-                    Box::new(ModelLayer::new(device)),
-                ];
-                Ok(Pool::of_layers(layers, &config)?)
-            }
-            Storage::Flash => {
-                let failed = |e: SpecError| LabError(e.to_string());
-                let spec = FlashSpec::by_name(FLASH).map_err(failed)?;
-                let profile = flash_profile_of(&spec, FLASH_BYTES).map_err(failed)?;
-                let options = FlashOptions {
-                    seed,
-                    mismatch: Some(Mismatch { seed, spread: config.mismatch }),
-                    history: History::Aged { overwrites_permille: 1_000 },
-                    bytes_max: Some(FLASH_BYTES),
-                };
-                let profile = profile.flash.expect("a drive's profile has a drive's figures");
-                let predictor = Box::new(MittSsd::new(&profile, SsdPrecision::FULL));
-                let flash = Flash::new(&spec, options).map_err(failed)?;
-                let config = PoolConfig { inflight_max: spec.interface.queue_depth as usize, ..config };
-                let layers: Vec<Box<dyn Layer>> = vec![Box::new(ModelLayer::new(flash).with_predictor(predictor))];
-                Ok(Pool::of_layers(layers, &config)?)
-            }
+            Storage::Tiers => tiers::SPAN_BYTES,
         }
     }
 

@@ -129,6 +129,8 @@ pub struct ExportSnapshot {
     pub oldest: Option<(Time, &'static str)>,
     /// What the tenant's deadline has set itself to, if it does.
     pub auto_deadline: Option<Span>,
+    /// What a small read of it would wait if it arrived now.
+    pub next_read_wait: Span,
 }
 
 /// A copy of a pool's metrics.

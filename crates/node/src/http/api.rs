@@ -448,6 +448,8 @@ pub struct Traffic {
     pub inside: u64,
     /// The oldest inside.
     pub oldest: Option<Oldest>,
+    /// What a small read would wait if it arrived now, as the pool forecasts; the longest of several pools' or tenants'.
+    pub next_read_wait_us: u64,
     /// Time that requests spent in each layer before it passed them on, summed, since the start.
     pub waited_us: BTreeMap<String, u64>,
     /// By operation: read, write, flush, other.
@@ -589,9 +591,14 @@ pub struct VolumeChange {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ReplicaChange {
     /// It is being caught up: not read as a replica until that is done.
-    CatchUp,
+    CatchUp {
+        /// A number that whoever does it draws; an attempt that was begun before is void.
+        attempt: u32,
+    },
     /// It has all that its peer has, whose generation is larger by so much.
     CaughtUp {
+        /// The number that it was begun with.
+        attempt: u32,
         /// Changes; negative if its own is larger.
         add: i64,
     },

@@ -8,7 +8,6 @@ use super::api::{
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
 use crate::node::{Node, NodeError};
-use crate::replica::Replica;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -74,10 +73,10 @@ pub async fn change_volume(
         }
         match wanted.replica {
             None => Ok(()),
-            Some(ReplicaChange::CatchUp) => node.change_replica(&owned, Replica::catch_up).await,
-            Some(ReplicaChange::CaughtUp { add }) => {
-                let what = "it isn't being caught up, or a writer was lost meanwhile: begin anew";
-                let done = node.change_replica(&owned, move |r| r.caught_up(add)).await?;
+            Some(ReplicaChange::CatchUp { attempt }) => node.change_replica(&owned, move |r| r.catch_up(attempt)).await,
+            Some(ReplicaChange::CaughtUp { attempt, add }) => {
+                let what = "it isn't being caught up by this attempt, or a writer was lost meanwhile: begin anew";
+                let done = node.change_replica(&owned, move |r| r.caught_up(attempt, add)).await?;
                 if done { Ok(()) } else { Err(NodeError::Conflict(what.into())) }
             }
         }

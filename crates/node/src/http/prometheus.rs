@@ -418,6 +418,14 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
         }
     }
     page.family(
+        "plimsoll_next_read_wait_seconds",
+        "gauge",
+        "What a small read would wait if it arrived now, as the pool forecasts.",
+    );
+    for (labels, e, _) in all {
+        page.sample("plimsoll_next_read_wait_seconds", labels, e.next_read_wait.as_secs_f64());
+    }
+    page.family(
         "plimsoll_requests_inside",
         "gauge",
         "Requests inside the node now, by the layer or device that they, or their last parts, came to last.",

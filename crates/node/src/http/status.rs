@@ -292,6 +292,7 @@ impl Sum {
         if oldest.as_ref().map(|o| o.age_us) > t.oldest.as_ref().map(|o| o.age_us) {
             t.oldest = oldest;
         }
+        t.next_read_wait_us = t.next_read_wait_us.max(e.next_read_wait.as_micros());
         for (layer, waited) in e.waited.iter().filter(|(_, waited)| *waited > Span::ZERO) {
             *t.waited_us.entry(layer.to_string()).or_default() += waited.as_micros();
         }

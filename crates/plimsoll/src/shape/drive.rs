@@ -29,6 +29,9 @@ pub struct Drive {
     /// Clients in a closed loop.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     clients: u32,
+    /// Not counted at the beginning.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    warm: u64,
     /// For so long.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
@@ -76,7 +79,13 @@ impl Drive {
         if self.prepare {
             target.prepare(kind).context("cannot make the tables")?;
         }
-        let o = target.run(kind, self.clients, Duration::from_secs(self.seconds), self.seed)?;
+        let o = target.run(
+            kind,
+            self.clients,
+            Duration::from_secs(self.warm),
+            Duration::from_secs(self.seconds),
+            self.seed,
+        )?;
         if self.json {
             println!("{}", serde_json::to_string_pretty(&json(&o))?);
             return Ok(());

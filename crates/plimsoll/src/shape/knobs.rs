@@ -4,7 +4,8 @@ use super::{Which, p_mode, tid};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use plimsoll_shape::control::PMode;
-use plimsoll_shape::segment::{Segment, monotonic};
+use plimsoll_shape::gate::P_UNLIMITED;
+use plimsoll_shape::segment::{P_WANTED_AUTO, Segment, monotonic};
 use std::sync::atomic::Ordering;
 
 /// Change knobs.
@@ -43,8 +44,10 @@ fn set(segment: &Segment, knob: &str, value: &str) -> Result<()> {
     match knob {
         "p" => {
             let wanted = match p_mode(value).map_err(anyhow::Error::msg)? {
-                PMode::Auto(_) => 0,
-                PMode::Fixed(n) => n.saturating_add(1),
+                PMode::Auto(_) => P_WANTED_AUTO,
+                PMode::Fixed(P_UNLIMITED) => P_UNLIMITED,
+                // Larger ones would mean the tuner; there are no so many connections.
+                PMode::Fixed(n) => n.saturating_add(1).min(P_WANTED_AUTO - 1),
             };
             control.p_wanted.store(wanted, Ordering::Relaxed);
             return Ok(());
@@ -130,5 +133,65 @@ impl Off {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         flag(&self.which, 2, self.undo)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_shape::gate::Knobs;
+
+    fn fresh() -> (tempfile::TempDir, Segment) {
+        let dir = tempfile::tempdir().unwrap();
+        let segment = Segment::create(&dir.path().join("segment"), Knobs::default(), monotonic()).unwrap();
+        (dir, segment)
+    }
+
+    #[test]
+    fn knobs_that_are_right_are_set() {
+        let (_dir, segment) = fresh();
+        segment.lock(tid(), monotonic()).gate().user("web").unwrap();
+        for (knob, value) in [
+            ("zeta", "8"),
+            ("lend_ms", "30"),
+            ("stall_ms", "70"),
+            ("hold_ms", "5000"),
+            ("charge", "time"),
+            ("weight:web", "2.5"),
+            ("p", "16"),
+            ("pressure", "500"),
+        ] {
+            set(&segment, knob, value).unwrap();
+        }
+        let mut guard = segment.lock(tid(), monotonic());
+        let gate = guard.gate();
+        let k = gate.head.knobs;
+        assert_eq!((k.zeta, k.lend_ns, k.stall_ns), (8, 30_000_000, 70_000_000));
+        assert_eq!((k.hold_max_ns, k.charge_time, gate.users[1].weight_milli), (5_000_000_000, 1, 2500));
+        let control = segment.control();
+        assert_eq!(control.p_wanted.load(Ordering::Relaxed), 17, "one more than P");
+        set(&segment, "p", "auto").unwrap();
+        assert_eq!(control.p_wanted.load(Ordering::Relaxed), P_WANTED_AUTO);
+        assert_eq!(control.pressure_milli.load(Ordering::Relaxed), 500);
+    }
+
+    #[test]
+    fn knobs_that_are_wrong_say_how() {
+        let (_dir, segment) = fresh();
+        for (knob, value, want) in [
+            ("p", "many", "`many` is neither auto, unlimited nor a number of transactions"),
+            ("zeta", "0", "0 is not within 1 to 1024"),
+            ("lend_ms", "x", "`x` is no whole number"),
+            ("hold_ms", "3600001", "3600001 is not within 1 to 3600000"),
+            ("pressure", "1001", "1001 is not within 1 to 1000"),
+            ("charge", "bytes", "`bytes` is neither count nor time"),
+            ("weight:nobody", "3", "no user `nobody` has been here"),
+            ("weight:others", "0.5", "0.5 is not within 1 to 1000"),
+            ("weight:others", "NaN", "NaN is not within 1 to 1000"),
+            ("colour", "1", "there is no knob `colour`"),
+        ] {
+            let e = format!("{:#}", set(&segment, knob, value).unwrap_err());
+            assert!(e.contains(want), "{e}");
+        }
     }
 }

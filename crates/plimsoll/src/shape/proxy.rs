@@ -1,18 +1,16 @@
 //! `plimsoll shape proxy`
 
-use super::{group_by, p_mode, read_rules};
+use super::{Which, group_by, p_mode, read_rules, segment, tid};
 use anyhow::{Context, Result};
 use clap::Args;
 use plimsoll_shape::control::{ControlConfig, Controller, PMode};
-use plimsoll_shape::gate::{Knobs, OwnGate};
+use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
-use plimsoll_shape::proxy::{ProxyConfig, Shared, serve};
-use plimsoll_shape::segment::monotonic;
+use plimsoll_shape::proxy::{ProxyConfig, serve};
+use plimsoll_shape::tend::Tender;
 use plimsoll_shape::users::GroupBy;
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::rc::Rc;
 
 /// Shape as a TCP proxy.
 #[derive(Args)]
@@ -38,19 +36,19 @@ pub struct Proxy {
     /// Rules: users, their weights and objectives.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
+    #[command(flatten)]
+    storage: super::storage::Storage,
+    #[command(flatten)]
+    which: Which,
 }
-
-/// Connections that are shaped; more pass.
-const CONNS: usize = 16_384;
-const USERS: usize = 2048;
 
 impl Proxy {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         let rules = read_rules(self.rules.as_deref())?;
-        let gate = OwnGate::new(USERS, CONNS, Knobs::default(), monotonic());
-        let shared = Rc::new(RefCell::new(Shared::new(gate, CONNS)));
-        let control = Controller::new(ControlConfig::new(self.p), Knobs::default().zeta);
+        let segment = segment(&self.which.control, Knobs::default(), None)?;
+        self.storage.watch(&self.which.control)?;
+        let tender = Tender::new(&segment, Controller::new(ControlConfig::new(self.p), Knobs::default().zeta), self.p);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listen = self.listen;
         let config = ProxyConfig {
@@ -60,6 +58,6 @@ impl Proxy {
             group_by: self.group_by,
             rules,
         };
-        runtime.block_on(serve(config, shared, control)).with_context(|| format!("cannot listen on {listen}"))
+        runtime.block_on(serve(config, segment, tid(), tender)).with_context(|| format!("cannot listen on {listen}"))
     }
 }

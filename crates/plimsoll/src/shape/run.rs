@@ -1,15 +1,15 @@
 //! `plimsoll shape -- SERVER …`
 
-use super::{Which, group_by, p_mode, read_rules, tid};
+use super::{Which, group_by, p_mode, read_rules, segment, tid};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use plimsoll_shape::control::{ControlConfig, Controller, PMode};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
-use plimsoll_shape::segment::{Segment, is_dead, monotonic};
+use plimsoll_shape::segment::{Segment, monotonic};
+use plimsoll_shape::tend::{LOOK, Tender, Woken};
 use plimsoll_shape::tune::parallelism::TunerConfig;
 use plimsoll_shape::users::GroupBy;
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -47,16 +47,13 @@ pub struct Run {
     #[arg(long, value_name = "FILE")]
     shim: Option<PathBuf>,
     #[command(flatten)]
+    storage: super::storage::Storage,
+    #[command(flatten)]
     which: Which,
     /// The server and its arguments.
     #[arg(last = true, required = true)]
     server: Vec<String>,
 }
-
-/// The controller looks at the gate so often: well below what is taken for silence.
-const LOOK: Duration = Duration::from_millis(20);
-/// Looks between two searches for dead processes.
-const REAP_EVERY: u32 = 5;
 
 impl Run {
     /// Starts the server and looks after the gate until it ends.
@@ -66,10 +63,11 @@ impl Run {
         let program = which_program(&self.server[0])?;
         let account = self.user.as_deref().map(account).transpose()?;
         let rules = read_rules(self.rules.as_deref())?;
-        let segment = self.segment(account)?;
+        let knobs = Knobs { hold_max_ns: self.hold_max_ms * 1_000_000, ..Knobs::default() };
+        let segment = segment(&self.which.control, knobs, account)?;
         segment.lock(tid(), monotonic()).set_rules(&rules);
         segment.control().group_by.store(self.group_by.code(), Ordering::Relaxed);
-        segment.control().controller_pid.store(std::process::id(), Ordering::Relaxed);
+        self.storage.watch(&self.which.control)?;
         let mut command = Command::new(&program);
         command.args(&self.server[1..]);
         if let Some((uid, gid)) = account {
@@ -87,7 +85,8 @@ impl Run {
             }
             fixed => fixed,
         };
-        look_after(&segment, Controller::new(ControlConfig::new(p), Knobs::default().zeta), p, child)
+        let controller = Controller::new(ControlConfig::new(p), Knobs::default().zeta);
+        look_after(&segment, Tender::new(&segment, controller, p), child)
     }
 
     fn shim(&self) -> Result<PathBuf> {
@@ -95,27 +94,6 @@ impl Run {
         let path = self.shim.clone().map_or_else(beside, Ok)?;
         let hint = "build it with `cargo build --release -p plimsoll-shape-shim`, or name it with --shim";
         std::fs::canonicalize(&path).with_context(|| format!("{}: {hint}", path.display()))
-    }
-
-    fn segment(&self, account: Option<(u32, u32)>) -> Result<Segment> {
-        let path = &self.which.control;
-        if let Ok(old) = Segment::open(path) {
-            let pid = old.control().controller_pid.load(Ordering::Relaxed);
-            if pid != 0 && !is_dead(pid) {
-                bail!("{}: in use by process {pid}; give this server another file with --control", path.display());
-            }
-        }
-        if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        }
-        let knobs = Knobs { hold_max_ns: self.hold_max_ms * 1_000_000, ..Knobs::default() };
-        let segment =
-            Segment::create(path, knobs, monotonic()).with_context(|| format!("cannot make {}", path.display()))?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
-        if let Some((uid, gid)) = account {
-            chown(path, Some(uid), Some(gid)).with_context(|| format!("cannot give {} away", path.display()))?;
-        }
-        Ok(segment)
     }
 }
 
@@ -141,15 +119,13 @@ fn account(name: &str) -> Result<(u32, u32)> {
 }
 
 /// Beats, tunes and reaps until the server ends.
-fn look_after(segment: &Segment, mut controller: Controller, p: PMode, mut child: Child) -> Result<()> {
+fn look_after(segment: &Segment, mut tender: Tender, mut child: Child) -> Result<()> {
     // Signals are blocked in this one thread and looked for between two beats.
     let stop = signals::Stop::new()?;
-    let control = segment.control();
-    control.p_wanted.store(0, Ordering::Relaxed);
     let mut warned = false;
-    for n in 0u32.. {
+    loop {
         if let Some(status) = child.try_wait()? {
-            control.controller_pid.store(0, Ordering::Relaxed);
+            segment.control().controller_pid.store(0, Ordering::Relaxed);
             if !status.success() && !stop.was_asked() {
                 bail!("the server ended: {status}");
             }
@@ -160,48 +136,19 @@ fn look_after(segment: &Segment, mut controller: Controller, p: PMode, mut child
             // It may have ended just now: the next look sees that.
             let _ = rustix::process::kill_process(pid, signal);
         }
-        let now = monotonic();
-        control.heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
-        let flags = control.flags.load(Ordering::Relaxed);
-        controller.freeze(flags & 1 != 0);
-        controller.set_pressure(control.pressure_milli.load(Ordering::Relaxed));
-        match control.p_wanted.load(Ordering::Relaxed) {
-            0 => controller.set_p(p),
-            n => controller.set_p(PMode::Fixed(n - 1)),
-        }
-        let mut wakes = Vec::new();
-        {
-            let mut guard = segment.lock(tid(), now);
-            let mut gate = guard.gate();
-            let open = u32::from(flags & 2 != 0);
-            if gate.head.knobs.open != open {
-                // Also closes what failed open while nobody beat.
-                let knobs = Knobs { open, ..gate.head.knobs };
-                gate.set_knobs(now, knobs);
-                control.failed_open.store(0, Ordering::Relaxed);
-            }
-            if n.is_multiple_of(REAP_EVERY) {
-                gate.reap(now, &mut is_dead);
-            }
-            controller.look(&mut gate, now);
-            while let Some(id) = gate.take_grant() {
-                wakes.push((id, gate.conns[id.0 as usize].owner_pid));
-            }
-        }
-        wake(segment, &wakes);
+        wake(segment, &tender.look(segment, tid(), monotonic()));
         warned = warned || warn_if_blind(segment);
-        std::thread::sleep(LOOK);
+        std::thread::sleep(Duration::from_nanos(LOOK.as_nanos()));
     }
-    Ok(())
 }
 
 /// Wakes who was let in: threads sleep on the segment; a PostgreSQL process waits for its latch's signal, which others ignore; a
 /// pool's own waiting threads look by themselves.
-fn wake(segment: &Segment, who: &[(plimsoll_shape::gate::ConnId, u32)]) {
+fn wake(segment: &Segment, who: &[Woken]) {
     let server = segment.control().server_pid.load(Ordering::Relaxed);
-    for (id, pid) in who {
-        segment.wake(*id);
-        if let (true, Some(pid)) = (*pid != server, rustix::process::Pid::from_raw(*pid as i32)) {
+    for w in who {
+        segment.wake(w.conn);
+        if let (true, Some(pid)) = (w.owner_pid != server, rustix::process::Pid::from_raw(w.owner_pid as i32)) {
             // It may be gone: then it's reaped.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::URG);
         }

@@ -40,6 +40,7 @@ struct View {
     users: Vec<User>,
     failed_open: bool,
     flags: u32,
+    pressure_milli: u32,
 }
 
 fn view(segment: &Segment) -> View {
@@ -51,11 +52,19 @@ fn view(segment: &Segment) -> View {
         users: gate.known_users().iter().map(|u| u.as_of(monotonic())).collect(),
         failed_open: control.failed_open.load(Ordering::Relaxed) != 0,
         flags: control.flags.load(Ordering::Relaxed),
+        pressure_milli: match control.pressure_milli.load(Ordering::Relaxed) {
+            0 => 1000,
+            n => n.min(1000),
+        },
     }
 }
 
 fn p_text(p: u32) -> String {
     if p == P_UNLIMITED { "unlimited".into() } else { p.to_string() }
+}
+
+fn pressed(milli: u32) -> String {
+    if milli == 1000 { String::new() } else { format!(" (pressed to {} %)", milli / 10) }
 }
 
 fn state(v: &View) -> &'static str {
@@ -70,9 +79,10 @@ fn state(v: &View) -> &'static str {
 fn text(a: &View, b: &View) -> String {
     let c = &b.head.counters;
     let mut out = format!(
-        "{}; P {}, zeta {}; inside {} (+{} over, {} lent), waiting {}\n",
+        "{}; P {}{}, zeta {}; inside {} (+{} over, {} lent), waiting {}\n",
         state(b),
         p_text(b.head.knobs.p),
+        pressed(b.pressure_milli),
         b.head.knobs.zeta,
         b.head.normal,
         b.head.over,
@@ -123,7 +133,7 @@ fn json(a: &View, b: &View) -> serde_json::Value {
     };
     serde_json::json!({
         "state": state(b), "p": b.head.knobs.p, "zeta": b.head.knobs.zeta, "inside": b.head.normal, "over": b.head.over,
-        "lent": b.head.lent, "waiting": b.head.waiting, "finished": b.head.counters.finished,
+        "lent": b.head.lent, "pressure_milli": b.pressure_milli, "waiting": b.head.waiting, "finished": b.head.counters.finished,
         "unfairness_milli": unfairness_milli(&windows),
         "users": b.users.iter().enumerate().filter(|(_, u)| u.conns > 0).map(user).collect::<Vec<_>>(),
     })
@@ -174,6 +184,12 @@ fn metrics(v: &View) -> String {
     let (h, c) = (&v.head, &v.head.counters);
     one("p", "gauge", "Delivered user parallelism (transactions inside at most).", alone(u64::from(h.knobs.p)));
     one("zeta", "gauge", "Scheduling-round quota.", alone(u64::from(h.knobs.zeta)));
+    one(
+        "pressure_milli",
+        "gauge",
+        "Thousandths of P that the storage's forecast, or an operator, leaves.",
+        alone(u64::from(v.pressure_milli)),
+    );
     one("open", "gauge", "1 if everything passes.", alone(u64::from(h.knobs.open)));
     one(
         "failed_open",

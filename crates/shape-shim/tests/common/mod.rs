@@ -2,27 +2,34 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use plimsoll_shape::control::{ControlConfig, Controller, PMode};
 use plimsoll_shape::drive::client::Client;
 use plimsoll_shape::gate::{Counters, Knobs};
 use plimsoll_shape::profile::Profile;
+use plimsoll_shape::proxy::{ProxyConfig, serve};
 use plimsoll_shape::segment::{Segment, is_dead, monotonic};
+use plimsoll_shape::tend::Tender;
+use plimsoll_shape::users::GroupBy;
 use plimsoll_shape::walk::Protocol;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub struct Server {
     pub segment: Arc<Segment>,
+    /// Where clients come: the server's own, or a proxy's before it.
     pub port: u16,
+    pub server_port: u16,
     pub dir: tempfile::TempDir,
     pub child: Child,
     pub protocol: Protocol,
+    launch: Launch,
     beating: Arc<AtomicBool>,
     heart: Option<JoinHandle<()>>,
     _turn: MutexGuard<'static, ()>,
@@ -50,12 +57,22 @@ pub fn shim() -> PathBuf {
     folder.join("libplimsoll_shim.so")
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+/// Below the ports that the kernel gives to outgoing connections, so that none of those takes it before the server does; two test
+/// programs begin at different ones.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(n < 10_000, "no port is free");
+        let port = 20_000 + ((std::process::id() * 61 + n) % 10_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// The user that a server runs as, since none will run as root.
-fn account(name: &str) -> Option<(u32, u32)> {
+pub fn account(name: &str) -> Option<(u32, u32)> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
     let line = passwd.lines().find(|l| l.starts_with(&format!("{name}:")))?;
     let field = |i: usize| line.split(':').nth(i)?.parse().ok();
@@ -99,42 +116,81 @@ fn fresh_mariadb(user: Option<(u32, u32)>) -> String {
     dir.path().join("data").display().to_string()
 }
 
-#[expect(clippy::too_many_arguments, reason = "all that a server is started with, from three callers")]
-fn start(
-    turn: MutexGuard<'static, ()>,
-    dir: tempfile::TempDir,
-    user: Option<(u32, u32)>,
+/// How a server is started, and started again.
+struct Launch {
     profile: Profile,
-    knobs: Knobs,
-    port: u16,
-    program: &str,
-    args: &[String],
-) -> Server {
+    /// Under the shim; else a proxy stands before it.
+    preload: bool,
+    user: Option<(u32, u32)>,
+    program: String,
+    args: Vec<String>,
+}
+
+impl Launch {
+    fn spawn(&self, dir: &Path) -> Child {
+        let log = std::fs::File::options().create(true).append(true).open(dir.join("log")).unwrap();
+        let mut c = Command::new(&self.program);
+        if let Some((uid, gid)) = self.user {
+            c.uid(uid).gid(gid);
+        }
+        c.args(&self.args).current_dir("/").stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        if self.preload {
+            c.env("LD_PRELOAD", shim()).env("PLIMSOLL_SHAPE_SEGMENT", dir.join("segment"));
+            c.env("PLIMSOLL_SHAPE_PROFILE", self.profile.to_string());
+        }
+        c.spawn().unwrap()
+    }
+}
+
+fn start(turn: MutexGuard<'static, ()>, dir: tempfile::TempDir, knobs: Knobs, port: u16, launch: Launch) -> Server {
     let path = dir.path().join("segment");
     let segment = Arc::new(Segment::create(&path, knobs, monotonic()).unwrap());
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
-    let log = std::fs::File::create(dir.path().join("log")).unwrap();
-    let mut c = Command::new(program);
-    if let Some((uid, gid)) = user {
-        c.uid(uid).gid(gid);
-    }
-    c.args(args).current_dir("/").stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-    c.env("LD_PRELOAD", shim()).env("PLIMSOLL_SHAPE_SEGMENT", &path);
-    c.env("PLIMSOLL_SHAPE_PROFILE", profile.to_string());
-    let child = c.spawn().unwrap();
+    let child = launch.spawn(dir.path());
     let beating = Arc::new(AtomicBool::new(true));
-    let heart = Some(beat(segment.clone(), beating.clone()));
-    Server { segment, port, dir, child, protocol: profile.protocol(), beating, heart, _turn: turn }
+    let heart = launch.preload.then(|| beat(segment.clone(), beating.clone()));
+    let clients_port = if launch.preload { port } else { proxy(&path, launch.profile.protocol(), port, knobs.p) };
+    let protocol = launch.profile.protocol();
+    Server { segment, port: clients_port, server_port: port, dir, child, protocol, launch, beating, heart, _turn: turn }
 }
+
+/// A proxy before a server's port, on a thread of its own until the tests end; its port.
+fn proxy(segment: &Path, protocol: Protocol, server: u16, p: u32) -> u16 {
+    let (port, path) = (free_port(), segment.to_path_buf());
+    std::thread::spawn(move || {
+        let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let config = ProxyConfig {
+            listen: local(port),
+            server: local(server),
+            protocol,
+            group_by: GroupBy::Account,
+            rules: Vec::new(),
+        };
+        let segment = Segment::open(&path).unwrap();
+        let mode = PMode::Fixed(p);
+        let control = ControlConfig { zeta: None, ..ControlConfig::new(mode) };
+        let tender = Tender::new(&segment, Controller::new(control, 4), mode);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(serve(config, segment, tid(), tender)).unwrap();
+    });
+    port
+}
+
+fn tid() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// A heart that beats for long in advance: a test program that gets no core for a second must not look like a dead controller.
+const AHEAD_NS: u64 = 60_000_000_000;
 
 fn beat(segment: Arc<Segment>, beating: Arc<AtomicBool>) -> JoinHandle<()> {
     // The first beat before anybody is told that there is one.
-    segment.control().heartbeat_ns.store(monotonic().as_nanos(), Ordering::Relaxed);
+    segment.control().heartbeat_ns.store(monotonic().as_nanos() + AHEAD_NS, Ordering::Relaxed);
     std::thread::spawn(move || {
         while beating.load(Ordering::Relaxed) {
             let now = monotonic();
-            segment.control().heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
-            segment.lock(std::process::id(), now).gate().reap(now, &mut is_dead);
+            segment.control().heartbeat_ns.store(now.as_nanos() + AHEAD_NS, Ordering::Relaxed);
+            segment.lock(tid(), now).gate().reap(now, &mut is_dead);
             std::thread::sleep(Duration::from_millis(50));
         }
     })
@@ -142,6 +198,11 @@ fn beat(segment: Arc<Segment>, beating: Arc<AtomicBool>) -> JoinHandle<()> {
 
 impl Server {
     pub fn mariadb(profile: Profile, knobs: Knobs, more: &[&str]) -> Server {
+        Server::mariadb_as(profile, true, knobs, more)
+    }
+
+    /// Under the shim (`preload`), or behind a proxy.
+    pub fn mariadb_as(profile: Profile, preload: bool, knobs: Knobs, more: &[&str]) -> Server {
         let turn = turn();
         let user = is_root().then(|| account("mysql").expect("the Debian package makes the account mysql"));
         let dir = folder(user);
@@ -166,7 +227,8 @@ impl Server {
             .map(String::from),
         );
         args.extend(more.iter().map(|s| s.to_string()));
-        let s = start(turn, dir, user, profile, knobs, port, "/usr/sbin/mariadbd", &args);
+        let launch = Launch { profile, preload, user, program: "/usr/sbin/mariadbd".into(), args };
+        let s = start(turn, dir, knobs, port, launch);
         s.await_ready("root", "mysql");
         s.sql(
             "root",
@@ -186,6 +248,11 @@ impl Server {
     }
 
     pub fn postgres(knobs: Knobs, more: &[&str]) -> Server {
+        Server::postgres_as(true, knobs, more)
+    }
+
+    /// Under the shim (`preload`), or behind a proxy.
+    pub fn postgres_as(preload: bool, knobs: Knobs, more: &[&str]) -> Server {
         let turn = turn();
         let user = is_root().then(|| account("postgres").expect("the Debian package makes the account postgres"));
         let dir = folder(user);
@@ -198,8 +265,8 @@ impl Server {
         for setting in ["listen_addresses=127.0.0.1", "fsync=off", "max_connections=300", &socket].iter().chain(more) {
             args.extend(["-c".to_string(), setting.to_string()]);
         }
-        let s =
-            start(turn, dir, user, Profile::Postgres, knobs, port, &bin.join("postgres").display().to_string(), &args);
+        let program = bin.join("postgres").display().to_string();
+        let s = start(turn, dir, knobs, port, Launch { profile: Profile::Postgres, preload, user, program, args });
         s.await_ready("root", "postgres");
         s.sql("root", "postgres", &["CREATE DATABASE t"]);
         s.sql(
@@ -221,14 +288,34 @@ impl Server {
         let dir = folder(None);
         let port = free_port();
         let mut args: Vec<String> = ["--save", "", "--bind", "127.0.0.1", "--port"].map(String::from).to_vec();
-        args.push(port.to_string());
+        args.extend([port.to_string(), "--dir".into(), dir.path().display().to_string()]);
         args.extend(more.iter().map(|s| s.to_string()));
-        let s = start(turn, dir, None, Profile::Redis, knobs, port, "/usr/bin/redis-server", &args);
+        let program = "/usr/bin/redis-server".into();
+        let s =
+            start(turn, dir, knobs, port, Launch { profile: Profile::Redis, preload: true, user: None, program, args });
         s.await_port();
         s
     }
 
-    fn await_port(&self) {
+    /// `asked.py`, a server with a thread for each connection.
+    pub fn asked(profile: Profile, knobs: Knobs) -> Server {
+        let turn = turn();
+        let port = free_port();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/asked.py");
+        let args = vec![script.to_string(), profile.to_string(), port.to_string()];
+        let program = "/usr/bin/python3".into();
+        let s = start(turn, folder(None), knobs, port, Launch { profile, preload: true, user: None, program, args });
+        s.await_port();
+        s
+    }
+
+    /// Ends the server as an operator would, and starts it again with the same gate.
+    pub fn restart(&mut self) {
+        self.end();
+        self.child = self.launch.spawn(self.dir.path());
+    }
+
+    pub fn await_port(&self) {
         let end = Instant::now() + Duration::from_secs(30);
         while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             assert!(Instant::now() < end, "not up: {}", self.log());
@@ -236,7 +323,7 @@ impl Server {
         }
     }
 
-    fn await_ready(&self, account: &str, database: &str) {
+    pub fn await_ready(&self, account: &str, database: &str) {
         let end = Instant::now() + Duration::from_secs(60);
         while let Err(e) = Client::connect(self.protocol, self.port, account, database) {
             assert!(Instant::now() < end, "not up: {e}\n{}", self.log());
@@ -260,7 +347,7 @@ impl Server {
     }
 
     fn gate<T>(&self, f: impl FnOnce(&mut plimsoll_shape::gate::Gate<'_>) -> T) -> T {
-        f(&mut self.segment.lock(std::process::id(), monotonic()).gate())
+        f(&mut self.segment.lock(tid(), monotonic()).gate())
     }
 
     pub fn counters(&self) -> Counters {
@@ -280,15 +367,41 @@ impl Server {
     /// Changes knobs as a controller would: woken are those it lets in.
     pub fn set(&self, f: impl Fn(&mut Knobs)) {
         let mut granted = Vec::new();
+        let pids =
+            |g: &plimsoll_shape::gate::Gate<'_>, id: plimsoll_shape::gate::ConnId| g.conns[id.0 as usize].owner_pid;
         self.gate(|g| {
             let mut knobs = g.head.knobs;
             f(&mut knobs);
             g.set_knobs(monotonic(), knobs);
             while let Some(id) = g.take_grant() {
-                granted.push(id);
+                granted.push((id, pids(g, id)));
             }
         });
-        granted.into_iter().for_each(|id| self.segment.wake(id));
+        for (id, pid) in granted {
+            self.segment.wake(id);
+            // A process waits for its latch's signal.
+            if let (Profile::Postgres, Some(pid)) = (self.launch.profile, rustix::process::Pid::from_raw(pid as i32)) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::URG);
+            }
+        }
+    }
+
+    /// Changes a user's weight, in thousandths.
+    pub fn set_weight(&self, user: &str, milli: u32) {
+        self.gate(|g| {
+            let at = g.known_users().iter().position(|u| u.name() == user).unwrap();
+            g.users[at].weight_milli = milli;
+        });
+    }
+
+    /// How many connections the gate knows of.
+    pub fn known(&self) -> u32 {
+        self.gate(|g| g.known_users().iter().map(|u| u.conns).sum())
+    }
+
+    /// Users and how many transactions of theirs ended.
+    pub fn users(&self) -> Vec<(String, u64)> {
+        self.gate(|g| g.known_users().iter().map(|u| (u.name().into_owned(), u.finished)).collect())
     }
 
     /// Waits until as many are inside as `inside()` would say; fails after twenty seconds.
@@ -314,6 +427,7 @@ impl Server {
     pub fn stop_heart(&mut self) {
         self.beating.store(false, Ordering::Relaxed);
         self.heart.take().map(|h| h.join());
+        self.segment.control().heartbeat_ns.store(monotonic().as_nanos(), Ordering::Relaxed);
     }
 
     pub fn start_heart(&mut self) {
@@ -322,18 +436,30 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop_heart();
+impl Server {
+    fn end(&mut self) {
         // A clean end, or PostgreSQL leaves its children's memory behind.
         let pid = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
-        let end = Instant::now() + Duration::from_secs(5);
+        // PostgreSQL waits for its clients on a termination, MariaDB knows nothing else.
+        let how = if self.protocol == Protocol::Postgres {
+            rustix::process::Signal::INT
+        } else {
+            rustix::process::Signal::TERM
+        };
+        let _ = rustix::process::kill_process(pid, how);
+        let end = Instant::now() + Duration::from_secs(10);
         while Instant::now() < end && self.child.try_wait().is_ok_and(|s| s.is_none()) {
             std::thread::sleep(Duration::from_millis(20));
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop_heart();
+        self.end();
     }
 }
 

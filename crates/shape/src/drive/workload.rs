@@ -123,24 +123,29 @@ impl Target {
         }
     }
 
-    /// Runs so many clients in a closed loop without think time until the time is over.
+    /// Runs so many clients in a closed loop without think time: `warm` without counting, then until the time is over.
     ///
     /// # Errors
     /// If a client can't connect or its connection breaks.
-    pub fn run(&self, kind: Kind, clients: u32, time: Duration, seed: u64) -> io::Result<Outcome> {
-        let stop = AtomicBool::new(false);
+    pub fn run(&self, kind: Kind, clients: u32, warm: Duration, time: Duration, seed: u64) -> io::Result<Outcome> {
+        let (counts, stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let errors = AtomicU64::new(0);
         let times = Mutex::new(LogHist::default());
         let connected: Vec<Client> = (0..clients).map(|_| self.connect()).collect::<io::Result<_>>()?;
-        let begun = Instant::now();
+        let mut elapsed = Duration::ZERO;
         let by_client = std::thread::scope(|scope| {
-            let (stop, errors, times) = (&stop, &errors, &times);
+            let (counts, stop, errors, times) = (&counts, &stop, &errors, &times);
             let one = |i: usize, mut c: Client| {
                 let mut rng = Rng::new(seed, &format!("client {i}"));
                 let (mut done, mut own) = (0, LogHist::default());
                 while !stop.load(Ordering::Relaxed) {
                     let begun = Instant::now();
-                    if transaction(&mut c, kind, &mut rng)? {
+                    let counted = counts.load(Ordering::Relaxed);
+                    let committed = transaction(&mut c, kind, &mut rng)?;
+                    if !counted {
+                        continue;
+                    }
+                    if committed {
                         done += 1;
                         own.record(Span::from_nanos(begun.elapsed().as_nanos() as u64));
                     } else {
@@ -152,14 +157,18 @@ impl Target {
             };
             let threads: Vec<_> =
                 connected.into_iter().enumerate().map(|(i, c)| scope.spawn(move || one(i, c))).collect();
+            std::thread::sleep(warm);
+            counts.store(true, Ordering::Relaxed);
+            let begun = Instant::now();
             std::thread::sleep(time);
             stop.store(true, Ordering::Relaxed);
+            elapsed = begun.elapsed();
             threads.into_iter().map(|t| t.join().expect("no client panics")).collect::<io::Result<Vec<u64>>>()
         })?;
         Ok(Outcome {
             done: by_client.iter().sum(),
             errors: errors.into_inner(),
-            elapsed: begun.elapsed(),
+            elapsed,
             by_client,
             times: times.into_inner().expect("no client panics"),
         })

@@ -23,6 +23,11 @@ impl Gate<'_> {
         for u in 0..self.users.len() {
             assert_eq!(self.users[u].waiting > 0, self.users[u].ring != ring::NONE, "user {u}");
         }
+        for at in 1..self.head.line_len {
+            assert!(self.is_before((at - 1) / 2, at), "the line is a heap");
+        }
+        let lined_up = self.users.iter().filter(|u| u.ring == ring::LINED_UP).count();
+        assert_eq!(lined_up, self.head.line_len as usize);
         let (idle, age) = (self.head.idle, self.head.by_age);
         let idle_now = self.conns.iter().filter(|c| c.phase == phase::IDLE && c.place == place::NORMAL).count();
         assert_eq!(length::<0>(idle, self.conns), idle_now);

@@ -1,8 +1,8 @@
 //! The gate: who may go into the database now, and who waits outside (AppleS §3.3, AP-M2 to AP-M4).
 //!
 //! At most P *transactions* are inside. Whoever finds the house full waits in its user's queue, first in first out. When a
-//! place falls free, users take turns: in a round each may start `L = φ·ζ` transactions, a started turn goes on before another
-//! begins, and nobody begins a second turn before all that wait had their first. A connection in a transaction is never
+//! place falls free, users take turns of ζ transactions, in a round φ turns each: `L = φ·ζ`. A started turn goes on before another
+//! begins, and among equals nobody begins a second turn before all that wait had their first. A connection in a transaction is never
 //! held, so whoever owns a row lock can go on and release it.
 //!
 //! Four things let somebody in beyond P, and each is counted: a lender that comes back, a stall (no answer at all for a
@@ -19,7 +19,7 @@ mod rounds;
 pub mod state;
 
 pub use hist::LogHist;
-pub use state::{Conn, Counters, Head, Knobs, NAME_BYTES, P_UNLIMITED, User, UserClass, WEIGHT_ONE_MILLI};
+pub use state::{Conn, Counters, Head, Knobs, NAME_BYTES, P_UNLIMITED, USERS_MAX, User, UserClass, WEIGHT_ONE_MILLI};
 
 use list::{Link, List, NIL};
 use plimsoll_base::{Span, Time};
@@ -90,9 +90,10 @@ impl Gate<'_> {
     /// Forgets all and begins.
     ///
     /// # Panics
-    /// If there is no room for a user or a connection.
+    /// If there is no room for a user or a connection, or for more users than [`USERS_MAX`].
     pub fn init(&mut self, knobs: Knobs, now: Time) {
         assert!(!self.users.is_empty() && !self.conns.is_empty(), "a gate needs room");
+        assert!(self.users.len() <= USERS_MAX, "a gate has room for so many users only");
         *self.head = bytemuck::Zeroable::zeroed();
         self.head.knobs = knobs;
         self.head.progress_at = now.as_nanos();
@@ -110,7 +111,8 @@ impl Gate<'_> {
 
     fn clear_lists(&mut self) {
         let h = &mut *self.head;
-        for list in [&mut h.idle, &mut h.by_age, &mut h.granted, &mut h.in_turn, &mut h.ready, &mut h.spent] {
+        h.line_len = 0;
+        for list in [&mut h.idle, &mut h.by_age, &mut h.granted, &mut h.in_turn] {
             *list = List::EMPTY;
         }
         h.free_conns = List::EMPTY;

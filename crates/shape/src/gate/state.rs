@@ -11,6 +11,8 @@ pub const P_UNLIMITED: u32 = u32::MAX;
 pub const WEIGHT_ONE_MILLI: u32 = 1000;
 /// Heaviest weight: 1000 times the lightest.
 pub const WEIGHT_MAX_MILLI: u32 = 1_000_000;
+/// Users that a gate has room for.
+pub const USERS_MAX: usize = 2048;
 /// Longest name of a user, in bytes; what is longer is cut.
 pub const NAME_BYTES: usize = 48;
 
@@ -102,13 +104,19 @@ pub struct Head {
     pub(super) by_age: List,
     pub(super) granted: List,
     pub(super) in_turn: List,
-    pub(super) ready: List,
-    pub(super) spent: List,
     pub(super) free_conns: List,
     pub(super) escape_burst: u32,
     pub(super) users_used: u32,
     /// Scheduling rounds so far (AP-M4).
     pub round: u64,
+    pub(super) round_began: u64,
+    pub(super) virtual_now: u64,
+    /// How often users lined up: among equals who came first goes first.
+    pub(super) lined_up: u64,
+    /// Users whose turn is to come: a heap, the next one first.
+    pub(super) line: [u32; USERS_MAX],
+    pub(super) line_len: u32,
+    pub(super) reserved: u32,
     pub(super) progress_at: u64,
     pub(super) mean_service_ns: u64,
     pub(super) slow_service_ns: u64,
@@ -144,9 +152,17 @@ pub struct User {
     pub(super) ring: u32,
     /// Its connections that are open.
     pub conns: u32,
-    /// Thousandths of transactions that it may still start in its turn.
-    pub(super) credit_milli: i64,
-    pub(super) turn_round: u64,
+    /// Transactions that it may still start in its turn.
+    pub(super) left: u32,
+    pub(super) line_at: u32,
+    /// How far it is, in virtual time.
+    pub(super) virtual_at: u64,
+    /// Until then a turn that it began holds.
+    pub(super) turn_ends: u64,
+    pub(super) order: u64,
+    /// 1: it came back from silence, and its turns have no part of the round of their own yet.
+    pub(super) is_new: u32,
+    pub(super) reserved: u32,
     /// Nanoseconds during which it had somebody waiting, up to `backlog_since`.
     pub backlogged_ns: u64,
     pub(super) backlog_since: u64,

@@ -9,8 +9,8 @@ pub const WEIGHT_MAX_MILLI: u32 = 64_000;
 pub const SAMPLES_MIN: u64 = 1000;
 /// Below this part of its objective, in thousandths, a user has more than it needs.
 const SLACK_MILLI: u64 = 800;
-/// Weight is taken away in smaller steps than it's given: a missed objective costs more than a late gift.
-const DOWN_MILLI: u64 = 950;
+/// Weight is taken away half as far as the slack says, and never by more than this: a missed objective costs more than a late gift.
+const DOWN_MOST_MILLI: u64 = 700;
 /// A step up: at most doubled, in proportion to the miss.
 const UP_MAX_MILLI: u64 = 2000;
 
@@ -40,7 +40,7 @@ impl Pslo {
         let ratio_milli = p999_us.saturating_mul(1000) / self.objective_us;
         let factor_milli = match ratio_milli {
             r if r > 1000 => r.min(UP_MAX_MILLI),
-            r if r < SLACK_MILLI => DOWN_MILLI,
+            r if r < SLACK_MILLI => ((1000 + r * 1000 / SLACK_MILLI) / 2).max(DOWN_MOST_MILLI),
             _ => 1000,
         };
         let weight = u64::from(self.weight_milli) * factor_milli / 1000;

@@ -3,23 +3,41 @@
 
 use super::{Came, Name};
 
+/// Bytes of a command in which an account is looked for.
+const HEAD_BYTES: usize = 160;
+
 /// A Redis connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Redis {
     account: Name,
+    /// The beginning of a command that may turn out to name the account.
+    head: [u8; HEAD_BYTES],
+    head_len: u8,
 }
 
 impl Redis {
     /// At the first command.
-    pub const NEW: Redis = Redis { account: Name::EMPTY };
+    pub const NEW: Redis = Redis { account: Name::EMPTY, head: [0; HEAD_BYTES], head_len: 0 };
 
     /// See [`super::Walker::input`].
     pub fn input(&mut self, bytes: &[u8]) -> Came {
-        let user = auth_user(bytes);
-        if let Some(user) = user {
-            self.account.set(user);
+        let mut login = false;
+        if self.head_len > 0 || bytes.first() == Some(&b'*') {
+            let have = usize::from(self.head_len);
+            let take = bytes.len().min(HEAD_BYTES - have);
+            self.head[have..have + take].copy_from_slice(&bytes[..take]);
+            let len = have + take;
+            self.head_len = 0;
+            match auth_user(&self.head[..len]) {
+                Auth::User(user) => {
+                    self.account.set(user);
+                    login = true;
+                }
+                Auth::Unfinished if len < HEAD_BYTES => self.head_len = len as u8,
+                Auth::Unfinished | Auth::Other => {}
+            }
         }
-        Came { login: user.is_some(), request: !bytes.is_empty(), exempt: false }
+        Came { login, request: !bytes.is_empty(), exempt: false }
     }
     /// See [`super::Walker::output`].
     pub fn output(&mut self, bytes: &[u8]) -> bool {
@@ -43,32 +61,74 @@ impl Redis {
     }
 }
 
+/// What a command says of the account.
+#[derive(PartialEq, Eq, Debug)]
+enum Auth<'a> {
+    User(&'a [u8]),
+    /// More of it must come before that can be told.
+    Unfinished,
+    Other,
+}
+
 /// The account of an `AUTH user password` or `HELLO n AUTH user password` at the beginning of `bytes`.
-fn auth_user(bytes: &[u8]) -> Option<&[u8]> {
-    let mut words = bytes.get(..bytes.len().min(160))?.split(|b| *b == b'\n').map(|w| w.trim_ascii_end());
-    let count: usize = std::str::from_utf8(words.next()?.strip_prefix(b"*")?).ok()?.parse().ok()?;
+fn auth_user(bytes: &[u8]) -> Auth<'_> {
+    let lines = || bytes.split_inclusive(|b| *b == b'\n').filter(|l| l.ends_with(b"\n")).map(<[u8]>::trim_ascii_end);
+    let Some(first) = lines().next() else { return Auth::Unfinished };
+    let count = first.strip_prefix(b"*").and_then(|n| std::str::from_utf8(n).ok()?.parse::<usize>().ok());
+    let Some(count) = count else { return Auth::Other };
     // Each argument is two lines: its length and its text.
-    let mut args = words.skip(1).step_by(2);
-    let first = args.next()?;
-    if first.eq_ignore_ascii_case(b"AUTH") && count == 3 {
-        return args.next();
-    }
-    let hello = first.eq_ignore_ascii_case(b"HELLO") && count >= 5;
-    (hello && args.nth(1)?.eq_ignore_ascii_case(b"AUTH")).then(|| args.next())?
+    let arg = |i: usize| lines().nth(2 + 2 * i);
+    let Some(command) = arg(0) else { return Auth::Unfinished };
+    let at = if command.eq_ignore_ascii_case(b"AUTH") && count == 3 {
+        1
+    } else if command.eq_ignore_ascii_case(b"HELLO") && count >= 5 {
+        let Some(word) = arg(2) else { return Auth::Unfinished };
+        if !word.eq_ignore_ascii_case(b"AUTH") {
+            return Auth::Other;
+        }
+        3
+    } else {
+        return Auth::Other;
+    };
+    arg(at).map_or(Auth::Unfinished, Auth::User)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const HELLO: &str = "*5\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n$3\r\nbob\r\n$1\r\nx\r\n";
+
     #[test]
-    fn accounts_are_found() {
-        let user = |t: &str| auth_user(t.as_bytes()).map(|u| String::from_utf8_lossy(u).into_owned());
-        assert_eq!(user("*3\r\n$4\r\nAUTH\r\n$3\r\nbob\r\n$1\r\nx\r\n").as_deref(), Some("bob"));
-        assert_eq!(user("*2\r\n$4\r\nAUTH\r\n$1\r\nx\r\n"), None);
-        let hello = "*5\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n$3\r\nbob\r\n$1\r\nx\r\n";
-        assert_eq!(user(hello).as_deref(), Some("bob"));
-        assert_eq!(user("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\nb\r\n"), None);
-        assert_eq!(user(""), None);
+    fn accounts_are_found_however_they_are_cut() {
+        for (text, want) in [
+            ("*3\r\n$4\r\nAUTH\r\n$3\r\nbob\r\n$1\r\nx\r\n", "bob"),
+            ("*2\r\n$4\r\nAUTH\r\n$1\r\nx\r\n", ""),
+            (HELLO, "bob"),
+            ("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\nb\r\n", ""),
+            ("PING\r\n", ""),
+            ("", ""),
+        ] {
+            for cut in 0..=text.len() {
+                let mut w = Redis::NEW;
+                let logins = [&text[..cut], &text[cut..]].map(|part| u32::from(w.input(part.as_bytes()).login));
+                assert_eq!(w.identity().0.as_bytes(), want.as_bytes(), "{text:?} cut at {cut}");
+                assert_eq!(logins.iter().sum::<u32>(), u32::from(!want.is_empty()));
+            }
+            let mut w = Redis::NEW;
+            for b in text.bytes() {
+                w.input(&[b]);
+            }
+            assert_eq!(w.identity().0.as_bytes(), want.as_bytes(), "{text:?} byte by byte");
+        }
+    }
+
+    #[test]
+    fn what_never_ends_is_given_up() {
+        let mut w = Redis::NEW;
+        w.input(b"*3\r\n$4\r\nAUTH\r\n$900\r\n");
+        w.input(&[b'x'; 900]);
+        assert!(!w.input(b"\r\n$1\r\nx\r\n").login && w.identity().0 == Name::EMPTY);
+        assert!(w.input(HELLO.as_bytes()).login, "the next one is seen");
     }
 }

@@ -1,6 +1,7 @@
 //! MT-E19: writes under disk noise, where something buffers them and where nothing does (MittOS §7.8.6).
 
-use super::{DEVICE, Filled, GET_BYTES, NoiseKind, Scene, TENANT_BYTES, Tail, fill, known_disk, noise, specs};
+use super::nodes::known_disk;
+use super::{DEVICE, Filled, GET_BYTES, NoiseKind, Scene, TENANT_BYTES, Tail, fill, noise, specs};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::plot::{Plot, Scale, Shares};
 use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};

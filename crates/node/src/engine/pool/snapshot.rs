@@ -2,6 +2,7 @@
 
 use super::{Pool, account_of};
 use crate::engine::command::{ExportSnapshot, ModelTimes, PoolSnapshot};
+use plimsoll_base::{IoHead, Op};
 use plimsoll_cache::Cache;
 use plimsoll_cores::Cores;
 use plimsoll_device::{AnyModel, ModelLayer, PageCacheLayer};
@@ -12,6 +13,9 @@ use plimsoll_sched::promise::{AutoDeadline, Budgets};
 use plimsoll_stack::Front;
 use plimsoll_stack::inside::Knowledge;
 use std::collections::BTreeMap;
+
+/// The read whose wait is told: the smallest that every volume has room for.
+const NEXT_READ_BYTES: u64 = 512;
 
 impl Pool {
     pub(super) fn snapshot(&mut self) -> PoolSnapshot {
@@ -70,6 +74,7 @@ impl Pool {
 
     pub(super) fn snapshot_export(&mut self, at: usize) -> Option<(usize, Box<ExportSnapshot>)> {
         let (place, e) = self.exports.iter_mut().find(|(place, _)| *place >= at)?;
+        let next_read = IoHead::new(Op::Read, e.key, e.tenant, 0, NEXT_READ_BYTES, self.now);
         e.metrics.minutes.turn(self.now);
         e.metrics.seconds.turn(self.now);
         let account = self.stack.account_stats(account_of(place));
@@ -83,6 +88,7 @@ impl Pool {
             waited: layers.collect(),
             inside: account.inside.iter().map(|(at, n)| (named(*at), *n)).collect(),
             oldest: account.oldest.map(|(arrived_at, at)| (arrived_at, named(at))),
+            next_read_wait: self.stack.forecast(self.now, &next_read).wait,
         };
         Some((place, Box::new(snapshot)))
     }

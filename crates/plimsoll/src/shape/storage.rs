@@ -1,0 +1,65 @@
+//! `--storage-node`: joint control with the Plimsoll node that the database's volume is on.
+
+use crate::client::{Client, Control, segment as path_segment};
+use anyhow::{Context, Result};
+use clap::Args;
+use plimsoll_base::Span;
+use plimsoll_node::http::api::VolumeStatus;
+use plimsoll_shape::segment::Segment;
+use plimsoll_shape::tune::pressure::Pressure;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The storage below the database.
+#[derive(Args, Clone)]
+pub struct Storage {
+    /// The node that the database's volume is on (its control socket or http://HOST:PORT): its forecast lowers P.
+    #[arg(long, value_name = "PATH|URL", requires = "storage_volume")]
+    storage_node: Option<String>,
+    /// That volume.
+    #[arg(long, value_name = "NAME", requires = "storage_node")]
+    storage_volume: Option<String>,
+    /// Forecast waits up to this are fine.
+    #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    storage_wait_ms: u64,
+}
+
+/// Between two questions.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+/// An answer that takes longer says nothing about now.
+const ANSWER_TIME: Duration = Duration::from_millis(500);
+
+impl Storage {
+    /// Lets the forecast move the gate at `control` from now on, if a node was named.
+    ///
+    /// # Errors
+    /// If the node can't be asked, or has no such volume: a typing error must not go unnoticed. What happens later is only warned of.
+    pub fn watch(&self, control: &Path) -> Result<()> {
+        let (Some(node), Some(volume)) = (&self.storage_node, &self.storage_volume) else { return Ok(()) };
+        let client = Client::new(&Control::at(node))?;
+        let path = format!("/v1/volumes/{}", path_segment(volume));
+        client.get::<VolumeStatus>(&path).context("cannot ask for the storage's forecast")?;
+        let segment = Segment::open(control)?;
+        let mut pressure = Pressure::new(Span::from_millis(self.storage_wait_ms));
+        std::thread::Builder::new().name("storage".into()).spawn(move || {
+            let mut heard = true;
+            loop {
+                std::thread::sleep(ASK_EVERY);
+                let answer = client.get_within::<VolumeStatus>(&path, ANSWER_TIME);
+                let milli = match &answer {
+                    Ok(v) => pressure.forecast(Span::from_micros(v.traffic.next_read_wait_us)),
+                    Err(_) => pressure.silent(),
+                };
+                segment.control().pressure_milli.store(milli, Ordering::Relaxed);
+                match (heard, &answer) {
+                    (true, Err(e)) => eprintln!("plimsoll: no forecast from the storage, P stands alone: {e:#}"),
+                    (false, Ok(_)) => eprintln!("plimsoll: the storage forecasts again"),
+                    _ => {}
+                }
+                heard = answer.is_ok();
+            }
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,453 @@
+//! `plimsoll shape` as an operator uses it: a real server under it, its commands, its errors, and the database's storage on a node of ours.
+
+mod common;
+
+use common::mount::{Loop, may_mount};
+use common::{Server, ok, run};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
+
+/// The shim's library beside the tests' own programs. Cargo builds no cdylib for tests, so it is asked to.
+fn shim() -> PathBuf {
+    let folder = Path::new(PLIMSOLL).parent().unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--package", "plimsoll-shape-shim"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if folder.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().unwrap().success(), "the shim doesn't build");
+    folder.join("libplimsoll_shim.so")
+}
+
+/// Below the ports that the kernel gives to outgoing connections.
+fn free_port() -> u16 {
+    let mut rng = plimsoll_base::Rng::new(u64::from(std::process::id()), "port");
+    std::iter::from_fn(|| Some(12_000 + rng.below(7000) as u16))
+        .find(|p| TcpListener::bind(("127.0.0.1", *p)).is_ok())
+        .unwrap()
+}
+
+fn shape(arguments: &[&str]) -> Output {
+    run(PLIMSOLL, &[&["shape"], arguments].concat())
+}
+
+fn said(arguments: &[&str]) -> String {
+    ok(PLIMSOLL, &[&["shape"], arguments].concat())
+}
+
+/// What a wrong command says.
+fn refused(arguments: &[&str]) -> String {
+    let out = shape(arguments);
+    assert!(!out.status.success(), "{arguments:?} was taken");
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+/// Waits until it holds.
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// `plimsoll shape … -- SERVER` while it runs.
+struct Shaped {
+    child: Child,
+    control: String,
+}
+
+impl Shaped {
+    fn start(dir: &Path, options: &[&str], server: &[&str]) -> Shaped {
+        let control = dir.join("segment").display().to_string();
+        let log = std::fs::File::options().create(true).append(true).open(dir.join("log")).unwrap();
+        let child = Command::new(PLIMSOLL)
+            .args(["shape", "--control", &control, "--shim", &shim().display().to_string()])
+            .args(options)
+            .arg("--")
+            .args(server)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Shaped { child, control }
+    }
+
+    fn top(&self) -> serde_json::Value {
+        let text = said(&["top", "--once", "--json", "--control", &self.control]);
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    }
+
+    fn command(&self, name: &str, more: &[&str]) -> String {
+        said(&[&[name, "--control", &self.control], more].concat())
+    }
+
+    fn signal(&self, which: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), which).unwrap();
+    }
+
+    /// Asks it to end, and the server with it; did it end well?
+    fn stop(mut self) -> bool {
+        self.signal(rustix::process::Signal::TERM);
+        let mut status = None;
+        until("it ends with its server", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().success()
+    }
+}
+
+impl Drop for Shaped {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|s| s.is_none()) {
+            // A test that failed: its server goes too, and then it.
+            self.signal(rustix::process::Signal::TERM);
+            let end = Instant::now() + Duration::from_secs(15);
+            while Instant::now() < end && self.child.try_wait().is_ok_and(|s| s.is_none()) {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn ping(port: u16, times: u32) -> std::io::Result<()> {
+    let mut c = TcpStream::connect(("127.0.0.1", port))?;
+    c.set_read_timeout(Some(Duration::from_secs(20)))?;
+    for _ in 0..times {
+        c.write_all(b"PING\r\n")?;
+        let mut answer = [0; 7];
+        c.read_exact(&mut answer)?;
+        assert_eq!(&answer, b"+PONG\r\n");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_server_is_shaped_watched_steered_and_ended() {
+    if !Path::new("/usr/bin/redis-server").exists() {
+        println!("ran without redis-server: `make test` installs it");
+        return;
+    }
+    let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
+    let server = ["redis-server", "--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""].map(str::to_string);
+    let server: Vec<&str> = server.iter().map(String::as_str).collect();
+    let s = Shaped::start(dir.path(), &["--profile", "redis", "--p", "4"], &server);
+    until("the server is up", || ping(port, 1).is_ok());
+    ping(port, 50).unwrap();
+    until("its requests are counted", || s.top()["finished"].as_u64().unwrap() >= 50);
+    assert_eq!((s.top()["p"].as_u64(), s.top()["state"].as_str()), (Some(4), Some("shaping")));
+    s.command("set", &["p=7", "zeta=3", "weight:others=2"]);
+    until("P is 7", || s.top()["p"] == 7 && s.top()["zeta"] == 3);
+    s.command("set", &["p=20", "pressure=500"]);
+    until("pressure halves P", || s.top()["p"] == 10);
+    // Started with a number, it can be handed to the tuner and back.
+    s.command("set", &["p=auto"]);
+    until("the tuner has P, which has nothing to learn from yet", || s.command("metrics", &[]).contains("plimsoll_shape_p 4294967295"));
+    s.command("set", &["p=20"]);
+    until("pressure halves P again", || s.top()["p"] == 10);
+    s.command("freeze", &[]);
+    s.command("set", &["p=30", "pressure=1000"]);
+    until("it is frozen", || s.top()["state"] == "frozen" && s.top()["p"] == 10);
+    s.command("freeze", &["--undo"]);
+    until("P follows again", || s.top()["p"] == 30);
+    s.command("off", &[]);
+    until("it is off", || {
+        s.top()["state"] == "off: all pass" && s.command("metrics", &[]).contains("plimsoll_shape_open 1")
+    });
+    s.command("off", &["--undo"]);
+    until("it shapes again", || s.command("metrics", &[]).contains("plimsoll_shape_open 0"));
+    let metrics = s.command("metrics", &[]);
+    for line in ["plimsoll_shape_p 30", "plimsoll_shape_pressure_milli 1000", "plimsoll_shape_panics_total 0"] {
+        assert!(metrics.lines().any(|l| l == line), "{line} is missing:\n{metrics}");
+    }
+    assert!(s.command("top", &["--once"]).contains("USER"));
+    let again = refused(&[
+        "--profile",
+        "redis",
+        "--control",
+        &s.control,
+        "--shim",
+        &shim().display().to_string(),
+        "--",
+        "redis-server",
+    ]);
+    assert!(again.contains("give this server another file with --control"), "{again}");
+    assert!(s.stop());
+    assert!(ping(port, 1).is_err(), "the server ended too");
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let control = dir.path().join("segment").display().to_string();
+    let shim = shim().display().to_string();
+    let with = |more: &[&str]| refused(&[&["--control", &control, "--shim", &shim], more].concat());
+    for (arguments, want) in [
+        (vec!["--profile", "oracle", "--", "true"], "there is no profile `oracle`"),
+        (vec!["--profile", "redis", "--", "no-such-server"], "no-such-server: there is no such program"),
+        (
+            vec!["--profile", "redis", "--user", "no-such-account", "--", "true"],
+            "there is no account `no-such-account`",
+        ),
+        (vec!["--profile", "redis", "--p", "many", "--", "true"], "`many` is neither auto, unlimited nor a number"),
+        (vec!["--profile", "redis", "--rules", "no-such-file", "--", "true"], "cannot read no-such-file"),
+        (vec!["--profile", "redis", "--", "false"], "the server ended"),
+        (
+            vec!["--profile", "redis", "--storage-node", "/no/such/socket", "--storage-volume", "v", "--", "true"],
+            "cannot ask for the storage's forecast",
+        ),
+        (vec!["--profile", "redis", "--storage-node", "/x", "--", "true"], "--storage-volume"),
+    ] {
+        let e = with(&arguments);
+        assert!(e.contains(want), "{arguments:?}: {e}");
+    }
+    let e = refused(&["--control", &control, "--shim", "/no/such/shim", "--profile", "redis", "--", "true"]);
+    assert!(e.contains("cargo build --release -p plimsoll-shape-shim"), "{e}");
+    let e = refused(&["top", "--once", "--control", "/no/such/segment"]);
+    assert!(e.contains("is a server running under `plimsoll shape`?"), "{e}");
+}
+
+#[test]
+fn a_proxy_is_watched_and_steered_too() {
+    if !Path::new("/usr/bin/redis-server").exists() {
+        println!("ran without redis-server: `make test` installs it");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (server_port, port) = (free_port(), free_port() + 7000);
+    let control = dir.path().join("segment").display().to_string();
+    let spawn = |program: &str, arguments: &[&str]| {
+        Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut server = spawn("redis-server", &["--port", &server_port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    let (listen, to) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{server_port}"));
+    let mut proxy = spawn(
+        PLIMSOLL,
+        &[
+            "shape",
+            "proxy",
+            "--profile",
+            "generic",
+            "--listen",
+            &listen,
+            "--server",
+            &to,
+            "--p",
+            "3",
+            "--control",
+            &control,
+        ],
+    );
+    let top = || {
+        serde_json::from_str::<serde_json::Value>(&said(&["top", "--once", "--json", "--control", &control])).unwrap()
+    };
+    until("the proxy serves", || ping(port, 1).is_ok());
+    ping(port, 30).unwrap();
+    until("its requests are counted", || top()["finished"].as_u64().unwrap() >= 30);
+    said(&["set", "--control", &control, "p=9"]);
+    until("P is 9", || top()["p"] == 9);
+    for child in [&mut proxy, &mut server] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(ping(port, 1).is_err());
+}
+
+const NODE: &str = r#"
+[listen]
+unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
+unix = "control.sock"
+[[pool]]
+name = "p"
+device = { file = "p.img", size = "1GiB", model = "constellation-es3-1tb" }
+depth = 4
+[[tenant]]
+name = "t"
+class = "best-effort"
+[[volume]]
+name = "db"
+pool = "p"
+size = "384MiB"
+tenant = "t"
+[[volume]]
+name = "noise"
+pool = "p"
+size = "512MiB"
+tenant = "t"
+[[grant]]
+peer = "local"
+volumes = ["*"]
+tenants = ["*"]
+"#;
+
+/// A volume of a node, mounted: NBD to a file by nbdfuse, a loop device over it, ext4.
+struct Mounted {
+    dir: PathBuf,
+    fuse: Child,
+    _device: Loop,
+}
+
+impl Mounted {
+    fn new(dir: &Path, uri: &str) -> Mounted {
+        let (at, file) = (dir.join("mnt"), dir.join("nbd/vol"));
+        std::fs::create_dir(&at).unwrap();
+        std::fs::create_dir(dir.join("nbd")).unwrap();
+        let fuse = Command::new("nbdfuse").arg(&file).arg(uri).spawn().expect("nbdfuse (`make test` installs it)");
+        until("nbdfuse shows the volume", || file.exists());
+        let device = Loop::over(&file, &[]);
+        let path = device.path.to_str().unwrap();
+        ok("mkfs.ext4", &["-q", "-E", "lazy_itable_init=1,lazy_journal_init=1", path]);
+        ok("mount", &[path, at.to_str().unwrap()]);
+        Mounted { dir: at, fuse, _device: device }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.dir).status();
+        let _ = Command::new("umount").arg("-l").arg(self.dir.with_file_name("nbd/vol")).stderr(Stdio::null()).status();
+        let _ = self.fuse.kill();
+        let _ = self.fuse.wait();
+    }
+}
+
+fn account(name: &str) -> (u32, u32) {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
+    let line = passwd.lines().find(|l| l.starts_with(&format!("{name}:"))).expect("the package's account");
+    let field = |i| line.split(':').nth(i).unwrap().parse().unwrap();
+    (field(2), field(3))
+}
+
+/// The data folder of a new MariaDB, on the volume.
+fn installed(dir: &Path, volume: &Mounted) -> String {
+    let (uid, gid) = account("mysql");
+    let fresh = dir.join("fresh");
+    std::fs::create_dir(&fresh).unwrap();
+    std::os::unix::fs::chown(&fresh, Some(uid), Some(gid)).unwrap();
+    let at = |p: &Path| p.display().to_string();
+    let out = Command::new("mariadb-install-db")
+        .args([
+            "--no-defaults",
+            &format!("--datadir={}/data", at(&fresh)),
+            &format!("--tmpdir={}", at(&fresh)),
+            "--skip-test-db",
+        ])
+        .args(["--auth-root-authentication-method=normal", "--innodb-log-file-size=4M"])
+        .uid(uid)
+        .gid(gid)
+        .current_dir("/")
+        .output()
+        .expect("MariaDB (`make test` installs it)");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let data = at(&volume.dir.join("data"));
+    ok("cp", &["-a", &at(&fresh.join("data")), &data]);
+    data
+}
+
+/// 48 reads of a neighbouring volume at a time, for as long as it's left alone.
+fn noise(uri: &str) -> Child {
+    let script = format!(
+        "import random\nh = nbd.NBD(); h.connect_uri('{uri}')\nwhile True:\n  c = [h.aio_pread(nbd.Buffer(4096), random.randrange(1 << 17) * 4096) for i in range(48)]\n  while c:\n    h.poll(1000); c = [x for x in c if not h.aio_command_completed(x)]\n"
+    );
+    let path = format!("/usr/bin:{}", std::env::var("PATH").unwrap_or_default());
+    Command::new("nbdsh")
+        .env("PATH", path)
+        .args(["-c", &script])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("nbdsh (`make test` installs it)")
+}
+
+/// The joint system: a database whose data lie on a volume of a node lets fewer transactions in while the node forecasts long waits.
+#[test]
+fn the_storages_forecast_lowers_p_and_gives_it_back() {
+    if !may_mount() || !Path::new("/usr/sbin/mariadbd").exists() {
+        println!("ran without MariaDB on a volume");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let node = Server::start(dir.path(), NODE);
+    let volume = Mounted::new(dir.path(), &node.uri("db"));
+    let data = installed(dir.path(), &volume);
+    let port = free_port();
+    let socket = format!("--socket={data}/sock");
+    let options = [
+        format!("--datadir={data}"),
+        format!("--port={port}"),
+        socket.clone(),
+        "--no-defaults".into(),
+        "--bind-address=127.0.0.1".into(),
+        "--innodb-log-file-size=4M".into(),
+        "--innodb-buffer-pool-size=8M".into(),
+        "--innodb-flush-method=O_DIRECT".into(),
+        "--innodb-flush-log-at-trx-commit=2".into(),
+        "--skip-name-resolve".into(),
+    ];
+    // MariaDB wants --no-defaults first.
+    let mut server = vec!["mariadbd", "--no-defaults"];
+    server.extend(options.iter().map(String::as_str).filter(|o| *o != "--no-defaults"));
+    let node_control = dir.path().join("control.sock").display().to_string();
+    let run_with = ["--profile", "mysql-thread", "--p", "20", "--user", "mysql", "--storage-node", &node_control];
+    let s = Shaped::start(
+        dir.path(),
+        &[&run_with[..], &["--storage-volume", "db", "--storage-wait-ms", "30"]].concat(),
+        &server,
+    );
+    let sql = |text: &str| run("mariadb", &["--no-defaults", "-uroot", &socket, "-e", text]);
+    until("MariaDB is up", || sql("SELECT 1").status.success());
+    assert!(sql("CREATE DATABASE t; CREATE USER b@'127.0.0.1'; GRANT ALL ON *.* TO b@'127.0.0.1'").status.success());
+    let port = port.to_string();
+    let drive = [
+        "drive",
+        "ycsb-like",
+        "--port",
+        &port,
+        "--account",
+        "b",
+        "--database",
+        "t",
+        "--scale",
+        "8",
+        "--clients",
+        "6",
+        "--json",
+    ];
+    let first = said(&[&drive[..], &["--seconds", "2", "--prepare"]].concat());
+    assert!(first.contains("\"errors\": 0"), "{first}");
+    until("P is whole while the storage is quiet", || s.top()["p"] == 20);
+    let mut neighbour = noise(&node.uri("noise"));
+    let begun = Instant::now();
+    until("the forecast lowers P", || s.top()["p"].as_u64().unwrap() <= 10);
+    println!("P is {} after {:?} of noise", s.top()["p"], begun.elapsed());
+    let during = said(&[&drive[..], &["--seconds", "3"]].concat());
+    assert!(during.contains("\"errors\": 0"), "{during}");
+    neighbour.kill().unwrap();
+    neighbour.wait().unwrap();
+    let begun = Instant::now();
+    until("P comes back", || s.top()["p"] == 20);
+    println!("P is whole again {:?} after it", begun.elapsed());
+    // Without the node P stands alone; the database's own volume goes with it, so only the gate is looked at.
+    assert!(s.stop());
+    drop(volume);
+    assert!(node.stop());
+}

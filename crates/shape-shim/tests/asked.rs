@@ -1,0 +1,156 @@
+//! Servers of the profiles `generic` and `mongo`: a small one of ours stands in for what can't be installed with the tests. For a real
+//! server of MongoDB's protocol see `make shape-mongo`.
+
+mod common;
+
+use common::{Server, during, have};
+use plimsoll_shape::gate::Knobs;
+use plimsoll_shape::profile::Profile;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn server(profile: Profile, p: u32) -> Option<Server> {
+    have("/usr/bin/python3").then(|| Server::asked(profile, Knobs { p, ..Knobs::default() }))
+}
+
+fn connect(s: &Server) -> TcpStream {
+    let c = TcpStream::connect(("127.0.0.1", s.port)).unwrap();
+    c.set_nodelay(true).unwrap();
+    c.set_read_timeout(Some(30 * SECOND)).unwrap();
+    c
+}
+
+/// Asks a line and reads the answer: how many were answered at a time so far.
+fn ask(c: &mut TcpStream, line: &str) -> u32 {
+    c.write_all(line.as_bytes()).unwrap();
+    let mut answer = String::new();
+    let mut byte = [0];
+    while !answer.ends_with('\n') {
+        c.read_exact(&mut byte).unwrap();
+        answer.push(char::from(byte[0]));
+    }
+    answer.trim().parse().unwrap()
+}
+
+#[test]
+fn any_question_and_answer_is_capped_and_a_forked_helper_changes_nothing() {
+    let Some(s) = server(Profile::Generic, 3) else { return };
+    let done = AtomicU64::new(0);
+    scope(|scope| {
+        for i in 0..12 {
+            let (s, done) = (&s, &done);
+            scope.spawn(move || {
+                let mut c = connect(s);
+                let line = if i == 0 { "fork 0.01\n" } else { "0.01\n" };
+                during(2 * SECOND, || {
+                    assert!(ask(&mut c, line) <= 3, "at most three at a time");
+                    done.fetch_add(1, Ordering::Relaxed);
+                });
+            });
+        }
+    });
+    println!("{done:?} questions, {:?}", s.counters());
+    assert!(done.load(Ordering::Relaxed) > 50);
+    let c = s.counters();
+    assert_eq!((c.panics, c.stall_escapes), (0, 0));
+    assert_eq!(c.finished, done.into_inner());
+    s.assert_empty();
+}
+
+#[test]
+fn who_vanishes_from_an_unknown_protocol_leaves_nothing() {
+    let Some(s) = server(Profile::Generic, 1) else { return };
+    s.set(|k| k.stall_ns = 60_000_000_000);
+    let mut busy = connect(&s);
+    busy.write_all(b"2\n").unwrap();
+    s.await_inside((1, 0, 0, 0));
+    let held: Vec<TcpStream> = (0..20)
+        .map(|_| {
+            let mut c = connect(&s);
+            c.write_all(b"0\n").unwrap();
+            c
+        })
+        .collect();
+    s.await_inside((1, 0, 0, 20));
+    drop(held);
+    drop(busy);
+    s.assert_empty();
+    s.await_that(|s| s.known() == 0);
+    assert_eq!(ask(&mut connect(&s), "0\n"), 1);
+}
+
+/// A command: `name: value`, and more of the document.
+fn message(request: u32, name: &str, more: &[u8]) -> Vec<u8> {
+    let mut document = [b"\x10", name.as_bytes(), b"\0\x01\0\0\0", more, b"\0"].concat();
+    let length = document.len() as u32 + 4;
+    document.splice(0..0, length.to_le_bytes());
+    let mut m = Vec::new();
+    [16 + 5 + length, request, 0, 2013, 0].iter().for_each(|n| m.extend(n.to_le_bytes()));
+    m.push(0);
+    m.extend(document);
+    m
+}
+
+/// Reads an answer; how many commands were answered at a time so far.
+fn answer(c: &mut TcpStream) -> u32 {
+    let mut header = [0; 16];
+    c.read_exact(&mut header).unwrap();
+    let mut body = vec![0; u32::from_le_bytes(header[..4].try_into().unwrap()) as usize - 16];
+    c.read_exact(&mut body).unwrap();
+    u32::from_le_bytes(body[15..19].try_into().unwrap())
+}
+
+#[test]
+fn mongo_commands_are_capped_and_an_awaitable_hello_takes_no_place() {
+    let Some(s) = server(Profile::Mongo, 2) else { return };
+    let begun = Instant::now();
+    let mut watchers: Vec<TcpStream> = (0..6).map(|_| connect(&s)).collect();
+    for w in &mut watchers {
+        w.write_all(&message(1, "hello", b"\x10maxAwaitTimeMS\0\x10\x27\0\0")).unwrap();
+    }
+    let done = AtomicU64::new(0);
+    scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut c = connect(&s);
+                let mut request = 1;
+                during(2 * SECOND, || {
+                    request += 1;
+                    c.write_all(&message(request, "find", b"")).unwrap();
+                    assert!(answer(&mut c) <= 2, "at most two at a time");
+                    done.fetch_add(1, Ordering::Relaxed);
+                });
+            });
+        }
+    });
+    println!("{done:?} commands beside six awaitable hellos, {:?}", s.counters());
+    assert!(begun.elapsed() < 9 * SECOND, "the hellos are still open");
+    let c = s.counters();
+    assert!(done.load(Ordering::Relaxed) > 50 && c.finished == done.into_inner() && c.stall_escapes == 0);
+    s.assert_empty();
+    // Who only says hello isn't in the gate.
+    s.await_that(|s| s.known() == 0);
+    drop(watchers);
+}
+
+#[test]
+fn a_mongo_transaction_keeps_its_place_until_it_is_committed() {
+    let Some(s) = server(Profile::Mongo, 1) else { return };
+    s.set(|k| (k.stall_ns, k.lend_ns) = (60_000_000_000, 60_000_000_000));
+    let (mut a, mut b) = (connect(&s), connect(&s));
+    a.write_all(&message(2, "insert", b"\x08startTransaction\0\x01\x08autocommit\0\0")).unwrap();
+    answer(&mut a);
+    // The next read of the server's thread says that the answer is out.
+    s.await_inside((1, 0, 0, 0));
+    b.write_all(&message(2, "find", b"")).unwrap();
+    s.await_inside((1, 0, 0, 1));
+    a.write_all(&message(3, "commitTransaction", b"\x08autocommit\0\0")).unwrap();
+    answer(&mut a);
+    answer(&mut b);
+    s.assert_empty();
+}

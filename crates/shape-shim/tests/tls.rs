@@ -1,0 +1,169 @@
+//! Inside TLS: under the shim a server's `SSL_read` and `SSL_write` show the same requests; the proxy lets them pass. Clients are the
+//! distribution's own.
+
+mod common;
+
+use common::{Server, have};
+use plimsoll_shape::gate::Knobs;
+use plimsoll_shape::profile::Profile;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+const CLIENTS: u64 = 6;
+const TRANSACTIONS: u64 = 40;
+const BOUND: Duration = Duration::from_secs(60);
+
+/// A certificate of its own, readable for the account that the server runs as. The folder goes with the test.
+fn certificate(owner: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let (key, cert) = (dir.path().join("key.pem"), dir.path().join("cert.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout"])
+        .arg(&key)
+        .arg("-out")
+        .arg(&cert)
+        .output()
+        .expect("openssl (`make test` installs it)");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    if let Some((uid, gid)) = common::account(owner).filter(|_| rustix::process::geteuid().is_root()) {
+        chown(&key, Some(uid), Some(gid)).unwrap();
+    }
+    dir
+}
+
+/// Runs clients at the same time, each with this text; the most ordinary places that were taken.
+fn clients(s: &Server, command: &(dyn Fn() -> Command + Sync), text: &str) -> u32 {
+    let (done, mut high) = (AtomicBool::new(false), 0);
+    let begun = Instant::now();
+    scope(|scope| {
+        let all = scope.spawn(|| {
+            scope_of_clients(command, text);
+            done.store(true, Ordering::Relaxed);
+        });
+        while !done.load(Ordering::Relaxed) && !all.is_finished() {
+            high = high.max(s.inside().0);
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        all.join().unwrap();
+    });
+    println!("{} transactions in TLS in {:?}, {:?}", CLIENTS * TRANSACTIONS, begun.elapsed(), s.counters());
+    assert!(begun.elapsed() < BOUND);
+    high
+}
+
+fn scope_of_clients(command: &(dyn Fn() -> Command + Sync), text: &str) {
+    scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                let mut c =
+                    command().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+                c.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+                let out = c.wait_with_output().unwrap();
+                assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+            });
+        }
+    });
+}
+
+fn transactions() -> String {
+    "BEGIN; UPDATE hot SET n = n + 1 WHERE id = 1; UPDATE hot SET n = n + 1 WHERE id = 2; COMMIT;\n"
+        .repeat(TRANSACTIONS as usize)
+}
+
+fn mariadb_client(port: u16, tls: bool) -> Command {
+    let mut c = Command::new("mariadb");
+    c.args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--user=a", "--database=t", "--batch"]);
+    c.arg(format!("--port={port}")).args(tls.then_some("--ssl"));
+    c
+}
+
+fn mariadb_with(dir: &Path, preload: bool, p: u32) -> Server {
+    let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
+    let options = [format!("--ssl-cert={}", cert.display()), format!("--ssl-key={}", key.display())];
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    Server::mariadb_as(Profile::MysqlThread, preload, Knobs { p, ..Knobs::default() }, &options)
+}
+
+#[test]
+fn mariadbs_transactions_in_tls_are_capped_and_counted() {
+    if !have("/usr/sbin/mariadbd") {
+        return;
+    }
+    let dir = certificate("mysql");
+    let s = mariadb_with(dir.path(), true, 2);
+    let mut asked = mariadb_client(s.port, true);
+    let said = asked.args(["-e", "SHOW STATUS LIKE 'Ssl_cipher'"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&said.stdout).contains("TLS_"), "{said:?}");
+    s.reset();
+    let high = clients(&s, &|| mariadb_client(s.port, true), &transactions());
+    let c = s.counters();
+    assert!(high <= 2 && c.held > 0, "{high} inside");
+    assert_eq!((c.unparsed, c.panics), (0, 0));
+    assert!(c.finished >= CLIENTS * TRANSACTIONS, "every transaction is counted: {c:?}");
+    assert!(s.users().iter().any(|(name, done)| name == "a" && *done >= CLIENTS * TRANSACTIONS), "{:?}", s.users());
+    s.assert_empty();
+}
+
+#[test]
+fn postgres_transactions_in_tls_are_capped_and_counted() {
+    if !have("/usr/lib/postgresql") {
+        return;
+    }
+    let dir = certificate("postgres");
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let settings =
+        ["ssl=on".to_string(), format!("ssl_cert_file={}", at("cert.pem")), format!("ssl_key_file={}", at("key.pem"))];
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    let s = Server::postgres(Knobs { p: 2, ..Knobs::default() }, &settings);
+    let psql = || {
+        let mut c = Command::new("psql");
+        c.arg(format!("sslmode=require host=127.0.0.1 port={} user=a dbname=t", s.port)).args([
+            "-q",
+            "-v",
+            "ON_ERROR_STOP=1",
+        ]);
+        c
+    };
+    let high = clients(&s, &psql, &transactions());
+    let c = s.counters();
+    assert!(high <= 2 && c.held > 0, "{high} inside");
+    assert_eq!((c.unparsed, c.panics), (0, 0));
+    assert!(s.users().iter().any(|(name, done)| name == "a" && *done >= CLIENTS * TRANSACTIONS), "{:?}", s.users());
+    s.assert_empty();
+}
+
+#[test]
+fn through_the_proxy_tls_passes_unshaped() {
+    if !have("/usr/sbin/mariadbd") {
+        return;
+    }
+    let dir = certificate("mysql");
+    let s = mariadb_with(dir.path(), false, 1);
+    s.reset();
+    clients(&s, &|| mariadb_client(s.port, true), &transactions());
+    assert_eq!((s.counters().admitted, s.counters().unparsed), (0, 0));
+    s.assert_empty();
+}
+
+#[test]
+fn compressed_connections_pass_and_are_counted() {
+    if !have("/usr/sbin/mariadbd") {
+        return;
+    }
+    let s = Server::mariadb(Profile::MysqlThread, Knobs { p: 1, ..Knobs::default() }, &[]);
+    let compressed = || {
+        let mut c = mariadb_client(s.port, false);
+        c.arg("--compress");
+        c
+    };
+    clients(&s, &compressed, &transactions());
+    assert_eq!(s.counters().unparsed, CLIENTS);
+    s.assert_empty();
+}
