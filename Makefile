@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak busy python guest failover live peers shape-real shape-mongo tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps
+.PHONY: run test lint bench fuzz soak busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-mongo
 
 run: build-deps
 	cargo build --release -p plimsoll -p plimsoll-shape-shim
@@ -50,6 +50,12 @@ guest: build-deps
 	$(call need,qemu-system-x86_64 busybox cpio depmod xz,qemu-system-x86 busybox-static cpio kmod xz-utils)
 	cargo build --release -p plimsoll
 	tests/guest_quorum.sh target/release/plimsoll
+
+# Four emulated guests on fenced volumes, over a disk and flash modelled in real time: two minutes.
+guest-fence: build-deps
+	$(call need,qemu-system-x86_64 busybox cpio depmod xz python3,qemu-system-x86 busybox-static cpio kmod xz-utils python3)
+	cargo build --release -p plimsoll
+	tests/guest_fence.sh target/release/plimsoll
 
 # What it costs a client when a node refuses and it goes on to the next.
 failover: build-deps

@@ -8,7 +8,9 @@ The latency-critical client reads 4 KiB at random with 4 x 16 outstanding, and p
 more. Rounds alternate between the policies; medians are printed as a Markdown table, and how many cores the tenant with the
 objective had. Needs fio with its nbd engine.
 """
-import argparse, json, os, re, statistics, subprocess, sys, tempfile, threading, time, urllib.request
+import argparse, json, os, re, statistics, sys, tempfile, time
+
+from node import Node, fio, fio_job
 
 POLICIES = ["qwin", "qwin-window", "two-priorities", "partial-sharing", "share-everything"]
 
@@ -21,13 +23,8 @@ def slowed(text, factor):
     return re.sub(r"^(link_mb_per_s = )(.*)$", lambda m: f"{m.group(1)}{float(m.group(2)) / factor}", text, flags=re.M)
 
 
-def config(model, policy, within):
+def sections(model, policy, within):
     return f"""
-[listen]
-unix = "nbd.sock"
-[control]
-http = "127.0.0.1:0"
-unix = "control.sock"
 [[pool]]
 name = "p"
 device = {{ file = "p.img", size = "3GiB", model = "{model}" }}
@@ -53,59 +50,35 @@ name = "be"
 pool = "p"
 size = "1GiB"
 tenant = "be"
-[[grant]]
-peer = "local"
-volumes = ["*"]
 """
 
 
-class Node:
-    def __init__(self, plimsoll, folder, model, policy, within):
-        os.makedirs(folder)
-        self.folder = folder
-        with open(f"{folder}/node.toml", "w") as f:
-            f.write(config(model, policy, within))
-        self.process = subprocess.Popen([plimsoll, "serve", "--config", f"{folder}/node.toml"], stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True)
-        assert "serves" in self.process.stdout.readline(), "the node did not start"
-        self.plimsoll = plimsoll
-
-    def cores(self):
-        out = subprocess.run([self.plimsoll, "cores", "p", "--json", "--control", f"{self.folder}/control.sock"],
-                             capture_output=True, text=True)
-        view = json.loads(out.stdout)
-        return next(q for q in view["queues"] if q["tenants"] == ["lc"])
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
+def cores(node):
+    """The queue of the tenant with the objective."""
+    view = json.loads(node.cli("cores", "p", "--json"))
+    return next(q for q in view["queues"] if q["tenants"] == ["lc"])
 
 
-def fio(folder, volume, jobs, seconds, *args):
-    uri = f"nbd+unix:///{volume}?socket={folder}/nbd.sock"
-    command = ["fio", f"--name={volume}", "--ioengine=nbd", f"--uri={uri}", "--time_based", f"--runtime={seconds}", "--ramp_time=3",
-               f"--numjobs={jobs}", "--group_reporting", "--iodepth=16", "--output-format=json", *args]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def client(node, volume, jobs, seconds, *more):
+    return fio(node.folder, volume, seconds, 3, f"--numjobs={jobs}", "--group_reporting", "--iodepth=16", *more)
 
 
 def result(process):
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    read = json.loads(out[out.index("{"):])["jobs"][0]["read"]
+    read = fio_job(process)["read"]
     at = lambda p: read["clat_ns"]["percentile"][p] / 1e6
     return read["bw_bytes"] / 1e6, at("99.000000"), at("99.900000"), read["iops"]
 
 
 def measure(node, seconds):
-    lc = fio(node.folder, "lc", 4, seconds, "--rw=randread", "--bs=4k")
-    be = fio(node.folder, "be", 2, seconds, "--rw=read", "--bs=64k", "--offset_increment=512m", "--size=512m")
+    lc = client(node, "lc", 4, seconds, "--rw=randread", "--bs=4k")
+    be = client(node, "be", 2, seconds, "--rw=read", "--bs=64k", "--offset_increment=512m", "--size=512m")
     seen, ends = [], time.monotonic() + seconds
     time.sleep(4)
     while time.monotonic() < ends:
-        seen.append(node.cores()["cores"])
+        seen.append(cores(node)["cores"])
         time.sleep(0.25)
     (_, p99, p999, iops), (bandwidth, *_) = result(lc), result(be)
-    queue = node.cores()
+    queue = cores(node)
     return {"p99": p99, "p99.9": p999, "iops": iops, "be": bandwidth, "cores": statistics.mean(seen), "most": max(seen),
             "windows": queue["windows"], "changes": queue["grown"] + queue["yielded"], "tail": queue["service_tail_us"] / 1e3}
 
@@ -128,11 +101,9 @@ def main():
         for round_ in range(args.rounds):
             for policy in policies:
                 print(f"round {round_ + 1} of {args.rounds}: {policy}", file=sys.stderr)
-                node = Node(args.plimsoll, f"{folder}/{policy}{round_}", f"{folder}/slow.toml", policy, args.within)
-                try:
+                configuration = sections(f"{folder}/slow.toml", policy, args.within)
+                with Node(args.plimsoll, f"{folder}/{policy}{round_}", configuration) as node:
                     found[policy].append(measure(node, args.seconds))
-                finally:
-                    node.stop()
     print(f"objective p99 within {args.within} ms; drive {args.slower}x slower; {args.rounds} rounds of {args.seconds} s, medians (range of p99)\n")
     print("| policy | p99 ms | p99.9 ms | IOPS | best effort MB/s | cores, mean / most | core changes/min |")
     print("| --- | --- | --- | --- | --- | --- | --- |")

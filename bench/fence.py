@@ -1,28 +1,26 @@
 #!/usr/bin/python3
-"""Live VF-E3: fio's NBD clients, each in a cgroup of its own, on a disk modelled in real time behind a real file as the cache's flash.
+"""Live VF-E3: fio's NBD clients, each in a cgroup of its own, on a disk and the cache's flash, both modelled in real time.
 
 usage: bench/fence.py PLIMSOLL [--seconds S] [--rounds N] [--slots 4] [--slot 20ms]
 
 Four volumes; the first asks for 6 requests a second, the others for 14 each, 4 KiB, 70 % reads, at random within 64 MiB. Deviation is of the
-first volume's means, beside the others against alone; runs alone and shared, fenced and not, alternate. Each volume may have 32 MiB of the
-cache. Containers are cgroups (v1 cpu, where it's mounted); no guests. Needs fio with its nbd engine.
+first volume's means, beside the others against alone; runs alone and shared, fenced, steady and not, alternate. Each volume may have 32 MiB of the
+cache. Containers are cgroups; guests are in tests/guest_fence.sh. Needs fio with its nbd engine.
 """
-import argparse, json, os, statistics, subprocess, sys, tempfile
+import argparse, os, statistics, sys, tempfile
 
-CGROUPS = "/sys/fs/cgroup/cpu"
+from node import Node, fio, fio_job
+
+# Version 2, or the processors' hierarchy of version 1.
+CGROUPS = "/sys/fs/cgroup" if os.path.exists("/sys/fs/cgroup/cgroup.procs") else "/sys/fs/cgroup/cpu"
 RATES = [6, 14, 14, 14]
 
 
-def config(fence):
+def sections(fence):
     volumes = "".join(f'[[volume]]\nname = "v{i}"\npool = "p"\nsize = "1GiB"\ntenant = "t"\ncache_size = "32MiB"\n'
                       + ("slots = 1\n" if fence else "") for i in range(4))
     section = f"[pool.fence]\n{fence}\n" if fence else ""
     return f"""
-[listen]
-unix = "nbd.sock"
-[control]
-http = "127.0.0.1:0"
-unix = "control.sock"
 [[pool]]
 name = "p"
 device = {{ file = "p.img", size = "5GiB", model = "hdd-160g-7200" }}
@@ -30,35 +28,17 @@ sched = "{'noop' if fence else 'cfq'}"
 [pool.cache]
 file = "fast.img"
 device_size = "512MiB"
+model = "vf-sata-60g"
 sharing = "pervolume"
 extent = "4KiB"
 weu = "128KiB"
 dedup = "off"
 codec = "none"
 mode = "back"
-watermark_percent = 1
 {section}[[tenant]]
 name = "t"
 class = "best-effort"
-{volumes}[[grant]]
-peer = "local"
-volumes = ["*"]
-"""
-
-
-class Node:
-    def __init__(self, plimsoll, folder, fence):
-        os.makedirs(folder)
-        self.folder = folder
-        with open(f"{folder}/node.toml", "w") as f:
-            f.write(config(fence))
-        self.process = subprocess.Popen([plimsoll, "serve", "--config", f"{folder}/node.toml"], stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True)
-        assert "serves" in self.process.stdout.readline(), "the node did not start"
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
+{volumes}"""
 
 
 def cgroup(name):
@@ -71,31 +51,26 @@ def cgroup(name):
         return None
 
 
-def fio(node, volume, seconds):
+def client(node, volume, seconds):
     path = cgroup(volume)
 
     def enter():
         if path:
-            with open(f"{path}/tasks", "w") as f:
+            with open(f"{path}/cgroup.procs", "w") as f:
                 f.write(str(os.getpid()))
 
-    uri = f"nbd+unix:///v{volume}?socket={node.folder}/nbd.sock"
-    command = ["fio", f"--name=v{volume}", "--ioengine=nbd", f"--uri={uri}", "--rw=randrw", "--rwmixread=70", "--bs=4k", "--size=64m",
-               "--iodepth=4", f"--rate_iops={RATES[volume] * 7 // 10},{RATES[volume] * 3 // 10}", "--rate_process=poisson", "--time_based",
-               f"--runtime={seconds}", "--ramp_time=5", "--randrepeat=1", "--norandommap", "--output-format=json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=enter)
+    rates = f"--rate_iops={RATES[volume] * 7 // 10},{RATES[volume] * 3 // 10}"
+    return fio(node.folder, f"v{volume}", seconds, 5, "--rw=randrw", "--rwmixread=70", "--bs=4k", "--size=64m", "--iodepth=4", rates,
+               "--rate_process=poisson", "--randrepeat=1", "--norandommap", enter=enter)
 
 
 def result(process):
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    job = json.loads(out[out.index("{"):])["jobs"][0]
-    n = job["read"]["total_ios"]
-    return job["read"]["lat_ns"]["mean"] / 1e6, job["read"]["iops"], n
+    job = fio_job(process)
+    return job["read"]["lat_ns"]["mean"] / 1e6, job["read"]["iops"], job["read"]["total_ios"]
 
 
 def measure(node, volumes, seconds):
-    running = [fio(node, v, seconds) for v in volumes]
+    running = [client(node, v, seconds) for v in volumes]
     return [result(p) for p in running][0]
 
 
@@ -107,10 +82,11 @@ def main():
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--slot", default="20ms")
     args = parser.parse_args()
-    kinds = {"CFQ": "", "fence": f'slots = {args.slots}\nslot = "{args.slot}"'}
+    fence = f'slots = {args.slots}\nslot = "{args.slot}"\n'
+    kinds = {"CFQ": "", "fence": fence, "fence, not steady": fence + "steady = false\n"}
     found = {k: [] for k in kinds}
     with tempfile.TemporaryDirectory() as folder:
-        nodes = {k: Node(os.path.abspath(args.plimsoll), f"{folder}/{k}", fence) for k, fence in kinds.items()}
+        nodes = {k: Node(args.plimsoll, f"{folder}/{k}", sections(fence)) for k, fence in kinds.items()}
         try:
             for node in nodes.values():
                 measure(node, range(4), args.seconds)  # warms the caches

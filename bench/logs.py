@@ -9,7 +9,7 @@ are printed as a Markdown table. Needs python3-libnbd, and a sparse file of the 
 """
 import argparse, json, os, random, select, statistics, sys, tempfile, time
 
-from node import Node, uri
+from node import Node, one, uri
 
 sys.path.pop(0)  # beside this file lies another `nbd`
 
@@ -21,7 +21,7 @@ BATCH, WRITE, READ, FILE = 20, 4096, 128 << 10, 2 << 30
 def start(plimsoll, folder, model, logs):
     section = '[pool.logs]\nlogged_write = "32KiB"\nadaptive = false\n' if logs else ""
     device = f'{{ file = "p.img", size = "135GiB", model = "{model}" }}'
-    return Node(plimsoll, folder, device, "100GiB", f"depth = 4\n{section}")
+    return Node(plimsoll, folder, one(device, "100GiB", f"depth = 4\n{section}"))
 
 
 def connect(node):

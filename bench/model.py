@@ -9,13 +9,13 @@ watchdog saw in the same time. Lateness is wall-clock time: run it on an idle ma
 """
 import argparse, json, os, subprocess, tempfile
 
-from node import Node, uri
+from node import Node, one, uri
 
 
 def measure(plimsoll, model, seconds):
     with tempfile.TemporaryDirectory(prefix="plimsoll-model-") as folder:
         device = f'{{ model = "{model}", file = "disk.img", size = "4GiB" }}'
-        with Node(plimsoll, folder, device, "2GiB") as node:
+        with Node(plimsoll, folder, one(device, "2GiB")) as node:
             subprocess.run(["fio", "--name=x", "--ioengine=nbd", f"--uri={uri(folder)}", "--bs=4k", "--rw=randread", "--iodepth=1",
                             "--time_based", f"--runtime={seconds}", "--size=2G", "--randrepeat=1", "--norandommap",
                             "--output=/dev/null"], check=True, cwd=folder)

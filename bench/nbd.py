@@ -8,7 +8,7 @@ folder (TMPDIR), which should be on a disk. Prints a Markdown table.
 """
 import argparse, json, os, shutil, socket, statistics, subprocess, tempfile, time
 
-from node import configured
+from node import configured, one
 
 SIZE = 256 << 20
 
@@ -19,7 +19,7 @@ def servers(kind, plimsoll, folder):
     home = os.path.join(folder, f"{kind}-plimsoll")
     image = os.path.join(folder, f"{kind}.raw")
     device = '{ null = true, size = "512MiB" }' if kind == "null" else f'{{ file = "{folder}/{kind}-p.img", size = "512MiB" }}'
-    out = [("plimsoll", [plimsoll, "serve", "--config", configured(home, device, "256MiB")], os.path.join(home, "nbd.sock"), "vol")]
+    out = [("plimsoll", [plimsoll, "serve", "--config", configured(home, one(device, "256MiB"))], os.path.join(home, "nbd.sock"), "vol")]
     qsd = lambda node: ["qemu-storage-daemon", "--blockdev", node,
                         "--nbd-server", f"addr.type=unix,addr.path={sock('qsd')},max-connections=16",
                         "--export", "nbd,id=e0,node-name=d0,name=d0,writable=on"]

@@ -1,12 +1,19 @@
-"""A node of our own for a benchmark: one pool of one device, one volume `vol`, anybody on the unix socket."""
-import os, subprocess
+"""Nodes of our own for benchmarks, anybody on their unix sockets; and fio as their client."""
+import json, os, subprocess
 
-CONFIG = """
+FRAME = """
 [listen]
 unix = "nbd.sock"
 [control]
 http = "127.0.0.1:0"
 unix = "control.sock"
+{sections}
+[[grant]]
+peer = "local"
+volumes = ["*"]
+"""
+
+ONE = """
 [[pool]]
 name = "p"
 device = {device}
@@ -19,31 +26,33 @@ name = "vol"
 pool = "p"
 size = "{size}"
 tenant = "t"
-[[grant]]
-peer = "local"
-volumes = ["*"]
 """
 
 
-def configured(folder, device, size, pool=""):
-    """Writes a configuration into `folder`, made if need be; its file. `pool` is more of the pool's section."""
+def one(device, size, pool=""):
+    """The sections of one pool of one device, and a volume `vol`. `pool` is more of the pool's section."""
+    return ONE.format(device=device, size=size, pool=pool)
+
+
+def configured(folder, sections):
+    """Writes a configuration into `folder`, made if need be; its file."""
     os.makedirs(folder, exist_ok=True)
     file = os.path.join(folder, "node.toml")
     with open(file, "w") as f:
-        f.write(CONFIG.format(device=device, size=size, pool=pool))
+        f.write(FRAME.format(sections=sections))
     return file
 
 
-def uri(folder):
-    return f"nbd+unix:///vol?socket={folder}/nbd.sock"
+def uri(folder, volume="vol"):
+    return f"nbd+unix:///{volume}?socket={folder}/nbd.sock"
 
 
 class Node:
     """Runs until it's stopped, or its `with` block ends."""
 
-    def __init__(self, plimsoll, folder, *configuration):
-        self.plimsoll, self.folder = plimsoll, folder
-        command = [plimsoll, "serve", "--config", configured(folder, *configuration)]
+    def __init__(self, plimsoll, folder, sections):
+        self.plimsoll, self.folder = os.path.abspath(plimsoll), folder
+        command = [self.plimsoll, "serve", "--config", configured(folder, sections)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         line = self.process.stdout.readline()
         assert "serves" in line, f"the node did not start: {line}"
@@ -62,3 +71,17 @@ class Node:
 
     def __exit__(self, *_):
         self.stop()
+
+
+def fio(folder, volume, seconds, ramp, *arguments, enter=None):
+    """Starts fio on a volume; `enter` is called in its process first."""
+    command = ["fio", f"--name={volume}", "--ioengine=nbd", f"--uri={uri(folder, volume)}", "--time_based", f"--runtime={seconds}",
+               f"--ramp_time={ramp}", "--output-format=json", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=enter)
+
+
+def fio_job(process):
+    """What it measured, when it has ended."""
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return json.loads(out[out.index("{"):])["jobs"][0]

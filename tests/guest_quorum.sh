@@ -1,8 +1,8 @@
 #!/bin/bash
 # A Linux guest (emulated: no KVM needed) on QEMU's quorum over three nodes: it writes and reads back with direct I/O while the first
 # node is killed, comes back with old data, and is resynced. Takes about a minute. Usage: tests/guest_quorum.sh path/to/plimsoll
-# Needs qemu-system-x86_64, busybox-static, cpio, zstd, kmod; fetches Debian's cloud kernel with apt-get download, once.
 set -euo pipefail
+. "$(dirname "$0")/guest.sh"
 plimsoll=$(realpath "$1")
 cache=${2:-target/guest}
 mkdir -p "$cache"
@@ -15,31 +15,7 @@ finish() {
 }
 trap finish EXIT
 
-if [ ! -f "$cache/initrd" ]; then
-    name=$(apt-cache depends linux-image-6.12-cloud-amd64 | awk '/Depends: linux-image/{print $2; exit}')
-    (cd "$cache" && apt-get download -qq "$name" && rm -rf kernel && dpkg-deb -x linux-image-*.deb kernel && rm -f linux-image-*.deb)
-    kernel="$cache/kernel"
-    [ -d "$kernel/lib/modules" ] || ln -s usr/lib "$kernel/lib"
-    version=$(ls "$kernel/lib/modules")
-    cp "$kernel"/boot/vmlinuz-* "$cache/vmlinuz"
-    root="$work/root"
-    mkdir -p "$root"/{bin,proc,sys,dev}
-    cp "$(command -v busybox)" "$root/bin/busybox"
-    depmod -b "$kernel" "$version"
-    for m in virtio_pci virtio_blk; do
-        modprobe -d "$kernel" -S "$version" --show-depends $m 2>/dev/null | awk '/^insmod/{print $2}'
-    done | awk '!seen[$0]++' | while read -r f; do
-        n=$(basename "$f")
-        case $n in *.xz) xz -dc "$f" >"$root/${n%.xz}"; echo "${n%.xz}" ;; *) cp "$f" "$root/$n"; echo "$n" ;; esac
-    done >"$root/modules"
-    cat >"$root/init" <<'INIT'
-#!/bin/busybox sh
-/bin/busybox --install -s /bin
-export PATH=/bin
-mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
-while read -r m; do insmod /$m; done </modules
-for i in $(seq 500); do [ -b /dev/vda ] && break; usleep 10000; done
-echo GUEST-READY
+guest_image "$cache" '
 bad=0
 for i in $(seq 1 60); do
     # A block that nobody wrote before this way: its number, over and over.
@@ -53,11 +29,7 @@ for i in $(seq 1 60); do
     usleep 400000
 done
 [ $bad = 0 ] && echo GUEST-PASSED
-poweroff -f
-INIT
-    chmod +x "$root/init"
-    (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$cache/initrd"
-fi
+'
 
 config='[listen]
 unix = "nbd.sock"
@@ -85,8 +57,7 @@ start_node() { # which
     (cd "$work/$1" && exec "$plimsoll" serve --config node.toml) >"$work/$1/log" 2>&1 &
     nodes[$1]=$!
     pids+=($!)
-    for _ in $(seq 300); do grep -q serves "$work/$1/log" && return; sleep 0.1; done
-    cat "$work/$1/log"; exit 1
+    node_serves "$work/$1/log"
 }
 declare -A nodes
 for i in 0 1 2; do start_node $i; done
@@ -95,10 +66,9 @@ drives=()
 for i in 0 1 2; do
     drives+=(-blockdev "driver=nbd,node-name=n$i,server.type=unix,server.path=$work/$i/nbd.sock,export=vol?deadline=50ms&replica=write")
 done
-qemu-system-x86_64 -accel tcg -cpu max -m 512 -nographic -no-reboot -nodefaults -serial "file:$work/serial" \
-    -kernel "$cache/vmlinuz" -initrd "$cache/initrd" -append "console=ttyS0 quiet panic=-1" "${drives[@]}" \
+guest_start "$cache" "$work/serial" 512 "" "${drives[@]}" \
     -blockdev driver=quorum,node-name=q0,vote-threshold=1,read-pattern=fifo,children.0=n0,children.1=n1,children.2=n2 \
-    -device virtio-blk-pci,drive=q0 &
+    -device virtio-blk-pci,drive=q0
 qemu=$!
 pids+=($qemu)
 round() { # waits until the guest is there

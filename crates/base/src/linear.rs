@@ -47,10 +47,43 @@ pub fn least_squares(features: &[Vec<f64>], targets: &[f64]) -> Option<Vec<f64>>
     solve(a, b)
 }
 
+/// Rounds of [`least_deviations`].
+const ROUNDS: usize = 30;
+
+/// Weights that minimise the summed absolute error, by least squares that weigh each row by how well it was met before; errors
+/// below `fine` count alike. What happens now and then, and then costs much, doesn't move them: they are right for most rows.
+pub fn least_deviations(features: &[Vec<f64>], targets: &[f64], fine: f64) -> Option<Vec<f64>> {
+    let mut w = least_squares(features, targets)?;
+    for _ in 0..ROUNDS {
+        let weight = |(x, y): (&Vec<f64>, &f64)| {
+            let error: f64 = x.iter().zip(&w).map(|(x, w)| x * w).sum::<f64>() - y;
+            1.0 / error.abs().max(fine).sqrt()
+        };
+        let weights: Vec<f64> = features.iter().zip(targets).map(weight).collect();
+        let rows: Vec<Vec<f64>> =
+            features.iter().zip(&weights).map(|(x, k)| x.iter().map(|x| x * k).collect()).collect();
+        let ys: Vec<f64> = targets.iter().zip(&weights).map(|(y, k)| y * k).collect();
+        w = least_squares(&rows, &ys)?;
+    }
+    Some(w)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Rng;
+
+    #[test]
+    fn a_fifth_of_wild_rows_does_not_move_the_least_deviations() {
+        let mut rng = Rng::new(3, "wild");
+        let features: Vec<Vec<f64>> = (0..500).map(|_| vec![1.0, rng.unit() * 100.0]).collect();
+        let wild = |rng: &mut Rng| if rng.chance(0.2) { 1000.0 } else { 0.01 * rng.normal() };
+        let targets: Vec<f64> = features.iter().map(|x| 3.0 + 0.5 * x[1] + wild(&mut rng)).collect();
+        let w = least_deviations(&features, &targets, 0.01).unwrap();
+        assert!((w[0] - 3.0).abs() < 0.1 && (w[1] - 0.5).abs() < 0.01, "{w:?}");
+        let w = least_squares(&features, &targets).unwrap();
+        assert!(w[0] > 100.0, "which they do move: {w:?}");
+    }
 
     #[test]
     fn least_squares_finds_the_line() {

@@ -5,9 +5,10 @@
 //!     ──► journal: nothing of it counts ──► TRIM ──► free
 //! ```
 
+use crate::chunk::Superseded;
 use crate::config::Planted;
 use crate::format::{ChunkHeader, Record, Slot};
-use crate::index::Key;
+use crate::index::{Key, Loc};
 use crate::layer::Cache;
 use crate::request::Pending;
 use plimsoll_base::{Completion, Data, Op, OwnKind, Time};
@@ -32,7 +33,8 @@ pub(crate) enum Evict {
 }
 
 impl Cache {
-    pub(crate) fn progress_evictions(&mut self, now: Time, out: &mut Actions) {
+    /// True if a WEU became free.
+    pub(crate) fn progress_evictions(&mut self, now: Time, out: &mut Actions) -> bool {
         for partition in 0..self.partitions() {
             loop {
                 let (used, quota) = self.index.use_of(partition);
@@ -49,12 +51,14 @@ impl Cache {
                 self.evicting.insert(weu, Evict::Waiting);
             }
         }
+        let before = self.evicting.len();
         for weu in self.evicting.keys().copied().collect::<Vec<_>>() {
             self.progress_eviction(now, weu, out);
         }
+        self.evicting.len() < before
     }
 
-    fn partitions(&self) -> u16 {
+    pub(crate) fn partitions(&self) -> u16 {
         self.volumes.iter().map(|v| v.partition + 1).max().unwrap_or(0)
     }
 
@@ -63,8 +67,7 @@ impl Cache {
             Evict::Waiting => {
                 let in_memory = self.chunks.iter().any(|c| c.weu == weu);
                 if self.index.weu(weu).dirty > 0 || self.pins.contains_key(&weu) || in_memory {
-                    self.flush_wanted |= !self.undurable.is_empty();
-                    return;
+                    return self.want_durable_successors(weu);
                 }
                 let len = u64::from(self.index.weu(weu).header_bytes);
                 self.evicting.insert(weu, Evict::Reading);
@@ -83,10 +86,24 @@ impl Cache {
         }
     }
 
-    /// Keys that an eviction waits for.
-    pub(crate) fn urgent(&self) -> Vec<Key> {
-        let waits = |w: u32| self.evicting.get(&w) == Some(&Evict::Waiting);
-        if !self.evicting.values().any(|e| *e == Evict::Waiting) {
+    /// Has what supersedes the extents of a leaving WEU made durable: until then they must stay.
+    fn want_durable_successors(&mut self, weu: u32) {
+        let of_it = |s: &Superseded| s.place.weu() == weu || s.bytes_in == weu;
+        let waits = self.index.weu(weu).dirty == 0
+            && (self.chunks.iter().any(|c| c.supersedes.iter().any(of_it))
+                || self.undurable.iter().any(|u| u.3.iter().any(of_it)));
+        if waits {
+            self.flush_wanted = true;
+            self.flush_parts.insert(self.index.weu(weu).partition);
+        }
+    }
+
+    /// Keys that evictions from a partition wait for.
+    pub(crate) fn urgent(&self, part: u16) -> Vec<Key> {
+        let waits = |w: u32| self.evicting.get(&w) == Some(&Evict::Waiting) && self.index.weu(w).partition == part;
+        // What is dirty in them, and what headers in them name, which pins them.
+        let held = |w: &u32| waits(*w) && (self.index.weu(*w).dirty > 0 || self.pins.contains_key(w));
+        if !self.evicting.keys().any(held) {
             return Vec::new();
         }
         let urgent = |k: &&Key| {
@@ -96,7 +113,7 @@ impl Cache {
         self.dirty.iter().filter(urgent).copied().collect()
     }
 
-    pub(crate) fn evict_header_read(&mut self, weu: u32, c: Completion) {
+    pub(crate) fn evict_header_read(&mut self, now: Time, weu: u32, c: Completion, out: &mut Actions) {
         if !matches!(self.evicting.get(&weu), Some(Evict::Reading)) {
             return;
         }
@@ -107,18 +124,39 @@ impl Cache {
         let mut bytes = vec![0; c.io.len as usize];
         c.io.data.copy_to(&mut bytes);
         let sequence = self.index.weu(weu).sequence;
-        let mut entries = Vec::new();
+        let (mut entries, mut nameless) = (Vec::new(), Vec::new());
         for h in headers(&bytes, self.layout.salt, self.layout.block_bytes, weu, Some(sequence), false) {
             for (i, e) in h.entries.iter().enumerate() {
                 let key = self.by_key.get(&e.name.volume).map(|v| Key::new(*v, e.name.extent));
+                let slot = h.first_slot + i as u32;
                 let fp = match e.what {
                     Slot::Base(fp) => fp,
-                    Slot::Ref { .. } => None,
+                    Slot::Ref { .. } => {
+                        let here = |own: &Loc| own.weu() == weu && own.slot() == slot;
+                        if let Some(key) = key.filter(|k| self.refs.get(k).is_some_and(here)) {
+                            self.refs.remove(&key);
+                            nameless.push(key);
+                        }
+                        None
+                    }
                 };
-                entries.push((h.first_slot + i as u32, key, fp));
+                entries.push((slot, key, fp));
             }
         }
+        if entries.len() < self.index.weu(weu).slots as usize {
+            // The header is damaged: whom it named isn't told by it.
+            self.refs.retain(|_, own| own.weu() != weu);
+        }
         self.index.retire(weu, entries.into_iter());
+        // Duplicates that it named, and whose bytes are elsewhere, are named anew.
+        for key in nameless {
+            if let Some(loc) = self.index.look(key).filter(|l| l.is_dup() && !l.is_dirty()) {
+                let sequence = self.index.weu(loc.weu()).sequence;
+                if let Some(own) = self.name_duplicate(now, key, loc, sequence, out) {
+                    self.refs.insert(key, own);
+                }
+            }
+        }
         self.bad.retain(|(w, _)| *w != weu);
         self.suspect.remove(&weu);
         self.counters.evicted += 1;

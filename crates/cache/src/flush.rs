@@ -15,6 +15,8 @@ const COLD_MAX: u32 = 32;
 
 /// A flush under way.
 pub(crate) struct FlushJob {
+    /// Which one it is, from 1.
+    number: u64,
     /// Dirty chunks below this are durable when it's done, ...
     upto: u64,
     /// ... and of all chunks those below this.
@@ -37,12 +39,19 @@ impl Cache {
         self.flush_wanted |= self.undurable.len() > UNDURABLE_MAX || self.unflushed_clean > cold_max;
         if self.flush_job.is_none() && (self.flush_wanted || !self.flush_next.is_empty()) {
             self.flush_wanted = false;
+            self.flushes += 1;
+            let ops = std::mem::take(&mut self.flush_next);
+            // Only for whom it is: others' chunks would be cut short by it.
+            let mut parts = std::mem::take(&mut self.flush_parts);
+            let part =
+                |op: &usize| self.by_key.get(&self.ops[*op].head.volume).map(|s| self.volumes[*s as usize].partition);
+            parts.extend(ops.iter().filter_map(part));
             if !self.planted(Planted::FlushWithoutChunk) {
-                self.close_open(now, false, out);
+                self.close_open(now, Some(&parts), out);
             }
             let waits = self.chunks.iter().filter(|c| c.closed && c.dirty).map(|c| (c.weu, c.first_slot)).collect();
-            let ops = std::mem::take(&mut self.flush_next);
-            self.flush_job = Some(FlushJob { upto: self.next_chunk, all_upto: 0, waits, sent: false, clean: 0, ops });
+            let (number, upto) = (self.flushes, self.next_chunk);
+            self.flush_job = Some(FlushJob { number, upto, all_upto: 0, waits, sent: false, clean: 0, ops });
         }
         let Some(job) = &mut self.flush_job else { return };
         if job.sent {
@@ -78,6 +87,6 @@ impl Cache {
         for op in job.ops {
             self.part_done(now, op, out);
         }
-        self.destage_after_flush(now, out);
+        self.destage_after_flush(now, job.number, out);
     }
 }

@@ -272,10 +272,10 @@ impl Index {
         self.fps.set(FpEntry::new(fp, loc, self.weus[loc.weu() as usize].generation));
     }
 
-    /// Takes in all that was found after a restart, into an index that holds nothing. Of two entries of one extent that of the
-    /// later WEU, or the later slot, counts; the other is dead from now on. Of fingerprints too many for the index those of
-    /// the WEUs written last stay.
-    pub fn load(&mut self, found: Found) {
+    /// Takes in all that was found after a restart, into an index that holds nothing. Of two entries of one extent that counts
+    /// which is later in `order`; the other is dead from now on. Of fingerprints too many for the index those of the WEUs
+    /// written last stay.
+    pub fn load<T: Ord>(&mut self, found: Found, order: impl Fn(Loc) -> T) {
         assert!(self.files.is_empty());
         let room = self.files.room();
         let sequence = |weus: &[Weu], loc: Loc| (weus[loc.weu() as usize].sequence, loc.slot());
@@ -285,7 +285,7 @@ impl Index {
             |_| true,
             |there, other| {
                 let (there, other) = (Loc::of_bits(there.loc), Loc::of_bits(other.loc));
-                let replaces = sequence(weus, other) > sequence(weus, there);
+                let replaces = order(other) > order(there);
                 let loser = if replaces { there } else { other };
                 set_bit(&mut weus[loser.weu() as usize].dead, loser.slot());
                 replaces
@@ -580,12 +580,13 @@ mod tests {
     /// Loaded at once or set one by one, the same is there.
     #[test]
     fn what_is_found_is_as_if_it_had_been_set() {
+        const SEQUENCES: [u64; 8] = [3, 9, 1, 7, 2, 8, 4, 6];
         let mut rng = plimsoll_base::Rng::new(5, "found");
         let (mut found, mut model) = (Found::new(8, 100), std::collections::BTreeMap::new());
         let mut i = Index::new(8, 150, 0);
         i.add_partition(8);
         for weu in 0..8 {
-            i.weu_mut(weu).sequence = [3, 9, 1, 7, 2, 8, 4, 6][weu as usize];
+            i.weu_mut(weu).sequence = SEQUENCES[weu as usize];
             for slot in 0..30 {
                 let (n, loc) = (rng.below(100), Loc::new(weu, slot * 10, 10, slot).dirty(weu == 5));
                 found.extent(key(n), loc);
@@ -595,7 +596,7 @@ mod tests {
                 *e = if (at.0, at.1) > (e.0, e.1) { at } else { *e };
             }
         }
-        i.load(found);
+        i.load(found, |loc| (SEQUENCES[loc.weu() as usize], loc.slot()));
         assert_eq!(i.files(), model.len());
         let mut dirty = 0;
         for (n, (_, _, loc)) in &model {

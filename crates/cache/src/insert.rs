@@ -3,7 +3,7 @@
 use crate::chunk::Chunk;
 use crate::config::{Codec, Planted, Sharing};
 use crate::format::{ExtentHead, Packing};
-use crate::index::{Fingerprint, Key, Loc, WeuState};
+use crate::index::{Fingerprint, Index, Key, Loc, WeuState};
 use crate::layer::{Cache, FAST, SLOW};
 use crate::request::{Pending, WorkFor};
 use crate::tasks::{MakeFingerprint, Pack};
@@ -116,6 +116,7 @@ impl Cache {
     fn duplicate(&mut self, now: Time, insert: usize, loc: Loc, out: &mut Actions) -> bool {
         let (key, dirty) = (self.inserts[insert].key, self.inserts[insert].op.is_some());
         let weu = self.index.weu(loc.weu());
+        let sequence = weu.sequence;
         let whose = self.volumes[key.volume() as usize].partition;
         let usable = matches!(weu.state, WeuState::Open | WeuState::Full) && weu.partition == whose;
         if !usable || self.bad.contains(&(loc.weu(), loc.at_bytes())) {
@@ -125,7 +126,8 @@ impl Cache {
             self.index.touch(loc.weu());
             // It may be the very extent: it stays the base entry then.
             if self.index.look(key).is_none_or(|l| !l.same_place(loc)) {
-                self.point(key, loc.dup(true), None);
+                let own = self.name_duplicate(now, key, loc, sequence, out);
+                self.point(key, loc.dup(true), own);
             }
             return true;
         }
@@ -134,19 +136,31 @@ impl Cache {
         if in_clean_chunk || self.suspect.contains(&loc.weu()) {
             return false;
         }
-        let sequence = weu.sequence;
         let loc = loc.dup(true).dirty(true);
         if self.planted(Planted::ForgetDirtyDuplicates) {
             self.point(key, loc, None);
             return true;
         }
-        let Some(c) = self.room(now, whose, true, 0, out) else { return false };
-        let name = self.name_of(key);
-        let slot = self.chunks[c].add_reference(name, loc, sequence);
-        let own = Loc::new(self.chunks[c].weu, 0, 0, slot);
+        let Some(own) = self.name_duplicate(now, key, loc, sequence, out) else { return false };
         self.index.touch(loc.weu());
         self.point(key, loc, Some(own));
         true
+    }
+
+    /// Has a header say that `key` is a duplicate of what is at `loc`; where it says so, if there was room.
+    pub(crate) fn name_duplicate(
+        &mut self,
+        now: Time,
+        key: Key,
+        loc: Loc,
+        sequence: u64,
+        out: &mut Actions,
+    ) -> Option<Loc> {
+        let part = self.volumes[key.volume() as usize].partition;
+        let c = self.room(now, part, loc.is_dirty(), 0, out)?;
+        let name = self.name_of(key);
+        let slot = self.chunks[c].add_reference(name, loc, sequence);
+        Some(Loc::new(self.chunks[c].weu, 0, 0, slot))
     }
 
     fn pack(&mut self, now: Time, insert: usize, out: &mut Actions) {
@@ -228,9 +242,7 @@ impl Cache {
     /// The open chunk of a partition with room for one more extent, or reference if `payload_bytes` is 0.
     fn room(&mut self, now: Time, partition: u16, dirty: bool, payload_bytes: u32, out: &mut Actions) -> Option<usize> {
         let slots_max = self.layout.slots_max();
-        let open = |c: &Chunk, index: &crate::index::Index| {
-            !c.closed && c.dirty == dirty && index.weu(c.weu).partition == partition
-        };
+        let open = |c: &Chunk, index: &Index| !c.closed && c.dirty == dirty && index.weu(c.weu).partition == partition;
         if let Some(c) = self.chunks.iter().position(|c| open(c, &self.index)) {
             if self.chunks[c].has_room(payload_bytes, slots_max) {
                 return Some(c);
@@ -336,9 +348,14 @@ impl Cache {
         }
     }
 
-    /// Closes all open chunks that have something; only dirty ones unless `all`.
-    pub(crate) fn close_open(&mut self, now: Time, all: bool, out: &mut Actions) {
-        while let Some(c) = self.chunks.iter().position(|c| !c.closed && !c.entries.is_empty() && (all || c.dirty)) {
+    /// Closes the open dirty chunks of some partitions, or all open chunks, that have something.
+    pub(crate) fn close_open(&mut self, now: Time, of: Option<&BTreeSet<u16>>, out: &mut Actions) {
+        let wanted = |c: &Chunk, index: &Index| match of {
+            None => true,
+            Some(parts) => c.dirty && parts.contains(&index.weu(c.weu).partition),
+        };
+        let open = |c: &Chunk, index: &Index| !c.closed && !c.entries.is_empty() && wanted(c, index);
+        while let Some(c) = self.chunks.iter().position(|c| open(c, &self.index)) {
             self.close(now, c, false, out);
         }
     }

@@ -12,7 +12,7 @@
 use crate::broken::Life;
 use crate::chunk::{Chunk, Superseded};
 use crate::config::{CacheConfig, CacheVolume, Planted, Sharing};
-use crate::destage::Destage;
+use crate::destage::WriteBack;
 use crate::evict::Evict;
 use crate::flush::FlushJob;
 use crate::index::{Index, Key, Loc};
@@ -69,7 +69,7 @@ pub struct Cache {
     /// What came while recovering.
     pub(crate) early: Vec<Io>,
     pub(crate) dirty: BTreeSet<Key>,
-    /// Dirty duplicates: where a header says so.
+    /// Duplicates: where a header says so. Dirty ones' WEUs are pinned; of a clean one nothing more than this may be known.
     pub(crate) refs: BTreeMap<Key, Loc>,
     /// WEUs that must stay: being read, with references, or with superseded extents whose successors aren't durable.
     pub(crate) pins: BTreeMap<u32, u32>,
@@ -90,11 +90,14 @@ pub struct Cache {
     /// Who waits for the next one.
     pub(crate) flush_next: Vec<usize>,
     pub(crate) flush_wanted: bool,
-    pub(crate) destage: Option<Destage>,
+    /// Partitions whose open chunks it closes.
+    pub(crate) flush_parts: BTreeSet<u16>,
+    /// Flushes of the fast device that were begun.
+    pub(crate) flushes: u64,
+    /// By partition.
+    pub(crate) write_backs: Vec<WriteBack>,
+    /// On their way to the slow device.
     pub(crate) destaging: BTreeSet<Key>,
-    pub(crate) destage_on: bool,
-    pub(crate) destage_cursor: Key,
-    pub(crate) destage_retry_at: Time,
     pub(crate) settle_retry_at: Time,
     pub(crate) streams: Streams,
     pub(crate) ahead: Ahead,
@@ -154,11 +157,10 @@ impl Cache {
             flush_job: None,
             flush_next: Vec::new(),
             flush_wanted: false,
-            destage: None,
+            flush_parts: BTreeSet::new(),
+            flushes: 0,
+            write_backs: Vec::new(),
             destaging: BTreeSet::new(),
-            destage_on: false,
-            destage_cursor: Key::new(0, 0),
-            destage_retry_at: Time::ZERO,
             settle_retry_at: Time::ZERO,
             streams: Streams::default(),
             ahead: Ahead::default(),
@@ -189,11 +191,18 @@ impl Cache {
         if !self.is_ready() {
             return;
         }
-        self.feed_starved(now, out);
-        self.send_settled(now, out);
-        self.progress_flush(now, out);
-        self.progress_destage(now, out);
-        self.progress_evictions(now, out);
+        loop {
+            self.feed_starved(now, out);
+            self.send_settled(now, out);
+            // Evictions first: what they wait for is begun after them, or nothing may ever happen again.
+            let freed = self.progress_evictions(now, out);
+            self.progress_destage(now, out);
+            self.progress_flush(now, out);
+            // A WEU that isn't trimmed is free without an event of its own: who waits for it must not wait for one.
+            if !freed || self.starved.is_empty() {
+                break;
+            }
+        }
         self.write_journal(now, false, out);
     }
 
@@ -313,13 +322,15 @@ impl Layer for Cache {
             }
             Pending::EvictHeader(weu) => {
                 if !self.own_failed(now, &c, out) {
-                    self.evict_header_read(weu, c);
+                    self.evict_header_read(now, weu, c, out);
                 }
             }
             // Advice: whether it was taken makes no difference.
             Pending::Trim(weu) => self.trimmed(weu),
-            Pending::Destage { at } => self.destage_written(now, at, c.outcome, out),
-            Pending::DestageFlush => self.destage_flushed(now, c.outcome, out),
+            Pending::Destage { part, first, count } => {
+                self.destage_written(now, part, first..first + count, c.outcome, out);
+            }
+            Pending::DestageFlush { part } => self.destage_flushed(now, part, c.outcome, out),
             Pending::Recovery(what) => self.recovery_read(now, what, c, out),
             Pending::Recipe(page) => self.recipe_read(page, c),
         }
@@ -374,7 +385,7 @@ impl Layer for Cache {
         if self.is_ready() {
             // Asked for again and again until nothing is under way: what the first time began must not begin anew each time.
             if !std::mem::replace(&mut self.draining, true) {
-                self.close_open(now, true, out);
+                self.close_open(now, None, out);
                 self.flush_wanted |= !self.chunks.is_empty() || !self.undurable.is_empty();
             }
             self.progress(now, out);

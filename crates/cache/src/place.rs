@@ -26,6 +26,10 @@ impl Key {
     pub const fn extent(self) -> u64 {
         self.0 & ((1 << 48) - 1)
     }
+    /// Is `next` the extent after it?
+    pub const fn adjoins(self, next: Key) -> bool {
+        self.volume() == next.volume() && self.extent() + 1 == next.extent()
+    }
 }
 
 /// Where an extent lies: 22 bits of WEU, 16 of place and 12 of length in units, 11 of slot, 3 of flags.

@@ -27,8 +27,8 @@ pub(crate) enum Purpose {
     Piece { op: usize, piece: usize },
     /// The rest of an extent that a client writes in part.
     Rest { op: usize },
-    /// Writing it back.
-    Destage { at: usize },
+    /// Writing it back: the partition, and which of its batch.
+    Destage { part: u16, at: usize },
 }
 
 /// An extent on its way.
@@ -454,7 +454,7 @@ impl Cache {
                 self.part_done(now, op, out);
             }
             Purpose::Rest { op } => self.rest_fetched(now, op, f.key, data, out),
-            Purpose::Destage { at } => self.destage_fetched(now, at, data, out),
+            Purpose::Destage { part, at } => self.destage_fetched(now, part, at, data, out),
         }
     }
 

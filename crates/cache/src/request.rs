@@ -78,10 +78,15 @@ pub(crate) enum Pending {
     FastFlush,
     EvictHeader(u32),
     Trim(u32),
+    /// A piece of a partition's batch.
     Destage {
-        at: usize,
+        part: u16,
+        first: usize,
+        count: usize,
     },
-    DestageFlush,
+    DestageFlush {
+        part: u16,
+    },
     Recovery(u32),
     /// A page of a recipe.
     Recipe(Key),
@@ -212,7 +217,8 @@ impl Cache {
     }
 }
 
-fn join(mut pieces: Vec<(u64, Data)>) -> Data {
+/// Pieces of data as one.
+pub(crate) fn join(mut pieces: Vec<(u64, Data)>) -> Data {
     if pieces.len() == 1 {
         return pieces.pop().expect("one").1;
     }

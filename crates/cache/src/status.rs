@@ -2,6 +2,7 @@
 
 use crate::broken::Life;
 use crate::config::{Codec, Mode, Sharing};
+use crate::destage::WriteBack;
 use crate::index::IndexCounters;
 use crate::layer::Cache;
 use crate::volumes::Volume;
@@ -246,7 +247,7 @@ impl Cache {
             journal: !self.journal.is_idle(),
             chunks: self.chunks.iter().filter(|c| c.closed).count(),
             flushing: self.flush_job.is_some(),
-            destaging: self.destage.is_some(),
+            destaging: self.write_backs.iter().any(WriteBack::is_busy),
             evicting: !self.evicting.is_empty(),
             dirty: self.dirty.len(),
         }

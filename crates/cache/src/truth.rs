@@ -27,11 +27,23 @@ impl Cache {
         }
     }
 
-    pub(crate) fn undirty(&mut self, key: Key) {
-        if self.dirty.remove(&key) {
+    /// True if it was dirty.
+    pub(crate) fn undirty(&mut self, key: Key) -> bool {
+        let was_dirty = self.dirty.remove(&key);
+        if was_dirty {
             self.destage_changed(key);
             self.volumes[key.volume() as usize].dirty -= 1;
         }
+        was_dirty
+    }
+
+    /// Where a header says of `key` that it's a duplicate, which is from now on not said any more; unpinned if it was dirty.
+    pub(crate) fn take_reference(&mut self, key: Key, was_dirty: bool) -> Option<Loc> {
+        let own = self.refs.remove(&key)?;
+        if was_dirty {
+            self.unpin(own.weu());
+        }
+        Some(own)
     }
 
     /// Is this slot of this WEU still in memory?
@@ -42,16 +54,18 @@ impl Cache {
 
     /// Points `key` at `loc`; `own` is where a header says so. What it pointed at before is superseded.
     pub(crate) fn point(&mut self, key: Key, loc: Loc, own: Option<Loc>) {
-        self.undirty(key);
-        let old_ref = self.refs.remove(&key);
+        let was_dirty = self.undirty(key);
+        let old_ref = self.take_reference(key, was_dirty);
         let old = self.index.set(key, loc);
         let by = own.filter(|_| loc.is_dirty()).and_then(|o| self.chunk_of(o.weu(), o.slot()));
         self.supersede(old, old_ref, by);
         if loc.is_dirty() {
             self.dirty.insert(key);
             self.volumes[key.volume() as usize].dirty += 1;
-            if let Some(own) = own.filter(|_| loc.is_dup()) {
-                self.refs.insert(key, own);
+        }
+        if let Some(own) = own.filter(|_| loc.is_dup()) {
+            self.refs.insert(key, own);
+            if loc.is_dirty() {
                 self.pin(own.weu());
             }
         }
@@ -60,19 +74,19 @@ impl Cache {
     /// Forgets a clean extent.
     pub(crate) fn drop_clean(&mut self, key: Key) -> bool {
         debug_assert!(!self.dirty.contains(&key));
+        let old_ref = self.take_reference(key, false);
         let old = self.index.remove(key);
-        self.supersede(old, None, None);
+        self.supersede(old, old_ref, None);
         old.is_some()
     }
 
     /// A header's entry is no longer true: it never becomes so, or the journal says it, at once or when the dirty chunk `by`
     /// that has the newer content is durable.
     pub(crate) fn supersede(&mut self, old: Option<Loc>, old_ref: Option<Loc>, by: Option<usize>) {
-        if let Some(r) = old_ref {
-            self.unpin(r.weu());
-        }
-        let bytes_in = old.map_or(0, Loc::weu);
+        // A clean duplicate's bytes may be gone: then only its name is superseded.
+        let bytes_in = old.map(Loc::weu);
         let Some(old) = old.filter(|o| !o.is_dup()).or(old_ref) else { return };
+        let bytes_in = bytes_in.unwrap_or(old.weu());
         if let Some(c) = self.chunk_of(old.weu(), old.slot())
             && self.chunks[c].kill(old.slot())
         {

@@ -98,12 +98,11 @@ impl Cache {
         let Some(slot) = self.by_key.remove(&key) else { return };
         let mine = |k: &Key| k.volume() == slot;
         for k in self.dirty.iter().copied().filter(mine).collect::<Vec<_>>() {
-            self.undirty(k);
+            let was_dirty = self.undirty(k);
             self.index.remove(k);
-            if let Some(own) = self.refs.remove(&k) {
-                self.unpin(own.weu());
-            }
+            self.take_reference(k, was_dirty);
         }
+        self.refs.retain(|k, _| !mine(k));
         self.fills.retain(|k, _| !mine(k));
         self.ahead.forget(mine);
         self.recipes.forget(mine);

@@ -57,6 +57,16 @@ async fn a_read_goes_on_to_the_next_when_a_node_is_busy() {
     assert_eq!((counts.gets, counts.tries, counts.busy, counts.failed), (1, 3, 2, 0));
 }
 
+/// What nodes say of their sizes may be anything.
+#[tokio::test]
+async fn a_set_larger_than_all_numbers_is_refused() {
+    let (_dir, fakes) = nodes([Does::Serve; 3]);
+    fakes.iter().for_each(|f| f.set(|s| s.size_bytes = i64::MAX as u64));
+    let groups: Vec<Vec<Address>> = addresses(&fakes).into_iter().map(|a| vec![a]).collect();
+    let refused = Volume::open_set(&groups, 512, &options(PolicyKind::Mitt)).await.map(drop).unwrap_err();
+    assert!(matches!(refused, OpenError::Set(_)), "{refused}");
+}
+
 /// Objects take turns over the groups; one group's busy node sends its reads to its own other replica, and what was counted is
 /// all groups'.
 #[tokio::test]
@@ -65,6 +75,7 @@ async fn a_set_reads_each_object_from_its_group() {
     let does = [Does::Busy(50_000), Does::Serve, Does::Serve, Does::Serve];
     let start = |(i, d): (usize, &Does)| Fake::start(dir.path(), &i.to_string(), i as u8 + 1, *d);
     let fakes: Vec<Fake> = does.iter().enumerate().map(start).collect();
+    fakes[3].set(|s| s.block_sizes.minimum = 512);
     let all = addresses(&fakes);
     let groups = [vec![all[0].clone(), all[1].clone()], vec![all[2].clone(), all[3].clone()]];
     let object = 3 << 10;
@@ -83,7 +94,7 @@ async fn a_set_reads_each_object_from_its_group() {
     let across = set.read(object - 512..object + 512, None).await.unwrap_err();
     assert!(across.to_string().contains("two objects"), "{across}");
     assert!(matches!(set.read(2 * each * object..2 * each * object + 512, None).await, Err(ReadError::Range(_))));
-    for (groups, object) in [(&groups[..0], object), (&groups[..], 0), (&groups[..], SIZE + 512)] {
+    for (groups, object) in [(&groups[..0], object), (&groups[..], 0), (&groups[..], 700), (&groups[..], SIZE + 512)] {
         let refused = Volume::open_set(groups, object, &options(PolicyKind::Mitt)).await.map(drop).unwrap_err();
         assert!(matches!(refused, OpenError::Set(_)), "{refused}");
     }

@@ -42,9 +42,15 @@ pub struct FenceConfig {
     pub slot: Span,
     /// The fenced devices, by face and port. The first is the scarce one: when its next request doesn't fit, the slot ends.
     pub devices: Vec<DeviceKind>,
-    /// A turn's first request is sent although it's predicted to overrun, unless the turn is shortened by debit: the arm's way back from
-    /// a neighbour would else cost it a whole rotation. `false` is as published: it gathers credit first.
+    /// A turn's first request is sent although it's predicted to overrun, if it would fit a slot; debit pays for it. `false` is as
+    /// published: it gathers credit first, for a whole rotation.
     pub first_anyway: bool,
+    /// A disk's first batch of a turn is predicted as if a neighbour had had the arm, so that the same is sent whether there are
+    /// neighbours or not. `false` is as published: by where the arm is.
+    pub arm_away: bool,
+    /// With `arm_away`: it also takes as long. What the arm's way back would have cost is waited for where it was spared, so that a
+    /// volume is as fast alone as beside others. `false` is as published.
+    pub steady: bool,
     /// Volumes without slots share the slots without an owner, and idle time of the others (§4.7's hybrid). Without it
     /// their requests aren't held at all.
     pub hybrid: bool,
@@ -62,6 +68,8 @@ impl FenceConfig {
             slot: SLOT_DEFAULT,
             devices,
             first_anyway: true,
+            arm_away: true,
+            steady: true,
             hybrid: false,
             lend_permille: 10,
             revoke_late: true,

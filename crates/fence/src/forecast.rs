@@ -56,7 +56,7 @@ impl Fence {
     pub(crate) fn forecast_of(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         let d = usize::from(head.face);
         if self.is_fenced(head.volume) {
-            let own = self.config.devices[d].predictor.one(self.devices[d].last_end, head);
+            let own = self.config.devices[d].predictor.one(self.arm_for(head.volume, d), head);
             let (wait, certain) = self.wait_of(at, head.volume, d, own);
             let mut forecast = below.after(wait, below.ask(d as Port, at + wait, head));
             if forecast.service == Span::ZERO {

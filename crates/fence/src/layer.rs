@@ -2,7 +2,7 @@
 
 use crate::config::{FenceConfig, check_slots};
 use crate::idle::{Lent, Toll};
-use crate::predict::Predictor;
+use crate::predict::{Arm, Predictor};
 use crate::queue::{Lane, Leaving};
 use crate::slots::Slots;
 use crate::status::{BatchCounters, FenceStatus, SlotCounters, SlotStatus, VolumeCounters, VolumeStatus};
@@ -10,7 +10,7 @@ use crate::timetable::Timetable;
 use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Outcome, Span, Time, VolumeKey};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Order, Port, Ports, VolumeTerms};
 use slab::Slab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// For whom a request was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,8 +58,14 @@ pub(crate) struct Device {
     /// The batch there is began then and is predicted to end then.
     pub began_at: Time,
     pub due_at: Time,
+    /// Its requests are answered so much later than they end.
+    pub pad: Span,
+    /// By what is known of the device it would take so long.
+    pub expected: Span,
     /// Requests were sent in this turn.
     pub used: bool,
+    /// The last ones were those of the turn's owner: the arm is at its place.
+    pub at_home: bool,
     /// Since when the owner has waited for a request that was lent time.
     pub blocked_since: Time,
     pub counters: BatchCounters,
@@ -72,7 +78,10 @@ impl Device {
         last_end: 0,
         began_at: Time::ZERO,
         due_at: Time::ZERO,
+        pad: Span::ZERO,
+        expected: Span::ZERO,
         used: false,
+        at_home: false,
         blocked_since: Time::NEVER,
         counters: BatchCounters {
             batches: 0,
@@ -103,6 +112,8 @@ pub struct Fence {
     pub(crate) without: Vec<Lane>,
     pub(crate) devices: Vec<Device>,
     pub(crate) sent: Slab<Sent>,
+    /// Ended, and answered later.
+    pub(crate) padded: VecDeque<(Time, Sent, Completion)>,
     /// Requests in all lanes.
     pub(crate) waiting: usize,
     /// The slot ends as soon as nothing is in flight: the next request of the scarce device doesn't fit.
@@ -131,6 +142,7 @@ impl Fence {
             without: (0..n).map(|_| Lane::default()).collect(),
             devices: vec![Device::NEW; n],
             sent: Slab::new(),
+            padded: VecDeque::new(),
             waiting: 0,
             closing: false,
             busy_until: (Time::ZERO, false),
@@ -237,13 +249,31 @@ impl Fence {
         !waits && self.devices[d].owners == 0
     }
 
+    /// Takes time back from those without slots: from the next slot that nobody has.
+    pub(crate) fn borrowers_owe(&mut self, by: Span) {
+        let n = self.slots.len();
+        let next = (1..=n).map(|i| (self.table.running() + i) % n).find(|s| self.slots.owner(*s).is_none());
+        if let Some(slot) = next {
+            self.table.owe(slot, by);
+        }
+    }
+
+    /// Where a device is taken to be when a volume's next batch begins there.
+    pub(crate) fn arm_for(&self, volume: VolumeKey, d: usize) -> Arm {
+        let device = &self.devices[d];
+        match self.config.arm_away && self.is_fenced(volume) && !(device.at_home && self.owner() == Some(volume)) {
+            true => Arm::Away,
+            false => Arm::At(device.last_end),
+        }
+    }
+
     pub(crate) fn check(&self) {
         debug_assert_eq!(
             self.waiting,
             self.without.iter().map(Lane::len).sum::<usize>()
                 + self.volumes.values().map(Volume::waiting).sum::<usize>()
         );
-        let below = self.sent.iter().filter(|(_, s)| s.role != Role::Passed).count();
+        let below = self.sent.iter().filter(|(_, s)| s.role != Role::Passed).count() + self.padded.len();
         debug_assert_eq!(self.busy() as usize, below, "a request is lost below");
     }
 
@@ -259,7 +289,7 @@ impl Fence {
 
     fn take_in(&mut self, now: Time, io: Io, since: Time, out: &mut Actions) {
         let d = usize::from(io.face);
-        let cost = self.config.devices[d].predictor.one(self.devices[d].last_end, &io);
+        let cost = self.config.devices[d].predictor.one(self.arm_for(io.volume, d), &io);
         if self.is_fenced(io.volume) {
             if self.owner() == Some(io.volume) && self.devices[d].lent > 0 {
                 self.devices[d].blocked_since = self.devices[d].blocked_since.min(now);
@@ -285,13 +315,16 @@ impl Fence {
             let wait = now.since(std::mem::replace(&mut device.blocked_since, Time::NEVER));
             if let Some(v) = owner.and_then(|v| self.volumes.get_mut(&v)) {
                 v.toll.imposed(wait);
+                // Its slot is as long as ever; the time is taken from who borrowed.
+                self.table.extend(wait);
+                self.borrowers_owe(wait);
             }
         }
         let device = &mut self.devices[d];
         if device.busy() == 0 {
             self.busy_until = (now, s.role == Role::Lent);
             if s.role == Role::Owner {
-                let (took, predicted) = (now.since(device.began_at), device.due_at.since(device.began_at));
+                let (took, predicted) = (now.since(device.began_at), device.expected);
                 let error =
                     if took > predicted { took.saturating_sub(predicted) } else { predicted.saturating_sub(took) };
                 let bound = match self.config.devices[d].predictor {
@@ -349,6 +382,11 @@ impl Layer for Fence {
         self.account(now);
         let s = self.sent.remove(c.io.tag as usize);
         (c.io.head.tag, c.io.head.flags, c.io.head.face) = (s.tag, s.flags, s.face);
+        let pad = self.devices[usize::from(s.face)].pad;
+        if s.role == Role::Owner && pad > Span::ZERO {
+            self.padded.push_back((now + pad, s, c));
+            return out.wake_at(now + pad);
+        }
         if s.role != Role::Passed {
             self.ended(now, &s, &c);
         }
@@ -358,6 +396,11 @@ impl Layer for Fence {
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
         self.account(now);
+        // All of one batch, and so in order.
+        while let Some((_, s, c)) = self.padded.pop_front_if(|p| p.0 <= now) {
+            self.ended(now, &s, &c);
+            out.complete(c);
+        }
         self.go_on(now, out);
     }
 
@@ -425,7 +468,7 @@ impl Layer for Fence {
     }
 
     fn is_using(&self, volume: VolumeKey) -> bool {
-        self.sent.iter().any(|(_, s)| s.volume == volume)
+        self.sent.iter().any(|(_, s)| s.volume == volume) || self.padded.iter().any(|p| p.1.volume == volume)
     }
 
     fn ordered(&mut self, now: Time, order: Order, out: &mut Actions) {
@@ -437,6 +480,6 @@ impl Layer for Fence {
     }
 
     fn is_idle(&self) -> bool {
-        self.waiting == 0 && self.sent.is_empty()
+        self.waiting == 0 && self.sent.is_empty() && self.padded.is_empty()
     }
 }

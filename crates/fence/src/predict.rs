@@ -55,6 +55,11 @@ impl DiskPredictor {
         DiskPredictor { knots, ns_per_kib: 14_600 }
     }
 
+    /// How far from a request the arm is taken to be when a neighbour had it: half of the disk.
+    pub fn away_bytes(&self) -> u64 {
+        self.knots[self.knots.len() - 1].0 / 2
+    }
+
     /// Its knots: bytes and nanoseconds.
     pub fn knots(&self) -> &[(u64, u64)] {
         &self.knots
@@ -119,9 +124,8 @@ fn moved(head: &IoHead) -> u64 {
 
 impl Predictor {
     /// What a request takes by itself when the device was last at `last_end`.
-    pub fn one(&self, last_end: u64, head: &IoHead) -> Span {
-        let mut batch = Forming::new(self, last_end);
-        batch.add(head)
+    pub fn one(&self, arm: Arm, head: &IoHead) -> Span {
+        Forming::new(self, arm).add(head)
     }
 
     /// What one block at another place takes at least: no slot is shorter. (What takes longer gathers credit.)
@@ -136,10 +140,19 @@ impl Predictor {
     }
 }
 
+/// Where a device is when a batch begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arm {
+    /// Its last request ended there.
+    At(u64),
+    /// Somewhere else: at a neighbour's, or as if it were.
+    Away,
+}
+
 /// A batch that is being put together.
 pub struct Forming<'a> {
     predictor: &'a Predictor,
-    last_end: u64,
+    from: Arm,
     /// Offset and length of those with a place, by offset; only for a disk.
     places: Vec<(u64, u64)>,
     /// What doesn't depend on the order, ns.
@@ -147,9 +160,9 @@ pub struct Forming<'a> {
 }
 
 impl<'a> Forming<'a> {
-    /// An empty one, for a device that was last at `last_end`.
-    pub fn new(predictor: &'a Predictor, last_end: u64) -> Forming<'a> {
-        Forming { predictor, last_end, places: Vec::new(), rest_ns: 0 }
+    /// An empty one.
+    pub fn new(predictor: &'a Predictor, from: Arm) -> Forming<'a> {
+        Forming { predictor, from, places: Vec::new(), rest_ns: 0 }
     }
 
     /// Adds a request; what the batch takes with it.
@@ -172,11 +185,15 @@ impl<'a> Forming<'a> {
 
     fn total(&self) -> Span {
         let Predictor::Disk(d) = self.predictor else { return Span::from_nanos(self.rest_ns) };
-        let mut from = self.last_end;
+        let mut from = self.from;
         let mut total = Span::from_nanos(self.rest_ns);
         for &(offset, len) in &self.places {
-            total += d.cost(offset.abs_diff(from), len);
-            from = offset + len;
+            let distance = match from {
+                Arm::At(end) => offset.abs_diff(end),
+                Arm::Away => d.away_bytes(),
+            };
+            total += d.cost(distance, len);
+            from = Arm::At(offset + len);
         }
         total
     }
@@ -208,19 +225,22 @@ mod tests {
     #[test]
     fn a_disk_batch_costs_its_distances_by_address() {
         let p = Predictor::Disk(DiskPredictor::new(vec![(0, 0), (1_000_000, 1_000_000)], 0).unwrap());
-        let mut batch = Forming::new(&p, 1000);
+        let mut batch = Forming::new(&p, Arm::At(1000));
         for offset in [90_000, 10_000, 50_000] {
             batch.add(&head(Op::Read, offset, 4096));
         }
         // 1000 to 10,000, from its end 14,096 to 50,000, from there 54,096 to 90,000.
         assert_eq!(batch.total().as_nanos(), 9_000 + 35_904 + 35_904);
         assert_eq!(batch.add(&head(Op::Flush, 0, 0)), Span::from_nanos(80_808), "a flush costs no distance");
+        let mut first = Forming::new(&p, Arm::Away);
+        first.add(&head(Op::Read, 10_000, 4096));
+        assert_eq!(first.total().as_nanos(), 500_000, "from half of the disk away, wherever that is");
     }
 
     #[test]
     fn a_flash_batch_costs_by_number_and_bytes() {
         let p = Predictor::Flash(FlashPredictor { fixed_ns: 100, read_ns: 10, write_ns: 30, ns_per_kib: 1 });
-        let mut batch = Forming::new(&p, 0);
+        let mut batch = Forming::new(&p, Arm::At(0));
         assert_eq!(batch.add(&head(Op::Read, 1 << 30, 4096)).as_nanos(), 110);
         assert_eq!(batch.add(&head(Op::Write, 0, 4096)).as_nanos(), 140);
         assert_eq!(batch.add(&head(Op::Read, 0, 8192)).as_nanos(), 154);

@@ -3,12 +3,14 @@
 //! Two orders of arrival: what somebody waits for, and what a layer does of its own accord (writing back, filling). The second
 //! goes when the first is empty, or when it has been passed over often enough.
 
-use crate::predict::{Forming, Predictor};
+use crate::predict::{Arm, Forming, Predictor};
 use plimsoll_base::{Io, IoId, Op, Origin, OwnKind, Span, Time};
 use std::collections::VecDeque;
 
 /// Batches that may pass by work that nobody waits for before its first goes along.
 const PASSED_OVER_MAX: u32 = 8;
+/// Requests that nobody waits for, in a batch.
+const LATER_BATCH_MAX: usize = 4;
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -93,24 +95,29 @@ impl Lane {
             .collect()
     }
 
-    /// Removes the largest batch, in order of arrival, that is predicted to take no longer than `rest` (VF-M9), at most
-    /// `most` requests; and what it is predicted to take. Empty if not even the first fits, unless `anyway`: then that one.
+    /// Does somebody wait for one of them?
+    pub fn is_wanted(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    /// Removes the largest batch, in order of arrival, that is predicted to take no longer than `rest` (VF-M9), at most `most`
+    /// requests; and what it is predicted to take. Empty if not even the first fits, unless it takes no longer than `anyway`:
+    /// then that one. What nobody waits for goes by itself, a few at a time, so that who comes meanwhile doesn't wait long.
     pub fn take_batch(
         &mut self,
         predictor: &Predictor,
-        last_end: u64,
+        arm: Arm,
         rest: Span,
         most: usize,
-        anyway: bool,
+        anyway: Span,
     ) -> (Vec<Leaving>, Span) {
-        let later_first = self.passed_over >= PASSED_OVER_MAX && !self.later.is_empty();
-        let (first, second) = if later_first { (&self.later, &self.wanted) } else { (&self.wanted, &self.later) };
-        let mut forming = Forming::new(predictor, last_end);
-        let mut predicted = Span::ZERO;
-        let mut n = 0;
-        for w in first.iter().take(if later_first { 1 } else { most }).chain(second).take(most) {
+        let later = self.wanted.is_empty() || (self.passed_over >= PASSED_OVER_MAX && !self.later.is_empty());
+        let (lane, most) = if later { (&mut self.later, most.min(LATER_BATCH_MAX)) } else { (&mut self.wanted, most) };
+        let mut forming = Forming::new(predictor, arm);
+        let (mut predicted, mut n) = (Span::ZERO, 0);
+        for w in lane.iter().take(most) {
             let with = forming.add(&w.io);
-            if with > rest && !(anyway && n == 0) {
+            if with > rest && !(n == 0 && with <= anyway) {
                 break;
             }
             (predicted, n) = (with, n + 1);
@@ -118,14 +125,9 @@ impl Lane {
                 break;
             }
         }
-        let (from_first, lanes) = match later_first {
-            true => (n.min(1), (&mut self.later, &mut self.wanted)),
-            false => (n.min(self.wanted.len()), (&mut self.wanted, &mut self.later)),
-        };
-        let took_later = if later_first { from_first > 0 } else { n > from_first };
-        let batch: Vec<Waiting> = lanes.0.drain(..from_first).chain(lanes.1.drain(..n - from_first)).collect();
+        let batch: Vec<Waiting> = lane.drain(..n).collect();
         if n > 0 {
-            self.passed_over = if took_later || self.later.is_empty() { 0 } else { self.passed_over + 1 };
+            self.passed_over = if later || self.later.is_empty() { 0 } else { self.passed_over + 1 };
         }
         for w in &batch {
             self.cost = self.cost.saturating_sub(w.cost);
@@ -166,10 +168,10 @@ mod tests {
         assert_eq!(lane.cost().as_nanos(), 210);
         let mut seen = Vec::new();
         for _ in 0..10 {
-            seen.extend(ids(&lane.take_batch(&p, 0, one, 4, false).0));
+            seen.extend(ids(&lane.take_batch(&p, Arm::At(0), one, 4, Span::ZERO).0));
         }
         assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7, 100, 8], "after eight batches that passed it by");
-        let rest = lane.take_batch(&p, 0, Span::from_secs(1), 100, false).0;
+        let rest = lane.take_batch(&p, Arm::At(0), Span::from_secs(1), 100, Span::ZERO).0;
         assert_eq!((rest.len(), lane.len(), lane.cost()), (11, 0, Span::ZERO));
     }
 
@@ -179,8 +181,10 @@ mod tests {
         let mut lane = Lane::default();
         lane.push(io(1, 0, None), Span::from_nanos(5000), Time::ZERO);
         lane.push(io(2, 0, None), Span::from_nanos(5000), Time::ZERO);
-        assert!(lane.take_batch(&p, 0, Span::from_nanos(4999), 9, false).0.is_empty());
-        let (batch, predicted) = lane.take_batch(&p, 0, Span::from_nanos(4999), 9, true);
+        let ns = Span::from_nanos;
+        assert!(lane.take_batch(&p, Arm::At(0), ns(4999), 9, Span::ZERO).0.is_empty());
+        assert!(lane.take_batch(&p, Arm::At(0), ns(4000), 9, ns(4999)).0.is_empty());
+        let (batch, predicted) = lane.take_batch(&p, Arm::At(0), ns(4999), 9, ns(5000));
         assert_eq!((ids(&batch), predicted.as_nanos()), (vec![1], 5000));
     }
 
@@ -207,7 +211,7 @@ mod tests {
             for (i, o) in heads.iter().enumerate() {
                 lane.push(io(i as u64, *o, None), Span::ZERO, Time::ZERO);
             }
-            let (batch, predicted) = lane.take_batch(&p, 77_000, Span::from_nanos(rest), most, false);
+            let (batch, predicted) = lane.take_batch(&p, Arm::At(77_000), Span::from_nanos(rest), most, Span::ZERO);
             prop_assert_eq!(ids(&batch), (0..want as u64).collect::<Vec<_>>());
             prop_assert_eq!(predicted.as_nanos(), if want > 0 { takes(want) } else { 0 });
             prop_assert_eq!(lane.len(), heads.len() - want);

@@ -107,6 +107,17 @@ impl Timetable {
         self.delay(now.since(self.began_at));
     }
 
+    /// The running turn ends `by` later: its owner waited so long for somebody who was lent its time.
+    pub fn extend(&mut self, by: Span) {
+        self.ends_at = self.ends_at + by;
+    }
+
+    /// Takes `by` from a slot's next turn.
+    pub fn owe(&mut self, slot: usize, by: Span) {
+        let owed = self.balance[slot] - by.as_nanos() as i64;
+        self.balance[slot] = owed.max(-DEBIT_SLOTS_MAX * self.slot_ns);
+    }
+
     /// The running turn is `by` later.
     pub fn delay(&mut self, by: Span) {
         (self.began_at, self.ends_at) = (self.began_at + by, self.ends_at + by);
@@ -164,6 +175,17 @@ mod tests {
         }
         assert_eq!(t.ends_at().since(t.began_at()), Span::from_millis(40));
         assert!(t.is_longest());
+    }
+
+    #[test]
+    fn what_is_extended_here_is_owed_elsewhere() {
+        let mut t = Timetable::new(at(0), 2, Span::from_millis(20));
+        t.extend(Span::from_millis(4));
+        t.owe(1, Span::from_millis(4));
+        t.end(at(24), false);
+        assert_eq!((t.running(), t.ends_at()), (1, at(40)), "the rotation is as long as ever");
+        t.owe(0, Span::from_secs(5));
+        assert_eq!(t.balance_ns(0), -80_000_000);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What happens in a turn: batches go out, it ends, the next begins; idle time is lent.
 
 use crate::layer::{Fence, Role, Sent};
-use crate::predict::Predictor;
+use crate::predict::{Arm, Forming, Predictor};
 use crate::queue::{Lane, Leaving};
 use crate::status::SlotCounters;
 use crate::timetable::Timetable;
@@ -12,6 +12,8 @@ use plimsoll_stack::{Actions, Port};
 const LENT_FLASH_MAX: usize = 4;
 /// A turn that begins later than this part of a slot, because the engine was held up, begins anew.
 const LATE_PART: u64 = 4;
+/// Longer than anything takes.
+const FOREVER: Span = Span::from_nanos(u64::MAX);
 /// What doesn't fit a whole slot is sent in this first part of a turn, or not at all.
 const FRESH_PART: u64 = 8;
 
@@ -68,7 +70,7 @@ impl Fence {
 
     fn new_turn(&mut self) {
         self.busy_until = (Time::ZERO, false);
-        self.devices.iter_mut().for_each(|d| d.used = false);
+        self.devices.iter_mut().for_each(|d| (d.used, d.at_home) = (false, false));
     }
 
     fn end_turn(&mut self, at: Time) {
@@ -83,6 +85,9 @@ impl Fence {
             c.overruns = (c.overruns.0 + 1, c.overruns.1 + at.since(ends_at));
         }
         self.table.end(at, forgives);
+        if forgives {
+            self.borrowers_owe(at.since(ends_at));
+        }
         if forgives && let Some(v) = self.owner().and_then(|v| self.volumes.get_mut(&v)).filter(|v| v.waiting() > 0) {
             v.toll.imposed(at.since(ends_at));
         }
@@ -118,6 +123,9 @@ impl Fence {
         if (self.waiting > 0 || self.change.is_some()) && self.table.ends_at() > now {
             out.wake_at(self.table.ends_at());
         }
+        if let Some((until, ..)) = self.padded.front() {
+            out.wake_at(*until);
+        }
         self.check();
     }
 
@@ -138,7 +146,7 @@ impl Fence {
             // VF-M11, VF-A3: while a batch of the scarce device overruns, the others get one request at a time.
             for d in 1..self.devices.len() {
                 if self.devices[0].busy() > 0 && self.devices[d].busy() == 0 {
-                    self.send_batch(now, whose, d, (Span::ZERO, 1, true), role, out);
+                    self.send_batch(now, whose, d, (Span::ZERO, 1, FOREVER), role, out);
                 }
             }
             return;
@@ -150,13 +158,23 @@ impl Fence {
             if self.devices[d].busy() > 0 || self.lane(whose, d).is_none_or(|l| l.is_empty()) {
                 continue;
             }
-            let may_go = self.table.is_longest() || (self.config.first_anyway && self.table.is_whole());
-            let anyway = fresh && !self.devices[d].used && (d > 0 || may_go);
+            let anyway = if fresh && !self.devices[d].used { self.first_anyway(d) } else { Span::ZERO };
             let most = self.config.devices[d].batch_max;
-            if !self.send_batch(now, whose, d, (rest, most, anyway), role, out) && d == 0 {
+            let wanted = self.lane(whose, d).is_some_and(|l| l.is_wanted());
+            if !self.send_batch(now, whose, d, (rest, most, anyway), role, out) && d == 0 && wanted {
                 self.closing = true; // VF-M10
                 return;
             }
+        }
+    }
+
+    /// How long a turn's first batch on device `d` may take though it doesn't fit.
+    fn first_anyway(&self, d: usize) -> Span {
+        let config = &self.config;
+        match d > 0 || self.table.is_longest() || (config.first_anyway && self.table.is_whole()) {
+            true => FOREVER,
+            false if config.first_anyway => self.table.slot(),
+            false => Span::ZERO,
         }
     }
 
@@ -170,15 +188,14 @@ impl Fence {
         if !idle || !v.toll.may_lend(self.config.lend_permille) {
             return;
         }
-        // The owner's next turn must not begin late, so a request needs half as much again as it's predicted to take.
-        let rest = self.table.ends_at().since(now).scale(2, 3);
+        let rest = self.table.ends_at().since(now);
         for d in 0..self.devices.len() {
             if self.devices[d].busy() == 0 && !self.without[d].is_empty() {
                 let most = match self.config.devices[d].predictor {
                     Predictor::Disk(_) => 1,
                     Predictor::Flash(_) => LENT_FLASH_MAX,
                 };
-                self.send_batch(now, None, d, (rest, most, false), Role::Lent, out);
+                self.send_batch(now, None, d, (rest, most, Span::ZERO), Role::Lent, out);
             }
         }
     }
@@ -189,30 +206,36 @@ impl Fence {
         now: Time,
         whose: Option<VolumeKey>,
         d: usize,
-        (rest, most, anyway): (Span, usize, bool),
+        (rest, most, anyway): (Span, usize, Span),
         role: Role,
         out: &mut Actions,
     ) -> bool {
+        let arm = whose.map_or(Arm::At(self.devices[d].last_end), |v| self.arm_for(v, d));
         let predictor = &self.config.devices[d].predictor;
-        let last_end = self.devices[d].last_end;
         let lane = match whose {
             None => &mut self.without[d],
             Some(v) => &mut self.volumes.get_mut(&v).expect("it has requests").lanes[d],
         };
-        let (mut batch, predicted) = lane.take_batch(predictor, last_end, rest, most, anyway);
+        let (mut batch, predicted) = lane.take_batch(predictor, arm, rest, most, anyway);
         let Some((first, _)) = batch.first() else { return false };
         let moves = |io: &Io| io.len > 0 && matches!(io.op, Op::Read | Op::Write | Op::WriteZeroes);
         debug_assert!(usize::from(first.face) == d);
         self.waiting -= batch.len();
         batch.sort_by_key(|(io, _)| io.offset);
+        let mut known = Forming::new(predictor, Arm::At(self.devices[d].last_end));
+        let known = batch.iter().fold(Span::ZERO, |_, (io, _)| known.add(io));
+        let pad = if self.config.steady { predicted.saturating_sub(known) } else { Span::ZERO };
         let device = &mut self.devices[d];
         (device.began_at, device.due_at, device.used) = (now, now + predicted, true);
+        (device.pad, device.expected) = (pad, known + pad);
+        // A flush moves no arm.
+        device.at_home = role == Role::Owner && (device.at_home || batch.iter().any(|(io, _)| moves(io)));
         match role {
             Role::Owner => {
                 device.owners += batch.len() as u32;
                 let c = &mut device.counters;
                 (c.batches, c.requests) = (c.batches + 1, c.requests + batch.len() as u64);
-                c.predicted += predicted;
+                c.predicted += known + pad;
             }
             _ => device.lent += batch.len() as u32,
         }

@@ -378,7 +378,7 @@ fn a_request_longer_than_a_slot_is_served_and_paid_for() {
 #[test]
 fn a_first_request_that_overruns_goes_at_once_unless_as_published() {
     let run = |first_anyway| {
-        let mut c = FenceConfig { first_anyway, ..config(4, ms(20), ms(5), ms(1)) };
+        let mut c = FenceConfig { first_anyway, arm_away: false, ..config(4, ms(20), ms(5), ms(1)) };
         let near = DiskPredictor::new(vec![(0, 24_000_000), (1 << 40, 5_000_000)], 0).unwrap();
         c.devices[0] = DeviceKind::disk(near);
         let mut b = Bench::new(c, (ms(24), ms(1)), &[(A, 1), (B, 1)]);
@@ -387,6 +387,52 @@ fn a_first_request_that_overruns_goes_at_once_unless_as_published() {
         b.ends(A)
     };
     assert_eq!((run(true), run(false)), (vec![104.0], vec![164.0]));
+}
+
+/// A disk whose requests take 5 ms near and 15 from half of it away, as far as its predictor knows.
+fn by_distance(change: impl Fn(&mut FenceConfig)) -> Bench {
+    let mut c = config(2, ms(20), ms(5), ms(1));
+    let knots = vec![(0, 5_000_000), (1 << 20, 5_000_000), (SIZE, 25_000_000)];
+    c.devices[0] = DeviceKind::disk(DiskPredictor::new(knots, 0).unwrap());
+    change(&mut c);
+    Bench::new(c, (ms(5), ms(1)), &[(A, 1), (B, 1)])
+}
+
+/// What is sent in a turn doesn't depend on whether a neighbour had the arm before: a turn's first request is taken to be a long
+/// way off although nobody else is there.
+#[test]
+fn the_first_request_of_a_turn_is_predicted_as_if_there_were_neighbours() {
+    let run = |arm_away| {
+        let mut b = by_distance(|c| (c.arm_away, c.steady) = (arm_away, false));
+        b.send(at(8), A, 0); // 12 ms are left: 5 would fit, 15 don't
+        b.send(at(30), A, 0);
+        b.run_to(at(200));
+        b.ends(A)
+    };
+    // The slot ends at 8 ms, its turn comes again at 28; the second is near the first.
+    assert_eq!((run(true), run(false)), (vec![33.0, 38.0], vec![13.0, 45.0]));
+}
+
+/// Steady: what the arm's way back was predicted to cost is waited for where it was spared, once a turn.
+#[test]
+fn a_steady_fence_answers_as_if_the_arm_had_been_away() {
+    let mut b = by_distance(|c| (c.steady, c.slot) = (true, ms(21)));
+    b.send(at(1), A, 0);
+    b.run_to(at(10));
+    assert!(b.ends(A).is_empty() && b.pool.stack().is_using(A));
+    b.run_to(at(39));
+    assert_eq!(b.ends(A).iter().map(|e| e.round()).collect::<Vec<_>>(), [16.0]);
+    b.send(at(39), A, 0);
+    b.send(at(39), A, 0);
+    b.run_to(at(200));
+    // Its turn begins at 42; the batch would take 5 ms each, and 10 ms the arm.
+    let rounded = |b: &Bench| b.ends(A).iter().map(|e| e.round()).collect::<Vec<f64>>();
+    assert_eq!(rounded(&b), [16.0, 57.0, 62.0]);
+    // Its slot's end comes before the answer.
+    let mut b = by_distance(|c| (c.steady, c.slot) = (true, ms(12)));
+    b.send(at(1), A, 0);
+    b.run_to(at(100));
+    assert_eq!(rounded(&b), [16.0]);
 }
 
 fn hybrid(lend_permille: u64, slots: &[(VolumeKey, u32)]) -> Bench {

@@ -28,6 +28,7 @@ pub mod scattered;
 pub mod schedulers;
 mod slowed;
 pub mod stats;
+mod study;
 mod traces;
 pub mod tuning;
 

@@ -21,7 +21,7 @@ pub mod together;
 pub mod ycsb;
 
 use crate::trace::record::Op;
-use plimsoll_base::{Span, Time};
+use plimsoll_base::{Rng, Span, Time};
 use std::fmt;
 
 /// What is asked of the volume.
@@ -132,10 +132,22 @@ impl RateCap {
 
     /// How long to wait at `now` before the next operation; zero: it may start, and is counted.
     pub fn wait(&mut self, now: Time) -> Span {
+        self.wait_at(now, None)
+    }
+
+    /// The same, with exponentially distributed gaps if `gaps` draws them; operations that couldn't start in time follow at once, up
+    /// to a second's worth.
+    pub fn wait_at(&mut self, now: Time, gaps: Option<&mut Rng>) -> Span {
         if now < self.next_at {
             return self.next_at.since(now);
         }
-        self.next_at = self.next_at.max(now - self.interval) + self.interval;
+        self.next_at = match gaps {
+            None => self.next_at.max(now - self.interval) + self.interval,
+            Some(rng) => {
+                let gap = -(1.0 - rng.unit()).ln() * self.interval.as_nanos() as f64;
+                self.next_at.max(now - Span::from_secs(1)) + Span::from_nanos(gap as u64)
+            }
+        };
         Span::ZERO
     }
 }

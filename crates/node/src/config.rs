@@ -219,6 +219,9 @@ pub struct FenceConfig {
     pub hybrid: bool,
     /// Lending idle time may lengthen its owner's response times by so many thousandths; 10 if not said.
     pub lend_permille: Option<u64>,
+    /// Answer as late as if a neighbour had had the arm, also where none had: slower alone, and hardly different beside others.
+    #[serde(default = "yes")]
+    pub steady: bool,
     /// What the pool's device is predicted as: `disk` or `flash`; as its model is if not said, or else a disk.
     pub device: Option<String>,
     /// What `plimsoll profile` measured of the cache's device. The pool's own is in its `profile`.
@@ -278,6 +281,8 @@ pub struct CacheConfig {
     pub prefetch: Option<ByteSize>,
     /// A small device that keeps what is written to it: flushes in write-back mode wait for nothing else.
     pub nvram: Option<NvramConfig>,
+    /// A modelled device's profile: the device answers no sooner than the model would.
+    pub model: Option<String>,
     /// Set by the node itself, so that a tape replays alike.
     pub generation: Option<u16>,
     /// Likewise: what tells its NVRAM's records from those of other caches.

@@ -1,12 +1,13 @@
 //! A pool's fence: from what the configuration says to a layer, and who may have how many slots.
 
-use crate::config::{ByteSize, Config, FenceConfig as Section, PoolConfig, VolumeConfig};
-use plimsoll_base::Class;
+use crate::config::{ByteSize, Config, FenceConfig as Section, PoolConfig, SpanText, VolumeConfig};
+use plimsoll_base::{Class, Span};
 use plimsoll_device::DeviceSpec;
 use plimsoll_fence::config::{DeviceKind, SLOT_DEFAULT, check_slots};
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor};
 use plimsoll_sched::Profile;
 use plimsoll_sched::batches::BatchProfile;
+use plimsoll_store::FenceRecord;
 use std::path::Path;
 
 /// What is known of a device's batches: what was measured, or what is typical.
@@ -60,6 +61,7 @@ pub fn config(pool: &PoolConfig, size_bytes: u64) -> Result<Option<FenceConfig>,
         slot: f.slot.map_or(SLOT_DEFAULT, |s| s.0),
         hybrid: f.hybrid,
         lend_permille: f.lend_permille.unwrap_or(10),
+        steady: f.steady,
         ..FenceConfig::new(f.slots, devices)
     };
     config.check().map_err(|what| format!("fence: {what}"))?;
@@ -147,13 +149,21 @@ pub fn cache_too_large(volume: &str, bytes: u64, all: u64) -> String {
 ///
 /// # Errors
 /// Why not, and what to write.
-pub fn check_change(
-    fence: &FenceConfig,
-    change: (u32, plimsoll_base::Span),
-    volumes: &[(String, u32)],
-) -> Result<(), String> {
+pub fn check_change(fence: &FenceConfig, change: (u32, Span), volumes: &[(String, u32)]) -> Result<(), String> {
     check_slots(change.0, change.1, &fence.devices)?;
     check_promises(fence.hybrid, change.0, volumes)
+}
+
+/// Number and length of the slots in the configuration.
+pub fn configured(section: &Section) -> (u32, u64) {
+    (section.slots, section.slot.map_or(SLOT_DEFAULT, |s| s.0).as_nanos())
+}
+
+/// Puts the slots that were last set live into the section, unless it says something else since.
+pub fn take_kept(section: &mut Section, kept: Option<FenceRecord>) {
+    if let Some(k) = kept.filter(|k| k.configured == configured(section)) {
+        (section.slots, section.slot) = (k.slots, Some(SpanText(Span::from_nanos(k.slot_ns))));
+    }
 }
 
 /// Reads the profile of the cache's device into the section, so that a tape replays alike.

@@ -83,6 +83,8 @@ pub struct RunningPool {
     cache: Option<PoolCache>,
     /// How its time is fenced, as configured or last changed.
     fence: Mutex<Option<plimsoll_fence::FenceConfig>>,
+    /// What the configuration says of its slots.
+    fence_configured: Option<(u32, u64)>,
     /// Volumes of a pool without a store.
     next_volatile_id: Mutex<(u32, u64)>,
     thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
@@ -660,6 +662,7 @@ impl RunningPool {
             rotational: false,
             cache: None,
             fence: Mutex::new(None),
+            fence_configured: None,
             next_volatile_id: Mutex::new((0, 0)),
             thread: Mutex::new(None),
             _lock: None,
@@ -785,8 +788,10 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         let text = std::fs::read_to_string(path);
         config.profile_text = Some(text.map_err(|e| in_pool(&format!("{}: cannot be read: {e}", path.display())))?);
     }
+    let fence_configured = config.fence.as_ref().map(crate::fence::configured);
+    let opened = open_pool(&config, trace_every).map_err(|e| in_pool(&e))?;
+    config.fence = opened.fence;
     let config = &config;
-    let opened = open_pool(config, trace_every).map_err(|e| in_pool(&e))?;
     let fence = crate::fence::config(config, opened.devices.offers()[0].size_bytes).map_err(|e| in_pool(&e))?;
     let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
@@ -823,6 +828,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         store,
         cache: opened.cache,
         fence: Mutex::new(fence),
+        fence_configured,
         home_start: opened.home_start,
         block_bytes: opened.block_bytes,
         rotational: opened.rotational,

@@ -35,6 +35,8 @@ pub(crate) struct PoolCache {
 /// A pool whose devices are open, before its thread begins.
 pub(crate) struct Opened {
     pub cache: Option<PoolCache>,
+    /// With the slots that were last set live.
+    pub fence: Option<crate::config::FenceConfig>,
     pub stack: Stack,
     pub devices: Devices,
     pub store: Option<MetaStore>,
@@ -75,6 +77,7 @@ pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::R
         let options = pool_options(false, trace_every);
         return Ok(Opened {
             cache: None,
+            fence: config.fence.clone(),
             stack,
             devices,
             store: None,
@@ -114,13 +117,18 @@ pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::R
         }
     };
     let mut config = config.clone();
+    if let Some(fence) = &mut config.fence {
+        crate::fence::take_kept(fence, store.fence());
+    }
     let fast = open_cache(&mut config, &device_file, &mut store)?;
     let (cache, fast) = fast.map_or((None, Vec::new()), |(cache, devices)| (Some(cache), devices));
     let devices = Devices::new(std::iter::once(device).chain(fast).collect());
-    let options = pool_options(d.model.is_some(), trace_every);
+    let modelled = d.model.is_some() || config.cache.as_ref().is_some_and(|c| c.model.is_some());
+    let options = pool_options(modelled, trace_every);
     let stack = build_stack(&config, devices.offers())?;
     Ok(Opened {
         cache,
+        fence: config.fence.clone(),
         stack,
         devices,
         store: Some(store),
@@ -253,7 +261,10 @@ fn open_cache(
     let names: Vec<String> = store.volumes().filter(|v| back(v, c.mode)).map(|v| v.name.clone()).collect();
     let had_one = store.cache_generation() > 0;
     let needed = (had_one && !names.is_empty()).then(|| format!("what was written to {}", names.join(", ")));
-    let opened = crate::cache::open(c, slow.superblock().pool_uuid, needed)?;
+    let mut opened = crate::cache::open(c, slow.superblock().pool_uuid, needed)?;
+    // A modelled drive may be smaller than the file behind it.
+    let seen = model_named(c.model.as_deref(), opened.region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes);
+    opened.region.len = opened.region.len.min(seen);
     if opened.new || !had_one {
         store.outdate_cache().map_err(|e| e.to_string())?;
     }
@@ -279,7 +290,12 @@ fn home_of(device: &DeviceFile) -> std::result::Result<Device, String> {
 
 /// The modelled device over a file of `file_bytes`, if it is to be one.
 fn model_of(config: &PoolConfig, file_bytes: u64) -> std::result::Result<Option<ModelLayer<AnyModel>>, String> {
-    let Some(name) = &config.device.model else { return Ok(None) };
+    model_named(config.device.model.as_deref(), file_bytes)
+}
+
+/// The device modelled by this profile, if one is named.
+fn model_named(name: Option<&str>, file_bytes: u64) -> std::result::Result<Option<ModelLayer<AnyModel>>, String> {
+    let Some(name) = name else { return Ok(None) };
     // A flash drive's maps take memory by capacity: no more of it than the file behind it.
     let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(file_bytes);
     let model = spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?;
@@ -310,10 +326,13 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     if let Some(cores) = crate::cores::layer(config)? {
         layers.push(Box::new(cores));
     }
-    let mut cache_at = None;
+    let (mut cache_at, mut flash_model) = (None, None);
     if let (Some(cache), Some(fast)) = (&config.cache, offers.get(1)) {
+        flash_model = model_named(cache.model.as_deref(), fast.size_bytes)?;
+        let seen = flash_model.as_ref().map_or(*fast, |m| m.offer(&[*fast]));
+        let fast = Offer { size_bytes: seen.size_bytes.min(fast.size_bytes), ..seen };
         cache_at = Some(layers.len());
-        layers.push(Box::new(crate::cache::layer(cache, fast)?));
+        layers.push(Box::new(crate::cache::layer(cache, &fast)?));
     }
     let nvram = match (&config.cache, offers.get(2)) {
         (Some(cache), Some(offer)) if cache.nvram.is_some() => Some(crate::cache::nvram(cache, offer)?),
@@ -343,9 +362,12 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
     layers.extend(model.map(|m| Box::new(m) as Box<dyn Layer>));
     let mut stack = Stack::new(StackConfig::default(), offers);
     let last = layers.len() - 1;
+    // Behind the chain: NVRAM, and the modelled drive that the cache's file is.
+    let drive_at = last + 1 + usize::from(nvram.is_some());
+    let drive = if flash_model.is_some() { Target::Node(drive_at) } else { Target::Device(1) };
     for (i, layer) in layers.into_iter().enumerate() {
         let below = if i < last { Target::Node(i + 1) } else { Target::Device(0) };
-        let flash = if nvram.is_some() { Target::Node(last + 1) } else { Target::Device(1) };
+        let flash = if nvram.is_some() { Target::Node(last + 1) } else { drive };
         // The cache's device is behind the fence, too, by a face of its own.
         let fast = match fence_at {
             Some(fence) if cache_at == Some(i) => Some(Target::Face(fence, 1)),
@@ -356,7 +378,10 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
         stack.push(layer, std::iter::once(below).chain(fast).collect());
     }
     if let Some(nvram) = nvram {
-        stack.push(Box::new(nvram), vec![Target::Device(2), Target::Device(1)]);
+        stack.push(Box::new(nvram), vec![Target::Device(2), drive]);
+    }
+    if let Some(model) = flash_model {
+        stack.push(Box::new(model), vec![Target::Device(1)]);
     }
     Ok(stack)
 }

@@ -51,7 +51,7 @@ struct Show {
     control: Control,
 }
 
-/// Change a pool's slots from the end of the running one on, until the node is started anew
+/// Change a pool's slots from the end of the running one on; kept until other ones are configured
 #[derive(Args)]
 #[command(after_help = "Example:\n  plimsoll fence set main --slots 8 --slot 10ms")]
 struct Set {

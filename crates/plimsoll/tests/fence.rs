@@ -79,7 +79,18 @@ fn clients_are_served_in_their_slots_and_slots_change_live() {
     let metrics = server.control("GET", "/metrics").body;
     assert!(metrics.contains("plimsoll_fence_slots{pool=\"p\",volume=\"b\"} 2"), "{metrics}");
     drop((a, b));
-    assert!(server.stop());
+    server.kill();
+
+    // They survive a crash, until other ones are configured.
+    let slots = |text: &str| {
+        let server = Server::start(dir.path(), text);
+        let v = view(&server);
+        assert!(server.stop());
+        (v["slot_us"].as_u64().unwrap(), v["slots"].as_array().unwrap().len())
+    };
+    assert_eq!(slots(&text), (10_000, 8));
+    assert_eq!(slots(&text.replace("slots = 4", "slots = 5")), (20_000, 5));
+    assert_eq!(slots(&text), (10_000, 8), "what was set is still meant where the configuration is as it was then");
 }
 
 #[test]
@@ -95,8 +106,59 @@ fn what_cannot_be_fenced_is_refused_with_the_reason() {
     refused("slots = 0", &[("a", "slots = 1")], "between 1 and 64");
     refused("slots = 4", &[("a", "")], "has no slots: give it some");
     refused("slots = 4\ndevice = \"tape\"", &[("a", "slots = 1")], "`disk` or `flash`");
+    let cache = "slots = 4\n[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nsharing = \"pervolume\"";
+    refused(cache, &[("a", "slots = 1\ncache_size = \"65MiB\"")], "is more than the cache's device has: 67108864");
     let hybrid = fenced("slots = 4\nhybrid = true", &[("a", "")]);
     plimsoll_node::config::Config::parse(&hybrid, std::path::Path::new("node.toml")).expect("it shares what is left");
+}
+
+/// Where the configuration can't tell, as the cache's device is there already, the start does; and who asks live for slots that
+/// there aren't is refused, too.
+#[test]
+fn what_only_the_node_can_tell_is_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = "slots = 2\n[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"32MiB\"\nsharing = \"pervolume\"";
+    let text = |size: &str| fenced(cache, &[("a", &format!("slots = 2\ncache_size = \"{size}\""))]);
+    let server = Server::start(dir.path(), &text("16MiB"));
+    let why = server.cli_fails(&["volume", "create", "b", "--pool", "p", "--size", "1MiB", "--tenant", "t"]);
+    assert!(why.contains("has no slots"), "{why}");
+    server.cli(&["tenant", "set", "two", "--class", "fenced", "--slots", "2"]);
+    let why = server.cli_fails(&["volume", "create", "b", "--pool", "p", "--size", "1MiB", "--tenant", "two"]);
+    assert!(why.contains("4 slots are promised (a 2, b 2), and there are 2"), "{why}");
+    assert!(server.stop());
+    let late = text("33MiB").replace("device_size = \"32MiB\"\n", "");
+    let why = Server::try_start(dir.path(), &late).err().expect("it can't be served");
+    assert!(why.contains("is more than the cache's device has"), "{why}");
+}
+
+/// The cache's drive can be modelled, too: hits take what the model says, in their slots.
+#[test]
+fn the_caches_drive_can_be_modelled() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = "slots = 2\n[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nsharing = \"pervolume\"\n\
+                 mode = \"back\"\nextent = \"4KiB\"\nweu = \"128KiB\"\ndedup = \"off\"\ncodec = \"none\"\nmodel = \"vf-sata-60g\"";
+    let text = fenced(cache, &[("a", "slots = 1\ncache_size = \"16MiB\""), ("b", "slots = 1\ncache_size = \"16MiB\"")]);
+    let server = Server::start(dir.path(), &text);
+    let mut a = Client::connect(&server.socket(), "a").unwrap();
+    for n in 0..200u64 {
+        a.write(n << 13, &[n as u8; 4096]).unwrap().unwrap();
+    }
+    a.flush().unwrap().unwrap();
+    for n in 0..200u64 {
+        assert_eq!(a.read(n << 13, 4096).unwrap().unwrap(), [n as u8; 4096]);
+    }
+    let v = view(&server);
+    let flash = &v["devices"][1];
+    assert!(flash["batches"].as_u64().unwrap() > 0 && flash["took_us"].as_u64().unwrap() > 0, "{v}");
+    drop(a);
+    server.kill();
+    let server = Server::start(dir.path(), &text);
+    let mut a = Client::connect(&server.socket(), "a").unwrap();
+    for n in 0..200u64 {
+        assert_eq!(a.read(n << 13, 4096).unwrap().unwrap(), [n as u8; 4096], "after a crash");
+    }
+    drop(a);
+    assert!(server.stop());
 }
 
 /// A volume isn't removed while its slot runs; as its slot always runs here, never.

@@ -2,12 +2,13 @@
 //!
 //! A disk's batch is taken to be served by address, each request at a cost piecewise linear in its distance from the one before,
 //! and its transfer: between knots that is linear, so a batch's time is linear in how much of each knot's hat function its
-//! distances make up. Flash's is a line over reads, writes and bytes. Least squares find the weights.
+//! distances make up. Flash's is a line over reads, writes and bytes. Least squares find a disk's weights, least absolute deviations
+//! flash's: a batch that an erasure holds up takes milliseconds more, which no count tells.
 //!
 //! Batches are as large as a slot has room for: 1 to 8 on a disk, 1 to 100 on flash.
 
 use crate::measure::Target;
-use plimsoll_base::linear::least_squares;
+use plimsoll_base::linear::{least_deviations, least_squares};
 use plimsoll_base::{Rng, Span};
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +86,7 @@ const FLASH_BATCH_MAX: u64 = 100;
 const LENGTHS_KIB: [u64; 8] = [4, 4, 4, 4, 16, 64, 128, 256];
 /// Parts of the device that a disk's batches lie in: all of it, and as a file system's would.
 const WINDOWS: [u64; 5] = [1, 8, 64, 4096, 1 << 16];
-/// A disk comes to rest between two batches.
+/// A device comes to rest between two batches: flash has then written what it buffered.
 const SETTLES: Span = Span::from_millis(20);
 
 /// Measures a disk by `n` batches; without `writes` only by reads.
@@ -147,6 +148,9 @@ fn round(us: f64) -> f64 {
     (us * 10.0).round() / 10.0
 }
 
+/// Flash batches that are predicted as well as this are predicted well.
+const FINE_NS: f64 = 20_000.0;
+
 /// Measures flash by `n` batches; without `writes` only by reads, and writes are taken for as dear.
 ///
 /// # Errors
@@ -170,6 +174,7 @@ pub fn measure_flash_batches<T: Target>(
             })
             .collect();
         let took = target.batch(false, &batch)?;
+        target.rest(SETTLES);
         let written = batch.iter().filter(|r| r.0).count() as f64;
         let more = batch.iter().map(|r| (r.2 - BLOCK) as f64 / 1024.0).sum();
         let mut x = vec![1.0, batch.len() as f64 - written, more];
@@ -177,7 +182,7 @@ pub fn measure_flash_batches<T: Target>(
         rows.push(x);
         times.push(took.as_nanos() as f64);
     }
-    let Some(w) = least_squares(&rows, &times) else { return Ok(None) };
+    let Some(w) = least_deviations(&rows, &times, FINE_NS) else { return Ok(None) };
     let us = |ns: f64| round(ns.max(0.0) / 1000.0);
     Ok(Some(FlashBatches {
         fixed_us: us(w[0]),

@@ -22,6 +22,10 @@ const GENERATIONS: TableDefinition<u32, u32> = TableDefinition::new("generations
 const TENANTS: TableDefinition<&str, &[u8]> = TableDefinition::new("tenants");
 const SETTINGS: TableDefinition<&str, &[u8]> = TableDefinition::new("settings");
 
+/// The rows of [`SETTINGS`].
+const SCHEMA_ROW: &str = "schema";
+const FENCE_ROW: &str = "fence";
+
 /// Memory for redb's page cache; metadata is small and read once.
 const CACHE_BYTES: usize = 4 << 20;
 const PAGE_BYTES: u64 = 4096;
@@ -108,7 +112,7 @@ pub(crate) fn format(storage: &Storage) -> Result<(), MetaError> {
             txn.open_table(NAMES)?;
             txn.open_table(GENERATIONS)?;
             txn.open_table(TENANTS)?;
-            txn.open_table(SETTINGS)?.insert("schema", SCHEMA.to_string().as_bytes())?;
+            txn.open_table(SETTINGS)?.insert(SCHEMA_ROW, SCHEMA.to_string().as_bytes())?;
             Ok(txn.commit()?)
         };
         create_tables().map_err(MetaError::of)
@@ -149,6 +153,10 @@ pub(crate) fn write(db: &Database, edits: &[Edit]) -> Result<(), MetaError> {
                     txn.open_table(TENANTS)?.insert(t.name.as_str(), tenant_to_json(t).as_slice())?;
                 }
                 Edit::DropTenant(name) => drop(txn.open_table(TENANTS)?.remove(name.as_str())?),
+                Edit::PutFence(f) => {
+                    let json = serde_json::to_vec(f).expect("numbers are JSON");
+                    txn.open_table(SETTINGS)?.insert(FENCE_ROW, json.as_slice())?;
+                }
             }
         }
         Ok(txn.commit()?)
@@ -184,12 +192,17 @@ fn load(db: &Database) -> Result<State, MetaError> {
         let (id, generation) = row.map_err(|e| of(e.into()))?;
         state.generations.insert(id.value(), generation.value());
     }
+    let settings = txn.open_table(SETTINGS).map_err(|e| of(e.into()))?;
+    if let Some(json) = settings.get(FENCE_ROW).map_err(|e| of(e.into()))? {
+        let fence = serde_json::from_slice(json.value());
+        state.fence = Some(fence.map_err(|e| bad_row("setting", FENCE_ROW, &e.to_string()))?);
+    }
     Ok(state)
 }
 
 fn check_schema(txn: &redb::ReadTransaction) -> Result<(), MetaError> {
     let settings = txn.open_table(SETTINGS).map_err(|e| MetaError::of(e.into()))?;
-    let schema = settings.get("schema").map_err(|e| MetaError::of(e.into()))?;
+    let schema = settings.get(SCHEMA_ROW).map_err(|e| MetaError::of(e.into()))?;
     let schema = schema.and_then(|json| serde_json::from_slice::<u32>(json.value()).ok());
     match schema {
         Some(SCHEMA) => Ok(()),

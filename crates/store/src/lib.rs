@@ -23,7 +23,9 @@ pub mod superblock;
 
 pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect};
 pub use meta::{MetaError, MetaStore};
-pub use record::{NewVolume, RecordError, ReplicaRecord, TenantLimits, TenantRecord, VolumeRecord, VolumeState};
+pub use record::{
+    FenceRecord, NewVolume, RecordError, ReplicaRecord, TenantLimits, TenantRecord, VolumeRecord, VolumeState,
+};
 pub use region::RegionBackend;
 pub use space::GRANULE_BYTES;
 pub use superblock::{DEVICE_BYTES_MIN, Region, RegionKind, Superblock, SuperblockError};

@@ -8,7 +8,8 @@
 
 use crate::db::{self, Storage};
 use crate::record::{
-    EXTENTS_MAX, NewVolume, RecordError, ReplicaRecord, TenantRecord, VolumeRecord, VolumeState, check_name, check_size,
+    EXTENTS_MAX, FenceRecord, NewVolume, RecordError, ReplicaRecord, TenantRecord, VolumeRecord, VolumeState,
+    check_name, check_size,
 };
 use crate::space::{GRANULE_BYTES, Space};
 use crate::state::{Edit, State};
@@ -284,6 +285,19 @@ impl MetaStore {
     pub fn set_replica(&mut self, name: &str, replica: ReplicaRecord) -> Result<(), MetaError> {
         let volume = VolumeRecord { replica, ..self.ready(name)?.clone() };
         self.commit(vec![Edit::PutVolume(volume)], false)
+    }
+
+    /// The pool's time slots, if they were ever changed live.
+    pub fn fence(&self) -> Option<FenceRecord> {
+        self.state.fence
+    }
+
+    /// Keeps the pool's time slots as they are from now on.
+    ///
+    /// # Errors
+    /// A failing storage.
+    pub fn set_fence(&mut self, fence: FenceRecord) -> Result<(), MetaError> {
+        self.commit(vec![Edit::PutFence(fence)], false)
     }
 
     /// How often the pool's cache device was declared to be out of date; 0 if the pool never had one.

@@ -76,6 +76,18 @@ pub struct ReplicaRecord {
     pub behind: u8,
 }
 
+/// A pool's time slots as they were last changed live.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct FenceRecord {
+    /// How many.
+    pub slots: u32,
+    /// How long each is.
+    pub slot_ns: u64,
+    /// Number and length that were configured then: where something else is configured by now, that is meant.
+    pub configured: (u32, u64),
+}
+
 impl ReplicaRecord {
     fn is_new(&self) -> bool {
         *self == ReplicaRecord::default()

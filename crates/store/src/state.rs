@@ -1,6 +1,6 @@
 //! The metadata store's contents in memory, and the edits that change them.
 
-use crate::record::{TenantRecord, VolumeRecord, VolumeState};
+use crate::record::{FenceRecord, TenantRecord, VolumeRecord, VolumeState};
 use crate::space::{GRANULE_BYTES, Space};
 use crate::superblock::Region;
 use std::collections::BTreeMap;
@@ -16,6 +16,7 @@ pub(crate) enum Edit {
     PutGeneration(u32, u32),
     PutTenant(TenantRecord),
     DropTenant(String),
+    PutFence(FenceRecord),
 }
 
 /// Everything stored, by key.
@@ -26,6 +27,7 @@ pub(crate) struct State {
     pub(crate) names: BTreeMap<String, u32>,
     pub(crate) tenants: BTreeMap<String, TenantRecord>,
     pub(crate) generations: BTreeMap<u32, u32>,
+    pub(crate) fence: Option<FenceRecord>,
 }
 
 impl State {
@@ -38,6 +40,7 @@ impl State {
             Edit::PutGeneration(id, generation) => drop(self.generations.insert(id, generation)),
             Edit::PutTenant(t) => drop(self.tenants.insert(t.name.clone(), t)),
             Edit::DropTenant(name) => drop(self.tenants.remove(&name)),
+            Edit::PutFence(f) => self.fence = Some(f),
         }
     }
 

@@ -138,10 +138,11 @@ impl Driver {
         self.started + Duration::from(at.since(Time::ZERO))
     }
 
-    /// The volume's size in bytes, and what reads must be multiples of and at most, where any replica is connected.
+    /// The volume's size in bytes, and what reads must be multiples of and at most for every replica that is connected, if any is.
     pub fn shape(&self) -> Option<(u64, u32, u32)> {
-        let open = self.links.iter().find_map(|l| l.open.as_ref())?;
-        Some((open.size_bytes, open.block_bytes, open.read_bytes_max))
+        let all =
+            self.links.iter().filter_map(|l| l.open.as_ref()).map(|o| (o.size_bytes, o.block_bytes, o.read_bytes_max));
+        all.reduce(|a, b| (a.0, a.1.max(b.1), a.2.min(b.2)))
     }
 
     /// Begins a read; its place, and which user of it.

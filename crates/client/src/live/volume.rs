@@ -128,8 +128,8 @@ impl Volume {
     /// is opened. Policies learn, and connections are, by group. All groups are connected to at once.
     ///
     /// # Errors
-    /// As [`Volume::open`] for each of the groups; if there is none or more than 1024; if an object is empty or larger than a
-    /// group.
+    /// As [`Volume::open`] for each of the groups; if there is none or more than 1024; if an object is empty, larger than a group, or
+    /// no multiple of what the nodes read.
     pub async fn open_set(groups: &[Vec<Address>], object_bytes: u64, options: &Options) -> Result<Volume, OpenError> {
         check(options)?;
         if groups.is_empty() || groups.len() > GROUPS_MAX {
@@ -139,15 +139,21 @@ impl Volume {
             Group::new(replicas, Options { seed: options.seed.wrapping_add(i as u64), ..options.clone() })
         };
         let groups: Vec<Group> = groups.iter().enumerate().map(group).collect::<Result<_, _>>()?;
-        let mut least = u64::MAX;
+        let (mut least, mut largest_block) = (u64::MAX, 1);
         for group in &groups {
             least = least.min(group.size_bytes(options).await?);
+            largest_block = largest_block.max(lock(&group.driver).shape().map_or(1, |(_, block, _)| block));
         }
         if object_bytes == 0 || object_bytes > least {
             let what = format!("objects of {object_bytes} bytes in groups of {least}: not one has room");
             return Err(OpenError::Set(what));
         }
-        let size_bytes = least / object_bytes * object_bytes * groups.len() as u64;
+        if !object_bytes.is_multiple_of(u64::from(largest_block)) {
+            let what = format!("objects of {object_bytes} bytes: the nodes read multiples of {largest_block}");
+            return Err(OpenError::Set(what));
+        }
+        let size_bytes = (least / object_bytes * object_bytes).checked_mul(groups.len() as u64);
+        let size_bytes = size_bytes.ok_or_else(|| OpenError::Set("together they have more than 2^64 bytes".into()))?;
         Ok(Volume { inner: Arc::new(Inner { groups, object_bytes, size_bytes, limit: options.limit }) })
     }
 

@@ -49,6 +49,7 @@ pub struct State {
     pub does: Does,
     pub fill: u8,
     pub size_bytes: u64,
+    pub block_sizes: BlockSizes,
     pub generation: u64,
     /// Knows `x-plimsoll:promise`.
     pub promises: bool,
@@ -79,6 +80,7 @@ impl Fake {
             does,
             fill,
             size_bytes: SIZE,
+            block_sizes: BlockSizes::default(),
             generation: 0,
             promises: true,
             written: None,
@@ -126,7 +128,7 @@ fn handshake(stream: &mut UnixStream, shared: &Mutex<State>) -> io::Result<Optio
                     let info = ExportInfo {
                         size_bytes: state.size_bytes,
                         flags: TransmissionFlags::SEND_DF,
-                        block_sizes: BlockSizes::default(),
+                        block_sizes: state.block_sizes,
                         canonical_name: "vol".into(),
                         description: String::new(),
                         meta_contexts: if state.promises { contexts } else { MetaContexts::EMPTY },

@@ -11,38 +11,52 @@ mod machines;
 mod schedulers;
 mod slots;
 pub(crate) mod system;
+mod variants;
 
-use crate::experiment::Experiment;
+use crate::experiment::study::Study;
+use crate::experiment::{Experiment, Sample};
+
+/// What they have in common.
+const FENCE: Study = Study {
+    id: "",
+    title: "",
+    source: "",
+    version: 2,
+    device: "hdd-160g-7200, vf-sata-60g",
+    common: common_notes,
+    notes: &[],
+    rows: Vec::new,
+    sample: |_, _| Ok(Sample::default()),
+};
 
 /// All of them.
 pub fn all() -> Vec<Box<dyn Experiment>> {
-    vec![
-        Box::new(schedulers::Schedulers),
-        Box::new(deviation::LowLoad),
-        Box::new(deviation::Fenced),
-        Box::new(deviation::HitRates),
-        Box::new(deviation::Raw),
-        Box::new(deviation::Variants),
-        Box::new(deviation::Homogeneous),
-        Box::new(slots::Numbers),
-        Box::new(slots::Lengths),
-        Box::new(hybrid::Lending),
-    ]
+    let all = [
+        schedulers::SCHEDULERS,
+        deviation::LOW_LOAD,
+        deviation::FENCED,
+        deviation::HIT_RATES,
+        deviation::RAW,
+        variants::VARIANTS,
+        deviation::HOMOGENEOUS,
+        slots::NUMBERS,
+        slots::LENGTHS,
+        hybrid::LENDING,
+    ];
+    all.into_iter().map(|s| Box::new(s) as Box<dyn Experiment>).collect()
 }
 
 /// What a reader must know about all of these.
 fn common_notes() -> Vec<String> {
-    vec![
+    let notes = [
         "modelled devices, ±15 % from their profiles by the seed: the 160 GB disk, and the 60 GB SSD shrunk to 3 GB and overwritten three \
-         times over; fences' predictors are fitted on the very drives, as the paper's are"
-            .into(),
+         times over; fences' predictors are fitted on the very drives, as the paper's are",
         "a virtual machine is filebench's personality on a quarter of the disk (its files spread over 4 GiB there), without a VMM, \
-         guest or page cache between; one thread for every 8 % of saturation, each machine's rate capped (the paper doesn't give its \
-         numbers of threads); saturation is four machines of 16 threads without caps"
-            .into(),
-        "the cache is the flash cache with blocks of 16 KiB (the paper: 4) in write-evict units of 256 KiB, without deduplication and \
-         compression, write-through (the paper's writes back: ours isn't trusted yet with so many writers), so every write needs the disk; its size is chosen per personality, the same for all seeds, and the hit ratio of reads is a row (VF-A4)"
-            .into(),
-        "deviation of means as §4.3.1 has it: alone and shared under one seed; p99's deviation is not in the paper".into(),
-    ]
+         guest or page cache between; one thread for every 8 % of saturation, each machine's rate capped, its operations coming at random \
+         (the paper gives neither threads nor gaps); saturation is four machines of 16 threads without caps",
+        "the cache is the flash cache with blocks of 4 KiB in write-evict units of 256 KiB, without deduplication and compression, \
+         write-back; its size is chosen per personality, the same for all seeds, and the hit ratio of reads is a row (VF-A4)",
+        "deviation of means as §4.3.1 has it: alone and shared under one seed; p99's deviation is not in the paper",
+    ];
+    notes.map(str::to_string).to_vec()
 }

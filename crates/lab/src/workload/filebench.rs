@@ -136,6 +136,8 @@ pub struct FilebenchConfig {
     pub ops_per_second: u64,
     /// The cap holds from then on: before, caches become warm.
     pub capped_from: Time,
+    /// Under the cap operations come as they come to a server, with exponentially distributed gaps, instead of like clockwork.
+    pub at_random: bool,
 }
 
 impl FilebenchConfig {
@@ -158,6 +160,7 @@ impl FilebenchConfig {
             bytes,
             ops_per_second: 0,
             capped_from: Time::ZERO,
+            at_random: false,
         }
     }
 
@@ -268,6 +271,8 @@ pub struct Filebench {
     files: FileSet,
     threads: Vec<Thread>,
     cap: RateCap,
+    /// Draws the gaps.
+    gaps: Option<Rng>,
 }
 
 impl Filebench {
@@ -295,6 +300,7 @@ impl Filebench {
             files: FileSet::new(cfg, &mut Rng::new(seed, "filebench files")),
             threads: (0..cfg.threads).map(thread).collect(),
             cap: RateCap::new(cfg.ops_per_second),
+            gaps: cfg.at_random.then(|| Rng::new(seed, "filebench gaps")),
         })
     }
 
@@ -381,7 +387,7 @@ impl ClosedLoop for Filebench {
             let at = self.threads[t].at;
             let op = self.flow[at].0;
             if now >= self.cfg.capped_from && !matches!(op, FlowOp::Open | FlowOp::Close | FlowOp::Stat) {
-                let wait = self.cap.wait(now);
+                let wait = self.cap.wait_at(now, self.gaps.as_mut());
                 if wait != Span::ZERO {
                     return Step::Think(wait);
                 }

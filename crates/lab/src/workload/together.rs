@@ -8,6 +8,7 @@ pub struct Together {
     parts: Vec<Part>,
     /// Whose each thread is: the part.
     owners: Vec<u16>,
+    only: Option<u16>,
 }
 
 struct Part {
@@ -25,7 +26,13 @@ impl Together {
             owners.extend(std::iter::repeat_n(parts.len() as u16, load.threads() as usize));
             parts.push(Part { tenant, first_thread, load });
         }
-        Together { parts, owners }
+        Together { parts, owners, only: None }
+    }
+
+    /// Only this tenant's load runs from now on, or all again. Threads of the others have finished, as far as a run that begins then
+    /// is concerned.
+    pub fn only(&mut self, tenant: Option<u16>) {
+        self.only = tenant;
     }
 
     fn part(&self, thread: u32) -> &Part {
@@ -53,6 +60,9 @@ impl ClosedLoop for Together {
     }
     fn next(&mut self, thread: u32, now: Time) -> Step {
         let p = &mut self.parts[usize::from(self.owners[thread as usize])];
+        if self.only.is_some_and(|t| t != p.tenant) {
+            return Step::Finished;
+        }
         match p.load.next(thread - p.first_thread, now) {
             Step::Send { request, .. } => Step::Send { request, label: 0 },
             other => other,

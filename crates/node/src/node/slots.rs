@@ -4,6 +4,7 @@ use super::{Node, NodeError, Result};
 use crate::directory::Volume;
 use crate::engine::Command;
 use plimsoll_stack::Order;
+use plimsoll_store::FenceRecord;
 
 impl Node {
     /// Time slots of a volume.
@@ -40,7 +41,7 @@ impl Node {
         crate::fence::check_promises(fence.hybrid, fence.slots, &all).map_err(NodeError::Conflict)
     }
 
-    /// Changes a pool's slots from the end of the running one on, until it's started anew.
+    /// Changes a pool's slots from the end of the running one on, also for later starts, until other ones are configured.
     pub async fn change_fence(&self, name: &str, slots: Option<u32>, slot: Option<plimsoll_base::Span>) -> Result<()> {
         let _one = self.changing.lock().await;
         let pool = self.pool_named(name)?;
@@ -50,6 +51,10 @@ impl Node {
         let (slots, slot) = (slots.unwrap_or(fence.slots), slot.unwrap_or(fence.slot));
         let promised = self.promised_slots(pool, "");
         crate::fence::check_change(&fence, (slots, slot), &promised).map_err(NodeError::Refused)?;
+        if let (Some(store), Some(configured)) = (p.store.clone(), p.fence_configured) {
+            let record = FenceRecord { slots, slot_ns: slot.as_nanos(), configured };
+            super::blocking(move || store.lock().expect("no panic while held").set_fence(record)).await?;
+        }
         let order = Order::Fence { slots, slot_ns: slot.as_nanos() };
         p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())?;
         *p.fence.lock().expect("no panic while held") = Some(plimsoll_fence::FenceConfig { slots, slot, ..fence });

@@ -1,8 +1,8 @@
 //! Virtual machines on a storage system, alone and together.
 
 use crate::experiment::LabError;
-use crate::experiment::fence::system::{Devices, System};
-use crate::replay::{Limits, closed_loop_watched};
+use crate::experiment::fence::system::System;
+use crate::replay::{Limits, Pool, closed_loop, closed_loop_watched};
 use crate::workload::filebench::{Filebench, FilebenchConfig, Personality};
 use crate::workload::together::Together;
 use crate::workload::{BadWorkload, ClosedLoop};
@@ -35,23 +35,25 @@ fn requests_an_operation(p: Personality) -> f64 {
 /// The cache of a machine at which about so many percent of its reads hit, found once by trial.
 pub fn cache_bytes(p: Personality, hit_percent: u32) -> u64 {
     let mib = match (p, hit_percent) {
-        (Personality::Fileserver, 50) => 22,
-        (Personality::Fileserver, 75) => 33,
+        (Personality::Fileserver, 50) => 28,
+        (Personality::Fileserver, 75) => 42,
         (Personality::Fileserver, _) => 96,
-        (Personality::Varmail, 50) => 16,
-        (Personality::Varmail, 75) => 26,
+        (Personality::Varmail, 50) => 30,
+        (Personality::Varmail, 75) => 46,
         (Personality::Varmail, _) => 96,
-        (Personality::Webserver, 50) => 18,
-        (Personality::Webserver, 75) => 27,
+        (Personality::Webserver, 50) => 24,
+        (Personality::Webserver, 75) => 36,
         (Personality::Webserver, _) => 96,
     };
     mib << 20
 }
 
-/// How long a run is.
+/// How long a run is: each machine that is there warms up by itself, as fast as it can, so that its cache is the same whoever is there
+/// later; then all of them settle, and are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     pub warm_up: Span,
+    pub settle: Span,
     pub measured: Span,
 }
 
@@ -59,8 +61,8 @@ impl Times {
     pub fn of(quick: bool) -> Times {
         let secs = Span::from_secs;
         match quick {
-            true => Times { warm_up: secs(20), measured: secs(20) },
-            false => Times { warm_up: secs(120), measured: secs(240) },
+            true => Times { warm_up: secs(30), settle: secs(10), measured: secs(60) },
+            false => Times { warm_up: secs(90), settle: secs(30), measured: secs(240) },
         }
     }
 }
@@ -85,17 +87,17 @@ pub struct Got {
 pub struct Run {
     /// By machine; of one that wasn't there, nothing.
     pub got: Vec<Option<Got>>,
-    /// Of blocks read, those in the cache, the warm-up's included; 0 without a cache.
+    /// Of blocks read, those in the cache; 0 without one.
     pub hit_percent: f64,
     pub fence: Option<FenceStatus>,
 }
 
-fn load(system: &System, number: u16, m: Machine, times: Times) -> Result<Box<dyn ClosedLoop>, BadWorkload> {
+fn load(system: &System, number: u16, m: Machine, warm_at: Time) -> Result<Box<dyn ClosedLoop>, BadWorkload> {
     let (start, bytes) = system.part(number);
     let mut config = FilebenchConfig::new(m.personality, start, bytes);
     config.files = if m.personality == Personality::Fileserver { 400 } else { 2000 };
     (config.threads, config.ops_per_second) = (m.threads, m.rate);
-    config.capped_from = Time::ZERO + times.warm_up.scale(4, 5);
+    (config.capped_from, config.at_random) = (warm_at, true);
     Ok(Box::new(Filebench::new(&config, system.seed * 100 + u64::from(number))?))
 }
 
@@ -103,25 +105,36 @@ fn load(system: &System, number: u16, m: Machine, times: Times) -> Result<Box<dy
 pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Result<Run, LabError> {
     let mut pool = system.pool()?;
     let mut loads = Vec::new();
-    for (i, m) in machines.iter().enumerate() {
+    let present: Vec<u16> = (0..machines.len() as u16).filter(|i| machines[usize::from(*i)].is_some()).collect();
+    let warm_at = Time::ZERO + times.warm_up * present.len() as u64;
+    for (i, m) in (0..).zip(machines) {
         if let Some(m) = m {
-            loads.push((i as u16, load(system, i as u16, *m, times)?));
+            loads.push((i, load(system, i, *m, warm_at)?));
         }
     }
     let mut workload = Together::new(loads);
-    let from = Time::ZERO + times.warm_up;
+    let from = warm_at + times.settle;
     let until = from + times.measured;
     let mut response = vec![LatencyHistogram::new(); machines.len()];
-    let limits = Limits { until, volumes: true, ..Limits::default() };
-    closed_loop_watched(&mut pool, &mut workload, &limits, &mut |_, _| {}, &mut |now, c| {
-        if now >= from && now < until && c.outcome.is_done() {
+    let hits = |pool: &Pool| {
+        let counters = pool.stack().layer::<Cache>().map(|c| c.status().counters);
+        counters.map_or((0, 0), |c| (c.extents_hit, c.extents_read))
+    };
+    let limits = |until| Limits { until, volumes: true, ..Limits::default() };
+    for (i, n) in present.iter().zip(1..) {
+        workload.only(Some(*i));
+        closed_loop(&mut pool, &mut workload, &limits(Time::ZERO + times.warm_up * n), &mut |_, _| {})?;
+    }
+    workload.only(None);
+    closed_loop(&mut pool, &mut workload, &limits(from), &mut |_, _| {})?;
+    let before = hits(&pool);
+    closed_loop_watched(&mut pool, &mut workload, &limits(until), &mut |_, _| {}, &mut |now, c| {
+        if now < until && c.outcome.is_done() {
             response[usize::from(c.io.tenant.0)].record(now.since(c.io.arrived_at));
         }
     })?;
-    let hit_percent = pool.stack().layer::<Cache>().map_or(0.0, |c| {
-        let c = c.status().counters;
-        100.0 * c.extents_hit as f64 / c.extents_read.max(1) as f64
-    });
+    let after = hits(&pool);
+    let hit_percent = 100.0 * (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64;
     let seconds = times.measured.as_secs_f64();
     let got = |(h, m): (LatencyHistogram, &Option<Machine>)| {
         m.map(|_| Got { per_second: h.count() as f64 / seconds, response: h })
@@ -136,7 +149,8 @@ pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Resul
 /// Operations a second that saturate the system: four machines as busy as can be.
 pub fn saturation(system: &System, p: Personality, times: Times) -> Result<f64, LabError> {
     let all = vec![Some(Machine { personality: p, threads: MANY, rate: 0 }); usize::from(system.machines)];
-    let times = Times { measured: times.measured.scale(1, 3), ..times };
+    // What the caches' free space takes at first isn't kept up.
+    let times = Times { settle: times.measured, measured: times.measured.scale(1, 2), ..times };
     let run = run(system, &all, times)?;
     let requests: f64 = run.got.iter().flatten().map(|g| g.per_second).sum();
     Ok(requests / requests_an_operation(p))
@@ -224,8 +238,3 @@ pub fn compare(
 
 /// Four machines at 8 and three times 24 % (§4.3.3).
 pub const HETEROGENEOUS: [u64; 4] = [8, 24, 24, 24];
-
-/// Is it one that a hit ratio means something for?
-pub fn is_cached(system: &System) -> bool {
-    matches!(system.devices, Devices::Hybrid(_))
-}

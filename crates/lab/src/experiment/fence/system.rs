@@ -19,8 +19,8 @@ use std::sync::Mutex;
 pub const DISK: &str = "hdd-160g-7200";
 pub const FLASH: &str = "sized:3G:aged:vf-sata-60g";
 const SPREAD: f64 = 0.15;
-/// Larger blocks than the paper's 4 KiB: write-back goes block by block, and nothing below merges what adjoins.
-const SHAPE: Shape = Shape { extent_bytes: 16 << 10, weu_bytes: 256 << 10 };
+/// The paper's blocks.
+const SHAPE: Shape = Shape { extent_bytes: 4 << 10, weu_bytes: 256 << 10 };
 
 /// What stores the machines' data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,12 +42,25 @@ pub enum Backing {
     FileThrough,
 }
 
+/// How a fence treats a turn's first request on the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rules {
+    /// By where the arm is; if it doesn't fit, it waits for credit.
+    Published,
+    /// It's predicted as if a neighbour had had the arm, and sent although it may overrun.
+    Ahead,
+    /// The same, and it takes as long as if a neighbour had had the arm: the default.
+    Steady,
+}
+
 /// A storage system.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct System {
     pub devices: Devices,
     /// Non-work-conserving slots; without them requests go to the scheduler as they come.
     pub fenced: bool,
+    /// Of the fence; the default's where nothing is said.
+    pub rules: Option<Rules>,
     /// Of the disk (and of an SSD alone), where nothing is fenced.
     pub sched: SchedulerKind,
     /// Of an uncached device.
@@ -72,6 +85,7 @@ impl System {
         System {
             devices,
             fenced,
+            rules: None,
             sched: SchedulerKind::Cfq,
             backing: Backing::Partition,
             cache_bytes,
@@ -151,7 +165,7 @@ impl System {
                 size_bytes,
                 tenant: m,
                 domain: u64::from(m) + 1,
-                cache: CacheMode::Through,
+                cache: CacheMode::Back,
                 cache_bytes: self.cache_bytes,
                 slots: u32::from(self.fenced && m < self.fenced_machines),
             };
@@ -186,8 +200,7 @@ impl System {
             codec: Codec::None,
             sharing,
             weus_max: all as u32,
-            // Of all parts together: low, so that one machine alone is written back as when all are there.
-            watermark_percent: 5,
+            free_percent: 10,
             trim: false,
             sequential_bytes: u64::MAX,
             prefetch_bytes_max: 0,
@@ -198,7 +211,13 @@ impl System {
 
     fn fence(&self, devices: Vec<DeviceKind>) -> Box<Fence> {
         let (slot, hybrid, lend_permille) = (self.slot, self.hybrid, self.lend_permille);
-        Box::new(Fence::new(FenceConfig { slot, hybrid, lend_permille, ..FenceConfig::new(self.slots, devices) }))
+        let plain = FenceConfig::new(self.slots, devices);
+        let (ours, steady) = match self.rules {
+            None => (plain.arm_away, plain.steady),
+            Some(rules) => (rules != Rules::Published, rules == Rules::Steady),
+        };
+        let (first_anyway, arm_away) = (ours, ours);
+        Box::new(Fence::new(FenceConfig { slot, hybrid, lend_permille, first_anyway, arm_away, steady, ..plain }))
     }
 
     fn disk_kind(&self) -> Result<DeviceKind, LabError> {

@@ -1,11 +1,16 @@
 //! Nitro's policy on generated traces: NI-E1, E2, E3 and E14.
 
-use super::{CACHE_PERMILLE, EXTENT, EXTENT_D, NITRO, PLAIN, Variant, WEU_C, WEU_D, gain, hit_percent, notes, replay};
-use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
+use super::{CACHE_PERMILLE, EXTENT, EXTENT_D, NITRO, PLAIN, POLICY, Variant, WEU_C, WEU_D, gain, hit_percent, replay};
+use crate::experiment::study::Study;
+use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
 use crate::nitro::traces::{TRACES, Trace, Tweak};
 
 /// Those whose hit ratios are shown.
 const SHOWN: [Variant; 6] = [EXTENT, EXTENT_D, PLAIN, WEU_C, WEU_D, NITRO];
+/// Of fingerprints.
+const RATIOS: [u32; 5] = [100, 75, 50, 25, 0];
+/// Of caches.
+const SIZES_PERMILLE: [u64; 6] = [1, 2, 5, 10, 20, 100];
 
 /// What a quarter less or more of each assumption does.
 const TWEAKS: [(&str, Tweak); 6] = [
@@ -18,196 +23,153 @@ const TWEAKS: [(&str, Tweak); 6] = [
 ];
 
 /// NI-E2: read hits of WEUs and extents, with and without deduplication and compression.
-pub struct HitRatios;
+pub const HIT_RATIOS: Study = Study {
+    id: "NI-E2",
+    title: "Read-hit ratio of WEU and extent caching, deduplicated and compressed or not, 2 % cache",
+    source: "Nitro §3.6.1, Fig 3.4",
+    rows: hit_ratios_rows,
+    sample: hit_ratios_sample,
+    ..POLICY
+};
 
-impl Experiment for HitRatios {
-    fn id(&self) -> &'static str {
-        "NI-E2"
+fn hit_ratios_rows() -> Vec<RowSpec> {
+    let mut rows = Vec::new();
+    for (t, paper) in TRACES.iter().zip([25.0, 14.0, 20.0]) {
+        let row = |what: &str| RowSpec::new(format!("{}: {what}", t.name), "%");
+        rows.extend(SHOWN.map(|v| row(&format!("read hits, {}", v.name))));
+        rows.push(row("gain of WEU (D, C) over (ND, NC)").paper(paper, Check::AtLeast(10.0)));
+        rows.push(row("gain by compression, WEU").check(Check::AtLeast(0.0)).note("paper: 5 to 9 %"));
+        rows.push(row("gain by deduplication, WEU").check(Check::AtLeast(0.0)).note("paper: 8 to 19 %"));
+        rows.push(row("gain of extents over WEU at (D, NC)").check(Check::Within(-1.0, 15.0)).note("paper: 1 to 4 %"));
+        rows.push(row("gain of WEU (D, C), 5 % cache").note("paper: still the largest"));
+        rows.extend(TWEAKS.map(|(what, _)| row(&format!("gain of WEU (D, C), {what}"))));
     }
-    fn title(&self) -> &'static str {
-        "Read-hit ratio of WEU and extent caching, deduplicated and compressed or not, 2 % cache"
+    rows
+}
+
+fn hit_ratios_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+    let mut values = Vec::new();
+    for t in &TRACES {
+        let hits = |v: &Variant, permille, tweak| hit_percent(&replay(t, v, permille, tweak, seed, inputs.quick));
+        let shown = SHOWN.map(|v| hits(&v, CACHE_PERMILLE, Tweak::NONE));
+        let [_, extents_d, plain, compressed, deduplicated, both] = shown;
+        values.extend(shown.map(Some));
+        values.extend([gain(both, plain), gain(compressed, plain), gain(deduplicated, plain)]);
+        values.push(gain(extents_d, deduplicated));
+        let of_both = |permille, tweak| gain(hits(&NITRO, permille, tweak), hits(&PLAIN, permille, tweak));
+        values.push(of_both(50, Tweak::NONE));
+        values.extend(TWEAKS.map(|(_, tweak)| of_both(CACHE_PERMILLE, tweak)));
     }
-    fn source(&self) -> &'static str {
-        "Nitro §3.6.1, Fig 3.4"
-    }
-    fn device(&self) -> &'static str {
-        "none"
-    }
-    fn notes(&self) -> Vec<String> {
-        notes()
-    }
-    fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
-        let mut rows = Vec::new();
-        for (t, paper) in TRACES.iter().zip([25.0, 14.0, 20.0]) {
-            let row = |what: &str| RowSpec::new(format!("{}: {what}", t.name), "%");
-            rows.extend(SHOWN.map(|v| row(&format!("read hits, {}", v.name))));
-            rows.push(row("gain of WEU (D, C) over (ND, NC)").paper(paper, Check::AtLeast(10.0)));
-            rows.push(row("gain by compression, WEU").check(Check::AtLeast(0.0)).note("paper: 5 to 9 %"));
-            rows.push(row("gain by deduplication, WEU").check(Check::AtLeast(0.0)).note("paper: 8 to 19 %"));
-            rows.push(
-                row("gain of extents over WEU at (D, NC)").check(Check::Within(-1.0, 15.0)).note("paper: 1 to 4 %"),
-            );
-            rows.push(row("gain of WEU (D, C), 5 % cache").note("paper: still the largest"));
-            rows.extend(TWEAKS.map(|(what, _)| row(&format!("gain of WEU (D, C), {what}"))));
-        }
-        rows
-    }
-    fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let mut values = Vec::new();
-        for t in &TRACES {
-            let hits = |v: &Variant, permille, tweak| hit_percent(&replay(t, v, permille, tweak, seed, inputs.quick));
-            let shown = SHOWN.map(|v| hits(&v, CACHE_PERMILLE, Tweak::NONE));
-            let [_, extents_d, plain, compressed, deduplicated, both] = shown;
-            values.extend(shown.map(Some));
-            values.extend([gain(both, plain), gain(compressed, plain), gain(deduplicated, plain)]);
-            values.push(gain(extents_d, deduplicated));
-            let of_both = |permille, tweak| gain(hits(&NITRO, permille, tweak), hits(&PLAIN, permille, tweak));
-            values.push(of_both(50, Tweak::NONE));
-            values.extend(TWEAKS.map(|(_, tweak)| of_both(CACHE_PERMILLE, tweak)));
-        }
-        Ok(Sample { values, ..Sample::default() })
-    }
+    Ok(Sample { values, ..Sample::default() })
 }
 
 /// NI-E3: a partial fingerprint index.
-pub struct FingerprintRatios;
+pub const FINGERPRINT_RATIOS: Study = Study {
+    id: "NI-E3",
+    title: "Read hits and deduplication with a partial fingerprint index, WEU (D, NC), 2 % cache",
+    source: "Nitro §3.6.1, Fig 3.5",
+    rows: fingerprint_ratios_rows,
+    sample: fingerprint_ratios_sample,
+    ..POLICY
+};
 
-const RATIOS: [u32; 5] = [100, 75, 50, 25, 0];
+fn fingerprint_ratios_rows() -> Vec<RowSpec> {
+    let mut rows = Vec::new();
+    for t in &TRACES {
+        for r in RATIOS {
+            rows.push(RowSpec::new(format!("{}: read hits, ratio {r} %", t.name), "%"));
+            rows.push(RowSpec::new(format!("{}: deduplication, ratio {r} %", t.name), "1"));
+        }
+        let loss = RowSpec::new(format!("{}: hits lost at ratio 50 %", t.name), "%");
+        rows.push(loss.check(Check::Within(0.0, 15.0)).note("paper: 5 to 11 % at ratios 75 and 50"));
+    }
+    rows
+}
 
-impl Experiment for FingerprintRatios {
-    fn id(&self) -> &'static str {
-        "NI-E3"
-    }
-    fn title(&self) -> &'static str {
-        "Read hits and deduplication with a partial fingerprint index, WEU (D, NC), 2 % cache"
-    }
-    fn source(&self) -> &'static str {
-        "Nitro §3.6.1, Fig 3.5"
-    }
-    fn device(&self) -> &'static str {
-        "none"
-    }
-    fn notes(&self) -> Vec<String> {
-        notes()
-    }
-    fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
-        let mut rows = Vec::new();
-        for t in &TRACES {
-            for r in RATIOS {
-                rows.push(RowSpec::new(format!("{}: read hits, ratio {r} %", t.name), "%"));
-                rows.push(RowSpec::new(format!("{}: deduplication, ratio {r} %", t.name), "1"));
-            }
-            let loss = RowSpec::new(format!("{}: hits lost at ratio 50 %", t.name), "%");
-            rows.push(loss.check(Check::Within(0.0, 15.0)).note("paper: 5 to 11 % at ratios 75 and 50"));
+fn fingerprint_ratios_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+    let mut values = Vec::new();
+    for t in &TRACES {
+        let mut hits = Vec::new();
+        for r in RATIOS {
+            let partial = Variant { dedup: r, ..WEU_D };
+            let c = replay(t, &partial, CACHE_PERMILLE, Tweak::NONE, seed, inputs.quick);
+            hits.push(hit_percent(&c));
+            let dedup = c.inserted as f64 / (c.inserted - c.duplicates).max(1) as f64;
+            values.extend([Some(hit_percent(&c)), Some(dedup)]);
         }
-        rows
+        values.push(Some(100.0 * (1.0 - hits[2] / hits[0])));
     }
-    fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let mut values = Vec::new();
-        for t in &TRACES {
-            let mut hits = Vec::new();
-            for r in RATIOS {
-                let partial = Variant { dedup: r, ..WEU_D };
-                let c = replay(t, &partial, CACHE_PERMILLE, Tweak::NONE, seed, inputs.quick);
-                hits.push(hit_percent(&c));
-                let dedup = c.inserted as f64 / (c.inserted - c.duplicates).max(1) as f64;
-                values.extend([Some(hit_percent(&c)), Some(dedup)]);
-            }
-            values.push(Some(100.0 * (1.0 - hits[2] / hits[0])));
-        }
-        Ok(Sample { values, ..Sample::default() })
-    }
+    Ok(Sample { values, ..Sample::default() })
 }
 
 /// NI-E1: how much of the possible deduplication caches of different sizes find.
-pub struct CacheDedup;
+pub const CACHE_DEDUP: Study = Study {
+    id: "NI-E1",
+    title: "Deduplication ratio in caches of different sizes, extents of 8 KiB",
+    source: "Nitro §3.2, Fig 3.1",
+    notes: &["the paper's figure is of 4 KB blocks; the last size holds all of the working set"],
+    rows: cache_dedup_rows,
+    sample: cache_dedup_sample,
+    ..POLICY
+};
 
-const SIZES_PERMILLE: [u64; 6] = [1, 2, 5, 10, 20, 100];
+fn cache_dedup_rows() -> Vec<RowSpec> {
+    let row = |t: &Trace, p: u64| RowSpec::new(format!("{}: cache of {:.1} %", t.name, p as f64 / 10.0), "1");
+    let mut rows: Vec<RowSpec> = TRACES.iter().flat_map(|t| SIZES_PERMILLE.map(|p| row(t, p))).collect();
+    for t in &TRACES {
+        let grows = RowSpec::new(format!("{}: largest over smallest", t.name), "1");
+        rows.push(grows.check(Check::AtLeast(1.0)).note("the paper's rises to about 2.0"));
+    }
+    rows
+}
 
-impl Experiment for CacheDedup {
-    fn id(&self) -> &'static str {
-        "NI-E1"
+fn cache_dedup_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+    let mut values = Vec::new();
+    let mut grows = Vec::new();
+    for t in &TRACES {
+        let ratio = |p| {
+            let c = replay(t, &WEU_D, p, Tweak::NONE, seed, inputs.quick);
+            c.inserted as f64 / (c.inserted - c.duplicates).max(1) as f64
+        };
+        let all = SIZES_PERMILLE.map(ratio);
+        values.extend(all.map(Some));
+        grows.push(Some(all[SIZES_PERMILLE.len() - 1] / all[0]));
     }
-    fn title(&self) -> &'static str {
-        "Deduplication ratio in caches of different sizes, extents of 8 KiB"
-    }
-    fn source(&self) -> &'static str {
-        "Nitro §3.2, Fig 3.1"
-    }
-    fn device(&self) -> &'static str {
-        "none"
-    }
-    fn notes(&self) -> Vec<String> {
-        let mut all = notes();
-        all.push("the paper's figure is of 4 KB blocks; the last size holds all of the working set".into());
-        all
-    }
-    fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
-        let row = |t: &Trace, p: u64| RowSpec::new(format!("{}: cache of {:.1} %", t.name, p as f64 / 10.0), "1");
-        let mut rows: Vec<RowSpec> = TRACES.iter().flat_map(|t| SIZES_PERMILLE.map(|p| row(t, p))).collect();
-        for t in &TRACES {
-            let grows = RowSpec::new(format!("{}: largest over smallest", t.name), "1");
-            rows.push(grows.check(Check::AtLeast(1.0)).note("the paper's rises to about 2.0"));
-        }
-        rows
-    }
-    fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let mut values = Vec::new();
-        let mut grows = Vec::new();
-        for t in &TRACES {
-            let ratio = |p| {
-                let c = replay(t, &WEU_D, p, Tweak::NONE, seed, inputs.quick);
-                c.inserted as f64 / (c.inserted - c.duplicates).max(1) as f64
-            };
-            let all = SIZES_PERMILLE.map(ratio);
-            values.extend(all.map(Some));
-            grows.push(Some(all[SIZES_PERMILLE.len() - 1] / all[0]));
-        }
-        values.extend(grows);
-        Ok(Sample { values, ..Sample::default() })
-    }
+    values.extend(grows);
+    Ok(Sample { values, ..Sample::default() })
 }
 
 /// NI-E14: bytes written to the fast device.
-pub struct FastWrites;
+pub const FAST_WRITES: Study = Study {
+    id: "NI-E14",
+    title: "Bytes written to the fast device, against WEU (ND, NC), 2 % cache",
+    source: "Nitro §3.6.3",
+    rows: fast_writes_rows,
+    sample: fast_writes_sample,
+    ..POLICY
+};
 
-impl Experiment for FastWrites {
-    fn id(&self) -> &'static str {
-        "NI-E14"
+fn fast_writes_rows() -> Vec<RowSpec> {
+    let mut rows = Vec::new();
+    for t in &TRACES {
+        let row = |what: &str| RowSpec::new(format!("{}: saved by {what}", t.name), "%");
+        rows.push(row("compression alone").check(Check::AtLeast(22.0)));
+        rows.push(match t.name {
+            "Homes" => row("deduplication alone").paper(39.0, Check::AtLeast(22.0)),
+            _ => row("deduplication alone").check(Check::AtLeast(22.0)),
+        });
+        rows.push(row("both").paper(53.0, Check::AtLeast(35.0)));
     }
-    fn title(&self) -> &'static str {
-        "Bytes written to the fast device, against WEU (ND, NC), 2 % cache"
+    rows
+}
+
+fn fast_writes_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+    let mut values = Vec::new();
+    for t in &TRACES {
+        let bytes = |v| replay(t, v, CACHE_PERMILLE, Tweak::NONE, seed, inputs.quick).written_bytes as f64;
+        let plain = bytes(&PLAIN);
+        let saved = |b: f64| Some(100.0 * (1.0 - b / plain));
+        values.extend([&WEU_C, &WEU_D, &NITRO].map(|v| saved(bytes(v))));
     }
-    fn source(&self) -> &'static str {
-        "Nitro §3.6.3"
-    }
-    fn device(&self) -> &'static str {
-        "none"
-    }
-    fn notes(&self) -> Vec<String> {
-        notes()
-    }
-    fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
-        let mut rows = Vec::new();
-        for t in &TRACES {
-            let row = |what: &str| RowSpec::new(format!("{}: saved by {what}", t.name), "%");
-            rows.push(row("compression alone").check(Check::AtLeast(22.0)));
-            rows.push(match t.name {
-                "Homes" => row("deduplication alone").paper(39.0, Check::AtLeast(22.0)),
-                _ => row("deduplication alone").check(Check::AtLeast(22.0)),
-            });
-            rows.push(row("both").paper(53.0, Check::AtLeast(35.0)));
-        }
-        rows
-    }
-    fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let mut values = Vec::new();
-        for t in &TRACES {
-            let bytes = |v| replay(t, v, CACHE_PERMILLE, Tweak::NONE, seed, inputs.quick).written_bytes as f64;
-            let plain = bytes(&PLAIN);
-            let saved = |b: f64| Some(100.0 * (1.0 - b / plain));
-            values.extend([&WEU_C, &WEU_D, &NITRO].map(|v| saved(bytes(v))));
-        }
-        Ok(Sample { values, ..Sample::default() })
-    }
+    Ok(Sample { values, ..Sample::default() })
 }

@@ -7,7 +7,8 @@ mod real;
 mod sensitivity;
 mod throughput;
 
-use crate::experiment::Experiment;
+use crate::experiment::study::Study;
+use crate::experiment::{Experiment, Sample};
 use crate::nitro::EXTENT_BYTES;
 use crate::nitro::traces::{Access, Generator, Trace, Tweak};
 use plimsoll_cache::index::Key;
@@ -102,21 +103,34 @@ fn notes() -> Vec<String> {
     ]
 }
 
+/// Those of the policy alone.
+const POLICY: Study = Study {
+    id: "",
+    title: "",
+    source: "",
+    version: 1,
+    device: "none",
+    common: notes,
+    notes: &[],
+    rows: Vec::new,
+    sample: |_, _| Ok(Sample::default()),
+};
+
 /// All of Nitro's.
 pub fn all() -> Vec<Box<dyn Experiment>> {
     vec![
-        Box::new(hits::CacheDedup),
-        Box::new(hits::HitRatios),
+        Box::new(hits::CACHE_DEDUP),
+        Box::new(hits::HIT_RATIOS),
         Box::new(real::RealTraces),
-        Box::new(hits::FingerprintRatios),
+        Box::new(hits::FINGERPRINT_RATIOS),
         Box::new(erasures::Erasures),
-        Box::new(throughput::Backends::DEDUPLICATING),
-        Box::new(throughput::Backends::PLAIN),
-        Box::new(throughput::OverExtents),
-        Box::new(throughput::ColdCache),
+        Box::new(throughput::DEDUPLICATING),
+        Box::new(throughput::PLAIN),
+        Box::new(throughput::OVER_EXTENTS),
+        Box::new(throughput::COLD_CACHE),
         Box::new(sensitivity::Sensitivity),
         Box::new(overhead::BootStorm),
-        Box::new(hits::FastWrites),
+        Box::new(hits::FAST_WRITES),
     ]
 }
 

@@ -1,7 +1,8 @@
 //! NI-E5 to E8: requests per second and read response time over the two backends, warm and cold.
 
-use super::{EXTENT_BYTES, WEU_BYTES, gain};
-use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
+use super::{EXTENT_BYTES, POLICY, WEU_BYTES, gain};
+use crate::experiment::study::Study;
+use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
 use crate::nitro::machine::{Behind, Extents, Front, Measured, Setup, replay};
 use crate::nitro::traces::{Generator, TRACES, Trace, Tweak};
 use plimsoll_cache::{CacheConfig, Codec, Shape};
@@ -30,6 +31,14 @@ pub(super) fn nitro(dedup: bool, compress: bool) -> Front {
         ..CacheConfig::default()
     };
     Front::Nitro(config, shape, CacheMode::Through)
+}
+
+/// The same, treating its volume so.
+fn in_mode(front: Front, mode: CacheMode) -> Front {
+    match front {
+        Front::Nitro(config, shape, _) => Front::Nitro(config, shape, mode),
+        other => other,
+    }
 }
 
 /// Table 3.2's columns.
@@ -76,60 +85,58 @@ fn notes() -> Vec<String> {
     ]
 }
 
+/// What they have in common.
+const REPLAYED: Study =
+    Study { version: 2, device: "vf-sata-60g, raid0:10:64K:constellation-es3-1tb", common: notes, ..POLICY };
+
 /// Table 3.2, one backend's half.
-pub struct Backends {
-    id: &'static str,
-    title: &'static str,
+struct Half {
     behind: Behind,
     /// By trace, then column: IOPS and read response time.
     iops: [[f64; 5]; 3],
     rrt: [[f64; 5]; 3],
 }
 
-impl Backends {
-    /// Over `cos`.
-    pub const DEDUPLICATING: Backends = Backends {
-        id: "NI-E5",
-        title: "IOPS and read response time over a deduplicating, compressing store (cos), warm, 2 % cache",
-        behind: Behind::Dedup,
-        iops: [
-            [251.0, 307.0, 393.0, 532.0, 661.0],
-            [259.0, 341.0, 432.0, 556.0, 673.0],
-            [213.0, 254.0, 292.0, 320.0, 450.0],
-        ],
-        rrt: [[52.0, 54.0, 63.0, 72.0, 78.0], [46.0, 49.0, 55.0, 57.0, 62.0], [50.0, 53.0, 61.0, 67.0, 72.0]],
-    };
-    /// Over `tps`.
-    pub const PLAIN: Backends = Backends {
-        id: "NI-E6",
-        title: "IOPS and read response time over a plain array (tps), warm, 2 % cache",
-        behind: Behind::Plain,
-        iops: [
-            [93.0, 113.0, 148.0, 198.0, 264.0],
-            [90.0, 130.0, 175.0, 233.0, 287.0],
-            [56.0, 75.0, 115.0, 122.0, 165.0],
-        ],
-        rrt: [[39.0, 41.0, 49.0, 58.0, 64.0], [39.0, 42.0, 47.0, 49.0, 54.0], [41.0, 44.0, 51.0, 57.0, 61.0]],
-    };
-}
+/// Over `cos`.
+const COS: Half = Half {
+    behind: Behind::Dedup,
+    iops: [
+        [251.0, 307.0, 393.0, 532.0, 661.0],
+        [259.0, 341.0, 432.0, 556.0, 673.0],
+        [213.0, 254.0, 292.0, 320.0, 450.0],
+    ],
+    rrt: [[52.0, 54.0, 63.0, 72.0, 78.0], [46.0, 49.0, 55.0, 57.0, 62.0], [50.0, 53.0, 61.0, 67.0, 72.0]],
+};
 
-impl Experiment for Backends {
-    fn id(&self) -> &'static str {
-        self.id
-    }
-    fn title(&self) -> &'static str {
-        self.title
-    }
-    fn source(&self) -> &'static str {
-        "Nitro §3.6.2, Table 3.2"
-    }
-    fn device(&self) -> &'static str {
-        "vf-sata-60g, raid0:10:64K:constellation-es3-1tb"
-    }
-    fn notes(&self) -> Vec<String> {
-        notes()
-    }
-    fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
+/// Over `tps`.
+const TPS: Half = Half {
+    behind: Behind::Plain,
+    iops: [[93.0, 113.0, 148.0, 198.0, 264.0], [90.0, 130.0, 175.0, 233.0, 287.0], [56.0, 75.0, 115.0, 122.0, 165.0]],
+    rrt: [[39.0, 41.0, 49.0, 58.0, 64.0], [39.0, 42.0, 47.0, 49.0, 54.0], [41.0, 44.0, 51.0, 57.0, 61.0]],
+};
+
+/// NI-E5: over `cos`.
+pub const DEDUPLICATING: Study = Study {
+    id: "NI-E5",
+    title: "IOPS and read response time over a deduplicating, compressing store (cos), warm, 2 % cache",
+    source: "Nitro §3.6.2, Table 3.2",
+    rows: || COS.rows(),
+    sample: |seed, inputs| COS.sample(seed, inputs),
+    ..REPLAYED
+};
+
+/// NI-E6: over `tps`.
+pub const PLAIN: Study = Study {
+    id: "NI-E6",
+    title: "IOPS and read response time over a plain array (tps), warm, 2 % cache",
+    source: "Nitro §3.6.2, Table 3.2",
+    rows: || TPS.rows(),
+    sample: |seed, inputs| TPS.sample(seed, inputs),
+    ..REPLAYED
+};
+
+impl Half {
+    fn rows(&self) -> Vec<RowSpec> {
         let mut rows = Vec::new();
         for (i, t) in TRACES.iter().enumerate() {
             let row = |what: &str, unit| RowSpec::new(format!("{}: {what}", t.name), unit);
@@ -142,6 +149,13 @@ impl Experiment for Backends {
                 rows.push(rrt.paper(self.rrt[i][j], Check::AtLeast(0.0)));
                 rows.push(row(&format!("read hits, {column}"), "%"));
             }
+            let back = |what: &str| row(&format!("{what}, WEU (D, C) in write-back mode"), "%");
+            rows.push(
+                back("IOPS")
+                    .check(Check::AtLeast(0.0))
+                    .note("writes are done when the cache has them; the paper doesn't say which mode"),
+            );
+            rows.push(back("read response time reduced"));
             if self.behind == Behind::Dedup {
                 let without =
                     row("read hits lost without the recipe cache, WEU (D, C)", "%").check(Check::AtLeast(0.0));
@@ -152,6 +166,7 @@ impl Experiment for Backends {
         }
         rows
     }
+
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let mut values = Vec::new();
         for t in &TRACES {
@@ -166,6 +181,8 @@ impl Experiment for Backends {
                 iops.push(m.iops);
                 hits = m.hit_percent;
             }
+            let back = of(in_mode(nitro(true, true), CacheMode::Back))?;
+            values.extend([gain(back.iops, none.iops), Some(100.0 * (1.0 - back.read_ms / none.read_ms))]);
             if self.behind == Behind::Dedup {
                 let Front::Nitro(config, shape, mode) = nitro(true, true) else { unreachable!("it is one") };
                 let without = of(Front::Nitro(CacheConfig { recipe_bytes: 0, ..config }, shape, mode))?;
@@ -179,84 +196,66 @@ impl Experiment for Backends {
 }
 
 /// NI-E7: WEUs over plain extents.
-pub struct OverExtents;
+pub const OVER_EXTENTS: Study = Study {
+    id: "NI-E7",
+    title: "Nitro over a plain extent cache",
+    source: "Nitro §3.6.2",
+    rows: over_extents_rows,
+    sample: over_extents_sample,
+    ..REPLAYED
+};
 
-impl Experiment for OverExtents {
-    fn id(&self) -> &'static str {
-        "NI-E7"
-    }
-    fn title(&self) -> &'static str {
-        "Nitro over a plain extent cache"
-    }
-    fn source(&self) -> &'static str {
-        "Nitro §3.6.2"
-    }
-    fn device(&self) -> &'static str {
-        "vf-sata-60g, raid0:10:64K:constellation-es3-1tb"
-    }
-    fn notes(&self) -> Vec<String> {
-        notes()
-    }
-    fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
-        let of = |t: &Trace, behind: &str| {
-            let row = |what: &str| RowSpec::new(format!("{}, {behind}: {what}", t.name), "%");
-            [
-                row("IOPS of WEU (D, C) over extents").check(Check::AtLeast(0.0)).note("paper: up to 120 %"),
-                row("read response time less by").check(Check::AtLeast(0.0)).note("paper: up to 55 %"),
-                row("IOPS of WEU (ND, NC) over extents").note("paper: extents are 13 to 22 % below"),
-                row("read response time less by, WEU (ND, NC)").note("paper: extents take 4 to 7 % longer"),
-            ]
-        };
-        TRACES.iter().flat_map(|t| [of(t, "cos"), of(t, "tps")]).flatten().collect()
-    }
-    fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let mut values = Vec::new();
-        for t in &TRACES {
-            for behind in [Behind::Dedup, Behind::Plain] {
-                let of = |front| run(t, front, behind, true, seed, inputs.quick);
-                let extents = of(Front::Extents)?;
-                for m in [of(nitro(true, true))?, of(nitro(false, false))?] {
-                    values.extend([gain(m.iops, extents.iops), Some(100.0 * (1.0 - m.read_ms / extents.read_ms))]);
-                }
+fn over_extents_rows() -> Vec<RowSpec> {
+    let of = |t: &Trace, behind: &str| {
+        let row = |what: &str| RowSpec::new(format!("{}, {behind}: {what}", t.name), "%");
+        [
+            row("IOPS of WEU (D, C) over extents").check(Check::AtLeast(0.0)).note("paper: up to 120 %"),
+            row("read response time less by").check(Check::AtLeast(0.0)).note("paper: up to 55 %"),
+            row("IOPS of WEU (ND, NC) over extents").note("paper: extents are 13 to 22 % below"),
+            row("read response time less by, WEU (ND, NC)").note("paper: extents take 4 to 7 % longer"),
+        ]
+    };
+    TRACES.iter().flat_map(|t| [of(t, "cos"), of(t, "tps")]).flatten().collect()
+}
+
+fn over_extents_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+    let mut values = Vec::new();
+    for t in &TRACES {
+        for behind in [Behind::Dedup, Behind::Plain] {
+            let of = |front| run(t, front, behind, true, seed, inputs.quick);
+            let extents = of(Front::Extents)?;
+            for m in [of(nitro(true, true))?, of(nitro(false, false))?] {
+                values.extend([gain(m.iops, extents.iops), Some(100.0 * (1.0 - m.read_ms / extents.read_ms))]);
             }
         }
-        Ok(Sample { values, ..Sample::default() })
     }
+    Ok(Sample { values, ..Sample::default() })
 }
 
 /// NI-E8: the last third on a cold cache.
-pub struct ColdCache;
+pub const COLD_CACHE: Study = Study {
+    id: "NI-E8",
+    title: "IOPS and read response time with a cold cache over cos, WEU (D, C)",
+    source: "Nitro §3.6.2",
+    rows: cold_cache_rows,
+    sample: cold_cache_sample,
+    ..REPLAYED
+};
 
-impl Experiment for ColdCache {
-    fn id(&self) -> &'static str {
-        "NI-E8"
+fn cold_cache_rows() -> Vec<RowSpec> {
+    let of = |t: &Trace| {
+        let row = |what: &str| RowSpec::new(format!("{}: {what}", t.name), "%").check(Check::AtLeast(0.0));
+        [row("IOPS").note("paper: up to 520 %"), row("read response time reduced").note("paper: 2 to 29 %")]
+    };
+    TRACES.iter().flat_map(of).collect()
+}
+
+fn cold_cache_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+    let mut values = Vec::new();
+    for t in &TRACES {
+        let of = |front| run(t, front, Behind::Dedup, false, seed, inputs.quick);
+        let (none, cold) = (of(Front::None)?, of(nitro(true, true))?);
+        values.extend([gain(cold.iops, none.iops), Some(100.0 * (1.0 - cold.read_ms / none.read_ms))]);
     }
-    fn title(&self) -> &'static str {
-        "IOPS and read response time with a cold cache over cos, WEU (D, C)"
-    }
-    fn source(&self) -> &'static str {
-        "Nitro §3.6.2"
-    }
-    fn device(&self) -> &'static str {
-        "vf-sata-60g, raid0:10:64K:constellation-es3-1tb"
-    }
-    fn notes(&self) -> Vec<String> {
-        notes()
-    }
-    fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
-        let of = |t: &Trace| {
-            let row = |what: &str| RowSpec::new(format!("{}: {what}", t.name), "%").check(Check::AtLeast(0.0));
-            [row("IOPS").note("paper: up to 520 %"), row("read response time reduced").note("paper: 2 to 29 %")]
-        };
-        TRACES.iter().flat_map(of).collect()
-    }
-    fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let mut values = Vec::new();
-        for t in &TRACES {
-            let of = |front| run(t, front, Behind::Dedup, false, seed, inputs.quick);
-            let (none, cold) = (of(Front::None)?, of(nitro(true, true))?);
-            values.extend([gain(cold.iops, none.iops), Some(100.0 * (1.0 - cold.read_ms / none.read_ms))]);
-        }
-        Ok(Sample { values, ..Sample::default() })
-    }
+    Ok(Sample { values, ..Sample::default() })
 }

@@ -1,0 +1,232 @@
+//! The end of a start: what headers say is judged, references are resolved, and the index is complete.
+
+use crate::config::{Planted, Sharing};
+use crate::format::{ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, Slot, chunk_header_bytes};
+use crate::index::{Found, Key, Loc, SLOTS_MAX, bit, set_bit};
+use crate::journal::Journal;
+use crate::layer::Cache;
+use crate::recover::Stage;
+use crate::request::Pending;
+use crate::status::StartReport;
+use crate::tasks::unpack;
+use plimsoll_base::{Data, Op, OwnKind, Time, VolumeKey};
+use plimsoll_stack::Actions;
+use std::collections::BTreeMap;
+
+/// A duplicate whose bytes are elsewhere.
+pub(crate) struct Reference {
+    key: Key,
+    own: Loc,
+    target: Loc,
+    target_sequence: u64,
+}
+
+impl Cache {
+    /// Takes what a WEU's headers say for true.
+    pub(crate) fn adopt_headers(&mut self, weu: u32, found: Vec<ChunkHeader>) {
+        let r = self.recovery.as_mut().expect("it is recovering");
+        let (sequence, dirty) = (found[0].sequence, found[0].dirty);
+        let marks = std::mem::take(&mut r.marks[weu as usize]);
+        let doubtful = found.iter().any(|h| h.chunk >= r.durable);
+        let header_bytes: u32 =
+            found.iter().map(|h| chunk_header_bytes(h.entries.len(), self.layout.block_bytes)).sum();
+        let w = self.index.weu_mut(weu);
+        (w.sequence, w.for_dirty, w.header_bytes) = (sequence, dirty, header_bytes);
+        w.slots = found.last().map_or(0, |h| h.first_slot + h.entries.len() as u32);
+        (w.dead, w.cleaned) = (marks.dead, marks.cleaned);
+        if doubtful {
+            self.suspect.insert(weu);
+        }
+        let stale = self.r().stale;
+        let mut last: Option<(VolumeKey, Option<u16>)> = None;
+        let mut whose = None;
+        for h in found {
+            self.r().chunks[weu as usize].push((h.first_slot, h.chunk));
+            for (i, e) in h.entries.iter().enumerate() {
+                let slot = h.first_slot + i as u32;
+                if slot >= SLOTS_MAX || e.len_units >= 1 << 12 {
+                    continue; // no header that was written says so
+                }
+                let cleaned = bit(&self.index.weu(weu).cleaned, slot);
+                let own = Loc::new(weu, u32::from(e.at_unit), u32::from(e.len_units), slot);
+                if let Slot::Base(Some(fp)) = e.what
+                    && self.config.fingerprints_percent > 0
+                {
+                    self.r().load.content(fp, own);
+                }
+                if stale && (!h.dirty || cleaned) {
+                    set_bit(&mut self.index.weu_mut(weu).dead, slot);
+                    continue;
+                }
+                if e.dead || self.index.weu(weu).is_dead(slot) {
+                    continue;
+                }
+                let volume = match last {
+                    Some((key, volume)) if key == e.name.volume => volume,
+                    _ => self.found_volume(e.name.volume),
+                };
+                last = Some((e.name.volume, volume));
+                let Some(volume) = volume else { continue };
+                whose = whose.or(Some(self.volumes[volume as usize].partition));
+                let key = Key::new(volume, e.name.extent);
+                match e.what {
+                    Slot::Base(_) => self.r().load.extent(key, own.dirty(h.dirty && !cleaned)),
+                    Slot::Ref { weu: to, sequence: target_sequence, slot: target_slot } => {
+                        if to < self.layout.weus && target_slot < SLOTS_MAX {
+                            let target = Loc::new(to, u32::from(e.at_unit), u32::from(e.len_units), target_slot);
+                            let target = target.dup(true).dirty(h.dirty && !cleaned);
+                            let reference = Reference { key, own, target, target_sequence };
+                            self.r().references.push(reference);
+                        }
+                    }
+                }
+            }
+        }
+        self.r().found.push((sequence, weu, dirty, whose));
+    }
+
+    /// The slot of a volume that a header names, unless it is gone.
+    fn found_volume(&mut self, key: VolumeKey) -> Option<u16> {
+        (!self.r().gone.contains(&key)).then(|| self.slot_of(key)).flatten()
+    }
+
+    /// An entry is there; the later one of two counts, and the other is dead from now on.
+    fn found_entry(&mut self, key: Key, loc: Loc, own: Loc) {
+        if let Some(old) = self.index.look(key) {
+            let old_own = self.refs.get(&key).copied().unwrap_or(old);
+            let r = self.r();
+            let loser = if r.order(old_own) > r.order(own) { own } else { old_own };
+            set_bit(&mut self.index.weu_mut(loser.weu()).dead, loser.slot());
+            if loser == own {
+                return;
+            }
+        }
+        self.index.set(key, loc);
+        self.refs.remove(&key);
+        if loc.is_dup() {
+            self.refs.insert(key, own);
+        }
+    }
+
+    /// Is every extent of a chunk there, and what it should be? What a duplicate relied on may be gone when the duplicate is, and
+    /// a WEU whose header isn't there will be written again, whatever of it is there.
+    fn is_whole(&self, h: &ChunkHeader) -> bool {
+        let r = self.recovery.as_ref().expect("it is recovering");
+        let e = u64::from(self.layout.shape.extent_bytes);
+        let marks = &r.marks[h.weu as usize];
+        h.entries.iter().zip(h.first_slot..).all(|(entry, slot)| {
+            let past = || bit(&marks.dead, slot) || bit(&marks.cleaned, slot) || r.gone.contains(&entry.name.volume);
+            let (weu, sequence, name) = match entry.what {
+                Slot::Base(_) => (h.weu, h.sequence, Some(entry.name)),
+                Slot::Ref { .. } if entry.dead || past() => return true,
+                Slot::Ref { weu, .. } if weu >= self.layout.weus => return false,
+                Slot::Ref { weu, sequence, .. } if self.index.weu(weu).sequence != sequence => return false,
+                Slot::Ref { weu, sequence, .. } => (weu, sequence, None),
+            };
+            let Some(Some(bytes)) = r.bytes.get(&weu) else { return false };
+            let at = usize::from(entry.at_unit) * 64;
+            let Some(head) = bytes.as_slice().get(at..at + EXTENT_HEAD_BYTES) else { return false };
+            let Some(head) = ExtentHead::decode(head.try_into().expect("as long as a head"), sequence) else {
+                return false;
+            };
+            let from = at + EXTENT_HEAD_BYTES;
+            let fits = from + head.payload_bytes as usize <= bytes.len();
+            fits && name.is_none_or(|n| n == head.name)
+                && unpack(Data::Bytes(bytes.slice(from, head.payload_bytes as usize)), &head, e, false).is_some()
+        })
+    }
+
+    /// All has been read: what is torn goes, references are resolved, and the index is complete.
+    pub(crate) fn settle(&mut self, now: Time, out: &mut Actions) {
+        for (weu, chunks) in std::mem::take(&mut self.r().tails) {
+            let durable = self.r().durable;
+            let torn: Vec<bool> = chunks.iter().map(|h| h.chunk >= durable && !self.is_whole(h)).collect();
+            for (h, torn) in chunks.iter().zip(&torn) {
+                if *torn {
+                    let r = self.r();
+                    r.report.torn += 1;
+                    let slots = h.first_slot..h.first_slot + h.entries.len() as u32;
+                    slots.for_each(|s| {
+                        set_bit(&mut r.marks[weu as usize].dead, s);
+                    });
+                }
+            }
+            // Their bytes must not be relied on either, but their headers keep their place.
+            let mut chunks = chunks;
+            for (h, torn) in chunks.iter_mut().zip(torn) {
+                if torn {
+                    h.entries.iter_mut().for_each(|e| (e.dead, e.what) = (true, Slot::Base(None)));
+                }
+            }
+            self.adopt_headers(weu, chunks);
+        }
+        let load = std::mem::replace(&mut self.r().load, Found::new(0, 0));
+        self.r().report.extents = load.extents() as u64;
+        let r = self.recovery.as_ref().expect("it is recovering");
+        self.index.load(load, |loc| r.order(loc));
+        for x in std::mem::take(&mut self.r().references) {
+            if self.index.weu(x.target.weu()).sequence == x.target_sequence {
+                self.found_entry(x.key, x.target, x.own);
+            } else if x.target.is_dirty() {
+                self.lose(x.key);
+            } else {
+                set_bit(&mut self.index.weu_mut(x.own.weu()).dead, x.own.slot());
+            }
+        }
+        self.finish_index();
+        let r = self.r();
+        (r.bytes, r.stage) = (BTreeMap::new(), Stage::Flush);
+        r.outstanding += 1;
+        // Whether the power was lost or only the node: what is believed from now on must stay.
+        self.send_fast(now, (Op::Flush, OwnKind::Recovery), (0, 0), Data::Absent, Pending::Recovery(0), out);
+    }
+
+    /// The index's own order of WEUs, and what is dirty.
+    fn finish_index(&mut self) {
+        let mut found = std::mem::take(&mut self.r().found);
+        found.sort_unstable();
+        let first = self.volumes.first().map_or(0, |v| v.partition);
+        let has_partition = self.config.sharing == Sharing::Shared || !self.volumes.is_empty();
+        if has_partition {
+            self.index.adopt_all(found.iter().map(|(s, w, d, whose)| (*w, whose.unwrap_or(first), *s, *d)));
+            found.iter().for_each(|(_, weu, ..)| self.index.filled(*weu));
+        }
+        let dirty: Vec<Key> = self.index.entries().filter(|(_, l)| l.is_dirty()).map(|(k, _)| k).collect();
+        for key in dirty {
+            self.volumes[key.volume() as usize].dirty += 1;
+            self.dirty.insert(key);
+        }
+        let pinned: Vec<Loc> = self.refs.iter().filter(|(k, _)| self.dirty.contains(k)).map(|(_, own)| *own).collect();
+        pinned.into_iter().for_each(|own| self.pin(own.weu()));
+        for v in &mut self.volumes {
+            v.draining = v.config.is_some_and(|c| c.mode != crate::config::Mode::Back) && v.dirty > 0;
+        }
+        let dirty = self.dirty.len() as u64;
+        let r = self.recovery.as_mut().expect("it is recovering");
+        // A number that was begun and left no header is never used again: each start has its own.
+        let life = r.next_epoch << 40;
+        assert!(life > r.highest.0 && life > r.highest.1, "epochs ascend");
+        (self.next_sequence, self.next_chunk, self.durable_chunks) = (life, life, life);
+        if self.config.planted == Some(Planted::ReuseSequence) {
+            (self.next_sequence, self.next_chunk) = (r.highest.0 + 1, r.highest.1 + 1);
+        }
+        self.gone = r.gone.iter().map(|key| (*key, life)).collect();
+        for (weu, least) in r.least.iter().enumerate() {
+            let w = self.index.weu_mut(weu as u32);
+            // What a free WEU held is forgotten under the same number in the next snapshot too.
+            w.sequence = w.sequence.max(least.saturating_sub(1));
+        }
+        (r.report.weus, r.report.dirty) = (found.len() as u32, dirty);
+        self.journal = Journal::new(self.layout, self.config.generation, r.next_epoch);
+    }
+
+    /// The new epoch has begun.
+    pub(crate) fn recovery_journaled(&mut self, now: Time, out: &mut Actions) {
+        if self.journal.in_snapshot() {
+            return self.write_journal(now, false, out);
+        }
+        let r = self.recovery.take().expect("it is recovering");
+        self.start_report = StartReport { took: now.since(r.begun_at), ..r.report };
+        self.ready(now, out);
+    }
+}

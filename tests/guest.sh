@@ -1,0 +1,56 @@
+# Emulated Linux guests (no KVM needed) for tests, to be sourced. Needs qemu-system-x86_64, busybox-static, cpio, zstd, kmod; fetches
+# Debian's cloud kernel with apt-get download, once.
+
+# A kernel and an initrd in folder $1 whose guest runs the shell script $2 when /dev/vda is there.
+guest_image() {
+    local cache=$1 script=$2 kernel root version name
+    mkdir -p "$cache"
+    kernel="$cache/kernel"
+    if [ ! -f "$cache/vmlinuz" ]; then
+        name=$(apt-cache depends linux-image-6.12-cloud-amd64 | awk '/Depends: linux-image/{print $2; exit}')
+        (cd "$cache" && apt-get download -qq "$name" && rm -rf kernel && dpkg-deb -x linux-image-*.deb kernel && rm -f linux-image-*.deb)
+        [ -d "$kernel/lib/modules" ] || ln -s usr/lib "$kernel/lib"
+        cp "$kernel"/boot/vmlinuz-* "$cache/vmlinuz"
+    fi
+    version=$(ls "$kernel/lib/modules")
+    root=$(mktemp -d)
+    mkdir -p "$root"/{bin,proc,sys,dev}
+    cp "$(command -v busybox)" "$root/bin/busybox"
+    depmod -b "$kernel" "$version"
+    for m in virtio_pci virtio_blk; do
+        modprobe -d "$kernel" -S "$version" --show-depends $m 2>/dev/null | awk '/^insmod/{print $2}'
+    done | awk '!seen[$0]++' | while read -r f; do
+        n=$(basename "$f")
+        case $n in *.xz) xz -dc "$f" >"$root/${n%.xz}"; echo "${n%.xz}" ;; *) cp "$f" "$root/$n"; echo "$n" ;; esac
+    done >"$root/modules"
+    cat >"$root/init" <<'INIT'
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
+while read -r m; do insmod /$m; done </modules
+for i in $(seq 500); do [ -b /dev/vda ] && break; usleep 10000; done
+echo GUEST-READY
+. /script
+poweroff -f
+INIT
+    echo "$script" >"$root/script"
+    chmod +x "$root/init"
+    (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$cache/initrd"
+    rm -rf "$root"
+}
+
+# Starts a guest: folder of its image, its console's file, MiB of memory, words for the kernel, then drives.
+guest_start() {
+    local cache=$1 serial=$2 memory=$3 words=$4
+    shift 4
+    qemu-system-x86_64 -accel tcg -cpu max -m "$memory" -nographic -no-reboot -nodefaults -serial "file:$serial" \
+        -kernel "$cache/vmlinuz" -initrd "$cache/initrd" -append "console=ttyS0 quiet panic=-1 $words" "$@" &
+}
+
+# Waits until a node that logs to $1 serves.
+node_serves() {
+    for _ in $(seq 300); do grep -q serves "$1" && return; sleep 0.1; done
+    cat "$1"
+    return 1
+}
