@@ -43,7 +43,7 @@ soak: build-deps test-deps
 
 # How soon a node says busy while its modelled disk's queue is seconds long: half a minute.
 busy: build-deps
-	cargo test --release -p plimsoll --test busy -- --ignored --nocapture
+	cargo bench -p plimsoll --bench busy
 
 # An emulated guest on QEMU's quorum over three nodes, of which one is killed, comes back and is resynced: a minute.
 guest: build-deps

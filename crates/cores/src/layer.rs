@@ -158,7 +158,8 @@ impl Layer for Cores {
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         let Some(queue) = self.queues.known(head.tenant) else { return below.ask(0, at, head) };
         let wait = self.policy.wait(at, queue, &self.queues);
-        let mut forecast = below.after(wait, below.ask(0, at + wait, head));
+        // What leaves below while it waits here is replaced from here: it finds as much there as is there now.
+        let mut forecast = below.after(wait, below.ask(0, at, head));
         if wait > Span::ZERO && self.queues.get(queue).service.count() < CONFIDENT_AFTER {
             forecast.confidence = Confidence::NONE;
         }

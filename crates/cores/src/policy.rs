@@ -78,8 +78,8 @@ pub fn build(config: &PolicyConfig) -> Box<dyn Policy> {
         PolicyConfig::TwoPriorities => Box::new(share::Share::new(share::Order::CriticalFirst)),
         PolicyConfig::Cake { interval } => Box::new(cake::Cake::new(*interval)),
         PolicyConfig::Shenango { interval } => Box::new(shenango::Shenango::new(*interval)),
-        PolicyConfig::Static(cores) => Box::new(fixed::Fixed::new(cores.clone())),
-        PolicyConfig::Mclock(terms) => Box::new(mclock::Mclock::new(terms.clone())),
+        PolicyConfig::Static => Box::new(fixed::Fixed::default()),
+        PolicyConfig::Mclock => Box::new(mclock::Mclock::default()),
         PolicyConfig::Clairvoyant { service } => Box::new(clairvoyant::Clairvoyant::new(service.clone())),
     }
 }

@@ -10,6 +10,7 @@ pub mod accuracy;
 pub mod apples;
 pub mod composed;
 pub mod decisions;
+mod even;
 pub mod fence;
 pub mod flash_accuracy;
 pub mod injected;

@@ -9,7 +9,7 @@ use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, Note, PermitLimits, Pool, PoolGone, PoolHandle, Trace};
 use crate::open::{PoolCache, open_pool};
-use crate::predict::Percentiles;
+use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
@@ -111,7 +111,7 @@ pub struct Node {
     /// Counts the host's pauses, where a pool's device is modelled in real time.
     pub watchdog: Option<Watchdog>,
     /// What was configured of tenants beside their classes.
-    percentiles: Percentiles,
+    particulars: Particulars,
     /// One change of volumes or tenants at a time.
     changing: tokio::sync::Mutex<()>,
 }
@@ -123,10 +123,10 @@ impl Node {
     /// Opens every pool, brings back its volumes, and makes sure that the configured ones exist. Clients are not yet
     /// taken in.
     pub async fn start(config: &Config) -> Result<Node> {
-        let percentiles = Percentiles::of(&config.tenant);
+        let particulars = Particulars::of(&config.tenant);
         let mut pools = Vec::new();
         for p in &config.pool {
-            let pool = PoolConfig { budgets: !percentiles.is_empty(), ..p.clone() };
+            let pool = PoolConfig { budgets: particulars.has_percentiles(), ..p.clone() };
             pools.push(start_pool(&pool, config.control.trace_every).or_else(|e| RunningPool::failed(&pool, e))?);
         }
         if let Some(why) = pools.iter().all(|p| p.failed.is_some()).then(|| pools[0].failed.clone()).flatten() {
@@ -145,7 +145,7 @@ impl Node {
             pools,
             directory: Arc::default(),
             watchdog,
-            percentiles,
+            particulars,
             changing: tokio::sync::Mutex::new(()),
         };
         node.directory_mut(|d| {
@@ -468,7 +468,7 @@ impl Node {
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
         let id = self.directory_mut(|d| d.set_tenant(name, class.clone(), permits)).map_err(NodeError::Refused)?;
-        let terms = self.percentiles.terms(name, &class, permits.jobs_max);
+        let terms = self.particulars.terms(name, &class, permits.jobs_max);
         for p in &self.pools {
             let terms = terms.clone();
             // A pool that has ended serves nobody whom it could concern.
@@ -515,7 +515,7 @@ impl Node {
     /// Refuses a promise that a pool's cores couldn't keep beside those given already.
     async fn must_fit(&self, record: &TenantRecord) -> Result<()> {
         let jobs_max = permits_of_record(&record.limits).jobs_max;
-        let terms = self.percentiles.terms(&record.name, &record.class, jobs_max);
+        let terms = self.particulars.terms(&record.name, &record.class, jobs_max);
         let except = self.directory_ref(|d| d.tenants.get(&record.name).map(|t| t.id));
         for p in &self.pools {
             let sent = terms.clone();

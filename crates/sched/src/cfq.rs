@@ -624,10 +624,10 @@ impl Layer for Cfq {
         if self.device.is_forgotten(at) && self.pending == 0 {
             return below.serve(Span::ZERO, Span::ZERO, plimsoll_base::Confidence::NONE);
         }
-        let key = NodeKey::of(head);
+        let (key, now) = (NodeKey::of(head), below.now());
         let node = self.index.get(&key).copied();
         let outside =
-            self.device.busy_for(at) + self.device.busy_cost(self.dispatch_cost + self.device.declared_cost());
+            self.device.busy_for(now) + self.device.busy_cost(self.dispatch_cost + self.device.declared_cost());
         let (own, cost) = if head.op == Op::Flush {
             (Span::ZERO, self.device.model().cost(at, 0, head))
         } else {
@@ -637,11 +637,13 @@ impl Layer for Cfq {
             Span::ZERO
         } else if self.config.predict_order {
             let own = self.device.busy_cost(own);
-            own + self.others_part(&key, node, own, at)
+            own + self.others_part(&key, node, own, now)
         } else {
             self.nodes.iter().map(|(at, _)| self.summaries[at].work).sum()
         };
-        below.serve(outside + front, self.device.busy_cost(cost), self.device.confidence())
+        // Until it comes, what is there is worked off.
+        let wait = (outside + front).saturating_sub(at.since(now));
+        below.serve(wait, self.device.busy_cost(cost), self.device.confidence())
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {

@@ -499,7 +499,7 @@ pub struct TenantStatus {
     pub class: String,
     /// Of a latency-critical one.
     pub objectives: Vec<ObjectiveStatus>,
-    /// Of a best-effort one.
+    /// Of a best-effort or latency-critical one.
     pub weight: Option<u32>,
     /// Of a fenced one.
     pub slots: Option<u32>,
@@ -621,7 +621,7 @@ pub struct TenantSpec {
     /// For latency-critical: at least one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<ObjectiveSpec>,
-    /// For best-effort: 1 to 10000, 100 if absent.
+    /// 1 to 10000; absent: 100 of a best-effort tenant, 1000 of a latency-critical one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
     /// For fenced: 1 to 1000, 1 if absent.
