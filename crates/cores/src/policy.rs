@@ -56,6 +56,12 @@ pub trait Policy: Send {
     /// How long a request would wait that came to queue `at` now. Constant time in what waits.
     fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span;
 
+    /// Other thresholds of slack, and another number of windows between two looks, from the next look on. Nothing in policies
+    /// that don't measure slack.
+    fn set_slack(&mut self, low: Span, high: Span, poll_windows: u64) {
+        let _ = (low, high, poll_windows);
+    }
+
     /// The queue's windows, if it has any.
     fn windows(&self, at: usize) -> Option<&Windows> {
         let _ = at;

@@ -206,8 +206,10 @@ pub struct Neighbour {
 pub struct Setting {
     /// The server.
     pub database: DatabaseConfig,
-    /// Users.
+    /// Connections, each a user of its own …
     pub users: usize,
+    /// … or else of so many users, who have 1, 1, 2, 4 or 8 of them.
+    pub uneven: bool,
     /// What stands before it.
     pub front: Front,
     /// Users with an objective.
@@ -218,6 +220,14 @@ pub struct Setting {
     pub warm: Span,
     /// Measured.
     pub time: Span,
+}
+
+impl Setting {
+    /// The user of a connection.
+    pub fn user_of(&self, connection: usize) -> usize {
+        const USERS_OF_SIXTEEN: [usize; 16] = [0, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4];
+        if self.uneven { connection / 16 * 5 + USERS_OF_SIXTEEN[connection % 16] } else { connection }
+    }
 }
 
 /// What a run measured.

@@ -17,7 +17,7 @@ const CORES_ONLY: DatabaseConfig = DatabaseConfig {
 
 fn measured(database: DatabaseConfig, users: usize, front: Front) -> Measured {
     let (warm, time) = (Span::from_secs(1), Span::from_secs(4));
-    run(&Setting { database, users, front, sensitive: None, neighbour: None, warm, time }, 1)
+    run(&Setting { database, users, uneven: false, front, sensitive: None, neighbour: None, warm, time }, 1)
 }
 
 #[track_caller]
@@ -30,6 +30,7 @@ fn the_same_seed_is_the_same_run() {
     let setting = Setting {
         database: DatabaseConfig::TPCC,
         users: 80,
+        uneven: false,
         front: Front::Auto { zeta: 2, bounds: None },
         sensitive: None,
         neighbour: None,
@@ -116,11 +117,32 @@ fn a_throttle_keeps_the_objective_of_a_few_at_the_others_cost() {
         let s = Sensitive { users: 10, p999: Span::from_millis(40), controlled: false };
         let (warm, time) = (Span::from_secs(30), Span::from_secs(10));
         let database = DatabaseConfig::TPCC;
-        run(&Setting { database, users: 150, front, sensitive: Some(s), neighbour: None, warm, time }, 3)
+        run(&Setting { database, users: 150, uneven: false, front, sensitive: Some(s), neighbour: None, warm, time }, 3)
     };
     let (free, slowed) = (of(Front::None), of(Front::Throttle));
     assert!(free.sensitive_p999_ms > 45.0 && slowed.sensitive_p999_ms <= 44.0, "{free:?} {slowed:?}");
     // They are served more often, the others less.
     let others = |m: &Measured| m.rate - m.sensitive_rate;
     assert!(slowed.sensitive_rate > free.sensitive_rate && others(&slowed) < others(&free));
+}
+
+#[test]
+fn users_of_many_connections_get_more_from_one_queue_and_no_more_from_the_gate() {
+    let of = |front| {
+        let (warm, time) = (Span::from_secs(1), Span::from_secs(4));
+        let setting = Setting {
+            database: CORES_ONLY,
+            users: 160,
+            uneven: true,
+            front,
+            sensitive: None,
+            neighbour: None,
+            warm,
+            time,
+        };
+        assert_eq!((setting.user_of(0), setting.user_of(15), setting.user_of(16), setting.user_of(159)), (0, 4, 5, 49));
+        run(&setting, 1)
+    };
+    let (queue, gate) = (of(Front::Queue(Limiter::Fixed(4))), of(Front::Fixed { p: 4, zeta: 1 }));
+    assert!(queue.unfairness > 100.0 && gate.unfairness < 10.0, "{} against {}", queue.unfairness, gate.unfairness);
 }

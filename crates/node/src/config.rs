@@ -113,6 +113,8 @@ pub struct PoolConfig {
     pub depth: Option<u32>,
     /// `noop` (the default), `deadline`, `cfq`, `blackbox` or `ssd`.
     pub sched: Option<Spanned<String>>,
+    /// For `cfq`: how long the device is kept for a client's next request; 8 ms if not said. Can be changed live.
+    pub idle_time: Option<SpanText>,
     /// Memory for pages that were read or written, as a page cache.
     pub memory: Option<ByteSize>,
     /// Do some tenants' deadlines have percentiles? Set by the node itself, so that a tape replays alike.

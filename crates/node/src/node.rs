@@ -1,5 +1,6 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
+mod knobs;
 mod slots;
 
 use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
@@ -83,6 +84,8 @@ pub struct RunningPool {
     cache: Option<PoolCache>,
     /// How its time is fenced, as configured or last changed.
     fence: Mutex<Option<plimsoll_fence::FenceConfig>>,
+    /// What can be tuned, as configured or last changed.
+    knobs: Mutex<crate::knobs::Knobs>,
     /// What the configuration says of its slots.
     fence_configured: Option<(u32, u64)>,
     /// Volumes of a pool without a store.
@@ -662,6 +665,7 @@ impl RunningPool {
             rotational: false,
             cache: None,
             fence: Mutex::new(None),
+            knobs: Mutex::default(),
             fence_configured: None,
             next_volatile_id: Mutex::new((0, 0)),
             thread: Mutex::new(None),
@@ -828,6 +832,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         store,
         cache: opened.cache,
         fence: Mutex::new(fence),
+        knobs: Mutex::new(crate::knobs::Knobs::of(config)),
         fence_configured,
         home_start: opened.home_start,
         block_bytes: opened.block_bytes,

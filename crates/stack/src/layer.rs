@@ -313,6 +313,28 @@ pub enum Order {
         /// How long each.
         slot_ns: u64,
     },
+    /// A setting of one layer changes.
+    Set(Knob),
+}
+
+/// A setting that a layer can change while it serves, and that is worth tuning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub enum Knob {
+    /// How long CFQ keeps the device for a process's next request, in nanoseconds (OpTune's `idle_time`).
+    IdleNs(u64),
+    /// Writes up to so many bytes are logged (Manylogs' LoggedWriteSize).
+    LoggedWriteBytes(u64),
+    /// Fingerprints that the cache keeps, in percent of its extents (Nitro's fingerprint index ratio), 1 to 100.
+    FingerprintsPercent(u32),
+    /// QWin's thresholds of slack, in nanoseconds, low not above high, and how many windows pass between two looks.
+    CoreSlack {
+        /// `THRESH_LOW`.
+        low_ns: u64,
+        /// `THRESH_HIGH`.
+        high_ns: u64,
+        /// `THRESH_WIN`, at least 1.
+        poll_windows: u64,
+    },
 }
 
 /// A policy or a device model in a stack. The methods are called by the stack only; see the crate's documentation for

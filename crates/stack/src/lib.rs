@@ -13,7 +13,7 @@ pub mod work;
 
 pub use front::{Front, FrontVolume};
 pub use layer::{
-    Actions, Allotment, CacheMode, Forecast, Layer, LayerState, Offer, Order, Port, Ports, Terms, VolumeTerms,
+    Actions, Allotment, CacheMode, Forecast, Knob, Layer, LayerState, Offer, Order, Port, Ports, Terms, VolumeTerms,
 };
 pub use map::{Extent, Map};
 pub use stack::{Offered, Stack, StackConfig, Target};

@@ -352,6 +352,10 @@ impl Policy for Qwin {
         partition::own_wait(queues, at, cores) + until_then
     }
 
+    fn set_slack(&mut self, low: Span, high: Span, poll_windows: u64) {
+        (self.config.slack_low, self.config.slack_high, self.config.poll_windows) = (low, high, poll_windows);
+    }
+
     fn windows(&self, at: usize) -> Option<&Windows> {
         self.runs.get(at).map(|r| &r.windows)
     }

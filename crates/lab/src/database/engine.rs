@@ -172,7 +172,10 @@ impl Model {
         let mut rng = Rng::new(seed, "database");
         let one_queue = matches!(setting.front, Front::Queue(_));
         let users = (0..setting.users)
-            .map(|i| User::new(&mut gate.gate(), i, one_queue, setting.sensitive, &cfg, &mut rng))
+            .map(|i| {
+                let name = if one_queue { "all".to_string() } else { format!("u{}", setting.user_of(i)) };
+                User::new(&mut gate.gate(), &name, setting.sensitive.filter(|s| i < s.users), &cfg, &mut rng)
+            })
             .collect();
         let rows: u64 = cfg.locks.iter().map(|l| l.each).sum();
         let throttled = setting.sensitive.filter(|_| setting.front == Front::Throttle);
@@ -320,17 +323,9 @@ impl Model {
 }
 
 impl User {
-    fn new(
-        gate: &mut Gate<'_>,
-        i: usize,
-        one_queue: bool,
-        sensitive: Option<Sensitive>,
-        cfg: &DatabaseConfig,
-        rng: &mut Rng,
-    ) -> User {
-        let name = if one_queue { "all".to_string() } else { format!("u{i}") };
-        let user = gate.user(&name).expect("as many places as users");
-        if let Some(s) = sensitive.filter(|s| i < s.users && s.controlled) {
+    fn new(gate: &mut Gate<'_>, name: &str, sensitive: Option<Sensitive>, cfg: &DatabaseConfig, rng: &mut Rng) -> User {
+        let user = gate.user(name).expect("as many places as users");
+        if let Some(s) = sensitive.filter(|s| s.controlled) {
             gate.users[user as usize].set_class(UserClass::LatencySensitive);
             gate.users[user as usize].objective_us = s.p999.as_micros();
         }

@@ -15,15 +15,17 @@ impl Model {
     pub fn report(mut self, setting: &Setting) -> Measured {
         let seconds = setting.time.as_secs_f64();
         let n = self.users.len() as f64;
-        let mean = self.sums.finished as f64 / n;
-        let far = |u: &User| (u.done as f64 - mean).abs();
+        let mut by_user = vec![0; setting.user_of(self.users.len() - 1) + 1];
+        self.users.iter().enumerate().for_each(|(i, u)| by_user[setting.user_of(i)] += u.done);
+        let mean = self.sums.finished as f64 / by_user.len() as f64;
+        let far = |done: &u64| (*done as f64 - mean).abs();
         let s = self.sensitive_users;
         let head = *self.gate.gate().head;
         let sums = &self.sums;
         let finished = sums.finished.max(1) as f64;
         Measured {
             rate: sums.finished as f64 / seconds,
-            unfairness: 100.0 * self.users.iter().map(far).fold(0.0, f64::max) / mean.max(1e-9),
+            unfairness: 100.0 * by_user.iter().map(far).fold(0.0, f64::max) / mean.max(1e-9),
             variability: 100.0 * self.users.iter().map(variation).sum::<f64>() / n,
             delay_ms: sums.delay.as_millis_f64() / finished,
             inside_ms: sums.inside_time.as_millis_f64() / finished,

@@ -568,7 +568,7 @@ pub struct NewVolume {
 }
 
 /// `PATCH /v1/volumes/{name}`: what isn't said stays.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeChange {
     /// Its new size; volumes never shrink.
@@ -580,6 +580,10 @@ pub struct VolumeChange {
     /// What it is as one of several replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<ReplicaChange>,
+    /// Its reads' deadline for connections from now on that don't say their own, until the node is started anew; 0: its
+    /// tenant's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_us: Option<u64>,
 }
 
 /// What is said of a volume as one of several replicas.
