@@ -12,6 +12,7 @@ use crate::index::{Key, Loc, set_bit};
 use crate::layer::{Cache, SLOW};
 use crate::read::Purpose;
 use crate::request::{Pending, RETRY, join};
+use crate::volumes::Volume;
 use plimsoll_base::{Data, Op, Outcome, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
 use std::collections::BTreeSet;
@@ -127,8 +128,11 @@ impl Cache {
         for v in &mut self.volumes {
             v.draining &= v.dirty > 0;
         }
-        if self.stopping || self.dirty.is_empty() {
+        if self.stopping {
             return;
+        }
+        if self.dirty.is_empty() {
+            return self.write_backs.iter_mut().for_each(|w| w.on = false);
         }
         let parts = self.partitions();
         self.write_backs.resize_with(usize::from(parts), WriteBack::default);
@@ -157,6 +161,16 @@ impl Cache {
         if begun {
             self.progress_flush(now, out);
         }
+    }
+
+    /// What is dirty of a partition's volumes, from `from` on and round.
+    pub(crate) fn dirty_of(&self, part: u16, from: Option<Key>) -> impl Iterator<Item = &Key> {
+        let from = from.unwrap_or(Key::new(0, 0));
+        let mine = move |v: &(u16, &Volume)| v.1.partition == part && v.1.dirty > 0;
+        let all = move || (0..).zip(&self.volumes).filter(mine).map(|(v, _)| (Key::new(v, 0), Key::new(v + 1, 0)));
+        let after = move |(first, end): (Key, Key)| self.dirty.range(first.max(from).min(end)..end);
+        let before = move |(first, end): (Key, Key)| self.dirty.range(first..end.min(from).max(first));
+        all().flat_map(after).chain(all().flat_map(before))
     }
 
     /// Where a header says that dirty `key` is at `loc`.
@@ -213,8 +227,7 @@ impl Cache {
         let (on, from) = (w.on, w.cursor.unwrap_or(Key::new(0, 0)));
         let urgent = self.urgent(part);
         let drains = |k: &Key| self.volumes[k.volume() as usize].drains();
-        let after = self.dirty.range(from..).chain(self.dirty.range(..from));
-        let rest = after.filter(|k| self.part_of(**k) == part && (on || drains(k)));
+        let rest = self.dirty_of(part, Some(from)).filter(|k| on || drains(k));
         let (mut items, mut chosen, mut cursor): (Vec<Item>, _, _) = (Vec::new(), BTreeSet::new(), w.cursor);
         for (i, key) in urgent.iter().chain(rest).enumerate() {
             if items.len() >= most {

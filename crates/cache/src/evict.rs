@@ -98,9 +98,9 @@ impl Cache {
         }
     }
 
-    /// Keys that evictions from a partition wait for.
+    /// Keys of a partition's volumes that evictions wait for. They may lie in another's WEUs: space was shared before.
     pub(crate) fn urgent(&self, part: u16) -> Vec<Key> {
-        let waits = |w: u32| self.evicting.get(&w) == Some(&Evict::Waiting) && self.index.weu(w).partition == part;
+        let waits = |w: u32| self.evicting.get(&w) == Some(&Evict::Waiting);
         // What is dirty in them, and what headers in them name, which pins them.
         let held = |w: &u32| waits(*w) && (self.index.weu(*w).dirty > 0 || self.pins.contains_key(w));
         if !self.evicting.keys().any(held) {
@@ -110,7 +110,7 @@ impl Cache {
             let at = self.index.look(**k).is_some_and(|l| waits(l.weu()));
             at || self.refs.get(*k).is_some_and(|r| waits(r.weu()))
         };
-        self.dirty.iter().filter(urgent).copied().collect()
+        self.dirty_of(part, None).filter(urgent).copied().collect()
     }
 
     pub(crate) fn evict_header_read(&mut self, now: Time, weu: u32, c: Completion, out: &mut Actions) {

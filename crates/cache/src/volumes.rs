@@ -102,7 +102,10 @@ impl Cache {
             self.index.remove(k);
             self.take_reference(k, was_dirty);
         }
-        self.refs.retain(|k, _| !mine(k));
+        let named: Vec<Key> = self.refs.range(Key::new(slot, 0)..Key::new(slot + 1, 0)).map(|r| *r.0).collect();
+        for key in named {
+            self.refs.remove(&key);
+        }
         self.fills.retain(|k, _| !mine(k));
         self.ahead.forget(mine);
         self.recipes.forget(mine);

@@ -21,6 +21,11 @@ fn shape(c: &Section) -> Shape {
     }
 }
 
+/// Bytes of a write-evict unit.
+pub fn weu_bytes(c: &Section) -> u64 {
+    u64::from(shape(c).weu_bytes)
+}
+
 /// Checks what can be checked without the device.
 ///
 /// # Errors

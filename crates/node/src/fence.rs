@@ -114,6 +114,10 @@ pub fn check_promises(hybrid: bool, slots: u32, volumes: &[(String, u32)]) -> Re
 pub fn check<'a>(config: &'a Config, pool: &'a PoolConfig) -> Result<(), String> {
     let name = pool.name.get_ref();
     let mine = || config.volume.iter().filter(move |v| v.pool.get_ref() == name);
+    if let Some(cache) = &pool.cache {
+        let sized = |v: &VolumeConfig| v.cache_size.map(|s| (v.name.get_ref().clone(), s.0));
+        mine().filter_map(sized).try_for_each(|(volume, bytes)| check_part(cache, &volume, bytes))?;
+    }
     let Some(f) = &pool.fence else {
         return match mine().find(|v| v.slots.is_some()) {
             Some(v) => Err(format!("volume `{}`: slots mean nothing without [pool.fence]", v.name.get_ref())),
@@ -143,6 +147,23 @@ pub fn check<'a>(config: &'a Config, pool: &'a PoolConfig) -> Result<(), String>
 /// A volume's part of the cache is larger than the device.
 pub fn cache_too_large(volume: &str, bytes: u64, all: u64) -> String {
     format!("volume `{volume}`: cache_size {bytes} is more than the cache's device has: {all}")
+}
+
+/// WEUs that a volume's own part has at least: one is filled and one evicted while others hold something.
+const PART_WEUS_MIN: u64 = 4;
+
+/// Is a volume's part of the cache large enough to work?
+///
+/// # Errors
+/// How large it must be.
+pub fn check_part(cache: &crate::config::CacheConfig, volume: &str, bytes: u64) -> Result<(), String> {
+    let least = PART_WEUS_MIN * crate::cache::weu_bytes(cache);
+    match cache.sharing == plimsoll_cache::Sharing::PerVolume && bytes < least {
+        true => Err(format!(
+            "volume `{volume}`: cache_size {bytes} is less than {PART_WEUS_MIN} write-evict units: {least}"
+        )),
+        false => Ok(()),
+    }
 }
 
 /// May a pool's slots be changed so?

@@ -159,6 +159,7 @@ impl Node {
         for record in node.stored_tenants() {
             node.apply_tenant(&record.name, record.class.clone(), permits_of_record(&record.limits))?;
         }
+        node.settle_slots(config).await?;
         for pool in 0..node.pools.len() {
             node.bring_back(pool).await?;
         }
@@ -363,6 +364,7 @@ impl Node {
             let what = format!("volume `{name}` is in pool `{pool}`, and is configured in `{}`", v.pool.get_ref());
             return Err(NodeError::Conflict(what));
         }
+        self.check_parts(found.pool, name, v.tenant.get_ref())?;
         if (&found.tenant, found.read_only) != (v.tenant.get_ref(), v.read_only) {
             self.rule_volume(&found, v.tenant.get_ref(), v.read_only).await.map_err(in_volume)?;
         }

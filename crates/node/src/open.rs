@@ -383,6 +383,11 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
         stack.push(Box::new(nvram), vec![Target::Device(2), drive]);
     }
     if let Some(model) = flash_model {
+        // It takes no more than its queue holds.
+        let depth = model.model().queue_max() as u32;
+        let options = SchedulerOptions { depth, ..SchedulerOptions::default() };
+        let queue = SchedulerKind::Noop.layer(&options, DiskModel::unknown(model.model().size_bytes()));
+        stack.push(queue, vec![Target::Node(drive_at + 1)]);
         stack.push(Box::new(model), vec![Target::Device(1)]);
     }
     Ok(stack)

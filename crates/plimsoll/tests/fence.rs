@@ -91,6 +91,13 @@ fn clients_are_served_in_their_slots_and_slots_change_live() {
     assert_eq!(slots(&text), (10_000, 8));
     assert_eq!(slots(&text.replace("slots = 4", "slots = 5")), (20_000, 5));
     assert_eq!(slots(&text), (10_000, 8), "what was set is still meant where the configuration is as it was then");
+
+    // Fewer than are promised by now don't hold.
+    let server = Server::start(dir.path(), &text);
+    server.cli(&["fence", "set", "p", "--slots", "3"]);
+    server.kill();
+    assert_eq!(slots(&text), (10_000, 3));
+    assert_eq!(slots(&text.replace("slots = 2\n", "slots = 3\n")), (20_000, 4));
 }
 
 #[test]
@@ -108,6 +115,7 @@ fn what_cannot_be_fenced_is_refused_with_the_reason() {
     refused("slots = 4\ndevice = \"tape\"", &[("a", "slots = 1")], "`disk` or `flash`");
     let cache = "slots = 4\n[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nsharing = \"pervolume\"";
     refused(cache, &[("a", "slots = 1\ncache_size = \"65MiB\"")], "is more than the cache's device has: 67108864");
+    refused(cache, &[("a", "slots = 1\ncache_size = \"7MiB\"")], "is less than 4 write-evict units: 8388608");
     let hybrid = fenced("slots = 4\nhybrid = true", &[("a", "")]);
     plimsoll_node::config::Config::parse(&hybrid, std::path::Path::new("node.toml")).expect("it shares what is left");
 }

@@ -1,10 +1,13 @@
 //! Time slots of a fenced pool: who is promised how many, and their change.
 
 use super::{Node, NodeError, Result};
+use crate::config::Config;
 use crate::directory::Volume;
 use crate::engine::Command;
+use plimsoll_base::Span;
 use plimsoll_stack::Order;
 use plimsoll_store::FenceRecord;
+use std::collections::BTreeMap;
 
 impl Node {
     /// Time slots of a volume.
@@ -25,6 +28,43 @@ impl Node {
             .collect()
     }
 
+    /// Slots that were set live may be too few for what is configured by now: then those hold that are configured.
+    pub(super) async fn settle_slots(&self, config: &Config) -> Result<()> {
+        for p in &self.pools {
+            let Some(fence) = p.fence.lock().expect("no panic while held").clone() else { continue };
+            let mut all: BTreeMap<String, u32> = BTreeMap::new();
+            let mut add = |name: &str, tenant: &str| {
+                all.insert(name.to_string(), self.slots_of(name, tenant));
+            };
+            if let Some(store) = &p.store {
+                store.lock().expect("no panic while held").volumes().for_each(|v| add(&v.name, &v.tenant));
+            }
+            let mine = config.volume.iter().filter(|v| *v.pool.get_ref() == p.name);
+            mine.for_each(|v| add(v.name.get_ref(), v.tenant.get_ref()));
+            let all: Vec<(String, u32)> = all.into_iter().collect();
+            let promised: u32 = all.iter().map(|v| v.1).sum();
+            let (slots, slot_ns) = p.fence_configured.unwrap_or((fence.slots, fence.slot.as_nanos()));
+            if promised <= fence.slots {
+                continue;
+            }
+            let wrong = |what| NodeError::Conflict(format!("pool `{}`: {what}", p.name));
+            crate::fence::check_promises(true, slots, &all).map_err(wrong)?;
+            let (pool, set) = (&p.name, fence.slots);
+            tracing::warn!(
+                pool,
+                set,
+                promised,
+                slots,
+                "fewer slots were set live than are promised now: those configured hold"
+            );
+            let order = Order::Fence { slots, slot_ns };
+            p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())?;
+            let fence = plimsoll_fence::FenceConfig { slots, slot: Span::from_nanos(slot_ns), ..fence };
+            *p.fence.lock().expect("no panic while held") = Some(fence);
+        }
+        Ok(())
+    }
+
     /// Refuses a volume that a fenced pool has no slots for, or more of the cache than its device has.
     pub(super) fn check_parts(&self, pool: usize, name: &str, tenant: &str) -> Result<()> {
         let p = &self.pools[pool];
@@ -34,6 +74,9 @@ impl Node {
         {
             return Err(NodeError::Refused(crate::fence::cache_too_large(name, bytes, c.device_bytes)));
         }
+        if let (Some(bytes), Some(c)) = (own, &p.cache) {
+            crate::fence::check_part(&c.section, name, bytes).map_err(NodeError::Refused)?;
+        }
         let fence = p.fence.lock().expect("no panic while held").clone();
         let Some(fence) = fence else { return Ok(()) };
         let mut all = self.promised_slots(pool, name);
@@ -42,7 +85,7 @@ impl Node {
     }
 
     /// Changes a pool's slots from the end of the running one on, also for later starts, until other ones are configured.
-    pub async fn change_fence(&self, name: &str, slots: Option<u32>, slot: Option<plimsoll_base::Span>) -> Result<()> {
+    pub async fn change_fence(&self, name: &str, slots: Option<u32>, slot: Option<Span>) -> Result<()> {
         let _one = self.changing.lock().await;
         let pool = self.pool_named(name)?;
         let p = &self.pools[pool];
