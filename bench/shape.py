@@ -119,7 +119,7 @@ class MariaDb(Database):
     @contextlib.contextmanager
     def other_server(self):
         """A second server with data of its own under its own pool of threads; its port."""
-        twin = MariaDb(self.a, f"{self.folder}/twin")
+        twin = MariaDb(self.a, tempfile.mkdtemp(prefix="twin-", dir=self.folder))
         with Program([*twin.command(), "--thread-handling=pool-of-threads", "--user=mysql"], f"{self.folder}/log"):
             twin.ready()
             twin.prepare()
@@ -156,7 +156,7 @@ class Postgres(Database):
         """PgBouncer before the same server; its port."""
         at = port()
         with open(f"{self.folder}/bouncer.ini", "w") as f:
-            f.write(f"[databases]\nt = host=127.0.0.1 port={self.port} dbname=t\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {at}\n"
+            f.write(f"[databases]\nt = host=127.0.0.1 port={self.port} dbname=t user=root\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {at}\n"
                     f"auth_type = any\nauth_file = {self.folder}/users\npool_mode = transaction\ndefault_pool_size = 20\nmax_client_conn = 600\n"
                     f"unix_socket_dir =\nlogfile = {self.folder}/bouncer.log\n")
         with open(f"{self.folder}/users", "w") as f:

@@ -67,7 +67,7 @@ impl Run {
         let segment = segment(&self.which.control, knobs, account)?;
         segment.lock(tid(), monotonic()).set_rules(&rules);
         segment.control().group_by.store(self.group_by.code(), Ordering::Relaxed);
-        self.storage.watch(&self.which.control)?;
+        self.storage.watch(&self.which.control, self.p)?;
         let mut command = Command::new(&program);
         command.args(&self.server[1..]);
         if let Some((uid, gid)) = account {
