@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-mongo
+.PHONY: run test lint bench fuzz soak busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-mongo tune-web tune-node
 
 run: build-deps
 	cargo build --release -p plimsoll -p plimsoll-shape-shim
@@ -43,7 +43,7 @@ soak: build-deps test-deps
 
 # How soon a node says busy while its modelled disk's queue is seconds long: half a minute.
 busy: build-deps
-	cargo test --release -p plimsoll --test busy -- --ignored --nocapture
+	cargo bench -p plimsoll --bench busy
 
 # An emulated guest on QEMU's quorum over three nodes, of which one is killed, comes back and is resynced: a minute.
 guest: build-deps
@@ -79,6 +79,16 @@ tune-nginx: build-deps
 	cargo build --release -p plimsoll
 	examples/tune/nginx.sh target/release/plimsoll
 
+# The tuner on a real HTTP server over a disk modelled in real time: a quarter of an hour.
+tune-web: build-deps
+	cargo build --release -p plimsoll
+	examples/tune/web.sh target/release/plimsoll
+
+# The tuner on two live nodes, through their control API, under a trace: a quarter of an hour.
+tune-node: build-deps
+	cargo build --release -p plimsoll
+	examples/tune/node.sh target/release/plimsoll
+
 # Real MariaDB and PostgreSQL: P by the tuner interleaved with fixed ones, the pool of threads and PgBouncer beside it: half an hour.
 shape-real: build-deps test-deps
 	$(call need,pgbouncer python3,pgbouncer python3)
@@ -110,9 +120,9 @@ tune-peers: build-deps
 	python3 -m venv target/peers && target/peers/bin/pip install -q optuna numpy
 	target/peers/bin/python bench/tune_peers.py target/release/plimsoll
 
-# The tuner's hardest synthetic system, which takes half a minute unoptimised; the test is ignored otherwise.
+# How long the tuner's solver takes: 400 configurations, and the hardest synthetic system.
 tune-large: build-deps
-	cargo test --release -p plimsoll-tune --test solve -- --ignored --nocapture
+	cargo run --release -p plimsoll-tune --example large
 
 # Writes the current on-device format's image beside the older ones: once, by hand, before a new version replaces it. That is
 # why the test that does it is ignored otherwise.

@@ -83,6 +83,8 @@ pub enum Class {
     LatencyCritical {
         /// At least one.
         objectives: Vec<Objective>,
+        /// Its share relative to others where not all objectives can be met, 1..=10000.
+        weight: u32,
     },
     /// A share of what is left.
     BestEffort {
@@ -97,6 +99,17 @@ pub enum Class {
 }
 
 impl Class {
+    /// What a latency-critical tenant weighs if nothing is said: ten times a best-effort one.
+    pub const CRITICAL_WEIGHT: u32 = 1000;
+
+    /// Its share relative to others'. A fenced tenant's is its slots: elsewhere it weighs as one of best effort.
+    pub const fn weight(&self) -> u32 {
+        match self {
+            Class::LatencyCritical { weight, .. } | Class::BestEffort { weight } => *weight,
+            Class::Fenced { .. } => 100,
+        }
+    }
+
     /// The word used in configurations.
     pub const fn name(&self) -> &'static str {
         match self {

@@ -79,6 +79,15 @@ impl Fingerprints {
         self.max
     }
 
+    /// At most `max` from now on, at least 1: those used longest ago go at once.
+    pub(crate) fn set_max(&mut self, max: usize) {
+        self.max = max;
+        while self.table.len() > max {
+            self.dropped += 1;
+            self.remove_at(self.oldest);
+        }
+    }
+
     /// The bytes that they take.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.table.memory_bytes()

@@ -172,6 +172,11 @@ impl Index {
         self.files.len()
     }
 
+    /// At most so many fingerprints from now on, at least 1.
+    pub fn set_fingerprints_max(&mut self, max: usize) {
+        self.fps.set_max(max);
+    }
+
     /// Entries of the fingerprint index, stale ones included.
     pub fn fingerprints(&self) -> usize {
         self.fps.len()

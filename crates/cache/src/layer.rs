@@ -27,7 +27,7 @@ use crate::status::{Counters, LostRange, StartReport};
 use crate::streams::Streams;
 use crate::volumes::Volume;
 use plimsoll_base::{Completion, Io, IoHead, IoId, Outcome, TenantId, Time, VolumeKey};
-use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Offer, Order, Port, Ports, VolumeTerms, Worked};
+use plimsoll_stack::{Actions, Forecast, Knob, Layer, LayerState, Offer, Order, Port, Ports, VolumeTerms, Worked};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -374,7 +374,8 @@ impl Layer for Cache {
                 self.set_weus_max(now, weus.min(u64::from(self.layout.weus)) as u32, out);
             }
             Order::CacheNoted => self.noted(now, out),
-            Order::Fence { .. } => {}
+            Order::Set(Knob::FingerprintsPercent(percent)) => self.set_fingerprints(percent),
+            Order::Fence { .. } | Order::Set(_) => {}
         }
         self.progress(now, out);
     }

@@ -123,6 +123,14 @@ impl Cache {
         self.progress(now, out);
     }
 
+    /// Keeps fingerprints of so many percent of the extents from now on; nothing where there is no deduplication.
+    pub(crate) fn set_fingerprints(&mut self, percent: u32) {
+        if self.config.fingerprints_percent > 0 && percent > 0 {
+            self.config.fingerprints_percent = percent;
+            self.index.set_fingerprints_max((self.layout.extents() * u64::from(percent) / 100).max(1) as usize);
+        }
+    }
+
     /// The slow device was flushed, if that went well.
     pub(crate) fn slow_flushed(&mut self, covers: Option<Covers>, outcome: Outcome) {
         if let Some((slot, n)) = covers.filter(|_| outcome.is_done()) {

@@ -116,7 +116,7 @@ pub fn fit(queues: &Queues, terms: &Terms, except: Option<TenantId>) -> Fit {
     let cores = u64::from(queues.cores);
     let mut promised = 0;
     let objectives: &[Objective] = match &terms.class {
-        Class::LatencyCritical { objectives } => objectives,
+        Class::LatencyCritical { objectives, .. } => objectives,
         Class::BestEffort { .. } | Class::Fenced { .. } => &[],
     };
     for q in queues.all().iter().filter(|q| q.is_critical() && q.objectives() != objectives) {
@@ -152,7 +152,7 @@ mod tests {
 
     fn terms(p: u16, ms: u64, in_flight_max: u32) -> Terms {
         let objectives = vec![Objective { percentile_bp: p, bound: Span::from_millis(ms) }];
-        Terms { class: Class::LatencyCritical { objectives }, weight: 100, budget: None, in_flight_max }
+        Terms::of(Class::LatencyCritical { objectives, weight: 100 }, in_flight_max)
     }
 
     /// Two cores; tenant 1 has p99.9 within 10 ms with 20 in flight; requests take 1 ms.
@@ -194,8 +194,7 @@ mod tests {
         assert_eq!(fit(&q, &terms(9990, 1, 1), None).verdict, Verdict::DeviceTooSlow);
         let unmeasured = Queues::new(2, 1, 0);
         assert_eq!(fit(&unmeasured, &terms(9990, 1, 1), None).verdict, Verdict::Unmeasured);
-        let best_effort =
-            Terms { class: Class::BestEffort { weight: 1 }, weight: 1, budget: None, in_flight_max: 1000 };
+        let best_effort = Terms::of(Class::BestEffort { weight: 1 }, 1000);
         assert_eq!(fit(&q, &best_effort, None).verdict, Verdict::Fits);
     }
 }

@@ -1,7 +1,7 @@
 //! How cores are given out: how many there are, by which policy, and the policies' parameters.
 
 use crate::window::CorePolicy;
-use plimsoll_base::{Span, TenantId};
+use plimsoll_base::Span;
 
 /// Cores, and who decides about them.
 #[derive(Clone, PartialEq, Debug)]
@@ -50,7 +50,7 @@ impl CoresConfig {
             }
             PolicyConfig::Qwin(q) if q.poll_windows == 0 => Err("poll_windows = 0 would never poll".into()),
             PolicyConfig::Qwin(q) if q.slack_low > q.slack_high => {
-                Err(format!("slack_low {} is above slack_high {}", q.slack_low, q.slack_high))
+                Err(format!("core_slack: {} at least is above {} at most", q.slack_low, q.slack_high))
             }
             _ => Ok(()),
         }
@@ -78,26 +78,15 @@ pub enum PolicyConfig {
         /// From one look to the next: 5 us in Shenango.
         interval: Span,
     },
-    /// Fixed numbers (Fig 1c): cores of each latency-critical queue, named by one of its tenants. Others have one.
-    Static(Vec<(TenantId, u32)>),
-    /// Reservations, limits and weights in requests a second, by tenant; who isn't named has only weight 1 (mClock).
-    Mclock(Vec<(TenantId, MclockTerms)>),
+    /// Fixed numbers (Fig 1c): each latency-critical queue has as many cores as its tenants are allotted, at least one.
+    Static,
+    /// Reservations and limits in requests a second, as tenants are allotted, and their weights (mClock).
+    Mclock,
     /// Knows what every request will take: the least number of cores at each moment (an oracle, for the lab).
     Clairvoyant {
         /// From when on a request takes how long, ascending.
         service: Vec<(plimsoll_base::Time, Span)>,
     },
-}
-
-/// What mClock promises a tenant, in requests a second.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MclockTerms {
-    /// At least so many; 0: none.
-    pub reservation: u64,
-    /// Relative to others, at least 1.
-    pub weight: u64,
-    /// At most so many; 0: no limit.
-    pub limit: u64,
 }
 
 /// By whose deadline a window's requests are judged; see [`crate::demand`].
@@ -134,6 +123,8 @@ pub struct QwinConfig {
     pub slack_low: Span,
     /// `THRESH_HIGH`: with more it becomes conservative.
     pub slack_high: Span,
+    /// Bound what best effort writes by how many requests are late ([`crate::bound`]; not in the paper).
+    pub bound_writes: bool,
 }
 
 impl Default for QwinConfig {
@@ -144,6 +135,7 @@ impl Default for QwinConfig {
             poll_windows: 2000,
             slack_low: Span::from_micros(300),
             slack_high: Span::from_micros(1000),
+            bound_writes: false,
         }
     }
 }
@@ -174,6 +166,6 @@ mod tests {
         let slack = QwinConfig { slack_low: Span::from_secs(1), ..QwinConfig::default() };
         let mut c = CoresConfig::new(1);
         c.policy = PolicyConfig::Qwin(slack);
-        assert!(c.check().unwrap_err().contains("slack_low 1.00s is above"));
+        assert!(c.check().unwrap_err().contains("1.00s at least is above"));
     }
 }

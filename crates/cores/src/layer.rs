@@ -6,7 +6,7 @@ use crate::policy::{self, Policy};
 use crate::queue::{CoreChange, Queues};
 use crate::status::{CoresStatus, QueueStatus};
 use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
-use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
+use plimsoll_stack::{Actions, Forecast, Knob, Layer, Offer, Order, Ports, Terms};
 use slab::Slab;
 
 /// Below this many requests measured, a queue's wait is a guess.
@@ -158,7 +158,8 @@ impl Layer for Cores {
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         let Some(queue) = self.queues.known(head.tenant) else { return below.ask(0, at, head) };
         let wait = self.policy.wait(at, queue, &self.queues);
-        let mut forecast = below.after(wait, below.ask(0, at + wait, head));
+        // What leaves below while it waits here is replaced from here: it finds as much there as is there now.
+        let mut forecast = below.after(wait, below.ask(0, at, head));
         if wait > Span::ZERO && self.queues.get(queue).service.count() < CONFIDENT_AFTER {
             forecast.confidence = Confidence::NONE;
         }
@@ -208,6 +209,12 @@ impl Layer for Cores {
             }
         }
         out.cancel(0, id);
+    }
+
+    fn ordered(&mut self, _now: Time, order: Order, _out: &mut Actions) {
+        if let Order::Set(Knob::CoreSlack { low_ns, high_ns, poll_windows }) = order {
+            self.policy.set_slack(Span::from_nanos(low_ns), Span::from_nanos(high_ns), poll_windows);
+        }
     }
 
     fn is_idle(&self) -> bool {

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod bound;
 pub mod config;
 pub mod demand;
 pub mod layer;

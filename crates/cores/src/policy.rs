@@ -56,6 +56,12 @@ pub trait Policy: Send {
     /// How long a request would wait that came to queue `at` now. Constant time in what waits.
     fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span;
 
+    /// Other thresholds of slack, and another number of windows between two looks, from the next look on. Nothing in policies
+    /// that don't measure slack.
+    fn set_slack(&mut self, low: Span, high: Span, poll_windows: u64) {
+        let _ = (low, high, poll_windows);
+    }
+
     /// The queue's windows, if it has any.
     fn windows(&self, at: usize) -> Option<&Windows> {
         let _ = at;
@@ -72,8 +78,8 @@ pub fn build(config: &PolicyConfig) -> Box<dyn Policy> {
         PolicyConfig::TwoPriorities => Box::new(share::Share::new(share::Order::CriticalFirst)),
         PolicyConfig::Cake { interval } => Box::new(cake::Cake::new(*interval)),
         PolicyConfig::Shenango { interval } => Box::new(shenango::Shenango::new(*interval)),
-        PolicyConfig::Static(cores) => Box::new(fixed::Fixed::new(cores.clone())),
-        PolicyConfig::Mclock(terms) => Box::new(mclock::Mclock::new(terms.clone())),
+        PolicyConfig::Static => Box::new(fixed::Fixed::default()),
+        PolicyConfig::Mclock => Box::new(mclock::Mclock::default()),
         PolicyConfig::Clairvoyant { service } => Box::new(clairvoyant::Clairvoyant::new(service.clone())),
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::service::ServiceTimes;
 use plimsoll_base::{Class, Io, Objective, Span, TenantId, Time};
-use plimsoll_stack::Terms;
+use plimsoll_stack::{Allotment, Terms};
 use std::collections::VecDeque;
 
 /// Whose queue it is.
@@ -101,6 +101,17 @@ impl Queue {
         match self.kind {
             Kind::LatencyCritical(_) => sum.max(1),
             Kind::BestEffort(weight) => u64::from(weight.max(1)),
+        }
+    }
+
+    /// What its tenants are allotted together. A limit is theirs if each has one.
+    pub fn allotment(&self) -> Allotment {
+        let all = || self.tenants.iter().map(|(_, t)| t.allotment);
+        let is_limited = all().all(|a| a.limit > 0);
+        Allotment {
+            cores: all().map(|a| a.cores).sum(),
+            reservation: all().map(|a| a.reservation).sum(),
+            limit: if is_limited { all().map(|a| a.limit).sum() } else { 0 },
         }
     }
 
@@ -226,10 +237,7 @@ impl Queues {
             Some(&at) if at != NOWHERE => usize::from(at),
             _ => {
                 let class = Class::BestEffort { weight: WEIGHT_UNKNOWN };
-                self.set_tenant(
-                    tenant,
-                    Some(&Terms { class, weight: WEIGHT_UNKNOWN, budget: None, in_flight_max: u32::MAX }),
-                );
+                self.set_tenant(tenant, Some(&Terms::of(class, u32::MAX)));
                 usize::from(self.by_tenant[usize::from(tenant.0)])
             }
         }
@@ -269,7 +277,7 @@ impl Queues {
     /// The queue with these terms' objectives; for best effort an empty one that nobody has, or a new one.
     fn queue_for(&mut self, terms: &Terms) -> usize {
         let kind = match &terms.class {
-            Class::LatencyCritical { objectives } => Kind::LatencyCritical(objectives.clone()),
+            Class::LatencyCritical { objectives, .. } => Kind::LatencyCritical(objectives.clone()),
             Class::BestEffort { weight } => Kind::BestEffort(*weight),
             // Its slots are a lower layer's to give; here it has the rest with the others.
             Class::Fenced { slots } => Kind::BestEffort(slots.saturating_mul(WEIGHT_UNKNOWN)),

@@ -32,6 +32,8 @@ impl CorePolicy {
 /// A new queue is polled after so many windows, and after twice as many, until the regular poll: it needn't be late for seconds
 /// because nothing was known of it.
 const POLL_FIRST: u64 = 64;
+/// With so many requests beyond its percentile a tail is known well enough to relax by.
+const TAIL_MIN: u64 = 100;
 
 /// One queue's windows: what is left of the present one, what was served, which policy it has.
 #[derive(Clone, Debug, Default)]
@@ -115,7 +117,7 @@ impl Windows {
     }
 
     /// Looks at the tail measured since the last time and chooses the policy by the least slack of all objectives.
-    /// An early look only makes the margin larger: it's too short to relax by.
+    /// An early look makes the margin smaller only if so much was measured that the tail is known.
     fn poll(&mut self, objectives: &[Objective], config: &QwinConfig, early: bool) {
         if self.recent.count() == 0 {
             return;
@@ -126,7 +128,8 @@ impl Windows {
         let Some(tightest) = objectives.iter().min_by_key(|o| slack(o)) else { return };
         let slack_ns = slack(tightest);
         self.measured_tail = tail(tightest);
-        if !early || slack_ns < config.slack_low.as_nanos() as i64 {
+        let beyond = self.recent.count() * u64::from(10_000 - tightest.percentile_bp) / 10_000;
+        if !early || beyond >= TAIL_MIN || slack_ns < config.slack_low.as_nanos() as i64 {
             self.adapt(slack_ns, tightest.bound, config);
         }
         if config.rule == CoreRule::BySlack && !early {

@@ -4,23 +4,25 @@
 mod common;
 
 use common::{Machine, at_us, best_effort, critical, us};
-use plimsoll_base::{Span, TenantId, Time};
-use plimsoll_cores::config::MclockTerms;
+use plimsoll_base::{Span, Time};
 use plimsoll_cores::{CorePolicy, CoreRule, CoresConfig, Deadlines, PolicyConfig, QwinConfig};
-use plimsoll_stack::Offered;
+use plimsoll_stack::{Allotment, Offered, Terms};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+fn allotted(terms: Terms, cores: u32, reservation: u64, limit: u64) -> Terms {
+    Terms { allotment: Allotment { cores, reservation, limit }, ..terms }
+}
+
 fn policies() -> Vec<PolicyConfig> {
-    let terms = |reservation, limit| MclockTerms { reservation, weight: 3, limit };
     let mut all = vec![
         PolicyConfig::ShareEverything,
         PolicyConfig::PartialSharing,
         PolicyConfig::TwoPriorities,
         PolicyConfig::Cake { interval: Span::from_millis(2) },
         PolicyConfig::Shenango { interval: us(50) },
-        PolicyConfig::Static(vec![(TenantId(1), 2), (TenantId(2), 9)]),
-        PolicyConfig::Mclock(vec![(TenantId(1), terms(5000, 20_000)), (TenantId(3), terms(0, 4000))]),
+        PolicyConfig::Static,
+        PolicyConfig::Mclock,
         PolicyConfig::Clairvoyant { service: vec![(Time::ZERO, us(150))] },
     ];
     for deadlines in [Deadlines::Window, Deadlines::Each] {
@@ -56,8 +58,8 @@ fn step() -> impl Strategy<Value = Step> {
 /// Runs the steps; gives what ended in order, as text.
 fn run(config: &CoresConfig, steps: &[Step]) -> String {
     let mut m = Machine::new(config.clone(), |_, head| us(50 + head.id.0 * 7919 % 200 + head.len / 1024));
-    m.set_tenant(1, Some(critical(9990, 2000)));
-    m.set_tenant(2, Some(critical(9900, 1000)));
+    m.set_tenant(1, Some(allotted(critical(9990, 2000), 2, 5000, 20_000)));
+    m.set_tenant(2, Some(allotted(critical(9900, 1000), 9, 0, 4000)));
     m.set_tenant(3, Some(best_effort(100)));
     let mut offered = BTreeMap::new();
     for s in steps {
@@ -140,7 +142,7 @@ fn baselines_are_what_they_are_called() {
     let run = |policy| {
         let config = CoresConfig { policy, ..CoresConfig::new(8) };
         let mut m = Machine::new(config, |_, head| if head.len > 8192 { us(400) } else { us(100) });
-        m.set_tenant(1, Some(critical(9990, 2000)));
+        m.set_tenant(1, Some(allotted(critical(9990, 2000), 2, 0, 0)));
         m.set_tenant(2, Some(best_effort(100)));
         for round in 0..100u64 {
             let t = at_us(round * 2000);
@@ -157,7 +159,7 @@ fn baselines_are_what_they_are_called() {
     let (turns, _) = run(PolicyConfig::PartialSharing);
     let (priority, be_priority) = run(PolicyConfig::TwoPriorities);
     let (shenango, _) = run(PolicyConfig::Shenango { interval: us(20) });
-    let (fixed, be_fixed) = run(PolicyConfig::Static(vec![(TenantId(1), 2)]));
+    let (fixed, be_fixed) = run(PolicyConfig::Static);
     let (qwin, be_qwin) = run(PolicyConfig::Qwin(QwinConfig::default()));
     assert!(shared > 10_000, "behind all of best effort: {shared}");
     assert!(turns < shared / 2, "{turns}");
@@ -169,17 +171,13 @@ fn baselines_are_what_they_are_called() {
 
 #[test]
 fn mclock_reserves_and_limits() {
-    let terms = |reservation, weight, limit| MclockTerms { reservation, weight, limit };
-    let policy = PolicyConfig::Mclock(vec![
-        (TenantId(1), terms(4000, 1, 0)),
-        (TenantId(2), terms(0, 1, 3000)),
-        (TenantId(3), terms(0, 3, 0)),
-        (TenantId(4), terms(0, 1, 0)),
-    ]);
+    let policy = PolicyConfig::Mclock;
+    let of = |weight, reservation, limit| allotted(best_effort(weight), 0, reservation, limit);
+    let tenants = [of(1, 4000, 0), of(1, 0, 3000), of(3, 0, 0), of(1, 0, 0)];
     // Two cores at 200 us: 10,000 a second.
     let mut m = Machine::new(CoresConfig { policy, ..CoresConfig::new(2) }, |_, _| us(200));
-    for tenant in 1..=4 {
-        m.set_tenant(tenant, Some(best_effort(100)));
+    for (tenant, terms) in (1..).zip(tenants) {
+        m.set_tenant(tenant, Some(terms));
         m.offer_many(9000, tenant, 4096);
     }
     m.run_until(at_us(1_000_000));

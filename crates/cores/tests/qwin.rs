@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Machine, at_us, best_effort, critical, us};
-use plimsoll_base::{Completion, Outcome, Span, TenantId, Time};
+use plimsoll_base::{Completion, IoHead, Op, Outcome, Span, TenantId, Time};
 use plimsoll_cores::policy::clairvoyant;
 use plimsoll_cores::{CorePolicy, CoreRule, CoresConfig, Deadlines, PolicyConfig, QwinConfig};
 use plimsoll_stack::Offered;
@@ -320,6 +320,54 @@ fn weights_share_what_is_left() {
     m.run_until(at_us(8000));
     let [a, b] = [1, 2].map(|t| m.responses(t).len() as f64);
     assert!((2.8..=3.2).contains(&(b / a)), "{a} and {b}");
+}
+
+/// A drive whose reads are slow while more than 20 MB/s are written: with the bound, best effort writes no more than that for long,
+/// and its reads go on; without it most are late.
+#[test]
+fn what_best_effort_writes_is_bounded_by_the_objective() {
+    let run = |bound_writes| {
+        let (mut written, mut since) = (0u64, Time::ZERO);
+        let mut m = Machine::new(qwin(8, |q| q.bound_writes = bound_writes), move |now, head: &IoHead| {
+            if head.op == Op::Write {
+                written += head.len;
+            }
+            // Room is made at 20 MB/s, 100 kB ahead.
+            let made = now.since(since).as_micros() * 20;
+            (written, since) = (written.saturating_sub(made), now);
+            us(if head.op == Op::Read && head.tenant == TenantId(1) && written > 100_000 { 3000 } else { 100 })
+        });
+        m.set_tenant(1, Some(critical(9900, 2000)));
+        m.set_tenant(2, Some(best_effort(100)));
+        m.set_tenant(3, Some(best_effort(100)));
+        let write = |m: &Machine| IoHead { op: Op::Write, ..m.head(2, 20_000) };
+        for _ in 0..4 {
+            let head = write(&m);
+            m.offer_head(head);
+        }
+        m.offer_many(4, 3, 4096);
+        m.offer_many(4, 1, 4096);
+        let mut seen = 0;
+        while m.now < at_us(3_000_000) {
+            m.step();
+            for i in seen..m.ended.len() {
+                let tenant = m.ended[i].1.io.tenant.0;
+                let head = if tenant == 2 { write(&m) } else { m.head(tenant, 4096) };
+                m.offer_head(head);
+            }
+            seen = m.ended.len();
+        }
+        let all = m.responses(1);
+        let settled = &all[all.len() / 2..];
+        let late = settled.iter().filter(|r| **r > us(2000)).count() as f64 / settled.len() as f64;
+        (late, m.responses(2).len() as f64 * 20_000.0 / 3e6, m.responses(3).len())
+    };
+    let (late, mb_per_s, reads) = run(false);
+    assert!(late > 0.5 && mb_per_s > 100.0, "{late} of them are late beside {mb_per_s} MB/s");
+    let (late_bounded, mb_per_s_bounded, reads_bounded) = run(true);
+    assert!(late_bounded < 0.012, "{late_bounded} of them are late");
+    assert!((5.0..30.0).contains(&mb_per_s_bounded), "{mb_per_s_bounded} MB/s are written");
+    assert!(reads_bounded >= reads, "{reads_bounded} reads instead of {reads}");
 }
 
 #[test]

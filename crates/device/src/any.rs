@@ -10,6 +10,7 @@
 //! | `cached:MEMORY:` | the device behind that much page cache |
 //! | `sized:BYTES:` | a flash drive shrunk to about that capacity |
 //! | `fresh:`, `aged:` | a flash drive never written; or filled and then overwritten three times over |
+//! | `used:PERCENT:` | a flash drive of which the first so many percent were written once, and the rest never |
 //!
 //! So `raid0:6:64K:cheetah-15k5` is Manylogs' array. A flash drive is filled once and at most 16 GiB large if nothing else
 //! is said: its maps take memory by capacity.
@@ -137,9 +138,18 @@ impl DeviceSpec {
                 let device = DeviceSpec::prefixed(rest, left)?.flash(|history, _| *history = wanted);
                 device.ok_or_else(|| bad("only a flash drive has a history"))
             }
+            "used" => {
+                let usage = "write used:PERCENT:DRIVE, such as used:8:nvme-modern";
+                let (percent, rest) = rest.split_once(':').ok_or_else(|| bad(usage))?;
+                let percent = percent.parse::<u32>().ok().filter(|p| (1..=100).contains(p));
+                let percent = percent.ok_or_else(|| bad(usage))?;
+                let wanted = History::Part { permille: 10 * percent };
+                let device = DeviceSpec::prefixed(rest, left)?.flash(|history, _| *history = wanted);
+                device.ok_or_else(|| bad("only a flash drive has a history"))
+            }
             // A file's name may have a colon in it.
             _ if name.ends_with(".toml") => DeviceSpec::plain(name),
-            _ => Err(bad("no such prefix: there are raid0, zoned, cached, sized, fresh and aged")),
+            _ => Err(bad("no such prefix: there are raid0, zoned, cached, sized, fresh, aged and used")),
         }
     }
 
@@ -383,7 +393,11 @@ mod tests {
         assert!(matches!(m, AnyModel::Cached(_)) && mean < Span::from_millis(1), "{mean}");
         assert!(matches!(mean_read("zoned:256M:hdd-160g-7200", 1).1, AnyModel::Zoned(_)));
         let fresh = mean_read("fresh:vf-sata-60g", 1).0;
-        assert!(fresh < mean_read("vf-sata-60g", 1).0, "pages never written are not read from the flash");
+        let (used, filled) = (mean_read("used:40:vf-sata-60g", 1).0, mean_read("vf-sata-60g", 1).0);
+        assert!(
+            fresh < used && used < filled,
+            "pages never written are not read from the flash: {fresh} {used} {filled}"
+        );
     }
 
     #[test]
@@ -407,6 +421,9 @@ mod tests {
             ("raid0:2:cheetah-15k5", "write raid0:MEMBERS:CHUNK:DEVICE"),
             ("raid0:2:1x:cheetah-15k5", "is not a size"),
             ("aged:cheetah-15k5", "only a flash drive has a history"),
+            ("used:8:cheetah-15k5", "only a flash drive has a history"),
+            ("used:0:nvme-modern", "write used:PERCENT:DRIVE"),
+            ("used:nvme-modern", "write used:PERCENT:DRIVE"),
             ("sized:1G:cheetah-15k5", "only a flash drive can be shrunk"),
             ("zoned:256M:nvme-modern", "only a disk has zones"),
             ("raid0:2:64K:zoned:256M:hdd-160g-7200", "can't be striped"),

@@ -46,6 +46,11 @@ pub enum History {
     Fresh,
     /// Every page was written once, in order.
     Filled,
+    /// The first pages were, the others never.
+    Part {
+        /// How many, in thousandths of the logical capacity.
+        permille: u32,
+    },
     /// Filled, then overwritten at random, page by page.
     Aged {
         /// Overwrites in thousandths of the logical capacity; 3,000 reach a steady state.
@@ -470,19 +475,19 @@ impl Flash {
 
 /// Writes the drive's past; no time passes.
 fn age(ftl: &mut Ftl, shape: Shape, options: FlashOptions, steps: &mut Vec<Step>) {
-    let overwrites = match options.history {
+    let of_all = |permille: u32| u64::from(shape.logical_pages()) * u64::from(permille) / 1000;
+    let (written, overwrites) = match options.history {
         History::Fresh => return,
-        History::Filled => 0,
-        History::Aged { overwrites_permille } => {
-            u64::from(shape.logical_pages()) * u64::from(overwrites_permille) / 1000
-        }
+        History::Filled => (of_all(1000), 0),
+        History::Part { permille } => (of_all(permille), 0),
+        History::Aged { overwrites_permille } => (of_all(1000), of_all(overwrites_permille)),
     };
     let mut rng = Rng::new(options.seed, "flash history");
     let mut write = |lpn: u32| {
         steps.clear();
         ftl.write(lpn, steps);
     };
-    (0..shape.logical_pages()).for_each(&mut write);
+    (0..written as u32).for_each(&mut write);
     (0..overwrites).for_each(|_| write(rng.below(u64::from(shape.logical_pages())) as u32));
     steps.clear();
 }

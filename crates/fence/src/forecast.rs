@@ -12,7 +12,7 @@ impl Fence {
         let mut table = self.table_at(at);
         let device = &self.devices[d];
         let mine = |t: &Timetable| self.slots.owner(t.running()) == Some(volume);
-        let mut work = self.volumes.get(&volume).map_or(Span::ZERO, |v| v.lanes[d].cost());
+        let mut work = self.volumes.get(&volume).map_or(Span::ZERO, |v| device.in_batches(v.lanes[d].cost()));
         let certain = work == Span::ZERO && !mine(&table);
         let busy = self.busy() > 0;
         let mut from = at.max(table.began_at());
@@ -30,7 +30,8 @@ impl Fence {
             if mine(&table) && is_open && table.ends_at() > from {
                 let has = table.ends_at().since(from);
                 if work + own <= has || (own > table.slot() && work < has) {
-                    return ((from + work).since(at), certain);
+                    // What goes in the same turn is served by address: half of it first.
+                    return ((from + work / 2).since(at), certain);
                 }
                 work = work.saturating_sub(has);
             }

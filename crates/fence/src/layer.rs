@@ -69,6 +69,8 @@ pub(crate) struct Device {
     /// Since when the owner has waited for a request that was lent time.
     pub blocked_since: Time,
     pub counters: BatchCounters,
+    /// What requests are predicted to take together, in a batch by address, over what each would take by itself; in 65536ths.
+    pub together: u64,
 }
 
 impl Device {
@@ -83,6 +85,7 @@ impl Device {
         used: false,
         at_home: false,
         blocked_since: Time::NEVER,
+        together: 1 << 16,
         counters: BatchCounters {
             batches: 0,
             requests: 0,
@@ -95,6 +98,20 @@ impl Device {
 
     pub fn busy(&self) -> u32 {
         self.owners + self.lent
+    }
+
+    /// A batch is predicted to take `predicted` though its requests would take `alone` one by one.
+    pub fn batched(&mut self, predicted: Span, alone: Span) {
+        if alone > Span::ZERO {
+            let share = (u128::from(predicted.as_nanos()) << 16) / u128::from(alone.as_nanos());
+            let share = (share as u64).min(1 << 16);
+            self.together = self.together - (self.together >> 3) + (share >> 3);
+        }
+    }
+
+    /// What requests take in batches that take `alone` one by one.
+    pub fn in_batches(&self, alone: Span) -> Span {
+        alone.scale(self.together, 1 << 16)
     }
 }
 

@@ -216,7 +216,9 @@ impl Fence {
             None => &mut self.without[d],
             Some(v) => &mut self.volumes.get_mut(&v).expect("it has requests").lanes[d],
         };
+        let waited = lane.cost();
         let (mut batch, predicted) = lane.take_batch(predictor, arm, rest, most, anyway);
+        let alone = waited.saturating_sub(lane.cost());
         let Some((first, _)) = batch.first() else { return false };
         let moves = |io: &Io| io.len > 0 && matches!(io.op, Op::Read | Op::Write | Op::WriteZeroes);
         debug_assert!(usize::from(first.face) == d);
@@ -227,6 +229,9 @@ impl Fence {
         let pad = if self.config.steady { predicted.saturating_sub(known) } else { Span::ZERO };
         let device = &mut self.devices[d];
         (device.began_at, device.due_at, device.used) = (now, now + predicted, true);
+        if batch.len() > 1 {
+            device.batched(predicted, alone);
+        }
         (device.pad, device.expected) = (pad, known + pad);
         // A flush moves no arm.
         device.at_home = role == Role::Owner && (device.at_home || batch.iter().any(|(io, _)| moves(io)));

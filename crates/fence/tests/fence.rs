@@ -264,7 +264,8 @@ fn the_forecast_is_exact_outside_the_slot() {
     assert!(exact > 100, "{exact}");
 }
 
-/// With a backlog, too: what waits before it is counted once.
+/// With a backlog, too: what waits before it is counted once. Of those that go in its own turn half go before it, as far as is
+/// known: they are served by address.
 #[test]
 fn the_forecast_counts_the_backlog() {
     let mut b = Bench::new(config(2, ms(20), ms(4), ms(1)), (ms(4), ms(1)), &[(A, 1), (B, 1)]);
@@ -273,7 +274,7 @@ fn the_forecast_counts_the_backlog() {
         let f = b.pool.stack().forecast(at(21), &Bench::head(A, i << 20, at(21)));
         b.send(at(21), A, i << 20);
         // Five a turn: at 40, 80, 120.
-        let want = 40 + (i / 5) * 40 + (i % 5) * 4 - 21;
+        let want = 40 + (i / 5) * 40 + (i % 5) * 2 - 21;
         assert_eq!(f.wait, ms(want), "request {i}");
     }
     b.run_to(at(1000));

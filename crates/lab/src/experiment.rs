@@ -10,6 +10,7 @@ pub mod accuracy;
 pub mod apples;
 pub mod composed;
 pub mod decisions;
+mod even;
 pub mod fence;
 pub mod flash_accuracy;
 pub mod injected;
@@ -261,6 +262,8 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(tuning::work::MapReduce),
         Box::new(tuning::solver::SolverOverhead),
         Box::new(tuning::web::Noise),
+        Box::new(tuning::traced::Traced),
+        Box::new(tuning::node::TunedNode),
     ];
     all.extend(qwin::all());
     all.extend(nitro::all());

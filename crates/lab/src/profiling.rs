@@ -4,10 +4,10 @@ use plimsoll_base::{Span, Time};
 use plimsoll_device::{
     Disk, DiskOptions, DiskSpec, Flash, FlashOptions, FlashSpec, History, Model, Op, Request, SpecError,
 };
-use plimsoll_sched::Profile;
 use plimsoll_sched::batches::{BatchProfile, DiskBatches, FlashBatches, measure_disk_batches, measure_flash_batches};
 use plimsoll_sched::measure::{MeasureOptions, Target, measure_disk};
 use plimsoll_sched::profile::{DeviceId, FlashProfile, Measured, VERSION};
+use plimsoll_sched::{DiskModel, Profile};
 use std::convert::Infallible;
 
 /// A modelled device with its own clock.
@@ -88,6 +88,13 @@ pub fn disk_batches_of(disk: Disk, seed: u64) -> Option<DiskBatches> {
 pub fn flash_batches_of(flash: impl Model, seed: u64) -> Option<FlashBatches> {
     let measured = measure_flash_batches(&mut ModelTarget::new(flash), BATCHES, true, seed);
     measured.unwrap_or_else(|never| match never {})
+}
+
+/// What the requests of a modelled disk cost, measured on that very disk.
+pub fn costs_of(disk: Disk, seed: u64, tries: u32) -> Option<DiskModel> {
+    let options = MeasureOptions { seed, tries, writes: true };
+    let measured = measure_disk(&mut ModelTarget::new(disk), "itself", options, &mut |_, _| {});
+    measured.unwrap_or_else(|never| match never {}).disk_model()
 }
 
 /// The profile of a modelled disk that keeps to its specification: what a predictor of another drive of the kind has.

@@ -5,6 +5,7 @@ pub mod fs_emulator;
 pub mod gdsf;
 pub mod map_reduce;
 pub mod node;
+pub mod real_disk;
 pub mod storage;
 pub mod web;
 

@@ -52,6 +52,14 @@ impl Adapt {
         if self.off { 0 } else { self.now_bytes }
     }
 
+    /// Another LoggedWriteSize from now on. What was counted by size no longer says what would be logged: the window
+    /// begins anew.
+    pub fn configure(&mut self, bytes: u64) {
+        (self.configured, self.now_bytes) = (bytes, bytes);
+        self.by_size = [0; 20];
+        self.other_bytes = 0;
+    }
+
     pub fn is_off(&self) -> bool {
         self.off
     }

@@ -24,7 +24,7 @@ use plimsoll_base::{
     BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent, Time,
     VolumeKey,
 };
-use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Offer, Order, Ports};
+use plimsoll_stack::{Actions, Forecast, Knob, Layer, LayerState, Offer, Order, Ports};
 use slab::Slab;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -656,7 +656,11 @@ impl Layer for Logs {
         match order {
             Order::Checkpoint => self.clean_asked = true,
             Order::Stop => self.stop(now),
-            Order::CacheBytes(_) | Order::CacheNoted | Order::Fence { .. } => {}
+            Order::Set(Knob::LoggedWriteBytes(bytes)) => {
+                self.config.logged_write_bytes = bytes;
+                self.adapt.configure(bytes);
+            }
+            Order::CacheBytes(_) | Order::CacheNoted | Order::Fence { .. } | Order::Set(_) => {}
         }
         self.work(now, out);
     }

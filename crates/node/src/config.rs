@@ -6,6 +6,7 @@
 use plimsoll_base::{Class, Objective, Priority, Span};
 use plimsoll_cache::{Codec, Sharing};
 use plimsoll_device::DeviceSpec;
+use plimsoll_stack::Allotment;
 pub use plimsoll_stack::CacheMode;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -112,6 +113,8 @@ pub struct PoolConfig {
     pub depth: Option<u32>,
     /// `noop` (the default), `deadline`, `cfq`, `blackbox` or `ssd`.
     pub sched: Option<Spanned<String>>,
+    /// For `cfq`: how long the device is kept for a client's next request; 8 ms if not said. Can be changed live.
+    pub idle_time: Option<SpanText>,
     /// Memory for pages that were read or written, as a page cache.
     pub memory: Option<ByteSize>,
     /// Do some tenants' deadlines have percentiles? Set by the node itself, so that a tape replays alike.
@@ -127,6 +130,10 @@ pub struct PoolConfig {
     pub core_depth: Option<u32>,
     /// Who decides about them: `qwin` (the default), or what it is compared with.
     pub core_policy: Option<Spanned<String>>,
+    /// For `qwin` and `qwin-window`: the slack that objectives are kept with, at least and at most; 300 us and 1 ms if not said.
+    pub core_slack: Option<[SpanText; 2]>,
+    /// What best effort writes is bounded by how many requests with an objective are late; for `qwin` and `qwin-window`.
+    pub bound_best_effort_writes: Option<bool>,
     /// Scattered logs for small writes; see docs/logs.md. They are made with the device and can't be added or removed later.
     pub logs: Option<LogsConfig>,
     /// A flash cache in front of the device; see docs/cache.md.
@@ -341,7 +348,7 @@ pub struct TenantConfig {
     /// For latency-critical: the bounds.
     #[serde(default)]
     pub objectives: Vec<ObjectiveConfig>,
-    /// For best-effort: its share relative to others, 1 to 10000.
+    /// Its share relative to others, 1 to 10000: of what is left, or of too few cores if it's latency-critical.
     pub weight: Option<u32>,
     /// For fenced: how many slots.
     pub slots: Option<u32>,
@@ -355,6 +362,12 @@ pub struct TenantConfig {
     pub deadline_percentile: Option<f64>,
     /// Instead of `deadline`: one that sets itself by the share of reads that it refuses.
     pub auto_deadline: Option<AutoDeadlineConfig>,
+    /// In pools whose core policy is `static`: cores of its own.
+    pub cores: Option<u32>,
+    /// In pools whose core policy is `mclock`: requests a second that it has at least.
+    pub reservation_iops: Option<u64>,
+    /// Likewise: requests a second that it has at most.
+    pub limit_iops: Option<u64>,
     /// For schedulers that know priorities: `rt:0` to `rt:7`, `be:0` to `be:7` or `idle`; a connection may say otherwise.
     pub priority: Option<Spanned<String>>,
 }
@@ -516,6 +529,35 @@ impl TenantConfig {
         let objectives: Vec<(f64, Span)> = self.objectives.iter().map(|o| (o.percentile, o.within.0)).collect();
         class_of(self.class.get_ref(), &objectives, self.weight, self.slots)
     }
+
+    /// What fixed policies give it.
+    pub fn allotment(&self) -> Allotment {
+        let (reservation, limit) = (self.reservation_iops.unwrap_or(0), self.limit_iops.unwrap_or(0));
+        Allotment { cores: self.cores.unwrap_or(0), reservation, limit }
+    }
+
+    fn check_allotment(&self, pools: &[PoolConfig]) -> Result<(), String> {
+        let has = |policy| pools.iter().any(|p| p.core_policy.as_ref().is_some_and(|c| c.get_ref() == policy));
+        for (key, policy, given) in [
+            ("cores", "static", self.cores.map(u64::from)),
+            ("reservation_iops", "mclock", self.reservation_iops),
+            ("limit_iops", "mclock", self.limit_iops),
+        ] {
+            match given {
+                Some(0) => return Err(format!("{key} = 0 would be nothing: take it out")),
+                Some(_) if !has(policy) => {
+                    return Err(format!("{key} is for pools with core_policy = \"{policy}\": no pool has it"));
+                }
+                _ => {}
+            }
+        }
+        match (self.reservation_iops, self.limit_iops) {
+            (Some(least), Some(most)) if least > most => {
+                Err(format!("reservation_iops {least} is more than limit_iops {most}"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Requests inside at once that a tenant may be allowed: what a pool holds of all.
@@ -537,14 +579,20 @@ pub fn class_of(
     weight: Option<u32>,
     slots: Option<u32>,
 ) -> Result<Class, String> {
-    for (key, of, given) in [
-        ("objectives", "latency-critical", !objectives.is_empty()),
-        ("weight", "best-effort", weight.is_some()),
-        ("slots", "fenced", slots.is_some()),
-    ] {
+    for (key, of, given) in
+        [("objectives", "latency-critical", !objectives.is_empty()), ("slots", "fenced", slots.is_some())]
+    {
         if given && class != of {
             return Err(format!("`{key}` is for a {of} tenant, not for a {class} one"));
         }
+    }
+    if weight.is_some() && class == "fenced" {
+        return Err(
+            "`weight` is for a best-effort or latency-critical tenant: a fenced one's share is its slots".into()
+        );
+    }
+    if let Some(other) = weight.filter(|w| !(1..=10_000).contains(w)) {
+        return Err(format!("weight {other} is not between 1 and 10000"));
     }
     match class {
         "latency-critical" if objectives.is_empty() => {
@@ -558,12 +606,10 @@ pub fn class_of(
                     .then_some(Objective { percentile_bp: bp as u16, bound })
                     .ok_or_else(|| format!("percentile {percentile} is not between 0.01 and 99.99"))
             };
-            Ok(Class::LatencyCritical { objectives: objectives.iter().map(objective).collect::<Result<_, _>>()? })
+            let objectives = objectives.iter().map(objective).collect::<Result<_, _>>()?;
+            Ok(Class::LatencyCritical { objectives, weight: weight.unwrap_or(Class::CRITICAL_WEIGHT) })
         }
-        "best-effort" => match weight.unwrap_or(100) {
-            weight @ 1..=10_000 => Ok(Class::BestEffort { weight }),
-            other => Err(format!("weight {other} is not between 1 and 10000")),
-        },
+        "best-effort" => Ok(Class::BestEffort { weight: weight.unwrap_or(100) }),
         "fenced" => match slots.unwrap_or(1) {
             slots @ 1..=1000 => Ok(Class::Fenced { slots }),
             other => Err(format!("slots {other} is not between 1 and 1000")),
@@ -654,6 +700,7 @@ impl Config {
         for t in &self.tenant {
             t.class().map_err(|what| (at(&t.class), format!("tenant `{}`: {what}", t.name.get_ref())))?;
             check_jobs_max(t.jobs_max)
+                .and(t.check_allotment(&self.pool))
                 .map_err(|what| (at(&t.name), format!("tenant `{}`: {what}", t.name.get_ref())))?;
         }
         for p in &self.pool {
@@ -806,10 +853,23 @@ mod tests {
         assert_eq!(
             error(&format!("{POOL}cores = 4\ncore_policy = \"qwon\"\n")),
             "node.toml:5: pool `p`: core_policy `qwon` is unknown: qwin, qwin-window, share-everything, partial-sharing, \
-             two-priorities, cake or shenango"
+             two-priorities, cake, shenango, static or mclock"
         );
         assert_eq!(error(&format!("{POOL}cores = 0\n")), "node.toml:2: pool `p`: cores = 0 is not between 1 and 1024");
         assert!(error(&format!("{POOL}core_depth = 2\n")).contains("core_depth means nothing without `cores`"));
+        let cores = |policy: &str, keys: &str| {
+            let tenant = format!("[[tenant]]\nname = \"t\"\nclass = \"best-effort\"\n{keys}\n");
+            error(&format!("{POOL}cores = 4\ncore_policy = \"{policy}\"\n{tenant}"))
+        };
+        assert_eq!(
+            cores("qwin", "cores = 2"),
+            "node.toml:7: tenant `t`: cores is for pools with core_policy = \"static\": no pool has it"
+        );
+        let slack = error(&format!("{POOL}cores = 4\ncore_slack = [\"2ms\", \"1ms\"]\n"));
+        assert!(slack.contains("core_slack: 2.00ms at least is above 1.00ms"), "{slack}");
+        assert!(cores("mclock", "limit_iops = 0").ends_with("limit_iops = 0 would be nothing: take it out"));
+        assert!(cores("mclock", "reservation_iops = 9\nlimit_iops = 8").contains("9 is more than limit_iops 8"));
+        assert!(cores("qwin", "weight = 20000").contains("weight 20000 is not between 1 and 10000"));
         let grant = "[[grant]]\npeer = \"everyone\"\nvolumes = [\"*\"]\n";
         assert!(error(&format!("{POOL}{grant}")).starts_with("node.toml:5: peer `everyone` is unknown"));
     }

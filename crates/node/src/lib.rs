@@ -6,6 +6,7 @@ pub mod directory;
 pub mod engine;
 pub mod fence;
 pub mod http;
+pub mod knobs;
 pub mod logs;
 pub mod node;
 pub mod open;

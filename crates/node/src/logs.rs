@@ -70,15 +70,17 @@ pub fn seconds_of_day() -> u64 {
 /// # Errors
 /// What is wrong.
 pub fn check(c: &Section) -> Result<(), String> {
-    let behaviour = behaviour(c)?;
-    let largest = shape(c).log_bytes / 4;
-    if behaviour.logged_write_bytes > largest {
-        return Err(format!(
-            "logs: logged_write of {} bytes is more than a quarter of a log: at most {largest}",
-            behaviour.logged_write_bytes
-        ));
+    behaviour(c)?;
+    let (wanted, largest) = logged_write(c);
+    if wanted > largest {
+        return Err(format!("logs: logged_write of {wanted} bytes is more than a quarter of a log: at most {largest}"));
     }
     Ok(())
+}
+
+/// LoggedWriteSize as configured, and the most that it may be.
+pub fn logged_write(c: &Section) -> (u64, u64) {
+    (c.logged_write.map_or(LogsConfig::default().logged_write_bytes, |b| b.0), shape(c).log_bytes / 4)
 }
 
 /// The layer over what `below` offers.

@@ -1,5 +1,6 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
+mod knobs;
 mod slots;
 
 use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
@@ -8,7 +9,7 @@ use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, Note, PermitLimits, Pool, PoolGone, PoolHandle, Trace};
 use crate::open::{PoolCache, open_pool};
-use crate::predict::Percentiles;
+use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, TenantId};
@@ -83,6 +84,8 @@ pub struct RunningPool {
     cache: Option<PoolCache>,
     /// How its time is fenced, as configured or last changed.
     fence: Mutex<Option<plimsoll_fence::FenceConfig>>,
+    /// What can be tuned, as configured or last changed.
+    knobs: Mutex<crate::knobs::Knobs>,
     /// What the configuration says of its slots.
     fence_configured: Option<(u32, u64)>,
     /// Volumes of a pool without a store.
@@ -108,7 +111,7 @@ pub struct Node {
     /// Counts the host's pauses, where a pool's device is modelled in real time.
     pub watchdog: Option<Watchdog>,
     /// What was configured of tenants beside their classes.
-    percentiles: Percentiles,
+    particulars: Particulars,
     /// One change of volumes or tenants at a time.
     changing: tokio::sync::Mutex<()>,
 }
@@ -120,10 +123,10 @@ impl Node {
     /// Opens every pool, brings back its volumes, and makes sure that the configured ones exist. Clients are not yet
     /// taken in.
     pub async fn start(config: &Config) -> Result<Node> {
-        let percentiles = Percentiles::of(&config.tenant);
+        let particulars = Particulars::of(&config.tenant);
         let mut pools = Vec::new();
         for p in &config.pool {
-            let pool = PoolConfig { budgets: !percentiles.is_empty(), ..p.clone() };
+            let pool = PoolConfig { budgets: particulars.has_percentiles(), ..p.clone() };
             pools.push(start_pool(&pool, config.control.trace_every).or_else(|e| RunningPool::failed(&pool, e))?);
         }
         if let Some(why) = pools.iter().all(|p| p.failed.is_some()).then(|| pools[0].failed.clone()).flatten() {
@@ -142,7 +145,7 @@ impl Node {
             pools,
             directory: Arc::default(),
             watchdog,
-            percentiles,
+            particulars,
             changing: tokio::sync::Mutex::new(()),
         };
         node.directory_mut(|d| {
@@ -465,7 +468,7 @@ impl Node {
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
         let id = self.directory_mut(|d| d.set_tenant(name, class.clone(), permits)).map_err(NodeError::Refused)?;
-        let terms = self.percentiles.terms(name, &class, permits.jobs_max);
+        let terms = self.particulars.terms(name, &class, permits.jobs_max);
         for p in &self.pools {
             let terms = terms.clone();
             // A pool that has ended serves nobody whom it could concern.
@@ -512,7 +515,7 @@ impl Node {
     /// Refuses a promise that a pool's cores couldn't keep beside those given already.
     async fn must_fit(&self, record: &TenantRecord) -> Result<()> {
         let jobs_max = permits_of_record(&record.limits).jobs_max;
-        let terms = self.percentiles.terms(&record.name, &record.class, jobs_max);
+        let terms = self.particulars.terms(&record.name, &record.class, jobs_max);
         let except = self.directory_ref(|d| d.tenants.get(&record.name).map(|t| t.id));
         for p in &self.pools {
             let sent = terms.clone();
@@ -662,6 +665,7 @@ impl RunningPool {
             rotational: false,
             cache: None,
             fence: Mutex::new(None),
+            knobs: Mutex::default(),
             fence_configured: None,
             next_volatile_id: Mutex::new((0, 0)),
             thread: Mutex::new(None),
@@ -828,6 +832,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         store,
         cache: opened.cache,
         fence: Mutex::new(fence),
+        knobs: Mutex::new(crate::knobs::Knobs::of(config)),
         fence_configured,
         home_start: opened.home_start,
         block_bytes: opened.block_bytes,

@@ -358,7 +358,9 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
             (costs, discipline, model)
         }
     };
-    layers.push(kind.layer(&SchedulerOptions { depth, discipline, ..SchedulerOptions::default() }, costs));
+    let default = SchedulerOptions::default();
+    let slice_idle = config.idle_time.map_or(default.slice_idle, |t| t.0);
+    layers.push(kind.layer(&SchedulerOptions { depth, discipline, slice_idle, ..default }, costs));
     layers.extend(model.map(|m| Box::new(m) as Box<dyn Layer>));
     let mut stack = Stack::new(StackConfig::default(), offers);
     let last = layers.len() - 1;

@@ -8,7 +8,7 @@ use plimsoll_device::{AnyModel, DeviceSpec, Model, ModelLayer, PageCache, PageCa
 use plimsoll_sched::promise::AutoTerms;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_sched::{Discipline, DiskModel, Profile};
-use plimsoll_stack::{Layer, Terms};
+use plimsoll_stack::{Allotment, Layer, Terms};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -16,10 +16,6 @@ use std::path::Path;
 const PAGE: u64 = 4096;
 /// Slow reads that a budget's window is long enough for: with fewer, whether a read is slow would be luck.
 const SLOW_READS_IN_WINDOW: u64 = 100;
-/// Weight of who has a promise of times instead of a weight: ten times what best effort has if it says nothing.
-const WEIGHT_PROMISED: u32 = 1000;
-/// Weight of a fenced tenant, whose share is its slots.
-const WEIGHT_FENCED: u32 = 100;
 
 fn profile_of(config: &PoolConfig) -> Result<Option<(String, Profile)>, String> {
     let Some(path) = &config.profile else {
@@ -103,32 +99,31 @@ pub fn page_cache(config: &PoolConfig, size_bytes: u64) -> Result<Option<Box<dyn
     Ok(Some(Box::new(PageCacheLayer::new(cache))))
 }
 
-/// What was configured of tenants' promises beside their classes, by name.
+/// What was configured of tenants beside their classes, by name: the percentile of their deadlines, and their allotments.
 #[derive(Clone, Debug, Default)]
-pub struct Percentiles(BTreeMap<String, u16>);
+pub struct Particulars(BTreeMap<String, (Option<u16>, Allotment)>);
 
-impl Percentiles {
+impl Particulars {
     /// Those of configured tenants.
-    pub fn of(tenants: &[TenantConfig]) -> Percentiles {
-        let of = |t: &TenantConfig| Some((t.name.get_ref().clone(), percentile_bp(t.deadline_percentile?).ok()?));
-        Percentiles(tenants.iter().filter_map(of).collect())
+    pub fn of(tenants: &[TenantConfig]) -> Particulars {
+        let of = |t: &TenantConfig| {
+            let percentile = t.deadline_percentile.and_then(|p| percentile_bp(p).ok());
+            (t.name.get_ref().clone(), (percentile, t.allotment()))
+        };
+        Particulars(tenants.iter().map(of).collect())
     }
 
-    /// Has nobody one?
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Are some tenants' deadlines of a percentile?
+    pub fn has_percentiles(&self) -> bool {
+        self.0.values().any(|(percentile, _)| percentile.is_some())
     }
 
     /// A tenant's terms, as layers are told.
     pub fn terms(&self, name: &str, class: &Class, in_flight_max: u32) -> Terms {
-        let weight = match class {
-            Class::BestEffort { weight } => *weight,
-            Class::LatencyCritical { .. } => WEIGHT_PROMISED,
-            Class::Fenced { .. } => WEIGHT_FENCED,
-        };
         let window = |bp: u16| (SLOW_READS_IN_WINDOW * 10_000).div_ceil(10_000 - u64::from(bp)) as u32;
-        let budget = self.0.get(name).map(|&bp| (bp, window(bp)));
-        Terms { class: class.clone(), weight, budget, in_flight_max }
+        let (percentile, allotment) = self.0.get(name).copied().unwrap_or_default();
+        let budget = percentile.map(|bp| (bp, window(bp)));
+        Terms { budget, allotment, ..Terms::of(class.clone(), in_flight_max) }
     }
 }
 
@@ -183,7 +178,7 @@ mod tests {
     #[test]
     fn terms_are_a_weight_and_a_budget() {
         let c = config(&tenant("deadline = \"20ms\"\ndeadline_percentile = 99")).unwrap();
-        let p = Percentiles::of(&c.tenant);
+        let p = Particulars::of(&c.tenant);
         let class = Class::BestEffort { weight: 300 };
         let terms = p.terms("t", &class, 8);
         assert_eq!((terms.weight, terms.budget, terms.in_flight_max), (300, Some((9900, 10_000)), 8));

@@ -58,7 +58,7 @@ const TENANT: TenantId = TenantId(1);
 impl Running {
     /// The tenant may have so much inside.
     fn allow(&self, jobs_max: u32, bytes_max: u64) {
-        let terms = Terms { class: Class::BestEffort { weight: 1 }, weight: 1, budget: None, in_flight_max: jobs_max };
+        let terms = Terms::of(Class::BestEffort { weight: 1 }, jobs_max);
         let limits = PermitLimits { jobs_max, bytes_max };
         self.handle.send(Command::SetTenant { tenant: TENANT, limits, terms }).unwrap();
     }

@@ -90,7 +90,7 @@ fn after_help() -> String {
         "Workloads: {NAMES}.\n  fio keys: bs, depth, jobs, rate, think, mix, span, zipf; with iops=N they arrive in \
          an open loop (arrivals=poisson|constant).\n  ycsb keys: records, threads, target. filebench keys: files, \
          threads, ops.\nDevices: {}.\n  raid0:MEMBERS:CHUNK:DEVICE, zoned:ZONE:DISK, \
-         cached:MEMORY:DEVICE; of flash drives sized:BYTES:DRIVE (16G unless said), aged:DRIVE, fresh:DRIVE.\n\nExamples:\n  \
+         cached:MEMORY:DEVICE; of flash drives sized:BYTES:DRIVE (16G unless said), aged:DRIVE, fresh:DRIVE, used:PERCENT:DRIVE.\n\nExamples:\n  \
          plimsoll replay --trace web.csv.gz --device cheetah-15k5\n  \
          plimsoll replay --workload randread:depth=8 --device hdd-160g-7200 --count 10000 --json\n  \
          plimsoll replay --workload randrw:depth=32 --device raid0:4:64K:aged:nvme-modern --depth 32\n  \

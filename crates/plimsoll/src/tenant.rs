@@ -49,7 +49,7 @@ struct Set {
     /// For latency-critical: PERCENTILE=TIME; may be repeated.
     #[arg(long = "objective", value_name = "PERCENTILE=TIME", value_parser = parse_objective)]
     objectives: Vec<ObjectiveSpec>,
-    /// For best-effort: its share relative to others, 1 to 10000 (100 if not said).
+    /// Its share relative to others, 1 to 10000 (if not said, 100; 1000 of a latency-critical one, where cores are too few).
     #[arg(long)]
     weight: Option<u32>,
     /// For fenced: how many slots (1 if not said).
@@ -144,8 +144,8 @@ pub fn promise(t: &TenantStatus) -> String {
         format!("p{} ≤ {} ({seen})", o.percentile, micros(o.within_us))
     };
     match (t.weight, t.slots) {
-        (Some(weight), _) => format!("weight {weight}"),
         (_, Some(slots)) => format!("{slots} slots"),
+        (Some(weight), _) if t.objectives.is_empty() => format!("weight {weight}"),
         _ => t.objectives.iter().map(objective).collect::<Vec<_>>().join(", "),
     }
 }

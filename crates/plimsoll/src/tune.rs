@@ -1,9 +1,11 @@
 //! `plimsoll tune`.
 
+mod load;
 mod profile;
 mod show;
 mod solve;
 mod watch;
+mod web;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, Subcommand};
@@ -33,6 +35,10 @@ enum TuneCommand {
     Solve(solve::Solve),
     /// Apply what was found, watch it, and tune anew when the system changes
     Run(watch::Run),
+    Load(load::Load),
+    WebServer(web::WebServer),
+    WebSet(web::WebSet),
+    WebLoad(web::WebLoad),
 }
 
 /// Check a tune file.
@@ -51,6 +57,10 @@ impl Tune {
             TuneCommand::Profile(c) => c.run(),
             TuneCommand::Solve(c) => c.run(),
             TuneCommand::Run(c) => c.run(),
+            TuneCommand::Load(c) => c.run(),
+            TuneCommand::WebServer(c) => c.run(),
+            TuneCommand::WebSet(c) => c.run(),
+            TuneCommand::WebLoad(c) => c.run(),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::table::{bytes, micros, table};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use hyper::Method;
+use plimsoll_base::Span;
 use plimsoll_client::live::Address;
 use plimsoll_node::config::{ByteSize, CacheMode};
 use plimsoll_node::http::api::{NewVolume, ReplicaChange, VolumeChange, VolumeStatus};
@@ -80,6 +81,17 @@ enum Command {
         #[command(flatten)]
         control: Control,
     },
+    /// Give its reads another deadline, for connections from now on that don't ask for their own, until the node is started anew
+    #[command(after_help = "Example:\n  plimsoll volume deadline web 20ms\n  plimsoll volume deadline web none")]
+    Deadline {
+        /// Its name.
+        name: String,
+        /// Within this they're done, or are refused at once; `none`: as its tenant's.
+        #[arg(value_parser = deadline)]
+        deadline: Deadline,
+        #[command(flatten)]
+        control: Control,
+    },
     /// Bring it up to what another replica has, so that it's read again as one of several
     ///
     /// What differs is copied from the peer over NBD, first where the peer has changed lately, then all the rest, until nothing
@@ -116,6 +128,21 @@ enum Command {
     },
 }
 
+/// Zero: none.
+#[derive(Clone, Copy, Debug)]
+struct Deadline(Span);
+
+fn deadline(text: &str) -> Result<Deadline, String> {
+    if text == "none" {
+        return Ok(Deadline(Span::ZERO));
+    }
+    let span: Span = text.parse().map_err(|e| format!("{e}"))?;
+    if span < Span::from_micros(1) {
+        return Err("a deadline has a microsecond at least; `none` takes it away".into());
+    }
+    Ok(Deadline(span))
+}
+
 impl Volume {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
@@ -127,11 +154,15 @@ impl Volume {
                 show(&Client::new(&control)?.send(Method::POST, "/v1/volumes", &new)?, &control)
             }
             Command::Grow { name, size, control } => {
-                let wanted = VolumeChange { size_bytes: Some(size.0), cache: None, replica: None };
+                let wanted = VolumeChange { size_bytes: Some(size.0), ..VolumeChange::default() };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
             }
             Command::Cache { name, mode, control } => {
-                let wanted = VolumeChange { size_bytes: None, cache: Some(mode), replica: None };
+                let wanted = VolumeChange { cache: Some(mode), ..VolumeChange::default() };
+                show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
+            }
+            Command::Deadline { name, deadline, control } => {
+                let wanted = VolumeChange { deadline_us: Some(deadline.0.as_micros()), ..VolumeChange::default() };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
             }
             Command::Resync { name, replica, from, trust: _, discard, control } => {
@@ -155,7 +186,7 @@ impl Volume {
 /// Has a volume caught up, or taken as it is where nothing is to be copied.
 fn caught_up(client: &Client, name: &str, resync: Option<Resync>) -> Result<VolumeStatus> {
     let say = |change| -> Result<VolumeStatus> {
-        let wanted = VolumeChange { size_bytes: None, cache: None, replica: Some(change) };
+        let wanted = VolumeChange { replica: Some(change), ..VolumeChange::default() };
         client.send(Method::PATCH, &path(name), &wanted)
     };
     let before: VolumeStatus = client.get(&path(name))?;

@@ -113,3 +113,25 @@ fn cores_are_given_told_of_and_promised_only_once() {
     assert_eq!(replayed["replayed"]["complete"], true, "{replayed}");
     assert!(replayed["replayed"]["accepted"].as_u64() > Some(800), "{replayed}");
 }
+
+/// What QWin is compared with can be chosen live, too: fixed numbers of cores, and mClock's rates.
+#[test]
+fn a_static_partition_and_mclock_go_by_what_tenants_are_allotted() {
+    for (policy, keys) in [("static", "cores = 3"), ("mclock", "limit_iops = 200\nweight = 50")] {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = format!("cores = 4\ncore_policy = \"{policy}\"");
+        let config = CONFIG.replace("cores = 4", &pool).replace("jobs_max = 16", &format!("jobs_max = 16\n{keys}"));
+        let server = Server::start(dir.path(), &config);
+        let began = std::time::Instant::now();
+        load(&server, "vol", 10);
+        let took = began.elapsed().as_secs_f64();
+        let view: Value = serde_json::from_str(&server.cli(&["cores", "--json"])).unwrap();
+        assert_eq!(view["policy"], policy);
+        let web = view["queues"].as_array().unwrap().iter().find(|q| q["tenants"][0] == "web").unwrap();
+        match policy {
+            "static" => assert_eq!(web["cores"], 3, "{web}"),
+            // 160 requests and a flush at 200 a second; what comes first waits for nothing.
+            _ => assert!(took > 0.6, "{took} s"),
+        }
+    }
+}

@@ -9,6 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
@@ -25,12 +26,27 @@ fn shim() -> PathBuf {
     folder.join("libplimsoll_shim.so")
 }
 
-/// Below the ports that the kernel gives to outgoing connections.
+/// Below the ports that the kernel gives to outgoing connections, another one at each call; test programs begin at different ones.
 fn free_port() -> u16 {
-    let mut rng = plimsoll_base::Rng::new(u64::from(std::process::id()), "port");
-    std::iter::from_fn(|| Some(12_000 + rng.below(7000) as u16))
-        .find(|p| TcpListener::bind(("127.0.0.1", *p)).is_ok())
-        .unwrap()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(n < 7_000, "no port is free");
+        let port = 12_000 + ((std::process::id() * 61 + n) % 7_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Ends with the test, however that ends.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // it may have ended already
+        let _ = self.0.wait();
+    }
 }
 
 fn shape(arguments: &[&str]) -> Output {
@@ -227,20 +243,16 @@ fn a_proxy_is_watched_and_steered_too() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (server_port, port) = (free_port(), free_port() + 7000);
+    let (server_port, port) = (free_port(), free_port());
     let control = dir.path().join("segment").display().to_string();
     let spawn = |program: &str, arguments: &[&str]| {
-        Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap()
+        let mut c = Command::new(program);
+        c.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ended(c.spawn().unwrap())
     };
-    let mut server = spawn("redis-server", &["--port", &server_port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    let server = spawn("redis-server", &["--port", &server_port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
     let (listen, to) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{server_port}"));
-    let mut proxy = spawn(
+    let proxy = spawn(
         PLIMSOLL,
         &[
             "shape",
@@ -265,10 +277,8 @@ fn a_proxy_is_watched_and_steered_too() {
     until("its requests are counted", || top()["finished"].as_u64().unwrap() >= 30);
     said(&["set", "--control", &control, "p=9"]);
     until("P is 9", || top()["p"] == 9);
-    for child in [&mut proxy, &mut server] {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
+    drop(proxy);
+    drop(server);
     assert!(ping(port, 1).is_err());
 }
 
@@ -304,8 +314,9 @@ tenants = ["*"]
 /// A volume of a node, mounted: NBD to a file by nbdfuse, a loop device over it, ext4.
 struct Mounted {
     dir: PathBuf,
-    fuse: Child,
-    _device: Loop,
+    /// Ended before the loop device goes, as it always was: what is below must not wait for what is above.
+    fuse: Ended,
+    device: Option<Loop>,
 }
 
 impl Mounted {
@@ -314,12 +325,13 @@ impl Mounted {
         std::fs::create_dir(&at).unwrap();
         std::fs::create_dir(dir.join("nbd")).unwrap();
         let fuse = Command::new("nbdfuse").arg(&file).arg(uri).spawn().expect("nbdfuse (`make test` installs it)");
+        let mut mounted = Mounted { dir: at.clone(), fuse: Ended(fuse), device: None };
         until("nbdfuse shows the volume", || file.exists());
-        let device = Loop::over(&file, &[]);
+        let device = mounted.device.insert(Loop::over(&file, &[]));
         let path = device.path.to_str().unwrap();
         ok("mkfs.ext4", &["-q", "-E", "lazy_itable_init=1,lazy_journal_init=1", path]);
         ok("mount", &[path, at.to_str().unwrap()]);
-        Mounted { dir: at, fuse, _device: device }
+        mounted
     }
 }
 
@@ -327,8 +339,8 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.dir).status();
         let _ = Command::new("umount").arg("-l").arg(self.dir.with_file_name("nbd/vol")).stderr(Stdio::null()).status();
-        let _ = self.fuse.kill();
-        let _ = self.fuse.wait();
+        let _ = self.fuse.0.kill();
+        let _ = self.fuse.0.wait();
     }
 }
 
@@ -366,17 +378,14 @@ fn installed(dir: &Path, volume: &Mounted) -> String {
 }
 
 /// 48 reads of a neighbouring volume at a time, for as long as it's left alone.
-fn noise(uri: &str) -> Child {
+fn noise(uri: &str) -> Ended {
     let script = format!(
         "import random\nh = nbd.NBD(); h.connect_uri('{uri}')\nwhile True:\n  c = [h.aio_pread(nbd.Buffer(4096), random.randrange(1 << 17) * 4096) for i in range(48)]\n  while c:\n    h.poll(1000); c = [x for x in c if not h.aio_command_completed(x)]\n"
     );
     let path = format!("/usr/bin:{}", std::env::var("PATH").unwrap_or_default());
-    Command::new("nbdsh")
-        .env("PATH", path)
-        .args(["-c", &script])
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("nbdsh (`make test` installs it)")
+    let mut c = Command::new("nbdsh");
+    c.env("PATH", path).args(["-c", &script]).stdout(Stdio::null());
+    Ended(c.spawn().expect("nbdsh (`make test` installs it)"))
 }
 
 /// The joint system: a database whose data lie on a volume of a node lets fewer transactions in while the node forecasts long waits.
@@ -437,14 +446,13 @@ fn the_storages_forecast_lowers_p_and_gives_it_back() {
     let first = said(&[&drive[..], &["--seconds", "2", "--prepare"]].concat());
     assert!(first.contains("\"errors\": 0"), "{first}");
     until("P is whole while the storage is quiet", || s.top()["p"] == 20);
-    let mut neighbour = noise(&node.uri("noise"));
+    let neighbour = noise(&node.uri("noise"));
     let begun = Instant::now();
     until("the forecast lowers P", || s.top()["p"].as_u64().unwrap() <= 10);
     println!("P is {} after {:?} of noise", s.top()["p"], begun.elapsed());
     let during = said(&[&drive[..], &["--seconds", "3"]].concat());
     assert!(during.contains("\"errors\": 0"), "{during}");
-    neighbour.kill().unwrap();
-    neighbour.wait().unwrap();
+    drop(neighbour);
     let begun = Instant::now();
     until("P comes back", || s.top()["p"] == 20);
     println!("P is whole again {:?} after it", begun.elapsed());

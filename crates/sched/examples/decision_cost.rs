@@ -22,7 +22,7 @@ fn main() {
         }
         "blackbox" => {
             let p = setup::black_box();
-            (0..count).for_each(|_| sum ^= p.predict(black_box(setup::NOW)).0.as_nanos());
+            (0..count).for_each(|i| sum ^= setup::ask_black_box(&p, black_box(i << 14)));
         }
         _ => {
             eprintln!("decision_cost noop|cfq|ssd|blackbox COUNT");

@@ -23,7 +23,7 @@ use crate::disk::DiskModel;
 use crate::tree::Key;
 use node::{Group, Node, NodeKey, tree_of};
 use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
-use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
+use plimsoll_stack::{Actions, Forecast, Knob, Layer, Offer, Order, Ports, Terms};
 use std::collections::{BTreeMap, VecDeque};
 use tolerance::NO_LIMIT;
 
@@ -40,6 +40,10 @@ pub struct CfqConfig {
     pub slice_writes: Span,
     /// How long the device waits for a node's next request within its turn; zero: not at all.
     pub slice_idle: Span,
+    /// Processes that seek are served together, for up to `slice`, before others get their turn again, and the device is kept for
+    /// the next of them when none has anything (the kernel's tree of queues without idling of their own, which idles for its
+    /// last one). Not in forecasts.
+    pub seekers_together: bool,
     /// How the device orders what it has, for prediction.
     pub discipline: Discipline,
     /// A request that would be late by no more is kept (MittOS §3.3).
@@ -70,6 +74,7 @@ impl Default for CfqConfig {
             slice: Span::from_millis(100),
             slice_writes: Span::from_millis(40),
             slice_idle: Span::from_millis(8),
+            seekers_together: false,
             discipline: Discipline::default(),
             failover_hop: Span::from_micros(300),
             late: Late::Cancel,
@@ -125,6 +130,8 @@ pub struct Cfq {
     device: DeviceQueue,
     pending: usize,
     revoked: u64,
+    /// Until when those that seek go before others.
+    seekers_until: Time,
 }
 
 impl Cfq {
@@ -146,6 +153,7 @@ impl Cfq {
             outside: BTreeMap::new(),
             pending: 0,
             revoked: 0,
+            seekers_until: Time::ZERO,
         }
     }
 
@@ -232,6 +240,7 @@ impl Cfq {
 
     /// Who has the turn now; ends one that is over. `None` while nobody has anything, or the device is kept idle.
     fn turn_now(&mut self, now: Time) -> Option<usize> {
+        let keeps = self.keeps_for_seekers(now);
         if let Some(turn) = &mut self.turn {
             let node = &self.nodes[turn.node];
             let preempted = self.groups[node.group].waits_above(node.key.class);
@@ -240,7 +249,7 @@ impl Cfq {
                 turn.idles_until = None;
                 return Some(turn.node);
             }
-            if on && node.is_waited_for(self.config.slice_idle) {
+            if on && (keeps || node.is_waited_for(self.config.slice_idle)) {
                 // It idles from when its last request came back.
                 if node.outside > 0 {
                     return None;
@@ -266,10 +275,32 @@ impl Cfq {
         }
     }
 
+    /// Is the device kept for whoever seeks next?
+    fn keeps_for_seekers(&self, now: Time) -> bool {
+        let Some(turn) = self.turn.as_ref().filter(|_| self.config.seekers_together) else { return false };
+        let node = &self.nodes[turn.node];
+        let waits = self.groups[node.group].round[tree_of(node.key.class)].iter().any(|&n| self.nodes[n].is_seeky());
+        self.config.slice_idle > Span::ZERO && now < self.seekers_until && node.is_seeky() && !waits
+    }
+
+    /// Whose turn it is in a group: the next seeker's, as long as they are served together.
+    fn next_of(&mut self, now: Time, group: usize) -> Option<usize> {
+        let round = self.groups[group].round.iter_mut().find(|r| !r.is_empty())?;
+        let seeker = round.iter().position(|&n| self.nodes[n].is_seeky());
+        let together = self.config.seekers_together && now < self.seekers_until;
+        let next = round.remove(seeker.filter(|_| together).unwrap_or(0))?;
+        if !self.nodes[next].is_seeky() {
+            self.seekers_until = Time::ZERO;
+        } else if now >= self.seekers_until {
+            self.seekers_until = now + self.config.slice;
+        }
+        Some(next)
+    }
+
     fn begin_turn(&mut self, now: Time) -> Option<usize> {
-        let waiting = self.groups.iter_mut().filter(|g| g.waits());
-        let group = waiting.min_by_key(|g| g.had)?;
-        let node = group.round.iter_mut().find_map(VecDeque::pop_front).expect("it waits");
+        let waiting = self.groups.iter().enumerate().filter(|(_, g)| g.waits());
+        let (group, _) = waiting.min_by_key(|(_, g)| g.had)?;
+        let node = self.next_of(now, group).expect("it waits");
         self.nodes[node].in_round = false;
         let ends_at = now + self.nodes[node].slice;
         self.turn = Some(Turn { node, began: now, ends_at, idles_until: None });
@@ -593,10 +624,10 @@ impl Layer for Cfq {
         if self.device.is_forgotten(at) && self.pending == 0 {
             return below.serve(Span::ZERO, Span::ZERO, plimsoll_base::Confidence::NONE);
         }
-        let key = NodeKey::of(head);
+        let (key, now) = (NodeKey::of(head), below.now());
         let node = self.index.get(&key).copied();
         let outside =
-            self.device.busy_for(at) + self.device.busy_cost(self.dispatch_cost + self.device.declared_cost());
+            self.device.busy_for(now) + self.device.busy_cost(self.dispatch_cost + self.device.declared_cost());
         let (own, cost) = if head.op == Op::Flush {
             (Span::ZERO, self.device.model().cost(at, 0, head))
         } else {
@@ -606,11 +637,13 @@ impl Layer for Cfq {
             Span::ZERO
         } else if self.config.predict_order {
             let own = self.device.busy_cost(own);
-            own + self.others_part(&key, node, own, at)
+            own + self.others_part(&key, node, own, now)
         } else {
             self.nodes.iter().map(|(at, _)| self.summaries[at].work).sum()
         };
-        below.serve(outside + front, self.device.busy_cost(cost), self.device.confidence())
+        // Until it comes, what is there is worked off.
+        let wait = (outside + front).saturating_sub(at.since(now));
+        below.serve(wait, self.device.busy_cost(cost), self.device.confidence())
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
@@ -681,6 +714,14 @@ impl Layer for Cfq {
     fn tenant(&mut self, _now: Time, tenant: TenantId, terms: Option<&Terms>, _out: &mut Actions) {
         if let Some(terms) = terms {
             self.set_weight(tenant, terms.weight);
+        }
+    }
+
+    fn ordered(&mut self, now: Time, order: Order, out: &mut Actions) {
+        if let Order::Set(Knob::IdleNs(ns)) = order {
+            self.set_slice_idle(Span::from_nanos(ns));
+            // Whoever the device is kept for may no longer be waited for.
+            self.fill_device(now, out);
         }
     }
 

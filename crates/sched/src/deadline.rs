@@ -10,9 +10,9 @@
 
 use crate::device::{DeviceQueue, Discipline};
 use crate::disk::DiskModel;
+use crate::ordered::{Order, Ordered};
 use crate::tree::OffsetTree;
-use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
-use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
+use plimsoll_base::{Io, IoHead, IoId, Op, Span, Time};
 use std::collections::VecDeque;
 
 /// How the scheduler behaves.
@@ -100,11 +100,13 @@ impl Direction {
 }
 
 /// See the module's documentation.
-pub struct Deadline {
+pub type Deadline = Ordered<Elevator>;
+
+/// Two directions, and whose batch is going.
+pub struct Elevator {
     config: DeadlineConfig,
     /// Reads, writes.
     directions: [Direction; 2],
-    device: DeviceQueue,
     /// Which direction's batch is going, and how many are left of it.
     batch: (usize, u32),
     starved: u32,
@@ -118,20 +120,13 @@ impl Deadline {
     pub fn new(config: DeadlineConfig, model: DiskModel) -> Deadline {
         assert!(config.batch > 0, "a batch of 0 would serve nothing");
         let device = DeviceQueue::new(model, config.discipline, config.depth);
-        Deadline { config, directions: [Direction::new(), Direction::new()], device, batch: (0, 0), starved: 0 }
+        let directions = [Direction::new(), Direction::new()];
+        Ordered::before(Elevator { config, directions, batch: (0, 0), starved: 0 }, device)
     }
+}
 
-    /// Requests waiting here and at the device.
-    pub fn depths(&self) -> (usize, usize) {
-        (self.directions.iter().map(|d| d.by_offset.len()).sum(), self.device.len())
-    }
-
-    /// What the predictions rest on.
-    pub fn model(&self) -> &DiskModel {
-        self.device.model()
-    }
-
-    fn next(&mut self, now: Time) -> Option<(Io, Span)> {
+impl Elevator {
+    fn take_next(&mut self, now: Time) -> Option<(Io, Span)> {
         let (going, left) = self.batch;
         if left > 0 && !self.directions[going].by_offset.is_empty() {
             self.batch.1 -= 1;
@@ -156,76 +151,35 @@ impl Deadline {
         self.batch = (chosen, self.config.batch - 1);
         direction.take_next()
     }
-
-    fn fill_device(&mut self, now: Time, out: &mut Actions) {
-        while self.device.has_room()
-            && let Some((io, cost)) = self.next(now)
-        {
-            self.device.dispatched(now, &io, Some(cost));
-            out.submit(0, io);
-        }
-    }
 }
 
-impl Layer for Deadline {
-    fn name(&self) -> &'static str {
-        "deadline"
+impl Order for Elevator {
+    const NAME: &'static str = "deadline";
+
+    fn len(&self) -> usize {
+        self.directions.iter().map(|d| d.by_offset.len()).sum()
     }
 
-    fn offer(&self, below: &[Offer]) -> Offer {
-        Offer { queue_max: u32::MAX, ..below[0] }
+    fn add(&mut self, now: Time, io: Io, device: &DeviceQueue) {
+        self.directions[usize::from(io.op != Op::Read)].add(now, io, device.model());
     }
 
-    fn start(&mut self, _now: Time, below: &[Offer], _out: &mut Actions) {
-        self.device.limit_depth(below[0].queue_max);
+    fn next(&mut self, now: Time) -> Option<(Io, Option<Span>)> {
+        self.take_next(now).map(|(io, cost)| (io, Some(cost)))
     }
 
-    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
-        let waits = self.directions.iter().any(|d| !d.by_offset.is_empty());
-        if self.device.is_forgotten(at) && !waits {
-            return below.serve(Span::ZERO, Span::ZERO, Confidence::NONE);
-        }
+    fn in_front(&self, at: Time, head: &IoHead, device: &DeviceQueue) -> (Span, Span) {
         let mine = usize::from(head.op != Op::Read);
         let (front, from) = self.directions[mine].front_of(head.offset);
         let others = self.directions[1 - mine].by_offset.total();
         // Reads let one batch of writes in after so many of theirs; writes wait for the reads that are there.
         let between = if mine == 0 { others.min(front / u64::from(self.config.writes_starved.max(1))) } else { others };
-        let queued = self.device.busy_cost(front + between + self.device.declared_cost());
-        let cost = self.device.model().cost(at, from.unwrap_or(self.device.arm_after()), head);
-        below.serve(self.device.busy_for(at) + queued, self.device.busy_cost(cost), self.device.confidence())
+        (front + between, device.model().cost(at, from.unwrap_or(device.arm_after()), head))
     }
 
-    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
-        self.device.retracted(io.id);
-        self.directions[usize::from(io.op != Op::Read)].add(now, io, self.device.model());
-        self.fill_device(now, out);
-    }
-
-    fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
-        self.device.completed(now, &mut c);
-        out.complete(c);
-        self.fill_device(now, out);
-    }
-
-    fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
-        for d in &mut self.directions {
-            if let Some(key) = d.by_offset.key_of(id) {
-                let (io, _) = d.by_offset.remove(key).expect("just found");
-                return out.end(io, Outcome::Failed(IoError::Cancelled));
-            }
-        }
-    }
-
-    fn declared(&mut self, head: &IoHead, _out: &mut Actions) {
-        self.device.declared(head);
-    }
-
-    fn retracted(&mut self, id: IoId, _out: &mut Actions) {
-        self.device.retracted(id);
-    }
-
-    fn is_idle(&self) -> bool {
-        self.directions.iter().all(|d| d.by_offset.is_empty()) && self.device.is_empty()
+    fn withdraw(&mut self, id: IoId) -> Option<Io> {
+        let withdraw = |d: &mut Direction| Some(d.by_offset.remove(d.by_offset.key_of(id)?)?.0);
+        self.directions.iter_mut().find_map(withdraw)
     }
 }
 

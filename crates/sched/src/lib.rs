@@ -18,6 +18,7 @@ mod fifo;
 pub mod inject;
 pub mod measure;
 pub mod noop;
+pub mod ordered;
 pub mod profile;
 pub mod promise;
 pub mod ssd;

@@ -7,8 +7,8 @@
 
 use crate::device::{DeviceQueue, Discipline};
 use crate::disk::DiskModel;
-use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
-use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
+use crate::ordered::{Order, Ordered};
+use plimsoll_base::{Io, IoHead, IoId, Op, Span, Time};
 use std::collections::VecDeque;
 
 /// How the scheduler behaves.
@@ -21,12 +21,15 @@ pub struct NoopConfig {
 }
 
 /// See the module's documentation.
-pub struct Noop {
-    queue: VecDeque<(Io, Span)>,
-    queue_cost: Span,
-    /// Where the last queued request ends.
+pub type Noop = Ordered<Arrivals>;
+
+/// Requests as they came, each with what it was predicted to cost if others were before it.
+#[derive(Default)]
+pub struct Arrivals {
+    queue: VecDeque<(Io, Option<Span>)>,
+    cost: Span,
+    /// Where the last one ends.
     tail: u64,
-    device: DeviceQueue,
 }
 
 impl Noop {
@@ -35,108 +38,57 @@ impl Noop {
     /// # Panics
     /// If `depth` is zero.
     pub fn new(config: NoopConfig, model: DiskModel) -> Noop {
-        let device = DeviceQueue::new(model, config.discipline, config.depth);
-        Noop { queue: VecDeque::new(), queue_cost: Span::ZERO, tail: 0, device }
-    }
-
-    /// Requests waiting here and at the device.
-    pub fn depths(&self) -> (usize, usize) {
-        (self.queue.len(), self.device.len())
-    }
-
-    /// What the predictions rest on.
-    pub fn model(&self) -> &DiskModel {
-        self.device.model()
-    }
-
-    /// Where the arm will be when all accepted work is done.
-    fn end_of_work(&self) -> u64 {
-        if self.queue.is_empty() { self.device.arm_after() } else { self.tail }
-    }
-
-    fn fill_device(&mut self, now: Time, out: &mut Actions) {
-        while self.device.has_room()
-            && let Some((io, cost)) = self.queue.pop_front()
-        {
-            self.queue_cost -= cost;
-            self.device.dispatched(now, &io, Some(cost));
-            out.submit(0, io);
-        }
+        Ordered::before(Arrivals::default(), DeviceQueue::new(model, config.discipline, config.depth))
     }
 }
 
-impl Layer for Noop {
-    fn name(&self) -> &'static str {
-        "noop"
+impl Arrivals {
+    /// Where the arm will be when all accepted work is done.
+    fn end_of_work(&self, device: &DeviceQueue) -> u64 {
+        if self.queue.is_empty() { device.arm_after() } else { self.tail }
+    }
+}
+
+impl Order for Arrivals {
+    const NAME: &'static str = "noop";
+
+    fn len(&self) -> usize {
+        self.queue.len()
     }
 
-    fn offer(&self, below: &[Offer]) -> Offer {
-        Offer { queue_max: u32::MAX, ..below[0] }
-    }
-
-    fn start(&mut self, _now: Time, below: &[Offer], _out: &mut Actions) {
-        self.device.limit_depth(below[0].queue_max);
-    }
-
-    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
-        if self.device.is_forgotten(at) && self.queue.is_empty() {
-            return below.serve(Span::ZERO, Span::ZERO, Confidence::NONE);
-        }
-        let queued = self.device.busy_cost(self.queue_cost + self.device.declared_cost());
-        let service = self.device.busy_cost(self.device.model().cost(at, self.end_of_work(), head));
-        below.serve(self.device.busy_for(at) + queued, service, self.device.confidence())
-    }
-
-    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
-        self.device.retracted(io.id);
-        if self.queue.is_empty() && self.device.has_room() {
-            if io.op != Op::Flush {
-                self.tail = io.end();
-            }
-            self.device.dispatched(now, &io, None);
-            return out.submit(0, io);
-        }
-        let cost = self.device.model().cost(now, self.end_of_work(), &io);
+    fn add(&mut self, now: Time, io: Io, device: &DeviceQueue) {
+        let goes_on = self.queue.is_empty() && device.has_room();
+        let cost = (!goes_on).then(|| device.model().cost(now, self.end_of_work(device), &io));
         if io.op != Op::Flush {
             self.tail = io.end();
         }
-        self.queue_cost += cost;
+        self.cost += cost.unwrap_or(Span::ZERO);
         self.queue.push_back((io, cost));
-        self.fill_device(now, out);
     }
 
-    fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
-        self.device.completed(now, &mut c);
-        out.complete(c);
-        self.fill_device(now, out);
+    fn next(&mut self, _now: Time) -> Option<(Io, Option<Span>)> {
+        let (io, cost) = self.queue.pop_front()?;
+        self.cost -= cost.unwrap_or(Span::ZERO);
+        Some((io, cost))
     }
 
-    fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
-        if let Some(i) = self.queue.iter().position(|(io, _)| io.id == id) {
-            let (io, cost) = self.queue.remove(i).expect("just found");
-            self.queue_cost -= cost;
-            out.end(io, Outcome::Failed(IoError::Cancelled));
-        }
+    fn in_front(&self, at: Time, head: &IoHead, device: &DeviceQueue) -> (Span, Span) {
+        (self.cost, device.model().cost(at, self.end_of_work(device), head))
     }
 
-    fn declared(&mut self, head: &IoHead, _out: &mut Actions) {
-        self.device.declared(head);
-    }
-
-    fn retracted(&mut self, id: IoId, _out: &mut Actions) {
-        self.device.retracted(id);
-    }
-
-    fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.device.is_empty()
+    fn withdraw(&mut self, id: IoId) -> Option<Io> {
+        let at = self.queue.iter().position(|(io, _)| io.id == id)?;
+        let (io, cost) = self.queue.remove(at)?;
+        self.cost -= cost.unwrap_or(Span::ZERO);
+        Some(io)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::{Confidence, Op, TenantId, VolumeKey};
-    use plimsoll_stack::{Offered, Stack, StackConfig, Target};
+    use plimsoll_base::{Completion, Confidence, Outcome, TenantId, VolumeKey};
+    use plimsoll_stack::{Offer, Offered, Stack, StackConfig, Target};
 
     fn us(n: u64) -> Span {
         Span::from_micros(n)

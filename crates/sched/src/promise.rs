@@ -315,7 +315,7 @@ mod tests {
         let mut s = Stack::new(StackConfig::default(), vec![]);
         s.push(Box::new(Budgets::new(Span::ZERO)), vec![]);
         let class = Class::BestEffort { weight: 100 };
-        let terms = |budget| Terms { class: class.clone(), weight: 100, budget, in_flight_max: 1 };
+        let terms = |budget| Terms { budget, ..Terms::of(class.clone(), 1) };
         let set = |s: &mut Stack, budget| s.set_tenant(Time::ZERO, TenantId(7), Some(&terms(budget)));
         let views = |s: &Stack| s.layer::<Budgets>().expect("it's there").views();
         set(&mut s, Some((9900, 1600)));

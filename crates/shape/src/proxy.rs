@@ -101,6 +101,7 @@ struct Flow {
     shared: Rc<Shared>,
     walker: RefCell<Walker>,
     gave_up: Cell<bool>,
+    identified: Cell<bool>,
     conn: ConnId,
     notify: Rc<Notify>,
     peer: Peer,
@@ -135,7 +136,7 @@ async fn connection(
     let notify = shared.waiting[conn.0 as usize].clone();
     let walker = RefCell::new(Walker::new(config.protocol));
     let peer = Peer { ip: peer.ip(), port: peer.port() };
-    let flow = Flow { shared, walker, gave_up: Cell::new(false), conn, notify, peer };
+    let flow = Flow { shared, walker, gave_up: Cell::new(false), identified: Cell::new(false), conn, notify, peer };
     tokio::select! {
         r = async {
             let mut bytes = vec![0; CHUNK];
@@ -165,7 +166,9 @@ impl Flow {
             let mut w = self.walker.borrow_mut();
             if w.is_lost() || w.is_tls() { Came::default() } else { w.input(bytes) }
         };
-        if came.login {
+        // Who never logs in is known by its address and connection.
+        if came.login || (came.request && !self.identified.get()) {
+            self.identified.set(true);
             self.identify(config);
         }
         let waits = came.request && self.shared.change(|g, now| g.request(now, self.conn) == Verdict::Wait);
@@ -223,7 +226,8 @@ impl Flow {
         let (name, rule) = classify(&config.rules, config.group_by, &account, &database, self.peer);
         self.shared.change(|g, _| {
             let user = g.user_of_bytes(name.as_bytes()).unwrap_or(USER_OTHERS);
-            if let (Some(rule), true) = (rule, g.users[user as usize].admitted == 0) {
+            // `others` are everybody's: no rule of one of them is theirs.
+            if let (Some(rule), true) = (rule, user != USER_OTHERS && g.users[user as usize].admitted == 0) {
                 let u = &mut g.users[user as usize];
                 u.weight_milli = rule.weight_milli;
                 u.set_class(rule.class());

@@ -33,8 +33,9 @@ pub struct Front {
     filter: RangeFilter,
     waiting: usize,
     flush_failed: bool,
-    /// What requests took lately below: reads, and all else. In nanoseconds.
-    lately_ns: [u64; 2],
+    /// What requests took lately below, in nanoseconds: reads, and all else; of each those that went at once, and those that
+    /// had waited here. What follows a change of the same place takes something else than what goes anywhere.
+    lately_ns: [[u64; 2]; 2],
 }
 
 /// What requests took lately follows by 1/2 to the power of this.
@@ -52,8 +53,9 @@ struct Entry {
     /// Requests that wait for this one: their place and id.
     dependents: Vec<(usize, IoId)>,
     phase: Phase,
-    /// When it went below.
+    /// When it went below, and whether it had waited.
     passed_at: Time,
+    has_waited: bool,
     dispatched_at: Time,
 }
 
@@ -93,7 +95,7 @@ impl Front {
             filter: RangeFilter::new(),
             waiting: 0,
             flush_failed: false,
-            lately_ns: [0; 2],
+            lately_ns: [[0; 2]; 2],
         }
     }
 
@@ -158,7 +160,7 @@ impl Front {
 
     /// Sends an entry below that nothing blocks.
     fn dispatch(&mut self, now: Time, at: usize, was_waiting: bool, out: &mut Actions) {
-        self.entries[at].passed_at = now;
+        (self.entries[at].passed_at, self.entries[at].has_waited) = (now, was_waiting);
         let b = self.block_bytes;
         let e = &self.entries[at];
         let (head, from, to) = (e.head, e.from, e.to);
@@ -241,7 +243,7 @@ impl Front {
     fn finish(&mut self, now: Time, at: usize, outcome: Outcome, data: Data, out: &mut Actions) {
         let e = self.entries.remove(at);
         if outcome.is_done() && e.head.op != Op::Flush {
-            let lately = &mut self.lately_ns[usize::from(e.head.op != Op::Read)];
+            let lately = &mut self.lately_ns[usize::from(e.head.op != Op::Read)][usize::from(e.has_waited)];
             *lately = *lately - (*lately >> LATELY_SHIFT) + (now.since(e.passed_at).as_nanos() >> LATELY_SHIFT);
         }
         if e.head.op != Op::Flush {
@@ -325,7 +327,8 @@ impl Layer for Front {
         // knows; that requests then take what they took lately is the best guess, if it isn't less than what is known.
         let wait = blocked_until.since(at);
         let f = below.ask(0, at, head);
-        let lately = Span::from_nanos(self.lately_ns[usize::from(head.op != Op::Read)]);
+        let [at_once, after_waiting] = self.lately_ns[usize::from(head.op != Op::Read)];
+        let lately = Span::from_nanos(if after_waiting > 0 { after_waiting } else { at_once });
         let whole = wait + f.total().saturating_sub(wait).max(lately);
         below.after(whole.saturating_sub(f.total()), f)
     }
@@ -360,6 +363,7 @@ impl Layer for Front {
             dependents: Vec::new(),
             phase: Phase::Waiting,
             passed_at: now,
+            has_waited: false,
             dispatched_at: Time::NEVER,
         };
         let at = self.entries.vacant_key();

@@ -67,16 +67,23 @@ impl Forecast {
 pub struct Ports<'a> {
     nodes: &'a [crate::stack::Node],
     me: usize,
+    now: Time,
 }
 
 impl<'a> Ports<'a> {
-    pub(crate) fn new(nodes: &'a [crate::stack::Node], me: usize) -> Ports<'a> {
-        Ports { nodes, me }
+    pub(crate) fn new(nodes: &'a [crate::stack::Node], me: usize, now: Time) -> Ports<'a> {
+        Ports { nodes, me, now }
     }
 
-    /// What `head` (possibly derived: another address, size) would wait below `port` if it arrived there at `at`.
+    /// When the forecast is made: what is known is known of then, whenever the request is to arrive.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// What `head` (possibly derived: another address, size) would wait below `port` if it arrived there at `at`, and nothing
+    /// else came before. A layer below which it is as full then as now, since this layer fills it up, asks for now.
     pub fn ask(&self, port: Port, at: Time, head: &IoHead) -> Forecast {
-        crate::stack::forecast_below(self.nodes, self.me, port, at, head)
+        crate::stack::forecast_below(self.nodes, (self.me, port), self.now, at, head)
     }
 
     /// A forecast of this layer's own: `wait` here, then what `below` says.
@@ -231,6 +238,31 @@ pub struct Terms {
     pub budget: Option<(u16, u32)>,
     /// Requests that it may have inside at once.
     pub in_flight_max: u32,
+    /// What it's given by policies that go by fixed numbers.
+    pub allotment: Allotment,
+}
+
+impl Terms {
+    /// A class by its own weight, and nothing else.
+    pub fn of(class: Class, in_flight_max: u32) -> Terms {
+        Terms { weight: class.weight(), class, budget: None, in_flight_max, allotment: Allotment::NONE }
+    }
+}
+
+/// What a tenant is given where a pool's policy doesn't work it out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct Allotment {
+    /// Cores of its own under a static partition; 0: one.
+    pub cores: u32,
+    /// Requests a second that it has at least under mClock; 0: none is reserved.
+    pub reservation: u64,
+    /// Requests a second that it has at most under mClock; 0: no limit.
+    pub limit: u64,
+}
+
+impl Allotment {
+    /// Nothing is said.
+    pub const NONE: Allotment = Allotment { cores: 0, reservation: 0, limit: 0 };
 }
 
 /// What a volume's requests are to a cache.
@@ -280,6 +312,28 @@ pub enum Order {
         slots: u32,
         /// How long each.
         slot_ns: u64,
+    },
+    /// A setting of one layer changes.
+    Set(Knob),
+}
+
+/// A setting that a layer can change while it serves, and that is worth tuning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub enum Knob {
+    /// How long CFQ keeps the device for a process's next request, in nanoseconds (OpTune's `idle_time`).
+    IdleNs(u64),
+    /// Writes up to so many bytes are logged (Manylogs' LoggedWriteSize).
+    LoggedWriteBytes(u64),
+    /// Fingerprints that the cache keeps, in percent of its extents (Nitro's fingerprint index ratio), 1 to 100.
+    FingerprintsPercent(u32),
+    /// QWin's thresholds of slack, in nanoseconds, low not above high, and how many windows pass between two looks.
+    CoreSlack {
+        /// `THRESH_LOW`.
+        low_ns: u64,
+        /// `THRESH_HIGH`.
+        high_ns: u64,
+        /// `THRESH_WIN`, at least 1.
+        poll_windows: u64,
     },
 }
 

@@ -12,7 +12,9 @@ pub mod tape;
 pub mod work;
 
 pub use front::{Front, FrontVolume};
-pub use layer::{Actions, CacheMode, Forecast, Layer, LayerState, Offer, Order, Port, Ports, Terms, VolumeTerms};
+pub use layer::{
+    Actions, Allotment, CacheMode, Forecast, Knob, Layer, LayerState, Offer, Order, Port, Ports, Terms, VolumeTerms,
+};
 pub use map::{Extent, Map};
 pub use stack::{Offered, Stack, StackConfig, Target};
 pub use stats::{AccountStats, NodeStats};

@@ -114,10 +114,16 @@ pub enum Offered {
     Busy(Forecast),
 }
 
-pub(crate) fn forecast_below(nodes: &[Node], me: usize, port: Port, at: Time, head: &IoHead) -> Forecast {
+pub(crate) fn forecast_below(
+    nodes: &[Node],
+    (me, port): (usize, Port),
+    now: Time,
+    at: Time,
+    head: &IoHead,
+) -> Forecast {
     match resolve(nodes, nodes[me].ports[port as usize], head.skips) {
-        Target::Node(n) => nodes[n].layer.forecast(at, head, Ports::new(nodes, n)),
-        Target::Face(n, face) => nodes[n].layer.forecast(at, &IoHead { face, ..*head }, Ports::new(nodes, n)),
+        Target::Node(n) => nodes[n].layer.forecast(at, head, Ports::new(nodes, n, now)),
+        Target::Face(n, face) => nodes[n].layer.forecast(at, &IoHead { face, ..*head }, Ports::new(nodes, n, now)),
         Target::Device(_) => Forecast::NONE,
     }
 }
@@ -260,7 +266,9 @@ impl Stack {
     /// What would a request wait that arrived now?
     pub fn forecast(&self, now: Time, head: &IoHead) -> Forecast {
         match resolve(&self.nodes, Target::Node(0), head.skips) {
-            Target::Node(n) | Target::Face(n, _) => self.nodes[n].layer.forecast(now, head, Ports::new(&self.nodes, n)),
+            Target::Node(n) | Target::Face(n, _) => {
+                self.nodes[n].layer.forecast(now, head, Ports::new(&self.nodes, n, now))
+            }
             Target::Device(_) => Forecast::NONE,
         }
     }

@@ -5,7 +5,7 @@
 //! its own is kept, for it decides by that.
 
 use crate::front::{Front, FrontVolume};
-use crate::layer::{Forecast, LayerState, Order, Terms, VolumeTerms};
+use crate::layer::{Allotment, Forecast, LayerState, Order, Terms, VolumeTerms};
 use crate::map::{Extent, Map};
 use crate::stack::{Offered, Stack};
 use crate::work::{Answer, WORDS, Work, Worked};
@@ -86,12 +86,13 @@ pub struct KeptTerms {
     weight: u32,
     budget: Option<(u16, u32)>,
     in_flight_max: u32,
+    allotment: Allotment,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum KeptClass {
-    /// Percentile in hundredths of a percent, and bound in ns, of each objective.
-    LatencyCritical(Vec<(u16, u64)>),
+    /// Percentile in hundredths of a percent, and bound in ns, of each objective; weight.
+    LatencyCritical(Vec<(u16, u64)>, u32),
     /// Weight.
     BestEffort(u32),
     /// Slots.
@@ -101,27 +102,29 @@ enum KeptClass {
 impl KeptTerms {
     fn of(t: &Terms) -> KeptTerms {
         let class = match &t.class {
-            Class::LatencyCritical { objectives } => {
+            Class::LatencyCritical { objectives, weight } => {
                 let kept = |o: &Objective| (o.percentile_bp, o.bound.as_nanos());
-                KeptClass::LatencyCritical(objectives.iter().map(kept).collect())
+                KeptClass::LatencyCritical(objectives.iter().map(kept).collect(), *weight)
             }
             Class::BestEffort { weight } => KeptClass::BestEffort(*weight),
             Class::Fenced { slots } => KeptClass::Fenced(*slots),
         };
-        KeptTerms { class, weight: t.weight, budget: t.budget, in_flight_max: t.in_flight_max }
+        let &Terms { weight, budget, in_flight_max, allotment, .. } = t;
+        KeptTerms { class, weight, budget, in_flight_max, allotment }
     }
 
     fn terms(&self) -> Terms {
         let class = match &self.class {
-            KeptClass::LatencyCritical(kept) => {
+            KeptClass::LatencyCritical(kept, weight) => {
                 let objective =
                     |&(percentile_bp, ns): &(u16, u64)| Objective { percentile_bp, bound: Span::from_nanos(ns) };
-                Class::LatencyCritical { objectives: kept.iter().map(objective).collect() }
+                Class::LatencyCritical { objectives: kept.iter().map(objective).collect(), weight: *weight }
             }
             KeptClass::BestEffort(weight) => Class::BestEffort { weight: *weight },
             KeptClass::Fenced(slots) => Class::Fenced { slots: *slots },
         };
-        Terms { class, weight: self.weight, budget: self.budget, in_flight_max: self.in_flight_max }
+        let &KeptTerms { weight, budget, in_flight_max, allotment, .. } = self;
+        Terms { class, weight, budget, in_flight_max, allotment }
     }
 }
 

@@ -225,16 +225,16 @@ impl TenantRecord {
     pub fn check(&self) -> Result<(), RecordError> {
         check_name(&self.name)?;
         let why = match &self.class {
-            Class::LatencyCritical { objectives } if objectives.is_empty() || objectives.len() > 16 => {
+            Class::LatencyCritical { objectives, .. } if objectives.is_empty() || objectives.len() > 16 => {
                 "latency-critical needs 1 to 16 objectives"
             }
-            Class::LatencyCritical { objectives }
+            Class::LatencyCritical { objectives, .. }
                 if objectives.iter().any(|o| !(1..=9999).contains(&o.percentile_bp) || o.bound == Span::ZERO) =>
             {
                 "an objective needs a percentile above 0 and below 100 and a bound above 0"
             }
-            Class::BestEffort { weight } if !(1..=10_000).contains(weight) => {
-                "best-effort needs a weight of 1 to 10000"
+            Class::BestEffort { weight } | Class::LatencyCritical { weight, .. } if !(1..=10_000).contains(weight) => {
+                "a weight is 1 to 10000"
             }
             Class::Fenced { slots: 0 } => "fenced needs at least one slot",
             _ => return Ok(()),
@@ -271,12 +271,29 @@ struct TenantJson {
     change: u64,
 }
 
+fn critical_weight() -> u32 {
+    Class::CRITICAL_WEIGHT
+}
+
+/// What is the default isn't written, so that nodes from before there was a weight can read it.
+fn is_critical_weight(weight: &u32) -> bool {
+    *weight == critical_weight()
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum ClassJson {
-    LatencyCritical { objectives: Vec<ObjectiveJson> },
-    BestEffort { weight: u32 },
-    Fenced { slots: u32 },
+    LatencyCritical {
+        objectives: Vec<ObjectiveJson>,
+        #[serde(default = "critical_weight", skip_serializing_if = "is_critical_weight")]
+        weight: u32,
+    },
+    BestEffort {
+        weight: u32,
+    },
+    Fenced {
+        slots: u32,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -336,8 +353,9 @@ pub(crate) fn volume_from_json(id: u32, json: &[u8]) -> Result<VolumeRecord, Str
 pub(crate) fn tenant_to_json(tenant: &TenantRecord) -> Vec<u8> {
     let objective = |o: &Objective| ObjectiveJson { percentile_bp: o.percentile_bp, bound_ns: o.bound.as_nanos() };
     let class = match &tenant.class {
-        Class::LatencyCritical { objectives } => {
-            ClassJson::LatencyCritical { objectives: objectives.iter().map(objective).collect() }
+        Class::LatencyCritical { objectives, weight } => {
+            let objectives = objectives.iter().map(objective).collect();
+            ClassJson::LatencyCritical { objectives, weight: *weight }
         }
         Class::BestEffort { weight } => ClassJson::BestEffort { weight: *weight },
         Class::Fenced { slots } => ClassJson::Fenced { slots: *slots },
@@ -352,8 +370,8 @@ pub(crate) fn tenant_from_json(name: &str, json: &[u8]) -> Result<TenantRecord, 
     let objective =
         |o: ObjectiveJson| Objective { percentile_bp: o.percentile_bp, bound: Span::from_nanos(o.bound_ns) };
     let class = match t.class {
-        ClassJson::LatencyCritical { objectives } => {
-            Class::LatencyCritical { objectives: objectives.into_iter().map(objective).collect() }
+        ClassJson::LatencyCritical { objectives, weight } => {
+            Class::LatencyCritical { objectives: objectives.into_iter().map(objective).collect(), weight }
         }
         ClassJson::BestEffort { weight } => Class::BestEffort { weight },
         ClassJson::Fenced { slots } => Class::Fenced { slots },
@@ -399,9 +417,11 @@ mod tests {
         let visible: Vec<u64> = volume.visible_extents(4096).iter().map(|e| e.len).collect();
         assert_eq!(visible, [2 << 20, 4096]);
         let objectives = vec![Objective { percentile_bp: 9990, bound: Span::from_millis(3) }];
-        for class in
-            [Class::LatencyCritical { objectives }, Class::BestEffort { weight: 7 }, Class::Fenced { slots: 2 }]
-        {
+        for class in [
+            Class::LatencyCritical { objectives, weight: 9 },
+            Class::BestEffort { weight: 7 },
+            Class::Fenced { slots: 2 },
+        ] {
             let limits = TenantLimits { in_flight_requests_max: Some(4), ..Default::default() };
             let tenant = TenantRecord { name: "t".into(), class, limits, change: 3 };
             assert_eq!(tenant_from_json("t", &tenant_to_json(&tenant)), Ok(tenant));

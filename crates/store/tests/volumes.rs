@@ -17,7 +17,7 @@ const CAPACITY_BYTES: u64 = (4 << 20) - 8192;
 fn tenant(name: &str) -> TenantRecord {
     let objectives = vec![Objective { percentile_bp: 9990, bound: Span::from_millis(3) }];
     let limits = TenantLimits { in_flight_requests_max: Some(64), ..TenantLimits::default() };
-    TenantRecord { name: name.into(), class: Class::LatencyCritical { objectives }, limits, change: 0 }
+    TenantRecord { name: name.into(), class: Class::LatencyCritical { objectives, weight: 100 }, limits, change: 0 }
 }
 
 fn store() -> (Disk, MetaStore) {

@@ -229,7 +229,12 @@ impl Text<'_> {
             return Err(self.bad(at, "[adapter] has one of `measure` and `prometheus`"));
         }
         let apply = w.apply.get_ref().clone();
-        if let Some(p) = space.parameters().iter().find(|p| !apply.contains(&format!("{{{}}}", p.name))) {
+        // A setting of the load itself is used by `measure`.
+        let uses = |name: &str| {
+            let word = format!("{{{name}}}");
+            apply.contains(&word) || w.measure.as_ref().is_some_and(|m| m.contains(&word))
+        };
+        if let Some(p) = space.parameters().iter().find(|p| !uses(&p.name)) {
             return Err(self.bad(at, format!("`apply` doesn't use {{{}}}: it would change nothing", p.name)));
         }
         Ok(AdapterSpec {

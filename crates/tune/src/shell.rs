@@ -2,8 +2,9 @@
 
 use crate::adapter::{Adapter, AdapterError, Run};
 use crate::file::AdapterSpec;
+use crate::otlp::otlp;
 use crate::record::read_run;
-use crate::source::{between, otlp_spans, prometheus_buckets};
+use crate::source::{between, prometheus_buckets};
 use crate::space::{Setting, Space};
 use plimsoll_base::Span;
 use std::io::Read;
@@ -77,7 +78,7 @@ impl Adapter for Shell {
         let Some(measure) = &self.spec.measure else { return self.measure_histograms(time) };
         let command = self.filled(measure, self.applied.as_ref(), time);
         let text = run(&command, limit(self.spec.timeout + time))?;
-        let read = if text.trim_start().starts_with('{') { otlp_spans(&text) } else { read_run(&text) };
+        let read = if text.trim_start().starts_with('{') { otlp(&text) } else { read_run(&text) };
         read.map_err(|e| AdapterError(format!("`{command}`: {e}")))
     }
 }

@@ -1,12 +1,11 @@
-//! Observations from what systems already report: Prometheus histograms, and OpenTelemetry traces.
+//! Observations from what systems already report as Prometheus histograms; OpenTelemetry's are in [`crate::otlp`].
 
 use crate::profile::Observation;
 use crate::record::BadRecord;
-use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// Cumulative buckets of one histogram: `(upper bound in seconds, count)`, ascending, the last bound infinite.
-type Buckets = Vec<(f64, f64)>;
+pub type Buckets = Vec<(f64, f64)>;
 
 /// Sums the buckets of `metric` over all its series that have the given labels.
 ///
@@ -73,84 +72,6 @@ pub fn between(before: &Buckets, after: &Buckets) -> Result<Vec<Observation>, Ba
 /// Values that stand for a bucket.
 pub const PER_BUCKET: u32 = 8;
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Export {
-    #[serde(default)]
-    resource_spans: Vec<ResourceSpans>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ResourceSpans {
-    #[serde(default)]
-    scope_spans: Vec<ScopeSpans>,
-}
-
-#[derive(Deserialize)]
-struct ScopeSpans {
-    #[serde(default)]
-    spans: Vec<Span>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Span {
-    trace_id: String,
-    name: String,
-    start_time_unix_nano: Nanos,
-    end_time_unix_nano: Nanos,
-}
-
-/// 64-bit numbers are strings in protobuf's JSON, and some exporters write numbers.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Nanos {
-    Text(String),
-    Number(u64),
-}
-
-impl Nanos {
-    fn get(&self) -> Option<u64> {
-        match self {
-            Nanos::Text(t) => t.parse().ok(),
-            Nanos::Number(n) => Some(*n),
-        }
-    }
-}
-
-/// Spans of an OTLP/JSON export (one object, or one a line, as the collector's file exporter writes): each span is an
-/// execution of the component of its name, each trace a request.
-///
-/// # Errors
-/// With the line, if it isn't such an export, or a span ends before it starts.
-pub fn otlp_spans(text: &str) -> Result<BTreeMap<String, Vec<Observation>>, BadRecord> {
-    let mut requests: BTreeMap<String, u64> = BTreeMap::new();
-    let mut run: BTreeMap<String, Vec<Observation>> = BTreeMap::new();
-    let stream = serde_json::Deserializer::from_str(text).into_iter::<Export>();
-    for export in stream {
-        let export = export.map_err(|e| BadRecord(format!("line {}: {e}", e.line())))?;
-        let scopes = export.resource_spans.iter().flat_map(|r| &r.scope_spans);
-        for span in scopes.flat_map(|s| &s.spans) {
-            let times = span.start_time_unix_nano.get().zip(span.end_time_unix_nano.get());
-            let Some(nanos) = times.and_then(|(from, to)| to.checked_sub(from)) else {
-                return Err(BadRecord(format!(
-                    "a span `{}` of trace {} ends before it starts",
-                    span.name, span.trace_id
-                )));
-            };
-            let next = requests.len() as u64;
-            let request = *requests.entry(span.trace_id.clone()).or_insert(next);
-            let observation = Observation { request, value: nanos as f64 / 1e6, weight: 1.0 };
-            run.entry(span.name.clone()).or_default().push(observation);
-        }
-    }
-    if run.is_empty() {
-        return Err(BadRecord("there are no spans".into()));
-    }
-    Ok(run)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,24 +94,5 @@ mod tests {
         assert!(between(&read([20, 100, 110]), &read([10, 10, 10])).unwrap_err().0.contains("went down"));
         assert!(between(&read([1, 2, 3]), &read([1, 2, 3])).unwrap_err().0.contains("is there load"));
         assert!(prometheus_buckets(&text([1, 2, 3]), "y", &[]).unwrap_err().0.contains("no histogram y"));
-    }
-
-    #[test]
-    fn spans_are_executions_and_traces_requests() {
-        let span = |t: &str, name: &str, from: u64, to: u64| {
-            format!(
-                "{{\"traceId\":\"{t}\",\"name\":\"{name}\",\"startTimeUnixNano\":\"{from}\",\"endTimeUnixNano\":{to}}}"
-            )
-        };
-        let export = |spans: &[String]| {
-            format!("{{\"resourceSpans\":[{{\"scopeSpans\":[{{\"spans\":[{}]}}]}}]}}\n", spans.join(","))
-        };
-        let t = export(&[span("aa", "disk", 0, 2_000_000), span("bb", "disk", 5, 1_000_005)])
-            + &export(&[span("aa", "cache", 0, 500_000)]);
-        let run = otlp_spans(&t).unwrap();
-        assert_eq!((run["disk"][0].value, run["disk"][1].request, run["cache"][0].request), (2.0, 1, 0));
-        assert!(otlp_spans(&export(&[span("a", "x", 5, 1)])).unwrap_err().0.contains("ends before it starts"));
-        assert!(otlp_spans("{\"resourceSpans\":[").unwrap_err().0.starts_with("line 1"));
-        assert!(otlp_spans("{}").unwrap_err().0.contains("no spans"));
     }
 }

@@ -72,19 +72,17 @@ fn a_target_is_met_as_closely_as_complete_search_meets_it() {
         let brute = Grid::new(&c, &o, usize::MAX).brute_force(4, &mut |_, _| true).best.unwrap();
         let s = solve(&c, Epochs::Count(4), &o).unwrap();
         assert!(
-            s.bound <= brute.1 * (1.0 + 1e-9),
-            "{seed}: the bound {} is above what can be had, {}",
-            s.bound,
-            brute.1
-        );
-        assert!(
-            s.value <= brute.1 * 1.15,
-            "{seed}: {} against {}, {:?} against {:?}",
+            (s.value - brute.1).abs() <= 1e-3 * brute.1 && s.is_proven(),
+            "{seed}: {} (bound {}) against {}, {:?} against {:?}",
             s.value,
+            s.bound,
             brute.1,
             s.mix,
             brute.0
         );
+        // Too many mixes to look at them all: what is found is as good, and the bound holds.
+        let many = solve(&c, Epochs::Count(40), &o).unwrap();
+        assert!(many.bound <= many.value && many.value <= brute.1 * (1.0 + 1e-9), "{seed}: {many:?}");
         println!("{seed}: {} ms², bound {}, complete search {}", s.value, s.bound, brute.1);
     }
 }
@@ -182,64 +180,5 @@ fn four_hundred_configurations_take_no_time() {
             s.programs,
             started.elapsed()
         );
-    }
-}
-
-/// Six parameters of six values each: 46,656 configurations of a sequence of six components, of 5,000 points each
-/// (Appendix A.3.3's synthetic system, which complete search can't do)..
-#[test]
-#[ignore = "half a minute in the debug profile: `make tune-large`"]
-fn six_parameters_take_seconds() {
-    use plimsoll_tune::compose::Composer;
-    use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
-    use plimsoll_tune::predict::{How, candidates};
-    use plimsoll_tune::profile::{Observation, Profile};
-    use plimsoll_tune::space::{Parameter, Space};
-    let names: Vec<String> = (0..6).map(|i| format!("c{i}")).collect();
-    let text = format!("root = 'r'\ncomponents = {names:?}\n[node]\nr = {{ sequence = {names:?} }}");
-    let graph = ServiceGraph::new(&toml::from_str::<WrittenGraph>(&text).unwrap()).unwrap();
-    let parameter = |n: &String| Parameter {
-        name: n.clone(),
-        values: (0..6).map(|v| v.to_string()).collect(),
-        moves: vec![n.clone()],
-    };
-    let space = Space::new(names.iter().map(parameter).collect()).unwrap();
-    let mut rng = Rng::new(21, "six");
-    let mut profile = Profile::new();
-    for (i, name) in names.iter().enumerate() {
-        for v in 0..6u16 {
-            let mut setting = vec![0; 6];
-            setting[i] = v;
-            // Higher values: faster half of the time, a longer tail.
-            let spread = 0.3 + 0.25 * f64::from(v);
-            for request in 0..5_000 {
-                let value = (rng.normal() * spread).exp() * (4.0 - 0.5 * f64::from(v)).max(0.5);
-                profile.add(name, &Setting(setting.clone()), Observation { request, value, weight: 1.0 });
-            }
-        }
-    }
-    let started = Instant::now();
-    let composer = Composer::new(&graph, &space, &profile).unwrap();
-    let c = candidates(&composer, &space, How::Convolved, &|_| {});
-    let composed = started.elapsed();
-    println!("{} configurations composed in {composed:?}", c.len());
-    for (goal, bounds) in
-        [("mean", &[][..]), ("p99", &[]), ("p99", &["p50 <= 22ms"]), ("p99", &["p50 <= 22ms", "p90 <= 31ms"])]
-    {
-        let started = Instant::now();
-        match solve(&c, Epochs::Count(10), &objective(goal, bounds)) {
-            Ok(s) => {
-                println!(
-                    "{goal} {bounds:?}: {:.3} ms, {} parts, proven {}, {:?}",
-                    s.value,
-                    s.mix.parts.len(),
-                    s.is_proven(),
-                    started.elapsed()
-                );
-                assert!(s.is_proven());
-            }
-            Err(e) => println!("{goal} {bounds:?}: {e}, {:?}", started.elapsed()),
-        }
-        assert!((composed + started.elapsed()).as_secs_f64() < 30.0);
     }
 }

@@ -29,8 +29,7 @@ fn stack(cores: u32) -> Stack {
     stack.start(Time::ZERO);
     for tenant in 0..3 {
         let objectives = vec![Objective { percentile_bp: 9990, bound: Span::from_millis(3 + u64::from(tenant)) }];
-        let terms =
-            Terms { class: Class::LatencyCritical { objectives }, weight: 100, budget: None, in_flight_max: 128 };
+        let terms = Terms::of(Class::LatencyCritical { objectives, weight: 100 }, 128);
         stack.set_tenant(Time::ZERO, TenantId(tenant), Some(&terms));
     }
     stack

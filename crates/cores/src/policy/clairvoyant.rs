@@ -4,15 +4,15 @@
 //! It is what QWin's numbers of cores are compared with. Requests take the same at the same time here, so first in, first
 //! out with the k-th waiting for k/N rounds, after what is in service, is exact; every request of the queue is looked at.
 
-use crate::policy::fair::Fair;
-use crate::policy::{Policy, partition};
+use crate::policy::Policy;
+use crate::policy::partition::{self, Partition};
 use crate::queue::Queues;
 use plimsoll_base::{Span, Time};
 
 /// See the module's documentation.
 pub struct Clairvoyant {
     service: Vec<(Time, Span)>,
-    fair: Fair,
+    partition: Partition,
 }
 
 /// The least number of requests in service with which `arrivals` (ascending), each taking `takes`, all end within `bound` of their
@@ -32,7 +32,7 @@ pub fn least(now: Time, arrivals: impl Iterator<Item = Time>, bound: Span, takes
 impl Clairvoyant {
     /// Requests that begin at or after each time take so long, until the next one.
     pub fn new(service: Vec<(Time, Span)>) -> Clairvoyant {
-        Clairvoyant { service, fair: Fair::default() }
+        Clairvoyant { service, partition: Partition::default() }
     }
 
     fn takes(&self, now: Time) -> Span {
@@ -63,18 +63,10 @@ impl Policy for Clairvoyant {
 
     fn next(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
         self.queues_changed(now, queues);
-        if let Some(at) = partition::critical_next(queues) {
-            return Some(at);
-        }
-        let at = partition::rest_next(queues, &self.fair)?;
-        self.fair.charge(at, queues, queues.get(at).weight());
-        Some(at)
+        self.partition.next(queues)
     }
 
     fn wait(&self, _now: Time, at: usize, queues: &Queues) -> Span {
-        match queues.get(at).cores() {
-            0 => partition::rest_wait(queues, at),
-            cores => partition::own_wait(queues, at, cores),
-        }
+        partition::wait(at, queues)
     }
 }

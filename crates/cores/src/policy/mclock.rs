@@ -3,16 +3,17 @@
 //! Each queue has a tag for its reservation, its limit and its share, spaced by 1/rate. First whoever's reservation is due,
 //! then, of those below their limit, the smallest share tag; a request served by share gives its reservation tag back.
 
-use crate::config::MclockTerms;
 use crate::policy::{Policy, wait_behind};
 use crate::queue::Queues;
-use plimsoll_base::{Span, TenantId, Time};
+use plimsoll_base::{Span, Time};
+use plimsoll_stack::Allotment;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy)]
 struct Tags {
-    terms: MclockTerms,
+    rates: Allotment,
+    weight: u64,
     reservation: Time,
     limit: Time,
     /// Virtual, in seconds over weight.
@@ -22,16 +23,22 @@ struct Tags {
 
 /// See the module's documentation.
 pub struct Mclock {
-    terms: Vec<(TenantId, MclockTerms)>,
     tags: Vec<Tags>,
     /// When a queue that is only limited may be served again.
     due: Time,
 }
 
-impl Mclock {
-    /// With these terms.
-    pub fn new(terms: Vec<(TenantId, MclockTerms)>) -> Mclock {
-        Mclock { terms, tags: Vec::new(), due: Time::NEVER }
+impl Default for Mclock {
+    fn default() -> Mclock {
+        Mclock { tags: Vec::new(), due: Time::NEVER }
+    }
+}
+
+impl Tags {
+    /// One more request is served: its turn by limit and share moves on.
+    fn served(&mut self) {
+        self.limit = spaced(self.limit, self.rates.limit);
+        self.share += SECOND_NS / self.weight.max(1);
     }
 }
 
@@ -45,15 +52,13 @@ impl Policy for Mclock {
     }
 
     fn queues_changed(&mut self, _now: Time, queues: &mut Queues) {
-        let none = MclockTerms { reservation: 0, weight: 1, limit: 0 };
         for at in 0..queues.len() {
-            let named = self.terms.iter().find(|(t, _)| queues.get(at).tenants.iter().any(|(id, _)| id == t));
-            let terms = named.map_or(none, |(_, terms)| *terms);
+            let (rates, weight) = (queues.get(at).allotment(), queues.get(at).weight());
             match self.tags.get_mut(at) {
-                Some(tags) => tags.terms = terms,
+                Some(tags) => (tags.rates, tags.weight) = (rates, weight),
                 None => {
                     let (reservation, limit) = (Time::ZERO, Time::ZERO);
-                    self.tags.push(Tags { terms, reservation, limit, share: 0, busy: false });
+                    self.tags.push(Tags { rates, weight, reservation, limit, share: 0, busy: false });
                 }
             }
         }
@@ -77,12 +82,11 @@ impl Policy for Mclock {
             tags.busy = !queues.get(at).waiting.is_empty();
         }
         let busy = || self.tags.iter().enumerate().filter(|(_, t)| t.busy);
-        let reserved = busy().filter(|(_, t)| t.terms.reservation > 0 && t.reservation <= now);
+        let reserved = busy().filter(|(_, t)| t.rates.reservation > 0 && t.reservation <= now);
         if let Some(at) = reserved.min_by_key(|(at, t)| (t.reservation, *at)).map(|(at, _)| at) {
             let t = &mut self.tags[at];
-            t.reservation = spaced(t.reservation, t.terms.reservation);
-            t.limit = spaced(t.limit, t.terms.limit);
-            t.share += SECOND_NS / t.terms.weight.max(1);
+            t.reservation = spaced(t.reservation, t.rates.reservation);
+            t.served();
             return Some(at);
         }
         let free = busy().filter(|(_, t)| t.limit <= now).min_by_key(|(at, t)| (t.share, *at)).map(|(at, _)| at);
@@ -91,9 +95,7 @@ impl Policy for Mclock {
             self.due = busy().map(|(_, t)| t.limit).min().unwrap_or(Time::NEVER);
             return None;
         };
-        let t = &mut self.tags[at];
-        t.limit = spaced(t.limit, t.terms.limit);
-        t.share += SECOND_NS / t.terms.weight.max(1);
+        self.tags[at].served();
         Some(at)
     }
 

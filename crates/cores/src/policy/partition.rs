@@ -2,8 +2,36 @@
 
 use crate::policy::fair::Fair;
 use crate::policy::wait_behind;
-use crate::queue::Queues;
+use crate::queue::{Queue, Queues};
 use plimsoll_base::Span;
+
+/// Who is served: queues with cores of their own on these, the others by weight on the rest.
+#[derive(Default)]
+pub struct Partition {
+    fair: Fair,
+}
+
+impl Partition {
+    /// Whose request is taken up next.
+    pub fn next(&mut self, queues: &Queues) -> Option<usize> {
+        critical_next(queues).or_else(|| self.next_of_rest(queues, |_| true))
+    }
+
+    /// The same of those that have no core of their own, as far as they may.
+    pub fn next_of_rest(&mut self, queues: &Queues, may: impl Fn(&Queue) -> bool) -> Option<usize> {
+        let at = rest_next(queues, &self.fair, may)?;
+        self.fair.charge(at, queues, queues.get(at).weight());
+        Some(at)
+    }
+}
+
+/// What a request would wait that came to queue `at`, with the cores as they are given.
+pub fn wait(at: usize, queues: &Queues) -> Span {
+    match queues.get(at).cores() {
+        0 => rest_wait(queues, at),
+        cores => own_wait(queues, at, cores),
+    }
+}
 
 /// Has the queue a core of its own that could take one more?
 pub fn has_room(queues: &Queues, at: usize) -> bool {
@@ -27,8 +55,8 @@ pub fn critical_next(queues: &Queues) -> Option<usize> {
 /// A latency-critical queue that has no core (there are more such queues than cores) is served among these. When no core is
 /// unowned, one whose owner has nothing at all to do is lent for one request: a queue's last core is never yielded, and
 /// without that best effort would never end.
-pub fn rest_next(queues: &Queues, fair: &Fair) -> Option<usize> {
-    let without_core = |at: usize| queues.get(at).cores() == 0;
+fn rest_next(queues: &Queues, fair: &Fair, may: impl Fn(&Queue) -> bool) -> Option<usize> {
+    let is_candidate = |at: usize| queues.get(at).cores() == 0 && may(queues.get(at));
     let in_service: u32 = queues.all().iter().filter(|q| q.cores() == 0).map(|q| q.in_service).sum();
     let idle = || queues.all().iter().any(|q| q.cores() > 0 && q.in_service == 0 && q.waiting.is_empty());
     let cores = match queues.unowned() {
@@ -38,7 +66,7 @@ pub fn rest_next(queues: &Queues, fair: &Fair) -> Option<usize> {
     if in_service >= cores * queues.depth {
         return None;
     }
-    fair.pick(queues, without_core)
+    fair.pick(queues, is_candidate)
 }
 
 /// What a request would wait that came to a best-effort queue: its part of the unowned cores goes through what is in front.

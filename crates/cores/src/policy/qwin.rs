@@ -13,10 +13,11 @@
 //! others. A queue that has more gives it up at its next window, so a part is reached within a window's length, whoever
 //! came first. What then can't be in time is what [`Policy::wait`] forecasts, so that a request with a deadline is answered Busy.
 
+use crate::bound::WriteBound;
 use crate::config::{Deadlines, QwinConfig};
 use crate::demand::{self, Bound};
-use crate::policy::fair::Fair;
-use crate::policy::{Policy, partition};
+use crate::policy::Policy;
+use crate::policy::partition::{self, Partition};
 use crate::queue::{Queue, Queues};
 use crate::window::Windows;
 use plimsoll_base::{Span, Time};
@@ -26,11 +27,14 @@ pub struct Qwin {
     config: QwinConfig,
     /// By queue; those of best-effort queues stay unused.
     runs: Vec<Run>,
-    fair: Fair,
+    partition: Partition,
     /// Demands and weights of the queues while parts are worked out.
     parts: Vec<Part>,
     /// When a queue is looked at next though none of its cores moves.
     look_at: Time,
+    /// What best effort may write, if that is bounded, and when it may again though it waits now.
+    bound: Option<WriteBound>,
+    write_at: Time,
 }
 
 #[derive(Default)]
@@ -99,7 +103,15 @@ pub fn entitle(parts: &mut [Part], cores: u64) {
 impl Qwin {
     /// No queue yet.
     pub fn new(config: QwinConfig) -> Qwin {
-        Qwin { config, runs: Vec::new(), fair: Fair::default(), parts: Vec::new(), look_at: Time::NEVER }
+        Qwin {
+            runs: Vec::new(),
+            partition: Partition::default(),
+            parts: Vec::new(),
+            look_at: Time::NEVER,
+            bound: config.bound_writes.then(WriteBound::default),
+            write_at: Time::NEVER,
+            config,
+        }
     }
 
     fn bounds(q: &Queue) -> impl Iterator<Item = Bound> + '_ {
@@ -213,13 +225,35 @@ impl Qwin {
             self.runs[at].moved_at = now;
             return Some(at);
         }
-        let at = partition::rest_next(queues, &self.fair)?;
-        self.fair.charge(at, queues, queues.get(at).weight());
+        let at = self.choose_of_rest(now, queues)?;
         let windows = &mut self.runs[at].windows;
         if windows.left > 0 {
             windows.take_up(); // a latency-critical queue that has lost its last core
         }
         Some(at)
+    }
+}
+
+/// Would the queue's next request change the device?
+fn writes_next(q: &Queue) -> Option<u64> {
+    q.waiting.front().filter(|w| w.io.op.is_change()).map(|w| w.io.len)
+}
+
+impl Qwin {
+    /// Whose request is taken up on a core that is nobody's.
+    fn choose_of_rest(&mut self, now: Time, queues: &Queues) -> Option<usize> {
+        let Some(bound) = &mut self.bound else { return self.partition.next_of_rest(queues, |_| true) };
+        let write_at = bound.may_write_at(now);
+        let chosen = match write_at {
+            Time::ZERO => self.partition.next_of_rest(queues, |_| true),
+            _ => self.partition.next_of_rest(queues, |q| q.is_critical() || writes_next(q).is_none()),
+        };
+        let waits = || queues.all().iter().any(|q| !q.is_critical() && writes_next(q).is_some());
+        self.write_at = if chosen.is_none() && write_at > now && waits() { write_at } else { Time::NEVER };
+        if let Some(len) = chosen.map(|at| queues.get(at)).filter(|q| !q.is_critical()).and_then(writes_next) {
+            bound.wrote(now, len);
+        }
+        chosen
     }
 }
 
@@ -263,6 +297,9 @@ impl Policy for Qwin {
             return;
         }
         self.runs[at].moved_at = now;
+        if let Some(bound) = &mut self.bound {
+            bound.ended(now, at, queues.get(at).objectives(), response);
+        }
         if self.runs[at].windows.served(response) {
             self.temp_window(now, at, queues);
         }
@@ -284,7 +321,7 @@ impl Policy for Qwin {
 
     /// Something waits, every core of its own is at a request, and none has moved for too long: when it's to be looked at.
     fn wake_at(&self) -> Time {
-        self.look_at
+        self.look_at.min(self.write_at)
     }
 
     fn wake(&mut self, now: Time, queues: &mut Queues) {
@@ -304,7 +341,8 @@ impl Policy for Qwin {
     fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span {
         let q = queues.get(at);
         if q.cores() == 0 {
-            return partition::rest_wait(queues, at);
+            let held = self.bound.as_ref().filter(|_| writes_next(q).is_some()).map(|b| b.may_write_at(now));
+            return partition::rest_wait(queues, at) + held.unwrap_or(Time::ZERO).since(now);
         }
         // It would get what it asks for, as far as best effort has it.
         let wanted = self.demand(now, at, queues, 1);
@@ -312,6 +350,10 @@ impl Policy for Qwin {
         // More cores come when one of its own looks next: after one more request at the latest.
         let until_then = if cores > q.cores() { q.service.mean() } else { Span::ZERO };
         partition::own_wait(queues, at, cores) + until_then
+    }
+
+    fn set_slack(&mut self, low: Span, high: Span, poll_windows: u64) {
+        (self.config.slack_low, self.config.slack_high, self.config.poll_windows) = (low, high, poll_windows);
     }
 
     fn windows(&self, at: usize) -> Option<&Windows> {

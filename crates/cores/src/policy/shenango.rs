@@ -1,8 +1,8 @@
 //! Shenango's rule, as QWin §5 puts it (QW-M13): a request that is in its queue at two looks in a row gets the queue one core
 //! more; a queue that is empty at a look gives all back (but the one that it needs to be served at all).
 
-use crate::policy::fair::Fair;
-use crate::policy::{Policy, partition};
+use crate::policy::Policy;
+use crate::policy::partition::{self, Partition};
 use crate::queue::Queues;
 use plimsoll_base::{Span, Time};
 
@@ -12,13 +12,13 @@ pub struct Shenango {
     due: Time,
     /// By queue: the request that waited longest at the last look.
     seen: Vec<Option<u64>>,
-    fair: Fair,
+    partition: Partition,
 }
 
 impl Shenango {
     /// Looks every `interval`.
     pub fn new(interval: Span) -> Shenango {
-        Shenango { interval, due: Time::NEVER, seen: Vec::new(), fair: Fair::default() }
+        Shenango { interval, due: Time::NEVER, seen: Vec::new(), partition: Partition::default() }
     }
 
     fn look(&mut self, now: Time, at: usize, queues: &mut Queues) {
@@ -60,12 +60,7 @@ impl Policy for Shenango {
     }
 
     fn next(&mut self, _now: Time, queues: &mut Queues) -> Option<usize> {
-        if let Some(at) = partition::critical_next(queues) {
-            return Some(at);
-        }
-        let at = partition::rest_next(queues, &self.fair)?;
-        self.fair.charge(at, queues, queues.get(at).weight());
-        Some(at)
+        self.partition.next(queues)
     }
 
     fn wake(&mut self, now: Time, queues: &mut Queues) {
@@ -86,9 +81,6 @@ impl Policy for Shenango {
     }
 
     fn wait(&self, _now: Time, at: usize, queues: &Queues) -> Span {
-        match queues.get(at).cores() {
-            0 => partition::rest_wait(queues, at),
-            cores => partition::own_wait(queues, at, cores),
-        }
+        partition::wait(at, queues)
     }
 }

@@ -19,11 +19,11 @@ pub fn at_us(n: u64) -> Time {
 
 pub fn critical(percentile_bp: u16, bound_us: u64) -> Terms {
     let objectives = vec![Objective { percentile_bp, bound: us(bound_us) }];
-    Terms { class: Class::LatencyCritical { objectives }, weight: 100, budget: None, in_flight_max: 128 }
+    Terms::of(Class::LatencyCritical { objectives, weight: 100 }, 128)
 }
 
 pub fn best_effort(weight: u32) -> Terms {
-    Terms { class: Class::BestEffort { weight }, weight, budget: None, in_flight_max: 128 }
+    Terms::of(Class::BestEffort { weight }, 128)
 }
 
 /// What a request takes that is sent at a time.

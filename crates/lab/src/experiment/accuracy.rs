@@ -4,15 +4,19 @@
 //! time: the first half sets the deadline (p95 of a run without rejection) and lets the predictor learn, the second half is
 //! judged. The predictor's profile is measured on another drive of the kind: the one that serves differs from it.
 
-use crate::experiment::judged::{Read, Verdict, calibration_percent, from, p95, replay_reads};
+use crate::experiment::even::Even;
+use crate::experiment::judged::{
+    NEEDLESS, Read, Verdict, calibration_percent, from, missed_in_hindsight, p95, replay_reads,
+};
 use crate::experiment::slowed::Slowed;
 use crate::experiment::traces;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::profiling::profile_of;
+use crate::profiling::{costs_of, profile_of};
 use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig};
 use crate::trace::record::TraceRecord;
 use plimsoll_base::{Span, Time};
 use plimsoll_device::{Disk, DiskOptions, Mismatch, Model, ModelLayer, profile};
+use plimsoll_sched::blackbox::{BlackBox, BlackBoxConfig};
 use plimsoll_sched::{Cfq, CfqConfig, DiskModel, Late, Precision, Profile};
 use plimsoll_stack::Layer;
 
@@ -76,13 +80,15 @@ struct Replay<'a> {
     deadline: Option<Span>,
     /// From when the drive takes how many thousandths of its time.
     shift: (Time, u64),
+    /// On a drive whose times follow from distances alone.
+    even: bool,
 }
+
+const UNSHIFTED: (Time, u64) = (Time::NEVER, 1000);
 
 /// Replays `records` where reads have a deadline, nothing is refused, and late ones are flagged.
 fn replay(records: &[TraceRecord], r: &Replay<'_>) -> Result<Vec<Read>, LabError> {
-    let spec = profile::by_name(DEVICE).map_err(|e| LabError(e.to_string()))?;
-    let mismatch = Some(Mismatch { seed: r.seed, spread: SPREAD });
-    let disk = Disk::new(&spec, DiskOptions { seed: r.seed, mismatch }).map_err(|e| LabError(e.to_string()))?;
+    let disk = drive(r.seed)?;
     let size_bytes = disk.size_bytes();
     let model = r.profile.and_then(Profile::disk_model).unwrap_or_else(|| DiskModel::unknown(size_bytes));
     let config = CfqConfig {
@@ -93,8 +99,13 @@ fn replay(records: &[TraceRecord], r: &Replay<'_>) -> Result<Vec<Read>, LabError
         ..CfqConfig::default()
     };
     let cfq = Cfq::new(config, model.with_precision(r.variant.precision));
-    let device = ModelLayer::new(Slowed::new(disk, r.shift.0, r.shift.1));
-    let layers: Vec<Box<dyn Layer>> = vec![Box::new(cfq), Box::new(device)];
+    let device: Box<dyn Layer> = if r.even {
+        let costs = costs_of(disk, r.seed, 10).ok_or_else(|| LabError("the drive has no costs".into()))?;
+        Box::new(ModelLayer::new(Even::new(costs, size_bytes)))
+    } else {
+        Box::new(ModelLayer::new(Slowed::new(disk, r.shift.0, r.shift.1)))
+    };
+    let layers: Vec<Box<dyn Layer>> = vec![Box::new(cfq), device];
     let pool = PoolConfig { late: Late::Flag, failover_hop: Span::ZERO, seed: r.seed, ..PoolConfig::default() };
     let mut pool = Pool::of_layers(layers, &pool)?;
     replay_reads(&mut pool, records, &Limits { deadline: r.deadline, processes: true, ..Limits::default() })
@@ -120,7 +131,7 @@ fn prepare(case: &traces::Case, seed: u64, profile: &Profile, quick: bool) -> Re
     let speed = traces::speed_for_disk(&whole, &DeviceChoice::named(DEVICE)?)?;
     let records = traces::from_a_start(&traces::at_speed(&whole, speed), seed);
     let middle = traces::middle(&records);
-    let free = Replay { variant: &FULL, profile: Some(profile), seed, deadline: None, shift: (Time::NEVER, 1000) };
+    let free = Replay { variant: &FULL, profile: Some(profile), seed, deadline: None, shift: UNSHIFTED, even: false };
     let deadline = p95(&replay(&records, &free)?, middle);
     Ok(Prepared { records, middle, deadline })
 }
@@ -142,14 +153,21 @@ fn trace_rows(name: &str) -> Vec<RowSpec> {
     for v in &variants()[1..] {
         rows.push(row(&format!("inaccuracy {}", v.name), "%").note(v.note));
     }
+    rows.push(
+        row("inaccuracy on a drive whose times follow from distances alone", "%").note(
+            "what is wrong there is wrong about the order; the rest is rotation and what else distances don't tell",
+        ),
+    );
+    rows.push(row("black box: false negatives of the late", "%").check(Check::AtMost(20.0)));
+    rows.push(row("black box: false positives of the others", "%").check(Check::AtMost(1.0)));
+    rows.push(row("black box: false negatives of the late, limit chosen in hindsight", "%"));
     rows
 }
 
 fn fill_trace(p: &Prepared, seed: u64, profile: &Profile, values: &mut Vec<Option<f64>>) -> Result<(), LabError> {
     let of = |variant: &Variant| {
-        let r =
-            Replay { variant, profile: Some(profile), seed, deadline: Some(p.deadline), shift: (Time::NEVER, 1000) };
-        replay(&p.records, &r)
+        let deadline = Some(p.deadline);
+        replay(&p.records, &Replay { variant, profile: Some(profile), seed, deadline, shift: UNSHIFTED, even: false })
     };
     let first = values.len();
     for (i, variant) in variants().iter().enumerate() {
@@ -174,7 +192,43 @@ fn fill_trace(p: &Prepared, seed: u64, profile: &Profile, values: &mut Vec<Optio
             values[first + ROWS_FIRST - 1] = Some(bias / 1e6 / judged.len().max(1) as f64);
         }
     }
+    values.push(on_even_drive(p, seed, profile)?);
+    values.extend(by_black_box(p, seed)?);
     Ok(())
+}
+
+/// What who sees nothing of the drive misses, flags needlessly, and would miss by a limit chosen in hindsight: in order of
+/// arrival, by the p95 that this has.
+fn by_black_box(p: &Prepared, seed: u64) -> Result<[Option<f64>; 3], LabError> {
+    let with = |deadline| {
+        let hidden = BlackBox::new(BlackBoxConfig { depth: DEPTH, ..BlackBoxConfig::default() });
+        let layers: Vec<Box<dyn Layer>> = vec![Box::new(hidden), Box::new(ModelLayer::new(drive(seed)?))];
+        let pool = PoolConfig { late: Late::Flag, failover_hop: Span::ZERO, seed, ..PoolConfig::default() };
+        let limits = Limits { deadline, processes: true, ..Limits::default() };
+        replay_reads(&mut Pool::of_layers(layers, &pool)?, &p.records, &limits)
+    };
+    let deadline = p95(&with(None)?, p.middle);
+    let all = with(Some(deadline))?;
+    let judged = from(&all, p.middle);
+    let v = Verdict::of(judged, deadline);
+    Ok([v.missed_percent(), v.needless_percent(), missed_in_hindsight(judged, deadline, NEEDLESS)])
+}
+
+/// The drive that serves: not quite the one that was profiled.
+fn drive(seed: u64) -> Result<Disk, LabError> {
+    let spec = profile::by_name(DEVICE).map_err(|e| LabError(e.to_string()))?;
+    let mismatch = Some(Mismatch { seed, spread: SPREAD });
+    Disk::new(&spec, DiskOptions { seed, mismatch }).map_err(|e| LabError(e.to_string()))
+}
+
+/// The inaccuracy on a drive whose times follow from distances alone, by its own p95.
+fn on_even_drive(p: &Prepared, seed: u64, profile: &Profile) -> Result<Option<f64>, LabError> {
+    let with = |deadline| {
+        let r = Replay { variant: &FULL, profile: Some(profile), seed, deadline, shift: UNSHIFTED, even: true };
+        replay(&p.records, &r)
+    };
+    let deadline = p95(&with(None)?, p.middle);
+    Ok(Some(Verdict::of(from(&with(Some(deadline))?, p.middle), deadline).inaccuracy()))
 }
 
 impl Experiment for DiskAccuracy {
@@ -248,7 +302,8 @@ fn after_shift(p: &Prepared, seed: u64, profile: &Profile, permille: u64) -> Res
     let third = p.records.len() / 3;
     let Some(until) = p.records.get(third + RECOVERED_AFTER) else { return Ok(None) };
     let shift = (p.records[third].arrived_at, permille);
-    let r = Replay { variant: &FULL, profile: Some(profile), seed, deadline: Some(p.deadline), shift };
+    let deadline = Some(p.deadline);
+    let r = Replay { variant: &FULL, profile: Some(profile), seed, deadline, shift, even: false };
     let reads = replay(&p.records, &r)?;
     Ok(Some(Verdict::of(from(&reads, until.arrived_at), p.deadline).inaccuracy()))
 }

@@ -2,20 +2,21 @@
 //!
 //! The parts of a forecast come from the layers one by one; whether their sum is right only a whole stack can tell. Each
 //! combination of layers is kept under the same load: ten reads at the device and ten in the scheduler, ten small writes in
-//! the logs, about ten background reads of the page cache. Now and then a probe is read, at a place of its own or behind ten
-//! writes that wait for each other in the front.
+//! the logs, about ten background reads of the page cache, ten of each tenant that wait for a core, ten that wait for their
+//! slot. Now and then a probe is read, at a place of its own, behind ten writes that wait for each other in the front, or of what the
+//! flash cache has, behind ten at the flash drive and ten in its scheduler.
+
+mod bench;
+mod stacks;
 
 use crate::experiment::stats::quantile;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::profiling::profile_of;
-use crate::replay::{DeviceChoice, Pool, PoolConfig};
-use plimsoll_base::{Completion, Data, Io, IoHead, Op, Rng, Span, TenantId, Time, VolumeKey};
-use plimsoll_device::pagecache::{Lru, PageCache};
-use plimsoll_device::{DeviceOptions, DeviceSpec, Model, ModelLayer, PageCacheLayer};
-use plimsoll_logs::{Layout, Logs, LogsConfig, Shape};
-use plimsoll_sched::{Late, Profile, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{Extent, Front, FrontVolume, Layer, Map, Offered};
-use std::collections::VecDeque;
+use crate::replay::DeviceChoice;
+use bench::{Bench, Seen};
+use plimsoll_base::{TenantId, VolumeKey};
+use plimsoll_sched::Profile;
+use stacks::{COMBINATIONS, Combination};
 
 /// See the module's documentation.
 pub struct ComposedForecasts;
@@ -25,212 +26,64 @@ const SPREAD: f64 = 0.15;
 /// How deep each queue is.
 const DEEP: u64 = 10;
 const BLOCK: u64 = 4096;
-/// Addresses that are used: enough for the arm to move.
+/// Addresses of a volume that are used: enough for the arm to move.
 const BYTES: u64 = 64 << 30;
+/// The probes' volume and tenant, and the others.
 const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 1 };
+const CRITICAL: TenantId = TenantId(1);
+const OTHER_VOLUME: VolumeKey = VolumeKey { id: 2, generation: 1 };
+const OTHER: TenantId = TenantId(2);
 /// Rounds that only teach.
-const TAUGHT: u64 = 50;
+const TAUGHT: u64 = 60;
 
-#[derive(Clone, Copy)]
-struct Combination {
-    name: &'static str,
-    sched: SchedulerKind,
-    memory: bool,
-    logs: bool,
+/// What a probe meets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Probe {
+    /// Nobody else is at its place.
+    Alone,
+    /// Ten wait for each other there.
+    Blocked,
+    /// The flash cache has it.
+    Cached,
 }
 
-const COMBINATIONS: [Combination; 6] = [
-    Combination { name: "noop", sched: SchedulerKind::Noop, memory: false, logs: false },
-    Combination { name: "deadline", sched: SchedulerKind::Deadline, memory: false, logs: false },
-    Combination { name: "cfq", sched: SchedulerKind::Cfq, memory: false, logs: false },
-    Combination { name: "page cache, noop", sched: SchedulerKind::Noop, memory: true, logs: false },
-    Combination { name: "logs, noop", sched: SchedulerKind::Noop, memory: false, logs: true },
-    Combination { name: "page cache, logs, cfq", sched: SchedulerKind::Cfq, memory: true, logs: true },
-];
+/// The last one only where there is a cache.
+const PROBES: [Probe; 3] = [Probe::Alone, Probe::Blocked, Probe::Cached];
 
-/// Where the probe is read: nobody else's place, or where ten wait for each other.
-const PROBES: [&str; 2] = ["a place of its own", "behind ten in the front"];
-
-/// Reads until what was read is used again: by then the drive's own buffer has forgotten it.
-const WARM: usize = 200;
-
-/// What a request is for.
-const PROBE_TAG: u64 = 1;
-const READ_TAG: u64 = 2;
-const WRITE_TAG: u64 = 3;
-const CROWD_TAG: u64 = 4;
-
-/// What a probe was told and what it took, in ms.
-struct Seen {
-    forecast: f64,
-    took: f64,
-}
-
-struct Bench {
-    pool: Pool,
-    rng: Rng,
-    now: Time,
-    /// Read earlier, oldest first: in memory, if there is a page cache.
-    warm: VecDeque<u64>,
-    /// Reads until the next is refused on purpose: every other one.
-    refuses: bool,
-    seen: [Vec<Seen>; 2],
-}
-
-fn stack(c: &Combination, profile: &Profile, seed: u64) -> Result<Pool, LabError> {
-    let failed = |e: &dyn std::fmt::Display| LabError(format!("{}: {e}", c.name));
-    let spec = DeviceSpec::named(DEVICE).map_err(|e| failed(&e))?;
-    let model = spec.build(DeviceOptions { seed, mismatch: SPREAD }).map_err(|e| failed(&e))?;
-    let costs = profile.disk_model().ok_or_else(|| failed(&"the profile has no costs"))?;
-    let options = SchedulerOptions {
-        depth: DEEP as u32,
-        discipline: profile.discipline(),
-        late: Late::Keep,
-        ..SchedulerOptions::default()
-    };
-    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Front::new()), Box::new(Map::new())];
-    if c.memory {
-        let cache = PageCache::<Lru>::new(1 << 16, model.size_bytes() / BLOCK, Span::ZERO);
-        layers.push(Box::new(PageCacheLayer::new(cache)));
-    }
-    if c.logs {
-        let layout =
-            Layout::new(model.size_bytes(), model.block_bytes(), Shape::default(), 1).map_err(|e| failed(&e))?;
-        layers.push(Box::new(Logs::fresh(layout, LogsConfig::default())));
-    }
-    layers.push(c.sched.layer(&options, costs));
-    layers.push(Box::new(ModelLayer::new(model)));
-    let mut pool = Pool::of_layers(layers, &PoolConfig { seed, late: Late::Keep, ..PoolConfig::default() })?;
-    let volume = FrontVolume { size_bytes: BYTES, read_only: false };
-    pool.stack.with_layer(Time::ZERO, |f: &mut Front, _| f.set_volume(VOLUME, volume));
-    pool.stack
-        .with_layer(Time::ZERO, |m: &mut Map, _| m.set_volume(VOLUME, &[Extent { device_offset: 0, len: BYTES }]));
-    Ok(pool)
-}
-
-impl Bench {
-    fn head(&self, op: Op, offset: u64) -> IoHead {
-        IoHead::new(op, VOLUME, TenantId(1), offset, BLOCK, self.now)
-    }
-
-    fn offer(&mut self, head: IoHead) -> Offered {
-        self.pool.stack.offer(self.now, Io::new(head, Data::Absent))
-    }
-
-    fn place(&mut self) -> u64 {
-        self.rng.below(BYTES / BLOCK) * BLOCK
-    }
-
-    fn send(&mut self, op: Op, offset: u64, tag: u64) {
-        let mut head = self.head(op, offset);
-        head.tag = tag;
-        self.offer(head);
-    }
-
-    /// One more of those that keep the queues full.
-    fn send_load(&mut self, tag: u64) {
-        let at = self.place();
-        match tag {
-            READ_TAG => {
-                self.warm.push_back(at);
-                self.send(Op::Read, at, READ_TAG);
-            }
-            _ => self.send(Op::Write, at, tag),
+impl Probe {
+    fn name(self) -> &'static str {
+        match self {
+            Probe::Alone => "a place of its own",
+            Probe::Blocked => "behind ten in the front",
+            Probe::Cached => "what the cache has",
         }
     }
-
-    /// As many as there are to be: at the device, behind it in the scheduler, and in the logs.
-    fn fill(&mut self, c: &Combination) {
-        (0..2 * DEEP).for_each(|_| self.send_load(READ_TAG));
-        if c.logs {
-            (0..DEEP).for_each(|_| self.send_load(WRITE_TAG));
-        }
-    }
-
-    /// What was in memory is swapped out, then refused, then brought in in the background: for every other read, so that
-    /// half as many are under way.
-    fn refuse_one(&mut self) {
-        self.refuses = !self.refuses;
-        if !self.refuses || self.warm.len() < WARM {
-            return;
-        }
-        let at = self.warm.pop_front().expect("just counted");
-        self.pool.stack.with_layer(self.now, |l: &mut PageCacheLayer, _| l.cache().drop_page(at / BLOCK));
-        let mut head = self.head(Op::Read, at);
-        head.deadline = Time::ZERO;
-        self.offer(head);
-    }
-
-    /// Lets the load go on until `ends` reads of it have ended, or the probe has.
-    fn go_on(&mut self, c: &Combination, mut ends: u64) -> Option<Seen> {
-        let mut seen = None;
-        while ends > 0 && seen.is_none() {
-            self.now = self.pool.stack.next_wake().max(self.now);
-            self.pool.stack.wake(self.now);
-            while let Some(done) = self.pool.stack.next_done() {
-                match done.io.tag {
-                    PROBE_TAG => seen = Some(self.told(&done)),
-                    tag @ (READ_TAG | WRITE_TAG) => {
-                        self.send_load(tag);
-                        if tag == READ_TAG {
-                            ends -= 1.min(ends);
-                            if c.memory {
-                                self.refuse_one();
-                            }
-                        }
-                    }
-                    _ => {}
-                }
-            }
-        }
-        seen
-    }
-
-    /// One round: the load goes on for a while, then a probe comes.
-    fn round(&mut self, c: &Combination, blocked: bool) {
-        let pause = 1 + self.rng.below(2 * DEEP);
-        self.go_on(c, pause);
-        let at = self.place();
-        if blocked {
-            // One goes ahead, ten wait for each other.
-            (0..=DEEP).for_each(|_| self.send(Op::Write, at, CROWD_TAG));
-        }
-        self.send(Op::Read, at, PROBE_TAG);
-        let seen = self.go_on(c, u64::MAX);
-        self.seen[usize::from(blocked)].extend(seen);
-    }
-
-    fn told(&self, c: &Completion) -> Seen {
-        let ms = |t: Time| t.since(c.io.arrived_at).as_millis_f64();
-        Seen { forecast: ms(c.io.expected_at), took: ms(self.now) }
-    }
 }
 
-/// Bias in percent of the time that probes took, p95 of the absolute error in ms, and the mean time, by kind of probe.
-fn bench(c: &Combination, profile: &Profile, seed: u64) -> Result<Bench, LabError> {
-    let (pool, rng) = (stack(c, profile, seed)?, Rng::new(seed, "composed"));
-    let (warm, seen) = (VecDeque::new(), [Vec::new(), Vec::new()]);
-    let mut bench = Bench { pool, rng, now: Time::ZERO, warm, refuses: false, seen };
-    bench.fill(c);
-    Ok(bench)
+fn probes(c: &Combination) -> &'static [Probe] {
+    if c.cache { &PROBES } else { &PROBES[..2] }
 }
 
-fn measure(c: &Combination, profile: &Profile, seed: u64, rounds: u64) -> Result<[Option<[f64; 3]>; 2], LabError> {
-    let mut bench = bench(c, profile, seed)?;
+/// Bias in percent of the time that probes took, p95 of the absolute error in ms, and the mean time.
+fn judged(seen: &[Seen]) -> Option<[f64; 3]> {
+    let n = seen.len() as f64;
+    let took: f64 = seen.iter().map(|s| s.took).sum();
+    let bias: f64 = seen.iter().map(|s| s.took - s.forecast).sum();
+    let mut errors: Vec<f64> = seen.iter().map(|s| (s.took - s.forecast).abs()).collect();
+    errors.sort_by(f64::total_cmp);
+    (n > 0.0 && took > 0.0).then(|| [100.0 * bias / took, quantile(&errors, 0.95), took / n])
+}
+
+/// By kind of probe.
+fn measure(c: &Combination, profile: &Profile, seed: u64, rounds: u64) -> Result<Vec<Option<[f64; 3]>>, LabError> {
+    let mut bench = Bench::new(c, profile, seed)?;
     for round in 0..TAUGHT + rounds {
         if round == TAUGHT {
-            bench.seen = [Vec::new(), Vec::new()];
+            bench.seen.iter_mut().for_each(Vec::clear);
         }
-        bench.round(c, round % 2 == 1);
+        bench.round(round);
     }
-    Ok(bench.seen.map(|seen| {
-        let n = seen.len() as f64;
-        let took: f64 = seen.iter().map(|s| s.took).sum();
-        let bias: f64 = seen.iter().map(|s| s.took - s.forecast).sum();
-        let mut errors: Vec<f64> = seen.iter().map(|s| (s.took - s.forecast).abs()).collect();
-        errors.sort_by(f64::total_cmp);
-        (n > 0.0 && took > 0.0).then(|| [100.0 * bias / took, quantile(&errors, 0.95), took / n])
-    }))
+    Ok(bench.seen[..probes(c).len()].iter().map(|seen| judged(seen)).collect())
 }
 
 impl Experiment for ComposedForecasts {
@@ -243,15 +96,24 @@ impl Experiment for ComposedForecasts {
     fn source(&self) -> &'static str {
         "beyond MittOS: its predictors are judged one by one"
     }
+    fn version(&self) -> u32 {
+        2
+    }
     fn device(&self) -> &'static str {
         DEVICE
     }
     fn notes(&self) -> Vec<String> {
         vec![
             "all stacks have a front and a map; random requests of 4 KiB, ten each: reads at the device and in the scheduler, small writes \
-             to logs, background reads of the page cache after refusals; every other probe behind ten writes of its place in the front"
+             to logs, background reads of the page cache after refusals; with cores (one for the tenant of the probes, which has an \
+             objective, and one for the other) ten of each tenant wait for theirs; with a fence two volumes have every other slot of 250 ms \
+             and 40 reads outstanding each"
                 .into(),
-            "the drive differs from the one that was profiled by ±15 % per component, drawn by the seed; the first 50 rounds only teach"
+            "probes in turn: at a place of their own, behind ten writes of their place in the front, and of what the flash cache has, behind \
+             ten at the flash drive and ten in its scheduler"
+                .into(),
+            "the drives differ from those that were profiled by ±15 % per component, drawn by the seed; the flash drive's costs and all that \
+             isn't the disk's are learned; the first 60 rounds only teach"
                 .into(),
             "bias: what probes took less what was forecast, in percent of what they took".into(),
         ]
@@ -259,8 +121,8 @@ impl Experiment for ComposedForecasts {
     fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
         let mut rows = Vec::new();
         for c in &COMBINATIONS {
-            for probe in PROBES {
-                let row = |what: &str, unit| RowSpec::new(format!("{}, {probe}: {what}", c.name), unit);
+            for probe in probes(c) {
+                let row = |what: &str, unit| RowSpec::new(format!("{}, {}: {what}", c.name, probe.name()), unit);
                 rows.push(row("bias", "%").check(Check::Within(-10.0, 10.0)));
                 rows.push(row("p95 error", "ms"));
                 rows.push(row("took, mean", "ms"));
@@ -271,7 +133,7 @@ impl Experiment for ComposedForecasts {
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let choice = DeviceChoice::named(DEVICE)?;
         let profile = profile_of(choice.disk()?, 1, 10).map_err(|e| LabError(e.to_string()))?;
-        let rounds = if inputs.quick { 60 } else { 400 };
+        let rounds = if inputs.quick { 60 } else { 420 };
         let mut values = Vec::new();
         for c in &COMBINATIONS {
             for of_probe in measure(c, &profile, seed, rounds)? {
@@ -285,6 +147,10 @@ impl Experiment for ComposedForecasts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_cores::Cores;
+    use plimsoll_device::PageCacheLayer;
+    use plimsoll_fence::Fence;
+    use plimsoll_stack::Front;
 
     /// Every queue is there when a probe comes, in every combination; and a forecast is of the size of what happens.
     #[test]
@@ -292,24 +158,36 @@ mod tests {
         let choice = DeviceChoice::named(DEVICE).unwrap();
         let profile = profile_of(choice.disk().unwrap(), 1, 4).unwrap();
         for c in &COMBINATIONS {
-            let mut b = bench(c, &profile, 1).unwrap();
-            for round in 0..40 {
-                b.round(c, round % 2 == 1);
+            let mut b = Bench::new(c, &profile, 1).unwrap();
+            for round in 0..60 {
+                b.round(round);
             }
-            let crowded = b.place();
-            (0..=DEEP).for_each(|_| b.send(Op::Write, crowded, CROWD_TAG));
-            let view = plimsoll_sched::choice::view(&b.pool.stack).expect("a scheduler");
-            assert_eq!(view.at_device as u64, DEEP, "{}", c.name);
-            assert!(view.waiting as u64 >= DEEP, "{}: {}", c.name, view.waiting);
-            assert_eq!(b.pool.stack.layer::<Front>().expect("a front").waiting() as u64, DEEP, "{}", c.name);
-            if c.memory {
-                let own = b.pool.stack.node_stats(2).1.own_ios;
-                assert!(own >= 20 * DEEP, "{}: {own} background reads", c.name);
+            b.prepare(Probe::Blocked);
+            let stack = b.pool.stack();
+            assert_eq!(stack.layer::<Front>().expect("a front").waiting() as u64, DEEP, "{}", c.name);
+            let deep = |n: u64, at: &str| assert!(n >= DEEP, "{}: {n} {at}", c.name);
+            if !c.fence {
+                // Between two slots a fenced device has nothing.
+                let view = plimsoll_sched::choice::view(stack).expect("a scheduler");
+                deep(view.at_device as u64, "at the device");
+                deep(view.waiting as u64, "in the scheduler");
             }
-            for (kind, seen) in b.seen.iter().enumerate() {
-                assert_eq!(seen.len(), 20, "{}: {}", c.name, PROBES[kind]);
+            if let Some(cores) = stack.layer::<Cores>() {
+                cores.queues().all().iter().for_each(|q| deep(q.waiting.len() as u64, "wait for a core"));
+            }
+            if let Some(fence) = stack.layer::<Fence>() {
+                fence.status(b.now).volumes.iter().for_each(|v| deep(v.waiting, "wait for their slot"));
+            }
+            if stack.layer::<PageCacheLayer>().is_some() {
+                let at = (0..stack.len()).find(|&n| stack.node_stats(n).0 == "pagecache").expect("just seen");
+                deep(stack.node_stats(at).1.own_ios / 20, "background reads");
+            }
+            for (kind, probe) in probes(c).iter().enumerate() {
+                let seen = &b.seen[kind];
+                assert!(seen.len() >= 20, "{}: {}", c.name, probe.name());
                 let (told, took) = seen.iter().fold((0.0, 0.0), |a, s| (a.0 + s.forecast, a.1 + s.took));
-                assert!(told > took / 3.0 && told < took * 3.0, "{}, {}: {told} for {took}", c.name, PROBES[kind]);
+                let what = format!("{}, {}: {told} for {took}", c.name, probe.name());
+                assert!(told > took / 3.0 && told < took * 3.0, "{what}");
             }
         }
     }

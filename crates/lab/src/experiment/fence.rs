@@ -15,6 +15,7 @@ mod variants;
 
 use crate::experiment::study::Study;
 use crate::experiment::{Experiment, Sample};
+pub(crate) use system::{Blank, formatted, offer_of};
 
 /// What they have in common.
 const FENCE: Study = Study {

@@ -7,7 +7,7 @@ use crate::plot::{Curve, Plot};
 use crate::profiling::profile_of;
 use crate::replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_base::{Rng, Span, Time};
-use plimsoll_client::{Course, Get, Orders, ReplicaPolicy};
+use plimsoll_client::{PolicyKind, PolicySettings};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_sched::inject::Inject;
 use plimsoll_sched::{Cfq, CfqConfig, Late, Profile};
@@ -29,28 +29,6 @@ const BURST: usize = 8;
 const BURST_BYTES: u64 = 256 << 10;
 /// Shares of wrong answers that are tried, in percent; 0 for none.
 const RATES: [u64; 5] = [20, 40, 60, 80, 100];
-
-/// MittOS' client (MT-M24): the first two tries with a deadline, the third without; with no deadline, the first replica's
-/// answer whatever it takes.
-struct Failover(Option<Span>);
-
-impl Failover {
-    fn send(&self, get: &Get, a_try: u64, out: &mut Orders) {
-        let n = get.replicas.len() as u64;
-        let last = a_try + 1 == n;
-        let node = get.replicas[((get.draw % n + a_try) % n) as usize];
-        out.send(node, if last { None } else { self.0 });
-    }
-}
-
-impl ReplicaPolicy for Failover {
-    fn begin(&mut self, _: Time, course: &Course, out: &mut Orders) {
-        self.send(course.get(), 0, out);
-    }
-    fn refused(&mut self, _: Time, course: &Course, a_try: u32, out: &mut Orders) {
-        self.send(course.get(), u64::from(a_try) + 1, out);
-    }
-}
 
 /// Wrong answers: of reads that would be refused so many percent are accepted, and of the others so many refused.
 #[derive(Clone, Copy)]
@@ -98,7 +76,10 @@ impl Run<'_> {
     fn cluster(&self, deadline: Option<Span>, wrong: Wrong) -> Result<ClusterMeasured, LabError> {
         let nodes = (0..u64::from(NODES)).map(|i| node(self.profile, wrong, self.seed * 1000 + i));
         let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
-        let policies = (0..CLIENTS).map(|_| Failover(deadline)).collect();
+        let (kind, limit) = deadline.map_or((PolicyKind::Base, Span::ZERO), |d| (PolicyKind::Mitt, d));
+        let settings = PolicySettings { limit, ..PolicySettings::default() };
+        let policies = (0..CLIENTS).map(|_| kind.build(&settings)).collect::<Result<_, _>>();
+        let policies: Vec<_> = policies.map_err(|e| LabError(e.to_string()))?;
         let config = ClusterConfig { seed: self.seed, ..ClusterConfig::default() };
         let gets = GetsConfig {
             nodes: NODES,
@@ -174,7 +155,7 @@ impl Experiment for InjectedErrors {
              0.3 ms a hop each way. The paper: 20 nodes with EC2's noise"
                 .into(),
             "MittCFQ with the profile of another drive of the kind (±15 % per component, drawn by the seed); refused at admission only, \
-             where errors are injected; two tries with a deadline, the third without"
+             where errors are injected; the client's `mitt`: two tries with a deadline, the third without; Base is its `base`"
                 .into(),
             "every run under one seed sees the same gets, noise, drives and hops".into(),
         ]

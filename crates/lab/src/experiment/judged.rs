@@ -112,6 +112,30 @@ impl Verdict {
     }
 }
 
+/// Of the reads that are in time, a black box may flag so many percent.
+pub(crate) const NEEDLESS: f64 = 1.0;
+
+/// What a limit on the forecast that is chosen afterwards would give: of the late reads so many percent are missed, if no more
+/// than `needless_percent` of the others are flagged. By what was forecast nobody can tell them better apart.
+pub(crate) fn missed_in_hindsight(reads: &[Read], deadline: Span, needless_percent: f64) -> Option<f64> {
+    let late = |r: &Read| r.done_at > r.arrived_at + deadline;
+    let all_late = reads.iter().filter(|r| late(r)).count();
+    let allowed = ((reads.len() - all_late) as f64 * needless_percent / 100.0) as usize;
+    let mut sorted: Vec<&Read> = reads.iter().collect();
+    sorted.sort_by_key(|r| std::cmp::Reverse(r.expected_at.since(r.arrived_at)));
+    let (mut needless, mut found, mut best) = (0, 0, 0);
+    // A limit separates only reads that were forecast differently.
+    for same in sorted.chunk_by(|a, b| a.expected_at.since(a.arrived_at) == b.expected_at.since(b.arrived_at)) {
+        found += same.iter().filter(|r| late(r)).count();
+        needless += same.iter().filter(|r| !late(r)).count();
+        if needless > allowed {
+            break;
+        }
+        best = found;
+    }
+    (all_late > 0).then(|| 100.0 * (all_late - best) as f64 / all_late as f64)
+}
+
 /// Groups that a calibration is told over.
 const GROUPS: usize = 10;
 
@@ -149,6 +173,24 @@ mod tests {
         assert_eq!((v.missed_percent(), v.needless_percent()), (Some(100.0 / 3.0), Some(50.0)));
         let none = Verdict::of(&[], Span::ZERO);
         assert_eq!((none.wrong_by_ms(), none.missed_percent(), none.needless_percent()), (None, None, None));
+    }
+
+    /// The obvious way: every limit there is.
+    #[test]
+    fn hindsight_finds_the_best_limit() {
+        let mut rng = plimsoll_base::Rng::new(1, "hindsight");
+        for _ in 0..200 {
+            let reads: Vec<Read> = (0..60).map(|_| read(rng.below(20), rng.below(20))).collect();
+            let late = |r: &&Read| r.done_at > r.arrived_at + Span::from_millis(15);
+            let all = reads.iter().filter(late).count();
+            let with = |limit| {
+                let flagged = || reads.iter().filter(|r| r.expected_at >= Time::ZERO + Span::from_millis(limit));
+                let needless = flagged().filter(|r| !late(r)).count();
+                (needless * 10 <= reads.len() - all).then(|| all - flagged().filter(late).count())
+            };
+            let obvious = (0..=20).filter_map(with).min().map(|missed| 100.0 * missed as f64 / all as f64);
+            assert_eq!(missed_in_hindsight(&reads, Span::from_millis(15), 10.0), obvious.filter(|_| all > 0));
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use plimsoll_cores::config::PolicyConfig;
 use plimsoll_cores::queue::CoreChange;
 use plimsoll_cores::{Cores, CoresConfig, CoresStatus};
 use plimsoll_device::{DeviceOptions, ModelLayer};
-use plimsoll_stack::{Layer, Terms};
+use plimsoll_stack::{Allotment, Layer, Terms};
 
 /// All of them.
 pub fn all() -> Vec<Box<dyn Experiment>> {
@@ -32,14 +32,28 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(compare::FioGroup),
         Box::new(compare::WebserverGroup),
         Box::new(compare::OltpGroup),
+        Box::new(compare::FullFioGroup),
+        Box::new(compare::FullWebserverGroup),
+        Box::new(compare::FullOltpGroup),
         Box::new(compare::Diverse),
         Box::new(policies::CorePolicies),
         Box::new(step::Steps),
     ]
 }
 
-/// The modelled drive: filled once, not yet aged.
-const DEVICE: &str = "sized:16G:nvme-modern";
+/// What the drive holds beside the tenants' data.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Drive {
+    name: &'static str,
+    /// The tenants' data are so much of it, %.
+    used_percent: u64,
+}
+
+/// As in the paper's testbed: six images of 30 GB over eight drives of 1 TB are 2 % of them, or 7 % with three replicas. There is so
+/// much room that nothing is collected while an experiment runs.
+const ROOMY: Drive = Drive { name: "used:8:sized:16G:nvme-modern", used_percent: 8 };
+/// Filled once, with 7 % to spare: what is written has to be collected after a few seconds.
+const FULL: Drive = Drive { name: "sized:16G:nvme-modern", used_percent: 100 };
 /// A dual 12-core processor (§5).
 const CORES: u32 = 24;
 
@@ -70,10 +84,22 @@ const J: Load = Load::Oltp;
 const K: Load = Load::Webserver;
 const P: Load = Load::Deep(90);
 
+impl Drive {
+    fn note(self) -> String {
+        match self {
+            ROOMY => "the tenants' data are 8 % of the drive, the rest was never written: as in the paper's testbed (180 GB of images over eight \
+                      drives of 1 TB), nothing is collected while it runs"
+                .into(),
+            _ => "the tenants' data are all of the drive, written once, with 7 % to spare: after some seconds the drive collects garbage".into(),
+        }
+    }
+}
+
 /// What a reader must know about all of these.
-fn common_notes() -> Vec<String> {
+fn common_notes(drive: Drive) -> Vec<String> {
     vec![
-        "one node with 24 cores of depth 1 over one modelled NVMe drive (16 GiB, filled once), ±15 % from its profile by the seed; the \
+        drive.note(),
+        "one node with 24 cores of depth 1 over one modelled NVMe drive (16 GiB), ±15 % from its profile by the seed; the \
          paper spreads the same clients over eight Ceph OSDs, so bandwidths can't be compared, only who meets what and by how much"
             .into(),
         "a request takes its core for 10 us and 2 us a KiB of computing (assumed: checksums and copies; the paper's OSD software takes \
@@ -124,21 +150,23 @@ fn objective(percentile_bp: u16, ms: f64) -> Objective {
 struct Client {
     load: Load,
     objective: Option<Objective>,
+    /// For policies that go by fixed numbers.
+    allotment: Allotment,
 }
 
 impl Client {
     fn critical(load: Load, objective: Objective) -> Client {
-        Client { load, objective: Some(objective) }
+        Client { load, objective: Some(objective), allotment: Allotment::NONE }
     }
     fn best_effort(load: Load) -> Client {
-        Client { load, objective: None }
+        Client { load, objective: None, allotment: Allotment::NONE }
     }
     fn terms(&self) -> Terms {
         let class = match self.objective {
-            Some(o) => Class::LatencyCritical { objectives: vec![o] },
+            Some(o) => Class::LatencyCritical { objectives: vec![o], weight: Class::CRITICAL_WEIGHT },
             None => Class::BestEffort { weight: 100 },
         };
-        Terms { class, weight: 100, budget: None, in_flight_max: self.load.in_flight() }
+        Terms { allotment: self.allotment, ..Terms::of(class, self.load.in_flight()) }
     }
 }
 
@@ -148,6 +176,7 @@ struct Run<'a> {
     clients: &'a [Client],
     policy: PolicyConfig,
     cores: u32,
+    drive: Drive,
     /// What is measured begins here ...
     warm_up: Span,
     /// ... and ends here.
@@ -172,7 +201,7 @@ const COURSE: Span = Span::from_secs(10);
 
 impl Run<'_> {
     fn pool(&self) -> Result<Pool, LabError> {
-        let device = DeviceChoice::named(DEVICE)?;
+        let device = DeviceChoice::named(self.drive.name)?;
         let options = DeviceOptions { seed: self.seed, mismatch: 0.15 };
         let model = device.spec.build(options).map_err(|e| LabError(e.to_string()))?;
         let config = CoresConfig {
@@ -193,7 +222,8 @@ impl Run<'_> {
 
     fn run(&self) -> Result<Outcome, LabError> {
         let mut pool = self.pool()?;
-        let each = (pool.offer().size_bytes / self.clients.len() as u64) >> 20 << 20;
+        let used = pool.offer().size_bytes / 100 * self.drive.used_percent;
+        let each = (used / self.clients.len() as u64) >> 20 << 20;
         let build =
             |(i, c): (usize, &Client)| Ok((i as u16, c.load.build(i as u64 * each, each, self.seed * 100 + i as u64)?));
         let loads = self.clients.iter().enumerate().map(build).collect::<Result<Vec<_>, BadWorkload>>()?;

@@ -8,6 +8,7 @@
 use crate::experiment::LabError;
 use crate::system::storage::{Event, Storage};
 use crate::system::{Zipf, record, set_each};
+use crate::trace::record::{Op as TraceOp, TraceRecord};
 use plimsoll_base::{Op, Rng, Span, Time};
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
@@ -56,6 +57,12 @@ const FLUSH_EVERY: Span = Span::from_secs(30);
 /// Requests of the flusher at the disk at once.
 const FLUSH_DEPTH: usize = 8;
 const FLUSHER: u16 = u16::MAX;
+/// Gaps of a trace are cut to so many mean ones: nights.
+const GAP_MAX: u64 = 100;
+/// Larger requests of a trace are cut.
+const REQUEST_BLOCKS_MAX: u64 = 1_024;
+/// How long a pace is tried.
+const PILOT: Span = Span::from_secs(300);
 /// Blocks that one disk request reads or writes at most.
 const RUN_BLOCKS_MAX: u64 = 64;
 
@@ -103,12 +110,14 @@ pub struct FsEmulator {
     asked: u64,
 }
 
-/// The graph of Fig. 5.5: a request that has all it needs loops over hits; another loops over both and waits.
+/// The graph of Fig. 5.5: what is all there loops over hits; what isn't loops over hits and misses, and waits. Each way has
+/// its own counts, as a request's hits and misses sum to its blocks: one count of hits for both would give requests that
+/// lack everything the hits of those that lack nothing.
 pub fn graph() -> ServiceGraph {
     let text = "root = 'request'\ncomponents = ['parse', 'hit', 'miss', 'wait']\n[node]\n\
-        request = { sequence = ['parse', 'hits', 'rest'] }\nhits = { loop = 'hit' }\n\
-        rest = { condition = ['nothing', 'disk'] }\nnothing = { loop = 'hit', counts = [1.0] }\n\
-        disk = { sequence = ['misses', 'wait'] }\nmisses = { loop = 'miss' }\n";
+        request = { sequence = ['parse', 'serve'] }\nserve = { condition = ['whole', 'lacking'] }\n\
+        whole = { loop = 'hit' }\nlacking = { sequence = ['found', 'misses', 'wait'] }\n\
+        found = { loop = 'hit' }\nmisses = { loop = 'miss' }\n";
     let written: WrittenGraph = toml::from_str(text).expect("a constant");
     ServiceGraph::new(&written).expect("a constant")
 }
@@ -122,7 +131,11 @@ pub fn space(idle_ms: &[u64]) -> Space {
         moves: moves.iter().map(|m| m.to_string()).collect(),
     };
     let idle = p("idle_time", idle_ms.iter().map(|i| format!("{i}ms")).collect(), &["wait"]);
-    let evict = p("eviction_prob", EVICTION.iter().map(f64::to_string).collect(), &["hits", "misses", "rest", "wait"]);
+    let evict = p(
+        "eviction_prob",
+        EVICTION.iter().map(f64::to_string).collect(),
+        &["serve", "whole", "found", "misses", "wait"],
+    );
     Space::new(vec![idle, evict]).expect("distinct values")
 }
 
@@ -153,6 +166,53 @@ pub fn file_server(requests: usize, mean_gap: Span, seed: u64) -> Vec<FsRequest>
             FsRequest { gap, process, is_write: rng.chance(0.2), block, blocks: blocks as u32 }
         })
         .collect()
+}
+
+/// A block trace as requests: each process (or device, where the trace knows none) is a queue, pieces of 4 MiB of its
+/// addresses stand for files. Gaps are stretched so that requests come every `mean_gap`; one longer than a hundred of those
+/// is cut to that.
+pub fn of_trace(records: &[TraceRecord], mean_gap: Span) -> Vec<FsRequest> {
+    let kept: Vec<&TraceRecord> = records.iter().filter(|r| matches!(r.op, TraceOp::Read | TraceOp::Write)).collect();
+    let Some((first, last)) = kept.first().zip(kept.last()) else { return Vec::new() };
+    let lasts = last.arrived_at.since(first.arrived_at).as_nanos().max(1);
+    let wanted = mean_gap.as_nanos() * kept.len() as u64;
+    let mut before = first.arrived_at;
+    let one = |r: &&TraceRecord| {
+        let gap = r.arrived_at.since(before).scale(wanted, lasts).min(mean_gap * GAP_MAX);
+        before = r.arrived_at;
+        let block = (u64::from(r.device) << 32) + r.offset / BLOCK_BYTES;
+        let blocks = ((r.offset % BLOCK_BYTES + r.len).div_ceil(BLOCK_BYTES)).clamp(1, REQUEST_BLOCKS_MAX) as u32;
+        let process = (r.context.unwrap_or(r.device) % u32::from(FLUSHER)) as u16;
+        FsRequest { gap, process, is_write: r.op == TraceOp::Write, block, blocks }
+    };
+    kept.iter().map(one).collect()
+}
+
+/// Different blocks that are asked for.
+pub fn footprint(requests: &[FsRequest]) -> usize {
+    let blocks = requests.iter().flat_map(|q| q.block..q.block + u64::from(q.blocks));
+    blocks.collect::<BTreeSet<u64>>().len()
+}
+
+/// The requests with gaps such that the disk is busy for about `share` of the time, least recently used blocks being evicted.
+///
+/// # Errors
+/// As [`FsEmulator::new`].
+pub fn paced(config: &FsConfig, requests: &[FsRequest], share: f64) -> Result<Vec<FsRequest>, LabError> {
+    let at = |percent: u64| -> Vec<FsRequest> {
+        requests.iter().map(|q| FsRequest { gap: q.gap.scale(percent, 100), ..*q }).collect()
+    };
+    let (mut low, mut high) = (5u64, 2_000u64);
+    while high > low * 26 / 25 {
+        let middle = ((low * high) as f64).sqrt() as u64;
+        let mut fs = FsEmulator::new(config, at(middle), space(&[8]))?;
+        fs.serve(PILOT);
+        let before = fs.storage.busy();
+        fs.serve(PILOT);
+        let busy = (fs.storage.busy().as_secs_f64() - before.as_secs_f64()) / PILOT.as_secs_f64();
+        if busy > share { low = middle } else { high = middle }
+    }
+    Ok(at(high))
 }
 
 impl FsEmulator {
@@ -244,8 +304,9 @@ impl FsEmulator {
             }
         }
         self.hits += u64::from(hits);
-        self.record("hits", number, f64::from(hits));
-        self.record("rest", number, f64::from(u8::from(!missing.is_empty())));
+        let lacks = !missing.is_empty();
+        self.record(if lacks { "found" } else { "whole" }, number, f64::from(hits));
+        self.record("serve", number, f64::from(u8::from(lacks)));
         let runs = runs(&missing);
         let pending = Pending { number, began_at: self.storage.now(), cpu_ms, left: runs.len() as u32 };
         let r = self.pending.insert(pending) as u32;

@@ -72,19 +72,26 @@ impl Gdsf {
 
     /// Puts a file in that was read, evicting what is worth least until there is room.
     pub fn insert(&mut self, file: u32, bytes: u64) {
+        self.insert_evicting(file, bytes, &mut |_| {});
+    }
+
+    /// The same; `evicted` hears which files go. False if the file isn't kept, or was there.
+    pub fn insert_evicting(&mut self, file: u32, bytes: u64, evicted: &mut dyn FnMut(u32)) -> bool {
         if bytes > self.file_bytes_max.min(self.capacity_bytes) || self.entries.contains_key(&file) {
-            return;
+            return false;
         }
         while self.used_bytes + bytes > self.capacity_bytes {
             let (priority, victim) = self.order.pop_first().expect("what is used is in the order");
             self.clock = self.clock.max(f64::from_bits(priority));
             self.used_bytes -= self.entries.remove(&victim).expect("as ordered").bytes;
+            evicted(victim);
         }
         let priority = self.priority(1, bytes);
         self.used_bytes += bytes;
         self.entries.insert(file, Entry { priority, hits: 1, bytes });
         self.order.insert((priority, file));
         debug_assert_eq!(self.order.len(), self.entries.len());
+        true
     }
 
     /// Files cached.

@@ -9,7 +9,8 @@ use plimsoll_stack::{Layer, Offered};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 0 };
+/// All readers are of one tenant: processes of one of CFQ's groups, served in turn, as on a machine without control groups.
+const TENANT: TenantId = TenantId(0);
 /// Requests that the systems may have at the disk at once.
 const INFLIGHT_MAX: usize = 1 << 16;
 
@@ -28,6 +29,11 @@ pub struct Storage<T> {
     timers: BinaryHeap<Reverse<(Time, u64, T)>>,
     set: u64,
     now: Time,
+    /// Requests that have not come back.
+    outside: u32,
+    /// Since when there are some, and how long there were before.
+    busy_since: Time,
+    busy: Span,
 }
 
 impl<T: Ord> Storage<T> {
@@ -39,17 +45,30 @@ impl<T: Ord> Storage<T> {
     pub fn new(profile: &str, idle_time: Span, seed: u64) -> Result<Storage<T>, LabError> {
         let options = DeviceOptions { seed, mismatch: 0.15 };
         let disk = DeviceChoice::named(profile)?.spec.build(options).map_err(|e| LabError(e.to_string()))?;
-        let config = CfqConfig { depth: 1, slice_idle: idle_time, ..CfqConfig::default() };
+        let config = CfqConfig { depth: 1, slice_idle: idle_time, seekers_together: true, ..CfqConfig::default() };
         let cfq = Cfq::new(config, DiskModel::unknown(disk.size_bytes()));
         let layers: Vec<Box<dyn Layer>> = vec![Box::new(cfq), Box::new(ModelLayer::new(disk))];
         let config = PoolConfig { seed, inflight_max: INFLIGHT_MAX, ..PoolConfig::default() };
         let pool = Pool::of_layers(layers, &config)?;
-        Ok(Storage { pool, timers: BinaryHeap::new(), set: 0, now: Time::ZERO })
+        Ok(Storage {
+            pool,
+            timers: BinaryHeap::new(),
+            set: 0,
+            now: Time::ZERO,
+            outside: 0,
+            busy_since: Time::ZERO,
+            busy: Span::ZERO,
+        })
     }
 
     /// Now.
     pub fn now(&self) -> Time {
         self.now
+    }
+
+    /// How long the disk has had something to do so far.
+    pub fn busy(&self) -> Span {
+        if self.outside == 0 { self.busy } else { self.busy + self.now.since(self.busy_since) }
     }
 
     /// Bytes on the disk.
@@ -65,8 +84,14 @@ impl<T: Ord> Storage<T> {
 
     /// Sends a request of reader `queue`; its end is an [`Event::Disk`] with `tag`.
     pub fn send(&mut self, op: Op, queue: u16, offset: u64, len: u64, tag: u64) {
-        let mut head = IoHead::new(op, VOLUME, TenantId(queue), offset, len, self.now);
+        // CFQ tells a tenant's processes apart by their volumes.
+        let process = VolumeKey { id: u32::from(queue) + 1, generation: 0 };
+        let mut head = IoHead::new(op, process, TENANT, offset, len, self.now);
         head.tag = tag;
+        if self.outside == 0 {
+            self.busy_since = self.now;
+        }
+        self.outside += 1;
         let offered = self.pool.stack.offer(self.now, Io::new(head, Data::Absent));
         assert!(matches!(offered, Offered::Accepted(_)), "a request without a deadline is never refused");
     }
@@ -77,18 +102,28 @@ impl<T: Ord> Storage<T> {
         self.timers.push(Reverse((self.now + span, self.set, event)));
     }
 
+    /// When something happens next, if nothing is sent or set until then; [`Time::NEVER`] if nothing will.
+    pub fn next_at(&self) -> Time {
+        let timer = self.timers.peek().map_or(Time::NEVER, |Reverse(t)| t.0);
+        self.pool.stack.next_wake().min(timer)
+    }
+
     /// The next event before `until`; `None`, and the clock at `until`, if there is none.
     pub fn next(&mut self, until: Time) -> Option<Event<T>> {
         loop {
             if let Some(c) = self.pool.stack.next_done() {
+                self.outside -= 1;
+                if self.outside == 0 {
+                    self.busy += self.now.since(self.busy_since);
+                }
                 return Some(Event::Disk(c.io.tag));
             }
-            let wake = self.pool.stack.next_wake();
-            let timer = self.timers.peek().map_or(Time::NEVER, |Reverse(t)| t.0);
-            if wake.min(timer) >= until {
+            if self.next_at() >= until {
                 self.now = until;
                 return None;
             }
+            let wake = self.pool.stack.next_wake();
+            let timer = self.timers.peek().map_or(Time::NEVER, |Reverse(t)| t.0);
             if wake <= timer {
                 self.now = wake;
                 self.pool.stack.wake(wake);

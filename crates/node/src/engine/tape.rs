@@ -14,7 +14,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 const MAGIC: &[u8; 8] = b"PLIMTAPE";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Entries are handed to the writer in pieces of about this size, ...
 const FRAME_BYTES: usize = 256 << 10;
 /// ... or after this long, and whenever the pool sleeps with this much: little is missing when the node is killed.

@@ -499,7 +499,7 @@ pub struct TenantStatus {
     pub class: String,
     /// Of a latency-critical one.
     pub objectives: Vec<ObjectiveStatus>,
-    /// Of a best-effort one.
+    /// Of a best-effort or latency-critical one.
     pub weight: Option<u32>,
     /// Of a fenced one.
     pub slots: Option<u32>,
@@ -568,7 +568,7 @@ pub struct NewVolume {
 }
 
 /// `PATCH /v1/volumes/{name}`: what isn't said stays.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeChange {
     /// Its new size; volumes never shrink.
@@ -580,6 +580,10 @@ pub struct VolumeChange {
     /// What it is as one of several replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<ReplicaChange>,
+    /// Its reads' deadline for connections from now on that don't say their own, until the node is started anew; 0: its
+    /// tenant's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_us: Option<u64>,
 }
 
 /// What is said of a volume as one of several replicas.
@@ -617,7 +621,7 @@ pub struct TenantSpec {
     /// For latency-critical: at least one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<ObjectiveSpec>,
-    /// For best-effort: 1 to 10000, 100 if absent.
+    /// 1 to 10000; absent: 100 of a best-effort tenant, 1000 of a latency-critical one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
     /// For fenced: 1 to 1000, 1 if absent.

@@ -67,6 +67,10 @@ pub async fn change_volume(
         if let Some(mode) = wanted.cache {
             node.set_volume_cache(&owned, mode).await?;
         }
+        if let Some(us) = wanted.deadline_us {
+            let deadline = (us > 0).then(|| span_of_us(us));
+            node.set_volume_deadline(&owned, deadline).await?;
+        }
         match wanted.replica {
             None => Ok(()),
             Some(ReplicaChange::CatchUp { attempt }) => node.change_replica(&owned, move |r| r.catch_up(attempt)).await,
@@ -123,7 +127,8 @@ pub async fn set_tenant(
     show_tenant(State(control), Path(name)).await
 }
 
-fn span_of_us(us: u64) -> Span {
+/// Microseconds as they come from outside: however many, they don't overflow.
+pub(super) fn span_of_us(us: u64) -> Span {
     Span::from_micros(1) * us
 }
 

@@ -1,6 +1,6 @@
 //! A pool's fence: `GET` and `PATCH /v1/pools/{name}/fence`, and the metrics.
 
-use super::change::{change, parse};
+use super::change::{change, parse, span_of_us};
 use super::prometheus::Page;
 use super::status::Views;
 use super::{ApiError, Control, Shared};
@@ -179,7 +179,7 @@ pub(super) async fn patch(
 ) -> Result<Json<FenceView>, ApiError> {
     let wanted: FenceChange = parse(&uri, &headers, &body)?;
     let owned = name.clone();
-    let slot = wanted.slot_us.map(Span::from_micros);
+    let slot = wanted.slot_us.map(span_of_us);
     let changed = change(&control.node, |node| async move { node.change_fence(&owned, wanted.slots, slot).await });
     changed.await.map_err(|e| e.at(format!("pool `{name}`")))?;
     show(State(control), Path(name)).await

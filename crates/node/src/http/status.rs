@@ -169,9 +169,8 @@ fn tenant(name: &str, t: &Tenant, directory: &Directory, views: &Views) -> Tenan
     let objectives: Vec<ObjectiveStatus> = objectives(&t.class).iter().map(|o| objective(o, &sum.minute)).collect();
     let all_kept = objectives.iter().map(|o| o.kept).collect::<Option<Vec<bool>>>();
     let (weight, slots) = match t.class {
-        Class::BestEffort { weight } => (Some(weight), None),
+        Class::BestEffort { weight } | Class::LatencyCritical { weight, .. } => (Some(weight), None),
         Class::Fenced { slots } => (None, Some(slots)),
-        Class::LatencyCritical { .. } => (None, None),
     };
     let has_cores = views.iter().flatten().any(|v| v.pool.cores.is_some());
     let (enforced, enforcement) = enforcement(&t.class, has_cores);
@@ -229,7 +228,7 @@ fn permits(t: &Tenant, views: &Views) -> Permits {
 /// A class's objectives, if it has any.
 pub fn objectives(class: &Class) -> &[Objective] {
     match class {
-        Class::LatencyCritical { objectives } => objectives,
+        Class::LatencyCritical { objectives, .. } => objectives,
         _ => &[],
     }
 }

@@ -1,7 +1,7 @@
 //! `plimsoll tune profile`.
 
-use super::{load, show::bar};
-use anyhow::{Context, Result, anyhow, bail};
+use super::{load, show::bar, solve::adapter};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use plimsoll_tune::adapter::{Guarded, profile};
 use plimsoll_tune::file::TuneFile;
@@ -54,9 +54,7 @@ impl Record {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let f = load(&self.file)?;
-        let Some(spec) = &f.adapter else {
-            bail!("{}: it has no [adapter] to set and measure with", self.file.display())
-        };
+        let spec = adapter(&f, &self.file)?;
         let mut shell = Shell::new(spec.clone(), f.space.clone());
         let mut guarded = Guarded::new(&mut shell, &f.space, current(&f.space, &self.current)?);
         if self.screen {

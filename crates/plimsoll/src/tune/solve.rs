@@ -4,15 +4,19 @@ use super::show::{Choice, bar};
 use super::{load, write_plot};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
-use plimsoll_base::Rng;
+use plimsoll_base::{Rng, Span};
+use plimsoll_tune::adapter::{AdapterError, Guarded, requests};
 use plimsoll_tune::compose::Composer;
-use plimsoll_tune::file::TuneFile;
+use plimsoll_tune::confirm::{Unconfirmed, confirmed};
+use plimsoll_tune::file::{AdapterSpec, TuneFile};
 use plimsoll_tune::objective::{self, Bound, Goal, Objective};
 use plimsoll_tune::predict::{How, add_settling, candidates};
-use plimsoll_tune::profile::Profile;
+use plimsoll_tune::profile::{Profile, times};
 use plimsoll_tune::record;
+use plimsoll_tune::shell::Shell;
 use plimsoll_tune::solve::baseline::{Found, Grid};
 use plimsoll_tune::solve::{Candidate, Epochs, Mix, Solution, Unsolved, best_static, solve};
+use plimsoll_tune::space::Setting;
 use std::path::{Path, PathBuf};
 
 /// Find the settings, and for how many epochs each, that meet an objective best.
@@ -41,6 +45,10 @@ pub struct Solve {
     /// Also solve with this bound added; repeat it to compare several.
     #[arg(long, value_name = "BOUND")]
     what_if: Vec<Bound>,
+    /// Measure what is chosen so many times anew through the adapter, and choose again, until all that is chosen was measured anew:
+    /// for measurements that are off as a whole, of which the luckiest would be chosen.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100), conflicts_with = "what_if")]
+    confirm: Option<u32>,
     /// Print as JSON.
     #[arg(long)]
     json: bool,
@@ -133,12 +141,20 @@ impl Solve {
         let objective = self.wanted.objective(&f, &self.file)?;
         let profile = record::read(&self.profile, &f.space).map_err(|e| anyhow!(e))?;
         let epochs = self.epochs.unwrap_or(f.epochs);
-        let all = compose(&f, &profile, epochs, self.sampled)?;
+        let mut all = compose(&f, &profile, epochs, self.sampled)?;
         if !self.what_if.is_empty() {
             return self.what_if(&f, &all, epochs, &objective);
         }
+        let found = match self.confirm {
+            None => self.solved(&all, epochs, &objective),
+            Some(repeats) => {
+                let spec = adapter(&f, &self.file)?;
+                let mut shell = Shell::new(spec.clone(), f.space.clone());
+                let mut guarded = Guarded::new(&mut shell, &f.space, None);
+                confirm(&f, &mut guarded, &mut all, epochs, &objective, repeats)?
+            }
+        };
         let choice = Choice { space: &f.space, candidates: &all, epochs, objective: &objective };
-        let found = self.solved(&all, epochs, &objective);
         let s = found.map_err(|e| anyhow!(choice.refusal(&e)))?;
         if let Some(file) = &self.plot {
             let alone = s.best_static.map(|(i, _)| &all[i].cdf);
@@ -207,6 +223,45 @@ impl Solve {
             print!("{}", crate::table::table(&["WHAT IF", &objective.goal.to_string(), "SETTINGS"], &rows));
         }
         Ok(())
+    }
+}
+
+/// The file's adapter.
+pub fn adapter<'a>(f: &'a TuneFile, file: &Path) -> Result<&'a AdapterSpec> {
+    let missing = || anyhow!("{}: it has no [adapter] to set and measure with", file.display());
+    f.adapter.as_ref().ok_or_else(missing)
+}
+
+/// Solves, measuring what is chosen anew; the outer error is the adapter's.
+pub fn confirm(
+    f: &TuneFile,
+    guarded: &mut Guarded<'_>,
+    all: &mut [Candidate],
+    epochs: Epochs,
+    objective: &Objective,
+    repeats: u32,
+) -> Result<Result<Solution, Unsolved>> {
+    let time = f.adapter.as_ref().expect("whoever measures has one").profile_time;
+    let bar = bar(all.len() as u64, "measuring what is chosen");
+    let mut measure = |setting: &Setting| {
+        guarded.apply(setting)?;
+        if f.settle > Span::ZERO {
+            guarded.measure(f.settle)?;
+        }
+        let run = guarded.measure(time)?;
+        bar.inc(1);
+        let root = &f.graph.nodes()[f.graph.root()].name;
+        times(root, requests(&f.graph, &run)?).map_err(|e| AdapterError(e.to_string()))
+    };
+    let found = confirmed(all, epochs, objective, repeats, &mut measure);
+    bar.finish_and_clear();
+    match found {
+        Ok((s, anew)) => {
+            eprintln!("{anew} settings were chosen at some time, and measured {repeats} times anew");
+            Ok(Ok(s))
+        }
+        Err(Unconfirmed::Unsolved(e)) => Ok(Err(e)),
+        Err(Unconfirmed::Measuring(e)) => Err(anyhow!(e)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::profile::current;
 use super::show::{Choice, bar};
-use super::solve::{Wanted, best, compose};
+use super::solve::{Wanted, adapter, best, compose, confirm};
 use super::{load, write_plot};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
@@ -38,6 +38,9 @@ pub struct Run {
     /// On an alarm, profile and solve anew instead of ending with status 1.
     #[arg(long)]
     retune: bool,
+    /// Measure what is chosen so many times anew before it's believed, as `plimsoll tune solve --confirm`.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    confirm: Option<u32>,
     /// Keep profiles per load level in this folder, and use those that are there.
     #[arg(long, value_name = "DIR", requires = "levels")]
     remember: Option<PathBuf>,
@@ -66,8 +69,26 @@ impl Tuned {
     fn new(f: &TuneFile, profile: &Profile, objective: &Objective) -> Result<Tuned> {
         let all = compose(f, profile, f.epochs, None)?;
         let mix = best(f, &all, objective)?;
+        Ok(Tuned::of(f, all, mix))
+    }
+
+    /// The same, with what is chosen measured anew.
+    fn confirmed(
+        f: &TuneFile,
+        profile: &Profile,
+        objective: &Objective,
+        (guarded, repeats): (&mut Guarded<'_>, u32),
+    ) -> Result<Tuned> {
+        let mut all = compose(f, profile, f.epochs, None)?;
+        let found = confirm(f, guarded, &mut all, f.epochs, objective, repeats)?;
+        let choice = Choice { space: &f.space, candidates: &all, epochs: f.epochs, objective };
+        let mix = found.map_err(|e| anyhow!(choice.refusal(&e)))?.mix;
+        Ok(Tuned::of(f, all, mix))
+    }
+
+    fn of(f: &TuneFile, all: Vec<Candidate>, mix: Mix) -> Tuned {
         let plan = Plan::of(&mix, &all, f.epochs);
-        Ok(Tuned { all, mix, plan })
+        Tuned { all, mix, plan }
     }
 }
 
@@ -76,17 +97,15 @@ impl Run {
     pub fn run(&self) -> Result<()> {
         let f = load(&self.file)?;
         let objective = self.wanted.objective(&f, &self.file)?;
-        let Some(spec) = &f.adapter else {
-            bail!("{}: it has no [adapter] to set and measure with", self.file.display())
-        };
+        let spec = adapter(&f, &self.file)?;
         let levels = Levels::new(self.levels.clone()).context("--levels must ascend")?;
         let first = record::read(&self.profile, &f.space).map_err(|e| anyhow!(e))?;
         let mut memory = self.remembered(&f, &objective, &levels)?;
-        if memory.at(0).is_none() {
-            memory.learn(0, Tuned::new(&f, &first, &objective)?);
-        }
         let mut shell = Shell::new(spec.clone(), f.space.clone());
         let mut guarded = Guarded::new(&mut shell, &f.space, current(&f.space, &self.current)?);
+        if memory.at(0).is_none() {
+            memory.learn(0, self.tuned(&f, &first, &objective, &mut guarded)?);
+        }
         let mut n = 0;
         while self.periods.is_none_or(|p| n < p) {
             n += 1;
@@ -118,9 +137,23 @@ impl Run {
                 let path = dir.join(format!("level-{level}.parquet"));
                 record::write(&path, &f.space, &profile).map_err(|e| anyhow!(e))?;
             }
-            memory.learn(level, Tuned::new(&f, &profile, &objective)?);
+            let tuned = self.tuned(&f, &profile, &objective, &mut guarded)?;
+            memory.learn(level, tuned);
         }
         Ok(())
+    }
+
+    fn tuned(
+        &self,
+        f: &TuneFile,
+        profile: &Profile,
+        objective: &Objective,
+        guarded: &mut Guarded<'_>,
+    ) -> Result<Tuned> {
+        match self.confirm {
+            None => Tuned::new(f, profile, objective),
+            Some(repeats) => Tuned::confirmed(f, profile, objective, (guarded, repeats)),
+        }
     }
 
     fn remembered(&self, f: &TuneFile, objective: &Objective, levels: &Levels) -> Result<Memory<Tuned>> {

@@ -1,6 +1,7 @@
 //! A node of our own for each test: the built binary on a unix socket in a temporary folder, ended by its process id.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod busy;
 pub mod client;
 pub mod exposition;
 pub mod http;

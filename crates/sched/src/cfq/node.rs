@@ -119,6 +119,13 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Are its reads all over the place?
+    pub(crate) fn is_seeky(&self) -> bool {
+        !self.key.writes && self.habits.far.count_ones() > FAR_MOST
+    }
+}
+
 /// A turn's length: a fifth more or less for each level above or below 4; writes have less.
 fn slice(config: &CfqConfig, key: &NodeKey) -> Span {
     let base = if key.writes { config.slice_writes } else { config.slice };

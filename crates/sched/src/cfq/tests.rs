@@ -180,3 +180,46 @@ fn what_is_forecast_is_what_it_waits() {
     }
     assert_eq!(forecast.total(), now.since(Time::ZERO), "four of real time, 4 + 4 before its own four, and itself");
 }
+
+/// Two processes that seek beside one that reads on, all of one tenant: the order in which their requests come, and how long the
+/// device then stands still before the one that reads on begins, if it comes last.
+fn seekers(together: bool) -> (Vec<u32>, bool) {
+    let config = CfqConfig {
+        slice: Span::from_millis(200),
+        slice_idle: Span::from_millis(8),
+        seekers_together: together,
+        ..CfqConfig::default()
+    };
+    let mut s = stack_of(config, false);
+    for i in 0..5u64 {
+        for (process, offset) in [(1, (10 + 7 * i) << 30), (2, (500 << 30) + i * 4096), (3, (100 + 9 * i) << 30)] {
+            let volume = VolumeKey { id: process, generation: 0 };
+            let head = IoHead::new(Op::Read, volume, TenantId(1), offset, 4096, Time::ZERO);
+            assert!(matches!(s.offer(Time::ZERO, Io::new(head, Data::Absent)), Offered::Accepted(_)));
+        }
+    }
+    let (mut now, mut order, mut idled) = (Time::ZERO, Vec::new(), false);
+    while order.len() < 15 {
+        match s.next_device_io() {
+            Some((d, io)) => {
+                now += Span::from_millis(10);
+                order.push(io.volume.id);
+                s.device_done(now, d, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+                while s.next_done().is_some() {}
+            }
+            None => {
+                idled |= order.len() == 10 && !order.contains(&2);
+                now = s.next_wake();
+                s.wake(now);
+            }
+        }
+    }
+    order.dedup();
+    (order, idled)
+}
+
+#[test]
+fn who_seeks_is_served_together_if_that_is_wanted() {
+    assert_eq!(seekers(false), (vec![1, 2, 3], false), "in turn");
+    assert_eq!(seekers(true), (vec![1, 3, 2], true), "and the device is kept for the next of them");
+}

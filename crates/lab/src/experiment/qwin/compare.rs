@@ -1,13 +1,14 @@
 //! QW-E3 to E6: three latency-critical and three best-effort tenants under every policy.
 
 use crate::experiment::qwin::{
-    A, B, C, CORES, Client, D, E, F, G, H, J, K, Load, Outcome, Run, common_notes, objective,
+    A, B, C, CORES, Client, D, Drive, E, F, FULL, G, H, J, K, Load, Outcome, ROOMY, Run, common_notes, objective,
 };
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::plot::{Curve, Plot};
 use plimsoll_base::{Objective, Span, TenantId};
 use plimsoll_cores::QwinConfig;
-use plimsoll_cores::config::{MclockTerms, PolicyConfig};
+use plimsoll_cores::config::PolicyConfig;
+use plimsoll_stack::Allotment;
 
 /// One of the figures' four parts: the objectives of the three latency-critical tenants.
 #[derive(Clone, Copy)]
@@ -30,9 +31,10 @@ const SHENANGO_US: [u64; 3] = [5, 100, 2000];
 const CAKE_MS: [u64; 2] = [100, 500];
 
 /// What is compared, in the order of the rows.
-const SYSTEMS: [&str; 9] = [
+const SYSTEMS: [&str; 10] = [
     "QWin, each request's deadline",
     "QWin as published",
+    "QWin, each request's deadline, writes bounded",
     "share everything",
     "partial sharing",
     "two priorities (Ceph)",
@@ -42,8 +44,13 @@ const SYSTEMS: [&str; 9] = [
     "static, fewest cores in hindsight",
 ];
 
+/// Of these, what QWin is compared with, and the oracle.
+const BASELINES: std::ops::Range<usize> = 3..9;
+const ORACLE: usize = 9;
+
 struct Comparison<'a> {
     clients: &'a [Client],
+    drive: Drive,
     warm_up: Span,
     until: Span,
     seed: u64,
@@ -51,8 +58,21 @@ struct Comparison<'a> {
 
 impl Comparison<'_> {
     fn run(&self, policy: PolicyConfig, cores: u32) -> Result<Outcome, LabError> {
-        let (warm_up, until, seed) = (self.warm_up, self.until, self.seed);
-        Run { clients: self.clients, policy, cores, warm_up, until, seed }.run()
+        self.run_as(self.clients, policy, cores)
+    }
+
+    fn run_as(&self, clients: &[Client], policy: PolicyConfig, cores: u32) -> Result<Outcome, LabError> {
+        let (drive, warm_up, until, seed) = (self.drive, self.warm_up, self.until, self.seed);
+        Run { clients, policy, cores, drive, warm_up, until, seed }.run()
+    }
+
+    /// The clients, the first of each latency-critical type with an allotment.
+    fn allotted(&self, mut of: impl FnMut(usize, &(Objective, u16, u32)) -> Allotment) -> Vec<Client> {
+        let mut clients = self.clients.to_vec();
+        for (i, t) in self.types().iter().enumerate() {
+            clients[usize::from(t.1)].allotment = of(i, t);
+        }
+        clients
     }
 
     /// The run whose worst tenant fares best.
@@ -92,8 +112,8 @@ impl Comparison<'_> {
         };
         let mut cores: Vec<u32> = types.iter().map(|t| (average(t.1).round() as u32).max(1)).collect();
         let run = |cores: &[u32]| {
-            let named = types.iter().zip(cores).map(|(t, n)| (TenantId(t.1), *n)).collect();
-            self.run(PolicyConfig::Static(named), CORES)
+            let clients = self.allotted(|i, _| Allotment { cores: cores[i], ..Allotment::NONE });
+            self.run_as(&clients, PolicyConfig::Static, CORES)
         };
         let late = |o: &Outcome, objective: Objective| {
             let mine = self.clients.iter().enumerate().filter(|(_, c)| c.objective == Some(objective));
@@ -124,12 +144,12 @@ impl Comparison<'_> {
     }
 
     /// Reservations that carry each type's load within its objective; best effort has none.
-    fn mclock(&self) -> PolicyConfig {
-        let reserved = |(o, tenant, in_flight): (Objective, u16, u32)| {
-            let per_s = u64::from(in_flight) * 1_000_000_000 / o.bound.as_nanos();
-            (TenantId(tenant), MclockTerms { reservation: per_s, weight: 10, limit: 0 })
-        };
-        PolicyConfig::Mclock(self.types().into_iter().map(reserved).collect())
+    fn mclock(&self) -> Result<Outcome, LabError> {
+        let clients = self.allotted(|_, (o, _, in_flight)| {
+            let reservation = u64::from(*in_flight) * 1_000_000_000 / o.bound.as_nanos();
+            Allotment { reservation, ..Allotment::NONE }
+        });
+        self.run_as(&clients, PolicyConfig::Mclock, CORES)
     }
 
     /// All systems; `None` where there is no such run.
@@ -141,13 +161,14 @@ impl Comparison<'_> {
         Ok(vec![
             Some(each),
             Some(self.run(PolicyConfig::Qwin(QwinConfig::published()), CORES)?),
+            Some(self.run(PolicyConfig::Qwin(QwinConfig { bound_writes: true, ..QwinConfig::default() }), CORES)?),
             Some(self.run(PolicyConfig::ShareEverything, CORES)?),
             Some(self.run(PolicyConfig::PartialSharing, CORES)?),
             Some(self.run(PolicyConfig::TwoPriorities, CORES)?),
             // One core is the allocator's (§5.1).
             Some(self.best_of(cake.to_vec(), CORES - 1)?),
             Some(self.best_of(shenango.to_vec(), CORES - 1)?),
-            Some(self.run(self.mclock(), CORES)?),
+            Some(self.mclock()?),
             oracle,
         ])
     }
@@ -193,9 +214,9 @@ fn values(outcomes: &[Option<Outcome>], clients: &[Client]) -> Vec<Option<f64>> 
         values.push(o.as_ref().map(|o| o.best_effort(clients)));
     }
     let bandwidth = |o: &Option<Outcome>| o.as_ref().map(|o| o.best_effort(clients));
-    let (qwin, oracle) = (bandwidth(&outcomes[0]), bandwidth(&outcomes[8]));
+    let (qwin, oracle) = (bandwidth(&outcomes[0]), bandwidth(&outcomes[ORACLE]));
     values.push(qwin.zip(oracle).map(|(q, o)| 100.0 * q / o));
-    let baselines = outcomes[2..8].iter().flatten().filter(|o| o.meets(clients)).map(|o| o.best_effort(clients));
+    let baselines = outcomes[BASELINES].iter().flatten().filter(|o| o.meets(clients)).map(|o| o.best_effort(clients));
     let best = baselines.reduce(f64::max);
     values.push(qwin.zip(best).map(|(q, b)| q / b.max(1.0)));
     let queues = outcomes[0].iter().flat_map(|o| &o.status.queues);
@@ -204,23 +225,17 @@ fn values(outcomes: &[Option<Outcome>], clients: &[Client]) -> Vec<Option<f64>> 
     values
 }
 
-fn sample(
-    critical: [Load; 3],
-    cases: &[Case],
-    best_effort: [Load; 3],
-    seed: u64,
-    inputs: &Inputs,
-) -> Result<Sample, LabError> {
+fn sample(critical: [Load; 3], cases: &[Case], drive: Drive, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let (warm_up, until) = times(inputs);
     let mut sample = Sample::default();
     for case in cases {
-        let clients = clients(critical, case, best_effort);
-        let outcomes = Comparison { clients: &clients, warm_up, until, seed }.all()?;
+        let clients = clients(critical, case, [F, G, H]);
+        let outcomes = Comparison { clients: &clients, drive, warm_up, until, seed }.all()?;
         sample.values.extend(values(&outcomes, &clients));
         let curve = |(name, o): (&&str, &Option<Outcome>)| {
             o.as_ref().map(|o| Curve::of_histogram(name, &o.response[0]).thinned())
         };
-        let curves = SYSTEMS.iter().zip(&outcomes).filter_map(curve).take(7).collect();
+        let curves = SYSTEMS.iter().zip(&outcomes).filter_map(curve).take(8).collect();
         sample.plots.push(Plot::of_times(&format!("First tenant's response times, {}", case.name), curves));
     }
     Ok(sample)
@@ -238,10 +253,10 @@ fn four(p99: [f64; 3], p999: [f64; 3]) -> [Case; 4] {
     ]
 }
 
-const NOT_GIVEN: &str = "the paper's text doesn't give these figures' objectives; ours, by what this drive can do: ";
+const NOT_GIVEN: &str = "the paper's text doesn't give these figures' objectives; ours, by what a full drive can do: ";
 
 macro_rules! group {
-    ($(#[$doc:meta])* $name:ident, $id:literal, $title:literal, $source:literal, $loads:expr, $p99:expr, $p999:expr) => {
+    ($(#[$doc:meta])* $name:ident, $id:literal, $title:literal, $source:literal, $loads:expr, $drive:expr, $p99:expr, $p999:expr) => {
         $(#[$doc])*
         pub struct $name;
 
@@ -256,10 +271,10 @@ macro_rules! group {
                 $source
             }
             fn device(&self) -> &'static str {
-                super::DEVICE
+                $drive.name
             }
             fn notes(&self) -> Vec<String> {
-                let mut notes = common_notes();
+                let mut notes = common_notes($drive);
                 notes.push(format!("{NOT_GIVEN}p99 {:?} ms, p99.9 {:?} ms; the same for all: the first", $p99, $p999));
                 notes.push(
                     "each baseline with the interval at which its worst tenant fares best: Shenango 5, 100, 2000 us; Cake 0.1, 0.5 s \
@@ -272,7 +287,7 @@ macro_rules! group {
                 rows(&four($p99, $p999))
             }
             fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-                sample($loads, &four($p99, $p999), [F, G, H], seed, inputs)
+                sample($loads, &four($p99, $p999), $drive, seed, inputs)
             }
         }
     };
@@ -280,17 +295,33 @@ macro_rules! group {
 
 group!(
     /// QW-E3: fio's loads.
-    FioGroup, "QW-E3", "Three fio tenants with objectives beside three without", "QWin §5.1, Fig 7", [B, C, D],
+    FioGroup, "QW-E3", "Three fio tenants with objectives beside three without", "QWin §5.1, Fig 7", [B, C, D], ROOMY,
     [5.0, 6.0, 8.0], [8.0, 10.0, 12.0]
 );
 group!(
     /// QW-E4: filebench's webserver.
-    WebserverGroup, "QW-E4", "Three webservers with objectives beside three best-effort tenants", "QWin §5.1, Fig 8", [K, K, K],
+    WebserverGroup, "QW-E4", "Three webservers with objectives beside three best-effort tenants", "QWin §5.1, Fig 8", [K, K, K], ROOMY,
     [5.0, 6.0, 8.0], [8.0, 10.0, 12.0]
 );
 group!(
     /// QW-E5: filebench's OLTP.
-    OltpGroup, "QW-E5", "Three OLTP databases with objectives beside three best-effort tenants", "QWin §5.1, Fig 9", [J, J, J],
+    OltpGroup, "QW-E5", "Three OLTP databases with objectives beside three best-effort tenants", "QWin §5.1, Fig 9", [J, J, J], ROOMY,
+    [5.0, 6.0, 8.0], [8.0, 10.0, 12.0]
+);
+
+group!(
+    /// QW-E3 on a drive that is full.
+    FullFioGroup, "QW-E3-FULL", "The same three fio tenants on a drive that collects garbage", "beyond QWin §5.1", [B, C, D], FULL,
+    [5.0, 6.0, 8.0], [8.0, 10.0, 12.0]
+);
+group!(
+    /// QW-E4 on a drive that is full.
+    FullWebserverGroup, "QW-E4-FULL", "The same three webservers on a drive that collects garbage", "beyond QWin §5.1", [K, K, K], FULL,
+    [5.0, 6.0, 8.0], [8.0, 10.0, 12.0]
+);
+group!(
+    /// QW-E5 on a drive that is full.
+    FullOltpGroup, "QW-E5-FULL", "The same three OLTP databases on a drive that collects garbage", "beyond QWin §5.1", [J, J, J], FULL,
     [5.0, 6.0, 8.0], [8.0, 10.0, 12.0]
 );
 
@@ -299,11 +330,11 @@ pub struct Diverse;
 
 /// Strict, general and loose, ms.
 const LEVELS: [&str; 3] = ["strict", "general", "loose"];
-/// A scenario's name, loads, and objectives. Strict is the paper's 3 ms where there are no writes; with writes, this drive's erases
-/// alone take 4 ms at p99.9, whatever cores there are.
-type Scenario = (&'static str, [Load; 3], [Load; 3], [f64; 3]);
-const SCENARIOS: [Scenario; 2] =
-    [("read-only", [A, A, A], [E, E, E], [3.0, 5.0, 10.0]), ("read-heavy", [B, C, D], [F, G, H], [8.0, 10.0, 20.0])];
+/// Strict is the paper's 3 ms.
+const OBJECTIVES_MS: [f64; 3] = [3.0, 5.0, 10.0];
+/// A scenario's name and loads.
+type Scenario = (&'static str, [Load; 3], [Load; 3]);
+const SCENARIOS: [Scenario; 2] = [("read-only", [A, A, A], [E, E, E]), ("read-heavy", [B, C, D], [F, G, H])];
 
 impl Experiment for Diverse {
     fn id(&self) -> &'static str {
@@ -316,15 +347,11 @@ impl Experiment for Diverse {
         "QWin §5.2, Fig 10"
     }
     fn device(&self) -> &'static str {
-        super::DEVICE
+        ROOMY.name
     }
     fn notes(&self) -> Vec<String> {
-        let mut notes = common_notes();
-        notes.push(
-            "p99.9 within 3 (the paper's strict), 5 and 10 ms read-only, within 8, 10 and 20 ms read-heavy: there this drive's erases alone \
-             take 4 ms; Cake with the best of 0.1 and 0.5 s"
-                .into(),
-        );
+        let mut notes = common_notes(ROOMY);
+        notes.push("p99.9 within 3 (the paper's strict), 5 and 10 ms; Cake with the best of 0.1 and 0.5 s".into());
         notes
     }
     fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
@@ -348,12 +375,12 @@ impl Experiment for Diverse {
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let (warm_up, until) = times(inputs);
         let mut sample = Sample::default();
-        for (_, critical, best_effort, objectives) in SCENARIOS {
+        for (_, critical, best_effort) in SCENARIOS {
             let mut bandwidths = Vec::new();
-            for (name, ms) in LEVELS.into_iter().zip(objectives) {
+            for (name, ms) in LEVELS.into_iter().zip(OBJECTIVES_MS) {
                 let case = Case { name, objectives: [objective(9990, ms); 3] };
                 let clients = clients(critical, &case, best_effort);
-                let c = Comparison { clients: &clients, warm_up, until, seed };
+                let c = Comparison { clients: &clients, drive: ROOMY, warm_up, until, seed };
                 let cake = CAKE_MS.map(|ms| PolicyConfig::Cake { interval: Span::from_millis(ms) });
                 let outcomes = [
                     c.run(PolicyConfig::Qwin(QwinConfig::default()), CORES)?,

@@ -1,6 +1,6 @@
 //! QW-E1 and E2: what is wrong with fixed intervals: Shenango's rule and Cake.
 
-use crate::experiment::qwin::{A, C, CORES, Client, E, Load, Run, common_notes, objective};
+use crate::experiment::qwin::{A, C, CORES, Client, E, Load, ROOMY, Run, common_notes, objective};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::plot::{Curve, Plot, Scale, Shares};
 use plimsoll_base::Span;
@@ -23,10 +23,10 @@ impl Experiment for ShenangoIntervals {
         "QWin §2.2, Fig 2"
     }
     fn device(&self) -> &'static str {
-        super::DEVICE
+        ROOMY.name
     }
     fn notes(&self) -> Vec<String> {
-        let mut notes = common_notes();
+        let mut notes = common_notes(ROOMY);
         notes.push(
             "the paper's intervals aren't in its text; in the paper short intervals raise the tail at 90 % reads, which it puts down to \
              service times: whether a model's drive does that is what the second check asks"
@@ -56,7 +56,8 @@ impl Experiment for ShenangoIntervals {
             for us in INTERVALS_US {
                 let policy = PolicyConfig::Shenango { interval: Span::from_micros(us) };
                 let warm_up = Span::from_secs(1);
-                let o = Run { clients: &clients, policy, cores: CORES - 1, warm_up, until, seed }.run()?;
+                let o =
+                    Run { clients: &clients, policy, cores: CORES - 1, drive: ROOMY, warm_up, until, seed }.run()?;
                 let tail = o.tail(0, objective(9990, 3.0));
                 tails.push(tail);
                 sample.values.extend([Some(tail), Some(o.best_effort(&clients))]);
@@ -83,10 +84,10 @@ impl Experiment for CakeOverTime {
         "QWin §2.2, Fig 3"
     }
     fn device(&self) -> &'static str {
-        super::DEVICE
+        ROOMY.name
     }
     fn notes(&self) -> Vec<String> {
-        let mut notes = common_notes();
+        let mut notes = common_notes(ROOMY);
         notes.push("A with p99.9 within 3 ms beside E, intervals of 10 s; 120 s instead of the paper's 600 s".into());
         notes
     }
@@ -104,7 +105,8 @@ impl Experiment for CakeOverTime {
         let until = Span::from_secs(if inputs.quick { 30 } else { 120 });
         let clients = [Client::critical(A, objective(9990, 3.0)), Client::best_effort(E)];
         let policy = PolicyConfig::Cake { interval: Span::from_secs(10) };
-        let o = Run { clients: &clients, policy, cores: CORES - 1, warm_up: Span::ZERO, until, seed }.run()?;
+        let o = Run { clients: &clients, policy, cores: CORES - 1, drive: ROOMY, warm_up: Span::ZERO, until, seed }
+            .run()?;
         let tails = &o.tails[0];
         let late = tails.iter().filter(|t| **t > 3.0).count();
         let (low, high) = tails.iter().fold((f64::INFINITY, 0.0f64), |(l, h), t| (l.min(*t), h.max(*t)));

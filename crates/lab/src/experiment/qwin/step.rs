@@ -114,8 +114,7 @@ fn run(policy: PolicyConfig, faster: u64, slow: u64, seed: u64, until: Span) -> 
     let layers: Vec<Box<dyn Layer>> = vec![Box::new(Cores::new(config)), Box::new(exact)];
     let mut pool = Pool::of_layers(layers, &PoolConfig::default())?;
     let o = objective(9990, BOUND_MS);
-    let terms =
-        Terms { class: Class::LatencyCritical { objectives: vec![o] }, weight: 100, budget: None, in_flight_max: 256 };
+    let terms = Terms::of(Class::LatencyCritical { objectives: vec![o], weight: 100 }, 256);
     pool.stack.set_tenant(Time::ZERO, TenantId(0), Some(&terms));
     let (rng, until) = (Rng::new(seed, "arrivals"), Time::ZERO + until);
     let mut source = Arrivals { rng, at: Time::ZERO, until, faster, tables: Tables::new() };

@@ -1,0 +1,162 @@
+//! What can be tuned of a pool's layers while it serves: which of it a pool has, within which bounds, and what it is now.
+//!
+//! Time slots are changed through the pool's fence, deadlines through volumes.
+
+use crate::config::{CacheDedup, PoolConfig};
+use plimsoll_base::Span;
+use plimsoll_cores::{PolicyConfig, QwinConfig};
+use plimsoll_sched::{SchedulerKind, SchedulerOptions};
+use plimsoll_stack::Knob;
+
+/// CFQ may keep the device for nobody in particular for no longer than this.
+const IDLE_MAX: Span = Span::from_secs(1);
+/// Slack is measured against objectives of milliseconds to seconds.
+const SLACK_MAX: Span = Span::from_secs(10);
+
+/// A pool's settings as they are now; `None` where it has no layer that they concern.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Knobs {
+    /// CFQ's `idle_time`.
+    pub idle: Option<Span>,
+    /// LoggedWriteSize, and the most that it may be.
+    pub logged_write: Option<(u64, u64)>,
+    /// Fingerprints kept, in percent of the cache's extents.
+    pub fingerprints_percent: Option<u32>,
+    /// QWin's thresholds.
+    pub core_slack: Option<CoreSlack>,
+}
+
+/// When QWin's core policy changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CoreSlack {
+    /// With less slack a queue becomes aggressive.
+    pub low: Span,
+    /// With more it becomes conservative.
+    pub high: Span,
+    /// Windows from one look to the next.
+    pub poll_windows: u64,
+}
+
+/// What is to change; `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// CFQ's `idle_time`.
+    pub idle: Option<Span>,
+    /// LoggedWriteSize in bytes.
+    pub logged_write: Option<u64>,
+    /// In percent.
+    pub fingerprints_percent: Option<u32>,
+    /// QWin's lower threshold.
+    pub core_slack_low: Option<Span>,
+    /// QWin's upper threshold.
+    pub core_slack_high: Option<Span>,
+    /// Windows from one look to the next.
+    pub core_poll_windows: Option<u64>,
+}
+
+impl Knobs {
+    /// Those of a configuration that was checked.
+    pub fn of(config: &PoolConfig) -> Knobs {
+        let is_cfq = config.sched.as_ref().is_some_and(|s| s.get_ref().parse() == Ok(SchedulerKind::Cfq));
+        let idle = || config.idle_time.map_or(SchedulerOptions::default().slice_idle, |t| t.0);
+        let cache = config.cache.as_ref().filter(|c| c.dedup != CacheDedup::Off && c.fingerprints_percent > 0);
+        let qwin = |c: QwinConfig| CoreSlack { low: c.slack_low, high: c.slack_high, poll_windows: c.poll_windows };
+        Knobs {
+            idle: is_cfq.then(idle),
+            logged_write: config.logs.as_ref().map(crate::logs::logged_write),
+            fingerprints_percent: cache.map(|c| c.fingerprints_percent),
+            core_slack: match crate::cores::config(config) {
+                Ok(Some(plimsoll_cores::CoresConfig { policy: PolicyConfig::Qwin(c), .. })) => Some(qwin(c)),
+                _ => None,
+            },
+        }
+    }
+
+    /// These with what is wanted, and what the layers must be told.
+    ///
+    /// # Errors
+    /// What the pool has not, or what is out of its range.
+    pub fn changed(&self, wanted: &Wanted) -> Result<(Knobs, Vec<Knob>), String> {
+        let (mut new, mut orders) = (*self, Vec::new());
+        if let Some(idle) = wanted.idle {
+            new.idle.as_mut().map(|i| *i = idle).ok_or("idle time: the pool's scheduler isn't cfq")?;
+            if idle > IDLE_MAX {
+                return Err(format!("idle time: {idle} is more than {IDLE_MAX}"));
+            }
+            orders.push(Knob::IdleNs(idle.as_nanos()));
+        }
+        if let Some(bytes) = wanted.logged_write {
+            let (now, most) = new.logged_write.as_mut().ok_or("logged write: the pool has no logs")?;
+            if bytes > *most {
+                return Err(format!("logged write: {bytes} bytes are more than a quarter of a log: at most {most}"));
+            }
+            *now = bytes;
+            orders.push(Knob::LoggedWriteBytes(bytes));
+        }
+        if let Some(percent) = wanted.fingerprints_percent {
+            let now = new.fingerprints_percent.as_mut();
+            *now.ok_or("fingerprints: the pool has no cache, or one that doesn't look for duplicates")? = percent;
+            if !(1..=100).contains(&percent) {
+                return Err(format!("fingerprints: {percent} % is not between 1 and 100"));
+            }
+            orders.push(Knob::FingerprintsPercent(percent));
+        }
+        if wanted.core_slack_low.is_some() || wanted.core_slack_high.is_some() || wanted.core_poll_windows.is_some() {
+            let s = new.core_slack.as_mut().ok_or("core slack: the pool has no cores, or their policy isn't QWin's")?;
+            s.low = wanted.core_slack_low.unwrap_or(s.low);
+            s.high = wanted.core_slack_high.unwrap_or(s.high);
+            s.poll_windows = wanted.core_poll_windows.unwrap_or(s.poll_windows);
+            if s.low > s.high || s.high > SLACK_MAX {
+                return Err(format!("core slack: {} to {} doesn't ascend within 0 to {SLACK_MAX}", s.low, s.high));
+            }
+            if s.poll_windows == 0 {
+                return Err("core slack: 0 windows from one look to the next: nobody would ever look".into());
+            }
+            let (low_ns, high_ns) = (s.low.as_nanos(), s.high.as_nanos());
+            orders.push(Knob::CoreSlack { low_ns, high_ns, poll_windows: s.poll_windows });
+        }
+        Ok((new, orders))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn knobs() -> Knobs {
+        Knobs {
+            idle: Some(Span::from_millis(8)),
+            logged_write: Some((4096, 65_536)),
+            fingerprints_percent: None,
+            core_slack: Some(CoreSlack {
+                low: Span::from_micros(300),
+                high: Span::from_micros(1000),
+                poll_windows: 2000,
+            }),
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_changes_and_the_rest_stays() {
+        let wanted =
+            Wanted { idle: Some(Span::ZERO), core_slack_high: Some(Span::from_millis(5)), ..Wanted::default() };
+        let (new, orders) = knobs().changed(&wanted).unwrap();
+        assert_eq!((new.idle, new.logged_write), (Some(Span::ZERO), Some((4096, 65_536))));
+        let slack = Knob::CoreSlack { low_ns: 300_000, high_ns: 5_000_000, poll_windows: 2000 };
+        assert_eq!(orders, [Knob::IdleNs(0), slack]);
+        assert_eq!(knobs().changed(&Wanted::default()).unwrap(), (knobs(), vec![]));
+    }
+
+    #[test]
+    fn what_the_pool_has_not_or_is_out_of_range_is_refused() {
+        let told = |wanted: Wanted| knobs().changed(&wanted).unwrap_err();
+        let d = Wanted::default();
+        assert!(told(Wanted { fingerprints_percent: Some(50), ..d }).contains("has no cache"));
+        assert!(told(Wanted { logged_write: Some(65_537), ..d }).contains("at most 65536"));
+        assert!(told(Wanted { idle: Some(Span::from_secs(2)), ..d }).contains("more than 1s"));
+        assert!(told(Wanted { core_slack_low: Some(Span::from_millis(2)), ..d }).contains("doesn't ascend"));
+        assert!(told(Wanted { core_poll_windows: Some(0), ..d }).contains("nobody would ever look"));
+        let none = Knobs::default().changed(&Wanted { idle: Some(Span::ZERO), ..d }).unwrap_err();
+        assert!(none.contains("isn't cfq"));
+    }
+}
