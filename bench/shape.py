@@ -119,7 +119,7 @@ class MariaDb(Database):
     @contextlib.contextmanager
     def other_server(self):
         """A second server with data of its own under its own pool of threads; its port."""
-        twin = MariaDb(self.a, f"{self.folder}/twin")
+        twin = MariaDb(self.a, tempfile.mkdtemp(prefix="twin-", dir=self.folder))
         with Program([*twin.command(), "--thread-handling=pool-of-threads", "--user=mysql"], f"{self.folder}/log"):
             twin.ready()
             twin.prepare()

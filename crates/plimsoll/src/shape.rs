@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use plimsoll_shape::control::PMode;
 use plimsoll_shape::gate::Knobs;
-use plimsoll_shape::segment::{Segment, is_dead, monotonic};
+use plimsoll_shape::segment::{HEARTBEAT_MAX_NS, Segment, is_dead, monotonic};
 use plimsoll_shape::tune::parallelism::TunerConfig;
 use plimsoll_shape::users::{GroupBy, Rule, parse_rules};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -88,8 +88,10 @@ fn tid() -> u32 {
 /// A new control segment, which the server's account may write to.
 fn segment(path: &Path, knobs: Knobs, account: Option<(u32, u32)>) -> Result<Segment> {
     if let Ok(old) = Segment::open(path) {
+        // A process of that number alone may be another one by now.
         let pid = old.control().controller_pid.load(Ordering::Relaxed);
-        if pid != 0 && !is_dead(pid) {
+        let silent_ns = monotonic().as_nanos().saturating_sub(old.control().heartbeat_ns.load(Ordering::Relaxed));
+        if pid != 0 && !is_dead(pid) && silent_ns < HEARTBEAT_MAX_NS {
             bail!("{}: in use by process {pid}; give this server another file with --control", path.display());
         }
     }
@@ -158,6 +160,10 @@ mod tests {
         made.control().controller_pid.store(std::process::id(), Ordering::Relaxed);
         let e = segment(&path, Knobs::default(), None).err().expect("in use");
         assert!(e.to_string().contains("give this server another file with --control"), "{e}");
+        // The same number, but nothing has beaten for long.
+        made.control().heartbeat_ns.store(1, Ordering::Relaxed);
+        let made = segment(&path, Knobs::default(), None).unwrap();
+        drop(made);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[8] = 99;
         std::fs::write(dir.path().join("newer"), &bytes).unwrap();

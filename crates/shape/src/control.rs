@@ -156,15 +156,16 @@ impl Controller {
         };
         let pressed = (u64::from(p) * u64::from(self.pressure_milli)).div_ceil(1000) as u32;
         // Pressure never closes the gate.
-        let p = if p == P_UNLIMITED || p == 0 { p } else { pressed.max(1) };
+        let least = if let PMode::Auto(limits) = self.config.p { limits.floor } else { 1 };
+        let p = if p == P_UNLIMITED || p == 0 { p } else { pressed.max(least.min(p)) };
         Knobs { p, zeta: self.zeta.map_or(now.zeta, |z| z.zeta()), ..now }
     }
 
     fn look_at_p(&mut self, gate: &mut Gate<'_>, now: Time) {
         let PMode::Auto(limits) = self.config.p else { return };
         let counters = gate.head.counters;
-        if now < self.p_settles {
-            // Who was let in under the last P is still inside.
+        if now < self.p_settles || self.pressure_milli < 1000 {
+            // Who was let in under the last P is still inside; or the storage holds P down, and nothing is learned of P itself.
             (self.p_began, self.p_before, self.inside_sum, self.looks) = (now, counters, 0, 0);
             return;
         }
@@ -284,3 +285,64 @@ fn times(users: &[User], objective_us: u64) -> LogHist {
 
 /// Rounds of a window in which shares are compared.
 const ROUNDS_MIN: u64 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::{Answered, ConnId, OwnGate, Verdict};
+
+    /// 16 clients in a closed loop; each P in use for a while, by looks of 20 ms.
+    fn looks(controller: &mut Controller, own: &mut OwnGate, ids: &[ConnId], from_ms: u64, to_ms: u64) -> Vec<u32> {
+        let mut running: Vec<ConnId> = Vec::new();
+        let mut seen = Vec::new();
+        for ms in from_ms..to_ms {
+            let now = Time::from_nanos(ms * 1_000_000);
+            let mut gate = own.gate();
+            for id in std::mem::take(&mut running) {
+                gate.answered(now, id, Answered::Done);
+            }
+            for id in ids {
+                if !gate.is_inside(*id) && !gate.is_waiting(*id) && gate.request(now, *id) == Verdict::Go {
+                    running.push(*id);
+                }
+            }
+            if ms % 20 == 0 {
+                controller.look(&mut gate, now);
+                seen.push(gate.head.knobs.p);
+            }
+            while let Some(id) = gate.take_grant() {
+                running.push(id);
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn under_pressure_p_is_lowered_to_its_floor_at_most_and_nothing_is_learned() {
+        let mut own = OwnGate::new(4, 16, Knobs::default(), Time::ZERO);
+        let ids: Vec<ConnId> = (0..16).map(|_| own.gate().open(0).expect("room")).collect();
+        let limits = TunerConfig { floor: 4, ..TunerConfig::default() };
+        let mut c = Controller::new(ControlConfig { zeta: None, ..ControlConfig::new(PMode::Auto(limits)) }, 1);
+        looks(&mut c, &mut own, &ids, 0, 3000);
+        let before = format!("{:?}", c.tuner().expect("it has begun"));
+        c.set_pressure(100);
+        let seen = looks(&mut c, &mut own, &ids, 3000, 9000);
+        assert!(seen.iter().all(|p| *p >= 4), "{seen:?}");
+        assert_eq!(*seen.last().expect("looks"), 4);
+        assert_eq!(format!("{:?}", c.tuner().expect("still there")), before);
+        c.set_pressure(1000);
+        looks(&mut c, &mut own, &ids, 9000, 14_000);
+        assert_ne!(format!("{:?}", c.tuner().expect("still there")), before, "and it goes on");
+    }
+
+    #[test]
+    fn a_fixed_p_is_pressed_to_one_at_least_and_no_limit_stays_none() {
+        let mut own = OwnGate::new(4, 16, Knobs::default(), Time::ZERO);
+        let ids: Vec<ConnId> = (0..16).map(|_| own.gate().open(0).expect("room")).collect();
+        for (p, milli, want) in [(16, 500, 8), (16, 1000, 16), (2, 100, 1), (P_UNLIMITED, 100, P_UNLIMITED)] {
+            let mut c = Controller::new(ControlConfig { zeta: None, ..ControlConfig::new(PMode::Fixed(p)) }, 1);
+            c.set_pressure(milli);
+            assert_eq!(looks(&mut c, &mut own, &ids, 0, 41).last(), Some(&want));
+        }
+    }
+}

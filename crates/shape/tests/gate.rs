@@ -490,3 +490,32 @@ fn a_full_table_says_so() {
     assert!(g.user("a").is_some() && g.user("b").is_none());
     assert_eq!(g.head.counters.overflow, 1);
 }
+
+/// A login that is seen late (cut in two, or behind a first request) holds from the next transaction on.
+#[test]
+fn a_connection_becomes_anothers_once_it_is_at_rest() {
+    let mut own = OwnGate::new(4, 4, Knobs { p: 1, ..Knobs::default() }, Time::ZERO);
+    let mut g = own.gate();
+    let (a, b) = (g.user("a").unwrap(), g.user("b").unwrap());
+    let (one, two) = (g.open(0).unwrap(), g.open(0).unwrap());
+    g.identify(one, a);
+    assert_eq!(g.user_of(one), a);
+    g.request(ms(1), one);
+    g.identify(one, b);
+    assert_eq!((g.user_of(one), g.users[a as usize].inside), (a, 1), "inside it is still a's");
+    assert_eq!(g.request(ms(2), two), Verdict::Wait);
+    g.identify(two, b);
+    g.answered(ms(3), one, Answered::Done);
+    assert_eq!((g.user_of(one), g.users[a as usize].finished, g.users[b as usize].conns), (b, 1, 1));
+    g.check();
+    assert_eq!(g.take_grant(), Some(two));
+    g.answered(ms(4), two, Answered::Done);
+    assert_eq!((g.user_of(two), g.users[b as usize].conns, g.users[a as usize].conns), (b, 2, 0));
+    g.request(ms(5), one);
+    assert_eq!(g.request(ms(6), two), Verdict::Wait);
+    g.identify(two, a);
+    assert!(g.cancel(ms(7), two));
+    assert_eq!(g.user_of(two), a, "and who gave up waiting");
+    g.close(ms(8), two);
+    g.check();
+}

@@ -47,7 +47,7 @@ impl Proxy {
     pub fn run(self) -> Result<()> {
         let rules = read_rules(self.rules.as_deref())?;
         let segment = segment(&self.which.control, Knobs::default(), None)?;
-        self.storage.watch(&self.which.control)?;
+        self.storage.watch(&self.which.control, self.p)?;
         let tender = Tender::new(&segment, Controller::new(ControlConfig::new(self.p), Knobs::default().zeta), self.p);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listen = self.listen;

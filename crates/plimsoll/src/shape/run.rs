@@ -67,9 +67,10 @@ impl Run {
         let segment = segment(&self.which.control, knobs, account)?;
         segment.lock(tid(), monotonic()).set_rules(&rules);
         segment.control().group_by.store(self.group_by.code(), Ordering::Relaxed);
-        self.storage.watch(&self.which.control)?;
+        self.storage.watch(&self.which.control, self.p)?;
         let mut command = Command::new(&program);
-        command.args(&self.server[1..]);
+        // Some programs are one file of several names, and ask which one they were called by (Debian's redis-server).
+        command.arg0(&self.server[0]).args(&self.server[1..]);
         if let Some((uid, gid)) = account {
             command.uid(uid).gid(gid);
         }

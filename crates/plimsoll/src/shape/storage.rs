@@ -1,10 +1,12 @@
 //! `--storage-node`: joint control with the Plimsoll node that the database's volume is on.
 
 use crate::client::{Client, Control, segment as path_segment};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use plimsoll_base::Span;
 use plimsoll_node::http::api::VolumeStatus;
+use plimsoll_shape::control::PMode;
+use plimsoll_shape::gate::P_UNLIMITED;
 use plimsoll_shape::segment::Segment;
 use plimsoll_shape::tune::pressure::Pressure;
 use std::path::Path;
@@ -34,9 +36,12 @@ impl Storage {
     /// Lets the forecast move the gate at `control` from now on, if a node was named.
     ///
     /// # Errors
-    /// If the node can't be asked, or has no such volume: a typing error must not go unnoticed. What happens later is only warned of.
-    pub fn watch(&self, control: &Path) -> Result<()> {
+    /// If there is no P to lower, the node can't be asked, or has no such volume: a typing error must not go unnoticed. What happens later is only warned of.
+    pub fn watch(&self, control: &Path, p: PMode) -> Result<()> {
         let (Some(node), Some(volume)) = (&self.storage_node, &self.storage_volume) else { return Ok(()) };
+        if p == PMode::Fixed(P_UNLIMITED) {
+            bail!("a forecast can't lower P where there is none: give --p auto or a number with --storage-node");
+        }
         let client = Client::new(&Control::at(node))?;
         let path = format!("/v1/volumes/{}", path_segment(volume));
         client.get::<VolumeStatus>(&path).context("cannot ask for the storage's forecast")?;

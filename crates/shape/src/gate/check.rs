@@ -60,6 +60,7 @@ impl Gate<'_> {
         if c.user as usize >= self.users.len() {
             c.user = 0;
         }
+        c.next_user = 0;
         let u = c.user as usize;
         if c.phase == phase::FREE || c.phase > phase::IDLE {
             (c.phase, c.place) = (phase::FREE, place::NONE);

@@ -162,13 +162,23 @@ impl Gate<'_> {
         Some(ConnId(i))
     }
 
-    /// Says whose connection it is. Ignored while it waits or is inside: that is settled for the user it was.
+    /// Says whose connection it is. While it waits or is inside that is settled for the user it was; it becomes the other's after.
     pub fn identify(&mut self, conn: ConnId, user: u32) {
         let c = &mut self.conns[conn.0 as usize];
-        if c.phase == phase::REST && (user as usize) < self.users.len() {
-            self.users[c.user as usize].conns -= 1;
-            c.user = user;
-            self.users[user as usize].conns += 1;
+        if c.phase != phase::FREE && (user as usize) < self.users.len() {
+            c.next_user = user + 1;
+            self.become_next(conn.0);
+        }
+    }
+
+    fn become_next(&mut self, i: u32) {
+        let c = &mut self.conns[i as usize];
+        if c.phase == phase::REST
+            && let Some(next) = std::mem::take(&mut c.next_user).checked_sub(1)
+        {
+            let before = std::mem::replace(&mut c.user, next);
+            self.users[before as usize].conns -= 1;
+            self.users[next as usize].conns += 1;
         }
     }
 
@@ -319,6 +329,7 @@ impl Gate<'_> {
         let c = &mut self.conns[i as usize];
         (c.phase, c.place) = (phase::REST, place::NONE);
         self.users[c.user as usize].inside -= 1;
+        self.become_next(i);
     }
 
     fn enqueue(&mut self, now: Time, i: u32) {
@@ -459,6 +470,7 @@ impl Gate<'_> {
         let waits = self.conns[conn.0 as usize].phase == phase::WAITING;
         if waits {
             self.dequeue(now, conn.0);
+            self.become_next(conn.0);
         }
         waits
     }

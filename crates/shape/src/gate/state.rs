@@ -221,6 +221,9 @@ pub struct Conn {
     pub(super) admitted_at: u64,
     /// When its last request began or ended.
     pub(super) since: u64,
+    /// One more than the user that it becomes when it is at rest; 0 for none.
+    pub(super) next_user: u32,
+    pub(super) reserved: u32,
 }
 
 impl Linked<0> for Conn {
