@@ -153,7 +153,9 @@ fn a_server_is_shaped_watched_steered_and_ended() {
     until("pressure halves P", || s.top()["p"] == 10);
     // Started with a number, it can be handed to the tuner and back.
     s.command("set", &["p=auto"]);
-    until("the tuner has P, which has nothing to learn from yet", || s.command("metrics", &[]).contains("plimsoll_shape_p 4294967295"));
+    until("the tuner has P, which has nothing to learn from yet", || {
+        s.command("metrics", &[]).contains("plimsoll_shape_p 4294967295")
+    });
     s.command("set", &["p=20"]);
     until("pressure halves P again", || s.top()["p"] == 10);
     s.command("freeze", &[]);
