@@ -4,7 +4,6 @@
 //! [`plimsoll_tune::space::Space::to_profile`] names. What is achieved is measured on a fresh system with another stream of
 //! requests: the same files and disk, other arrivals.
 
-pub mod node;
 mod rows;
 pub mod solver;
 pub mod traced;
@@ -59,12 +58,23 @@ pub(crate) fn profiled(
     warm: Span,
     time: Span,
 ) -> Result<Profiled, LabError> {
+    profiled_by(graph, space, &mut |setting| {
+        system.apply(setting).map_err(told)?;
+        system.measure(warm).map_err(told)?;
+        system.measure(time).map_err(told)
+    })
+}
+
+/// Profiles by `measure`, which gives a run under a setting.
+pub(crate) fn profiled_by(
+    graph: ServiceGraph,
+    space: Space,
+    measure: &mut dyn FnMut(&Setting) -> Result<Run, LabError>,
+) -> Result<Profiled, LabError> {
     let nodes: Vec<String> = graph.measured().iter().map(|&id| graph.nodes()[id].name.clone()).collect();
     let mut profile = Profile::new();
     for (n, setting) in space.to_profile(&nodes).iter().enumerate() {
-        system.apply(setting).map_err(told)?;
-        system.measure(warm).map_err(told)?;
-        record(&mut profile, setting, n as u64, system.measure(time).map_err(told)?);
+        record(&mut profile, setting, n as u64, measure(setting)?);
     }
     let composer = Composer::new(&graph, &space, &profile).map_err(told)?;
     let all = candidates(&composer, &space, How::Convolved, &|_| {});

@@ -62,7 +62,7 @@ const GAP_MAX: u64 = 100;
 /// Larger requests of a trace are cut.
 const REQUEST_BLOCKS_MAX: u64 = 1_024;
 /// How long a pace is tried.
-const PILOT: Span = Span::from_secs(300);
+const PILOT: Span = Span::from_secs(120);
 /// Blocks that one disk request reads or writes at most.
 const RUN_BLOCKS_MAX: u64 = 64;
 

@@ -1,7 +1,7 @@
 //! OT-E1 to OT-E8: the web server.
 
 use super::rows::{KS_MAX, Trial, between, curve, fill_single_point, shown, single_point, two_bound_rows, two_bounds};
-use super::{EPOCHS, Profiled, objective, profiled, told, whole};
+use super::{EPOCHS, Profiled, objective, profiled_by, told, whole};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::plot::Plot;
 use crate::system::web::{EXPONENTS, IDLE_MS, WebConfig, WebServer, graph, space};
@@ -48,9 +48,15 @@ fn under(idle: usize, exponent: usize, config: WebConfig, inputs: &Inputs) -> Re
     Ok((whole(&graph(), &run)?, s))
 }
 
+/// A server of its own for each setting, warm for an hour: what the cache holds of the setting before lasts longer than a run.
 fn profile(seed: u64, inputs: &Inputs) -> Result<Profiled, LabError> {
-    let (warm, time) = lengths(inputs);
-    profiled(&mut server(config(seed))?, graph(), space(&IDLE_MS, &EXPONENTS), warm, time)
+    let time = lengths(inputs).1;
+    profiled_by(graph(), space(&IDLE_MS, &EXPONENTS), &mut |setting| {
+        let mut s = server(config(seed))?;
+        s.apply(setting).map_err(told)?;
+        s.serve(time);
+        Ok(s.serve(time))
+    })
 }
 
 /// The same files and disk, another stream of requests.
