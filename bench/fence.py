@@ -83,7 +83,7 @@ def main():
     parser.add_argument("--slot", default="20ms")
     args = parser.parse_args()
     fence = f'slots = {args.slots}\nslot = "{args.slot}"\n'
-    kinds = {"CFQ": "", "fence": fence, "fence, not steady": fence + "steady = false\n"}
+    kinds = {"CFQ": "", "fence": fence, "fence-not-steady": fence + "steady = false\n"}
     found = {k: [] for k in kinds}
     with tempfile.TemporaryDirectory() as folder:
         nodes = {k: Node(args.plimsoll, f"{folder}/{k}", sections(fence)) for k, fence in kinds.items()}
