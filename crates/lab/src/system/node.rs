@@ -184,10 +184,10 @@ impl NodePool {
         let size_bytes = layout.home_bytes;
         for tenant in 0..TENANTS {
             let class = match tenant {
-                0 => Class::LatencyCritical { objectives: vec![OBJECTIVE] },
+                0 => Class::LatencyCritical { objectives: vec![OBJECTIVE], weight: 100 },
                 _ => Class::BestEffort { weight: 100 },
             };
-            let terms = Terms { class, weight: 100, budget: None, in_flight_max: 1024 };
+            let terms = Terms::of(class, 1024);
             pool.stack().set_tenant(Time::ZERO, TenantId(tenant), Some(&terms));
             let (cache, domain) = (CacheMode::Off, u64::from(tenant) + 1);
             let terms = VolumeTerms { size_bytes, tenant, domain, cache, cache_bytes: 0, slots: 1 };
