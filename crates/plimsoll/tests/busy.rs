@@ -3,7 +3,7 @@
 //! The tests judge what is decided, never how long the machine took: that is `make busy`'s.
 
 mod common;
-use common::busy::{BYTES, DISK, Metrics, NOISE, Noise, await_inside, busy_wait_us, config, noisy_disk};
+use common::busy::{BYTES, DISK, Metrics, Noise, await_inside, busy_wait_us, config, noisy_disk};
 use common::client::Client;
 use common::{Server, write_profile};
 use plimsoll_nbd::wire::{Command, CommandFlags};
