@@ -18,6 +18,9 @@ use plimsoll_stack::Actions;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+/// Extents that adjoin, by their numbers in a batch, with the length and content of each: one request of the slow device.
+type Piece = (Range<usize>, Vec<(u64, Data)>);
+
 /// Bytes in a batch, per request at the slow device at once.
 const ROUND_BYTES: u64 = 64 << 10;
 /// Adjoining extents are written as one up to this: a longer request would keep others waiting.
@@ -325,7 +328,7 @@ impl Cache {
         let (ready, e) = (self.is_ready(), self.extent_bytes());
         let dirty = &self.dirty;
         let Some(b) = self.write_backs.get_mut(usize::from(part)).and_then(|w| w.batch.as_mut()) else { return };
-        let mut pieces: Vec<(Range<usize>, Vec<(u64, Data)>)> = Vec::new();
+        let mut pieces: Vec<Piece> = Vec::new();
         for i in b.runs[run].items.clone() {
             let item = &mut b.items[i];
             let Some(data) = item.data.take().filter(|_| ready && dirty.contains(&item.key)) else { continue };

@@ -109,7 +109,7 @@ impl Timetable {
 
     /// The running turn ends `by` later: its owner waited so long for somebody who was lent its time.
     pub fn extend(&mut self, by: Span) {
-        self.ends_at = self.ends_at + by;
+        self.ends_at += by;
     }
 
     /// Takes `by` from a slot's next turn.

@@ -251,7 +251,7 @@ impl BlackBoxPredictor {
         if looked.predicted_ns > 0 {
             let held = if took_ns <= looked.predicted_ns { 1 << 16 } else { 0 };
             self.held = self.held - (self.held >> 8) + (held >> 8);
-            self.promised = self.promised - (self.promised >> 8) + ((self.budget.permille << 16) / 1000 >> 8);
+            self.promised = self.promised - (self.promised >> 8) + (((self.budget.permille << 16) / 1000) >> 8);
         }
         // What it scored is worked out anew: tables have moved since.
         self.levels.learn(self.score.of(&looked.rows), took_log);
