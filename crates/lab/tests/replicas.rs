@@ -55,9 +55,17 @@ fn a_drive_that_writes_is_left() {
 fn requests_of_many_gets_wait_for_the_slowest() {
     let run = quick("MT-E10");
     for kind in ["base", "hedged", "mitt"] {
-        let mean = |sf: u32| value(&run, &format!("SF {sf}: {kind}, mean"));
+        let mean = |sf: u32| value(&run, &format!("§6's noise: SF {sf}: {kind}, mean"));
         assert!(mean(1) < mean(2) && mean(2) < mean(5) && mean(5) < mean(10), "{kind}");
     }
+}
+
+#[test]
+fn a_nodes_refusals_cut_the_tail() {
+    let run = quick("MT-E17");
+    assert!(value(&run, "one node: tries refused") > 0.0);
+    assert!(value(&run, "mitt, p99") < value(&run, "base, p99"));
+    assert!(value(&run, "one node: taken, and answered after the deadline") < 10.0);
 }
 
 #[test]

@@ -153,7 +153,7 @@ mod tests {
         let d = Wanted::default();
         assert!(told(Wanted { fingerprints_percent: Some(50), ..d }).contains("has no cache"));
         assert!(told(Wanted { logged_write: Some(65_537), ..d }).contains("at most 65536"));
-        assert!(told(Wanted { idle: Some(Span::from_secs(2)), ..d }).contains("more than 1s"));
+        assert!(told(Wanted { idle: Some(Span::from_secs(2)), ..d }).contains("more than 1.00s"));
         assert!(told(Wanted { core_slack_low: Some(Span::from_millis(2)), ..d }).contains("doesn't ascend"));
         assert!(told(Wanted { core_poll_windows: Some(0), ..d }).contains("nobody would ever look"));
         let none = Knobs::default().changed(&Wanted { idle: Some(Span::ZERO), ..d }).unwrap_err();

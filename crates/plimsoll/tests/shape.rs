@@ -160,7 +160,8 @@ fn a_server_is_shaped_watched_steered_and_ended() {
     let server: Vec<&str> = server.iter().map(String::as_str).collect();
     let s = Shaped::start(dir.path(), &["--profile", "redis", "--p", "4"], &server);
     until("the server is up", || ping(port, 1).is_ok());
-    ping(port, 50).unwrap();
+    // A connection's first request only says whose it is.
+    ping(port, 60).unwrap();
     until("its requests are counted", || s.top()["finished"].as_u64().unwrap() >= 50);
     assert_eq!((s.top()["p"].as_u64(), s.top()["state"].as_str()), (Some(4), Some("shaping")));
     s.command("set", &["p=7", "zeta=3", "weight:others=2"]);

@@ -150,6 +150,7 @@ mod tests {
     use plimsoll_cores::Cores;
     use plimsoll_device::PageCacheLayer;
     use plimsoll_fence::Fence;
+    use plimsoll_sched::cfq::Cfq;
     use plimsoll_stack::Front;
 
     /// Every queue is there when a probe comes, in every combination; and a forecast is of the size of what happens.
@@ -168,9 +169,14 @@ mod tests {
             let deep = |n: u64, at: &str| assert!(n >= DEEP, "{}: {n} {at}", c.name);
             if !c.fence {
                 // Between two slots a fenced device has nothing.
-                let view = plimsoll_sched::choice::view(stack).expect("a scheduler");
-                deep(view.at_device as u64, "at the device");
-                deep(view.waiting as u64, "in the scheduler");
+                // The flash drive's own scheduler is another one.
+                let cfq = stack.layer::<Cfq>().map(Cfq::depths);
+                let (waiting, at_device) = cfq.unwrap_or_else(|| {
+                    let view = plimsoll_sched::choice::view(stack).expect("a scheduler");
+                    (view.waiting, view.at_device)
+                });
+                deep(at_device as u64, "at the device");
+                deep(waiting as u64, "in the scheduler");
             }
             if let Some(cores) = stack.layer::<Cores>() {
                 cores.queues().all().iter().for_each(|q| deep(q.waiting.len() as u64, "wait for a core"));

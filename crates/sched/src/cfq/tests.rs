@@ -182,7 +182,7 @@ fn what_is_forecast_is_what_it_waits() {
 }
 
 /// Two processes that seek beside one that reads on, all of one tenant: the order in which their requests come, and how long the
-/// device then stands still before the one that reads on begins, if it comes last.
+/// device then stands still before the one that reads on begins, if it comes last. What each does is known from a first wave.
 fn seekers(together: bool) -> (Vec<u32>, bool) {
     let config = CfqConfig {
         slice: Span::from_millis(200),
@@ -191,26 +191,32 @@ fn seekers(together: bool) -> (Vec<u32>, bool) {
         ..CfqConfig::default()
     };
     let mut s = stack_of(config, false);
-    for i in 0..5u64 {
+    let mut now = Time::ZERO;
+    wave(&mut s, &mut now, 0);
+    wave(&mut s, &mut now, 1)
+}
+
+fn wave(s: &mut Stack, now: &mut Time, wave: u64) -> (Vec<u32>, bool) {
+    for i in 5 * wave..5 * wave + 5 {
         for (process, offset) in [(1, (10 + 7 * i) << 30), (2, (500 << 30) + i * 4096), (3, (100 + 9 * i) << 30)] {
             let volume = VolumeKey { id: process, generation: 0 };
-            let head = IoHead::new(Op::Read, volume, TenantId(1), offset, 4096, Time::ZERO);
-            assert!(matches!(s.offer(Time::ZERO, Io::new(head, Data::Absent)), Offered::Accepted(_)));
+            let head = IoHead::new(Op::Read, volume, TenantId(1), offset, 4096, *now);
+            assert!(matches!(s.offer(*now, Io::new(head, Data::Absent)), Offered::Accepted(_)));
         }
     }
-    let (mut now, mut order, mut idled) = (Time::ZERO, Vec::new(), false);
+    let (mut order, mut idled) = (Vec::new(), false);
     while order.len() < 15 {
         match s.next_device_io() {
             Some((d, io)) => {
-                now += Span::from_millis(10);
+                *now += Span::from_millis(10);
                 order.push(io.volume.id);
-                s.device_done(now, d, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+                s.device_done(*now, d, Completion { io, outcome: Outcome::Done, dispatched_at: *now });
                 while s.next_done().is_some() {}
             }
             None => {
                 idled |= order.len() == 10 && !order.contains(&2);
-                now = s.next_wake();
-                s.wake(now);
+                *now = s.next_wake().max(*now);
+                s.wake(*now);
             }
         }
     }
