@@ -137,12 +137,22 @@ impl Controller {
         if self.frozen {
             (self.p_began, self.p_before) = (now, gate.head.counters);
         } else {
+            self.take_zeta(gate.head.knobs.zeta);
             self.look_quick(gate, now);
             self.look_at_p(gate, now);
         }
         let knobs = self.knobs(gate.head.knobs);
         if knobs != gate.head.knobs {
             gate.set_knobs(now, knobs);
+        }
+    }
+
+    /// A ζ that isn't the loop's is an operator's: it goes on from there.
+    fn take_zeta(&mut self, zeta: u32) {
+        if let (Some(z), Some(config)) = (&mut self.zeta, self.config.zeta)
+            && z.zeta() != zeta
+        {
+            *z = Zeta::new(config, zeta);
         }
     }
 

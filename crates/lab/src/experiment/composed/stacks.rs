@@ -73,10 +73,9 @@ impl Combination {
         self.reads_below() + if self.cores { DEEP } else { 0 }
     }
 
-    /// One core each. Small writes have their places on it, too.
+    /// One core each.
     fn cores_config(&self) -> CoresConfig {
-        let depth = self.reads_below() + if self.logs { DEEP } else { 0 };
-        CoresConfig { depth: depth as u32, revoke_late: false, ..CoresConfig::new(2) }
+        CoresConfig { depth: self.reads_below() as u32, revoke_late: false, ..CoresConfig::new(2) }
     }
 }
 
