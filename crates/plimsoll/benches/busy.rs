@@ -29,6 +29,7 @@ fn main() {
     let mut web = Client::connect(&server.socket(), "vol?deadline=20ms").expect("it's there");
     let (mut took, mut waits, mut served) = (Vec::new(), Vec::new(), 0);
     for n in 0..READS {
+        // A reader's thought: the noise fills the queue again meanwhile.
         std::thread::sleep(PAUSE);
         let began = Instant::now();
         let ended = web.read(n * 7_919_000_000 % BYTES / 4096 * 4096, 4096).expect("an answer");

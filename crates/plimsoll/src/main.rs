@@ -49,7 +49,7 @@ enum Command {
     Volume(volume::Volume),
     /// List, set, remove tenants
     Tenant(tenant::Tenant),
-    /// Bring a pool back after a failed flush
+    /// Show and change what can be tuned of a pool, bring one back after a failed flush
     Pool(pool::Pool),
     /// Show who has a pool's cores, and whether they suffice
     Cores(cores::Cores),

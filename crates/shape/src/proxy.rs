@@ -77,6 +77,7 @@ pub async fn serve(config: ProxyConfig, segment: Segment, tid: u32, mut tender: 
         loop {
             let woken = tender.look(&looked.segment, tid, monotonic());
             woken.iter().for_each(|w| looked.tell(w.conn));
+            // The gate tells nobody of stalls and windows: it is looked at.
             tokio::time::sleep(Duration::from_nanos(LOOK.as_nanos())).await;
         }
     });
@@ -89,7 +90,7 @@ pub async fn serve(config: ProxyConfig, segment: Segment, tid: u32, mut tender: 
                         // A connection that breaks is its client's to notice.
                         tokio::task::spawn_local(async move { connection(config, shared, client, peer).await.ok() });
                     }
-                    // Those that are open go on.
+                    // Those that are open go on; out of descriptors, an accept fails at once, again and again.
                     Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
                 }
             }

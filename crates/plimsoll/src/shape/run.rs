@@ -139,6 +139,7 @@ fn look_after(segment: &Segment, mut tender: Tender, mut child: Child) -> Result
         }
         wake(segment, &tender.look(segment, tid(), monotonic()));
         warned = warned || warn_if_blind(segment);
+        // The gate tells nobody of stalls and windows: it is looked at.
         std::thread::sleep(Duration::from_nanos(LOOK.as_nanos()));
     }
 }

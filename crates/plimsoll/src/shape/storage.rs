@@ -50,6 +50,7 @@ impl Storage {
         std::thread::Builder::new().name("storage".into()).spawn(move || {
             let mut heard = true;
             loop {
+                // Forecasts are asked for: the node pushes none.
                 std::thread::sleep(ASK_EVERY);
                 let answer = client.get_within::<VolumeStatus>(&path, ANSWER_TIME);
                 let milli = match &answer {

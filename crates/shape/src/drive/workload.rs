@@ -157,6 +157,7 @@ impl Target {
             };
             let threads: Vec<_> =
                 connected.into_iter().enumerate().map(|(i, c)| scope.spawn(move || one(i, c))).collect();
+            // The time itself is the warm-up: nothing tells that a server is warm.
             std::thread::sleep(warm);
             counts.store(true, Ordering::Relaxed);
             let begun = Instant::now();
