@@ -50,6 +50,8 @@ pub struct Cache {
     pub(crate) by_key: BTreeMap<VolumeKey, u16>,
     /// Volumes that are gone, and the first WEU's number that can't hold anything of theirs.
     pub(crate) gone: Vec<(VolumeKey, u64)>,
+    /// Of them, those of which the journal doesn't say it for good yet: the number of its record.
+    pub(crate) going: Vec<(VolumeKey, u64)>,
     pub(crate) pending: Slab<Pending>,
     pub(crate) ops: Slab<ClientOp>,
     pub(crate) fetches: Slab<Fetch>,
@@ -81,7 +83,7 @@ pub struct Cache {
     pub(crate) durable_chunks: u64,
     /// Places whose bytes are not what they should be.
     pub(crate) bad: BTreeSet<(u32, u32)>,
-    /// WEUs found at the start that no flush is known to have covered: nothing dirty may rely on them.
+    /// WEUs found at this or an earlier start that no flush was known to have covered: nothing dirty may rely on them.
     pub(crate) suspect: BTreeSet<u32>,
     pub(crate) evicting: BTreeMap<u32, Evict>,
     /// Inserts without room.
@@ -132,6 +134,7 @@ impl Cache {
             volumes: Vec::new(),
             by_key: BTreeMap::new(),
             gone: Vec::new(),
+            going: Vec::new(),
             pending: Slab::new(),
             ops: Slab::new(),
             fetches: Slab::new(),
@@ -260,7 +263,13 @@ impl Layer for Cache {
             let settle = |p: &Pending| matches!(p, Pending::Settle((s, _)) if self.volumes[*s as usize].key == volume);
             self.pending.iter().any(|(_, p)| settle(p))
         };
-        self.destaging.iter().any(gone) || self.fetches.iter().any(|(_, f)| gone(&f.key)) || fills() || settles()
+        // Were it over before, a power loss could bring back what nobody will ever ask for, and only the cache has.
+        let going = || self.is_ready() && self.going.iter().any(|(key, _)| *key == volume);
+        going()
+            || self.destaging.iter().any(gone)
+            || self.fetches.iter().any(|(_, f)| gone(&f.key))
+            || fills()
+            || settles()
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {

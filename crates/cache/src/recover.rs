@@ -54,6 +54,8 @@ pub(crate) struct Recovery {
     /// By WEU.
     pub marks: Vec<Marks>,
     pub least: Vec<u64>,
+    /// WEUs under a number that were found after an earlier power loss, without being known to be durable.
+    pub suspect: BTreeSet<(u32, u64)>,
     pub gone: BTreeSet<VolumeKey>,
     pub next_weu: u32,
     /// WEUs with dirty chunks that no flush is known to have covered.
@@ -84,6 +86,7 @@ impl Cache {
             stale: false,
             marks: vec![Marks::default(); n],
             least: vec![0; n],
+            suspect: BTreeSet::new(),
             gone: BTreeSet::new(),
             next_weu: 0,
             tails: Vec::new(),

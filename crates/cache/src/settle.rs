@@ -27,14 +27,15 @@ impl Cache {
         let r = self.recovery.as_mut().expect("it is recovering");
         let (sequence, dirty) = (found[0].sequence, found[0].dirty);
         let marks = std::mem::take(&mut r.marks[weu as usize]);
-        let doubtful = found.iter().any(|h| h.chunk >= r.durable);
+        // Once and for all: this start's number is above all of its chunks, so the next one couldn't tell.
+        let suspect = r.suspect.contains(&(weu, sequence)) || found.iter().any(|h| h.chunk >= r.durable);
         let header_bytes: u32 =
             found.iter().map(|h| chunk_header_bytes(h.entries.len(), self.layout.block_bytes)).sum();
         let w = self.index.weu_mut(weu);
         (w.sequence, w.for_dirty, w.header_bytes) = (sequence, dirty, header_bytes);
         w.slots = found.last().map_or(0, |h| h.first_slot + h.entries.len() as u32);
         (w.dead, w.cleaned) = (marks.dead, marks.cleaned);
-        if doubtful {
+        if suspect {
             self.suspect.insert(weu);
         }
         let stale = self.r().stale;
