@@ -163,6 +163,7 @@ impl Cache {
         }
         self.bad.retain(|(w, _)| *w != weu);
         self.suspect.remove(&weu);
+        self.name_weus.remove(&weu);
         self.counters.evicted += 1;
         let share = self.index.files() / self.index.weus().len().max(1);
         self.index.sweep(SWEEP_LEAST + 2 * share);

@@ -47,7 +47,7 @@ pub struct ExtentName {
 pub enum Slot {
     /// An extent's bytes, and their fingerprint if there is one.
     Base(Option<Fingerprint>),
-    /// A dirty duplicate: its bytes are in another slot, of this or another WEU.
+    /// A duplicate, dirty or clean as the chunk is: its bytes are in another slot, of this or another WEU.
     Ref {
         /// That WEU.
         weu: u32,

@@ -22,6 +22,7 @@ use crate::layout::Layout;
 use crate::read::{Ahead, Fetch};
 use crate::recipes::Recipes;
 use crate::recover::Recovery;
+use crate::relearn::Relearn;
 use crate::request::{ClientOp, Pending, RETRY, WorkFor};
 use crate::status::{Counters, LostRange, StartReport};
 use crate::streams::Streams;
@@ -73,6 +74,8 @@ pub struct Cache {
     pub(crate) dirty: BTreeSet<Key>,
     /// Duplicates: where a header says so. Dirty ones' WEUs are pinned; of a clean one nothing more than this may be known.
     pub(crate) refs: BTreeMap<Key, Loc>,
+    /// WEUs whose slots are for more than a half names of clean duplicates.
+    pub(crate) name_weus: BTreeSet<u32>,
     /// WEUs that must stay: being read, with references, or with superseded extents whose successors aren't durable.
     pub(crate) pins: BTreeMap<u32, u32>,
     /// Dirty chunks on the device that no flush has covered: number, WEU, slots, and what they supersede.
@@ -108,6 +111,7 @@ pub struct Cache {
     /// What must survive was ordered to be written out for the last time.
     draining: bool,
     pub(crate) recovery: Option<Box<Recovery>>,
+    pub(crate) relearn: Relearn,
     pub(crate) counters: Counters,
     pub(crate) start_report: StartReport,
     pub(crate) lost: Vec<LostRange>,
@@ -149,6 +153,7 @@ impl Cache {
             early: Vec::new(),
             dirty: BTreeSet::new(),
             refs: BTreeMap::new(),
+            name_weus: BTreeSet::new(),
             pins: BTreeMap::new(),
             undurable: Vec::new(),
             unflushed_clean: 0,
@@ -171,6 +176,7 @@ impl Cache {
             stopping: false,
             draining: false,
             recovery: None,
+            relearn: Relearn::default(),
             counters: Counters::default(),
             start_report: StartReport::default(),
             lost: Vec::new(),
@@ -206,6 +212,7 @@ impl Cache {
                 break;
             }
         }
+        self.progress_relearning(now, out);
         self.write_journal(now, false, out);
     }
 
@@ -332,6 +339,11 @@ impl Layer for Cache {
             Pending::EvictHeader(weu) => {
                 if !self.own_failed(now, &c, out) {
                     self.evict_header_read(now, weu, c, out);
+                }
+            }
+            Pending::Relearn { weu, sequence } => {
+                if !self.own_failed(now, &c, out) {
+                    self.relearnt((weu, sequence), &c);
                 }
             }
             // Advice: whether it was taken makes no difference.

@@ -69,6 +69,8 @@ pub(crate) struct Recovery {
     pub chunks: Vec<Vec<(u32, u64)>>,
     /// What they hold.
     pub load: Found,
+    /// WEUs with fingerprints: number, which, how many.
+    pub fingerprints: Vec<(u64, u32, u32)>,
     pub highest: (u64, u64),
     pub report: StartReport,
 }
@@ -94,7 +96,8 @@ impl Cache {
             references: Vec::new(),
             found: Vec::new(),
             chunks: vec![Vec::new(); n],
-            load: Found::new(self.layout.weus, self.layout.extents() as usize),
+            load: Found::new(self.layout.extents() as usize),
+            fingerprints: Vec::new(),
             highest: (0, 0),
             report: StartReport::default(),
         }));

@@ -174,8 +174,8 @@ fn what_one_life_left_is_no_trap_for_the_next_ones() {
 /// slow disk has it for good: after a power loss the cache must not have what the disk hasn't.
 #[test]
 fn what_a_killed_process_did_not_flush_is_flushed_before_it_is_cached() {
-    let off = Setup::of([Mode::Off, Mode::Off]);
-    let through = Setup::of([Mode::Through, Mode::Through]);
+    let off = Setup { config: CacheConfig { codec: Codec::None, ..config() }, ..Setup::of([Mode::Off, Mode::Off]) };
+    let through = Setup { modes: [Mode::Through, Mode::Through], ..off };
     for seed in 0..10 {
         let mut life = Life::begin(seed, off);
         let written = (0..40).map(|n| Act::Ask(Ask { op: Op::Write, volume: 0, first: n * 8, len: 8, fua: false }));
