@@ -71,28 +71,40 @@ impl Machine {
         Machine { stack, devices, now: Time::ZERO, outside: Duration::ZERO }
     }
 
+    /// Until it serves.
     fn start(&mut self) {
-        while self.stack.state() != plimsoll_stack::LayerState::Ready {
+        loop {
             self.stack.start(self.now);
-            self.pump();
+            if self.stack.state() == plimsoll_stack::LayerState::Ready {
+                return;
+            }
+            assert!(self.step(), "it starts");
         }
+    }
+
+    /// Lets one thing happen, if there is one.
+    fn step(&mut self) -> bool {
+        self.now += Span::from_nanos(1);
+        if let Some((node, work)) = self.stack.next_work() {
+            self.stack.worked(self.now, node, work.run());
+        } else if let Some((d, mut io)) = self.stack.next_device_io() {
+            let began = cpu_time();
+            (self.devices[d])(&mut io);
+            self.outside += cpu_time() - began;
+            let c = Completion { io, outcome: Outcome::Done, dispatched_at: self.now };
+            self.stack.device_done(self.now, d, c);
+        } else {
+            return false;
+        }
+        true
     }
 
     fn pump(&mut self) -> Option<Completion> {
         loop {
-            self.now += Span::from_nanos(1);
             if let Some(c) = self.stack.next_done() {
                 return Some(c);
             }
-            if let Some((node, work)) = self.stack.next_work() {
-                self.stack.worked(self.now, node, work.run());
-            } else if let Some((d, mut io)) = self.stack.next_device_io() {
-                let began = cpu_time();
-                (self.devices[d])(&mut io);
-                self.outside += cpu_time() - began;
-                let c = Completion { io, outcome: Outcome::Done, dispatched_at: self.now };
-                self.stack.device_done(self.now, d, c);
-            } else {
+            if !self.step() {
                 return None;
             }
         }
