@@ -1,6 +1,7 @@
 //! The layer: requests wait in their tenants' queues until a core is theirs.
 
 use crate::admission::{self, Fit};
+use crate::bound::WriteBound;
 use crate::config::CoresConfig;
 use crate::policy::{self, Policy};
 use crate::queue::{CoreChange, Queues};
@@ -89,6 +90,8 @@ impl Cores {
             busy: self.queues.busy,
             unowned: self.queues.unowned(),
             revoked: self.revoked,
+            write_rate: self.policy.write_bound().and_then(WriteBound::rate),
+            write_cuts: self.policy.write_bound().map_or(0, WriteBound::cuts),
             queues: queues.map(|(at, q)| QueueStatus::of(now, q, self.policy.windows(at))).collect(),
         }
     }

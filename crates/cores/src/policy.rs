@@ -10,6 +10,7 @@ pub mod qwin;
 pub mod share;
 pub mod shenango;
 
+use crate::bound::WriteBound;
 use crate::config::PolicyConfig;
 use crate::queue::Queues;
 use crate::window::Windows;
@@ -60,6 +61,11 @@ pub trait Policy: Send {
     /// that don't measure slack.
     fn set_slack(&mut self, low: Span, high: Span, poll_windows: u64) {
         let _ = (low, high, poll_windows);
+    }
+
+    /// What best effort may write, if that is bounded.
+    fn write_bound(&self) -> Option<&WriteBound> {
+        None
     }
 
     /// The queue's windows, if it has any.

@@ -19,6 +19,10 @@ pub struct CoresStatus {
     pub unowned: u32,
     /// Reads answered Busy as their own deadline had passed while they waited.
     pub revoked: u64,
+    /// Bytes a second that best effort may write; `None` while that isn't bounded.
+    pub write_rate: Option<u64>,
+    /// How often that was cut.
+    pub write_cuts: u64,
     /// Each queue.
     pub queues: Vec<QueueStatus>,
 }

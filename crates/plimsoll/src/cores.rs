@@ -46,8 +46,11 @@ fn only_one(client: &Client) -> Result<String> {
 
 fn show(pool: &str, v: &CoresView) {
     let depth = if v.depth == 1 { String::new() } else { format!(" of depth {}", v.depth) };
+    let bounded = v.best_effort_write_bytes_per_s.map_or(String::new(), |rate| {
+        format!(" and may write {:.1} MB/s (cut {} times)", rate as f64 / 1e6, v.best_effort_write_cuts)
+    });
     println!(
-        "pool {pool}: {} cores{depth} by {}, {} busy, best effort has {}",
+        "pool {pool}: {} cores{depth} by {}, {} busy, best effort has {}{bounded}",
         v.cores, v.policy, v.busy, v.best_effort_cores
     );
     let row = |q: &CoreQueueView| {

@@ -262,6 +262,10 @@ impl Policy for Qwin {
         "qwin"
     }
 
+    fn write_bound(&self) -> Option<&WriteBound> {
+        self.bound.as_ref()
+    }
+
     fn queues_changed(&mut self, now: Time, queues: &mut Queues) {
         let config = self.config;
         self.runs.resize_with(queues.len(), || Run { windows: Windows::new(&config), demand: 0, moved_at: now });

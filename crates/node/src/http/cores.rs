@@ -26,6 +26,10 @@ pub struct CoresView {
     pub best_effort_cores: u32,
     /// Reads answered busy as their deadline had passed while they waited.
     pub revoked: u64,
+    /// Bytes a second that best effort may write; absent while that isn't bounded.
+    pub best_effort_write_bytes_per_s: Option<u64>,
+    /// How often that was cut.
+    pub best_effort_write_cuts: u64,
     /// One for each set of objectives, and for each best-effort tenant.
     pub queues: Vec<CoreQueueView>,
 }
@@ -78,6 +82,8 @@ impl CoresView {
             busy: s.busy,
             best_effort_cores: s.unowned,
             revoked: s.revoked,
+            best_effort_write_bytes_per_s: s.write_rate,
+            best_effort_write_cuts: s.write_cuts,
             queues: s.queues.iter().filter(|q| !q.tenants.is_empty()).map(|q| queue(q, directory)).collect(),
         }
     }
@@ -161,6 +167,24 @@ pub(super) fn metrics(page: &mut Page, control: &Control, directory: &Directory,
     page.family("plimsoll_cores_busy", "gauge", "Requests in service on a pool's cores.");
     for (pool, v) in &all {
         page.sample("plimsoll_cores_busy", &[("pool", pool)], v.busy);
+    }
+    page.family(
+        "plimsoll_cores_best_effort_write_bytes_per_second",
+        "gauge",
+        "What best effort may write, where that is bounded.",
+    );
+    for (pool, v) in &all {
+        if let Some(rate) = v.best_effort_write_bytes_per_s {
+            page.sample("plimsoll_cores_best_effort_write_bytes_per_second", &[("pool", pool)], rate);
+        }
+    }
+    page.family(
+        "plimsoll_cores_best_effort_write_cuts_total",
+        "counter",
+        "How often what best effort may write was cut.",
+    );
+    for (pool, v) in &all {
+        page.sample("plimsoll_cores_best_effort_write_cuts_total", &[("pool", pool)], v.best_effort_write_cuts);
     }
     for (name, help, value) in FAMILIES {
         page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
