@@ -40,8 +40,8 @@ pub trait Policy: Send {
     }
 
     /// The request that waited at `place` in queue `at` was withdrawn.
-    fn withdrawn(&mut self, at: usize, place: usize) {
-        let _ = (at, place);
+    fn withdrawn(&mut self, now: Time, at: usize, place: usize, queues: &mut Queues) {
+        let _ = (now, at, place, queues);
     }
 
     /// The time it asked for has come.

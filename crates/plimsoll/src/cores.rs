@@ -64,7 +64,11 @@ fn show(pool: &str, v: &CoresView) {
             own(format!("{} ({} late)", q.windows, q.late_windows)),
             format!("{} / {}", micros(q.service_mean_us), micros(q.service_tail_us)),
             own(micros(q.predicted_tail_us)),
-            own(micros(q.measured_tail_us)),
+            own(format!(
+                "{}{}",
+                micros(q.measured_tail_us),
+                if q.hopeless { ", the device alone misses it" } else { "" }
+            )),
         ]
     };
     let head = ["TENANTS", "CORES", "WAIT", "SERVED", "POLICY", "WINDOWS", "SERVICE/TAIL", "PREDICTED", "MEASURED"];

@@ -209,7 +209,11 @@ pub fn class_of(
         "latency-critical" if objectives.is_empty() => {
             Err("a latency-critical tenant needs `objectives`, such as 99.9 % within 20 ms".into())
         }
+        "latency-critical" if objectives.len() > 16 => Err(format!("{} objectives are more than 16", objectives.len())),
         "latency-critical" => {
+            if let Some((percentile, _)) = objectives.iter().find(|(_, bound)| *bound == Span::ZERO) {
+                return Err(format!("nothing is done within 0: say how soon {percentile} % must be"));
+            }
             let objective = |&(percentile, bound): &(f64, Span)| {
                 let bp = (percentile * 100.0).round();
                 (1.0..=9999.0)
@@ -217,7 +221,9 @@ pub fn class_of(
                     .then_some(Objective { percentile_bp: bp as u16, bound })
                     .ok_or_else(|| format!("percentile {percentile} is not between 0.01 and 99.99"))
             };
-            let objectives = objectives.iter().map(objective).collect::<Result<_, _>>()?;
+            let mut objectives = objectives.iter().map(objective).collect::<Result<Vec<_>, _>>()?;
+            // Tenants with the same ones share a queue, in whatever order they were written.
+            objectives.sort_by_key(|o| o.percentile_bp);
             Ok(Class::LatencyCritical { objectives, weight: weight.unwrap_or(Class::CRITICAL_WEIGHT) })
         }
         "best-effort" => Ok(Class::BestEffort { weight: weight.unwrap_or(100) }),

@@ -71,6 +71,8 @@ pub struct CoreQueueView {
     pub predicted_tail_us: u64,
     /// The tail of response times since the last poll.
     pub measured_tail_us: u64,
+    /// The device alone breaks an objective: no number of cores keeps it.
+    pub hopeless: bool,
 }
 
 impl CoresView {
@@ -110,6 +112,7 @@ fn queue(q: &QueueStatus, directory: &Directory) -> CoreQueueView {
         service_tail_us: q.service_tails.iter().map(|t| us(t.1)).max().unwrap_or(0),
         predicted_tail_us: us(q.predicted_tail),
         measured_tail_us: us(q.measured_tail),
+        hopeless: q.is_hopeless,
     }
 }
 
@@ -128,7 +131,7 @@ pub(super) async fn show(State(control): Shared, Path(name): Path<String>) -> Re
 /// A number of one queue, for a metric.
 type Value = fn(&CoreQueueView) -> f64;
 
-const FAMILIES: [(&str, &str, Value); 14] = [
+const FAMILIES: [(&str, &str, Value); 15] = [
     ("plimsoll_cores_owned", "Cores that a queue has of its own.", |q| f64::from(q.cores)),
     ("plimsoll_cores_waiting", "Requests of a queue that wait for a core.", |q| q.waiting as f64),
     ("plimsoll_cores_in_service", "Requests of a queue in service.", |q| f64::from(q.in_service)),
@@ -150,6 +153,9 @@ const FAMILIES: [(&str, &str, Value); 14] = [
     }),
     ("plimsoll_cores_measured_tail_seconds", "The tail measured since the last poll of a queue.", |q| {
         q.measured_tail_us as f64 / 1e6
+    }),
+    ("plimsoll_cores_hopeless", "1 if the device alone breaks an objective of the queue.", |q| {
+        f64::from(u8::from(q.hopeless))
     }),
 ];
 
