@@ -1,5 +1,6 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
+mod fit;
 mod knobs;
 mod slots;
 
@@ -424,6 +425,7 @@ impl Node {
         }
         self.check_parts(pool, name, tenant)?;
         new.check().map_err(|e| NodeError::Refused(e.to_string()))?;
+        self.must_fit_in(pool, tenant).await?;
         let record = match self.pools[pool].store.clone() {
             Some(store) => blocking(move || store.lock().expect("no panic while held").create_volume(new)).await?,
             None => self.pools[pool].volatile_record(new)?,
@@ -519,30 +521,13 @@ impl Node {
     pub async fn set_tenant(&self, mut record: TenantRecord) -> Result<()> {
         let _one = self.changing.lock().await;
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
-        self.must_fit(&record).await?;
+        self.must_fit(&record.name, &record.class, permits_of_record(&record.limits)).await?;
         record.change = 1 + self.stored_tenants().iter().map(|t| t.change).max().unwrap_or(0);
         for store in self.stores() {
             let kept = record.clone();
             blocking(move || store.lock().expect("no panic while held").set_tenant(kept)).await?;
         }
         self.apply_tenant(&record.name, record.class, permits_of_record(&record.limits)).map(|_| ())
-    }
-
-    /// Refuses a promise that a pool's cores couldn't keep beside those given already.
-    async fn must_fit(&self, record: &TenantRecord) -> Result<()> {
-        let jobs_max = permits_of_record(&record.limits).jobs_max;
-        let terms = self.particulars.terms(&record.name, &record.class, jobs_max);
-        let except = self.directory_ref(|d| d.tenants.get(&record.name).map(|t| t.id));
-        for p in &self.pools {
-            let sent = terms.clone();
-            // A pool that has ended keeps no promise anyway.
-            let fit = p.handle.ask(|reply| Command::Fit { terms: sent, except, reply }).await.unwrap_or(None);
-            if let Some(fit) = fit.filter(|fit| !fit.is_accepted()) {
-                let what = format!("the objective of tenant `{}` in pool `{}` {fit}", record.name, p.name);
-                return Err(NodeError::Conflict(what));
-            }
-        }
-        Ok(())
     }
 
     /// Takes a tenant away that owns no volume.
