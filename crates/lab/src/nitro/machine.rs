@@ -103,7 +103,7 @@ fn array(seed: u64) -> Result<Raid0<Disk>, LabError> {
 }
 
 /// A pool of such a setup, started.
-fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabError> {
+pub(crate) fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabError> {
     let n = extents.contents.len() as u64;
     let volume_bytes = (0..n).map(extents.address).max().unwrap_or(0) + extents.bytes;
     let all = || (0..n).map(|e| ((extents.address)(e) / EXTENT_BYTES, extents.contents[e as usize]));
