@@ -99,6 +99,11 @@ pub fn page_cache(config: &PoolConfig, size_bytes: u64) -> Result<Option<Box<dyn
     Ok(Some(Box::new(PageCacheLayer::new(cache))))
 }
 
+/// In blocks of how many bytes clients' requests reach a pool's layers: memory's pages, or the device's.
+pub fn block_bytes(config: &PoolConfig, device: u32) -> u32 {
+    if config.memory.is_some() { device.max(PAGE as u32) } else { device }
+}
+
 /// What was configured of tenants beside their classes, by name: the percentile of their deadlines, and their allotments.
 #[derive(Clone, Debug, Default)]
 pub struct Particulars(BTreeMap<String, (Option<u16>, Allotment)>);
