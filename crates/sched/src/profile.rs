@@ -261,6 +261,16 @@ impl Drift {
         let median = if n == 0 { 1.0 } else { (ratios[(n - 1) / 2] + ratios[n / 2]) / 2.0 };
         Drift { what, percent: 100.0 * (median - 1.0) }
     }
+
+    /// What the sum of all has drifted but the two that have most, each way: a slope of one region is known to a sixth.
+    fn of_sum(what: &'static str, then: &[u32], now: &[u32]) -> Drift {
+        let ns = |ns: &u32| f64::from(*ns).max(1.0);
+        let mut pairs: Vec<(f64, f64)> = then.iter().map(ns).zip(now.iter().map(ns)).collect();
+        pairs.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
+        let kept = &pairs[1..pairs.len() - 1];
+        let (then, now) = kept.iter().fold((0.0, 0.0), |sum, p| (sum.0 + p.0, sum.1 + p.1));
+        Drift { what, percent: 100.0 * (now / then - 1.0) }
+    }
 }
 
 fn kind_of(name: &str) -> &str {
@@ -339,15 +349,17 @@ impl DiskProfile {
 
     fn drifts(&self, now: &DiskProfile, writes: bool) -> Vec<Drift> {
         let positions = |op: &OpProfile| [op.onwards_us.clone(), op.backwards_us.clone()].concat();
-        let transfers = |op: &OpProfile| op.transfer_ns_per_kib.iter().map(|ns| f64::from(*ns)).collect::<Vec<f64>>();
+        let transfers = |what, then: &OpProfile, now: &OpProfile| {
+            Drift::of_sum(what, &then.transfer_ns_per_kib, &now.transfer_ns_per_kib)
+        };
         let both = |then: Vec<f64>, now: Vec<f64>| then.into_iter().zip(now);
         let mut all = vec![
             Drift::of("reads", both(positions(&self.read), positions(&now.read))),
-            Drift::of("transfers", both(transfers(&self.read), transfers(&now.read))),
+            transfers("transfers", &self.read, &now.read),
         ];
         if writes {
             all.push(Drift::of("writes", both(positions(&self.write), positions(&now.write))));
-            all.push(Drift::of("transfers of writes", both(transfers(&self.write), transfers(&now.write))));
+            all.push(transfers("transfers of writes", &self.write, &now.write));
         }
         all
     }
