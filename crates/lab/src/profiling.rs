@@ -180,7 +180,7 @@ mod tests {
         let spec = profile::by_name("hdd-160g-7200").expect("embedded");
         let p = profile_of(&spec, 1, 40).expect("a disk");
         let again = profile_of(&spec, 2, 40).expect("a disk");
-        let drift = p.disk.as_ref().unwrap().drift_percent(again.disk.as_ref().unwrap());
+        let drift = p.drift(&again).expect("both are of disks").percent;
         assert!(drift.abs() < 3.0, "{drift} % between two measurements of one drive");
         let d = p.disk.as_ref().unwrap();
         assert_eq!(d.discipline, "sstf");

@@ -577,7 +577,7 @@ impl Layer for Logs {
         if first.len > 0 && first.len < head.len {
             let mut rest = first;
             (rest.offset, rest.len) = (first.end(), head.len - first.len);
-            f.service += below.ask(0, at, &rest).service;
+            f = f.and_part(&below.ask(0, at, &rest));
         }
         f
     }

@@ -4,7 +4,7 @@
 use crate::config::{PoolConfig, TenantConfig};
 use plimsoll_base::{Class, Span};
 use plimsoll_device::pagecache::Lru;
-use plimsoll_device::{AnyModel, DeviceSpec, Model, ModelLayer, PageCache, PageCacheLayer};
+use plimsoll_device::{AnyModel, DeviceSpec, FlashSpec, Model, ModelLayer, PageCache, PageCacheLayer};
 use plimsoll_sched::promise::AutoTerms;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_sched::{Discipline, DiskModel, Profile};
@@ -37,6 +37,23 @@ fn read_profile(path: &Path) -> Result<Profile, String> {
     Profile::parse(&file, &text).map_err(|e| e.to_string())
 }
 
+/// A model's profile is another model's no more than it's of another size. Files may have been moved: that is said only.
+fn check_name(config: &PoolConfig, file: &str, profile: &Profile) -> Result<(), String> {
+    if let Some(model) = &config.device.model {
+        // Flash was once named by its title.
+        if FlashSpec::by_name(model).is_ok_and(|spec| spec.name == profile.device.name) {
+            return Ok(());
+        }
+        return profile.check_model(file, model).map_err(|e| e.to_string());
+    }
+    let device = config.device.file.as_deref().unwrap_or(Path::new(""));
+    let measured = &profile.device.name;
+    if Path::new(measured).file_name() != device.file_name() {
+        tracing::warn!(profile = file, measured, device = %device.display(), "the profile is of a device of another name");
+    }
+    Ok(())
+}
+
 /// What requests are believed to cost the device: by its profile, or nothing until completions tell.
 ///
 /// # Errors
@@ -52,6 +69,7 @@ pub fn device_costs(config: &PoolConfig, size_bytes: u64) -> Result<(DiskModel, 
         return Ok((DiskModel::unknown(size_bytes), discipline));
     };
     profile.check_device(&file, size_bytes).map_err(|e| e.to_string())?;
+    check_name(config, &file, &profile)?;
     let costs = profile.disk_model().ok_or_else(|| format!("{file}: has no `disk` part, which this pool needs"))?;
     Ok((costs, profile.discipline()))
 }
@@ -81,6 +99,7 @@ pub fn from_inside(
                 let what = format!("`{name}` with pages of {theirs} bytes, and this one's have {ours}");
                 return Err(format!("{file}: is the profile of another device: {what}: measure this one"));
             }
+            check_name(config, &file, &profile)?;
             MittSsd::new(flash, SsdPrecision::FULL)
         }
     };
@@ -97,6 +116,11 @@ pub fn page_cache(config: &PoolConfig, size_bytes: u64) -> Result<Option<Box<dyn
     let pages = pages.ok_or_else(|| format!("memory of {} bytes: 4 KiB to 16 TiB make sense", memory.0))?;
     let cache = PageCache::<Lru>::new(pages, size_bytes / PAGE, Span::ZERO);
     Ok(Some(Box::new(PageCacheLayer::new(cache))))
+}
+
+/// In blocks of how many bytes clients' requests reach a pool's layers: memory's pages, or the device's.
+pub fn block_bytes(config: &PoolConfig, device: u32) -> u32 {
+    if config.memory.is_some() { device.max(PAGE as u32) } else { device }
 }
 
 /// What was configured of tenants beside their classes, by name: the percentile of their deadlines, and their allotments.

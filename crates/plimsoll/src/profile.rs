@@ -10,6 +10,7 @@ use plimsoll_lab::replay::DeviceChoice;
 use plimsoll_sched::Profile;
 use plimsoll_sched::batches::{BatchProfile, measure_disk_batches, measure_flash_batches};
 use plimsoll_sched::measure::{MeasureOptions, Target, measure_disk};
+use plimsoll_sched::profile::{DeviceId, Drift};
 use std::fs::File;
 use std::io::IsTerminal;
 use std::os::unix::fs::FileExt;
@@ -202,7 +203,9 @@ impl ProfileArgs {
             return Ok(Profile { batches: Some(BatchProfile { disk, flash }), ..profile });
         }
         if let Ok(spec) = FlashSpec::by_name(&self.device) {
-            return Ok(flash_profile_of(&spec, 1 << 30)?);
+            let profile = flash_profile_of(&spec, 1 << 30)?;
+            let device = DeviceId { name: self.device.clone(), ..profile.device };
+            return Ok(Profile { device, ..profile });
         }
         let spec = DeviceChoice::named(&self.device).context("it's no file and no model")?.spec;
         let DeviceSpec::Disk(spec) = spec else {
@@ -220,16 +223,14 @@ impl ProfileArgs {
     fn compare(&self, kept: &Profile, now: &Profile) -> Result<()> {
         let file = self.check.as_ref().expect("asked for").display().to_string();
         kept.check_device(&file, now.device.size_bytes)?;
-        let drift = match (&kept.disk, &now.disk, &kept.flash, &now.flash) {
-            (Some(then), Some(now), ..) => then.drift_percent(now),
-            (_, _, Some(then), Some(now)) => 100.0 * (now.read_us / then.read_us.max(1e-9) - 1.0),
-            _ => bail!("{file}: is the profile of another kind of device: measure it again with `plimsoll profile`"),
+        let Some(Drift { what, percent: drift }) = kept.drift(now) else {
+            bail!("{file}: is the profile of another kind of device: measure it again with `plimsoll profile`");
         };
         let ok = drift.abs() <= DRIFT_MOST_PERCENT;
         if self.json {
-            println!("{}", serde_json::json!({ "device": self.device, "drift_percent": drift, "ok": ok }));
+            println!("{}", serde_json::json!({ "device": self.device, "of": what, "drift_percent": drift, "ok": ok }));
         } else {
-            println!("{}: reads take {drift:+.1} % more or less than {file} says", self.device);
+            println!("{}: {what} take {drift:+.1} % more or less than {file} says", self.device);
         }
         if !ok {
             bail!("{}: has drifted: measure it again with --out", self.device);

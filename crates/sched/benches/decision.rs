@@ -12,6 +12,10 @@ fn decisions(c: &mut Criterion) {
     c.bench_function("cfq, 128 busy processes", |b| {
         b.iter(|| cfq.forecast(setup::NOW, black_box(&setup::read((64 << 30) + 12_345, 64))));
     });
+    let tenants = setup::tenants(128, 4);
+    c.bench_function("cfq, 128 busy tenants, with a profile", |b| {
+        b.iter(|| tenants.forecast(setup::NOW, black_box(&setup::read_of(64, (64 << 30) + 12_345))));
+    });
     let ssd = setup::ssd();
     c.bench_function("ssd", |b| b.iter(|| setup::ask_ssd(&ssd, black_box(77 << 20))));
     let hidden = setup::black_box();

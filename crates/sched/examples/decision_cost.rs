@@ -16,6 +16,13 @@ fn main() {
                 sum ^= stack.forecast(setup::NOW, black_box(&setup::read((64 << 30) + (i << 12), 64))).wait.as_nanos();
             }
         }
+        "cfq-tenants" => {
+            let stack = setup::tenants(128, 4);
+            for i in 0..count {
+                let head = black_box(setup::read_of(64, (64 << 30) + (i << 12)));
+                sum ^= stack.forecast(setup::NOW, &head).wait.as_nanos();
+            }
+        }
         "ssd" => {
             let m = setup::ssd();
             (0..count).for_each(|i| sum ^= setup::ask_ssd(&m, black_box(i << 14)));
@@ -25,7 +32,7 @@ fn main() {
             (0..count).for_each(|i| sum ^= setup::ask_black_box(&p, black_box(i << 14)));
         }
         _ => {
-            eprintln!("decision_cost noop|cfq|ssd|blackbox COUNT");
+            eprintln!("decision_cost noop|cfq|cfq-tenants|ssd|blackbox COUNT");
             std::process::exit(2);
         }
     }

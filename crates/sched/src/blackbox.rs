@@ -16,13 +16,14 @@ mod log;
 mod score;
 mod stripes;
 
+use crate::device::PROBE_AFTER;
 use crate::fifo::Fifo;
 use levels::Levels;
 use log::log_of;
 use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 use score::{Rows, Scene, Score};
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use stripes::{Classes, Stripes};
 
 /// Work is counted in pieces of this.
@@ -38,6 +39,8 @@ const QUANTILE_FIRST: u32 = 500;
 const QUANTILES: std::ops::RangeInclusive<u32> = 100..=950;
 /// What is expected of the budget fades by 1/2 to the power of this.
 const BUDGET_SHIFT: u32 = 13;
+/// A device of which no read is seen any more is asked again no less often than this.
+const PROBE_AFTER_MOST: Span = Span::from_secs(64);
 
 /// How a predictor for hidden devices behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,6 +100,8 @@ struct Looked {
     rows: Rows,
     classes: Classes,
     predicted_ns: u64,
+    /// It was to be late, and went because no read had been seen for long: what would have been in time.
+    asked_again: Option<Span>,
 }
 
 #[derive(Clone, Copy)]
@@ -105,7 +110,8 @@ struct InFlight {
     sent_at: Time,
     pieces: u64,
     looked: Option<Looked>,
-    ended: bool,
+    /// Its number among all that were sent.
+    nth: u64,
 }
 
 /// The predictor alone.
@@ -114,14 +120,18 @@ pub struct BlackBoxPredictor {
     score: Score,
     levels: Levels,
     budget: Budget,
-    /// In the order of sending; those at the front haven't ended.
-    in_flight: VecDeque<InFlight>,
-    outstanding: usize,
+    in_flight: BTreeMap<IoId, InFlight>,
+    /// When each read that is in flight was sent, by its number among all that were sent.
+    reads_in_flight: BTreeMap<u64, Time>,
+    sent: u64,
     pieces: u64,
     write_bytes: u64,
     /// What a piece took the device while it had several.
     piece_ns: u64,
     last_done: Time,
+    last_read: Time,
+    /// With no read seen for so long the device is asked again.
+    probe_after: Span,
     /// What the last reads took, and the very last.
     recent_ns: u64,
     last_ns: u64,
@@ -143,12 +153,15 @@ impl BlackBoxPredictor {
             score: Score::new(),
             levels: Levels::new(),
             budget: Budget::new(needless_permille),
-            in_flight: VecDeque::new(),
-            outstanding: 0,
+            in_flight: BTreeMap::new(),
+            reads_in_flight: BTreeMap::new(),
+            sent: 0,
             pieces: 0,
             write_bytes: 0,
             piece_ns: 0,
             last_done: Time::ZERO,
+            last_read: Time::ZERO,
+            probe_after: PROBE_AFTER,
             recent_ns: 0,
             last_ns: 0,
             held: 1 << 15,
@@ -159,8 +172,8 @@ impl BlackBoxPredictor {
 
     fn rows(&self, now: Time, head: &IoHead) -> Rows {
         // What reads took before a rest says nothing of what comes after it.
-        let rested = self.outstanding == 0 && now.since(self.last_done).as_nanos() > 2 * self.recent_ns;
-        let oldest = self.in_flight.iter().find(|f| f.looked.is_some() && !f.ended);
+        let rested = self.in_flight.is_empty() && now.since(self.last_done).as_nanos() > 2 * self.recent_ns;
+        let oldest = self.reads_in_flight.first_key_value();
         let (part, work_ns) = self.stripes.slowest(now, head);
         let scene = Scene {
             work_ns,
@@ -170,7 +183,7 @@ impl BlackBoxPredictor {
             write_bytes: self.write_bytes,
             recent_ns: if rested { 0 } else { self.recent_ns },
             last_ns: if rested { 0 } else { self.last_ns },
-            oldest_ns: oldest.map_or(0, |f| now.since(f.sent_at).as_nanos()),
+            oldest_ns: oldest.map_or(0, |(_, sent_at)| now.since(*sent_at).as_nanos()),
         };
         score::rows(now, &scene, part)
     }
@@ -182,6 +195,12 @@ impl BlackBoxPredictor {
         }
         let score = self.score.of(&self.rows(now, head));
         (Span::from_nanos(self.levels.quantile_ns(score, self.budget.permille)), self.confidence())
+    }
+
+    /// Has no read been seen for so long that one goes whatever was learned? Or what was learned would refuse every read, and so
+    /// never be corrected.
+    pub fn is_forgotten(&self, at: Time) -> bool {
+        self.reads_in_flight.is_empty() && at.since(self.last_read) > self.probe_after
     }
 
     /// How sure it is: as often as promised is as sure as it gets.
@@ -219,27 +238,29 @@ impl BlackBoxPredictor {
             }
             let known = self.levels.knows();
             let predicted_ns = if known { self.levels.quantile_ns(score, self.budget.permille) } else { 0 };
-            Looked { rows, classes: self.stripes.classes(now, head), predicted_ns }
+            let left = head.deadline.since(now);
+            let is_late = head.deadline.is_set() && predicted_ns > left.as_nanos();
+            let asked_again = (is_late && self.is_forgotten(now)).then_some(left);
+            Looked { rows, classes: self.stripes.classes(now, head), predicted_ns, asked_again }
         });
         let pieces = pieces_of(head);
         self.write_bytes += if head.op.is_change() { head.len } else { 0 };
         self.pieces += pieces;
-        self.outstanding += 1;
         self.stripes.sent(now, head);
-        self.in_flight.push_back(InFlight { head: *head, sent_at: now, pieces, looked, ended: false });
+        self.sent += 1;
+        let nth = self.sent;
+        if looked.is_some() {
+            self.reads_in_flight.insert(nth, now);
+        }
+        self.in_flight.insert(head.id, InFlight { head: *head, sent_at: now, pieces, looked, nth });
     }
 
     /// Takes a request out of what is outstanding.
     fn take(&mut self, id: IoId) -> Option<InFlight> {
-        let f = self.in_flight.iter_mut().find(|f| f.head.id == id && !f.ended)?;
-        f.ended = true;
-        let taken = *f;
-        while self.in_flight.front().is_some_and(|f| f.ended) {
-            self.in_flight.pop_front();
-        }
+        let taken = self.in_flight.remove(&id)?;
+        self.reads_in_flight.remove(&taken.nth);
         self.write_bytes -= if taken.head.op.is_change() { taken.head.len } else { 0 };
         self.pieces -= taken.pieces;
-        self.outstanding -= 1;
         Some(taken)
     }
 
@@ -260,6 +281,16 @@ impl BlackBoxPredictor {
         let took_log = log_of(took_ns);
         self.stripes.ended(now, sent_at, &head, took_log);
         let Some(looked) = looked else { return };
+        self.last_read = now;
+        match looked.asked_again {
+            // It would not have been late: what is believed is old.
+            Some(left) if took_ns <= left.as_nanos() => {
+                self.levels.fade();
+                self.probe_after = PROBE_AFTER;
+            }
+            Some(_) => self.probe_after = (self.probe_after * 2).min(PROBE_AFTER_MOST),
+            None => {}
+        }
         self.reads += 1;
         self.recent_ns = self.recent_ns - (self.recent_ns >> RECENT_SHIFT) + (took_ns >> RECENT_SHIFT);
         self.last_ns = took_ns;
@@ -300,8 +331,8 @@ impl BlackBox {
         &self.predictor
     }
 
-    fn fill_device(&mut self, out: &mut Actions) {
-        while let Some(io) = self.fifo.next() {
+    fn fill_device(&mut self, now: Time, out: &mut Actions) {
+        while let Some(io) = self.fifo.next(now) {
             out.submit(0, io);
         }
     }
@@ -326,6 +357,9 @@ impl Layer for BlackBox {
         }
         // What it waits here is part of what was learned.
         let (took, confidence) = self.predictor.predict(at, head);
+        if head.deadline.is_set() && at + took > head.deadline && self.predictor.is_forgotten(at) {
+            return below.serve(self.fifo.wait(), Span::ZERO, Confidence::NONE);
+        }
         below.serve(Span::ZERO, took, confidence)
     }
 
@@ -336,14 +370,14 @@ impl Layer for BlackBox {
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
         self.predictor.sent(now, &io);
         self.fifo.push(io);
-        self.fill_device(out);
+        self.fill_device(now, out);
     }
 
     fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
         self.fifo.came_back(now);
         self.predictor.ended(now, c.io.id);
         out.complete(c);
-        self.fill_device(out);
+        self.fill_device(now, out);
     }
 
     fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
@@ -429,6 +463,26 @@ mod tests {
         }
         assert!(needless * 100 <= in_time, "{needless} of {in_time}");
         assert!(found * 100 >= slow * 99, "{found} of {slow}");
+    }
+
+    /// A trim that lasts while reads go on: what is kept is what is outstanding.
+    #[test]
+    fn what_has_ended_is_not_kept_behind_what_lasts() {
+        let mut p = BlackBoxPredictor::new(10);
+        p.sent(Time::ZERO, &request(Op::Trim, 0, 0, 1 << 30));
+        let mut now = Time::ZERO;
+        for id in 1..50_000 {
+            p.sent(now, &request(Op::Read, id, id % 64 * 16_384, 4096));
+            now += Span::from_micros(50);
+            if id > 4 {
+                p.ended(now, IoId(id - 4));
+            }
+            assert!(p.in_flight.len() <= 6 && p.reads_in_flight.len() <= 5, "after {id}: {}", p.in_flight.len());
+        }
+        assert_eq!(p.reads_in_flight.first_key_value().map(|(nth, _)| *nth), Some(49_997), "the oldest read");
+        p.ended(now, IoId(0));
+        (49_996..50_000).for_each(|id| p.ended(now, IoId(id)));
+        assert!(p.in_flight.is_empty() && p.reads_in_flight.is_empty() && p.pieces == 0);
     }
 
     /// What a read waits in the queue in front of the device is part of what it takes; what is withdrawn isn't waited for.

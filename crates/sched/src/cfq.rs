@@ -13,8 +13,9 @@
 //! nodes in front of it, not from their requests: what the device and the dispatch queue hold (`sstfTime`), what better
 //! classes and the nodes with an earlier turn have, each bounded by its slices, what other groups are owed by then, and
 //! what is in front in its own node (`cfqTime`). An accepted request whose promise is broken by what comes in front of it
-//! later is given back Busy where it waits.
+//! later is given back Busy where it waits ([`Late`]).
 
+mod late;
 mod node;
 mod tolerance;
 
@@ -129,6 +130,8 @@ pub struct Cfq {
     outside: BTreeMap<IoId, usize>,
     device: DeviceQueue,
     pending: usize,
+    /// What waits with a promise, by when that can't be kept any more: whose, and where it is.
+    due: BTreeMap<(Time, IoId), (usize, Key)>,
     revoked: u64,
     /// Until when those that seek go before others.
     seekers_until: Time,
@@ -152,6 +155,7 @@ impl Cfq {
             dispatch_cost: Span::ZERO,
             outside: BTreeMap::new(),
             pending: 0,
+            due: BTreeMap::new(),
             revoked: 0,
             seekers_until: Time::ZERO,
         }
@@ -161,6 +165,33 @@ impl Cfq {
     pub fn set_weight(&mut self, tenant: TenantId, weight: u32) {
         let at = self.group_of(tenant);
         self.groups[at].weight = weight.clamp(1, 10_000);
+        self.groups[at].has_left = false;
+    }
+
+    /// A tenant goes: nothing of it is kept but what is still inside, and that until it ends.
+    fn forget_tenant(&mut self, now: Time, tenant: TenantId) {
+        let Some(group) = self.groups.iter().position(|g| g.tenant == tenant) else { return };
+        if let Some(turn) = &self.turn {
+            let node = &self.nodes[turn.node];
+            if node.group == group && node.pending.is_empty() && node.outside == 0 {
+                self.end_turn(now);
+            }
+        }
+        self.groups[group].weight = WEIGHT_DEFAULT;
+        self.groups[group].has_left = true;
+        (0..self.groups.len()).rev().for_each(|group| self.drop_if_left(group));
+    }
+
+    fn drop_if_left(&mut self, group: usize) {
+        if !self.groups[group].has_left {
+            return;
+        }
+        self.forget_empty_nodes(Some(group));
+        if self.nodes.iter().all(|(_, n)| n.group != group) {
+            let last = self.groups.len() - 1;
+            self.groups.swap_remove(group);
+            self.nodes.iter_mut().filter(|(_, n)| n.group == last).for_each(|(_, n)| n.group = group);
+        }
     }
 
     /// Changes how long the device waits for a node's next request (OT-M11).
@@ -202,7 +233,7 @@ impl Cfq {
             return at;
         }
         if self.nodes.len() >= NODES_KEPT {
-            self.forget_empty_nodes();
+            self.forget_empty_nodes(None);
         }
         let group = self.group_of(key.tenant);
         let at = self.nodes.insert(Node::new(key, group, &self.config));
@@ -227,9 +258,11 @@ impl Cfq {
         }
     }
 
-    fn forget_empty_nodes(&mut self) {
+    /// Those of one group, or of all.
+    fn forget_empty_nodes(&mut self, of: Option<usize>) {
         let turn = self.turn.as_ref().map(|t| t.node);
-        let gone = |at: usize, n: &Node| n.pending.is_empty() && n.outside == 0 && !n.in_round && turn != Some(at);
+        let is_empty = |at: usize, n: &Node| n.pending.is_empty() && n.outside == 0 && !n.in_round && turn != Some(at);
+        let gone = |at: usize, n: &Node| of.is_none_or(|group| n.group == group) && is_empty(at, n);
         self.index.retain(|_, at| !gone(*at, &self.nodes[*at]));
         self.nodes.retain(|at, n| !gone(at, n));
     }
@@ -340,6 +373,9 @@ impl Cfq {
         if let Some(until) = self.turn.as_ref().and_then(|t| t.idles_until) {
             out.wake_at(until);
         }
+        if let Some((&(due, _), _)) = self.due.first_key_value() {
+            out.wake_at(due);
+        }
     }
 
     /// Moves the next request of `at` to the dispatch queue, or gives it back if it can't be in time any more.
@@ -354,10 +390,11 @@ impl Cfq {
         if group != NO_LIMIT {
             node.tolerance.remove(group, key);
         }
-        self.pending -= 1;
+        self.no_longer_waits(&io);
         let cost = self.device.model().cost(now, self.device.arm_after(), &io);
         let wait = self.device.busy_for(now) + self.dispatch_cost;
-        let end = now + wait + self.device.busy_cost(cost);
+        let (own, _) = self.device.own_part(now, wait, &io, self.device.busy_cost(cost));
+        let end = now + wait + own;
         if end > io.deadline + self.config.failover_hop && self.revoke(&mut io) {
             self.summarize(at);
             return out.end(io, Outcome::Busy { wait, confidence: self.device.confidence() });
@@ -370,91 +407,6 @@ impl Cfq {
         self.summarize(at);
     }
 
-    /// A promise broke: true if the request is to be ended for it.
-    fn revoke(&mut self, io: &mut Io) -> bool {
-        if !io.is_client() || io.op != Op::Read || !io.deadline.is_set() {
-            return false;
-        }
-        match self.config.late {
-            Late::Keep => false,
-            Late::Cancel => {
-                self.revoked += 1;
-                true
-            }
-            Late::Flag => {
-                let after = io.deadline + self.config.failover_hop + Span::from_nanos(1);
-                self.revoked += u64::from(io.head.expected_at < after);
-                io.head.expected_at = io.head.expected_at.max(after);
-                false
-            }
-        }
-    }
-
-    /// Work of `cost` has come to node `at`: all behind it tolerate that much less, as far as it's done before their turn.
-    fn delay_others(&mut self, now: Time, at: usize, cost: Span) {
-        let node = &self.nodes[at];
-        let (group, tree) = (node.group, tree_of(node.key.class));
-        let turn_left = self.turn.as_ref().filter(|t| t.node == at).map(|t| t.ends_at.since(now));
-        let after = self.device.busy_cost(node.pending.total());
-        let before = after.saturating_sub(self.device.busy_cost(cost));
-        let bound = turn_left.unwrap_or(node.slice);
-        let in_turn = (after.min(bound) - before.min(bound)).as_nanos() as i64;
-        let all = (after - before).as_nanos() as i64;
-        for i in tree..self.groups[group].round.len() {
-            let nodes = &self.groups[group].round[i];
-            let first = match turn_left {
-                _ if i > tree => 0,
-                Some(_) => 0,
-                None => nodes.iter().position(|n| *n == at).map_or(nodes.len(), |p| p + 1),
-            };
-            for &n in nodes.iter().skip(first) {
-                self.nodes[n].tolerance.lose(if i > tree { all } else { in_turn });
-            }
-        }
-    }
-
-    /// Gives back, or marks, the requests that can't be in time any more.
-    fn revoke_late(&mut self, now: Time, group: usize, out: &mut Actions) {
-        if self.config.late == Late::Keep {
-            return;
-        }
-        let round = std::mem::take(&mut self.groups[group].round);
-        for &at in round.iter().flatten() {
-            while let Some(key) = self.nodes[at].tolerance.next_late() {
-                self.revoke_one(now, at, key, out);
-            }
-        }
-        // A node that has nothing left has no turn to wait for.
-        self.groups[group].round = round;
-        let nodes = &mut self.nodes;
-        for nodes_of in &mut self.groups[group].round {
-            nodes_of.retain(|&n| {
-                let stays = !nodes[n].pending.is_empty();
-                nodes[n].in_round = stays;
-                stays
-            });
-        }
-    }
-
-    fn revoke_one(&mut self, now: Time, at: usize, key: Key, out: &mut Actions) {
-        let node = &mut self.nodes[at];
-        if self.config.late == Late::Flag {
-            let hop = self.config.failover_hop;
-            let tolerance = &mut node.tolerance;
-            node.pending.change(key, |io, group| {
-                tolerance.remove(*group, key);
-                *group = NO_LIMIT;
-                io.head.expected_at = io.head.expected_at.max(io.deadline + hop + Span::from_nanos(1));
-            });
-            self.revoked += 1;
-            return;
-        }
-        let io = self.withdraw(now, at, key).expect("its tolerance names it");
-        self.revoked += 1;
-        let wait = io.deadline.since(now);
-        out.end(io, Outcome::Busy { wait, confidence: self.device.confidence() });
-    }
-
     /// Takes a pending request out for good; what follows it is then reached from what was before it.
     fn withdraw(&mut self, now: Time, at: usize, key: Key) -> Option<Io> {
         let node = &mut self.nodes[at];
@@ -462,7 +414,8 @@ impl Cfq {
         if group != NO_LIMIT {
             node.tolerance.remove(group, key);
         }
-        self.pending -= 1;
+        self.no_longer_waits(&io);
+        let node = &mut self.nodes[at];
         if let Some(next) = node.pending.first_from(key) {
             let from = node.pending.last_before(key).map_or(node.next_offset, |io| io.end());
             let cost = self.device.model().cost(now, from, node.pending.get(next).expect("just seen"));
@@ -470,6 +423,13 @@ impl Cfq {
         }
         self.summarize(at);
         Some(io)
+    }
+
+    fn no_longer_waits(&mut self, io: &Io) {
+        self.pending -= 1;
+        if let Some(due) = self.due(io) {
+            self.due.remove(&(due, io.id));
+        }
     }
 
     /// Puts a request among its node's others; what that adds to what they cost together.
@@ -486,6 +446,10 @@ impl Cfq {
             node.pending.set_cost(next, after);
         }
         let slack = (io.deadline + self.config.failover_hop).since(io.expected_at).as_nanos();
+        if let Some(due) = self.due(&io) {
+            self.due.insert((due, io.id), (at, key));
+        }
+        let node = &mut self.nodes[at];
         let bounded = io.deadline.is_set() && io.op == Op::Read && io.is_client() && slack > 0;
         let group = if bounded { node.tolerance.add(slack.min(i64::MAX as u64) as i64, key) } else { NO_LIMIT };
         node.pending.insert(io, cost, group);
@@ -621,9 +585,6 @@ impl Layer for Cfq {
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
-        if self.device.is_forgotten(at) && self.pending == 0 {
-            return below.serve(Span::ZERO, Span::ZERO, plimsoll_base::Confidence::NONE);
-        }
         let (key, now) = (NodeKey::of(head), below.now());
         let node = self.index.get(&key).copied();
         let outside =
@@ -643,7 +604,8 @@ impl Layer for Cfq {
         };
         // Until it comes, what is there is worked off.
         let wait = (outside + front).saturating_sub(at.since(now));
-        below.serve(wait, self.device.busy_cost(cost), self.device.confidence())
+        let (own, confidence) = self.device.own_part(at, wait, head, self.device.busy_cost(cost));
+        below.serve(wait, own, confidence)
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
@@ -677,10 +639,16 @@ impl Layer for Cfq {
         self.nodes[node].came_back(now);
         self.summarize(node);
         out.complete(c);
+        let (group, is_empty) = (self.nodes[node].group, self.nodes[node].pending.is_empty());
+        if is_empty && self.nodes[node].outside == 0 && self.groups[group].has_left {
+            self.turn.take_if(|t| t.node == node);
+            self.drop_if_left(group);
+        }
         self.fill_device(now, out);
     }
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
+        self.end_overdue(now, out);
         self.fill_device(now, out);
     }
 
@@ -711,9 +679,13 @@ impl Layer for Cfq {
         self.device.retracted(id);
     }
 
-    fn tenant(&mut self, _now: Time, tenant: TenantId, terms: Option<&Terms>, _out: &mut Actions) {
-        if let Some(terms) = terms {
-            self.set_weight(tenant, terms.weight);
+    fn tenant(&mut self, now: Time, tenant: TenantId, terms: Option<&Terms>, out: &mut Actions) {
+        match terms {
+            Some(terms) => self.set_weight(tenant, terms.weight),
+            None => {
+                self.forget_tenant(now, tenant);
+                self.fill_device(now, out);
+            }
         }
     }
 

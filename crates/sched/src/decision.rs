@@ -2,6 +2,7 @@
 //! experiment share.
 
 use crate::blackbox::BlackBoxPredictor;
+use crate::disk::OpCosts;
 use crate::ssd::MittSsd;
 use crate::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_base::{Data, Io, IoHead, IoId, Op, Span, TenantId, Time, VolumeKey};
@@ -18,14 +19,37 @@ pub fn read(offset: u64, volume: u32) -> IoHead {
     head
 }
 
+/// The same of another tenant.
+pub fn read_of(tenant: u16, offset: u64) -> IoHead {
+    IoHead { tenant: TenantId(tenant), ..read(offset, 1) }
+}
+
 /// `kind` with so many processes that have `each` requests waiting.
 pub fn scheduler(kind: SchedulerKind, processes: u32, each: u64) -> Stack {
+    filled(kind, DiskModel::unknown(1 << 40), waiting(processes, each))
+}
+
+/// CFQ over a disk that was measured, with so many tenants that have `each` requests waiting: a node's real shape.
+pub fn tenants(count: u16, each: u64) -> Stack {
+    let of = |tenant: u16| (0..each).map(move |i| read_of(tenant, (u64::from(tenant) << 30) + (i << 20)));
+    filled(SchedulerKind::Cfq, measured_disk(), (1..=count).flat_map(of).collect())
+}
+
+/// Up to 12 ms, by distance.
+fn measured_disk() -> DiskModel {
+    let points: Vec<(u64, Span)> = (12..41).map(|bits| (1 << bits, Span::from_micros(400 * (bits - 10)))).collect();
+    let sequential = Span::from_micros(100);
+    let costs = OpCosts { sequential, distances: [points.clone(), points], transfer_ns_per_kib: [8_000; 8] };
+    DiskModel::from_costs(1 << 40, &[costs.clone(), costs], 512 << 10)
+}
+
+fn filled(kind: SchedulerKind, model: DiskModel, waiting: Vec<IoHead>) -> Stack {
     let offer =
         Offer { size_bytes: 1 << 40, block_bytes: 512, io_bytes_max: 1 << 26, atomic_bytes: 512, queue_max: 64 };
     let mut stack = Stack::new(StackConfig::default(), vec![offer]);
-    stack.push(kind.layer(&SchedulerOptions::default(), DiskModel::unknown(1 << 40)), vec![Target::Device(0)]);
+    stack.push(kind.layer(&SchedulerOptions::default(), model), vec![Target::Device(0)]);
     stack.start(NOW);
-    for head in waiting(processes, each) {
+    for head in waiting {
         stack.offer(NOW, Io::new(head, Data::Absent));
     }
     stack

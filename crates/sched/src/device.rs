@@ -21,9 +21,9 @@ pub enum Discipline {
 /// Beyond so many the order isn't worked out: the rest is taken as it came.
 const SSTF_MAX: usize = 32;
 
-/// After this long without a completion an idle device is asked again whatever was learned of it: or a service time
-/// that was learned too long would refuse everything, and so never be corrected.
-const PROBE_AFTER: Span = Span::from_secs(1);
+/// After this long without a completed read a device that has none is asked again whatever was learned of it: or a service
+/// time that was learned too long would refuse every read, and so never be corrected.
+pub(crate) const PROBE_AFTER: Span = Span::from_secs(1);
 
 /// A request that is still in service after all of its predicted time: this share of it is expected to be left.
 const OVERDUE_SHARE: u64 = 8;
@@ -36,6 +36,8 @@ struct AtDevice {
     cost: Span,
     /// Predicted for it while it waited in the scheduler, if it did.
     queued: Option<Span>,
+    /// What was learned that it would take, if it was to be late for that and went all the same.
+    asked_again: Option<Span>,
 }
 
 /// What queued work really takes follows by 1/2 to the power of this: a single request says little.
@@ -62,6 +64,8 @@ pub struct DeviceQueue {
     arm: u64,
     /// Since when the device has been working on what it completes next.
     progress_since: Time,
+    /// When it last completed a read.
+    last_read: Time,
     /// Worked out since the queue last changed, or not yet.
     outlook: Cell<Option<Outlook>>,
     /// What work takes that was predicted in the scheduler's order, while the drive chooses among as many as it may have.
@@ -85,6 +89,7 @@ impl DeviceQueue {
             at_device: Vec::new(),
             arm: 0,
             progress_since: Time::ZERO,
+            last_read: Time::ZERO,
             outlook: Cell::new(None),
             queued: Ratio::NEUTRAL,
             declared: BTreeMap::new(),
@@ -191,12 +196,13 @@ impl DeviceQueue {
         if alone {
             self.progress_since = now;
         }
+        let asked_again = self.asks_again(now, head);
         let in_order = self.discipline == Discipline::Fifo || self.depth > SSTF_MAX;
         // In the order of nearness the cost is worked out with the order.
         let cost =
             if alone || in_order { self.model.cost(self.progress_since, self.arm_after(), head) } else { Span::ZERO };
         let arm_after = if head.op == Op::Flush { self.arm } else { head.end() };
-        self.at_device.push(AtDevice { head: *head, dispatched_at: now, cost, queued });
+        self.at_device.push(AtDevice { head: *head, dispatched_at: now, cost, queued, asked_again });
         let cost = self.model.at_depth(cost, 1);
         self.outlook.set(alone.then_some(Outlook { next_cost: cost, all_cost: cost, arm_after }));
     }
@@ -218,7 +224,14 @@ impl DeviceQueue {
             {
                 self.queued.learn(busy.as_nanos() as i64, queued.as_nanos() as i64, QUEUED_SHIFT);
             }
+            if let Some(learned) = d.asked_again.filter(|learned| busy < *learned) {
+                self.model.ease(busy, learned);
+                self.queued = Ratio::NEUTRAL;
+            }
             self.model.learn(now, self.arm, &d.head, busy, depth);
+            if d.head.op == Op::Read {
+                self.last_read = now;
+            }
         }
         if d.head.op != Op::Flush {
             self.arm = d.head.end();
@@ -262,9 +275,30 @@ impl DeviceQueue {
         all_cost.saturating_sub(next_cost) + left
     }
 
-    /// Has nothing been seen of it for so long that it must be asked again?
-    pub fn is_forgotten(&self, at: Time) -> bool {
-        self.at_device.is_empty() && at.since(self.progress_since) > PROBE_AFTER && !self.model.is_profiled()
+    /// Has no read been seen of it for so long that it must be asked again?
+    fn is_forgotten(&self, at: Time) -> bool {
+        at.since(self.last_read) > PROBE_AFTER && self.at_device.iter().all(|d| d.head.op != Op::Read)
+    }
+
+    /// A request that comes at `at` and waits for `wait` was learned to take `learned` itself: what it's believed to take, and
+    /// how sure that is. A read that would be late is let through if none was seen for long: then it's taken to cost
+    /// what was measured, or nothing if nothing was.
+    pub fn own_part(&self, at: Time, wait: Span, head: &IoHead, learned: Span) -> (Span, Confidence) {
+        let is_late = head.op == Op::Read && head.deadline.is_set() && at + wait + learned > head.deadline;
+        if !is_late || !self.is_forgotten(at) {
+            return (learned, self.confidence());
+        }
+        let confidence = if self.model.is_profiled() { self.confidence() } else { Confidence::NONE };
+        (self.model.measured_cost(at, self.arm_after(), head).min(learned), confidence)
+    }
+
+    /// What was learned that a read takes which goes to the device all the same, though it would be late for that.
+    fn asks_again(&self, now: Time, head: &IoHead) -> Option<Span> {
+        if head.op != Op::Read || !head.deadline.is_set() || !self.is_forgotten(now) {
+            return None;
+        }
+        let learned = self.busy_cost(self.model.cost(now, self.arm_after(), head));
+        (now + learned > head.deadline).then_some(learned)
     }
 
     /// How sure the model is.

@@ -26,6 +26,9 @@ const DEPTH_CLASSES: usize = 7;
 const ONE: i64 = 1 << 12;
 /// How far a drive reads ahead of which nothing is known.
 const READ_AHEAD_GUESS: u64 = 256 << 10;
+/// What the drive's buffer takes to begin with, and for a KiB in 1/1024, until it was seen.
+const HIT_NS: i64 = 100_000;
+const HIT_TRANSFER: i64 = 3_000 << 10;
 /// Samples that a knot from a profile counts for.
 const PROFILE_SAMPLES: u16 = 32;
 /// A knot follows by 1/2 to the power of this once it has seen enough.
@@ -88,6 +91,21 @@ impl Table {
 
     fn knot(&self, direction: usize, knot: usize) -> i64 {
         if self.seen[direction][knot] > 0 { self.knots[direction][knot] } else { self.mean_ns }
+    }
+
+    /// `actual` was taken where `learned` was expected after a long time of nothing: all of it is so much too long, as far as
+    /// `measured` allows.
+    fn ease(&mut self, actual: i64, learned: i64, measured: Option<&Table>) {
+        let eased = |ns: &mut i64, least: Option<i64>| {
+            let scaled = (i128::from(*ns) * i128::from(actual) / i128::from(learned.max(1))) as i64;
+            *ns = scaled.max(least.unwrap_or(0).min(*ns));
+        };
+        for (d, knots) in self.knots.iter_mut().enumerate() {
+            knots.iter_mut().enumerate().for_each(|(k, ns)| eased(ns, measured.map(|m| m.knots[d][k])));
+        }
+        self.transfer.iter_mut().enumerate().for_each(|(r, ns)| eased(ns, measured.map(|m| m.transfer[r])));
+        eased(&mut self.sequential_ns, measured.map(|m| m.sequential_ns));
+        eased(&mut self.mean_ns, measured.map(|m| m.mean_ns));
     }
 
     fn position(&self, at: Option<Between>) -> i64 {
@@ -187,6 +205,8 @@ pub struct OpCosts {
 #[derive(Clone, Debug)]
 pub struct DiskModel {
     tables: [Table; 2],
+    /// As the profile has them.
+    measured: Option<Box<[Table; 2]>>,
     ratios: [Ratio; DEPTH_CLASSES],
     region_shift: u32,
     flush_ns: i64,
@@ -213,12 +233,13 @@ impl DiskModel {
         let bits = 64 - size_bytes.max(1 << 20).next_power_of_two().leading_zeros() - 1;
         DiskModel {
             tables: [Table::unknown(), Table::unknown()],
+            measured: None,
             ratios: [Ratio::NEUTRAL; DEPTH_CLASSES],
             region_shift: bits - REGIONS.trailing_zeros(),
             flush_ns: 0,
             buffer: DriveBuffer::new(READ_AHEAD_GUESS),
-            hit_ns: 100_000,
-            hit_transfer: 3_000 << 10,
+            hit_ns: HIT_NS,
+            hit_transfer: HIT_TRANSFER,
             precision: Precision::FULL,
             error_ns: 0,
             cost_ns: 0,
@@ -252,6 +273,7 @@ impl DiskModel {
             t.mean_ns = t.knots[0][KNOTS * 3 / 4];
             t.samples = u32::from(PROFILE_SAMPLES);
         }
+        m.measured = Some(Box::new(m.tables.clone()));
         m.profiled = true;
         m
     }
@@ -287,19 +309,31 @@ impl DiskModel {
         Span::from_nanos(self.cost_ns(from, head, self.hits(at, head)) as u64)
     }
 
+    /// The same by the profile, whatever was learned since; nothing if there is none.
+    pub fn measured_cost(&self, at: Time, from: u64, head: &IoHead) -> Span {
+        let Some(measured) = &self.measured else { return Span::ZERO };
+        let hit = self.hits(at, head).then_some((HIT_NS, HIT_TRANSFER));
+        Span::from_nanos(self.cost_by(measured, from, head, hit) as u64)
+    }
+
     /// Will the drive's buffer answer it?
     fn hits(&self, at: Time, head: &IoHead) -> bool {
         self.precision.distances && head.op == Op::Read && self.buffer.holds(at, head.offset, head.end())
     }
 
     fn cost_ns(&self, from: u64, head: &IoHead, hit: bool) -> i64 {
+        self.cost_by(&self.tables, from, head, hit.then_some((self.hit_ns, self.hit_transfer)))
+    }
+
+    /// What it takes by these tables, or the drive's buffer if that answers it.
+    fn cost_by(&self, tables: &[Table; 2], from: u64, head: &IoHead, hit: Option<(i64, i64)>) -> i64 {
         if head.op == Op::Flush {
             return self.flush_ns;
         }
-        if hit {
-            return (self.hit_ns + (self.hit_transfer.saturating_mul((head.len >> 10) as i64) >> 10)).min(COST_MAX_NS);
+        if let Some((begin, transfer)) = hit {
+            return (begin + (transfer.saturating_mul((head.len >> 10) as i64) >> 10)).min(COST_MAX_NS);
         }
-        let t = &self.tables[table_of(head.op)];
+        let t = &tables[table_of(head.op)];
         let position = if self.precision.distances { t.position(between(from, head.offset)) } else { t.mean_ns };
         let transfer = t.transfer[self.region(head.offset)].saturating_mul((head.len >> 10) as i64) >> 10;
         (position + transfer).clamp(0, COST_MAX_NS)
@@ -353,6 +387,17 @@ impl DiskModel {
         }
         let at = if self.precision.distances { between(from, head.offset) } else { None };
         t.learn(at, error, KNOT_SHIFT);
+    }
+
+    /// A read of a device of which nothing had been heard for long took `actual`, and `learned` had been learned. If that was
+    /// too long it was for all reads: one that is refused for it would never correct it. Not beyond the profile.
+    pub(crate) fn ease(&mut self, actual: Span, learned: Span) {
+        if actual < learned && self.precision.calibrate {
+            let measured = self.measured.as_ref().map(|m| &m[0]);
+            self.tables[0].ease(actual.as_nanos() as i64, learned.as_nanos() as i64, measured);
+            self.hit_ns = self.hit_ns.min(HIT_NS);
+            self.hit_transfer = self.hit_transfer.min(HIT_TRANSFER);
+        }
     }
 
     fn note_access(&mut self, now: Time, head: &IoHead, actual: Span, hit: bool) {

@@ -16,6 +16,8 @@ pub(crate) struct Fifo {
     /// The mean time between two completions while something waited, in ns.
     between_ns: u64,
     last_done: Time,
+    /// Since when the device has had something without a break.
+    busy_since: Time,
 }
 
 impl Fifo {
@@ -25,7 +27,8 @@ impl Fifo {
     /// If the depth is zero.
     pub(crate) fn new(depth: u32) -> Fifo {
         assert!(depth > 0, "a device with depth 0 would serve nothing");
-        Fifo { queue: VecDeque::new(), depth: depth as usize, at_device: 0, between_ns: 0, last_done: Time::ZERO }
+        let (depth, never) = (depth as usize, Time::ZERO);
+        Fifo { queue: VecDeque::new(), depth, at_device: 0, between_ns: 0, last_done: never, busy_since: never }
     }
 
     /// The device takes no more than this.
@@ -48,11 +51,14 @@ impl Fifo {
     }
 
     /// The next request for the device, if it has room.
-    pub(crate) fn next(&mut self) -> Option<Io> {
+    pub(crate) fn next(&mut self, now: Time) -> Option<Io> {
         if self.at_device == self.depth {
             return None;
         }
         let io = self.queue.pop_front()?;
+        if self.at_device == 0 {
+            self.busy_since = now;
+        }
         self.at_device += 1;
         Some(io)
     }
@@ -60,8 +66,9 @@ impl Fifo {
     /// The device has answered one.
     pub(crate) fn came_back(&mut self, now: Time) {
         self.at_device -= 1;
-        if !self.queue.is_empty() {
-            let between = now.since(self.last_done).as_nanos().min(BETWEEN_MAX_NS);
+        // While it had nothing it took nothing.
+        let between = now.since(self.last_done.max(self.busy_since)).as_nanos();
+        if !self.queue.is_empty() && between <= BETWEEN_MAX_NS {
             self.between_ns = self.between_ns - (self.between_ns >> RATE_SHIFT) + (between >> RATE_SHIFT);
         }
         self.last_done = now;
@@ -92,16 +99,39 @@ mod tests {
             head.id = IoId(i);
             f.push(Io::new(head, Data::Absent));
         }
-        assert_eq!((f.next().map(|io| io.offset), f.next().map(|io| io.offset)), (Some(0), Some(1)));
-        assert!(f.next().is_none(), "two are at the device");
+        assert_eq!((f.next(now).map(|io| io.offset), f.next(now).map(|io| io.offset)), (Some(0), Some(1)));
+        assert!(f.next(now).is_none(), "two are at the device");
         for i in 2..100 {
             now += Span::from_millis(3);
             f.came_back(now);
-            assert_eq!(f.next().map(|io| io.offset), Some(i));
+            assert_eq!(f.next(now).map(|io| io.offset), Some(i));
         }
         let want = Span::from_millis(3) * f.depths().0 as u64;
         assert!(f.wait() > want * 9 / 10 && f.wait() <= want, "{} of {want}", f.wait());
         assert_eq!(f.withdraw(IoId(150)).map(|io| io.offset), Some(150));
         assert!(f.withdraw(IoId(1)).is_none(), "it's at the device");
+    }
+
+    /// A hundred at once after a pause of `pause`; what the one behind them waits once the first has come back.
+    fn burst_after(pause: Span) -> Span {
+        let mut f = Fifo::new(32);
+        let mut now = Time::ZERO + pause;
+        for i in 0..100 {
+            let mut head = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(0), i, 1, now);
+            head.id = IoId(i);
+            f.push(Io::new(head, Data::Absent));
+        }
+        while f.next(now).is_some() {}
+        now += Span::from_micros(100);
+        f.came_back(now);
+        f.wait()
+    }
+
+    #[test]
+    fn a_pause_is_not_taken_for_slowness() {
+        for pause in [Span::ZERO, Span::from_secs(1), Span::from_secs(3600)] {
+            let wait = burst_after(pause);
+            assert!(wait < Span::from_millis(1), "{wait} after a pause of {pause}");
+        }
     }
 }

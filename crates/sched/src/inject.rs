@@ -37,7 +37,7 @@ impl Layer for Inject {
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         let f = below.ask(0, at, head);
-        if head.op != Op::Read || !head.deadline.is_set() {
+        if head.op != Op::Read || !head.deadline.is_set() || f.never_refused {
             return f;
         }
         let late = at + f.total() > head.deadline + self.failover_hop;

@@ -2,7 +2,7 @@
 
 use crate::device::DeviceQueue;
 use crate::disk::DiskModel;
-use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Outcome, Span, Time};
+use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Outcome, Span, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 
 /// Who goes next, and what goes before a request that comes now.
@@ -84,13 +84,12 @@ impl<O: Order> Layer for Ordered<O> {
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
-        if self.device.is_forgotten(at) && self.order.is_empty() {
-            return below.serve(Span::ZERO, Span::ZERO, Confidence::NONE);
-        }
         let now = below.now();
-        let (wait, own) = self.expected(now, head);
+        let (wait, learned) = self.expected(now, head);
         // Until it comes, what is there is worked off.
-        below.serve(wait.saturating_sub(at.since(now)), own, self.device.confidence())
+        let wait = wait.saturating_sub(at.since(now));
+        let (own, confidence) = self.device.own_part(at, wait, head, learned);
+        below.serve(wait, own, confidence)
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {

@@ -201,6 +201,32 @@ impl Profile {
         )))
     }
 
+    /// Is it of the model of this name, wherever its description lies and whatever is put before it (`raid0:`)?
+    ///
+    /// # Errors
+    /// If it isn't: two models may have one size.
+    pub fn check_model(&self, file: &str, model: &str) -> Result<(), BadProfile> {
+        let measured = &self.device.name;
+        if kind_of(measured) == kind_of(model) {
+            return Ok(());
+        }
+        Err(BadProfile(format!(
+            "{file}: is the profile of another device: `{measured}`, and this one is a `{model}`: {AGAIN}"
+        )))
+    }
+
+    /// How far `now` has drifted from this, in percent, signed, and what of it has most: the medians of each kind of cost that both
+    /// measured. `None` if they are of different kinds of devices.
+    pub fn drift(&self, now: &Profile) -> Option<Drift> {
+        let writes = self.measured.writes && now.measured.writes;
+        let groups = match (&self.disk, &now.disk, &self.flash, &now.flash) {
+            (Some(then), Some(now), ..) => then.drifts(now, writes),
+            (_, _, Some(then), Some(now)) => then.drifts(now),
+            _ => return None,
+        };
+        groups.into_iter().max_by(|a, b| a.percent.abs().total_cmp(&b.percent.abs()))
+    }
+
     /// The model that it gives, if it has costs by distance.
     pub fn disk_model(&self) -> Option<DiskModel> {
         let d = self.disk.as_ref()?;
@@ -215,6 +241,41 @@ impl Profile {
             _ => Discipline::Sstf,
         }
     }
+}
+
+/// How far a kind of cost has drifted.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Drift {
+    /// What takes longer or shorter, in the plural.
+    pub what: &'static str,
+    /// By how much, signed.
+    pub percent: f64,
+}
+
+impl Drift {
+    /// The median of what each figure has drifted: a few that were disturbed while they were measured say nothing of the device.
+    fn of(what: &'static str, pairs: impl IntoIterator<Item = (f64, f64)>) -> Drift {
+        let mut ratios: Vec<f64> = pairs.into_iter().map(|(then, now)| now.max(0.1) / then.max(0.1)).collect();
+        ratios.sort_by(f64::total_cmp);
+        let n = ratios.len();
+        let median = if n == 0 { 1.0 } else { (ratios[(n - 1) / 2] + ratios[n / 2]) / 2.0 };
+        Drift { what, percent: 100.0 * (median - 1.0) }
+    }
+
+    /// What the sum of all has drifted but the two that have most, each way: a slope of one region is known to a sixth.
+    fn of_sum(what: &'static str, then: &[u32], now: &[u32]) -> Drift {
+        let ns = |ns: &u32| f64::from(*ns).max(1.0);
+        let mut pairs: Vec<(f64, f64)> = then.iter().map(ns).zip(now.iter().map(ns)).collect();
+        pairs.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
+        let kept = &pairs[1..pairs.len() - 1];
+        let (then, now) = kept.iter().fold((0.0, 0.0), |sum, p| (sum.0 + p.0, sum.1 + p.1));
+        Drift { what, percent: 100.0 * (now / then - 1.0) }
+    }
+}
+
+fn kind_of(name: &str) -> &str {
+    let last = name.rsplit([':', '/']).next().unwrap_or(name);
+    last.strip_suffix(".toml").unwrap_or(last)
 }
 
 /// No single figure of a device is beyond ten seconds.
@@ -286,19 +347,33 @@ impl DiskProfile {
         costs_us[before] + (costs_us[after] - costs_us[before]) * share
     }
 
-    /// How far `now` has drifted from this, read costs only: the median over distances of the relative difference, in percent,
-    /// signed. A few that were disturbed while they were measured say nothing of the device.
-    pub fn drift_percent(&self, now: &DiskProfile) -> f64 {
-        let costs =
-            |p: &DiskProfile| -> Vec<f64> { p.read.onwards_us.iter().chain(&p.read.backwards_us).copied().collect() };
-        let ratio = |(then, now): (f64, f64)| now.max(0.1) / then.max(0.1);
-        let mut ratios: Vec<f64> = costs(self).into_iter().zip(costs(now)).map(ratio).collect();
-        ratios.sort_by(f64::total_cmp);
-        let n = ratios.len();
-        if n == 0 {
-            return 0.0;
+    fn drifts(&self, now: &DiskProfile, writes: bool) -> Vec<Drift> {
+        let positions = |op: &OpProfile| [op.onwards_us.clone(), op.backwards_us.clone()].concat();
+        let transfers = |what, then: &OpProfile, now: &OpProfile| {
+            Drift::of_sum(what, &then.transfer_ns_per_kib, &now.transfer_ns_per_kib)
+        };
+        let both = |then: Vec<f64>, now: Vec<f64>| then.into_iter().zip(now);
+        let mut all = vec![
+            Drift::of("reads", both(positions(&self.read), positions(&now.read))),
+            transfers("transfers", &self.read, &now.read),
+        ];
+        if writes {
+            all.push(Drift::of("writes", both(positions(&self.write), positions(&now.write))));
+            all.push(transfers("transfers of writes", &self.write, &now.write));
         }
-        100.0 * ((ratios[(n - 1) / 2] + ratios[n / 2]) / 2.0 - 1.0)
+        all
+    }
+}
+
+impl FlashProfile {
+    fn drifts(&self, now: &FlashProfile) -> Vec<Drift> {
+        vec![
+            Drift::of("reads", [(self.read_us, now.read_us)]),
+            Drift::of("reads of one chip", [(self.chip_us, now.chip_us)]),
+            Drift::of("transfers", [(self.channel_us, now.channel_us)]),
+            Drift::of("programs", self.program_us.iter().copied().zip(now.program_us.iter().copied())),
+            Drift::of("erasures", [(self.erase_us, now.erase_us)]),
+        ]
     }
 }
 
@@ -383,15 +458,63 @@ mod tests {
         assert_eq!(group(vec![4096, 64 << 20], vec![2000.0, 90_000.0]), 10 << 20);
     }
 
+    fn drift(then: &Profile, now: &Profile) -> (&'static str, f64) {
+        let d = then.drift(now).expect("of one kind");
+        (d.what, (d.percent * 1e6).round() / 1e6)
+    }
+
     #[test]
     fn drift_is_relative() {
-        let (old, mut new) = (sample().disk.unwrap(), sample().disk.unwrap());
-        assert!(old.drift_percent(&new).abs() < 1e-9);
-        for us in new.read.onwards_us.iter_mut().chain(&mut new.read.backwards_us) {
-            *us *= 1.2;
+        let (old, mut new) = (sample(), sample());
+        assert_eq!(drift(&old, &new).1, 0.0);
+        let read = &mut new.disk.as_mut().unwrap().read;
+        read.onwards_us.iter_mut().chain(&mut read.backwards_us).for_each(|us| *us *= 1.2);
+        assert_eq!(drift(&old, &new), ("reads", 20.0));
+        new.disk.as_mut().unwrap().read.onwards_us[1] *= 100.0;
+        assert_eq!(drift(&old, &new), ("reads", 20.0), "one of them was disturbed");
+    }
+
+    /// Each kind of cost is looked at, and writes only if they were measured.
+    #[test]
+    fn whatever_drifts_is_told() {
+        let old = sample();
+        let slower = |change: fn(&mut DiskProfile)| {
+            let mut new = sample();
+            change(new.disk.as_mut().unwrap());
+            new
+        };
+        let writes =
+            slower(|d| d.write.onwards_us.iter_mut().chain(&mut d.write.backwards_us).for_each(|us| *us *= 0.5));
+        assert_eq!(drift(&old, &writes), ("writes", -50.0));
+        let unmeasured = Profile { measured: Measured { writes: false, ..old.measured.clone() }, ..writes };
+        assert_eq!(drift(&old, &unmeasured).1, 0.0);
+        let transfers = slower(|d| d.read.transfer_ns_per_kib.iter_mut().for_each(|ns| *ns *= 2));
+        assert_eq!(drift(&old, &transfers), ("transfers", 100.0));
+        let of_flash = |change: fn(&mut FlashProfile)| {
+            let mut flash = FlashProfile {
+                page_bytes: 16_384,
+                read_us: 100.0,
+                chip_us: 100.0,
+                channel_us: 60.0,
+                program_us: vec![1000.0, 2000.0],
+                erase_us: 6000.0,
+            };
+            change(&mut flash);
+            Profile { disk: None, flash: Some(flash), ..sample() }
+        };
+        let flash = of_flash(|_| {});
+        assert_eq!(drift(&flash, &of_flash(|f| f.program_us = vec![1500.0, 3000.0])), ("programs", 50.0));
+        assert_eq!(drift(&flash, &of_flash(|f| f.erase_us = 3000.0)), ("erasures", -50.0));
+        assert_eq!(flash.drift(&old), None);
+    }
+
+    #[test]
+    fn a_model_of_the_same_size_is_another_device() {
+        let p = sample();
+        for same in ["drive", "raid0:4:drive", "models/drive.toml"] {
+            assert_eq!(p.check_model("p", same), Ok(()));
         }
-        assert!((old.drift_percent(&new) - 20.0).abs() < 1e-6);
-        new.read.onwards_us[1] *= 100.0;
-        assert!((old.drift_percent(&new) - 20.0).abs() < 1e-6, "one of them was disturbed");
+        let other = p.check_model("p", "drive-2").expect_err("another").to_string();
+        assert!(other.contains("another device: `drive`, and this one is a `drive-2`"), "{other}");
     }
 }

@@ -108,7 +108,8 @@ impl Budgets {
     }
 
     fn is_late(&self, at: Time, head: &IoHead, f: &Forecast) -> bool {
-        head.op == Op::Read && head.deadline.is_set() && at + f.total() > head.deadline + self.failover_hop
+        let may_refuse = head.op == Op::Read && head.deadline.is_set() && !f.never_refused;
+        may_refuse && at + f.total() > head.deadline + self.failover_hop
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! A chip is free when all that waits for it is done, so a read waits for the sum of its chip's operations (page reads,
 //! programs by class of page, erases, those of garbage collection among them), and for the transfers of other chips on
-//! its channel. A request over several pages waits for the slowest; if that is late, all of it is refused and no page
-//! is sent. The costs come from a profile and follow what reads really took.
+//! its channel. A request over several pages waits for the slowest, its own pages in front of that on its chip and its
+//! channel included; if that is late, all of it is refused and no page is sent. The costs come from a profile and follow what reads really took.
 
+use crate::device::PROBE_AFTER;
 use crate::fifo::Fifo;
 use crate::profile::FlashProfile;
 use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, Time};
@@ -46,6 +47,14 @@ struct Seen {
     counts: [u32; TERMS],
     arrived_at: Time,
     predicted_ns: i64,
+    /// It was to be late, and went because no read had been seen for long.
+    asked_again: bool,
+}
+
+/// What the slowest of a request's pages finds in front of it.
+struct Slowest {
+    counts: [u32; TERMS],
+    wait_ns: i64,
 }
 
 /// See the module's documentation.
@@ -56,6 +65,7 @@ pub struct MittSsd {
     measured: [i64; TERMS],
     precision: SsdPrecision,
     seen: BTreeMap<u64, Seen>,
+    last_read: Time,
     error_ns: i64,
     took_ns: i64,
     samples: u64,
@@ -88,6 +98,7 @@ impl MittSsd {
             measured: costs,
             precision,
             seen: BTreeMap::new(),
+            last_read: Time::ZERO,
             error_ns: 0,
             took_ns: 0,
             samples: 0,
@@ -147,11 +158,60 @@ impl MittSsd {
         sum
     }
 
-    fn wait_ns(&self, counts: &[u32; TERMS], elapsed_ns: i64) -> i64 {
-        let chip: i64 = (READ..CHANNEL).map(|i| i64::from(counts[i]) * self.costs[i]).sum();
-        // The current operation can't have done more than one of its kind takes.
-        let most = (READ..CHANNEL).filter(|&i| counts[i] > 0).map(|i| self.costs[i]).max().unwrap_or(0);
-        (chip - elapsed_ns.min(most)).max(0) + i64::from(counts[CHANNEL]) * self.costs[CHANNEL]
+    /// The slowest page of a request, by these costs. Its own pages of one chip follow each other, and those of other chips on
+    /// the channel have it one after the other.
+    fn slowest(&self, costs: &[i64; TERMS], inside: &dyn FlashInside, at: Time, head: &IoHead) -> Slowest {
+        let page = u64::from(inside.page_bytes());
+        let first = head.offset / page;
+        let pages = head.end().div_ceil(page).max(first + 1) - first;
+        let units = u64::from(inside.units());
+        // Consecutive pages go round the units.
+        let on_unit = |i: u64| (pages - i).div_ceil(units) as u32;
+        let shares_channels = pages > 1 && self.precision.channels && self.precision.chips && head.op == Op::Read;
+        let mut on_channel = vec![0u32; if shares_channels { units as usize } else { 0 }];
+        if shares_channels {
+            for i in 0..pages.min(units) {
+                on_channel[inside.place((first + i) * page).0 as usize] += on_unit(i);
+            }
+        }
+        let mut slowest = Slowest { counts: [0; TERMS], wait_ns: -1 };
+        for i in 0..pages.min(units) {
+            let (mut counts, elapsed_ns) = self.look(inside, at, (first + i) * page);
+            counts[READ] += on_unit(i) - 1;
+            if shares_channels {
+                counts[CHANNEL] += on_channel[inside.place((first + i) * page).0 as usize] - on_unit(i);
+            }
+            let wait_ns = wait_ns(costs, &counts, elapsed_ns);
+            if wait_ns > slowest.wait_ns {
+                slowest = Slowest { counts, wait_ns };
+            }
+        }
+        slowest
+    }
+
+    fn by(&self, costs: &[i64; TERMS], inside: &dyn FlashInside, at: Time, head: &IoHead) -> Predicted {
+        let wait = Span::from_nanos(self.slowest(costs, inside, at, head).wait_ns as u64);
+        let service = if head.op == Op::Read { costs[OWN] } else { costs[PROGRAM] };
+        Predicted { wait, service: Span::from_nanos(service as u64), confidence: self.confidence() }
+    }
+
+    /// Has no read been seen for so long that one goes whatever was learned? Or what was learned would refuse every read, and so
+    /// never be corrected.
+    fn is_forgotten(&self, at: Time) -> bool {
+        self.seen.is_empty() && at.since(self.last_read) > PROBE_AFTER
+    }
+
+    /// A read that was let through after long took so long: if less than was learned, all that was learned is as much too long, as
+    /// far as what was measured allows.
+    fn ease(&mut self, s: &Seen, took_ns: i64) {
+        if !s.asked_again || took_ns >= s.predicted_ns || !self.precision.calibrate {
+            return;
+        }
+        for (cost, measured) in self.costs.iter_mut().zip(self.measured) {
+            let scaled = (i128::from(*cost) * i128::from(took_ns) / i128::from(s.predicted_ns.max(1))) as i64;
+            let least = if self.profiled { measured.min(*cost) } else { 0 };
+            *cost = scaled.max(least);
+        }
     }
 
     fn learn(&mut self, s: &Seen, took_ns: i64) {
@@ -181,42 +241,48 @@ impl MittSsd {
     }
 }
 
+/// What is said while nothing is known.
+const NOTHING: Predicted = Predicted { wait: Span::ZERO, service: Span::ZERO, confidence: Confidence::NONE };
+
+fn wait_ns(costs: &[i64; TERMS], counts: &[u32; TERMS], elapsed_ns: i64) -> i64 {
+    let chip: i64 = (READ..CHANNEL).map(|i| i64::from(counts[i]) * costs[i]).sum();
+    // The current operation can't have done more than one of its kind takes.
+    let most = (READ..CHANNEL).filter(|&i| counts[i] > 0).map(|i| costs[i]).max().unwrap_or(0);
+    (chip - elapsed_ns.min(most)).max(0) + i64::from(counts[CHANNEL]) * costs[CHANNEL]
+}
+
 impl FlashPredictor for MittSsd {
     fn predict(&self, inside: &dyn FlashInside, at: Time, head: &IoHead) -> Predicted {
         if !self.profiled && self.samples < UNPROFILED_READS {
             // Nothing is refused on a guess.
-            return Predicted { wait: Span::ZERO, service: Span::ZERO, confidence: Confidence::NONE };
+            return NOTHING;
         }
-        let page = u64::from(inside.page_bytes());
-        let first = head.offset / page;
-        let pages = head.end().div_ceil(page).max(first + 1) - first;
-        let units = u64::from(inside.units());
-        let mut worst = 0;
-        for i in 0..pages.min(units) {
-            let (counts, elapsed) = self.look(inside, at, (first + i) * page);
-            // Its own pages of one chip follow each other.
-            let more = (pages - i).div_ceil(units).saturating_sub(1) as i64;
-            worst = worst.max(self.wait_ns(&counts, elapsed) + more * self.costs[READ]);
+        let said = self.by(&self.costs, inside, at, head);
+        let is_late = head.op == Op::Read && head.deadline.is_set() && at + said.wait + said.service > head.deadline;
+        match is_late && self.is_forgotten(at) {
+            true if self.profiled => self.by(&self.measured, inside, at, head),
+            true => NOTHING,
+            false => said,
         }
-        let confidence = self.confidence();
-        let service = if head.op == Op::Read { self.costs[OWN] } else { self.costs[PROGRAM] };
-        Predicted { wait: Span::from_nanos(worst as u64), service: Span::from_nanos(service as u64), confidence }
     }
 
     fn submitted(&mut self, inside: &dyn FlashInside, now: Time, head: &IoHead, token: u64) {
-        let page = u64::from(inside.page_bytes());
-        // Only reads of one page tell which term was wrong.
-        if head.op != Op::Read || head.offset / page != head.end().saturating_sub(1) / page {
+        if head.op != Op::Read {
             return;
         }
-        let (counts, elapsed_ns) = self.look(inside, now, head.offset);
-        let predicted_ns = self.wait_ns(&counts, elapsed_ns) + self.costs[OWN];
-        self.seen.insert(token, Seen { counts, arrived_at: now, predicted_ns });
+        let Slowest { counts, wait_ns } = self.slowest(&self.costs, inside, now, head);
+        let predicted_ns = wait_ns + self.costs[OWN];
+        let is_late = head.deadline.is_set() && predicted_ns as u64 > head.deadline.since(now).as_nanos();
+        let asked_again = is_late && self.is_forgotten(now);
+        self.seen.insert(token, Seen { counts, arrived_at: now, predicted_ns, asked_again });
     }
 
     fn ended(&mut self, now: Time, token: u64) {
         if let Some(s) = self.seen.remove(&token) {
-            self.learn(&s, now.since(s.arrived_at).as_nanos() as i64);
+            self.last_read = now;
+            let took_ns = now.since(s.arrived_at).as_nanos() as i64;
+            self.ease(&s, took_ns);
+            self.learn(&s, took_ns);
         }
     }
 
@@ -245,8 +311,8 @@ impl SsdQueue {
         self.fifo.depths()
     }
 
-    fn fill_device(&mut self, out: &mut Actions) {
-        while let Some(io) = self.fifo.next() {
+    fn fill_device(&mut self, now: Time, out: &mut Actions) {
+        while let Some(io) = self.fifo.next(now) {
             out.submit(0, io);
         }
     }
@@ -270,15 +336,15 @@ impl Layer for SsdQueue {
         below.after(self.fifo.wait(), below.ask(0, at, head))
     }
 
-    fn submit(&mut self, _now: Time, io: Io, out: &mut Actions) {
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
         self.fifo.push(io);
-        self.fill_device(out);
+        self.fill_device(now, out);
     }
 
     fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
         self.fifo.came_back(now);
         out.complete(c);
-        self.fill_device(out);
+        self.fill_device(now, out);
     }
 
     fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
@@ -358,12 +424,62 @@ mod tests {
         let one = UnitWork { reads: 3, ..UnitWork::default() };
         let chips = Chips([UnitWork::default(), one]);
         assert_eq!(wait(&chips, &read(0, 16_384), SsdPrecision::FULL), 3 * 60);
-        assert_eq!(wait(&chips, &read(0, 2 * 16_384), SsdPrecision::FULL), 300);
-        assert_eq!(
-            wait(&chips, &read(0, 4 * 16_384), SsdPrecision::FULL),
-            400,
-            "chopped: its own pages follow each other"
-        );
+        let alone = SsdPrecision { channels: false, ..SsdPrecision::FULL };
+        assert_eq!(wait(&chips, &read(0, 2 * 16_384), alone), 300);
+        assert_eq!(wait(&chips, &read(0, 4 * 16_384), alone), 400, "chopped: its own pages follow each other");
+    }
+
+    /// What a large read brings to its channel itself is in front of its last page.
+    #[test]
+    fn its_own_pages_share_the_channel() {
+        let idle = Chips([UnitWork::default(); 2]);
+        assert_eq!(wait(&idle, &read(0, 16_384), SsdPrecision::FULL), 0);
+        assert_eq!(wait(&idle, &read(0, 2 * 16_384), SsdPrecision::FULL), 60, "one page of the other chip");
+        assert_eq!(wait(&idle, &read(0, 4 * 16_384), SsdPrecision::FULL), 100 + 2 * 60, "each chip two");
+    }
+
+    /// Reads of several pages teach, too: a client that makes no others would never be told anything.
+    #[test]
+    fn large_reads_teach() {
+        let mut m = MittSsd::unprofiled();
+        let idle = Chips([UnitWork::default(); 2]);
+        for i in 0..300 {
+            m.submitted(&idle, Time::ZERO, &read(0, 4 * 16_384), i);
+            m.ended(Time::ZERO + Span::from_micros(640), i);
+        }
+        let p = m.predict(&idle, Time::ZERO, &read(0, 4 * 16_384));
+        let total = (p.wait + p.service).as_micros();
+        assert!((600..=660).contains(&total), "{total} instead of 640");
+    }
+
+    /// A chip that was slow for a while and is no more: who has a deadline finds out, and what it can't do is still refused.
+    #[test]
+    fn a_drive_that_has_healed_is_read_again() {
+        let idle = Chips([UnitWork::default(); 2]);
+        for (unprofiled, slow_us) in [(true, 3000), (false, 145)] {
+            let mut m = if unprofiled { MittSsd::unprofiled() } else { MittSsd::new(&profile(), SsdPrecision::FULL) };
+            let mut now = Time::ZERO;
+            for i in 0..2000 {
+                m.submitted(&idle, now, &read(0, 4096), i);
+                now += Span::from_micros(slow_us);
+                m.ended(now, i);
+            }
+            let mut offer = |now: Time, deadline_us: u64, id: u64| {
+                let head = IoHead { deadline: now + Span::from_micros(deadline_us), ..read(0, 4096) };
+                let p = m.predict(&idle, now, &head);
+                let accepted = now + p.wait + p.service <= head.deadline;
+                if accepted {
+                    m.submitted(&idle, now, &head, id);
+                    m.ended(now + Span::from_micros(100), id);
+                }
+                accepted
+            };
+            assert!(!offer(now, 120, 5000), "slow it was");
+            let accepted = (0..1000).filter(|i| offer(now + Span::from_millis(10 * i), 120, 6000 + i)).count();
+            assert!(accepted > 850, "{accepted} of 1000 within ten seconds");
+            let later = now + Span::from_secs(30);
+            assert!(unprofiled || !offer(later, 50, 9000), "nothing takes less than was measured");
+        }
     }
 
     #[test]

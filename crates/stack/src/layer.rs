@@ -45,6 +45,8 @@ pub struct Forecast {
     pub confidence: Confidence,
     /// Each node's part of `wait`, by the node's number in the stack.
     pub parts: [Span; NODES_MAX],
+    /// It isn't refused for it, whatever comes on top above (MT-M21: the first read of something).
+    pub never_refused: bool,
 }
 
 impl Forecast {
@@ -54,7 +56,15 @@ impl Forecast {
         service: Span::ZERO,
         confidence: Confidence::CERTAIN,
         parts: [Span::ZERO; NODES_MAX],
+        never_refused: false,
     };
+
+    /// Another part of the same request takes so much more: services add up, and what is never refused in part isn't in whole.
+    #[must_use]
+    pub fn and_part(self, part: &Forecast) -> Forecast {
+        let never_refused = self.never_refused || part.never_refused;
+        Forecast { service: self.service + part.service, never_refused, ..self }
+    }
 
     /// Wait plus service.
     pub fn total(&self) -> Span {

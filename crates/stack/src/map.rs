@@ -212,7 +212,7 @@ impl Layer for Map {
             let (device_offset, run) = table.locate(head.offset + covered);
             let mut piece = *head;
             (piece.offset, piece.len) = (device_offset, (head.len - covered).min(run));
-            forecast.service += below.ask(0, at, &piece).service;
+            forecast = forecast.and_part(&below.ask(0, at, &piece));
             covered += piece.len;
         }
         forecast

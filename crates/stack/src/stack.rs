@@ -285,7 +285,8 @@ impl Stack {
         assert!(!self.is_full(), "the engine overfilled the pool");
         let forecast = self.forecast(now, &io.head);
         let expected_at = now + forecast.total();
-        let late = io.op == Op::Read && io.deadline.is_set() && expected_at > io.deadline + self.config.failover_hop;
+        let may_refuse = io.op == Op::Read && io.deadline.is_set() && !forecast.never_refused;
+        let late = may_refuse && expected_at > io.deadline + self.config.failover_hop;
         if late && !self.config.flag_only {
             self.refuse(now, &io.head, &forecast);
             return Offered::Busy(forecast);

@@ -8,9 +8,10 @@
 //!
 //! Writes go through, and what they write is in memory once they are done. Requests that overlap come one after the other
 //! (the front's rule); only the layer's own background reads can meet a write, and then what they bring is not kept.
+//! Pages are whole: the layer offers blocks of one, so that the front reads the rest of what a client writes in part.
 //! Where requests carry bytes, so do the pages; a simulation of timing alone carries none.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 
 use plimsoll_base::{
@@ -66,6 +67,8 @@ pub struct PageCacheLayer<O: EvictionOrder = Lru> {
     first_reads: BTreeMap<IoId, Time>,
     /// Refused reads whose pages are to be brought in.
     to_fill: VecDeque<IoHead>,
+    /// Their pages, from and to: each waits once, however often it's refused.
+    waiting_to_fill: BTreeSet<(u64, u64)>,
     in_flight: usize,
     found: CacheCounts,
 }
@@ -81,6 +84,8 @@ pub struct CacheCounts {
     pub resident: u64,
     /// Background reads after a refusal.
     pub fills: u64,
+    /// Refused reads whose pages weren't brought in, since too many others waited for that.
+    pub fills_dropped: u64,
 }
 
 impl<O: EvictionOrder> PageCacheLayer<O> {
@@ -94,6 +99,7 @@ impl<O: EvictionOrder> PageCacheLayer<O> {
             fills: Vec::new(),
             first_reads: BTreeMap::new(),
             to_fill: VecDeque::new(),
+            waiting_to_fill: BTreeSet::new(),
             in_flight: 0,
             found: CacheCounts::default(),
         }
@@ -182,6 +188,7 @@ impl<O: EvictionOrder> PageCacheLayer<O> {
             && let Some(mut head) = self.to_fill.pop_front()
         {
             let pages = Self::pages(&head);
+            self.waiting_to_fill.remove(&(pages.start, pages.end));
             let most = self.cache.file_pages() * PAGE;
             (head.offset, head.len) = (pages.start * PAGE, (pages.end - pages.start) * PAGE);
             let (start, end) = (head.offset, head.end());
@@ -208,10 +215,20 @@ impl<O: EvictionOrder> PageCacheLayer<O> {
         self.start_fills(out);
     }
 
+    /// The pages of a refused read are to come in, if they aren't about to.
     fn want(&mut self, head: &IoHead) {
-        if self.to_fill.len() < FILLS_WAITING_MAX {
-            self.to_fill.push_back(*head);
+        let pages = Self::pages(head);
+        let (start, end) = (pages.start * PAGE, pages.end * PAGE);
+        let comes = self.fills.iter().any(|f| !f.stale && f.start <= start && end <= f.end);
+        if comes || self.waiting_to_fill.contains(&(pages.start, pages.end)) {
+            return;
         }
+        if self.to_fill.len() == FILLS_WAITING_MAX {
+            self.found.fills_dropped += 1;
+            return;
+        }
+        self.waiting_to_fill.insert((pages.start, pages.end));
+        self.to_fill.push_back(*head);
     }
 }
 
@@ -228,7 +245,7 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
     }
 
     fn offer(&self, below: &[Offer]) -> Offer {
-        below[0]
+        Offer { block_bytes: below[0].block_bytes.max(PAGE as u32), ..below[0] }
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
@@ -238,16 +255,7 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
         match self.find(head) {
             Found::InMemory => below.serve(Span::ZERO, self.hit_time(head), Confidence::CERTAIN),
             Found::SwappedOut => below.ask(0, at, head),
-            Found::Unread => {
-                let mut f = below.ask(0, at, head);
-                // Whatever it waits, it isn't refused for it.
-                let most = head.deadline.since(at);
-                if head.deadline.is_set() && f.total() > most {
-                    f = Forecast { wait: f.wait.min(most), confidence: Confidence::NONE, ..f };
-                    f.service = most.saturating_sub(f.wait);
-                }
-                f
-            }
+            Found::Unread => Forecast { never_refused: true, ..below.ask(0, at, head) },
         }
     }
 
@@ -337,175 +345,4 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::disk::{Disk, DiskOptions};
-    use crate::layer::ModelLayer;
-    use plimsoll_base::{TenantId, VolumeKey};
-    use plimsoll_stack::{Offered, Stack, StackConfig, Target};
-
-    const US: fn(u64) -> Span = Span::from_micros;
-
-    /// A disk that says that it takes 5 ms, under a cache of 64 pages.
-    struct Says(Span);
-    impl Layer for Says {
-        fn name(&self) -> &'static str {
-            "says"
-        }
-        fn offer(&self, below: &[Offer]) -> Offer {
-            below[0]
-        }
-        fn forecast(&self, _: Time, _: &IoHead, below: Ports<'_>) -> Forecast {
-            below.serve(Span::ZERO, self.0, Confidence::CERTAIN)
-        }
-        fn submit(&mut self, _: Time, io: Io, out: &mut Actions) {
-            out.submit(0, io);
-        }
-        fn is_idle(&self) -> bool {
-            true
-        }
-    }
-
-    fn stack() -> Stack {
-        let spec = crate::profile::by_name("hdd-160g-7200").unwrap();
-        let disk = Disk::new(&spec, DiskOptions::default()).unwrap();
-        let cache: PageCache = PageCache::new(64, 1 << 20, US(2));
-        let mut s = Stack::new(StackConfig::default(), vec![]);
-        s.push(Box::new(PageCacheLayer::new(cache)), vec![Target::Node(1)]);
-        s.push(Box::new(Says(US(5000))), vec![Target::Node(2)]);
-        s.push(Box::new(ModelLayer::new(disk)), vec![]);
-        s.start(Time::ZERO);
-        s
-    }
-
-    fn offer(s: &mut Stack, now: Time, page: u64, deadline_us: u64) -> bool {
-        let mut head = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(0), page * PAGE, PAGE, now);
-        head.deadline = now + US(deadline_us);
-        matches!(s.offer(now, Io::new(head, Data::Absent)), Offered::Accepted(_))
-    }
-
-    fn settle(s: &mut Stack, mut now: Time) -> Time {
-        while s.next_wake().is_set() && !s.is_idle() {
-            now = s.next_wake();
-            s.wake(now);
-            while s.next_done().is_some() {}
-        }
-        now
-    }
-
-    #[test]
-    fn busy_is_said_of_swapped_out_pages_only_and_brings_them_in() {
-        let mut s = stack();
-        assert!(offer(&mut s, Time::ZERO, 7, 100), "a first read is never refused, however short its deadline");
-        let now = settle(&mut s, Time::ZERO);
-        assert!(offer(&mut s, now, 7, 100), "it's in memory now");
-        let now = settle(&mut s, now);
-        s.with_layer(now, |l: &mut PageCacheLayer, _| l.cache().drop_page(7)).unwrap();
-        assert!(offer(&mut s, now, 8, 100), "another first read");
-        let now = settle(&mut s, now);
-        assert!(!offer(&mut s, now, 7, 100), "swapped out, and the disk takes 5 ms at least");
-        let now = settle(&mut s, now);
-        assert!(offer(&mut s, now, 7, 100), "it was brought in in the background");
-        let (_, stats) = s.node_stats(0);
-        assert_eq!(stats.own_ios, 1, "tagged as the layer's own");
-        settle(&mut s, now);
-        assert!(s.is_idle());
-    }
-
-    const VOL: VolumeKey = VolumeKey { id: 1, generation: 1 };
-
-    /// Bytes come from memory as they were written last, whatever overlaps: a plain array is the judge.
-    #[test]
-    fn bytes_are_those_written_last() {
-        use plimsoll_base::Rng;
-        use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
-        use plimsoll_stack::{Extent, Front, FrontVolume, Map};
-        const BYTES: u64 = 1 << 20;
-        let layers: Vec<Box<dyn Layer>> = vec![
-            Box::new(Front::new()),
-            Box::new(Map::new()),
-            Box::new(PageCacheLayer::new(PageCache::<Lru>::new(32, BYTES / PAGE, Span::ZERO))),
-            // Refuses what isn't in memory and has a deadline, so that reads are brought in in the background.
-            Box::new(Says(US(5000))),
-        ];
-        let disk = SimDisk::new(BYTES, (US(10), US(3000)), 5, DiskFaults::default());
-        let mut pool = SimPool::chain(StackConfig::default(), layers, vec![disk]);
-        pool.start();
-        let extents =
-            [Extent { device_offset: BYTES / 2, len: BYTES / 2 }, Extent { device_offset: 0, len: BYTES / 4 }];
-        pool.with_layer(|f: &mut Front, _| {
-            f.set_volume(VOL, FrontVolume { size_bytes: 3 * BYTES / 4, read_only: false });
-        });
-        pool.with_layer(|m: &mut Map, _| m.set_volume(VOL, &extents));
-        let mut rng = Rng::new(11, "page cache bytes");
-        let mut truth = vec![0u8; (3 * BYTES / 4) as usize];
-        let (mut busy, mut checked) = (0, 0);
-        for round in 0..4000u64 {
-            // Mostly a few pages, so that reads find them again.
-            let len = 1 + rng.below(3 * PAGE);
-            let offset = if rng.chance(0.9) { rng.below(20 * PAGE) } else { rng.below(3 * BYTES / 4 - len) };
-            let (from, to) = (offset as usize, (offset + len) as usize);
-            let op = [Op::Read, Op::Read, Op::Write, Op::WriteZeroes][rng.below(4) as usize];
-            let mut io = Io::new(IoHead::new(op, VOL, TenantId(0), offset, len, pool.now()), Data::Absent);
-            match op {
-                Op::Write => {
-                    truth[from..to].fill(round as u8);
-                    io.data = Data::Bytes(Buf::copy_of(&truth[from..to]));
-                }
-                Op::WriteZeroes => truth[from..to].fill(0),
-                _ => io.head.deadline = pool.now() + US(1),
-            }
-            let now = pool.now();
-            let refused = matches!(pool.offer(now, io), Offered::Busy(_));
-            busy += u32::from(refused);
-            // Changes and background reads run beside what comes next; a read ends before.
-            if (refused || op != Op::Read) && rng.chance(0.5) {
-                continue;
-            }
-            loop {
-                while let Some(c) = pool.next_done() {
-                    if c.io.op == Op::Read {
-                        let mut got = vec![1; c.io.len as usize];
-                        c.io.data.copy_to(&mut got);
-                        let (from, to) = (c.io.offset as usize, c.io.end() as usize);
-                        assert!(got == truth[from..to], "round {round}: {from}..{to}");
-                        checked += 1;
-                    }
-                }
-                if pool.step().is_none() {
-                    break;
-                }
-            }
-        }
-        let counts = pool.stack().layer::<PageCacheLayer>().expect("it's there").counts();
-        assert!(busy > 100 && checked > 500, "{busy} refused, {checked} compared");
-        assert!(counts.hits > 200 && counts.fills > 50, "{counts:?}");
-    }
-
-    /// A first read is not given back later either, when something better comes in front of it (MT-M21).
-    #[test]
-    fn a_first_read_has_no_deadline_below() {
-        let mut s = stack();
-        assert!(offer(&mut s, Time::ZERO, 7, 100));
-        let mut deadlines = Vec::new();
-        let mut now = Time::ZERO;
-        while deadlines.is_empty() {
-            now = s.next_wake();
-            s.wake(now);
-            while let Some(c) = s.next_done() {
-                deadlines.push(c.io.deadline);
-            }
-        }
-        assert_eq!(deadlines, [Time::ZERO + US(100)], "it comes back as it was");
-        assert!(s.is_idle() && now > Time::ZERO);
-    }
-
-    #[test]
-    fn a_deadline_that_the_disk_can_meet_goes_down() {
-        let mut s = stack();
-        assert!(offer(&mut s, Time::ZERO, 7, 100));
-        let now = settle(&mut s, Time::ZERO);
-        s.with_layer(now, |l: &mut PageCacheLayer, _| l.cache().drop_page(7)).unwrap();
-        assert!(offer(&mut s, now, 7, 8000), "swapped out, but 5 ms are within 8");
-    }
-}
+mod tests;

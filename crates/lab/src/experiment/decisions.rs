@@ -75,13 +75,19 @@ struct Case {
     note: &'static str,
 }
 
-const CASES: [Case; 6] = [
+const CASES: [Case; 7] = [
     Case { name: "noop", paper: None, check: Check::AtMost(100.0), note: "" },
     Case {
         name: "CFQ, 128 busy processes",
         paper: Some(300.0),
         check: Check::AtMost(1000.0),
         note: "the paper: below 5 us",
+    },
+    Case {
+        name: "CFQ, 128 busy tenants, with a profile",
+        paper: None,
+        check: Check::AtMost(1000.0),
+        note: "each a group of its own",
     },
     Case {
         name: "a walk over all that waits",
@@ -104,11 +110,13 @@ fn measure(batches: usize) -> Vec<f64> {
     };
     let noop = decision::scheduler(SchedulerKind::Noop, PROCESSES, EACH);
     let cfq = decision::scheduler(SchedulerKind::Cfq, PROCESSES, EACH);
+    let tenants = decision::tenants(PROCESSES as u16, EACH);
     let (costs, waiting) = (DiskModel::unknown(1 << 40), decision::waiting(PROCESSES, EACH));
     let (ssd, hidden, memory) = (decision::ssd(), decision::black_box(), page_cache());
     let all = [
         timed(batches, |i| ask(&noop, &decision::read(i << 12, 64))),
         timed(batches, |i| ask(&cfq, &decision::read((64 << 30) + (i << 12), 64))),
+        timed(batches, |i| ask(&tenants, &decision::read_of(64, (64 << 30) + (i << 12)))),
         timed(batches / 20, |_| {
             black_box(decision::walk(&costs, black_box(&waiting)));
         }),

@@ -264,6 +264,11 @@ fn memory(page: &mut Page, control: &Control, views: &Views) {
     per_pool("plimsoll_memory_fills_total", "Reads of its own that bring in what was asked for and refused.", |c| {
         c.fills
     });
+    per_pool(
+        "plimsoll_memory_fills_dropped_total",
+        "Refused reads whose pages weren't brought in for too many others.",
+        |c| c.fills_dropped,
+    );
 }
 
 /// Of pools with a flash cache.

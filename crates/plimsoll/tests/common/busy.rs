@@ -51,12 +51,17 @@ pub struct Noise {
 
 impl Noise {
     pub fn start(server: &Server, export: &str, outstanding: u64, seed: u64) -> Noise {
+        Noise::within(BYTES, server, export, outstanding, seed)
+    }
+
+    /// The same in a volume of `bytes`.
+    pub fn within(bytes: u64, server: &Server, export: &str, outstanding: u64, seed: u64) -> Noise {
         let mut client = Client::connect(&server.socket(), export).unwrap();
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut state = seed;
         let mut send = move |client: &mut Client| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let offset = (state >> 16) % (BYTES / 4096) * 4096;
+            let offset = (state >> 16) % (bytes / 4096) * 4096;
             client.send(Command::Read, CommandFlags::EMPTY, offset, 4096, &[]).unwrap();
         };
         // All are sent before anybody looks: the queue is there from the start.

@@ -24,11 +24,16 @@ const EMPTY: Histogram = Histogram { bins: [0; BINS], sum: 0 };
 impl Histogram {
     fn add(&mut self, bin: usize) {
         if self.sum >= FADE_AT {
-            self.bins.iter_mut().for_each(|b| *b /= 2);
-            self.sum = self.bins.iter().map(|b| u32::from(*b)).sum();
+            self.fade(1);
         }
         self.bins[bin] += 1;
         self.sum += 1;
+    }
+
+    /// Keeps so large a part: 1/2 to the power of `shift`.
+    fn fade(&mut self, shift: u32) {
+        self.bins.iter_mut().for_each(|b| *b >>= shift);
+        self.sum = self.bins.iter().map(|b| u32::from(*b)).sum();
     }
 
     /// The time that `permille` of what is in it took at most: within a bin in proportion.
@@ -81,6 +86,12 @@ impl Levels {
             (_, h) if h.sum >= ENOUGH => h,
             _ => &self.all,
         }
+    }
+
+    /// All that was seen weighs a quarter.
+    pub(super) fn fade(&mut self) {
+        self.fine.iter_mut().chain(&mut self.coarse).for_each(|h| h.fade(2));
+        self.all.fade(2);
     }
 
     /// Has enough been seen to say anything?

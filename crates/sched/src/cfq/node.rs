@@ -141,6 +141,8 @@ pub(crate) struct Group {
     pub had: u64,
     /// Real time, best effort, idle: nodes with something to send and without the turn, in the order of their turns.
     pub round: [VecDeque<usize>; 3],
+    /// Its tenant is no more: it goes with its last request.
+    pub has_left: bool,
 }
 
 /// A weight of this makes virtual time pass as fast as real time.
@@ -148,7 +150,7 @@ const WEIGHT_UNIT: u64 = 100;
 
 impl Group {
     pub(crate) fn new(tenant: TenantId, weight: u32) -> Group {
-        Group { tenant, weight, had: 0, round: Default::default() }
+        Group { tenant, weight, had: 0, round: Default::default(), has_left: false }
     }
 
     pub(crate) fn waits(&self) -> bool {

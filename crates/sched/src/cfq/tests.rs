@@ -96,6 +96,8 @@ fn a_promise_that_breaks_later_ends_busy_where_it_waits() {
     assert!(s.next_done().is_none(), "40 ms are within 45");
     others &= offer(&mut s, 1, 11, true, None);
     assert!(others, "without a deadline nothing is refused");
+    let told = s.next_done().expect("50 ms are not, and that is told at once");
+    assert!(matches!(told.outcome, Outcome::Busy { .. }) && told.io.offset >> 30 == 3, "{told:?}");
     let mut now = Time::ZERO;
     let mut outcomes = Vec::new();
     while let Some((d, io)) = s.next_device_io() {
@@ -105,9 +107,72 @@ fn a_promise_that_breaks_later_ends_busy_where_it_waits() {
             outcomes.push((c.io.offset >> 30, c.outcome.is_done()));
         }
     }
-    assert_eq!(outcomes, [(1, true), (10, true), (11, true), (2, true), (3, false)]);
+    assert_eq!(outcomes, [(1, true), (10, true), (11, true), (2, true)]);
     assert_eq!(s.layer::<Cfq>().unwrap().revoked(), 1);
     assert!(s.is_idle());
+}
+
+/// What another group takes is in nobody's sum: whose time is over is told when it is, not at its next turn.
+#[test]
+fn a_promise_that_another_tenant_breaks_ends_when_its_time_is_over() {
+    let mut s = stack_of(config(Late::Cancel), false);
+    s.with_layer(Time::ZERO, |c: &mut Cfq, _| c.set_weight(TenantId(2), 10_000)).unwrap();
+    (1..=10).for_each(|block| assert!(offer(&mut s, 1, block, false, None)));
+    for block in [11, 12, 13] {
+        assert!(offer(&mut s, 1, block, false, Some(200)), "110 to 130 ms while nobody else is there");
+    }
+    (0..200).for_each(|i| assert!(offer(&mut s, 2, 500 + i, false, None)));
+    let mut now = Time::ZERO;
+    let mut told = Vec::new();
+    let at_device = |s: &mut Stack| s.next_device_io().expect("there is more");
+    let mut serving = at_device(&mut s);
+    while told.len() < 3 {
+        let done_at = now + Span::from_millis(10);
+        if s.next_wake() < done_at {
+            now = s.next_wake();
+            s.wake(now);
+        } else {
+            now = done_at;
+            let (d, io) = serving;
+            s.device_done(now, d, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+            serving = at_device(&mut s);
+        }
+        while let Some(c) = s.next_done() {
+            if let Outcome::Busy { wait, .. } = c.outcome {
+                told.push((c.io.offset >> 30, now.since(Time::ZERO).as_micros() / 1000));
+                assert!(wait > Span::ZERO, "the device is busy");
+            }
+        }
+    }
+    assert_eq!(told, [(11, 200), (12, 200), (13, 200)], "at their deadline");
+}
+
+/// A tenant's group goes with it, at the latest with its last request; another one with its number begins anew.
+#[test]
+fn a_tenant_that_goes_leaves_nothing_behind() {
+    let mut s = stack_of(config(Late::Keep), false);
+    let kept = |s: &Stack| s.layer::<Cfq>().map(|c| (c.groups.len(), c.nodes.len())).unwrap();
+    for tenant in 1..=3 {
+        s.with_layer(Time::ZERO, |c: &mut Cfq, _| c.set_weight(TenantId(tenant), 700)).unwrap();
+        assert!(offer(&mut s, tenant, u64::from(tenant), false, None));
+    }
+    assert_eq!(kept(&s), (3, 3));
+    [1, 2].into_iter().for_each(|t| s.set_tenant(Time::ZERO, TenantId(t), None));
+    assert_eq!(kept(&s), (3, 3), "their requests are still inside");
+    let mut now = Time::ZERO;
+    let mut served = Vec::new();
+    while let Some((d, io)) = s.next_device_io() {
+        now += Span::from_millis(10);
+        served.push(io.tenant.0);
+        s.device_done(now, d, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+    }
+    served.sort_unstable();
+    assert_eq!(served, [1, 2, 3]);
+    assert_eq!(kept(&s), (1, 1));
+    s.set_tenant(now, TenantId(3), None);
+    assert_eq!(kept(&s), (0, 0));
+    process(&mut s, now, 1, Op::Read, Priority::DEFAULT, 0);
+    assert_eq!(s.layer::<Cfq>().unwrap().groups[0].weight, WEIGHT_DEFAULT);
 }
 
 /// MT-M28: flagged, not refused, at admission and later; and it runs.

@@ -1,0 +1,131 @@
+//! Accepted requests whose promise breaks while they wait (MittOS §4.2, MT-M12).
+//!
+//! Two things tell. What comes in front of a node of its group is taken from what its requests tolerate: that is known at once.
+//! What other groups take, and turns that end, isn't: whoever still waits when its deadline is over ends then.
+
+use super::node::tree_of;
+use super::tolerance::NO_LIMIT;
+use super::{Cfq, Late};
+use crate::tree::Key;
+use plimsoll_base::{Io, Op, Outcome, Span, Time};
+use plimsoll_stack::Actions;
+
+impl Cfq {
+    /// A promise broke: true if the request is to be ended for it.
+    pub(super) fn revoke(&mut self, io: &mut Io) -> bool {
+        if !is_promised(io) {
+            return false;
+        }
+        match self.config.late {
+            Late::Keep => false,
+            Late::Cancel => {
+                self.revoked += 1;
+                true
+            }
+            Late::Flag => {
+                let after = io.deadline + self.config.failover_hop + Span::from_nanos(1);
+                self.revoked += u64::from(io.head.expected_at < after);
+                io.head.expected_at = io.head.expected_at.max(after);
+                false
+            }
+        }
+    }
+
+    /// Work of `cost` has come to node `at`: all behind it tolerate that much less, as far as it's done before their turn.
+    pub(super) fn delay_others(&mut self, now: Time, at: usize, cost: Span) {
+        let node = &self.nodes[at];
+        let (group, tree) = (node.group, tree_of(node.key.class));
+        let turn_left = self.turn.as_ref().filter(|t| t.node == at).map(|t| t.ends_at.since(now));
+        let after = self.device.busy_cost(node.pending.total());
+        let before = after.saturating_sub(self.device.busy_cost(cost));
+        let bound = turn_left.unwrap_or(node.slice);
+        let in_turn = (after.min(bound) - before.min(bound)).as_nanos() as i64;
+        let all = (after - before).as_nanos() as i64;
+        for i in tree..self.groups[group].round.len() {
+            let nodes = &self.groups[group].round[i];
+            let first = match turn_left {
+                _ if i > tree => 0,
+                Some(_) => 0,
+                None => nodes.iter().position(|n| *n == at).map_or(nodes.len(), |p| p + 1),
+            };
+            for &n in nodes.iter().skip(first) {
+                self.nodes[n].tolerance.lose(if i > tree { all } else { in_turn });
+            }
+        }
+        // Who has the turn isn't in the round, and loses it to a better class.
+        if let Some(turn) = &self.turn {
+            let active = &mut self.nodes[turn.node];
+            if active.group == group && tree_of(active.key.class) > tree {
+                active.tolerance.lose(all);
+            }
+        }
+    }
+
+    /// Gives back, or marks, the requests of a group that can't be in time any more.
+    pub(super) fn revoke_late(&mut self, now: Time, group: usize, out: &mut Actions) {
+        if self.config.late == Late::Keep {
+            return;
+        }
+        let round = std::mem::take(&mut self.groups[group].round);
+        let active = self.turn.as_ref().map(|t| t.node).filter(|&at| self.nodes[at].group == group);
+        for at in round.iter().flatten().copied().chain(active) {
+            while let Some(key) = self.nodes[at].tolerance.next_late() {
+                self.revoke_one(now, at, key, out);
+            }
+        }
+        self.groups[group].round = round;
+        self.leave_round(group);
+    }
+
+    /// A node that has nothing left has no turn to wait for.
+    fn leave_round(&mut self, group: usize) {
+        let nodes = &mut self.nodes;
+        for nodes_of in &mut self.groups[group].round {
+            nodes_of.retain(|&n| {
+                let stays = !nodes[n].pending.is_empty();
+                nodes[n].in_round = stays;
+                stays
+            });
+        }
+    }
+
+    /// From when on a waiting request can't be in time, whoever else comes or goes; `None` if nothing is to be done then.
+    pub(super) fn due(&self, io: &Io) -> Option<Time> {
+        let is_given_back = self.config.late == Late::Cancel && is_promised(io);
+        is_given_back.then(|| io.deadline + self.config.failover_hop)
+    }
+
+    /// Ends all whose time is over.
+    pub(super) fn end_overdue(&mut self, now: Time, out: &mut Actions) {
+        while let Some((&(due, _), &(at, key))) = self.due.first_key_value()
+            && due <= now
+        {
+            self.revoke_one(now, at, key, out);
+            self.leave_round(self.nodes[at].group);
+        }
+    }
+
+    fn revoke_one(&mut self, now: Time, at: usize, key: Key, out: &mut Actions) {
+        let node = &mut self.nodes[at];
+        if self.config.late == Late::Flag {
+            let hop = self.config.failover_hop;
+            let tolerance = &mut node.tolerance;
+            node.pending.change(key, |io, group| {
+                tolerance.remove(*group, key);
+                *group = NO_LIMIT;
+                io.head.expected_at = io.head.expected_at.max(io.deadline + hop + Span::from_nanos(1));
+            });
+            self.revoked += 1;
+            return;
+        }
+        let io = self.withdraw(now, at, key).expect("it's known to wait");
+        self.revoked += 1;
+        let wait = io.deadline.since(now).max(self.device.busy_for(now) + self.dispatch_cost);
+        out.end(io, Outcome::Busy { wait, confidence: self.device.confidence() });
+    }
+}
+
+/// Is it to be answered by a time of which a layer may say that it can't be kept?
+fn is_promised(io: &Io) -> bool {
+    io.is_client() && io.op == Op::Read && io.deadline.is_set()
+}
