@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-mongo tune-web tune-node
+.PHONY: run test lint bench fuzz soak busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node
 
 run: build-deps
 	cargo build --release -p plimsoll -p plimsoll-shape-shim
@@ -96,6 +96,13 @@ shape-real: build-deps test-deps
 	cargo build --release -p plimsoll -p plimsoll-shape-shim
 	bench/shape.py target/release/plimsoll mariadb --rounds 10
 	bench/shape.py target/release/plimsoll postgres --rounds 3
+
+# What interception costs (AP-E13): by part in nanoseconds and instructions, and of a real MariaDB's requests: three minutes.
+shape-cost: build-deps test-deps
+	$(call need,valgrind python3,valgrind python3)
+	cargo build --release -p plimsoll -p plimsoll-shape-shim
+	cargo build --release -p plimsoll-shape --example gate_cost
+	bench/shape_cost.py target/release/plimsoll target/release/examples/gate_cost
 
 # A real server of MongoDB's protocol (SecantusDB) under the shim, with MongoDB's own Python driver: half a minute.
 shape-mongo: build-deps

@@ -52,6 +52,9 @@ const DISK: &str = "hdd-160g-7200";
 pub const TENANTS: u16 = 2;
 const OBJECTIVE: Objective = Objective { percentile_bp: 9900, bound: Span::from_millis(100) };
 const CORES: u32 = 8;
+/// Between two requests of the disk's load: what two slots of 20 ms can bear, in which a turn of 40 ms may serve no more than one request of
+/// each. Under a load that some setting can't bear there is no distribution: reads wait ever longer, and none of a window's end in it.
+const MEAN_GAP: Span = Span::from_millis(60);
 /// Nitro's Homes, this much smaller, and a cache of so many thousandths of it.
 const CACHED_SCALE: u64 = 4096;
 const CACHED_PERMILLE: u64 = 10;
@@ -122,26 +125,52 @@ pub fn mixed(lasts: Span, seed: u64) -> Vec<Request> {
             let len = if is_write { 4096 << rng.below(3) } else { 8192 };
             Request { at, tenant: 0, is_write, offset, len, content: None }
         });
-        at += Span::from_nanos((rng.exp1() * 22e6) as u64);
+        at += Span::from_nanos((rng.exp1() * MEAN_GAP.as_nanos() as f64) as u64);
     }
     requests
 }
 
-/// A trace as the load, `slower` times as slow: its devices are dealt out to the tenants.
+/// A trace as the load, as slow as [`mixed`]: its devices are dealt out to the tenants.
 ///
 /// # Errors
 /// If it has no reads or writes.
-pub fn of_trace(records: &[TraceRecord], slower: u64, size_bytes: u64) -> Result<Vec<Request>, LabError> {
+pub fn of_trace(records: &[TraceRecord], size_bytes: u64) -> Result<Vec<Request>, LabError> {
+    let lasts = records.last().map_or(1, |r| r.arrived_at.as_nanos().max(1));
+    let wanted = MEAN_GAP.as_nanos() * records.len() as u64;
     let mut placer = Placer::new(size_bytes, 4096, 4 << 20);
     let mut one = |r: &TraceRecord| {
         let (offset, len) = placer.place(r.device, r.offset, r.len);
         let tenant = (r.device % u32::from(TENANTS)) as u16;
         let is_write = r.op == crate::trace::Op::Write;
-        Request { at: r.arrived_at.since(Time::ZERO) * slower, tenant, is_write, offset, len, content: None }
+        Request {
+            at: r.arrived_at.since(Time::ZERO).scale(wanted, lasts),
+            tenant,
+            is_write,
+            offset,
+            len,
+            content: None,
+        }
     };
     let kept = records.iter().filter(|r| matches!(r.op, crate::trace::Op::Read | crate::trace::Op::Write));
     let all: Vec<Request> = kept.map(&mut one).collect();
-    if all.is_empty() { Err(LabError("the trace has no reads or writes".into())) } else { Ok(all) }
+    if all.is_empty() { Err(LabError("the trace has no reads or writes".into())) } else { Ok(begin_mixed(all)) }
+}
+
+/// Requests of a part, and how many parts in a row must have both reads and writes.
+const PART: usize = 1_000;
+const PARTS: usize = 6;
+
+/// From where reads and writes both come for long: a trace may begin with nothing but one of them for longer than a setting is measured
+/// (CloudPhysics' does), and of what isn't seen there is no distribution.
+fn begin_mixed(all: Vec<Request>) -> Vec<Request> {
+    let is_mixed = |part: &[Request]| {
+        let writes = part.iter().filter(|r| r.is_write).count();
+        (part.len() / 5..=part.len() * 4 / 5).contains(&writes)
+    };
+    let parts: Vec<bool> = all.chunks(PART).map(is_mixed).collect();
+    let at = parts.windows(PARTS).position(|w| w.iter().all(|m| *m)).unwrap_or(0) * PART;
+    let first = all[at].at;
+    all.into_iter().skip(at).map(|r| Request { at: r.at.saturating_sub(first), ..r }).collect()
 }
 
 fn volume(tenant: u16) -> VolumeKey {
@@ -367,13 +396,40 @@ mod tests {
     #[test]
     fn a_pool_on_a_disk_serves_and_repeats() {
         let run = |setting: &[u16]| {
-            let mut pool = NodePool::on_disk(mixed(Span::from_secs(60), 1), 1).unwrap();
-            times(&mut pool, setting, 100)
+            let mut pool = NodePool::on_disk(mixed(Span::from_secs(600), 1), 1).unwrap();
+            times(&mut pool, setting, 300)
         };
         let (reads, writes, first) = run(&[0, 2, 0, 1, 0]);
-        assert!(reads > 1_000 && writes > 500, "{reads} reads, {writes} writes");
+        assert!(reads > 1_500 && writes > 1_000, "{reads} reads, {writes} writes");
         assert_eq!(run(&[0, 2, 0, 1, 0]).2, first);
         assert_ne!(run(&[1, 0, 2, 0, 2]).2, first, "the settings matter");
+    }
+
+    #[test]
+    fn a_trace_begins_where_it_has_reads_and_writes() {
+        let request = |i: u64| {
+            let is_write = i < 2_500 || i.is_multiple_of(2);
+            Request { at: Span::from_millis(i), tenant: 0, is_write, offset: 0, len: 4096, content: None }
+        };
+        let begun = begin_mixed((0..20_000).map(request).collect());
+        assert_eq!((begun.len(), begun[0].at), (18_000, Span::ZERO), "the third thousand has a quarter of reads");
+        assert_eq!(begin_mixed((0..2_000).map(request).collect()).len(), 2_000, "nothing better is there");
+    }
+
+    /// What is asked for is served, under every setting: no backlog of one is another's.
+    #[test]
+    fn every_setting_bears_the_load() {
+        let load = mixed(Span::from_secs(600), 1);
+        let asked = load.iter().filter(|r| !r.is_write && r.at < Span::from_secs(200)).count();
+        for slot in 0..3 {
+            for (logged, idle) in [(0, 0), (2, 1)] {
+                let mut pool = NodePool::on_disk(load.clone(), 1).unwrap();
+                let (reads, _, run) = times(&mut pool, &[0, logged, slot, idle, 0], 200);
+                let slowest = run["read"].iter().map(|o| o.value).fold(0.0, f64::max);
+                assert!(reads * 100 >= asked * 98, "{slot} {logged} {idle}: {reads} of {asked} reads");
+                assert!(slowest < 5_000.0, "{slot} {logged} {idle}: {slowest} ms");
+            }
+        }
     }
 
     #[test]

@@ -112,6 +112,9 @@ impl Mysql {
         while !self.talk.lost
             && let Some(rest) = self.input.next::<Frame>(bytes, &mut |p| self.talk.client_packet(&p, &mut came))
         {
+            if rest.is_empty() {
+                break;
+            }
             bytes = rest;
         }
         came
@@ -123,6 +126,9 @@ impl Mysql {
         while !self.talk.lost
             && let Some(rest) = self.output.next::<Frame>(bytes, &mut |p| done |= self.talk.server_packet(&p))
         {
+            if rest.is_empty() {
+                break;
+            }
             bytes = rest;
         }
         done

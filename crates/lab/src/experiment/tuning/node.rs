@@ -1,9 +1,9 @@
 //! OT-NODE: a Plimsoll node's own settings, tuned in the simulator.
 
 use super::rows::{between, shown};
-use super::{EPOCHS, Profiled, figures, objective, profiled, told};
+use super::{EPOCHS, Profiled, figures, objective, profiled, profiled_by, told};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::system::node::{NodePool, cached_space, disk_space, graph, mixed, of_trace};
+use crate::system::node::{NodePool, Request, cached_space, disk_space, graph, mixed, of_trace};
 use crate::trace::{ReadOptions, RecordStream, TraceReader};
 use plimsoll_base::Span;
 use plimsoll_tune::adapter::Adapter;
@@ -11,8 +11,6 @@ use plimsoll_tune::solve::solve;
 use plimsoll_tune::space::{Setting, Space};
 
 const TRACE: &str = "block/cloudphysics_vm.csv.gz";
-/// A trace of a server with many disks, on one: slowed to what that can do.
-const SLOWER: u64 = 4;
 const PERIOD: Span = Span::from_secs(600);
 /// What a node has that nobody has tuned: no deadline, 256 KiB, 20 ms, 8 ms, 1 ms.
 const DEFAULTS: [u16; 5] = [0, 2, 0, 1, 0];
@@ -20,16 +18,15 @@ const DEFAULTS: [u16; 5] = [0, 2, 0, 1, 0];
 /// See the module's documentation.
 pub struct TunedNode;
 
-fn on_disk(seed: u64, stream: u64, inputs: &Inputs, traced: bool) -> Result<NodePool, LabError> {
-    let requests = match inputs.file(TRACE).filter(|_| traced) {
+fn load(seed: u64, stream: u64, inputs: &Inputs, traced: bool) -> Result<Vec<Request>, LabError> {
+    Ok(match inputs.file(TRACE).filter(|_| traced) {
         Some(path) => {
             let mut reader = TraceReader::open(&path, &ReadOptions::default())?;
             let records = reader.records().collect::<Result<Vec<_>, _>>()?;
-            of_trace(&records, SLOWER, 150_000_000_000)?
+            of_trace(&records, 150_000_000_000)?
         }
         None => mixed(Span::from_secs(3_600), seed + 1_000 * stream),
-    };
-    NodePool::on_disk(requests, seed)
+    })
 }
 
 fn lengths(inputs: &Inputs) -> (Span, Span) {
@@ -67,8 +64,8 @@ impl Experiment for TunedNode {
     fn notes(&self) -> Vec<String> {
         vec![
             "cores, logs, two time slots and CFQ over a disk, set by the orders of a live node: deadline of reads, LoggedWriteSize, slot \
-             length, idle_time and QWin's slack; 108 settings, all profiled. A generated database beside a backup, and a trace slowed \
-             fourfold; a refused read counts as one at another replica. The cache: fingerprint index ratio, Nitro's Homes scaled down"
+             length, idle_time and QWin's slack; 108 settings, all profiled. A generated database beside a backup, and a trace as \
+             slow; a refused read counts as one at another replica. The cache: fingerprint index ratio, Nitro's Homes scaled down"
                 .into(),
         ]
     }
@@ -95,12 +92,19 @@ impl Experiment for TunedNode {
         let mut sample = Sample::default();
         let (warm, time) = lengths(inputs);
         for (name, traced) in [("generated", false), ("trace", true)] {
-            let p = profiled(&mut on_disk(seed, 0, inputs, traced)?, graph(), disk_space(), warm, time)?;
-            let mut default = on_disk(seed, 1, inputs, traced)?;
+            let (profile, trial) = (load(seed, 0, inputs, traced)?, load(seed, 1, inputs, traced)?);
+            // A pool of its own for each setting: what waits when one ends is none of the next one's.
+            let p = profiled_by(graph(), disk_space(), &mut |setting| {
+                let mut pool = NodePool::on_disk(profile.clone(), seed)?;
+                pool.apply(setting).map_err(told)?;
+                pool.serve(warm);
+                Ok(pool.serve(time))
+            })?;
+            let mut default = NodePool::on_disk(trial.clone(), seed)?;
             default.apply(&Setting(DEFAULTS.to_vec())).map_err(told)?;
             default.serve(PERIOD);
             let untuned = super::whole(&p.graph, &default.serve(PERIOD * 2))?.quantile(0.99);
-            let (values, mix) = tuned(&p, &mut || on_disk(seed, 1, inputs, traced))?;
+            let (values, mix) = tuned(&p, &mut || NodePool::on_disk(trial.clone(), seed))?;
             sample.values.push(Some(untuned));
             sample.values.extend(values.iter().map(|&v| Some(v)));
             sample.values.push(Some(values[1] / untuned));
