@@ -163,7 +163,9 @@ impl Cache {
         }
         self.bad.retain(|(w, _)| *w != weu);
         self.suspect.remove(&weu);
-        self.name_weus.remove(&weu);
+        if let Some(of_names) = self.name_weus.get_mut(&self.index.weu(weu).partition) {
+            of_names.remove(&weu);
+        }
         self.counters.evicted += 1;
         let share = self.index.files() / self.index.weus().len().max(1);
         self.index.sweep(SWEEP_LEAST + 2 * share);

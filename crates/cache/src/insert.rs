@@ -274,12 +274,12 @@ impl Cache {
         }
         let weu = chunk.weu;
         let most = (self.index.use_of(partition).1 / NAMES_SHARE).max(1) as usize;
-        let of_names = |w: &&u32| self.index.weu(**w).partition == partition;
-        if !self.name_weus.contains(&weu) {
-            if self.name_weus.iter().filter(of_names).count() >= most {
+        let of_names = self.name_weus.entry(partition).or_default();
+        if !of_names.contains(&weu) {
+            if of_names.len() >= most {
                 return None;
             }
-            self.name_weus.insert(weu);
+            of_names.insert(weu);
         }
         self.room(now, partition, false, 0, out)
     }

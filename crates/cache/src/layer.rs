@@ -74,8 +74,8 @@ pub struct Cache {
     pub(crate) dirty: BTreeSet<Key>,
     /// Duplicates: where a header says so. Dirty ones' WEUs are pinned; of a clean one nothing more than this may be known.
     pub(crate) refs: BTreeMap<Key, Loc>,
-    /// WEUs whose slots are for more than a half names of clean duplicates.
-    pub(crate) name_weus: BTreeSet<u32>,
+    /// By part, WEUs whose slots are for more than a half names of clean duplicates.
+    pub(crate) name_weus: BTreeMap<u16, BTreeSet<u32>>,
     /// WEUs that must stay: being read, with references, or with superseded extents whose successors aren't durable.
     pub(crate) pins: BTreeMap<u32, u32>,
     /// Dirty chunks on the device that no flush has covered: number, WEU, slots, and what they supersede.
@@ -153,7 +153,7 @@ impl Cache {
             early: Vec::new(),
             dirty: BTreeSet::new(),
             refs: BTreeMap::new(),
-            name_weus: BTreeSet::new(),
+            name_weus: BTreeMap::new(),
             pins: BTreeMap::new(),
             undurable: Vec::new(),
             unflushed_clean: 0,

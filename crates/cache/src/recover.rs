@@ -69,6 +69,8 @@ pub(crate) struct Recovery {
     pub chunks: Vec<Vec<(u32, u64)>>,
     /// What they hold.
     pub load: Found,
+    /// WEUs that are mostly names.
+    pub of_names: Vec<u32>,
     /// WEUs with fingerprints: number, which, how many.
     pub fingerprints: Vec<(u64, u32, u32)>,
     pub highest: (u64, u64),
@@ -97,6 +99,7 @@ impl Cache {
             found: Vec::new(),
             chunks: vec![Vec::new(); n],
             load: Found::new(self.layout.extents() as usize),
+            of_names: Vec::new(),
             fingerprints: Vec::new(),
             highest: (0, 0),
             report: StartReport::default(),

@@ -41,7 +41,7 @@ impl Cache {
         }
         let names = found.iter().flat_map(|h| &h.entries).filter(|e| matches!(e.what, Slot::Ref { .. })).count();
         if !dirty && names as u32 > self.layout.slots_max() / 2 {
-            self.name_weus.insert(weu);
+            self.r().of_names.push(weu);
         }
         let stale = self.r().stale;
         let mut last: Option<(VolumeKey, Option<u16>)> = None;
@@ -198,6 +198,9 @@ impl Cache {
         if has_partition {
             self.index.adopt_all(found.iter().map(|(s, w, d, whose)| (*w, whose.unwrap_or(first), *s, *d)));
             found.iter().for_each(|(_, weu, ..)| self.index.filled(*weu));
+        }
+        for weu in std::mem::take(&mut self.r().of_names) {
+            self.name_weus.entry(self.index.weu(weu).partition).or_default().insert(weu);
         }
         for key in maybe_dirty {
             if self.index.look(key).is_some_and(Loc::is_dirty) && self.dirty.insert(key) {

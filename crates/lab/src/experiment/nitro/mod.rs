@@ -109,7 +109,7 @@ const POLICY: Study = Study {
     id: "",
     title: "",
     source: "",
-    version: 1,
+    version: 2,
     device: "none",
     common: notes,
     notes: &[],
