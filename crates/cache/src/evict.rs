@@ -94,7 +94,10 @@ impl Cache {
                 || self.undurable.iter().any(|u| u.3.iter().any(of_it)));
         if waits {
             self.flush_wanted = true;
-            self.flush_parts.insert(self.index.weu(weu).partition);
+            // They may be another partition's: space was shared before.
+            let successors = self.chunks.iter().filter(|c| c.supersedes.iter().any(of_it)).map(|c| c.weu);
+            let parts = successors.chain([weu]).map(|w| self.index.weu(w).partition);
+            self.flush_parts.extend(parts);
         }
     }
 
