@@ -46,6 +46,8 @@ pub struct Chunk {
     pub first_slot: u32,
     /// Its entries, by slot.
     pub entries: Vec<ChunkEntry>,
+    /// Of them and of those of the WEU's chunks before, names of duplicates.
+    pub names: u32,
     /// Its extents, in the order of their slots (a reference has none).
     pub packed: Vec<Packed>,
     /// Writes that haven't ended; none yet if it's still open.
@@ -78,6 +80,7 @@ impl Chunk {
             dirty,
             first_slot: 0,
             entries: Vec::new(),
+            names: 0,
             packed: Vec::new(),
             writes: 0,
             held: Vec::new(),
@@ -103,6 +106,7 @@ impl Chunk {
             dirty: self.dirty,
             first_slot: self.first_slot + self.entries.len() as u32,
             entries: Vec::new(),
+            names: self.names,
             packed: Vec::new(),
             writes: 0,
             held: Vec::new(),
@@ -147,8 +151,9 @@ impl Chunk {
         Loc::new(self.weu, at_unit, len_units, slot).dirty(self.dirty)
     }
 
-    /// Notes a dirty duplicate, whose bytes are at `target` in the WEU of number `sequence`; its slot.
+    /// Names a duplicate, whose bytes are at `target` in the WEU of number `sequence`; its slot.
     pub fn add_reference(&mut self, name: ExtentName, target: Loc, sequence: u64) -> u32 {
+        self.names += 1;
         let what = Slot::Ref { weu: target.weu(), sequence, slot: target.slot() };
         self.entry(name, what, (target.at_bytes() / UNIT_BYTES) as u16, (target.len_bytes() / UNIT_BYTES) as u16)
     }

@@ -13,6 +13,7 @@ use crate::layer::Cache;
 use crate::request::Pending;
 use plimsoll_base::{Completion, Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
+use std::collections::BTreeSet;
 
 /// WEUs that are kept free, or on their way there, per partition: for what is written while others are evicted.
 const RESERVE: u32 = 2;
@@ -88,15 +89,15 @@ impl Cache {
 
     /// Has what supersedes the extents of a leaving WEU made durable: until then they must stay.
     fn want_durable_successors(&mut self, weu: u32) {
+        if self.index.weu(weu).dirty > 0 {
+            return;
+        }
         let of_it = |s: &Superseded| s.place.weu() == weu || s.bytes_in == weu;
-        let waits = self.index.weu(weu).dirty == 0
-            && (self.chunks.iter().any(|c| c.supersedes.iter().any(of_it))
-                || self.undurable.iter().any(|u| u.3.iter().any(of_it)));
-        if waits {
+        let packing = self.chunks.iter().filter(|c| c.supersedes.iter().any(of_it));
+        // They may be in another part's WEUs: space was shared before.
+        let parts: BTreeSet<u16> = packing.map(|c| self.index.weu(c.weu).partition).collect();
+        if !parts.is_empty() || self.undurable.iter().any(|u| u.3.iter().any(of_it)) {
             self.flush_wanted = true;
-            // They may be another partition's: space was shared before.
-            let successors = self.chunks.iter().filter(|c| c.supersedes.iter().any(of_it)).map(|c| c.weu);
-            let parts = successors.chain([weu]).map(|w| self.index.weu(w).partition);
             self.flush_parts.extend(parts);
         }
     }
@@ -162,12 +163,13 @@ impl Cache {
         }
         self.bad.retain(|(w, _)| *w != weu);
         self.suspect.remove(&weu);
+        self.name_weus.remove(&weu);
         self.counters.evicted += 1;
         let share = self.index.files() / self.index.weus().len().max(1);
         self.index.sweep(SWEEP_LEAST + 2 * share);
         let number = match self.planted(Planted::NoRetireRecord) {
             true => 0,
-            false => self.journal.push(Record::Least { weu, sequence: sequence + 1 }),
+            false => self.journal.push(Record::Least { weu, sequence: sequence + 1, suspect: false }),
         };
         self.evicting.insert(weu, Evict::Journaling(number));
     }

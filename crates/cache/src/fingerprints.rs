@@ -1,7 +1,7 @@
 //! Fingerprints of what is cached: where equal content is. At most so many; the one used longest ago goes for a new one.
 
 use crate::place::{Fingerprint, Loc, mix};
-use crate::table::{Bulk, Entry, Table};
+use crate::table::{Entry, Table};
 use crate::weu::NONE;
 
 /// 34 bytes; packed, because there are tens of millions.
@@ -51,17 +51,6 @@ impl Fingerprints {
     /// At most `max`.
     pub(crate) fn new(max: usize) -> Fingerprints {
         Fingerprints { table: Table::with_room(max), newest: NONE, oldest: NONE, max, dropped: 0 }
-    }
-
-    /// All of `bulk` at once that `wanted` says by their WEU, which must be no more than there may be. Of two places with equal
-    /// content the later counts. When each was used isn't known: their order is any.
-    pub(crate) fn load(&mut self, bulk: Bulk<FpEntry>, wanted: impl Fn(u32) -> bool, later: impl Fn(Loc, Loc) -> bool) {
-        assert!(self.table.is_empty());
-        self.table = bulk.build(self.max, |e| wanted(e.loc().weu()), |there, other| later(other.loc(), there.loc()));
-        assert!(self.table.len() <= self.max);
-        for at in 0..self.table.len() as u32 {
-            self.link(at);
-        }
     }
 
     /// How many.
@@ -126,6 +115,20 @@ impl Fingerprints {
             }
         };
         self.link(at);
+    }
+
+    /// Content of this fingerprint was here, too, when nobody looked: it is the one used longest ago, if it's wanted at all.
+    pub(crate) fn add_oldest(&mut self, new: FpEntry) {
+        if self.table.len() >= self.max || self.table.find(new.fp).is_some() {
+            return;
+        }
+        let at = self.table.insert(new);
+        let newer = std::mem::replace(&mut self.oldest, at);
+        self.table.change(at, |e| (e.newer, e.older) = (newer, NONE));
+        match newer {
+            NONE => self.newest = at,
+            _ => self.table.change(newer, |e| e.older = at),
+        }
     }
 
     /// Forgets a fingerprint if it is for this slot of this WEU.

@@ -6,23 +6,25 @@
 //!  WEUs           generation, live and dirty extents, which slots are dead; in LRU order per partition
 //! ```
 //! A WEU that is evicted gets its next generation: whatever still points at the old one is stale from then on. Base entries
-//! go through the WEU's header; duplicates, which no header names, when they are met or by the cleaner (NI-M17, NI-M18).
+//! go through the WEU's header; duplicates, which it doesn't list by where their bytes are, when they are met or by the cleaner
+//! (NI-M17, NI-M18).
 
 use crate::fingerprints::{Fingerprints, FpEntry};
 use crate::place::mix;
-use crate::table::{Bulk, Entry, Table};
+use crate::table::{Entry, Table};
 use crate::weu::NONE;
 
+pub use crate::found::Found;
 pub use crate::place::{Fingerprint, Key, Loc, SLOTS_MAX, UNIT_BYTES, WEU_BYTES_MAX, WEUS_MAX};
 pub use crate::weu::{Weu, WeuState, bit, set_bit};
 
 /// 18 bytes; packed, because there are tens of millions.
 #[derive(Clone, Copy)]
 #[repr(Rust, packed(2))]
-struct FileEntry {
-    key: u64,
-    loc: u64,
-    generation: u16,
+pub(crate) struct FileEntry {
+    pub key: u64,
+    pub loc: u64,
+    pub generation: u16,
 }
 
 impl Entry for FileEntry {
@@ -44,49 +46,6 @@ struct Partition {
     quota: u32,
 }
 
-/// What is found after a restart, for [`Index::load`].
-pub struct Found {
-    files: Bulk<FileEntry>,
-    fps: Bulk<FpEntry>,
-    fps_of_weu: Vec<u16>,
-}
-
-impl Found {
-    /// Nothing yet, of `weus` WEUs that hold about `extents`.
-    pub fn new(weus: u32, extents: usize) -> Found {
-        Found { files: Bulk::new(extents), fps: Bulk::new(extents), fps_of_weu: vec![0; weus as usize] }
-    }
-
-    /// `key` is at `loc`.
-    pub fn extent(&mut self, key: Key, loc: Loc) {
-        self.files.push(FileEntry { key: key.0, loc: loc.bits(), generation: 0 });
-    }
-
-    /// Content of this fingerprint is at `loc`.
-    pub fn content(&mut self, fp: Fingerprint, loc: Loc) {
-        self.fps_of_weu[loc.weu() as usize] += 1;
-        self.fps.push(FpEntry::new(fp, loc, 0));
-    }
-
-    /// Extents so far.
-    pub fn extents(&self) -> usize {
-        self.files.len()
-    }
-}
-
-/// The least number of those WEUs, latest first, that have no more than `max` fingerprints together.
-fn least_sequence(weus: &[Weu], fps: &[u16], max: usize) -> u64 {
-    let mut latest: Vec<(u64, usize)> =
-        weus.iter().zip(fps).filter(|(_, n)| **n > 0).map(|(w, n)| (w.sequence, usize::from(*n))).collect();
-    latest.sort_unstable_by(|a, b| b.cmp(a));
-    let mut sum = 0;
-    let within = |(_, n): &&(u64, usize)| {
-        sum += n;
-        sum <= max
-    };
-    latest.iter().take_while(within).last().map_or(u64::MAX, |l| l.0)
-}
-
 /// What is counted here.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct IndexCounters {
@@ -102,9 +61,9 @@ pub struct IndexCounters {
 
 /// See the module's documentation.
 pub struct Index {
-    files: Table<FileEntry>,
+    pub(crate) files: Table<FileEntry>,
     fps: Fingerprints,
-    weus: Vec<Weu>,
+    pub(crate) weus: Vec<Weu>,
     free: Vec<u32>,
     partitions: Vec<Partition>,
     /// Volumes that are gone: their entries are stale.
@@ -175,6 +134,11 @@ impl Index {
     /// At most so many fingerprints from now on, at least 1.
     pub fn set_fingerprints_max(&mut self, max: usize) {
         self.fps.set_max(max);
+    }
+
+    /// Fingerprints that there may be.
+    pub fn fingerprints_max(&self) -> usize {
+        self.fps.max()
     }
 
     /// Entries of the fingerprint index, stale ones included.
@@ -259,7 +223,7 @@ impl Index {
         self.files.remove(at);
     }
 
-    fn count_dirty(&mut self, loc: Loc, by: i32) {
+    pub(crate) fn count_dirty(&mut self, loc: Loc, by: i32) {
         if loc.is_dirty() {
             let w = &mut self.weus[loc.weu() as usize];
             w.dirty = w.dirty.checked_add_signed(by).expect("dirty extents are counted in and out");
@@ -277,36 +241,9 @@ impl Index {
         self.fps.set(FpEntry::new(fp, loc, self.weus[loc.weu() as usize].generation));
     }
 
-    /// Takes in all that was found after a restart, into an index that holds nothing. Of two entries of one extent that counts
-    /// which is later in `order`; the other is dead from now on. Of fingerprints too many for the index those of the WEUs
-    /// written last stay.
-    pub fn load<T: Ord>(&mut self, found: Found, order: impl Fn(Loc) -> T) {
-        assert!(self.files.is_empty());
-        let room = self.files.room();
-        let sequence = |weus: &[Weu], loc: Loc| (weus[loc.weu() as usize].sequence, loc.slot());
-        let weus = &mut self.weus;
-        self.files = found.files.build(
-            room,
-            |_| true,
-            |there, other| {
-                let (there, other) = (Loc::of_bits(there.loc), Loc::of_bits(other.loc));
-                let replaces = order(other) > order(there);
-                let loser = if replaces { there } else { other };
-                set_bit(&mut weus[loser.weu() as usize].dead, loser.slot());
-                replaces
-            },
-        );
-        for at in 0..self.files.len() as u32 {
-            let loc = Loc::of_bits(self.files.get(at).loc);
-            self.count_dirty(loc, 1);
-        }
-        let weus = &self.weus;
-        let least = least_sequence(weus, &found.fps_of_weu, self.fps.max());
-        self.fps.load(
-            found.fps,
-            |weu| weus[weu as usize].sequence >= least,
-            |one, other| sequence(weus, one) > sequence(weus, other),
-        );
+    /// Content of this fingerprint is at `loc`, as a header says that was read late. Newer knowledge stays.
+    pub fn learn_content(&mut self, fp: Fingerprint, loc: Loc) {
+        self.fps.add_oldest(FpEntry::new(fp, loc, self.weus[loc.weu() as usize].generation));
     }
 
     /// A free WEU for `partition`, which has room for one more; it is open from now on.
@@ -466,6 +403,21 @@ impl Index {
         }
     }
 
+    /// The cleaner, for room: goes on over at most `count` entries to one that is stale or a clean duplicate, which goes. Has one?
+    pub fn drop_duplicate(&mut self, count: usize) -> bool {
+        for _ in 0..count.min(self.files.len()) {
+            self.sweep_at = if self.sweep_at >= self.files.len() as u32 { 0 } else { self.sweep_at };
+            let e = self.files.get(self.sweep_at);
+            let loc = Loc::of_bits(e.loc);
+            if self.is_stale(e) || (loc.is_dup() && !loc.is_dirty()) {
+                self.remove_at(self.sweep_at);
+                return true;
+            }
+            self.sweep_at += 1;
+        }
+        false
+    }
+
     /// Every entry that isn't stale.
     pub fn entries(&self) -> impl Iterator<Item = (Key, Loc)> + '_ {
         let all = (0..self.files.len() as u32).map(|at| self.files.get(at));
@@ -516,7 +468,7 @@ mod tests {
         i.add_partition(2);
         let (a, b) = (fill(&mut i, 1, 0..10), fill(&mut i, 2, 10..20));
         i.touch(a);
-        // A duplicate that no header names.
+        // A duplicate.
         let loc = i.find_content([10, 0]).unwrap();
         i.set(key(99), loc.dup(true));
         assert_eq!(evict(&mut i, 10..20), b);
@@ -573,6 +525,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_learnt_late_is_as_if_used_longest_ago() {
+        let mut i = Index::new(1, 3, 0);
+        i.add_partition(1);
+        fill(&mut i, 1, 0..2);
+        for n in [0, 50, 51] {
+            i.learn_content([n, 0], Loc::new(0, 7, 1, 7));
+        }
+        assert_eq!(i.find_content([0, 0]).map(Loc::slot), Some(0), "newer knowledge stays");
+        i.set_content([77, 0], Loc::new(0, 0, 1, 0));
+        let kept: Vec<u64> = [0, 1, 50, 51, 77].into_iter().filter(|n| i.find_content([*n, 0]).is_some()).collect();
+        assert_eq!(kept, [0, 1, 77], "51 wasn't taken in, and 50 went first");
+    }
+
+    #[test]
     fn a_volume_that_is_gone_has_nothing_cached() {
         let mut i = Index::new(1, 0, 0);
         i.add_partition(1);
@@ -580,41 +546,6 @@ mod tests {
         i.forget_volume(3);
         assert!((0..5).all(|n| i.look(key(n)).is_none()));
         assert_eq!(i.entries().count(), 0);
-    }
-
-    /// Loaded at once or set one by one, the same is there.
-    #[test]
-    fn what_is_found_is_as_if_it_had_been_set() {
-        const SEQUENCES: [u64; 8] = [3, 9, 1, 7, 2, 8, 4, 6];
-        let mut rng = plimsoll_base::Rng::new(5, "found");
-        let (mut found, mut model) = (Found::new(8, 100), std::collections::BTreeMap::new());
-        let mut i = Index::new(8, 150, 0);
-        i.add_partition(8);
-        for weu in 0..8 {
-            i.weu_mut(weu).sequence = SEQUENCES[weu as usize];
-            for slot in 0..30 {
-                let (n, loc) = (rng.below(100), Loc::new(weu, slot * 10, 10, slot).dirty(weu == 5));
-                found.extent(key(n), loc);
-                found.content([u64::from(weu) * 100 + u64::from(slot), 0], loc);
-                let at = (i.weu(weu).sequence, slot, loc);
-                let e = model.entry(n).or_insert(at);
-                *e = if (at.0, at.1) > (e.0, e.1) { at } else { *e };
-            }
-        }
-        i.load(found, |loc| (SEQUENCES[loc.weu() as usize], loc.slot()));
-        assert_eq!(i.files(), model.len());
-        let mut dirty = 0;
-        for (n, (_, _, loc)) in &model {
-            assert_eq!(i.look(key(*n)), Some(*loc));
-            assert!(!i.weu(loc.weu()).is_dead(loc.slot()));
-            dirty += u32::from(loc.is_dirty());
-        }
-        assert_eq!(i.weu(5).dirty, dirty);
-        let dead: u32 = i.weus().iter().flat_map(|w| &w.dead).map(|b| b.count_ones()).sum();
-        assert_eq!(dead as usize, 240 - model.len(), "who lost is dead");
-        // Those of the five WEUs written last fit.
-        assert_eq!(i.fingerprints(), 150);
-        assert!(i.find_content([4 * 100, 0]).is_none() && i.find_content([629, 0]).is_some());
     }
 
     #[test]

@@ -17,6 +17,12 @@ const INSERTS_MAX: usize = 4096;
 /// A clean one isn't cached either if so many wait for room.
 const STARVED_CLEAN_MAX: usize = 512;
 
+/// Of a part's WEUs one in so many may be mostly for names of clean duplicates.
+pub(crate) const NAMES_SHARE: u32 = 8;
+
+/// Entries of the index that are looked at for one to give way to a duplicate.
+const LOOKED_AT: usize = 64;
+
 /// An extent on its way into the cache.
 pub(crate) struct Insert {
     pub key: Key,
@@ -126,6 +132,12 @@ impl Cache {
             self.index.touch(loc.weu());
             // It may be the very extent: it stays the base entry then.
             if self.index.look(key).is_none_or(|l| !l.same_place(loc)) {
+                // However many there are of few contents, the index doesn't grow with them.
+                if self.index.files() as u64 >= self.slots() && !self.index.drop_duplicate(LOOKED_AT) {
+                    self.counters.dropped += 1;
+                    self.drop_clean(key);
+                    return true;
+                }
                 let own = self.name_duplicate(now, key, loc, sequence, out);
                 self.point(key, loc.dup(true), own);
             }
@@ -147,6 +159,11 @@ impl Cache {
         true
     }
 
+    /// Slots of all WEUs.
+    fn slots(&self) -> u64 {
+        u64::from(self.layout.weus) * u64::from(self.layout.slots_max())
+    }
+
     /// Has a header say that `key` is a duplicate of what is at `loc`; where it says so, if there was room.
     pub(crate) fn name_duplicate(
         &mut self,
@@ -157,7 +174,10 @@ impl Cache {
         out: &mut Actions,
     ) -> Option<Loc> {
         let part = self.volumes[key.volume() as usize].partition;
-        let c = self.room(now, part, loc.is_dirty(), 0, out)?;
+        let c = match loc.is_dirty() {
+            true => self.room(now, part, true, 0, out)?,
+            false => self.room_for_name(now, part, out)?,
+        };
         let name = self.name_of(key);
         let slot = self.chunks[c].add_reference(name, loc, sequence);
         Some(Loc::new(self.chunks[c].weu, 0, 0, slot))
@@ -239,11 +259,40 @@ impl Cache {
         }
     }
 
+    /// The open chunk of a partition with room for a clean duplicate's name. Names only make a restart warmer: they take at most
+    /// half of a WEU's slots, without filling it; more only in as many WEUs as may be there for names. So a flood of duplicates
+    /// evicts hardly anything.
+    fn room_for_name(&mut self, now: Time, partition: u16, out: &mut Actions) -> Option<usize> {
+        let slots_max = self.layout.slots_max();
+        let c = match self.open_chunk(partition, false) {
+            Some(c) => c,
+            None => self.room(now, partition, false, 0, out)?,
+        };
+        let chunk = &self.chunks[c];
+        if chunk.names < slots_max / 2 {
+            return chunk.has_room(0, slots_max).then_some(c);
+        }
+        let weu = chunk.weu;
+        let most = (self.index.use_of(partition).1 / NAMES_SHARE).max(1) as usize;
+        let of_names = |w: &&u32| self.index.weu(**w).partition == partition;
+        if !self.name_weus.contains(&weu) {
+            if self.name_weus.iter().filter(of_names).count() >= most {
+                return None;
+            }
+            self.name_weus.insert(weu);
+        }
+        self.room(now, partition, false, 0, out)
+    }
+
+    fn open_chunk(&self, partition: u16, dirty: bool) -> Option<usize> {
+        let open = |c: &Chunk| !c.closed && c.dirty == dirty && self.index.weu(c.weu).partition == partition;
+        self.chunks.iter().position(open)
+    }
+
     /// The open chunk of a partition with room for one more extent, or reference if `payload_bytes` is 0.
     fn room(&mut self, now: Time, partition: u16, dirty: bool, payload_bytes: u32, out: &mut Actions) -> Option<usize> {
         let slots_max = self.layout.slots_max();
-        let open = |c: &Chunk, index: &Index| !c.closed && c.dirty == dirty && index.weu(c.weu).partition == partition;
-        if let Some(c) = self.chunks.iter().position(|c| open(c, &self.index)) {
+        if let Some(c) = self.open_chunk(partition, dirty) {
             if self.chunks[c].has_room(payload_bytes, slots_max) {
                 return Some(c);
             }

@@ -22,6 +22,7 @@ use crate::layout::Layout;
 use crate::read::{Ahead, Fetch};
 use crate::recipes::Recipes;
 use crate::recover::Recovery;
+use crate::relearn::Relearn;
 use crate::request::{ClientOp, Pending, RETRY, WorkFor};
 use crate::status::{Counters, LostRange, StartReport};
 use crate::streams::Streams;
@@ -50,6 +51,8 @@ pub struct Cache {
     pub(crate) by_key: BTreeMap<VolumeKey, u16>,
     /// Volumes that are gone, and the first WEU's number that can't hold anything of theirs.
     pub(crate) gone: Vec<(VolumeKey, u64)>,
+    /// Of them, those of which the journal doesn't say it for good yet: the number of its record.
+    pub(crate) going: Vec<(VolumeKey, u64)>,
     pub(crate) pending: Slab<Pending>,
     pub(crate) ops: Slab<ClientOp>,
     pub(crate) fetches: Slab<Fetch>,
@@ -71,6 +74,8 @@ pub struct Cache {
     pub(crate) dirty: BTreeSet<Key>,
     /// Duplicates: where a header says so. Dirty ones' WEUs are pinned; of a clean one nothing more than this may be known.
     pub(crate) refs: BTreeMap<Key, Loc>,
+    /// WEUs whose slots are for more than a half names of clean duplicates.
+    pub(crate) name_weus: BTreeSet<u32>,
     /// WEUs that must stay: being read, with references, or with superseded extents whose successors aren't durable.
     pub(crate) pins: BTreeMap<u32, u32>,
     /// Dirty chunks on the device that no flush has covered: number, WEU, slots, and what they supersede.
@@ -81,7 +86,7 @@ pub struct Cache {
     pub(crate) durable_chunks: u64,
     /// Places whose bytes are not what they should be.
     pub(crate) bad: BTreeSet<(u32, u32)>,
-    /// WEUs found at the start that no flush is known to have covered: nothing dirty may rely on them.
+    /// WEUs found at this or an earlier start that no flush was known to have covered: nothing dirty may rely on them.
     pub(crate) suspect: BTreeSet<u32>,
     pub(crate) evicting: BTreeMap<u32, Evict>,
     /// Inserts without room.
@@ -106,6 +111,7 @@ pub struct Cache {
     /// What must survive was ordered to be written out for the last time.
     draining: bool,
     pub(crate) recovery: Option<Box<Recovery>>,
+    pub(crate) relearn: Relearn,
     pub(crate) counters: Counters,
     pub(crate) start_report: StartReport,
     pub(crate) lost: Vec<LostRange>,
@@ -132,6 +138,7 @@ impl Cache {
             volumes: Vec::new(),
             by_key: BTreeMap::new(),
             gone: Vec::new(),
+            going: Vec::new(),
             pending: Slab::new(),
             ops: Slab::new(),
             fetches: Slab::new(),
@@ -146,6 +153,7 @@ impl Cache {
             early: Vec::new(),
             dirty: BTreeSet::new(),
             refs: BTreeMap::new(),
+            name_weus: BTreeSet::new(),
             pins: BTreeMap::new(),
             undurable: Vec::new(),
             unflushed_clean: 0,
@@ -168,6 +176,7 @@ impl Cache {
             stopping: false,
             draining: false,
             recovery: None,
+            relearn: Relearn::default(),
             counters: Counters::default(),
             start_report: StartReport::default(),
             lost: Vec::new(),
@@ -203,6 +212,7 @@ impl Cache {
                 break;
             }
         }
+        self.progress_relearning(now, out);
         self.write_journal(now, false, out);
     }
 
@@ -260,7 +270,13 @@ impl Layer for Cache {
             let settle = |p: &Pending| matches!(p, Pending::Settle((s, _)) if self.volumes[*s as usize].key == volume);
             self.pending.iter().any(|(_, p)| settle(p))
         };
-        self.destaging.iter().any(gone) || self.fetches.iter().any(|(_, f)| gone(&f.key)) || fills() || settles()
+        // Were it over before, a power loss could bring back what nobody will ever ask for, and only the cache has.
+        let going = || self.is_ready() && self.going.iter().any(|(key, _)| *key == volume);
+        going()
+            || self.destaging.iter().any(gone)
+            || self.fetches.iter().any(|(_, f)| gone(&f.key))
+            || fills()
+            || settles()
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
@@ -323,6 +339,11 @@ impl Layer for Cache {
             Pending::EvictHeader(weu) => {
                 if !self.own_failed(now, &c, out) {
                     self.evict_header_read(now, weu, c, out);
+                }
+            }
+            Pending::Relearn { weu, sequence } => {
+                if !self.own_failed(now, &c, out) {
+                    self.relearnt((weu, sequence), &c);
                 }
             }
             // Advice: whether it was taken makes no difference.

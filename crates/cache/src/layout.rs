@@ -146,7 +146,7 @@ impl Layout {
     }
 }
 
-fn slots_max(shape: Shape) -> u32 {
+pub(crate) fn slots_max(shape: Shape) -> u32 {
     (shape.weu_bytes / shape.extent_bytes * 4).min(SLOTS_MAX)
 }
 

@@ -34,9 +34,12 @@ impl Recovery {
                     set_bit(&mut m.cleaned, slot);
                 }
             }
-            Record::Least { weu, sequence } if weu < weus => {
+            Record::Least { weu, sequence, suspect } if weu < weus => {
                 self.least[weu as usize] = self.least[weu as usize].max(sequence);
                 *under = sequence;
+                if suspect {
+                    self.suspect.insert((weu, sequence));
+                }
             }
             Record::Gone(key) => {
                 self.gone.insert(key);

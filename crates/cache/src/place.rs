@@ -45,6 +45,10 @@ impl Loc {
         assert!(weu < WEUS_MAX && at_unit < 1 << 16 && len_units < 1 << 12 && slot < SLOTS_MAX);
         Loc((weu as u64) << 42 | (at_unit as u64) << 26 | (len_units as u64) << 14 | (slot as u64) << 3)
     }
+    /// The same of what a header says, if it can be.
+    pub(crate) fn checked(weu: u32, at_unit: u16, len_units: u16, slot: u32) -> Option<Loc> {
+        (slot < SLOTS_MAX && len_units < 1 << 12).then(|| Loc::new(weu, u32::from(at_unit), u32::from(len_units), slot))
+    }
     pub(crate) const fn of_bits(bits: u64) -> Loc {
         Loc(bits)
     }
@@ -67,7 +71,7 @@ impl Loc {
     pub const fn slot(self) -> u32 {
         (self.0 >> 3) as u32 & (SLOTS_MAX - 1)
     }
-    /// A duplicate: the WEU's header doesn't name this key.
+    /// A duplicate: this slot's entry in the WEU's header names another key, or none. Another slot, or none, names this one.
     pub const fn is_dup(self) -> bool {
         self.0 & Loc::DUP != 0
     }

@@ -1,9 +1,12 @@
 //! The policy alone: what is a hit, what is a duplicate, what is evicted, without devices, time or bytes. It is the layer's own
 //! [`Index`] that decides; headers are remembered instead of read. For hit ratios of long traces.
 
+use crate::config::Shape;
 use crate::index::{Fingerprint, Index, Key, Loc, UNIT_BYTES, WEUS_MAX};
+use crate::insert::NAMES_SHARE;
+use crate::layout::slots_max;
 use crate::tasks::modelled_payload_bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is written and evicted as one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,13 +62,31 @@ pub enum FastIo {
 
 type Entry = (u32, Option<Key>, Option<Fingerprint>);
 
+fn header_bytes(slots: u32) -> u32 {
+    crate::format::chunk_header_bytes(slots as usize, 4096)
+}
+
+/// A WEU that is being filled: bytes of extents, and names of duplicates.
+#[derive(Clone, Copy)]
+struct Open {
+    weu: u32,
+    used: u32,
+    names: u32,
+}
+
 /// See the module's documentation.
 pub struct Policy {
     config: PolicyConfig,
     index: Index,
-    open: Option<(u32, u32)>,
+    open: Option<Open>,
     /// What each WEU's header lists.
     headers: BTreeMap<u32, Vec<Entry>>,
+    /// Where a header names each duplicate.
+    names: BTreeMap<Key, (u32, u32)>,
+    /// Those that an eviction left without.
+    unnamed: Vec<Key>,
+    /// WEUs that are mostly names.
+    of_names: BTreeSet<u32>,
     next: u64,
     counters: PolicyCounters,
     /// What was done to the device, if somebody wants to know.
@@ -84,7 +105,18 @@ impl Policy {
         let mut index = Index::new(weus, (extents * u64::from(config.fingerprints_percent) / 100) as usize, 0);
         index.add_partition(weus);
         let counters = PolicyCounters::default();
-        Policy { config, index, open: None, headers: BTreeMap::new(), next: 1, counters, done: None }
+        Policy {
+            config,
+            index,
+            open: None,
+            headers: BTreeMap::new(),
+            names: BTreeMap::new(),
+            unnamed: Vec::new(),
+            of_names: BTreeSet::new(),
+            next: 1,
+            counters,
+            done: None,
+        }
     }
 
     /// What it has done to its device since this was last called; from the first call on it remembers.
@@ -151,6 +183,7 @@ impl Policy {
             return true;
         }
         self.index.remove(key);
+        self.names.remove(&key);
         self.insert(key, content);
         was.is_some()
     }
@@ -162,16 +195,15 @@ impl Policy {
             self.counters.duplicates += 1;
             self.index.touch(loc.weu());
             self.index.set(key, loc.dup(true));
-            return;
+            return self.name(key);
         }
         let (loc, weu) = match self.config.unit {
             Unit::Extent => {
                 let weu = self.begin();
-                self.index.filled(weu);
-                self.do_to_device(FastIo::Write(u64::from(weu) * self.unit_bytes(), self.unit_bytes()));
+                self.fill(weu);
                 (Loc::new(weu, 0, self.config.extent_bytes / UNIT_BYTES, 0), weu)
             }
-            Unit::Weu(weu_bytes) => self.append(content, weu_bytes),
+            Unit::Weu(_) => self.append(content),
         };
         let entries = self.headers.entry(weu).or_default();
         entries.push((loc.slot(), Some(key), fp));
@@ -181,27 +213,77 @@ impl Policy {
         }
     }
 
+    fn slots_max(&self) -> u32 {
+        slots_max(Shape { extent_bytes: self.config.extent_bytes, weu_bytes: self.unit_bytes() as u32 })
+    }
+
+    /// Is there room in the open WEU for one more entry, and so many bytes?
+    fn has_room(&self, open: Open, takes: u32) -> bool {
+        let slots = self.headers.get(&open.weu).map_or(0, Vec::len) as u32 + 1;
+        slots <= self.slots_max() && open.used + takes + header_bytes(slots) <= self.unit_bytes() as u32
+    }
+
+    /// Has the open WEU's header name a duplicate, as the layer does: names take up to half of its slots and don't fill it, but
+    /// for a few WEUs that may be mostly names.
+    fn name(&mut self, key: Key) {
+        if self.config.unit == Unit::Extent {
+            return;
+        }
+        let mut open = self.open.unwrap_or_else(|| self.begin_open());
+        if open.names >= self.slots_max() / 2 {
+            let most = (self.index.use_of(0).1 / NAMES_SHARE).max(1) as usize;
+            if !self.of_names.contains(&open.weu) && self.of_names.len() >= most {
+                return;
+            }
+            self.of_names.insert(open.weu);
+            if !self.has_room(open, UNIT_BYTES) {
+                self.fill(open.weu);
+                open = self.begin_open();
+            }
+        }
+        if !self.has_room(open, UNIT_BYTES) {
+            return;
+        }
+        let entries = self.headers.entry(open.weu).or_default();
+        let slot = entries.len() as u32;
+        entries.push((slot, Some(key), None));
+        self.names.insert(key, (open.weu, slot));
+        self.open = Some(Open { names: open.names + 1, ..open });
+    }
+
+    /// The open WEU is written.
+    fn fill(&mut self, weu: u32) {
+        self.index.filled(weu);
+        self.do_to_device(FastIo::Write(u64::from(weu) * self.unit_bytes(), self.unit_bytes()));
+        self.open = None;
+    }
+
     /// Appends to the open WEU as the layer does: a head before each extent, an entry in the header for each.
-    fn append(&mut self, content: u128, weu_bytes: u32) -> (Loc, u32) {
+    fn append(&mut self, content: u128) -> (Loc, u32) {
         let payload = match self.config.compress {
             true => modelled_payload_bytes(content, u64::from(self.config.extent_bytes)) as u32,
             false => self.config.extent_bytes,
         };
         let takes = (payload + 32).next_multiple_of(UNIT_BYTES);
-        let header = |slots: u32| crate::format::chunk_header_bytes(slots as usize, 4096);
-        let (weu, used) = match self.open {
-            Some((weu, used)) => (weu, used),
-            None => (self.begin(), 0),
-        };
-        let slot = self.headers.get(&weu).map_or(0, Vec::len) as u32;
-        if used + takes + header(slot + 1) > weu_bytes {
-            self.index.filled(weu);
-            self.do_to_device(FastIo::Write(u64::from(weu) * self.unit_bytes(), self.unit_bytes()));
-            self.open = None;
-            return self.append(content, weu_bytes);
+        let open = self.open.unwrap_or_else(|| self.begin_open());
+        if !self.has_room(open, takes) {
+            self.fill(open.weu);
+            return self.append(content);
         }
-        self.open = Some((weu, used + takes));
-        (Loc::new(weu, used / UNIT_BYTES, takes / UNIT_BYTES, slot), weu)
+        self.open = Some(Open { used: open.used + takes, ..open });
+        let slot = self.headers.get(&open.weu).map_or(0, Vec::len) as u32;
+        (Loc::new(open.weu, open.used / UNIT_BYTES, takes / UNIT_BYTES, slot), open.weu)
+    }
+
+    /// A WEU to fill; its header names anew the duplicates that the one that goes for it named.
+    fn begin_open(&mut self) -> Open {
+        self.open = Some(Open { weu: self.begin(), used: 0, names: 0 });
+        for key in std::mem::take(&mut self.unnamed) {
+            if self.index.look(key).is_some_and(Loc::is_dup) {
+                self.name(key);
+            }
+        }
+        self.open.expect("just begun")
     }
 
     /// A WEU to fill; the one used longest ago goes if none is free.
@@ -211,7 +293,14 @@ impl Policy {
             return weu;
         }
         let old = self.index.begin_eviction(0).expect("a cache has at least two WEUs");
+        self.of_names.remove(&old);
         let entries = self.headers.remove(&old).unwrap_or_default();
+        for (slot, key, _) in &entries {
+            if let Some(key) = key.filter(|k| self.names.get(k) == Some(&(old, *slot))) {
+                self.names.remove(&key);
+                self.unnamed.push(key);
+            }
+        }
         self.index.retire(old, entries.into_iter());
         self.index.free(old);
         let share = self.index.files() / self.index.weus().len().max(1);

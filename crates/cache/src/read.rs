@@ -2,6 +2,7 @@
 
 use crate::broken::Life;
 use crate::config::Mode;
+use crate::format::Record;
 use crate::index::{Key, Loc};
 use crate::layer::{Cache, FAST, SLOW};
 use crate::request::{ClientOp, Pending, WorkFor};
@@ -465,6 +466,11 @@ impl Cache {
         }
         self.counters.corrupt += 1;
         let first_time = self.bad.insert((loc.weu(), loc.at_bytes()));
+        if self.suspect.insert(loc.weu()) {
+            // Nor may anything dirty rely on it after the next start, which finds the fingerprint in the header.
+            let (weu, sequence) = (loc.weu(), self.index.weu(loc.weu()).sequence);
+            self.journal.push(Record::Least { weu, sequence, suspect: true });
+        }
         let now_at = self.index.look(key);
         if now_at.is_none_or(|l| !l.same_place(loc)) {
             return false;

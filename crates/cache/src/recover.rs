@@ -54,6 +54,8 @@ pub(crate) struct Recovery {
     /// By WEU.
     pub marks: Vec<Marks>,
     pub least: Vec<u64>,
+    /// WEUs under a number that were found after an earlier power loss, without being known to be durable.
+    pub suspect: BTreeSet<(u32, u64)>,
     pub gone: BTreeSet<VolumeKey>,
     pub next_weu: u32,
     /// WEUs with dirty chunks that no flush is known to have covered.
@@ -67,6 +69,8 @@ pub(crate) struct Recovery {
     pub chunks: Vec<Vec<(u32, u64)>>,
     /// What they hold.
     pub load: Found,
+    /// WEUs with fingerprints: number, which, how many.
+    pub fingerprints: Vec<(u64, u32, u32)>,
     pub highest: (u64, u64),
     pub report: StartReport,
 }
@@ -84,6 +88,7 @@ impl Cache {
             stale: false,
             marks: vec![Marks::default(); n],
             least: vec![0; n],
+            suspect: BTreeSet::new(),
             gone: BTreeSet::new(),
             next_weu: 0,
             tails: Vec::new(),
@@ -91,7 +96,8 @@ impl Cache {
             references: Vec::new(),
             found: Vec::new(),
             chunks: vec![Vec::new(); n],
-            load: Found::new(self.layout.weus, self.layout.extents() as usize),
+            load: Found::new(self.layout.extents() as usize),
+            fingerprints: Vec::new(),
             highest: (0, 0),
             report: StartReport::default(),
         }));

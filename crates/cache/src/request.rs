@@ -77,6 +77,11 @@ pub(crate) enum Pending {
     Journal,
     FastFlush,
     EvictHeader(u32),
+    /// A header, once more, of a WEU under a number.
+    Relearn {
+        weu: u32,
+        sequence: u64,
+    },
     Trim(u32),
     /// A piece of a partition's batch.
     Destage {

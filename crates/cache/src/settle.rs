@@ -6,6 +6,7 @@ use crate::index::{Found, Key, Loc, SLOTS_MAX, bit, set_bit};
 use crate::journal::Journal;
 use crate::layer::Cache;
 use crate::recover::Stage;
+use crate::relearn::Relearn;
 use crate::request::Pending;
 use crate::status::StartReport;
 use crate::tasks::unpack;
@@ -27,19 +28,24 @@ impl Cache {
         let r = self.recovery.as_mut().expect("it is recovering");
         let (sequence, dirty) = (found[0].sequence, found[0].dirty);
         let marks = std::mem::take(&mut r.marks[weu as usize]);
-        let doubtful = found.iter().any(|h| h.chunk >= r.durable);
+        // Once and for all: this start's number is above all of its chunks, so the next one couldn't tell.
+        let suspect = r.suspect.contains(&(weu, sequence)) || found.iter().any(|h| h.chunk >= r.durable);
         let header_bytes: u32 =
             found.iter().map(|h| chunk_header_bytes(h.entries.len(), self.layout.block_bytes)).sum();
         let w = self.index.weu_mut(weu);
         (w.sequence, w.for_dirty, w.header_bytes) = (sequence, dirty, header_bytes);
         w.slots = found.last().map_or(0, |h| h.first_slot + h.entries.len() as u32);
         (w.dead, w.cleaned) = (marks.dead, marks.cleaned);
-        if doubtful {
+        if suspect {
             self.suspect.insert(weu);
+        }
+        let names = found.iter().flat_map(|h| &h.entries).filter(|e| matches!(e.what, Slot::Ref { .. })).count();
+        if !dirty && names as u32 > self.layout.slots_max() / 2 {
+            self.name_weus.insert(weu);
         }
         let stale = self.r().stale;
         let mut last: Option<(VolumeKey, Option<u16>)> = None;
-        let mut whose = None;
+        let (mut whose, mut fingerprints) = (None, 0);
         for h in found {
             self.r().chunks[weu as usize].push((h.first_slot, h.chunk));
             for (i, e) in h.entries.iter().enumerate() {
@@ -49,11 +55,7 @@ impl Cache {
                 }
                 let cleaned = bit(&self.index.weu(weu).cleaned, slot);
                 let own = Loc::new(weu, u32::from(e.at_unit), u32::from(e.len_units), slot);
-                if let Slot::Base(Some(fp)) = e.what
-                    && self.config.fingerprints_percent > 0
-                {
-                    self.r().load.content(fp, own);
-                }
+                fingerprints += u32::from(matches!(e.what, Slot::Base(Some(_))));
                 if stale && (!h.dirty || cleaned) {
                     set_bit(&mut self.index.weu_mut(weu).dead, slot);
                     continue;
@@ -83,6 +85,9 @@ impl Cache {
             }
         }
         self.r().found.push((sequence, weu, dirty, whose));
+        if fingerprints > 0 {
+            self.r().fingerprints.push((sequence, weu, fingerprints));
+        }
     }
 
     /// The slot of a volume that a header names, unless it is gone.
@@ -90,8 +95,8 @@ impl Cache {
         (!self.r().gone.contains(&key)).then(|| self.slot_of(key)).flatten()
     }
 
-    /// An entry is there; the later one of two counts, and the other is dead from now on.
-    fn found_entry(&mut self, key: Key, loc: Loc, own: Loc) {
+    /// A duplicate is there; the later one of two entries counts, and the other is dead from now on.
+    fn found_duplicate(&mut self, key: Key, loc: Loc, own: Loc) {
         if let Some(old) = self.index.look(key) {
             let old_own = self.refs.get(&key).copied().unwrap_or(old);
             let r = self.r();
@@ -102,10 +107,7 @@ impl Cache {
             }
         }
         self.index.set(key, loc);
-        self.refs.remove(&key);
-        if loc.is_dup() {
-            self.refs.insert(key, own);
-        }
+        self.refs.insert(key, own);
     }
 
     /// Is every extent of a chunk there, and what it should be? What a duplicate relied on may be gone when the duplicate is, and
@@ -160,20 +162,26 @@ impl Cache {
             }
             self.adopt_headers(weu, chunks);
         }
-        let load = std::mem::replace(&mut self.r().load, Found::new(0, 0));
+        let load = std::mem::replace(&mut self.r().load, Found::new(0));
         self.r().report.extents = load.extents() as u64;
         let r = self.recovery.as_ref().expect("it is recovering");
-        self.index.load(load, |loc| r.order(loc));
-        for x in std::mem::take(&mut self.r().references) {
+        let mut maybe_dirty = self.index.load(load, |loc| r.order(loc));
+        let mut references = std::mem::take(&mut self.r().references);
+        // The map of names is built from one end to the other then, which is several times as fast.
+        references.sort_unstable_by_key(|x| x.key);
+        for x in references {
+            if x.target.is_dirty() {
+                maybe_dirty.push(x.key);
+            }
             if self.index.weu(x.target.weu()).sequence == x.target_sequence {
-                self.found_entry(x.key, x.target, x.own);
+                self.found_duplicate(x.key, x.target, x.own);
             } else if x.target.is_dirty() {
                 self.lose(x.key);
             } else {
                 set_bit(&mut self.index.weu_mut(x.own.weu()).dead, x.own.slot());
             }
         }
-        self.finish_index();
+        self.finish_index(maybe_dirty);
         let r = self.r();
         (r.bytes, r.stage) = (BTreeMap::new(), Stage::Flush);
         r.outstanding += 1;
@@ -182,7 +190,7 @@ impl Cache {
     }
 
     /// The index's own order of WEUs, and what is dirty.
-    fn finish_index(&mut self) {
+    fn finish_index(&mut self, maybe_dirty: Vec<Key>) {
         let mut found = std::mem::take(&mut self.r().found);
         found.sort_unstable();
         let first = self.volumes.first().map_or(0, |v| v.partition);
@@ -191,16 +199,19 @@ impl Cache {
             self.index.adopt_all(found.iter().map(|(s, w, d, whose)| (*w, whose.unwrap_or(first), *s, *d)));
             found.iter().for_each(|(_, weu, ..)| self.index.filled(*weu));
         }
-        let dirty: Vec<Key> = self.index.entries().filter(|(_, l)| l.is_dirty()).map(|(k, _)| k).collect();
-        for key in dirty {
-            self.volumes[key.volume() as usize].dirty += 1;
-            self.dirty.insert(key);
+        for key in maybe_dirty {
+            if self.index.look(key).is_some_and(Loc::is_dirty) && self.dirty.insert(key) {
+                self.volumes[key.volume() as usize].dirty += 1;
+            }
         }
         let pinned: Vec<Loc> = self.refs.iter().filter(|(k, _)| self.dirty.contains(k)).map(|(_, own)| *own).collect();
         pinned.into_iter().for_each(|own| self.pin(own.weu()));
         for v in &mut self.volumes {
             v.draining = v.config.is_some_and(|c| c.mode != crate::config::Mode::Back) && v.dirty > 0;
         }
+        let max = self.index.fingerprints_max();
+        let fingerprints = std::mem::take(&mut self.r().fingerprints);
+        self.relearn = Relearn::of(if max > 0 { fingerprints } else { Vec::new() }, max);
         let dirty = self.dirty.len() as u64;
         let r = self.recovery.as_mut().expect("it is recovering");
         // A number that was begun and left no header is never used again: each start has its own.

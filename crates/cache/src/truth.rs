@@ -9,6 +9,7 @@ use crate::layer::Cache;
 use crate::request::Pending;
 use plimsoll_base::{Data, Op, OwnKind, Time, VolumeKey};
 use plimsoll_stack::Actions;
+use std::collections::BTreeSet;
 
 impl Cache {
     pub(crate) fn name_of(&self, key: Key) -> ExtentName {
@@ -115,7 +116,7 @@ impl Cache {
     }
 
     /// All that the journal must say when it begins anew.
-    pub(crate) fn snapshot(index: &Index, gone: &mut Vec<(VolumeKey, u64)>) -> Vec<Record> {
+    pub(crate) fn snapshot(index: &Index, suspect: &BTreeSet<u32>, gone: &mut Vec<(VolumeKey, u64)>) -> Vec<Record> {
         use crate::index::WeuState;
         let holds = |w: &&crate::index::Weu| !matches!(w.state, WeuState::Free | WeuState::Retired);
         let oldest = index.weus().iter().filter(holds).map(|w| w.sequence).min().unwrap_or(u64::MAX);
@@ -125,11 +126,11 @@ impl Cache {
             let weu = weu as u32;
             if !holds(&w) {
                 if w.sequence > 0 {
-                    records.push(Record::Least { weu, sequence: w.sequence + 1 });
+                    records.push(Record::Least { weu, sequence: w.sequence + 1, suspect: false });
                 }
                 continue;
             }
-            records.push(Record::Least { weu, sequence: w.sequence });
+            records.push(Record::Least { weu, sequence: w.sequence, suspect: suspect.contains(&weu) });
             let words = |bits: &[u64]| bits.iter().copied().enumerate().filter(|(_, b)| *b != 0).collect::<Vec<_>>();
             records.extend(words(&w.dead).into_iter().map(|(i, bits)| Record::DeadBits { weu, word: i as u32, bits }));
             records.extend(words(&w.cleaned).into_iter().map(|(i, bits)| Record::CleanBits {
@@ -146,8 +147,8 @@ impl Cache {
         if matches!(self.life, Life::Broken { .. } | Life::Failed(_)) {
             return;
         }
-        let (index, gone, durable) = (&self.index, &mut self.gone, self.durable_chunks);
-        if let Some(w) = self.journal.next_write(durable, force, || Cache::snapshot(index, gone)) {
+        let (index, suspect, gone, durable) = (&self.index, &self.suspect, &mut self.gone, self.durable_chunks);
+        if let Some(w) = self.journal.next_write(durable, force, || Cache::snapshot(index, suspect, gone)) {
             let len = w.bytes.len() as u64;
             let data = Data::Bytes(plimsoll_base::Buf::copy_of(&w.bytes));
             self.send_fast(now, (Op::Write, OwnKind::Metadata), (w.at, len), data, Pending::Journal, out);
@@ -159,6 +160,7 @@ impl Cache {
         let durable = self.journal.durable();
         let (go, wait): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(|h| h.0 <= durable);
         self.held = wait;
+        self.going.retain(|(_, number)| *number > durable);
         for (_, op) in go {
             self.send_through(now, op, out);
         }

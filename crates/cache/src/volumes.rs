@@ -60,6 +60,8 @@ impl Cache {
             .finalize()
             .as_bytes();
         v.config = Some(volume);
+        // If only the process ended before, what it had changed last may not be durable yet.
+        v.changes = v.changes.max(1);
         v.draining = volume.mode != Mode::Back && v.dirty > 0;
         self.progress(now, out);
         Ok(())
@@ -112,7 +114,8 @@ impl Cache {
         self.index.forget_volume(slot);
         if self.config.planted != Some(Planted::ForgetDeletions) {
             self.gone.push((key, self.next_sequence));
-            self.journal.push(Record::Gone(key));
+            let number = self.journal.push(Record::Gone(key));
+            self.going.push((key, number));
         }
         self.progress(now, out);
     }

@@ -41,3 +41,37 @@ fn writers_that_wait_for_room_go_on() {
         }
     }
 }
+
+/// What was written while space was shared lies in WEUs that are one volume's part from now on. Volume 0 needs them, and the
+/// other, of which there is something in them, asks for nothing: it is written back all the same. In the second turn it is
+/// volume 1 that has written its extents again, into its own part, and nobody flushes: what it had before must stay until then.
+#[test]
+fn who_shared_space_before_is_not_stuck_in_parts_of_its_own() {
+    let extents = SECTORS * common::SECTOR / EXTENT;
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed, "sharers");
+        // Nothing is written back but what evictions wait for.
+        let quiet = |sharing| {
+            let s = setup(seed % 2 == 0, sharing);
+            Setup { config: CacheConfig { watermark_percent: 90, ..s.config }, ..s }
+        };
+        let flush = |volume| Act::Ask(Ask { op: Op::Flush, volume, first: 0, len: 0, fua: false });
+        let mut shared: Vec<Act> = (0..30).map(|_| write(rng.below(2) as u32, rng.below(extents), 1)).collect();
+        shared.extend([Act::Rest, flush(0), flush(1)]);
+        let mut life = Life::begin(seed, quiet(Sharing::Shared));
+        life.run(&shared, &mut |_| Ok(true)).unwrap();
+        life.settle().unwrap();
+        let (disks, oracle) = (life.cut(), life.oracle.clone());
+        let mut life = Life::again(disks, quiet(Sharing::PerVolume), oracle).unwrap();
+        let mut apart = Vec::new();
+        for turn in 0..2 {
+            if turn == 1 {
+                apart.extend((0..extents).filter(|_| rng.chance(0.5)).map(|n| write(1, n, 1)));
+            }
+            apart.extend((0..150).map(|_| write(0, rng.below(extents), 1)));
+        }
+        life.run(&apart, &mut |_| Ok(true)).unwrap();
+        life.settle().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        life.judge().unwrap();
+    }
+}

@@ -82,13 +82,7 @@ fn run(seed: u64, acts: usize, setup: Setup, cuts: f64, tally: &mut Tally) -> Re
 fn judged(disks: Vec<SimDisk>, life: &Life, tally: &mut Tally) -> Result<Life, String> {
     let fast = disks[1].clone();
     let next = Life::again(disks, life.setup, life.oracle.clone());
-    let mut next = next.map_err(|e| {
-        let part = |word: &str| e.split(&format!("{word} ")).nth(1)?.split(' ').next()?.parse::<u64>().ok();
-        match (part("volume"), part("sector")) {
-            (Some(v), Some(s)) => format!("{e}\n{}", explain(&fast, life.oracle.key(v as u32), s / 8)),
-            _ => e,
-        }
-    })?;
+    let mut next = next.map_err(|e| explained(e, &fast, &life.oracle))?;
     tally.torn += u64::from(next.cache().status().start.torn);
     Ok(next)
 }

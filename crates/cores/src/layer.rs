@@ -1,6 +1,7 @@
 //! The layer: requests wait in their tenants' queues until a core is theirs.
 
 use crate::admission::{self, Fit};
+use crate::bound::WriteBound;
 use crate::config::CoresConfig;
 use crate::policy::{self, Policy};
 use crate::queue::{CoreChange, Queues};
@@ -11,6 +12,9 @@ use slab::Slab;
 
 /// Below this many requests measured, a queue's wait is a guess.
 const CONFIDENT_AFTER: u64 = 64;
+
+/// What waits is looked at for deadlines that have passed no more often than this.
+const LATE_EVERY: Span = Span::from_millis(1);
 
 /// A request in service.
 struct Served {
@@ -33,6 +37,9 @@ pub struct Cores {
     policy: Box<dyn Policy>,
     served: Slab<Served>,
     revoked: u64,
+    /// When a deadline of what waits may have passed next, and when that was last looked at.
+    late_at: Time,
+    looked_at: Time,
 }
 
 impl Cores {
@@ -47,6 +54,8 @@ impl Cores {
             policy: policy::build(&config.policy),
             served: Slab::new(),
             revoked: 0,
+            late_at: Time::NEVER,
+            looked_at: Time::ZERO,
             config,
         }
     }
@@ -89,7 +98,9 @@ impl Cores {
             busy: self.queues.busy,
             unowned: self.queues.unowned(),
             revoked: self.revoked,
-            queues: queues.map(|(at, q)| QueueStatus::of(now, q, self.policy.windows(at))).collect(),
+            write_rate: self.policy.write_bound().and_then(WriteBound::rate),
+            write_cuts: self.policy.write_bound().map_or(0, WriteBound::cuts),
+            queues: queues.map(|(at, q)| QueueStatus::of(now, q, self.policy.windows(at), self.queues.depth)).collect(),
         }
     }
 
@@ -109,16 +120,45 @@ impl Cores {
             waiting.io.head.tag = self.served.insert(served) as u64;
             out.submit(0, waiting.io);
         }
-        let due = self.policy.wake_at();
+        let due = self.policy.wake_at().min(self.late_at);
         if due.is_set() {
             out.wake_at(due.max(now)); // what it asked for may be over: it's told at once
         }
         self.check();
     }
 
-    /// Its promise broke while it waited, and nothing of it has reached a device.
+    /// Is it ended when its deadline passes while it waits? Nothing of it has reached a device.
+    fn may_revoke(&self, io: &Io) -> bool {
+        self.config.revoke_late && io.op == Op::Read && io.is_client() && io.deadline.is_set()
+    }
+
     fn is_too_late(&self, now: Time, io: &Io) -> bool {
-        self.config.revoke_late && io.op == Op::Read && io.is_client() && io.deadline.is_set() && now > io.deadline
+        self.may_revoke(io) && now > io.deadline
+    }
+
+    /// Something with this deadline waits: it's looked at once that has passed.
+    fn look_after(&mut self, deadline: Time) {
+        let at = (deadline + Span::from_nanos(1)).max(self.looked_at + LATE_EVERY);
+        self.late_at = self.late_at.min(at);
+    }
+
+    /// Ends what waits and is too late: who has no core would else hear of it when it gets one.
+    fn end_late(&mut self, now: Time, out: &mut Actions) {
+        (self.late_at, self.looked_at) = (Time::NEVER, now);
+        for at in 0..self.queues.len() {
+            let waiting = std::mem::take(&mut self.queues.get_mut(at).waiting);
+            let (late, kept): (Vec<_>, Vec<_>) =
+                waiting.into_iter().enumerate().partition(|(_, w)| self.is_too_late(now, &w.io));
+            let first = kept.iter().filter(|(_, w)| self.may_revoke(&w.io)).map(|(_, w)| w.io.deadline).min();
+            self.queues.get_mut(at).waiting = kept.into_iter().map(|(_, w)| w).collect();
+            first.into_iter().for_each(|deadline| self.look_after(deadline));
+            for (gone, (place, w)) in late.into_iter().enumerate() {
+                self.revoked += 1;
+                self.policy.withdrawn(now, at, place - gone, &mut self.queues);
+                let wait = now.since(w.arrived_at);
+                out.end(w.io, Outcome::Busy { wait, confidence: Confidence::CERTAIN });
+            }
+        }
     }
 
     fn revoke(&mut self, now: Time, at: usize, io: Io, out: &mut Actions) {
@@ -168,6 +208,9 @@ impl Layer for Cores {
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
         let known = self.queues.known(io.tenant).is_some();
+        if self.may_revoke(&io) {
+            self.look_after(io.deadline);
+        }
         let at = self.queues.push(io);
         if !known {
             self.policy.queues_changed(now, &mut self.queues);
@@ -195,6 +238,9 @@ impl Layer for Cores {
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
         self.policy.wake(now, &mut self.queues);
+        if now >= self.late_at {
+            self.end_late(now, out);
+        }
         self.fill(now, out);
     }
 
@@ -203,7 +249,7 @@ impl Layer for Cores {
             let q = self.queues.get_mut(at);
             if let Some(place) = q.waiting.iter().position(|w| w.io.id == id) {
                 let waiting = q.waiting.remove(place).expect("just found");
-                self.policy.withdrawn(at, place);
+                self.policy.withdrawn(now, at, place, &mut self.queues);
                 out.end(waiting.io, Outcome::Failed(IoError::Cancelled));
                 return self.fill(now, out);
             }

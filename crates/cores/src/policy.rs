@@ -10,6 +10,7 @@ pub mod qwin;
 pub mod share;
 pub mod shenango;
 
+use crate::bound::WriteBound;
 use crate::config::PolicyConfig;
 use crate::queue::Queues;
 use crate::window::Windows;
@@ -39,8 +40,8 @@ pub trait Policy: Send {
     }
 
     /// The request that waited at `place` in queue `at` was withdrawn.
-    fn withdrawn(&mut self, at: usize, place: usize) {
-        let _ = (at, place);
+    fn withdrawn(&mut self, now: Time, at: usize, place: usize, queues: &mut Queues) {
+        let _ = (now, at, place, queues);
     }
 
     /// The time it asked for has come.
@@ -60,6 +61,11 @@ pub trait Policy: Send {
     /// that don't measure slack.
     fn set_slack(&mut self, low: Span, high: Span, poll_windows: u64) {
         let _ = (low, high, poll_windows);
+    }
+
+    /// What best effort may write, if that is bounded.
+    fn write_bound(&self) -> Option<&WriteBound> {
+        None
     }
 
     /// The queue's windows, if it has any.

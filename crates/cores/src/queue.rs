@@ -32,6 +32,8 @@ pub struct Waiting {
 pub struct Queue {
     /// Whose it is.
     pub kind: Kind,
+    /// Tells it from others that had its number before.
+    pub born: u64,
     /// The tenants that share it, with their terms.
     pub tenants: Vec<(TenantId, Terms)>,
     /// Oldest first.
@@ -59,13 +61,14 @@ pub struct Queue {
 }
 
 impl Queue {
-    fn new(kind: Kind) -> Queue {
+    fn new(kind: Kind, born: u64) -> Queue {
         let percentiles: Vec<u16> = match &kind {
             Kind::LatencyCritical(objectives) => objectives.iter().map(|o| o.percentile_bp).collect(),
             Kind::BestEffort(_) => vec![9990],
         };
         Queue {
             kind,
+            born,
             tenants: Vec::new(),
             waiting: VecDeque::new(),
             in_service: 0,
@@ -88,6 +91,11 @@ impl Queue {
             Kind::LatencyCritical(objectives) => objectives,
             Kind::BestEffort(_) => &[],
         }
+    }
+
+    /// Has it no tenants, and nothing left of them?
+    pub fn is_unused(&self) -> bool {
+        self.tenants.is_empty() && self.waiting.is_empty() && self.in_service == 0
     }
 
     /// Has it objectives?
@@ -166,6 +174,8 @@ pub struct Queues {
     /// Tenant's number to its queue.
     by_tenant: Vec<u16>,
     next_serial: u64,
+    /// Queues that were ever made.
+    born: u64,
     history: VecDeque<CoreChange>,
     history_max: usize,
 }
@@ -186,6 +196,7 @@ impl Queues {
             busy: 0,
             by_tenant: Vec::new(),
             next_serial: 0,
+            born: 0,
             history: VecDeque::new(),
             history_max,
         }
@@ -196,7 +207,7 @@ impl Queues {
         &self.list
     }
 
-    /// How many there are. They stay for as long as the pool does: an unused one costs its memory only.
+    /// How many there are. Their numbers stay; one that isn't used any more is given to the next tenant that needs one.
     pub fn len(&self) -> usize {
         self.list.len()
     }
@@ -274,7 +285,7 @@ impl Queues {
         true
     }
 
-    /// The queue with these terms' objectives; for best effort an empty one that nobody has, or a new one.
+    /// The queue with these terms' objectives; else one that nobody uses any more, or a new one.
     fn queue_for(&mut self, terms: &Terms) -> usize {
         let kind = match &terms.class {
             Class::LatencyCritical { objectives, .. } => Kind::LatencyCritical(objectives.clone()),
@@ -282,12 +293,17 @@ impl Queues {
             // Its slots are a lower layer's to give; here it has the rest with the others.
             Class::Fenced { slots } => Kind::BestEffort(slots.saturating_mul(WEIGHT_UNKNOWN)),
         };
-        let free = |q: &Queue| q.tenants.is_empty() && q.waiting.is_empty() && q.in_service == 0;
-        let fits = |q: &Queue| q.kind == kind && (q.is_critical() || free(q));
+        let fits = |q: &Queue| q.kind == kind && (q.is_critical() || q.is_unused());
         if let Some(at) = self.list.iter().position(fits) {
             return at;
         }
-        self.list.push(Queue::new(kind));
+        self.born += 1;
+        // One that still has cores is somebody's until its policy has taken them back.
+        if let Some(at) = self.list.iter().position(|q| q.is_unused() && q.cores == 0) {
+            self.list[at] = Queue::new(kind, self.born);
+            return at;
+        }
+        self.list.push(Queue::new(kind, self.born));
         assert!(self.list.len() < usize::from(NOWHERE), "there are no more tenants than 65,535");
         self.list.len() - 1
     }

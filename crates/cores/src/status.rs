@@ -1,5 +1,6 @@
 //! What the layer tells of itself.
 
+use crate::demand::Bound;
 use crate::queue::{Kind, Queue};
 use crate::window::{CorePolicy, Windows};
 use plimsoll_base::{Objective, Span, TenantId, Time};
@@ -19,6 +20,10 @@ pub struct CoresStatus {
     pub unowned: u32,
     /// Reads answered Busy as their own deadline had passed while they waited.
     pub revoked: u64,
+    /// Bytes a second that best effort may write; `None` while that isn't bounded.
+    pub write_rate: Option<u64>,
+    /// How often that was cut.
+    pub write_cuts: u64,
     /// Each queue.
     pub queues: Vec<QueueStatus>,
 }
@@ -60,8 +65,10 @@ pub struct QueueStatus {
     pub service_mean: Span,
     /// Their tails: percentile in hundredths of a percent, and the time there.
     pub service_tails: Vec<(u16, Span)>,
-    /// The response time that the calculation allows at the tightest objective: what may be waited, and the service's tail.
+    /// What the newest that waits will have taken with the cores that the queue has, and the service's tail.
     pub predicted_tail: Span,
+    /// An objective that requests miss by what they take below alone: no number of cores keeps it.
+    pub is_hopeless: bool,
     /// The tail measured at the last poll.
     pub measured_tail: Span,
     /// Bytes of requests that were done.
@@ -69,7 +76,7 @@ pub struct QueueStatus {
 }
 
 impl QueueStatus {
-    pub(crate) fn of(now: Time, q: &Queue, windows: Option<&Windows>) -> QueueStatus {
+    pub(crate) fn of(now: Time, q: &Queue, windows: Option<&Windows>, depth: u32) -> QueueStatus {
         let windows = windows.filter(|_| q.is_critical());
         let count = |f: fn(&Windows) -> u64| windows.map_or(0, f);
         QueueStatus {
@@ -93,7 +100,8 @@ impl QueueStatus {
             policy_changes: count(|w| w.policy_changes),
             service_mean: q.service.mean(),
             service_tails: q.service.tails().to_vec(),
-            predicted_tail: predicted(q),
+            predicted_tail: predicted(q, depth),
+            is_hopeless: is_hopeless(q),
             measured_tail: windows.map_or(Span::ZERO, |w| w.measured_tail),
             done_bytes: q.done_bytes,
         }
@@ -101,9 +109,14 @@ impl QueueStatus {
 }
 
 /// What the newest that waits will have waited, by the cores that the queue has, and the service's tail after that.
-fn predicted(q: &Queue) -> Span {
-    let slots = u64::from(q.cores().max(1));
+fn predicted(q: &Queue, depth: u32) -> Span {
+    let slots = u64::from(q.cores().max(1)) * u64::from(depth);
     let wait = q.service.mean().scale(q.waiting.len() as u64, slots);
     let tail = q.service.tails().iter().map(|t| t.1).max().unwrap_or(Span::ZERO);
     wait + tail
+}
+
+fn is_hopeless(q: &Queue) -> bool {
+    let bounds = q.objectives().iter().zip(q.service.tails());
+    q.service.count() > 0 && bounds.into_iter().any(|(o, &(_, tail))| Bound { within: o.bound, tail }.is_hopeless())
 }

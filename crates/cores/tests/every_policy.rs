@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Machine, at_us, best_effort, critical, us};
-use plimsoll_base::{Span, Time};
+use plimsoll_base::{IoHead, Span, Time};
 use plimsoll_cores::{CorePolicy, CoreRule, CoresConfig, Deadlines, PolicyConfig, QwinConfig};
 use plimsoll_stack::{Allotment, Offered, Terms};
 use proptest::prelude::*;
@@ -214,4 +214,20 @@ fn cake_moves_shares_by_the_last_interval() {
     assert!(late_first * 2 > n_first, "with equal shares most are late: {late_first} of {n_first}");
     let n = m.responses(1).len();
     assert!(late(&m, n - 1000) < 500, "later fewer are: {}", late(&m, n - 1000));
+}
+
+/// However idle the device is, a limit is waited for: who promises a deadline beyond it hears so at once.
+#[test]
+fn mclocks_forecast_knows_the_limit() {
+    let mut m = Machine::new(CoresConfig { policy: PolicyConfig::Mclock, ..CoresConfig::new(8) }, |_, _| us(100));
+    m.set_tenant(1, Some(allotted(best_effort(100), 0, 0, 100)));
+    let mut accepted = 0;
+    for _ in 0..50 {
+        let head = IoHead { deadline: m.now + us(20_000), ..m.head(1, 4096) };
+        accepted += usize::from(matches!(m.offer_head(head), Offered::Accepted(_)));
+    }
+    assert!((1..=4).contains(&accepted), "{accepted}: two or three of 100 a second fit into 20 ms");
+    m.finish();
+    let late = m.ended.iter().filter(|e| !e.1.outcome.is_done()).count();
+    assert!(late <= 1, "{late} of {accepted} were let in and then not served in time");
 }

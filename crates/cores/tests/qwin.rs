@@ -360,6 +360,8 @@ fn what_best_effort_writes_is_bounded_by_the_objective() {
         let all = m.responses(1);
         let settled = &all[all.len() / 2..];
         let late = settled.iter().filter(|r| **r > us(2000)).count() as f64 / settled.len() as f64;
+        let status = m.cores().status(m.now);
+        assert_eq!((status.write_rate.is_some(), status.write_cuts > 0), (bound_writes, bound_writes), "it's told");
         (late, m.responses(2).len() as f64 * 20_000.0 / 3e6, m.responses(3).len())
     };
     let (late, mb_per_s, reads) = run(false);
@@ -390,7 +392,7 @@ fn follows(rate_change: u64, pace_change: u64) {
     m.set_tenant(2, Some(best_effort(100)));
     // An arrival rarely falls on a completion.
     let (mut due, mut served_then, mut window_then) = (Time::ZERO, 0, 0);
-    let (mut checks, mut budget) = (0, 0);
+    let (mut checks, mut budget, mut too_many) = (0, 0, 0);
     while m.now < at_us(500_000) {
         let next = m.next_at().min(due);
         if next == due {
@@ -421,9 +423,12 @@ fn follows(rate_change: u64, pace_change: u64) {
         if looked && oracle > 1 {
             checks += 1;
             assert!(u64::from(q.cores()) + 1 >= oracle, "{} cores, {oracle} needed at {:?}", q.cores(), m.now);
+            too_many += u64::from(q.cores()).saturating_sub(oracle + 1);
         }
     }
     assert!(checks > 30, "{checks} looks");
+    // Cores grow only, until the window's end: on average two more than that one at most.
+    assert!(too_many <= 2 * checks, "{too_many} cores too many in {checks} looks");
     // Until the first look after the change (a budget of the old pace at the old number of cores) some may be late.
     let settled = change_at + us(25_000);
     let late = |(at, c): &&(Time, Completion)| c.io.arrived_at > settled && at.since(c.io.arrived_at) > us(5000);

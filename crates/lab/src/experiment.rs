@@ -263,6 +263,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(tuning::solver::SolverOverhead),
         Box::new(tuning::web::Noise),
         Box::new(tuning::traced::Traced),
+        Box::new(tuning::node::TunedNode),
     ];
     all.extend(qwin::all());
     all.extend(nitro::all());

@@ -12,7 +12,7 @@ use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
 use plimsoll_sched::promise::AutoTerms;
 use plimsoll_stack::{Extent, LayerState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -226,6 +226,13 @@ impl Directory {
         Ok(id)
     }
 
+    /// The pools in which a tenant owns a volume, or may use one that it was granted.
+    pub fn pools_of(&self, tenant: &str) -> BTreeSet<usize> {
+        let may_use =
+            |volume: &str| self.grants.iter().any(|g| covers(g, volume) && g.tenants.iter().any(|t| t == tenant));
+        self.volumes.values().filter(|v| v.tenant == tenant || may_use(&v.name)).map(|v| v.pool).collect()
+    }
+
     fn grants_for<'a>(&'a self, who: &'a Identity) -> impl Iterator<Item = &'a Grant> {
         self.grants.iter().filter(move |g| match Peer::parse(g.peer.get_ref()) {
             Ok(Peer::Local) => who.local,
@@ -409,6 +416,18 @@ mod tests {
         assert_eq!(reason(&d, &seven, "web?tenant=secret"), Some(RefusalReason::Forbidden));
         assert_eq!(reason(&d, &backup, "web?tenant=reports"), Some(RefusalReason::Forbidden));
         assert_eq!(reason(&d, &backup, "web?deadline=20ms&tenant=web"), None);
+    }
+
+    #[test]
+    fn a_tenant_uses_the_pools_of_its_volumes_and_of_those_granted() {
+        let mut d = directory();
+        for (pool, name) in ["web", "reports", "sick"].into_iter().enumerate() {
+            d.volumes.get_mut(name).expect("made above").pool = pool;
+        }
+        let of = |tenant| d.pools_of(tenant).into_iter().collect::<Vec<_>>();
+        assert_eq!(of("web"), [0, 2], "its own two");
+        assert_eq!(of("reports"), [0, 1, 2], "one of its own, and who has uid 7 may use any as it");
+        assert_eq!(of("secret"), [0; 0]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use plimsoll_base::Span;
 use plimsoll_cores::{PolicyConfig, QwinConfig};
 use plimsoll_sched::{SchedulerKind, SchedulerOptions};
 use plimsoll_stack::Knob;
+use plimsoll_store::{KnobValues, KnobsRecord};
 
 /// CFQ may keep the device for nobody in particular for no longer than this.
 const IDLE_MAX: Span = Span::from_secs(1);
@@ -69,6 +70,34 @@ impl Knobs {
                 Ok(Some(plimsoll_cores::CoresConfig { policy: PolicyConfig::Qwin(c), .. })) => Some(qwin(c)),
                 _ => None,
             },
+        }
+    }
+
+    /// As they are kept in the pool's store.
+    pub fn values(&self) -> KnobValues {
+        KnobValues {
+            idle_ns: self.idle.map(Span::as_nanos),
+            logged_write_bytes: self.logged_write.map(|l| l.0),
+            fingerprints_percent: self.fingerprints_percent,
+            core_slack: self.core_slack.map(|s| (s.low.as_nanos(), s.high.as_nanos(), s.poll_windows)),
+        }
+    }
+
+    /// What was set live in an earlier life of the node and is still meant, where these are what is configured: each setting that is
+    /// configured as it was then.
+    pub fn kept(&self, record: &KnobsRecord) -> Wanted {
+        fn still<T: PartialEq>(now: Option<T>, then: Option<T>, set: Option<T>) -> Option<T> {
+            if now == then && set != now { set } else { None }
+        }
+        let (now, then, set) = (self.values(), record.configured, record.set);
+        let slack = still(now.core_slack, then.core_slack, set.core_slack);
+        Wanted {
+            idle: still(now.idle_ns, then.idle_ns, set.idle_ns).map(Span::from_nanos),
+            logged_write: still(now.logged_write_bytes, then.logged_write_bytes, set.logged_write_bytes),
+            fingerprints_percent: still(now.fingerprints_percent, then.fingerprints_percent, set.fingerprints_percent),
+            core_slack_low: slack.map(|s| Span::from_nanos(s.0)),
+            core_slack_high: slack.map(|s| Span::from_nanos(s.1)),
+            core_poll_windows: slack.map(|s| s.2),
         }
     }
 
@@ -145,6 +174,22 @@ mod tests {
         let slack = Knob::CoreSlack { low_ns: 300_000, high_ns: 5_000_000, poll_windows: 2000 };
         assert_eq!(orders, [Knob::IdleNs(0), slack]);
         assert_eq!(knobs().changed(&Wanted::default()).unwrap(), (knobs(), vec![]));
+    }
+
+    #[test]
+    fn what_was_set_live_holds_until_something_else_is_configured() {
+        let wanted = Wanted { idle: Some(Span::ZERO), core_poll_windows: Some(500), ..Wanted::default() };
+        let (set, _) = knobs().changed(&wanted).unwrap();
+        let record = KnobsRecord { set: set.values(), configured: knobs().values() };
+        assert_eq!(knobs().changed(&knobs().kept(&record)).unwrap().0, set, "the same is configured");
+        let (other, _) = knobs().changed(&Wanted { idle: Some(Span::from_millis(4)), ..Wanted::default() }).unwrap();
+        let kept = other.changed(&other.kept(&record)).unwrap().0;
+        assert_eq!(
+            (kept.idle, kept.core_slack),
+            (Some(Span::from_millis(4)), set.core_slack),
+            "what else was set holds"
+        );
+        assert_eq!(Knobs::default().kept(&record).idle, None, "the pool has no such layer any more");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
+mod fit;
 mod knobs;
 mod slots;
 
@@ -12,7 +13,7 @@ use crate::open::{PoolCache, open_pool};
 use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::view::{ExportView, PoolView};
-use plimsoll_base::{Class, IoError, TenantId};
+use plimsoll_base::{Class, IoError, Span, TenantId};
 use plimsoll_stack::{CacheMode, Extent, FrontVolume, LayerState, Order, VolumeTerms};
 use plimsoll_store::{DeviceFile, MetaError, MetaStore, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
@@ -86,6 +87,8 @@ pub struct RunningPool {
     fence: Mutex<Option<plimsoll_fence::FenceConfig>>,
     /// What can be tuned, as configured or last changed.
     knobs: Mutex<crate::knobs::Knobs>,
+    /// What can be tuned, as configured.
+    knobs_configured: crate::knobs::Knobs,
     /// What the configuration says of its slots.
     fence_configured: Option<(u32, u64)>,
     /// Volumes of a pool without a store.
@@ -102,6 +105,8 @@ const CACHE_PARTS: u64 = 8;
 pub struct Node {
     /// How much of the cache volumes may have, by name, as configured.
     cache_sizes: BTreeMap<String, u64>,
+    /// Deadlines of volumes, by name, as configured.
+    deadlines: BTreeMap<String, Span>,
     /// Slots of volumes, by name, as configured.
     slots: BTreeMap<String, u32>,
     /// By number, as configured.
@@ -139,8 +144,10 @@ impl Node {
         let sized = |v: &VolumeConfig| Some((v.name.get_ref().clone(), v.cache_size?.0));
         let cache_sizes = config.volume.iter().filter_map(sized).collect();
         let slots = config.volume.iter().filter_map(|v| Some((v.name.get_ref().clone(), v.slots?))).collect();
+        let promises = Promises::of(config);
         let node = Node {
             cache_sizes,
+            deadlines: promises.volumes.clone(),
             slots,
             pools,
             directory: Arc::default(),
@@ -150,7 +157,7 @@ impl Node {
         };
         node.directory_mut(|d| {
             d.grants = config.grant.clone();
-            d.promises = Promises::of(config);
+            d.promises = promises;
         });
         for t in &config.tenant {
             let class = t.class().map_err(NodeError::Refused)?;
@@ -160,6 +167,7 @@ impl Node {
             node.apply_tenant(&record.name, record.class.clone(), permits_of_record(&record.limits))?;
         }
         node.settle_slots(config).await?;
+        node.settle_knobs().await?;
         for pool in 0..node.pools.len() {
             node.bring_back(pool).await?;
         }
@@ -185,6 +193,7 @@ impl Node {
         let Some(store) = self.pools[pool].store.clone() else { return Ok(()) };
         let records: Vec<VolumeRecord> = store.lock().expect("no panic while held").volumes().cloned().collect();
         for record in records {
+            self.settle_deadline(&record);
             self.publish(pool, &record).await?;
         }
         Ok(())
@@ -416,6 +425,7 @@ impl Node {
         }
         self.check_parts(pool, name, tenant)?;
         new.check().map_err(|e| NodeError::Refused(e.to_string()))?;
+        self.must_fit_in(pool, tenant).await?;
         let record = match self.pools[pool].store.clone() {
             Some(store) => blocking(move || store.lock().expect("no panic while held").create_volume(new)).await?,
             None => self.pools[pool].volatile_record(new)?,
@@ -447,14 +457,20 @@ impl Node {
         let volume = self.volume_named(name)?;
         self.check_not_running(&volume).await?;
         let Some(store) = self.pools[volume.pool].store.clone() else {
-            self.directory_mut(|d| d.volumes.remove(name));
+            self.forget_volume(name);
             return self.pools[volume.pool].forget(&volume).await;
         };
         let owned = name.to_string();
         let record = blocking(move || store.lock().expect("no panic while held").begin_delete(&owned)).await?;
-        self.directory_mut(|d| d.volumes.remove(name));
+        self.forget_volume(name);
         drop(one); // zeroing may take long, and what is zeroed is nobody's any more: other changes need not wait
         self.finish_delete(volume.pool, &record).await
+    }
+
+    /// Whoever has its name next has what is configured for it, not what was set live.
+    fn forget_volume(&self, name: &str) {
+        self.directory_mut(|d| d.volumes.remove(name));
+        self.promise(name, self.deadlines.get(name).copied());
     }
 
     async fn finish_delete(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
@@ -505,7 +521,7 @@ impl Node {
     pub async fn set_tenant(&self, mut record: TenantRecord) -> Result<()> {
         let _one = self.changing.lock().await;
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
-        self.must_fit(&record).await?;
+        self.must_fit(&record.name, &record.class, permits_of_record(&record.limits)).await?;
         self.check_class(&record.name, &record.class)?;
         record.change = 1 + self.stored_tenants().iter().map(|t| t.change).max().unwrap_or(0);
         for store in self.stores() {
@@ -514,23 +530,6 @@ impl Node {
         }
         self.apply_tenant(&record.name, record.class, permits_of_record(&record.limits))?;
         self.tell_slots(&record.name).await
-    }
-
-    /// Refuses a promise that a pool's cores couldn't keep beside those given already.
-    async fn must_fit(&self, record: &TenantRecord) -> Result<()> {
-        let jobs_max = permits_of_record(&record.limits).jobs_max;
-        let terms = self.particulars.terms(&record.name, &record.class, jobs_max);
-        let except = self.directory_ref(|d| d.tenants.get(&record.name).map(|t| t.id));
-        for p in &self.pools {
-            let sent = terms.clone();
-            // A pool that has ended keeps no promise anyway.
-            let fit = p.handle.ask(|reply| Command::Fit { terms: sent, except, reply }).await.unwrap_or(None);
-            if let Some(fit) = fit.filter(|fit| !fit.is_accepted()) {
-                let what = format!("the objective of tenant `{}` in pool `{}` {fit}", record.name, p.name);
-                return Err(NodeError::Conflict(what));
-            }
-        }
-        Ok(())
     }
 
     /// Takes a tenant away that owns no volume.
@@ -670,6 +669,7 @@ impl RunningPool {
             cache: None,
             fence: Mutex::new(None),
             knobs: Mutex::default(),
+            knobs_configured: crate::knobs::Knobs::default(),
             fence_configured: None,
             next_volatile_id: Mutex::new((0, 0)),
             thread: Mutex::new(None),
@@ -725,6 +725,7 @@ impl RunningPool {
             extents: vec![Extent { device_offset: next.1, len }],
             state: plimsoll_store::VolumeState::Ready,
             replica: plimsoll_store::ReplicaRecord::default(),
+            deadline: None,
         })
     }
 
@@ -800,6 +801,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     let opened = open_pool(&config, trace_every).map_err(|e| in_pool(&e))?;
     config.fence = opened.fence;
     let config = &config;
+    let knobs_configured = crate::knobs::Knobs::of(config);
     let fence = crate::fence::config(config, opened.devices.offers()[0].size_bytes).map_err(|e| in_pool(&e))?;
     let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
@@ -836,7 +838,8 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         store,
         cache: opened.cache,
         fence: Mutex::new(fence),
-        knobs: Mutex::new(crate::knobs::Knobs::of(config)),
+        knobs: Mutex::new(knobs_configured),
+        knobs_configured,
         fence_configured,
         home_start: opened.home_start,
         block_bytes: opened.block_bytes,

@@ -53,8 +53,9 @@ fn workers_max() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get()).min(8)
 }
 
-fn pool_options(precise_timers: bool, trace_every: u32) -> PoolOptions {
+fn pool_options(config: &PoolConfig, precise_timers: bool, trace_every: u32) -> PoolOptions {
     PoolOptions {
+        worker_cpus: config.worker_cpus.clone().unwrap_or_default(),
         precise_timers,
         trace_every,
         client_end: CLIENT_END,
@@ -69,12 +70,13 @@ fn pool_options(precise_timers: bool, trace_every: u32) -> PoolOptions {
 /// What is wrong with them or with the configuration.
 pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opened, String> {
     let d = &config.device;
+    crate::engine::check_allowed(config.worker_cpus.as_deref().unwrap_or_default())?;
     if d.null {
         let size_bytes = d.size.expect("checked with the configuration").0;
         let devices = Devices::new(vec![Device::Null { size_bytes }]);
         let stack = build_stack(config, devices.offers())?;
         let device = format!("null, {size_bytes} bytes");
-        let options = pool_options(false, trace_every);
+        let options = pool_options(config, false, trace_every);
         return Ok(Opened {
             cache: None,
             fence: config.fence.clone(),
@@ -124,7 +126,7 @@ pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::R
     let (cache, fast) = fast.map_or((None, Vec::new()), |(cache, devices)| (Some(cache), devices));
     let devices = Devices::new(std::iter::once(device).chain(fast).collect());
     let modelled = d.model.is_some() || config.cache.as_ref().is_some_and(|c| c.model.is_some());
-    let options = pool_options(modelled, trace_every);
+    let options = pool_options(&config, modelled, trace_every);
     let stack = build_stack(&config, devices.offers())?;
     Ok(Opened {
         cache,

@@ -41,6 +41,7 @@ fn start(inflight_max: usize, patience: Duration) -> Running {
         client_end: patience,
         payload_time: patience,
         workers_max: 1,
+        worker_cpus: Vec::new(),
     };
     let thread = std::thread::spawn(move || Pool::new(stack, None, devices, ears, options).and_then(Pool::run));
     let (reply, answer) = tokio::sync::oneshot::channel();

@@ -46,8 +46,11 @@ fn only_one(client: &Client) -> Result<String> {
 
 fn show(pool: &str, v: &CoresView) {
     let depth = if v.depth == 1 { String::new() } else { format!(" of depth {}", v.depth) };
+    let bounded = v.best_effort_write_bytes_per_s.map_or(String::new(), |rate| {
+        format!(" and may write {:.1} MB/s (cut {} times)", rate as f64 / 1e6, v.best_effort_write_cuts)
+    });
     println!(
-        "pool {pool}: {} cores{depth} by {}, {} busy, best effort has {}",
+        "pool {pool}: {} cores{depth} by {}, {} busy, best effort has {}{bounded}",
         v.cores, v.policy, v.busy, v.best_effort_cores
     );
     let row = |q: &CoreQueueView| {
@@ -61,7 +64,11 @@ fn show(pool: &str, v: &CoresView) {
             own(format!("{} ({} late)", q.windows, q.late_windows)),
             format!("{} / {}", micros(q.service_mean_us), micros(q.service_tail_us)),
             own(micros(q.predicted_tail_us)),
-            own(micros(q.measured_tail_us)),
+            own(format!(
+                "{}{}",
+                micros(q.measured_tail_us),
+                if q.hopeless { ", the device alone misses it" } else { "" }
+            )),
         ]
     };
     let head = ["TENANTS", "CORES", "WAIT", "SERVED", "POLICY", "WINDOWS", "SERVICE/TAIL", "PREDICTED", "MEASURED"];

@@ -37,7 +37,7 @@ enum Command {
         #[command(flatten)]
         control: Control,
     },
-    /// Change that, until the node is started anew; what isn't said stays
+    /// Change that, each setting until something else is configured for it; what isn't said stays
     #[command(
         after_help = "Time slots are changed with `plimsoll fence set`, deadlines with `plimsoll volume deadline`.\n\nExamples:\n  \
         plimsoll pool set main --idle-time 16ms\n  plimsoll pool set main --logged-write 64KiB --fingerprints 50"

@@ -81,7 +81,7 @@ enum Command {
         #[command(flatten)]
         control: Control,
     },
-    /// Give its reads another deadline, for connections from now on that don't ask for their own, until the node is started anew
+    /// Give its reads another deadline, for connections from now on that don't ask for their own, until something else is configured
     #[command(after_help = "Example:\n  plimsoll volume deadline web 20ms\n  plimsoll volume deadline web none")]
     Deadline {
         /// Its name.

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::client::Client;
 use common::{Server, config, ok, run};
 use std::collections::BTreeMap;
 use std::fs;
@@ -130,13 +131,16 @@ profile_time = "2s"
 }
 
 /// A node with all that can be tuned, but time slots.
-fn tuned_node(dir: &Path) -> Server {
-    let text = config("{ file = \"slow.img\", size = \"1GiB\", model = \"hdd-160g-7200\" }", "64MiB").replace(
+fn tuned_text() -> String {
+    config("{ file = \"slow.img\", size = \"1GiB\", model = \"hdd-160g-7200\" }", "64MiB").replace(
         "[[tenant]]",
         "sched = \"cfq\"\nidle_time = \"4ms\"\ncores = 4\n[pool.logs]\nlogged_write = \"16KiB\"\n\
          [pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\n[[tenant]]",
-    );
-    Server::start(dir, &text)
+    )
+}
+
+fn tuned_node(dir: &Path) -> Server {
+    Server::start(dir, &tuned_text())
 }
 
 #[test]
@@ -185,6 +189,43 @@ fn a_nodes_settings_change_while_it_serves() {
     node.cli(&["volume", "deadline", "vol", "20ms"]);
     node.cli(&["volume", "deadline", "vol", "none"]);
     assert!(node.stop(), "it ends well");
+}
+
+/// What is set live holds after a crash and after an orderly end, each setting until something else is configured for it.
+#[test]
+fn a_nodes_settings_survive_its_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = tuned_node(dir.path());
+    node.cli(&["pool", "set", "p", "--idle-time", "1ms", "--logged-write", "64KiB", "--fingerprints", "25"]);
+    node.cli(&["pool", "set", "p", "--core-slack-low", "2ms", "--core-slack-high", "8ms"]);
+    node.cli(&["volume", "deadline", "vol", "77ms"]);
+    node.kill();
+    let seen = |text: &str| {
+        let node = Server::start(dir.path(), text);
+        let pool: serde_json::Value = serde_json::from_str(&node.cli(&["pool", "show", "p", "--json"])).unwrap();
+        let logs: serde_json::Value = serde_json::from_str(&node.cli(&["logs", "status", "p", "--json"])).unwrap();
+        // Which deadline a read gets that asks for none; done or refused by it.
+        let mut client = Client::connect(&node.socket(), "vol").unwrap();
+        let _ = client.read(0, 4096).unwrap();
+        drop(client);
+        let traces: serde_json::Value = serde_json::from_str(&node.control("GET", "/v1/traces").body).unwrap();
+        let read = traces.as_array().unwrap().iter().rfind(|t| t["op"] == "read").unwrap_or_else(|| panic!("{traces}"));
+        let deadline_us = read["deadline_us"].as_u64();
+        assert!(node.stop());
+        (pool, logs["logged_write_bytes_configured"].clone(), deadline_us)
+    };
+    let text = tuned_text().replace("[control]\n", "[control]\ntrace_every = 1\n");
+    for _ in 0..2 {
+        let (pool, logged, deadline_us) = seen(&text);
+        let expected = serde_json::json!({ "idle_us": 1000, "logged_write_bytes": 65_536, "logged_write_bytes_max": 2_621_440,
+            "fingerprints_percent": 25, "core_slack_low_us": 2000, "core_slack_high_us": 8000, "core_poll_windows": 2000 });
+        assert_eq!((pool, logged), (expected, 65_536.into()), "the layers have it, too");
+        assert_eq!(deadline_us, Some(77_000));
+    }
+    let (pool, ..) = seen(&text.replace("idle_time = \"4ms\"", "idle_time = \"3ms\""));
+    assert_eq!((&pool["idle_us"], &pool["fingerprints_percent"]), (&3000.into(), &25.into()), "{pool}");
+    let configured = text.replace("[[volume]]\n", "[[volume]]\ndeadline = \"55ms\"\n");
+    assert_eq!(seen(&configured).2, Some(55_000));
 }
 
 #[test]

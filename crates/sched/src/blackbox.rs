@@ -8,7 +8,8 @@
 //! A read's score is a sum over small tables; what reads of such a score took is a histogram, and a forecast is its
 //! quantile. Which one follows from a budget: of the reads that would be in time, so many of a thousand may be refused. How many would
 //! be is expected from the same histograms, so it's known even of reads that never ran. All of it fades and follows drift;
-//! integers only, and a decision walks one histogram.
+//! integers only, and a decision walks one histogram. The queue in front of the device belongs to what is hidden: times count from when
+//! a request comes.
 
 mod levels;
 mod log;
@@ -98,6 +99,7 @@ struct Looked {
     predicted_ns: u64,
 }
 
+#[derive(Clone, Copy)]
 struct InFlight {
     head: IoHead,
     sent_at: Time,
@@ -207,7 +209,7 @@ impl BlackBoxPredictor {
         self.budget.judged(late_permille, refused);
     }
 
-    /// A request goes to the device.
+    /// A request comes: from now on it is among what others wait for.
     pub fn sent(&mut self, now: Time, head: &IoHead) {
         let looked = (head.op == Op::Read).then(|| {
             let rows = self.rows(now, head);
@@ -227,17 +229,30 @@ impl BlackBoxPredictor {
         self.in_flight.push_back(InFlight { head: *head, sent_at: now, pieces, looked, ended: false });
     }
 
-    /// The device has answered.
-    pub fn ended(&mut self, now: Time, id: IoId) {
-        let Some(f) = self.in_flight.iter_mut().find(|f| f.head.id == id && !f.ended) else { return };
+    /// Takes a request out of what is outstanding.
+    fn take(&mut self, id: IoId) -> Option<InFlight> {
+        let f = self.in_flight.iter_mut().find(|f| f.head.id == id && !f.ended)?;
         f.ended = true;
-        let (head, sent_at, pieces, looked) = (f.head, f.sent_at, f.pieces, f.looked);
+        let taken = *f;
         while self.in_flight.front().is_some_and(|f| f.ended) {
             self.in_flight.pop_front();
         }
-        self.write_bytes -= if head.op.is_change() { head.len } else { 0 };
-        self.pieces -= pieces;
+        self.write_bytes -= if taken.head.op.is_change() { taken.head.len } else { 0 };
+        self.pieces -= taken.pieces;
         self.outstanding -= 1;
+        Some(taken)
+    }
+
+    /// A request was withdrawn before it came to the device: it teaches nothing.
+    pub fn withdrawn(&mut self, id: IoId) {
+        if let Some(f) = self.take(id) {
+            self.stripes.withdrawn(&f.head);
+        }
+    }
+
+    /// The device has answered.
+    pub fn ended(&mut self, now: Time, id: IoId) {
+        let Some(InFlight { head, sent_at, pieces, looked, .. }) = self.take(id) else { return };
         let busy = now.since(self.last_done.max(sent_at)).as_nanos() / pieces;
         self.piece_ns = self.piece_ns - (self.piece_ns >> RATE_SHIFT) + (busy >> RATE_SHIFT);
         self.last_done = now;
@@ -285,9 +300,8 @@ impl BlackBox {
         &self.predictor
     }
 
-    fn fill_device(&mut self, now: Time, out: &mut Actions) {
+    fn fill_device(&mut self, out: &mut Actions) {
         while let Some(io) = self.fifo.next() {
-            self.predictor.sent(now, &io);
             out.submit(0, io);
         }
     }
@@ -310,8 +324,9 @@ impl Layer for BlackBox {
         if head.op != Op::Read {
             return below.serve(self.fifo.wait(), Span::ZERO, Confidence::NONE);
         }
+        // What it waits here is part of what was learned.
         let (took, confidence) = self.predictor.predict(at, head);
-        below.serve(self.fifo.wait(), took, confidence)
+        below.serve(Span::ZERO, took, confidence)
     }
 
     fn refused(&mut self, now: Time, head: &IoHead, _forecast: &Forecast, _out: &mut Actions) {
@@ -319,19 +334,21 @@ impl Layer for BlackBox {
     }
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        self.predictor.sent(now, &io);
         self.fifo.push(io);
-        self.fill_device(now, out);
+        self.fill_device(out);
     }
 
     fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {
         self.fifo.came_back(now);
         self.predictor.ended(now, c.io.id);
         out.complete(c);
-        self.fill_device(now, out);
+        self.fill_device(out);
     }
 
     fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
         if let Some(io) = self.fifo.withdraw(id) {
+            self.predictor.withdrawn(id);
             out.end(io, Outcome::Failed(IoError::Cancelled));
         }
     }
@@ -345,6 +362,7 @@ impl Layer for BlackBox {
 mod tests {
     use super::*;
     use plimsoll_base::{Rng, TenantId, VolumeKey};
+    use plimsoll_stack::{Offered, Stack, StackConfig, Target};
 
     fn request(op: Op, id: u64, offset: u64, len: u64) -> IoHead {
         let mut h = IoHead::new(op, VolumeKey::POOL, TenantId(0), offset, len, Time::ZERO);
@@ -411,5 +429,54 @@ mod tests {
         }
         assert!(needless * 100 <= in_time, "{needless} of {in_time}");
         assert!(found * 100 >= slow * 99, "{found} of {slow}");
+    }
+
+    /// What a read waits in the queue in front of the device is part of what it takes; what is withdrawn isn't waited for.
+    #[test]
+    fn the_queue_in_front_is_learned() {
+        let offer =
+            Offer { size_bytes: 1 << 40, block_bytes: 512, io_bytes_max: 1 << 26, atomic_bytes: 512, queue_max: 64 };
+        let mut s = Stack::new(StackConfig::default(), vec![offer]);
+        s.push(
+            Box::new(BlackBox::new(BlackBoxConfig { depth: 1, ..BlackBoxConfig::default() })),
+            vec![Target::Device(0)],
+        );
+        s.start(Time::ZERO);
+        let read = |i: u64| IoHead::new(Op::Read, VolumeKey::POOL, TenantId(0), i % 1000 * 16_384, 4096, Time::ZERO);
+        let (mut now, mut rng) = (Time::ZERO, Rng::new(6, "queue"));
+        let drain = |s: &mut Stack, now: &mut Time| {
+            while let Some((d, io)) = s.next_device_io() {
+                *now += Span::from_millis(1);
+                s.device_done(*now, d, Completion { io, outcome: Outcome::Done, dispatched_at: *now });
+                while s.next_done().is_some() {}
+            }
+        };
+        for round in 0..2000 {
+            now += Span::from_millis(100);
+            (0..1 + rng.below(16)).for_each(|i| assert!(offered(&mut s, now, read(round * 16 + i)).is_some()));
+            drain(&mut s, &mut now);
+        }
+        now += Span::from_millis(100);
+        let alone = s.forecast(now, &read(1)).total();
+        let all: Vec<IoId> = (0..12).filter_map(|i| offered(&mut s, now, read(2 + i))).collect();
+        let behind = s.forecast(now, &read(1)).total();
+        assert!(alone < Span::from_millis(2), "{alone}");
+        assert!(
+            (Span::from_millis(9)..Span::from_millis(18)).contains(&behind),
+            "{behind} behind twelve of a millisecond"
+        );
+        all[1..].iter().for_each(|id| s.cancel(now, *id));
+        while s.next_done().is_some() {}
+        let after = s.forecast(now, &read(1)).total();
+        assert!(after < Span::from_millis(3), "{after} behind one");
+        drain(&mut s, &mut now);
+        assert!(s.is_idle());
+    }
+
+    fn offered(s: &mut Stack, now: Time, head: IoHead) -> Option<IoId> {
+        match s.offer(now, Io::new(head, plimsoll_base::Data::Absent)) {
+            Offered::Accepted(id) => Some(id),
+            _ => None,
+        }
     }
 }

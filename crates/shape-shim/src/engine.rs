@@ -280,10 +280,7 @@ fn identify(shim: &Shim, fd: i32, held: &mut Held) {
             g.conns[conn.0 as usize].wake_hint = fd as u64;
         }
     }
-    let user = g.user_of_bytes(name.as_bytes()).unwrap_or_else(|| {
-        g.head.counters.overflow += 1;
-        USER_OTHERS
-    });
+    let user = g.user_of_bytes(now, name.as_bytes()).unwrap_or(USER_OTHERS);
     if let Some(rule) = rule.filter(|_| user != USER_OTHERS) {
         let u = &mut g.users[user as usize];
         // What an operator or the controller set since stands.

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::observer::{assert_capped, most_open};
 use common::{Server, during, have};
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
@@ -24,21 +25,24 @@ fn ok(c: &mut Client, sql: &str) {
 fn hot_rows_flow_the_cap_is_exact_and_nothing_is_left() {
     let Some(s) = server(4) else { return };
     let (done, high) = (AtomicU64::new(0), AtomicU32::new(0));
-    scope(|scope| {
-        for i in 0..32 {
-            let (s, done, high) = (&s, &done, &high);
-            scope.spawn(move || {
-                let mut c = s.client(if i % 2 == 0 { "a" } else { "b" });
-                during(Duration::from_secs(3), || {
-                    for sql in ["BEGIN", "UPDATE hot SET n=n+1 WHERE id=1", "UPDATE hot SET n=n+1 WHERE id=2", "COMMIT"]
-                    {
-                        ok(&mut c, sql);
-                        high.fetch_max(s.inside().0, Ordering::Relaxed);
-                    }
-                    done.fetch_add(1, Ordering::Relaxed);
+    let ((), open) = most_open(&s, || {
+        scope(|scope| {
+            for i in 0..32 {
+                let (s, done, high) = (&s, &done, &high);
+                scope.spawn(move || {
+                    let mut c = s.client(if i % 2 == 0 { "a" } else { "b" });
+                    during(Duration::from_secs(3), || {
+                        for sql in
+                            ["BEGIN", "UPDATE hot SET n=n+1 WHERE id=1", "UPDATE hot SET n=n+1 WHERE id=2", "COMMIT"]
+                        {
+                            ok(&mut c, sql);
+                            high.fetch_max(s.inside().0, Ordering::Relaxed);
+                        }
+                        done.fetch_add(1, Ordering::Relaxed);
+                    });
                 });
-            });
-        }
+            }
+        })
     });
     println!("{done:?} transactions, high {high:?}, {:?}", s.counters());
     let done = done.into_inner();
@@ -46,6 +50,7 @@ fn hot_rows_flow_the_cap_is_exact_and_nothing_is_left() {
     // Beside them, each client's login may have asked something.
     assert!(s.counters().finished.abs_diff(done) <= 2 * 32, "every transaction is counted");
     assert_eq!(high.into_inner(), 4);
+    assert_capped(&s, open, 4);
     s.assert_empty();
 }
 

@@ -2,10 +2,13 @@
 
 mod common;
 
+use common::observer::{assert_capped, most_open};
 use common::{Server, during, have};
+use plimsoll_base::Time;
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
+use plimsoll_shape::segment::monotonic;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -57,20 +60,23 @@ fn hot_rows_under_a_small_p_flow_and_the_cap_is_exact() {
     let Some(s) = server(4) else { return };
     let watching = AtomicBool::new(true);
     let high = AtomicU32::new(0);
-    let (done, pause) = scope(|scope| {
-        scope.spawn(|| {
-            while watching.load(Ordering::Relaxed) {
-                high.fetch_max(s.inside().0, Ordering::Relaxed);
-                sleep(Duration::from_micros(200));
-            }
-        });
-        let out = load(&s, 48, 3 * SECOND);
-        watching.store(false, Ordering::Relaxed);
-        out
+    let ((done, pause), open) = most_open(&s, || {
+        scope(|scope| {
+            scope.spawn(|| {
+                while watching.load(Ordering::Relaxed) {
+                    high.fetch_max(s.inside().0, Ordering::Relaxed);
+                    sleep(Duration::from_micros(200));
+                }
+            });
+            let out = load(&s, 48, 3 * SECOND);
+            watching.store(false, Ordering::Relaxed);
+            out
+        })
     });
     println!("{done} transactions, longest pause {pause:?}, {:?}", s.counters());
     assert!(done > 300 && pause < 2 * SECOND);
     assert_eq!(high.load(Ordering::Relaxed), 4);
+    assert_capped(&s, open, 4);
     assert_eq!((s.counters().panics, s.counters().unparsed), (0, 0));
     s.assert_empty();
 }
@@ -172,8 +178,8 @@ fn p_is_changed_under_load() {
     scope(|scope| {
         let running = scope.spawn(|| load(&s, 16, 3 * SECOND));
         sleep(SECOND / 2);
-        s.set(|k| (k.p, k.hold_max_ns) = (0, 30_000_000_000));
-        sleep(SECOND / 2);
+        s.set(|k| (k.p, k.hold_max_ns) = (0, 60_000_000_000));
+        s.await_that(|s| matches!(s.inside(), (0, 0, 0, 16)));
         let before = s.counters().finished;
         sleep(SECOND / 4);
         assert_eq!(s.counters().finished, before, "P = 0 holds all");
@@ -320,5 +326,31 @@ fn users_share_by_weight_and_not_by_connections() {
     let [one, three] = shares(&s, [12, 12]);
     println!("weight 1: {one}, weight 3: {three}");
     assert!(three > one * 2 && three < one * 4);
+    s.assert_empty();
+}
+
+/// Users' entries are given back to who needs one; who comes while there are none is served like anybody, in `others`' turns.
+#[test]
+fn beyond_the_last_entry_of_the_users_table_the_next_are_served_in_one() {
+    let Some(s) = server(2) else { return };
+    let finished = |name: &str| s.users().into_iter().find(|u| u.0 == name).map(|u| u.1);
+    s.fill_users("old", Time::ZERO);
+    s.reset();
+    let mut a = s.client("a");
+    assert_eq!((s.counters().given_back, s.counters().overflow), (1, 0), "an unused entry is a's now");
+    s.fill_users("new", monotonic());
+    s.reset();
+    let mut b = s.client("b");
+    let begun = Instant::now();
+    for i in 0..20 {
+        hot_transaction(&mut a, i);
+        hot_transaction(&mut b, i);
+    }
+    assert!(begun.elapsed() < 20 * SECOND);
+    assert_eq!((s.counters().given_back, s.counters().overflow), (0, 1));
+    // An answer is out before its request has ended: that is when the server's thread reads again.
+    s.await_that(|_| finished("a") >= Some(20) && finished("others") >= Some(20));
+    assert_eq!(finished("b"), None);
+    drop((a, b));
     s.assert_empty();
 }

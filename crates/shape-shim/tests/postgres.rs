@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::observer::{assert_capped, most_open};
 use common::{Server, during, have};
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
@@ -43,10 +44,11 @@ fn load(s: &Server, clients: u64, time: Duration) -> (u64, u32) {
 #[test]
 fn hot_rows_flow_and_the_cap_is_exact() {
     let Some(s) = server(4) else { return };
-    let (done, high) = load(&s, 24, 3 * SECOND);
+    let ((done, high), open) = most_open(&s, || load(&s, 24, 3 * SECOND));
     println!("{done} transactions, high {high}, {:?}", s.counters());
     assert!(done > 300);
     assert_eq!(high, 4);
+    assert_capped(&s, open, 4);
     s.assert_empty();
 }
 

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::observer::{assert_capped, most_open};
 use common::{Server, during, have};
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
@@ -51,10 +52,11 @@ fn hot_rows(s: &Server, clients: u64) -> (u64, u32) {
 #[test]
 fn mariadb_flows_under_a_small_p_and_the_cap_is_exact() {
     let Some(s) = mariadb(4) else { return };
-    let (done, high) = hot_rows(&s, 24);
+    let ((done, high), open) = most_open(&s, || hot_rows(&s, 24));
     println!("{done} transactions, {:?}", s.counters());
     assert!(done > 200);
     assert_eq!((high, s.counters().unparsed), (4, 0));
+    assert_capped(&s, open, 4);
     let users: Vec<String> = s.users().into_iter().map(|u| u.0).collect();
     assert!(users.contains(&"a".into()) && users.contains(&"b".into()), "{users:?}");
     s.assert_empty();
@@ -66,9 +68,10 @@ fn postgres_flows_too() {
         return;
     }
     let s = Server::postgres_as(false, Knobs { p: 3, ..Knobs::default() }, &[]);
-    let (done, high) = hot_rows(&s, 16);
+    let ((done, high), open) = most_open(&s, || hot_rows(&s, 16));
     println!("{done} transactions, {:?}", s.counters());
     assert!(done > 100 && high == 3);
+    assert_capped(&s, open, 3);
     s.assert_empty();
 }
 

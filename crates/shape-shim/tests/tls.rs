@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::observer::most_open;
 use common::{Server, have};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
@@ -10,7 +11,6 @@ use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
@@ -38,24 +38,18 @@ fn certificate(owner: &str) -> tempfile::TempDir {
     dir
 }
 
-/// Runs clients at the same time, each with this text; the most ordinary places that were taken.
+/// Runs clients at the same time, each with this text; how many transactions the server had open at most.
 fn clients(s: &Server, command: &(dyn Fn() -> Command + Sync), text: &str) -> u32 {
-    let (done, mut high) = (AtomicBool::new(false), 0);
     let begun = Instant::now();
-    scope(|scope| {
-        let all = scope.spawn(|| {
-            scope_of_clients(command, text);
-            done.store(true, Ordering::Relaxed);
-        });
-        while !done.load(Ordering::Relaxed) && !all.is_finished() {
-            high = high.max(s.inside().0);
-            std::thread::sleep(Duration::from_micros(300));
-        }
-        all.join().unwrap();
-    });
-    println!("{} transactions in TLS in {:?}, {:?}", CLIENTS * TRANSACTIONS, begun.elapsed(), s.counters());
+    let ((), open) = most_open(s, || scope_of_clients(command, text));
+    println!(
+        "{} transactions in {:?}, at most {open} open, {:?}",
+        CLIENTS * TRANSACTIONS,
+        begun.elapsed(),
+        s.counters()
+    );
     assert!(begun.elapsed() < BOUND);
-    high
+    open
 }
 
 fn scope_of_clients(command: &(dyn Fn() -> Command + Sync), text: &str) {
@@ -72,9 +66,15 @@ fn scope_of_clients(command: &(dyn Fn() -> Command + Sync), text: &str) {
     });
 }
 
-fn transactions() -> String {
-    "BEGIN; UPDATE hot SET n = n + 1 WHERE id = 1; UPDATE hot SET n = n + 1 WHERE id = 2; COMMIT;\n"
+/// Long enough to be seen by who looks ten times a second.
+fn transactions(sleep: &str) -> String {
+    format!("BEGIN; UPDATE hot SET n = n + 1 WHERE id = 1; SELECT {sleep}(0.01); UPDATE hot SET n = n + 1 WHERE id = 2; COMMIT;\n")
         .repeat(TRANSACTIONS as usize)
+}
+
+/// Nobody goes in beyond P: no place is lent, and no stall is taken for one.
+fn strict(p: u32) -> Knobs {
+    Knobs { p, stall_ns: 60_000_000_000, lend_ns: 60_000_000_000, ..Knobs::default() }
 }
 
 fn mariadb_client(port: u16, tls: bool) -> Command {
@@ -88,7 +88,7 @@ fn mariadb_with(dir: &Path, preload: bool, p: u32) -> Server {
     let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
     let options = [format!("--ssl-cert={}", cert.display()), format!("--ssl-key={}", key.display())];
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    Server::mariadb_as(Profile::MysqlThread, preload, Knobs { p, ..Knobs::default() }, &options)
+    Server::mariadb_as(Profile::MysqlThread, preload, strict(p), &options)
 }
 
 #[test]
@@ -102,9 +102,9 @@ fn mariadbs_transactions_in_tls_are_capped_and_counted() {
     let said = asked.args(["-e", "SHOW STATUS LIKE 'Ssl_cipher'"]).output().unwrap();
     assert!(String::from_utf8_lossy(&said.stdout).contains("TLS_"), "{said:?}");
     s.reset();
-    let high = clients(&s, &|| mariadb_client(s.port, true), &transactions());
+    let open = clients(&s, &|| mariadb_client(s.port, true), &transactions("SLEEP"));
     let c = s.counters();
-    assert!(high <= 2 && c.held > 0, "{high} inside");
+    assert!((1..=2).contains(&open) && c.held > 0, "{open} open");
     assert_eq!((c.unparsed, c.panics), (0, 0));
     assert!(c.finished >= CLIENTS * TRANSACTIONS, "every transaction is counted: {c:?}");
     assert!(s.users().iter().any(|(name, done)| name == "a" && *done >= CLIENTS * TRANSACTIONS), "{:?}", s.users());
@@ -121,7 +121,7 @@ fn postgres_transactions_in_tls_are_capped_and_counted() {
     let settings =
         ["ssl=on".to_string(), format!("ssl_cert_file={}", at("cert.pem")), format!("ssl_key_file={}", at("key.pem"))];
     let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
-    let s = Server::postgres(Knobs { p: 2, ..Knobs::default() }, &settings);
+    let s = Server::postgres(strict(2), &settings);
     let psql = || {
         let mut c = Command::new("psql");
         c.arg(format!("sslmode=require host=127.0.0.1 port={} user=a dbname=t", s.port)).args([
@@ -131,9 +131,9 @@ fn postgres_transactions_in_tls_are_capped_and_counted() {
         ]);
         c
     };
-    let high = clients(&s, &psql, &transactions());
+    let open = clients(&s, &psql, &transactions("pg_sleep"));
     let c = s.counters();
-    assert!(high <= 2 && c.held > 0, "{high} inside");
+    assert!((1..=2).contains(&open) && c.held > 0, "{open} open");
     assert_eq!((c.unparsed, c.panics), (0, 0));
     assert!(s.users().iter().any(|(name, done)| name == "a" && *done >= CLIENTS * TRANSACTIONS), "{:?}", s.users());
     s.assert_empty();
@@ -147,7 +147,8 @@ fn through_the_proxy_tls_passes_unshaped() {
     let dir = certificate("mysql");
     let s = mariadb_with(dir.path(), false, 1);
     s.reset();
-    clients(&s, &|| mariadb_client(s.port, true), &transactions());
+    let open = clients(&s, &|| mariadb_client(s.port, true), &transactions("SLEEP"));
+    assert!(open > 1, "the server sees that nothing is held: {open}");
     assert_eq!((s.counters().admitted, s.counters().unparsed), (0, 0));
     s.assert_empty();
 }
@@ -157,13 +158,14 @@ fn compressed_connections_pass_and_are_counted() {
     if !have("/usr/sbin/mariadbd") {
         return;
     }
-    let s = Server::mariadb(Profile::MysqlThread, Knobs { p: 1, ..Knobs::default() }, &[]);
+    let s = Server::mariadb(Profile::MysqlThread, strict(1), &[]);
     let compressed = || {
         let mut c = mariadb_client(s.port, false);
         c.arg("--compress");
         c
     };
-    clients(&s, &compressed, &transactions());
+    let open = clients(&s, &compressed, &transactions("SLEEP"));
+    assert!(open > 1, "the server sees that nothing is held: {open}");
     assert_eq!(s.counters().unparsed, CLIENTS);
     s.assert_empty();
 }

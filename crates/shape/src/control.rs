@@ -212,7 +212,7 @@ impl Controller {
         if took < self.config.quick {
             return;
         }
-        let before = |u: &User, i: usize| self.quick_users.get(i).copied().unwrap_or(*u);
+        let before = |u: &User, i: usize| u.earlier(&self.quick_users, i).copied().unwrap_or(*u);
         let users = gate.known_users().iter().enumerate();
         let windows: Vec<UserWindow> =
             users.map(|(i, u)| UserWindow::between(&before(u, i), u, took.as_nanos(), now)).collect();

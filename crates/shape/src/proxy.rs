@@ -225,8 +225,8 @@ impl Flow {
     fn identify(&self, config: &ProxyConfig) {
         let (account, database) = self.walker.borrow().identity();
         let (name, rule) = classify(&config.rules, config.group_by, &account, &database, self.peer);
-        self.shared.change(|g, _| {
-            let user = g.user_of_bytes(name.as_bytes()).unwrap_or(USER_OTHERS);
+        self.shared.change(|g, now| {
+            let user = g.user_of_bytes(now, name.as_bytes()).unwrap_or(USER_OTHERS);
             // `others` are everybody's: no rule of one of them is theirs.
             if let (Some(rule), true) = (rule, user != USER_OTHERS && g.users[user as usize].admitted == 0) {
                 let u = &mut g.users[user as usize];

@@ -210,7 +210,7 @@ proptest! {
         let mut ids = Vec::new();
         for c in 0..CONNS {
             let mut g = own.gate();
-            let u = g.user(&format!("u{}", user(c))).unwrap();
+            let u = g.user(Time::ZERO, &format!("u{}", user(c))).unwrap();
             g.users[u as usize].weight_milli = weights[user(c) as usize] as u32;
             let id = g.open(0).unwrap();
             g.identify(id, u);
@@ -248,7 +248,7 @@ proptest! {
                     g.close(ms(now), ids[c as usize]);
                     naive.pump(now, &mut told);
                     let again = g.open(0).unwrap();
-                    let u = g.user(&format!("u{}", user(c))).unwrap();
+                    let u = g.user(Time::ZERO, &format!("u{}", user(c))).unwrap();
                     g.identify(again, u);
                     ids[c as usize] = again;
                 }
@@ -285,7 +285,7 @@ fn closed_loop(p: u32, zeta: u32, conns_of: &[u32], weights: &[u32], charge_time
     for (u, (&n, &w)) in conns_of.iter().zip(weights).enumerate() {
         for _ in 0..n {
             let mut g = own.gate();
-            let user = g.user(&format!("u{u}")).unwrap();
+            let user = g.user(Time::ZERO, &format!("u{u}")).unwrap();
             g.users[user as usize].weight_milli = w * 1000;
             let id = g.open(0).unwrap();
             g.identify(id, user);
@@ -345,7 +345,7 @@ fn a_weight_shortens_the_longest_wait_of_a_single_connection() {
         let ids: Vec<ConnId> = (0..21)
             .map(|i| {
                 let mut g = own.gate();
-                let u = g.user(&format!("u{i}")).unwrap();
+                let u = g.user(Time::ZERO, &format!("u{i}")).unwrap();
                 g.users[u as usize].weight_milli = if i == 0 { weight * 1000 } else { 1000 };
                 let id = g.open(0).unwrap();
                 g.identify(id, u);
@@ -487,8 +487,8 @@ fn a_full_table_says_so() {
     let mut own = OwnGate::new(2, 1, Knobs::default(), Time::ZERO);
     let mut g = own.gate();
     assert!(g.open(0).is_some() && g.open(0).is_none());
-    assert!(g.user("a").is_some() && g.user("b").is_none());
-    assert_eq!(g.head.counters.overflow, 1);
+    assert!(g.user(Time::ZERO, "a").is_some() && g.user(Time::ZERO, "b").is_none());
+    assert_eq!(g.head.counters.overflow, 2);
 }
 
 /// A login that is seen late (cut in two, or behind a first request) holds from the next transaction on.
@@ -496,7 +496,7 @@ fn a_full_table_says_so() {
 fn a_connection_becomes_anothers_once_it_is_at_rest() {
     let mut own = OwnGate::new(4, 4, Knobs { p: 1, ..Knobs::default() }, Time::ZERO);
     let mut g = own.gate();
-    let (a, b) = (g.user("a").unwrap(), g.user("b").unwrap());
+    let (a, b) = (g.user(Time::ZERO, "a").unwrap(), g.user(Time::ZERO, "b").unwrap());
     let (one, two) = (g.open(0).unwrap(), g.open(0).unwrap());
     g.identify(one, a);
     assert_eq!(g.user_of(one), a);

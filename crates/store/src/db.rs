@@ -25,6 +25,7 @@ const SETTINGS: TableDefinition<&str, &[u8]> = TableDefinition::new("settings");
 /// The rows of [`SETTINGS`].
 const SCHEMA_ROW: &str = "schema";
 const FENCE_ROW: &str = "fence";
+const KNOBS_ROW: &str = "knobs";
 
 /// Memory for redb's page cache; metadata is small and read once.
 const CACHE_BYTES: usize = 4 << 20;
@@ -157,6 +158,10 @@ pub(crate) fn write(db: &Database, edits: &[Edit]) -> Result<(), MetaError> {
                     let json = serde_json::to_vec(f).expect("numbers are JSON");
                     txn.open_table(SETTINGS)?.insert(FENCE_ROW, json.as_slice())?;
                 }
+                Edit::PutKnobs(k) => {
+                    let json = serde_json::to_vec(k).expect("numbers are JSON");
+                    txn.open_table(SETTINGS)?.insert(KNOBS_ROW, json.as_slice())?;
+                }
             }
         }
         Ok(txn.commit()?)
@@ -193,11 +198,18 @@ fn load(db: &Database) -> Result<State, MetaError> {
         state.generations.insert(id.value(), generation.value());
     }
     let settings = txn.open_table(SETTINGS).map_err(|e| of(e.into()))?;
-    if let Some(json) = settings.get(FENCE_ROW).map_err(|e| of(e.into()))? {
-        let fence = serde_json::from_slice(json.value());
-        state.fence = Some(fence.map_err(|e| bad_row("setting", FENCE_ROW, &e.to_string()))?);
-    }
+    state.fence = setting(&settings, FENCE_ROW)?;
+    state.knobs = setting(&settings, KNOBS_ROW)?;
     Ok(state)
+}
+
+/// A row that is there only once something was set.
+fn setting<T: serde::de::DeserializeOwned>(
+    settings: &impl ReadableTable<&'static str, &'static [u8]>,
+    row: &'static str,
+) -> Result<Option<T>, MetaError> {
+    let Some(json) = settings.get(row).map_err(|e| MetaError::of(e.into()))? else { return Ok(None) };
+    serde_json::from_slice(json.value()).map(Some).map_err(|e| bad_row("setting", row, &e.to_string()))
 }
 
 fn check_schema(txn: &redb::ReadTransaction) -> Result<(), MetaError> {

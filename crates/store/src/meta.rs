@@ -8,8 +8,8 @@
 
 use crate::db::{self, Storage};
 use crate::record::{
-    EXTENTS_MAX, FenceRecord, NewVolume, RecordError, ReplicaRecord, TenantRecord, VolumeRecord, VolumeState,
-    check_name, check_size,
+    DeadlineRecord, EXTENTS_MAX, FenceRecord, KnobsRecord, NewVolume, RecordError, ReplicaRecord, TenantRecord,
+    VolumeRecord, VolumeState, check_name, check_size,
 };
 use crate::space::{GRANULE_BYTES, Space};
 use crate::state::{Edit, State};
@@ -263,6 +263,7 @@ impl MetaStore {
             cache: new.cache,
             state: VolumeState::Ready,
             replica: ReplicaRecord::default(),
+            deadline: None,
         };
         self.commit(vec![Edit::PutName(volume.name.clone(), id), Edit::PutVolume(volume.clone())], false)?;
         Ok(volume)
@@ -285,6 +286,28 @@ impl MetaStore {
     pub fn set_replica(&mut self, name: &str, replica: ReplicaRecord) -> Result<(), MetaError> {
         let volume = VolumeRecord { replica, ..self.ready(name)?.clone() };
         self.commit(vec![Edit::PutVolume(volume)], false)
+    }
+
+    /// Keeps a volume's deadline as it is from now on.
+    ///
+    /// # Errors
+    /// An unknown name, or a failing storage.
+    pub fn set_volume_deadline(&mut self, name: &str, deadline: DeadlineRecord) -> Result<(), MetaError> {
+        let volume = VolumeRecord { deadline: Some(deadline), ..self.ready(name)?.clone() };
+        self.commit(vec![Edit::PutVolume(volume)], false)
+    }
+
+    /// The pool's settings, if they were ever changed live.
+    pub fn knobs(&self) -> Option<KnobsRecord> {
+        self.state.knobs
+    }
+
+    /// Keeps the pool's settings as they are from now on.
+    ///
+    /// # Errors
+    /// A failing storage.
+    pub fn set_knobs(&mut self, knobs: KnobsRecord) -> Result<(), MetaError> {
+        self.commit(vec![Edit::PutKnobs(knobs)], false)
     }
 
     /// The pool's time slots, if they were ever changed live.

@@ -62,6 +62,8 @@ pub struct VolumeRecord {
     pub state: VolumeState,
     /// What it is as one of several replicas.
     pub replica: ReplicaRecord,
+    /// Its deadline, if it was ever changed live.
+    pub deadline: Option<DeadlineRecord>,
 }
 
 /// What is kept of a volume as one of several replicas.
@@ -86,6 +88,40 @@ pub struct FenceRecord {
     pub slot_ns: u64,
     /// Number and length that were configured then: where something else is configured by now, that is meant.
     pub configured: (u32, u64),
+}
+
+/// A pool's settings, each where it has a layer that it concerns.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct KnobValues {
+    /// CFQ's idle time.
+    pub idle_ns: Option<u64>,
+    /// LoggedWriteSize.
+    pub logged_write_bytes: Option<u64>,
+    /// In percent of the cache's extents.
+    pub fingerprints_percent: Option<u32>,
+    /// QWin's lower and upper threshold in nanoseconds, and windows from one look to the next.
+    pub core_slack: Option<(u64, u64, u64)>,
+}
+
+/// A pool's settings as they were last changed live.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct KnobsRecord {
+    /// As they are.
+    pub set: KnobValues,
+    /// As they were configured then: of what is configured otherwise by now, that is meant.
+    pub configured: KnobValues,
+}
+
+/// A volume's deadline as it was last changed live.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct DeadlineRecord {
+    /// In nanoseconds; none: its tenant's.
+    pub deadline_ns: Option<u64>,
+    /// What was configured then: where it's something else by now, that is meant.
+    pub configured_ns: Option<u64>,
 }
 
 impl ReplicaRecord {
@@ -259,6 +295,8 @@ struct VolumeJson {
     state: VolumeState,
     #[serde(default, skip_serializing_if = "ReplicaRecord::is_new")]
     replica: ReplicaRecord,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deadline: Option<DeadlineRecord>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -317,6 +355,7 @@ pub(crate) fn volume_to_json(volume: &VolumeRecord) -> Vec<u8> {
         extents: volume.extents.iter().map(granules).collect(),
         state: volume.state,
         replica: volume.replica,
+        deadline: volume.deadline,
     };
     serde_json::to_vec(&json).expect("plain data has a JSON form")
 }
@@ -346,6 +385,7 @@ pub(crate) fn volume_from_json(id: u32, json: &[u8]) -> Result<VolumeRecord, Str
         extents,
         state: v.state,
         replica: v.replica,
+        deadline: v.deadline,
     })
 }
 
@@ -412,6 +452,7 @@ mod tests {
             extents,
             state: VolumeState::Deleting,
             replica: ReplicaRecord { changes: 7, open: true, behind: 2 },
+            deadline: Some(DeadlineRecord { deadline_ns: Some(5), configured_ns: None }),
         };
         assert_eq!(volume_from_json(3, &volume_to_json(&volume)), Ok(volume.clone()));
         let visible: Vec<u64> = volume.visible_extents(4096).iter().map(|e| e.len).collect();

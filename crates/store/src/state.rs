@@ -1,6 +1,6 @@
 //! The metadata store's contents in memory, and the edits that change them.
 
-use crate::record::{FenceRecord, TenantRecord, VolumeRecord, VolumeState};
+use crate::record::{FenceRecord, KnobsRecord, TenantRecord, VolumeRecord, VolumeState};
 use crate::space::{GRANULE_BYTES, Space};
 use crate::superblock::Region;
 use std::collections::BTreeMap;
@@ -17,6 +17,7 @@ pub(crate) enum Edit {
     PutTenant(TenantRecord),
     DropTenant(String),
     PutFence(FenceRecord),
+    PutKnobs(KnobsRecord),
 }
 
 /// Everything stored, by key.
@@ -28,6 +29,7 @@ pub(crate) struct State {
     pub(crate) tenants: BTreeMap<String, TenantRecord>,
     pub(crate) generations: BTreeMap<u32, u32>,
     pub(crate) fence: Option<FenceRecord>,
+    pub(crate) knobs: Option<KnobsRecord>,
 }
 
 impl State {
@@ -41,6 +43,7 @@ impl State {
             Edit::PutTenant(t) => drop(self.tenants.insert(t.name.clone(), t)),
             Edit::DropTenant(name) => drop(self.tenants.remove(&name)),
             Edit::PutFence(f) => self.fence = Some(f),
+            Edit::PutKnobs(k) => self.knobs = Some(k),
         }
     }
 

@@ -7,7 +7,8 @@ mod disk;
 use disk::Disk;
 use plimsoll_base::{Class, Objective, Span, VolumeKey};
 use plimsoll_store::{
-    MetaError, MetaStore, NewVolume, RecordError, Region, RegionKind, TenantLimits, TenantRecord, VolumeRecord,
+    DeadlineRecord, KnobValues, KnobsRecord, MetaError, MetaStore, NewVolume, RecordError, Region, RegionKind,
+    TenantLimits, TenantRecord, VolumeRecord,
 };
 
 const MIB: u64 = 1 << 20;
@@ -102,4 +103,19 @@ fn tenants_are_kept() {
     let store = reopen(&disk, store);
     let tenants: Vec<_> = store.tenants().cloned().collect();
     assert_eq!(tenants, [TenantRecord { class: Class::Fenced { slots: 3 }, ..tenant("t") }]);
+}
+
+#[test]
+fn what_was_set_live_is_kept() {
+    let (disk, mut store) = store();
+    store.create_volume(new("a", MIB)).expect("room");
+    assert_eq!((store.knobs(), store.volume("a").expect("made").deadline), (None, None));
+    let set = KnobValues { idle_ns: Some(0), core_slack: Some((1, 2, 3)), ..KnobValues::default() };
+    let knobs = KnobsRecord { set, configured: KnobValues { idle_ns: Some(8), ..KnobValues::default() } };
+    store.set_knobs(knobs).expect("set");
+    let deadline = DeadlineRecord { deadline_ns: Some(20), configured_ns: None };
+    store.set_volume_deadline("a", deadline).expect("set");
+    assert!(matches!(store.set_volume_deadline("b", deadline), Err(MetaError::UnknownVolume { .. })));
+    let store = reopen(&disk, store);
+    assert_eq!((store.knobs(), store.volume("a").expect("made").deadline), (Some(knobs), Some(deadline)));
 }

@@ -134,7 +134,8 @@ pub fn cache_volume(mode: Mode, volume: u32) -> CacheVolume {
     CacheVolume { size_bytes: SECTORS * SECTOR, mode, tenant: TenantId(1), domain: u64::from(volume / 2), weus_max: 8 }
 }
 
-fn extent_of(volume: u32) -> Extent {
+/// Where a volume lies on the slow disk.
+pub fn extent_of(volume: u32) -> Extent {
     let len = (SECTORS * SECTOR).next_multiple_of(4096);
     Extent { device_offset: u64::from(volume) * len, len }
 }
@@ -245,15 +246,20 @@ impl Life {
         Life { pool, oracle, setup }
     }
 
-    /// Starts over disks as a power loss left them, and judges all that is there.
-    pub fn again(disks: Vec<SimDisk>, setup: Setup, oracle: Oracle) -> Result<Life, String> {
+    /// Starts over disks as an earlier life left them.
+    pub fn start(disks: Vec<SimDisk>, setup: Setup, oracle: Oracle) -> Result<Life, String> {
         let mut pool = pool(disks, &setup, &oracle);
         let state = pool.start();
         let status = pool.stack().layer::<Cache>().unwrap().status();
         if state != LayerState::Ready {
             return Err(format!("after recovery it is {state:?}: {:?}, lost {:?}", status.why, status.lost));
         }
-        let mut life = Life { pool, oracle, setup };
+        Ok(Life { pool, oracle, setup })
+    }
+
+    /// Starts over disks as a power loss left them, and judges all that is there.
+    pub fn again(disks: Vec<SimDisk>, setup: Setup, oracle: Oracle) -> Result<Life, String> {
+        let mut life = Life::start(disks, setup, oracle)?;
         life.judge()?;
         Ok(life)
     }
@@ -266,7 +272,8 @@ impl Life {
         self.oracle.check(&again)
     }
 
-    fn read_all(&mut self) -> Result<Vec<Vec<u8>>, String> {
+    /// All sectors of all volumes, while nothing else is under way.
+    pub fn read_all(&mut self) -> Result<Vec<Vec<u8>>, String> {
         let mut all = Vec::new();
         for v in 0..VOLUMES {
             let now = self.pool.now();
@@ -385,13 +392,34 @@ impl Life {
 
     /// The disks as a power loss at this instant leaves them.
     pub fn cut(&mut self) -> Vec<SimDisk> {
+        self.disks_after(SimDisk::lose_power)
+    }
+
+    /// The disks as they are when the process is killed at this instant.
+    pub fn killed(&mut self) -> Vec<SimDisk> {
+        self.disks_after(SimDisk::abandoned)
+    }
+
+    fn disks_after(&mut self, what: fn(&mut SimDisk)) -> Vec<SimDisk> {
         [0, 1, 2]
             .map(|d| {
                 let mut disk = self.pool.disk(d).clone();
-                disk.lose_power();
+                what(&mut disk);
                 disk
             })
             .into()
+    }
+}
+
+/// What is wrong, with what the fast disk says about the sector that is.
+pub fn explained(e: String, fast: &SimDisk, oracle: &Oracle) -> String {
+    let part = |word: &str| {
+        let digits = e.split(&format!("{word} ")).nth(1)?.split(|c: char| !c.is_ascii_digit()).next()?;
+        digits.parse::<u64>().ok()
+    };
+    match (part("volume"), part("sector")) {
+        (Some(v), Some(s)) => format!("{e}\n{}", explain(fast, oracle.key(v as u32), s / 8)),
+        _ => e,
     }
 }
 

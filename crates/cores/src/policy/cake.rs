@@ -41,10 +41,24 @@ impl Cake {
         (self.runs[at].share, self.runs[at].reserved)
     }
 
+    /// Requests that cores reserved for a queue may have in service.
+    fn own(&self, at: usize, queues: &Queues) -> u32 {
+        self.runs[at].reserved * queues.depth
+    }
+
+    /// Is there room on the cores that are reserved for nobody?
+    fn has_shared_slot(&self, queues: &Queues) -> bool {
+        let over = |at: usize| queues.get(at).in_service.saturating_sub(self.own(at, queues));
+        let shared: u32 = (0..queues.len()).map(over).sum();
+        let reserved: u32 = (0..queues.len()).map(|at| self.own(at, queues)).sum();
+        shared < queues.slots().saturating_sub(reserved)
+    }
+
     fn look(&mut self, at: usize, queues: &Queues) {
         let reserved: u32 = self.runs.iter().map(|r| r.reserved).sum();
         let run = &mut self.runs[at];
         if run.recent.count() == 0 {
+            run.reserved = run.reserved.saturating_sub(1);
             return;
         }
         // Its objective that fares worst, in thousandths of the bound.
@@ -82,19 +96,10 @@ impl Policy for Cake {
     }
 
     fn next(&mut self, _now: Time, queues: &mut Queues) -> Option<usize> {
-        let depth = queues.depth;
-        let own = |at: usize| self.runs[at].reserved * depth;
-        let reserved: u32 = (0..queues.len()).map(own).sum();
-        let at = match self.fair.pick(queues, |at| queues.get(at).in_service < own(at)) {
+        let at = match self.fair.pick(queues, |at| queues.get(at).in_service < self.own(at, queues)) {
             Some(at) => at,
-            None => {
-                let over = |at: usize| queues.get(at).in_service.saturating_sub(own(at));
-                let shared: u32 = (0..queues.len()).map(over).sum();
-                if shared >= queues.slots().saturating_sub(reserved) {
-                    return None;
-                }
-                self.fair.pick(queues, |_| true)?
-            }
+            None if self.has_shared_slot(queues) => self.fair.pick(queues, |_| true)?,
+            None => return None,
         };
         let q = queues.get(at);
         // Best-effort queues share one part by their weights.
@@ -120,7 +125,8 @@ impl Policy for Cake {
     }
 
     fn wait(&self, _now: Time, at: usize, queues: &Queues) -> Span {
-        if queues.has_free_slot() {
+        let own = queues.get(at).in_service < self.own(at, queues);
+        if queues.has_free_slot() && (own || self.has_shared_slot(queues)) {
             return Span::ZERO;
         }
         let share = |i: usize| if queues.get(i).is_critical() { self.runs[i].share } else { SHARE_START };

@@ -45,7 +45,7 @@ impl Clairvoyant {
         let arrivals = q.waiting.iter().map(|w| w.arrived_at);
         let least = least(now, arrivals, bound, self.takes(now)).div_ceil(u64::from(queues.depth)) as u32;
         // What is in service stays there.
-        let wanted = least.max(q.in_service.div_ceil(queues.depth)).max(1);
+        let wanted = least.max(q.in_service.div_ceil(queues.depth)).max(u32::from(!q.is_unused()));
         let have = q.cores();
         queues.set_cores(now, at, wanted.min(have + queues.unowned()));
     }
@@ -63,7 +63,7 @@ impl Policy for Clairvoyant {
 
     fn next(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
         self.queues_changed(now, queues);
-        self.partition.next(queues)
+        self.partition.next(now, queues)
     }
 
     fn wait(&self, _now: Time, at: usize, queues: &Queues) -> Span {

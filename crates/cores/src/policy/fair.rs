@@ -5,17 +5,17 @@ use crate::queue::Queues;
 /// What the smallest request costs, bytes: small ones aren't free.
 const COST_MIN: u64 = 4096;
 /// Virtual time counts in this fraction of a byte, so that weights of thousands divide well.
-const SCALE: u64 = 1 << 16;
+const SCALE: u128 = 1 << 16;
 
 /// Virtual times.
 #[derive(Clone, Debug, Default)]
 pub struct Fair {
-    now: u64,
-    finish: Vec<u64>,
+    now: u128,
+    finish: Vec<u128>,
 }
 
 impl Fair {
-    fn start(&self, at: usize) -> u64 {
+    fn start(&self, at: usize) -> u128 {
         self.now.max(self.finish.get(at).copied().unwrap_or(0))
     }
 
@@ -33,6 +33,6 @@ impl Fair {
             self.finish.resize(at + 1, 0);
         }
         self.now = start;
-        self.finish[at] = start + bytes.max(COST_MIN) * SCALE / weight.max(1);
+        self.finish[at] = start + u128::from(bytes.max(COST_MIN)) * SCALE / u128::from(weight.max(1));
     }
 }

@@ -17,15 +17,24 @@ impl Policy for Fixed {
     }
 
     fn queues_changed(&mut self, now: Time, queues: &mut Queues) {
-        let critical: Vec<usize> = queues.critical().collect();
-        for at in critical {
+        let (unused, used): (Vec<usize>, Vec<usize>) = queues.critical().partition(|&at| queues.get(at).is_unused());
+        for at in unused {
+            queues.set_cores(now, at, 0);
+        }
+        for at in used {
             let (wanted, have) = (queues.get(at).allotment().cores.max(1), queues.get(at).cores());
             queues.set_cores(now, at, wanted.min(have + queues.unowned()));
         }
     }
 
-    fn next(&mut self, _now: Time, queues: &mut Queues) -> Option<usize> {
-        self.partition.next(queues)
+    fn ended(&mut self, now: Time, at: usize, _response: Span, queues: &mut Queues) {
+        if queues.get(at).is_unused() {
+            self.queues_changed(now, queues); // what its tenants left is done: its cores are others'
+        }
+    }
+
+    fn next(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
+        self.partition.next(now, queues)
     }
 
     fn wait(&self, _now: Time, at: usize, queues: &Queues) -> Span {

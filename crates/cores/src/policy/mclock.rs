@@ -17,7 +17,7 @@ struct Tags {
     reservation: Time,
     limit: Time,
     /// Virtual, in seconds over weight.
-    share: u64,
+    share: u128,
     busy: bool,
 }
 
@@ -38,7 +38,7 @@ impl Tags {
     /// One more request is served: its turn by limit and share moves on.
     fn served(&mut self) {
         self.limit = spaced(self.limit, self.rates.limit);
-        self.share += SECOND_NS / self.weight.max(1);
+        self.share += u128::from(SECOND_NS / self.weight.max(1));
     }
 }
 
@@ -107,12 +107,18 @@ impl Policy for Mclock {
         self.due
     }
 
-    fn wait(&self, _now: Time, at: usize, queues: &Queues) -> Span {
+    fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span {
+        let (q, tags) = (queues.get(at), &self.tags[at]);
+        let waiting = q.waiting.len() as u64;
+        // Its own rate holds it however idle the device is.
+        let held = match SECOND_NS.checked_div(tags.rates.limit) {
+            Some(each_ns) => tags.limit.since(now) + Span::from_nanos(each_ns) * waiting,
+            None => Span::ZERO,
+        };
         if queues.has_free_slot() {
-            return Span::ZERO;
+            return held;
         }
-        let q = queues.get(at);
         let others = queues.all().iter().filter(|q| !q.waiting.is_empty()).count().max(1) as u64;
-        wait_behind(q.waiting.len() as u64, queues.slots(), q.service.mean()) * others
+        held.max(wait_behind(waiting, queues.slots(), q.service.mean()) * others)
     }
 }

@@ -3,18 +3,37 @@
 use crate::policy::fair::Fair;
 use crate::policy::wait_behind;
 use crate::queue::{Queue, Queues};
-use plimsoll_base::Span;
+use plimsoll_base::{Span, Time};
+
+/// While every core is somebody's, one is lent this often for one request of those without: or an overload would keep them for ever.
+pub const LEND_EVERY: Span = Span::from_secs(1);
 
 /// Who is served: queues with cores of their own on these, the others by weight on the rest.
 #[derive(Default)]
 pub struct Partition {
     fair: Fair,
+    /// When a core was last lent.
+    lent_at: Time,
 }
 
 impl Partition {
     /// Whose request is taken up next.
-    pub fn next(&mut self, queues: &Queues) -> Option<usize> {
-        critical_next(queues).or_else(|| self.next_of_rest(queues, |_| true))
+    pub fn next(&mut self, now: Time, queues: &Queues) -> Option<usize> {
+        let lent = self.next_to_lend_to(now, queues);
+        lent.or_else(|| critical_next(queues)).or_else(|| self.next_of_rest(queues, |_| true))
+    }
+
+    /// Who gets a core for one request though each is somebody's: a queue without one whose oldest request has waited for
+    /// [`LEND_EVERY`].
+    pub fn next_to_lend_to(&mut self, now: Time, queues: &Queues) -> Option<usize> {
+        if now < self.lent_at + LEND_EVERY || queues.unowned() > 0 {
+            return None;
+        }
+        let has_waited = |q: &Queue| q.cores() == 0 && q.oldest().is_some_and(|since| now.since(since) >= LEND_EVERY);
+        let at = self.fair.pick(queues, |at| has_waited(queues.get(at)))?;
+        self.fair.charge(at, queues, queues.get(at).weight());
+        self.lent_at = now;
+        Some(at)
     }
 
     /// The same of those that have no core of their own, as far as they may.
@@ -28,7 +47,7 @@ impl Partition {
 /// What a request would wait that came to queue `at`, with the cores as they are given.
 pub fn wait(at: usize, queues: &Queues) -> Span {
     match queues.get(at).cores() {
-        0 => rest_wait(queues, at),
+        0 => rest_wait(queues, at, false),
         cores => own_wait(queues, at, cores),
     }
 }
@@ -58,9 +77,8 @@ pub fn critical_next(queues: &Queues) -> Option<usize> {
 fn rest_next(queues: &Queues, fair: &Fair, may: impl Fn(&Queue) -> bool) -> Option<usize> {
     let is_candidate = |at: usize| queues.get(at).cores() == 0 && may(queues.get(at));
     let in_service: u32 = queues.all().iter().filter(|q| q.cores() == 0).map(|q| q.in_service).sum();
-    let idle = || queues.all().iter().any(|q| q.cores() > 0 && q.in_service == 0 && q.waiting.is_empty());
     let cores = match queues.unowned() {
-        0 => u32::from(idle()),
+        0 => u32::from(an_owner_is_idle(queues)),
         n => n,
     };
     if in_service >= cores * queues.depth {
@@ -69,18 +87,27 @@ fn rest_next(queues: &Queues, fair: &Fair, may: impl Fn(&Queue) -> bool) -> Opti
     fair.pick(queues, is_candidate)
 }
 
-/// What a request would wait that came to a best-effort queue: its part of the unowned cores goes through what is in front.
-pub fn rest_wait(queues: &Queues, at: usize) -> Span {
+fn an_owner_is_idle(queues: &Queues) -> bool {
+    queues.all().iter().any(|q| q.cores() > 0 && q.in_service == 0 && q.waiting.is_empty())
+}
+
+/// What a request would wait that came to a queue without cores: its part of the unowned ones goes through what is in front. Where
+/// each is somebody's it's one request for every [`LEND_EVERY`], unless some are given back soon (`soon`).
+pub fn rest_wait(queues: &Queues, at: usize, soon: bool) -> Span {
     let q = queues.get(at);
+    let is_lent = queues.unowned() == 0 && !soon && !an_owner_is_idle(queues);
     let slots = queues.unowned().max(1) * queues.depth;
     let others = || queues.all().iter().filter(|o| o.cores() == 0);
     let in_service: u32 = others().map(|o| o.in_service).sum();
-    if q.waiting.is_empty() && in_service < slots && queues.has_free_slot() {
+    if !is_lent && q.waiting.is_empty() && in_service < slots && queues.has_free_slot() {
         return Span::ZERO;
     }
     let all: u64 = others().filter(|o| !o.waiting.is_empty()).map(|o| o.weight()).sum();
     let weight = q.weight();
     let all = if q.waiting.is_empty() { all + weight } else { all };
+    if is_lent {
+        return (LEND_EVERY * (q.waiting.len() as u64 + 1)).scale(all.max(weight), weight);
+    }
     wait_behind(q.waiting.len() as u64, slots, q.service.mean()).scale(all.max(weight), weight)
 }
 

@@ -40,6 +40,8 @@ pub struct Qwin {
 #[derive(Default)]
 struct Run {
     windows: Windows,
+    /// Which queue it is of: numbers are used again.
+    born: u64,
     /// Cores that it last asked for.
     demand: u32,
     /// When one of its cores last took up or ended a request, or it was found to stand still.
@@ -65,12 +67,15 @@ pub struct Part {
 }
 
 /// Works out everyone's part of `cores`: one each, then by weight up to the demand. With more queues than cores the
-/// first ones get one.
+/// heaviest get one, the first of equals.
 pub fn entitle(parts: &mut [Part], cores: u64) {
     let mut left = cores;
-    for p in parts.iter_mut() {
-        p.part = left.min(1);
-        left -= p.part;
+    parts.iter_mut().for_each(|p| p.part = 0);
+    while left > 0
+        && let Some(p) = parts.iter_mut().filter(|p| p.part == 0).max_by_key(|p| (p.weight, std::cmp::Reverse(p.at)))
+    {
+        p.part = 1;
+        left -= 1;
     }
     // Whoever asks for no more than its share gets all of it, which enlarges the others' shares: again, until nobody does.
     loop {
@@ -145,11 +150,16 @@ impl Qwin {
         cores.min(u64::from(queues.cores)) as u32
     }
 
+    /// Cores that all queues together asked for last.
+    fn asked(&self, queues: &Queues) -> u32 {
+        let used = queues.critical().filter(|&i| !queues.get(i).tenants.is_empty());
+        used.map(|i| self.runs[i].demand.max(1)).sum()
+    }
+
     /// What the queue may have of `demand`, if all can't have what they ask for.
     fn entitled(&mut self, at: usize, demand: u32, queues: &Queues) -> u32 {
         self.runs[at].demand = demand;
-        let asked: u32 = queues.critical().map(|i| self.runs[i].demand.max(1)).sum();
-        if asked <= queues.cores {
+        if self.asked(queues) <= queues.cores {
             return demand;
         }
         let mut parts = std::mem::take(&mut self.parts);
@@ -214,6 +224,9 @@ impl Qwin {
 
     /// Whose request is taken up next.
     fn choose(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
+        if let Some(at) = self.partition.next_to_lend_to(now, queues) {
+            return Some(self.taken_by_rest(at));
+        }
         while let Some(at) = partition::critical_next(queues) {
             if self.runs[at].windows.is_over() {
                 self.begin_window(now, at, queues);
@@ -226,11 +239,27 @@ impl Qwin {
             return Some(at);
         }
         let at = self.choose_of_rest(now, queues)?;
+        Some(self.taken_by_rest(at))
+    }
+
+    /// A queue without cores has a request taken up: it may be a latency-critical one that has lost its last.
+    fn taken_by_rest(&mut self, at: usize) -> usize {
         let windows = &mut self.runs[at].windows;
         if windows.left > 0 {
-            windows.take_up(); // a latency-critical queue that has lost its last core
+            windows.take_up();
         }
-        Some(at)
+        at
+    }
+
+    /// Nothing waits in the queue: what isn't at a request is yielded, but for the last core (QW-M9).
+    fn yield_idle(&mut self, now: Time, at: usize, queues: &mut Queues) {
+        let q = queues.get(at);
+        let busy = q.in_service.div_ceil(queues.depth);
+        self.runs[at].demand = busy.max(1);
+        let keep = busy.max(u32::from(!q.is_unused()));
+        if keep < q.cores() {
+            queues.set_cores(now, at, keep);
+        }
     }
 }
 
@@ -262,20 +291,31 @@ impl Policy for Qwin {
         "qwin"
     }
 
+    fn write_bound(&self) -> Option<&WriteBound> {
+        self.bound.as_ref()
+    }
+
     fn queues_changed(&mut self, now: Time, queues: &mut Queues) {
         let config = self.config;
-        self.runs.resize_with(queues.len(), || Run { windows: Windows::new(&config), demand: 0, moved_at: now });
-        let critical: Vec<usize> = queues.critical().collect();
-        for at in critical {
-            let gone = queues.get(at).tenants.is_empty() && queues.get(at).waiting.is_empty();
-            match (gone, queues.get(at).cores()) {
-                (true, _) => {
-                    self.runs[at].demand = 0;
-                    queues.set_cores(now, at, 0);
-                }
-                // QW-M8: one core each to begin with, while there are any.
-                (false, 0) => queues.set_cores(now, at, queues.unowned().min(1)),
-                _ => {}
+        let run = |born| Run { windows: Windows::new(&config), born, demand: 0, moved_at: now };
+        self.runs.resize_with(queues.len(), || run(0));
+        for (own, q) in self.runs.iter_mut().zip(queues.all()) {
+            if own.born != q.born {
+                *own = run(q.born);
+            }
+        }
+        // The heaviest first, where there are more queues than cores.
+        let mut critical: Vec<usize> = queues.critical().collect();
+        critical.sort_by_key(|&at| (std::cmp::Reverse(queues.get(at).weight()), at));
+        let (unused, used): (Vec<usize>, Vec<usize>) = critical.iter().partition(|&&at| queues.get(at).is_unused());
+        for at in unused {
+            self.runs[at].demand = 0;
+            queues.set_cores(now, at, 0);
+        }
+        // QW-M8: one core each to begin with, while there are any.
+        for at in used {
+            if queues.get(at).cores() == 0 {
+                queues.set_cores(now, at, queues.unowned().min(1));
             }
         }
     }
@@ -303,18 +343,11 @@ impl Policy for Qwin {
         if self.runs[at].windows.served(response) {
             self.temp_window(now, at, queues);
         }
-        let q = queues.get(at);
-        let cores = q.cores();
-        if q.waiting.is_empty() {
-            self.runs[at].demand = q.in_service.div_ceil(queues.depth).max(1);
-            // This core has nothing left to do; the last one stays.
-            if cores > 1 && q.in_service <= (cores - 1) * queues.depth {
-                queues.set_cores(now, at, cores - 1);
-            } else if cores == 1 && q.tenants.is_empty() && q.in_service == 0 {
-                queues.set_cores(now, at, 0);
-            }
+        let had = queues.get(at).cores();
+        if queues.get(at).waiting.is_empty() {
+            self.yield_idle(now, at, queues);
         }
-        if cores == 0 {
+        if had == 0 {
             self.queues_changed(now, queues); // perhaps there is one for it by now
         }
     }
@@ -334,15 +367,20 @@ impl Policy for Qwin {
         self.arm(queues);
     }
 
-    fn withdrawn(&mut self, at: usize, place: usize) {
+    fn withdrawn(&mut self, now: Time, at: usize, place: usize, queues: &mut Queues) {
         self.runs[at].windows.withdrawn(place);
+        if queues.get(at).is_critical() && queues.get(at).waiting.is_empty() {
+            self.yield_idle(now, at, queues);
+        }
     }
 
     fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span {
         let q = queues.get(at);
         if q.cores() == 0 {
             let held = self.bound.as_ref().filter(|_| writes_next(q).is_some()).map(|b| b.may_write_at(now));
-            return partition::rest_wait(queues, at) + held.unwrap_or(Time::ZERO).since(now);
+            // Unless the objectives ask for all there is, cores come back with the next windows.
+            let soon = self.asked(queues) < queues.cores;
+            return partition::rest_wait(queues, at, soon) + held.unwrap_or(Time::ZERO).since(now);
         }
         // It would get what it asks for, as far as best effort has it.
         let wanted = self.demand(now, at, queues, 1);

@@ -28,7 +28,7 @@ impl Shenango {
         // Queues are in order of arrival: if any request was there before, the first one was.
         let stays = first.is_some() && self.seen[at].is_some_and(|last| first.is_some_and(|f| f <= last));
         if first.is_none() {
-            queues.set_cores(now, at, cores.min(1));
+            queues.set_cores(now, at, cores.min(u32::from(!q.is_unused())));
         } else if stays {
             queues.set_cores(now, at, cores + queues.unowned().min(1));
         }
@@ -45,8 +45,10 @@ impl Policy for Shenango {
         self.seen.resize(queues.len(), None);
         let critical: Vec<usize> = queues.critical().collect();
         for at in critical {
-            if queues.get(at).cores() == 0 {
-                queues.set_cores(now, at, queues.unowned().min(1));
+            match (queues.get(at).is_unused(), queues.get(at).cores()) {
+                (true, _) => queues.set_cores(now, at, 0),
+                (false, 0) => queues.set_cores(now, at, queues.unowned().min(1)),
+                _ => {}
             }
         }
     }
@@ -59,8 +61,8 @@ impl Policy for Shenango {
         }
     }
 
-    fn next(&mut self, _now: Time, queues: &mut Queues) -> Option<usize> {
-        self.partition.next(queues)
+    fn next(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
+        self.partition.next(now, queues)
     }
 
     fn wake(&mut self, now: Time, queues: &mut Queues) {

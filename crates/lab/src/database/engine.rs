@@ -324,7 +324,7 @@ impl Model {
 
 impl User {
     fn new(gate: &mut Gate<'_>, name: &str, sensitive: Option<Sensitive>, cfg: &DatabaseConfig, rng: &mut Rng) -> User {
-        let user = gate.user(name).expect("as many places as users");
+        let user = gate.user(Time::ZERO, name).expect("as many places as users");
         if let Some(s) = sensitive.filter(|s| s.controlled) {
             gate.users[user as usize].set_class(UserClass::LatencySensitive);
             gate.users[user as usize].objective_us = s.p999.as_micros();

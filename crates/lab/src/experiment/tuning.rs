@@ -4,6 +4,7 @@
 //! [`plimsoll_tune::space::Space::to_profile`] names. What is achieved is measured on a fresh system with another stream of
 //! requests: the same files and disk, other arrivals.
 
+pub mod node;
 mod rows;
 pub mod solver;
 pub mod traced;

@@ -46,6 +46,8 @@ pub struct Backend {
     store: Store,
     contents: BTreeMap<u64, u128>,
     nvram_extents: usize,
+    /// What leaves the NVRAM costs the disks nothing.
+    free_writes: bool,
     /// In NVRAM only; of those, the ones on their way.
     fresh: BTreeSet<u64>,
     leaving: BTreeSet<u64>,
@@ -66,6 +68,7 @@ impl Backend {
             store,
             contents,
             nvram_extents: (nvram_bytes / EXTENT_BYTES) as usize,
+            free_writes: false,
             fresh: BTreeSet::new(),
             leaving: BTreeSet::new(),
             cursor: 0,
@@ -73,6 +76,13 @@ impl Backend {
             jobs: Slab::new(),
             destages: 0,
         }
+    }
+
+    /// The same, but what leaves the NVRAM costs the disks nothing: what reads alone would make of it.
+    #[must_use]
+    pub fn with_free_writes(mut self, free: bool) -> Backend {
+        self.free_writes = free;
+        self
     }
 
     /// What is behind the NVRAM.
@@ -135,6 +145,7 @@ impl Backend {
                 self.leaving.insert(*e);
             }
             let steps = match &mut self.store {
+                _ if self.free_writes => vec![],
                 Store::Plain => {
                     let (at, len) = (chosen[0] * EXTENT_BYTES, chosen.len() as u64 * EXTENT_BYTES);
                     let both = |op| vec![(op, at, len), (op, at + CHUNK_BYTES, len)];

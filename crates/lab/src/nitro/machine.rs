@@ -56,6 +56,8 @@ pub struct Setup {
     pub behind: Behind,
     /// Bytes of NVRAM there.
     pub nvram_bytes: u64,
+    /// What leaves it costs the disks nothing.
+    pub free_writes: bool,
     /// Clients, each with one request at a time.
     pub clients: usize,
     /// When the measured part begins, all that only the cache has is to be written back.
@@ -83,6 +85,8 @@ pub struct Extents<'a> {
     pub address: &'a dyn Fn(u64) -> u64,
     /// First contents, by extent.
     pub contents: &'a [u128],
+    /// What a request asks for from there on: an extent, unless somebody looks at the drive alone.
+    pub bytes: u64,
 }
 
 fn bad(e: impl std::fmt::Display) -> LabError {
@@ -99,9 +103,9 @@ fn array(seed: u64) -> Result<Raid0<Disk>, LabError> {
 }
 
 /// A pool of such a setup, started.
-fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabError> {
+pub(crate) fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabError> {
     let n = extents.contents.len() as u64;
-    let volume_bytes = (0..n).map(extents.address).max().unwrap_or(0) + EXTENT_BYTES;
+    let volume_bytes = (0..n).map(extents.address).max().unwrap_or(0) + extents.bytes;
     let all = || (0..n).map(|e| ((extents.address)(e) / EXTENT_BYTES, extents.contents[e as usize]));
     let fast_bytes = match setup.front {
         Front::AllFast => volume_bytes,
@@ -134,7 +138,7 @@ fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabError> {
             Store::Dedup(Box::new(DedupStore::new(log_at, pages.max(4), lists.max(4))))
         }
     };
-    let backend = || Box::new(Backend::new(store(), setup.nvram_bytes, all()));
+    let backend = || Box::new(Backend::new(store(), setup.nvram_bytes, all()).with_free_writes(setup.free_writes));
     match setup.front {
         Front::AllFast => {
             all().for_each(|(e, c)| held.put(e * EXTENT_BYTES, EXTENT_BYTES, &Data::Content(vec![c].into())));
@@ -212,7 +216,7 @@ pub fn replay(
                 true => (Op::Write, Data::Content(vec![a.content].into())),
                 false => (Op::Read, Data::Absent),
             };
-            let head = IoHead::new(op, VOLUME, TenantId(1), (extents.address)(a.extent), EXTENT_BYTES, now);
+            let head = IoHead::new(op, VOLUME, TenantId(1), (extents.address)(a.extent), extents.bytes, now);
             let offered = pool.offer(now, Io::new(head, data));
             assert!(matches!(offered, Offered::Accepted(_)), "a request without a deadline is never refused");
             inflight += 1;
@@ -262,12 +266,13 @@ mod tests {
         let g = Generator::new(&TRACES[0], Tweak::NONE, 1, 512);
         let address = |e| e / 16 * (1 << 20) + e % 16 * EXTENT_BYTES;
         let contents = g.content().to_vec();
-        let extents = Extents { address: &address, contents: &contents };
+        let extents = Extents { address: &address, contents: &contents, bytes: EXTENT_BYTES };
         let setup = Setup {
             front,
             cache_bytes: 2 << 20,
             behind,
             nvram_bytes: 256 << 10,
+            free_writes: false,
             clients: 8,
             write_back: false,
             seed: 1,
@@ -298,7 +303,7 @@ mod tests {
         let n = 2048;
         let contents: Vec<u128> = (0..n).collect();
         let address = |e: u64| e / 16 * (1 << 20) + e % 16 * EXTENT_BYTES;
-        let extents = Extents { address: &address, contents: &contents };
+        let extents = Extents { address: &address, contents: &contents, bytes: EXTENT_BYTES };
         let shape = Shape { extent_bytes: 8192, weu_bytes: 64 << 10 };
         // Nothing is written back before it is asked for.
         let config = CacheConfig { watermark_percent: 90, ..CacheConfig::default() };
@@ -309,6 +314,7 @@ mod tests {
                 cache_bytes: 32 << 20,
                 behind: Behind::Plain,
                 nvram_bytes: 1 << 20,
+                free_writes: false,
                 clients: 4,
                 write_back,
                 seed: 1,

@@ -1,61 +1,343 @@
-//! A Plimsoll pool as a system to tune, in the simulator: scheduler, depth and `idle_time` as parameters, a workload as the
-//! load. (A live node is tuned through the shell adapter: docs/tuner.md.)
+//! A Plimsoll node's pool as a system to tune, in the simulator, by the same orders as a live one's
+//! (`/v1/pools/{name}/knobs`, `/fence`) and a load's own deadline: what carries over a change carries over here too.
+//!
+//! Two pools: a disk behind cores, logs, time slots and CFQ ([`NodePool::on_disk`]), and a flash cache over an array
+//! ([`NodePool::cached`]). A read that is refused, or given back, for its deadline goes to another replica, which isn't
+//! simulated: it counts with the hop, and what such a replica takes ([`ELSEWHERE`]).
 
 use crate::experiment::LabError;
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
-use crate::system::set_each;
-use crate::trace::record::{Tables, TraceRecord};
-use crate::trace::stream::Held;
-use plimsoll_base::{Span, Time};
-use plimsoll_sched::SchedulerKind;
+use crate::nitro::EXTENT_BYTES;
+use crate::nitro::machine::{self, Behind, Extents, Front, Setup};
+use crate::nitro::traces::{Generator, TRACES, Tweak};
+use crate::replay::{DeviceChoice, Placer};
+use crate::system::{record, set_each};
+use crate::trace::record::TraceRecord;
+use plimsoll_base::{Class, Data, Io, IoHead, Objective, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
+use plimsoll_cache::{CacheConfig, Shape as CacheShape};
+use plimsoll_cores::{Cores, CoresConfig};
+use plimsoll_device::{DeviceOptions, Model, ModelLayer};
+use plimsoll_fence::config::DeviceKind;
+use plimsoll_fence::{DiskPredictor, Fence, FenceConfig};
+use plimsoll_logs::{Layout, Logs, LogsConfig, Shape};
+use plimsoll_sched::{Cfq, CfqConfig, DiskModel};
+use plimsoll_stack::sim::SimPool;
+use plimsoll_stack::{
+    CacheMode, Knob, Layer, LayerState, Offered, Order, Stack, StackConfig, Target, Terms, VolumeTerms,
+};
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
-use plimsoll_tune::profile::Observation;
 use plimsoll_tune::space::{Parameter, Setting, Space};
 
-/// A pool that serves its records window by window, each under the setting that is then in place.
-pub struct NodePool {
-    device: DeviceChoice,
-    records: Vec<TraceRecord>,
-    next: usize,
-    config: PoolConfig,
-    space: Space,
+/// One request of the load, at a time since the load's beginning.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// When.
+    pub at: Span,
+    /// Whose.
+    pub tenant: u16,
+    /// Does it write?
+    pub is_write: bool,
+    /// Where.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What is written, where that matters: a name for each extent.
+    pub content: Option<u128>,
 }
 
-/// One component: the whole request.
+/// What a refused read costs: the hop to another replica, and a disk's mean random read there.
+pub const ELSEWHERE: Span = Span::from_micros(300 + 9_000);
+const DISK: &str = "hdd-160g-7200";
+/// Tenants of the pool on a disk, each with a slot: the first has an objective, the other the rest.
+pub const TENANTS: u16 = 2;
+const OBJECTIVE: Objective = Objective { percentile_bp: 9900, bound: Span::from_millis(100) };
+const CORES: u32 = 8;
+/// Nitro's Homes, this much smaller, and a cache of so many thousandths of it.
+const CACHED_SCALE: u64 = 4096;
+const CACHED_PERMILLE: u64 = 10;
+
+/// See the module's documentation.
+pub struct NodePool {
+    pool: SimPool,
+    requests: Vec<Request>,
+    /// What one pass over the requests takes.
+    lap: Span,
+    next: usize,
+    lap_began: Time,
+    deadline: Option<Span>,
+    slots: u32,
+    space: Space,
+    number: u64,
+    run: Run,
+}
+
+/// Reads and writes are different components.
 pub fn graph() -> ServiceGraph {
-    let written: WrittenGraph = toml::from_str("root = 'request'\ncomponents = ['request']").expect("a constant");
+    let text = "root = 'request'\ncomponents = ['read', 'write']\n[node]\nrequest = { sequence = ['op'] }\n\
+        op = { condition = ['read', 'write'] }\n";
+    let written: WrittenGraph = toml::from_str(text).expect("a constant");
     ServiceGraph::new(&written).expect("a constant")
 }
 
-/// Schedulers and depths.
-pub fn space() -> Space {
-    let p = |name: &str, values: Vec<String>| Parameter { name: name.into(), values, moves: vec!["request".into()] };
-    let scheds = SchedulerKind::FOR_DISKS.iter().map(|s| s.name().to_string()).collect();
-    let depths = [1, 2, 4, 8, 16].iter().map(u32::to_string).collect();
-    Space::new(vec![p("sched", scheds), p("depth", depths)]).expect("distinct values")
+fn parameter(name: &str, values: &[&str]) -> Parameter {
+    let values = values.iter().map(ToString::to_string).collect();
+    let moves = ["op", "read", "write"].map(String::from).to_vec();
+    Parameter { name: name.into(), values, moves }
+}
+
+/// What can be set of the pool on a disk; each may move everything.
+pub fn disk_space() -> Space {
+    let parameters = vec![
+        parameter("deadline", &["none", "60ms"]),
+        parameter("logged_write", &["0", "16384", "262144"]),
+        parameter("slot", &["20ms", "40ms", "80ms"]),
+        parameter("idle_time", &["0ms", "8ms"]),
+        parameter("core_slack", &["1ms", "10ms", "40ms"]),
+    ];
+    Space::new(parameters).expect("distinct values")
+}
+
+/// What can be set of the cached pool.
+pub fn cached_space() -> Space {
+    Space::new(vec![parameter("fingerprints", &["5", "25", "50", "100"])]).expect("distinct values")
+}
+
+/// A database beside a backup: the first tenant reads 8 KiB at random (a Zipf of hot pages) and writes 4 to 16 KiB, the second
+/// reads on in 256 KiB. Poisson arrivals.
+pub fn mixed(lasts: Span, seed: u64) -> Vec<Request> {
+    let mut rng = Rng::new(seed, "node load");
+    let hot = crate::system::Zipf::new(50_000, 0.9);
+    let (mut at, mut backup) = (Span::ZERO, 0u64);
+    let mut requests = Vec::new();
+    while at < lasts {
+        let draw = rng.unit();
+        requests.push(if draw < 0.15 {
+            backup += 256 << 10;
+            let offset = (100_000_000_000 + backup % 20_000_000_000) >> 12 << 12;
+            Request { at, tenant: 1, is_write: false, offset, len: 256 << 10, content: None }
+        } else {
+            let page = hot.draw(&mut rng) as u64;
+            let offset = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 6_000_000 * 8192;
+            let is_write = draw < 0.5;
+            let len = if is_write { 4096 << rng.below(3) } else { 8192 };
+            Request { at, tenant: 0, is_write, offset, len, content: None }
+        });
+        at += Span::from_nanos((rng.exp1() * 22e6) as u64);
+    }
+    requests
+}
+
+/// A trace as the load, `slower` times as slow: its devices are dealt out to the tenants.
+///
+/// # Errors
+/// If it has no reads or writes.
+pub fn of_trace(records: &[TraceRecord], slower: u64, size_bytes: u64) -> Result<Vec<Request>, LabError> {
+    let mut placer = Placer::new(size_bytes, 4096, 4 << 20);
+    let mut one = |r: &TraceRecord| {
+        let (offset, len) = placer.place(r.device, r.offset, r.len);
+        let tenant = (r.device % u32::from(TENANTS)) as u16;
+        let is_write = r.op == crate::trace::Op::Write;
+        Request { at: r.arrived_at.since(Time::ZERO) * slower, tenant, is_write, offset, len, content: None }
+    };
+    let kept = records.iter().filter(|r| matches!(r.op, crate::trace::Op::Read | crate::trace::Op::Write));
+    let all: Vec<Request> = kept.map(&mut one).collect();
+    if all.is_empty() { Err(LabError("the trace has no reads or writes".into())) } else { Ok(all) }
+}
+
+fn volume(tenant: u16) -> VolumeKey {
+    VolumeKey { id: u32::from(tenant) + 1, generation: 1 }
 }
 
 impl NodePool {
-    /// Serves `records`, in the order of time, on the device of that name; they repeat.
+    /// Cores, logs, slots and CFQ over a modelled disk; the load repeats.
     ///
     /// # Errors
-    /// If there is no such device, or no record.
-    pub fn new(device: &str, records: Vec<TraceRecord>, seed: u64) -> Result<NodePool, LabError> {
-        if records.is_empty() {
-            return Err(LabError("a pool without requests can't be tuned".into()));
+    /// If the load is empty, or a layer can't be built.
+    pub fn on_disk(requests: Vec<Request>, seed: u64) -> Result<NodePool, LabError> {
+        let failed = |e: &dyn std::fmt::Display| LabError(format!("{DISK}: {e}"));
+        let options = DeviceOptions { seed, mismatch: 0.15 };
+        let model = DeviceChoice::named(DISK)?.spec.build(options).map_err(|e| failed(&e))?;
+        let layout =
+            Layout::new(model.size_bytes(), model.block_bytes(), Shape::default(), 1).map_err(|e| failed(&e))?;
+        let kind = DeviceKind::disk(DiskPredictor::typical(model.size_bytes()));
+        let cfq = CfqConfig { depth: 4, ..CfqConfig::default() };
+        let layers: Vec<Box<dyn Layer>> = vec![
+            Box::new(Cores::new(CoresConfig { depth: 2, ..CoresConfig::new(CORES) })),
+            Box::new(Logs::fresh(
+                layout,
+                LogsConfig { adaptive: false, off_below: Span::ZERO, ..LogsConfig::default() },
+            )),
+            Box::new(Fence::new(FenceConfig::new(u32::from(TENANTS), vec![kind]))),
+            Box::new(Cfq::new(cfq, DiskModel::unknown(model.size_bytes()))),
+            Box::new(ModelLayer::new(model)),
+        ];
+        let last = layers.len() - 1;
+        let mut pool = SimPool::with_stack(Vec::new(), |_| {
+            let mut stack = Stack::new(StackConfig::default(), Vec::new());
+            for (i, layer) in layers.into_iter().enumerate() {
+                stack.push(layer, if i < last { vec![Target::Node(i + 1)] } else { Vec::new() });
+            }
+            stack
+        });
+        if pool.start() != LayerState::Ready {
+            return Err(LabError("a layer isn't ready".into()));
         }
-        let config = PoolConfig { seed, mismatch: 0.15, ..PoolConfig::default() };
-        Ok(NodePool { device: DeviceChoice::named(device)?, records, next: 0, config, space: space() })
+        let size_bytes = layout.home_bytes;
+        for tenant in 0..TENANTS {
+            let class = match tenant {
+                0 => Class::LatencyCritical { objectives: vec![OBJECTIVE], weight: 100 },
+                _ => Class::BestEffort { weight: 100 },
+            };
+            let terms = Terms::of(class, 1024);
+            pool.stack().set_tenant(Time::ZERO, TenantId(tenant), Some(&terms));
+            let (cache, domain) = (CacheMode::Off, u64::from(tenant) + 1);
+            let terms = VolumeTerms { size_bytes, tenant, domain, cache, cache_bytes: 0, slots: 1 };
+            pool.stack().set_volume(Time::ZERO, volume(tenant), &terms);
+        }
+        NodePool::new(pool, requests, disk_space(), u32::from(TENANTS))
+    }
+
+    /// A deduplicating write-back cache over an array, under Nitro's Homes scaled down; the load repeats.
+    ///
+    /// # Errors
+    /// If a layer can't be built.
+    pub fn cached(accesses: usize, seed: u64) -> Result<NodePool, LabError> {
+        let trace = &TRACES[1];
+        let mut load = Generator::new(trace, Tweak::NONE, seed, CACHED_SCALE);
+        let contents = load.content().to_vec();
+        let config = CacheConfig::default();
+        let setup = Setup {
+            front: Front::Nitro(config, CacheShape::default(), CacheMode::Back),
+            cache_bytes: trace.cache_bytes(CACHED_SCALE, CACHED_PERMILLE).max(32 << 20),
+            behind: Behind::Plain,
+            nvram_bytes: 8 << 20,
+            clients: 1,
+            write_back: false,
+            seed,
+        };
+        let mut rng = Rng::new(seed, "cached load");
+        let mut at = Span::ZERO;
+        let mut requests = Vec::new();
+        for _ in 0..accesses {
+            let a = load.next().expect("it never ends");
+            let offset = load.address(a.extent);
+            requests.push(Request {
+                at,
+                tenant: 0,
+                is_write: a.write,
+                offset,
+                len: EXTENT_BYTES,
+                content: Some(a.content),
+            });
+            at += Span::from_nanos((rng.exp1() * 2e6) as u64);
+        }
+        let pool = machine::pool(&setup, &Extents { address: &|e| load.address(e), contents: &contents })?;
+        NodePool::new(pool, requests, cached_space(), 0)
+    }
+
+    fn new(pool: SimPool, requests: Vec<Request>, space: Space, slots: u32) -> Result<NodePool, LabError> {
+        let Some(last) = requests.last() else {
+            return Err(LabError("a pool without requests can't be tuned".into()));
+        };
+        let lap = last.at + Span::from_millis(1);
+        Ok(NodePool {
+            lap_began: pool.now(),
+            pool,
+            requests,
+            lap,
+            next: 0,
+            deadline: None,
+            slots,
+            space,
+            number: 0,
+            run: Run::new(),
+        })
+    }
+
+    /// The space that it is set in.
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// Serves for `time` and returns what was recorded of the requests that ended.
+    pub fn serve(&mut self, time: Span) -> Run {
+        let until = self.pool.now() + time;
+        loop {
+            let due = (self.lap_began + self.requests[self.next].at).max(self.pool.now());
+            let event = self.pool.next_event_at();
+            if due.min(event) >= until {
+                break;
+            }
+            if event <= due {
+                self.pool.step();
+            } else {
+                self.arrive(due);
+            }
+            self.take_ended();
+        }
+        self.pool.run_until(until);
+        self.take_ended();
+        std::mem::take(&mut self.run)
+    }
+
+    fn arrive(&mut self, now: Time) {
+        let r = self.requests[self.next].clone();
+        self.next += 1;
+        if self.next == self.requests.len() {
+            (self.next, self.lap_began) = (0, self.lap_began + self.lap);
+        }
+        let op = if r.is_write { Op::Write } else { Op::Read };
+        let mut head = IoHead::new(op, volume(r.tenant), TenantId(r.tenant), r.offset, r.len, now);
+        if let Some(deadline) = self.deadline.filter(|_| !r.is_write) {
+            head.deadline = now + deadline;
+        }
+        let data = match r.content {
+            Some(c) if r.is_write => Data::Content(vec![c].into()),
+            _ => Data::Absent,
+        };
+        if let Offered::Busy(_) = self.pool.offer(now, Io::new(head, data)) {
+            self.ended(false, ELSEWHERE);
+        }
+    }
+
+    fn take_ended(&mut self) {
+        while let Some(c) = self.pool.next_done() {
+            let took = self.pool.now().since(c.io.arrived_at);
+            let elsewhere = if matches!(c.outcome, Outcome::Busy { .. }) { ELSEWHERE } else { Span::ZERO };
+            self.ended(c.io.op == Op::Write, took + elsewhere);
+        }
+    }
+
+    fn ended(&mut self, is_write: bool, took: Span) {
+        let (n, ms) = (self.number, took.as_millis_f64());
+        self.number += 1;
+        record(&mut self.run, "request", n, ms);
+        record(&mut self.run, "op", n, f64::from(u8::from(is_write)));
+        record(&mut self.run, if is_write { "write" } else { "read" }, n, ms);
+    }
+
+    fn order(&mut self, order: Order) {
+        let now = self.pool.now();
+        self.pool.stack().order(now, order);
     }
 }
 
 impl Adapter for NodePool {
     fn apply(&mut self, setting: &Setting) -> Result<(), AdapterError> {
-        set_each(&self.space, setting, "a pool", |name, value| {
+        let space = self.space.clone();
+        set_each(&space, setting, "a pool", |name, value| {
+            let span = || value.parse::<Span>().ok();
             match name {
-                "sched" => self.config.sched = value.parse().ok()?,
-                "depth" => self.config.depth = value.parse().ok()?,
+                "deadline" => self.deadline = if value == "none" { None } else { Some(span()?) },
+                "logged_write" => self.order(Order::Set(Knob::LoggedWriteBytes(value.parse().ok()?))),
+                "slot" => self.order(Order::Fence { slots: self.slots, slot_ns: span()?.as_nanos() }),
+                "idle_time" => self.order(Order::Set(Knob::IdleNs(span()?.as_nanos()))),
+                "core_slack" => {
+                    let high_ns = span()?.as_nanos();
+                    let slack = Knob::CoreSlack { low_ns: high_ns * 3 / 10, high_ns, poll_windows: 2000 };
+                    self.order(Order::Set(slack));
+                }
+                "fingerprints" => self.order(Order::Set(Knob::FingerprintsPercent(value.parse().ok()?))),
                 _ => return None,
             }
             Some(())
@@ -63,25 +345,39 @@ impl Adapter for NodePool {
     }
 
     fn measure(&mut self, time: Span) -> Result<Run, AdapterError> {
-        let told = |e: &dyn std::fmt::Display| AdapterError(e.to_string());
-        let base = self.records[self.next].arrived_at;
-        let mut window: Vec<TraceRecord> = Vec::new();
-        while self.next < self.records.len() && self.records[self.next].arrived_at.since(base) < time {
-            let mut r = self.records[self.next];
-            r.arrived_at = Time::ZERO + r.arrived_at.since(base);
-            window.push(r);
-            self.next += 1;
-        }
-        self.next %= self.records.len();
-        let mut pool = Pool::new(&self.device, &self.config).map_err(|e| told(&e))?;
-        let mut source = Held::new(window, Tables::new());
-        let mut all: Vec<Observation> = Vec::new();
-        let mut watch = |now: Time, c: &plimsoll_base::Completion| {
-            let value = now.since(c.io.arrived_at).as_millis_f64();
-            all.push(Observation { request: all.len() as u64, value, weight: 1.0 });
+        Ok(self.serve(time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(pool: &mut NodePool, setting: &[u16], seconds: u64) -> (usize, usize, Run) {
+        pool.apply(&Setting(setting.to_vec())).unwrap();
+        let run = pool.serve(Span::from_secs(seconds));
+        let count = |node: &str| run.get(node).map_or(0, Vec::len);
+        (count("read"), count("write"), run)
+    }
+
+    #[test]
+    fn a_pool_on_a_disk_serves_and_repeats() {
+        let run = |setting: &[u16]| {
+            let mut pool = NodePool::on_disk(mixed(Span::from_secs(60), 1), 1).unwrap();
+            times(&mut pool, setting, 100)
         };
-        open_loop_watched(&mut pool, &mut source, &Limits::default(), &mut |_, _| {}, &mut watch)
-            .map_err(|e| told(&e))?;
-        Ok(Run::from([("request".to_string(), all)]))
+        let (reads, writes, first) = run(&[0, 2, 0, 1, 0]);
+        assert!(reads > 1_000 && writes > 500, "{reads} reads, {writes} writes");
+        assert_eq!(run(&[0, 2, 0, 1, 0]).2, first);
+        assert_ne!(run(&[1, 0, 2, 0, 2]).2, first, "the settings matter");
+    }
+
+    #[test]
+    fn a_cached_pool_serves_with_few_fingerprints_and_many() {
+        let mut pool = NodePool::cached(4_000, 1).unwrap();
+        for setting in [0, 3, 0] {
+            let (reads, writes, _) = times(&mut pool, &[setting], 4);
+            assert!(reads > 50 && writes > 200, "{setting}: {reads} reads, {writes} writes");
+        }
     }
 }

@@ -25,3 +25,4 @@ pub use permits::PermitLimits;
 pub use pool::{Note, Pool, PoolOptions};
 pub use trace::Trace;
 pub use volatile::VolatileFile;
+pub(crate) use workers::{check_allowed, check_cpus};

@@ -32,7 +32,7 @@ use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 /// How a pool's thread behaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PoolOptions {
     /// Sleep until shortly before a layer's timer and spin the rest: for devices modelled in real time, whose
     /// completions are due to the microsecond.
@@ -45,6 +45,8 @@ pub struct PoolOptions {
     pub payload_time: Duration,
     /// Threads that do layers' work at most.
     pub workers_max: usize,
+    /// Where they are pinned, one on each; none if they may run anywhere.
+    pub worker_cpus: Vec<usize>,
 }
 
 /// The pool stops sleeping this long before a timer when precise (notes on this kind of machine: a sleeper wakes up to
@@ -130,10 +132,9 @@ impl Pool {
         Ok(Pool {
             started: Instant::now(),
             now: Time::ZERO,
-            options,
             stack: Taped::new(stack, tape),
             devices,
-            workers: Workers::new(options.workers_max, ears.wakeup.clone()),
+            workers: Workers::new(options.workers_max, options.worker_cpus.clone(), ears.wakeup.clone()),
             buffers: ring.buffers(),
             ring,
             conns: Slab::new(),
@@ -149,6 +150,7 @@ impl Pool {
             zeroing: BTreeMap::new(),
             next_job: 1,
             traces: Traces::new(options.trace_every),
+            options,
             forgetting: Vec::new(),
             looked_at: Time::ZERO,
             stopping: false,

@@ -5,6 +5,7 @@
 //! is bounded by the layers that order it.
 
 use plimsoll_stack::{Work, Worked};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,6 +25,8 @@ struct Worker {
 /// See the module's documentation.
 pub struct Workers {
     threads_max: usize,
+    /// Where each is pinned; none if they may run anywhere.
+    cpus: Vec<usize>,
     workers: Vec<Worker>,
     found: Receiver<Found>,
     sender: Sender<Found>,
@@ -31,10 +34,12 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Up to `threads_max` threads (at least one) that call through `wakeup` when something is done.
-    pub fn new(threads_max: usize, wakeup: Arc<OwnedFd>) -> Workers {
+    /// One thread on each of `cpus`, or if there are none up to `threads_max` (at least one) anywhere. They call through `wakeup` when
+    /// something is done.
+    pub fn new(threads_max: usize, cpus: Vec<usize>, wakeup: Arc<OwnedFd>) -> Workers {
         let (sender, found) = channel();
-        Workers { threads_max: threads_max.max(1), workers: Vec::new(), found, sender, wakeup }
+        let threads_max = if cpus.is_empty() { threads_max.max(1) } else { cpus.len() };
+        Workers { threads_max, cpus, workers: Vec::new(), found, sender, wakeup }
     }
 
     /// Has node `node`'s work done.
@@ -54,7 +59,11 @@ impl Workers {
         let at = self.workers.len();
         let (queue, orders) = channel::<(usize, Work)>();
         let (found, wakeup) = (self.sender.clone(), self.wakeup.clone());
+        let cpu = self.cpus.get(at).copied();
         let thread = std::thread::Builder::new().name(format!("worker-{at}")).spawn(move || {
+            if let Some(Err(e)) = cpu.map(pin) {
+                tracing::warn!(worker = at, cpu, "a worker isn't pinned: {e}");
+            }
             for (node, work) in orders {
                 let worked = catch_unwind(AssertUnwindSafe(|| work.run())).ok();
                 // The pool outlives its workers; were it gone, nobody would wait for this.
@@ -81,6 +90,48 @@ impl Workers {
             None => Err(io::Error::other("a worker's task panicked: please report what it said")),
         }
     }
+}
+
+/// Can `cpus` be a list of CPUs, each for one thread?
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_cpus(cpus: &[usize]) -> Result<(), String> {
+    if cpus.is_empty() {
+        return Err("no CPU is named: leave it out, or name at least one".into());
+    }
+    for (i, cpu) in cpus.iter().enumerate() {
+        if *cpu >= CpuSet::MAX_CPU {
+            return Err(format!("there is no CPU {cpu}: they are numbered from 0 to {}", CpuSet::MAX_CPU - 1));
+        }
+        if cpus[..i].contains(cpu) {
+            return Err(format!("CPU {cpu} is named twice"));
+        }
+    }
+    Ok(())
+}
+
+/// May this process run on all of `cpus`?
+///
+/// # Errors
+/// On which it may not.
+pub(crate) fn check_allowed(cpus: &[usize]) -> Result<(), String> {
+    let allowed = sched_getaffinity(None).map_err(|e| e.to_string())?;
+    match cpus.iter().find(|cpu| !allowed.is_set(**cpu)) {
+        Some(cpu) => {
+            let may = (0..CpuSet::MAX_CPU).filter(|c| allowed.is_set(*c));
+            let may: Vec<String> = may.map(|c| c.to_string()).collect();
+            Err(format!("worker_cpus: this process may not run on CPU {cpu}, only on {}", may.join(", ")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// This thread runs on `cpu` only, from now on.
+fn pin(cpu: usize) -> io::Result<()> {
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    Ok(sched_setaffinity(None, &only)?)
 }
 
 impl Drop for Workers {
@@ -124,7 +175,7 @@ mod tests {
 
     fn workers() -> (Workers, Arc<OwnedFd>) {
         let wakeup = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap());
-        (Workers::new(2, wakeup.clone()), wakeup)
+        (Workers::new(2, Vec::new(), wakeup.clone()), wakeup)
     }
 
     #[test]
@@ -152,5 +203,48 @@ mod tests {
         w.begin(0, square(1000)).unwrap();
         wait(&wakeup);
         assert!(w.next_done().unwrap_err().to_string().contains("panicked"));
+    }
+
+    /// Where it runs: how many CPUs it may run on, and one of them.
+    struct Where;
+    impl Task for Where {
+        fn name(&self) -> &'static str {
+            "where"
+        }
+        fn cost(&self) -> Span {
+            Span::ZERO
+        }
+        fn run(self: Box<Self>) -> Answer {
+            let may = sched_getaffinity(None).expect("readable");
+            let first = (0..CpuSet::MAX_CPU).find(|c| may.is_set(*c)).expect("it runs somewhere");
+            Answer { words: [u64::from(may.count()), first as u64, 0, 0], ..Answer::default() }
+        }
+    }
+
+    #[test]
+    fn each_is_pinned_where_it_is_told_to_run() {
+        let may = sched_getaffinity(None).unwrap();
+        let last = (0..CpuSet::MAX_CPU).rfind(|c| may.is_set(*c)).unwrap();
+        check_allowed(&[last]).unwrap();
+        let wakeup = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap());
+        let mut w = Workers::new(8, vec![last], wakeup.clone());
+        for tag in 0..3 {
+            w.begin(0, Work { tag, tenant: TenantId(3), priority: Priority::DEFAULT, task: Box::new(Where) }).unwrap();
+        }
+        assert_eq!(w.workers.len(), 1, "one on each CPU that was named");
+        wait(&wakeup);
+        let (_, done) = w.next_done().unwrap().unwrap();
+        assert_eq!(done.answer.words[..2], [1, last as u64]);
+        assert_eq!(sched_getaffinity(None).unwrap().count(), may.count(), "and only they");
+    }
+
+    #[test]
+    fn cpus_that_cannot_be_are_refused() {
+        assert!(check_cpus(&[]).unwrap_err().contains("no CPU is named"));
+        assert!(check_cpus(&[1, 0, 1]).unwrap_err().contains("CPU 1 is named twice"));
+        assert!(check_cpus(&[CpuSet::MAX_CPU]).unwrap_err().contains("there is no CPU"));
+        let may = sched_getaffinity(None).unwrap();
+        let not = (0..CpuSet::MAX_CPU).find(|c| !may.is_set(*c)).expect("no machine has so many");
+        assert!(check_allowed(&[not]).unwrap_err().contains(&format!("may not run on CPU {not}")));
     }
 }

@@ -580,7 +580,7 @@ pub struct VolumeChange {
     /// What it is as one of several replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<ReplicaChange>,
-    /// Its reads' deadline for connections from now on that don't say their own, until the node is started anew; 0: its
+    /// Its reads' deadline for connections from now on that don't say their own, until something else is configured; 0: its
     /// tenant's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<u64>,

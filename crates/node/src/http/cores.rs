@@ -26,6 +26,10 @@ pub struct CoresView {
     pub best_effort_cores: u32,
     /// Reads answered busy as their deadline had passed while they waited.
     pub revoked: u64,
+    /// Bytes a second that best effort may write; absent while that isn't bounded.
+    pub best_effort_write_bytes_per_s: Option<u64>,
+    /// How often that was cut.
+    pub best_effort_write_cuts: u64,
     /// One for each set of objectives, and for each best-effort tenant.
     pub queues: Vec<CoreQueueView>,
 }
@@ -67,6 +71,8 @@ pub struct CoreQueueView {
     pub predicted_tail_us: u64,
     /// The tail of response times since the last poll.
     pub measured_tail_us: u64,
+    /// The device alone breaks an objective: no number of cores keeps it.
+    pub hopeless: bool,
 }
 
 impl CoresView {
@@ -78,6 +84,8 @@ impl CoresView {
             busy: s.busy,
             best_effort_cores: s.unowned,
             revoked: s.revoked,
+            best_effort_write_bytes_per_s: s.write_rate,
+            best_effort_write_cuts: s.write_cuts,
             queues: s.queues.iter().filter(|q| !q.tenants.is_empty()).map(|q| queue(q, directory)).collect(),
         }
     }
@@ -104,6 +112,7 @@ fn queue(q: &QueueStatus, directory: &Directory) -> CoreQueueView {
         service_tail_us: q.service_tails.iter().map(|t| us(t.1)).max().unwrap_or(0),
         predicted_tail_us: us(q.predicted_tail),
         measured_tail_us: us(q.measured_tail),
+        hopeless: q.is_hopeless,
     }
 }
 
@@ -122,7 +131,7 @@ pub(super) async fn show(State(control): Shared, Path(name): Path<String>) -> Re
 /// A number of one queue, for a metric.
 type Value = fn(&CoreQueueView) -> f64;
 
-const FAMILIES: [(&str, &str, Value); 14] = [
+const FAMILIES: [(&str, &str, Value); 15] = [
     ("plimsoll_cores_owned", "Cores that a queue has of its own.", |q| f64::from(q.cores)),
     ("plimsoll_cores_waiting", "Requests of a queue that wait for a core.", |q| q.waiting as f64),
     ("plimsoll_cores_in_service", "Requests of a queue in service.", |q| f64::from(q.in_service)),
@@ -145,6 +154,9 @@ const FAMILIES: [(&str, &str, Value); 14] = [
     ("plimsoll_cores_measured_tail_seconds", "The tail measured since the last poll of a queue.", |q| {
         q.measured_tail_us as f64 / 1e6
     }),
+    ("plimsoll_cores_hopeless", "1 if the device alone breaks an objective of the queue.", |q| {
+        f64::from(u8::from(q.hopeless))
+    }),
 ];
 
 const CORE_POLICIES: [&str; 3] = ["conservative", "slo-aware", "aggressive"];
@@ -161,6 +173,24 @@ pub(super) fn metrics(page: &mut Page, control: &Control, directory: &Directory,
     page.family("plimsoll_cores_busy", "gauge", "Requests in service on a pool's cores.");
     for (pool, v) in &all {
         page.sample("plimsoll_cores_busy", &[("pool", pool)], v.busy);
+    }
+    page.family(
+        "plimsoll_cores_best_effort_write_bytes_per_second",
+        "gauge",
+        "What best effort may write, where that is bounded.",
+    );
+    for (pool, v) in &all {
+        if let Some(rate) = v.best_effort_write_bytes_per_s {
+            page.sample("plimsoll_cores_best_effort_write_bytes_per_second", &[("pool", pool)], rate);
+        }
+    }
+    page.family(
+        "plimsoll_cores_best_effort_write_cuts_total",
+        "counter",
+        "How often what best effort may write was cut.",
+    );
+    for (pool, v) in &all {
+        page.sample("plimsoll_cores_best_effort_write_cuts_total", &[("pool", pool)], v.best_effort_write_cuts);
     }
     for (name, help, value) in FAMILIES {
         page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);

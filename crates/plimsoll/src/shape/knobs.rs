@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn knobs_that_are_right_are_set() {
         let (_dir, segment) = fresh();
-        segment.lock(tid(), monotonic()).gate().user("web").unwrap();
+        segment.lock(tid(), monotonic()).gate().user(monotonic(), "web").unwrap();
         for (knob, value) in [
             ("zeta", "8"),
             ("lend_ms", "30"),

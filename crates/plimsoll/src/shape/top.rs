@@ -95,7 +95,7 @@ fn text(a: &View, b: &View) -> String {
         c.stall_escapes, c.hold_escapes, c.bypass, c.lent, c.unparsed, c.reaped, c.panics
     );
     let row = |(i, u): (usize, &User)| {
-        let before = a.users.get(i).unwrap_or(u);
+        let before = u.earlier(&a.users, i).unwrap_or(u);
         let total = u.total_hist.since(&before.total_hist);
         let wait = u.wait_hist.since(&before.wait_hist);
         vec![
@@ -120,10 +120,12 @@ fn json(a: &View, b: &View) -> serde_json::Value {
         .users
         .iter()
         .enumerate()
-        .map(|(i, u)| UserWindow::between(a.users.get(i).unwrap_or(u), u, REFRESH.as_nanos() as u64, monotonic()))
+        .map(|(i, u)| {
+            UserWindow::between(u.earlier(&a.users, i).unwrap_or(u), u, REFRESH.as_nanos() as u64, monotonic())
+        })
         .collect();
     let user = |(i, u): (usize, &User)| {
-        let before = a.users.get(i).unwrap_or(u);
+        let before = u.earlier(&a.users, i).unwrap_or(u);
         let total = u.total_hist.since(&before.total_hist);
         serde_json::json!({
             "name": u.name(), "weight": f64::from(u.weight_milli) / 1000.0, "connections": u.conns,
@@ -219,6 +221,7 @@ fn metrics(v: &View) -> String {
         ("reaped_total", "Connections taken back from dead processes.", c.reaped),
         ("unparsed_total", "Connections that could not be followed.", c.unparsed),
         ("overflow_total", "Connections or users beyond the tables.", c.overflow),
+        ("users_given_back_total", "Entries of unused users that others got.", c.given_back),
         ("panics_total", "Panics caught at the shim's boundary.", c.panics),
         ("repairs_total", "Times the lock was taken from a dead owner.", c.repairs),
     ] {

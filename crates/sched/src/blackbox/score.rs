@@ -41,7 +41,7 @@ fn row(a: usize, b: usize, b_levels: usize) -> u8 {
 
 /// Which rows a read that comes at `now` is judged by.
 pub(super) fn rows(now: Time, s: &Scene, part: &Part) -> Rows {
-    let few = |n: u16, levels: usize| usize::from(n).min(levels - 1);
+    let few = |n: u32, levels: usize| (n as usize).min(levels - 1);
     let since = |t: Time| if t == Time::ZERO { u64::MAX } else { now.since(t).as_nanos() };
     let read_octave = (part.read_log / OCTAVE) as usize;
     [
@@ -134,8 +134,8 @@ mod tests {
                 oldest_ns: any(),
             };
             let part = Part {
-                reads: any() as u16,
-                writes: any() as u16,
+                reads: any() as u32,
+                writes: any() as u32,
                 wrote_at: Time::from_nanos(any()),
                 read_at: Time::from_nanos(any()),
                 read_log: (any() % (32 * OCTAVE as u64)) as i32,

@@ -34,9 +34,9 @@ const ERROR_SHIFT: u32 = 9;
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     /// Reads that need it.
-    pub reads: u16,
+    pub reads: u32,
     /// Writes that need it.
-    pub writes: u16,
+    pub writes: u32,
     /// When a write of it last ended, or began with none before it: since then it has been at the next.
     pub wrote_at: Time,
     /// When a read of it last ended, and what it took, as a logarithm.
@@ -52,7 +52,7 @@ impl Part {
         Part { reads: 0, writes: 0, wrote_at: Time::ZERO, read_at: Time::ZERO, read_log: 0, moved_at: Time::ZERO };
 
     fn class(&self, now: Time) -> usize {
-        let few = |n: u16| usize::from(n).min(LEVELS - 1);
+        let few = |n: u32| (n as usize).min(LEVELS - 1);
         // Under 1 ms, 8 ms, 64 ms, longer; a part that was never written is as one written long ago.
         let since = if self.wrote_at == Time::ZERO { u64::MAX } else { now.since(self.wrote_at).as_nanos() >> 20 };
         let age = match since {
@@ -94,7 +94,7 @@ impl Rule {
 
     /// How long a part will be at what it has, in nanoseconds.
     fn work_ns(&self, now: Time, part: &Part) -> u64 {
-        let of = |n: u16, each: u64| u64::from(n).saturating_mul(each);
+        let of = |n: u32, each: u64| u64::from(n).saturating_mul(each);
         let all = of(part.reads, self.read_ns).saturating_add(of(part.writes, self.write_ns));
         let one = if part.writes > 0 { self.write_ns } else { self.read_ns };
         all.saturating_sub(now.since(part.moved_at).as_nanos().min(one))
@@ -183,6 +183,17 @@ impl Stripes {
                     part.writes -= 1;
                     part.wrote_at = now;
                 }
+            }
+        }
+    }
+
+    /// It was taken back before the device had it.
+    pub(super) fn withdrawn(&mut self, head: &IoHead) {
+        for rule in &mut self.rules {
+            for at in rule.pieces(head) {
+                let part = &mut rule.parts[at];
+                let count = if head.op == Op::Read { &mut part.reads } else { &mut part.writes };
+                *count -= 1;
             }
         }
     }

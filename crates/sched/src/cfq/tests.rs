@@ -229,3 +229,92 @@ fn who_seeks_is_served_together_if_that_is_wanted() {
     assert_eq!(seekers(false), (vec![1, 2, 3], false), "in turn");
     assert_eq!(seekers(true), (vec![1, 3, 2], true), "and the device is kept for the next of them");
 }
+
+/// Offers a request of 4 KiB of process `volume`; none of these has a deadline.
+fn process(s: &mut Stack, now: Time, volume: u32, op: Op, priority: Priority, offset: u64) {
+    let mut head = IoHead::new(op, VolumeKey { id: volume, generation: 0 }, TenantId(1), offset, 4096, now);
+    head.priority = priority;
+    assert!(matches!(s.offer(now, Io::new(head, Data::Absent)), Offered::Accepted(_)));
+}
+
+/// The device serves one request, in ten milliseconds; whose it was.
+fn serve(s: &mut Stack, now: &mut Time) -> Option<u32> {
+    let (d, io) = s.next_device_io()?;
+    *now += Span::from_millis(10);
+    let process = io.volume.id;
+    s.device_done(*now, d, Completion { io, outcome: Outcome::Done, dispatched_at: *now });
+    while s.next_done().is_some() {}
+    Some(process)
+}
+
+#[test]
+fn a_level_sets_how_long_a_turn_is() {
+    for level in 0..8u8 {
+        let mut s = stack_of(CfqConfig { slice: Span::from_millis(100), ..config(Late::Keep) }, false);
+        let mut now = Time::ZERO;
+        let of = |level| Priority { class: PriorityClass::BestEffort, level };
+        for i in 0..40u64 {
+            process(&mut s, now, 1, Op::Read, of(level), i << 20);
+            process(&mut s, now, 2, Op::Read, of(4), (500 << 30) + (i << 20));
+        }
+        let order: Vec<u32> = (0..40).map(|_| serve(&mut s, &mut now).expect("there is more")).collect();
+        let turns: Vec<(u32, usize)> = order.chunk_by(|a, b| a == b).map(|t| (t[0], t.len())).collect();
+        // A fifth of 100 ms more or less for each level above or below 4.
+        assert_eq!(turns[..2], [(1, 2 * (9 - usize::from(level))), (2, 10)], "level {level}");
+    }
+}
+
+#[test]
+fn the_idle_class_has_what_nobody_else_wants() {
+    let mut s = stack_of(config(Late::Keep), false);
+    let mut now = Time::ZERO;
+    let idle = Priority { class: PriorityClass::Idle, level: 4 };
+    (0..3).for_each(|i| process(&mut s, now, 1, Op::Read, idle, i << 20));
+    (0..2).for_each(|i| process(&mut s, now, 2, Op::Read, Priority::DEFAULT, (9 << 30) + (i << 20)));
+    let order: Vec<u32> = std::iter::from_fn(|| serve(&mut s, &mut now)).collect();
+    assert_eq!(order, [1, 2, 2, 1, 1], "what the device has already is all that goes before");
+}
+
+/// A process that has one request at a time, `apart` bytes from the last and `think` after it. Is the device kept for it in the end,
+/// while another process waits?
+fn is_kept(idle_ms: u64, op: Op, class: PriorityClass, apart: u64, think: Span) -> (bool, Stack, Time) {
+    let slice = Span::from_millis(1000);
+    let idle = Span::from_millis(idle_ms);
+    let config = CfqConfig { slice, slice_writes: slice, slice_idle: idle, ..config(Late::Keep) };
+    let (mut s, mut now) = (stack_of(config, false), Time::ZERO);
+    let priority = Priority { class, level: 4 };
+    for i in 0..12 {
+        process(&mut s, now, 1, op, priority, i * apart);
+        assert_eq!(serve(&mut s, &mut now), Some(1));
+        now += think;
+        s.wake(now);
+    }
+    process(&mut s, now, 1, op, priority, 12 * apart);
+    process(&mut s, now, 2, op, priority, 500 << 30);
+    assert_eq!(serve(&mut s, &mut now), Some(1));
+    (s.next_device_io().is_none(), s, now)
+}
+
+/// OT-M11, and the kernel's rules for whom idling is worth it.
+#[test]
+fn the_device_is_kept_for_near_reads_that_come_soon() {
+    let (best_effort, near, soon) = (PriorityClass::BestEffort, 4096, Span::from_millis(1));
+    let kept = |idle, op, class, apart, think| is_kept(idle, op, class, apart, think).0;
+    assert!(kept(8, Op::Read, best_effort, near, soon));
+    assert!(!kept(0, Op::Read, best_effort, near, soon), "no idling");
+    assert!(!kept(8, Op::Write, best_effort, near, soon), "writes");
+    assert!(!kept(8, Op::Read, PriorityClass::Idle, near, soon), "the idle class");
+    assert!(!kept(8, Op::Read, best_effort, 1 << 30, soon), "it seeks");
+    assert!(
+        !kept(8, Op::Read, best_effort, near, Span::from_millis(20)),
+        "it thinks for longer than the device is kept"
+    );
+}
+
+#[test]
+fn what_idling_is_set_to_holds_at_once() {
+    let (kept, mut s, mut now) = is_kept(8, Op::Read, PriorityClass::BestEffort, 4096, Span::from_millis(1));
+    assert!(kept);
+    s.order(now, Order::Set(Knob::IdleNs(0)));
+    assert_eq!(serve(&mut s, &mut now), Some(2));
+}

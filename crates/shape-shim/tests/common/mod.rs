@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod observer;
+
+use plimsoll_base::Time;
 use plimsoll_shape::control::{ControlConfig, Controller, PMode};
 use plimsoll_shape::drive::client::Client;
 use plimsoll_shape::gate::{Counters, Knobs};
@@ -384,6 +387,11 @@ impl Server {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::URG);
             }
         }
+    }
+
+    /// Takes every entry of the users' table that may be had, for users that were here at that time and have no connection.
+    pub fn fill_users(&self, name: &str, at: Time) {
+        self.gate(|g| (0..).take_while(|i| g.user(at, &format!("{name}{i}")).is_some()).count());
     }
 
     /// Changes a user's weight, in thousandths.

@@ -3,7 +3,7 @@
 use super::list::{Link, List};
 use super::rounds::ring;
 use super::state::{phase, place};
-use super::{Gate, Time};
+use super::{Gate, Time, WEIGHT_ONE_MILLI};
 
 impl Gate<'_> {
     /// Asserts all invariants: costs a walk over everything, for tests.
@@ -28,6 +28,13 @@ impl Gate<'_> {
         }
         let lined_up = self.users.iter().filter(|u| u.ring == ring::LINED_UP).count();
         assert_eq!(lined_up, self.head.line_len as usize);
+        let (mut conns, mut promised) = (vec![0; self.users.len()], vec![0; self.users.len()]);
+        for c in self.conns.iter().filter(|c| c.phase != phase::FREE) {
+            conns[c.user as usize] += 1;
+            c.next_user.checked_sub(1).into_iter().for_each(|u| promised[u as usize] += 1);
+        }
+        assert!(self.users.iter().map(|u| u.conns).eq(conns), "each connection is one user's");
+        assert!(self.users.iter().map(|u| u.promised).eq(promised));
         let (idle, age) = (self.head.idle, self.head.by_age);
         let idle_now = self.conns.iter().filter(|c| c.phase == phase::IDLE && c.place == place::NORMAL).count();
         assert_eq!(length::<0>(idle, self.conns), idle_now);
@@ -47,7 +54,9 @@ impl Gate<'_> {
         h.users_used = h.users_used.clamp(1, self.users.len() as u32);
         for u in self.users.iter_mut() {
             (u.queue, u.link, u.ring) = (List::EMPTY, Link::NONE, ring::NONE);
-            (u.waiting, u.inside, u.conns) = (0, 0, 0);
+            (u.waiting, u.inside, u.conns, u.promised) = (0, 0, 0, 0);
+            // An entry that somebody died over is nobody's: given back like others.
+            u.weight_milli = u.weight_milli.max(WEIGHT_ONE_MILLI);
         }
         for i in 0..self.conns.len() as u32 {
             self.repair_conn(now, i);

@@ -15,6 +15,7 @@
 mod check;
 pub mod hist;
 pub mod list;
+pub mod names;
 mod rounds;
 pub mod state;
 
@@ -106,7 +107,7 @@ impl Gate<'_> {
         }
         self.users.fill(bytemuck::Zeroable::zeroed());
         self.head.users_used = 0;
-        self.user("others").expect("there is room for one");
+        self.user(now, "others").expect("there is room for one");
     }
 
     fn clear_lists(&mut self) {
@@ -116,35 +117,6 @@ impl Gate<'_> {
             *list = List::EMPTY;
         }
         h.free_conns = List::EMPTY;
-    }
-
-    /// The user of this name, added with a weight of one if it's new; `None` if the table is full.
-    pub fn user(&mut self, name: &str) -> Option<u32> {
-        self.user_of_bytes(name.as_bytes())
-    }
-
-    /// As [`Gate::user`], for a name as it came over the wire.
-    pub fn user_of_bytes(&mut self, name: &[u8]) -> Option<u32> {
-        let mut key = [0; NAME_BYTES];
-        let len = name.len().min(NAME_BYTES);
-        key[..len].copy_from_slice(&name[..len]);
-        let used = self.head.users_used as usize;
-        if let Some(i) = self.users[..used].iter().position(|u| u.name == key) {
-            return Some(i as u32);
-        }
-        let user = self.users.get_mut(used)?;
-        *user = bytemuck::Zeroable::zeroed();
-        user.name = key;
-        user.weight_milli = WEIGHT_ONE_MILLI;
-        user.queue = List::EMPTY;
-        user.link = Link::NONE;
-        self.head.users_used += 1;
-        Some(used as u32)
-    }
-
-    /// The users known so far.
-    pub fn known_users(&self) -> &[User] {
-        &self.users[..self.head.users_used as usize]
     }
 
     /// Takes a connection in, for the user `others` until [`Gate::identify`] says more; `None` if the table is full.
@@ -160,26 +132,6 @@ impl Gate<'_> {
         (c.phase, c.owner_pid, c.user) = (phase::REST, owner_pid, USER_OTHERS);
         self.users[USER_OTHERS as usize].conns += 1;
         Some(ConnId(i))
-    }
-
-    /// Says whose connection it is. While it waits or is inside that is settled for the user it was; it becomes the other's after.
-    pub fn identify(&mut self, conn: ConnId, user: u32) {
-        let c = &mut self.conns[conn.0 as usize];
-        if c.phase != phase::FREE && (user as usize) < self.users.len() {
-            c.next_user = user + 1;
-            self.become_next(conn.0);
-        }
-    }
-
-    fn become_next(&mut self, i: u32) {
-        let c = &mut self.conns[i as usize];
-        if c.phase == phase::REST
-            && let Some(next) = std::mem::take(&mut c.next_user).checked_sub(1)
-        {
-            let before = std::mem::replace(&mut c.user, next);
-            self.users[before as usize].conns -= 1;
-            self.users[next as usize].conns += 1;
-        }
     }
 
     /// The user of a connection.
@@ -486,7 +438,9 @@ impl Gate<'_> {
         let c = &mut self.conns[conn.0 as usize];
         c.phase = phase::FREE;
         c.epoch = c.epoch.wrapping_add(1);
-        self.users[c.user as usize].conns -= 1;
+        let user = &mut self.users[c.user as usize];
+        user.conns -= 1;
+        user.used_at = now.as_nanos();
         self.head.free_conns.push::<0, _>(self.conns, conn.0);
         self.pump(now);
     }

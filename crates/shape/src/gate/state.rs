@@ -78,6 +78,8 @@ pub struct Counters {
     pub unparsed: u64,
     /// Connections or users that found the tables full.
     pub overflow: u64,
+    /// Entries of unused users that were given to others.
+    pub given_back: u64,
     /// Panics caught at the boundary.
     pub panics: u64,
     /// Times the lock was taken from a dead owner.
@@ -162,7 +164,13 @@ pub struct User {
     pub(super) order: u64,
     /// 1: it came back from silence, and its turns have no part of the round of their own yet.
     pub(super) is_new: u32,
+    /// Connections that become its own once they are at rest.
+    pub(super) promised: u32,
+    /// Which user it is that has this entry: entries are given back.
+    pub(super) generation: u32,
     pub(super) reserved: u32,
+    /// When a connection of its was closed last, or the entry was made.
+    pub(super) used_at: u64,
     /// Nanoseconds during which it had somebody waiting, up to `backlog_since`.
     pub backlogged_ns: u64,
     pub(super) backlog_since: u64,

@@ -80,6 +80,14 @@ impl Packets {
             }
             let kept = usize::from(self.head_len);
             let take = (bytes.len() as u64).min(self.left) as usize;
+            if !self.told && kept == 0 && take as u64 == self.left {
+                // All of it, as nearly always: looked at where it lies.
+                let start =
+                    Start { header: &self.header[..F::HEADER], len: self.left, head: &bytes[..take.min(HEAD_BYTES)] };
+                f(start);
+                (self.left, self.header_len) = (0, 0);
+                return Some(&bytes[take..]);
+            }
             if !self.told {
                 let keep = take.min(HEAD_BYTES - kept);
                 self.head[kept..kept + keep].copy_from_slice(&bytes[..keep]);

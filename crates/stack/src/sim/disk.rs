@@ -208,6 +208,11 @@ impl SimDisk {
         }
     }
 
+    /// Who used it is gone without a power loss, and its answers are nobody's: the next flush covers all that was written.
+    pub fn abandoned(&mut self) {
+        self.unanswered.clear();
+    }
+
     fn status(&self, offset: u64, len: u64) -> Data {
         let mut extents: Vec<StatusExtent> = Vec::new();
         for s in offset / SECTOR_BYTES..(offset + len).div_ceil(SECTOR_BYTES) {

@@ -1,5 +1,5 @@
 //! What may be found on each sector of some volumes, whatever happened: the judge of crash tests. It knows nothing of layers, only
-//! what was asked and what was answered.
+//! what was asked and what was answered, also over several lives.
 
 use plimsoll_base::{Buf, Completion, Data, Io, IoFlags, IoHead, Op, TenantId, Time, VolumeKey};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,8 @@ pub type Content = fn(volume: u32, sector: u64, version: u64) -> Vec<u8>;
 pub struct Oracle {
     sectors: u64,
     content: Content,
-    /// Per volume and sector: number of the change and the version it brings, in the order in which they were asked for.
+    /// Per volume and sector: number of the change and the version it brings, in the order in which they were asked for. Those
+    /// of number 0 are what an earlier life may have left: it is one of them, for good, and which shows when it's read.
     possible: Vec<Vec<Vec<(u64, u64)>>>,
     generations: Vec<u32>,
     acknowledged: BTreeSet<u64>,
@@ -39,8 +40,8 @@ pub struct Oracle {
     covers: BTreeMap<u64, Vec<u64>>,
     /// Changes and their volumes.
     volumes: BTreeMap<u64, u32>,
-    /// Reads under way: what each sector is.
-    reads: BTreeMap<u64, Vec<u64>>,
+    /// Reads under way: the version of each sector; `None` for what an earlier life left.
+    reads: BTreeMap<u64, Vec<Option<u64>>>,
     next: u64,
 }
 
@@ -53,7 +54,7 @@ impl Oracle {
             possible: vec![vec![vec![(0, 0)]; sectors as usize]; volumes as usize],
             generations: vec![1; volumes as usize],
             acknowledged: BTreeSet::new(),
-            durable: BTreeSet::from([0]),
+            durable: BTreeSet::new(),
             covers: BTreeMap::new(),
             volumes: BTreeMap::new(),
             reads: BTreeMap::new(),
@@ -85,7 +86,10 @@ impl Oracle {
             }
             Op::Trim | Op::WriteZeroes => sectors.for_each(|s| possible[s as usize].push((n, 0))),
             Op::Read => {
-                let newest = |s: u64| possible[s as usize].last().expect("never empty").1;
+                let newest = |s: u64| match possible[s as usize].last().expect("never empty") {
+                    (0, _) => None,
+                    (_, version) => Some(*version),
+                };
                 self.reads.insert(n, sectors.map(newest).collect());
             }
             Op::Flush => {
@@ -120,17 +124,32 @@ impl Oracle {
         let mut bytes = vec![0; c.io.len as usize];
         c.io.data.copy_to(&mut bytes);
         let volume = c.io.volume.id - 1;
-        for (i, version) in expected.into_iter().enumerate() {
+        for (i, (expected, got)) in expected.into_iter().zip(bytes.chunks_exact(SECTOR as usize)).enumerate() {
             let s = c.io.offset / SECTOR + i as u64;
-            let got = &bytes[i * SECTOR as usize..][..SECTOR as usize];
-            if got != (self.content)(volume, s, version) {
+            let as_expected = match expected {
+                Some(version) => got == (self.content)(volume, s, version),
+                None => self.was_left(volume, s, got),
+            };
+            if !as_expected {
+                let may = &self.possible[volume as usize][s as usize];
                 return Err(format!(
-                    "read of volume {volume} sector {s}: {:02x?}..., not version {version}",
+                    "read of volume {volume} sector {s}: {:02x?}..., not version {expected:?} of {may:?}",
                     &got[..16]
                 ));
             }
         }
         Ok(())
+    }
+
+    /// A sector that wasn't changed in this life was read: can it be what an earlier one left? Then it's nothing else.
+    fn was_left(&mut self, volume: u32, sector: u64, got: &[u8]) -> bool {
+        let all = &mut self.possible[volume as usize][sector as usize];
+        let is = |(n, version): &(u64, u64)| *n == 0 && got == (self.content)(volume, sector, *version);
+        let found = all.iter().any(is);
+        if found {
+            all.retain(|p| p.0 > 0 || is(p));
+        }
+        found
     }
 
     /// A volume was deleted, and another made in its place: nothing of the old one may show.
@@ -142,30 +161,145 @@ impl Oracle {
         }
     }
 
+    /// The power was lost: of each sector any version is there that wasn't older than a durable one.
+    pub fn power_lost(&mut self) {
+        for all in self.possible.iter_mut().flatten() {
+            let from = all.iter().rposition(|(n, _)| self.durable.contains(n)).unwrap_or(0);
+            all.drain(..from);
+            all.iter_mut().for_each(|p| p.0 = 0);
+        }
+        self.forget_asked();
+    }
+
+    fn forget_asked(&mut self) {
+        self.acknowledged.clear();
+        self.covers.clear();
+        self.reads.clear();
+    }
+
     /// After a power loss: is every sector of every volume what it may be? What is found is then the only thing it may be.
     ///
     /// # Errors
     /// The first sector that isn't.
     pub fn check(&mut self, found: &[Vec<u8>]) -> Result<(), String> {
-        for (volume, sectors) in self.possible.iter_mut().enumerate() {
-            for (s, all) in sectors.iter_mut().enumerate() {
-                let from = all.iter().rposition(|(n, _)| self.durable.contains(n)).expect("the first is durable");
-                let got = &found[volume][s * SECTOR as usize..][..SECTOR as usize];
-                let is = |v: u64| got == (self.content)(volume as u32, s as u64, v);
-                let Some(&(_, version)) = all[from..].iter().find(|(_, v)| is(*v)) else {
-                    let may: Vec<u64> = all[from..].iter().map(|a| a.1).collect();
-                    let was = all.iter().find(|(_, v)| is(*v)).map(|a| a.1);
+        let before = self.possible.clone();
+        self.power_lost();
+        for (volume, bytes) in (0u32..).zip(found) {
+            for (s, got) in (0..self.sectors).zip(bytes.chunks_exact(SECTOR as usize)) {
+                if !self.was_left(volume, s, got) {
+                    let (may, were) =
+                        (&self.possible[volume as usize][s as usize], &before[volume as usize][s as usize]);
+                    let may: Vec<u64> = may.iter().map(|p| p.1).collect();
+                    let was = were.iter().map(|p| p.1).find(|v| got == (self.content)(volume, s, *v));
                     return Err(format!(
                         "volume {volume} sector {s} is {:02x?}... (version {was:?}), may be {may:?}",
                         &got[..16]
                     ));
-                };
-                *all = vec![(0, version)];
+                }
             }
         }
-        self.acknowledged.clear();
-        self.covers.clear();
-        self.reads.clear();
         Ok(())
+    }
+
+    /// After the process was killed, and the devices kept their power: is every sector what it may be? What is found is what is
+    /// there from now on; but until it's flushed, a power loss may still bring back what was there before.
+    ///
+    /// # Errors
+    /// The first sector that isn't.
+    pub fn check_killed(&mut self, found: &[Vec<u8>]) -> Result<(), String> {
+        self.forget_asked();
+        for (volume, bytes) in (0u32..).zip(found) {
+            for (s, got) in (0..self.sectors).zip(bytes.chunks_exact(SECTOR as usize)) {
+                let all = &mut self.possible[volume as usize][s as usize];
+                let from = all.iter().rposition(|(n, _)| self.durable.contains(n)).unwrap_or(0);
+                let is = |(_, version): &(u64, u64)| got == (self.content)(volume, s, *version);
+                let Some(last) = all.iter().rposition(is).filter(|last| *last >= from) else {
+                    let may: Vec<u64> = all[from..].iter().map(|p| p.1).collect();
+                    return Err(format!("volume {volume} sector {s} is {:02x?}..., may be {may:?}", &got[..16]));
+                };
+                all.truncate(last + 1);
+                if all[last].0 == 0 {
+                    all.retain(is);
+                }
+                // Whoever reads it may have it flushed, acknowledged or not.
+                self.acknowledged.extend(all.iter().map(|p| p.0).filter(|n| *n > 0));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::Outcome;
+
+    fn content(_: u32, _: u64, version: u64) -> Vec<u8> {
+        vec![version as u8; SECTOR as usize]
+    }
+
+    fn write(o: &mut Oracle, op: Op) -> Io {
+        let len = u64::from(op != Op::Flush);
+        o.ask(Ask { op, volume: 0, first: 0, len, fua: false }, Time::ZERO)
+    }
+
+    fn end(o: &mut Oracle, mut io: Io, version: u64) -> Result<(), String> {
+        if io.op == Op::Read {
+            io.data = Data::Bytes(Buf::copy_of(&content(0, 0, version)));
+        }
+        o.ended(&Completion { io, outcome: Outcome::Done, dispatched_at: Time::ZERO })
+    }
+
+    fn is(version: u64) -> Vec<Vec<u8>> {
+        vec![content(0, 0, version)]
+    }
+
+    /// Version 1 flushed, 3 acknowledged, 4 not.
+    fn three() -> Oracle {
+        let mut o = Oracle::new(1, 1, content);
+        for op in [Op::Write, Op::Flush, Op::Write] {
+            let io = write(&mut o, op);
+            end(&mut o, io, 0).unwrap();
+        }
+        write(&mut o, Op::Write);
+        o
+    }
+
+    #[test]
+    fn what_was_flushed_stays_and_what_was_not_may() {
+        assert!(three().check(&is(0)).unwrap_err().contains("may be [1, 3, 4]"));
+        for kept in [1, 3, 4] {
+            let mut o = three();
+            o.check(&is(kept)).unwrap();
+            let (read, again) = (write(&mut o, Op::Read), write(&mut o, Op::Read));
+            assert!(end(&mut o, read, 2).is_err() && end(&mut o, again, kept).is_ok());
+            assert!((0..5).filter(|v| o.clone().check(&is(*v)).is_ok()).eq([kept]), "for good");
+        }
+    }
+
+    #[test]
+    fn what_nobody_read_is_one_of_several_until_somebody_does() {
+        let mut o = three();
+        o.power_lost();
+        o.power_lost();
+        let (one, other) = (write(&mut o, Op::Read), write(&mut o, Op::Read));
+        let new = write(&mut o, Op::Write).head.tag;
+        assert!(
+            end(&mut o, one, 3).is_ok() && end(&mut o, other, 4).is_err(),
+            "it is one of them, not now this, now that"
+        );
+        assert!((0..=new).filter(|v| o.clone().check(&is(*v)).is_ok()).eq([3, new]));
+    }
+
+    #[test]
+    fn a_killed_process_leaves_what_a_power_loss_may_take() {
+        let mut o = three();
+        assert!(o.clone().check_killed(&is(0)).is_err());
+        o.check_killed(&is(3)).unwrap();
+        assert!((0..5).filter(|v| o.clone().check(&is(*v)).is_ok()).eq([1, 3]));
+        assert!((0..5).filter(|v| o.clone().check_killed(&is(*v)).is_ok()).eq([1, 3]));
+        let flush = write(&mut o, Op::Flush);
+        end(&mut o, flush, 0).unwrap();
+        assert!((0..5).filter(|v| o.clone().check(&is(*v)).is_ok()).eq([3]), "whatever was there is flushed");
     }
 }

@@ -6,6 +6,7 @@ mod overhead;
 mod real;
 mod sensitivity;
 mod throughput;
+mod write_cost;
 
 use crate::experiment::study::Study;
 use crate::experiment::{Experiment, Sample};
@@ -126,6 +127,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(erasures::Erasures),
         Box::new(throughput::DEDUPLICATING),
         Box::new(throughput::PLAIN),
+        Box::new(write_cost::WRITE_COST),
         Box::new(throughput::OVER_EXTENTS),
         Box::new(throughput::COLD_CACHE),
         Box::new(sensitivity::Sensitivity),

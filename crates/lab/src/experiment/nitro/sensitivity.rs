@@ -29,11 +29,12 @@ fn read_ms(front: Front, set: u64, dedup: u64, seed: u64, quick: bool) -> Result
         cache_bytes: CACHE_BYTES + CACHE_BYTES / 16,
         behind: Behind::Dedup,
         nvram_bytes: 1 << 20,
+        free_writes: false,
         clients: CLIENTS,
         write_back: false,
         seed,
     };
-    let extents = Extents { address: &|e| e * EXTENT_BYTES, contents: &contents };
+    let extents = Extents { address: &|e| e * EXTENT_BYTES, contents: &contents, bytes: EXTENT_BYTES };
     Ok(replay(&setup, &extents, accesses.into_iter(), reads * 2 / 3)?.read_ms)
 }
 

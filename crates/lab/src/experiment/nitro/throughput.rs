@@ -16,7 +16,7 @@ fn scale(t: &Trace) -> u64 {
 const ACCESSES: f64 = 0.5;
 const CLIENTS: usize = 16;
 /// The paper's 960 MB, at full size.
-const NVRAM_BYTES: u64 = 960_000_000;
+pub(super) const NVRAM_BYTES: u64 = 960_000_000;
 
 /// Memory for recipes where the store has them: more than all of those of what is accessed here.
 const RECIPE_BYTES: u64 = 8 << 20;
@@ -48,8 +48,29 @@ fn fronts() -> [Front; 5] {
     [Front::Extents, nitro(false, false), nitro(false, true), nitro(true, false), nitro(true, true)]
 }
 
+/// What is behind, and what writes cost there.
+#[derive(Clone, Copy)]
+pub(super) struct Over {
+    pub behind: Behind,
+    /// At full size.
+    pub nvram_bytes: u64,
+    pub free_writes: bool,
+}
+
 /// A trace on a front over a backend; a cold one begins with the measured third.
 fn run(t: &Trace, front: Front, behind: Behind, warm: bool, seed: u64, quick: bool) -> Result<Measured, LabError> {
+    run_over(t, front, Over { behind, nvram_bytes: NVRAM_BYTES, free_writes: false }, warm, seed, quick)
+}
+
+/// The same, over any such backend.
+pub(super) fn run_over(
+    t: &Trace,
+    front: Front,
+    over: Over,
+    warm: bool,
+    seed: u64,
+    quick: bool,
+) -> Result<Measured, LabError> {
     let accesses = ACCESSES / if quick { 8.0 } else { 1.0 };
     let mut g = Generator::new(t, Tweak { accesses, ..Tweak::NONE }, seed, scale(t));
     let (all, before) = g.accesses();
@@ -62,17 +83,23 @@ fn run(t: &Trace, front: Front, behind: Behind, warm: bool, seed: u64, quick: bo
     let setup = Setup {
         front,
         cache_bytes: t.cache_bytes(scale(t), super::CACHE_PERMILLE),
-        behind,
-        nvram_bytes: NVRAM_BYTES / scale(t),
+        behind: over.behind,
+        nvram_bytes: over.nvram_bytes / scale(t),
+        free_writes: over.free_writes,
         clients: CLIENTS,
         write_back: false,
         seed,
     };
     let (take, warm_up) = if warm { (all, before) } else { (all - before, 0) };
-    replay(&setup, &Extents { address: &address, contents: &contents }, g.take(take as usize), warm_up)
+    replay(
+        &setup,
+        &Extents { address: &address, contents: &contents, bytes: EXTENT_BYTES },
+        g.take(take as usize),
+        warm_up,
+    )
 }
 
-fn notes() -> Vec<String> {
+pub(super) fn notes() -> Vec<String> {
     vec![
         "generated traces (see NI-E2), sizes divided by 64 (WebVM) or 256, six accesses per extent, in a closed loop of 16 clients: as fast as the \
          system goes; the paper's replay was accelerated to 95 % of the resources"

@@ -75,15 +75,14 @@ impl Comparison<'_> {
         clients
     }
 
-    /// The run whose worst tenant fares best.
+    /// The run with the most best-effort bandwidth of those that meet all objectives; if none does, the one whose worst tenant fares best.
     fn best_of(&self, policies: Vec<PolicyConfig>, cores: u32) -> Result<Outcome, LabError> {
-        let mut best: Option<Outcome> = None;
-        for p in policies {
-            let o = self.run(p, cores)?;
-            if best.as_ref().is_none_or(|b| o.worst(self.clients) < b.worst(self.clients)) {
-                best = Some(o);
-            }
-        }
+        let runs = policies.into_iter().map(|p| self.run(p, cores)).collect::<Result<Vec<_>, _>>()?;
+        let rank = |o: &Outcome| match o.meets(self.clients) {
+            true => (1, o.best_effort(self.clients)),
+            false => (0, -o.worst(self.clients)),
+        };
+        let best = runs.into_iter().max_by(|a, b| rank(a).partial_cmp(&rank(b)).expect("figures"));
         Ok(best.expect("at least one policy"))
     }
 
@@ -277,7 +276,7 @@ macro_rules! group {
                 let mut notes = common_notes($drive);
                 notes.push(format!("{NOT_GIVEN}p99 {:?} ms, p99.9 {:?} ms; the same for all: the first", $p99, $p999));
                 notes.push(
-                    "each baseline with the interval at which its worst tenant fares best: Shenango 5, 100, 2000 us; Cake 0.1, 0.5 s \
+                    "each baseline with the interval that gives best effort most while all objectives are met, else the one at which its worst tenant fares best: Shenango 5, 100, 2000 us; Cake 0.1, 0.5 s \
                      (a tenth of the paper's: runs are 5 s); both have 23 cores, as one is their allocator's"
                         .into(),
                 );

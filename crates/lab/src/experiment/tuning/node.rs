@@ -1,0 +1,118 @@
+//! OT-NODE: a Plimsoll node's own settings, tuned in the simulator.
+
+use super::rows::{between, shown};
+use super::{EPOCHS, Profiled, figures, objective, profiled, told};
+use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
+use crate::system::node::{NodePool, cached_space, disk_space, graph, mixed, of_trace};
+use crate::trace::{ReadOptions, RecordStream, TraceReader};
+use plimsoll_base::Span;
+use plimsoll_tune::adapter::Adapter;
+use plimsoll_tune::solve::solve;
+use plimsoll_tune::space::{Setting, Space};
+
+const TRACE: &str = "block/cloudphysics_vm.csv.gz";
+/// A trace of a server with many disks, on one: slowed to what that can do.
+const SLOWER: u64 = 4;
+const PERIOD: Span = Span::from_secs(600);
+/// What a node has that nobody has tuned: no deadline, 256 KiB, 20 ms, 8 ms, 1 ms.
+const DEFAULTS: [u16; 5] = [0, 2, 0, 1, 0];
+
+/// See the module's documentation.
+pub struct TunedNode;
+
+fn on_disk(seed: u64, stream: u64, inputs: &Inputs, traced: bool) -> Result<NodePool, LabError> {
+    let requests = match inputs.file(TRACE).filter(|_| traced) {
+        Some(path) => {
+            let mut reader = TraceReader::open(&path, &ReadOptions::default())?;
+            let records = reader.records().collect::<Result<Vec<_>, _>>()?;
+            of_trace(&records, SLOWER, 150_000_000_000)?
+        }
+        None => mixed(Span::from_secs(3_600), seed + 1_000 * stream),
+    };
+    NodePool::on_disk(requests, seed)
+}
+
+fn lengths(inputs: &Inputs) -> (Span, Span) {
+    let (warm, time) = if inputs.quick { (20, 60) } else { (60, 300) };
+    (Span::from_secs(warm), Span::from_secs(time))
+}
+
+/// Predicted and achieved of the least p99 under a bound on the median, and what the node's defaults give.
+fn tuned(p: &Profiled, fresh: &mut dyn FnMut() -> Result<NodePool, LabError>) -> Result<(Vec<f64>, String), LabError> {
+    let bound = between(p, 0.5, 0.5)?;
+    let s = solve(&p.all, EPOCHS, &objective("p99", &[(0.5, bound)])).map_err(told)?;
+    let achieved = p.achieved(&mut fresh()?, &s.mix, PERIOD, 2)?;
+    let predicted = s.mix.cdf(&p.all);
+    let gain = s.best_static.map_or(0.0, |b| 100.0 * (1.0 - s.value / b.1));
+    let values = vec![s.value, figures(&achieved)[3], achieved.ks(&predicted), gain];
+    Ok((values, shown(p, &s.mix)))
+}
+
+impl Experiment for TunedNode {
+    fn id(&self) -> &'static str {
+        "OT-NODE"
+    }
+    fn title(&self) -> &'static str {
+        "A Plimsoll node's settings, tuned"
+    }
+    fn source(&self) -> &'static str {
+        "no paper's figure: ours alone"
+    }
+    fn device(&self) -> &'static str {
+        "hdd-160g-7200"
+    }
+    fn files(&self) -> Vec<&'static str> {
+        vec![TRACE]
+    }
+    fn notes(&self) -> Vec<String> {
+        vec![
+            "cores, logs, two time slots and CFQ over a disk, set by the orders of a live node: deadline of reads, LoggedWriteSize, slot \
+             length, idle_time and QWin's slack; 108 settings, all profiled. A generated database beside a backup, and a trace slowed \
+             fourfold; a refused read counts as one at another replica. The cache: fingerprint index ratio, Nitro's Homes scaled down"
+                .into(),
+        ]
+    }
+    fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
+        let of = |load: &str| {
+            vec![
+                RowSpec::new(format!("{load}: p99 with the defaults"), "ms"),
+                RowSpec::new(format!("{load}: least p99 under a bound on the median, predicted"), "ms"),
+                RowSpec::new(format!("{load}: the same, achieved"), "ms"),
+                RowSpec::new(format!("{load}: KS of predicted and achieved"), "1").check(Check::AtMost(0.03)),
+                RowSpec::new(format!("{load}: what the mix gains over the best single setting"), "%"),
+                RowSpec::new(format!("{load}: p99 tuned over p99 with the defaults, achieved"), "1")
+                    .check(Check::AtMost(1.0)),
+            ]
+        };
+        let mut rows = [of("generated"), of("trace")].concat();
+        for percent in ["5", "25", "50", "100"] {
+            rows.push(RowSpec::new(format!("cache, fingerprints of {percent} %: mean"), "ms"));
+        }
+        rows.push(RowSpec::new("cache: least mean over that of 100 %, predicted", "1").check(Check::AtMost(1.0)));
+        rows
+    }
+    fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+        let mut sample = Sample::default();
+        let (warm, time) = lengths(inputs);
+        for (name, traced) in [("generated", false), ("trace", true)] {
+            let p = profiled(&mut on_disk(seed, 0, inputs, traced)?, graph(), disk_space(), warm, time)?;
+            let mut default = on_disk(seed, 1, inputs, traced)?;
+            default.apply(&Setting(DEFAULTS.to_vec())).map_err(told)?;
+            default.serve(PERIOD);
+            let untuned = super::whole(&p.graph, &default.serve(PERIOD * 2))?.quantile(0.99);
+            let (values, mix) = tuned(&p, &mut || on_disk(seed, 1, inputs, traced))?;
+            sample.values.push(Some(untuned));
+            sample.values.extend(values.iter().map(|&v| Some(v)));
+            sample.values.push(Some(values[1] / untuned));
+            sample.notes.push(format!("{name}, in one seed: {mix}"));
+        }
+        let accesses = if inputs.quick { 20_000 } else { 100_000 };
+        let space: Space = cached_space();
+        let p = profiled(&mut NodePool::cached(accesses, seed)?, graph(), space, warm, time)?;
+        let means: Vec<f64> = p.all.iter().map(|c| c.mean_ms).collect();
+        sample.values.extend(means.iter().map(|&m| Some(m)));
+        let least = means.iter().copied().fold(f64::INFINITY, f64::min);
+        sample.values.push(Some(least / means[3]));
+        Ok(sample)
+    }
+}

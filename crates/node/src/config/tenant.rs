@@ -1,0 +1,297 @@
+//! `[[tenant]]`, `[[volume]]` and `[[grant]]`: who is promised what, and who may ask for it.
+
+use super::pool::PoolConfig;
+use super::text::{ByteSize, SpanText};
+use super::{Config, Place, yes};
+use plimsoll_base::{Class, Objective, Priority, Span};
+use plimsoll_stack::{Allotment, CacheMode};
+use serde::Deserialize;
+use toml::Spanned;
+
+/// `[[tenant]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TenantConfig {
+    /// Its name.
+    pub name: Spanned<String>,
+    /// `latency-critical`, `best-effort` or `fenced`.
+    pub class: Spanned<String>,
+    /// For latency-critical: the bounds.
+    #[serde(default)]
+    pub objectives: Vec<ObjectiveConfig>,
+    /// Its share relative to others, 1 to 10000: of what is left, or of too few cores if it's latency-critical.
+    pub weight: Option<u32>,
+    /// For fenced: how many slots.
+    pub slots: Option<u32>,
+    /// Requests inside the node at once.
+    pub jobs_max: Option<u32>,
+    /// Bytes inside the node at once.
+    pub bytes_max: Option<ByteSize>,
+    /// Its reads must be done within this, or are refused at once; a volume or a connection may say otherwise.
+    pub deadline: Option<SpanText>,
+    /// Its deadlines are of this percentile of its reads: the others may be late. Every read's, if not said.
+    pub deadline_percentile: Option<f64>,
+    /// Instead of `deadline`: one that sets itself by the share of reads that it refuses.
+    pub auto_deadline: Option<AutoDeadlineConfig>,
+    /// In pools whose core policy is `static`: cores of its own.
+    pub cores: Option<u32>,
+    /// In pools whose core policy is `mclock`: requests a second that it has at least.
+    pub reservation_iops: Option<u64>,
+    /// Likewise: requests a second that it has at most.
+    pub limit_iops: Option<u64>,
+    /// For schedulers that know priorities: `rt:0` to `rt:7`, `be:0` to `be:7` or `idle`; a connection may say otherwise.
+    pub priority: Option<Spanned<String>>,
+}
+
+/// `{ refuse_percent = 5, least = "1ms", most = "1s" }`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AutoDeadlineConfig {
+    /// Of all reads, so many may be refused, %.
+    pub refuse_percent: f64,
+    /// It's never shorter.
+    #[serde(default = "least_deadline")]
+    pub least: SpanText,
+    /// It's never longer, and this at first.
+    #[serde(default = "most_deadline")]
+    pub most: SpanText,
+}
+
+fn least_deadline() -> SpanText {
+    SpanText(Span::from_millis(1))
+}
+
+fn most_deadline() -> SpanText {
+    SpanText(Span::from_secs(1))
+}
+
+/// `{ percentile = 99.9, within = "20ms" }`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectiveConfig {
+    /// Above 0, below 100.
+    pub percentile: f64,
+    /// The bound.
+    pub within: SpanText,
+}
+
+/// `[[volume]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeConfig {
+    /// Its name: what clients ask for.
+    pub name: Spanned<String>,
+    /// The pool it lives in.
+    pub pool: Spanned<String>,
+    /// Its size.
+    pub size: ByteSize,
+    /// Who pays for its requests unless the connection says otherwise.
+    pub tenant: Spanned<String>,
+    /// Refuse changes.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Reads must be done within this, or are refused at once; a connection may say otherwise.
+    pub deadline: Option<SpanText>,
+    /// How its pool's cache treats it when it is made: `off`, `through` or `back`; as the pool says if not said.
+    pub cache: Option<CacheMode>,
+    /// How much of the cache it may have where each volume has its own part.
+    pub cache_size: Option<ByteSize>,
+    /// Time slots that are its own where its pool is fenced; as many as its tenant has if that is fenced, else none.
+    pub slots: Option<u32>,
+}
+
+/// `[[grant]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    /// `local` (any peer on the unix socket or from a loopback address), `uid:1000` (a unix peer's), or `cert:NAME` (a TLS
+    /// client certificate's common name).
+    pub peer: Spanned<String>,
+    /// Volume names, or `*`.
+    pub volumes: Vec<String>,
+    /// Tenants whose promise the peer may use; without any, only the volume's own.
+    #[serde(default)]
+    pub tenants: Vec<String>,
+    /// May it change anything?
+    #[serde(default = "yes")]
+    pub write: bool,
+}
+
+impl TenantConfig {
+    /// Its class, if what was written makes one.
+    pub fn class(&self) -> Result<Class, String> {
+        let objectives: Vec<(f64, Span)> = self.objectives.iter().map(|o| (o.percentile, o.within.0)).collect();
+        class_of(self.class.get_ref(), &objectives, self.weight, self.slots)
+    }
+
+    /// What fixed policies give it.
+    pub fn allotment(&self) -> Allotment {
+        let (reservation, limit) = (self.reservation_iops.unwrap_or(0), self.limit_iops.unwrap_or(0));
+        Allotment { cores: self.cores.unwrap_or(0), reservation, limit }
+    }
+
+    /// Is what it says possible, by itself and with these pools?
+    pub(super) fn check(&self, pools: &[PoolConfig]) -> Result<(), (Place, String)> {
+        let named = |s: &Spanned<String>, what: String| (Some(s.span().start), what);
+        let wrong = |what: String| format!("tenant `{}`: {what}", self.name.get_ref());
+        self.class().map_err(|what| named(&self.class, wrong(what)))?;
+        check_jobs_max(self.jobs_max)
+            .and_then(|()| self.check_allotment(pools))
+            .and_then(|()| self.deadline.map_or(Ok(()), |d| check_deadline(d.0)))
+            .and_then(|()| self.deadline_percentile.map_or(Ok(()), |p| crate::predict::percentile_bp(p).map(drop)))
+            .and_then(|()| crate::predict::auto_terms(self).map(drop))
+            .map_err(|what| named(&self.name, wrong(what)))?;
+        if let Some(p) = &self.priority {
+            p.get_ref().parse::<Priority>().map_err(|e| named(p, e.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn check_allotment(&self, pools: &[PoolConfig]) -> Result<(), String> {
+        let has = |policy| pools.iter().any(|p| p.core_policy.as_ref().is_some_and(|c| c.get_ref() == policy));
+        for (key, policy, given) in [
+            ("cores", "static", self.cores.map(u64::from)),
+            ("reservation_iops", "mclock", self.reservation_iops),
+            ("limit_iops", "mclock", self.limit_iops),
+        ] {
+            match given {
+                Some(0) => return Err(format!("{key} = 0 would be nothing: take it out")),
+                Some(_) if !has(policy) => {
+                    return Err(format!("{key} is for pools with core_policy = \"{policy}\": no pool has it"));
+                }
+                _ => {}
+            }
+        }
+        match (self.reservation_iops, self.limit_iops) {
+            (Some(least), Some(most)) if least > most => {
+                Err(format!("reservation_iops {least} is more than limit_iops {most}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Requests inside at once that a tenant may be allowed: what a pool holds of all.
+pub const JOBS_MAX: u32 = 65_536;
+
+/// Can `jobs_max` be meant?
+pub fn check_jobs_max(jobs_max: Option<u32>) -> Result<(), String> {
+    match jobs_max {
+        Some(0) => Err("jobs_max 0 would let nothing in".into()),
+        Some(more) if more > JOBS_MAX => Err(format!("jobs_max {more} is more than the {JOBS_MAX} that a pool holds")),
+        _ => Ok(()),
+    }
+}
+
+/// A class from its name and what was said of it; `objectives` are percentiles (99.9) and their bounds.
+pub fn class_of(
+    class: &str,
+    objectives: &[(f64, Span)],
+    weight: Option<u32>,
+    slots: Option<u32>,
+) -> Result<Class, String> {
+    for (key, of, given) in
+        [("objectives", "latency-critical", !objectives.is_empty()), ("slots", "fenced", slots.is_some())]
+    {
+        if given && class != of {
+            return Err(format!("`{key}` is for a {of} tenant, not for a {class} one"));
+        }
+    }
+    if weight.is_some() && class == "fenced" {
+        return Err(
+            "`weight` is for a best-effort or latency-critical tenant: a fenced one's share is its slots".into()
+        );
+    }
+    if let Some(other) = weight.filter(|w| !(1..=10_000).contains(w)) {
+        return Err(format!("weight {other} is not between 1 and 10000"));
+    }
+    match class {
+        "latency-critical" if objectives.is_empty() => {
+            Err("a latency-critical tenant needs `objectives`, such as 99.9 % within 20 ms".into())
+        }
+        "latency-critical" if objectives.len() > 16 => Err(format!("{} objectives are more than 16", objectives.len())),
+        "latency-critical" => {
+            if let Some((percentile, _)) = objectives.iter().find(|(_, bound)| *bound == Span::ZERO) {
+                return Err(format!("nothing is done within 0: say how soon {percentile} % must be"));
+            }
+            let objective = |&(percentile, bound): &(f64, Span)| {
+                let bp = (percentile * 100.0).round();
+                (1.0..=9999.0)
+                    .contains(&bp)
+                    .then_some(Objective { percentile_bp: bp as u16, bound })
+                    .ok_or_else(|| format!("percentile {percentile} is not between 0.01 and 99.99"))
+            };
+            let mut objectives = objectives.iter().map(objective).collect::<Result<Vec<_>, _>>()?;
+            // Tenants with the same ones share a queue, in whatever order they were written.
+            objectives.sort_by_key(|o| o.percentile_bp);
+            Ok(Class::LatencyCritical { objectives, weight: weight.unwrap_or(Class::CRITICAL_WEIGHT) })
+        }
+        "best-effort" => Ok(Class::BestEffort { weight: weight.unwrap_or(100) }),
+        "fenced" => match slots.unwrap_or(1) {
+            slots @ 1..=1000 => Ok(Class::Fenced { slots }),
+            other => Err(format!("slots {other} is not between 1 and 1000")),
+        },
+        other => Err(format!("class `{other}` is unknown: latency-critical, best-effort or fenced")),
+    }
+}
+
+impl VolumeConfig {
+    /// Is what it says possible, in this configuration?
+    pub(super) fn check(&self, config: &Config) -> Result<(), (Place, String)> {
+        let named = |s: &Spanned<String>, what: &str| {
+            (Some(s.span().start), format!("volume `{}`: {what}", self.name.get_ref()))
+        };
+        self.deadline.map_or(Ok(()), |d| check_deadline(d.0)).map_err(|what| named(&self.name, &what))?;
+        if !config.pool.iter().any(|p| p.name.get_ref() == self.pool.get_ref()) {
+            return Err(named(&self.pool, &format!("there is no pool `{}`", self.pool.get_ref())));
+        }
+        if !config.tenant.iter().any(|t| t.name.get_ref() == self.tenant.get_ref()) {
+            return Err(named(&self.tenant, &format!("there is no tenant `{}`", self.tenant.get_ref())));
+        }
+        if self.name.get_ref().is_empty() || self.name.get_ref().contains(['?', '/', '\0']) {
+            return Err(named(&self.name, "a name can't be empty or have `?` or `/` in it"));
+        }
+        if self.size.0 == 0 {
+            return Err(named(&self.name, "its size is 0"));
+        }
+        Ok(())
+    }
+}
+
+/// No one waits longer for a read that matters.
+const DEADLINE_MAX: Span = Span::from_secs(3600);
+
+/// Can a promise of `deadline` be meant?
+pub fn check_deadline(deadline: Span) -> Result<(), String> {
+    if deadline == Span::ZERO {
+        return Err("a deadline of 0 can't be kept".into());
+    }
+    if deadline > DEADLINE_MAX {
+        return Err(format!("a deadline of {deadline} is no promise: at most an hour"));
+    }
+    Ok(())
+}
+
+/// Whom a grant is for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Peer {
+    /// Any on the unix socket or from a loopback address.
+    Local,
+    /// A unix peer's user id.
+    Uid(u32),
+    /// A TLS client certificate's common name.
+    Cert(String),
+}
+
+impl Peer {
+    /// From its text.
+    pub fn parse(text: &str) -> Result<Peer, String> {
+        let bad = || format!("peer `{text}` is unknown: local, uid:NUMBER or cert:NAME");
+        match text.split_once(':') {
+            None if text == "local" => Ok(Peer::Local),
+            Some(("uid", n)) => n.parse().map(Peer::Uid).map_err(|_| bad()),
+            Some(("cert", name)) if !name.is_empty() => Ok(Peer::Cert(name.into())),
+            _ => Err(bad()),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+use super::*;
+
+fn error(text: &str) -> String {
+    Config::parse(text, Path::new("node.toml")).expect_err(text).to_string()
+}
+
+const POOL: &str = "[[pool]]\nname = \"p\"\ndevice = { null = true, size = \"1GiB\" }\n";
+
+#[test]
+fn errors_name_file_line_and_key() {
+    assert_eq!(error(""), "node.toml: no [[pool]]: a node needs at least one");
+    assert!(error(&format!("{POOL}dept = 3\n")).starts_with("node.toml:4: unknown field `dept`"));
+    assert!(error("[listen]\ntcp = \"here\"\n").starts_with("node.toml:2: "));
+    let two = format!("{POOL}{POOL}");
+    assert_eq!(error(&two), "node.toml:5: pool `p` is declared twice");
+    let volume = "[[volume]]\nname = \"v\"\npool = \"q\"\nsize = \"1MiB\"\ntenant = \"t\"\n";
+    assert_eq!(error(&format!("{POOL}{volume}")), "node.toml:6: volume `v`: there is no pool `q`");
+    let tenant = "[[tenant]]\nname = \"t\"\nclass = \"latency-critical\"\n";
+    assert!(error(&format!("{POOL}{tenant}")).starts_with("node.toml:6: tenant `t`: a latency-critical tenant needs"));
+    assert!(
+        error("[[pool]]\nname = \"p\"\ndevice = { size = \"3 apples\" }\n")
+            .contains("node.toml:3: `3 apples` is not a size")
+    );
+    assert!(error("[[pool]]\nname = \"p\"\ndevice = {}\n").starts_with("node.toml:2: pool `p`: device needs `file"));
+    assert_eq!(
+        error(&format!("{POOL}cores = 4\ncore_policy = \"qwon\"\n")),
+        "node.toml:5: pool `p`: core_policy `qwon` is unknown: qwin, qwin-window, share-everything, partial-sharing, \
+         two-priorities, cake, shenango, static or mclock"
+    );
+    assert_eq!(error(&format!("{POOL}cores = 0\n")), "node.toml:2: pool `p`: cores = 0 is not between 1 and 1024");
+    assert!(error(&format!("{POOL}core_depth = 2\n")).contains("core_depth means nothing without `cores`"));
+    let cores = |policy: &str, keys: &str| {
+        let tenant = format!("[[tenant]]\nname = \"t\"\nclass = \"best-effort\"\n{keys}\n");
+        error(&format!("{POOL}cores = 4\ncore_policy = \"{policy}\"\n{tenant}"))
+    };
+    assert_eq!(
+        cores("qwin", "cores = 2"),
+        "node.toml:7: tenant `t`: cores is for pools with core_policy = \"static\": no pool has it"
+    );
+    let slack = error(&format!("{POOL}cores = 4\ncore_slack = [\"2ms\", \"1ms\"]\n"));
+    assert!(slack.contains("core_slack: 2.00ms at least is above 1.00ms"), "{slack}");
+    assert!(cores("mclock", "limit_iops = 0").ends_with("limit_iops = 0 would be nothing: take it out"));
+    assert!(cores("mclock", "reservation_iops = 9\nlimit_iops = 8").contains("9 is more than limit_iops 8"));
+    assert!(cores("qwin", "weight = 20000").contains("weight 20000 is not between 1 and 10000"));
+    let grant = "[[grant]]\npeer = \"everyone\"\nvolumes = [\"*\"]\n";
+    assert!(error(&format!("{POOL}{grant}")).starts_with("node.toml:5: peer `everyone` is unknown"));
+}
+
+#[test]
+fn sizes() {
+    for (text, n) in [("512", 512), ("64KiB", 65536), ("8 GiB", 8 << 30), ("2T", 2 << 40)] {
+        assert_eq!(text.parse::<ByteSize>().unwrap().0, n);
+    }
+    for text in ["", "GiB", "-1", "1.5GiB", "99999999TiB", "4XB"] {
+        assert!(text.parse::<ByteSize>().is_err(), "{text}");
+    }
+}

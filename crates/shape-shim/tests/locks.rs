@@ -1,0 +1,102 @@
+//! Locks of MariaDB that a place at the gate depends on: those that outlive a statement without any flag, and those that an error takes away.
+
+mod common;
+
+use common::{Server, during, have};
+use plimsoll_shape::drive::client::{Answer, Client};
+use plimsoll_shape::gate::Knobs;
+use plimsoll_shape::profile::Profile;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn server(p: u32) -> Option<Server> {
+    have("/usr/sbin/mariadbd").then(|| Server::mariadb(Profile::MysqlThread, Knobs { p, ..Knobs::default() }, &[]))
+}
+
+fn ok(c: &mut Client, sql: &str) {
+    assert_eq!(c.query(sql).unwrap(), Answer::Ok, "{sql}");
+}
+
+/// Tables that are locked, all of them at once, and transactions that are prepared by name: who has such a lock goes on, whoever waits.
+#[test]
+fn locked_tables_flushes_and_prepared_transactions_flow_under_a_small_p() {
+    let Some(s) = server(2) else { return };
+    let (done, longest) = (AtomicU64::new(0), AtomicU64::new(0));
+    scope(|scope| {
+        for i in 0..9 {
+            let (s, done, longest) = (&s, &done, &longest);
+            scope.spawn(move || {
+                let mut c = s.client("a");
+                let xa = |what: &str| format!("XA {what} 'x{i}'");
+                let statements = match i % 3 {
+                    0 => vec![
+                        "LOCK TABLES hot WRITE".into(),
+                        "UPDATE hot SET n = n + 1 WHERE id = 1".into(),
+                        "UNLOCK TABLES".into(),
+                    ],
+                    1 => vec![
+                        "FLUSH TABLES WITH READ LOCK".into(),
+                        "SELECT COUNT(*) FROM hot".into(),
+                        "UNLOCK TABLES".into(),
+                    ],
+                    _ => vec![
+                        xa("START"),
+                        "UPDATE hot SET n = n + 1 WHERE id = 2".into(),
+                        xa("END"),
+                        xa("PREPARE"),
+                        xa("COMMIT"),
+                    ],
+                };
+                during(2 * SECOND, || {
+                    let begun = Instant::now();
+                    statements.iter().for_each(|sql| ok(&mut c, sql));
+                    longest.fetch_max(begun.elapsed().as_millis() as u64, Ordering::Relaxed);
+                    done.fetch_add(1, Ordering::Relaxed);
+                });
+            });
+        }
+    });
+    println!("{done:?} turns, longest {longest:?} ms, {:?}", s.counters());
+    assert!(done.into_inner() > 30 && longest.into_inner() < 10_000);
+    s.assert_empty();
+}
+
+/// A deadlock's victim is rolled back by the server: its flags are those of before, its place is free all the same.
+#[test]
+fn the_victim_of_a_deadlock_keeps_no_place() {
+    let Some(s) = server(3) else { return };
+    let (victims, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let mut clients: Vec<Client> = (0..6).map(|_| s.client("a")).collect();
+    scope(|scope| {
+        for (i, c) in clients.iter_mut().enumerate() {
+            let (victims, done) = (&victims, &done);
+            scope.spawn(move || {
+                during(2 * SECOND, || {
+                    ok(c, "BEGIN");
+                    let rows = if i % 2 == 0 { [1, 2] } else { [2, 1] };
+                    for row in rows {
+                        match c.query(&format!("UPDATE hot SET n = n + 1 WHERE id = {row}")).unwrap() {
+                            Answer::Ok => {}
+                            Answer::Error(why) => {
+                                assert!(why.contains("1213") || why.contains("Deadlock"), "{why}");
+                                victims.fetch_add(1, Ordering::Relaxed);
+                                return;
+                            }
+                        }
+                    }
+                    ok(c, "COMMIT");
+                    done.fetch_add(1, Ordering::Relaxed);
+                });
+            });
+        }
+    });
+    println!("{victims:?} victims, {done:?} committed, {:?}", s.counters());
+    assert!(victims.into_inner() > 0 && done.into_inner() > 50);
+    // Before anybody leaves.
+    s.assert_empty();
+    drop(clients);
+    s.assert_empty();
+}
