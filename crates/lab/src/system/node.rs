@@ -213,6 +213,7 @@ impl NodePool {
             nvram_bytes: 8 << 20,
             clients: 1,
             write_back: false,
+            free_writes: false,
             seed,
         };
         let mut rng = Rng::new(seed, "cached load");
@@ -231,7 +232,10 @@ impl NodePool {
             });
             at += Span::from_nanos((rng.exp1() * 2e6) as u64);
         }
-        let pool = machine::pool(&setup, &Extents { address: &|e| load.address(e), contents: &contents })?;
+        let pool = machine::pool(
+            &setup,
+            &Extents { address: &|e| load.address(e), contents: &contents, bytes: EXTENT_BYTES },
+        )?;
         NodePool::new(pool, requests, cached_space(), 0)
     }
 
