@@ -1,11 +1,15 @@
 #!/usr/bin/python3
 """Live VF-E3: fio's NBD clients, each in a cgroup of its own, on a disk and the cache's flash, both modelled in real time.
 
-usage: bench/fence.py PLIMSOLL [--seconds S] [--rounds N] [--slots 4] [--slot 20ms]
+usage: bench/fence.py PLIMSOLL [--seconds S] [--rounds N] [--slots 4] [--slot 20ms] [--workloads file,mail,web] [--systems cfq,fence,published]
 
-Four volumes; the first asks for 6 requests a second, the others for 14 each, 4 KiB, 70 % reads, at random within 64 MiB. Deviation is of the
-first volume's means, beside the others against alone; runs alone and shared, fenced, steady and not, alternate. Each volume may have 32 MiB of the
-cache. Containers are cgroups; guests are in tests/guest_fence.sh. Needs fio with its nbd engine.
+Four volumes, each a quarter of the disk. As in the paper the first asks for 8 % of what saturates the system, each of the others for 24 %; what
+saturates it is measured first, by all four as fast as they can. Workloads are blocks in the proportions of filebench's personalities, at random
+within 64 MiB of which half fit in the volume's part of the cache: `file` reads and writes of 4 to 256 KiB, 1 to 2; `mail` 4 to 28 KiB, half
+of them writes, each followed by a flush; `web` reads of 4 to 28 KiB. Deviation is of a volume's own means beside the three others against alone;
+of the others one stands for all. Runs alone and shared, of all systems, alternate. A run of N rounds takes about
+(40 + 3 N (S + 5)) s for each system and workload: 40 minutes as it is.
+Containers are cgroups; guests are in tests/guest_fence.sh. Needs fio with its nbd engine.
 """
 import argparse, os, statistics, sys, tempfile
 
@@ -13,17 +17,25 @@ from node import Node, fio, fio_job
 
 # Version 2, or the processors' hierarchy of version 1.
 CGROUPS = "/sys/fs/cgroup" if os.path.exists("/sys/fs/cgroup/cgroup.procs") else "/sys/fs/cgroup/cpu"
-RATES = [6, 14, 14, 14]
+# Percent of saturation.
+SHARES = [8, 24, 24, 24]
+# What fio is told, and the share of reads in percent.
+WORKLOADS = {
+    "file": (["--rw=randrw", "--rwmixread=33", "--bsrange=4k-256k"], 33),
+    "mail": (["--rw=randrw", "--rwmixread=50", "--bsrange=4k-28k", "--fsync=1"], 50),
+    "web": (["--rw=randread", "--bsrange=4k-28k"], 100),
+}
+RAMP = 5
 
 
 def sections(fence):
-    volumes = "".join(f'[[volume]]\nname = "v{i}"\npool = "p"\nsize = "1GiB"\ntenant = "t"\ncache_size = "32MiB"\n'
+    volumes = "".join(f'[[volume]]\nname = "v{i}"\npool = "p"\nsize = "36GiB"\ntenant = "t"\ncache_size = "32MiB"\n'
                       + ("slots = 1\n" if fence else "") for i in range(4))
     section = f"[pool.fence]\n{fence}\n" if fence else ""
     return f"""
 [[pool]]
 name = "p"
-device = {{ file = "p.img", size = "5GiB", model = "hdd-160g-7200" }}
+device = {{ file = "p.img", size = "146GiB", model = "hdd-160g-7200" }}
 sched = "{'noop' if fence else 'cfq'}"
 [pool.cache]
 file = "fast.img"
@@ -51,7 +63,8 @@ def cgroup(name):
         return None
 
 
-def client(node, volume, seconds):
+def client(node, volume, workload, seconds, rate):
+    """Starts fio; `rate` is requests a second, 0 for as many as it can."""
     path = cgroup(volume)
 
     def enter():
@@ -59,56 +72,87 @@ def client(node, volume, seconds):
             with open(f"{path}/cgroup.procs", "w") as f:
                 f.write(str(os.getpid()))
 
-    rates = f"--rate_iops={RATES[volume] * 7 // 10},{RATES[volume] * 3 // 10}"
-    return fio(node.folder, f"v{volume}", seconds, 5, "--rw=randrw", "--rwmixread=70", "--bs=4k", "--size=64m", "--iodepth=4", rates,
-               "--rate_process=poisson", "--randrepeat=1", "--norandommap", enter=enter)
+    what, reads = WORKLOADS[workload]
+    limits = ["--iodepth=16"]
+    if rate:
+        # A thread for every 8 % of saturation.
+        each = [max(1, round(rate * share / 100)) for share in (reads, 100 - reads)]
+        limits = [f"--iodepth={SHARES[volume] // 8}", f"--rate_iops={each[0]},{each[1]}", "--rate_process=poisson"]
+    return fio(node.folder, f"v{volume}", seconds, RAMP, *what, "--blockalign=4k", "--size=64m", "--randrepeat=1", "--norandommap",
+               f"--randseed={volume + 1}", *limits, enter=enter)
 
 
 def result(process):
+    """Mean response time in ms, and requests a second; flushes are requests."""
     job = fio_job(process)
-    return job["read"]["lat_ns"]["mean"] / 1e6, job["read"]["iops"], job["read"]["total_ios"]
+    kinds = [job[k] for k in ("read", "write", "sync")]
+    counts = [k["total_ios"] for k in kinds]
+    mean = sum(k["lat_ns"].get("mean", 0) * n for k, n in zip(kinds, counts)) / max(1, sum(counts)) / 1e6
+    seconds = max(job[k]["runtime"] for k in ("read", "write")) / 1000
+    return mean, sum(counts) / seconds, sum(counts)
 
 
-def measure(node, volumes, seconds):
-    running = [client(node, v, seconds) for v in volumes]
-    return [result(p) for p in running][0]
+def measure(node, workload, volumes, seconds, rates):
+    running = {v: client(node, v, workload, seconds, rates[v]) for v in volumes}
+    return {v: result(p) for v, p in running.items()}
+
+
+def rates(node, workload, seconds):
+    """Requests a second of each volume; caches are warm after it."""
+    full = measure(node, workload, range(4), 2 * seconds, [0] * 4)
+    saturation = sum(r[1] for r in full.values())
+    # Flushes aren't counted by fio's limits: of a write and its flush one is.
+    saturation *= 2 / 3 if workload == "mail" else 1
+    return saturation, [saturation * share / 100 for share in SHARES]
+
+
+def row(system, workload, saturation, rounds):
+    deviation = lambda of, i: [100 * abs(r[of][0][i] - r[of][1][i]) / r[of][0][i] for r in rounds]
+    middle = lambda values: f"{statistics.median(values):.1f} ({min(values):.1f}..{max(values):.1f})"
+    ms = lambda of, which: middle([r[of][which][0] for r in rounds])
+    cells = [system, workload, f"{saturation:.0f}", ms("low", 0), ms("low", 1), middle(deviation("low", 0)), middle(deviation("low", 1)),
+             middle(deviation("other", 0)), middle(deviation("other", 1)), str(rounds[0]["low"][0][2])]
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plimsoll")
-    parser.add_argument("--seconds", type=int, default=30)
+    parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--slot", default="20ms")
+    parser.add_argument("--workloads", default="file,mail,web")
+    parser.add_argument("--systems", default="cfq,fence,published")
     args = parser.parse_args()
     fence = f'slots = {args.slots}\nslot = "{args.slot}"\n'
-    kinds = {"CFQ": "", "fence": fence, "fence-not-steady": fence + "steady = false\n"}
-    found = {k: [] for k in kinds}
+    known = {"cfq": "", "fence": fence, "published": fence + "steady = false\n"}
+    systems = {k: known[k] for k in args.systems.split(",")}
+    print(f"{args.rounds} rounds of {args.seconds} s; medians (range); paper: low-intensity volume at most 15 %, the others 19\n")
+    print("| system | workload | saturation 1/s | alone ms | shared ms | response deviation % | throughput deviation % | "
+          "an other's response % | throughput % | requests a run |")
+    print("|" + " --- |" * 10, flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        nodes = {k: Node(args.plimsoll, f"{folder}/{k}", sections(fence)) for k, fence in kinds.items()}
-        try:
-            for node in nodes.values():
-                measure(node, range(4), args.seconds)  # warms the caches
-            for round_ in range(args.rounds):
-                for kind, node in nodes.items():
-                    print(f"round {round_ + 1} of {args.rounds}: {kind}", file=sys.stderr)
-                    found[kind].append((measure(node, [0], args.seconds), measure(node, range(4), args.seconds)))
-        finally:
-            for node in nodes.values():
-                node.stop()
-            for i in range(4):
-                path = cgroup(i)
-                if path:
-                    os.rmdir(path)
-    print(f"{args.rounds} rounds of {args.seconds} s; reads of the first volume; medians (range)\n")
-    print("| system | alone ms | shared ms | response deviation % | throughput deviation % | reads a run |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for kind, rounds in found.items():
-        deviation = lambda i: [100 * abs(a[i] - s[i]) / a[i] for a, s in rounds]
-        middle = lambda values: f"{statistics.median(values):.1f} ({min(values):.1f}..{max(values):.1f})"
-        print(f"| {kind} | {middle([a[0] for a, _ in rounds])} | {middle([s[0] for _, s in rounds])} | {middle(deviation(0))} | "
-              f"{middle(deviation(1))} | {rounds[0][0][2]} |")
+        for workload in args.workloads.split(","):
+            nodes = {k: Node(args.plimsoll, f"{folder}/{workload}-{k}", sections(f)) for k, f in systems.items()}
+            try:
+                asked = {k: rates(node, workload, args.seconds) for k, node in nodes.items()}
+                found = {k: [] for k in systems}
+                for round_ in range(args.rounds):
+                    for kind, node in nodes.items():
+                        print(f"{workload}, round {round_ + 1} of {args.rounds}: {kind}", file=sys.stderr)
+                        run = lambda volumes: measure(node, workload, volumes, args.seconds, asked[kind][1])
+                        low, other, shared = run([0])[0], run([1])[1], run(range(4))
+                        found[kind].append({"low": (low, shared[0]), "other": (other, shared[1])})
+                for kind, rounds in found.items():
+                    row(kind, workload, asked[kind][0], rounds)
+            finally:
+                for node in nodes.values():
+                    node.stop()
+    for i in range(4):
+        path = cgroup(i)
+        if path:
+            os.rmdir(path)
 
 
 main()

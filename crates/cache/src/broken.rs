@@ -55,8 +55,9 @@ impl Cache {
         self.ahead = Ahead::default();
         self.recipes.forget(|_| true);
         self.evicting.clear();
-        for op in
-            std::mem::take(&mut self.flush_next).into_iter().chain(self.flush_job.take().map_or(vec![], |j| j.ops))
+        for op in std::mem::take(&mut self.flush_next)
+            .into_iter()
+            .chain(std::mem::take(&mut self.flush_jobs).into_iter().flat_map(|j| j.ops))
         {
             self.ops[op].failed = Some(IoError::Device);
             self.part_done(now, op, out);

@@ -197,9 +197,9 @@ impl Cache {
             && !self.undurable.iter().any(|(_, weu, slots, _)| *weu == place.weu() && slots.contains(&slot))
     }
 
-    /// The fast device was flushed for the `flush`th time: batches that waited for it begin.
-    pub(crate) fn destage_after_flush(&mut self, now: Time, flush: u64, out: &mut Actions) {
-        for part in 0..self.write_backs.len() as u16 {
+    /// The fast device was flushed for the `flush`th time, for a partition or for all: batches that waited for it begin.
+    pub(crate) fn destage_after_flush(&mut self, now: Time, flush: u64, of: Option<u16>, out: &mut Actions) {
+        for part in (0..self.write_backs.len() as u16).filter(|p| of.is_none_or(|of| of == *p)) {
             let waits = |b: &mut Batch| b.flushing && b.items.is_empty() && b.after <= flush;
             if self.batch(part).is_some_and(waits) {
                 self.begin_batch(now, part, out);

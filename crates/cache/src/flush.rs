@@ -1,11 +1,12 @@
-//! Making what only the cache has durable: open chunks are written, then the device is flushed. One at a time; who comes
-//! meanwhile waits for the next.
+//! Making what only the cache has durable: open chunks are written, then the device is flushed. One at a time for each partition, as
+//! where volumes have their own a fence writes one's chunks in its slot; who comes meanwhile waits for the next.
 
 use crate::config::Planted;
 use crate::layer::Cache;
 use crate::request::Pending;
 use plimsoll_base::{Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
+use std::collections::BTreeMap;
 
 /// Chunks that may wait for a flush before the cache makes one of its own.
 const UNDURABLE_MAX: usize = 16;
@@ -17,14 +18,17 @@ const COLD_MAX: u32 = 32;
 pub(crate) struct FlushJob {
     /// Which one it is, from 1.
     number: u64,
-    /// Dirty chunks below this are durable when it's done, ...
+    /// For whom it is; `None` for what nobody in particular wants.
+    part: Option<u16>,
+    /// Dirty chunks of its partition below this are durable when it's done, ...
     upto: u64,
     /// ... and of all chunks those below this.
     all_upto: u64,
     /// Chunks that must be written first: WEU and first slot.
     waits: Vec<(u32, u32)>,
     sent: bool,
-    /// Clean chunks that it makes durable.
+    /// Of the dirty chunks that are written, and of the clean ones, how many it makes durable.
+    covers: usize,
     clean: u32,
     /// Client requests that wait for it.
     pub ops: Vec<usize>,
@@ -37,48 +41,74 @@ impl Cache {
         }
         let cold_max = (self.layout.weus / COLD_SHARE).clamp(1, COLD_MAX);
         self.flush_wanted |= self.undurable.len() > UNDURABLE_MAX || self.unflushed_clean > cold_max;
-        if self.flush_job.is_none() && (self.flush_wanted || !self.flush_next.is_empty()) {
-            self.flush_wanted = false;
-            self.flushes += 1;
-            let ops = std::mem::take(&mut self.flush_next);
-            // Only for whom it is: others' chunks would be cut short by it.
-            let mut parts = std::mem::take(&mut self.flush_parts);
-            let part =
-                |op: &usize| self.by_key.get(&self.ops[*op].head.volume).map(|s| self.volumes[*s as usize].partition);
-            parts.extend(ops.iter().filter_map(part));
-            if !self.planted(Planted::FlushWithoutChunk) {
-                self.close_open(now, Some(&parts), out);
-            }
-            let waits = self.chunks.iter().filter(|c| c.closed && c.dirty).map(|c| (c.weu, c.first_slot)).collect();
-            let (number, upto) = (self.flushes, self.next_chunk);
-            self.flush_job = Some(FlushJob { number, upto, all_upto: 0, waits, sent: false, clean: 0, ops });
+        if self.flush_wanted || !self.flush_next.is_empty() {
+            self.begin_flushes(now, out);
         }
-        let Some(job) = &mut self.flush_job else { return };
-        if job.sent {
+        // The device is flushed once at a time: what that covers is what was written before.
+        if self.flush_jobs.iter().any(|j| j.sent) {
             return;
         }
-        let written = |w: &(u32, u32)| !self.chunks.iter().any(|c| c.closed && (c.weu, c.first_slot) == *w);
-        if job.waits.iter().all(written) {
-            let on_their_way = self.chunks.iter().filter(|c| c.closed).map(|c| c.number).min();
-            job.all_upto = on_their_way.unwrap_or(job.upto).min(job.upto);
-            (job.sent, job.clean) = (true, self.unflushed_clean);
-            match self.planted(Planted::FlushWithoutBarrier) {
-                true => self.fast_flushed(now, out),
-                false => {
-                    self.send_fast(now, (Op::Flush, OwnKind::Metadata), (0, 0), Data::Absent, Pending::FastFlush, out);
-                }
+        let is_closed = |w: &(u32, u32)| self.chunks.iter().any(|c| c.closed && (c.weu, c.first_slot) == *w);
+        let Some(i) = self.flush_jobs.iter().position(|j| !j.waits.iter().any(is_closed)) else { return };
+        let on_their_way = self.chunks.iter().filter(|c| c.closed).map(|c| c.number).min();
+        let job = &mut self.flush_jobs[i];
+        job.all_upto = on_their_way.unwrap_or(job.upto).min(job.upto);
+        (job.sent, job.covers, job.clean) = (true, self.undurable.len(), self.unflushed_clean);
+        match self.planted(Planted::FlushWithoutBarrier) {
+            true => self.fast_flushed(now, out),
+            false => self.send_fast(now, (Op::Flush, OwnKind::Metadata), (0, 0), Data::Absent, Pending::FastFlush, out),
+        }
+    }
+
+    /// Begins a flush for each partition that wants one and has none under way; the others want it still.
+    fn begin_flushes(&mut self, now: Time, out: &mut Actions) {
+        let (ops, parts) = (std::mem::take(&mut self.flush_next), std::mem::take(&mut self.flush_parts));
+        let mut groups: BTreeMap<Option<u16>, Vec<usize>> = parts.iter().map(|p| (Some(*p), Vec::new())).collect();
+        let part =
+            |op: &usize| self.by_key.get(&self.ops[*op].head.volume).map(|s| self.volumes[*s as usize].partition);
+        for op in ops {
+            groups.entry(part(&op)).or_default().push(op);
+        }
+        if groups.is_empty() && self.flush_wanted {
+            groups.insert(None, Vec::new());
+        }
+        let for_all = groups.contains_key(&None);
+        self.flush_wanted = false;
+        for (part, ops) in groups {
+            let waits = match part {
+                None => !self.flush_jobs.is_empty(),
+                Some(_) => self.flush_jobs.iter().any(|j| j.part == part),
+            };
+            if waits {
+                self.flush_wanted |= for_all || part.is_some_and(|p| parts.contains(&p));
+                self.flush_parts.extend(part.filter(|p| parts.contains(p)));
+                self.flush_next.extend(ops);
+            } else {
+                self.begin_flush(now, part, ops, out);
             }
         }
     }
 
+    fn begin_flush(&mut self, now: Time, part: Option<u16>, ops: Vec<usize>, out: &mut Actions) {
+        self.flushes += 1;
+        if !self.planted(Planted::FlushWithoutChunk) {
+            // Only for whom it is: others' chunks would be cut short by it.
+            self.close_open(now, Some(&part.into_iter().collect()), out);
+        }
+        let mine = |weu: u32| part.is_none_or(|p| self.index.weu(weu).partition == p);
+        let waits = self.chunks.iter().filter(|c| c.closed && c.dirty && mine(c.weu)).map(|c| (c.weu, c.first_slot));
+        let (number, upto, waits) = (self.flushes, self.next_chunk, waits.collect());
+        let job = FlushJob { number, part, upto, all_upto: 0, waits, sent: false, covers: 0, clean: 0, ops };
+        self.flush_jobs.push(job);
+    }
+
     /// All that was on the device is durable: what it supersedes is dead.
     pub(crate) fn fast_flushed(&mut self, now: Time, out: &mut Actions) {
-        let Some(job) = self.flush_job.take() else { return };
+        let Some(i) = self.flush_jobs.iter().position(|j| j.sent) else { return };
+        let job = self.flush_jobs.remove(i);
         self.durable_chunks = self.durable_chunks.max(job.all_upto);
         self.unflushed_clean -= job.clean;
-        let (done, wait): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.undurable).into_iter().partition(|u| u.0 < job.upto);
-        self.undurable = wait;
+        let done: Vec<_> = self.undurable.drain(..job.covers).collect();
         for s in done.into_iter().flat_map(|(_, _, _, supersedes)| supersedes) {
             self.unpin(s.place.weu());
             self.unpin(s.bytes_in);
@@ -87,6 +117,6 @@ impl Cache {
         for op in job.ops {
             self.part_done(now, op, out);
         }
-        self.destage_after_flush(now, job.number, out);
+        self.destage_after_flush(now, job.number, job.part, out);
     }
 }

@@ -373,27 +373,28 @@ impl Cache {
                 continue;
             }
             let (weu, first_slot) = (self.chunks[c].weu, self.chunks[c].first_slot);
-            let whose = self.whose_chunk(c);
+            let (whose, kind) = self.whose_chunk(c);
             for (at, len, parts) in std::mem::take(&mut self.chunks[c].held) {
                 self.counters.weu_bytes += u64::from(len);
                 let range = (self.layout.weu_at(weu) + u64::from(at), u64::from(len));
                 let pending = Pending::Chunk { weu, first_slot };
-                let what = (Op::Write, OwnKind::Fill);
+                let what = (Op::Write, kind);
                 self.send_own(now, FAST, what, whose, range, Data::Parts(parts.into()), pending, out);
             }
             self.counters.weu_writes += 1;
         }
     }
 
-    /// For whom a chunk is written: where volumes have their own parts and nobody waits for it, its volume, in whose slot a fence
-    /// below then writes it. A flush waits for all dirty chunks, so they are the pool's: they must not wait for slots.
-    fn whose_chunk(&self, c: usize) -> (VolumeKey, TenantId) {
+    /// For whom a chunk is written: where volumes have their own parts its volume, in whose slot a fence below then writes it. For a
+    /// clean one nobody waits; for a dirty one a flush does, or soon will.
+    fn whose_chunk(&self, c: usize) -> ((VolumeKey, TenantId), OwnKind) {
         let chunk = &self.chunks[c];
         match chunk.entries.first() {
-            Some(e) if self.config.sharing == Sharing::PerVolume && !chunk.dirty => {
-                (e.name.volume, TenantId::default())
+            Some(e) if self.config.sharing == Sharing::PerVolume => {
+                let kind = if chunk.dirty { OwnKind::Metadata } else { OwnKind::Fill };
+                ((e.name.volume, TenantId::default()), kind)
             }
-            _ => (VolumeKey::POOL, TenantId::default()),
+            _ => ((VolumeKey::POOL, TenantId::default()), OwnKind::Fill),
         }
     }
 

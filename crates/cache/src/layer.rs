@@ -91,7 +91,7 @@ pub struct Cache {
     pub(crate) evicting: BTreeMap<u32, Evict>,
     /// Inserts without room.
     pub(crate) starved: VecDeque<usize>,
-    pub(crate) flush_job: Option<FlushJob>,
+    pub(crate) flush_jobs: Vec<FlushJob>,
     /// Who waits for the next one.
     pub(crate) flush_next: Vec<usize>,
     pub(crate) flush_wanted: bool,
@@ -162,7 +162,7 @@ impl Cache {
             suspect: BTreeSet::new(),
             evicting: BTreeMap::new(),
             starved: VecDeque::new(),
-            flush_job: None,
+            flush_jobs: Vec::new(),
             flush_next: Vec::new(),
             flush_wanted: false,
             flush_parts: BTreeSet::new(),

@@ -246,7 +246,7 @@ impl Cache {
             snapshot: self.journal.in_snapshot(),
             journal: !self.journal.is_idle(),
             chunks: self.chunks.iter().filter(|c| c.closed).count(),
-            flushing: self.flush_job.is_some(),
+            flushing: !self.flush_jobs.is_empty(),
             destaging: self.write_backs.iter().any(WriteBack::is_busy),
             evicting: !self.evicting.is_empty(),
             dirty: self.dirty.len(),

@@ -17,7 +17,8 @@ pub struct DeviceKind {
     pub predictor: Predictor,
     /// Requests sent together at most.
     pub batch_max: usize,
-    /// Writes end on the media, not in a buffer: what is buffered would be written in somebody else's slot.
+    /// Writes end on the media, not in a buffer: what is buffered would be written in somebody else's slot. A flush has nothing to do
+    /// then, and waits for no slot.
     pub durable_writes: bool,
 }
 
@@ -27,7 +28,7 @@ impl DeviceKind {
         DeviceKind { predictor: Predictor::Disk(predictor), batch_max: 32, durable_writes: true }
     }
 
-    /// A flash drive; batches up to what its predictor is fitted with (VF-M13).
+    /// A flash drive; batches up to what its predictor is fitted with (VF-M13). It writes what it buffered beside what it reads.
     pub fn flash(predictor: FlashPredictor) -> DeviceKind {
         DeviceKind { predictor: Predictor::Flash(predictor), batch_max: 100, durable_writes: false }
     }
@@ -54,7 +55,7 @@ pub struct FenceConfig {
     /// Volumes without slots share the slots without an owner, and idle time of the others (§4.7's hybrid). Without it
     /// their requests aren't held at all.
     pub hybrid: bool,
-    /// Lending a volume's idle time may lengthen its response times by so many thousandths.
+    /// Lending idle time may lengthen a volume's response times by so many thousandths; 0: none is lent.
     pub lend_permille: u64,
     /// A client's read whose own deadline has passed while it waited is answered Busy instead of being served.
     pub revoke_late: bool,

@@ -23,7 +23,7 @@ impl Fence {
         let last_due = self.devices.iter().filter(|d| d.busy() > 0).map(|d| d.due_at).max().unwrap_or(Time::ZERO);
         let mut ends =
             if self.closing { last_due.max(at) } else { table.ends_at().max(if busy { last_due } else { at }) };
-        let closed = self.closing;
+        let closed = self.closing || (d == 0 && mine(&table) && self.is_lendable(at));
         let mut passed = 0;
         loop {
             let is_open = passed > 0 || !closed;
@@ -56,6 +56,9 @@ impl Fence {
 
     pub(crate) fn forecast_of(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         let d = usize::from(head.face);
+        if self.is_durable_already(head) {
+            return Forecast::NONE;
+        }
         if self.is_fenced(head.volume) {
             let own = self.config.devices[d].predictor.one(self.arm_for(head.volume, d), head);
             let (wait, certain) = self.wait_of(at, head.volume, d, own);

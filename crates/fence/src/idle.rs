@@ -1,8 +1,11 @@
 //! Lending idle slot time to volumes without a promise (§4.7's hybrid, which nobody built).
 //!
-//! While a slot's owner has nothing to do, one request at a time of the others is served. A disk can't be called back, so the
-//! owner's next request may find it busy. How long it then waits is known exactly, and is the price: time is lent in a
-//! volume's slots as long as all that it waited for others stays below a few thousandths of what its requests took.
+//! A disk can't be called back: were a slot's idle time lent out while its owner may still come, the owner's next request would find
+//! it busy, and its arm elsewhere. So an owner who has wanted nothing of the disk for a moment gives the rest of its turn away,
+//! *whether somebody borrows it or not*: what comes later waits for the next turn, in either case. Who borrows changes nothing for the
+//! owner then but by requests that take longer than predicted and hold its next turn up. How long it waits for those is known exactly,
+//! and is the price: as long as it stays below a few thousandths of what the owner's requests took, time is lent up to the end of a
+//! stretch; else something is kept in reserve.
 
 use plimsoll_base::{Span, Time};
 
@@ -14,9 +17,9 @@ pub struct Toll {
 }
 
 impl Toll {
-    /// Its request waited for somebody else's.
-    pub fn imposed(&mut self, wait: Span) {
-        self.imposed_ns += wait.as_nanos();
+    /// So many of its requests waited for somebody else's.
+    pub fn imposed(&mut self, wait: Span, requests: usize) {
+        self.imposed_ns += wait.as_nanos() * requests as u64;
     }
 
     /// Its request took so long.
@@ -29,7 +32,7 @@ impl Toll {
         self.imposed_ns
     }
 
-    /// May its slot be lent once more?
+    /// May it be made to wait once more?
     pub fn may_lend(&self, permille: u64) -> bool {
         u128::from(self.imposed_ns) * 1000 <= u128::from(self.response_ns) * u128::from(permille)
     }
@@ -72,9 +75,9 @@ mod tests {
         let mut t = Toll::default();
         assert!(t.may_lend(10), "nothing was lent yet");
         t.responded(Span::from_millis(1000));
-        t.imposed(Span::from_millis(10));
+        t.imposed(Span::from_millis(5), 2);
         assert!(t.may_lend(10));
-        t.imposed(Span::from_nanos(1));
+        t.imposed(Span::from_nanos(1), 1);
         assert!(!t.may_lend(10));
         t.responded(Span::from_millis(1));
         assert!(t.may_lend(10));

@@ -7,7 +7,7 @@ use crate::queue::{Lane, Leaving};
 use crate::slots::Slots;
 use crate::status::{BatchCounters, FenceStatus, SlotCounters, SlotStatus, VolumeCounters, VolumeStatus};
 use crate::timetable::Timetable;
-use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Outcome, Span, Time, VolumeKey};
+use plimsoll_base::{Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, Time, VolumeKey};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Order, Port, Ports, VolumeTerms};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
@@ -33,6 +33,8 @@ pub(crate) struct Sent {
     pub role: Role,
     pub volume: VolumeKey,
     pub since: Time,
+    /// A flush covers as many of the device's buffered writes.
+    pub covers: u64,
 }
 
 #[derive(Default)]
@@ -69,6 +71,10 @@ pub(crate) struct Device {
     /// Since when the owner has waited for a request that was lent time.
     pub blocked_since: Time,
     pub counters: BatchCounters,
+    /// Writes that ended without being durable, and those of them that a flush has covered since. What was written before the start
+    /// isn't known: there may be some.
+    pub buffered: u64,
+    pub flushed: u64,
     /// What requests are predicted to take together, in a batch by address, over what each would take by itself; in 65536ths.
     pub together: u64,
 }
@@ -85,6 +91,8 @@ impl Device {
         used: false,
         at_home: false,
         blocked_since: Time::NEVER,
+        buffered: 1,
+        flushed: 0,
         together: 1 << 16,
         counters: BatchCounters {
             batches: 0,
@@ -137,6 +145,10 @@ pub struct Fence {
     pub(crate) closing: bool,
     /// When the last request of this turn ended, and whether it was one that was lent time.
     pub(crate) busy_until: (Time, bool),
+    /// Since when the running turn's owner has wanted nothing of the scarce device, if it ever did in this turn.
+    pub(crate) quiet_since: Time,
+    /// The rest of the running turn is given away on the scarce device: its owner, who comes too late, waits for its next one.
+    pub(crate) given: bool,
     pub(crate) slot_counters: Vec<SlotCounters>,
     /// Slots and length from the end of the running slot on.
     pub(crate) change: Option<(u32, Span)>,
@@ -163,6 +175,8 @@ impl Fence {
             waiting: 0,
             closing: false,
             busy_until: (Time::ZERO, false),
+            quiet_since: Time::ZERO,
+            given: false,
             slot_counters: vec![SlotCounters::default(); config.slots as usize],
             change: None,
             lent: Lent::default(),
@@ -304,11 +318,26 @@ impl Fence {
         }
     }
 
+    /// Has a flush nothing to do? Where writes are durable when they end, there is nothing buffered; so it needs no turn either.
+    pub(crate) fn is_durable_already(&self, head: &IoHead) -> bool {
+        let d = usize::from(head.face);
+        let device = &self.devices[d];
+        head.op == Op::Flush && self.config.devices[d].durable_writes && device.buffered == device.flushed
+    }
+
     fn take_in(&mut self, now: Time, io: Io, since: Time, out: &mut Actions) {
         let d = usize::from(io.face);
+        if self.is_durable_already(&io) {
+            if let Some(v) = self.volumes.get_mut(&io.volume) {
+                v.counters.requests += 1;
+            }
+            return out.done(io, Data::Absent);
+        }
         let cost = self.config.devices[d].predictor.one(self.arm_for(io.volume, d), &io);
         if self.is_fenced(io.volume) {
-            if self.owner() == Some(io.volume) && self.devices[d].lent > 0 {
+            if self.owner() == Some(io.volume) && d == 0 && self.is_lendable(now) {
+                self.given = true;
+            } else if self.owner() == Some(io.volume) && self.devices[d].lent > 0 {
                 self.devices[d].blocked_since = self.devices[d].blocked_since.min(now);
             }
             self.volumes.get_mut(&io.volume).expect("it is known").lanes[d].push(io, cost, since);
@@ -320,6 +349,18 @@ impl Fence {
         self.waiting += 1;
     }
 
+    /// What has ended is durable, or is buffered until a flush.
+    fn note_durability(&mut self, s: &Sent, c: &Completion) {
+        let durable = self.config.devices[usize::from(s.face)].durable_writes || s.flags.has(IoFlags::FUA);
+        let device = &mut self.devices[usize::from(s.face)];
+        match c.io.op {
+            Op::Flush if c.outcome.is_done() => device.flushed = device.flushed.max(s.covers),
+            Op::Write | Op::WriteZeroes if !durable => device.buffered += 1,
+            Op::Trim => device.buffered += 1,
+            _ => {}
+        }
+    }
+
     /// A request that was held by slots has ended.
     fn ended(&mut self, now: Time, s: &Sent, c: &Completion) {
         let (owner, d) = (self.owner(), usize::from(s.face));
@@ -328,10 +369,13 @@ impl Fence {
             Role::Owner => device.owners -= 1,
             _ => device.lent -= 1,
         }
+        if d == 0 && s.role == Role::Owner && device.owners == 0 {
+            self.quiet_since = now;
+        }
         if device.lent == 0 && device.blocked_since.is_set() {
             let wait = now.since(std::mem::replace(&mut device.blocked_since, Time::NEVER));
             if let Some(v) = owner.and_then(|v| self.volumes.get_mut(&v)) {
-                v.toll.imposed(wait);
+                v.toll.imposed(wait, v.lanes[d].len());
                 // Its slot is as long as ever; the time is taken from who borrowed.
                 self.table.extend(wait);
                 self.borrowers_owe(wait);
@@ -397,7 +441,9 @@ impl Layer for Fence {
 
     fn completed(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
         self.account(now);
+        self.pass_on(now);
         let s = self.sent.remove(c.io.tag as usize);
+        self.note_durability(&s, &c);
         (c.io.head.tag, c.io.head.flags, c.io.head.face) = (s.tag, s.flags, s.face);
         let pad = self.devices[usize::from(s.face)].pad;
         if s.role == Role::Owner && pad > Span::ZERO {

@@ -35,5 +35,5 @@ mod turn;
 
 pub use config::{DeviceKind, FenceConfig, SLOTS_MAX};
 pub use layer::Fence;
-pub use predict::{DiskPredictor, FlashPredictor, Predictor};
+pub use predict::{DiskPredictor, FlashPredictor, Line, Predictor};
 pub use status::{FenceStatus, SlotStatus, VolumeStatus};

@@ -11,6 +11,10 @@ use std::collections::VecDeque;
 const PASSED_OVER_MAX: u32 = 8;
 /// Requests that nobody waits for, in a batch.
 const LATER_BATCH_MAX: usize = 4;
+/// Requests among which the nearest is looked for.
+const LOOKED_AT_MAX: usize = 64;
+/// Batches of the nearest that may pass by the oldest request before it goes first.
+const OLDEST_WAITS_MAX: u32 = 32;
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -18,6 +22,8 @@ pub struct Lane {
     wanted: VecDeque<Waiting>,
     later: VecDeque<Waiting>,
     passed_over: u32,
+    /// Batches of the nearest that passed by the oldest.
+    oldest_waits: u32,
     /// What all that waits takes by itself, as predicted when it came.
     cost: Span,
 }
@@ -111,7 +117,7 @@ impl Lane {
         most: usize,
         anyway: Span,
     ) -> (Vec<Leaving>, Span) {
-        let later = self.wanted.is_empty() || (self.passed_over >= PASSED_OVER_MAX && !self.later.is_empty());
+        let later = self.is_laters_turn();
         let (lane, most) = if later { (&mut self.later, most.min(LATER_BATCH_MAX)) } else { (&mut self.wanted, most) };
         let mut forming = Forming::new(predictor, arm);
         let (mut predicted, mut n) = (Span::ZERO, 0);
@@ -126,13 +132,60 @@ impl Lane {
             }
         }
         let batch: Vec<Waiting> = lane.drain(..n).collect();
-        if n > 0 {
+        (self.leave(batch, later), predicted)
+    }
+
+    /// Of those who have no promise: removes what is nearest from `end` on, one after the other, as long as all are predicted to take
+    /// no longer than `rest`, at most `most`; the oldest first where it was passed by often enough. If not even one fits, nothing,
+    /// unless the first takes no longer than `anyway`.
+    pub fn take_nearest(
+        &mut self,
+        predictor: &Predictor,
+        mut end: u64,
+        rest: Span,
+        most: usize,
+        anyway: Span,
+    ) -> (Vec<Leaving>, Span) {
+        let later = self.is_laters_turn();
+        let lane = if later { &mut self.later } else { &mut self.wanted };
+        let (mut predicted, mut chosen, mut oldest) = (Span::ZERO, Vec::new(), false);
+        while chosen.len() < most {
+            let cost = |i: usize| (predictor.next(end, &lane[i].io), i);
+            let oldest_first = chosen.is_empty() && self.oldest_waits >= OLDEST_WAITS_MAX && !lane.is_empty();
+            let nearest = || (0..lane.len().min(LOOKED_AT_MAX)).map(cost).min();
+            let Some((takes, i)) = (if oldest_first { Some(cost(0)) } else { nearest() }) else { break };
+            let with = predicted + takes;
+            if with > rest && !(chosen.is_empty() && with <= anyway) {
+                break;
+            }
+            let w = lane.remove(i).expect("it was looked at");
+            end = if w.io.len > 0 { w.io.end() } else { end };
+            oldest |= i == 0;
+            predicted = with;
+            chosen.push(w);
+            if with > rest {
+                break;
+            }
+        }
+        if !chosen.is_empty() {
+            self.oldest_waits = if oldest { 0 } else { self.oldest_waits + 1 };
+        }
+        (self.leave(chosen, later), predicted)
+    }
+
+    /// Does what nobody waits for go now?
+    fn is_laters_turn(&self) -> bool {
+        self.wanted.is_empty() || (self.passed_over >= PASSED_OVER_MAX && !self.later.is_empty())
+    }
+
+    fn leave(&mut self, batch: Vec<Waiting>, later: bool) -> Vec<Leaving> {
+        if !batch.is_empty() {
             self.passed_over = if later || self.later.is_empty() { 0 } else { self.passed_over + 1 };
         }
         for w in &batch {
             self.cost = self.cost.saturating_sub(w.cost);
         }
-        (batch.into_iter().map(|w| (w.io, w.since)).collect(), predicted)
+        batch.into_iter().map(|w| (w.io, w.since)).collect()
     }
 }
 
@@ -158,7 +211,7 @@ mod tests {
 
     #[test]
     fn what_nobody_waits_for_goes_last_but_goes() {
-        let p = Predictor::Flash(FlashPredictor { fixed_ns: 0, read_ns: 10, write_ns: 10, ns_per_kib: 0 });
+        let p = Predictor::Flash(FlashPredictor::by_number(10, 10));
         let mut lane = Lane::default();
         let one = Span::from_nanos(10);
         lane.push(io(100, 0, Some(OwnKind::WriteBack)), one, Time::ZERO);
@@ -186,6 +239,29 @@ mod tests {
         assert!(lane.take_batch(&p, Arm::At(0), ns(4000), 9, ns(4999)).0.is_empty());
         let (batch, predicted) = lane.take_batch(&p, Arm::At(0), ns(4999), 9, ns(5000));
         assert_eq!((ids(&batch), predicted.as_nanos()), (vec![1], 5000));
+    }
+
+    /// Who has no promise is served nearest first, so that little of a stretch is lost; but the oldest isn't passed by for ever.
+    #[test]
+    fn the_nearest_that_fits_goes_first_and_the_oldest_is_not_forgotten() {
+        let p = Predictor::Disk(DiskPredictor::new(vec![(0, 100), (1 << 20, 1100)], 0).unwrap());
+        let ns = Span::from_nanos;
+        let mut lane = Lane::default();
+        for (id, offset) in [(1, 1 << 20), (2, 1 << 19), (3, 4096)] {
+            lane.push(io(id, offset, None), ns(1), Time::ZERO);
+        }
+        let (batch, predicted) = lane.take_nearest(&p, 0, ns(750), 9, Span::ZERO);
+        assert_eq!(ids(&batch), [3, 2], "by turns from where the last one ends");
+        assert!(predicted <= ns(750) && lane.len() == 1 && lane.cost() == ns(1));
+        assert!(lane.take_nearest(&p, 0, ns(1000), 9, Span::ZERO).0.is_empty());
+        assert_eq!(ids(&lane.take_nearest(&p, 0, ns(1000), 9, ns(1100)).0), [1], "anyway");
+        lane.push(io(0, 1 << 20, None), ns(1), Time::ZERO);
+        let mut gone = Vec::new();
+        for id in 1..=u64::from(OLDEST_WAITS_MAX) + 1 {
+            lane.push(io(id, 0, None), ns(1), Time::ZERO);
+            gone.extend(ids(&lane.take_nearest(&p, 0, ns(5000), 1, Span::ZERO).0));
+        }
+        assert_eq!(gone.iter().position(|id| *id == 0), Some(OLDEST_WAITS_MAX as usize));
     }
 
     proptest! {

@@ -1,15 +1,20 @@
 //! What happens in a turn: batches go out, it ends, the next begins; idle time is lent.
 
-use crate::layer::{Fence, Role, Sent};
+use crate::layer::{Fence, Role, Sent, Volume};
 use crate::predict::{Arm, Forming, Predictor};
 use crate::queue::{Lane, Leaving};
 use crate::status::SlotCounters;
 use crate::timetable::Timetable;
-use plimsoll_base::{Confidence, Io, IoFlags, Op, Outcome, Span, Time, VolumeKey};
+use plimsoll_base::{Confidence, Io, IoFlags, IoHead, Op, Outcome, Span, Time, VolumeKey};
 use plimsoll_stack::{Actions, Port};
 
-/// Requests on flash that are lent time for together.
-const LENT_FLASH_MAX: usize = 4;
+/// Requests that are lent an owner's time for together.
+const LENT_MAX: usize = 4;
+/// A slot's owner who has wanted nothing of the disk for this part of a slot gives the rest of the turn away. Whose next request follows
+/// the answer at once isn't too late.
+const GRACE_PART: u64 = 50;
+/// This part of a slot is kept in reserve where predictions that were wrong have cost owners enough.
+const RESERVE_PART: u64 = 4;
 /// A turn that begins later than this part of a slot, because the engine was held up, begins anew.
 const LATE_PART: u64 = 4;
 /// Longer than anything takes.
@@ -25,12 +30,13 @@ impl Fence {
         }
         let used = self.devices[0].lent > 0;
         let wanted = used || !self.without[0].is_empty();
-        let idle = wanted && self.owner_is_idle_on(0);
+        let idle = wanted && (self.given || self.owner_is_idle_on(0));
         self.lent.account(now, idle, used);
     }
 
     /// Ends turns that are over.
     pub(crate) fn end_turns(&mut self, now: Time) {
+        self.pass_on(now);
         if self.busy() > 0 {
             return;
         }
@@ -58,6 +64,55 @@ impl Fence {
         }
     }
 
+    /// What was lent goes on from a turn into one that nobody has.
+    pub(crate) fn pass_on(&mut self, now: Time) {
+        let lent_only = |f: &Fence| f.busy() > 0 && f.devices.iter().all(|d| d.owners == 0);
+        while self.config.hybrid
+            && self.change.is_none()
+            && !self.closing
+            && now >= self.table.ends_at()
+            && lent_only(self)
+            && self.stretch().1 > self.table.ends_at()
+        {
+            self.end_turn(self.table.ends_at());
+        }
+    }
+
+    /// Whose turn comes after this one and those after it that nobody has, and when.
+    fn stretch(&self) -> (Option<VolumeKey>, Time) {
+        let mut table = self.table;
+        for _ in 0..table.slots() {
+            let ends_at = table.ends_at();
+            table.end(ends_at, false);
+            if let Some(owner) = self.slots.owner(table.running()) {
+                return (Some(owner), ends_at);
+            }
+        }
+        (None, table.ends_at())
+    }
+
+    /// How long requests without slots may take now: as they are predicted, up to the next owner's turn.
+    fn lendable(&self, now: Time) -> Span {
+        let (next, until) = self.stretch();
+        let rest = until.since(now);
+        let toll = next.and_then(|v| self.volumes.get(&v)).map(|v| v.toll);
+        match toll.is_none_or(|t| t.may_lend(self.config.lend_permille)) {
+            true => rest,
+            false => rest.saturating_sub(self.table.slot().scale(1, RESERVE_PART)),
+        }
+    }
+
+    /// When the running turn's owner has wanted nothing of the disk for long enough.
+    fn lendable_from(&self) -> Time {
+        self.quiet_since.max(self.table.began_at()) + self.table.slot().scale(1, GRACE_PART)
+    }
+
+    /// Is the rest of the running turn given away, or would be if its owner came now?
+    pub(crate) fn is_lendable(&self, at: Time) -> bool {
+        let lends = self.config.hybrid && self.config.lend_permille > 0;
+        lends && (self.given || (self.owner_is_idle_on(0) && at > self.lendable_from()))
+    }
+
     /// Turns in which nothing happened pass.
     fn pass(&mut self, now: Time) {
         let running = self.table.running();
@@ -70,6 +125,7 @@ impl Fence {
 
     fn new_turn(&mut self) {
         self.busy_until = (Time::ZERO, false);
+        (self.quiet_since, self.given) = (Time::ZERO, false);
         self.devices.iter_mut().for_each(|d| (d.used, d.at_home) = (false, false));
     }
 
@@ -84,12 +140,17 @@ impl Fence {
         } else if at > ends_at && !forgives {
             c.overruns = (c.overruns.0 + 1, c.overruns.1 + at.since(ends_at));
         }
+        let was_lent = self.busy_until.1;
         self.table.end(at, forgives);
         if forgives {
             self.borrowers_owe(at.since(ends_at));
         }
-        if forgives && let Some(v) = self.owner().and_then(|v| self.volumes.get_mut(&v)).filter(|v| v.waiting() > 0) {
-            v.toll.imposed(at.since(ends_at));
+        if at > ends_at
+            && was_lent
+            && let Some(v) = self.owner().and_then(|v| self.volumes.get_mut(&v))
+        {
+            // Its turn is later, if only for who comes now.
+            v.toll.imposed(at.since(ends_at), v.waiting().max(1));
         }
         self.new_turn();
         self.apply_change(at);
@@ -155,9 +216,11 @@ impl Fence {
         let fresh = now.since(self.table.began_at()).as_nanos() * FRESH_PART < self.table.slot().as_nanos();
         for d in 0..self.devices.len() {
             self.revoke_late(now, whose, d, out);
-            if self.devices[d].busy() > 0 || self.lane(whose, d).is_none_or(|l| l.is_empty()) {
+            let given = d == 0 && whose.is_some() && self.given;
+            if given || self.devices[d].busy() > 0 || self.lane(whose, d).is_none_or(|l| l.is_empty()) {
                 continue;
             }
+            let rest = if whose.is_none() && d == 0 { self.lendable(now) } else { rest };
             let anyway = if fresh && !self.devices[d].used { self.first_anyway(d) } else { Span::ZERO };
             let most = self.config.devices[d].batch_max;
             let wanted = self.lane(whose, d).is_some_and(|l| l.is_wanted());
@@ -178,24 +241,33 @@ impl Fence {
         }
     }
 
-    /// Lends the rest of a slot whose owner is idle.
+    /// Lends the rest of a turn whose owner is idle.
     fn lend(&mut self, now: Time, owner: VolumeKey, out: &mut Actions) {
-        if !self.config.hybrid || self.closing || now >= self.table.ends_at() {
+        let lends = self.config.hybrid && self.config.lend_permille > 0;
+        if !lends || self.closing || now >= self.table.ends_at() {
             return;
         }
-        let Some(v) = self.volumes.get(&owner) else { return };
-        let idle = v.waiting() == 0 && self.devices.iter().all(|d| d.owners == 0);
-        if !idle || !v.toll.may_lend(self.config.lend_permille) {
-            return;
-        }
-        let rest = self.table.ends_at().since(now);
         for d in 0..self.devices.len() {
-            if self.devices[d].busy() == 0 && !self.without[d].is_empty() {
-                let most = match self.config.devices[d].predictor {
-                    Predictor::Disk(_) => 1,
-                    Predictor::Flash(_) => LENT_FLASH_MAX,
-                };
-                self.send_batch(now, None, d, (rest, most, Span::ZERO), Role::Lent, out);
+            if self.devices[d].busy() > 0 || self.without[d].is_empty() {
+                continue;
+            }
+            if d == 0 {
+                match self.is_lendable(now) {
+                    true => {
+                        let rest = self.lendable(now);
+                        self.send_batch(now, None, d, (rest, LENT_MAX, Span::ZERO), Role::Lent, out);
+                    }
+                    false if self.owner_is_idle_on(d) => {
+                        out.wake_at(self.lendable_from().max(now) + Span::from_nanos(1));
+                    }
+                    false => {}
+                }
+                continue;
+            }
+            let may_lend = |v: &Volume| v.toll.may_lend(self.config.lend_permille);
+            if self.owner_is_idle_on(d) && self.volumes.get(&owner).is_some_and(may_lend) {
+                let rest = self.table.ends_at().since(now);
+                self.send_batch(now, None, d, (rest, LENT_MAX, Span::ZERO), Role::Lent, out);
             }
         }
     }
@@ -210,21 +282,25 @@ impl Fence {
         role: Role,
         out: &mut Actions,
     ) -> bool {
-        let arm = whose.map_or(Arm::At(self.devices[d].last_end), |v| self.arm_for(v, d));
+        let last_end = self.devices[d].last_end;
+        let arm = whose.map_or(Arm::At(last_end), |v| self.arm_for(v, d));
         let predictor = &self.config.devices[d].predictor;
         let lane = match whose {
             None => &mut self.without[d],
             Some(v) => &mut self.volumes.get_mut(&v).expect("it has requests").lanes[d],
         };
         let waited = lane.cost();
-        let (mut batch, predicted) = lane.take_batch(predictor, arm, rest, most, anyway);
+        let (mut batch, predicted) = match (whose, predictor) {
+            (None, Predictor::Disk(_)) => lane.take_nearest(predictor, last_end, rest, most, anyway),
+            _ => lane.take_batch(predictor, arm, rest, most, anyway),
+        };
         let alone = waited.saturating_sub(lane.cost());
         let Some((first, _)) = batch.first() else { return false };
         let moves = |io: &Io| io.len > 0 && matches!(io.op, Op::Read | Op::Write | Op::WriteZeroes);
         debug_assert!(usize::from(first.face) == d);
         self.waiting -= batch.len();
         batch.sort_by_key(|(io, _)| io.offset);
-        let mut known = Forming::new(predictor, Arm::At(self.devices[d].last_end));
+        let mut known = Forming::new(predictor, Arm::At(last_end));
         let known = batch.iter().fold(Span::ZERO, |_, (io, _)| known.add(io));
         let pad = if self.config.steady { predicted.saturating_sub(known) } else { Span::ZERO };
         let device = &mut self.devices[d];
@@ -254,15 +330,16 @@ impl Fence {
     }
 
     pub(crate) fn send(&mut self, now: Time, (mut io, since): Leaving, role: Role, out: &mut Actions) {
-        let sent = Sent { id: io.id, tag: io.tag, flags: io.flags, face: io.face, role, volume: io.volume, since };
         let d = usize::from(io.face);
-        if role != Role::Passed {
-            if let Some(v) = self.volumes.get_mut(&io.volume) {
-                v.counters.waited += now.since(since);
-            }
-            if self.config.devices[d].durable_writes && matches!(io.op, Op::Write | Op::WriteZeroes) {
-                io.head.flags = io.flags.with(IoFlags::FUA);
-            }
+        let IoHead { id, tag, flags, face, volume, .. } = io.head;
+        let sent = Sent { id, tag, flags, face, role, volume, since, covers: self.devices[d].buffered };
+        if role != Role::Passed
+            && let Some(v) = self.volumes.get_mut(&io.volume)
+        {
+            v.counters.waited += now.since(since);
+        }
+        if self.config.devices[d].durable_writes && matches!(io.op, Op::Write | Op::WriteZeroes) {
+            io.head.flags = io.flags.with(IoFlags::FUA);
         }
         io.head.tag = self.sent.insert(sent) as u64;
         out.submit(d as Port, io);

@@ -1,167 +1,11 @@
-//! The layer over simulated devices with fixed service times: who is served when, and what is forecast.
+//! Who is served when, and what is forecast.
 
-use plimsoll_base::{Data, Io, IoHead, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
+mod common;
+use common::{A, B, Bench, C, FLASH, SIZE, at, config, ms, terms};
+use plimsoll_base::{Data, Io, Op, Rng, Span};
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor};
-use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
-use plimsoll_stack::{Actions, CacheMode, Layer, Offer, Order, Ports, Stack, StackConfig, Target, VolumeTerms};
-use plimsoll_stack::{Forecast, Offered};
-
-const A: VolumeKey = VolumeKey { id: 1, generation: 0 };
-const B: VolumeKey = VolumeKey { id: 2, generation: 0 };
-const C: VolumeKey = VolumeKey { id: 3, generation: 0 };
-const SIZE: u64 = 1 << 30;
-
-fn ms(ms: u64) -> Span {
-    Span::from_millis(ms)
-}
-
-fn at(n: u64) -> Time {
-    Time::ZERO + ms(n)
-}
-
-/// A device that serves one request at a time, each in the same time.
-struct Serial {
-    each: Span,
-    free_at: Time,
-    queue: Vec<(Time, Io)>,
-}
-
-impl Serial {
-    fn new(each: Span) -> Box<Serial> {
-        Box::new(Serial { each, free_at: Time::ZERO, queue: Vec::new() })
-    }
-}
-
-impl Layer for Serial {
-    fn name(&self) -> &'static str {
-        "serial"
-    }
-    fn offer(&self, _below: &[Offer]) -> Offer {
-        Offer { size_bytes: SIZE, block_bytes: 512, io_bytes_max: 1 << 26, atomic_bytes: 512, queue_max: 64 }
-    }
-    fn forecast(&self, _at: Time, _head: &IoHead, _below: Ports<'_>) -> Forecast {
-        Forecast::NONE
-    }
-    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
-        self.free_at = self.free_at.max(now) + self.each;
-        self.queue.push((self.free_at, io));
-        out.wake_at(self.queue[0].0);
-    }
-    fn wake(&mut self, now: Time, out: &mut Actions) {
-        while self.queue.first().is_some_and(|q| q.0 <= now) {
-            let (_, io) = self.queue.remove(0);
-            out.complete(plimsoll_base::Completion { io, outcome: Outcome::Done, dispatched_at: now });
-        }
-        if let Some(q) = self.queue.first() {
-            out.wake_at(q.0);
-        }
-    }
-    fn is_idle(&self) -> bool {
-        self.queue.is_empty()
-    }
-}
-
-/// Above the fence: what lies at or beyond [`SIZE`] goes to its second face, as a cache's hits do.
-struct Split;
-
-impl Layer for Split {
-    fn name(&self) -> &'static str {
-        "split"
-    }
-    fn offer(&self, below: &[Offer]) -> Offer {
-        Offer { size_bytes: 2 * SIZE, ..below[0] }
-    }
-    fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
-        let mut head = *head;
-        let port = (head.offset / SIZE) as u8;
-        head.offset %= SIZE;
-        below.ask(port, at, &head)
-    }
-    fn submit(&mut self, _now: Time, mut io: Io, out: &mut Actions) {
-        let port = (io.offset / SIZE) as u8;
-        io.head.offset %= SIZE;
-        out.submit(port, io);
-    }
-    fn is_idle(&self) -> bool {
-        true
-    }
-}
-
-struct Bench {
-    pool: SimPool,
-    /// Volume, when it was offered, when it ended, how.
-    ended: Vec<(VolumeKey, Time, Time, Outcome)>,
-}
-
-/// Predictors that are right: a request of the disk takes `disk`, of flash `flash`.
-fn config(slots: u32, slot: Span, disk: Span, flash: Span) -> FenceConfig {
-    let d = DiskPredictor::new(vec![(0, disk.as_nanos())], 0).unwrap();
-    let f = FlashPredictor { fixed_ns: 0, read_ns: flash.as_nanos(), write_ns: flash.as_nanos(), ns_per_kib: 0 };
-    FenceConfig { slot, ..FenceConfig::new(slots, vec![DeviceKind::disk(d), DeviceKind::flash(f)]) }
-}
-
-impl Bench {
-    fn new(config: FenceConfig, (disk, flash): (Span, Span), volumes: &[(VolumeKey, u32)]) -> Bench {
-        let disks = vec![SimDisk::new(SIZE, (Span::ZERO, Span::ZERO), 1, DiskFaults::default())];
-        let mut pool = SimPool::with_stack(disks, |offers| {
-            let mut s = Stack::new(StackConfig::default(), offers);
-            s.push(Box::new(Split), vec![Target::Node(1), Target::Face(1, 1)]);
-            s.push(Box::new(Fence::new(config)), vec![Target::Node(2), Target::Node(3)]);
-            s.push(Serial::new(disk), vec![]);
-            s.push(Serial::new(flash), vec![]);
-            s
-        });
-        pool.start();
-        for (v, slots) in volumes {
-            pool.stack().set_volume(Time::ZERO, *v, &terms(*slots));
-        }
-        Bench { pool, ended: Vec::new() }
-    }
-
-    fn run_to(&mut self, t: Time) {
-        while self.pool.next_event_at() <= t && self.pool.step().is_some() {
-            self.collect();
-        }
-        self.pool.run_until(t);
-        self.collect();
-    }
-
-    fn collect(&mut self) {
-        let now = self.pool.now();
-        while let Some(c) = self.pool.next_done() {
-            self.ended.push((c.io.volume, Time::from_nanos(c.io.tag), now, c.outcome));
-        }
-    }
-
-    fn head(v: VolumeKey, offset: u64, now: Time) -> IoHead {
-        let mut head = IoHead::new(Op::Read, v, TenantId(1), offset, 4096, now);
-        head.tag = now.as_nanos();
-        head
-    }
-
-    fn send(&mut self, t: Time, v: VolumeKey, offset: u64) {
-        self.run_to(t);
-        let offered = self.pool.offer(t, Io::new(Bench::head(v, offset, t), Data::Absent));
-        assert!(matches!(offered, Offered::Accepted(_)));
-        self.collect();
-    }
-
-    /// When requests of a volume ended, ms.
-    fn ends(&self, v: VolumeKey) -> Vec<f64> {
-        self.ended.iter().filter(|e| e.0 == v).map(|e| e.2.since(Time::ZERO).as_millis_f64()).collect()
-    }
-
-    fn fence(&mut self) -> &Fence {
-        self.pool.stack().layer::<Fence>().unwrap()
-    }
-}
-
-fn terms(slots: u32) -> VolumeTerms {
-    VolumeTerms { size_bytes: SIZE, tenant: 1, domain: 0, cache: CacheMode::Off, cache_bytes: 0, slots }
-}
-
-const FLASH: u64 = SIZE;
+use plimsoll_stack::{Offered, Order};
 
 /// VF-M7, M8: a volume is served in its slot only, although nobody else is there.
 #[test]
@@ -224,6 +68,61 @@ fn slow_sends_hold_the_next_slot_up_by_one_request_at_most() {
     b.send(at(19), B, 0);
     b.run_to(at(100));
     assert!(b.ends(B)[0] <= 24.0 + 3.0 + 10.0, "{:?}", b.ends(B));
+}
+
+/// VF-M5: requests are sent to both devices at once, and none of a batch waits for another's answer.
+#[test]
+fn both_devices_work_at_once_and_no_answer_is_waited_for() {
+    let mut b = Bench::new(config(2, ms(20), ms(5), ms(2)), (ms(5), ms(2)), &[(A, 1), (B, 1)]);
+    for i in 0..6 {
+        b.send(at(25), A, i / 3 * FLASH + (i << 20));
+    }
+    b.run_to(at(100));
+    let times = |d: usize| b.seen[d].lock().unwrap().iter().map(|s| s.0).collect::<Vec<_>>();
+    assert_eq!((times(0), times(1)), (vec![at(40); 3], vec![at(40); 3]));
+    let mut ends = b.ends(A);
+    ends.sort_by(f64::total_cmp);
+    assert_eq!(ends, [42.0, 44.0, 45.0, 46.0, 50.0, 55.0]);
+}
+
+/// What a device buffered would be written in somebody else's slot: all writes are durable when they end. A flush has nothing to do
+/// then, and needs no slot, once a first one has covered what was there before the start.
+#[test]
+fn writes_are_durable_and_a_flush_needs_no_slot() {
+    let mut b = Bench::new(config(4, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1)]);
+    b.send_op(at(1), A, 0, Op::Write);
+    b.send_op(at(1), A, FLASH, Op::Write);
+    b.run_to(at(25)); // B's
+    let flush = |b: &mut Bench, t: u64| {
+        let n = b.ended.len();
+        b.send_op(at(t), A, 0, Op::Flush);
+        b.run_to(at(t) + ms(79));
+        assert_eq!(b.ended.len(), n + 1);
+        b.ended[n].2.since(at(t))
+    };
+    assert_eq!(flush(&mut b, 25), ms(60), "at 80, in A's slot, and 5 ms");
+    assert_eq!(flush(&mut b, 105), Span::ZERO);
+    b.send_op(at(200), A, 0, Op::Write);
+    b.run_to(at(300));
+    assert_eq!(flush(&mut b, 345), Span::ZERO, "though something was written");
+    let writes =
+        |d: usize| b.seen[d].lock().unwrap().iter().filter(|s| s.1 == Op::Write).map(|s| s.2).collect::<Vec<_>>();
+    assert_eq!((writes(0), writes(1)), (vec![true; 2], vec![false]), "flash isn't asked for that");
+}
+
+/// Where a device isn't asked for that, what was written is flushed, in its volume's slot.
+#[test]
+fn what_is_buffered_is_flushed() {
+    let mut c = config(4, ms(20), ms(5), ms(1));
+    c.devices[0].durable_writes = false;
+    let mut b = Bench::new(c, (ms(5), ms(1)), &[(A, 1), (B, 1)]);
+    for k in 0..3 {
+        b.send_op(at(k * 80 + 1), A, 0, Op::Write);
+        b.send_op(at(k * 80 + 8), A, 0, Op::Flush);
+    }
+    b.run_to(at(400));
+    let seen: Vec<_> = b.seen[0].lock().unwrap().iter().map(|s| (s.1, s.2)).collect();
+    assert_eq!(seen, [(Op::Write, false), (Op::Flush, false)].repeat(3));
 }
 
 /// Several slots of a volume come several times a rotation.
@@ -357,7 +256,7 @@ fn the_running_slots_owner_is_not_removed() {
 #[test]
 fn a_request_longer_than_a_slot_is_served_and_paid_for() {
     let d = DiskPredictor::new(vec![(0, 1_000_000)], 100_000).unwrap(); // 0.1 ms a KiB
-    let f = FlashPredictor { fixed_ns: 0, read_ns: 1_000_000, write_ns: 1_000_000, ns_per_kib: 0 };
+    let f = FlashPredictor::by_number(1_000_000, 1_000_000);
     let devices = vec![DeviceKind::disk(d), DeviceKind::flash(f)];
     let c = FenceConfig { slot: ms(20), first_anyway: false, ..FenceConfig::new(2, devices) };
     let mut b = Bench::new(c, (ms(50), ms(1)), &[(A, 1), (B, 1)]);
@@ -436,62 +335,6 @@ fn a_steady_fence_answers_as_if_the_arm_had_been_away() {
     assert_eq!(rounded(&b), [16.0]);
 }
 
-fn hybrid(lend_permille: u64, slots: &[(VolumeKey, u32)]) -> Bench {
-    let c = FenceConfig { hybrid: true, lend_permille, ..config(4, ms(20), ms(5), ms(1)) };
-    Bench::new(c, (ms(5), ms(1)), slots)
-}
-
-/// Volumes without slots have those without an owner, and what owners leave idle.
-#[test]
-fn the_hybrid_gives_idle_time_away() {
-    let mut b = hybrid(1000, &[(A, 1), (B, 1), (C, 0)]);
-    let mut sent = 0;
-    for k in 0..400u64 {
-        b.run_to(at(k * 5));
-        while sent < b.ended.len() + 4 {
-            b.send(at(k * 5), C, (sent as u64 % 50) << 20);
-            sent += 1;
-        }
-    }
-    b.run_to(at(2000));
-    let (idle, lent) = b.fence().status(at(2000)).idle;
-    assert!(lent.as_nanos() * 10 >= idle.as_nanos() * 7, "{lent} of {idle}");
-    let first_second = b.ends(C).iter().filter(|e| **e <= 1000.0).count();
-    assert!(first_second >= 120, "of 200 that a disk of its own would do: {first_second}");
-}
-
-/// What lending may cost is bounded: a volume whose slot is lent waits no more than its share for others.
-#[test]
-fn lending_costs_no_more_than_allowed() {
-    let run = |permille| {
-        let mut b = hybrid(permille, &[(A, 1), (B, 1), (C, 0)]);
-        let mut rng = Rng::new(5, "owner");
-        let mut sent = 0;
-        for k in 0..4000u64 {
-            b.run_to(at(k * 5));
-            while sent < 4 + b.ended.iter().filter(|e| e.0 == C).count() {
-                b.send(at(k * 5), C, (sent as u64 % 50) << 20);
-                sent += 1;
-            }
-            if rng.chance(0.05) {
-                b.send(at(k * 5) + Span::from_micros(rng.below(4999)), A, 0);
-            }
-        }
-        b.run_to(at(21_000));
-        let a: Vec<f64> = b.ended.iter().filter(|e| e.0 == A).map(|e| e.2.since(e.1).as_millis_f64()).collect();
-        let status = b.fence().status(at(21_000));
-        let of_a = status.volumes.iter().find(|v| v.volume == A).unwrap();
-        let share = of_a.imposed.as_millis_f64() / of_a.counters.response.as_millis_f64();
-        (a.iter().sum::<f64>() / a.len() as f64, share)
-    };
-    let ((alone, none), (mean, share)) = (run(0), run(10));
-    assert!(none <= 0.002, "the first loan is on trust: {none}");
-    assert!(share <= 0.015, "{share}");
-    assert!((mean / alone - 1.0).abs() < 0.03, "{mean} {alone}");
-    let (freely, cost) = run(1000);
-    assert!(cost > share && freely > mean, "without the bound it costs more: {freely} {cost}");
-}
-
 /// Without the hybrid, who has no slots isn't held.
 #[test]
 fn without_slots_and_hybrid_nothing_is_held() {
@@ -513,26 +356,4 @@ fn slots_come_and_go_with_the_volume() {
     b.send(at(45), A, 0);
     b.run_to(at(200));
     assert_eq!(b.ends(A), [35.0, 85.0]);
-}
-
-/// The same seed, the same run.
-#[test]
-fn the_same_seed_is_the_same_run() {
-    let run = || {
-        let mut b = hybrid(10, &[(A, 1), (B, 2), (C, 0)]);
-        let mut rng = Rng::new(11, "same");
-        for k in 0..3000u64 {
-            let v = [A, B, C][rng.below(3) as usize];
-            let t = at(k * 7) + Span::from_micros(rng.below(6_999));
-            b.send(t, v, rng.below(2) * FLASH + (rng.below(500) << 20));
-            if k % 1000 == 999 {
-                b.pool.stack().order(t, Order::Fence { slots: 4 + k as u32 / 1000, slot_ns: ms(15).as_nanos() });
-            }
-        }
-        b.run_to(at(40_000));
-        assert_eq!(b.ended.len(), 3000, "every request ends once");
-        assert!(b.pool.stack().is_idle());
-        (b.ended.clone(), b.fence().status(at(40_000)))
-    };
-    assert_eq!(run(), run());
 }

@@ -4,6 +4,7 @@ use plimsoll_base::{Span, Time};
 use plimsoll_device::{
     Disk, DiskOptions, DiskSpec, Flash, FlashOptions, FlashSpec, History, Model, Op, Request, SpecError,
 };
+use plimsoll_fence::{FlashPredictor, Line};
 use plimsoll_sched::batches::{BatchProfile, DiskBatches, FlashBatches, measure_disk_batches, measure_flash_batches};
 use plimsoll_sched::measure::{MeasureOptions, Target, measure_disk};
 use plimsoll_sched::profile::{DeviceId, FlashProfile, Measured, VERSION};
@@ -23,17 +24,20 @@ impl<M: Model> ModelTarget<M> {
         ModelTarget { model, now: Time::ZERO, tag: 0 }
     }
 
-    /// Hands all in at once; their numbers in the order in which they ended.
+    /// Hands in as many as the device takes, and the others as those end; their numbers in the order in which they ended.
     fn run(&mut self, requests: impl Iterator<Item = (Op, u64, u64)>) -> Vec<usize> {
         let mut done = Vec::new();
         self.model.advance(self.now, &mut done);
         done.clear();
         let first = self.tag;
-        for (op, offset, len) in requests {
-            self.model.submit(self.now, Request { tag: self.tag, op, offset, len });
-            self.tag += 1;
-        }
-        while (done.len() as u64) < self.tag - first {
+        let mut waiting = requests.peekable();
+        while waiting.peek().is_some() || (done.len() as u64) < self.tag - first {
+            while self.model.outstanding() < self.model.queue_max()
+                && let Some((op, offset, len)) = waiting.next()
+            {
+                self.model.submit(self.now, Request { tag: self.tag, op, offset, len });
+                self.tag += 1;
+            }
             self.now = self.model.next_event().max(self.now);
             self.model.advance(self.now, &mut done);
         }
@@ -60,13 +64,10 @@ impl<M: Model> Target for ModelTarget<M> {
         Ok(self.run(offsets.iter().map(|&o| (Op::Read, o, 4096))))
     }
 
-    /// What the model doesn't take at once follows when all before has ended.
     fn batch(&mut self, durable: bool, requests: &[(bool, u64, u64)]) -> Result<Span, Infallible> {
         let began = self.now;
         let op = |write| if write { Op::Write { fua: durable } } else { Op::Read };
-        for part in requests.chunks(self.model.queue_max()) {
-            self.run(part.iter().map(|&(write, offset, len)| (op(write), offset, len)));
-        }
+        self.run(requests.iter().map(|&(write, offset, len)| (op(write), offset, len)));
         Ok(self.now.since(began))
     }
 
@@ -82,6 +83,12 @@ const BATCHES: usize = 3000;
 pub fn disk_batches_of(disk: Disk, seed: u64) -> Option<DiskBatches> {
     let measured = measure_disk_batches(&mut ModelTarget::new(disk), BATCHES, true, seed);
     measured.unwrap_or_else(|never| match never {})
+}
+
+/// A fence's predictor by what was measured.
+pub fn flash_predictor(f: &FlashBatches) -> FlashPredictor {
+    let [reads, writes] = f.lines_ns().map(|[fixed_ns, each_ns, ns_per_kib]| Line { fixed_ns, each_ns, ns_per_kib });
+    FlashPredictor { reads, writes }
 }
 
 /// What batches take on modelled flash.

@@ -4,9 +4,9 @@ use crate::config::{ByteSize, Config, FenceConfig as Section, PoolConfig, SpanTe
 use plimsoll_base::{Class, Span};
 use plimsoll_device::DeviceSpec;
 use plimsoll_fence::config::{DeviceKind, SLOT_DEFAULT, check_slots};
-use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor};
+use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor, Line};
 use plimsoll_sched::Profile;
-use plimsoll_sched::batches::BatchProfile;
+use plimsoll_sched::batches::{BatchProfile, FlashBatches};
 use plimsoll_store::FenceRecord;
 use std::path::Path;
 
@@ -26,17 +26,17 @@ fn disk(known: &Option<(String, BatchProfile)>, size_bytes: u64) -> Result<Devic
     p.map(DeviceKind::disk).map_err(|e| format!("{file}: {e}"))
 }
 
+/// A fence's predictor by what was measured.
+fn flash_predictor(f: &FlashBatches) -> FlashPredictor {
+    let [reads, writes] = f.lines_ns().map(|[fixed_ns, each_ns, ns_per_kib]| Line { fixed_ns, each_ns, ns_per_kib });
+    FlashPredictor { reads, writes }
+}
+
 fn flash(known: &Option<(String, BatchProfile)>) -> DeviceKind {
     let Some((_, BatchProfile { flash: Some(f), .. })) = known else {
         return DeviceKind::flash(FlashPredictor::TYPICAL);
     };
-    let ns = |us: f64| (us * 1000.0).round() as u64;
-    DeviceKind::flash(FlashPredictor {
-        fixed_ns: ns(f.fixed_us),
-        read_ns: ns(f.read_us),
-        write_ns: ns(f.write_us),
-        ns_per_kib: f.transfer_ns_per_kib.into(),
-    })
+    DeviceKind::flash(flash_predictor(f))
 }
 
 /// What a pool's section says, for a device of `size_bytes`; `None` if nothing is fenced.

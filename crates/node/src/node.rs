@@ -522,12 +522,14 @@ impl Node {
         let _one = self.changing.lock().await;
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
         self.must_fit(&record.name, &record.class, permits_of_record(&record.limits)).await?;
+        self.check_class(&record.name, &record.class)?;
         record.change = 1 + self.stored_tenants().iter().map(|t| t.change).max().unwrap_or(0);
         for store in self.stores() {
             let kept = record.clone();
             blocking(move || store.lock().expect("no panic while held").set_tenant(kept)).await?;
         }
-        self.apply_tenant(&record.name, record.class, permits_of_record(&record.limits)).map(|_| ())
+        self.apply_tenant(&record.name, record.class, permits_of_record(&record.limits))?;
+        self.tell_slots(&record.name).await
     }
 
     /// Takes a tenant away that owns no volume.

@@ -169,6 +169,46 @@ fn the_caches_drive_can_be_modelled() {
     assert!(server.stop());
 }
 
+/// A fenced tenant's volumes have as many slots as its class says, from when it is changed; more than there are is refused.
+#[test]
+fn a_tenants_new_number_of_slots_holds_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &fenced("slots = 4", &[("a", "slots = 1")]));
+    server.cli(&["tenant", "set", "two", "--class", "fenced", "--slots", "1"]);
+    server.cli(&["volume", "create", "b", "--pool", "p", "--size", "1MiB", "--tenant", "two"]);
+    assert_eq!(of(&view(&server), "b", "slots"), 1);
+    server.cli(&["tenant", "set", "two", "--class", "fenced", "--slots", "3"]);
+    let v = view(&server);
+    assert_eq!((of(&v, "a", "slots"), of(&v, "b", "slots")), (1, 3), "{v}");
+    let why = server.cli_fails(&["tenant", "set", "two", "--class", "fenced", "--slots", "4"]);
+    assert!(why.contains("5 slots are promised (a 1, b 4), and there are 4"), "{why}");
+    let why = server.cli_fails(&["tenant", "set", "two", "--class", "best-effort"]);
+    assert!(why.contains("volume `b` has no slots"), "{why}");
+    assert_eq!(of(&view(&server), "b", "slots"), 3);
+    assert!(server.stop());
+}
+
+/// VF-M16: memory in front of the fence isn't divided, and what it has needs no slot; what it hasn't does.
+#[test]
+fn what_memory_has_needs_no_slot() {
+    let requests = |memory: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let text = fenced("slots = 2", &[("a", "slots = 1"), ("b", "slots = 1")]);
+        let server = Server::start(dir.path(), &text.replace("[pool.fence]", &format!("{memory}\n[pool.fence]")));
+        let mut a = Client::connect(&server.socket(), "a").unwrap();
+        a.write(0, &[7; 4096]).unwrap().unwrap();
+        let before = of(&view(&server), "a", "requests");
+        for _ in 0..10 {
+            assert_eq!(a.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+        }
+        let reads = of(&view(&server), "a", "requests") - before;
+        drop(a);
+        assert!(server.stop());
+        reads
+    };
+    assert_eq!((requests(""), requests("memory = \"1MiB\"")), (10, 0));
+}
+
 /// A volume isn't removed while its slot runs; as its slot always runs here, never.
 #[test]
 fn the_owner_of_the_running_slot_is_not_removed() {

@@ -5,7 +5,7 @@
 //! distances make up. Flash's is a line over reads, writes and bytes. Least squares find a disk's weights, least absolute deviations
 //! flash's: a batch that an erasure holds up takes milliseconds more, which no count tells.
 //!
-//! Batches are as large as a slot has room for: 1 to 8 on a disk, 1 to 100 on flash.
+//! Batches are as large as a slot has room for: 1 to 8 on a disk, 1 to 100 on flash, 1 to 8 with writes.
 
 use crate::measure::Target;
 use plimsoll_base::linear::{least_deviations, least_squares};
@@ -38,14 +38,30 @@ pub struct DiskBatches {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlashBatches {
-    /// Any batch.
+    /// If something is read.
     pub fixed_us: f64,
     /// Each read.
     pub read_us: f64,
+    /// A KiB beyond a read's first four.
+    pub transfer_ns_per_kib: u32,
+    /// If something is written; as if something is read where it wasn't told apart.
+    #[serde(default)]
+    pub write_fixed_us: Option<f64>,
     /// Each write.
     pub write_us: f64,
-    /// A KiB beyond a request's first four.
-    pub transfer_ns_per_kib: u32,
+    /// A KiB beyond a write's first four; a read's where it wasn't told apart.
+    #[serde(default)]
+    pub write_ns_per_kib: Option<u32>,
+}
+
+impl FlashBatches {
+    /// Of reads and of writes: what there is once, for each, and for each KiB; ns.
+    pub fn lines_ns(&self) -> [[u64; 3]; 2] {
+        let ns = |us: f64| (us * 1000.0).round() as u64;
+        let (read, write) = (self.transfer_ns_per_kib, self.write_ns_per_kib.unwrap_or(self.transfer_ns_per_kib));
+        let write_fixed_us = self.write_fixed_us.unwrap_or(self.fixed_us);
+        [[ns(self.fixed_us), ns(self.read_us), read.into()], [ns(write_fixed_us), ns(self.write_us), write.into()]]
+    }
 }
 
 impl DiskBatches {
@@ -69,7 +85,7 @@ impl BatchProfile {
             }
         }
         match &self.flash {
-            Some(f) if ![f.fixed_us, f.read_us, f.write_us].iter().all(plausible) => {
+            Some(f) if ![f.fixed_us, f.read_us, f.write_fixed_us.unwrap_or(0.0), f.write_us].iter().all(plausible) => {
                 Err("batches.flash: a cost is no time that a device takes".into())
             }
             _ => Ok(()),
@@ -86,6 +102,13 @@ const FLASH_BATCH_MAX: u64 = 100;
 const LENGTHS_KIB: [u64; 8] = [4, 4, 4, 4, 16, 64, 128, 256];
 /// Parts of the device that a disk's batches lie in: all of it, and as a file system's would.
 const WINDOWS: [u64; 5] = [1, 8, 64, 4096, 1 << 16];
+/// Batches that write are smaller: a fence sends few writes at a time.
+const WRITTEN_BATCH_MAX: u64 = 8;
+/// Flash has done what it has to do of its own after a batch that wrote.
+const SETTLES_WRITTEN: Span = Span::from_millis(100);
+/// A flash drive is written in this part of it only: a cache writes its own place over and over, and what that costs isn't what it costs to
+/// write at random all over a full drive.
+const WRITTEN_PART: u64 = 16;
 /// A device comes to rest between two batches: flash has then written what it buffered.
 const SETTLES: Span = Span::from_millis(20);
 
@@ -105,10 +128,14 @@ pub fn measure_disk_batches<T: Target>(
         .collect();
     let mut rng = Rng::new(seed, "disk batches");
     // In small windows requests often adjoin, as a file's do.
-    let (mut last, mut rows, mut times) = (0u64, Vec::new(), Vec::new());
+    let (mut last, mut from, mut rows, mut times) = (0u64, 0, Vec::new(), Vec::new());
     for i in 0..n {
-        let window = (size / WINDOWS[i % WINDOWS.len()]).max(2 << 20);
-        let from = rng.below((size - window) / BLOCK + 1) * BLOCK;
+        // Every other batch stays where the one before was: a batch's first request is near, too, and waits for the platter, while
+        // the drive orders the others by what it meets first.
+        let window = (size / WINDOWS[i / 2 % WINDOWS.len()]).max(2 << 20);
+        if i % 2 == 0 {
+            from = rng.below((size - window) / BLOCK + 1) * BLOCK;
+        }
         let mut batch: Vec<(bool, u64, u64)> = (0..1 + rng.below(DISK_BATCH_MAX))
             .map(|_| {
                 let len = LENGTHS_KIB[rng.below(LENGTHS_KIB.len() as u64) as usize] << 10;
@@ -151,7 +178,8 @@ fn round(us: f64) -> f64 {
 /// Flash batches that are predicted as well as this are predicted well.
 const FINE_NS: f64 = 20_000.0;
 
-/// Measures flash by `n` batches; without `writes` only by reads, and writes are taken for as dear.
+/// Measures flash by `n` batches that read; and with `writes` by a third as many that write after them (a drive that was written to has
+/// work of its own for a while, and reads would meet it). Without, writes are taken for as dear as reads.
 ///
 /// # Errors
 /// The device's first.
@@ -161,35 +189,54 @@ pub fn measure_flash_batches<T: Target>(
     writes: bool,
     seed: u64,
 ) -> Result<Option<FlashBatches>, T::Error> {
-    let size = target.size_bytes();
     let mut rng = Rng::new(seed, "flash batches");
+    let Some([fixed_us, read_us, kib_us]) = measure_flash(target, n, false, &mut rng)? else { return Ok(None) };
+    let per_kib = |us: f64| (us * 1000.0) as u32;
+    let reads = FlashBatches {
+        fixed_us: round(fixed_us),
+        read_us: round(read_us),
+        transfer_ns_per_kib: per_kib(kib_us),
+        write_fixed_us: None,
+        write_us: round(read_us),
+        write_ns_per_kib: None,
+    };
+    if !writes {
+        return Ok(Some(reads));
+    }
+    let Some([fixed_us, write_us, kib_us]) = measure_flash(target, n / 3, true, &mut rng)? else { return Ok(None) };
+    let (write_fixed_us, write_ns_per_kib) = (Some(round(fixed_us)), Some(per_kib(kib_us)));
+    Ok(Some(FlashBatches { write_fixed_us, write_us: round(write_us), write_ns_per_kib, ..reads }))
+}
+
+/// What batches of one kind take, us: any, each request, and each KiB beyond the first four of each.
+fn measure_flash<T: Target>(
+    target: &mut T,
+    n: usize,
+    is_write: bool,
+    rng: &mut Rng,
+) -> Result<Option<[f64; 3]>, T::Error> {
+    let size = target.size_bytes();
+    let (most, lengths, within, rest) = match is_write {
+        // What is written is gathered first: a cache's chunks are longer than its blocks.
+        true => (WRITTEN_BATCH_MAX, &LENGTHS_KIB[..], (size / WRITTEN_PART).max(2 << 20).min(size), SETTLES_WRITTEN),
+        false => (FLASH_BATCH_MAX, &LENGTHS_KIB[..6], size, SETTLES),
+    };
     let (mut rows, mut times) = (Vec::new(), Vec::new());
     for _ in 0..n {
         // Small batches are what most slots send: evenly by powers.
-        let most = (FLASH_BATCH_MAX as f64).powf(rng.unit());
-        let batch: Vec<(bool, u64, u64)> = (0..(most as u64).clamp(1, FLASH_BATCH_MAX))
+        let number = (most as f64).powf(rng.unit()) as u64;
+        let batch: Vec<(bool, u64, u64)> = (0..number.clamp(1, most))
             .map(|_| {
-                let len = LENGTHS_KIB[rng.below(6) as usize] << 10;
-                (writes && rng.chance(0.3), rng.below((size - len) / BLOCK) * BLOCK, len)
+                let len = lengths[rng.below(lengths.len() as u64) as usize] << 10;
+                (is_write, rng.below((within - len) / BLOCK) * BLOCK, len)
             })
             .collect();
-        let took = target.batch(false, &batch)?;
-        target.rest(SETTLES);
-        let written = batch.iter().filter(|r| r.0).count() as f64;
-        let more = batch.iter().map(|r| (r.2 - BLOCK) as f64 / 1024.0).sum();
-        let mut x = vec![1.0, batch.len() as f64 - written, more];
-        x.extend(writes.then_some(written));
-        rows.push(x);
-        times.push(took.as_nanos() as f64);
+        times.push(target.batch(false, &batch)?.as_nanos() as f64);
+        target.rest(rest);
+        rows.push(vec![1.0, batch.len() as f64, batch.iter().map(|r| (r.2 - BLOCK) as f64 / 1024.0).sum()]);
     }
-    let Some(w) = least_deviations(&rows, &times, FINE_NS) else { return Ok(None) };
-    let us = |ns: f64| round(ns.max(0.0) / 1000.0);
-    Ok(Some(FlashBatches {
-        fixed_us: us(w[0]),
-        read_us: us(w[1]),
-        write_us: us(*w.get(3).unwrap_or(&w[1])),
-        transfer_ns_per_kib: w[2].max(0.0) as u32,
-    }))
+    let weights = least_deviations(&rows, &times, FINE_NS);
+    Ok(weights.map(|w| [0, 1, 2].map(|i| w[i].max(0.0) / 1000.0)))
 }
 
 #[cfg(test)]
@@ -199,10 +246,34 @@ mod tests {
 
     /// A device that does exactly what is to be fitted.
     struct Exact {
+        is_disk: bool,
         last: u64,
     }
 
     const SIZE: u64 = 100 << 30;
+
+    impl Exact {
+        /// 2 ms, 1 ms every 10 GiB, and 1 us a KiB.
+        fn disk_ns(&mut self, requests: &[(bool, u64, u64)]) -> u64 {
+            let mut ns = 0;
+            for &(_, offset, len) in requests {
+                ns += len / 1024 * 1000 + 2_000_000 + offset.abs_diff(self.last) / (10 << 10);
+                self.last = offset + len;
+            }
+            ns
+        }
+
+        /// 70 us if something is read, 400 if something is written; 30 a read, 90 a write; 1 us a KiB that is read, 3 that is written.
+        fn flash_ns(requests: &[(bool, u64, u64)]) -> u64 {
+            let each = |&(write, _, len): &(bool, u64, u64)| match write {
+                true => 90_000 + (len - 4096) / 1024 * 3000,
+                false => 30_000 + (len - 4096) / 1024 * 1000,
+            };
+            let any = |write: bool| requests.iter().any(|r| r.0 == write);
+            let fixed = if any(false) { 70_000 } else { 0 } + if any(true) { 400_000 } else { 0 };
+            fixed + requests.iter().map(each).sum::<u64>()
+        }
+    }
 
     impl Target for Exact {
         type Error = Infallible;
@@ -216,38 +287,29 @@ mod tests {
             unreachable!("only batches are measured")
         }
         fn batch(&mut self, durable: bool, requests: &[(bool, u64, u64)]) -> Result<Span, Infallible> {
-            let mut ns = if durable { 0 } else { 70_000 };
-            for &(write, offset, len) in requests {
-                ns += len / 1024 * 1000;
-                ns += match durable {
-                    // 2 ms, and 1 ms every 10 GiB.
-                    true => 2_000_000 + offset.abs_diff(self.last) / (10 << 10),
-                    false => {
-                        if write {
-                            90_000 - 4000
-                        } else {
-                            30_000 - 4000
-                        }
-                    }
-                };
-                self.last = offset + len;
-            }
-            Ok(Span::from_nanos(ns))
+            assert_eq!(durable, self.is_disk);
+            Ok(Span::from_nanos(if self.is_disk { self.disk_ns(requests) } else { Exact::flash_ns(requests) }))
         }
         fn rest(&mut self, _time: Span) {}
     }
 
     #[test]
     fn what_is_linear_is_found() {
-        let d = measure_disk_batches(&mut Exact { last: 0 }, 600, true, 1).unwrap().expect("determined");
+        let mut disk = Exact { is_disk: true, last: 0 };
+        let d = measure_disk_batches(&mut disk, 600, true, 1).unwrap().expect("determined");
         assert_eq!((d.distance_bytes[0], d.distance_bytes.len()), (0, 10));
         for (distance, us) in d.distance_bytes.iter().zip(&d.cost_us) {
             let want = 2000.0 + *distance as f64 / (10 << 10) as f64 / 1000.0;
             assert!((us - want).abs() < 2.0, "{distance}: {us} {want}");
         }
         assert!((995..=1005).contains(&d.transfer_ns_per_kib), "{d:?}");
-        let f = measure_flash_batches(&mut Exact { last: 0 }, 300, true, 1).unwrap().expect("determined");
-        assert_eq!((f.fixed_us, f.read_us, f.write_us), (70.0, 30.0, 90.0));
+        let mut flash = Exact { is_disk: false, last: 0 };
+        let f = measure_flash_batches(&mut flash, 400, true, 1).unwrap().expect("determined");
+        assert_eq!((f.fixed_us, f.read_us, f.write_fixed_us, f.write_us), (70.0, 30.0, Some(400.0), 90.0));
+        let per_kib = (f.transfer_ns_per_kib, f.write_ns_per_kib.expect("it was measured"));
+        assert!((995..=1005).contains(&per_kib.0) && (2995..=3005).contains(&per_kib.1), "{per_kib:?}");
+        let only_reads = measure_flash_batches(&mut flash, 400, false, 1).unwrap().expect("determined");
+        assert_eq!(only_reads.lines_ns()[0], only_reads.lines_ns()[1]);
         let profile = BatchProfile { disk: Some(d), flash: Some(f) };
         assert_eq!(profile.check(), Ok(()));
     }

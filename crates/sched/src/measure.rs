@@ -30,8 +30,8 @@ pub trait Target {
     /// If the device fails.
     fn together(&mut self, offsets: &[u64]) -> Result<Vec<usize>, Self::Error>;
 
-    /// Does all requests (write?, offset, length), handed in at once; what they took together. Where `durable`, writes end
-    /// on the media.
+    /// Does all requests (write?, offset, length), handed in at once; what they took together. Where `durable`, writes end on
+    /// the media.
     ///
     /// # Errors
     /// If the device fails.

@@ -43,12 +43,15 @@ struct Issue {
     fua: bool,
     /// Idle time after each batch.
     gap: Span,
+    /// Requests of a hundred that read.
+    reads_percent: u32,
 }
 
 /// A random batch by address: where, and whether it reads.
-fn draw(blocks: u64, rng: &mut Rng) -> Vec<(u64, bool)> {
+fn draw(blocks: u64, reads_percent: u32, rng: &mut Rng) -> Vec<(u64, bool)> {
     let size = 1 + rng.below(BATCH_MAX);
-    let mut requests: Vec<(u64, bool)> = (0..size).map(|_| (rng.below(blocks) * 4096, rng.chance(0.5))).collect();
+    let reads = f64::from(reads_percent) / 100.0;
+    let mut requests: Vec<(u64, bool)> = (0..size).map(|_| (rng.below(blocks) * 4096, rng.chance(reads))).collect();
     requests.sort_unstable();
     requests
 }
@@ -77,7 +80,7 @@ fn run_batches(drive: &mut impl Model, n: usize, issue: Issue, rng: &mut Rng) ->
     let blocks = drive.size_bytes() / 4096;
     let (mut now, mut last) = (Time::ZERO, 0u64);
     let mut batch = |_| {
-        let requests = draw(blocks, rng);
+        let requests = draw(blocks, issue.reads_percent, rng);
         let service = serve(drive, now, &requests, issue);
         now += service + issue.gap;
         let distances = requests.iter().map(|r| r.0.abs_diff(std::mem::replace(&mut last, r.0))).collect();
@@ -95,7 +98,7 @@ fn clairvoyant_errors(mut drive: Disk, n: usize, issue: Issue, turn: Span, rng: 
     let blocks = drive.size_bytes() / 4096;
     let mut now = Time::ZERO;
     let mut error = |_| {
-        let requests = draw(blocks, rng);
+        let requests = draw(blocks, issue.reads_percent, rng);
         let other = |k| serve(&mut drive.clone(), now + turn.scale(k, ANGLES + 1), &requests, issue).as_millis_f64();
         let predicted = mean((1..=ANGLES).map(other).collect::<Vec<_>>().into_iter());
         let service = serve(&mut drive, now, &requests, issue);
@@ -141,7 +144,12 @@ fn errors(batches: &[Batch], weights: &[f64], knots: &[f64]) -> Vec<f64> {
 /// judged on the second.
 fn linear_errors(batches: &[Batch]) -> Result<Vec<f64>, LabError> {
     let (fit, test) = batches.split_at(batches.len() / 2);
-    let x = |b: &Batch| vec![1.0, b.distances.len() as f64 - b.writes as f64, b.writes as f64];
+    // Of one kind, the line is over their number.
+    let is_mixed = batches.iter().any(|b| b.writes > 0 && b.writes < b.distances.len() as u64);
+    let x = |b: &Batch| match is_mixed {
+        true => vec![1.0, b.distances.len() as f64 - b.writes as f64, b.writes as f64],
+        false => vec![1.0, b.distances.len() as f64],
+    };
     let rows: Vec<Vec<f64>> = fit.iter().map(x).collect();
     let times: Vec<f64> = fit.iter().map(|b| b.service.as_millis_f64()).collect();
     let weights = least_squares(&rows, &times).ok_or_else(|| LabError("the flash fit isn't determined".into()))?;
@@ -164,7 +172,7 @@ impl Experiment for BatchPredictors {
         "VirtualFence §4.5.3"
     }
     fn version(&self) -> u32 {
-        5
+        6
     }
     fn device(&self) -> &'static str {
         "hdd-160g-7200, vf-sata-60g"
@@ -217,6 +225,9 @@ impl Experiment for BatchPredictors {
             RowSpec::new("flash: mean absolute error", "ms"),
             RowSpec::new("flash: within ±250 us, on a drive that collects nothing", "%"),
             RowSpec::new("flash: mean absolute error, on a drive that collects nothing", "ms"),
+            RowSpec::new("flash: within ±250 us, batches that only read", "%")
+                .note("each 20 ms after the one before, in a steady state: as a fence sends hits"),
+            RowSpec::new("flash: within ±250 us, batches that only write, into its buffer", "%").note("the same, as a fence sends fills"),
         ]
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
@@ -230,7 +241,7 @@ impl Experiment for BatchPredictors {
         let knots = knots(nominal.size_bytes());
         let mut rng = Rng::new(seed, "batches");
         let mut batches = |mut drive: Disk, depth: usize, fua: bool| {
-            let issue = Issue { depth, fua, gap: SETTLES };
+            let issue = Issue { depth, fua, gap: SETTLES, reads_percent: 50 };
             let mut fit = run_batches(&mut drive, 2 * n, issue, &mut rng);
             let test = fit.split_off(n);
             (fit, test)
@@ -246,22 +257,25 @@ impl Experiment for BatchPredictors {
         let cached = errors(&cached_test, &weights(&cached_fit, &knots)?, &knots);
         let cached_service = mean(cached_test.iter().map(|b| b.service.as_millis_f64()));
         let turn = Span::from_nanos((60e9 / spec.mechanics.rpm) as u64);
-        let issue = Issue { depth, fua: true, gap: SETTLES };
+        let issue = Issue { depth, fua: true, gap: SETTLES, reads_percent: 50 };
         let clairvoyant = clairvoyant_errors(differing()?, n, issue, turn, &mut Rng::new(seed, "angles"));
         // One knot at zero and one beyond every distance leave only the count.
         let by_size = [0.0, f64::INFINITY];
         let sizes = errors(&test, &weights(&fit, &by_size)?, &by_size);
         let options = DeviceOptions { seed, mismatch: SPREAD };
-        let on_flash = |name: &str| {
+        let on_flash = |name: &str, (reads_percent, fua, gap): (u32, bool, Span)| {
             let built = DeviceSpec::named(name).and_then(|spec| spec.build(options));
             let mut flash = built.map_err(|e| LabError(format!("{name}: {e}")))?;
-            let issue = Issue { depth: flash.queue_max(), fua: false, gap: Span::ZERO };
+            let issue = Issue { depth: flash.queue_max(), fua, gap, reads_percent };
             let batches = run_batches(&mut flash, 2 * n, issue, &mut Rng::new(seed, "flash batches"));
             let service = mean(batches[n..].iter().map(|b| b.service.as_millis_f64()));
             Ok::<_, LabError>((service, linear_errors(&batches)?))
         };
-        let (flash_service, flash_errors) = on_flash(FLASH[0])?;
-        let (_, uncollected) = on_flash(FLASH[1])?;
+        let mixed = (50, false, Span::ZERO);
+        let (flash_service, flash_errors) = on_flash(FLASH[0], mixed)?;
+        let (_, uncollected) = on_flash(FLASH[1], mixed)?;
+        let (_, only_read) = on_flash(FLASH[0], (100, false, SETTLES))?;
+        let (_, only_written) = on_flash(FLASH[0], (0, false, SETTLES))?;
         let values = vec![
             Some(mean(test.iter().map(|b| b.distances.len() as f64))),
             Some(mean(test.iter().map(|b| b.service.as_millis_f64()))),
@@ -279,6 +293,8 @@ impl Experiment for BatchPredictors {
             Some(mean(flash_errors.iter().map(|e| e.abs()))),
             Some(share_within(&uncollected, 0.25)),
             Some(mean(uncollected.iter().map(|e| e.abs()))),
+            Some(share_within(&only_read, 0.25)),
+            Some(share_within(&only_written, 0.25)),
         ];
         let plot = Plot {
             title: "Error of the predicted batch time".into(),

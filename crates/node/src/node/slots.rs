@@ -4,9 +4,9 @@ use super::{Node, NodeError, Result};
 use crate::config::Config;
 use crate::directory::Volume;
 use crate::engine::Command;
-use plimsoll_base::Span;
+use plimsoll_base::{Class, Span};
 use plimsoll_stack::Order;
-use plimsoll_store::FenceRecord;
+use plimsoll_store::{FenceRecord, VolumeRecord};
 use std::collections::BTreeMap;
 
 impl Node {
@@ -82,6 +82,39 @@ impl Node {
         let mut all = self.promised_slots(pool, name);
         all.push((name.to_string(), self.slots_of(name, tenant)));
         crate::fence::check_promises(fence.hybrid, fence.slots, &all).map_err(NodeError::Conflict)
+    }
+
+    /// Refuses a class of a tenant whose slots the fenced pools of its volumes haven't.
+    pub(super) fn check_class(&self, tenant: &str, class: &Class) -> Result<()> {
+        for (pool, p) in self.pools.iter().enumerate() {
+            let Some(fence) = p.fence.lock().expect("no panic while held").clone() else { continue };
+            let volumes: Vec<(String, u32)> = self.directory_ref(|d| {
+                let mine = d.volumes.values().filter(|v| v.pool == pool);
+                let slots = mine.map(|v| {
+                    let class =
+                        if v.tenant == tenant { Some(class) } else { d.tenants.get(&v.tenant).map(|t| &t.class) };
+                    (v.name.clone(), crate::fence::slots_of(self.slots.get(&v.name).copied(), class))
+                });
+                slots.collect()
+            });
+            crate::fence::check_promises(fence.hybrid, fence.slots, &volumes).map_err(NodeError::Conflict)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the fenced pools of a tenant's volumes how many slots those have by now.
+    pub(super) async fn tell_slots(&self, tenant: &str) -> Result<()> {
+        for (pool, p) in self.pools.iter().enumerate().filter(|p| p.1.is_fenced()) {
+            let Some(store) = &p.store else { continue };
+            let records: Vec<VolumeRecord> = {
+                let store = store.lock().expect("no panic while held");
+                store.volumes().filter(|v| v.tenant == tenant).cloned().collect()
+            };
+            for record in records {
+                self.publish(pool, &record).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Changes a pool's slots from the end of the running one on, also for later starts, until other ones are configured.

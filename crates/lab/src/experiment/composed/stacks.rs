@@ -3,7 +3,7 @@
 use super::{BLOCK, BYTES, CRITICAL, DEEP, DEVICE, OTHER, OTHER_VOLUME, SPREAD, VOLUME};
 use crate::experiment::LabError;
 use crate::experiment::fence::{Blank, formatted, offer_of};
-use crate::profiling::flash_batches_of;
+use crate::profiling::{flash_batches_of, flash_predictor};
 use crate::replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_base::{Class, Objective, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::{Cache, CacheConfig, Codec, Layout as CacheLayout, Shape as CacheShape};
@@ -11,7 +11,7 @@ use plimsoll_cores::{Cores, CoresConfig};
 use plimsoll_device::pagecache::{Lru, PageCache};
 use plimsoll_device::{AnyModel, DeviceOptions, Model, ModelLayer, PageCacheLayer};
 use plimsoll_fence::config::DeviceKind;
-use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor};
+use plimsoll_fence::{DiskPredictor, Fence, FenceConfig};
 use plimsoll_logs::{Layout, Logs, LogsConfig, Shape};
 use plimsoll_sched::{Discipline, DiskModel, Late, Profile, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{
@@ -161,10 +161,7 @@ fn fenced(profile: &Profile, flash: Option<&AnyModel>, seed: u64) -> Result<Vec<
     let mut kinds = vec![DeviceKind::disk(disk)];
     if let Some(flash) = flash {
         let f = flash_batches_of(flash.clone(), seed).ok_or_else(|| failed("flash batches tell nothing"))?;
-        let ns = |us: f64| (us * 1000.0) as u64;
-        let (fixed_ns, read_ns, write_ns) = (ns(f.fixed_us), ns(f.read_us), ns(f.write_us));
-        let ns_per_kib = f.transfer_ns_per_kib.into();
-        kinds.push(DeviceKind::flash(FlashPredictor { fixed_ns, read_ns, write_ns, ns_per_kib }));
+        kinds.push(DeviceKind::flash(flash_predictor(&f)));
     }
     Ok(kinds)
 }

@@ -77,6 +77,7 @@ pub struct Machine {
 }
 
 /// What it got.
+#[derive(Clone)]
 pub struct Got {
     pub response: LatencyHistogram,
     /// Requests a second.

@@ -2,13 +2,13 @@
 
 use crate::experiment::LabError;
 use crate::experiment::fence::file::FileBacked;
-use crate::profiling::{disk_batches_of, flash_batches_of};
+use crate::profiling::{disk_batches_of, flash_batches_of, flash_predictor};
 use crate::replay::{DeviceChoice, Pool, PoolConfig, volume_of};
 use plimsoll_base::{Buf, Completion, Data, Io, IoFlags, IoHead, Op, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::{Cache, CacheConfig, Codec, Layout, Shape, Sharing, format_device};
 use plimsoll_device::{AnyModel, DeviceOptions, Disk, DiskOptions, Mismatch, Model, ModelLayer};
 use plimsoll_fence::config::DeviceKind;
-use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor};
+use plimsoll_fence::{DiskPredictor, Fence, FenceConfig};
 use plimsoll_sched::batches::{DiskBatches, FlashBatches};
 use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::{DiskFaults, SimDisk};
@@ -227,14 +227,7 @@ impl System {
     }
 
     fn flash_kind(&self) -> Result<DeviceKind, LabError> {
-        let f = fitted(self.seed)?.1;
-        let ns = |us: f64| (us * 1000.0) as u64;
-        Ok(DeviceKind::flash(FlashPredictor {
-            fixed_ns: ns(f.fixed_us),
-            read_ns: ns(f.read_us),
-            write_ns: ns(f.write_us),
-            ns_per_kib: f.transfer_ns_per_kib.into(),
-        }))
+        Ok(DeviceKind::flash(flash_predictor(&fitted(self.seed)?.1)))
     }
 }
 
