@@ -66,7 +66,7 @@ impl Wakes {
     fn fire(&mut self, shim: &Shim) -> bool {
         for &(id, hint, pid) in &self.list[..self.n] {
             match shim.profile {
-                Profile::MysqlPool => crate::epoll::rearm(hint as i32),
+                Profile::MysqlPool => crate::epoll::rearm(hint as i32, id),
                 // Its latch is a signal descriptor on SIGURG in the set that it waits for.
                 Profile::Postgres => drop(call!(SYS_kill, pid, libc::SIGURG)),
                 Profile::Redis => {}
@@ -394,7 +394,7 @@ pub fn shutting_down(fd: i32) {
     guarded(shim, || {
         if change(shim, &mut Wakes::new(), |g, now| g.cancel(now, conn)) {
             match shim.profile {
-                Profile::MysqlPool => crate::epoll::rearm(fd),
+                Profile::MysqlPool => crate::epoll::rearm(fd, conn),
                 _ => shim.segment.wake(conn),
             }
         }

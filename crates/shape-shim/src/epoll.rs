@@ -86,9 +86,16 @@ pub fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_
 }
 
 /// A held connection of a pool was let in (or is to end): its event comes again.
-pub fn rearm(fd: i32) {
+pub fn rearm(fd: i32, conn: ConnId) {
+    table::want_event(fd, conn);
+    rearm_wanted(fd);
+}
+
+/// What is wanted is done, unless another thread has the link: that is still withholding the event that is to come again, and does this
+/// when it's through. (To give up here instead lost the event, and the connection hung.)
+pub fn rearm_wanted(fd: i32) {
     // The link is given back first: the event comes at once, to another thread.
-    let watch = hold(fd).and_then(|mut h| h.link().watch);
+    let watch = hold(fd).and_then(|mut h| h.take_wanted().then(|| h.link().watch)).flatten();
     if let Some(watch) = watch {
         set_mask(fd, watch, watch.1);
     }

@@ -38,6 +38,8 @@ struct Entry {
     /// 1 + the connection's number for who needs it without the link (KILL); [`NO_CONN`] while it has none yet.
     tracked: AtomicU32,
     busy: AtomicBool,
+    /// 1 + the connection whose event is to come again; 0: none.
+    wanted: AtomicU32,
     /// The data of its events, for who only has that.
     data: AtomicU64,
     link: UnsafeCell<MaybeUninit<Link>>,
@@ -52,6 +54,7 @@ static TABLE: [Entry; FDS] = [const {
     Entry {
         tracked: AtomicU32::new(0),
         busy: AtomicBool::new(false),
+        wanted: AtomicU32::new(0),
         data: AtomicU64::new(0),
         link: UnsafeCell::new(MaybeUninit::uninit()),
     }
@@ -85,7 +88,7 @@ pub fn has_data(fd: i32, data: u64) -> bool {
 }
 
 /// A descriptor's link, held.
-pub struct Held(&'static Entry);
+pub struct Held(&'static Entry, i32);
 
 impl Held {
     /// The link.
@@ -102,13 +105,34 @@ impl Held {
 
     /// Forgets the descriptor.
     pub fn forget(self) {
+        self.0.wanted.store(0, Ordering::SeqCst);
         self.0.tracked.store(0, Ordering::Release);
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.busy.store(false, Ordering::Release);
+        // In one order with `want_event`: either that finds the link free, or this finds what it wants.
+        self.0.busy.store(false, Ordering::SeqCst);
+        if self.0.wanted.load(Ordering::SeqCst) != 0 {
+            crate::epoll::rearm_wanted(self.1);
+        }
+    }
+}
+
+/// Its connection's event is to come again. Who has the link just now sees to it when it gives it back.
+pub fn want_event(fd: i32, conn: ConnId) {
+    if let Some(e) = entry(fd) {
+        e.wanted.store(conn.0 + 1, Ordering::SeqCst);
+    }
+}
+
+impl Held {
+    /// Was this connection's event wanted again? From now on it isn't.
+    pub fn take_wanted(&mut self) -> bool {
+        let wanted = self.0.wanted.swap(0, Ordering::SeqCst);
+        // A grant may come after its connection was closed: the descriptor is another's by then.
+        wanted != 0 && self.link().conn.is_some_and(|c| c.0 + 1 == wanted)
     }
 }
 
@@ -116,10 +140,10 @@ impl Drop for Held {
 /// passes through).
 pub fn hold(fd: i32) -> Option<Held> {
     let e = entry(fd)?;
-    if e.tracked.load(Ordering::Acquire) == 0 || e.busy.swap(true, Ordering::Acquire) {
+    if e.tracked.load(Ordering::Acquire) == 0 || e.busy.swap(true, Ordering::SeqCst) {
         return None;
     }
-    let held = Held(e);
+    let held = Held(e, fd);
     (e.tracked.load(Ordering::Acquire) != 0).then_some(held)
 }
 
@@ -143,6 +167,7 @@ pub fn track(fd: i32, protocol: Protocol, peer: Peer) -> Option<Held> {
     };
     // SAFETY: `busy` is ours. What was there before has no destructor.
     unsafe { (*e.link.get()).write(link) };
+    e.wanted.store(0, Ordering::SeqCst);
     e.tracked.store(NO_CONN, Ordering::Release);
-    Some(Held(e))
+    Some(Held(e, fd))
 }
