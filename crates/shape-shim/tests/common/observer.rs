@@ -39,8 +39,9 @@ impl Observer {
                 "-p",
                 &s.server_port.to_string(),
             ]);
-            "SELECT count(*) FROM pg_stat_activity WHERE xact_start IS NOT NULL AND backend_type = 'client backend' AND pid <> \
-             pg_backend_pid();"
+            // Backends are looked at one after the other: whoever had begun before that and hasn't ended was open when it began.
+            "SELECT count(*) FROM pg_stat_activity WHERE xact_start < statement_timestamp() AND backend_type = 'client backend' \
+             AND pid <> pg_backend_pid();"
         } else {
             c.args(["mariadb", "--no-defaults", "--user=root", "--skip-column-names", "--batch", "--unbuffered"]);
             c.arg(format!("--socket={dir}/sock"));
