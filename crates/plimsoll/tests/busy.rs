@@ -7,7 +7,7 @@ use common::busy::{BYTES, DISK, Metrics, Noise, await_inside, busy_wait_us, conf
 use common::client::Client;
 use common::{Server, write_profile};
 use plimsoll_nbd::wire::{Command, CommandFlags};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A volume on a disk with a queue, read with a deadline: refused, with a wait that the queue explains; nothing of the refused
 /// reads is inside; and without noise the same deadline is kept.
@@ -45,6 +45,19 @@ fn a_queue_of_noise_is_told_to_who_has_a_deadline_and_nobody_else() {
     drop(noise);
 }
 
+/// Until so many of their requests are done.
+fn await_done(noise: &[Noise], least: u64) {
+    let begun = Instant::now();
+    while noise.iter().map(Noise::done).sum::<u64>() < least {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{} of {least} done",
+            noise.iter().map(Noise::done).sum::<u64>()
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// The share of the device follows the tenants' weights.
 #[test]
 fn weights_share_the_device_under_cfq() {
@@ -53,9 +66,7 @@ fn weights_share_the_device_under_cfq() {
     let pool = format!("{DISK}\nsched = \"cfq\"\ndepth = 1");
     let server = Server::start(dir.path(), &config(&pool, tenants, "48GiB"));
     let noise = [Noise::start(&server, "vol", 64, 1), Noise::start(&server, "vol?tenant=noise", 64, 2)];
-    while noise[0].done() + noise[1].done() < 400 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    await_done(&noise, 400);
     let (web, other) = (noise[0].done(), noise[1].done());
     assert!(web > 2 * other && web < 10 * other.max(1), "400 to 100 gave {web} to {other}");
 }
@@ -94,9 +105,7 @@ fn each_predictor_can_be_chosen_and_says_what_it_rests_on() {
         assert!(sure > 0.0 && sure <= 1.0, "{sched}: {sure}");
         // What it has learned is used: behind a queue a microsecond and the hop are too short for any read.
         let noise = [1, 2].map(|seed| Noise::within(64 << 20, &server, "vol", 60, seed));
-        while noise.iter().map(Noise::done).sum::<u64>() < 200 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        await_done(&noise, 200);
         await_inside(&server, 90.0);
         let mut hurried = Client::connect(&server.socket(), "vol?deadline=1us").unwrap();
         let refused = (0..50u64)

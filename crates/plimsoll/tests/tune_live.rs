@@ -89,7 +89,7 @@ fn a_web_server_says_how_long_each_part_of_each_request_took() {
 #[test]
 fn a_web_server_is_tuned_from_profile_to_watched_period() {
     let dir = tempfile::tempdir().unwrap();
-    let web = Web::start(&dir.path().join("www"), &["--make", "60", "--largest", "256KiB", "--cache", "2MiB"]);
+    let web = Web::start(&dir.path().join("www"), &["--make", "60", "--largest", "256KiB", "--cache", "1MiB"]);
     let file = dir.path().join("web.toml");
     let at = &web.at;
     let text = format!(
@@ -116,14 +116,15 @@ epoch = "1500ms"
 tolerance = 1.0
 [adapter]
 apply = "{BIN} tune web-set {at} --idle-time {{idle_time}} --size-exponent {{size_exponent}}"
-measure = "{BIN} tune web-load {at} --gap 5ms --seconds {{seconds}}"
+measure = "{BIN} tune web-load {at} --gap 5ms --seed 1 --seconds {{seconds}}"
 timeout = "60s"
-profile_time = "2s"
+profile_time = "3s"
 "#
     );
     fs::write(&file, text).unwrap();
     let (file, profile) = (file.to_str().unwrap(), dir.path().join("p.parquet"));
     let profile = profile.to_str().unwrap();
+    // The load is open, so its number of requests is the seed's, not the machine's; about half of 600 miss, where 100 are asked.
     // Two runs: the parameters move different parts.
     assert!(ok(BIN, &["tune", "profile", file, "--out", profile]).contains("under 2 of 4 settings"));
     assert!(ok(BIN, &["tune", "solve", file, "--profile", profile]).contains("proven"));
