@@ -13,6 +13,7 @@ import argparse, os, re, shutil, signal, statistics, subprocess, sys, tempfile
 import shape
 
 PARTS = ["walking", "gate", "all"]
+THREADS = [2, 8]
 FEW, MANY = 2_000, 22_000
 
 
@@ -30,6 +31,10 @@ def costs(program, rounds):
         least, median = re.search(r": (\d+) ns at least, median (\d+) ns", said).groups()
         each = (instructions(program, part, MANY) - instructions(program, part, FEW)) / (MANY - FEW)
         print(f"| {part} | {least} | {median} | {each:.0f} |")
+    for threads in THREADS:
+        said = subprocess.run([program, str(rounds), "20000", "all", str(threads)], check=True, capture_output=True, text=True).stdout
+        least, median = re.search(r": (\d+) ns at least, median (\d+) ns", said).groups()
+        print(f"| all, {threads} threads without a pause, mean of a request | {least} | {median} | |")
 
 
 def served(plimsoll, rounds):

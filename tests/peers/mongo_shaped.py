@@ -67,7 +67,7 @@ class Shaped:
         return subprocess.run([self.plimsoll, "shape", *command, "--control", self.control], check=True, capture_output=True, text=True).stdout
 
     def metrics(self):
-        return {k: int(v) for k, v in re.findall(r"^plimsoll_shape_(\S+) (\d+)$", self.shape("metrics"), re.M)}
+        return {k: float("inf") if v == "+Inf" else int(v) for k, v in re.findall(r"^plimsoll_shape_(\S+) (\d+|\+Inf)$", self.shape("metrics"), re.M)}
 
     def client(self):
         return pymongo.MongoClient("127.0.0.1", self.port, serverSelectionTimeoutMS=20_000, directConnection=True)

@@ -1,18 +1,19 @@
 //! `plimsoll shape`: starts a server under the shim, or a proxy before one, and looks after the gate.
 
+mod attach;
 mod drive;
 mod knobs;
+mod metrics;
 mod proxy;
 mod run;
 mod storage;
 mod top;
+mod tuning;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use plimsoll_shape::control::PMode;
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::segment::{HEARTBEAT_MAX_NS, Segment, is_dead, monotonic};
-use plimsoll_shape::tune::parallelism::TunerConfig;
 use plimsoll_shape::users::{GroupBy, Rule, parse_rules};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -35,14 +36,16 @@ pub struct Shape {
 enum ShapeCommand {
     /// Watch users, their shares and waits
     Top(top::Top),
-    /// Change knobs: p=16, p=auto, zeta=8, lend_ms=20, stall_ms=50, hold_ms=10000, pressure=500, weight:USER=3
+    /// Look after a server whose controller is gone
+    Attach(attach::Attach),
+    /// Change knobs: p=16, p=auto, p_floor=4, zeta=8, weight:USER=3, objective:USER=60, rules=FILE, … (`set --help` has all)
     Set(knobs::Set),
     /// Hold all knobs where they are; `--undo` lets them move again
     Freeze(knobs::Freeze),
     /// Let everything pass; `--undo` shapes again
     Off(knobs::Off),
     /// Print metrics in Prometheus' text format
-    Metrics(top::Metrics),
+    Metrics(metrics::Metrics),
     /// Shape as a TCP proxy, for servers that nothing can be preloaded into
     Proxy(proxy::Proxy),
     /// Put a TPC-C-like, YCSB-like or hot-row load on a server
@@ -55,6 +58,7 @@ impl Shape {
         match self.command {
             None => self.run.run(),
             Some(ShapeCommand::Top(c)) => c.run(),
+            Some(ShapeCommand::Attach(c)) => c.run(),
             Some(ShapeCommand::Set(c)) => c.run(),
             Some(ShapeCommand::Freeze(c)) => c.run(),
             Some(ShapeCommand::Off(c)) => c.run(),
@@ -85,15 +89,18 @@ fn tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
+/// The process that looks after it. A process of that number alone may be another one by now: it must have beaten.
+fn is_tended(segment: &Segment) -> Option<u32> {
+    let control = segment.control();
+    let pid = control.controller_pid.load(Ordering::Relaxed);
+    let silent_ns = monotonic().as_nanos().saturating_sub(control.heartbeat_ns.load(Ordering::Relaxed));
+    (pid != 0 && !is_dead(pid) && silent_ns < HEARTBEAT_MAX_NS).then_some(pid)
+}
+
 /// A new control segment, which the server's account may write to.
 fn segment(path: &Path, knobs: Knobs, account: Option<(u32, u32)>) -> Result<Segment> {
-    if let Ok(old) = Segment::open(path) {
-        // A process of that number alone may be another one by now.
-        let pid = old.control().controller_pid.load(Ordering::Relaxed);
-        let silent_ns = monotonic().as_nanos().saturating_sub(old.control().heartbeat_ns.load(Ordering::Relaxed));
-        if pid != 0 && !is_dead(pid) && silent_ns < HEARTBEAT_MAX_NS {
-            bail!("{}: in use by process {pid}; give this server another file with --control", path.display());
-        }
+    if let Some(pid) = Segment::open(path).ok().as_ref().and_then(is_tended) {
+        bail!("{}: in use by process {pid}; give this server another file with --control", path.display());
     }
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
@@ -105,18 +112,6 @@ fn segment(path: &Path, knobs: Knobs, account: Option<(u32, u32)>) -> Result<Seg
         chown(path, Some(uid), Some(gid)).with_context(|| format!("cannot give {} away", path.display()))?;
     }
     Ok(segment)
-}
-
-/// `auto`, or a number.
-fn p_mode(text: &str) -> Result<PMode, String> {
-    match text {
-        "auto" => Ok(PMode::Auto(TunerConfig::default())),
-        "unlimited" => Ok(PMode::Fixed(plimsoll_shape::gate::P_UNLIMITED)),
-        n => n
-            .parse()
-            .map(PMode::Fixed)
-            .map_err(|_| format!("`{n}` is neither auto, unlimited nor a number of transactions")),
-    }
 }
 
 fn group_by(text: &str) -> Result<GroupBy, String> {
@@ -174,6 +169,11 @@ mod tests {
 
     #[test]
     fn words_that_are_none_are_named() {
+        use super::tuning::{p_mode, percent, zeta_mode};
+        assert_eq!(p_mode("0").unwrap_err(), "P = 0 would let nobody in: 1 is the least");
+        assert_eq!(zeta_mode("auto"), Ok(0));
+        assert_eq!(zeta_mode("0").unwrap_err(), "`0` is neither auto nor within 1 to 1024");
+        assert_eq!((percent("12.5"), percent("0").is_err()), (Ok(125), true));
         assert!(p_mode("fast").unwrap_err().contains("`fast` is neither auto, unlimited nor a number"));
         assert!(group_by("colour").unwrap_err().contains("`colour` is none of account, database, peer, connection"));
         let e = "oracle".parse::<plimsoll_shape::profile::Profile>().unwrap_err().to_string();

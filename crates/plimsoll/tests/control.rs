@@ -353,6 +353,8 @@ fn metrics_count_what_happened_and_are_all_documented() {
     let documented: Vec<(String, String)> = include_str!("../../../docs/metrics.md")
         .lines()
         .filter_map(|l| l.strip_prefix("| `"))
+        // The shaper's own, which `plimsoll shape metrics` says.
+        .filter(|l| !l.starts_with("plimsoll_shape_"))
         .map(|l| {
             let mut cells = l.split(" | ");
             (cells.next().unwrap().trim_end_matches('`').to_string(), cells.next().unwrap().to_string())

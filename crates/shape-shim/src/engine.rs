@@ -6,9 +6,9 @@ use crate::table::{self, Held, Link, hold};
 use plimsoll_base::Time;
 use plimsoll_shape::gate::{Answered, ConnId, Gate, Knobs, USER_OTHERS, Verdict};
 use plimsoll_shape::profile::Profile;
-use plimsoll_shape::segment::{Guard, HEARTBEAT_MAX_NS, monotonic};
+use plimsoll_shape::segment::{FAILED_SHIM, FAILED_SILENT, Guard, HEARTBEAT_MAX_NS, monotonic};
 use plimsoll_shape::users::{GroupBy, Peer, classify};
-use plimsoll_shape::walk::{Came, Walker};
+use plimsoll_shape::walk::{Came, Walker, Went};
 use std::net::{IpAddr, Ipv6Addr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -24,18 +24,40 @@ pub fn guarded<T>(shim: &Shim, f: impl FnOnce() -> T) -> Option<T> {
         Ok(v) => Some(v),
         Err(_) => {
             start::switch_off();
-            shim.segment.control().failed_open.store(1, Ordering::Relaxed);
-            let _ = catch_unwind(AssertUnwindSafe(|| {
-                let mut wakes = Wakes::new();
-                change(shim, &mut wakes, |g, now| {
-                    g.head.counters.panics += 1;
-                    let knobs = Knobs { open: 1, ..g.head.knobs };
-                    g.set_knobs(now, knobs);
-                });
-            }));
+            // A process of PostgreSQL's has one client: the others go on being shaped.
+            if shim.profile != Profile::Postgres {
+                shim.segment.control().failed_open.fetch_or(FAILED_SHIM, Ordering::Relaxed);
+            }
+            // It fails again only if the memory is worse than a repair can mend: then the places stay taken until this process ends.
+            let _ = catch_unwind(AssertUnwindSafe(|| give_up(shim)));
             None
         }
     }
+}
+
+/// Nothing of this process is in the gate any more, and nothing of it is held.
+fn give_up(shim: &Shim) {
+    let now = monotonic();
+    let mut guard = shim.segment.lock(sys::tid(), now);
+    let mut g = guard.gate();
+    // What the gate says may be what the shim failed over.
+    g.repair(now);
+    g.head.counters.panics += 1;
+    for i in 0..g.conns.len() as u32 {
+        if g.conns[i as usize].owner_pid == start::pid() {
+            g.close(now, ConnId(i));
+            shim.segment.wake(ConnId(i));
+        }
+    }
+    let mut wakes = Wakes::new();
+    loop {
+        wakes.collect(&mut g);
+        if !wakes.fire(shim) {
+            break;
+        }
+    }
+    drop(guard);
+    crate::epoll::show_all();
 }
 
 /// Who is to be woken once the lock is given back.
@@ -98,7 +120,7 @@ fn watch_controller(shim: &Shim, gate: &mut Gate<'_>, now: Time) {
     let control = shim.segment.control();
     let beat = control.heartbeat_ns.load(Ordering::Relaxed);
     if now.as_nanos().saturating_sub(beat) > HEARTBEAT_MAX_NS && gate.head.knobs.open == 0 {
-        control.failed_open.store(1, Ordering::Relaxed);
+        control.failed_open.fetch_or(FAILED_SILENT, Ordering::Relaxed);
         let knobs = Knobs { open: 1, ..gate.head.knobs };
         gate.set_knobs(now, knobs);
     }
@@ -240,12 +262,13 @@ fn after_read(shim: &Shim, fd: i32, held: &mut Held, n: usize, feed: &mut dyn Fn
         lost(shim, link);
         return;
     }
-    if came.login || (came.request && link.conn.is_none()) {
+    // Who never logs in is known by its address and connection.
+    if came.request && link.conn.is_none() {
         identify(shim, fd, held);
     }
     if came.request {
         match shim.profile {
-            p if p.holds_in_read() => pass_or_wait(shim, held.link()),
+            p if p.holds_in_read() => pass_or_wait(shim, held.link(), came),
             Profile::Postgres => crate::epoll::request_read(shim, held.link()),
             // Event loops count a request when its event is passed on.
             _ => {}
@@ -264,7 +287,7 @@ fn lost(shim: &Shim, link: &mut Link) {
     (link.conn, link.inside, link.running) = (None, false, false);
 }
 
-/// A place in the gate, for the user that the login names.
+/// A place in the gate, for the user that the server took the client for.
 fn identify(shim: &Shim, fd: i32, held: &mut Held) {
     let link = held.link();
     let (account, database) = link.walker.identity();
@@ -285,9 +308,7 @@ fn identify(shim: &Shim, fd: i32, held: &mut Held) {
         let u = &mut g.users[user as usize];
         // What an operator or the controller set since stands.
         if u.conns == 0 && u.admitted == 0 {
-            u.weight_milli = rule.weight_milli;
-            u.set_class(rule.class());
-            u.objective_us = rule.objective_us;
+            rule.apply(u);
         }
     }
     if let Some(conn) = link.conn {
@@ -298,13 +319,22 @@ fn identify(shim: &Shim, fd: i32, held: &mut Held) {
 }
 
 /// Asks the gate, and waits on this thread for as long as it says.
-fn pass_or_wait(shim: &Shim, link: &mut Link) {
+fn pass_or_wait(shim: &Shim, link: &mut Link, came: Came) {
     let Some(conn) = link.conn else { return };
     (link.inside, link.running) = (true, true);
     let mut wakes = Wakes::new();
-    let mut wait = change(shim, &mut wakes, |g, now| match g.request(now, conn) {
-        Verdict::Go => None,
-        Verdict::Wait => Some(patience(g, now, conn)),
+    let mut wait = change(shim, &mut wakes, |g, now| {
+        if came.moved_on {
+            g.answered(now, conn, Answered::Done);
+        }
+        if came.urgent {
+            g.request_urgent(now, conn);
+            return None;
+        }
+        match g.request(now, conn) {
+            Verdict::Go => None,
+            Verdict::Wait => Some(patience(g, now, conn)),
+        }
     });
     while let Some((epoch, timeout)) = wait {
         shim.segment.wait(conn, epoch, timeout);
@@ -329,20 +359,19 @@ pub fn patience(g: &Gate<'_>, now: Time, conn: ConnId) -> (u32, u64) {
 /// The server is done with what it had read: the place is given back, or kept while a transaction is open.
 pub fn settle(shim: &Shim, link: &mut Link) {
     let Some(conn) = link.conn else { return };
-    let open = link.walker.is_open();
+    let (open, what) = (link.walker.is_open(), link.walker.stands());
     if link.running || (link.inside && !open) {
         (link.inside, link.running) = (open, false);
-        let what = if open { Answered::Open } else { Answered::Done };
         change(shim, &mut Wakes::new(), |g, now| g.answered(now, conn, what));
     }
 }
 
-/// Around a write: `feed` shows the walker what went out, and says whether an answer is complete.
+/// Around a write: `feed` shows the walker what went out.
 pub fn around_write(
     fd: i32,
     tls: bool,
     call: &mut dyn FnMut() -> Size,
-    feed: &mut dyn FnMut(&mut Walker, usize) -> bool,
+    feed: &mut dyn FnMut(&mut Walker, usize) -> Went,
 ) -> Size {
     if !table::is_tracked(fd) {
         return call();
@@ -357,11 +386,16 @@ pub fn around_write(
             if link.walker.is_lost() || link.walker.is_tls() != tls {
                 return;
             }
-            let done = feed(&mut link.walker, n as usize);
+            let went = feed(&mut link.walker, n as usize);
             if link.walker.is_lost() {
                 lost(shim, link);
-            } else if done && shim.profile == Profile::Postgres {
+                return;
+            }
+            if went.done && shim.profile == Profile::Postgres {
                 settle(shim, link);
+            }
+            if went.login {
+                identify(shim, fd, &mut held);
             }
         });
         set_errno(saved);

@@ -95,9 +95,27 @@ pub fn rearm(fd: i32, conn: ConnId) {
 /// when it's through. (To give up here instead lost the event, and the connection hung.)
 pub fn rearm_wanted(fd: i32) {
     // The link is given back first: the event comes at once, to another thread.
-    let watch = hold(fd).and_then(|mut h| h.take_wanted().then(|| h.link().watch)).flatten();
+    let watch = hold(fd).and_then(|mut h| {
+        // A grant that comes late, or twice (a repaired gate tells all again), must not hand a connection that is being served to a second thread.
+        let again = h.take_wanted() && std::mem::take(&mut h.link().withheld);
+        again.then(|| h.link().watch).flatten()
+    });
     if let Some(watch) = watch {
         set_mask(fd, watch, watch.1);
+    }
+}
+
+/// Nothing is held any more: what was kept from the server comes.
+pub fn show_all() {
+    for fd in 0..=HIGHEST.load(Ordering::Relaxed) {
+        // Who handles it just now is past being held.
+        let Some(mut held) = hold(fd) else { continue };
+        let link = held.link();
+        let kept = std::mem::take(&mut link.withheld) | std::mem::take(&mut link.hidden);
+        if let (true, Some(watch)) = (kept, link.watch) {
+            drop(held);
+            set_mask(fd, watch, watch.1);
+        }
     }
 }
 
@@ -212,6 +230,13 @@ fn peek(fd: i32, to: &mut [u8]) -> isize {
     call!(SYS_recvfrom, fd, to.as_mut_ptr().cast::<c_void>(), to.len(), flags, 0usize, 0usize)
 }
 
+/// Bytes that could be read.
+fn available(fd: i32) -> u64 {
+    let mut n: c_int = 0;
+    call!(SYS_ioctl, fd, libc::FIONREAD, &raw mut n);
+    n.max(0) as u64
+}
+
 /// Connections whose events were passed in this turn of the loop.
 struct Turn {
     fds: [i32; Turn::MOST],
@@ -280,7 +305,9 @@ pub fn may_read(shim: &Shim, fd: i32, link: &mut Link) -> bool {
     if !link.walker.is_tls() {
         let mut walker = link.walker;
         let came = walker.input(&bytes[..n as usize]);
-        if came.exempt && !came.request {
+        let unseen = available(fd).saturating_sub(n as u64);
+        // Half of a request takes no place: it is asked for when the read would complete it. What is none (the rest of a COPY) takes none at all.
+        if !came.request && walker.lacks().is_none_or(|bytes| bytes > unseen) {
             return true;
         }
     }
@@ -295,16 +322,13 @@ pub fn may_read(shim: &Shim, fd: i32, link: &mut Link) -> bool {
 
 /// The bytes of a request of PostgreSQL's were read.
 pub fn request_read(shim: &Shim, link: &mut Link) {
-    if !std::mem::take(&mut link.granted) && link.inside {
-        // Within a transaction: goes on at once, and its place counts as used again.
-        resume(shim, link.conn);
+    if let (false, Some(conn)) = (std::mem::take(&mut link.granted), link.conn) {
+        // Within a transaction: goes on at once, and its place counts as used again. Or its last bytes came just when half of it was being
+        // read: it can't be held any more, and is counted.
+        change(shim, &mut Wakes::new(), |g, now| g.request_urgent(now, conn));
+        link.inside = true;
     }
     link.running = link.inside;
-}
-
-fn resume(shim: &Shim, conn: Option<ConnId>) {
-    let Some(conn) = conn else { return };
-    change(shim, &mut Wakes::new(), |g, now| g.request(now, conn));
 }
 
 fn show(fd: i32, link: &mut Link) {

@@ -4,7 +4,7 @@
 use crate::engine::{accepted, around_read, around_write, closing, shutting_down};
 use crate::sys::{Size, call};
 use libc::{iovec, msghdr, size_t, sockaddr, socklen_t};
-use plimsoll_shape::walk::{Came, Walker};
+use plimsoll_shape::walk::{Came, Walker, Went};
 use std::ffi::{c_int, c_void};
 use std::slice::from_raw_parts;
 
@@ -26,20 +26,26 @@ fn pieces(iov: *const iovec, count: usize, mut n: usize, f: &mut dyn FnMut(&[u8]
     }
 }
 
-fn join(a: Came, b: Came) -> Came {
-    Came { login: a.login | b.login, request: a.request | b.request, exempt: a.exempt | b.exempt }
-}
-
 fn input_pieces(w: &mut Walker, iov: *const iovec, count: usize, n: usize) -> Came {
-    let mut came = Came::default();
-    pieces(iov, count, n, &mut |b| came = join(came, w.input(b)));
-    came
+    let mut all = Came::default();
+    pieces(iov, count, n, &mut |b| {
+        let came = w.input(b);
+        all.request |= came.request;
+        all.exempt |= came.exempt;
+        all.urgent |= came.urgent;
+        all.moved_on |= came.moved_on;
+    });
+    all
 }
 
-fn output_pieces(w: &mut Walker, iov: *const iovec, count: usize, n: usize) -> bool {
-    let mut done = false;
-    pieces(iov, count, n, &mut |b| done |= w.output(b));
-    done
+fn output_pieces(w: &mut Walker, iov: *const iovec, count: usize, n: usize) -> Went {
+    let mut all = Went::default();
+    pieces(iov, count, n, &mut |b| {
+        let went = w.output(b);
+        all.done |= went.done;
+        all.login |= went.login;
+    });
+    all
 }
 
 macro_rules! hook {

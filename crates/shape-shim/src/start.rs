@@ -2,7 +2,7 @@
 
 use crate::sys::{self, call};
 use plimsoll_shape::profile::Profile;
-use plimsoll_shape::segment::{Segment, monotonic};
+use plimsoll_shape::segment::{FAILED_SHIM, Segment, monotonic};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -73,6 +73,8 @@ fn begin(shim: Shim) {
     PID.store(std::process::id(), Ordering::Relaxed);
     let control = shim.segment.control();
     control.server_pid.store(std::process::id(), Ordering::Relaxed);
+    control.profile.store(shim.profile.code(), Ordering::Relaxed);
+    control.failed_open.fetch_and(!FAILED_SHIM, Ordering::Relaxed);
     // Whatever an earlier server left is gone with it.
     let now = monotonic();
     shim.segment.lock(sys::tid(), now).gate().reap(now, &mut plimsoll_shape::segment::is_dead);

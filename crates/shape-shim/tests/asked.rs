@@ -155,3 +155,93 @@ fn a_mongo_transaction_keeps_its_place_until_it_is_committed() {
     answer(&mut b);
     s.assert_empty();
 }
+
+/// Whatever is asked, by each protocol.
+fn question(profile: Profile, request: u32, seconds: &str) -> Vec<u8> {
+    if profile == Profile::Mongo { message(request, "find", b"") } else { format!("{seconds}\n").into_bytes() }
+}
+
+fn answered(profile: Profile, c: &mut TcpStream) {
+    if profile == Profile::Mongo {
+        answer(c);
+    } else {
+        let mut byte = [0];
+        while byte != *b"\n" {
+            c.read_exact(&mut byte).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_thousand_connections_leave_nothing_behind() {
+    for profile in [Profile::Generic, Profile::Mongo] {
+        let Some(s) = server(profile, 2) else { return };
+        scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for i in 0..125 {
+                        let mut c = connect(&s);
+                        let all = question(profile, 1, "0");
+                        match i % 4 {
+                            0 => {
+                                c.write_all(&all).unwrap();
+                                answered(profile, &mut c);
+                            }
+                            1 => c.write_all(&all).unwrap(),
+                            2 => c.write_all(&all[..all.len() / 2]).unwrap(),
+                            _ => {}
+                        }
+                    }
+                });
+            }
+        });
+        s.assert_empty();
+        s.await_that(|s| s.known() == 0);
+    }
+}
+
+#[test]
+fn without_its_controller_the_gate_opens() {
+    for profile in [Profile::Generic, Profile::Mongo] {
+        let Some(mut s) = server(profile, 1) else { return };
+        s.set(|k| (k.lend_ns, k.hold_max_ns) = (60_000_000_000, 60_000_000_000));
+        let (mut busy, mut held) = (connect(&s), connect(&s));
+        // A transaction keeps its place; so does a question that takes long.
+        match profile {
+            Profile::Mongo => {
+                busy.write_all(&message(2, "insert", b"\x08startTransaction\0\x01\x08autocommit\0\0")).unwrap();
+                answer(&mut busy);
+            }
+            _ => busy.write_all(b"12\n").unwrap(),
+        }
+        s.await_inside((1, 0, 0, 0));
+        held.write_all(&question(profile, 3, "0")).unwrap();
+        s.await_inside((1, 0, 0, 1));
+        s.stop_heart();
+        let begun = Instant::now();
+        answered(profile, &mut held);
+        println!("{profile}: let in after {:?}", begun.elapsed());
+        assert!(begun.elapsed() < 8 * SECOND);
+    }
+}
+
+/// Who has said all that it has to say still waits for the answer.
+#[test]
+fn through_the_proxy_a_client_that_hangs_up_gets_its_answer() {
+    if !have("/usr/bin/python3") {
+        return;
+    }
+    let s = Server::asked_as(Profile::Generic, false, Knobs { p: 1, stall_ns: 60_000_000_000, ..Knobs::default() });
+    let mut clients: Vec<TcpStream> = (0..3).map(|_| connect(&s)).collect();
+    for c in &mut clients {
+        c.write_all(b"0.3\n").unwrap();
+        c.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+    for c in &mut clients {
+        let mut answer = String::new();
+        c.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "1\n", "one at a time");
+    }
+    s.assert_empty();
+    s.await_that(|s| s.known() == 0);
+}

@@ -52,7 +52,17 @@ fn locked_tables_flushes_and_prepared_transactions_flow_under_a_small_p() {
                 };
                 during(2 * SECOND, || {
                     let begun = Instant::now();
-                    statements.iter().for_each(|sql| ok(&mut c, sql));
+                    for sql in &statements {
+                        match c.query(sql).unwrap() {
+                            Answer::Ok => {}
+                            // Who locks all and who locks one may wait for each other: the server ends that, with a gate or without.
+                            Answer::Error(why) => {
+                                assert!(why.contains("1213") && i % 3 < 2, "{sql}: {why}");
+                                ok(&mut c, "UNLOCK TABLES");
+                                break;
+                            }
+                        }
+                    }
                     longest.fetch_max(begun.elapsed().as_millis() as u64, Ordering::Relaxed);
                     done.fetch_add(1, Ordering::Relaxed);
                 });
@@ -94,7 +104,11 @@ fn the_victim_of_a_deadlock_keeps_no_place() {
         }
     });
     println!("{victims:?} victims, {done:?} committed, {:?}", s.counters());
-    assert!(victims.into_inner() > 0 && done.into_inner() > 50);
+    let (victims, done) = (victims.into_inner(), done.into_inner());
+    assert!(victims > 0 && done > 50);
+    // What they did is undone, and no throughput.
+    s.await_that(|s| s.inside() == (0, 0, 0, 0));
+    assert_eq!((s.counters().undone, s.counters().done()), (victims, done));
     // Before anybody leaves.
     s.assert_empty();
     drop(clients);

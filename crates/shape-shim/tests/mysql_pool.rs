@@ -126,3 +126,68 @@ fn without_its_controller_the_gate_opens_and_a_restart_leaves_nothing() {
     s.await_ready("a", "t");
     s.assert_empty();
 }
+
+/// The controller can't arm a pooled connection's event: it must leave that to the pool's own threads.
+#[test]
+fn a_real_controller_raises_p_lowers_it_and_switches_off_with_clients_held() {
+    let Some(mut s) = server(1) else { return };
+    s.set(|k| (k.stall_ns, k.hold_max_ns) = (60_000_000_000, 60_000_000_000));
+    s.tend(1);
+    let (mut busy, mut killer) = (s.client("a"), s.client("root"));
+    let id = busy.mysql_id().unwrap();
+    let mut held: Vec<Client> = (0..6).map(|i| s.client(if i % 2 == 0 { "a" } else { "b" })).collect();
+    let segment = s.segment.clone();
+    let control = segment.control();
+    for round in 0..3 {
+        busy.send("SELECT SLEEP(20)").unwrap();
+        s.await_inside((1, 0, 0, 0));
+        for off in [false, true] {
+            held.iter_mut().for_each(|c| c.send("SELECT 1").unwrap());
+            s.await_that(|s| s.inside().3 == 6);
+            let begun = Instant::now();
+            if off {
+                control.flags.store(2, Ordering::Relaxed);
+            } else {
+                control.p_wanted.store(8, Ordering::Relaxed);
+            }
+            held.iter_mut().for_each(|c| assert_eq!(c.receive().unwrap(), Answer::Ok));
+            println!("round {round}, {}: all let in after {:?}", if off { "off" } else { "P = 8" }, begun.elapsed());
+            assert!(begun.elapsed() < Duration::from_secs(12));
+            control.p_wanted.store(1, Ordering::Relaxed);
+            control.flags.store(0, Ordering::Relaxed);
+            s.await_that(|s| s.p() == 1 && s.inside().0 == 1);
+        }
+        ok(&mut killer, &format!("KILL QUERY {id}"));
+        busy.receive().unwrap();
+        // An answer is out before its request has ended.
+        s.await_inside((0, 0, 0, 0));
+    }
+}
+
+/// A repaired gate tells all that run again: none of them may go to a second thread while the first still serves it.
+#[test]
+fn a_gate_that_is_repaired_under_load_gives_no_connection_to_two_threads() {
+    let Some(s) = server(4) else { return };
+    let repairs = AtomicU32::new(0);
+    scope(|scope| {
+        for i in 0..16 {
+            let s = &s;
+            scope.spawn(move || {
+                let mut c = s.client(if i % 2 == 0 { "a" } else { "b" });
+                during(Duration::from_secs(3), || {
+                    ok(&mut c, "SELECT REPEAT('x', 20000), BENCHMARK(20000, MD5('x'))");
+                    assert!(c.answer().len() > 20_000, "all of it, and nothing else");
+                });
+            });
+        }
+        during(Duration::from_secs(3), || {
+            s.die_in_the_lock();
+            s.await_that(|s| s.counters().repairs > u64::from(repairs.load(Ordering::Relaxed)));
+            repairs.fetch_add(1, Ordering::Relaxed);
+        });
+    });
+    println!("{repairs:?} repairs, {:?}", s.counters());
+    assert!(repairs.into_inner() > 5);
+    assert_eq!(s.counters().panics, 0);
+    s.assert_empty();
+}

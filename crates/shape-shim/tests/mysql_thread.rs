@@ -277,8 +277,13 @@ fn answers_are_the_same_with_and_without() {
 }
 
 #[test]
-fn the_server_is_restarted_with_clients_held_and_inside() {
+fn the_server_is_restarted_or_killed_with_clients_held_and_inside() {
     let Some(mut s) = server(1) else { return };
+    restarted(&mut s, Server::restart);
+    restarted(&mut s, Server::restart_killed);
+}
+
+fn restarted(s: &mut Server, how: fn(&mut Server)) {
     s.set(|k| k.stall_ns = 60_000_000_000);
     let (mut busy, mut held) = (s.client("a"), s.client("b"));
     busy.send("SELECT SLEEP(60)").unwrap();
@@ -286,7 +291,7 @@ fn the_server_is_restarted_with_clients_held_and_inside() {
     held.send("SELECT 1").unwrap();
     s.await_inside((1, 0, 0, 1));
     let begun = Instant::now();
-    s.restart();
+    how(s);
     s.await_ready("a", "t");
     println!("served again after {:?}", begun.elapsed());
     assert!(begun.elapsed() < 60 * SECOND);

@@ -53,6 +53,8 @@ fn users_of_few_and_of_many_connections_share_the_loop() {
     println!("done {done:?}, {:?}", s.counters());
     let [many, few] = done.map(AtomicU64::into_inner);
     assert!(many > 100 && few > 100);
+    // By connections it would be five to one.
+    assert!(many < few * 2 && few < many * 2, "{many} and {few}");
     assert!(s.counters().admitted > 1000 && s.counters().held > 0 && s.counters().panics == 0);
     s.assert_empty();
 }
@@ -150,4 +152,21 @@ fn threads_for_reading_and_a_restart_change_nothing() {
         s.await_port();
     }
     assert_eq!(s.counters().panics, 0);
+}
+
+#[test]
+fn without_its_controller_the_loop_goes_on() {
+    if !have("/usr/bin/redis-server") {
+        return;
+    }
+    let mut s = Server::redis(Knobs { p: 1, ..Knobs::default() }, &[]);
+    let mut clients: Vec<TcpStream> = (0..8).map(|_| connect(&s)).collect();
+    s.stop_heart();
+    let begun = Instant::now();
+    // For longer than a controller may be silent.
+    while begun.elapsed() < Duration::from_secs(3) {
+        clients.iter_mut().for_each(|c| assert_eq!(asked(c, "PING\r\n"), "+PONG\r\n"));
+    }
+    assert_eq!(s.segment.control().failed_open.load(Ordering::Relaxed), 1);
+    s.assert_empty();
 }

@@ -2,7 +2,8 @@
 //! server, in the proxy and in the simulator.
 
 use crate::gate::{Counters, Gate, Knobs, LogHist, P_UNLIMITED, User, UserClass};
-use crate::tune::fairness::{UserWindow, unfairness_milli, variability_milli};
+use crate::tune::demand::Demand;
+use crate::tune::fairness::{Seen, UserWindow, unfairness_milli, variability_milli};
 use crate::tune::parallelism::{Stage, Tuner, TunerConfig};
 use crate::tune::pslo::{Pslo, SAMPLES_MIN};
 use crate::tune::zeta::{Zeta, ZetaConfig, ZetaWindow};
@@ -17,13 +18,24 @@ pub enum PMode {
     Auto(TunerConfig),
 }
 
+/// How ζ is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ZetaMode {
+    /// As it stands in the gate's knobs.
+    Kept,
+    /// As given.
+    Fixed(u32),
+    /// By feedback, within these bounds.
+    Auto(ZetaConfig),
+}
+
 /// What the controller is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControlConfig {
     /// P.
     pub p: PMode,
-    /// ζ by feedback; none: as it stands in the knobs.
-    pub zeta: Option<ZetaConfig>,
+    /// ζ.
+    pub zeta: ZetaMode,
     /// A window of P is at least so long, …
     pub window_min: Span,
     /// … has so many transactions, …
@@ -39,7 +51,7 @@ impl ControlConfig {
     pub fn new(p: PMode) -> ControlConfig {
         ControlConfig {
             p,
-            zeta: Some(ZetaConfig::default()),
+            zeta: ZetaMode::Auto(ZetaConfig::default()),
             window_min: Span::from_millis(300),
             window_finished: 500,
             window_max: Span::from_secs(3),
@@ -71,9 +83,12 @@ pub struct Controller {
     p_before: Counters,
     inside_sum: u64,
     looks: u64,
+    demand: Demand,
+    /// Windows of P in a row that escapes spoilt.
+    spoilt: u32,
     /// At the beginning of the quick window.
     quick_began: Time,
-    quick_users: Vec<User>,
+    quick_users: Vec<Seen>,
     quick_round: u64,
     frozen: bool,
     last: ZetaWindow,
@@ -83,16 +98,19 @@ pub struct Controller {
 impl Controller {
     /// Begins.
     pub fn new(config: ControlConfig, zeta: u32) -> Controller {
+        let loop_of = |mode| if let ZetaMode::Auto(c) = mode { Some(Zeta::new(c, zeta)) } else { None };
         Controller {
             config,
             tuner: None,
-            zeta: config.zeta.map(|c| Zeta::new(c, zeta)),
+            zeta: loop_of(config.zeta),
             tails: Vec::new(),
             p_settles: Time::ZERO,
             p_began: Time::ZERO,
             p_before: Counters::default(),
             inside_sum: 0,
             looks: 0,
+            demand: Demand::default(),
+            spoilt: 0,
             quick_began: Time::ZERO,
             quick_users: Vec::new(),
             quick_round: 0,
@@ -111,6 +129,14 @@ impl Controller {
     pub fn set_p(&mut self, p: PMode) {
         if self.config.p != p {
             (self.config.p, self.tuner) = (p, None);
+        }
+    }
+
+    /// Changes how ζ is found; a loop goes on from where ζ is, which `zeta` says.
+    pub fn set_zeta(&mut self, mode: ZetaMode, zeta: u32) {
+        if self.config.zeta != mode {
+            self.config.zeta = mode;
+            self.zeta = if let ZetaMode::Auto(c) = mode { Some(Zeta::new(c, zeta)) } else { None };
         }
     }
 
@@ -133,26 +159,22 @@ impl Controller {
     pub fn look(&mut self, gate: &mut Gate<'_>, now: Time) {
         gate.tick(now);
         self.looks += 1;
-        self.inside_sum += u64::from(gate.head.normal + gate.head.over);
-        if self.frozen {
-            (self.p_began, self.p_before) = (now, gate.head.counters);
+        let inside = gate.head.normal + gate.head.over;
+        self.inside_sum += u64::from(inside);
+        self.demand.look(inside + gate.head.waiting);
+        if self.frozen || gate.head.knobs.open != 0 {
+            // What is seen while nothing is held, or nothing may be changed, is nothing that P or ζ did.
+            self.p_settles = now + self.config.window_min;
+            self.begin_window(gate, now);
+            self.quick_users.clear();
+            (self.quick_began, self.quick_round) = (now, gate.head.round);
         } else {
-            self.take_zeta(gate.head.knobs.zeta);
             self.look_quick(gate, now);
             self.look_at_p(gate, now);
         }
         let knobs = self.knobs(gate.head.knobs);
         if knobs != gate.head.knobs {
             gate.set_knobs(now, knobs);
-        }
-    }
-
-    /// A ζ that isn't the loop's is an operator's: it goes on from there.
-    fn take_zeta(&mut self, zeta: u32) {
-        if let (Some(z), Some(config)) = (&mut self.zeta, self.config.zeta)
-            && z.zeta() != zeta
-        {
-            *z = Zeta::new(config, zeta);
         }
     }
 
@@ -168,7 +190,15 @@ impl Controller {
         // Pressure never closes the gate.
         let least = if let PMode::Auto(limits) = self.config.p { limits.floor } else { 1 };
         let p = if p == P_UNLIMITED || p == 0 { p } else { pressed.max(least.min(p)) };
-        Knobs { p, zeta: self.zeta.map_or(now.zeta, |z| z.zeta()), ..now }
+        let zeta = match self.config.zeta {
+            ZetaMode::Fixed(zeta) => zeta,
+            _ => self.zeta.map_or(now.zeta, |z| z.zeta()),
+        };
+        Knobs { p, zeta, ..now }
+    }
+
+    fn begin_window(&mut self, gate: &Gate<'_>, now: Time) {
+        (self.p_began, self.p_before, self.inside_sum, self.looks) = (now, gate.head.counters, 0, 0);
     }
 
     fn look_at_p(&mut self, gate: &mut Gate<'_>, now: Time) {
@@ -176,7 +206,7 @@ impl Controller {
         let counters = gate.head.counters;
         if now < self.p_settles || self.pressure_milli < 1000 {
             // Who was let in under the last P is still inside; or the storage holds P down, and nothing is learned of P itself.
-            (self.p_began, self.p_before, self.inside_sum, self.looks) = (now, counters, 0, 0);
+            self.begin_window(gate, now);
             return;
         }
         let took = now.since(self.p_began);
@@ -185,26 +215,35 @@ impl Controller {
         if !enough && took < self.config.window_max {
             return;
         }
-        let conns: u32 = gate.known_users().iter().map(|u| u.conns).sum();
+        let demand = self.demand.window();
         let held = counters.held - self.p_before.held;
-        // Somebody had to wait often, or most that could be inside were.
-        let room = gate.head.knobs.p.min(conns).max(1);
-        let full = finished > 0 && (held * 10 >= finished || self.inside_sum * 2 >= u64::from(room) * self.looks);
-        let rate_milli = (u128::from(finished) * 1_000_000_000_000 / u128::from(took.as_nanos().max(1))) as u64;
+        let escaped = counters.escapes() - self.p_before.escapes();
+        // Somebody had to wait often, or a good part of those that could be inside were.
+        let room = u64::from(gate.head.knobs.p.min(demand).max(1));
+        let full = finished > 0 && (held * 10 >= finished || self.inside_sum * 4 >= room * self.looks);
+        let done = counters.done() - self.p_before.done();
+        self.begin_window(gate, now);
+        let mut rate_milli = (u128::from(done) * 1_000_000_000_000 / u128::from(took.as_nanos().max(1))) as u64;
+        // More were inside than P says: no measure of P, until it shows that it can't do without.
+        self.spoilt = if escaped * ESCAPES_PART > finished { self.spoilt + 1 } else { 0 };
+        match self.spoilt {
+            0 => {}
+            1..=SPOILT_MAX => return,
+            _ => rate_milli = 0,
+        }
         match &mut self.tuner {
             Some(tuner) => {
                 let p = tuner.p();
-                tuner.users(conns);
+                tuner.users(demand);
                 tuner.window(rate_milli, full);
                 if tuner.p() != p {
-                    self.p_settles = now + self.config.window_min;
+                    (self.p_settles, self.spoilt) = (now + self.config.window_min, 0);
                 }
             }
             // The first window has seen how many there are.
-            None if full && conns > limits.floor => self.tuner = Some(Tuner::new(limits, conns)),
+            None if full && demand > limits.floor => self.tuner = Some(Tuner::new(limits, demand)),
             None => {}
         }
-        (self.p_began, self.p_before, self.inside_sum, self.looks) = (now, counters, 0, 0);
     }
 
     fn look_quick(&mut self, gate: &mut Gate<'_>, now: Time) {
@@ -212,15 +251,14 @@ impl Controller {
         if took < self.config.quick {
             return;
         }
-        let before = |u: &User, i: usize| u.earlier(&self.quick_users, i).copied().unwrap_or(*u);
-        let users = gate.known_users().iter().enumerate();
-        let windows: Vec<UserWindow> =
-            users.map(|(i, u)| UserWindow::between(&before(u, i), u, took.as_nanos(), now)).collect();
         // Within less than some rounds shares can't be told from the order of turns.
         let rounds = gate.head.round.wrapping_sub(self.quick_round);
         if rounds < ROUNDS_MIN && took < self.config.window_max {
             return;
         }
+        let seen: Vec<Seen> = gate.known_users().iter().map(|u| u.seen(now)).collect();
+        let window = |(i, s): (usize, &Seen)| UserWindow::between(s.earlier(&self.quick_users, i), s, took.as_nanos());
+        let windows: Vec<UserWindow> = seen.iter().enumerate().map(window).collect();
         let w = ZetaWindow {
             unfairness_milli: unfairness_milli(&windows),
             variability_milli: variability_milli(&windows),
@@ -240,8 +278,7 @@ impl Controller {
         } else {
             self.tails.clear();
         }
-        self.quick_users.clear();
-        self.quick_users.extend(gate.known_users().iter().map(|u| u.as_of(now)));
+        self.quick_users = seen;
         (self.quick_began, self.quick_round) = (now, gate.head.round);
     }
 
@@ -293,6 +330,10 @@ fn times(users: &[User], objective_us: u64) -> LogHist {
     all
 }
 
+/// A window is spoilt if more than this part of its transactions (one of so many) had escaped.
+const ESCAPES_PART: u64 = 20;
+/// Spoilt windows that are passed over; after them the P is taken for one that carries nothing by itself.
+const SPOILT_MAX: u32 = 3;
 /// Rounds of a window in which shares are compared.
 const ROUNDS_MIN: u64 = 16;
 
@@ -303,7 +344,7 @@ mod tests {
 
     /// 16 clients in a closed loop; each P in use for a while, by looks of 20 ms.
     fn looks(controller: &mut Controller, own: &mut OwnGate, ids: &[ConnId], from_ms: u64, to_ms: u64) -> Vec<u32> {
-        let mut running: Vec<ConnId> = Vec::new();
+        let mut running: Vec<ConnId> = ids.iter().copied().filter(|id| own.gate().is_inside(*id)).collect();
         let mut seen = Vec::new();
         for ms in from_ms..to_ms {
             let now = Time::from_nanos(ms * 1_000_000);
@@ -332,7 +373,8 @@ mod tests {
         let mut own = OwnGate::new(4, 16, Knobs::default(), Time::ZERO);
         let ids: Vec<ConnId> = (0..16).map(|_| own.gate().open(0).expect("room")).collect();
         let limits = TunerConfig { floor: 4, ..TunerConfig::default() };
-        let mut c = Controller::new(ControlConfig { zeta: None, ..ControlConfig::new(PMode::Auto(limits)) }, 1);
+        let mut c =
+            Controller::new(ControlConfig { zeta: ZetaMode::Kept, ..ControlConfig::new(PMode::Auto(limits)) }, 1);
         looks(&mut c, &mut own, &ids, 0, 3000);
         let before = format!("{:?}", c.tuner().expect("it has begun"));
         c.set_pressure(100);
@@ -350,7 +392,8 @@ mod tests {
         let mut own = OwnGate::new(4, 16, Knobs::default(), Time::ZERO);
         let ids: Vec<ConnId> = (0..16).map(|_| own.gate().open(0).expect("room")).collect();
         for (p, milli, want) in [(16, 500, 8), (16, 1000, 16), (2, 100, 1), (P_UNLIMITED, 100, P_UNLIMITED)] {
-            let mut c = Controller::new(ControlConfig { zeta: None, ..ControlConfig::new(PMode::Fixed(p)) }, 1);
+            let mut c =
+                Controller::new(ControlConfig { zeta: ZetaMode::Kept, ..ControlConfig::new(PMode::Fixed(p)) }, 1);
             c.set_pressure(milli);
             assert_eq!(looks(&mut c, &mut own, &ids, 0, 41).last(), Some(&want));
         }

@@ -32,6 +32,14 @@ pub const PROFILES: [(&str, Profile); 6] = [
 ];
 
 impl Profile {
+    /// As kept in the control segment, where 0 is no server under the shim.
+    pub fn code(self) -> u32 {
+        1 + PROFILES.iter().position(|p| p.1 == self).map_or(0, |i| i as u32)
+    }
+    /// From the control segment.
+    pub fn of_code(code: u32) -> Option<Profile> {
+        PROFILES.get(code.checked_sub(1)? as usize).map(|p| p.1)
+    }
     /// What is spoken.
     pub fn protocol(self) -> Protocol {
         match self {

@@ -1,20 +1,21 @@
 //! The other face of the gate: a TCP proxy, for servers that nothing can be preloaded into (static programs, other hosts). It costs a
 //! hop, about 50 µs, and sees nothing inside TLS: such connections pass. Its gate lies in a control segment as the shim's does, so that
-//! the same commands look at it and turn its knobs.
+//! the same commands look at it and turn its knobs; so do rules, and what makes a user.
 
 use crate::gate::{Answered, ConnId, Gate, USER_OTHERS, Verdict};
 use crate::segment::{CONNS, Segment, monotonic};
 use crate::tend::{LOOK, Tender};
-use crate::users::{GroupBy, Peer, Rule, classify};
+use crate::users::{GroupBy, Peer, classify};
 use crate::walk::{Came, Protocol, Walker};
 use plimsoll_base::Time;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
@@ -27,10 +28,6 @@ pub struct ProxyConfig {
     pub server: SocketAddr,
     /// What they speak.
     pub protocol: Protocol,
-    /// Who is whom.
-    pub group_by: GroupBy,
-    /// First match wins.
-    pub rules: Vec<Rule>,
 }
 
 /// Bytes read at a time.
@@ -129,8 +126,11 @@ async fn connection(
     // No room in the table: it passes.
     let Some(conn) = opened else {
         tokio::select! {
-            r = tokio::io::copy(&mut from_client, &mut to_server) => r?,
-            r = tokio::io::copy(&mut from_server, &mut to_client) => r?,
+            r = async {
+                tokio::io::copy(&mut from_client, &mut to_server).await?;
+                hang_up(&mut to_server).await
+            } => r?,
+            r = tokio::io::copy(&mut from_server, &mut to_client) => drop(r?),
         };
         return Ok(());
     };
@@ -143,8 +143,8 @@ async fn connection(
             let mut bytes = vec![0; CHUNK];
             loop {
                 let n = from_client.read(&mut bytes).await?;
-                if n == 0 { return Ok(()); }
-                if flow.came(&config, &bytes[..n]) && !flow.let_in(&mut from_client).await { return Ok(()); }
+                if n == 0 { return hang_up(&mut to_server).await; }
+                if flow.came(&bytes[..n]) && !flow.let_in(config.protocol, &mut from_client).await { return Ok(()); }
                 to_server.write_all(&bytes[..n]).await?;
             }
         } => r,
@@ -160,25 +160,39 @@ async fn connection(
     }
 }
 
+/// The client says no more, and may well wait for answers: the connection is over when the server's side is.
+async fn hang_up(to_server: &mut OwnedWriteHalf) -> io::Result<()> {
+    to_server.shutdown().await?;
+    std::future::pending().await
+}
+
 impl Flow {
     /// Bytes of the client. True if they must wait.
-    fn came(&self, config: &ProxyConfig, bytes: &[u8]) -> bool {
+    fn came(&self, bytes: &[u8]) -> bool {
         let came = {
             let mut w = self.walker.borrow_mut();
             if w.is_lost() || w.is_tls() { Came::default() } else { w.input(bytes) }
         };
         // Who never logs in is known by its address and connection.
-        if came.login || (came.request && !self.identified.get()) {
-            self.identified.set(true);
-            self.identify(config);
+        if came.request && !self.identified.get() {
+            self.identify();
         }
-        let waits = came.request && self.shared.change(|g, now| g.request(now, self.conn) == Verdict::Wait);
+        let ask = |g: &mut Gate<'_>, now| {
+            if came.moved_on {
+                g.answered(now, self.conn, Answered::Done);
+            }
+            if came.urgent {
+                g.request_urgent(now, self.conn);
+            }
+            !came.urgent && g.request(now, self.conn) == Verdict::Wait
+        };
+        let waits = came.request && self.shared.change(ask);
         self.give_up_if_lost();
         waits
     }
 
     /// Told by whoever lets it in, at the latest by the controller's look. False if the client went away meanwhile.
-    async fn let_in(&self, client: &mut OwnedReadHalf) -> bool {
+    async fn let_in(&self, protocol: Protocol, client: &mut OwnedReadHalf) -> bool {
         let mut byte = [0];
         // Once it has sent more, whether it's still there can't be seen behind that.
         let mut quiet = true;
@@ -188,6 +202,8 @@ impl Flow {
                 () = self.notify.notified() => {}
                 more = client.peek(&mut byte), if quiet => match more {
                     Ok(1) => quiet = false,
+                    // No more comes. No client of a known protocol says so before it has its answer: it is gone.
+                    Ok(_) if protocol == Protocol::Generic => quiet = false,
                     _ => return false,
                 },
             }
@@ -196,16 +212,18 @@ impl Flow {
     }
 
     fn went(&self, bytes: &[u8]) {
-        let (done, open) = {
+        let (went, what) = {
             let mut w = self.walker.borrow_mut();
             if w.is_lost() {
                 return;
             }
-            (w.output(bytes), w.is_open())
+            (w.output(bytes), w.stands())
         };
-        if done {
-            let what = if open { Answered::Open } else { Answered::Done };
+        if went.done {
             self.shared.change(|g, now| g.answered(now, self.conn, what));
+        }
+        if went.login {
+            self.identify();
         }
         self.give_up_if_lost();
     }
@@ -222,17 +240,21 @@ impl Flow {
         }
     }
 
-    fn identify(&self, config: &ProxyConfig) {
+    fn identify(&self) {
+        self.identified.set(true);
         let (account, database) = self.walker.borrow().identity();
-        let (name, rule) = classify(&config.rules, config.group_by, &account, &database, self.peer);
+        let segment = &self.shared.segment;
+        let by = GroupBy::of_code(segment.control().group_by.load(Ordering::Relaxed));
+        let (name, rule) = {
+            let guard = segment.lock(self.shared.tid, monotonic());
+            let (name, rule) = classify(guard.rules(), by, &account, &database, self.peer);
+            (name, rule.copied())
+        };
         self.shared.change(|g, now| {
             let user = g.user_of_bytes(now, name.as_bytes()).unwrap_or(USER_OTHERS);
             // `others` are everybody's: no rule of one of them is theirs.
             if let (Some(rule), true) = (rule, user != USER_OTHERS && g.users[user as usize].admitted == 0) {
-                let u = &mut g.users[user as usize];
-                u.weight_milli = rule.weight_milli;
-                u.set_class(rule.class());
-                u.objective_us = rule.objective_us;
+                rule.apply(&mut g.users[user as usize]);
             }
             g.identify(self.conn, user);
         });

@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::gate::{Conn, ConnId, Gate, Head, Knobs, USERS_MAX, User};
+use crate::profile::Profile;
 use crate::users::{RULES_MAX, Rule};
 use bytemuck::Zeroable;
 use plimsoll_base::Time;
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PLMSHAPE");
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Users in a segment.
 pub const USERS: usize = USERS_MAX;
 /// Connections in a segment.
@@ -39,7 +40,7 @@ pub struct Control {
     lock: AtomicU32,
     /// When the controller was last alive, on the monotonic clock.
     pub heartbeat_ns: AtomicU64,
-    /// 1: opened because the controller was silent or the shim panicked.
+    /// Why everything passes though nobody asked for it: [`FAILED_SILENT`], [`FAILED_SHIM`].
     pub failed_open: AtomicU32,
     /// The server's process, once its shim is in.
     pub server_pid: AtomicU32,
@@ -57,12 +58,28 @@ pub struct Control {
     pub flags: AtomicU32,
     /// What a storage node forecasts: P is multiplied by so many thousandths (joint control); 0 and 1000 change nothing.
     pub pressure_milli: AtomicU32,
-    /// P that is asked for before pressure: 0 as it was started, [`P_WANTED_AUTO`] by the tuner, else one more than P.
+    /// How the server under the shim reads: see [`Profile::code`]; 0 for a proxy.
+    pub profile: AtomicU32,
+    /// P that is asked for before pressure, [`P_WANTED_AUTO`] by the tuner.
     pub p_wanted: AtomicU32,
+    /// Bounds of the tuner's P; 0 as usual.
+    pub p_floor: AtomicU32,
+    /// See `p_floor`.
+    pub p_ceiling: AtomicU32,
+    /// ζ that is asked for; 0: by feedback, …
+    pub zeta_wanted: AtomicU32,
+    /// … with unfairness of so many thousandths at most (0 as usual) …
+    pub unfairness_max_milli: AtomicU32,
+    /// … and a coefficient of variation of latency of so many thousandths (0: any).
+    pub variability_max_milli: AtomicU32,
 }
 
 /// See [`Control::p_wanted`].
 pub const P_WANTED_AUTO: u32 = u32::MAX - 1;
+/// In [`Control::failed_open`]: the controller was silent. It closes the gate when it's back.
+pub const FAILED_SILENT: u32 = 1;
+/// In [`Control::failed_open`]: the shim failed, and is off until the server is started again.
+pub const FAILED_SHIM: u32 = 2;
 
 /// Set in the lock word when somebody sleeps for it.
 const CONTENDED: u32 = 1 << 31;
@@ -117,6 +134,7 @@ impl Segment {
         file.write_all_at(&header, 0)?;
         let segment = Segment::map(&file)?;
         segment.control().heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
+        segment.control().p_wanted.store(knobs.p, Ordering::Relaxed);
         segment.lock(1, now).gate().init(knobs, now);
         std::fs::rename(&fresh, path)?;
         Ok(segment)
@@ -167,6 +185,11 @@ impl Segment {
     pub fn control(&self) -> &Control {
         // SAFETY: the mapping is at least this long, page-aligned, and lives as long as `self`; plain fields never change.
         unsafe { &*self.base.cast::<Control>() }
+    }
+
+    /// How the server under the shim reads; none before a proxy.
+    pub fn profile(&self) -> Option<Profile> {
+        Profile::of_code(self.control().profile.load(Ordering::Relaxed))
     }
 
     /// Sleeps until this connection's wait ends (its epoch is no longer `epoch`), for at most so long.
@@ -303,12 +326,44 @@ fn futex_wake(word: *mut u32) {
     unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
 }
 
-/// No process or thread has this id.
+/// No process or thread has this id, or only what is left of one that has ended and that nobody has waited for.
 pub fn is_dead(id: u32) -> bool {
     // SAFETY: signal 0 only asks.
     let r = unsafe { libc::kill(id as libc::pid_t, 0) };
     // SAFETY: errno's address is always valid.
-    r == -1 && unsafe { *libc::__errno_location() } == libc::ESRCH
+    let gone = r == -1 && unsafe { *libc::__errno_location() } == libc::ESRCH;
+    gone || is_zombie(id)
+}
+
+/// Tells a process that sleeps for its latch (PostgreSQL) that it was let in.
+pub fn wake_process(pid: u32) {
+    // SAFETY: only sends a signal. It may be gone: then it's reaped.
+    unsafe { libc::kill(pid as libc::pid_t, libc::SIGURG) };
+}
+
+/// By `/proc`, without allocation: it's asked within a server's own calls.
+fn is_zombie(id: u32) -> bool {
+    let mut path = [0u8; 32];
+    let mut left = &mut path[..31];
+    if io::Write::write_fmt(&mut left, format_args!("/proc/{id}/stat")).is_err() {
+        return false;
+    }
+    let mut text = [0u8; 128];
+    // SAFETY: the path ends with a NUL, the buffer is as long as is said, and the descriptor is closed once. System calls are made directly,
+    // as the C library's names may be the shim's.
+    let n = unsafe {
+        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if fd < 0 {
+            return false;
+        }
+        let n = libc::syscall(libc::SYS_read, fd, text.as_mut_ptr(), text.len());
+        libc::syscall(libc::SYS_close, fd);
+        n
+    };
+    let text = &text[..usize::try_from(n).unwrap_or(0)];
+    // The state stands behind the name, which may have any characters.
+    let state = text.iter().rposition(|b| *b == b')').and_then(|at| text.get(at + 2));
+    matches!(state, Some(b'Z' | b'X' | b'x'))
 }
 
 /// Now, on the monotonic clock that all processes share.
@@ -340,10 +395,22 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[8] = 99;
         std::fs::write(dir.path().join("y"), &bytes).unwrap();
-        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 3");
+        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 4");
         bytes[8] = VERSION as u8;
         std::fs::write(dir.path().join("z"), &bytes[..4096]).unwrap();
         assert!(wrong("z").contains("don't fit"));
+    }
+
+    #[test]
+    fn who_has_ended_is_dead_before_anybody_waits_for_it() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !is_dead(child.id()) {
+            assert!(std::time::Instant::now() < end, "it has ended");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        child.wait().unwrap();
+        assert!(!is_dead(std::process::id()) && is_dead(0x3fff_ffff));
     }
 
     #[test]

@@ -1,17 +1,19 @@
 //! Looking after the gate in a control segment, whichever face is before the server: beats, turns the knobs, follows what an operator wrote,
 //! takes places back from processes that died.
 
-use crate::control::{Controller, PMode};
-use crate::gate::{ConnId, Knobs, P_UNLIMITED};
-use crate::segment::{P_WANTED_AUTO, Segment, is_dead};
+use crate::control::{Controller, PMode, ZetaMode};
+use crate::gate::{ConnId, Knobs};
+use crate::profile::Profile;
+use crate::segment::{FAILED_SILENT, P_WANTED_AUTO, Segment, is_dead, wake_process};
 use crate::tune::parallelism::TunerConfig;
+use crate::tune::zeta::ZetaConfig;
 use plimsoll_base::{Span, Time};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// To be called so often: well below what is taken for silence.
 pub const LOOK: Span = Span::from_millis(20);
-/// Looks between two searches for dead processes.
-const REAP_EVERY: u32 = 5;
+/// Looks between two searches for dead processes: each process is asked for by two system calls and more.
+const REAP_EVERY: u32 = 15;
 /// In the segment's flags: the tuner holds.
 const FROZEN: u32 = 1;
 /// In the segment's flags: everything passes.
@@ -26,55 +28,109 @@ pub struct Woken {
     pub owner_pid: u32,
 }
 
-/// What looks after a gate.
+impl Woken {
+    /// Wakes it: threads sleep on the segment; a PostgreSQL process waits for its latch's signal.
+    pub fn wake(&self, segment: &Segment) {
+        match segment.profile() {
+            Some(Profile::Postgres) => wake_process(self.owner_pid),
+            _ => segment.wake(self.conn),
+        }
+    }
+}
+
+/// What looks after a gate. What it is to do stands in the segment, where an operator changes it.
 pub struct Tender {
     controller: Controller,
-    p: PMode,
     looks: u32,
 }
 
+fn given(value: &AtomicU32) -> Option<u32> {
+    Some(value.load(Ordering::Relaxed)).filter(|n| *n != 0)
+}
+
+/// How P is to be found.
+pub fn p_wanted(segment: &Segment) -> PMode {
+    let control = segment.control();
+    match control.p_wanted.load(Ordering::Relaxed) {
+        P_WANTED_AUTO => {
+            let usual = TunerConfig::default();
+            let floor = given(&control.p_floor).unwrap_or(usual.floor);
+            let ceiling = given(&control.p_ceiling).unwrap_or(usual.ceiling);
+            PMode::Auto(TunerConfig { floor, ceiling, ..usual })
+        }
+        p => PMode::Fixed(p),
+    }
+}
+
+/// How ζ is to be found.
+pub fn zeta_wanted(segment: &Segment) -> ZetaMode {
+    let control = segment.control();
+    if let Some(zeta) = given(&control.zeta_wanted) {
+        return ZetaMode::Fixed(zeta);
+    }
+    let usual = ZetaConfig::default();
+    ZetaMode::Auto(ZetaConfig {
+        unfairness_max_milli: given(&control.unfairness_max_milli).map_or(usual.unfairness_max_milli, u64::from),
+        variability_max_milli: given(&control.variability_max_milli).map(u64::from),
+        ..usual
+    })
+}
+
 impl Tender {
-    /// Takes the segment's gate over. `p`: what holds unless an operator wants another.
-    pub fn new(segment: &Segment, controller: Controller, p: PMode) -> Tender {
+    /// Takes the segment's gate over.
+    pub fn new(segment: &Segment, controller: Controller) -> Tender {
         segment.control().controller_pid.store(std::process::id(), Ordering::Relaxed);
-        segment.control().p_wanted.store(0, Ordering::Relaxed);
-        Tender { controller, p, looks: 0 }
+        Tender { controller, looks: 0 }
     }
 
-    /// One look, by the thread `tid`.
+    /// False once another process looks after the gate: two would turn its knobs against each other.
+    pub fn is_in_charge(&self, segment: &Segment) -> bool {
+        segment.control().controller_pid.load(Ordering::Relaxed) == std::process::id()
+    }
+
+    /// One look, by the thread `tid`. Who is told by somebody else isn't among those to be woken.
     pub fn look(&mut self, segment: &Segment, tid: u32, now: Time) -> Vec<Woken> {
+        if !self.is_in_charge(segment) {
+            return Vec::new();
+        }
         let control = segment.control();
         control.heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
+        if self.looks.is_multiple_of(REAP_EVERY) {
+            reap(segment, tid, now);
+        }
+        self.looks = self.looks.wrapping_add(1);
         let flags = control.flags.load(Ordering::Relaxed);
         self.controller.freeze(flags & FROZEN != 0);
         self.controller.set_pressure(control.pressure_milli.load(Ordering::Relaxed));
-        match control.p_wanted.load(Ordering::Relaxed) {
-            0 => self.controller.set_p(self.p),
-            P_WANTED_AUTO => self.controller.set_p(match self.p {
-                PMode::Fixed(_) => PMode::Auto(TunerConfig::default()),
-                auto @ PMode::Auto(_) => auto,
-            }),
-            P_UNLIMITED => self.controller.set_p(PMode::Fixed(P_UNLIMITED)),
-            n => self.controller.set_p(PMode::Fixed(n - 1)),
-        }
+        self.controller.set_p(p_wanted(segment));
         let mut guard = segment.lock(tid, now);
         let mut gate = guard.gate();
+        self.controller.set_zeta(zeta_wanted(segment), gate.head.knobs.zeta);
         let open = u32::from(flags & OFF != 0);
         if gate.head.knobs.open != open {
             // Also closes what failed open while nobody beat.
             let knobs = Knobs { open, ..gate.head.knobs };
             gate.set_knobs(now, knobs);
-            control.failed_open.store(0, Ordering::Relaxed);
+            control.failed_open.fetch_and(!FAILED_SILENT, Ordering::Relaxed);
         }
-        if self.looks.is_multiple_of(REAP_EVERY) {
-            gate.reap(now, &mut is_dead);
-        }
-        self.looks = self.looks.wrapping_add(1);
         self.controller.look(&mut gate, now);
+        if segment.profile() == Some(Profile::MysqlPool) {
+            // A pooled connection's event can only be armed again within the server: its waiting threads look every 25 ms.
+            return Vec::new();
+        }
         let granted = std::iter::from_fn(|| {
             let conn = gate.take_grant()?;
             Some(Woken { conn, owner_pid: gate.conns[conn.0 as usize].owner_pid })
         });
         granted.collect()
+    }
+}
+
+/// Takes places back from processes that died. These are asked for without the lock: there may be thousands.
+fn reap(segment: &Segment, tid: u32, now: Time) {
+    let owners = segment.lock(tid, now).gate().owners();
+    let dead: Vec<u32> = owners.into_iter().filter(|pid| is_dead(*pid)).collect();
+    if !dead.is_empty() {
+        segment.lock(tid, now).gate().reap(now, &mut |pid| dead.contains(&pid));
     }
 }

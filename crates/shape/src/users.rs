@@ -1,7 +1,7 @@
 //! Whose request is it: from account, database and address to a user, by rules (AP-M2, with the account as the default instead
 //! of the peer's port: each connection would be a user of its own).
 
-use crate::gate::{NAME_BYTES, UserClass};
+use crate::gate::{NAME_BYTES, User, UserClass};
 use crate::walk::Name;
 use bytemuck::{Pod, Zeroable};
 use serde::Deserialize;
@@ -56,6 +56,8 @@ pub struct Rule {
     pub objective_us: u64,
 }
 
+/// The entry of all who have none of their own.
+const OTHERS: &str = "others";
 const FIELDS: [&str; 3] = ["account", "database", "peer"];
 
 fn text(field: &[u8; NAME_BYTES]) -> &[u8] {
@@ -71,6 +73,12 @@ impl Rule {
     /// The user that it makes.
     pub fn group(&self) -> &[u8] {
         text(&self.group)
+    }
+    /// Gives its terms to a user.
+    pub fn apply(&self, user: &mut User) {
+        user.weight_milli = self.weight_milli;
+        user.set_class(self.class());
+        user.objective_us = self.objective_us;
     }
     /// That user's class.
     pub fn class(&self) -> UserClass {
@@ -136,6 +144,11 @@ pub fn parse_rules(source: &str) -> Result<Vec<Rule>, BadRules> {
 
 impl RuleText {
     fn rule(&self) -> Result<Rule, String> {
+        if self.name.is_empty() || self.name == OTHERS {
+            return Err(format!(
+                "needs another name: `{OTHERS}` is the entry that all share who have none, and none is no name"
+            ));
+        }
         let named = [&self.account, &self.database, &self.peer];
         let mut given = named.iter().enumerate().filter_map(|(i, v)| v.as_ref().map(|v| (i, v)));
         let (Some((field, value)), None) = (given.next(), given.next()) else {
@@ -272,6 +285,8 @@ mod tests {
     #[test]
     fn bad_rules_say_what_is_wrong() {
         for (text, want) in [
+            ("[[user]]\nname = 'others'\naccount = 'b'", "user `others`: needs another name"),
+            ("[[user]]\nname = ''\naccount = 'b'", "user ``: needs another name"),
             ("[[user]]\nname = 'a'", "user `a`: needs exactly one of account, database, peer"),
             ("[[user]]\nname = 'a'\naccount = 'b'\nweight = 0.5", "user `a`: weight 0.5 is not within 1 to 1000"),
             ("[[user]]\nname = 'a'\naccount = 'b'\np999_ms = 5", "an objective `p999_ms` goes with class"),

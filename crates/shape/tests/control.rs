@@ -1,17 +1,20 @@
 //! What the controller does with a gate, and in which order: P first, ζ and weights after it; and what ζ is in the gate.
 
 use plimsoll_base::{Rng, Span, Time};
-use plimsoll_shape::control::{ControlConfig, Controller, PMode};
+use plimsoll_shape::control::{ControlConfig, Controller, PMode, ZetaMode};
 use plimsoll_shape::gate::{Answered, ConnId, Knobs, OwnGate, UserClass, Verdict};
 use plimsoll_shape::tune::parallelism::{Stage, TunerConfig};
+use plimsoll_shape::tune::zeta::ZetaConfig;
 
 /// Clients in a closed loop before a database that takes a millisecond or so for each transaction, and longer for many at a time.
 struct Loop {
     own: OwnGate,
-    conns: Vec<ConnId>,
     running: Vec<(u64, ConnId)>,
     rng: Rng,
     now_us: u64,
+    /// From an answer to the client's next request.
+    think_us: u64,
+    asks: Vec<(u64, ConnId)>,
 }
 
 /// The controller's look, as the tender's.
@@ -21,7 +24,7 @@ impl Loop {
     fn new(users: u32, knobs: Knobs) -> Loop {
         let mut own = OwnGate::new(64, 64, knobs, Time::ZERO);
         let mut g = own.gate();
-        let conns = (0..users)
+        let conns: Vec<ConnId> = (0..users)
             .map(|i| {
                 let user = g.user(Time::ZERO, &format!("u{i}")).unwrap();
                 let conn = g.open(0).unwrap();
@@ -29,7 +32,8 @@ impl Loop {
                 conn
             })
             .collect();
-        Loop { own, conns, running: Vec::new(), rng: Rng::new(5, "service"), now_us: 0 }
+        let asks = conns.iter().map(|c| (0, *c)).collect();
+        Loop { own, running: Vec::new(), rng: Rng::new(5, "service"), now_us: 0, think_us: 0, asks }
     }
 
     /// Until `seconds`; `look` is called at each look of the controller.
@@ -43,10 +47,17 @@ impl Loop {
             let ended: Vec<(u64, ConnId)> = ended;
             let mut g = self.own.gate();
             ended.iter().for_each(|(_, id)| g.answered(now, *id, Answered::Done));
+            for (_, id) in ended {
+                let think = if self.think_us == 0 { 0 } else { self.rng.below(2 * self.think_us) };
+                self.asks.push((self.now_us + think, id));
+            }
+            let (due, later) = std::mem::take(&mut self.asks).into_iter().partition(|a| a.0 <= self.now_us);
+            self.asks = later;
+            let due: Vec<(u64, ConnId)> = due;
             let mut begun = Vec::new();
-            for id in &self.conns {
-                if !g.is_inside(*id) && !g.is_waiting(*id) && g.request(now, *id) == Verdict::Go {
-                    begun.push(*id);
+            for (_, id) in due {
+                if g.request(now, id) == Verdict::Go {
+                    begun.push(id);
                 }
             }
             let is_look = self.now_us.is_multiple_of(LOOK_US);
@@ -94,6 +105,77 @@ fn p_is_settled_before_zeta_moves_and_then_zeta_is_the_quicker() {
     assert_eq!(moves(quick, &|k| k.0), 0, "and P hasn't");
 }
 
+/// AP-A5: most connections of a pool are silent at any moment; who asks and who waits is the demand.
+#[test]
+fn p_is_found_among_clients_that_think() {
+    for (clients, think_us) in [(60, 16_000), (60, 30_000), (40, 6_000)] {
+        let mut load = Loop::new(clients, Knobs::default());
+        load.think_us = think_us;
+        let mut c = Controller::new(auto(), 2);
+        let mut settled = 0;
+        load.run(&mut c, 120, |c, _| {
+            settled += u32::from(c.tuner().is_some_and(|t| t.stage() == Stage::Climbing));
+        });
+        assert!(c.tuner().is_some(), "{clients} clients, {think_us} us: it begins");
+        assert!(settled > 1000, "{clients} clients, {think_us} us: it comes to its end ({settled} looks)");
+    }
+}
+
+/// What is seen while nothing is held says nothing of P.
+#[test]
+fn nothing_is_learned_while_the_gate_is_off() {
+    let mut load = Loop::new(24, Knobs::default());
+    let mut c = Controller::new(auto(), 2);
+    load.run(&mut c, 3, |_, _| {});
+    let set = |load: &mut Loop, open| {
+        let now = Time::ZERO + Span::from_micros(load.now_us);
+        let mut g = load.own.gate();
+        let knobs = Knobs { open, ..g.head.knobs };
+        g.set_knobs(now, knobs);
+    };
+    let state = |c: &Controller| format!("{:?}", c.tuner().expect("it has begun"));
+    set(&mut load, 1);
+    load.run(&mut c, 4, |_, _| {});
+    let before = state(&c);
+    load.run(&mut c, 20, |_, _| {});
+    assert_eq!(state(&c), before);
+    set(&mut load, 0);
+    load.run(&mut c, 40, |_, _| {});
+    assert_ne!(state(&c), before, "and it goes on");
+}
+
+#[test]
+fn a_zeta_that_an_operator_sets_stays_until_it_is_the_loops_again() {
+    let mut load = Loop::new(24, Knobs { p: 8, ..Knobs::default() });
+    let mut c = Controller::new(ControlConfig::new(PMode::Fixed(8)), 2);
+    load.run(&mut c, 5, |_, _| {});
+    c.set_zeta(ZetaMode::Fixed(3), 4);
+    load.run(&mut c, 6, |_, _| {});
+    load.run(&mut c, 12, |_, own| assert_eq!(own.gate().head.knobs.zeta, 3));
+    c.set_zeta(ZetaMode::Auto(ZetaConfig::default()), 3);
+    let mut seen = std::collections::BTreeSet::new();
+    load.run(&mut c, 20, |_, own| {
+        seen.insert(own.gate().head.knobs.zeta);
+    });
+    assert!(seen.len() > 1, "{seen:?}");
+}
+
+/// A window in which many went in beyond P is no measure of that P.
+#[test]
+fn windows_that_escapes_spoilt_are_passed_over() {
+    let mut load = Loop::new(24, Knobs { hold_max_ns: 3_000_000, ..Knobs::default() });
+    let mut c = Controller::new(auto(), 2);
+    let mut at_two = Vec::new();
+    load.run(&mut c, 8, |c, own| {
+        let g = own.gate();
+        if g.head.knobs.p == 2 {
+            at_two.push((g.head.counters.escapes(), format!("{:?}", c.tuner())));
+        }
+    });
+    assert!(at_two.last().expect("P of 2 is sampled").0 > at_two[0].0 + 20, "they escape there");
+    assert_eq!(at_two[0].1, at_two[at_two.len().min(60) - 1].1, "and for more than a second nothing is concluded");
+}
+
 /// AP-M13, AP-M14: the weight of a latency-sensitive user follows what its tail measures against its objective; best effort keeps its own.
 #[test]
 fn the_weight_of_a_tail_objective_follows_what_is_measured() {
@@ -104,7 +186,7 @@ fn the_weight_of_a_tail_objective_follows_what_is_measured() {
             g.users[u].set_class(UserClass::LatencySensitive);
             g.users[u].objective_us = objective.as_micros();
         }
-        let fixed = ControlConfig { zeta: None, ..ControlConfig::new(PMode::Fixed(4)) };
+        let fixed = ControlConfig { zeta: ZetaMode::Kept, ..ControlConfig::new(PMode::Fixed(4)) };
         load.run(&mut Controller::new(fixed, 1), 60, |_, _| {});
         let g = load.own.gate();
         (g.users[1].weight_milli, g.users[6].weight_milli)

@@ -18,6 +18,7 @@ enum Doing {
     Runs,
     Idle { since: u64 },
     Lent,
+    Pinned,
 }
 
 /// The same rules over vectors, every search from the start.
@@ -153,6 +154,12 @@ impl Naive {
                 own.map(|i| told.remove(i)).map_or(Verdict::Wait, |_| Verdict::Go)
             }
             Doing::Waits { .. } => Verdict::Wait,
+            Doing::Pinned => {
+                self.over[c as usize] = self.normal() >= self.p;
+                self.doing[c as usize] = Doing::Runs;
+                self.pay(user(c));
+                Verdict::Go
+            }
             Doing::Lent => {
                 self.over[c as usize] = self.normal() >= self.p;
                 self.doing[c as usize] = Doing::Runs;
@@ -162,6 +169,15 @@ impl Naive {
                 self.doing[c as usize] = Doing::Runs;
                 Verdict::Go
             }
+        }
+    }
+    /// Who goes in past the queue pays like all.
+    fn pay(&mut self, u: u32) {
+        let lined_up = self.line.contains(&u);
+        self.at[u as usize] += 1_000_000_000 / self.weights[u as usize];
+        if lined_up {
+            self.forget(u);
+            self.line_up(u);
         }
     }
     fn tick(&mut self, now: u64, told: &mut Vec<u32>) {
@@ -180,6 +196,7 @@ enum Step {
     Request(u32),
     Done(u32),
     Open(u32),
+    Pin(u32),
     Close(u32),
     Wait(u64),
     SetP(u32),
@@ -190,6 +207,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0..CONNS).prop_map(Step::Request),
         4 => (0..CONNS).prop_map(Step::Done),
         2 => (0..CONNS).prop_map(Step::Open),
+        1 => (0..CONNS).prop_map(Step::Pin),
         1 => (0..CONNS).prop_map(Step::Close),
         1 => (0u64..400).prop_map(Step::Wait),
         1 => (0u32..6).prop_map(Step::SetP),
@@ -239,6 +257,11 @@ proptest! {
                     naive.doing[c as usize] = Doing::Idle { since: now };
                     naive.pump(now, &mut told);
                     g.answered(ms(now), ids[c as usize], Answered::Open);
+                }
+                Step::Pin(c) if matches!(naive.doing[c as usize], Doing::Runs) => {
+                    (naive.doing[c as usize], naive.over[c as usize]) = (Doing::Pinned, false);
+                    naive.pump(now, &mut told);
+                    g.answered(ms(now), ids[c as usize], Answered::Pinned);
                 }
                 Step::Close(c) => {
                     naive.queue.retain(|x| *x != c);
@@ -386,85 +409,6 @@ fn with_time_charged_a_user_of_slow_statements_gets_no_more_time() {
     assert!(flat[0].abs_diff(flat[1]) <= 8, "{flat:?}");
     let timed = closed_loop(4, 4, &[20, 20], &[1, 1], 1, &[10_000, 500_000]);
     assert!((timed[0] * 100 / timed[1]).abs_diff(100) <= 10, "{timed:?}");
-}
-
-fn pair(p: u32) -> (OwnGate, Vec<ConnId>) {
-    let mut own = OwnGate::new(2, 16, Knobs { p, ..Knobs::default() }, Time::ZERO);
-    let ids = (0..16).map(|_| own.gate().open(0).unwrap()).collect();
-    (own, ids)
-}
-
-#[test]
-fn a_stall_lets_in_one_then_two_then_four() {
-    let (mut own, ids) = pair(1);
-    let mut g = own.gate();
-    for id in &ids[..10] {
-        g.request(Time::ZERO, *id);
-    }
-    let mut at = Vec::new();
-    while g.head.waiting > 0 {
-        let wake = g.next_wake().unwrap();
-        g.tick(wake);
-        let n = std::iter::from_fn(|| g.take_grant()).count();
-        at.push((wake.as_nanos() / 1_000_000, n));
-        g.check();
-    }
-    assert_eq!(at, [(50, 1), (100, 2), (150, 4), (200, 2)]);
-    assert_eq!((g.head.normal, g.head.over, g.head.counters.stall_escapes), (1, 9, 9));
-}
-
-#[test]
-fn p_zero_holds_new_transactions_up_to_the_bound_and_old_ones_finish() {
-    let (mut own, ids) = pair(2);
-    let mut g = own.gate();
-    assert_eq!(g.request(ms(0), ids[0]), Verdict::Go);
-    g.answered(ms(1), ids[0], Answered::Open);
-    let knobs = Knobs { p: 0, ..g.head.knobs };
-    g.set_knobs(ms(2), knobs);
-    assert_eq!(g.request(ms(3), ids[1]), Verdict::Wait);
-    assert_eq!(g.request(ms(4), ids[0]), Verdict::Go, "in a transaction");
-    g.answered(ms(5), ids[0], Answered::Done);
-    assert_eq!(g.next_wake(), Some(ms(10_003)));
-    g.tick(ms(10_002));
-    assert_eq!(g.take_grant(), None);
-    g.tick(ms(10_003));
-    assert_eq!(g.take_grant(), Some(ids[1]));
-    assert_eq!(g.head.counters.hold_escapes, 1);
-}
-
-#[test]
-fn a_lender_comes_back_at_once_and_takes_nobodys_place() {
-    let (mut own, ids) = pair(1);
-    let mut g = own.gate();
-    g.request(ms(0), ids[0]);
-    g.answered(ms(1), ids[0], Answered::Open);
-    assert_eq!(g.request(ms(2), ids[1]), Verdict::Wait);
-    assert_eq!(g.next_wake(), Some(ms(21)));
-    g.tick(ms(21));
-    assert_eq!(g.take_grant(), Some(ids[1]));
-    assert_eq!((g.head.normal, g.head.lent), (1, 1));
-    assert_eq!(g.request(ms(22), ids[0]), Verdict::Go);
-    assert_eq!((g.head.normal, g.head.over, g.head.counters.bypass), (1, 1, 1));
-    assert_eq!(g.request(ms(22), ids[2]), Verdict::Wait);
-    g.answered(ms(23), ids[0], Answered::Done);
-    assert_eq!(g.take_grant(), None, "the over-place isn't handed on");
-    g.answered(ms(24), ids[1], Answered::Done);
-    assert_eq!(g.take_grant(), Some(ids[2]));
-    g.check();
-}
-
-#[test]
-fn opening_lets_everybody_in_and_closing_again_holds_new_ones() {
-    let (mut own, ids) = pair(1);
-    let mut g = own.gate();
-    ids.iter().for_each(|id| assert!(matches!(g.request(ms(0), *id), Verdict::Go | Verdict::Wait)));
-    let closed = g.head.knobs;
-    g.set_knobs(ms(1), Knobs { open: 1, ..closed });
-    assert_eq!(std::iter::from_fn(|| g.take_grant()).count(), 15);
-    g.set_knobs(ms(2), closed);
-    g.answered(ms(3), ids[0], Answered::Done);
-    assert_eq!(g.request(ms(3), ids[0]), Verdict::Wait, "15 are still inside");
-    g.check();
 }
 
 #[test]

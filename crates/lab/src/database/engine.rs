@@ -5,7 +5,7 @@ use super::throttle::Throttle;
 use super::{DatabaseConfig, Front, Measured, Neighbour, Sensitive, Setting};
 use crate::lru::Lru;
 use plimsoll_base::{LatencyHistogram, Rng, Span, Time};
-use plimsoll_shape::control::{ControlConfig, Controller, PMode};
+use plimsoll_shape::control::{ControlConfig, Controller, PMode, ZetaMode};
 use plimsoll_shape::gate::{Answered, ConnId, Gate, Knobs, OwnGate, P_UNLIMITED, UserClass, Verdict};
 use plimsoll_shape::tune::parallelism::TunerConfig;
 use plimsoll_shape::tune::pressure::Pressure;
@@ -147,12 +147,13 @@ pub fn run(setting: &Setting, seed: u64) -> Measured {
 fn control(setting: &Setting) -> Option<Controller> {
     match setting.front {
         Front::Fixed { p, zeta } => {
-            let config = ControlConfig { zeta: None, ..ControlConfig::new(PMode::Fixed(p)) };
+            let config = ControlConfig { zeta: ZetaMode::Kept, ..ControlConfig::new(PMode::Fixed(p)) };
             Some(Controller::new(config, zeta))
         }
         Front::Auto { zeta, bounds } => {
             let p = PMode::Auto(TunerConfig { floor: 4, ..TunerConfig::default() });
-            Some(Controller::new(ControlConfig { zeta: bounds, ..ControlConfig::new(p) }, zeta))
+            let mode = bounds.map_or(ZetaMode::Kept, ZetaMode::Auto);
+            Some(Controller::new(ControlConfig { zeta: mode, ..ControlConfig::new(p) }, zeta))
         }
         Front::None | Front::Queue(_) | Front::Throttle => None,
     }

@@ -112,6 +112,7 @@ fn e1_rows() -> Vec<RowSpec> {
         rows.push(row(format!("{n} users: shaped time in the database"), "ms"));
         rows.push(row(format!("{n} users: shaped delay outside"), "ms"));
         rows.push(row(format!("{n} users: latency against the base's"), "%").check(Check::AtMost(0.0)));
+        rows.push(row(format!("{n} users: hit ratio, shaped minus base"), "points").check(Check::AtLeast(0.0)));
     }
     rows
 }
@@ -133,6 +134,7 @@ fn e1(r: &Runs) -> Vec<Option<f64>> {
             s.inside_ms,
             s.delay_ms,
             more(latency(&s), latency(&b)),
+            s.hit - b.hit,
         ]);
     }
     some(out)
@@ -170,16 +172,22 @@ fn e3(r: &Runs) -> Vec<Option<f64>> {
     ])
 }
 
-const E4_ZETAS: [u32; 4] = [2, 8, 32, 128];
+/// L = 1 is no sequentiality (footnote 2).
+const E4_ZETAS: [u32; 5] = [1, 2, 8, 32, 128];
 
 fn e4_rows() -> Vec<RowSpec> {
     let mut rows: Vec<RowSpec> = E4_ZETAS
         .map(|z| {
-            let figure = if z == 2 { 14.0 } else { 18.0 };
-            row(format!("L = {z}: matching point"), "1").paper(figure, Check::Within(8.0, 64.0))
+            let point = row(format!("L = {z}: matching point"), "1");
+            match z {
+                1 => point,
+                2 => point.paper(14.0, Check::Within(8.0, 64.0)),
+                _ => point.paper(18.0, Check::Within(8.0, 64.0)),
+            }
         })
         .to_vec();
     rows.push(row("hit ratio at L = 32 minus that at L = 2, P = 16", "%").check(Check::AtLeast(0.0)));
+    rows.push(row("hit ratio at L = 32 minus that at L = 1, P = 16", "%").check(Check::AtLeast(0.0)));
     rows.push(row("time in the database at P = 256 over that at 16", "1").check(Check::AtLeast(2.0)));
     rows.push(row("delay outside at P = 128 over that at 8", "1").check(Check::AtMost(1.0)));
     rows.push(row("time in the database at L = 128 over that at 8, P = 16", "1").check(Check::Within(0.7, 1.4)));
@@ -190,9 +198,10 @@ fn e4_rows() -> Vec<RowSpec> {
 fn e4(r: &Runs) -> Vec<Option<f64>> {
     let mut out: Vec<f64> = E4_ZETAS.map(|z| f64::from(r.grid(TPCC, 256, z).1.p)).to_vec();
     let at = |p, zeta| r.one(TPCC, 256, Front::Fixed { p, zeta });
-    let (l2, l8, l32, l128) = (at(16, 2), at(16, 8), at(16, 32), at(16, 128));
+    let (l1, l2, l8, l32, l128) = (at(16, 1), at(16, 2), at(16, 8), at(16, 32), at(16, 128));
     out.extend([
         l32.hit - l2.hit,
+        l32.hit - l1.hit,
         at(256, 8).inside_ms / l8.inside_ms,
         at(128, 8).delay_ms / at(8, 8).delay_ms,
         l128.inside_ms / l8.inside_ms,
@@ -337,7 +346,7 @@ const LIMITERS: [(&str, Limiter); 6] = [
 ];
 
 fn baselines_rows() -> Vec<RowSpec> {
-    let mut rows = Vec::new();
+    let mut rows = vec![row("none: throughput", "1/s"), row("none: unfairness", "%")];
     for (name, _) in LIMITERS {
         rows.push(row(format!("{name}: throughput"), "1/s"));
         rows.push(row(format!("{name}: unfairness"), "%"));
@@ -355,7 +364,8 @@ fn baselines(r: &Runs) -> Vec<Option<f64>> {
     let all: Vec<Measured> = LIMITERS.map(|(_, l)| one(Front::Queue(l))).to_vec();
     let s = one(shaped(10));
     let best = all[3..].iter().max_by(|a, b| a.rate.total_cmp(&b.rate)).expect("three adaptive ones");
-    let mut out: Vec<f64> = all.iter().flat_map(|m| [m.rate, m.unfairness]).collect();
+    let none = one(Front::None);
+    let mut out: Vec<f64> = [&none].into_iter().chain(&all).flat_map(|m| [m.rate, m.unfairness]).collect();
     out.extend([s.rate, s.unfairness, more(s.rate, best.rate), best.unfairness / s.unfairness.max(1e-9)]);
     some(out)
 }
@@ -443,7 +453,7 @@ impl Experiment for Apples {
         self.source
     }
     fn version(&self) -> u32 {
-        2
+        3
     }
     fn device(&self) -> &'static str {
         "queueing model of a database"

@@ -100,13 +100,16 @@ impl Drive {
             ms(999),
             o.unfairness_percent()
         );
+        for (kind, n) in &o.errors_by_kind {
+            println!("{n} x {kind}");
+        }
         Ok(())
     }
 }
 
 fn json(o: &Outcome) -> serde_json::Value {
     serde_json::json!({
-        "rate": o.rate(), "done": o.done, "errors": o.errors, "p50_us": o.times.quantile(500).as_micros(),
+        "rate": o.rate(), "done": o.done, "errors": o.errors, "errors_by_kind": o.errors_by_kind, "p50_us": o.times.quantile(500).as_micros(),
         "p99_us": o.times.quantile(990).as_micros(), "p999_us": o.times.quantile(999).as_micros(),
         "unfairness_percent": o.unfairness_percent(),
     })

@@ -1,16 +1,16 @@
 //! `plimsoll shape proxy`
 
-use super::{Which, group_by, p_mode, read_rules, segment, tid};
+use super::tuning::{Tuning, tender};
+use super::{Which, group_by, read_rules, segment, tid};
 use anyhow::{Context, Result};
 use clap::Args;
-use plimsoll_shape::control::{ControlConfig, Controller, PMode};
-use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
 use plimsoll_shape::proxy::{ProxyConfig, serve};
-use plimsoll_shape::tend::Tender;
+use plimsoll_shape::segment::monotonic;
 use plimsoll_shape::users::GroupBy;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 /// Shape as a TCP proxy.
 #[derive(Args)]
@@ -27,9 +27,8 @@ pub struct Proxy {
     /// Where the server is.
     #[arg(long, value_name = "ADDR:PORT")]
     server: SocketAddr,
-    /// Transactions inside at a time: a number, `auto`, or `unlimited`.
-    #[arg(long, default_value = "auto", value_parser = p_mode)]
-    p: PMode,
+    #[command(flatten)]
+    tuning: Tuning,
     /// Whose a connection is where no rule matches: account, database, peer, connection.
     #[arg(long, default_value = "account", value_parser = group_by)]
     group_by: GroupBy,
@@ -46,18 +45,15 @@ impl Proxy {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         let rules = read_rules(self.rules.as_deref())?;
-        let segment = segment(&self.which.control, Knobs::default(), None)?;
-        self.storage.watch(&self.which.control, self.p)?;
-        let tender = Tender::new(&segment, Controller::new(ControlConfig::new(self.p), Knobs::default().zeta), self.p);
+        let segment = segment(&self.which.control, self.tuning.knobs(), None)?;
+        self.tuning.store_all(&segment)?;
+        segment.lock(tid(), monotonic()).set_rules(&rules);
+        segment.control().group_by.store(self.group_by.code(), Ordering::Relaxed);
+        self.storage.watch(&self.which.control, self.tuning.p())?;
+        let tender = tender(&segment);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listen = self.listen;
-        let config = ProxyConfig {
-            listen,
-            server: self.server,
-            protocol: self.profile.protocol(),
-            group_by: self.group_by,
-            rules,
-        };
+        let config = ProxyConfig { listen, server: self.server, protocol: self.profile.protocol() };
         runtime.block_on(serve(config, segment, tid(), tender)).with_context(|| format!("cannot listen on {listen}"))
     }
 }

@@ -1,15 +1,14 @@
 //! `plimsoll shape -- SERVER …`
 
-use super::{Which, group_by, p_mode, read_rules, segment, tid};
+use super::tuning::{Tuning, tender};
+use super::{Which, group_by, read_rules, segment, tid};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use plimsoll_shape::control::{ControlConfig, Controller, PMode};
-use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
 use plimsoll_shape::segment::{Segment, monotonic};
-use plimsoll_shape::tend::{LOOK, Tender, Woken};
-use plimsoll_shape::tune::parallelism::TunerConfig;
+use plimsoll_shape::tend::{LOOK, Tender};
 use plimsoll_shape::users::GroupBy;
+use rustix::process::Signal;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -22,24 +21,14 @@ pub struct Run {
     /// How the server reads: mysql-thread, mysql-pool, postgres, redis, mongo, generic.
     #[arg(long, required = true)]
     profile: Option<Profile>,
-    /// Transactions inside at a time: a number, `auto`, or `unlimited`.
-    #[arg(long, default_value = "auto", value_parser = p_mode)]
-    p: PMode,
-    /// Never fewer than this with `--p auto`.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
-    p_floor: u32,
-    /// Never more than this with `--p auto`.
-    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(2..))]
-    p_ceiling: u32,
+    #[command(flatten)]
+    tuning: Tuning,
     /// Whose a connection is where no rule matches: account, database, peer, connection.
     #[arg(long, default_value = "account", value_parser = group_by)]
     group_by: GroupBy,
     /// Rules: users, their weights and objectives.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// Nobody is held for longer.
-    #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
-    hold_max_ms: u64,
     /// Run the server as this account of /etc/passwd.
     #[arg(long)]
     user: Option<String>,
@@ -63,11 +52,12 @@ impl Run {
         let program = which_program(&self.server[0])?;
         let account = self.user.as_deref().map(account).transpose()?;
         let rules = read_rules(self.rules.as_deref())?;
-        let knobs = Knobs { hold_max_ns: self.hold_max_ms * 1_000_000, ..Knobs::default() };
-        let segment = segment(&self.which.control, knobs, account)?;
+        let segment = segment(&self.which.control, self.tuning.knobs(), account)?;
+        self.tuning.store_all(&segment)?;
+        segment.control().profile.store(profile.code(), Ordering::Relaxed);
         segment.lock(tid(), monotonic()).set_rules(&rules);
         segment.control().group_by.store(self.group_by.code(), Ordering::Relaxed);
-        self.storage.watch(&self.which.control, self.p)?;
+        self.storage.watch(&self.which.control, self.tuning.p())?;
         let mut command = Command::new(&program);
         // Some programs are one file of several names, and ask which one they were called by (Debian's redis-server).
         command.arg0(&self.server[0]).args(&self.server[1..]);
@@ -80,14 +70,7 @@ impl Run {
         // Its own group: what ends this program from the keyboard is passed on once, below.
         command.process_group(0);
         let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-        let p = match self.p {
-            PMode::Auto(_) => {
-                PMode::Auto(TunerConfig { floor: self.p_floor, ceiling: self.p_ceiling, ..TunerConfig::default() })
-            }
-            fixed => fixed,
-        };
-        let controller = Controller::new(ControlConfig::new(p), Knobs::default().zeta);
-        look_after(&segment, Tender::new(&segment, controller, p), child)
+        look_after(&segment, tender(&segment), profile, child)
     }
 
     fn shim(&self) -> Result<PathBuf> {
@@ -120,13 +103,15 @@ fn account(name: &str) -> Result<(u32, u32)> {
 }
 
 /// Beats, tunes and reaps until the server ends.
-fn look_after(segment: &Segment, mut tender: Tender, mut child: Child) -> Result<()> {
+fn look_after(segment: &Segment, mut tender: Tender, profile: Profile, mut child: Child) -> Result<()> {
     // Signals are blocked in this one thread and looked for between two beats.
     let stop = signals::Stop::new()?;
     let mut warned = false;
     loop {
         if let Some(status) = child.try_wait()? {
-            segment.control().controller_pid.store(0, Ordering::Relaxed);
+            if tender.is_in_charge(segment) {
+                segment.control().controller_pid.store(0, Ordering::Relaxed);
+            }
             if !status.success() && !stop.was_asked() {
                 bail!("the server ended: {status}");
             }
@@ -134,26 +119,18 @@ fn look_after(segment: &Segment, mut tender: Tender, mut child: Child) -> Result
         }
         if let Some(signal) = stop.take() {
             let pid = rustix::process::Pid::from_child(&child);
+            // An interrupt ends: PostgreSQL by it ("fast", where a termination waits for all clients), MariaDB, which ignores it, by a termination.
+            let signal = match signal {
+                Signal::INT if profile != Profile::Postgres => Signal::TERM,
+                signal => signal,
+            };
             // It may have ended just now: the next look sees that.
             let _ = rustix::process::kill_process(pid, signal);
         }
-        wake(segment, &tender.look(segment, tid(), monotonic()));
+        tender.look(segment, tid(), monotonic()).iter().for_each(|w| w.wake(segment));
         warned = warned || warn_if_blind(segment);
         // The gate tells nobody of stalls and windows: it is looked at.
         std::thread::sleep(Duration::from_nanos(LOOK.as_nanos()));
-    }
-}
-
-/// Wakes who was let in: threads sleep on the segment; a PostgreSQL process waits for its latch's signal, which others ignore; a
-/// pool's own waiting threads look by themselves.
-fn wake(segment: &Segment, who: &[Woken]) {
-    let server = segment.control().server_pid.load(Ordering::Relaxed);
-    for w in who {
-        segment.wake(w.conn);
-        if let (true, Some(pid)) = (w.owner_pid != server, rustix::process::Pid::from_raw(w.owner_pid as i32)) {
-            // It may be gone: then it's reaped.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::URG);
-        }
     }
 }
 
@@ -169,7 +146,7 @@ fn warn_if_blind(segment: &Segment) -> bool {
     blind
 }
 
-mod signals {
+pub mod signals {
     //! Signals that end the server, taken between two beats.
 
     use anyhow::Result;
@@ -210,9 +187,7 @@ mod signals {
         pub fn take(&self) -> Option<Signal> {
             self.runtime.block_on(async { tokio::task::yield_now().await });
             let signal = self.receiver.borrow_mut().try_recv().ok()?;
-            // PostgreSQL means "fast" by an interrupt, MariaDB ignores it: both end on a termination.
-            let signal = if signal == Signal::INT { Signal::TERM } else { signal };
-            self.asked.set(self.asked.get() || signal == Signal::TERM);
+            self.asked.set(self.asked.get() || matches!(signal, Signal::TERM | Signal::INT));
             Some(signal)
         }
 

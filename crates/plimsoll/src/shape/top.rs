@@ -1,12 +1,12 @@
-//! `plimsoll shape top` and `metrics`.
+//! `plimsoll shape top`.
 
 use super::{Which, tid};
 use crate::table::{micros, table};
 use anyhow::{Result, bail};
 use clap::Args;
 use plimsoll_shape::gate::{Head, P_UNLIMITED, User, UserClass};
-use plimsoll_shape::segment::{Segment, monotonic};
-use plimsoll_shape::tune::fairness::{UserWindow, unfairness_milli};
+use plimsoll_shape::segment::{FAILED_SHIM, FAILED_SILENT, Segment, monotonic};
+use plimsoll_shape::tune::fairness::{Seen, UserWindow, unfairness_milli};
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,38 +25,53 @@ pub struct Top {
     which: Which,
 }
 
-/// Print metrics in Prometheus' text format.
-#[derive(Args)]
-#[command(after_help = "Example:\n  plimsoll shape metrics > /var/lib/node_exporter/shape.prom")]
-pub struct Metrics {
-    #[command(flatten)]
-    which: Which,
-}
-
 const REFRESH: Duration = Duration::from_secs(1);
 
-struct View {
-    head: Head,
-    users: Vec<User>,
-    failed_open: bool,
-    flags: u32,
-    pressure_milli: u32,
+/// The gate as it was at one moment, and its users at about that one.
+pub struct View {
+    pub head: Head,
+    pub users: Vec<User>,
+    pub seen: Vec<Seen>,
+    pub failed_open: u32,
+    pub flags: u32,
+    pub pressure_milli: u32,
 }
 
-fn view(segment: &Segment) -> View {
-    let mut guard = segment.lock(tid(), monotonic());
-    let gate = guard.gate();
+/// Users copied under the lock at a time: requests wait for it.
+const AT_A_TIME: usize = 32;
+
+/// Looks at the gate.
+pub fn view(segment: &Segment) -> View {
+    let lock = || segment.lock(tid(), monotonic());
+    let head = *lock().gate().head;
+    let mut users: Vec<User> = Vec::new();
+    loop {
+        let mut guard = lock();
+        let gate = guard.gate();
+        let more = gate.known_users().iter().skip(users.len()).take(AT_A_TIME);
+        let before = users.len();
+        users.extend(more);
+        if users.len() < before + AT_A_TIME {
+            break;
+        }
+    }
     let control = segment.control();
     View {
-        head: *gate.head,
-        users: gate.known_users().iter().map(|u| u.as_of(monotonic())).collect(),
-        failed_open: control.failed_open.load(Ordering::Relaxed) != 0,
+        head,
+        seen: users.iter().map(|u| u.seen(monotonic())).collect(),
+        users,
+        failed_open: control.failed_open.load(Ordering::Relaxed),
         flags: control.flags.load(Ordering::Relaxed),
         pressure_milli: match control.pressure_milli.load(Ordering::Relaxed) {
             0 => 1000,
             n => n.min(1000),
         },
     }
+}
+
+/// A user's name as a terminal may be shown it: it came from a client.
+fn shown(u: &User) -> String {
+    u.name().chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 fn p_text(p: u32) -> String {
@@ -69,7 +84,8 @@ fn pressed(milli: u32) -> String {
 
 fn state(v: &View) -> &'static str {
     match (v.failed_open, v.flags & 2 != 0, v.flags & 1 != 0) {
-        (true, ..) => "FAILED OPEN: the controller is silent, all pass",
+        (f, ..) if f & FAILED_SHIM != 0 => "FAILED OPEN: the shim failed, all pass until the server is started again",
+        (f, ..) if f & FAILED_SILENT != 0 => "FAILED OPEN: the controller is silent, all pass",
         (_, true, _) => "off: all pass",
         (_, _, true) => "frozen",
         _ => "shaping",
@@ -91,15 +107,15 @@ fn text(a: &View, b: &View) -> String {
     );
     let _ = writeln!(
         out,
-        "escapes: stall {}, hold {}, bypass {}; lent {}; unparsed {}, reaped {}, panics {}\n",
-        c.stall_escapes, c.hold_escapes, c.bypass, c.lent, c.unparsed, c.reaped, c.panics
+        "escapes: stall {}, hold {}, bypass {}; lent {}; undone {}; unparsed {}, reaped {}, panics {}\n",
+        c.stall_escapes, c.hold_escapes, c.bypass, c.lent, c.undone, c.unparsed, c.reaped, c.panics
     );
     let row = |(i, u): (usize, &User)| {
         let before = u.earlier(&a.users, i).unwrap_or(u);
         let total = u.total_hist.since(&before.total_hist);
         let wait = u.wait_hist.since(&before.wait_hist);
         vec![
-            u.name().into_owned(),
+            shown(u),
             format!("{:.1}", f64::from(u.weight_milli) / 1000.0),
             if u.class() == UserClass::LatencySensitive { "LS" } else { "BE" }.into(),
             u.conns.to_string(),
@@ -116,26 +132,22 @@ fn text(a: &View, b: &View) -> String {
 }
 
 fn json(a: &View, b: &View) -> serde_json::Value {
-    let windows: Vec<UserWindow> = b
-        .users
-        .iter()
-        .enumerate()
-        .map(|(i, u)| {
-            UserWindow::between(u.earlier(&a.users, i).unwrap_or(u), u, REFRESH.as_nanos() as u64, monotonic())
-        })
-        .collect();
+    let window = |(i, s): (usize, &Seen)| UserWindow::between(s.earlier(&a.seen, i), s, REFRESH.as_nanos() as u64);
+    let windows: Vec<UserWindow> = b.seen.iter().enumerate().map(window).collect();
+    let p = if b.head.knobs.p == P_UNLIMITED { "unlimited".into() } else { serde_json::Value::from(b.head.knobs.p) };
     let user = |(i, u): (usize, &User)| {
         let before = u.earlier(&a.users, i).unwrap_or(u);
         let total = u.total_hist.since(&before.total_hist);
         serde_json::json!({
-            "name": u.name(), "weight": f64::from(u.weight_milli) / 1000.0, "connections": u.conns,
+            "name": shown(u), "weight": f64::from(u.weight_milli) / 1000.0, "connections": u.conns,
             "rate": u.finished - before.finished, "inside": u.inside, "waiting": u.waiting,
             "p50_us": total.quantile(500).as_micros(), "p99_us": total.quantile(990).as_micros(),
         })
     };
     serde_json::json!({
-        "state": state(b), "p": b.head.knobs.p, "zeta": b.head.knobs.zeta, "inside": b.head.normal, "over": b.head.over,
+        "state": state(b), "p": p, "zeta": b.head.knobs.zeta, "inside": b.head.normal, "over": b.head.over,
         "lent": b.head.lent, "pressure_milli": b.pressure_milli, "waiting": b.head.waiting, "finished": b.head.counters.finished,
+        "undone": b.head.counters.undone,
         "unfairness_milli": unfairness_milli(&windows),
         "users": b.users.iter().enumerate().filter(|(_, u)| u.conns > 0).map(user).collect::<Vec<_>>(),
     })
@@ -164,83 +176,4 @@ impl Top {
             before = now;
         }
     }
-}
-
-impl Metrics {
-    /// Runs the command.
-    pub fn run(self) -> Result<()> {
-        print!("{}", metrics(&view(&self.which.open()?)));
-        Ok(())
-    }
-}
-
-fn metrics(v: &View) -> String {
-    let mut out = String::new();
-    let mut one = |name: &str, kind: &str, help: &str, lines: Vec<(String, u64)>| {
-        let _ = writeln!(out, "# HELP plimsoll_shape_{name} {help}\n# TYPE plimsoll_shape_{name} {kind}");
-        for (labels, value) in lines {
-            let _ = writeln!(out, "plimsoll_shape_{name}{labels} {value}");
-        }
-    };
-    let alone = |n: u64| vec![(String::new(), n)];
-    let (h, c) = (&v.head, &v.head.counters);
-    one("p", "gauge", "Delivered user parallelism (transactions inside at most).", alone(u64::from(h.knobs.p)));
-    one("zeta", "gauge", "Scheduling-round quota.", alone(u64::from(h.knobs.zeta)));
-    one(
-        "pressure_milli",
-        "gauge",
-        "Thousandths of P that the storage's forecast, or an operator, leaves.",
-        alone(u64::from(v.pressure_milli)),
-    );
-    one("open", "gauge", "1 if everything passes.", alone(u64::from(h.knobs.open)));
-    one(
-        "failed_open",
-        "gauge",
-        "1 if that is because the controller was silent or the shim failed.",
-        alone(u64::from(v.failed_open)),
-    );
-    let places = [("ordinary", h.normal), ("over", h.over), ("lent", h.lent)];
-    one(
-        "inside",
-        "gauge",
-        "Transactions inside, by the place they hold.",
-        places.iter().map(|(n, v)| (format!("{{place=\"{n}\"}}"), u64::from(*v))).collect(),
-    );
-    one("waiting", "gauge", "Connections that wait.", alone(u64::from(h.waiting)));
-    one("rounds_total", "counter", "Scheduling rounds.", alone(h.round));
-    for (name, help, value) in [
-        ("admitted_total", "Transactions let in.", c.admitted),
-        ("held_total", "Transactions let in after waiting.", c.held),
-        ("finished_total", "Transactions that ended.", c.finished),
-        ("requests_total", "Requests answered.", c.requests),
-        ("lent_total", "Places lent by silent transactions.", c.lent),
-        ("bypass_total", "Lenders that came back to a full house.", c.bypass),
-        ("stall_escapes_total", "Let in because nothing moved.", c.stall_escapes),
-        ("hold_escapes_total", "Let in because they had waited for the bound.", c.hold_escapes),
-        ("opened_total", "Let in because the gate was opened.", c.opened),
-        ("reaped_total", "Connections taken back from dead processes.", c.reaped),
-        ("unparsed_total", "Connections that could not be followed.", c.unparsed),
-        ("overflow_total", "Connections or users beyond the tables.", c.overflow),
-        ("users_given_back_total", "Entries of unused users that others got.", c.given_back),
-        ("panics_total", "Panics caught at the shim's boundary.", c.panics),
-        ("repairs_total", "Times the lock was taken from a dead owner.", c.repairs),
-    ] {
-        one(name, "counter", help, alone(value));
-    }
-    // A name comes from a client: quotes, backslashes and line ends are escaped.
-    let name = |u: &User| format!("{{user={:?}}}", u.name());
-    let users = |f: &dyn Fn(&User) -> u64| v.users.iter().map(|u| (name(u), f(u))).collect::<Vec<_>>();
-    one("user_finished_total", "counter", "Transactions that ended.", users(&|u| u.finished));
-    one("user_waiting", "gauge", "Connections that wait.", users(&|u| u64::from(u.waiting)));
-    one("user_inside", "gauge", "Transactions inside.", users(&|u| u64::from(u.inside)));
-    one("user_weight_milli", "gauge", "Weight in thousandths.", users(&|u| u64::from(u.weight_milli)));
-    let quantile = |u: &User, q: u64| u.total_hist.quantile(q).as_micros();
-    one(
-        "user_p99_us",
-        "gauge",
-        "99th percentile of times from arrival to end, since the start.",
-        users(&|u| quantile(u, 990)),
-    );
-    one("user_p999_us", "gauge", "99.9th percentile, likewise.", users(&|u| quantile(u, 999)));
-    out
 }

@@ -8,6 +8,7 @@ pub mod http;
 pub mod mount;
 pub mod noise;
 pub mod schema;
+pub mod shaped;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

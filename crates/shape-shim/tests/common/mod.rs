@@ -2,17 +2,16 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod gate;
 pub mod observer;
 
-use plimsoll_base::Time;
-use plimsoll_shape::control::{ControlConfig, Controller, PMode};
+use plimsoll_shape::control::{ControlConfig, Controller, PMode, ZetaMode};
 use plimsoll_shape::drive::client::Client;
-use plimsoll_shape::gate::{Counters, Knobs};
+use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
 use plimsoll_shape::proxy::{ProxyConfig, serve};
 use plimsoll_shape::segment::{Segment, is_dead, monotonic};
-use plimsoll_shape::tend::Tender;
-use plimsoll_shape::users::GroupBy;
+use plimsoll_shape::tend::{LOOK, Tender};
 use plimsoll_shape::walk::Protocol;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -32,7 +31,7 @@ pub struct Server {
     pub dir: tempfile::TempDir,
     pub child: Child,
     pub protocol: Protocol,
-    launch: Launch,
+    pub launch: Launch,
     beating: Arc<AtomicBool>,
     heart: Option<JoinHandle<()>>,
     _turn: MutexGuard<'static, ()>,
@@ -120,8 +119,8 @@ fn fresh_mariadb(user: Option<(u32, u32)>) -> String {
 }
 
 /// How a server is started, and started again.
-struct Launch {
-    profile: Profile,
+pub struct Launch {
+    pub profile: Profile,
     /// Under the shim; else a proxy stands before it.
     preload: bool,
     user: Option<(u32, u32)>,
@@ -162,24 +161,24 @@ fn proxy(segment: &Path, protocol: Protocol, server: u16, p: u32) -> u16 {
     let (port, path) = (free_port(), segment.to_path_buf());
     std::thread::spawn(move || {
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let config = ProxyConfig {
-            listen: local(port),
-            server: local(server),
-            protocol,
-            group_by: GroupBy::Account,
-            rules: Vec::new(),
-        };
+        let config = ProxyConfig { listen: local(port), server: local(server), protocol };
         let segment = Segment::open(&path).unwrap();
-        let mode = PMode::Fixed(p);
-        let control = ControlConfig { zeta: None, ..ControlConfig::new(mode) };
-        let tender = Tender::new(&segment, Controller::new(control, 4), mode);
+        let tender = tender(&segment, PMode::Fixed(p));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(serve(config, segment, tid(), tender)).unwrap();
     });
     port
 }
 
-fn tid() -> u32 {
+/// What an operator's controller is, with ζ as it stands.
+fn tender(segment: &Segment, p: PMode) -> Tender {
+    let control = ControlConfig { zeta: ZetaMode::Kept, ..ControlConfig::new(p) };
+    let tender = Tender::new(segment, Controller::new(control, 4));
+    segment.control().zeta_wanted.store(segment.lock(tid(), monotonic()).gate().head.knobs.zeta, Ordering::Relaxed);
+    tender
+}
+
+pub fn tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
@@ -302,12 +301,17 @@ impl Server {
 
     /// `asked.py`, a server with a thread for each connection.
     pub fn asked(profile: Profile, knobs: Knobs) -> Server {
+        Server::asked_as(profile, true, knobs)
+    }
+
+    /// Under the shim (`preload`), or behind a proxy.
+    pub fn asked_as(profile: Profile, preload: bool, knobs: Knobs) -> Server {
         let turn = turn();
         let port = free_port();
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/asked.py");
         let args = vec![script.to_string(), profile.to_string(), port.to_string()];
         let program = "/usr/bin/python3".into();
-        let s = start(turn, folder(None), knobs, port, Launch { profile, preload: true, user: None, program, args });
+        let s = start(turn, folder(None), knobs, port, Launch { profile, preload, user: None, program, args });
         s.await_port();
         s
     }
@@ -318,9 +322,18 @@ impl Server {
         self.child = self.launch.spawn(self.dir.path());
     }
 
+    /// The same by kill -9.
+    pub fn restart_killed(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.child = self.launch.spawn(self.dir.path());
+    }
+
     pub fn await_port(&self) {
         let end = Instant::now() + Duration::from_secs(30);
-        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        let closed = |port| std::net::TcpStream::connect(("127.0.0.1", port)).is_err();
+        // A proxy is up before the server that it stands before.
+        while closed(self.server_port) || closed(self.port) {
             assert!(Instant::now() < end, "not up: {}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -332,6 +345,10 @@ impl Server {
             assert!(Instant::now() < end, "not up: {e}\n{}", self.log());
             std::thread::sleep(Duration::from_millis(30));
         }
+    }
+
+    pub fn protocol_name(&self) -> String {
+        self.launch.profile.to_string()
     }
 
     pub fn log(&self) -> String {
@@ -349,87 +366,21 @@ impl Server {
         }
     }
 
-    fn gate<T>(&self, f: impl FnOnce(&mut plimsoll_shape::gate::Gate<'_>) -> T) -> T {
-        f(&mut self.segment.lock(tid(), monotonic()).gate())
-    }
-
-    pub fn counters(&self) -> Counters {
-        self.gate(|g| g.head.counters)
-    }
-
-    /// Forgets what the preparation counted.
-    pub fn reset(&self) {
-        self.gate(|g| g.head.counters = Counters::default());
-    }
-
-    /// (ordinary places taken, over, lent, waiting)
-    pub fn inside(&self) -> (u32, u32, u32, u32) {
-        self.gate(|g| (g.head.normal, g.head.over, g.head.lent, g.head.waiting))
-    }
-
-    /// Changes knobs as a controller would: woken are those it lets in.
-    pub fn set(&self, f: impl Fn(&mut Knobs)) {
-        let mut granted = Vec::new();
-        let pids =
-            |g: &plimsoll_shape::gate::Gate<'_>, id: plimsoll_shape::gate::ConnId| g.conns[id.0 as usize].owner_pid;
-        self.gate(|g| {
-            let mut knobs = g.head.knobs;
-            f(&mut knobs);
-            g.set_knobs(monotonic(), knobs);
-            while let Some(id) = g.take_grant() {
-                granted.push((id, pids(g, id)));
+    /// A real controller, until the server of this test ends: what an operator writes into the segment is done.
+    pub fn tend(&mut self, p: u32) {
+        self.stop_heart();
+        self.segment.control().p_wanted.store(p, Ordering::Relaxed);
+        self.beating = Arc::new(AtomicBool::new(true));
+        let (segment, beating) = (self.segment.clone(), self.beating.clone());
+        let mut tender = tender(&segment, PMode::Fixed(p));
+        self.heart = Some(std::thread::spawn(move || {
+            while beating.load(Ordering::Relaxed) {
+                let now = monotonic();
+                tender.look(&segment, tid(), now).iter().for_each(|w| w.wake(&segment));
+                segment.control().heartbeat_ns.store(now.as_nanos() + AHEAD_NS, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_nanos(LOOK.as_nanos()));
             }
-        });
-        for (id, pid) in granted {
-            self.segment.wake(id);
-            // A process waits for its latch's signal.
-            if let (Profile::Postgres, Some(pid)) = (self.launch.profile, rustix::process::Pid::from_raw(pid as i32)) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::URG);
-            }
-        }
-    }
-
-    /// Takes every entry of the users' table that may be had, for users that were here at that time and have no connection.
-    pub fn fill_users(&self, name: &str, at: Time) {
-        self.gate(|g| (0..).take_while(|i| g.user(at, &format!("{name}{i}")).is_some()).count());
-    }
-
-    /// Changes a user's weight, in thousandths.
-    pub fn set_weight(&self, user: &str, milli: u32) {
-        self.gate(|g| {
-            let at = g.known_users().iter().position(|u| u.name() == user).unwrap();
-            g.users[at].weight_milli = milli;
-        });
-    }
-
-    /// How many connections the gate knows of.
-    pub fn known(&self) -> u32 {
-        self.gate(|g| g.known_users().iter().map(|u| u.conns).sum())
-    }
-
-    /// Users and how many transactions of theirs ended.
-    pub fn users(&self) -> Vec<(String, u64)> {
-        self.gate(|g| g.known_users().iter().map(|u| (u.name().into_owned(), u.finished)).collect())
-    }
-
-    /// Waits until as many are inside as `inside()` would say; fails after twenty seconds.
-    pub fn await_inside(&self, wanted: (u32, u32, u32, u32)) {
-        self.await_that(|s| s.inside() == wanted);
-    }
-
-    /// Waits until it holds; fails after twenty seconds.
-    pub fn await_that(&self, mut holds: impl FnMut(&Server) -> bool) {
-        let end = Instant::now() + Duration::from_secs(20);
-        while !holds(self) {
-            assert!(Instant::now() < end, "inside: {:?}, {:?}", self.inside(), self.counters());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// Nothing is inside or waits, within twenty seconds.
-    pub fn assert_empty(&self) {
-        self.await_inside((0, 0, 0, 0));
-        self.gate(|g| g.check());
+        }));
     }
 
     pub fn stop_heart(&mut self) {

@@ -119,7 +119,7 @@ impl Client {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
         }
         self.answer.extend(&bytes[..n]);
-        Ok(self.walker.output(&bytes[..n]))
+        Ok(self.walker.output(&bytes[..n]).done)
     }
 
     /// Sends a statement and doesn't wait.
@@ -136,6 +136,15 @@ impl Client {
         p.push(0);
         self.walker.input(&p);
         self.stream.write_all(&p)
+    }
+
+    /// Sends bytes as they are: a part of a statement.
+    ///
+    /// # Errors
+    /// If the connection is broken.
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.walker.input(bytes);
+        self.stream.write_all(bytes)
     }
 
     /// Waits for the answer to what was sent.

@@ -5,9 +5,10 @@ use super::client::{Answer, Client};
 use crate::gate::LogHist;
 use crate::walk::Protocol;
 use plimsoll_base::{Rng, Span};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Which load.
@@ -18,7 +19,7 @@ pub enum Kind {
         /// Warehouses: fewer are hotter.
         warehouses: u32,
     },
-    /// One row by key, zipfian, half of them updates.
+    /// One row by key, by Zipf's law with YCSB's exponent of 0.99, half of them updates.
     YcsbLike {
         /// Rows.
         rows: u32,
@@ -37,8 +38,10 @@ const ITEMS: u32 = 1000;
 pub struct Outcome {
     /// Transactions that were committed.
     pub done: u64,
-    /// Answered with an error (a deadlock's victim, a lock wait that was given up).
+    /// Answered with an error, and rolled back: not among `done`.
     pub errors: u64,
+    /// Of these, by the server's number and first words (1213: a deadlock's victim; 1205: a lock wait that was given up).
+    pub errors_by_kind: BTreeMap<String, u64>,
     /// For how long.
     pub elapsed: Duration,
     /// Transactions of each client.
@@ -129,27 +132,27 @@ impl Target {
     /// If a client can't connect or its connection breaks.
     pub fn run(&self, kind: Kind, clients: u32, warm: Duration, time: Duration, seed: u64) -> io::Result<Outcome> {
         let (counts, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-        let errors = AtomicU64::new(0);
+        let load = Load::new(kind);
+        let errors = Mutex::new(BTreeMap::<String, u64>::new());
         let times = Mutex::new(LogHist::default());
         let connected: Vec<Client> = (0..clients).map(|_| self.connect()).collect::<io::Result<_>>()?;
         let mut elapsed = Duration::ZERO;
         let by_client = std::thread::scope(|scope| {
-            let (counts, stop, errors, times) = (&counts, &stop, &errors, &times);
+            let (counts, stop, errors, times, load) = (&counts, &stop, &errors, &times, &load);
             let one = |i: usize, mut c: Client| {
                 let mut rng = Rng::new(seed, &format!("client {i}"));
                 let (mut done, mut own) = (0, LogHist::default());
                 while !stop.load(Ordering::Relaxed) {
                     let begun = Instant::now();
                     let counted = counts.load(Ordering::Relaxed);
-                    let committed = transaction(&mut c, kind, &mut rng)?;
-                    if !counted {
-                        continue;
-                    }
-                    if committed {
-                        done += 1;
-                        own.record(Span::from_nanos(begun.elapsed().as_nanos() as u64));
-                    } else {
-                        errors.fetch_add(1, Ordering::Relaxed);
+                    let refused = load.transaction(&mut c, &mut rng)?;
+                    match refused {
+                        _ if !counted => {}
+                        None => {
+                            done += 1;
+                            own.record(Span::from_nanos(begun.elapsed().as_nanos() as u64));
+                        }
+                        Some(why) => *errors.lock().expect("no client panics").entry(kind_of(&why)).or_default() += 1,
                     }
                 }
                 times.lock().expect("no client panics").merge(&own);
@@ -166,9 +169,11 @@ impl Target {
             elapsed = begun.elapsed();
             threads.into_iter().map(|t| t.join().expect("no client panics")).collect::<io::Result<Vec<u64>>>()
         })?;
+        let errors_by_kind = errors.into_inner().expect("no client panics");
         Ok(Outcome {
             done: by_client.iter().sum(),
-            errors: errors.into_inner(),
+            errors: errors_by_kind.values().sum(),
+            errors_by_kind,
             elapsed,
             by_client,
             times: times.into_inner().expect("no client panics"),
@@ -176,20 +181,66 @@ impl Target {
     }
 }
 
-/// One transaction; false if the server refused a statement (then it was rolled back).
-fn transaction(c: &mut Client, kind: Kind, rng: &mut Rng) -> io::Result<bool> {
-    let statements = match kind {
-        Kind::TpccLike { warehouses } => tpcc_like(warehouses, rng),
-        Kind::YcsbLike { rows } => ycsb_like(rows, rng),
-        Kind::HotRows => hot_rows(rng),
-    };
-    for sql in &statements {
-        if let Answer::Error(_) = c.query(sql)? {
-            c.query("ROLLBACK")?;
-            return Ok(false);
+/// Number and first words of what a server said.
+fn kind_of(why: &str) -> String {
+    why.split_whitespace().take(4).collect::<Vec<_>>().join(" ")
+}
+
+/// A load, with what its draws need.
+struct Load {
+    kind: Kind,
+    keys: Zipf,
+}
+
+impl Load {
+    fn new(kind: Kind) -> Load {
+        let rows = if let Kind::YcsbLike { rows } = kind { rows } else { 1 };
+        Load { kind, keys: Zipf::new(rows) }
+    }
+
+    /// One transaction; what the server said if it refused a statement (then it was rolled back).
+    fn transaction(&self, c: &mut Client, rng: &mut Rng) -> io::Result<Option<String>> {
+        let statements = match self.kind {
+            Kind::TpccLike { warehouses } => tpcc_like(warehouses, rng),
+            Kind::YcsbLike { .. } => ycsb_like(&self.keys, rng),
+            Kind::HotRows => hot_rows(rng),
+        };
+        for sql in &statements {
+            if let Answer::Error(why) = c.query(sql)? {
+                c.query("ROLLBACK")?;
+                return Ok(Some(why));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Keys by Zipf's law, the smallest the most often (Gray et al., SIGMOD 1994, as YCSB draws them).
+struct Zipf {
+    n: f64,
+    sum: f64,
+    eta: f64,
+}
+
+const ZIPF_EXPONENT: f64 = 0.99;
+
+impl Zipf {
+    fn new(n: u32) -> Zipf {
+        let n = n.max(2);
+        let sum = |n: u32| (1..=n).map(|i| f64::from(i).powf(-ZIPF_EXPONENT)).sum::<f64>();
+        let whole = sum(n);
+        let eta = (1.0 - (2.0 / f64::from(n)).powf(1.0 - ZIPF_EXPONENT)) / (1.0 - sum(2) / whole);
+        Zipf { n: f64::from(n), sum: whole, eta }
+    }
+
+    fn draw(&self, rng: &mut Rng) -> u32 {
+        let u = rng.unit();
+        match u * self.sum {
+            x if x < 1.0 => 0,
+            x if x < 1.0 + 0.5f64.powf(ZIPF_EXPONENT) => 1,
+            _ => (self.n * (self.eta * (u - 1.0) + 1.0).powf(1.0 / (1.0 - ZIPF_EXPONENT))).min(self.n - 1.0) as u32,
         }
     }
-    Ok(true)
 }
 
 fn hot_rows(rng: &mut Rng) -> Vec<String> {
@@ -199,9 +250,8 @@ fn hot_rows(rng: &mut Rng) -> Vec<String> {
     ["BEGIN".into()].into_iter().chain(updates).chain(["COMMIT".into()]).collect()
 }
 
-fn ycsb_like(rows: u32, rng: &mut Rng) -> Vec<String> {
-    // Zipf-like by a power law: about a fifth of the keys get four fifths of the requests.
-    let id = (f64::from(rows) * rng.unit().powi(5)) as u32;
+fn ycsb_like(keys: &Zipf, rng: &mut Rng) -> Vec<String> {
+    let id = keys.draw(rng);
     vec![match rng.chance(0.5) {
         true => format!("SELECT field FROM usertable WHERE id = {id}"),
         false => format!("UPDATE usertable SET field = '{}' WHERE id = {id}", "w".repeat(1000)),
@@ -239,4 +289,22 @@ fn tpcc_like(warehouses: u32, rng: &mut Rng) -> Vec<String> {
     }
     sql.push("COMMIT".into());
     sql
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_follow_zipfs_law() {
+        let (zipf, mut rng) = (Zipf::new(1000), Rng::new(1, "keys"));
+        let mut counts = vec![0u64; 1000];
+        (0..200_000).for_each(|_| counts[zipf.draw(&mut rng) as usize] += 1);
+        let expected = |i: usize| 200_000.0 / (i as f64 + 1.0).powf(ZIPF_EXPONENT) / zipf.sum;
+        for i in [0, 1, 9, 99] {
+            let part = counts[i] as f64 / expected(i);
+            assert!((0.8..1.25).contains(&part), "key {i}: {part}");
+        }
+        assert!(counts.iter().rposition(|c| *c > 0) > Some(950));
+    }
 }

@@ -49,7 +49,8 @@ impl Gate<'_> {
     pub fn repair(&mut self, now: Time) {
         self.clear_lists();
         let h = &mut *self.head;
-        (h.normal, h.over, h.lent, h.waiting) = (0, 0, 0, 0);
+        (h.normal, h.over, h.lent, h.waiting, h.over_freed) = (0, 0, 0, 0, 0);
+        h.conns_used = self.conns.len() as u32;
         h.counters.repairs += 1;
         h.users_used = h.users_used.clamp(1, self.users.len() as u32);
         for u in self.users.iter_mut() {
@@ -61,6 +62,7 @@ impl Gate<'_> {
         for i in 0..self.conns.len() as u32 {
             self.repair_conn(now, i);
         }
+        self.repair_names();
     }
 
     fn repair_conn(&mut self, now: Time, i: u32) {
@@ -71,7 +73,7 @@ impl Gate<'_> {
         }
         c.next_user = 0;
         let u = c.user as usize;
-        if c.phase == phase::FREE || c.phase > phase::IDLE {
+        if c.phase == phase::FREE || c.phase > phase::PINNED {
             (c.phase, c.place) = (phase::FREE, place::NONE);
             self.head.free_conns.push::<0, _>(self.conns, i);
             return;
@@ -81,6 +83,11 @@ impl Gate<'_> {
             (phase::WAITING, _) => {
                 c.place = place::NONE;
                 self.enqueue(now, i);
+            }
+            (phase::PINNED, _) => {
+                c.place = place::LENT;
+                self.users[u].inside += 1;
+                self.head.lent += 1;
             }
             (phase::REST, _) | (_, place::NONE) => (c.phase, c.place) = (phase::REST, place::NONE),
             (phase, which) => {

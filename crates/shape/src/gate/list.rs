@@ -57,6 +57,16 @@ impl List {
         self.tail = i;
     }
 
+    /// Adds `i`, which is in no list `K`, before all others.
+    pub fn push_front<const K: usize, T: Linked<K>>(&mut self, all: &mut [T], i: u32) {
+        *all[i as usize].link() = Link { prev: NIL, next: self.head };
+        match self.head {
+            NIL => self.tail = i,
+            head => all[head as usize].link().prev = i,
+        }
+        self.head = i;
+    }
+
     /// Takes `i`, which is in this list, out.
     pub fn remove<const K: usize, T: Linked<K>>(&mut self, all: &mut [T], i: u32) {
         let Link { prev, next } = std::mem::replace(all[i as usize].link(), Link::NONE);

@@ -5,21 +5,23 @@
 //! begins, and among equals nobody begins a second turn before all that wait had their first. A connection in a transaction is never
 //! held, so whoever owns a row lock can go on and release it.
 //!
-//! Four things let somebody in beyond P, and each is counted: a lender that comes back, a stall (no answer at all for a
-//! while), a wait of `hold_max`, and the gate being opened. Their places are apart from the P ordinary ones, so that they never
-//! take those from anybody.
+//! Four things let somebody in beyond P, and each is counted: a lender that comes back, a stall, a wait of `hold_max`, and the gate
+//! being opened (`escape` says when). Their places are apart from the P ordinary ones, so that they never take those from anybody.
 //!
 //! The machine reads no clock and allocates nothing. It lives in slices, which may be shared memory. Facts come in through
 //! [`Gate::request`], [`Gate::answered`], [`Gate::close`], [`Gate::tick`]; orders go out through [`Gate::take_grant`].
 
 mod check;
+mod escape;
 pub mod hist;
 pub mod list;
 pub mod names;
+mod own;
 mod rounds;
 pub mod state;
 
 pub use hist::LogHist;
+pub use own::OwnGate;
 pub use state::{Conn, Counters, Head, Knobs, NAME_BYTES, P_UNLIMITED, USERS_MAX, User, UserClass, WEIGHT_ONE_MILLI};
 
 use list::{Link, List, NIL};
@@ -44,8 +46,12 @@ pub enum Verdict {
 pub enum Answered {
     /// No transaction is open: the place is free.
     Done,
-    /// A transaction (or a session's lock) is open: the place is kept.
+    /// The same, but what was done is undone: a deadlock's victim, a rollback, an error. It is no throughput.
+    Undone,
+    /// A transaction is open: the place is kept.
     Open,
+    /// Only a lock of the session is open: the place is free, and who holds the lock is never held for its next request.
+    Pinned,
 }
 
 /// The user that all share who have none of their own.
@@ -61,32 +67,6 @@ pub struct Gate<'a> {
     pub conns: &'a mut [Conn],
 }
 
-/// A gate with memory of its own.
-pub struct OwnGate {
-    head: Box<Head>,
-    users: Vec<User>,
-    conns: Vec<Conn>,
-}
-
-impl OwnGate {
-    /// Room for so many users (one is `others`) and connections.
-    pub fn new(users: usize, conns: usize, knobs: Knobs, now: Time) -> OwnGate {
-        let zeroed = bytemuck::Zeroable::zeroed;
-        let mut own = OwnGate {
-            head: Box::new(zeroed()),
-            users: vec![bytemuck::Zeroable::zeroed(); users],
-            conns: vec![bytemuck::Zeroable::zeroed(); conns],
-        };
-        own.gate().init(knobs, now);
-        own
-    }
-
-    /// The gate.
-    pub fn gate(&mut self) -> Gate<'_> {
-        Gate { head: &mut self.head, users: &mut self.users, conns: &mut self.conns }
-    }
-}
-
 impl Gate<'_> {
     /// Forgets all and begins.
     ///
@@ -97,7 +77,7 @@ impl Gate<'_> {
         assert!(self.users.len() <= USERS_MAX, "a gate has room for so many users only");
         *self.head = bytemuck::Zeroable::zeroed();
         self.head.knobs = knobs;
-        self.head.progress_at = now.as_nanos();
+        (self.head.answer_at, self.head.place_at) = (now.as_nanos(), now.as_nanos());
         (self.head.escape_burst, self.head.round) = (1, 1);
         self.clear_lists();
         for i in 0..self.conns.len() as u32 {
@@ -106,7 +86,7 @@ impl Gate<'_> {
             self.head.free_conns.push::<0, _>(self.conns, i);
         }
         self.users.fill(bytemuck::Zeroable::zeroed());
-        self.head.users_used = 0;
+        (self.head.users_used, self.head.conns_used) = (0, 0);
         self.user(now, "others").expect("there is room for one");
     }
 
@@ -125,6 +105,7 @@ impl Gate<'_> {
             self.head.counters.overflow += 1;
             return None;
         };
+        self.head.conns_used = self.head.conns_used.max(i + 1);
         let c = &mut self.conns[i as usize];
         let epoch = c.epoch;
         *c = bytemuck::Zeroable::zeroed();
@@ -151,8 +132,33 @@ impl Gate<'_> {
             // A pipelined request: its transaction's place covers it.
             phase::RUNNING => Verdict::Go,
             phase::WAITING => Verdict::Wait,
+            phase::PINNED => {
+                self.come_back(now, conn.0);
+                Verdict::Go
+            }
             _ => Verdict::Go,
         }
+    }
+
+    /// A request that must not be held, as the transaction that it goes on with has its locks already.
+    pub fn request_urgent(&mut self, now: Time, conn: ConnId) {
+        if self.conns[conn.0 as usize].phase != phase::REST {
+            self.request(now, conn);
+            return;
+        }
+        self.conns[conn.0 as usize].arrived_at = now.as_nanos();
+        let place = self.place_beyond();
+        self.admit(now, conn.0, place);
+        self.pay(self.conns[conn.0 as usize].user);
+    }
+
+    /// The place of one that goes in in any case.
+    fn place_beyond(&mut self) -> u32 {
+        if self.has_room() {
+            return place::NORMAL;
+        }
+        self.head.counters.bypass += 1;
+        place::OVER
     }
 
     fn begin(&mut self, now: Time, i: u32) -> Verdict {
@@ -199,37 +205,55 @@ impl Gate<'_> {
             place::NORMAL => self.head.idle.remove::<0, _>(self.conns, i),
             place::LENT => {
                 self.head.lent -= 1;
-                if self.has_room() {
-                    self.conns[i as usize].place = place::NORMAL;
-                    self.head.normal += 1;
-                } else {
-                    self.conns[i as usize].place = place::OVER;
-                    self.head.over += 1;
-                    self.head.counters.bypass += 1;
+                self.conns[i as usize].place = self.place_beyond();
+                match self.conns[i as usize].place {
+                    place::NORMAL => self.head.normal += 1,
+                    _ => self.head.over += 1,
                 }
             }
             _ => {}
         }
     }
 
+    /// Who holds a lock of its session goes in for its next request, which is a transaction of its own.
+    fn come_back(&mut self, now: Time, i: u32) {
+        let c = &mut self.conns[i as usize];
+        (c.place, c.arrived_at) = (place::NONE, now.as_nanos());
+        self.head.lent -= 1;
+        let u = c.user;
+        self.users[u as usize].inside -= 1;
+        let place = self.place_beyond();
+        self.admit(now, i, place);
+        self.pay(u);
+    }
+
     /// The request that ran on `conn` was answered.
     pub fn answered(&mut self, now: Time, conn: ConnId, what: Answered) {
         let i = conn.0;
         let c = &mut self.conns[i as usize];
-        if c.phase != phase::RUNNING {
-            // Between two statements of a transaction a session's lock may be given back without a request that counts.
-            if c.phase == phase::IDLE && what == Answered::Done {
+        let ended = matches!(what, Answered::Done | Answered::Undone);
+        match c.phase {
+            phase::RUNNING => {}
+            // Between two statements of a transaction it may end without a request that counts, …
+            phase::IDLE if ended => {
                 self.resume(now, i);
-                self.finish(now, i);
+                self.finish(now, i, what);
                 self.pump(now);
+                return;
             }
-            return;
+            // … and a session's lock may be given back so.
+            phase::PINNED if ended => {
+                self.leave(now, i);
+                return;
+            }
+            _ => return,
         }
         let service = Span::from_nanos(now.as_nanos().saturating_sub(c.since));
         c.since = now.as_nanos();
         self.progressed(now, service);
         match what {
-            Answered::Done => self.finish(now, i),
+            Answered::Done | Answered::Undone => self.finish(now, i, what),
+            Answered::Pinned => self.pin(now, i),
             Answered::Open => {
                 self.conns[i as usize].phase = phase::IDLE;
                 if self.conns[i as usize].place == place::NORMAL {
@@ -240,42 +264,49 @@ impl Gate<'_> {
         self.pump(now);
     }
 
-    fn progressed(&mut self, now: Time, service: Span) {
-        let h = &mut *self.head;
-        h.counters.requests += 1;
-        h.progress_at = now.as_nanos();
-        h.escape_burst = 1;
-        h.service.record(service);
-        h.service_count += 1;
-        if h.service_count.is_multiple_of(SERVICE_WINDOW) {
-            h.slow_service_ns = h.service.quantile(990).as_nanos();
-            h.service.clear();
-        }
+    fn finish(&mut self, now: Time, i: u32, how: Answered) {
+        self.ended(now, i, how);
+        self.leave(now, i);
     }
 
-    fn finish(&mut self, now: Time, i: u32) {
-        let total = Span::from_nanos(now.as_nanos().saturating_sub(self.conns[i as usize].arrived_at));
-        let user = &mut self.users[self.conns[i as usize].user as usize];
+    /// A transaction ended.
+    fn ended(&mut self, now: Time, i: u32, how: Answered) {
+        let c = &self.conns[i as usize];
+        let total = Span::from_nanos(now.as_nanos().saturating_sub(c.arrived_at));
+        let held = Span::from_nanos(now.as_nanos().saturating_sub(c.admitted_at));
+        let user = &mut self.users[c.user as usize];
         let us = total.as_micros();
         user.finished += 1;
         user.total_us = user.total_us.wrapping_add(us);
         user.total_us2 = user.total_us2.wrapping_add(us.wrapping_mul(us));
         user.total_hist.record(total);
         self.head.counters.finished += 1;
+        self.head.counters.undone += u64::from(how == Answered::Undone);
+        self.head.holding.record(held);
         self.settle(now, i);
-        self.leave(i);
+    }
+
+    /// Its transaction is over, a lock of its session isn't: the place is free, as if it were lent.
+    fn pin(&mut self, now: Time, i: u32) {
+        self.ended(now, i, Answered::Done);
+        let c = &mut self.conns[i as usize];
+        (c.phase, c.arrived_at) = (phase::PINNED, now.as_nanos());
+        let before = std::mem::replace(&mut c.place, place::LENT);
+        self.head.lent += 1;
+        self.place_is_free(now, before);
     }
 
     /// Gives the place back.
-    fn leave(&mut self, i: u32) {
+    fn leave(&mut self, now: Time, i: u32) {
         let c = &mut self.conns[i as usize];
-        match c.place {
-            place::NORMAL => self.head.normal -= 1,
-            place::OVER => self.head.over -= 1,
+        let before = c.place;
+        match before {
+            place::NONE => return,
             place::LENT => self.head.lent -= 1,
-            _ => return,
+            _ => self.place_is_free(now, before),
         }
-        if c.place == place::NORMAL && c.phase == phase::IDLE {
+        let c = &mut self.conns[i as usize];
+        if before == place::NORMAL && c.phase == phase::IDLE {
             self.head.idle.remove::<0, _>(self.conns, i);
         }
         let c = &mut self.conns[i as usize];
@@ -284,13 +315,21 @@ impl Gate<'_> {
         self.become_next(i);
     }
 
+    fn place_is_free(&mut self, now: Time, which: u32) {
+        let h = &mut *self.head;
+        match which {
+            place::NORMAL => (h.normal, h.place_at) = (h.normal - 1, now.as_nanos()),
+            _ => (h.over, h.over_freed) = (h.over - 1, h.over_freed + 1),
+        }
+    }
+
     fn enqueue(&mut self, now: Time, i: u32) {
         let c = &mut self.conns[i as usize];
         c.phase = phase::WAITING;
         let u = c.user;
         if self.head.waiting == 0 {
             // A stall is counted from when somebody waits for it to end.
-            self.head.progress_at = self.head.progress_at.max(now.as_nanos());
+            (self.head.answer_at, self.head.place_at) = (now.as_nanos(), now.as_nanos());
         }
         self.head.waiting += 1;
         self.head.by_age.push::<1, _>(self.conns, i);
@@ -351,64 +390,10 @@ impl Gate<'_> {
             let open = self.head.knobs.open != 0;
             let next = self.next_in_turn();
             self.grant(now, next, place::NORMAL);
+            self.head.place_at = now.as_nanos();
             self.head.counters.opened += u64::from(open);
         }
-    }
-
-    /// Frees the place of a transaction whose client is silent for long enough.
-    fn lend(&mut self, now: Time) -> bool {
-        if self.head.knobs.p == 0 || self.head.normal > self.head.knobs.p {
-            return false;
-        }
-        let Some(i) = self.head.idle.first() else { return false };
-        if now.as_nanos() < self.conns[i as usize].since.saturating_add(self.head.knobs.lend_ns) {
-            return false;
-        }
-        self.head.idle.remove::<0, _>(self.conns, i);
-        self.conns[i as usize].place = place::LENT;
-        self.head.normal -= 1;
-        self.head.lent += 1;
-        self.head.counters.lent += 1;
-        true
-    }
-
-    /// Time went on: does what is due. Call it at [`Gate::next_wake`], or whenever.
-    pub fn tick(&mut self, now: Time) {
-        self.pump(now);
-        if self.head.waiting > 0 && now.as_nanos() >= self.stall_due() {
-            for _ in 0..self.head.escape_burst.min(self.head.waiting) {
-                let next = self.next_in_turn();
-                self.grant(now, next, place::OVER);
-                self.head.counters.stall_escapes += 1;
-            }
-            self.head.escape_burst = self.head.escape_burst.saturating_mul(2);
-            self.head.progress_at = now.as_nanos();
-        }
-        while let Some(i) = self.head.by_age.first()
-            && now.as_nanos() >= self.hold_due(i)
-        {
-            self.grant(now, i, place::OVER);
-            self.head.counters.hold_escapes += 1;
-        }
-    }
-
-    fn stall_due(&self) -> u64 {
-        let h = &*self.head;
-        let stall = h.knobs.stall_ns.max(h.slow_service_ns.saturating_mul(4).min(h.knobs.hold_max_ns));
-        // With P at zero nothing moves because it was told not to.
-        if h.knobs.p == 0 && h.normal == 0 { u64::MAX } else { h.progress_at.saturating_add(stall) }
-    }
-
-    fn hold_due(&self, i: u32) -> u64 {
-        self.conns[i as usize].arrived_at.saturating_add(self.head.knobs.hold_max_ns)
-    }
-
-    /// When [`Gate::tick`] has something to do, if nothing else happens before.
-    pub fn next_wake(&self) -> Option<Time> {
-        let oldest = self.head.by_age.first()?;
-        let lend = self.head.idle.first().filter(|_| self.head.knobs.p > 0);
-        let lend = lend.map_or(u64::MAX, |i| self.conns[i as usize].since.saturating_add(self.head.knobs.lend_ns));
-        Some(Time::from_nanos(lend.min(self.stall_due()).min(self.hold_due(oldest))))
+        self.hand_on(now);
     }
 
     /// Changes the knobs; whoever may go in now is let in.
@@ -434,21 +419,21 @@ impl Gate<'_> {
         }
         self.cancel(now, conn);
         self.untell(conn.0);
-        self.leave(conn.0);
+        self.leave(now, conn.0);
         let c = &mut self.conns[conn.0 as usize];
         c.phase = phase::FREE;
         c.epoch = c.epoch.wrapping_add(1);
         let user = &mut self.users[c.user as usize];
         user.conns -= 1;
         user.used_at = now.as_nanos();
-        self.head.free_conns.push::<0, _>(self.conns, conn.0);
+        self.head.free_conns.push_front::<0, _>(self.conns, conn.0);
         self.pump(now);
     }
 
     /// Closes the connections of processes that `is_dead` says are gone.
     pub fn reap(&mut self, now: Time, is_dead: &mut dyn FnMut(u32) -> bool) {
         let mut last = (0, false);
-        for i in 0..self.conns.len() as u32 {
+        for i in 0..self.head.conns_used {
             let c = &self.conns[i as usize];
             if c.phase == phase::FREE || c.owner_pid == 0 {
                 continue;
@@ -461,6 +446,16 @@ impl Gate<'_> {
                 self.head.counters.reaped += 1;
             }
         }
+    }
+
+    /// Processes that own connections, each once.
+    pub fn owners(&self) -> Vec<u32> {
+        let used = &self.conns[..self.head.conns_used as usize];
+        let mut pids: Vec<u32> = used.iter().filter(|c| c.phase != phase::FREE).map(|c| c.owner_pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids.retain(|p| *p != 0);
+        pids
     }
 
     /// Does it wait?
@@ -479,6 +474,4 @@ impl Gate<'_> {
     }
 }
 
-/// Answers over which the slow end of service times is taken.
-const SERVICE_WINDOW: u64 = 1024;
 const _: () = assert!(NIL == u32::MAX);

@@ -23,12 +23,14 @@ impl Gate<'_> {
         let mut key = [0; NAME_BYTES];
         let len = name.len().min(NAME_BYTES);
         key[..len].copy_from_slice(&name[..len]);
-        let used = self.head.users_used as usize;
-        if let Some(i) = self.users[..used].iter().position(|u| u.name == key) {
+        let (used, hash) = (self.head.users_used as usize, hash(&key));
+        let same = |(i, h): (usize, &u64)| *h == hash && self.users[i].name == key;
+        if let Some(i) = self.head.name_hash[..used].iter().enumerate().position(same) {
             return Some(i as u32);
         }
         if used < self.users.len() {
             self.users[used].begin(now, key);
+            self.head.name_hash[used] = hash;
             self.head.users_used += 1;
             return Some(used as u32);
         }
@@ -37,8 +39,16 @@ impl Gate<'_> {
             return None;
         };
         self.users[i].begin(now, key);
+        self.head.name_hash[i] = hash;
         self.head.counters.given_back += 1;
         Some(i as u32)
+    }
+
+    /// Hashes are of the names again, whatever somebody died over.
+    pub(super) fn repair_names(&mut self) {
+        for (h, u) in self.head.name_hash.iter_mut().zip(self.users.iter()) {
+            *h = hash(&u.name);
+        }
     }
 
     fn unused_for_longest(&self, now: Time) -> Option<usize> {
@@ -78,6 +88,12 @@ impl Gate<'_> {
             user.conns += 1;
         }
     }
+}
+
+/// FNV-1a, of words.
+fn hash(name: &[u8; NAME_BYTES]) -> u64 {
+    let word = |w: &[u8]| w.iter().fold(0, |v, b| v << 8 | u64::from(*b));
+    name.chunks(8).fold(0xcbf2_9ce4_8422_2325, |h: u64, w| (h ^ word(w)).wrapping_mul(0x100_0000_01b3))
 }
 
 impl User {

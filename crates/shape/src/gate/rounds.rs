@@ -86,6 +86,19 @@ impl Gate<'_> {
         }
     }
 
+    /// One of the user's connections goes in that didn't wait in its queue.
+    pub(super) fn pay(&mut self, u: u32) {
+        let lined_up = self.users[u as usize].ring == ring::LINED_UP;
+        if lined_up {
+            self.leave_ring(u);
+        }
+        let user = &mut self.users[u as usize];
+        user.virtual_at = user.virtual_at.saturating_add(user.virtual_time(ONE));
+        if lined_up {
+            self.line_up(u);
+        }
+    }
+
     /// A transaction ends: where time is charged, the difference to the flat price is settled.
     pub(super) fn settle(&mut self, now: Time, i: u32) {
         let c = &self.conns[i as usize];

@@ -2,6 +2,7 @@
 
 use super::hist::LogHist;
 use super::list::{Link, Linked, List};
+use crate::tune::fairness::Seen;
 use bytemuck::{Pod, Zeroable};
 use plimsoll_base::{Span, Time};
 
@@ -26,7 +27,7 @@ pub struct Knobs {
     pub zeta: u32,
     /// A transaction whose client has been silent for so long lends its place.
     pub lend_ns: u64,
-    /// Without any answer for so long, while somebody waits, one more is let in (twice as many each time).
+    /// Without an answer, or a place given back, for so long, while somebody waits, one more is let in (twice as many each time).
     pub stall_ns: u64,
     /// Nobody is held longer.
     pub hold_max_ns: u64,
@@ -60,6 +61,8 @@ pub struct Counters {
     pub held: u64,
     /// Transactions that ended.
     pub finished: u64,
+    /// Of these, undone: victims of deadlocks, rollbacks, errors.
+    pub undone: u64,
     /// Requests answered, inside transactions too.
     pub requests: u64,
     /// Places lent while a transaction's client was silent.
@@ -84,6 +87,17 @@ pub struct Counters {
     pub panics: u64,
     /// Times the lock was taken from a dead owner.
     pub repairs: u64,
+}
+
+impl Counters {
+    /// Transactions that ended and stand: what throughput is.
+    pub fn done(&self) -> u64 {
+        self.finished.wrapping_sub(self.undone)
+    }
+    /// Let in though no place was free.
+    pub fn escapes(&self) -> u64 {
+        self.stall_escapes + self.hold_escapes
+    }
 }
 
 /// The gate's own state.
@@ -118,12 +132,25 @@ pub struct Head {
     /// Users whose turn is to come: a heap, the next one first.
     pub(super) line: [u32; USERS_MAX],
     pub(super) line_len: u32,
+    /// Connections from here on were never open.
+    pub(super) conns_used: u32,
+    /// Places beyond P that were given back and may be handed on.
+    pub(super) over_freed: u32,
     pub(super) reserved: u32,
-    pub(super) progress_at: u64,
+    /// When something was answered, an ordinary place changed hands, and somebody escaped last.
+    pub(super) answer_at: u64,
+    pub(super) place_at: u64,
+    pub(super) escaped_at: u64,
     pub(super) mean_service_ns: u64,
-    pub(super) slow_service_ns: u64,
+    /// What slow requests take, quick ones, and slow transactions from being let in to their end: four times that.
+    pub(super) slow_request_ns: u64,
+    pub(super) quick_request_ns: u64,
+    pub(super) slow_stay_ns: u64,
     pub(super) service: LogHist,
+    pub(super) holding: LogHist,
     pub(super) service_count: u64,
+    /// Of each user's name: looked through instead of the entries, which are far apart.
+    pub(super) name_hash: [u64; USERS_MAX],
 }
 
 /// Whose promise it is (AP-M14).
@@ -198,6 +225,8 @@ pub(super) mod phase {
     pub const RUNNING: u32 = 3;
     /// In a transaction whose client is silent.
     pub const IDLE: u32 = 4;
+    /// Between transactions of a session that holds a lock: in nobody's way, and never held.
+    pub const PINNED: u32 = 5;
 }
 
 /// Which place a connection holds.
@@ -265,10 +294,16 @@ impl User {
     pub fn set_class(&mut self, class: UserClass) {
         self.class = u32::from(class == UserClass::LatencySensitive);
     }
-    /// A copy whose `backlogged_ns` goes up to `now`: to compare with later.
-    #[must_use]
-    pub fn as_of(&self, now: Time) -> User {
-        User { backlogged_ns: self.backlogged(now).as_nanos(), ..*self }
+    /// Its figures now, to compare with later ones.
+    pub fn seen(&self, now: Time) -> Seen {
+        Seen {
+            generation: self.generation,
+            weight_milli: self.weight_milli,
+            finished: self.finished,
+            total_us: self.total_us,
+            total_us2: self.total_us2,
+            backlogged_ns: self.backlogged(now).as_nanos(),
+        }
     }
     /// For how long it had somebody waiting, up to `now`.
     pub fn backlogged(&self, now: Time) -> Span {

@@ -1,5 +1,6 @@
 //! Unfairness and latency variability of a window (AP-M5, AP-M6), in integers.
 
+#[cfg(doc)]
 use crate::gate::User;
 
 /// What one user did in a window.
@@ -17,16 +18,39 @@ pub struct UserWindow {
     pub backlogged: bool,
 }
 
+/// A user's figures at one moment: what windows are made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Seen {
+    /// Entries are given to others: of which user these are.
+    pub generation: u32,
+    /// φ in thousandths.
+    pub weight_milli: u32,
+    /// See [`User::finished`].
+    pub finished: u64,
+    /// See [`User::total_us`].
+    pub total_us: u64,
+    /// See [`User::total_us2`].
+    pub total_us2: u64,
+    /// Nanoseconds with somebody waiting, up to that moment.
+    pub backlogged_ns: u64,
+}
+
+impl Seen {
+    /// The same user's entry among those of some time ago; itself if it wasn't there.
+    pub fn earlier<'a>(&'a self, all: &'a [Seen], at: usize) -> &'a Seen {
+        all.get(at).filter(|s| s.generation == self.generation).unwrap_or(self)
+    }
+}
+
 impl UserWindow {
     /// What `now` has more than `before`; backlogged if it waited for half of `window_ns` at least.
-    pub fn between(before: &User, now: &User, window_ns: u64, at: plimsoll_base::Time) -> UserWindow {
-        let waited = now.backlogged(at).as_nanos().saturating_sub(before.backlogged_ns);
+    pub fn between(before: &Seen, now: &Seen, window_ns: u64) -> UserWindow {
         UserWindow {
             finished: now.finished.wrapping_sub(before.finished),
             weight_milli: u64::from(now.weight_milli),
             total_us: now.total_us.wrapping_sub(before.total_us),
             total_us2: now.total_us2.wrapping_sub(before.total_us2),
-            backlogged: waited * 2 >= window_ns,
+            backlogged: now.backlogged_ns.saturating_sub(before.backlogged_ns) * 2 >= window_ns,
         }
     }
 }

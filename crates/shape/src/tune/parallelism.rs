@@ -2,8 +2,7 @@
 //!
 //! 1. *Sample* a small P, one in the middle and no limit.
 //! 2. *Propose*: the model's matching point, its half and its double; without a model the gaps between the samples.
-//! 3. *Verify*: these are sampled too, then the middles beside the best. The smallest P within 1.5 % of the best one wins:
-//!    equal throughput at a smaller P is a lower latency.
+//! 3. *Verify*: these are sampled too, then the middles beside the best. The smallest P within half a percent of the best one wins.
 //! 4. *Climb* slowly: now and then a neighbour is tried against the present P and taken if it's clearly better.
 //! 5. *Again* from the beginning when throughput at the same P has moved for long: the workload shifted. If that finds the same P again it was
 //!    something else (other programs, a slow disk), and the next time it takes twice as long.
@@ -37,8 +36,9 @@ const WINDOWS_MIN: usize = 3;
 const WINDOWS_MAX: usize = 10;
 /// Spread of a P's part, in thousandths of its mean, at which more windows are taken.
 const SPREAD_MAX_MILLI: u64 = 60;
-/// What counts as equal throughput, in thousandths: half of the 3 % that noise would suggest, as the peak itself may lie between samples.
-const EQUAL_MILLI: u64 = 985;
+/// What counts as equal throughput, in thousandths. It only decides ties: in a closed loop the time in all is clients over throughput (Little's
+/// law), waits outside included, so a P that gives a percent away for being small makes everybody a percent slower, not quicker.
+const EQUAL_MILLI: u64 = 995;
 /// Times that the middles beside the best are measured.
 const REFINED_MAX: u32 = 2;
 /// A neighbour must be better by so much, in thousandths.

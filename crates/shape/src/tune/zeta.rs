@@ -66,13 +66,17 @@ impl Zeta {
 
     /// Takes a window in; ζ to use from now on.
     pub fn window(&mut self, w: ZetaWindow) -> u32 {
-        let Some(unfairness) = w.unfairness_milli else { return self.zeta };
         let bound = self.config.unfairness_max_milli;
         let over = |v: Option<u64>, b: Option<u64>| matches!((v, b), (Some(v), Some(b)) if v > b);
         let limit = self.config.variability_max_milli;
         let twice = |v: Option<u64>| v.map(|v| v * 2);
-        let broken = unfairness > bound || over(w.variability_milli, limit) || over(w.tail_milli, Some(1000));
-        let calm = unfairness * 2 < bound
+        // One bound alone breaks it: where few wait, unfairness can't be told, and a tail may be missed all the same.
+        let broken =
+            over(w.unfairness_milli, Some(bound)) || over(w.variability_milli, limit) || over(w.tail_milli, Some(1000));
+        if !broken && w.unfairness_milli.is_none() {
+            return self.zeta;
+        }
+        let calm = w.unfairness_milli.is_some_and(|u| u * 2 < bound)
             && !over(twice(w.variability_milli), limit)
             && !over(twice(w.tail_milli), Some(1000));
         self.broken = if broken { self.broken + 1 } else { 0 };
@@ -141,5 +145,7 @@ mod tests {
         assert_eq!((z.window(w), z.window(w)), (8, 4));
         let w = ZetaWindow { unfairness_milli: Some(10), variability_milli: None, tail_milli: Some(1001) };
         assert_eq!((z.window(w), z.window(w)), (4, 2), "and so do tails");
+        let w = ZetaWindow { unfairness_milli: None, ..w };
+        assert_eq!((z.window(w), z.window(w)), (2, 1), "of whose users few wait");
     }
 }

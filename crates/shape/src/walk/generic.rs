@@ -1,7 +1,8 @@
 //! Any protocol in which a client asks and waits: a request begins with the first bytes after an answer, and is done when the
 //! server, having answered, reads again. Nothing is known of transactions.
 
-use super::{Came, Name};
+use super::{Came, Name, Went};
+use crate::gate::Answered;
 
 /// A connection of an unknown protocol.
 #[derive(Clone, Copy, Debug)]
@@ -25,13 +26,13 @@ impl Generic {
     }
     /// See [`super::Walker::output`]: that an answer is complete can't be seen in its bytes; a face that has nothing better
     /// takes any answer for a complete one.
-    pub fn output(&mut self, bytes: &[u8]) -> bool {
+    pub fn output(&mut self, bytes: &[u8]) -> Went {
         self.answered = self.asked && !bytes.is_empty();
-        self.answered
+        Went { done: self.answered, login: false }
     }
-    /// Never.
-    pub fn is_open(&self) -> bool {
-        false
+    /// Always done.
+    pub fn stands(&self) -> Answered {
+        Answered::Done
     }
     /// Never.
     pub fn is_lost(&self) -> bool {

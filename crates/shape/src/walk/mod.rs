@@ -9,17 +9,28 @@ pub mod postgres;
 pub mod redis;
 pub mod words;
 
-use crate::gate::NAME_BYTES;
+use crate::gate::{Answered, NAME_BYTES};
 
 /// What a client's bytes brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Came {
-    /// The account is known now (or another than before).
-    pub login: bool,
-    /// A request began that counts.
+    /// All of a request that counts has come. Half of one takes no place: its client may leave it at that.
     pub request: bool,
     /// A request began that never counts: a ping, a kill, replication.
     pub exempt: bool,
+    /// It goes on with a transaction that was begun on another connection, and must not be held.
+    pub urgent: bool,
+    /// The transaction that was open on this connection isn't any more: it goes on elsewhere.
+    pub moved_on: bool,
+}
+
+/// What the server's bytes brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Went {
+    /// The answer that was owed is complete.
+    pub done: bool,
+    /// The server took the account (another one than before): now it is known whose connection it is.
+    pub login: bool,
 }
 
 /// An account or database name as it came over the wire, cut to the length that is kept.
@@ -110,13 +121,17 @@ impl Walker {
     pub fn input(&mut self, bytes: &[u8]) -> Came {
         each!(self, w => w.input(bytes))
     }
-    /// Bytes to the client. True if the answer that was owed is complete.
-    pub fn output(&mut self, bytes: &[u8]) -> bool {
+    /// Bytes to the client.
+    pub fn output(&mut self, bytes: &[u8]) -> Went {
         each!(self, w => w.output(bytes))
+    }
+    /// How the connection stands after its last answer.
+    pub fn stands(&self) -> Answered {
+        each!(self, w => w.stands())
     }
     /// A transaction, or a lock that the session holds, is open.
     pub fn is_open(&self) -> bool {
-        each!(self, w => w.is_open())
+        matches!(self.stands(), Answered::Open | Answered::Pinned)
     }
     /// The bytes could not be followed (compressed, unknown, malformed): nothing is to be concluded any more.
     pub fn is_lost(&self) -> bool {
@@ -134,7 +149,14 @@ impl Walker {
     pub fn at_rest(&self) -> bool {
         each!(self, w => w.at_rest())
     }
-    /// Account and database.
+    /// Bytes that a request which has begun to come still lacks, as far as its header says; `None` if none has begun.
+    pub fn lacks(&self) -> Option<u64> {
+        match self {
+            Walker::Postgres(w) => w.lacks(),
+            _ => None,
+        }
+    }
+    /// Account and database that the server took.
     pub fn identity(&self) -> (Name, Name) {
         each!(self, w => w.identity())
     }

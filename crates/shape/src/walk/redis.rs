@@ -1,7 +1,8 @@
 //! Redis: only whose connection it is. What a request costs is settled by turns of the server's event loop, as one thread
 //! does all and a transaction never spans two turns.
 
-use super::{Came, Name};
+use super::{Came, Name, Went};
+use crate::gate::Answered;
 
 /// Bytes of a command in which an account is looked for.
 const HEAD_BYTES: usize = 160;
@@ -10,6 +11,8 @@ const HEAD_BYTES: usize = 160;
 #[derive(Clone, Copy, Debug)]
 pub struct Redis {
     account: Name,
+    /// Named in a command that isn't answered yet.
+    claimed: Name,
     /// The beginning of a command that may turn out to name the account.
     head: [u8; HEAD_BYTES],
     head_len: u8,
@@ -17,11 +20,10 @@ pub struct Redis {
 
 impl Redis {
     /// At the first command.
-    pub const NEW: Redis = Redis { account: Name::EMPTY, head: [0; HEAD_BYTES], head_len: 0 };
+    pub const NEW: Redis = Redis { account: Name::EMPTY, claimed: Name::EMPTY, head: [0; HEAD_BYTES], head_len: 0 };
 
     /// See [`super::Walker::input`].
     pub fn input(&mut self, bytes: &[u8]) -> Came {
-        let mut login = false;
         if self.head_len > 0 || bytes.first() == Some(&b'*') {
             let have = usize::from(self.head_len);
             let take = bytes.len().min(HEAD_BYTES - have);
@@ -29,23 +31,27 @@ impl Redis {
             let len = have + take;
             self.head_len = 0;
             match auth_user(&self.head[..len]) {
-                Auth::User(user) => {
-                    self.account.set(user);
-                    login = true;
-                }
+                Auth::User(user) => self.claimed.set(user),
                 Auth::Unfinished if len < HEAD_BYTES => self.head_len = len as u8,
                 Auth::Unfinished | Auth::Other => {}
             }
         }
-        Came { login, request: !bytes.is_empty(), exempt: false }
+        Came { request: !bytes.is_empty(), ..Came::default() }
     }
     /// See [`super::Walker::output`].
-    pub fn output(&mut self, bytes: &[u8]) -> bool {
-        !bytes.is_empty()
+    pub fn output(&mut self, bytes: &[u8]) -> Went {
+        let claimed = if bytes.is_empty() { Name::EMPTY } else { std::mem::replace(&mut self.claimed, Name::EMPTY) };
+        // What was asked before it in the same turn is answered in the same write.
+        let refused = bytes.starts_with(b"-") || bytes.windows(3).any(|w| w == b"\r\n-");
+        let login = claimed != Name::EMPTY && !refused;
+        if login {
+            self.account = claimed;
+        }
+        Went { done: !bytes.is_empty(), login }
     }
-    /// Never: see the module.
-    pub fn is_open(&self) -> bool {
-        false
+    /// Always done: see the module.
+    pub fn stands(&self) -> Answered {
+        Answered::Done
     }
     /// Never.
     pub fn is_lost(&self) -> bool {
@@ -111,14 +117,20 @@ mod tests {
         ] {
             for cut in 0..=text.len() {
                 let mut w = Redis::NEW;
-                let logins = [&text[..cut], &text[cut..]].map(|part| u32::from(w.input(part.as_bytes()).login));
+                for part in [&text[..cut], &text[cut..]] {
+                    w.input(part.as_bytes());
+                }
+                let mut refused = w;
+                assert!(!refused.output(b"+PONG\r\n-WRONGPASS\r\n").login && refused.identity().0 == Name::EMPTY);
+                assert!(!refused.output(b"+OK\r\n").login, "that answers something else");
+                assert_eq!(w.output(b"+OK\r\n").login, !want.is_empty());
                 assert_eq!(w.identity().0.as_bytes(), want.as_bytes(), "{text:?} cut at {cut}");
-                assert_eq!(logins.iter().sum::<u32>(), u32::from(!want.is_empty()));
             }
             let mut w = Redis::NEW;
             for b in text.bytes() {
                 w.input(&[b]);
             }
+            w.output(b"+OK\r\n");
             assert_eq!(w.identity().0.as_bytes(), want.as_bytes(), "{text:?} byte by byte");
         }
     }
@@ -128,7 +140,9 @@ mod tests {
         let mut w = Redis::NEW;
         w.input(b"*3\r\n$4\r\nAUTH\r\n$900\r\n");
         w.input(&[b'x'; 900]);
-        assert!(!w.input(b"\r\n$1\r\nx\r\n").login && w.identity().0 == Name::EMPTY);
-        assert!(w.input(HELLO.as_bytes()).login, "the next one is seen");
+        w.input(b"\r\n$1\r\nx\r\n");
+        assert!(!w.output(b"+OK\r\n").login && w.identity().0 == Name::EMPTY);
+        w.input(HELLO.as_bytes());
+        assert!(w.output(b"%7\r\n").login, "the next one is seen");
     }
 }

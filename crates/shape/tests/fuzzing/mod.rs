@@ -1,5 +1,6 @@
 //! What the walkers must hold to for any bytes, however they are cut: also called by `fuzz/`.
 
+use plimsoll_shape::gate::Answered;
 use plimsoll_shape::walk::{Protocol, Walker};
 
 const PROTOCOLS: [Protocol; 5] =
@@ -14,7 +15,11 @@ pub struct Concluded {
     pub logins: u32,
     pub requests: u32,
     pub answers: u32,
+    pub undone: u32,
     pub open: bool,
+    pub pinned: bool,
+    pub urgent: bool,
+    pub moved_on: bool,
     pub lost: bool,
     pub tls: bool,
     pub rest: bool,
@@ -34,13 +39,20 @@ pub fn walk(protocol: Protocol, talk: &Talk<'_>, cut: usize, once: bool) -> Conc
         for piece in pieces {
             if *client {
                 let came = w.input(piece);
-                c.logins += u32::from(came.login);
                 c.requests += u32::from(came.request);
+                c.urgent |= came.urgent;
+                c.moved_on |= came.moved_on;
             } else {
-                c.answers += u32::from(w.output(piece));
+                let went = w.output(piece);
+                c.logins += u32::from(went.login);
+                c.answers += u32::from(went.done);
+                if went.done && w.stands() == Answered::Undone {
+                    c.undone += 1;
+                }
             }
         }
     }
+    c.pinned = w.stands() == Answered::Pinned;
     (c.open, c.lost, c.tls, c.rest) = (w.is_open(), w.is_lost(), w.is_tls(), w.at_rest());
     let (account, database) = w.identity();
     (c.account, c.database) = (account.as_bytes().to_vec(), database.as_bytes().to_vec());
@@ -58,7 +70,7 @@ pub fn any(data: &[u8]) {
             } else {
                 w.input(piece);
             }
-            let _ = (w.is_open(), w.is_lost(), w.at_rest(), w.identity());
+            let _ = (w.is_open(), w.is_lost(), w.at_rest(), w.lacks(), w.identity());
         }
     }
 }
