@@ -280,6 +280,7 @@ fn answers_are_the_same_with_and_without() {
 fn the_server_is_restarted_or_killed_with_clients_held_and_inside() {
     let Some(mut s) = server(1) else { return };
     restarted(&mut s, Server::restart);
+    println!("now by kill -9");
     restarted(&mut s, Server::restart_killed);
 }
 

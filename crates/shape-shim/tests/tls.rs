@@ -140,6 +140,31 @@ fn postgres_transactions_in_tls_are_capped_and_counted() {
 }
 
 #[test]
+fn in_tls_too_the_gate_opens_without_its_controller() {
+    if !have("/usr/sbin/mariadbd") {
+        return;
+    }
+    let dir = certificate("mysql");
+    let mut s = mariadb_with(dir.path(), true, 1);
+    s.set(|k| k.hold_max_ns = 60_000_000_000);
+    let ask = |sql: &str| {
+        let mut c = mariadb_client(s.port, true);
+        c.args(["-e", sql]).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let mut busy = ask("SELECT SLEEP(12)");
+    s.await_inside((1, 0, 0, 0));
+    let mut held = ask("SELECT 1");
+    s.await_inside((1, 0, 0, 1));
+    let begun = Instant::now();
+    s.stop_heart();
+    assert!(held.wait().unwrap().success());
+    println!("let in after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(9));
+    busy.wait().unwrap();
+    s.assert_empty();
+}
+
+#[test]
 fn through_the_proxy_tls_passes_unshaped() {
     if !have("/usr/sbin/mariadbd") {
         return;

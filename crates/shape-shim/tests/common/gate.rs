@@ -18,8 +18,9 @@ impl Server {
         self.gate(|g| g.head.counters)
     }
 
-    /// Forgets what the preparation counted.
+    /// Forgets what the preparation counted, once it is over: an answer is out before its request has ended.
     pub fn reset(&self) {
+        self.await_inside((0, 0, 0, 0));
         self.gate(|g| g.head.counters = Counters::default());
     }
 
