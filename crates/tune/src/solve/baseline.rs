@@ -50,6 +50,12 @@ impl<'a> Grid<'a> {
         Grid { candidates, objective, times_ms, shares }
     }
 
+    /// Does it know mixes exactly? Not if it has fewer times than the CDFs, or if switching costs something.
+    pub fn is_exact(&self) -> bool {
+        let is_there = |t: &f64| self.times_ms.binary_search_by(|x| x.total_cmp(t)).is_ok();
+        self.candidates.iter().all(|c| c.settling.is_none() && c.cdf.values_ms().iter().all(is_there))
+    }
+
     /// The worth of epochs of these candidates, and by how much bounds are missed, as a share of each, summed.
     fn judge(&self, epochs: &[usize]) -> (f64, f64) {
         let n = epochs.len() as f64;
