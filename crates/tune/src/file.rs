@@ -3,6 +3,7 @@
 use crate::adapter::Lengths;
 use crate::graph::{ServiceGraph, WrittenGraph};
 use crate::objective::{Bound, Goal, Objective, checked_target};
+use crate::run::Watch;
 use crate::solve::Epochs;
 use crate::space::{Parameter, Space};
 use plimsoll_base::Span;
@@ -29,6 +30,8 @@ pub struct TuneFile {
     pub adapter: Option<AdapterSpec>,
     /// When observed and expected are too far apart.
     pub tolerance: f64,
+    /// When too many requests take longer than a percentile that was asked for: so many times as many as may.
+    pub tail: f64,
 }
 
 /// `[adapter]`: commands for a shell. `{name}` is replaced by the parameter's value, `{seconds}` by how long to measure.
@@ -119,6 +122,7 @@ struct WrittenPeriod {
     epoch: Option<toml::Spanned<String>>,
     settle: Option<toml::Spanned<String>>,
     tolerance: Option<toml::Spanned<f64>>,
+    tail: Option<toml::Spanned<f64>>,
 }
 
 #[derive(Deserialize)]
@@ -138,6 +142,7 @@ const EPOCH_DEFAULT: Span = Span::from_secs(120);
 const TIMEOUT_DEFAULT: Span = Span::from_secs(60);
 /// Predicted and achieved lie within a KS distance of 0.03 where the assumptions hold; thrice that is another system.
 const TOLERANCE_DEFAULT: f64 = 0.1;
+const TAIL_DEFAULT: f64 = 2.0;
 
 struct Text<'a> {
     file: &'a str,
@@ -187,6 +192,15 @@ impl TuneFile {
             Some(v) => *v.get_ref(),
             None => TOLERANCE_DEFAULT,
         };
+        let tail = match &w.period.tail {
+            Some(v) if v.get_ref().is_nan() || *v.get_ref() < 1.0 => {
+                return Err(
+                    t.bad(v.span().start, "tail is how many times as many requests may be late: 1 or more, or inf")
+                );
+            }
+            Some(v) => *v.get_ref(),
+            None => TAIL_DEFAULT,
+        };
         let epoch = t.span(&w.period.epoch, EPOCH_DEFAULT)?;
         let settle = t.span(&w.period.settle, Span::ZERO)?;
         if epoch == Span::ZERO || settle > epoch {
@@ -194,7 +208,12 @@ impl TuneFile {
             return Err(t.bad(at, "an epoch has a length, and settling ends within it"));
         }
         let adapter = w.adapter.as_ref().map(|a| t.adapter(a, epoch, &space, &graph)).transpose()?;
-        Ok(TuneFile { space, graph, objective, epochs: Epochs::Count(epochs), epoch, settle, adapter, tolerance })
+        Ok(TuneFile { space, graph, objective, epochs: Epochs::Count(epochs), epoch, settle, adapter, tolerance, tail })
+    }
+
+    /// How periods are watched.
+    pub fn watch(&self) -> Watch {
+        Watch { epoch: self.epoch, tolerance: self.tolerance, tail: self.tail }
     }
 
     /// How long each setting is tried.
@@ -336,6 +355,7 @@ timeout = "5s"
             ("set {idle_time}", "set it", "f.toml:23: `apply` doesn't use {idle_time}"),
             ("measure = \"load {seconds}\"", "", "f.toml:23: [adapter] has one of"),
             ("epochs = 5", "epochz = 5", "f.toml:18: unknown field `epochz`"),
+            ("epochs = 5", "epochs = 5\ntail = 0.5", "f.toml:19: tail is how many"),
             ("timeout = \"5s\"", "timeout = \"0s\"", "f.toml:25: no time at all"),
             (
                 "measure = \"load {seconds}\"",

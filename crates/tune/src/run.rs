@@ -111,8 +111,16 @@ const ALPHA: f64 = 0.001;
 /// What expected times may be beside observed ones: the histograms' 0.8 %, and a step of a grid.
 const BLUR: f64 = 0.01;
 
-/// Of a percentile that was asked for, so many times the expected share beyond its time make an alarm.
-const BEYOND_FACTOR: f64 = 2.0;
+/// How long epochs are, and when a period is an alarm.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Watch {
+    /// An epoch.
+    pub epoch: Span,
+    /// The distance of observed and expected (Kolmogorov and Smirnov) at which the alarm begins, 0 to 1.
+    pub tolerance: f64,
+    /// Of a percentile that was asked for, so many times the share beyond its time that may be there make an alarm; infinite: none.
+    pub tail: f64,
+}
 
 /// Where the alarm begins for so many requests, expected by so many recorded ones: at the tolerance, or, for few requests, at
 /// what chance makes of them (two-sample Kolmogorov–Smirnov). Requests that follow each other are alike, so that the test on
@@ -123,11 +131,11 @@ pub fn alarm_limit(tolerance: f64, requests: f64, rests_on: f64) -> f64 {
 
 /// What a period's observations say of one percentile that was asked for. Kolmogorov and Smirnov don't see it: a p99 ten times as
 /// long moves a distribution by a hundredth.
-fn beyond((share, within_ms): (f64, f64), observed: &Cdf, requests: f64, plan: &Plan) -> Beyond {
+fn beyond((share, within_ms): (f64, f64), (observed, requests): (&Cdf, f64), plan: &Plan, tail: f64) -> Beyond {
     let seen = 1.0 - observed.at(within_ms * (1.0 + BLUR));
     let chance = more_than_before((seen * requests, requests), (1.0 - share, plan.rests_on));
     // Each of several percentiles gets its part of what chance may do.
-    let is_alarming = seen > BEYOND_FACTOR * (1.0 - share) && chance < ALPHA / plan.watched.len() as f64;
+    let is_alarming = seen > tail * (1.0 - share) && chance < ALPHA / plan.watched.len() as f64;
     Beyond { share, within_ms, seen, chance, is_alarming }
 }
 
@@ -140,7 +148,7 @@ pub fn warm(guarded: &mut Guarded<'_>, plan: &Plan, lengths: &Lengths) -> Result
     guarded.warm(lengths)
 }
 
-/// Runs one period: for each part of the plan, applies it and measures its epochs. `watch` hears after each epoch.
+/// Runs one period: for each part of the plan, applies it and measures its epochs. `progress` hears after each epoch.
 ///
 /// # Errors
 /// The adapter's; the system is then back at what worked last.
@@ -148,9 +156,8 @@ pub fn period(
     guarded: &mut Guarded<'_>,
     graph: &ServiceGraph,
     plan: &Plan,
-    epoch: Span,
-    tolerance: f64,
-    watch: &mut dyn FnMut(&Setting),
+    watch: &Watch,
+    progress: &mut dyn FnMut(&Setting),
 ) -> Result<Period, AdapterError> {
     let mut points: Vec<(f64, f64)> = Vec::new();
     // Requests, and what each epoch's number makes of the whole's uncertainty.
@@ -158,13 +165,13 @@ pub fn period(
     for (setting, epochs) in &plan.parts {
         guarded.apply(setting)?;
         for _ in 0..*epochs {
-            let run = guarded.measure(epoch)?;
+            let run = guarded.measure(watch.epoch)?;
             let seen = requests(graph, &run)?;
             let weight: f64 = seen.iter().map(|o| o.weight).sum();
             // Epochs may serve different numbers; each counts the same, as in the prediction (equation 5.3).
             points.extend(seen.iter().map(|o| (o.value, o.weight / weight)));
             (requests_seen, uncertain) = (requests_seen + weight, uncertain + 1.0 / weight);
-            watch(setting);
+            progress(setting);
         }
     }
     let epochs: f64 = plan.parts.iter().map(|p| f64::from(p.1)).sum();
@@ -172,10 +179,10 @@ pub fn period(
     let counted = epochs * epochs / uncertain;
     Ok(Period {
         ks: observed.ks_blurred(&plan.expected, BLUR),
-        beyond: plan.watched.iter().map(|&w| beyond(w, &observed, counted, plan)).collect(),
+        beyond: plan.watched.iter().map(|&w| beyond(w, (&observed, counted), plan, watch.tail)).collect(),
         observed,
         requests: requests_seen,
-        limit: alarm_limit(tolerance, counted, plan.rests_on),
+        limit: alarm_limit(watch.tolerance, counted, plan.rests_on),
     })
 }
 
@@ -328,7 +335,7 @@ mod tests {
         let run = |factor| {
             let mut model = Model { mean: 0.0, factor, rng: Rng::new(4, "model") };
             let mut guarded = Guarded::new(&mut model, &space, None);
-            period(&mut guarded, &graph, &plan, Span::from_secs(1), 0.05, &mut |_| {}).unwrap()
+            period(&mut guarded, &graph, &plan, &within(0.05), &mut |_| {}).unwrap()
         };
         let same = run(1.0);
         assert!(!same.is_alarming() && same.ks < 0.03, "{}", same.ks);
@@ -337,6 +344,10 @@ mod tests {
         // Few requests make no alarm by chance, and neither do many that few are compared with.
         assert!(alarm_limit(0.05, 100.0, 1e9) > 0.15 && alarm_limit(0.05, 1e6, f64::INFINITY) == 0.05);
         assert!(alarm_limit(0.05, 1e6, 100.0) > 0.15);
+    }
+
+    fn within(tolerance: f64) -> Watch {
+        Watch { epoch: Span::from_secs(1), tolerance, tail: 2.0 }
     }
 
     fn objective(goal: &str, bounds: &[&str]) -> Objective {
@@ -372,7 +383,7 @@ mod tests {
         let mut system = Epochal { epochs, long, rng: Rng::new(seed, "epochs") };
         let mut guarded = Guarded::new(&mut system, &space, None);
         let graph = ServiceGraph::new(&graph).unwrap();
-        period(&mut guarded, &graph, plan, Span::from_secs(1), 0.1, &mut |_| {}).unwrap()
+        period(&mut guarded, &graph, plan, &within(0.1), &mut |_| {}).unwrap()
     }
 
     #[test]

@@ -23,11 +23,11 @@ fn candidates(n: usize, points: usize, seed: u64) -> Vec<Candidate> {
     (0..n).map(|i| one(i, &mut rng)).collect()
 }
 
-/// Each of `all` gives something else for so much of a period after a switch: mostly slower, for some quicker.
+/// Each of `all` gives something else for so much of a period after a switch: slower or quicker.
 fn settling(all: &mut [Candidate], share: f64, seed: u64) {
     let mut rng = Rng::new(seed, "settling");
     for c in all {
-        let factor = if rng.chance(0.25) { 0.6 } else { 1.0 + 2.0 * rng.unit() };
+        let factor = if rng.chance(0.5) { 0.5 } else { 1.0 + 2.0 * rng.unit() };
         c.settling = Some(Settling { cdf: c.cdf.scaled(factor), share });
     }
 }
@@ -89,24 +89,24 @@ fn a_target_under_bounds_is_met_as_closely_as_by_looking_at_every_mix() {
 #[test]
 fn a_target_whose_bounds_hardly_any_mix_keeps_is_not_called_infeasible() {
     for seed in 1..=4 {
-        let all = candidates(40, 200, seed);
+        let all = candidates(150, 100, seed);
         let mut rng = Rng::new(seed, "mixes");
         let tight = |rng: &mut Rng| {
-            let mut three: Vec<usize> = (0..40).collect();
+            let mut three: Vec<usize> = (0..all.len()).collect();
             rng.shuffle(&mut three);
             three[..3].sort_unstable();
-            let made = Mix { parts: vec![(three[0], 0.1), (three[1], 0.3), (three[2], 0.6)] };
+            let made = Mix { parts: three[..3].iter().map(|&i| (i, 1.0 / 3.0)).collect() };
             let cdf = made.cdf(&all);
             let of = |p: u32| f64::from(p) / 100.0;
             let bound = |p: u32| Bound { of: Point::Share(of(p)), at_most_ms: cdf.quantile(of(p)) };
-            let bounds: Vec<Bound> = [25, 40, 50, 60, 75, 90, 95, 99].map(bound).to_vec();
+            let bounds: Vec<Bound> = [10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99].map(bound).to_vec();
             (made, Objective { goal: target(&all), bounds })
         };
-        let (made, o) = (0..1_000)
+        let (made, o) = (0..20_000)
             .map(|_| tight(&mut rng))
             .find(|(_, o)| best_static(&all, o).is_none())
             .expect("some mix keeps what nothing alone keeps");
-        let s = solve(&all, Epochs::Count(10), &o).unwrap_or_else(|e| panic!("{seed}: {made:?} keeps them, yet: {e}"));
+        let s = solve(&all, Epochs::Count(3), &o).unwrap_or_else(|e| panic!("{seed}: {made:?} keeps them, yet: {e}"));
         assert!(s.mix.keeps(&all, &o) && s.bound <= s.value);
     }
 }

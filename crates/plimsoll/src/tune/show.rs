@@ -128,7 +128,7 @@ impl Choice<'_> {
         shares.dedup();
         let requests = mix.requests(self.candidates);
         let told = |s: f64| {
-            let (point, needed) = (Point::Share(s), (BEYOND_MIN / (1.0 - s)).ceil());
+            let (point, needed) = (Point::Share(s), (BEYOND_MIN / (1.0 - s) - 1e-6).ceil());
             format!(
                 "{point} is beyond the profile's reach: it rests on {requests:.0} requests, of which {:.1} took longer; record {needed} at least",
                 (1.0 - s) * requests

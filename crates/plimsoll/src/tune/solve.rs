@@ -193,7 +193,7 @@ impl Solve {
         let found: Found = match self.method {
             Method::Brute => grid.brute_force(n as usize, &mut watch),
             Method::Anneal => grid.anneal(n as usize, STEPS, &mut rng, &mut watch),
-            _ => grid.random(n as usize, STEPS, &mut rng),
+            _ => grid.random(n as usize, STEPS, &mut rng, &mut watch),
         };
         bar.finish_and_clear();
         let (mix, _) = found.best.ok_or(Unsolved::Empty("the search met no mix that keeps the bounds"))?;

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 #[derive(Args)]
 #[command(
     after_help = "A period is compared with what was expected as a whole (Kolmogorov and Smirnov), and at each percentile of goal and \
-    bounds: twice as many requests beyond its time as there may be are an alarm, if chance doesn't explain them.\n\nWhen a command of \
+    bounds: twice as many requests beyond its time as there may be (`tail`) are an alarm, if chance doesn't explain them.\n\nWhen a command of \
     the adapter fails or hangs, or a signal ends the run, the system is put back to the last setting that worked; status 1, or 130 after a \
     signal.\n\nExamples:\n  plimsoll tune run web.toml --profile web.parquet --periods 6\n  \
     plimsoll tune run web.toml --profile web.parquet --retune --remember profiles --levels 100,1000"
@@ -172,7 +172,7 @@ impl Run {
     ) -> Result<(u32, Period)> {
         let epochs: u32 = tuned.plan.parts.iter().map(|p| p.1).sum();
         let bar = bar(u64::from(epochs), &format!("period {n}"));
-        let ran = period(guarded, &f.graph, &tuned.plan, f.epoch, f.tolerance, &mut |_| bar.inc(1));
+        let ran = period(guarded, &f.graph, &tuned.plan, &f.watch(), &mut |_| bar.inc(1));
         bar.finish_and_clear();
         let ran = ran.map_err(|e| anyhow!(e))?;
         self.report(n, f, objective, tuned, &ran)?;

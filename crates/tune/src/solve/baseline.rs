@@ -138,11 +138,15 @@ impl<'a> Grid<'a> {
     }
 
     /// Mixes at random.
-    pub fn random(&self, epochs: usize, steps: u64, rng: &mut Rng) -> Found {
+    pub fn random(&self, epochs: usize, steps: u64, rng: &mut Rng, watch: Watch<'_>) -> Found {
         let mut found = Found { best: None, looked_at: 0, is_complete: false };
         for _ in 0..steps {
             let mix: Vec<usize> = (0..epochs).map(|_| rng.below(self.candidates.len() as u64) as usize).collect();
             self.consider(&mix, &mut found);
+            if found.looked_at.is_multiple_of(REPORT_EVERY) && !watch(found.looked_at, found.best.as_ref().map(|b| b.1))
+            {
+                break;
+            }
         }
         found
     }
