@@ -121,7 +121,7 @@ impl Choice<'_> {
     pub fn beyond_reach(&self, mix: &Mix) -> Vec<String> {
         let mut shares: Vec<f64> = match &self.objective.goal {
             Goal::Least(terms) => terms.iter().filter_map(|t| share(t.0)).collect(),
-            Goal::Target(points) => points.iter().map(|p| p.0).filter(|s| *s < 1.0).next_back().into_iter().collect(),
+            Goal::Target(points) => points.iter().map(|p| p.0).rfind(|s| *s < 1.0).into_iter().collect(),
         };
         shares.extend(self.objective.bounds.iter().filter_map(|b| share(b.of)));
         shares.sort_by(f64::total_cmp);

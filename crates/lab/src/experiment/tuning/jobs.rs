@@ -199,10 +199,19 @@ impl Experiment for LoadLevels {
         for (goal, share, by_level) in [("p50", 0.5, medians), ("p99", 0.99, p99s)] {
             let mut one = Memory::new();
             one.learn(0, plan(&all, &all.solve(&objective(goal, &[]))?.mix));
-            let [one, many] =
-                [one, by_level].map(|m| Ok::<_, LabError>(followed(seed, inputs, m)?.quantile(share) / 1e3));
-            let (one, many) = (one?, many?);
-            sample.values.extend([Some(one), Some(many), Some(many / one)]);
+            let (alone, had_alone) = followed(seed, inputs, one)?;
+            let alone = alone.quantile(share) / 1e3;
+            if by_level.predicted().is_none() {
+                // No level has jobs enough under every setting.
+                sample.values.extend([Some(alone), None, None]);
+                continue;
+            }
+            let (many, had) = followed(seed, inputs, by_level)?;
+            let many = many.quantile(share) / 1e3;
+            sample.values.extend([Some(alone), Some(many), Some(many / alone)]);
+            sample.notes.push(format!(
+                "least {goal}, in one seed: periods by level with a plan for each level: {had:?}; with one plan: {had_alone:?}"
+            ));
         }
         Ok(sample)
     }
@@ -231,13 +240,18 @@ fn plan(p: &Profiled, mix: &Mix) -> Vec<(Setting, f64)> {
     mix.parts.iter().map(|&(i, share)| (p.all[i].setting.clone(), share)).collect()
 }
 
-/// What the last three hours' jobs take if each period has the plan of the level that the last one had.
-fn followed(seed: u64, inputs: &Inputs, mut memory: Memory<Vec<(Setting, f64)>>) -> Result<Cdf, LabError> {
+/// What the last three hours' jobs take if each period has the plan of the level that the last one had, by what is known of one
+/// level at least; and how many periods had each level.
+fn followed(
+    seed: u64,
+    inputs: &Inputs,
+    mut memory: Memory<Vec<(Setting, f64)>>,
+) -> Result<(Cdf, [u32; LEVELS.len()]), LabError> {
     let (mut c, levels, graph) = (to_try(seed, inputs)?, levels(), map_reduce::graph());
-    let mut all = Vec::new();
+    let (mut all, mut had) = (Vec::new(), [0; LEVELS.len()]);
     // The first pass is the warm-up.
     for n in 0..PERIODS + periods(inputs) {
-        let plan = memory.predicted().ok_or_else(|| LabError("no level could be profiled".into()))?.clone();
+        let plan = memory.predicted().expect("one level is known at least").clone();
         let mut seen = Vec::new();
         for (setting, share) in plan {
             c.apply(&setting).map_err(told)?;
@@ -247,7 +261,9 @@ fn followed(seed: u64, inputs: &Inputs, mut memory: Memory<Vec<(Setting, f64)>>)
                 all.extend(requests(&graph, &run).map_err(told)?.iter().copied());
             }
         }
-        memory.observed(levels.of(seen.iter().map(|(level, share)| level * share).sum()));
+        let level = levels.of(seen.iter().map(|(level, share)| level * share).sum());
+        had[level] += 1;
+        memory.observed(level);
     }
-    times("job", &all).map_err(told)
+    Ok((times("job", &all).map_err(told)?, had))
 }
