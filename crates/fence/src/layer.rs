@@ -396,6 +396,11 @@ impl Fence {
                 counters.took += took;
                 counters.error += error;
                 counters.within += u64::from(error <= bound);
+                if d == 0
+                    && let Some(v) = owner.and_then(|v| self.volumes.get_mut(&v))
+                {
+                    v.counters.held += took;
+                }
             }
         }
         if let Some(v) = self.volumes.get_mut(&s.volume)

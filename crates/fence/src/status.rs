@@ -37,6 +37,8 @@ pub struct VolumeCounters {
     pub response: Span,
     /// Time that they waited for a slot, summed.
     pub waited: Span,
+    /// Time that its batches had the first device in its slots, summed.
+    pub held: Span,
     /// Client reads whose deadline passed while they waited.
     pub revoked: u64,
 }

@@ -125,9 +125,15 @@ impl Timetable {
 
     /// Slots in which nothing happens pass, up to the one that runs at `at`.
     pub fn pass(&mut self, at: Time) {
+        self.pass_counting(at, &mut |_, _| {});
+    }
+
+    /// The same; `ended` hears which slots' turns ended, and how many of each.
+    pub fn pass_counting(&mut self, at: Time, ended: &mut dyn FnMut(usize, u64)) {
         let mut passed = 0;
         while at >= self.ends_at {
             let ends_at = self.ends_at;
+            ended(self.running, 1);
             self.end(ends_at, false);
             passed += 1;
             // From now on every slot has its plain length: whole rotations are skipped.
@@ -135,6 +141,9 @@ impl Timetable {
                 let rotation = Span::from_nanos(self.slot_ns as u64 * self.slots as u64);
                 let rounds = at.since(self.began_at).as_nanos() / rotation.as_nanos();
                 let skipped = Span::from_nanos(rotation.as_nanos() * rounds);
+                if rounds > 0 {
+                    (0..self.slots).for_each(|slot| ended(slot, rounds));
+                }
                 (self.began_at, self.ends_at) = (self.began_at + skipped, self.ends_at + skipped);
             }
         }
@@ -202,11 +211,14 @@ mod tests {
     }
 
     /// Slot by slot, without skipping: obviously right.
-    fn pass_slowly(t: &mut Timetable, until: Time) {
+    fn pass_slowly(t: &mut Timetable, until: Time) -> Vec<u64> {
+        let mut ended = vec![0; t.slots()];
         while until >= t.ends_at() {
             let ends_at = t.ends_at();
+            ended[t.running()] += 1;
             t.end(ends_at, false);
         }
+        ended
     }
 
     proptest! {
@@ -222,9 +234,11 @@ mod tests {
                 if idle {
                     let until = now + Span::from_millis(ms * 37);
                     let mut slow = t;
-                    pass_slowly(&mut slow, until);
-                    t.pass(until);
+                    let walked = pass_slowly(&mut slow, until);
+                    let mut counted = vec![0; slots as usize];
+                    t.pass_counting(until, &mut |slot, turns| counted[slot] += turns);
                     prop_assert_eq!(t, slow);
+                    prop_assert_eq!(counted, walked);
                     time.fill(0);
                     turns.fill(0);
                 } else {

@@ -113,12 +113,13 @@ impl Fence {
         lends && (self.given || (self.owner_is_idle_on(0) && at > self.lendable_from()))
     }
 
-    /// Turns in which nothing happened pass.
+    /// Turns at whose end nothing waits pass. The same slot's next turn is a new one, too.
     fn pass(&mut self, now: Time) {
-        let running = self.table.running();
-        self.table.pass(now);
-        if self.table.running() != running {
-            self.slot_counters[running].turns += 1;
+        let (running, began_at) = (self.table.running(), self.table.began_at());
+        let counters = &mut self.slot_counters;
+        self.table.pass_counting(now, &mut |slot, turns| counters[slot].turns += turns);
+        if self.table.began_at() != began_at {
+            self.slot_counters[running].used += u64::from(self.devices.iter().any(|d| d.used));
             self.new_turn();
         }
     }
@@ -158,6 +159,7 @@ impl Fence {
 
     pub(crate) fn apply_change(&mut self, at: Time) {
         let Some((slots, slot)) = self.change.take() else { return };
+        self.new_turn();
         (self.config.slots, self.config.slot) = (slots, slot);
         self.table = Timetable::new(at, slots, slot);
         self.slots.resize(slots as usize, &self.promised);

@@ -335,6 +335,41 @@ fn a_steady_fence_answers_as_if_the_arm_had_been_away() {
     assert_eq!(rounded(&b), [16.0]);
 }
 
+/// A slot's next turn is a new one although nothing waited when the last one ended, and no other slot ran since: it begins with the arm
+/// away again.
+#[test]
+fn a_later_turn_of_the_same_slot_is_a_new_one() {
+    let rounded = |b: &Bench, v| b.ends(v).iter().map(|e| e.round()).collect::<Vec<f64>>();
+    let mut b = by_distance(|_| {});
+    for t in [1, 41, 401] {
+        b.send(at(t), A, 0);
+    }
+    b.run_to(at(500));
+    assert_eq!(rounded(&b, A), [16.0, 56.0, 416.0]);
+    b.send(at(505), A, 0);
+    let [own, other] = [0, 1].map(|slot| b.fence().status(at(505)).slots[slot].counters);
+    assert_eq!((own.used, other.used), (3, 0));
+    assert_eq!((own.turns, other.turns), (13, 12));
+    // With one slot there is no other that could run.
+    let mut b = by_distance(|c| c.slots = 1);
+    b.send(at(1), A, 0);
+    b.send(at(21), A, 0);
+    b.run_to(at(100));
+    assert_eq!(rounded(&b, A), [16.0, 36.0]);
+}
+
+/// A change that holds at once begins a new turn, too.
+#[test]
+fn a_change_begins_a_new_turn() {
+    let mut b = by_distance(|_| {});
+    b.send(at(1), A, 0);
+    b.run_to(at(17));
+    b.pool.stack().order(at(17), Order::Fence { slots: 2, slot_ns: ms(20).as_nanos() });
+    b.send(at(18), A, 0);
+    b.run_to(at(100));
+    assert_eq!(b.ends(A).iter().map(|e| e.round()).collect::<Vec<_>>(), [16.0, 33.0]);
+}
+
 /// Without the hybrid, who has no slots isn't held.
 #[test]
 fn without_slots_and_hybrid_nothing_is_held() {

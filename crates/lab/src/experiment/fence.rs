@@ -22,7 +22,7 @@ const FENCE: Study = Study {
     id: "",
     title: "",
     source: "",
-    version: 3,
+    version: 4,
     device: "hdd-160g-7200, vf-sata-60g",
     common: common_notes,
     notes: &[],
