@@ -77,6 +77,11 @@ impl FenceConfig {
         }
     }
 
+    /// Is time lent that owners leave?
+    pub fn lends(&self) -> bool {
+        self.hybrid && self.lend_permille > 0
+    }
+
     /// Is it within its ranges?
     ///
     /// # Errors

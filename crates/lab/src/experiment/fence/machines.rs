@@ -100,7 +100,8 @@ impl Run {
     /// Of the time of these machines' slots, what their batches used, %.
     pub fn used_percent(&self, machines: std::ops::Range<usize>) -> f64 {
         let Some((before, after)) = &self.fence else { return f64::NAN };
-        let held = |s: &FenceStatus| s.volumes[machines.clone()].iter().map(|v| v.counters.held.as_secs_f64()).sum::<f64>();
+        let held =
+            |s: &FenceStatus| s.volumes[machines.clone()].iter().map(|v| v.counters.held.as_secs_f64()).sum::<f64>();
         let slots: u32 = after.volumes[machines.clone()].iter().map(|v| v.slots).sum();
         let had = self.measured.as_secs_f64() * f64::from(slots) / after.slots.len() as f64;
         100.0 * (held(after) - held(before)) / had
