@@ -97,7 +97,7 @@ impl Fence {
     /// # Errors
     /// If that can't be, or fewer slots would be left than are promised.
     pub fn set_slots(&mut self, now: Time, slots: u32, slot: Span) -> Result<(), String> {
-        check_slots(slots, slot, &self.config.devices)?;
+        check_slots(slots, slot, &self.config.devices, false)?;
         let promised: u32 = self.promised.values().sum();
         if promised > slots {
             return Err(format!("{promised} slots are promised to volumes: {slots} are too few"));
