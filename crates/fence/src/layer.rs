@@ -247,7 +247,7 @@ impl Fence {
         } else if zeroing || (self.config.hybrid && self.volumes.contains_key(&io.volume)) {
             self.without[d].push(io, cost, since);
         } else {
-            return self.send(now, (io, since), Role::Passed, out);
+            return self.send(now, (io, since), (Role::Passed, Span::ZERO, Time::ZERO), out);
         }
         self.waiting += 1;
     }
@@ -353,10 +353,11 @@ impl Layer for Fence {
         let s = self.sent.remove(c.io.tag as usize);
         self.note_durability(&s, &c);
         (c.io.head.tag, c.io.head.flags, c.io.head.face) = (s.tag, s.flags, s.face);
-        let pad = self.devices[usize::from(s.face)].pad;
-        if s.role == Role::Owner && pad > Span::ZERO {
-            self.padded.push_back((now + pad, s, c));
-            return out.wake_at(now + pad);
+        let until = (now + s.pad).min(s.due_at);
+        if s.role == Role::Owner && until > now {
+            let at = self.padded.partition_point(|p| p.0 <= until);
+            self.padded.insert(at, (until, s, c));
+            return out.wake_at(until);
         }
         if s.role != Role::Passed {
             self.ended(now, &s, &c);
@@ -367,7 +368,6 @@ impl Layer for Fence {
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
         self.account(now);
-        // All of one batch, and so in order.
         while let Some((_, s, c)) = self.padded.pop_front_if(|p| p.0 <= now) {
             self.ended(now, &s, &c);
             out.complete(c);
@@ -432,7 +432,7 @@ impl Layer for Fence {
             let all: Vec<Leaving> = v.lanes.iter_mut().flat_map(Lane::take_all).collect();
             self.waiting -= all.len();
             for leaving in all {
-                self.send(now, leaving, Role::Passed, out);
+                self.send(now, leaving, (Role::Passed, Span::ZERO, Time::ZERO), out);
             }
         }
         self.go_on(now, out);

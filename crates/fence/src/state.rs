@@ -26,6 +26,9 @@ pub(crate) struct Sent {
     pub role: Role,
     pub volume: VolumeKey,
     pub since: Time,
+    /// It's answered so much later than it ends, but not for that later than it is due.
+    pub pad: Span,
+    pub due_at: Time,
     /// A flush covers as many of the device's buffered writes.
     pub covers: u64,
 }
@@ -53,8 +56,6 @@ pub(crate) struct Device {
     /// The batch there is began then and is predicted to end then.
     pub began_at: Time,
     pub due_at: Time,
-    /// Its requests are answered so much later than they end.
-    pub pad: Span,
     /// By what is known of the device it would take so long.
     pub expected: Span,
     /// Requests were sent in this turn.
@@ -79,7 +80,6 @@ impl Device {
         last_end: 0,
         began_at: Time::ZERO,
         due_at: Time::ZERO,
-        pad: Span::ZERO,
         expected: Span::ZERO,
         used: false,
         at_home: false,

@@ -339,38 +339,50 @@ impl Fence {
         batch.sort_by_key(|(io, _)| io.offset);
         let mut known = Forming::new(predictor, Arm::At(last_end));
         let known = batch.iter().fold(Span::ZERO, |_, (io, _)| known.add(io));
+        // The arm's way back, where it was spared; but nobody is answered later for that than if it hadn't been: what is near may take
+        // longer than predicted, and only who is alone would wait for it.
         let pad = if self.config.steady { predicted.saturating_sub(known) } else { Span::ZERO };
+        let mut due = Forming::new(predictor, arm);
+        let mut due = |io: &Io| now + due.add(io);
+        let batch: Vec<(Leaving, Time)> = batch.into_iter().map(|l| (due(&l.0), l)).map(|(due, l)| (l, due)).collect();
+        let expected = known + pad;
         let device = &mut self.devices[d];
         (device.began_at, device.due_at) = (now, now + predicted);
         device.used |= role == Role::Owner || is_nobodys;
         if batch.len() > 1 {
             device.batched(predicted, alone);
         }
-        (device.pad, device.expected) = (pad, known + pad);
+        device.expected = expected;
         // A flush moves no arm.
-        device.at_home = role == Role::Owner && (device.at_home || batch.iter().any(|(io, _)| moves(io)));
+        device.at_home = role == Role::Owner && (device.at_home || batch.iter().any(|((io, _), _)| moves(io)));
         match role {
             Role::Owner => {
                 device.owners += batch.len() as u32;
                 let c = &mut device.counters;
                 (c.batches, c.requests) = (c.batches + 1, c.requests + batch.len() as u64);
-                c.predicted += known + pad;
+                c.predicted += expected;
             }
             _ => device.lent += batch.len() as u32,
         }
-        if let Some((io, _)) = batch.iter().rev().find(|(io, _)| moves(io)) {
+        if let Some(((io, _), _)) = batch.iter().rev().find(|((io, _), _)| moves(io)) {
             device.last_end = io.end();
         }
-        for leaving in batch {
-            self.send(now, leaving, role, out);
+        for (leaving, due_at) in batch {
+            self.send(now, leaving, (role, pad, due_at), out);
         }
         true
     }
 
-    pub(crate) fn send(&mut self, now: Time, (mut io, since): Leaving, role: Role, out: &mut Actions) {
+    pub(crate) fn send(
+        &mut self,
+        now: Time,
+        (mut io, since): Leaving,
+        (role, pad, due_at): (Role, Span, Time),
+        out: &mut Actions,
+    ) {
         let d = usize::from(io.face);
         let IoHead { id, tag, flags, face, volume, .. } = io.head;
-        let sent = Sent { id, tag, flags, face, role, volume, since, covers: self.devices[d].buffered };
+        let sent = Sent { id, tag, flags, face, role, volume, since, pad, due_at, covers: self.devices[d].buffered };
         if role != Role::Passed
             && let Some(v) = self.volumes.get_mut(&io.volume)
         {

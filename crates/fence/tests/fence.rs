@@ -1,7 +1,7 @@
 //! Who is served when, and what is forecast.
 
 mod common;
-use common::{A, B, Bench, C, FLASH, at, by_distance, config, ms, terms};
+use common::{A, B, Bench, C, FLASH, at, by_distance, by_distance_of, config, ms, terms};
 use plimsoll_base::{Data, Io, Op, Rng, Span};
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor};
@@ -326,6 +326,17 @@ fn a_steady_fence_answers_as_if_the_arm_had_been_away() {
     b.send(at(1), A, 0);
     b.run_to(at(100));
     assert_eq!(rounded(&b), [16.0]);
+}
+
+/// Alone, what is near may take longer than predicted: nobody is answered later than if the arm had been away because of that.
+#[test]
+fn a_steady_fence_answers_no_later_than_from_away() {
+    for (really, end) in [(5, 16.0), (9, 16.0), (14, 16.0), (17, 18.0)] {
+        let mut b = by_distance_of(ms(really), |c| c.slot = ms(40));
+        b.send(at(1), A, 0);
+        b.run_to(at(100));
+        assert_eq!(b.ends(A).iter().map(|e| e.round()).collect::<Vec<_>>(), [end], "{really}");
+    }
 }
 
 /// A slot's next turn is a new one although nothing waited when the last one ended, and no other slot ran since: it begins with the arm

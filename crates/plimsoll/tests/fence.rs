@@ -150,7 +150,7 @@ fn what_only_the_node_can_tell_is_refused_with_the_reason() {
     assert!(server.stop());
     let late = text("33MiB").replace("device_size = \"32MiB\"\n", "");
     let why = Server::try_start(dir.path(), &late).err().expect("it can't be served");
-    assert!(why.contains("is more than the cache's device has"), "{why}");
+    assert!(why.contains("add up to 33554432 bytes, and there are"), "{why}");
 }
 
 /// The cache's drive can be modelled, too: hits take what the model says, in their slots.

@@ -182,11 +182,16 @@ impl Bench {
 
 /// A disk whose requests take 5 ms near and 15 from half of it away, as far as its predictor knows.
 pub fn by_distance(change: impl Fn(&mut FenceConfig)) -> Bench {
+    by_distance_of(ms(5), change)
+}
+
+/// The same; each really takes so long.
+pub fn by_distance_of(really: Span, change: impl Fn(&mut FenceConfig)) -> Bench {
     let mut c = config(2, ms(20), ms(5), ms(1));
     let knots = vec![(0, 5_000_000), (1 << 20, 5_000_000), (SIZE, 25_000_000)];
     c.devices[0] = DeviceKind::disk(DiskPredictor::new(knots, 0).unwrap());
     change(&mut c);
-    Bench::new(c, (ms(5), ms(1)), &[(A, 1), (B, 1)])
+    Bench::new(c, (really, ms(1)), &[(A, 1), (B, 1)])
 }
 
 pub fn terms(slots: u32) -> VolumeTerms {
