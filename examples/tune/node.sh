@@ -1,7 +1,8 @@
 #!/bin/bash
 # Tunes live Plimsoll nodes through their control API (make tune-node): two replicas of a volume on disks modelled in real time, a
 # backup that reads on beside one of them, a trace as the load. Parameters: reads' deadline, LoggedWriteSize, slot length,
-# CFQ's idle_time. TRACE names another trace, RATE its pace; PROFILE and EPOCH are seconds.
+# CFQ's idle_time; then, with those as found, the fingerprint index's share and when QWin gives cores. TRACE names another trace, RATE
+# its pace; PROFILE and EPOCH are seconds.
 set -euo pipefail
 plimsoll=$(realpath "$1")
 PROFILE=${PROFILE:-20} EPOCH=${EPOCH:-20} RATE=${RATE:-1} TRACE=${TRACE:-}
@@ -22,10 +23,14 @@ name = "p"
 device = { file = "p.img", size = "100GiB", model = "hdd-160g-7200" }
 sched = "cfq"
 depth = 4
+cores = 4
 [pool.fence]
 slots = 2
 [pool.logs]
 adaptive = false
+[pool.cache]
+file = "flash.img"
+device_size = "256MiB"
 [[tenant]]
 name = "t"
 class = "best-effort"
@@ -117,5 +122,49 @@ echo "untuned (no deadline, 64 KiB, 20 ms, 8 ms):"
 start=(--current deadline=none --current logged_write=64KiB --current slot=20ms --current idle_time=8ms)
 "$plimsoll" tune profile "$dir/node.toml" --out "$dir/node.parquet" "${start[@]}"
 for goal in mean p50 p90 p99; do "$plimsoll" tune solve "$dir/node.toml" --profile "$dir/node.parquet" --minimise $goal; done
-"$plimsoll" tune run "$dir/node.toml" --profile "$dir/node.parquet" --periods 2
-"$plimsoll" tune profile "$dir/node.toml" --screen
+"$plimsoll" tune run "$dir/node.toml" --profile "$dir/node.parquet" --periods 2 || true # an alarm is shown, too
+"$plimsoll" tune profile "$dir/node.toml" --screen "${start[@]}"
+
+# The second group, with the first one's best single setting: six more runs instead of six times as many.
+best=$("$plimsoll" tune solve "$dir/node.toml" --profile "$dir/node.parquet" --epochs 1 --json)
+of() { sed -n "s/.*\"$1\": \"\([^\"]*\)\".*/\1/p" <<< "$best" | head -1; }
+deadline=$(of deadline)
+"$dir/apply" "$deadline" "$(of logged_write)" "$(of slot)" "$(of idle_time)"
+cat > "$dir/apply-more" <<EOF
+#!/bin/bash
+# apply-more FINGERPRINTS SLACK_LOW: the high threshold is four times the low one
+set -e
+for n in 1 2; do
+  "$plimsoll" pool set p --fingerprints "\$1" --core-slack-low "\$2us" --core-slack-high "\$((\$2 * 4))us" --control "$dir/\$n/control.sock"
+done > /dev/null
+EOF
+chmod +x "$dir/apply-more"
+cat > "$dir/more.toml" <<EOF
+[[parameter]]
+name = "fingerprints"
+values = ["10", "50", "100"]
+[[parameter]]
+name = "slack_us"
+values = ["300", "3000"]
+[graph]
+root = "request"
+components = ["read", "write"]
+[graph.node]
+request = { sequence = ["op"] }
+op = { condition = ["read", "write"] }
+[objective]
+minimise = "p99"
+[period]
+epochs = 4
+epoch = "${EPOCH}s"
+tolerance = 0.15
+[adapter]
+apply = "$dir/apply-more {fingerprints} {slack_us}"
+measure = "$dir/measure {seconds} $deadline"
+timeout = "60s"
+profile_time = "${PROFILE}s"
+EOF
+more=(--current fingerprints=100 --current slack_us=300)
+"$dir/apply-more" 100 300
+"$plimsoll" tune profile "$dir/more.toml" --out "$dir/more.parquet" "${more[@]}"
+for goal in mean p99; do "$plimsoll" tune solve "$dir/more.toml" --profile "$dir/more.parquet" --minimise $goal; done

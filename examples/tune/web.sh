@@ -1,9 +1,10 @@
 #!/bin/bash
 # Tunes OpTune's web server for real: files over HTTP, a GDSF memory cache, a disk modelled in real time (make tune-web).
-# PROFILE and EPOCH are how long settings are measured, in seconds; GAP is the mean time between two requests.
+# PROFILE and EPOCH are how long settings are measured, WARM how long before that the cache gets used to each, in seconds; GAP is the
+# mean time between two requests.
 set -euo pipefail
 plimsoll=$(realpath "$1")
-PROFILE=${PROFILE:-90} EPOCH=${EPOCH:-30} GAP=${GAP:-40ms}
+PROFILE=${PROFILE:-90} EPOCH=${EPOCH:-30} GAP=${GAP:-40ms} WARM=${WARM:-30}
 dir=$(mktemp -d)
 "$plimsoll" tune web-server --root "$dir/www" --make 2000 --largest 16MiB --cache 24MiB --listen 127.0.0.1:0 > "$dir/at" &
 server=$!
@@ -39,6 +40,7 @@ apply = "$plimsoll tune web-set $at --idle-time {idle_time} --size-exponent {siz
 measure = "$plimsoll tune web-load $at --gap $GAP --seconds {seconds}"
 timeout = "90s"
 profile_time = "${PROFILE}s"
+warm = "${WARM}s"
 EOF
 # The cache fills before anything is measured.
 "$plimsoll" tune web-set "$at" --idle-time 8ms --size-exponent 1

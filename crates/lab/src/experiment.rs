@@ -257,13 +257,15 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(tuning::web::Bounded),
         Box::new(tuning::web::TwoBounds),
         Box::new(tuning::web::Load),
-        Box::new(tuning::work::LoadLevels),
+        Box::new(tuning::jobs::LoadLevels),
         Box::new(tuning::work::FileSystem),
-        Box::new(tuning::work::MapReduce),
+        Box::new(tuning::jobs::MapReduce),
         Box::new(tuning::solver::SolverOverhead),
         Box::new(tuning::web::Noise),
         Box::new(tuning::traced::Traced),
         Box::new(tuning::node::TunedNode),
+        Box::new(tuning::carry::CarryOver),
+        Box::new(tuning::screening::Screening),
     ];
     all.extend(qwin::all());
     all.extend(nitro::all());

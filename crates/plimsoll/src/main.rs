@@ -29,7 +29,9 @@ use std::process::ExitCode;
 /// Shared storage in which every request carries a promise, and every layer keeps it or says no at once.
 #[derive(Parser)]
 #[command(name = "plimsoll", version, propagate_version = true)]
-#[command(after_help = "Exit status: 0 done, 1 failed, 2 misused.\n\nExample:\n  plimsoll serve --data DIR")]
+#[command(
+    after_help = "Exit status: 0 done, 1 failed, 2 misused, 130 interrupted while tuning.\n\nExample:\n  plimsoll serve --data DIR"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -104,7 +106,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("plimsoll: {e:#}");
-            ExitCode::FAILURE
+            if e.is::<tune::Interrupted>() { ExitCode::from(tune::STATUS_INTERRUPTED) } else { ExitCode::FAILURE }
         }
     }
 }

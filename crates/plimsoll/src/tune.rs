@@ -1,11 +1,14 @@
 //! `plimsoll tune`.
 
+mod live;
 mod load;
 mod profile;
 mod show;
 mod solve;
 mod watch;
 mod web;
+
+pub use live::{Interrupted, STATUS_INTERRUPTED};
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, Subcommand};

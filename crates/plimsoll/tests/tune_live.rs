@@ -114,6 +114,7 @@ minimise = "p99"
 epochs = 2
 epoch = "1500ms"
 tolerance = 1.0
+tail = inf
 [adapter]
 apply = "{BIN} tune web-set {at} --idle-time {{idle_time}} --size-exponent {{size_exponent}}"
 measure = "{BIN} tune web-load {at} --gap 5ms --seed 1 --seconds {{seconds}}"
@@ -262,6 +263,7 @@ minimise = "p99"
 epochs = 2
 epoch = "1s"
 tolerance = 1.0
+tail = inf
 [adapter]
 apply = "{BIN} pool set p --logged-write {{logged_write}} --control {socket} && {BIN} volume deadline vol {{deadline}} --control {socket}"
 measure = "{BIN} tune load '{uri}' --trace {trace} --seconds {{seconds}}"

@@ -42,17 +42,45 @@ pub struct Guarded<'a> {
     space: &'a Space,
     applied: Option<Setting>,
     good: Option<Setting>,
+    /// What worked before an experiment that is under way.
+    home: Option<Setting>,
 }
 
 impl<'a> Guarded<'a> {
     /// Nothing is known to work yet; `good`, if given, is what the system runs with now.
     pub fn new(adapter: &'a mut dyn Adapter, space: &'a Space, good: Option<Setting>) -> Guarded<'a> {
-        Guarded { adapter, space, applied: good.clone(), good }
+        Guarded { adapter, space, applied: good.clone(), good, home: None }
     }
 
     /// The last setting under which the system was measured.
     pub fn last_good(&self) -> Option<&Setting> {
         self.good.as_ref()
+    }
+
+    /// Runs an experiment. Whatever ends it, the system goes back to what worked before it, if that is known, and not to what
+    /// was tried last.
+    ///
+    /// # Errors
+    /// The experiment's, and what became of putting the setting back.
+    pub fn experiment<T>(
+        &mut self,
+        tries: impl FnOnce(&mut Self) -> Result<T, AdapterError>,
+    ) -> Result<T, AdapterError> {
+        self.home.clone_from(&self.good);
+        let tried = tries(self);
+        match (tried, self.home.take()) {
+            (Ok(t), Some(home)) => {
+                self.good = Some(home.clone());
+                self.apply(&home)?;
+                Ok(t)
+            }
+            // What failed wasn't the adapter, which puts things back itself.
+            (Err(e), Some(home)) => {
+                self.good = Some(home);
+                Err(self.put_back(&e.0))
+            }
+            (tried, None) => tried,
+        }
     }
 
     /// Sets the system, unless it's set so already.
@@ -87,8 +115,31 @@ impl<'a> Guarded<'a> {
         }
     }
 
+    /// Applies a setting, lets it settle and warm up, and measures: what was served while it settled, if it's to settle, and
+    /// what was served then.
+    ///
+    /// # Errors
+    /// As [`Guarded::apply`].
+    pub fn try_out(&mut self, setting: &Setting, lengths: &Lengths) -> Result<(Option<Run>, Run), AdapterError> {
+        self.apply(setting)?;
+        let settling = if lengths.settle > Span::ZERO { Some(self.measure(lengths.settle)?) } else { None };
+        self.warm(lengths)?;
+        Ok((settling, self.measure(lengths.time)?))
+    }
+
+    /// A measurement that nobody looks at, under what is applied (OT-M4).
+    ///
+    /// # Errors
+    /// As [`Guarded::apply`].
+    pub fn warm(&mut self, lengths: &Lengths) -> Result<(), AdapterError> {
+        if lengths.warm > Span::ZERO {
+            self.measure(lengths.warm)?;
+        }
+        Ok(())
+    }
+
     fn put_back(&mut self, what: &str) -> AdapterError {
-        let Some(good) = self.good.clone() else {
+        let Some(good) = self.home.take().or_else(|| self.good.clone()) else {
             return AdapterError(format!("{what}; no setting was known to work before, so none was put back"));
         };
         self.applied = None;
@@ -103,40 +154,66 @@ impl<'a> Guarded<'a> {
     }
 }
 
+/// How long each setting is tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lengths {
+    /// Right after a switch: recorded apart, as what the switch costs. Zero: not at all.
+    pub settle: Span,
+    /// Then, not recorded: until caches hold what they hold in the long run. Zero: not at all.
+    pub warm: Span,
+    /// What is recorded.
+    pub time: Span,
+}
+
 /// The name under which a profile has whole requests served right after a switch; no node may have it.
 pub const SETTLING: &str = "(settling)";
 
-/// Profiles: applies each setting, lets it settle, measures, and records what each node took. Ends where it began, if
-/// that is known. `progress` hears after each setting.
+/// A profile that ended early.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Incomplete {
+    /// What had been recorded until then.
+    pub recorded: Profile,
+    /// Why it ended.
+    pub why: AdapterError,
+}
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.why.fmt(f)
+    }
+}
+impl std::error::Error for Incomplete {}
+
+/// Profiles: applies each setting, lets it settle and warm up, measures, and records what each node took. Ends where it began,
+/// if that is known. `progress` hears after each setting.
 ///
 /// # Errors
-/// The adapter's; the system is then back at what worked last.
+/// The adapter's, with what was recorded until then; the system is back at what worked before.
 pub fn profile(
     guarded: &mut Guarded<'_>,
     graph: &ServiceGraph,
     settings: &[Setting],
-    settle: Span,
-    time: Span,
+    lengths: &Lengths,
     progress: &mut dyn FnMut(usize),
-) -> Result<Profile, AdapterError> {
-    let before = guarded.last_good().cloned();
+) -> Result<Profile, Incomplete> {
     let mut profile = Profile::new();
-    for (n, setting) in settings.iter().enumerate() {
-        guarded.apply(setting)?;
-        if settle > Span::ZERO {
-            // What is served right after a switch is no part of the steady state, but it's what a switch costs (OT-A5).
-            let run = guarded.measure(settle)?;
-            let settling = requests(graph, &run)?.to_vec();
-            record(&mut profile, setting, n as u64, Run::from([(SETTLING.to_string(), settling)]));
+    let all = guarded.experiment(|guarded| {
+        for (n, setting) in settings.iter().enumerate() {
+            let (settling, run) = guarded.try_out(setting, lengths)?;
+            if let Some(s) = settling {
+                // What is served right after a switch is no part of the steady state, but it's what a switch costs (OT-A5).
+                let settling = requests(graph, &s)?.to_vec();
+                record(&mut profile, setting, n as u64, Run::from([(SETTLING.to_string(), settling)]));
+            }
+            record(&mut profile, setting, n as u64, run);
+            progress(n + 1);
         }
-        let run = guarded.measure(time)?;
-        record(&mut profile, setting, n as u64, run);
-        progress(n + 1);
+        Ok(())
+    });
+    match all {
+        Ok(()) => Ok(profile),
+        Err(why) => Err(Incomplete { recorded: profile, why }),
     }
-    if let Some(b) = before {
-        guarded.apply(&b)?;
-    }
-    Ok(profile)
 }
 
 /// Adds a run to a profile. Requests of different runs get different numbers.
@@ -189,6 +266,8 @@ mod tests {
         }
     }
 
+    const SECOND: Lengths = Lengths { settle: Span::ZERO, warm: Span::ZERO, time: Span::from_secs(1) };
+
     fn graph() -> ServiceGraph {
         let written: crate::graph::WrittenGraph = toml::from_str("root = 'r'\ncomponents = ['r']").unwrap();
         ServiceGraph::new(&written).unwrap()
@@ -206,7 +285,7 @@ mod tests {
         let run = |fails_at| {
             let mut flaky = Flaky { calls: 0, fails_at, applied: Vec::new() };
             let mut g = Guarded::new(&mut flaky, &space, None);
-            let r = profile(&mut g, &graph(), &settings, Span::ZERO, Span::from_secs(1), &mut |_| {});
+            let r = profile(&mut g, &graph(), &settings, &SECOND, &mut |_| {});
             let e = r.err().map(|e| e.to_string()).unwrap_or_default();
             (flaky.applied, e)
         };
@@ -227,7 +306,39 @@ mod tests {
         let mut flaky = Flaky { calls: 0, fails_at: 0, applied: Vec::new() };
         let mut g = Guarded::new(&mut flaky, &space, Some(Setting(vec![1])));
         let settings: Vec<Setting> = space.settings().collect();
-        let p = profile(&mut g, &graph(), &settings, Span::ZERO, Span::from_secs(1), &mut |_| {}).unwrap();
+        let p = profile(&mut g, &graph(), &settings, &SECOND, &mut |_| {}).unwrap();
         assert_eq!((flaky.applied, p.of_node("r").count()), (vec![0, 1, 2, 1], 3));
+    }
+
+    #[test]
+    fn an_experiment_that_fails_ends_where_it_began_with_what_it_recorded() {
+        let space = space();
+        let settings: Vec<Setting> = space.settings().collect();
+        let mut flaky = Flaky { calls: 0, fails_at: 6, applied: Vec::new() }; // measuring the third
+        let mut g = Guarded::new(&mut flaky, &space, Some(Setting(vec![1])));
+        let e = profile(&mut g, &graph(), &settings, &SECOND, &mut |_| {}).unwrap_err();
+        assert_eq!(e.recorded.of_node("r").count(), 2);
+        assert!(e.to_string().contains("put back to a=1"), "{e}");
+        assert_eq!(flaky.applied, [0, 1, 2, 1]);
+        // What was measured has no whole requests: no fault of the adapter, and still no reason to stay.
+        let other: crate::graph::WrittenGraph = toml::from_str("root = 'q'\ncomponents = ['q']").unwrap();
+        let mut flaky = Flaky { calls: 0, fails_at: 0, applied: Vec::new() };
+        let mut g = Guarded::new(&mut flaky, &space, Some(Setting(vec![1])));
+        let lengths = Lengths { settle: Span::from_secs(1), ..SECOND };
+        let e = profile(&mut g, &ServiceGraph::new(&other).unwrap(), &settings, &lengths, &mut |_| {}).unwrap_err();
+        assert!(e.to_string().contains("no whole requests") && e.to_string().contains("put back to a=1"), "{e}");
+        assert_eq!(flaky.applied, [0, 1]);
+    }
+
+    #[test]
+    fn a_warm_up_is_measured_and_not_recorded() {
+        let space = space();
+        let mut flaky = Flaky { calls: 0, fails_at: 0, applied: Vec::new() };
+        let mut g = Guarded::new(&mut flaky, &space, None);
+        let settings: Vec<Setting> = space.settings().collect();
+        let lengths = Lengths { warm: Span::from_secs(5), ..SECOND };
+        let p = profile(&mut g, &graph(), &settings, &lengths, &mut |_| {}).unwrap();
+        assert!(p.of_node("r").all(|(_, o)| o.len() == 1));
+        assert_eq!(flaky.calls, 9, "each setting is applied, warmed up and measured");
     }
 }

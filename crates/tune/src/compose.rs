@@ -30,6 +30,8 @@ pub struct Composer<'a> {
     pub(crate) space: &'a Space,
     /// By node; empty for those that aren't measured.
     pub(crate) known: Vec<BTreeMap<Key, Known>>,
+    /// By node: how many executions were recorded under each key.
+    recorded: Vec<BTreeMap<Key, f64>>,
     /// Joint ranks of each correlated group: for each recorded request, a rank in 0..1 per component of the group.
     pub(crate) joint: Vec<Vec<Vec<f64>>>,
 }
@@ -44,6 +46,7 @@ impl<'a> Composer<'a> {
     /// The first node and setting that the profile lacks, or has strange values for.
     pub fn new(graph: &'a ServiceGraph, space: &'a Space, profile: &Profile) -> Result<Composer<'a>, Missing> {
         let mut known = vec![BTreeMap::new(); graph.nodes().len()];
+        let mut recorded = vec![BTreeMap::new(); graph.nodes().len()];
         for id in graph.measured() {
             let node = &graph.nodes()[id];
             let pooled = profile.pooled(space, &node.name);
@@ -53,11 +56,37 @@ impl<'a> Composer<'a> {
                     continue;
                 }
                 let observations = enough(&pooled, space, &node.name, &setting)?;
+                recorded[id].insert(key.clone(), observations.iter().map(|o| o.weight).sum());
                 known[id].insert(key, understood(&node.name, &node.kind, observations)?);
             }
         }
         let joint = graph.correlated().iter().map(|g| joint_ranks(graph, profile, g)).collect::<Result<_, _>>()?;
-        Ok(Composer { graph, space, known, joint })
+        Ok(Composer { graph, space, known, recorded, joint })
+    }
+
+    /// How many whole requests the distribution under a setting rests on: what its parts were recorded as often as so many
+    /// requests run through them.
+    pub fn requests(&self, setting: &Setting) -> f64 {
+        let mut of = vec![f64::INFINITY; self.graph.nodes().len()];
+        for &id in self.graph.parts_first() {
+            let key = || self.space.key(&self.graph.nodes()[id].name, setting);
+            let own = || self.recorded[id].get(&key()).copied();
+            let least = |parts: &[NodeId]| parts.iter().map(|&p| of[p]).fold(f64::INFINITY, f64::min);
+            let mean = |w: &[f64]| w.iter().enumerate().map(|(n, p)| n as f64 * p).sum::<f64>();
+            of[id] = match &self.graph.nodes()[id].kind {
+                Kind::Component => own().unwrap_or(f64::INFINITY),
+                Kind::Sequence(parts) => least(parts),
+                Kind::Condition(_, Weights::Measured)
+                | Kind::Parallel(_, Weights::Measured)
+                | Kind::Loop(_, Weights::Measured) => own().unwrap_or(f64::INFINITY),
+                Kind::Condition(parts, Weights::Given(p)) => {
+                    parts.iter().zip(p).filter(|b| *b.1 > 0.0).map(|(&part, _)| of[part]).sum()
+                }
+                Kind::Parallel(parts, Weights::Given(w)) => least(parts) / mean(w).max(1.0),
+                Kind::Loop(body, Weights::Given(w)) => of[*body] / mean(w).max(1.0),
+            };
+        }
+        of[self.graph.root()]
     }
 
     /// What is known of a measured node under a setting.

@@ -59,8 +59,9 @@ pub fn confirmed(
             let runs = runs.collect::<Result<Vec<_>, _>>().map_err(Unconfirmed::Measuring)?;
             let share = 1.0 / f64::from(repeats);
             let cdf = Cdf::mix(&runs.iter().map(|c| (share, c)).collect::<Vec<_>>());
-            let settling = all[i].settling.take();
-            all[i] = Candidate { settling, ..Candidate::new(all[i].setting.clone(), cdf) };
+            // As many requests as before, at least: each run lasts as long as the one that was profiled.
+            let (settling, requests) = (all[i].settling.take(), all[i].requests);
+            all[i] = Candidate { settling, requests, ..Candidate::new(all[i].setting.clone(), cdf) };
             known.insert(i);
         }
     }

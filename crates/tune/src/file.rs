@@ -1,12 +1,14 @@
 //! The tune file: parameters, service graph, objective, period and adapter of one system, as TOML.
 
+use crate::adapter::Lengths;
 use crate::graph::{ServiceGraph, WrittenGraph};
 use crate::objective::{Bound, Goal, Objective, checked_target};
+use crate::run::Watch;
 use crate::solve::Epochs;
 use crate::space::{Parameter, Space};
 use plimsoll_base::Span;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// All that a tune file says, checked.
@@ -28,6 +30,8 @@ pub struct TuneFile {
     pub adapter: Option<AdapterSpec>,
     /// When observed and expected are too far apart.
     pub tolerance: f64,
+    /// When too many requests take longer than a percentile that was asked for: so many times as many as may.
+    pub tail: f64,
 }
 
 /// `[adapter]`: commands for a shell. `{name}` is replaced by the parameter's value, `{seconds}` by how long to measure.
@@ -43,6 +47,10 @@ pub struct AdapterSpec {
     pub timeout: Span,
     /// How long a profiling run measures.
     pub profile_time: Span,
+    /// How long a setting warms up before it's measured; zero: not at all.
+    pub warm: Span,
+    /// The graph's nodes: of what an OpenTelemetry export has, only these are read.
+    pub nodes: BTreeSet<String>,
 }
 
 /// `prometheus = { command, node = { … } }`: a command that prints the endpoint's text, and which histogram is which node.
@@ -114,6 +122,7 @@ struct WrittenPeriod {
     epoch: Option<toml::Spanned<String>>,
     settle: Option<toml::Spanned<String>>,
     tolerance: Option<toml::Spanned<f64>>,
+    tail: Option<toml::Spanned<f64>>,
 }
 
 #[derive(Deserialize)]
@@ -121,9 +130,10 @@ struct WrittenPeriod {
 struct WrittenAdapter {
     apply: toml::Spanned<String>,
     measure: Option<String>,
-    prometheus: Option<Prometheus>,
+    prometheus: Option<toml::Spanned<Prometheus>>,
     timeout: Option<toml::Spanned<String>>,
     profile_time: Option<toml::Spanned<String>>,
+    warm: Option<toml::Spanned<String>>,
 }
 
 /// OpTune's accounting period is ten minutes of five epochs (§5.2.1).
@@ -132,6 +142,7 @@ const EPOCH_DEFAULT: Span = Span::from_secs(120);
 const TIMEOUT_DEFAULT: Span = Span::from_secs(60);
 /// Predicted and achieved lie within a KS distance of 0.03 where the assumptions hold; thrice that is another system.
 const TOLERANCE_DEFAULT: f64 = 0.1;
+const TAIL_DEFAULT: f64 = 2.0;
 
 struct Text<'a> {
     file: &'a str,
@@ -147,6 +158,14 @@ impl Text<'_> {
     fn span(&self, v: &Option<toml::Spanned<String>>, default: Span) -> Result<Span, BadTuneFile> {
         let Some(v) = v else { return Ok(default) };
         v.get_ref().parse().map_err(|e: plimsoll_base::time::BadSpan| self.bad(v.span().start, e))
+    }
+
+    fn positive(&self, v: &Option<toml::Spanned<String>>, default: Span) -> Result<Span, BadTuneFile> {
+        let span = self.span(v, default)?;
+        match v.as_ref().filter(|_| span == Span::ZERO) {
+            Some(v) => Err(self.bad(v.span().start, "no time at all is too short")),
+            None => Ok(span),
+        }
     }
 }
 
@@ -173,14 +192,34 @@ impl TuneFile {
             Some(v) => *v.get_ref(),
             None => TOLERANCE_DEFAULT,
         };
+        let tail = match &w.period.tail {
+            Some(v) if v.get_ref().is_nan() || *v.get_ref() < 1.0 => {
+                return Err(
+                    t.bad(v.span().start, "tail is how many times as many requests may be late: 1 or more, or inf")
+                );
+            }
+            Some(v) => *v.get_ref(),
+            None => TAIL_DEFAULT,
+        };
         let epoch = t.span(&w.period.epoch, EPOCH_DEFAULT)?;
         let settle = t.span(&w.period.settle, Span::ZERO)?;
         if epoch == Span::ZERO || settle > epoch {
             let at = w.period.settle.or(w.period.epoch).map_or(0, |s| s.span().start);
             return Err(t.bad(at, "an epoch has a length, and settling ends within it"));
         }
-        let adapter = w.adapter.as_ref().map(|a| t.adapter(a, epoch, &space)).transpose()?;
-        Ok(TuneFile { space, graph, objective, epochs: Epochs::Count(epochs), epoch, settle, adapter, tolerance })
+        let adapter = w.adapter.as_ref().map(|a| t.adapter(a, epoch, &space, &graph)).transpose()?;
+        Ok(TuneFile { space, graph, objective, epochs: Epochs::Count(epochs), epoch, settle, adapter, tolerance, tail })
+    }
+
+    /// How periods are watched.
+    pub fn watch(&self) -> Watch {
+        Watch { epoch: self.epoch, tolerance: self.tolerance, tail: self.tail }
+    }
+
+    /// How long each setting is tried.
+    pub fn lengths(&self) -> Lengths {
+        let of = |f: fn(&AdapterSpec) -> Span| self.adapter.as_ref().map_or(Span::ZERO, f);
+        Lengths { settle: self.settle, warm: of(|a| a.warm), time: of(|a| a.profile_time) }
     }
 }
 
@@ -199,8 +238,7 @@ impl Text<'_> {
             };
             parameters.push(Parameter { name: p.name.get_ref().clone(), values: p.values.clone(), moves });
         }
-        let at = written.first().map_or(0, |p| p.name.span().start);
-        Space::new(parameters).map_err(|e| self.bad(at, e))
+        Space::new(parameters).map_err(|e| self.bad(written[e.parameter].name.span().start, e))
     }
 
     fn objective(&self, w: &WrittenObjective) -> Result<Objective, BadTuneFile> {
@@ -223,7 +261,13 @@ impl Text<'_> {
         Ok(Objective { goal, bounds: w.bounds.iter().map(bound).collect::<Result<_, _>>()? })
     }
 
-    fn adapter(&self, w: &WrittenAdapter, epoch: Span, space: &Space) -> Result<AdapterSpec, BadTuneFile> {
+    fn adapter(
+        &self,
+        w: &WrittenAdapter,
+        epoch: Span,
+        space: &Space,
+        graph: &ServiceGraph,
+    ) -> Result<AdapterSpec, BadTuneFile> {
         let at = w.apply.span().start;
         if w.measure.is_some() == w.prometheus.is_some() {
             return Err(self.bad(at, "[adapter] has one of `measure` and `prometheus`"));
@@ -237,12 +281,20 @@ impl Text<'_> {
         if let Some(p) = space.parameters().iter().find(|p| !uses(&p.name)) {
             return Err(self.bad(at, format!("`apply` doesn't use {{{}}}: it would change nothing", p.name)));
         }
+        let nodes: BTreeSet<String> = graph.nodes().iter().map(|n| n.name.clone()).collect();
+        if let Some(p) = &w.prometheus
+            && let Some(unknown) = p.get_ref().node.keys().find(|n| !nodes.contains(*n))
+        {
+            return Err(self.bad(p.span().start, format!("prometheus: `{unknown}` is no node of the graph")));
+        }
         Ok(AdapterSpec {
             apply,
             measure: w.measure.clone(),
-            prometheus: w.prometheus.clone(),
-            timeout: self.span(&w.timeout, TIMEOUT_DEFAULT)?,
-            profile_time: self.span(&w.profile_time, epoch)?,
+            prometheus: w.prometheus.as_ref().map(|p| p.get_ref().clone()),
+            timeout: self.positive(&w.timeout, TIMEOUT_DEFAULT)?,
+            profile_time: self.positive(&w.profile_time, epoch)?,
+            warm: self.span(&w.warm, Span::ZERO)?,
+            nodes,
         })
     }
 }
@@ -303,6 +355,19 @@ timeout = "5s"
             ("set {idle_time}", "set it", "f.toml:23: `apply` doesn't use {idle_time}"),
             ("measure = \"load {seconds}\"", "", "f.toml:23: [adapter] has one of"),
             ("epochs = 5", "epochz = 5", "f.toml:18: unknown field `epochz`"),
+            ("epochs = 5", "epochs = 5\ntail = 0.5", "f.toml:19: tail is how many"),
+            ("timeout = \"5s\"", "timeout = \"0s\"", "f.toml:25: no time at all"),
+            (
+                "measure = \"load {seconds}\"",
+                "prometheus = { command = \"curl\", node.dsk = { metric = \"x\" } }",
+                "f.toml:24: prometheus: `dsk` is no node",
+            ),
+            (
+                "[graph]\n",
+                "[[parameter]]\nname = \"count\"\nvalues = [\"1\"]\n[graph]\n",
+                "f.toml:8: parameter `count`: that name",
+            ),
+            ("values = [\"0ms\", \"8ms\"]", "values = [\"0,1\"]", "f.toml:3: parameter `idle_time`: a profile can't"),
         ] {
             let e = TuneFile::parse("f.toml", &WEB.replace(from, to)).expect_err(to).to_string();
             assert!(e.starts_with(says), "{to}: {e}");

@@ -50,6 +50,8 @@ pub struct ServiceGraph {
     nodes: Vec<Node>,
     root: NodeId,
     correlated: Vec<Vec<NodeId>>,
+    /// All nodes, parts before wholes.
+    parts_first: Vec<NodeId>,
 }
 
 /// A graph as written.
@@ -124,6 +126,15 @@ impl ServiceGraph {
             if id >= NODES_MAX {
                 return Err(bad(at, format!("more than {NODES_MAX} nodes")));
             }
+            if name == crate::adapter::SETTLING || name.is_empty() || !crate::space::is_cell(name) {
+                return Err(bad(
+                    at,
+                    format!(
+                        "`{name}` is no name: a profile has to hold it, so no commas, quotes, line ends or blanks around it, and not `{}`",
+                        crate::adapter::SETTLING
+                    ),
+                ));
+            }
             if names.insert(name, (id, at)).is_some() {
                 return Err(bad(at, format!("`{name}` is there twice: give each node and component its own name")));
             }
@@ -147,10 +158,19 @@ impl ServiceGraph {
             if let Some((c, _)) = group.iter().zip(&ids).find(|(_, id)| nodes[**id].kind != Kind::Component) {
                 return Err(bad(c.span().start, format!("`{}` is no component: only times correlate", c.get_ref())));
             }
+            let other: Vec<NodeId> = correlated.iter().flatten().copied().collect();
+            let is_twice = |&(i, id): &(usize, &NodeId)| other.contains(id) || ids[..i].contains(id);
+            if let Some((i, _)) = ids.iter().enumerate().find(is_twice) {
+                let c = &group[i];
+                return Err(bad(
+                    c.span().start,
+                    format!("`{}` is in `correlated` twice: join the groups", c.get_ref()),
+                ));
+            }
             correlated.push(ids);
         }
-        let graph = ServiceGraph { nodes, root, correlated };
-        graph.refuse_cycles(&|id| names[graph.nodes[id].name.as_str()].1)?;
+        let mut graph = ServiceGraph { nodes, root, correlated, parts_first: Vec::new() };
+        graph.parts_first = graph.ordered(&|id| names[graph.nodes[id].name.as_str()].1)?;
         Ok(graph)
     }
 
@@ -178,6 +198,11 @@ impl ServiceGraph {
         }
     }
 
+    /// All nodes, parts before wholes.
+    pub fn parts_first(&self) -> &[NodeId] {
+        &self.parts_first
+    }
+
     /// Nodes whose numbers must be recorded: components, and patterns with measured weights; those that the root reaches.
     pub fn measured(&self) -> Vec<NodeId> {
         let mut reached = vec![false; self.nodes.len()];
@@ -195,14 +220,15 @@ impl ServiceGraph {
         (0..self.nodes.len()).filter(|&id| reached[id]).filter(is_measured).collect()
     }
 
-    /// The nodes a request runs through, parts before wholes.
-    fn refuse_cycles(&self, place: &dyn Fn(NodeId) -> usize) -> Result<(), BadGraph> {
+    /// All nodes, parts before wholes; cycles are refused.
+    fn ordered(&self, place: &dyn Fn(NodeId) -> usize) -> Result<Vec<NodeId>, BadGraph> {
         #[derive(Clone, Copy, PartialEq)]
         enum Seen {
             No,
             Open,
             Done,
         }
+        let mut order = Vec::with_capacity(self.nodes.len());
         let mut seen = vec![Seen::No; self.nodes.len()];
         for start in 0..self.nodes.len() {
             // The way from `start` to where we are, each with the next part to look at.
@@ -217,6 +243,7 @@ impl ServiceGraph {
                 match self.children(here).get(part) {
                     None => {
                         seen[here] = Seen::Done;
+                        order.push(here);
                         way.pop();
                     }
                     Some(&c) if seen[c] == Seen::No => {
@@ -236,7 +263,7 @@ impl ServiceGraph {
                 }
             }
         }
-        Ok(())
+        Ok(order)
     }
 }
 
@@ -290,9 +317,9 @@ impl WrittenNode {
         let weights = match (&self.counts, self.copies, self.measured) {
             (Some(c), None, false) => given(name, at, c)?,
             (None, None, true) => Weights::Measured,
-            (None, Some(n), false) if usize::from(n) < COUNT_MAX => Weights::Given(exactly(usize::from(n))),
+            (None, Some(n), false) if n > 0 && usize::from(n) < COUNT_MAX => Weights::Given(exactly(usize::from(n))),
             (None, None, false) => Weights::Given(exactly(1)),
-            _ => return Err(bad(at, format!("`{name}`: one of counts, copies (below {COUNT_MAX}) and measured"))),
+            _ => return Err(bad(at, format!("`{name}`: one of counts, copies (1 to {}) and measured", COUNT_MAX - 1))),
         };
         Ok(Kind::Parallel(ids, weights))
     }
@@ -360,9 +387,26 @@ mod tests {
             ("r = { loop = 'a', counts = [0.5] }", "sum to 0.5"),
             ("a = { sequence = ['b'] }\nr = { sequence = ['a'] }", "`a` is there twice"),
             ("r = { sequnce = ['a'] }", "unknown field `sequnce`"),
+            ("r = { parallel = ['a'], copies = 0 }", "copies (1 to 4095)"),
+            ("r = { sequence = ['a'] }\n'(settling)' = { sequence = ['b'] }", "`(settling)` is no name"),
+            ("r = { sequence = ['a'] }\n'x,y' = { sequence = ['b'] }", "`x,y` is no name"),
         ] {
             let e = parse(&format!("root = 'r'\ncomponents = ['a', 'b']\n[node]\n{node}\n")).expect_err(node);
             assert!(e.contains(says), "{node}: {e}");
         }
+        for groups in ["[['a', 'a']]", "[['a', 'b'], ['b', 'a']]"] {
+            let text = format!(
+                "root = 'r'\ncomponents = ['a', 'b']\ncorrelated = {groups}\n[node]\nr = {{ sequence = ['a', 'b'] }}"
+            );
+            assert!(parse(&text).unwrap_err().contains("in `correlated` twice"), "{groups}");
+        }
+    }
+
+    #[test]
+    fn parts_come_before_wholes() {
+        let g = parse(WEB).unwrap();
+        let at = |id: NodeId| g.parts_first().iter().position(|&o| o == id).unwrap();
+        assert_eq!(g.parts_first().len(), g.nodes().len());
+        assert!((0..g.nodes().len()).all(|id| g.children(id).iter().all(|&c| at(c) < at(id))));
     }
 }

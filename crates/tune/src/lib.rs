@@ -6,7 +6,7 @@
 //! * [`compose`]: the request's distribution from its parts', by sampling or by convolution; [`predict`]: of all settings.
 //! * [`objective`]: what is wanted; [`solve`]: the mix of settings over a period that meets it best, and the proof.
 //! * [`adapter`]: the one face of everything tunable; [`shell`]: by commands; [`screen`]: which parameter moves what;
-//!   [`run`]: periods, watched; [`confirm`]: what is chosen, measured anew before it's believed.
+//!   [`run`]: periods, watched, by the tests in [`stats`]; [`confirm`]: what is chosen, measured anew before it's believed.
 //!
 //! The crate promises: the same profile, objective and seed give the same answer; an answer says how far from the proven
 //! bound it may be; whatever an adapter does, the system ends with the last setting that worked. It refuses to know any
@@ -33,3 +33,4 @@ pub mod shell;
 pub mod solve;
 pub mod source;
 pub mod space;
+pub mod stats;

@@ -4,7 +4,7 @@ use crate::profile::Observation;
 use crate::record::BadRecord;
 use crate::source::{Buckets, between};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -95,19 +95,29 @@ impl Nanos {
 
 /// An OTLP/JSON export (one object, or several after each other, as the collector's file exporter writes). Of traces, each span
 /// is an execution of the component of its name, each trace a request. Of histograms, each metric is a component: what
-/// was counted in its delta points, or, of cumulative ones, between the first and the last export.
+/// was counted in its delta points, or, of cumulative ones, between the first and the last export. Names that `is_node` doesn't
+/// know are left alone: what else a system exports is none of the tuner's business.
 ///
 /// # Errors
-/// With the line, if it isn't such an export; a span ends before it starts, a histogram contradicts itself or counted nothing.
-pub fn otlp(text: &str) -> Result<BTreeMap<String, Vec<Observation>>, BadRecord> {
+/// With the line, if it isn't such an export; there is nothing of a node in it; a node's span ends before it starts, its histogram
+/// contradicts itself or counted nothing.
+pub fn otlp(text: &str, is_node: &dyn Fn(&str) -> bool) -> Result<BTreeMap<String, Vec<Observation>>, BadRecord> {
     let mut requests: BTreeMap<String, u64> = BTreeMap::new();
     let mut run: BTreeMap<String, Vec<Observation>> = BTreeMap::new();
     let mut counted: BTreeMap<String, Series> = BTreeMap::new();
+    let mut others: BTreeSet<String> = BTreeSet::new();
+    let mut is_wanted = |name: &str| {
+        let is_wanted = is_node(name);
+        if !is_wanted && others.len() < NAMES_TOLD {
+            others.insert(name.to_string());
+        }
+        is_wanted
+    };
     let stream = serde_json::Deserializer::from_str(text).into_iter::<Export>();
     for export in stream {
         let export = export.map_err(|e| BadRecord(format!("line {}: {e}", e.line())))?;
         let scopes = export.resource_spans.iter().flat_map(|r| &r.scope_spans);
-        for span in scopes.flat_map(|s| &s.spans) {
+        for span in scopes.flat_map(|s| &s.spans).filter(|s| is_wanted(&s.name)) {
             let times = span.start_time_unix_nano.get().zip(span.end_time_unix_nano.get());
             let Some(nanos) = times.and_then(|(from, to)| to.checked_sub(from)) else {
                 return Err(BadRecord(format!(
@@ -122,7 +132,7 @@ pub fn otlp(text: &str) -> Result<BTreeMap<String, Vec<Observation>>, BadRecord>
         }
         let scopes = export.resource_metrics.iter().flat_map(|r| &r.scope_metrics);
         for metric in scopes.flat_map(|s| &s.metrics) {
-            if let Some(h) = &metric.histogram {
+            if let Some(h) = metric.histogram.as_ref().filter(|_| is_wanted(&metric.name)) {
                 let series = counted.entry(metric.name.clone()).or_default();
                 h.data_points.iter().try_for_each(|p| series.add(metric, h, p))?;
             }
@@ -133,10 +143,17 @@ pub fn otlp(text: &str) -> Result<BTreeMap<String, Vec<Observation>>, BadRecord>
         run.insert(name, observations);
     }
     if run.is_empty() {
-        return Err(BadRecord("there are no spans, and no histograms".into()));
+        let others: Vec<String> = others.into_iter().collect();
+        return Err(BadRecord(match others.is_empty() {
+            true => "there are no spans, and no histograms".into(),
+            false => format!("no span or histogram is a node of the graph: there are {}", others.join(", ")),
+        }));
     }
     Ok(run)
 }
+
+/// Names of what is exported that an error lists.
+const NAMES_TOLD: usize = 12;
 
 /// What one metric counted.
 #[derive(Default)]
@@ -213,6 +230,10 @@ mod tests {
     use super::*;
     use crate::profile::times;
 
+    fn otlp(text: &str) -> Result<BTreeMap<String, Vec<Observation>>, BadRecord> {
+        super::otlp(text, &|name| ["disk", "cache", "x"].contains(&name))
+    }
+
     #[test]
     fn spans_are_executions_and_traces_requests() {
         let span = |t: &str, name: &str, from: u64, to: u64| {
@@ -256,6 +277,11 @@ mod tests {
         assert!(told(&(histogram("2", 5, [1, 1, 1]) + &histogram("2", 6, [1, 1, 1]))).contains("is there load"));
         assert!(told(&(histogram("2", 5, [9, 1, 1]) + &histogram("2", 6, [1, 1, 20]))).contains("went down"));
         assert!(told(&histogram("1", 5, [1, 1, 1]).replace("[1,10]", "[10,1]")).contains("don't ascend"));
-        assert!(told(&histogram("1", 5, [1, 1, 1]).replace("\"ms\"", "\"By\"")).contains("is no time"));
+        let strange = histogram("1", 5, [1, 1, 1]).replace("\"ms\"", "\"By\"");
+        assert!(told(&strange).contains("is no time"));
+        // What is no node of the graph is left alone, however strange.
+        let other = strange.replace("disk", "body.size");
+        assert_eq!(shares(&(histogram("1", 5, [10, 80, 10]) + &other)), [10.0, 90.0]);
+        assert!(told(&other).contains("no span or histogram is a node of the graph: there are body.size"));
     }
 }

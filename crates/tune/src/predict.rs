@@ -46,7 +46,8 @@ pub fn candidates(
                 }
             };
             let mean_ms = cdf.mean_ms();
-            Candidate { setting: setting.clone(), cdf: cdf.thinned(step), mean_ms, settling: None }
+            let requests = composer.requests(setting);
+            Candidate { setting: setting.clone(), cdf: cdf.thinned(step), mean_ms, requests, settling: None }
         };
         let made = part.iter().enumerate().map(one).collect();
         progress(part.len());
@@ -56,7 +57,7 @@ pub fn candidates(
 }
 
 /// Adds what switching costs, where the profile has recorded it: requests right after a switch to a setting; to one that
-/// was not switched to, those after all switches together. `share` is the settling time's share of the period.
+/// was not switched to, those after all switches together. `share` is the settling time's share of the period's time.
 ///
 /// # Errors
 /// If recorded times are none.

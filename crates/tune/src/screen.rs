@@ -13,6 +13,7 @@ use crate::adapter::Run;
 use crate::graph::{Kind, ServiceGraph};
 use crate::profile::{outcomes, times};
 use crate::space::{Setting, Space};
+use crate::stats::student_two_sided;
 
 /// First rows of Plackett and Burman's designs (1946) of 12, 20 and 24 runs.
 const ROWS: [&str; 3] = ["++-+++---+-", "++--++++-+-+----++-", "+++++-+-++--++--+-+----"];
@@ -51,18 +52,34 @@ pub struct Effect {
 
 /// The settings to run, in order.
 ///
+/// Parameters of one value stay out of it: there is nothing to see of them.
+///
 /// # Errors
-/// If there are more parameters than a design has room for.
+/// If there are more parameters than a design has room for, or none with two values.
 pub fn design(space: &Space) -> Result<Vec<Setting>, String> {
-    let m = space.parameters().len();
+    let tried = tried(space);
+    let m = tried.len();
+    if m == 0 {
+        return Err("no parameter has two values to try: there is nothing to screen".into());
+    }
     let row = ROWS.iter().find(|r| r.len() >= m + FREE_MIN);
     let row =
         row.ok_or_else(|| format!("{m} parameters are more than the {} that can be screened at once", 23 - FREE_MIN))?;
     let n = row.len();
     let signs: Vec<bool> = row.chars().map(|c| c == '+').collect();
     let high = |run: usize, p: usize| run < n && signs[(p + n - run) % n];
-    let level = |run: usize, p: usize| if high(run, p) { space.parameters()[p].values.len() as u16 - 1 } else { 0 };
-    Ok((0..=n).map(|run| Setting((0..m).map(|p| level(run, p)).collect())).collect())
+    let level = |run: usize, p: usize| {
+        let column = tried.iter().position(|&t| t == p);
+        let last = space.parameters()[p].values.len() as u16 - 1;
+        if column.is_some_and(|c| high(run, c)) { last } else { 0 }
+    };
+    let all = space.parameters().len();
+    Ok((0..=n).map(|run| Setting((0..all).map(|p| level(run, p)).collect())).collect())
+}
+
+/// Parameters that have two values at least.
+fn tried(space: &Space) -> Vec<usize> {
+    (0..space.parameters().len()).filter(|&p| space.parameters()[p].values.len() > 1).collect()
 }
 
 /// Tests the runs of a [`design`].
@@ -78,16 +95,18 @@ pub fn screen(
 ) -> Result<Vec<Effect>, String> {
     assert_eq!(settings.len(), runs.len(), "a run for each setting");
     let mut effects = Vec::new();
+    let tried = tried(space);
     for id in graph.measured() {
         let name = &graph.nodes()[id].name;
         let figures: Vec<Vec<f64>> =
             runs.iter().enumerate().map(|(n, r)| figures(graph, id, n, r)).collect::<Result<_, _>>()?;
         let longest = figures.iter().map(Vec::len).max().unwrap_or(0);
-        for (p, parameter) in space.parameters().iter().enumerate() {
+        for &p in &tried {
+            let parameter = &space.parameters()[p];
             let (mut least_p, mut size) = (1.0f64, 0.0f64);
             for f in 0..longest {
                 let column: Vec<f64> = figures.iter().map(|v| v.get(f).copied().unwrap_or(0.0)).collect();
-                let (effect, chance) = effect(settings, &column, p, space.parameters().len());
+                let (effect, chance) = effect(settings, &column, p, &tried);
                 least_p = least_p.min(chance * longest as f64);
                 size = size.max(if graph.nodes()[id].kind == Kind::Component {
                     effect.abs().exp_m1()
@@ -136,60 +155,20 @@ fn figures(graph: &ServiceGraph, id: usize, n: usize, run: &Run) -> Result<Vec<f
 }
 
 /// A parameter's effect from low to high, and how likely chance makes as much, in the model of main effects.
-fn effect(settings: &[Setting], y: &[f64], parameter: usize, parameters: usize) -> (f64, f64) {
+fn effect(settings: &[Setting], y: &[f64], parameter: usize, tried: &[usize]) -> (f64, f64) {
     let n = y.len() as f64;
     let sign = |s: &Setting, p: usize| if s.0[p] > 0 { 1.0 } else { -1.0 };
     let mean = y.iter().sum::<f64>() / n;
     // The design is orthogonal: each coefficient is a mean of signed values.
     let coefficient = |p: usize| settings.iter().zip(y).map(|(s, y)| sign(s, p) * y).sum::<f64>() / n;
-    let coefficients: Vec<f64> = (0..parameters).map(coefficient).collect();
-    let fitted = |s: &Setting| mean + coefficients.iter().enumerate().map(|(p, c)| c * sign(s, p)).sum::<f64>();
+    let coefficients: Vec<(usize, f64)> = tried.iter().map(|&p| (p, coefficient(p))).collect();
+    let fitted = |s: &Setting| mean + coefficients.iter().map(|&(p, c)| c * sign(s, p)).sum::<f64>();
     let rest: f64 = settings.iter().zip(y).map(|(s, y)| (y - fitted(s)).powi(2)).sum();
-    let free = n - 1.0 - parameters as f64;
-    let effect = 2.0 * coefficients[parameter];
+    let free = n - 1.0 - tried.len() as f64;
+    let own = coefficient(parameter);
     // What has no spread at all is exact: then the least change counts.
     let deviation = (rest / free / n).sqrt().max(1e-9);
-    (effect, student_two_sided(coefficients[parameter] / deviation, free))
-}
-
-/// P(|T| > |t|) for Student's t.
-fn student_two_sided(t: f64, free: f64) -> f64 {
-    incomplete_beta(free / (free + t * t), free / 2.0, 0.5)
-}
-
-/// The regularised incomplete beta function, by its continued fraction (DLMF 8.17.22).
-fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
-    if x <= 0.0 || x >= 1.0 {
-        return if x <= 0.0 { 0.0 } else { 1.0 };
-    }
-    if x > (a + 1.0) / (a + b + 2.0) {
-        return 1.0 - incomplete_beta(1.0 - x, b, a);
-    }
-    let front = (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (1.0 - x).ln()).exp() / a;
-    // Evaluated from the far end: 200 terms are far more than the few that matter here.
-    let term = |m: f64| {
-        let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
-        let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
-        (even, odd)
-    };
-    let mut fraction = 0.0;
-    for m in (0..200).rev().map(f64::from) {
-        let (even, odd) = term(m);
-        fraction = odd / (1.0 + fraction);
-        if m > 0.0 {
-            fraction = even / (1.0 + fraction);
-        }
-    }
-    front / (1.0 + fraction)
-}
-
-/// ln Γ(x) for x > 0 by Stirling's series, shifted up to where it is exact to 12 digits.
-fn ln_gamma(x: f64) -> f64 {
-    if x < 10.0 {
-        return ln_gamma(x + 1.0) - x.ln();
-    }
-    let i = 1.0 / (x * x);
-    (x - 0.5) * x.ln() - x + 0.5 * std::f64::consts::TAU.ln() + (1.0 / 12.0 - i * (1.0 / 360.0 - i / 1260.0)) / x
+    (2.0 * own, student_two_sided(own / deviation, free))
 }
 
 #[cfg(test)]
@@ -212,6 +191,21 @@ mod tests {
     }
 
     #[test]
+    fn a_parameter_of_one_value_stays_out() {
+        let one = Parameter { name: "fixed".into(), values: vec!["a".into()], moves: vec![] };
+        let with = Space::new([vec![one.clone()], space(4).parameters().to_vec()].concat()).unwrap();
+        let (settings, without) = (design(&with).unwrap(), design(&space(4)).unwrap());
+        let rest = |s: &Setting| Setting(s.0[1..].to_vec());
+        assert!(settings.iter().zip(&without).all(|(a, b)| a.0[0] == 0 && rest(a) == *b));
+        let runs = runs(&without, 0.3, 1);
+        let found = |space: &Space, settings: &[Setting]| {
+            screen(space, &graph(), settings, &runs, &ScreenConfig::default()).unwrap()
+        };
+        assert_eq!(found(&with, &settings), found(&space(4), &without));
+        assert!(design(&Space::new(vec![one]).unwrap()).unwrap_err().contains("nothing to screen"));
+    }
+
+    #[test]
     fn designs_are_balanced_and_orthogonal() {
         for m in [1, 7, 12, 19] {
             let settings = design(&space(m)).unwrap();
@@ -224,14 +218,6 @@ mod tests {
             }
         }
         assert!(design(&space(20)).is_err());
-    }
-
-    #[test]
-    fn students_t_has_its_quantiles() {
-        // From tables: two-sided 5 % at 4 degrees 2.776, at 10 degrees 2.228; 1 % at 7 degrees 3.499.
-        for (t, free, p) in [(2.776, 4.0, 0.05), (2.228, 10.0, 0.05), (3.499, 7.0, 0.01), (0.0, 5.0, 1.0)] {
-            assert!((student_two_sided(t, free) - p).abs() < 2e-4, "{t} {free}: {}", student_two_sided(t, free));
-        }
     }
 
     /// p0 slows y by `strength`, p1 moves the condition; run-to-run noise of 3 %.

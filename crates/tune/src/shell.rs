@@ -1,4 +1,7 @@
 //! Tunes anything that a shell command can set and measure.
+//!
+//! Each command runs in a process group of its own, so that what it started ends with it: when it fails, hangs, or the tuner is
+//! told to stop ([`Stop`]).
 
 use crate::adapter::{Adapter, AdapterError, Run};
 use crate::file::AdapterSpec;
@@ -7,31 +10,85 @@ use crate::record::read_run;
 use crate::source::{between, prometheus_buckets};
 use crate::space::{Setting, Space};
 use plimsoll_base::Span;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Runs an adapter's commands, each in a process group of its own that ends with it.
+/// Runs an adapter's commands.
 pub struct Shell {
     spec: AdapterSpec,
     space: Space,
     /// What the commands of `measure` see of the setting.
     applied: Option<Setting>,
+    stop: Stop,
+}
+
+/// Asks a [`Shell`] to stop: the command that runs, or the next one, ends with an error. Asked once, it ends one command, so that
+/// the system can be put back by another.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<Asked>);
+
+#[derive(Debug, Default)]
+struct Asked {
+    /// And no command has ended for it yet.
+    is_open: AtomicBool,
+    ever: AtomicBool,
+}
+
+impl Stop {
+    /// Asks; false if an earlier asking hasn't ended anything yet.
+    pub fn ask(&self) -> bool {
+        self.0.ever.store(true, Ordering::Relaxed);
+        !self.0.is_open.swap(true, Ordering::Relaxed)
+    }
+
+    /// Was it ever asked for?
+    pub fn was_asked(&self) -> bool {
+        self.0.ever.load(Ordering::Relaxed)
+    }
+
+    fn take(&self) -> Result<(), AdapterError> {
+        match self.0.is_open.swap(false, Ordering::Relaxed) {
+            true => Err(AdapterError("interrupted".into())),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits, unless it's asked to stop.
+    fn sleep(&self, time: Duration) -> Result<(), AdapterError> {
+        let started = Instant::now();
+        loop {
+            self.take()?;
+            let left = time.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(LOOK_EVERY));
+        }
+    }
 }
 
 /// What a command may print.
-const OUTPUT_MAX: u64 = 1 << 30;
+const OUTPUT_MAX: usize = 1 << 30;
 /// How often a running command is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// What a command that has ended may leave its output open for: a server that it started may hold it for ever.
+/// A command that has ended and whose output says nothing for so long has said all: a server that it started may hold its output
+/// open for ever.
 const DRAIN: Duration = Duration::from_millis(300);
 
 impl Shell {
     /// Runs nothing yet.
     pub fn new(spec: AdapterSpec, space: Space) -> Shell {
-        Shell { spec, space, applied: None }
+        Shell { spec, space, applied: None, stop: Stop::default() }
+    }
+
+    /// What makes it stop.
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
     }
 
     fn filled(&self, command: &str, setting: Option<&Setting>, time: Span) -> String {
@@ -48,9 +105,9 @@ impl Shell {
     fn measure_histograms(&self, time: Span) -> Result<Run, AdapterError> {
         let p = self.spec.prometheus.as_ref().expect("a spec has one of the two");
         let told = |e: crate::record::BadRecord| AdapterError(format!("`{}`: {e}", p.command));
-        let scrape = || run(&p.command, limit(self.spec.timeout));
+        let scrape = || run(&p.command, limit(self.spec.timeout), &self.stop);
         let before = scrape()?;
-        std::thread::sleep(limit(time));
+        self.stop.sleep(limit(time))?;
         let after = scrape()?;
         let mut measured = Run::new();
         for (node, h) in &p.node {
@@ -68,7 +125,7 @@ impl Shell {
 impl Adapter for Shell {
     fn apply(&mut self, setting: &Setting) -> Result<(), AdapterError> {
         let command = self.filled(&self.spec.apply, Some(setting), Span::ZERO);
-        run(&command, limit(self.spec.timeout))?;
+        run(&command, limit(self.spec.timeout), &self.stop)?;
         self.applied = Some(setting.clone());
         Ok(())
     }
@@ -77,8 +134,9 @@ impl Adapter for Shell {
     fn measure(&mut self, time: Span) -> Result<Run, AdapterError> {
         let Some(measure) = &self.spec.measure else { return self.measure_histograms(time) };
         let command = self.filled(measure, self.applied.as_ref(), time);
-        let text = run(&command, limit(self.spec.timeout + time))?;
-        let read = if text.trim_start().starts_with('{') { otlp(&text) } else { read_run(&text) };
+        let text = run(&command, limit(self.spec.timeout + time), &self.stop)?;
+        let is_node = |name: &str| self.spec.nodes.contains(name);
+        let read = if text.trim_start().starts_with('{') { otlp(&text, &is_node) } else { read_run(&text) };
         read.map_err(|e| AdapterError(format!("`{command}`: {e}")))
     }
 }
@@ -97,53 +155,102 @@ fn quoted(value: &str) -> String {
     }
 }
 
-/// Runs a command to its end and returns what it printed.
-fn run(command: &str, limit: Duration) -> Result<String, AdapterError> {
+/// Runs a command to its end and returns what it printed. Unless it ends well, it's ended with all that it started.
+fn run(command: &str, limit: Duration, stop: &Stop) -> Result<String, AdapterError> {
     let failed = |what: String| AdapterError(format!("`{command}`: {what}"));
+    stop.take().map_err(|e| failed(e.0))?;
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(command).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = shell.spawn().map_err(|e| failed(e.to_string()))?;
-    let out = collect(child.stdout.take().expect("piped"));
-    let err = collect(child.stderr.take().expect("piped"));
+    let out = Collected::of(child.stdout.take().expect("piped"));
+    let err = Collected::of(child.stderr.take().expect("piped"));
+    let ended = wait(&child, limit, stop);
+    if ended != Ok(Some(0)) {
+        end(&child);
+    }
+    // Reaped only now: until then nobody else can have the group's number.
+    child.wait().map_err(|e| failed(e.to_string()))?;
+    let status = ended.map_err(failed)?;
+    if status != Some(0) {
+        let how = status.map_or("it was killed".to_string(), |c| format!("it failed with status {c}"));
+        let said = String::from_utf8_lossy(&err.drained().0).trim().to_string();
+        return Err(failed(if said.is_empty() { how } else { format!("{how}: {said}") }));
+    }
+    let (printed, is_cut) = out.drained();
+    if is_cut {
+        return Err(failed(format!("it printed more than {OUTPUT_MAX} bytes: measure for a shorter time")));
+    }
+    String::from_utf8(printed).map_err(|_| failed("it printed what isn't text".into()))
+}
+
+/// Waits for a command without reaping it: its status, `None` if it was killed.
+fn wait(child: &Child, limit: Duration, stop: &Stop) -> Result<Option<i32>, String> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let started = Instant::now();
-    let status = loop {
-        match child.try_wait().map_err(|e| failed(e.to_string()))? {
-            Some(status) => break status,
+    loop {
+        match waitid(WaitId::Pid(Pid::from_child(child)), options).map_err(|e| e.to_string())? {
+            Some(status) => return Ok(status.exit_status()),
             None if started.elapsed() >= limit => {
-                end(&mut child);
-                return Err(failed(format!("it hangs: stopped after {limit:?} (adapter.timeout)")));
+                return Err(format!("it hangs: stopped after {limit:?} (adapter.timeout)"));
             }
             None => std::thread::sleep(LOOK_EVERY),
         }
-    };
-    let out = out.recv_timeout(DRAIN).unwrap_or_default();
-    if !status.success() {
-        let said = String::from_utf8_lossy(&err.recv_timeout(DRAIN).unwrap_or_default()).trim().to_string();
-        let how = status.code().map_or("it was killed".to_string(), |c| format!("it failed with status {c}"));
-        return Err(failed(if said.is_empty() { how } else { format!("{how}: {said}") }));
+        stop.take().map_err(|e| e.0)?;
     }
-    String::from_utf8(out).map_err(|_| failed("it printed what isn't text".into()))
 }
 
-/// Kills the command and all that it started, and waits for it.
-fn end(child: &mut Child) {
-    if let Some(group) = rustix::process::Pid::from_raw(child.id() as i32) {
-        // It may have ended meanwhile: then there is nothing to kill.
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    }
-    let _ = child.wait();
+/// Kills the command and all that it started.
+fn end(child: &Child) {
+    // They may have ended meanwhile: then there is nothing to kill.
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 
-fn collect(stream: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if stream.take(OUTPUT_MAX).read_to_end(&mut bytes).is_ok() {
-            // Nobody waits for it any more if the command's time was over.
-            let _ = sender.send(bytes);
+/// What a stream has said so far, by a thread of its own.
+struct Collected(Arc<Mutex<Said>>);
+
+#[derive(Default)]
+struct Said {
+    bytes: Vec<u8>,
+    is_over: bool,
+    is_cut: bool,
+}
+
+impl Collected {
+    fn of(mut stream: impl Read + Send + 'static) -> Collected {
+        let said = Arc::new(Mutex::new(Said::default()));
+        let writer = said.clone();
+        std::thread::spawn(move || {
+            let mut part = vec![0; 1 << 16];
+            loop {
+                let n = stream.read(&mut part).unwrap_or(0);
+                let mut said = writer.lock().expect("no panic while held");
+                let room = OUTPUT_MAX - said.bytes.len();
+                said.bytes.extend_from_slice(&part[..n.min(room)]);
+                said.is_cut |= n > room;
+                if n == 0 || said.is_cut {
+                    said.is_over = true;
+                    return;
+                }
+            }
+        });
+        Collected(said)
+    }
+
+    /// All that was said by a command that has ended, and whether that was too much.
+    fn drained(self) -> (Vec<u8>, bool) {
+        let (mut len, mut since) = (0, Instant::now());
+        loop {
+            let mut said = self.0.lock().expect("no panic while held");
+            if said.bytes.len() > len {
+                (len, since) = (said.bytes.len(), Instant::now());
+            }
+            if said.is_over || since.elapsed() >= DRAIN {
+                return (std::mem::take(&mut said.bytes), said.is_cut);
+            }
+            drop(said);
+            std::thread::sleep(LOOK_EVERY);
         }
-    });
-    receiver
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +271,8 @@ mod tests {
             prometheus: None,
             timeout,
             profile_time: Span::from_secs(1),
+            warm: Span::ZERO,
+            nodes: ["r".to_string()].into(),
         };
         Shell::new(spec, space)
     }
@@ -188,10 +297,54 @@ mod tests {
         let hang = hanging.apply(&Setting(vec![0])).unwrap_err().to_string();
         assert!(hang.contains("it hangs: stopped after 700ms"), "{hang}");
         assert!(started.elapsed() < Duration::from_secs(30));
-        // A server that stays and keeps the output open is no hang.
+        // A server that stays and keeps the output open is no hang, and what was printed isn't lost.
         assert!(shell("sleep 3 & # {a}", "true").apply(&Setting(vec![0])).is_ok());
+        let run = shell("true", "echo 1,r,2.5; sleep 3 &").measure(Span::ZERO).unwrap();
+        assert_eq!(run["r"][0].value, 2.5);
         let e = shell("true", "echo nothing").measure(Span::ZERO).unwrap_err().to_string();
         assert!(e.contains("line 1: `nothing` isn't"), "{e}");
+    }
+
+    /// Does this process run?
+    fn runs(pid_file: &std::path::Path) -> bool {
+        let pid = std::fs::read_to_string(pid_file).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        !(status.is_empty() || status.contains(") Z"))
+    }
+
+    fn ends(pid_file: &std::path::Path) -> bool {
+        let started = Instant::now();
+        while runs(pid_file) && started.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        !runs(pid_file)
+    }
+
+    #[test]
+    fn what_a_command_started_ends_when_it_fails_or_is_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let starts = format!("sleep 100 & echo $! > {}", pid.display());
+        assert!(shell(&format!("{starts}; exit 3"), "true").apply(&Setting(vec![0])).is_err());
+        assert!(ends(&pid), "what a failing command started goes on");
+        std::fs::remove_file(&pid).unwrap();
+        let mut s = shell(&format!("{starts}; sleep 100"), "true");
+        let stop = s.stop();
+        let seen = pid.clone();
+        let stopper = std::thread::spawn(move || {
+            while !seen.exists() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(stop.ask());
+        });
+        let e = s.apply(&Setting(vec![0])).unwrap_err().to_string();
+        stopper.join().unwrap();
+        assert!(e.contains("interrupted") && ends(&pid), "{e}");
+        // One asking ends one command: the system can be put back.
+        assert!(s.stop().was_asked() && s.measure(Span::ZERO).unwrap_err().to_string().contains("measured nothing"));
+        s.stop().ask();
+        assert!(!s.stop().ask());
+        assert!(s.stop.sleep(Duration::from_secs(100)).unwrap_err().to_string().contains("interrupted"));
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct Candidate {
     pub cdf: Cdf,
     /// Its mean, exact where the CDF is thinned.
     pub mean_ms: f64,
+    /// How many recorded requests it rests on; infinite: it's exact.
+    pub requests: f64,
     /// What it gives after a switch to it.
     pub settling: Option<Settling>,
 }
@@ -36,7 +38,7 @@ impl Candidate {
     /// One that gives `cdf` at once.
     pub fn new(setting: Setting, cdf: Cdf) -> Candidate {
         let mean_ms = cdf.mean_ms();
-        Candidate { setting, cdf, mean_ms, settling: None }
+        Candidate { setting, cdf, mean_ms, requests: f64::INFINITY, settling: None }
     }
 
     fn figure(&self, of: Point) -> f64 {
@@ -54,7 +56,7 @@ impl Candidate {
 pub struct Settling {
     /// The distribution of what completes meanwhile.
     pub cdf: Cdf,
-    /// How long it takes, as a share of the whole period's requests.
+    /// How long it takes, as a share of the whole period's time: epochs count by their time, whatever they serve (equation 5.3).
     pub share: f64,
 }
 
@@ -93,6 +95,11 @@ impl Mix {
             }
         }
         Cdf::mix(&parts)
+    }
+
+    /// How many recorded requests its distribution rests on: as many as would leave it as uncertain as its parts do.
+    pub fn requests(&self, candidates: &[Candidate]) -> f64 {
+        1.0 / self.parts.iter().map(|&(i, share)| share * share / candidates[i].requests).sum::<f64>()
     }
 
     /// The exact mean over a period.

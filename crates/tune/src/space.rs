@@ -30,41 +30,77 @@ pub const SETTINGS_MAX: usize = 1 << 20;
 /// Settings up to which the runs of a profile are chosen by looking at all of them.
 const GREEDY_MAX: usize = 2_048;
 
+/// Columns and placeholders that aren't parameters.
+const RESERVED: [&str; 5] = ["request", "node", "value", "count", "seconds"];
+
 /// Why a space can't be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BadSpace(pub String);
+pub struct BadSpace {
+    /// Which parameter is wrong, by its number.
+    pub parameter: usize,
+    /// What is wrong, and what to do.
+    pub what: String,
+}
 
 impl fmt::Display for BadSpace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.what)
     }
 }
 impl std::error::Error for BadSpace {}
+
+/// Can it stand in a cell of a profile?
+pub(crate) fn is_cell(text: &str) -> bool {
+    text.trim() == text && !text.contains([',', '"']) && !text.contains(char::is_control)
+}
+
+fn check_text(p: &Parameter) -> Result<(), String> {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    if p.name.is_empty() || !p.name.chars().all(is_plain) {
+        return Err(format!(
+            "parameter `{}`: its name is a profile's column: letters, digits, `_`, `-` and `.` only",
+            p.name
+        ));
+    }
+    if RESERVED.contains(&p.name.as_str()) {
+        return Err(format!("parameter `{}`: that name is taken by a profile's column or by {{seconds}}", p.name));
+    }
+    match p.values.iter().find(|v| !is_cell(v)) {
+        Some(v) => Err(format!(
+            "parameter `{}`: a profile can't hold the value `{v}`: no commas, quotes, line ends or blanks around it",
+            p.name
+        )),
+        None => Ok(()),
+    }
+}
 
 impl Space {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// If a name or value is given twice or not at all, or there are more than [`SETTINGS_MAX`] settings.
+    /// If a name or value is given twice, not at all, or is none that a profile can hold; or there are more than [`SETTINGS_MAX`]
+    /// settings.
     pub fn new(parameters: Vec<Parameter>) -> Result<Space, BadSpace> {
         let mut settings = 1usize;
-        for (i, p) in parameters.iter().enumerate() {
-            if p.name.is_empty() || parameters[..i].iter().any(|q| q.name == p.name) {
-                return Err(BadSpace(format!("parameter `{}`: a name of its own is needed", p.name)));
+        for (parameter, p) in parameters.iter().enumerate() {
+            let bad = |what: String| BadSpace { parameter, what };
+            check_text(p).map_err(bad)?;
+            if parameters[..parameter].iter().any(|q| q.name == p.name) {
+                return Err(bad(format!("parameter `{}`: a name of its own is needed", p.name)));
             }
             if p.values.is_empty() || p.values.len() > usize::from(u16::MAX) {
-                return Err(BadSpace(format!("parameter `{}` has no values to explore, or too many", p.name)));
+                return Err(bad(format!("parameter `{}` has no values to explore, or too many", p.name)));
             }
             let mut seen = std::collections::BTreeSet::new();
             if let Some(v) = p.values.iter().find(|v| !seen.insert(v.as_str())) {
-                return Err(BadSpace(format!("parameter `{}` has the value `{v}` twice", p.name)));
+                return Err(bad(format!("parameter `{}` has the value `{v}` twice", p.name)));
             }
             settings = settings.saturating_mul(p.values.len());
-        }
-        if settings > SETTINGS_MAX {
-            return Err(BadSpace(format!(
-                "{settings} settings are more than the {SETTINGS_MAX} that can be compared: explore fewer values"
-            )));
+            if settings > SETTINGS_MAX {
+                return Err(bad(format!(
+                    "{settings} settings are more than the {SETTINGS_MAX} that can be compared: explore fewer values"
+                )));
+            }
         }
         Ok(Space { parameters })
     }
@@ -201,6 +237,10 @@ mod tests {
             (vec![parameter("a", 0, &[])], "no values"),
             (vec![parameter("a", 60_000, &[]), parameter("b", 60_000, &[])], "explore fewer"),
             (vec![Parameter { values: vec!["1".into(), "1".into()], ..parameter("a", 1, &[]) }], "twice"),
+            (vec![parameter("count", 1, &[])], "that name is taken"),
+            (vec![parameter("a b", 1, &[])], "letters, digits"),
+            (vec![Parameter { values: vec!["1,5".into()], ..parameter("a", 1, &[]) }], "can't hold the value `1,5`"),
+            (vec![Parameter { values: vec!["1 ".into()], ..parameter("a", 1, &[]) }], "can't hold the value `1 `"),
         ] {
             assert!(Space::new(p).unwrap_err().to_string().contains(says), "{says}");
         }

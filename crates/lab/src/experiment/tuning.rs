@@ -4,8 +4,11 @@
 //! [`plimsoll_tune::space::Space::to_profile`] names. What is achieved is measured on a fresh system with another stream of
 //! requests: the same files and disk, other arrivals.
 
+pub mod carry;
+pub mod jobs;
 pub mod node;
 mod rows;
+pub mod screening;
 pub mod solver;
 pub mod traced;
 pub mod web;
@@ -89,7 +92,8 @@ impl Profiled {
     }
 
     /// What a fresh system achieves over `periods` of `period` under a mix, after a warm-up of six periods: what was profiled had
-    /// served that long, too, and an hour is what a cache of a few thousand out of 60,000 files needs.
+    /// served that long, too, and an hour is what a cache of a few thousand out of 60,000 files needs. Jobs may outlast an epoch: they
+    /// count when they end.
     pub fn achieved(&self, system: &mut dyn Adapter, mix: &Mix, period: Span, periods: u32) -> Result<Cdf, LabError> {
         let setting = |i: usize| -> &Setting { &self.all[i].setting };
         system.apply(setting(mix.parts[0].0)).map_err(told)?;

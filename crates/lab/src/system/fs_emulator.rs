@@ -303,6 +303,9 @@ impl FsEmulator {
                 self.keep(block, true);
             }
         }
+        if self.dirty.len() > self.capacity / 4 {
+            self.flush();
+        }
         self.hits += u64::from(hits);
         let lacks = !missing.is_empty();
         self.record(if lacks { "found" } else { "whole" }, number, f64::from(hits));
@@ -320,9 +323,6 @@ impl FsEmulator {
             self.storage.send(Op::Read, q.process, offset, n * BLOCK_BYTES, u64::from(r));
         }
         missing.iter().for_each(|&b| self.keep(b, false));
-        if self.dirty.len() > self.capacity / 4 {
-            self.flush();
-        }
     }
 
     /// Where a block lies: files apart, over the disk's outer half.
@@ -451,6 +451,16 @@ mod tests {
     fn runs_are_neighbours_of_one_file() {
         assert_eq!(runs(&[5, 6, 7, 9, 1_023, 1_024]), [(5, 3), (9, 1), (1_023, 1), (1_024, 1)]);
         assert_eq!(runs(&(0..130).collect::<Vec<_>>()), [(0, 64), (64, 64), (128, 2)]);
+    }
+
+    #[test]
+    fn a_burst_of_writes_is_flushed_at_the_watermark() {
+        let gap = Span::from_millis(5);
+        let write = |i: u64| FsRequest { gap, process: 1, is_write: true, block: 16 * i, blocks: 16 };
+        let config = FsConfig { cache_blocks: 4_000, ..FsConfig::default() };
+        let mut fs = FsEmulator::new(&config, (0..2_000).map(write).collect(), space(&[8])).unwrap();
+        fs.serve(Span::from_secs(5)); // long before the flusher's 30 s
+        assert!(fs.dirty.len() <= 1_000, "{} of 4000 blocks are dirty", fs.dirty.len());
     }
 
     #[test]

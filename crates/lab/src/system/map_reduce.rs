@@ -147,6 +147,17 @@ fn scaled(sizes: &[(u64, u64, u64)], seed: u64) -> Vec<Job> {
     picked.iter().map(one).collect()
 }
 
+/// The workload's first and last three hours, each from time zero on: OpTune profiles on the one and tries on the other (§5.4.1).
+pub fn halves(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
+    let half = Time::ZERO + HALF;
+    let (first, mut last): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|j| j.arrives_at < half);
+    last.iter_mut().for_each(|j| j.arrives_at = Time::ZERO + j.arrives_at.since(half));
+    (first, last)
+}
+
+/// How long each of [`halves`] lasts.
+pub const HALF: Span = Span::from_secs(HOURS * 1_800);
+
 struct Running {
     job: usize,
     since: Time,
@@ -420,6 +431,17 @@ mod tests {
         assert!(mean(&run([0, 3]).0) < 0.8 * mean(&fifo));
         assert!(mean(&run([4, 0]).0) < mean(&fifo));
         assert!(fifo["job"].len() > 600, "{}", fifo["job"].len());
+    }
+
+    #[test]
+    fn halves_are_all_jobs_and_share_none() {
+        let jobs = generated(3);
+        let (first, last) = halves(jobs.clone());
+        assert_eq!(first.len() + last.len(), jobs.len());
+        assert!(first.len() > 200 && last.len() > 200, "{} and {}", first.len(), last.len());
+        assert!(last.iter().chain(&first).all(|j| j.arrives_at <= Time::ZERO + HALF));
+        let at = jobs.iter().position(|j| j.arrives_at >= Time::ZERO + HALF).unwrap();
+        assert_eq!(last[0].maps, jobs[at].maps);
     }
 
     #[test]

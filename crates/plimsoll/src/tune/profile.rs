@@ -1,15 +1,15 @@
 //! `plimsoll tune profile`.
 
-use super::{load, show::bar, solve::adapter};
+use super::live::with_system;
+use super::{load, show::bar};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use plimsoll_tune::adapter::{Guarded, profile};
+use plimsoll_tune::adapter::{Guarded, Incomplete, Run, profile};
 use plimsoll_tune::file::TuneFile;
+use plimsoll_tune::profile::Profile;
 use plimsoll_tune::record;
 use plimsoll_tune::screen::{Effect, ScreenConfig, design, screen};
-use plimsoll_tune::shell::Shell;
-use plimsoll_tune::space::{Setting, Space};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Record how long each part takes under each setting, through the tune file's adapter.
 #[derive(Args)]
@@ -27,7 +27,7 @@ pub struct Record {
     #[arg(long, conflicts_with = "out")]
     screen: bool,
     /// Of the pairs that a screen finds, the share that may be false.
-    #[arg(long, value_name = "SHARE", default_value = "0.05", requires = "screen")]
+    #[arg(long, value_name = "SHARE", default_value = "0.05", requires = "screen", value_parser = share)]
     false_discoveries: f64,
     /// The setting that the system has now and is put back to: NAME=VALUE, once for each parameter.
     #[arg(long, value_name = "NAME=VALUE")]
@@ -37,70 +37,66 @@ pub struct Record {
     json: bool,
 }
 
-/// The setting of `NAME=VALUE` words; `None` without any.
-pub fn current(space: &Space, words: &[String]) -> Result<Option<Setting>> {
-    if words.is_empty() {
-        return Ok(None);
-    }
-    let pair = |w: &'_ String| w.split_once('=').map(|(n, v)| (n.to_string(), v.to_string()));
-    let pairs: Vec<(String, String)> =
-        words.iter().map(pair).collect::<Option<_>>().context("--current takes NAME=VALUE")?;
-    let pairs: Vec<(&str, &str)> = pairs.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-    let setting = space.named(&pairs);
-    setting.map(Some).ok_or_else(|| anyhow!("--current must name one of the tune file's values for each parameter"))
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s < 1.0);
+    share.ok_or_else(|| "a share above 0 and below 1".into())
 }
 
 impl Record {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let f = load(&self.file)?;
-        let spec = adapter(&f, &self.file)?;
-        let mut shell = Shell::new(spec.clone(), f.space.clone());
-        let mut guarded = Guarded::new(&mut shell, &f.space, current(&f.space, &self.current)?);
-        if self.screen {
-            return self.screen(&f, &mut guarded);
+        with_system(&f, &self.file, &self.current, |guarded| match &self.out {
+            Some(out) => self.record(&f, guarded, out),
+            None => self.screen(&f, guarded),
+        })
+    }
+
+    fn record(&self, f: &TuneFile, guarded: &mut Guarded<'_>, out: &Path) -> Result<()> {
+        // Before an hour's work: whether there is a place for it.
+        let is_new = !out.exists();
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(out);
+        opened.with_context(|| format!("cannot write {}", out.display()))?;
+        let write = |p: &Profile| record::write(out, &f.space, p).map_err(|e| anyhow!(e));
+        match recorded(f, guarded) {
+            Ok((profile, settings)) => {
+                write(&profile)?;
+                self.tell(f, &profile, settings, out)
+            }
+            Err(Incomplete { recorded, why }) if recorded.nodes().next().is_some() => {
+                write(&recorded)?;
+                Err(anyhow!(why).context(format!("{}: only what was recorded until then", out.display())))
+            }
+            Err(Incomplete { why, .. }) => {
+                if is_new {
+                    std::fs::remove_file(out).with_context(|| format!("cannot remove {}", out.display()))?;
+                }
+                Err(anyhow!(why))
+            }
         }
-        let nodes: Vec<String> = f.graph.measured().iter().map(|&id| f.graph.nodes()[id].name.clone()).collect();
-        let settings = f.space.to_profile(&nodes);
-        let bar = bar(settings.len() as u64, "profiling");
-        let recorded = profile(&mut guarded, &f.graph, &settings, f.settle, spec.profile_time, &mut |n| {
-            bar.set_position(n as u64)
-        });
-        bar.finish_and_clear();
-        let recorded = recorded.map_err(|e| anyhow!(e))?;
-        let out = self.out.as_deref().expect("clap asks for it");
-        record::write(out, &f.space, &recorded).map_err(|e| anyhow!(e))?;
+    }
+
+    fn tell(&self, f: &TuneFile, recorded: &Profile, settings: usize, out: &Path) -> Result<()> {
         let observations: usize = recorded.iter().map(|(_, _, o)| o.len()).sum();
         if self.json {
-            println!("{}", serde_json::json!({ "settings": settings.len(), "observations": observations, "out": out }));
+            println!("{}", serde_json::json!({ "settings": settings, "observations": observations, "out": out }));
         } else {
-            println!(
-                "{}: {observations} observations under {} of {} settings",
-                out.display(),
-                settings.len(),
-                f.space.len()
-            );
+            let all = f.space.len();
+            println!("{}: {observations} observations under {settings} of {all} settings", out.display());
         }
         Ok(())
     }
 
     fn screen(&self, f: &TuneFile, guarded: &mut Guarded<'_>) -> Result<()> {
-        let time = f.adapter.as_ref().expect("seen before").profile_time;
+        let lengths = f.lengths();
         let settings = design(&f.space).map_err(|e| anyhow!(e))?;
         let bar = bar(settings.len() as u64, "screening");
-        let mut runs = Vec::new();
-        for s in &settings {
-            let mut one = || {
-                guarded.apply(s)?;
-                if f.settle > plimsoll_base::Span::ZERO {
-                    guarded.measure(f.settle)?;
-                }
-                guarded.measure(time)
-            };
-            runs.push(one().map_err(|e| anyhow!(e))?);
-            bar.inc(1);
-        }
+        let runs = guarded.experiment(|guarded| {
+            let run = |s| guarded.try_out(s, &lengths).map(|r| r.1).inspect(|_| bar.inc(1));
+            settings.iter().map(run).collect::<Result<Vec<Run>, _>>()
+        });
         bar.finish_and_clear();
+        let runs = runs.map_err(|e| anyhow!(e))?;
         let config = ScreenConfig { false_discoveries: self.false_discoveries, ..ScreenConfig::default() };
         let effects = screen(&f.space, &f.graph, &settings, &runs, &config).map_err(|e| anyhow!(e))?;
         if self.json {
@@ -131,4 +127,14 @@ impl Record {
         );
         Ok(())
     }
+}
+
+/// Profiles as the tune file says; with the number of settings that were run.
+pub fn recorded(f: &TuneFile, guarded: &mut Guarded<'_>) -> Result<(Profile, usize), Incomplete> {
+    let nodes: Vec<String> = f.graph.measured().iter().map(|&id| f.graph.nodes()[id].name.clone()).collect();
+    let settings = f.space.to_profile(&nodes);
+    let bar = bar(settings.len() as u64, "profiling");
+    let made = profile(guarded, &f.graph, &settings, &f.lengths(), &mut |n| bar.set_position(n as u64));
+    bar.finish_and_clear();
+    Ok((made?, settings.len()))
 }

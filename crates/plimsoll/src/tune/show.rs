@@ -66,7 +66,11 @@ impl Choice<'_> {
         };
         let proof = match s.is_proven() {
             true => "proven: nothing is better by more than 0.1 %".to_string(),
-            false => format!("not proven: it may be up to {:.1} % above what can be had", s.gap() * 100.0),
+            false if s.bound > 0.0 => {
+                let above = 100.0 * (s.value / s.bound - 1.0);
+                format!("not proven: it may be up to {above:.1} % above what can be had")
+            }
+            false => "not proven: no bound is known".to_string(),
         };
         let gain = s.best_static.map_or("; no single setting keeps the bounds".to_string(), |(_, alone)| {
             let gain = 100.0 * (1.0 - s.value / alone.max(f64::MIN_POSITIVE));
@@ -91,20 +95,47 @@ impl Choice<'_> {
             "proven": s.is_proven(),
             "parts": s.mix.parts.iter().map(part).collect::<Vec<_>>(),
             "predicted_ms": SHOWN.iter().map(|p| (p.to_string(), json!(p.of(&cdf)))).collect::<serde_json::Map<_, _>>(),
+            "beyond_reach": self.beyond_reach(&s.mix),
             "best_alone": s.best_static.map(|(i, v)| json!({ "setting": self.space.shown(&self.candidates[i].setting), "value": v })),
         })
     }
 
     /// Target, predicted, and what else there is to compare.
     pub fn plot(&self, title: &str, mix: &Mix, more: &[(&str, &Cdf)]) -> Plot {
+        let predicted = mix.cdf(self.candidates);
+        self.compared(title, &[&[("predicted", &predicted)], more].concat())
+    }
+
+    /// The target, and distributions beside it.
+    pub fn compared(&self, title: &str, all: &[(&str, &Cdf)]) -> Plot {
         let mut curves = Vec::new();
         if let Goal::Target(points) = &self.objective.goal {
             let points = points.iter().map(|&(s, t)| (t, s)).collect();
             curves.push(Curve { name: "target".into(), points, is_reference: true });
         }
-        curves.push(curve("predicted", &mix.cdf(self.candidates)));
-        curves.extend(more.iter().map(|(name, cdf)| curve(name, cdf)));
+        curves.extend(all.iter().map(|(name, cdf)| curve(name, cdf)));
         Plot::of_times(title, curves)
+    }
+
+    /// Percentiles that were asked for and lie where next to nothing was recorded.
+    pub fn beyond_reach(&self, mix: &Mix) -> Vec<String> {
+        let mut shares: Vec<f64> = match &self.objective.goal {
+            Goal::Least(terms) => terms.iter().filter_map(|t| share(t.0)).collect(),
+            Goal::Target(points) => points.iter().map(|p| p.0).filter(|s| *s < 1.0).next_back().into_iter().collect(),
+        };
+        shares.extend(self.objective.bounds.iter().filter_map(|b| share(b.of)));
+        shares.sort_by(f64::total_cmp);
+        shares.dedup();
+        let requests = mix.requests(self.candidates);
+        let told = |s: f64| {
+            let (point, needed) = (Point::Share(s), (BEYOND_MIN / (1.0 - s) - 1e-6).ceil());
+            format!(
+                "{point} is beyond the profile's reach: it rests on {requests:.0} requests, of which {:.1} took longer; record {needed} at least",
+                (1.0 - s) * requests
+            )
+        };
+        // A little less than asked is as good: 1 - 0.9 isn't quite a tenth.
+        shares.into_iter().filter(|s| (1.0 - s) * requests < BEYOND_MIN * 0.999).map(told).collect()
     }
 
     /// Why nothing was found, with the nearest that can be had.
@@ -120,6 +151,13 @@ impl Choice<'_> {
         let figures: Vec<String> = SHOWN.iter().map(|p| format!("{p} {:.3} ms", p.of(&cdf))).collect();
         format!("{e}\nnearest: {}: {}", parts.join(", "), figures.join(", "))
     }
+}
+
+/// Requests that must lie beyond a percentile for it to mean something.
+const BEYOND_MIN: f64 = 10.0;
+
+fn share(point: Point) -> Option<f64> {
+    if let Point::Share(s) = point { Some(s) } else { None }
 }
 
 /// A distribution as a curve.

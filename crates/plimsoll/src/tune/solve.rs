@@ -1,19 +1,20 @@
 //! `plimsoll tune solve`.
 
+use super::live::with_system;
 use super::show::{Choice, bar};
 use super::{load, write_plot};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
-use plimsoll_base::{Rng, Span};
+use plimsoll_base::Rng;
 use plimsoll_tune::adapter::{AdapterError, Guarded, requests};
+use plimsoll_tune::cdf::Cdf;
 use plimsoll_tune::compose::Composer;
 use plimsoll_tune::confirm::{Unconfirmed, confirmed};
-use plimsoll_tune::file::{AdapterSpec, TuneFile};
+use plimsoll_tune::file::TuneFile;
 use plimsoll_tune::objective::{self, Bound, Goal, Objective};
 use plimsoll_tune::predict::{How, add_settling, candidates};
 use plimsoll_tune::profile::{Profile, times};
 use plimsoll_tune::record;
-use plimsoll_tune::shell::Shell;
 use plimsoll_tune::solve::baseline::{Found, Grid};
 use plimsoll_tune::solve::{Candidate, Epochs, Mix, Solution, Unsolved, best_static, solve};
 use plimsoll_tune::space::Setting;
@@ -47,12 +48,16 @@ pub struct Solve {
     what_if: Vec<Bound>,
     /// Measure what is chosen so many times anew through the adapter, and choose again, until all that is chosen was measured anew:
     /// for measurements that are off as a whole, of which the luckiest would be chosen.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100), conflicts_with = "what_if")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100),
+          conflicts_with_all = ["what_if", "method"])]
     confirm: Option<u32>,
+    /// The setting that the system has now and is put back to: NAME=VALUE, once for each parameter.
+    #[arg(long, value_name = "NAME=VALUE", requires = "confirm")]
+    current: Vec<String>,
     /// Print as JSON.
     #[arg(long)]
     json: bool,
-    /// Write target and predicted CDFs as an SVG plot.
+    /// Write target and predicted CDFs as an SVG plot: with --what-if of each answer, and if bounds can't be kept, the nearest.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
 }
@@ -147,20 +152,22 @@ impl Solve {
         }
         let found = match self.confirm {
             None => self.solved(&all, epochs, &objective),
-            Some(repeats) => {
-                let spec = adapter(&f, &self.file)?;
-                let mut shell = Shell::new(spec.clone(), f.space.clone());
-                let mut guarded = Guarded::new(&mut shell, &f.space, None);
-                confirm(&f, &mut guarded, &mut all, epochs, &objective, repeats)?
-            }
+            Some(repeats) => with_system(&f, &self.file, &self.current, |guarded| {
+                confirm(&f, guarded, &mut all, epochs, &objective, repeats)
+            })?,
         };
         let choice = Choice { space: &f.space, candidates: &all, epochs, objective: &objective };
+        let title = format!("{}: {}", self.file.display(), objective.goal);
+        if let (Some(file), Err(Unsolved::Infeasible(why))) = (&self.plot, &found) {
+            let nearest = why.nearest.cdf(&all);
+            write_plot(file, &choice.compared(&title, &[("nearest that can be had", &nearest)]))?;
+        }
         let s = found.map_err(|e| anyhow!(choice.refusal(&e)))?;
+        choice.beyond_reach(&s.mix).iter().for_each(|w| eprintln!("warning: {w}"));
         if let Some(file) = &self.plot {
             let alone = s.best_static.map(|(i, _)| &all[i].cdf);
-            let more: Vec<(&str, &plimsoll_tune::cdf::Cdf)> =
-                alone.into_iter().map(|c| ("best single setting, predicted", c)).collect();
-            write_plot(file, &choice.plot(&format!("{}: {}", self.file.display(), objective.goal), &s.mix, &more))?;
+            let more: Vec<(&str, &Cdf)> = alone.into_iter().map(|c| ("best single setting, predicted", c)).collect();
+            write_plot(file, &choice.plot(&title, &s.mix, &more))?;
         }
         if self.json {
             println!("{}", serde_json::to_string_pretty(&choice.json(&s))?);
@@ -186,12 +193,17 @@ impl Solve {
         let found: Found = match self.method {
             Method::Brute => grid.brute_force(n as usize, &mut watch),
             Method::Anneal => grid.anneal(n as usize, STEPS, &mut rng, &mut watch),
-            _ => grid.random(n as usize, STEPS, &mut rng),
+            _ => grid.random(n as usize, STEPS, &mut rng, &mut watch),
         };
         bar.finish_and_clear();
         let (mix, _) = found.best.ok_or(Unsolved::Empty("the search met no mix that keeps the bounds"))?;
+        if !mix.keeps(all, objective) {
+            return Err(Unsolved::Empty(
+                "the search's grid of times is too coarse for these bounds: what it found misses them",
+            ));
+        }
         let value = mix.value(all, &objective.goal);
-        let bound = if found.is_complete { value } else { 0.0 };
+        let bound = if found.is_complete && grid.is_exact() { value } else { 0.0 };
         Ok(Solution { mix, value, bound, programs: 0, best_static: best_static(all, objective) })
     }
 
@@ -199,6 +211,7 @@ impl Solve {
     fn what_if(&self, f: &TuneFile, all: &[Candidate], epochs: Epochs, objective: &Objective) -> Result<()> {
         let mut rows = Vec::new();
         let mut answers = Vec::new();
+        let mut cdfs: Vec<(String, Cdf)> = Vec::new();
         for added in std::iter::once(None).chain(self.what_if.iter().map(Some)) {
             let mut o = objective.clone();
             o.bounds.extend(added);
@@ -210,12 +223,21 @@ impl Solve {
                         s.mix.parts.iter().map(|&(i, _)| f.space.shown(&all[i].setting)).collect();
                     rows.push(vec![name.clone(), format!("{:.3}", s.value), settings.join(" | ")]);
                     answers.push(serde_json::json!({ "what_if": name, "answer": choice.json(&s) }));
+                    cdfs.push((name, s.mix.cdf(all)));
                 }
                 Err(e) => {
                     rows.push(vec![name.clone(), "-".into(), e.to_string()]);
                     answers.push(serde_json::json!({ "what_if": name, "infeasible": e.to_string() }));
+                    if let Unsolved::Infeasible(why) = e {
+                        cdfs.push((format!("nearest to {name}"), why.nearest.cdf(all)));
+                    }
                 }
             }
+        }
+        if let Some(file) = &self.plot {
+            let choice = Choice { space: &f.space, candidates: all, epochs, objective };
+            let all: Vec<(&str, &Cdf)> = cdfs.iter().map(|(name, cdf)| (name.as_str(), cdf)).collect();
+            write_plot(file, &choice.compared(&format!("{}: what if", self.file.display()), &all))?;
         }
         if self.json {
             println!("{}", serde_json::to_string_pretty(&answers)?);
@@ -226,13 +248,7 @@ impl Solve {
     }
 }
 
-/// The file's adapter.
-pub fn adapter<'a>(f: &'a TuneFile, file: &Path) -> Result<&'a AdapterSpec> {
-    let missing = || anyhow!("{}: it has no [adapter] to set and measure with", file.display());
-    f.adapter.as_ref().ok_or_else(missing)
-}
-
-/// Solves, measuring what is chosen anew; the outer error is the adapter's.
+/// Solves, measuring what is chosen anew; the system is then put back. The outer error is the adapter's.
 pub fn confirm(
     f: &TuneFile,
     guarded: &mut Guarded<'_>,
@@ -241,32 +257,32 @@ pub fn confirm(
     objective: &Objective,
     repeats: u32,
 ) -> Result<Result<Solution, Unsolved>> {
-    let time = f.adapter.as_ref().expect("whoever measures has one").profile_time;
+    let lengths = f.lengths();
     let bar = bar(all.len() as u64, "measuring what is chosen");
-    let mut measure = |setting: &Setting| {
-        guarded.apply(setting)?;
-        if f.settle > Span::ZERO {
-            guarded.measure(f.settle)?;
+    let found = guarded.experiment(|guarded| {
+        let mut measure = |setting: &Setting| {
+            let run = guarded.try_out(setting, &lengths)?.1;
+            bar.inc(1);
+            let root = &f.graph.nodes()[f.graph.root()].name;
+            times(root, requests(&f.graph, &run)?).map_err(|e| AdapterError(e.to_string()))
+        };
+        match confirmed(all, epochs, objective, repeats, &mut measure) {
+            Ok((s, anew)) => {
+                eprintln!("{anew} settings were chosen at some time, and measured {repeats} times anew");
+                Ok(Ok(s))
+            }
+            Err(Unconfirmed::Unsolved(e)) => Ok(Err(e)),
+            Err(Unconfirmed::Measuring(e)) => Err(e),
         }
-        let run = guarded.measure(time)?;
-        bar.inc(1);
-        let root = &f.graph.nodes()[f.graph.root()].name;
-        times(root, requests(&f.graph, &run)?).map_err(|e| AdapterError(e.to_string()))
-    };
-    let found = confirmed(all, epochs, objective, repeats, &mut measure);
+    });
     bar.finish_and_clear();
-    match found {
-        Ok((s, anew)) => {
-            eprintln!("{anew} settings were chosen at some time, and measured {repeats} times anew");
-            Ok(Ok(s))
-        }
-        Err(Unconfirmed::Unsolved(e)) => Ok(Err(e)),
-        Err(Unconfirmed::Measuring(e)) => Err(anyhow!(e)),
-    }
+    found.map_err(|e| anyhow!(e))
 }
 
 /// The best mix, or the refusal as an error.
 pub fn best(f: &TuneFile, all: &[Candidate], objective: &Objective) -> Result<Mix> {
     let choice = Choice { space: &f.space, candidates: all, epochs: f.epochs, objective };
-    solve(all, f.epochs, objective).map(|s| s.mix).map_err(|e| anyhow!(choice.refusal(&e)))
+    let mix = solve(all, f.epochs, objective).map(|s| s.mix).map_err(|e| anyhow!(choice.refusal(&e)))?;
+    choice.beyond_reach(&mix).iter().for_each(|w| eprintln!("warning: {w}"));
+    Ok(mix)
 }

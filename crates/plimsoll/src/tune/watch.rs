@@ -1,27 +1,29 @@
 //! `plimsoll tune run`.
 
-use super::profile::current;
+use super::live::with_system;
+use super::profile::recorded;
 use super::show::{Choice, bar};
-use super::solve::{Wanted, adapter, best, compose, confirm};
+use super::solve::{Wanted, best, compose, confirm};
 use super::{load, write_plot};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use plimsoll_tune::adapter::{Guarded, profile};
+use plimsoll_tune::adapter::Guarded;
 use plimsoll_tune::cdf::Cdf;
 use plimsoll_tune::file::TuneFile;
 use plimsoll_tune::objective::Objective;
 use plimsoll_tune::profile::Profile;
 use plimsoll_tune::record;
-use plimsoll_tune::run::{Levels, Memory, Period, Plan, period};
-use plimsoll_tune::shell::Shell;
+use plimsoll_tune::run::{Backoff, Beyond, Levels, Memory, Period, Plan, period, warm};
 use plimsoll_tune::solve::{Candidate, Mix};
 use std::path::PathBuf;
 
 /// Apply what was found epoch by epoch, compare what is observed with what was expected, and tune anew when they part.
 #[derive(Args)]
 #[command(
-    after_help = "When a command of the adapter fails or hangs, the system is put back to the last setting that worked, and \
-    the run ends with status 1.\n\nExamples:\n  plimsoll tune run web.toml --profile web.parquet --periods 6\n  \
+    after_help = "A period is compared with what was expected as a whole (Kolmogorov and Smirnov), and at each percentile of goal and \
+    bounds: twice as many requests beyond its time as there may be (`tail`) are an alarm, if chance doesn't explain them.\n\nWhen a command of \
+    the adapter fails or hangs, or a signal ends the run, the system is put back to the last setting that worked; status 1, or 130 after a \
+    signal.\n\nExamples:\n  plimsoll tune run web.toml --profile web.parquet --periods 6\n  \
     plimsoll tune run web.toml --profile web.parquet --retune --remember profiles --levels 100,1000"
 )]
 pub struct Run {
@@ -45,7 +47,7 @@ pub struct Run {
     #[arg(long, value_name = "DIR", requires = "levels")]
     remember: Option<PathBuf>,
     /// Bounds of the load levels, in requests a second.
-    #[arg(long, value_name = "R,R…", value_delimiter = ',')]
+    #[arg(long, value_name = "R,R…", value_delimiter = ',', value_parser = rate)]
     levels: Vec<f64>,
     /// The setting that the system has now: NAME=VALUE, once for each parameter.
     #[arg(long, value_name = "NAME=VALUE")]
@@ -69,7 +71,7 @@ impl Tuned {
     fn new(f: &TuneFile, profile: &Profile, objective: &Objective) -> Result<Tuned> {
         let all = compose(f, profile, f.epochs, None)?;
         let mix = best(f, &all, objective)?;
-        Ok(Tuned::of(f, all, mix))
+        Ok(Tuned::of(f, all, mix, objective))
     }
 
     /// The same, with what is chosen measured anew.
@@ -83,13 +85,18 @@ impl Tuned {
         let found = confirm(f, guarded, &mut all, f.epochs, objective, repeats)?;
         let choice = Choice { space: &f.space, candidates: &all, epochs: f.epochs, objective };
         let mix = found.map_err(|e| anyhow!(choice.refusal(&e)))?.mix;
-        Ok(Tuned::of(f, all, mix))
+        Ok(Tuned::of(f, all, mix, objective))
     }
 
-    fn of(f: &TuneFile, all: Vec<Candidate>, mix: Mix) -> Tuned {
-        let plan = Plan::of(&mix, &all, f.epochs);
+    fn of(f: &TuneFile, all: Vec<Candidate>, mix: Mix, objective: &Objective) -> Tuned {
+        let plan = Plan::of(&mix, &all, f.epochs, objective);
         Tuned { all, mix, plan }
     }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.trim().parse::<f64>().ok().filter(|r| r.is_finite() && *r > 0.0);
+    rate.ok_or_else(|| "requests a second: a number above 0".into())
 }
 
 impl Run {
@@ -97,50 +104,79 @@ impl Run {
     pub fn run(&self) -> Result<()> {
         let f = load(&self.file)?;
         let objective = self.wanted.objective(&f, &self.file)?;
-        let spec = adapter(&f, &self.file)?;
         let levels = Levels::new(self.levels.clone()).context("--levels must ascend")?;
         let first = record::read(&self.profile, &f.space).map_err(|e| anyhow!(e))?;
         let mut memory = self.remembered(&f, &objective, &levels)?;
-        let mut shell = Shell::new(spec.clone(), f.space.clone());
-        let mut guarded = Guarded::new(&mut shell, &f.space, current(&f.space, &self.current)?);
-        if memory.at(0).is_none() {
-            memory.learn(0, self.tuned(&f, &first, &objective, &mut guarded)?);
-        }
-        let mut n = 0;
-        while self.periods.is_none_or(|p| n < p) {
-            n += 1;
+        with_system(&f, &self.file, &self.current, |guarded| {
+            if memory.at(0).is_none() {
+                memory.learn(0, self.tuned(&f, &first, &objective, guarded)?);
+            }
+            self.watch(&f, &objective, &levels, (guarded, &mut memory))
+        })
+    }
+
+    fn watch(
+        &self,
+        f: &TuneFile,
+        objective: &Objective,
+        levels: &Levels,
+        (guarded, memory): (&mut Guarded<'_>, &mut Memory<Tuned>),
+    ) -> Result<()> {
+        let (mut backoff, mut is_cold) = (Backoff::default(), true);
+        for n in (1..).take_while(|&n| self.periods.is_none_or(|p| n <= p)) {
             let tuned = memory.predicted().expect("one is known from the start");
-            let epochs: u32 = tuned.plan.parts.iter().map(|p| p.1).sum();
-            let bar = bar(u64::from(epochs), &format!("period {n}"));
-            let ran = period(&mut guarded, &f.graph, &tuned.plan, f.epoch, f.tolerance, &mut |_| bar.inc(1));
-            bar.finish_and_clear();
-            let ran = ran.map_err(|e| anyhow!(e))?;
-            self.report(n, &f, &objective, tuned, &ran)?;
-            let seconds = f.epoch.as_nanos() as f64 / 1e9 * f64::from(epochs);
-            let level = levels.of(ran.requests / seconds);
+            if std::mem::take(&mut is_cold) {
+                warm(guarded, &tuned.plan, &f.lengths()).map_err(|e| anyhow!(e))?;
+            }
+            let (epochs, ran) = self.period(n, f, objective, tuned, guarded)?;
+            let had = tuned.plan.clone();
+            let level = levels.of(ran.requests / (f.epoch.as_nanos() as f64 / 1e9 * f64::from(epochs)));
             memory.observed(level);
-            if !ran.is_alarming() {
+            let Some(alarm) = ran.alarm() else {
+                backoff.quiet();
                 continue;
-            }
-            let what =
-                format!("period {n}: observed and expected are {:.3} apart (alarm above {:.3})", ran.ks, ran.limit);
-            if !self.retune {
-                bail!("{what}: the system is not the one that was profiled; --retune tunes anew");
-            }
-            if memory.at(level).is_some_and(|known| known.plan != memory.predicted().expect("as above").plan) {
+            };
+            let what = format!("period {n}: {alarm}");
+            if memory.at(level).is_some_and(|known| known.plan != had) {
                 eprintln!("{what}: load level {level}, which is known");
                 continue;
             }
+            if !self.retune {
+                bail!("{what}: the system is not the one that was profiled; --retune tunes anew");
+            }
+            if let Err(then) = backoff.may(n) {
+                eprintln!("{what}: tuning anew didn't help; again after period {then}");
+                continue;
+            }
             eprintln!("{what}: tuning anew for load level {level}");
-            let profile = self.profile_anew(&f, &mut guarded)?;
+            let profile = recorded(f, guarded).map_err(|e| anyhow!(e))?.0;
             if let Some(dir) = &self.remember {
                 let path = dir.join(format!("level-{level}.parquet"));
                 record::write(&path, &f.space, &profile).map_err(|e| anyhow!(e))?;
             }
-            let tuned = self.tuned(&f, &profile, &objective, &mut guarded)?;
-            memory.learn(level, tuned);
+            memory.learn(level, self.tuned(f, &profile, objective, guarded)?);
+            backoff.tuned(n);
+            is_cold = true;
         }
         Ok(())
+    }
+
+    /// Runs one period and reports it; with its number of epochs.
+    fn period(
+        &self,
+        n: u64,
+        f: &TuneFile,
+        objective: &Objective,
+        tuned: &Tuned,
+        guarded: &mut Guarded<'_>,
+    ) -> Result<(u32, Period)> {
+        let epochs: u32 = tuned.plan.parts.iter().map(|p| p.1).sum();
+        let bar = bar(u64::from(epochs), &format!("period {n}"));
+        let ran = period(guarded, &f.graph, &tuned.plan, &f.watch(), &mut |_| bar.inc(1));
+        bar.finish_and_clear();
+        let ran = ran.map_err(|e| anyhow!(e))?;
+        self.report(n, f, objective, tuned, &ran)?;
+        Ok((epochs, ran))
     }
 
     fn tuned(
@@ -170,24 +206,19 @@ impl Run {
         Ok(memory)
     }
 
-    fn profile_anew(&self, f: &TuneFile, guarded: &mut Guarded<'_>) -> Result<Profile> {
-        let time = f.adapter.as_ref().expect("seen before").profile_time;
-        let nodes: Vec<String> = f.graph.measured().iter().map(|&id| f.graph.nodes()[id].name.clone()).collect();
-        let settings = f.space.to_profile(&nodes);
-        let bar = bar(settings.len() as u64, "profiling");
-        let made = profile(guarded, &f.graph, &settings, f.settle, time, &mut |n| bar.set_position(n as u64));
-        bar.finish_and_clear();
-        made.map_err(|e| anyhow!(e))
-    }
-
     fn report(&self, n: u64, f: &TuneFile, objective: &Objective, tuned: &Tuned, ran: &Period) -> Result<()> {
         let choice = Choice { space: &f.space, candidates: &tuned.all, epochs: f.epochs, objective };
         let value = |cdf: &Cdf| [0.5, 0.9, 0.99].map(|s| cdf.quantile(s));
         let (seen, expected) = (value(&ran.observed), value(&tuned.plan.expected));
+        let beyond = |b: &Beyond| {
+            serde_json::json!({ "percentile": 100.0 * b.share, "within_ms": b.within_ms, "beyond": b.seen,
+                "beyond_expected": 1.0 - b.share, "chance": b.chance, "alarm": b.is_alarming })
+        };
         if self.json {
             println!(
                 "{}",
                 serde_json::json!({ "period": n, "requests": ran.requests, "ks": ran.ks, "alarm_above": ran.limit, "alarm": ran.is_alarming(),
+                    "asked_for": ran.beyond.iter().map(beyond).collect::<Vec<_>>(),
                     "observed_ms": { "p50": seen[0], "p90": seen[1], "p99": seen[2] },
                     "expected_ms": { "p50": expected[0], "p90": expected[1], "p99": expected[2] } })
             );

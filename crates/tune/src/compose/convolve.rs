@@ -62,7 +62,7 @@ impl Composer<'_> {
         }
         let mut planner = RealFftPlanner::new();
         let (forward, inverse) = (planner.plan_fft_forward(bins), planner.plan_fft_inverse(bins));
-        let horizon_ms = self.longest(self.graph.root()).max(1e-6) * (1.0 + 2.0 / bins as f64);
+        let horizon_ms = self.longest()[self.graph.root()].max(1e-6) * (1.0 + 2.0 / bins as f64);
         let rate = DAMPED.ln() / bins as f64;
         let grid = |level: usize| Grid {
             step_ms: horizon_ms / ZOOM.powi(level as i32) / bins as f64,
@@ -72,48 +72,53 @@ impl Composer<'_> {
             inverse: inverse.clone(),
             cache: BTreeMap::new(),
         };
-        let moved_by = (0..self.graph.nodes().len()).map(|id| self.moved_by(id)).collect();
-        Some(Convolver { composer: self, grids: (0..GRIDS).map(grid).collect(), moved_by })
+        Some(Convolver { composer: self, grids: (0..GRIDS).map(grid).collect(), moved_by: self.moved_by() })
     }
 
-    fn moved_by(&self, id: NodeId) -> Vec<bool> {
-        let name = &self.graph.nodes()[id].name;
+    /// For each node, the parameters that move anything in it.
+    fn moved_by(&self) -> Vec<Vec<bool>> {
         let parameters = self.space.parameters();
-        let mut moved: Vec<bool> = parameters.iter().map(|p| p.moves.contains(name)).collect();
-        for &c in self.graph.children(id) {
-            moved.iter_mut().zip(self.moved_by(c)).for_each(|(m, n)| *m |= n);
+        let mut all: Vec<Vec<bool>> = vec![Vec::new(); self.graph.nodes().len()];
+        for &id in self.graph.parts_first() {
+            let name = &self.graph.nodes()[id].name;
+            let mut moved: Vec<bool> = parameters.iter().map(|p| p.moves.contains(name)).collect();
+            for &c in self.graph.children(id) {
+                moved.iter_mut().zip(&all[c]).for_each(|(m, n)| *m |= n);
+            }
+            all[id] = moved;
         }
-        moved
+        all
     }
 
-    /// A time that the node practically never exceeds, under any setting.
-    fn longest(&self, id: NodeId) -> f64 {
+    /// A time that each node practically never exceeds, under any setting.
+    fn longest(&self) -> Vec<f64> {
+        let n = self.graph.nodes().len();
+        let (mut longest, mut mean_most) = (vec![0.0f64; n], vec![0.0f64; n]);
         let counts = |id: NodeId, w: &crate::graph::Weights| match w {
             crate::graph::Weights::Given(w) => w.len() - 1,
             crate::graph::Weights::Measured => self.known[id].values().map(most).max().unwrap_or(0),
         };
-        match &self.graph.nodes()[id].kind {
-            Kind::Component => self.known[id].values().map(largest).fold(0.0, f64::max),
-            Kind::Sequence(parts) => parts.iter().map(|&p| self.longest(p)).sum(),
-            Kind::Condition(parts, _) | Kind::Parallel(parts, _) => {
-                parts.iter().map(|&p| self.longest(p)).fold(0.0, f64::max)
-            }
-            Kind::Loop(body, w) => {
-                // A sum of n: beyond a few, its deviation grows as the root of n. Nobody needs n times the maximum.
-                let n = counts(id, w) as f64;
-                self.longest(*body) * n.min(8.0 + 4.0 * n.sqrt()).min(n) + self.mean_most(*body) * n
-            }
+        for &id in self.graph.parts_first() {
+            let most_of = |of: &[f64], parts: &[NodeId]| parts.iter().map(|&p| of[p]).fold(0.0, f64::max);
+            let sum_of = |of: &[f64], parts: &[NodeId]| parts.iter().map(|&p| of[p]).sum::<f64>();
+            let pair = match &self.graph.nodes()[id].kind {
+                Kind::Component => {
+                    let all = |of: fn(&super::Known) -> f64| self.known[id].values().map(of).fold(0.0, f64::max);
+                    (all(largest), all(mean))
+                }
+                Kind::Sequence(parts) => (sum_of(&longest, parts), sum_of(&mean_most, parts)),
+                Kind::Condition(parts, _) => (most_of(&longest, parts), most_of(&mean_most, parts)),
+                Kind::Parallel(parts, _) => (most_of(&longest, parts), sum_of(&mean_most, parts)),
+                Kind::Loop(body, w) => {
+                    // A sum of n: beyond a few, its deviation grows as the root of n. Nobody needs n times the maximum.
+                    let n = counts(id, w) as f64;
+                    let all = longest[*body] * n.min(8.0 + 4.0 * n.sqrt()) + mean_most[*body] * n;
+                    (all, all)
+                }
+            };
+            (longest[id], mean_most[id]) = pair;
         }
-    }
-
-    /// The largest mean that the node has under any setting.
-    fn mean_most(&self, id: NodeId) -> f64 {
-        match &self.graph.nodes()[id].kind {
-            Kind::Component => self.known[id].values().map(mean).fold(0.0, f64::max),
-            Kind::Sequence(parts) | Kind::Parallel(parts, _) => parts.iter().map(|&p| self.mean_most(p)).sum(),
-            Kind::Condition(parts, _) => parts.iter().map(|&p| self.mean_most(p)).fold(0.0, f64::max),
-            Kind::Loop(..) => self.longest(id),
-        }
+        longest
     }
 }
 

@@ -50,6 +50,12 @@ impl<'a> Grid<'a> {
         Grid { candidates, objective, times_ms, shares }
     }
 
+    /// Does it know mixes exactly? Not if it has fewer times than the CDFs, or if switching costs something.
+    pub fn is_exact(&self) -> bool {
+        let is_there = |t: &f64| self.times_ms.binary_search_by(|x| x.total_cmp(t)).is_ok();
+        self.candidates.iter().all(|c| c.settling.is_none() && c.cdf.values_ms().iter().all(is_there))
+    }
+
     /// The worth of epochs of these candidates, and by how much bounds are missed, as a share of each, summed.
     fn judge(&self, epochs: &[usize]) -> (f64, f64) {
         let n = epochs.len() as f64;
@@ -132,11 +138,15 @@ impl<'a> Grid<'a> {
     }
 
     /// Mixes at random.
-    pub fn random(&self, epochs: usize, steps: u64, rng: &mut Rng) -> Found {
+    pub fn random(&self, epochs: usize, steps: u64, rng: &mut Rng, watch: Watch<'_>) -> Found {
         let mut found = Found { best: None, looked_at: 0, is_complete: false };
         for _ in 0..steps {
             let mix: Vec<usize> = (0..epochs).map(|_| rng.below(self.candidates.len() as u64) as usize).collect();
             self.consider(&mix, &mut found);
+            if found.looked_at.is_multiple_of(REPORT_EVERY) && !watch(found.looked_at, found.best.as_ref().map(|b| b.1))
+            {
+                break;
+            }
         }
         found
     }

@@ -1,6 +1,6 @@
 //! Why bounds can't be kept together, and what can be had instead (OT-M9).
 
-use super::program::{Cost, Row, minimise};
+use super::program::{Cost, Division, Row, minimise};
 use super::{Candidate, Epochs, Mix, Unsolved, least};
 use crate::objective::{Bound, Goal, Objective};
 use std::fmt;
@@ -33,12 +33,16 @@ impl fmt::Display for Explanation {
 /// Stretches tried at most: a bound may be off by this factor.
 const STRETCH_MAX: f64 = 1e6;
 
-fn can(candidates: &[Candidate], epochs: Epochs, bounds: &[Bound]) -> Result<Option<Mix>, Unsolved> {
+/// A mix that keeps these bounds; `None` if it's proven that none does.
+pub(super) fn can(candidates: &[Candidate], epochs: Epochs, bounds: &[Bound]) -> Result<Option<Mix>, Unsolved> {
     if let Some(one) = candidates.iter().position(|c| c.keeps(bounds)) {
         return Ok(Some(Mix::only(one)));
     }
     let rows: Vec<Row> = bounds.iter().map(|b| Row::of_bound(candidates, b)).collect();
-    Ok(minimise(&rows, &Cost::default(), epochs)?.map(|s| Mix { parts: s.parts }))
+    match minimise(&rows, &Cost::default(), &Division::new(candidates, epochs))? {
+        Some(s) if s.parts.is_empty() => Err(Unsolved::Gave("whether the bounds can be kept at all".into())),
+        found => Ok(found.map(|s| Mix { parts: s.parts })),
+    }
 }
 
 /// Explains bounds that no mix keeps.

@@ -1,6 +1,6 @@
 //! The least sum of points of the distribution, exactly.
 
-use super::program::{Cost, Row, Solved, mean_row, minimise};
+use super::program::{Cost, Division, Row, Solved, mean_row, minimise};
 use super::{Candidate, Epochs, GAP_PROVEN, Mix, Solution, Unsolved, best_static};
 use crate::objective::{Objective, Point};
 use std::cmp::Ordering;
@@ -11,7 +11,7 @@ const PROGRAMS_MAX: u32 = 4_000;
 
 struct Search<'a> {
     candidates: &'a [Candidate],
-    epochs: Epochs,
+    division: Division,
     objective: &'a Objective,
     /// The bounds' rows.
     rows: Vec<Row>,
@@ -45,7 +45,7 @@ pub(super) fn solve(
     let static_best = best_static(candidates, objective);
     let mut search = Search {
         candidates,
-        epochs,
+        division: Division::new(candidates, epochs),
         objective,
         rows: objective.bounds.iter().map(|b| Row::of_bound(candidates, b)).collect(),
         cost,
@@ -60,6 +60,9 @@ pub(super) fn solve(
     };
     search.settle_ties()?;
     let programs = search.programs;
+    if search.best.is_none() && bound.is_finite() {
+        return Err(Unsolved::Gave("no mix that keeps the bounds was found, and none was ruled out".into()));
+    }
     Ok(search.best.map(|(mix, value)| Solution {
         mix,
         value,
@@ -86,6 +89,8 @@ struct Box {
     bound: f64,
     /// The program's cost at its upper ends.
     cost: f64,
+    /// Its program was given up: nobody knows whether anything is in it.
+    is_open: bool,
 }
 
 impl PartialEq for Box {
@@ -109,10 +114,13 @@ impl Ord for Box {
 impl Search<'_> {
     fn program(&mut self, rows: &[Row], cost: &Cost) -> Result<Option<Solved>, Unsolved> {
         self.programs += 1;
-        minimise(rows, cost, self.epochs)
+        minimise(rows, cost, &self.division)
     }
 
     fn offer(&mut self, parts: Vec<(usize, f64)>) {
+        if parts.is_empty() {
+            return; // given up
+        }
         let mix = Mix { parts };
         let value = mix.value(self.candidates, &self.objective.goal);
         let better = self.best.as_ref().is_none_or(|b| value < b.1);
@@ -153,6 +161,8 @@ impl Search<'_> {
         let mut open: BinaryHeap<Box> = BinaryHeap::new();
         open.extend(self.boxed(ends)?);
         let mut bound = f64::INFINITY;
+        // What lies in points whose programs were given up.
+        let mut given_up = f64::INFINITY;
         while let Some(b) = open.pop() {
             let worth = self.best.as_ref().map_or(f64::INFINITY, |b| b.1);
             bound = b.bound;
@@ -163,7 +173,10 @@ impl Search<'_> {
             let widest = (0..b.ends.len()).max_by(|&i, &j| width(i).total_cmp(&width(j))).expect("one at least");
             let (low, high) = b.ends[widest];
             if low == high {
-                continue; // a point: its program's solution was offered
+                // A point: its program's solution was offered, if it had one.
+                given_up = given_up.min(if b.is_open { b.bound } else { f64::INFINITY });
+                bound = f64::INFINITY;
+                continue;
             }
             let middle = self.cut(low, high);
             let mut lower = b.ends.clone();
@@ -175,7 +188,7 @@ impl Search<'_> {
             open.push(upper);
             bound = f64::INFINITY;
         }
-        Ok(bound)
+        Ok(bound.min(given_up))
     }
 
     /// Where a range of times is cut: half way in time while that is coarse, else half way in number.
@@ -198,10 +211,11 @@ impl Search<'_> {
         rows.extend(ends.iter().zip(&self.shares).map(within));
         let cost = self.cost.clone();
         let Some(solved) = self.program(&rows, &cost)? else { return Ok(None) };
+        let is_open = solved.parts.is_empty();
         self.offer(solved.parts);
         let cost = if self.cost.at.is_empty() { 0.0 } else { solved.bound };
         let bound = self.least_worth(&ends, cost);
-        Ok(Some(Box { ends, bound, cost }))
+        Ok(Some(Box { ends, bound, cost, is_open }))
     }
 
     /// Of all mixes that are as good, the one with the least mean.
@@ -214,7 +228,7 @@ impl Search<'_> {
         let mut rows = self.rows.clone();
         rows.push(Row::done_within(self.candidates, share, value / weight * (1.0 + 1e-12)));
         let (at, extra) = mean_row(self.candidates);
-        if let Some(solved) = self.program(&rows, &Cost { at, extra })? {
+        if let Some(solved) = self.program(&rows, &Cost { at, extra })?.filter(|s| !s.parts.is_empty()) {
             let other = Mix { parts: solved.parts };
             let is_as_good = other.value(self.candidates, &self.objective.goal) <= value;
             let means = (other.mean_ms(self.candidates), mix.mean_ms(self.candidates));

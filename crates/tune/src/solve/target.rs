@@ -11,7 +11,7 @@ mod local;
 mod relaxed;
 
 use super::program::Row;
-use super::{Candidate, Epochs, GAP_PROVEN, Mix, Solution, Unsolved, best_static};
+use super::{Candidate, Epochs, GAP_PROVEN, Mix, Solution, Unsolved, best_static, explain};
 use crate::cdf::Cdf;
 use crate::objective::Objective;
 use local::shifted;
@@ -120,6 +120,13 @@ pub(super) fn solve(
     points: &[(f64, f64)],
 ) -> Result<Option<Solution>, Unsolved> {
     let static_best = best_static(candidates, objective);
+    let mut known = static_best.map(|(i, v)| (Mix::only(i), v));
+    if known.is_none() {
+        // No configuration keeps the bounds on its own: does a mix? Only a proof says that none does.
+        let Some(mix) = explain::can(candidates, epochs, &objective.bounds)? else { return Ok(None) };
+        let worth = mix.value(candidates, &objective.goal);
+        known = mix.keeps(candidates, objective).then_some((mix, worth));
+    }
     let (columns, most) = columns(candidates, epochs);
     let cdfs: Vec<&Cdf> = columns.iter().map(|c| &c.cdf).collect();
     let mut search = Search {
@@ -129,7 +136,7 @@ pub(super) fn solve(
         relaxed: Relaxed::new(&cdfs, points),
         rows: objective.bounds.iter().map(|b| Row::of_bound(&columns, b)).collect(),
         most,
-        best: static_best.map(|(i, v)| (Mix::only(i), v)),
+        best: known,
         programs: 0,
     };
     let bound = match search.complete() {
@@ -140,8 +147,10 @@ pub(super) fn solve(
         },
     };
     let programs = search.programs;
-    let best = search.best.take();
-    Ok(best.map(|(mix, value)| Solution { mix, value, bound: bound.min(value), programs, best_static: static_best }))
+    let Some((mix, value)) = search.best.take() else {
+        return Err(Unsolved::Gave("no mix that keeps the bounds was found, and none was ruled out".into()));
+    };
+    Ok(Some(Solution { mix, value, bound: bound.min(value), programs, best_static: static_best }))
 }
 
 impl Search<'_> {

@@ -2,6 +2,7 @@
 
 use super::{EPOCHS, objective, told};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
+use crate::plot::{Curve, Plot, Scale, Shares};
 use plimsoll_base::Rng;
 use plimsoll_tune::cdf::Cdf;
 use plimsoll_tune::compose::Composer;
@@ -10,7 +11,7 @@ use plimsoll_tune::objective::{Goal, Objective};
 use plimsoll_tune::predict::{How, candidates};
 use plimsoll_tune::profile::{Observation, Profile};
 use plimsoll_tune::solve::baseline::{Found, Grid};
-use plimsoll_tune::solve::{Candidate, Mix, solve};
+use plimsoll_tune::solve::{Candidate, Epochs, Mix, solve};
 use plimsoll_tune::space::{Parameter, Setting, Space};
 
 /// See the module's documentation.
@@ -22,18 +23,24 @@ const BUDGET: u64 = 20_000;
 const GRID_POINTS: usize = 600;
 const EPOCHS_SEARCHED: usize = 5;
 
-/// Appendix A.3.2's synthetic system: two tiers in sequence, each with a parameter of `values` values that trades its middle
-/// against its tail.
-fn synthetic(values: u16, seed: u64) -> Result<Vec<Candidate>, LabError> {
-    let written: WrittenGraph =
-        toml::from_str("root = 'r'\ncomponents = ['cache', 'disk']\n[node]\nr = { sequence = ['cache', 'disk'] }")
-            .expect("a constant");
-    let graph = ServiceGraph::new(&written).expect("a constant");
-    let tiers = ["cache", "disk"];
-    let parameter = |n: &&str| Parameter {
-        name: n.to_string(),
+/// Mixes after which the searches' quality is told (Fig. A.4).
+const TOLD_AT: [u64; 3] = [1_024, 5_120, 19_456];
+/// Tiers and epochs of the system that grows, and how many values each tier has (Fig. A.5).
+const TIERS: usize = 5;
+const EPOCHS_GROWN: usize = 10;
+const VALUES_GROWN: [u16; 3] = [2, 3, 4];
+
+/// Appendix A.3.2's and A.3.3's synthetic systems: tiers in sequence, each with a parameter of `values` values that trades its
+/// middle against its tail.
+fn synthetic(tiers: usize, values: u16, seed: u64) -> Result<Vec<Candidate>, LabError> {
+    let tiers: Vec<String> = (0..tiers).map(|i| format!("tier{i}")).collect();
+    let text = format!("root = 'r'\ncomponents = {tiers:?}\n[node]\nr = {{ sequence = {tiers:?} }}");
+    let written: WrittenGraph = toml::from_str(&text).expect("names without quotes");
+    let graph = ServiceGraph::new(&written).expect("names of their own");
+    let parameter = |n: &String| Parameter {
+        name: n.clone(),
         values: (0..values).map(|v| v.to_string()).collect(),
-        moves: vec![n.to_string()],
+        moves: vec![n.clone()],
     };
     let space = Space::new(tiers.iter().map(parameter).collect()).map_err(told)?;
     let mut rng = Rng::new(seed, "synthetic tiers");
@@ -68,6 +75,49 @@ fn tasks(all: &[Candidate]) -> Result<Vec<(&'static str, Objective)>, LabError> 
         ("min p99 under a bound on p50", objective("p99", &[(0.5, (least + tail) / 2.0)])),
         ("target of 100 points", Objective { goal: Goal::Target(points), bounds: Vec::new() }),
     ])
+}
+
+/// How many mixes there are of so many configurations and epochs.
+fn mixes(configurations: usize, epochs: usize) -> f64 {
+    (0..epochs).map(|k| (configurations + k) as f64 / (k + 1) as f64).product()
+}
+
+/// A search by name: the best after so many mixes, by its reports.
+fn searched(grid: &Grid<'_>, which: usize, epochs: usize, seed: u64) -> (Found, Vec<(u64, f64)>) {
+    let mut reports = Vec::new();
+    let mut watch = |n: u64, best: Option<f64>| {
+        reports.extend(best.map(|b| (n, b)));
+        n < BUDGET
+    };
+    let mut rng = Rng::new(seed, "search");
+    let found = match which {
+        0 => grid.brute_force(epochs, &mut watch),
+        1 => grid.anneal(epochs, BUDGET, &mut rng, &mut watch),
+        _ => grid.random(epochs, BUDGET, &mut rng, &mut watch),
+    };
+    (found, reports)
+}
+
+/// OpTune's quality of a target's answer: 1 - RMSE / WorstPerf, the worst being the worst single configuration.
+fn quality(mean_square: f64, worst: f64) -> f64 {
+    1.0 - (mean_square / worst).sqrt()
+}
+
+/// How many configurations, linear and integer programs of ours, the part of all mixes that the searches' budget is, and by how much
+/// annealing is worse than ours: five tiers, ten epochs, p99 under a bound on the median.
+fn grown(values: u16, seed: u64) -> Result<Vec<Option<f64>>, LabError> {
+    let all = synthetic(TIERS, values, seed)?;
+    let epochs = Epochs::Count(EPOCHS_GROWN as u32);
+    let least = |goal: &str| solve(&all, epochs, &objective(goal, &[])).map_err(told);
+    let (median, tail) = (least("p50")?.value, least("p99")?.mix.cdf(&all).quantile(0.5));
+    let o = objective("p99", &[(0.5, (median + tail) / 2.0)]);
+    let ours = solve(&all, epochs, &o).map_err(told)?;
+    let grid = Grid::new(&all, &o, GRID_POINTS);
+    let (found, _) = searched(&grid, 1, EPOCHS_GROWN, seed);
+    let worse = found.best.map(|(mix, _)| 100.0 * (mix.value(&all, &o.goal) / ours.value - 1.0));
+    let part = 100.0 * (BUDGET as f64 / mixes(all.len(), EPOCHS_GROWN)).min(1.0);
+    let numbers = [100.0 * ours.gap(), f64::from(ours.programs), part];
+    Ok([numbers.map(Some).to_vec(), vec![worse]].concat())
 }
 
 const SEARCHES: [&str; 3] = ["complete search", "annealing", "random search"];
@@ -105,26 +155,72 @@ impl Experiment for SolverOverhead {
                 rows.push(if is_target { row } else { row.check(Check::AtLeast(-0.2)).note("20,000 mixes") });
             }
         }
+        rows.push(RowSpec::new("target: quality of ours, 1 - RMSE / worst", "%"));
+        for search in SEARCHES {
+            for n in TOLD_AT {
+                rows.push(RowSpec::new(format!("target: quality of {search} after {n} mixes"), "%"));
+            }
+        }
+        for values in VALUES_GROWN {
+            let n = usize::from(values).pow(TIERS as u32);
+            let of = |what: &str| format!("five tiers of {values} values ({n} configurations), ten epochs: {what}");
+            rows.push(RowSpec::new(of("proven to be within this of the best"), "%").check(Check::AtMost(0.1)));
+            rows.push(RowSpec::new(of("linear and integer programs solved"), "1"));
+            rows.push(RowSpec::new(of("part of all mixes that 20,000 are"), "%"));
+            rows.push(RowSpec::new(of("annealing, worse than ours by"), "%").check(Check::AtLeast(-0.2)));
+        }
         rows
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-        let all = synthetic(if inputs.quick { 8 } else { 20 }, seed)?;
+        let all = synthetic(2, if inputs.quick { 8 } else { 20 }, seed)?;
         let mut sample = Sample::default();
+        let (mut qualities, mut curves) = (Vec::new(), Vec::new());
         for (_, o) in tasks(&all)? {
             let ours = solve(&all, EPOCHS, &o).map_err(told)?;
             sample.values.extend([Some(100.0 * ours.gap()), Some(f64::from(ours.programs))]);
             let grid = Grid::new(&all, &o, GRID_POINTS);
-            let mut rng = Rng::new(seed, "search");
-            let found = [
-                grid.brute_force(EPOCHS_SEARCHED, &mut |n, _| n < BUDGET),
-                grid.anneal(EPOCHS_SEARCHED, BUDGET, &mut rng, &mut |_, _| true),
-                grid.random(EPOCHS_SEARCHED, BUDGET, &mut rng),
-            ];
-            // Judged by the distributions themselves, not by the grid.
-            let worse =
-                |f: Found| f.best.map(|(mix, _): (Mix, f64)| 100.0 * (mix.value(&all, &o.goal) / ours.value - 1.0));
-            sample.values.extend(found.map(worse));
+            let worst = all.iter().enumerate().map(|(i, _)| Mix::only(i).value(&all, &o.goal)).fold(0.0, f64::max);
+            let is_target = matches!(o.goal, Goal::Target(_));
+            qualities.extend(is_target.then(|| 100.0 * quality(ours.value, worst)));
+            for (which, name) in SEARCHES.iter().enumerate() {
+                let (found, reports) = searched(&grid, which, EPOCHS_SEARCHED, seed);
+                // Judged by the distributions themselves, not by the grid.
+                let worse = found.best.map(|(mix, _)| 100.0 * (mix.value(&all, &o.goal) / ours.value - 1.0));
+                sample.values.push(worse);
+                if is_target {
+                    let points: Vec<(f64, f64)> =
+                        reports.iter().map(|&(n, w)| (n as f64, quality(w, worst).max(0.0))).collect();
+                    let at = |n: u64| points.iter().rfind(|p| p.0 <= n as f64).map_or(0.0, |p| 100.0 * p.1);
+                    qualities.extend(TOLD_AT.map(at));
+                    curves.push(Curve { name: name.to_string(), points, is_reference: false });
+                }
+            }
+        }
+        sample.values.extend(qualities.into_iter().map(Some));
+        sample.plots.push(Plot {
+            title: "Quality of a target's answer by mixes looked at".into(),
+            x_label: "mixes looked at".into(),
+            y_label: "1 - RMSE / worst (%)".into(),
+            scale: Scale::Linear,
+            shares: Shares::Linear,
+            curves,
+        });
+        for values in VALUES_GROWN {
+            // A quick look leaves out what takes the longest.
+            let is_left_out = inputs.quick && values > VALUES_GROWN[1];
+            sample.values.extend(if is_left_out { vec![None; 4] } else { grown(values, seed)? });
         }
         Ok(sample)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mixes_are_counted() {
+        assert_eq!(mixes(20, 5), 42_504.0);
+        assert_eq!(mixes(1, 10), 1.0);
     }
 }

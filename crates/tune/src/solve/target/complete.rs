@@ -4,6 +4,8 @@
 //! doesn't rule out are worked out exactly. OpTune's own systems, 20 to 36 configurations and five epochs, are such.
 
 use super::Search;
+use super::local::ROUNDING;
+use crate::solve::program::Row;
 use crate::solve::{Epochs, GAP_PROVEN, Mix};
 
 /// What is better than the best by less counts as equal.
@@ -56,7 +58,9 @@ impl Search<'_> {
                 continue;
             }
             let least = self.relaxed.least_error(&sums[at + 1]);
-            if self.best.as_ref().is_none_or(|b| least < b.1 * (1.0 - EQUAL)) {
+            let may_be_best = self.best.as_ref().is_none_or(|b| least < b.1 * (1.0 - EQUAL));
+            let row = |r: &Row| chosen.iter().map(|&i| r.at[i]).sum::<f64>() * one >= r.least - ROUNDING;
+            if may_be_best && self.rows.iter().all(row) {
                 self.offer(mix_of(chosen));
             }
         }

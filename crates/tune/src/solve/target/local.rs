@@ -1,6 +1,8 @@
 //! Good mixes of whole epochs near a mix of any shares.
 
 use super::Search;
+use crate::cdf::SHARE_TOLERANCE;
+use crate::solve::program::Row;
 use crate::solve::{Epochs, Mix};
 use plimsoll_base::Rng;
 
@@ -14,6 +16,8 @@ const STARTS: u64 = 6;
 const ANNEAL_STEPS: usize = 10_000;
 /// Candidates that the last local search tries.
 const CANDIDATES_TRIED: usize = 2_000;
+/// What a row may be missed by where the bound itself is kept.
+pub(super) const ROUNDING: f64 = 2.0 * SHARE_TOLERANCE;
 /// Candidates that the local search tries besides the mix's own.
 const NEAR: usize = 12;
 
@@ -103,11 +107,17 @@ impl Search<'_> {
 
     /// The error; infinite if a bound isn't kept.
     fn worth(&self, mix: &Mix) -> f64 {
-        if mix.keeps(self.candidates, self.objective) {
+        if self.may_keep(&mix.parts) && mix.keeps(self.candidates, self.objective) {
             mix.value(self.candidates, &self.objective.goal)
         } else {
             f64::INFINITY
         }
+    }
+
+    /// False if it's quickly seen that a bound isn't kept: they are linear in the shares, where nothing settles.
+    pub(super) fn may_keep(&self, parts: &[(usize, f64)]) -> bool {
+        let keeps = |r: &Row| parts.iter().map(|&(i, w)| w * r.at[i]).sum::<f64>() >= r.least - ROUNDING;
+        self.relaxed.columns() > self.candidates.len() || self.rows.iter().all(keeps)
     }
 
     pub(super) fn offer(&mut self, mix: Mix) {
