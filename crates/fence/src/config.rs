@@ -1,7 +1,7 @@
 //! How time is fenced.
 
 use crate::predict::{DiskPredictor, FlashPredictor, Predictor};
-use plimsoll_base::Span;
+use plimsoll_base::{IoHead, Op, Span, TenantId, VolumeKey};
 
 /// The most slots: a rotation is looked through when a request is forecast.
 pub const SLOTS_MAX: u32 = 64;
@@ -77,6 +77,11 @@ impl FenceConfig {
         }
     }
 
+    /// Is time lent that owners leave?
+    pub fn lends(&self) -> bool {
+        self.hybrid && self.lend_permille > 0
+    }
+
     /// Is it within its ranges?
     ///
     /// # Errors
@@ -91,24 +96,37 @@ impl FenceConfig {
         if self.lend_permille > 1000 {
             return Err(format!("lend_permille = {} is more than all", self.lend_permille));
         }
-        check_slots(self.slots, self.slot, &self.devices)
+        check_slots(self.slots, self.slot, &self.devices, false)
+    }
+
+    /// Bytes of a piece of work that nobody waits for, so that its transfer takes a quarter of a slot: a power of two.
+    pub fn piece_bytes(&self) -> u64 {
+        let takes = |len: u64| {
+            let head =
+                IoHead::new(Op::WriteZeroes, VolumeKey::POOL, TenantId::default(), 0, len, plimsoll_base::Time::ZERO);
+            self.devices[0].predictor.next(0, &head)
+        };
+        let fits = |len: &u64| takes(*len) <= self.slot.scale(1, 4);
+        (12..=26).rev().map(|bits| 1 << bits).find(fits).unwrap_or(1 << 12)
     }
 }
 
-/// May there be so many slots of this length before these devices?
+/// May there be so many slots of this length before these devices? A slot is no shorter than one request; than one from half of the disk
+/// away where every turn begins with such a one (`away`). Without that it is served all the same, by gathering credit.
 ///
 /// # Errors
 /// Why not, and what to write.
-pub fn check_slots(slots: u32, slot: Span, devices: &[DeviceKind]) -> Result<(), String> {
+pub fn check_slots(slots: u32, slot: Span, devices: &[DeviceKind], away: bool) -> Result<(), String> {
     if !(1..=SLOTS_MAX).contains(&slots) {
         return Err(format!("slots = {slots} is not between 1 and {SLOTS_MAX}"));
     }
     if slot > SLOT_MAX {
         return Err(format!("a slot of {slot} is longer than {SLOT_MAX}"));
     }
-    let least = devices.iter().map(|d| d.predictor.least()).max().unwrap_or(Span::ZERO);
+    let least = devices.iter().map(|d| d.predictor.least(away)).max().unwrap_or(Span::ZERO);
     if slot < least {
-        return Err(format!("a slot of {slot} is shorter than one request, which takes {least}: make it longer"));
+        let from = if away { " at the beginning of a turn" } else { "" };
+        return Err(format!("a slot of {slot} is shorter than one request, which takes {least}{from}: make it longer"));
     }
     Ok(())
 }
@@ -119,6 +137,14 @@ mod tests {
 
     fn disk() -> DeviceKind {
         DeviceKind::disk(DiskPredictor::typical(160_000_000_000))
+    }
+
+    /// As much as fits a quarter of a slot; not even a block where nothing does.
+    #[test]
+    fn pieces_fit_a_slot() {
+        let of = |slot| FenceConfig { slot, ..FenceConfig::new(4, vec![disk()]) }.piece_bytes();
+        assert_eq!(of(Span::from_millis(20)), 256 << 10);
+        assert_eq!((of(Span::from_secs(10)), of(Span::from_millis(1))), (64 << 20, 4096));
     }
 
     #[test]
@@ -138,5 +164,10 @@ mod tests {
         bad(&|c| c.devices.clear(), "one or two devices");
         bad(&|c| c.devices[0].batch_max = 0, "at least one");
         bad(&|c| c.lend_permille = 1001, "more than all");
+        // A typical disk's turn begins with a request that takes 14.8 ms, though one near the last takes 5.6.
+        let ten = Span::from_millis(10);
+        assert_eq!(check_slots(4, ten, &ok.devices, false), Ok(()));
+        assert!(check_slots(4, ten, &ok.devices, true).unwrap_err().contains("at the beginning of a turn"));
+        assert_eq!(check_slots(4, SLOT_DEFAULT, &ok.devices, true), Ok(()));
     }
 }

@@ -1,20 +1,34 @@
 //! How long a request will wait for its slot: outside it that is known exactly.
 
 use crate::layer::Fence;
+use crate::predict::{Arm, Predictor};
 use crate::timetable::Timetable;
 use plimsoll_base::{Confidence, IoHead, Span, Time, VolumeKey};
 use plimsoll_stack::{Forecast, Port, Ports};
 
+/// Where only other owners' early ends and overruns can prove it wrong.
+const NEARLY: Confidence = Confidence(950);
+/// Where requests of its own are before it, or its turn runs.
+const BEHIND: Confidence = Confidence(800);
+/// Where slots are about to change.
+const CHANGING: Confidence = Confidence(500);
+
 impl Fence {
-    /// How long a fenced volume's request that arrives at `at` and takes `own` waits for its slot on device `d`, and whether
-    /// that is certain: then nothing of its volume is before it, and it isn't in its slot.
-    fn wait_of(&self, at: Time, volume: VolumeKey, d: usize, own: Span) -> (Span, bool) {
+    /// How long a fenced volume's request that arrives at `at` and takes `own` waits for its slot on device `d`, how sure that is,
+    /// and whether it goes in the turn that runs. Certain: nothing of its volume is before it, it isn't in its slot, and nobody whose
+    /// turn could end early or overrun comes before.
+    fn wait_of(&self, at: Time, volume: VolumeKey, d: usize, own: Span) -> (Span, Confidence, bool) {
         let mut table = self.table_at(at);
         let device = &self.devices[d];
         let mine = |t: &Timetable| self.slots.owner(t.running()) == Some(volume);
         let mut work = self.volumes.get(&volume).map_or(Span::ZERO, |v| device.in_batches(v.lanes[d].cost()));
-        let certain = work == Span::ZERO && !mine(&table);
         let busy = self.busy() > 0;
+        let mut sure = match () {
+            () if self.change.is_some() => CHANGING,
+            () if work > Span::ZERO || mine(&table) => BEHIND,
+            () if busy || self.closing || self.without.iter().any(|l| !l.is_empty()) => NEARLY,
+            () => Confidence::CERTAIN,
+        };
         let mut from = at.max(table.began_at());
         if busy && device.busy() > 0 {
             from = from.max(device.due_at);
@@ -23,7 +37,7 @@ impl Fence {
         let last_due = self.devices.iter().filter(|d| d.busy() > 0).map(|d| d.due_at).max().unwrap_or(Time::ZERO);
         let mut ends =
             if self.closing { last_due.max(at) } else { table.ends_at().max(if busy { last_due } else { at }) };
-        let closed = self.closing || (d == 0 && mine(&table) && self.is_lendable(at));
+        let closed = self.closing || (mine(&table) && self.is_lendable(&table, at));
         let mut passed = 0;
         loop {
             let is_open = passed > 0 || !closed;
@@ -31,11 +45,14 @@ impl Fence {
                 let has = table.ends_at().since(from);
                 if work + own <= has || (own > table.slot() && work < has) {
                     // What goes in the same turn is served by address: half of it first.
-                    return ((from + work / 2).since(at), certain);
+                    return ((from + work / 2).since(at), sure, passed == 0);
                 }
                 work = work.saturating_sub(has);
             }
-            table.end(ends, false);
+            if self.slots.owner(table.running()).is_some() || self.config.hybrid {
+                sure.0 = sure.0.min(NEARLY.0);
+            }
+            table.end(ends, ends);
             (from, ends) = (table.began_at().max(at), table.ends_at());
             passed += 1;
             if passed == table.slots() {
@@ -49,7 +66,7 @@ impl Fence {
             }
             if passed > 3 * table.slots() {
                 // It fits no rest of a slot: it goes at the beginning of one.
-                return (from.since(at), false);
+                return (from.since(at), Confidence(sure.0.min(BEHIND.0)), false);
             }
         }
     }
@@ -60,15 +77,22 @@ impl Fence {
             return Forecast::NONE;
         }
         if self.is_fenced(head.volume) {
-            let own = self.config.devices[d].predictor.one(self.arm_for(head.volume, d), head);
-            let (wait, certain) = self.wait_of(at, head.volume, d, own);
+            let predictor = &self.config.devices[d].predictor;
+            let mut arm = self.arm_for(at, head.volume, d);
+            let (mut wait, mut sure, now) = self.wait_of(at, head.volume, d, predictor.one(arm, head));
+            if !now && self.config.arm_away && arm != Arm::Away {
+                // In a later turn the arm is away again.
+                arm = Arm::Away;
+                (wait, sure, _) = self.wait_of(at, head.volume, d, predictor.one(arm, head));
+            }
+            let own = predictor.one(arm, head);
             let mut forecast = below.after(wait, below.ask(d as Port, at + wait, head));
-            if forecast.service == Span::ZERO {
-                forecast.service = own; // who is below doesn't know
+            // Who is below may not know; and a steady fence answers as late as if the arm had been away.
+            let padded = self.config.steady && arm == Arm::Away && matches!(predictor, Predictor::Disk(_));
+            if forecast.service == Span::ZERO || padded {
+                forecast.service = forecast.service.max(own);
             }
-            if !certain {
-                forecast.confidence = Confidence(forecast.confidence.0.min(800));
-            }
+            forecast.confidence = Confidence(forecast.confidence.0.min(sure.0));
             return forecast;
         }
         if !self.config.hybrid || !self.volumes.contains_key(&head.volume) {

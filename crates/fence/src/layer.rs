@@ -1,127 +1,19 @@
 //! The layer: requests wait in their volume's queues until a slot of the volume comes.
 
 use crate::config::{FenceConfig, check_slots};
-use crate::idle::{Lent, Toll};
+use crate::idle::Lent;
 use crate::predict::{Arm, Predictor};
 use crate::queue::{Lane, Leaving};
 use crate::slots::Slots;
-use crate::status::{BatchCounters, FenceStatus, SlotCounters, SlotStatus, VolumeCounters, VolumeStatus};
+use crate::state::{Device, Role, Sent, Volume};
+use crate::status::{FenceStatus, SlotCounters, SlotStatus, VolumeStatus};
 use crate::timetable::Timetable;
-use plimsoll_base::{Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, Time, VolumeKey};
+use plimsoll_base::{
+    Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
+};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Order, Port, Ports, VolumeTerms};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
-
-/// For whom a request was sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Role {
-    /// The slot's owner.
-    Owner,
-    /// Somebody without slots, in time that nobody else used.
-    Lent,
-    /// It isn't held by slots.
-    Passed,
-}
-
-/// A request below.
-pub(crate) struct Sent {
-    pub id: IoId,
-    /// As it came.
-    pub tag: u64,
-    pub flags: IoFlags,
-    pub face: u8,
-    pub role: Role,
-    pub volume: VolumeKey,
-    pub since: Time,
-    /// A flush covers as many of the device's buffered writes.
-    pub covers: u64,
-}
-
-#[derive(Default)]
-pub(crate) struct Volume {
-    pub lanes: Vec<Lane>,
-    pub counters: VolumeCounters,
-    pub toll: Toll,
-}
-
-impl Volume {
-    pub fn waiting(&self) -> usize {
-        self.lanes.iter().map(Lane::len).sum()
-    }
-}
-
-/// A device, as far as it is held by slots.
-#[derive(Clone, Copy)]
-pub(crate) struct Device {
-    pub owners: u32,
-    pub lent: u32,
-    /// Where the last request that was sent ends.
-    pub last_end: u64,
-    /// The batch there is began then and is predicted to end then.
-    pub began_at: Time,
-    pub due_at: Time,
-    /// Its requests are answered so much later than they end.
-    pub pad: Span,
-    /// By what is known of the device it would take so long.
-    pub expected: Span,
-    /// Requests were sent in this turn.
-    pub used: bool,
-    /// The last ones were those of the turn's owner: the arm is at its place.
-    pub at_home: bool,
-    /// Since when the owner has waited for a request that was lent time.
-    pub blocked_since: Time,
-    pub counters: BatchCounters,
-    /// Writes that ended without being durable, and those of them that a flush has covered since. What was written before the start
-    /// isn't known: there may be some.
-    pub buffered: u64,
-    pub flushed: u64,
-    /// What requests are predicted to take together, in a batch by address, over what each would take by itself; in 65536ths.
-    pub together: u64,
-}
-
-impl Device {
-    const NEW: Device = Device {
-        owners: 0,
-        lent: 0,
-        last_end: 0,
-        began_at: Time::ZERO,
-        due_at: Time::ZERO,
-        pad: Span::ZERO,
-        expected: Span::ZERO,
-        used: false,
-        at_home: false,
-        blocked_since: Time::NEVER,
-        buffered: 1,
-        flushed: 0,
-        together: 1 << 16,
-        counters: BatchCounters {
-            batches: 0,
-            requests: 0,
-            predicted: Span::ZERO,
-            took: Span::ZERO,
-            error: Span::ZERO,
-            within: 0,
-        },
-    };
-
-    pub fn busy(&self) -> u32 {
-        self.owners + self.lent
-    }
-
-    /// A batch is predicted to take `predicted` though its requests would take `alone` one by one.
-    pub fn batched(&mut self, predicted: Span, alone: Span) {
-        if alone > Span::ZERO {
-            let share = (u128::from(predicted.as_nanos()) << 16) / u128::from(alone.as_nanos());
-            let share = (share as u64).min(1 << 16);
-            self.together = self.together - (self.together >> 3) + (share >> 3);
-        }
-    }
-
-    /// What requests take in batches that take `alone` one by one.
-    pub fn in_batches(&self, alone: Span) -> Span {
-        alone.scale(self.together, 1 << 16)
-    }
-}
 
 /// See the module's documentation.
 ///
@@ -143,12 +35,16 @@ pub struct Fence {
     pub(crate) waiting: usize,
     /// The slot ends as soon as nothing is in flight: the next request of the scarce device doesn't fit.
     pub(crate) closing: bool,
-    /// When the last request of this turn ended, and whether it was one that was lent time.
-    pub(crate) busy_until: (Time, bool),
-    /// Since when the running turn's owner has wanted nothing of the scarce device, if it ever did in this turn.
+    /// When the last request of this turn's owner ended, and the last one that was lent time.
+    pub(crate) own_until: Time,
+    pub(crate) lent_until: Time,
+    /// Since when the running turn's owner has wanted nothing, if it ever did in this turn.
     pub(crate) quiet_since: Time,
-    /// The rest of the running turn is given away on the scarce device: its owner, who comes too late, waits for its next one.
+    /// The rest of the running turn is given away: its owner, who comes too late, waits for its next one.
     pub(crate) given: bool,
+    /// When the pool's own work, or who had waited too long, was last sent out of turn.
+    pub(crate) helped_at: Time,
+    /// Of all slots there ever were; those that there are come first.
     pub(crate) slot_counters: Vec<SlotCounters>,
     /// Slots and length from the end of the running slot on.
     pub(crate) change: Option<(u32, Span)>,
@@ -174,7 +70,9 @@ impl Fence {
             padded: VecDeque::new(),
             waiting: 0,
             closing: false,
-            busy_until: (Time::ZERO, false),
+            own_until: Time::ZERO,
+            lent_until: Time::ZERO,
+            helped_at: Time::ZERO,
             quiet_since: Time::ZERO,
             given: false,
             slot_counters: vec![SlotCounters::default(); config.slots as usize],
@@ -199,7 +97,7 @@ impl Fence {
     /// # Errors
     /// If that can't be, or fewer slots would be left than are promised.
     pub fn set_slots(&mut self, now: Time, slots: u32, slot: Span) -> Result<(), String> {
-        check_slots(slots, slot, &self.config.devices)?;
+        check_slots(slots, slot, &self.config.devices, false)?;
         let promised: u32 = self.promised.values().sum();
         if promised > slots {
             return Err(format!("{promised} slots are promised to volumes: {slots} are too few"));
@@ -211,18 +109,6 @@ impl Fence {
             self.apply_change(now);
         }
         Ok(())
-    }
-
-    /// May this volume be removed now?
-    ///
-    /// # Errors
-    /// If it owns the slot that runs, with when that ends.
-    pub fn may_remove(&self, now: Time, volume: VolumeKey) -> Result<(), Span> {
-        let table = self.table_at(now);
-        match self.slots.owner(table.running()) == Some(volume) {
-            true => Err(table.ends_at().since(now)),
-            false => Ok(()),
-        }
     }
 
     /// What is going on.
@@ -270,29 +156,45 @@ impl Fence {
         self.slots.owner(self.table.running())
     }
 
+    /// Is it held to slots? Who is promised some that a change which hasn't come into force yet will make waits for that.
     pub(crate) fn is_fenced(&self, volume: VolumeKey) -> bool {
-        self.promised.contains_key(&volume) && self.slots.count(volume) > 0
+        self.promised.contains_key(&volume) && (self.slots.count(volume) > 0 || self.change.is_some())
     }
 
-    /// Has the running slot's owner nothing to do on device `d`?
-    pub(crate) fn owner_is_idle_on(&self, d: usize) -> bool {
-        let waits = self.owner().and_then(|v| self.volumes.get(&v)).is_some_and(|v| !v.lanes[d].is_empty());
-        !waits && self.devices[d].owners == 0
+    /// Has the owner of the slot that `table` says runs nothing to do? No if nobody has it.
+    pub(crate) fn owner_is_idle(&self, table: &Timetable) -> bool {
+        let Some(v) = self.slots.owner(table.running()) else { return false };
+        let waits = self.volumes.get(&v).is_some_and(|v| v.waiting() > 0);
+        !waits && self.devices.iter().all(|d| d.owners == 0)
     }
 
-    /// Takes time back from those without slots: from the next slot that nobody has.
-    pub(crate) fn borrowers_owe(&mut self, by: Span) {
+    /// Somebody who was lent time made the turns from `first` slots after the running one on later by `by`. Their owners' waits are
+    /// counted, up to the slot that owes it: that is shorter by as much, so that what follows is in time. If `owing` isn't said it's
+    /// the next one that nobody has.
+    pub(crate) fn borrowers_delayed(&mut self, first: usize, by: Span, owing: Option<usize>) {
         let n = self.slots.len();
-        let next = (1..=n).map(|i| (self.table.running() + i) % n).find(|s| self.slots.owner(*s).is_none());
-        if let Some(slot) = next {
-            self.table.owe(slot, by);
+        for i in first..=n {
+            let slot = (self.table.running() + i) % n;
+            match self.slots.owner(slot) {
+                _ if owing == Some(slot) => return,
+                None if owing.is_none() && i > 0 => return self.table.owe(slot, by),
+                None => {}
+                // The running turn is later if only for who comes now.
+                Some(v) => {
+                    if let Some(v) = self.volumes.get_mut(&v) {
+                        v.toll.imposed(by, v.waiting().max(usize::from(i == 0)));
+                    }
+                }
+            }
         }
     }
 
-    /// Where a device is taken to be when a volume's next batch begins there.
-    pub(crate) fn arm_for(&self, volume: VolumeKey, d: usize) -> Arm {
+    /// Where a device is taken to be when a volume's batch begins there at `at`.
+    pub(crate) fn arm_for(&self, at: Time, volume: VolumeKey, d: usize) -> Arm {
         let device = &self.devices[d];
-        match self.config.arm_away && self.is_fenced(volume) && !(device.at_home && self.owner() == Some(volume)) {
+        let is_its_turn = || at < self.table.ends_at() || self.busy() > 0;
+        let at_home = device.at_home && self.owner() == Some(volume) && is_its_turn();
+        match self.config.arm_away && self.is_fenced(volume) && !at_home {
             true => Arm::Away,
             false => Arm::At(device.last_end),
         }
@@ -333,18 +235,19 @@ impl Fence {
             }
             return out.done(io, Data::Absent);
         }
-        let cost = self.config.devices[d].predictor.one(self.arm_for(io.volume, d), &io);
+        let cost = self.config.devices[d].predictor.one(self.arm_for(now, io.volume, d), &io);
+        let zeroing = io.volume == VolumeKey::POOL && io.origin == Origin::Own(OwnKind::Zeroing) && io.op != Op::Flush;
         if self.is_fenced(io.volume) {
-            if self.owner() == Some(io.volume) && d == 0 && self.is_lendable(now) {
+            if self.owner() == Some(io.volume) && self.is_lendable(&self.table, now) {
                 self.given = true;
             } else if self.owner() == Some(io.volume) && self.devices[d].lent > 0 {
                 self.devices[d].blocked_since = self.devices[d].blocked_since.min(now);
             }
             self.volumes.get_mut(&io.volume).expect("it is known").lanes[d].push(io, cost, since);
-        } else if self.config.hybrid && self.volumes.contains_key(&io.volume) {
+        } else if zeroing || (self.config.hybrid && self.volumes.contains_key(&io.volume)) {
             self.without[d].push(io, cost, since);
         } else {
-            return self.send(now, (io, since), Role::Passed, out);
+            return self.send(now, (io, since), (Role::Passed, Span::ZERO, Time::ZERO), out);
         }
         self.waiting += 1;
     }
@@ -369,8 +272,9 @@ impl Fence {
             Role::Owner => device.owners -= 1,
             _ => device.lent -= 1,
         }
-        if d == 0 && s.role == Role::Owner && device.owners == 0 {
-            self.quiet_since = now;
+        match s.role {
+            Role::Owner => (self.own_until, self.quiet_since) = (now, now),
+            _ => self.lent_until = now,
         }
         if device.lent == 0 && device.blocked_since.is_set() {
             let wait = now.since(std::mem::replace(&mut device.blocked_since, Time::NEVER));
@@ -378,12 +282,11 @@ impl Fence {
                 v.toll.imposed(wait, v.lanes[d].len());
                 // Its slot is as long as ever; the time is taken from who borrowed.
                 self.table.extend(wait);
-                self.borrowers_owe(wait);
+                self.borrowers_delayed(1, wait, None);
             }
         }
         let device = &mut self.devices[d];
         if device.busy() == 0 {
-            self.busy_until = (now, s.role == Role::Lent);
             if s.role == Role::Owner {
                 let (took, predicted) = (now.since(device.began_at), device.expected);
                 let error =
@@ -396,6 +299,11 @@ impl Fence {
                 counters.took += took;
                 counters.error += error;
                 counters.within += u64::from(error <= bound);
+                if d == 0
+                    && let Some(v) = owner.and_then(|v| self.volumes.get_mut(&v))
+                {
+                    v.counters.held += took;
+                }
             }
         }
         if let Some(v) = self.volumes.get_mut(&s.volume)
@@ -445,10 +353,11 @@ impl Layer for Fence {
         let s = self.sent.remove(c.io.tag as usize);
         self.note_durability(&s, &c);
         (c.io.head.tag, c.io.head.flags, c.io.head.face) = (s.tag, s.flags, s.face);
-        let pad = self.devices[usize::from(s.face)].pad;
-        if s.role == Role::Owner && pad > Span::ZERO {
-            self.padded.push_back((now + pad, s, c));
-            return out.wake_at(now + pad);
+        let until = (now + s.pad).min(s.due_at);
+        if s.role == Role::Owner && until > now {
+            let at = self.padded.partition_point(|p| p.0 <= until);
+            self.padded.insert(at, (until, s, c));
+            return out.wake_at(until);
         }
         if s.role != Role::Passed {
             self.ended(now, &s, &c);
@@ -459,7 +368,6 @@ impl Layer for Fence {
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
         self.account(now);
-        // All of one batch, and so in order.
         while let Some((_, s, c)) = self.padded.pop_front_if(|p| p.0 <= now) {
             self.ended(now, &s, &c);
             out.complete(c);
@@ -524,7 +432,7 @@ impl Layer for Fence {
             let all: Vec<Leaving> = v.lanes.iter_mut().flat_map(Lane::take_all).collect();
             self.waiting -= all.len();
             for leaving in all {
-                self.send(now, leaving, Role::Passed, out);
+                self.send(now, leaving, (Role::Passed, Span::ZERO, Time::ZERO), out);
             }
         }
         self.go_on(now, out);

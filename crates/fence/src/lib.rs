@@ -29,6 +29,7 @@ pub mod plan;
 pub mod predict;
 pub mod queue;
 pub mod slots;
+mod state;
 pub mod status;
 pub mod timetable;
 mod turn;

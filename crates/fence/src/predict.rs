@@ -152,9 +152,10 @@ impl Predictor {
         }
     }
 
-    /// What one block at another place takes at least: no slot is shorter. (What takes longer gathers credit.)
-    pub fn least(&self) -> Span {
+    /// What one block at another place takes at least, or from `away`: no slot is shorter. (What takes longer gathers credit.)
+    pub fn least(&self, away: bool) -> Span {
         match self {
+            Predictor::Disk(d) if away => d.cost(d.away_bytes(), BLOCK_BYTES),
             Predictor::Disk(d) => {
                 let near = d.knots.get(1).unwrap_or(&d.knots[0]);
                 Span::from_nanos(near.1 + transfer(d.ns_per_kib, BLOCK_BYTES))
@@ -278,7 +279,7 @@ mod tests {
         assert_eq!(batch.add(&head(Op::Read, 0, 8192)).as_nanos(), 124, "what is only read pays for no write");
         assert_eq!(batch.add(&head(Op::Write, 0, 4096)).as_nanos(), 1154);
         assert_eq!(batch.add(&head(Op::Write, 0, 8192)).as_nanos(), 1204, "once a batch");
-        assert_eq!(p.least().as_nanos(), 1030);
+        assert_eq!(p.least(true).as_nanos(), 1030);
         assert_eq!(Forming::new(&p, Arm::At(0)).add(&head(Op::Write, 0, 4096)).as_nanos(), 1030);
     }
 }

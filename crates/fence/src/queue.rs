@@ -66,6 +66,19 @@ impl Lane {
         self.cost
     }
 
+    /// Since when the oldest has waited.
+    pub fn oldest(&self) -> Option<Time> {
+        let first = |lane: &VecDeque<Waiting>| lane.front().map(|w| w.since);
+        first(&self.wanted).into_iter().chain(first(&self.later)).min()
+    }
+
+    /// The oldest goes first the next time.
+    pub fn favour_oldest(&mut self) {
+        self.oldest_waits = OLDEST_WAITS_MAX;
+        let oldest = self.oldest();
+        self.passed_over = if self.later.front().map(|w| w.since) == oldest { PASSED_OVER_MAX } else { 0 };
+    }
+
     /// Removes a request.
     pub fn remove(&mut self, id: IoId) -> Option<Leaving> {
         for lane in [&mut self.wanted, &mut self.later] {

@@ -7,7 +7,7 @@ use plimsoll_base::{Span, VolumeKey};
 pub struct SlotCounters {
     /// Turns that it had.
     pub turns: u64,
-    /// Turns in which a request was sent.
+    /// Turns in which a request of its owner was sent, or, where nobody has it, any.
     pub used: u64,
     /// Turns that ended early, and what was credited for them.
     pub early: (u64, Span),
@@ -22,7 +22,7 @@ pub struct SlotStatus {
     pub owner: Option<VolumeKey>,
     /// What its next turn is longer or shorter by, ns.
     pub balance_ns: i64,
-    /// Counts since the start, or since the slots were changed.
+    /// Counts since the start.
     pub counters: SlotCounters,
 }
 
@@ -37,6 +37,8 @@ pub struct VolumeCounters {
     pub response: Span,
     /// Time that they waited for a slot, summed.
     pub waited: Span,
+    /// Time that its batches had the first device in its slots, summed.
+    pub held: Span,
     /// Client reads whose deadline passed while they waited.
     pub revoked: u64,
 }
@@ -92,6 +94,20 @@ pub struct FenceStatus {
     pub hybrid: bool,
     /// Requests of volumes without slots that wait.
     pub waiting_without: u64,
-    /// Idle time of the first device that volumes without slots could have used, and what they used of it.
+    /// Idle time that volumes without slots could have used of the first device, and what they used of it.
     pub idle: (Span, Span),
+}
+
+impl FenceStatus {
+    /// May this volume be removed now?
+    ///
+    /// # Errors
+    /// If it owns the slot that runs, with when that ends. Who owns every slot may go at any time.
+    pub fn may_remove(&self, volume: VolumeKey) -> Result<(), Span> {
+        let is_its = |s: &SlotStatus| s.owner == Some(volume);
+        match self.slots.get(self.running as usize).is_some_and(is_its) && !self.slots.iter().all(is_its) {
+            true => Err(self.running_left),
+            false => Ok(()),
+        }
+    }
 }

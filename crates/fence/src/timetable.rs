@@ -81,13 +81,13 @@ impl Timetable {
         self.credited >= self.slot_ns
     }
 
-    /// The running slot ends at `at`; what is left of it or was overrun is kept for its next turn unless it `forgives`. Then
-    /// the next slot with any time runs. VF-A2: at most a slot's length is credited.
-    pub fn end(&mut self, at: Time, forgives: bool) {
-        let left = self.ends_at.as_nanos() as i64 - at.as_nanos() as i64;
-        if !forgives {
-            self.balance[self.running] = left.clamp(-DEBIT_SLOTS_MAX * self.slot_ns, self.slot_ns);
-        }
+    /// The running slot ends at `at`; what is left of it is kept for its next turn, and what was overrun up to `own`: what
+    /// was overrun later isn't its owner's doing. Then the next slot with any time runs. VF-A2: at most a slot's length is
+    /// credited.
+    pub fn end(&mut self, at: Time, own: Time) {
+        let charged = if at > self.ends_at { own.clamp(self.ends_at, at) } else { at };
+        let left = self.ends_at.as_nanos() as i64 - charged.as_nanos() as i64;
+        self.balance[self.running] = left.clamp(-DEBIT_SLOTS_MAX * self.slot_ns, self.slot_ns);
         loop {
             self.running = (self.running + 1) % self.slots;
             let balance = &mut self.balance[self.running];
@@ -125,16 +125,25 @@ impl Timetable {
 
     /// Slots in which nothing happens pass, up to the one that runs at `at`.
     pub fn pass(&mut self, at: Time) {
+        self.pass_counting(at, &mut |_, _| {});
+    }
+
+    /// The same; `ended` hears which slots' turns ended, and how many of each.
+    pub fn pass_counting(&mut self, at: Time, ended: &mut dyn FnMut(usize, u64)) {
         let mut passed = 0;
         while at >= self.ends_at {
             let ends_at = self.ends_at;
-            self.end(ends_at, false);
+            ended(self.running, 1);
+            self.end(ends_at, ends_at);
             passed += 1;
             // From now on every slot has its plain length: whole rotations are skipped.
             if passed >= self.slots && self.balance[..self.slots].iter().all(|b| *b == 0) && self.credited == 0 {
                 let rotation = Span::from_nanos(self.slot_ns as u64 * self.slots as u64);
                 let rounds = at.since(self.began_at).as_nanos() / rotation.as_nanos();
                 let skipped = Span::from_nanos(rotation.as_nanos() * rounds);
+                if rounds > 0 {
+                    (0..self.slots).for_each(|slot| ended(slot, rounds));
+                }
                 (self.began_at, self.ends_at) = (self.began_at + skipped, self.ends_at + skipped);
             }
         }
@@ -154,14 +163,14 @@ mod tests {
     #[test]
     fn credit_and_debit_go_to_the_same_slot() {
         let mut t = Timetable::new(at(0), 2, Span::from_millis(20));
-        t.end(at(15), false); // 5 ms left
+        t.end(at(15), at(15)); // 5 ms left
         assert_eq!((t.running(), t.began_at(), t.ends_at()), (1, at(15), at(35)));
-        t.end(at(38), false); // 3 ms over
+        t.end(at(38), at(38)); // 3 ms over
         assert_eq!((t.running(), t.began_at(), t.ends_at()), (0, at(38), at(63)));
         assert!(!t.is_longest());
-        t.end(at(63), false);
+        t.end(at(63), at(63));
         assert_eq!((t.running(), t.began_at(), t.ends_at()), (1, at(63), at(80)));
-        t.end(at(80), false);
+        t.end(at(80), at(80));
         assert_eq!(t.ends_at(), at(100));
     }
 
@@ -171,7 +180,7 @@ mod tests {
         let mut t = Timetable::new(at(0), 1, Span::from_millis(20));
         for _ in 0..10 {
             let now = t.began_at();
-            t.end(now, false);
+            t.end(now, now);
         }
         assert_eq!(t.ends_at().since(t.began_at()), Span::from_millis(40));
         assert!(t.is_longest());
@@ -182,31 +191,46 @@ mod tests {
         let mut t = Timetable::new(at(0), 2, Span::from_millis(20));
         t.extend(Span::from_millis(4));
         t.owe(1, Span::from_millis(4));
-        t.end(at(24), false);
+        t.end(at(24), at(24));
         assert_eq!((t.running(), t.ends_at()), (1, at(40)), "the rotation is as long as ever");
         t.owe(0, Span::from_secs(5));
         assert_eq!(t.balance_ns(0), -80_000_000);
     }
 
+    /// What somebody else made of it is neither debited nor credited.
+    #[test]
+    fn only_its_own_overrun_is_debited() {
+        let mut t = Timetable::new(at(0), 3, Span::from_millis(20));
+        t.end(at(30), at(23));
+        assert_eq!((t.balance_ns(0), t.began_at()), (-3_000_000, at(30)));
+        t.end(at(60), at(40));
+        assert_eq!((t.balance_ns(1), t.began_at()), (0, at(60)));
+        t.end(at(70), at(65));
+        assert_eq!(t.balance_ns(2), 10_000_000, "ended early");
+    }
+
     #[test]
     fn a_turn_that_is_owed_is_passed_over() {
         let mut t = Timetable::new(at(0), 2, Span::from_millis(20));
-        t.end(at(70), false); // 50 over: two and a half turns
+        t.end(at(70), at(70)); // 50 over: two and a half turns
         assert_eq!((t.running(), t.ends_at()), (1, at(90)));
-        t.end(at(90), false);
+        t.end(at(90), at(90));
         assert_eq!((t.running(), t.ends_at()), (1, at(110)), "slot 0 owes its turn");
-        t.end(at(110), false);
+        t.end(at(110), at(110));
         assert_eq!((t.running(), t.ends_at()), (1, at(130)), "and the next");
-        t.end(at(130), false);
+        t.end(at(130), at(130));
         assert_eq!((t.running(), t.ends_at()), (0, at(140)), "then half of it");
     }
 
     /// Slot by slot, without skipping: obviously right.
-    fn pass_slowly(t: &mut Timetable, until: Time) {
+    fn pass_slowly(t: &mut Timetable, until: Time) -> Vec<u64> {
+        let mut ended = vec![0; t.slots()];
         while until >= t.ends_at() {
             let ends_at = t.ends_at();
-            t.end(ends_at, false);
+            ended[t.running()] += 1;
+            t.end(ends_at, ends_at);
         }
+        ended
     }
 
     proptest! {
@@ -222,14 +246,16 @@ mod tests {
                 if idle {
                     let until = now + Span::from_millis(ms * 37);
                     let mut slow = t;
-                    pass_slowly(&mut slow, until);
-                    t.pass(until);
+                    let walked = pass_slowly(&mut slow, until);
+                    let mut counted = vec![0; slots as usize];
+                    t.pass_counting(until, &mut |slot, turns| counted[slot] += turns);
                     prop_assert_eq!(t, slow);
+                    prop_assert_eq!(counted, walked);
                     time.fill(0);
                     turns.fill(0);
                 } else {
                     let running = t.running();
-                    t.end(now, false);
+                    t.end(now, now);
                     time[running] += ms as i64;
                     turns[running] += 1;
                     let owed = t.balance_ns(running);

@@ -1,8 +1,9 @@
 //! What happens in a turn: batches go out, it ends, the next begins; idle time is lent.
 
-use crate::layer::{Fence, Role, Sent, Volume};
+use crate::layer::Fence;
 use crate::predict::{Arm, Forming, Predictor};
 use crate::queue::{Lane, Leaving};
+use crate::state::{Role, Sent};
 use crate::status::SlotCounters;
 use crate::timetable::Timetable;
 use plimsoll_base::{Confidence, Io, IoFlags, IoHead, Op, Outcome, Span, Time, VolumeKey};
@@ -10,7 +11,7 @@ use plimsoll_stack::{Actions, Port};
 
 /// Requests that are lent an owner's time for together.
 const LENT_MAX: usize = 4;
-/// A slot's owner who has wanted nothing of the disk for this part of a slot gives the rest of the turn away. Whose next request follows
+/// A slot's owner who has wanted nothing for this part of a slot gives the rest of the turn away. Whose next request follows
 /// the answer at once isn't too late.
 const GRACE_PART: u64 = 50;
 /// This part of a slot is kept in reserve where predictions that were wrong have cost owners enough.
@@ -21,6 +22,8 @@ const LATE_PART: u64 = 4;
 const FOREVER: Span = Span::from_nanos(u64::MAX);
 /// What doesn't fit a whole slot is sent in this first part of a turn, or not at all.
 const FRESH_PART: u64 = 8;
+/// Who has no slots and has waited for so many rotations goes at the beginning of whosever turn it is, one in as many rotations.
+const OVERDUE_ROTATIONS: u64 = 16;
 
 impl Fence {
     /// Counts idle and lent time up to `now`, before anything changes.
@@ -30,7 +33,7 @@ impl Fence {
         }
         let used = self.devices[0].lent > 0;
         let wanted = used || !self.without[0].is_empty();
-        let idle = wanted && (self.given || self.owner_is_idle_on(0));
+        let idle = wanted && (self.given || self.owner().is_none() || self.owner_is_idle(&self.table));
         self.lent.account(now, idle, used);
     }
 
@@ -41,16 +44,16 @@ impl Fence {
             return;
         }
         if std::mem::take(&mut self.closing) {
-            self.end_turn(now.max(self.busy_until.0));
+            self.end_turn(now.max(self.busy_until()));
         }
-        if self.waiting == 0 && self.change.is_none() && self.busy_until.0 <= self.table.ends_at() {
+        if self.waiting == 0 && self.change.is_none() && self.busy_until() <= self.table.ends_at() {
             return self.pass(now);
         }
         while now >= self.table.ends_at() {
-            self.end_turn(self.table.ends_at().max(self.busy_until.0));
+            self.end_turn(self.table.ends_at().max(self.busy_until()));
             let has_work = match self.owner() {
                 Some(v) => self.volumes.get(&v).is_some_and(|v| v.waiting() > 0),
-                None => self.config.hybrid && self.without.iter().any(|l| !l.is_empty()),
+                None => self.without.iter().any(|l| !l.is_empty()),
             };
             if has_work {
                 let late = now.since(self.table.began_at());
@@ -64,11 +67,15 @@ impl Fence {
         }
     }
 
+    /// When the last request of this turn ended.
+    fn busy_until(&self) -> Time {
+        self.own_until.max(self.lent_until)
+    }
+
     /// What was lent goes on from a turn into one that nobody has.
     pub(crate) fn pass_on(&mut self, now: Time) {
         let lent_only = |f: &Fence| f.busy() > 0 && f.devices.iter().all(|d| d.owners == 0);
-        while self.config.hybrid
-            && self.change.is_none()
+        while self.change.is_none()
             && !self.closing
             && now >= self.table.ends_at()
             && lent_only(self)
@@ -83,7 +90,7 @@ impl Fence {
         let mut table = self.table;
         for _ in 0..table.slots() {
             let ends_at = table.ends_at();
-            table.end(ends_at, false);
+            table.end(ends_at, ends_at);
             if let Some(owner) = self.slots.owner(table.running()) {
                 return (Some(owner), ends_at);
             }
@@ -102,55 +109,55 @@ impl Fence {
         }
     }
 
-    /// When the running turn's owner has wanted nothing of the disk for long enough.
-    fn lendable_from(&self) -> Time {
-        self.quiet_since.max(self.table.began_at()) + self.table.slot().scale(1, GRACE_PART)
+    /// When the running turn's owner has wanted nothing for long enough.
+    fn lendable_from(&self, table: &Timetable) -> Time {
+        let quiet_since = if table.began_at() == self.table.began_at() { self.quiet_since } else { Time::ZERO };
+        quiet_since.max(table.began_at()) + table.slot().scale(1, GRACE_PART)
     }
 
-    /// Is the rest of the running turn given away, or would be if its owner came now?
-    pub(crate) fn is_lendable(&self, at: Time) -> bool {
-        let lends = self.config.hybrid && self.config.lend_permille > 0;
-        lends && (self.given || (self.owner_is_idle_on(0) && at > self.lendable_from()))
+    /// Is the rest of the turn that `table` says runs given away, or would be if its owner came at `at`?
+    pub(crate) fn is_lendable(&self, table: &Timetable, at: Time) -> bool {
+        let given = self.given && table.began_at() == self.table.began_at();
+        self.config.lends() && (given || (self.owner_is_idle(table) && at > self.lendable_from(table)))
     }
 
-    /// Turns in which nothing happened pass.
+    /// Turns at whose end nothing waits pass. The same slot's next turn is a new one, too.
     fn pass(&mut self, now: Time) {
-        let running = self.table.running();
-        self.table.pass(now);
-        if self.table.running() != running {
-            self.slot_counters[running].turns += 1;
+        let (running, began_at) = (self.table.running(), self.table.began_at());
+        let counters = &mut self.slot_counters;
+        self.table.pass_counting(now, &mut |slot, turns| counters[slot].turns += turns);
+        if self.table.began_at() != began_at {
+            self.slot_counters[running].used += u64::from(self.devices.iter().any(|d| d.used));
             self.new_turn();
         }
     }
 
     fn new_turn(&mut self) {
-        self.busy_until = (Time::ZERO, false);
+        (self.own_until, self.lent_until) = (Time::ZERO, Time::ZERO);
         (self.quiet_since, self.given) = (Time::ZERO, false);
         self.devices.iter_mut().for_each(|d| (d.used, d.at_home) = (false, false));
     }
 
     fn end_turn(&mut self, at: Time) {
         let (running, ends_at) = (self.table.running(), self.table.ends_at());
-        let forgives = at > ends_at && self.busy_until.1 && self.owner().is_some();
+        let (owners, lent_last) = (self.owner().is_some(), self.lent_until > self.own_until);
+        // What a borrower overran after the owner's last request isn't the owner's debt.
+        let own = if owners && lent_last { self.own_until } else { at };
+        let charged = own.clamp(ends_at.min(at), at);
         let c = &mut self.slot_counters[running];
         c.turns += 1;
         c.used += u64::from(self.devices.iter().any(|d| d.used));
         if at < ends_at {
             c.early = (c.early.0 + 1, c.early.1 + ends_at.since(at));
-        } else if at > ends_at && !forgives {
-            c.overruns = (c.overruns.0 + 1, c.overruns.1 + at.since(ends_at));
+        } else if charged > ends_at {
+            c.overruns = (c.overruns.0 + 1, c.overruns.1 + charged.since(ends_at));
         }
-        let was_lent = self.busy_until.1;
-        self.table.end(at, forgives);
-        if forgives {
-            self.borrowers_owe(at.since(ends_at));
-        }
-        if at > ends_at
-            && was_lent
-            && let Some(v) = self.owner().and_then(|v| self.volumes.get_mut(&v))
-        {
-            // Its turn is later, if only for who comes now.
-            v.toll.imposed(at.since(ends_at), v.waiting().max(1));
+        self.table.end(at, own);
+        if at > ends_at && lent_last {
+            match owners {
+                true => self.borrowers_delayed(0, at.since(charged.max(ends_at)), None),
+                false => self.borrowers_delayed(0, at.since(ends_at), Some(running)),
+            }
         }
         self.new_turn();
         self.apply_change(at);
@@ -158,10 +165,13 @@ impl Fence {
 
     pub(crate) fn apply_change(&mut self, at: Time) {
         let Some((slots, slot)) = self.change.take() else { return };
+        self.new_turn();
+        // Credit and debit are in slots of the old length: they are forgotten. Counts go on.
+        let counted = self.slot_counters.len().max(slots as usize);
+        self.slot_counters.resize(counted, SlotCounters::default());
         (self.config.slots, self.config.slot) = (slots, slot);
         self.table = Timetable::new(at, slots, slot);
         self.slots.resize(slots as usize, &self.promised);
-        self.slot_counters = vec![SlotCounters::default(); slots as usize];
     }
 
     /// Lets the slot that runs go on, and the next if it has ended.
@@ -170,11 +180,11 @@ impl Fence {
             self.end_turns(now);
             match self.owner() {
                 Some(v) => {
+                    self.help(now, v, out);
                     self.serve(now, Some(v), out);
-                    self.lend(now, v, out);
+                    self.lend(now, out);
                 }
-                None if self.config.hybrid => self.serve(now, None, out),
-                None => {}
+                None => self.serve(now, None, out),
             }
             if !self.closing || self.busy() > 0 {
                 break;
@@ -204,26 +214,28 @@ impl Fence {
             return;
         }
         if now >= self.table.ends_at() {
-            // VF-M11, VF-A3: while a batch of the scarce device overruns, the others get one request at a time.
+            // VF-M11, VF-A3: while a batch of the scarce device overruns, the others get one request at a time of who overruns.
+            let overruns = if whose.is_some() { self.devices[0].owners } else { self.devices[0].lent };
             for d in 1..self.devices.len() {
-                if self.devices[0].busy() > 0 && self.devices[d].busy() == 0 {
+                if overruns > 0 && self.devices[d].busy() == 0 {
                     self.send_batch(now, whose, d, (Span::ZERO, 1, FOREVER), role, out);
                 }
             }
             return;
         }
-        let rest = self.table.ends_at().since(now);
-        let fresh = now.since(self.table.began_at()).as_nanos() * FRESH_PART < self.table.slot().as_nanos();
+        let rest = if whose.is_none() { self.lendable(now) } else { self.table.ends_at().since(now) };
+        let fresh = self.is_fresh(now);
+        let given = whose.is_some() && self.given;
         for d in 0..self.devices.len() {
             self.revoke_late(now, whose, d, out);
-            let given = d == 0 && whose.is_some() && self.given;
             if given || self.devices[d].busy() > 0 || self.lane(whose, d).is_none_or(|l| l.is_empty()) {
                 continue;
             }
-            let rest = if whose.is_none() && d == 0 { self.lendable(now) } else { rest };
-            let anyway = if fresh && !self.devices[d].used { self.first_anyway(d) } else { Span::ZERO };
+            let first = fresh && !self.devices[d].used;
+            let anyway = if first { self.first_anyway(d) } else { Span::ZERO };
             let most = self.config.devices[d].batch_max;
-            let wanted = self.lane(whose, d).is_some_and(|l| l.is_wanted());
+            // What nobody waits for ends no turn, but if it's longer than a whole one: it would never go.
+            let wanted = self.lane(whose, d).is_some_and(|l| l.is_wanted()) || (first && self.table.is_whole());
             if !self.send_batch(now, whose, d, (rest, most, anyway), role, out) && d == 0 && wanted {
                 self.closing = true; // VF-M10
                 return;
@@ -241,33 +253,58 @@ impl Fence {
         }
     }
 
+    /// Is this the first part of a turn?
+    fn is_fresh(&self, now: Time) -> bool {
+        now.since(self.table.began_at()).as_nanos() * FRESH_PART < self.table.slot().as_nanos()
+    }
+
     /// Lends the rest of a turn whose owner is idle.
-    fn lend(&mut self, now: Time, owner: VolumeKey, out: &mut Actions) {
-        let lends = self.config.hybrid && self.config.lend_permille > 0;
-        if !lends || self.closing || now >= self.table.ends_at() {
+    fn lend(&mut self, now: Time, out: &mut Actions) {
+        let nobody = self.without.iter().all(Lane::is_empty);
+        if !self.config.lends() || nobody || self.closing || now >= self.table.ends_at() {
             return;
         }
+        if !self.is_lendable(&self.table, now) {
+            if self.owner_is_idle(&self.table) {
+                out.wake_at(self.lendable_from(&self.table).max(now) + Span::from_nanos(1));
+            }
+            return;
+        }
+        let rest = self.lendable(now);
         for d in 0..self.devices.len() {
-            if self.devices[d].busy() > 0 || self.without[d].is_empty() {
-                continue;
-            }
-            if d == 0 {
-                match self.is_lendable(now) {
-                    true => {
-                        let rest = self.lendable(now);
-                        self.send_batch(now, None, d, (rest, LENT_MAX, Span::ZERO), Role::Lent, out);
-                    }
-                    false if self.owner_is_idle_on(d) => {
-                        out.wake_at(self.lendable_from().max(now) + Span::from_nanos(1));
-                    }
-                    false => {}
-                }
-                continue;
-            }
-            let may_lend = |v: &Volume| v.toll.may_lend(self.config.lend_permille);
-            if self.owner_is_idle_on(d) && self.volumes.get(&owner).is_some_and(may_lend) {
-                let rest = self.table.ends_at().since(now);
+            if self.devices[d].busy() == 0 && !self.without[d].is_empty() {
                 self.send_batch(now, None, d, (rest, LENT_MAX, Span::ZERO), Role::Lent, out);
+            }
+        }
+    }
+
+    /// Where every slot is somebody's, who has none depends on what owners leave, which may be nothing for ever: so the pool's own
+    /// work goes at the beginning of a turn whose owner wants nothing, and once in a while who has waited longest goes in any case. Its
+    /// owner's turn is as much longer.
+    fn help(&mut self, now: Time, owner: VolumeKey, out: &mut Actions) {
+        let nobody = self.without.iter().all(Lane::is_empty);
+        if nobody || self.slots.free() > 0 || self.closing || self.busy() > 0 || !self.is_fresh(now) {
+            return;
+        }
+        let patience = self.table.slot().scale(OVERDUE_ROTATIONS * self.table.slots() as u64, 1);
+        let helped_at = self.helped_at;
+        let is_overdue = |since: Time| now.since(since.max(helped_at)) >= patience;
+        let idle = self.owner_is_idle(&self.table);
+        for d in 0..self.devices.len() {
+            let rest = self.table.ends_at().since(now);
+            let Some(since) = self.without[d].oldest() else { continue };
+            let sent = if is_overdue(since) {
+                self.helped_at = now;
+                self.without[d].favour_oldest();
+                self.send_batch(now, None, d, (Span::ZERO, 1, FOREVER), Role::Lent, out)
+            } else {
+                let zeroing = !self.without[d].is_wanted();
+                zeroing && idle && self.send_batch(now, None, d, (rest, LENT_MAX, Span::ZERO), Role::Lent, out)
+            };
+            if sent {
+                let waits = self.volumes.get(&owner).is_some_and(|v| !v.lanes[d].is_empty());
+                self.devices[d].blocked_since = if waits { now } else { Time::NEVER };
+                return;
             }
         }
     }
@@ -282,8 +319,8 @@ impl Fence {
         role: Role,
         out: &mut Actions,
     ) -> bool {
-        let last_end = self.devices[d].last_end;
-        let arm = whose.map_or(Arm::At(last_end), |v| self.arm_for(v, d));
+        let (last_end, is_nobodys) = (self.devices[d].last_end, self.owner().is_none());
+        let arm = whose.map_or(Arm::At(last_end), |v| self.arm_for(now, v, d));
         let predictor = &self.config.devices[d].predictor;
         let lane = match whose {
             None => &mut self.without[d],
@@ -302,37 +339,50 @@ impl Fence {
         batch.sort_by_key(|(io, _)| io.offset);
         let mut known = Forming::new(predictor, Arm::At(last_end));
         let known = batch.iter().fold(Span::ZERO, |_, (io, _)| known.add(io));
+        // The arm's way back, where it was spared; but nobody is answered later for that than if it hadn't been: what is near may take
+        // longer than predicted, and only who is alone would wait for it.
         let pad = if self.config.steady { predicted.saturating_sub(known) } else { Span::ZERO };
+        let mut due = Forming::new(predictor, arm);
+        let mut due = |io: &Io| now + due.add(io);
+        let batch: Vec<(Leaving, Time)> = batch.into_iter().map(|l| (due(&l.0), l)).map(|(due, l)| (l, due)).collect();
+        let expected = known + pad;
         let device = &mut self.devices[d];
-        (device.began_at, device.due_at, device.used) = (now, now + predicted, true);
+        (device.began_at, device.due_at) = (now, now + predicted);
+        device.used |= role == Role::Owner || is_nobodys;
         if batch.len() > 1 {
             device.batched(predicted, alone);
         }
-        (device.pad, device.expected) = (pad, known + pad);
+        device.expected = expected;
         // A flush moves no arm.
-        device.at_home = role == Role::Owner && (device.at_home || batch.iter().any(|(io, _)| moves(io)));
+        device.at_home = role == Role::Owner && (device.at_home || batch.iter().any(|((io, _), _)| moves(io)));
         match role {
             Role::Owner => {
                 device.owners += batch.len() as u32;
                 let c = &mut device.counters;
                 (c.batches, c.requests) = (c.batches + 1, c.requests + batch.len() as u64);
-                c.predicted += known + pad;
+                c.predicted += expected;
             }
             _ => device.lent += batch.len() as u32,
         }
-        if let Some((io, _)) = batch.iter().rev().find(|(io, _)| moves(io)) {
+        if let Some(((io, _), _)) = batch.iter().rev().find(|((io, _), _)| moves(io)) {
             device.last_end = io.end();
         }
-        for leaving in batch {
-            self.send(now, leaving, role, out);
+        for (leaving, due_at) in batch {
+            self.send(now, leaving, (role, pad, due_at), out);
         }
         true
     }
 
-    pub(crate) fn send(&mut self, now: Time, (mut io, since): Leaving, role: Role, out: &mut Actions) {
+    pub(crate) fn send(
+        &mut self,
+        now: Time,
+        (mut io, since): Leaving,
+        (role, pad, due_at): (Role, Span, Time),
+        out: &mut Actions,
+    ) {
         let d = usize::from(io.face);
         let IoHead { id, tag, flags, face, volume, .. } = io.head;
-        let sent = Sent { id, tag, flags, face, role, volume, since, covers: self.devices[d].buffered };
+        let sent = Sent { id, tag, flags, face, role, volume, since, pad, due_at, covers: self.devices[d].buffered };
         if role != Role::Passed
             && let Some(v) = self.volumes.get_mut(&io.volume)
         {

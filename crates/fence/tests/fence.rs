@@ -1,11 +1,11 @@
 //! Who is served when, and what is forecast.
 
 mod common;
-use common::{A, B, Bench, C, FLASH, SIZE, at, config, ms, terms};
+use common::{A, B, Bench, C, FLASH, at, by_distance, by_distance_of, config, ms, terms};
 use plimsoll_base::{Data, Io, Op, Rng, Span};
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor};
-use plimsoll_stack::{Offered, Order};
+use plimsoll_stack::Order;
 
 /// VF-M7, M8: a volume is served in its slot only, although nobody else is there.
 #[test]
@@ -128,96 +128,57 @@ fn what_is_buffered_is_flushed() {
 /// Several slots of a volume come several times a rotation.
 #[test]
 fn two_slots_wait_half_as_long() {
-    let mut b = Bench::new(config(4, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 2), (B, 1)]);
-    for k in 0..8 {
-        b.send(at(k * 80 + 21), A, 0);
-    }
-    b.run_to(at(1000));
-    let waited: Vec<f64> = b.ended.iter().map(|e| e.2.since(e.1).as_millis_f64()).collect();
-    assert!(waited.iter().all(|w| *w <= 25.0), "{waited:?}");
-}
-
-/// Outside its slot a request's wait is known exactly, hits and misses alike, whoever else is busy.
-#[test]
-fn the_forecast_is_exact_outside_the_slot() {
-    let mut b = Bench::new(config(4, ms(20), ms(4), ms(1)), (ms(4), ms(1)), &[(A, 1), (B, 1), (C, 1)]);
-    let mut rng = Rng::new(7, "forecast");
-    let mut now = at(1);
-    let mut exact = 0;
-    for _ in 0..400 {
-        now += ms(rng.below(70));
-        b.run_to(now);
-        let v = [A, B, C][rng.below(3) as usize];
-        let offset = rng.below(2) * FLASH + (rng.below(100) << 20);
-        let f = b.pool.stack().forecast(now, &Bench::head(v, offset, now));
-        b.send(now, v, offset);
-        if f.confidence.0 == 1000 && f.wait > Span::ZERO {
-            let n = b.ended.len();
-            b.run_to(now + f.wait + f.service);
-            let mine = b.ended[n..].iter().find(|e| e.0 == v && e.1 == now).expect("it has ended by then");
-            assert_eq!(mine.2, now + f.wait + f.service);
-            now = b.pool.now();
-            exact += 1;
+    let run = |slots| {
+        let mut b = Bench::new(config(4, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, slots), (B, 1)]);
+        for k in 0..16 {
+            b.send(at(k * 85 + 21), A, 0);
         }
-    }
-    assert!(exact > 100, "{exact}");
+        b.run_to(at(3000));
+        let waited: Vec<f64> = b.ended.iter().map(|e| e.2.since(e.1).as_millis_f64()).collect();
+        assert_eq!(waited.len(), 16);
+        let longest = waited.iter().copied().fold(0.0, f64::max);
+        (longest, waited.iter().sum::<f64>() / 16.0)
+    };
+    let (one, two) = (run(1), run(2));
+    // From the slot's end: 60 ms to the next of one, 20 of two; and 5 for itself.
+    assert!((60.0..=65.0).contains(&one.0) && (20.0..=25.0).contains(&two.0), "{one:?} {two:?}");
+    assert!(two.1 * 2.0 <= one.1 && two.1 > 5.0, "{one:?} {two:?}");
 }
 
-/// With a backlog, too: what waits before it is counted once. Of those that go in its own turn half go before it, as far as is
-/// known: they are served by address.
-#[test]
-fn the_forecast_counts_the_backlog() {
-    let mut b = Bench::new(config(2, ms(20), ms(4), ms(1)), (ms(4), ms(1)), &[(A, 1), (B, 1)]);
-    b.run_to(at(21)); // B's
-    for i in 0..12 {
-        let f = b.pool.stack().forecast(at(21), &Bench::head(A, i << 20, at(21)));
-        b.send(at(21), A, i << 20);
-        // Five a turn: at 40, 80, 120.
-        let want = 40 + (i / 5) * 40 + (i % 5) * 2 - 21;
-        assert_eq!(f.wait, ms(want), "request {i}");
-    }
-    b.run_to(at(1000));
-    let want: Vec<f64> = (0..12).map(|i| (40 + (i / 5) * 40 + (i % 5) * 4 + 4) as f64).collect();
-    assert_eq!(b.ends(A), want);
-}
-
-#[test]
-fn a_deadline_that_the_slot_cannot_keep_is_refused_at_once() {
-    let mut b = Bench::new(config(4, ms(20), ms(4), ms(1)), (ms(4), ms(1)), &[(A, 1), (B, 1)]);
-    b.run_to(at(30));
-    let mut head = Bench::head(A, 0, at(30));
-    head.deadline = at(60);
-    match b.pool.offer(at(30), Io::new(head, Data::Absent)) {
-        Offered::Busy(f) => assert_eq!(f.wait, ms(50)),
-        other => panic!("{other:?}"),
-    }
-    head.deadline = at(90);
-    assert!(matches!(b.pool.offer(at(30), Io::new(head, Data::Absent)), Offered::Accepted(_)));
-}
-
-/// What neighbours do changes nothing for a volume, as long as predictions hold and no slot ends early (VF-M7): the very same
-/// times.
+/// What neighbours do on either device changes nothing for a volume, as long as predictions hold and no slot ends early (VF-M7): the
+/// very same times.
 #[test]
 fn neighbours_change_nothing_where_predictions_hold() {
     let run = |neighbours: bool| {
         let mut b = Bench::new(config(4, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1), (C, 2)]);
         let mut rng = Rng::new(3, "arrivals");
         for k in 0..200u64 {
-            // A's own arrivals are the same in both runs.
-            let t = at(k * 90) + Span::from_micros(rng.below(80_000));
-            b.run_to(at(k * 90));
-            if neighbours {
-                for i in 0..4 {
-                    b.send(at(k * 90), B, FLASH + (i << 20));
-                    b.send(at(k * 90), C, FLASH + (i << 20));
-                }
+            // Neighbours' come when all of them fit what is left of a slot.
+            let before = [(B, 2), (C, 3)].into_iter().filter(|_| neighbours);
+            let mut sends = Vec::new();
+            for (v, n) in before {
+                let turn = at(k * 80) + if v == B { ms(22) } else { ms(42) };
+                sends.extend((0..n).map(|i| (turn, v, i << 20)));
+                sends.extend((0..4).map(|i| (turn, v, FLASH + (i << 20))));
             }
-            b.send(t, A, (k % 7) << 20);
+            // A's own arrivals are the same in both runs: where they need not end its turn early.
+            for face in [0, FLASH] {
+                let t = at(k * 80 + 20) + Span::from_micros(rng.below(59_000));
+                sends.push((t, A, face + ((k % 7) << 20)));
+            }
+            sends.sort_by_key(|s| s.0);
+            for (t, v, offset) in sends {
+                b.send(t, v, offset);
+            }
         }
         b.run_to(at(60_000));
+        let early: u64 = b.fence().status(at(60_000)).slots.iter().map(|s| s.counters.early.0).sum();
+        assert_eq!(early, 0);
         b.ends(A)
     };
-    assert_eq!(run(false), run(true));
+    let (alone, beside) = (run(false), run(true));
+    assert_eq!(alone.len(), 400);
+    assert_eq!(alone, beside);
 }
 
 /// Slots and their length change while requests wait; none is lost, and who has slots keeps them.
@@ -239,17 +200,58 @@ fn slots_change_live() {
     assert!(refused.unwrap_err().contains("shorter than one request"));
 }
 
+/// Counts go on where slots change; credit and debit are in slots of the old length, and are forgotten.
+#[test]
+fn a_change_resets_no_counts() {
+    let mut b = Bench::new(config(2, ms(20), ms(8), ms(1)), (ms(8), ms(1)), &[(A, 1), (B, 1)]);
+    for i in 0..5 {
+        b.send(at(1), A, i << 20);
+    }
+    b.run_to(at(30));
+    let first = |b: &mut Bench, t: u64| b.fence().status(at(t)).slots[0];
+    assert_eq!(first(&mut b, 30).counters.early, (1, ms(3)));
+    assert_eq!(first(&mut b, 30).balance_ns, 3_000_000);
+    for (t, slots) in [(30, 1), (130, 2)] {
+        let terms = terms(u32::from(slots == 2));
+        b.pool.stack().set_volume(at(t), B, &terms);
+        b.pool.stack().order(at(t), Order::Fence { slots, slot_ns: ms(40).as_nanos() });
+        b.run_to(at(t + 100));
+    }
+    let counters = first(&mut b, 230).counters;
+    assert!(counters.turns >= 3 && counters.early.0 >= 1 && counters.used >= 2, "{counters:?}");
+    assert_eq!(b.ends(A).len(), 5);
+}
+
+/// Slots that a change which hasn't come into force yet will bring can be promised: who has them waits for that, and isn't let
+/// through meanwhile.
+#[test]
+fn slots_that_are_about_to_come_are_waited_for() {
+    let mut b = Bench::new(config(2, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1)]);
+    b.send(at(1), A, 0);
+    b.pool.stack().order(at(2), Order::Fence { slots: 4, slot_ns: ms(20).as_nanos() });
+    b.pool.stack().set_volume(at(3), C, &terms(1));
+    b.send(at(4), C, 0);
+    b.run_to(at(19));
+    assert_eq!((b.ends(A), b.ends(C)), (vec![6.0], vec![]));
+    b.run_to(at(120));
+    let turn = b.fence().status(at(120)).slots.iter().position(|s| s.owner == Some(C)).unwrap();
+    assert_eq!(b.ends(C), [20.0 + 20.0 * turn as f64 + 5.0]);
+}
+
 /// Who owns the running slot isn't removed; when it has ended, it may be.
 #[test]
 fn the_running_slots_owner_is_not_removed() {
     let mut b = Bench::new(config(2, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1)]);
     b.run_to(at(5));
-    assert_eq!(b.fence().may_remove(at(5), A), Err(ms(15)));
-    assert_eq!(b.fence().may_remove(at(5), B), Ok(()));
+    let may = |b: &mut Bench, t: u64, v| b.fence().status(at(t)).may_remove(v);
+    assert_eq!((may(&mut b, 5, A), may(&mut b, 5, B)), (Err(ms(15)), Ok(())));
     b.run_to(at(25));
-    assert_eq!(b.fence().may_remove(at(25), A), Ok(()));
+    assert_eq!(may(&mut b, 25, A), Ok(()));
     b.pool.stack().forget_volume(at(25), A);
     assert_eq!(b.fence().free_slots(), 1);
+    // Who owns every slot could never be removed otherwise.
+    b.pool.stack().set_volume(at(25), B, &terms(2));
+    assert_eq!(may(&mut b, 30, B), Ok(()));
 }
 
 /// A request longer than a slot gathers a slot's credit, then goes, and is paid for.
@@ -289,15 +291,6 @@ fn a_first_request_that_overruns_goes_at_once_unless_as_published() {
     assert_eq!((run(true), run(false)), (vec![104.0], vec![164.0]));
 }
 
-/// A disk whose requests take 5 ms near and 15 from half of it away, as far as its predictor knows.
-fn by_distance(change: impl Fn(&mut FenceConfig)) -> Bench {
-    let mut c = config(2, ms(20), ms(5), ms(1));
-    let knots = vec![(0, 5_000_000), (1 << 20, 5_000_000), (SIZE, 25_000_000)];
-    c.devices[0] = DeviceKind::disk(DiskPredictor::new(knots, 0).unwrap());
-    change(&mut c);
-    Bench::new(c, (ms(5), ms(1)), &[(A, 1), (B, 1)])
-}
-
 /// What is sent in a turn doesn't depend on whether a neighbour had the arm before: a turn's first request is taken to be a long
 /// way off although nobody else is there.
 #[test]
@@ -333,6 +326,52 @@ fn a_steady_fence_answers_as_if_the_arm_had_been_away() {
     b.send(at(1), A, 0);
     b.run_to(at(100));
     assert_eq!(rounded(&b), [16.0]);
+}
+
+/// Alone, what is near may take longer than predicted: nobody is answered later than if the arm had been away because of that.
+#[test]
+fn a_steady_fence_answers_no_later_than_from_away() {
+    for (really, end) in [(5, 16.0), (9, 16.0), (14, 16.0), (17, 18.0)] {
+        let mut b = by_distance_of(ms(really), |c| c.slot = ms(40));
+        b.send(at(1), A, 0);
+        b.run_to(at(100));
+        assert_eq!(b.ends(A).iter().map(|e| e.round()).collect::<Vec<_>>(), [end], "{really}");
+    }
+}
+
+/// A slot's next turn is a new one although nothing waited when the last one ended, and no other slot ran since: it begins with the arm
+/// away again.
+#[test]
+fn a_later_turn_of_the_same_slot_is_a_new_one() {
+    let rounded = |b: &Bench, v| b.ends(v).iter().map(|e| e.round()).collect::<Vec<f64>>();
+    let mut b = by_distance(|_| {});
+    for t in [1, 41, 401] {
+        b.send(at(t), A, 0);
+    }
+    b.run_to(at(500));
+    assert_eq!(rounded(&b, A), [16.0, 56.0, 416.0]);
+    b.send(at(505), A, 0);
+    let [own, other] = [0, 1].map(|slot| b.fence().status(at(505)).slots[slot].counters);
+    assert_eq!((own.used, other.used), (3, 0));
+    assert_eq!((own.turns, other.turns), (13, 12));
+    // With one slot there is no other that could run.
+    let mut b = by_distance(|c| c.slots = 1);
+    b.send(at(1), A, 0);
+    b.send(at(21), A, 0);
+    b.run_to(at(100));
+    assert_eq!(rounded(&b, A), [16.0, 36.0]);
+}
+
+/// A change that holds at once begins a new turn, too.
+#[test]
+fn a_change_begins_a_new_turn() {
+    let mut b = by_distance(|_| {});
+    b.send(at(1), A, 0);
+    b.run_to(at(17));
+    b.pool.stack().order(at(17), Order::Fence { slots: 2, slot_ns: ms(20).as_nanos() });
+    b.send(at(18), A, 0);
+    b.run_to(at(100));
+    assert_eq!(b.ends(A).iter().map(|e| e.round()).collect::<Vec<_>>(), [16.0, 33.0]);
 }
 
 /// Without the hybrid, who has no slots isn't held.

@@ -40,11 +40,12 @@ fn beside_a_borrower(lend_permille: u64, borrows: bool, really: Span) -> (Vec<f6
     for k in 0..20_000u64 {
         b.run_to(at(k * 5));
         while borrows && sent < 16 + b.ended.iter().filter(|e| e.0 == C).count() {
-            b.send(at(k * 5), C, (sent as u64 % 50) << 20);
+            b.send(at(k * 5), C, (sent as u64 % 4 / 3) * FLASH + ((sent as u64 % 50) << 20));
             sent += 1;
         }
         if rng.chance(0.05) {
-            b.send(at(k * 5) + Span::from_micros(rng.below(4999)), A, 0);
+            let face = if rng.chance(0.5) { FLASH } else { 0 };
+            b.send(at(k * 5) + Span::from_micros(rng.below(4999)), A, face);
         }
     }
     b.run_to(at(110_000));

@@ -26,6 +26,17 @@ pub fn weu_bytes(c: &Section) -> u64 {
     u64::from(shape(c).weu_bytes)
 }
 
+/// Write-evict units that a cache has on a device of so many bytes.
+///
+/// # Errors
+/// If it's too small.
+pub fn weus(c: &Section, bytes: u64, block_bytes: u32) -> Result<u32, String> {
+    Ok(layout(c, bytes, block_bytes, 0)?.weus)
+}
+
+/// The most of a cache that can be asked to be kept free, in percent.
+const FREE_PERCENT_MAX: u32 = 50;
+
 /// Checks what can be checked without the device.
 ///
 /// # Errors
@@ -38,6 +49,9 @@ pub fn check(c: &Section) -> Result<(), String> {
     shape(c).check().map_err(|e| format!("cache: {e}"))?;
     if !(1..=90).contains(&c.watermark_percent) {
         return Err(format!("cache: watermark_percent {} is not between 1 and 90", c.watermark_percent));
+    }
+    if c.free_percent > FREE_PERCENT_MAX {
+        return Err(format!("cache: free_percent {} is more than {FREE_PERCENT_MAX}", c.free_percent));
     }
     if c.fingerprints_percent > 100 {
         return Err(format!("cache: fingerprints_percent {} is more than 100", c.fingerprints_percent));
@@ -59,6 +73,7 @@ pub fn layer(c: &Section, fast: &Offer) -> Result<Cache, String> {
         sharing: c.sharing,
         weus_max: c.size.map_or(layout.weus, |b| weus(b.0)),
         watermark_percent: c.watermark_percent,
+        free_percent: c.free_percent,
         trim: c.trim,
         prefetch_bytes_max: c.prefetch.map_or(default.prefetch_bytes_max, |b| b.0),
         generation: c.generation.unwrap_or(0),

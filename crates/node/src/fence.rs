@@ -1,6 +1,7 @@
 //! A pool's fence: from what the configuration says to a layer, and who may have how many slots.
 
 use crate::config::{ByteSize, Config, FenceConfig as Section, PoolConfig, SpanText, VolumeConfig};
+use crate::http::fence::Baseline;
 use plimsoll_base::{Class, Span};
 use plimsoll_device::DeviceSpec;
 use plimsoll_fence::config::{DeviceKind, SLOT_DEFAULT, check_slots};
@@ -8,7 +9,8 @@ use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor, Line};
 use plimsoll_sched::Profile;
 use plimsoll_sched::batches::{BatchProfile, FlashBatches};
 use plimsoll_store::FenceRecord;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// What is known of a device's batches: what was measured, or what is typical.
 fn batches(path: Option<&Path>, text: Option<&str>) -> Result<Option<(String, BatchProfile)>, String> {
@@ -44,6 +46,15 @@ fn flash(known: &Option<(String, BatchProfile)>) -> DeviceKind {
 /// # Errors
 /// What is wrong, and what to write.
 pub fn config(pool: &PoolConfig, size_bytes: u64) -> Result<Option<FenceConfig>, String> {
+    let Some(config) = unchecked(pool, size_bytes)? else { return Ok(None) };
+    let away = config.arm_away;
+    let checked = config.check().and_then(|()| check_slots(config.slots, config.slot, &config.devices, away));
+    checked.map_err(|what| format!("fence: {what}"))?;
+    Ok(Some(config))
+}
+
+/// The same without looking at whether it can be.
+fn unchecked(pool: &PoolConfig, size_bytes: u64) -> Result<Option<FenceConfig>, String> {
     let Some(f) = &pool.fence else { return Ok(None) };
     let model = pool.device.model.as_deref().map(DeviceSpec::named).transpose().map_err(|e| e.to_string())?;
     let slow = batches(pool.profile.as_deref(), pool.profile_text.as_deref())?;
@@ -64,7 +75,6 @@ pub fn config(pool: &PoolConfig, size_bytes: u64) -> Result<Option<FenceConfig>,
         steady: f.steady,
         ..FenceConfig::new(f.slots, devices)
     };
-    config.check().map_err(|what| format!("fence: {what}"))?;
     Ok(Some(config))
 }
 
@@ -85,11 +95,33 @@ pub fn slots_of(own: Option<u32>, class: Option<&Class>) -> u32 {
     }
 }
 
+/// What becomes of volumes without slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Without {
+    /// There mustn't be any.
+    Refused,
+    /// They have the slots that nobody has.
+    Share,
+    /// Those, and what owners leave.
+    Lent,
+}
+
+impl Without {
+    /// As a fence has it.
+    pub fn of(f: &FenceConfig) -> Without {
+        match (f.hybrid, f.lends()) {
+            (false, _) => Without::Refused,
+            (true, false) => Without::Share,
+            (true, true) => Without::Lent,
+        }
+    }
+}
+
 /// May volumes with these slots be served together?
 ///
 /// # Errors
 /// Why not, and what to write.
-pub fn check_promises(hybrid: bool, slots: u32, volumes: &[(String, u32)]) -> Result<(), String> {
+pub fn check_promises(without: Without, slots: u32, volumes: &[(String, u32)]) -> Result<(), String> {
     let promised: u64 = volumes.iter().map(|v| u64::from(v.1)).sum();
     if promised > u64::from(slots) {
         let each: Vec<String> = volumes.iter().filter(|v| v.1 > 0).map(|v| format!("{} {}", v.0, v.1)).collect();
@@ -99,9 +131,13 @@ pub fn check_promises(hybrid: bool, slots: u32, volumes: &[(String, u32)]) -> Re
         ));
     }
     match volumes.iter().find(|v| v.1 == 0) {
-        Some((name, _)) if !hybrid => Err(format!(
+        Some((name, _)) if without == Without::Refused => Err(format!(
             "volume `{name}` has no slots: give it some (`slots`, or a fenced tenant), or say `hybrid = true` so that it shares what \
              is left"
+        )),
+        Some((name, _)) if without == Without::Share && promised == u64::from(slots) => Err(format!(
+            "nothing is left for volume `{name}`, which has no slots: all {slots} are promised, and lend_permille = 0 lends nothing of \
+             them: add slots, promise fewer, or lend"
         )),
         _ => Ok(()),
     }
@@ -117,6 +153,16 @@ pub fn check<'a>(config: &'a Config, pool: &'a PoolConfig) -> Result<(), String>
     if let Some(cache) = &pool.cache {
         let sized = |v: &VolumeConfig| v.cache_size.map(|s| (v.name.get_ref().clone(), s.0));
         mine().filter_map(sized).try_for_each(|(volume, bytes)| check_part(cache, &volume, bytes))?;
+        if let Some(ByteSize(all)) = cache.device_size {
+            if let Some((volume, bytes)) = mine().filter_map(sized).find(|v| v.1 > all) {
+                return Err(cache_too_large(&volume, bytes, all));
+            }
+            let part = |v: &VolumeConfig| (v.name.get_ref().clone(), v.cache_size.map(|s| s.0));
+            // Of a device that isn't there yet; one that is may be of another size, which the start knows.
+            if let Ok(weus) = crate::cache::weus(cache, all, 4096) {
+                check_parts(cache, weus, all, &mine().map(part).collect::<Vec<_>>())?;
+            }
+        }
     }
     let Some(f) = &pool.fence else {
         return match mine().find(|v| v.slots.is_some()) {
@@ -127,21 +173,64 @@ pub fn check<'a>(config: &'a Config, pool: &'a PoolConfig) -> Result<(), String>
     if f.device.as_ref().is_some_and(|kind| kind != "disk" && kind != "flash") {
         return Err("fence: device is `disk` or `flash`".into());
     }
-    // Profiles are read at the start; sizes are known then, too.
-    let unread = PoolConfig { profile: None, ..pool.clone() };
-    self::config(&unread, 160_000_000_000)?;
+    // Profiles are read at the start; sizes are known then, too. How long a request takes is not before.
+    const SIZE: u64 = 160_000_000_000;
+    match pool.profile.is_some() {
+        false => drop(self::config(pool, SIZE)?),
+        true => {
+            let unread = PoolConfig { profile: None, ..pool.clone() };
+            let config = unchecked(&unread, SIZE)?.map(|c| FenceConfig { slot: c.slot.max(SLOT_DEFAULT), ..c });
+            config.map_or(Ok(()), |c| c.check()).map_err(|what| format!("fence: {what}"))?;
+        }
+    }
     let class = |v: &VolumeConfig| {
         let tenant = config.tenant.iter().find(|t| t.name.get_ref() == v.tenant.get_ref());
         tenant.and_then(|t| t.class().ok())
     };
     let volumes: Vec<(String, u32)> =
         mine().map(|v| (v.name.get_ref().clone(), slots_of(v.slots, class(v).as_ref()))).collect();
-    check_promises(f.hybrid, f.slots, &volumes)?;
-    let Some(ByteSize(all)) = pool.cache.as_ref().and_then(|c| c.device_size) else { return Ok(()) };
-    match mine().find(|v| v.cache_size.is_some_and(|s| s.0 > all)) {
-        Some(v) => Err(cache_too_large(v.name.get_ref(), v.cache_size.expect("just seen").0, all)),
-        None => Ok(()),
+    let without = match (f.hybrid, f.lend_permille) {
+        (false, _) => Without::Refused,
+        (true, Some(0)) => Without::Share,
+        (true, _) => Without::Lent,
+    };
+    check_promises(without, f.slots, &volumes)
+}
+
+/// What a volume's part of the cache is of the device if nothing is said: one of so many.
+const PARTS: u64 = 8;
+
+/// Bytes of a volume's part of the cache, of a device of so many.
+pub fn part_bytes(own: Option<u64>, device_bytes: u64) -> u64 {
+    own.unwrap_or(device_bytes / PARTS)
+}
+
+/// Do the parts of these volumes fit the cache together, those of which nothing is said among them? Else who comes last would wait for
+/// space that never gets free.
+///
+/// # Errors
+/// By how much not, and what to write.
+pub fn check_parts(
+    cache: &crate::config::CacheConfig,
+    weus: u32,
+    device_bytes: u64,
+    volumes: &[(String, Option<u64>)],
+) -> Result<(), String> {
+    let weu = crate::cache::weu_bytes(cache);
+    let part = |v: &(String, Option<u64>)| part_bytes(v.1, device_bytes) / weu;
+    let sum: u64 = volumes.iter().map(part).sum();
+    if cache.sharing != plimsoll_cache::Sharing::PerVolume || sum <= u64::from(weus) {
+        return Ok(());
     }
+    let unsaid = volumes.iter().filter(|v| v.1.is_none()).count();
+    Err(format!(
+        "parts of the cache of {} volumes add up to {} bytes, and there are {}: give less to some with `cache_size` ({unsaid} say \
+         nothing and have an eighth of the device, {} bytes, each)",
+        volumes.len(),
+        sum * weu,
+        u64::from(weus) * weu,
+        part_bytes(None, device_bytes)
+    ))
 }
 
 /// A volume's part of the cache is larger than the device.
@@ -171,8 +260,8 @@ pub fn check_part(cache: &crate::config::CacheConfig, volume: &str, bytes: u64) 
 /// # Errors
 /// Why not, and what to write.
 pub fn check_change(fence: &FenceConfig, change: (u32, Span), volumes: &[(String, u32)]) -> Result<(), String> {
-    check_slots(change.0, change.1, &fence.devices)?;
-    check_promises(fence.hybrid, change.0, volumes)
+    check_slots(change.0, change.1, &fence.devices, fence.arm_away)?;
+    check_promises(Without::of(fence), change.0, volumes)
 }
 
 /// Number and length of the slots in the configuration.
@@ -197,4 +286,20 @@ pub fn read_profile(section: &mut Section) -> Result<(), String> {
         section.cache_profile_text = Some(text.map_err(|e| format!("{}: cannot be read: {e}", path.display()))?);
     }
     Ok(())
+}
+
+/// What volumes were measured to get alone, as far as their files are named.
+///
+/// # Errors
+/// If one can't be read or is none.
+pub fn baselines(volumes: &[VolumeConfig]) -> Result<BTreeMap<String, Baseline>, String> {
+    let named = volumes.iter().filter_map(|v| Some((v.name.get_ref(), v.baseline.as_ref()?)));
+    let read = |(name, path): (&String, &PathBuf)| {
+        let baseline = Baseline::read(path)?;
+        match baseline.volume == *name {
+            true => Ok((name.clone(), baseline)),
+            false => Err(format!("{}: is of volume `{}`, not `{name}`", path.display(), baseline.volume)),
+        }
+    };
+    named.map(read).collect()
 }

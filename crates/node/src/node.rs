@@ -98,13 +98,12 @@ pub struct RunningPool {
     _lock: Option<DeviceFile>,
 }
 
-/// Where each volume has its own part of the cache: one of so many, if not said otherwise.
-const CACHE_PARTS: u64 = 8;
-
 /// See the module's documentation.
 pub struct Node {
     /// How much of the cache volumes may have, by name, as configured.
     cache_sizes: BTreeMap<String, u64>,
+    /// What volumes were measured to get alone.
+    baselines: BTreeMap<String, crate::http::fence::Baseline>,
     /// Deadlines of volumes, by name, as configured.
     deadlines: BTreeMap<String, Span>,
     /// Slots of volumes, by name, as configured.
@@ -147,6 +146,7 @@ impl Node {
         let promises = Promises::of(config);
         let node = Node {
             cache_sizes,
+            baselines: crate::fence::baselines(&config.volume).map_err(NodeError::Failed)?,
             deadlines: promises.volumes.clone(),
             slots,
             pools,
@@ -167,6 +167,7 @@ impl Node {
             node.apply_tenant(&record.name, record.class.clone(), permits_of_record(&record.limits))?;
         }
         node.settle_slots(config).await?;
+        node.check_stored_parts(config)?;
         node.settle_knobs().await?;
         for pool in 0..node.pools.len() {
             node.bring_back(pool).await?;
@@ -303,7 +304,7 @@ impl Node {
             tenant,
             domain: crate::cache::domain(&c.section, &record.tenant),
             cache: record.cache.unwrap_or(c.section.mode),
-            cache_bytes: own.unwrap_or(c.device_bytes / CACHE_PARTS),
+            cache_bytes: crate::fence::part_bytes(own, c.device_bytes),
             slots,
         }
     }

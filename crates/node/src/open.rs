@@ -28,6 +28,7 @@ const ROLE_MAIN: &str = "main";
 pub(crate) struct PoolCache {
     pub section: crate::config::CacheConfig,
     pub device_bytes: u64,
+    pub weus: u32,
     /// Keep the fast device and its NVRAM locked.
     _locks: (DeviceFile, Option<DeviceFile>),
 }
@@ -279,7 +280,8 @@ fn open_cache(
     let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
     let devices = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
-    let cache = PoolCache { section: c.clone(), device_bytes: opened.region.len, _locks: (opened.device, nvram) };
+    let weus = crate::cache::weus(c, opened.region.len, block_bytes)?;
+    let cache = PoolCache { section: c.clone(), device_bytes: opened.region.len, weus, _locks: (opened.device, nvram) };
     Ok(Some((cache, devices)))
 }
 
@@ -340,7 +342,11 @@ pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Resu
         (Some(cache), Some(offer)) if cache.nvram.is_some() => Some(crate::cache::nvram(cache, offer)?),
         _ => None,
     };
-    layers.push(Box::new(Map::new()));
+    let map = Map::new();
+    layers.push(Box::new(match &fence {
+        Some(f) => map.with_pieces(f.config().piece_bytes()),
+        None => map,
+    }));
     layers.extend(predict::page_cache(config, below.size_bytes)?);
     if let Some(logs) = &config.logs {
         layers.push(Box::new(crate::logs::layer(logs, &below)?));

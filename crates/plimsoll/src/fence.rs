@@ -9,9 +9,8 @@ use plimsoll_base::Span;
 use plimsoll_fence::plan::{Wanted, deviation_percent, plan};
 use plimsoll_fence::{DiskPredictor, Predictor, SLOTS_MAX};
 use plimsoll_node::http::api::Status;
-use plimsoll_node::http::fence::{FenceChange, FenceSlotView, FenceView, FenceVolumeView};
+use plimsoll_node::http::fence::{Baseline, FenceChange, FenceSlotView, FenceView, FenceVolumeView};
 use plimsoll_sched::Profile;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -30,7 +29,7 @@ enum Command {
     Status(Show),
     Set(Set),
     Plan(Plan),
-    Baseline(Baseline),
+    Baseline(Alone),
 }
 
 /// Whose each slot is, how slots are used, and how far volumes are from their baselines
@@ -99,7 +98,7 @@ struct Plan {
 /// Measure a volume's response time and rate while it's alone, to compare with later
 #[derive(Args)]
 #[command(after_help = "Example:\n  plimsoll fence baseline web --seconds 30 --out web.json")]
-struct Baseline {
+struct Alone {
     /// The volume; clients must be using it, and no other volume of its pool.
     volume: String,
     /// The pool; may be left out if only one is fenced.
@@ -113,17 +112,6 @@ struct Baseline {
     out: Option<PathBuf>,
     #[command(flatten)]
     control: Control,
-}
-
-/// What a volume got.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Measured {
-    volume: String,
-    response_ms: f64,
-    per_second: f64,
-    requests: u64,
-    seconds: f64,
 }
 
 impl Fence {
@@ -156,7 +144,7 @@ fn view(client: &Client, pool: &str) -> Result<FenceView> {
 }
 
 /// What every volume gets in the next seconds.
-fn measure(client: &Client, pool: &str, seconds: u64) -> Result<Vec<Measured>> {
+fn measure(client: &Client, pool: &str, seconds: u64) -> Result<Vec<Baseline>> {
     let before = view(client, pool)?;
     let began = Instant::now();
     std::thread::sleep(Duration::from_secs(seconds));
@@ -165,9 +153,11 @@ fn measure(client: &Client, pool: &str, seconds: u64) -> Result<Vec<Measured>> {
     let of = |v: &FenceVolumeView| {
         let old = before.volumes.iter().find(|o| o.volume == v.volume);
         let since = |f: fn(&FenceVolumeView) -> u64| f(v).saturating_sub(old.map_or(0, f));
-        let requests = since(|v| v.requests);
-        let response_ms = since(|v| v.response_us) as f64 / 1000.0 / requests.max(1) as f64;
-        Measured { volume: v.volume.clone(), response_ms, per_second: requests as f64 / seconds, requests, seconds }
+        let requests = since(|v| v.served);
+        let response_ms = since(|v| v.served_us) as f64 / 1000.0 / requests.max(1) as f64;
+        let (volume, per_second) = (v.volume.clone(), requests as f64 / seconds);
+        let (slots, slot_us, own_slots) = (after.slots.len() as u32, after.slot_us, v.slots);
+        Baseline { volume, response_ms, per_second, requests, seconds, slots, slot_us, own_slots }
     };
     Ok(after.volumes.iter().map(of).collect())
 }
@@ -175,7 +165,7 @@ fn measure(client: &Client, pool: &str, seconds: u64) -> Result<Vec<Measured>> {
 /// Requests that a figure rests on at least.
 const REQUESTS_MIN: u64 = 20;
 
-impl Baseline {
+impl Alone {
     fn run(self) -> Result<()> {
         let client = Client::new(&self.control)?;
         let pool = pool_of(&client, self.pool)?;
@@ -235,13 +225,12 @@ impl Show {
     }
 
     fn compare(&self, client: &Client, pool: &str) -> Result<()> {
-        let read = |path: &PathBuf| -> Result<Measured> {
-            let text = std::fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-            serde_json::from_str(&text).with_context(|| {
-                format!("{}: is no baseline: write one with `plimsoll fence baseline`", path.display())
-            })
-        };
+        let read = |path: &PathBuf| Baseline::read(path).map_err(anyhow::Error::msg);
         let baselines = self.baseline.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let view = view(client, pool)?;
+        if let Some(what) = baselines.iter().find_map(|b| b.differs(&view)) {
+            bail!("{what}");
+        }
         let now = measure(client, pool, self.seconds)?;
         let mut rows = Vec::new();
         let mut json = Vec::new();
@@ -338,7 +327,7 @@ impl Plan {
             far: Span::from_nanos(far),
             miss_permille: 1000 - 10 * self.hit_percent,
             deviation_percent: self.deviation,
-            shortest: Predictor::Disk(disk.clone()).least(),
+            shortest: Predictor::Disk(disk.clone()).least(true),
         };
         let choices = plan(&wanted);
         let best = choices.iter().find(|c| c.fits);

@@ -59,7 +59,7 @@ fn clients_are_served_in_their_slots_and_slots_change_live() {
     }
     assert!(began.elapsed() >= Duration::from_millis(5 * 60), "a slot comes every 80 ms: {:?}", began.elapsed());
 
-    server.cli(&["fence", "set", "p", "--slots", "8", "--slot", "10ms"]);
+    server.cli(&["fence", "set", "p", "--slots", "8", "--slot", "16ms"]);
     let until = Instant::now() + Duration::from_secs(20);
     while view(&server)["slots"].as_array().unwrap().len() != 8 {
         assert!(Instant::now() < until, "{}", view(&server));
@@ -72,6 +72,7 @@ fn clients_are_served_in_their_slots_and_slots_change_live() {
         (["--slots", "2"], "3 slots are promised (a 1, b 2), and there are 2"),
         (["--slots", "65"], "between 1 and 64"),
         (["--slot", "1ms"], "shorter than one request"),
+        (["--slot", "10ms"], "at the beginning of a turn"),
     ] {
         let why = server.cli_fails(&["fence", "set", "p", args[0], args[1]]);
         assert!(why.contains(needle), "{why}");
@@ -88,15 +89,15 @@ fn clients_are_served_in_their_slots_and_slots_change_live() {
         assert!(server.stop());
         (v["slot_us"].as_u64().unwrap(), v["slots"].as_array().unwrap().len())
     };
-    assert_eq!(slots(&text), (10_000, 8));
+    assert_eq!(slots(&text), (16_000, 8));
     assert_eq!(slots(&text.replace("slots = 4", "slots = 5")), (20_000, 5));
-    assert_eq!(slots(&text), (10_000, 8), "what was set is still meant where the configuration is as it was then");
+    assert_eq!(slots(&text), (16_000, 8), "what was set is still meant where the configuration is as it was then");
 
     // Fewer than are promised by now don't hold.
     let server = Server::start(dir.path(), &text);
     server.cli(&["fence", "set", "p", "--slots", "3"]);
     server.kill();
-    assert_eq!(slots(&text), (10_000, 3));
+    assert_eq!(slots(&text), (16_000, 3));
     assert_eq!(slots(&text.replace("slots = 2\n", "slots = 3\n")), (20_000, 4));
 }
 
@@ -116,6 +117,19 @@ fn what_cannot_be_fenced_is_refused_with_the_reason() {
     let cache = "slots = 4\n[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nsharing = \"pervolume\"";
     refused(cache, &[("a", "slots = 1\ncache_size = \"65MiB\"")], "is more than the cache's device has: 67108864");
     refused(cache, &[("a", "slots = 1\ncache_size = \"7MiB\"")], "is less than 4 write-evict units: 8388608");
+    // Parts add up, those of volumes that say nothing, too: an eighth each.
+    let two = [("a", "slots = 1\ncache_size = \"40MiB\""), ("b", "slots = 1\ncache_size = \"24MiB\"")];
+    refused(cache, &two, "of 2 volumes add up to 67108864 bytes, and there are");
+    let nine: Vec<(String, &str)> = (0..9).map(|i| (format!("v{i}"), "slots = 1")).collect();
+    let nine: Vec<(&str, &str)> = nine.iter().map(|(name, more)| (name.as_str(), *more)).collect();
+    refused(&cache.replace("slots = 4", "slots = 9"), &nine, "9 say nothing and have an eighth");
+    refused(&format!("{cache}\nfree_percent = 51"), &[("a", "slots = 1")], "free_percent 51 is more than 50");
+    let kept = "slots = 1\nhybrid = true\nlend_permille = 0";
+    refused(kept, &[("a", "slots = 1"), ("b", "")], "nothing is left for volume `b`");
+    // How long a request takes is known when the profile is read.
+    let profiled = fenced("slots = 4\nslot = \"2ms\"", &[("a", "slots = 1")])
+        .replace("[pool.fence]", "profile = \"none\"\n[pool.fence]");
+    plimsoll_node::config::Config::parse(&profiled, std::path::Path::new("node.toml")).expect("the start will tell");
     let hybrid = fenced("slots = 4\nhybrid = true", &[("a", "")]);
     plimsoll_node::config::Config::parse(&hybrid, std::path::Path::new("node.toml")).expect("it shares what is left");
 }
@@ -136,7 +150,7 @@ fn what_only_the_node_can_tell_is_refused_with_the_reason() {
     assert!(server.stop());
     let late = text("33MiB").replace("device_size = \"32MiB\"\n", "");
     let why = Server::try_start(dir.path(), &late).err().expect("it can't be served");
-    assert!(why.contains("is more than the cache's device has"), "{why}");
+    assert!(why.contains("add up to 33554432 bytes, and there are"), "{why}");
 }
 
 /// The cache's drive can be modelled, too: hits take what the model says, in their slots.
@@ -209,14 +223,78 @@ fn what_memory_has_needs_no_slot() {
     assert_eq!((requests(""), requests("memory = \"1MiB\"")), (10, 0));
 }
 
-/// A volume isn't removed while its slot runs; as its slot always runs here, never.
+/// A volume isn't removed while its slot runs; one that has every slot may be, as its slot always runs.
 #[test]
 fn the_owner_of_the_running_slot_is_not_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path(), &fenced("slots = 1\nslot = \"500ms\"", &[("a", "slots = 1")]));
-    let why = server.cli_fails(&["volume", "delete", "a"]);
+    let both = [("a", "slots = 1"), ("b", "slots = 1")];
+    let server = Server::start(dir.path(), &fenced("slots = 2\nslot = \"10s\"", &both));
+    let view = view(&server);
+    let (running, slots) = (view["running"].as_u64().unwrap() as usize, view["slots"].as_array().unwrap());
+    let (its, other) = (slots[running]["volume"].as_str().unwrap(), slots[1 - running]["volume"].as_str().unwrap());
+    let why = server.cli_fails(&["volume", "delete", its]);
     assert!(why.contains("owns the time slot that runs"), "{why}");
-    let why = server.cli_fails(&["fence", "baseline", "a", "--seconds", "1"]);
+    server.cli(&["volume", "delete", other]);
+    let why = server.cli_fails(&["fence", "baseline", its, "--seconds", "1"]);
     assert!(why.contains("too few to rest on"), "{why}");
+    server.cli(&["fence", "set", "p", "--slots", "1", "--slot", "50ms"]);
+    let until = Instant::now() + Duration::from_secs(60);
+    while self::view(&server)["slots"].as_array().unwrap().len() != 1 {
+        assert!(Instant::now() < until, "slots change when the running one has ended");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    server.cli(&["volume", "delete", its]);
     assert!(server.stop());
+}
+
+/// What a volume got alone is measured at the clients' side of the pool, whatever answers them, and compared with the same slots only.
+#[test]
+fn a_baseline_is_of_clients_requests_and_of_its_slots() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = fenced("slots = 2", &[("a", "slots = 1"), ("b", "slots = 1")]);
+    let text = text.replace("[pool.fence]", "memory = \"1MiB\"\n[pool.fence]");
+    let server = Server::start(dir.path(), &text);
+    let file = dir.path().join("a.json");
+    let file = file.to_str().unwrap();
+    let socket = server.socket();
+    let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let ended = over.clone();
+    let reads = std::thread::spawn(move || {
+        let mut a = Client::connect(&socket, "a").unwrap();
+        a.write(0, &[7; 4096]).unwrap().unwrap();
+        // The pool's memory has it: the fence sees none of these.
+        while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+            assert_eq!(a.read(0, 4096).unwrap().unwrap(), [7; 4096]);
+        }
+    });
+    server.cli(&["fence", "baseline", "a", "--pool", "p", "--seconds", "1", "--out", file]);
+    let compared = server.cli(&["fence", "status", "p", "--baseline", file, "--seconds", "1", "--json"]);
+    over.store(true, std::sync::atomic::Ordering::Relaxed);
+    reads.join().unwrap();
+    let compared: Value = serde_json::from_str(&compared).unwrap();
+    assert!(compared[0]["now"]["requests"].as_u64().unwrap() >= 20, "{compared}");
+    assert!(compared[0]["alone"]["response_ms"].as_f64().unwrap() < 20.0, "memory needs no slot: {compared}");
+    assert!(server.stop());
+    let named = text.replacen("slots = 1\n", &format!("slots = 1\nbaseline = {file:?}\n"), 1);
+    let server = Server::start(dir.path(), &named);
+    let mut a = Client::connect(&server.socket(), "a").unwrap();
+    for _ in 0..3 {
+        a.read(0, 4096).unwrap().unwrap();
+    }
+    let metric = "plimsoll_fence_deviation_ratio{pool=\"p\",volume=\"a\"}";
+    assert!(server.control("GET", "/metrics").body.contains(metric));
+    server.cli(&["fence", "set", "p", "--slots", "3"]);
+    let until = Instant::now() + Duration::from_secs(20);
+    while view(&server)["slots"].as_array().unwrap().len() != 3 {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!server.control("GET", "/metrics").body.contains(metric), "it isn't comparable");
+    let why = server.cli_fails(&["fence", "status", "p", "--baseline", file, "--seconds", "1"]);
+    assert!(why.contains("was measured with 1 of 2 slots"), "{why}");
+    drop(a);
+    assert!(server.stop());
+    let why =
+        Server::try_start(dir.path(), &named.replacen("a.json", "none.json", 1)).err().expect("it can't be served");
+    assert!(why.contains("none.json: cannot be read"), "{why}");
 }

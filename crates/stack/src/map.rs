@@ -21,7 +21,6 @@ pub struct Extent {
 }
 
 /// See the module's documentation.
-#[derive(Default)]
 pub struct Map {
     volumes: BTreeMap<VolumeKey, Table>,
     pending: Slab<Pending>,
@@ -29,6 +28,21 @@ pub struct Map {
     zeroed: Vec<(u64, Result<(), IoError>)>,
     stopping: bool,
     block_bytes: u32,
+    piece_bytes: u64,
+}
+
+impl Default for Map {
+    fn default() -> Map {
+        Map {
+            volumes: BTreeMap::new(),
+            pending: Slab::new(),
+            zeroing: BTreeMap::new(),
+            zeroed: Vec::new(),
+            stopping: false,
+            block_bytes: 0,
+            piece_bytes: ZERO_BYTES,
+        }
+    }
 }
 
 /// A volume's extents with the volume address at which each starts, ascending.
@@ -50,7 +64,7 @@ struct ZeroJob {
 }
 
 const ZERO_TAG: u64 = 1 << 63;
-/// Zeroing goes in pieces of this size, one at a time per job, so that clients' requests pass between them.
+/// Zeroing goes in pieces of this size, or smaller ones, one at a time per job, so that clients' requests pass between them.
 const ZERO_BYTES: u64 = 64 << 20;
 
 impl Table {
@@ -80,6 +94,12 @@ impl Map {
     /// A map without volumes.
     pub fn new() -> Map {
         Map::default()
+    }
+
+    /// Zeroes in pieces of at most `bytes`, whole blocks, instead of 64 MiB: where time is cut into slots, they must fit.
+    pub fn with_pieces(mut self, bytes: u64) -> Map {
+        self.piece_bytes = bytes.clamp(1 << 12, ZERO_BYTES);
+        self
     }
 
     /// Sets a volume's extents, in the order of its addresses. Existing data stays where the table's beginning is the
@@ -122,7 +142,7 @@ impl Map {
         head.tag = ZERO_TAG | job;
         if let Some(e) = z.extents.get(z.next) {
             head.offset = e.device_offset + z.done_in_extent;
-            head.len = ZERO_BYTES.min(e.len - z.done_in_extent);
+            head.len = self.piece_bytes.min(e.len - z.done_in_extent);
             z.done_in_extent += head.len;
             if z.done_in_extent == e.len {
                 (z.next, z.done_in_extent) = (z.next + 1, 0);

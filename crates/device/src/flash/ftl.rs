@@ -69,6 +69,8 @@ pub struct FtlStats {
     pub full_merges: u64,
     /// Blocks moved only to level wear.
     pub levelled_blocks: u64,
+    /// Victims collected whole before a write, as free blocks had run out.
+    pub urgent: u64,
 }
 
 impl FtlStats {
@@ -91,6 +93,7 @@ impl FtlStats {
             partial_merges: self.partial_merges - earlier.partial_merges,
             full_merges: self.full_merges - earlier.full_merges,
             levelled_blocks: self.levelled_blocks - earlier.levelled_blocks,
+            urgent: self.urgent - earlier.urgent,
         }
     }
 }

@@ -145,13 +145,14 @@ fn against_map(spec: &FlashSpec, acts: &[Act]) -> Ftl {
 }
 
 fn page_spec() -> impl Strategy<Value = FtlSpec> {
-    (1u32..3, 0u32..3, 0u32..6, any::<bool>(), any::<bool>(), 0u32..4).prop_map(
-        |(urgent, more, step, gc_stream, hot_cold, wear_gap_erases)| {
+    (1u32..3, 0u32..3, 0u32..6, any::<bool>(), any::<bool>(), 0u32..4, any::<bool>()).prop_map(
+        |(urgent, more, step, gc_stream, hot_cold, wear_gap_erases, gc_paced)| {
             FtlSpec::Page(PageFtlSpec {
                 over_provision: 0.7,
                 gc_start_free_blocks: urgent + more,
                 gc_urgent_free_blocks: urgent,
                 gc_step_pages: step,
+                gc_paced,
                 gc_stream,
                 hot_cold,
                 wear_gap_erases,
@@ -196,6 +197,7 @@ fn every_kind_of_collection_happens() {
         gc_start_free_blocks: 3,
         gc_urgent_free_blocks: 1,
         gc_step_pages: 2,
+        gc_paced: true,
         gc_stream: true,
         hot_cold: true,
         wear_gap_erases: 3,
@@ -209,4 +211,53 @@ fn every_kind_of_collection_happens() {
     let hybrid = HybridFtlSpec { over_provision: 0.1, log_share: 0.3, sequential_log_blocks: 2 };
     let s = *against_map(&small(FtlSpec::Hybrid(hybrid)), &acts).stats();
     assert!(s.switch_merges > 0 && s.partial_merges > 0 && s.full_merges > 0, "{s:?}");
+}
+
+/// What collection puts before the writes of `vf-sata-60g`, when it's full: the most pages moved before one write once it was overwritten
+/// twice, the most where a block was erased, too, and how often free blocks ran out. `run` pages from a place on are written together.
+fn before_writes(run: u32, paced: bool) -> (usize, usize, u64) {
+    let mut spec = FlashSpec::by_name("vf-sata-60g").expect("embedded");
+    spec.geometry.blocks_per_plane = 440;
+    let FtlSpec::Page(p) = &mut spec.ftl else { panic!("it maps pages") };
+    assert!(p.gc_paced && p.gc_step_pages == 3);
+    p.gc_paced = paced;
+    spec.check().expect("valid");
+    let pages = Shape::new(&spec).logical_pages();
+    let (mut ftl, mut steps) = (Ftl::new(&spec), Vec::new());
+    let mut rng = plimsoll_base::Rng::new(4, "worst step");
+    for lpn in 0..pages {
+        ftl.write(lpn, &mut steps);
+    }
+    let (mut copies, mut both) = (0, 0);
+    for k in 0..3 * pages / run {
+        let at = rng.below(u64::from(pages / run)) as u32 * run;
+        for lpn in at..at + run {
+            steps.clear();
+            ftl.write(lpn, &mut steps);
+            let copied = steps.iter().filter(|s| matches!(s, Step::Copy { .. })).count();
+            let erased = steps.iter().any(|s| matches!(s, Step::Erase { .. }));
+            if k >= 2 * pages / run {
+                copies = copies.max(copied);
+            }
+            both = both.max(if erased { copied } else { 0 });
+        }
+    }
+    (copies, both, ftl.stats().urgent)
+}
+
+/// VirtualFence §4.3.2: erasures, collection included, took 3.5 to 4 ms. A write of the model waits for an erasure of 3.5 ms or for a few
+/// pages of 1.1 ms each, never for both, nor for a whole victim.
+#[test]
+fn a_write_of_the_60_gb_drive_waits_for_an_erasure_or_a_few_pages() {
+    for run in [1, 64] {
+        let (copies, both, urgent) = before_writes(run, true);
+        println!(
+            "{run} pages at a time: at most {copies} moved, {both} and an erasure; free blocks ran out {urgent} times"
+        );
+        assert!(copies <= 4, "{copies}");
+        assert_eq!((both, urgent), (0, 0));
+    }
+    let (copies, both, urgent) = before_writes(1, false);
+    println!("not paced: at most {copies} moved, {both} and an erasure; free blocks ran out {urgent} times");
+    assert!(copies > 40 && both > 40 && urgent > 100, "else the test says nothing");
 }

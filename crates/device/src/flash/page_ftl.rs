@@ -39,6 +39,8 @@ struct Unit {
     open: [Open; 3],
     victim: u32,
     victim_page: u32,
+    /// Pages of it that must be moved in a step to have it empty when as many pages as it frees are written.
+    keeps_up: u32,
     /// No full block has fewer valid pages.
     fewest: u32,
     /// Until wear is looked at again.
@@ -80,6 +82,7 @@ impl PageFtl {
             open: [closed; 3],
             victim: NONE,
             victim_page: 0,
+            keeps_up: 0,
             fewest: shape.pages_per_block,
             erases_to_look: shape.blocks_per_unit,
         };
@@ -152,9 +155,16 @@ impl PageFtl {
         if self.spec.gc_step_pages == 0 { u32::MAX } else { self.spec.gc_step_pages }
     }
 
+    /// Have half of the free blocks been used up with which collection began?
+    fn is_behind(&self, unit: u32) -> bool {
+        let half = (self.spec.gc_start_free_blocks + self.spec.gc_urgent_free_blocks) / 2;
+        self.units[unit as usize].free.len() <= half as usize
+    }
+
     fn make_room(&mut self, unit: u32, steps: &mut Vec<Step>) {
         self.collect(unit, self.step_pages(), steps);
         while self.units[unit as usize].free.len() <= self.spec.gc_urgent_free_blocks as usize {
+            self.stats.urgent += 1;
             let progress = self.collect(unit, u32::MAX, steps);
             assert!(progress, "a unit with spare blocks has garbage to collect");
         }
@@ -261,8 +271,11 @@ impl PageFtl {
 
     fn take_victim(&mut self, unit: u32, block: u32) {
         self.unlist(unit, block);
+        let valid = self.blocks[block as usize].valid;
+        // One of the writes that it makes room for has the erasure before it.
+        let writes = (self.shape.pages_per_block - valid).saturating_sub(1).max(1);
         let u = &mut self.units[unit as usize];
-        (u.victim, u.victim_page) = (block, 0);
+        (u.victim, u.victim_page, u.keeps_up) = (block, 0, valid.div_ceil(writes));
     }
 
     /// The least worn full block, if wear has drifted too far apart. Looked for once in as many erases as there
@@ -282,13 +295,15 @@ impl PageFtl {
     }
 
     /// Moves up to `pages` valid pages of the victim (of a new one if there is none) and erases it once it's
-    /// empty. False if there was nothing to do.
+    /// empty. Paced, a bounded step does one or the other. False if there was nothing to do.
     fn collect(&mut self, unit: u32, pages: u32, steps: &mut Vec<Step>) -> bool {
         if self.units[unit as usize].victim == NONE && !self.choose_victim(unit) {
             return false;
         }
         let per_block = self.shape.pages_per_block;
-        let Unit { victim, mut victim_page, .. } = self.units[unit as usize];
+        let Unit { victim, mut victim_page, keeps_up, .. } = self.units[unit as usize];
+        let paced = self.spec.gc_paced && pages != u32::MAX;
+        let pages = if paced && self.is_behind(unit) { pages.max(keeps_up) } else { pages };
         let mut left = pages;
         while self.blocks[victim as usize].valid > 0 && left > 0 {
             let from = victim * per_block + victim_page;
@@ -306,7 +321,7 @@ impl PageFtl {
         }
         let u = &mut self.units[unit as usize];
         u.victim_page = victim_page;
-        if self.blocks[victim as usize].valid == 0 {
+        if self.blocks[victim as usize].valid == 0 && !(paced && left < pages) {
             u.victim = NONE;
             u.free.push_back(victim);
             u.erases_to_look = u.erases_to_look.saturating_sub(1);

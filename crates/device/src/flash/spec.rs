@@ -109,6 +109,10 @@ pub struct PageFtlSpec {
     /// Pages moved before each write, and in one go while idle, once collection has begun; 0 for whole victims.
     #[serde(default)]
     pub gc_step_pages: u32,
+    /// A step moves pages or erases, so that no write waits for both; and it moves more pages where so many wouldn't keep up with writes,
+    /// so that none waits for a whole victim.
+    #[serde(default)]
+    pub gc_paced: bool,
     /// Moved pages go to blocks of their own.
     #[serde(default = "yes")]
     pub gc_stream: bool,
@@ -467,6 +471,7 @@ mod tests {
             gc_start_free_blocks: 4,
             gc_urgent_free_blocks: 1,
             gc_step_pages: 0,
+            gc_paced: false,
             gc_stream: true,
             hot_cold: false,
             wear_gap_erases: 0,

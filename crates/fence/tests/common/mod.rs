@@ -4,6 +4,7 @@
 use plimsoll_base::{Data, Io, IoFlags, IoHead, Op, Outcome, Span, TenantId, Time, VolumeKey};
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor};
+use plimsoll_stack::map::{Extent, Map};
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
 use plimsoll_stack::{
     Actions, CacheMode, Forecast, Layer, Offer, Offered, Ports, Stack, StackConfig, Target, VolumeTerms,
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex};
 pub const A: VolumeKey = VolumeKey { id: 1, generation: 0 };
 pub const B: VolumeKey = VolumeKey { id: 2, generation: 0 };
 pub const C: VolumeKey = VolumeKey { id: 3, generation: 0 };
+pub const D: VolumeKey = VolumeKey { id: 4, generation: 0 };
 pub const SIZE: u64 = 1 << 30;
 
 pub fn ms(ms: u64) -> Span {
@@ -113,8 +115,13 @@ impl Bench {
             |each, d: usize| Box::new(Serial { each, free_at: Time::ZERO, queue: Vec::new(), seen: seen[d].clone() });
         let mut pool = SimPool::with_stack(disks, |offers| {
             let mut s = Stack::new(StackConfig::default(), offers);
-            s.push(Box::new(Split), vec![Target::Node(1), Target::Face(1, 1)]);
-            s.push(Box::new(Fence::new(config)), vec![Target::Node(2), Target::Node(3)]);
+            let mut map = Map::new();
+            for v in [A, B, C, D] {
+                map.set_volume(v, &[Extent { device_offset: 0, len: 2 * SIZE }]);
+            }
+            s.push(Box::new(map), vec![Target::Node(1)]);
+            s.push(Box::new(Split), vec![Target::Node(2), Target::Face(2, 1)]);
+            s.push(Box::new(Fence::new(config)), vec![Target::Node(3), Target::Node(4)]);
             s.push(serial(disk, 0), vec![]);
             s.push(serial(flash, 1), vec![]);
             s
@@ -156,7 +163,7 @@ impl Bench {
         self.send_head(t, IoHead { op, len, ..Bench::head(v, offset, t) });
     }
 
-    fn send_head(&mut self, t: Time, head: IoHead) {
+    pub fn send_head(&mut self, t: Time, head: IoHead) {
         self.run_to(t);
         let offered = self.pool.offer(t, Io::new(head, Data::Absent));
         assert!(matches!(offered, Offered::Accepted(_)));
@@ -171,6 +178,20 @@ impl Bench {
     pub fn fence(&mut self) -> &Fence {
         self.pool.stack().layer::<Fence>().unwrap()
     }
+}
+
+/// A disk whose requests take 5 ms near and 15 from half of it away, as far as its predictor knows.
+pub fn by_distance(change: impl Fn(&mut FenceConfig)) -> Bench {
+    by_distance_of(ms(5), change)
+}
+
+/// The same; each really takes so long.
+pub fn by_distance_of(really: Span, change: impl Fn(&mut FenceConfig)) -> Bench {
+    let mut c = config(2, ms(20), ms(5), ms(1));
+    let knots = vec![(0, 5_000_000), (1 << 20, 5_000_000), (SIZE, 25_000_000)];
+    c.devices[0] = DeviceKind::disk(DiskPredictor::new(knots, 0).unwrap());
+    change(&mut c);
+    Bench::new(c, (really, ms(1)), &[(A, 1), (B, 1)])
 }
 
 pub fn terms(slots: u32) -> VolumeTerms {

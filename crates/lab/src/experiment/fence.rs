@@ -22,7 +22,7 @@ const FENCE: Study = Study {
     id: "",
     title: "",
     source: "",
-    version: 3,
+    version: 5,
     device: "hdd-160g-7200, vf-sata-60g",
     common: common_notes,
     notes: &[],
@@ -57,6 +57,8 @@ fn common_notes() -> Vec<String> {
          (the paper gives neither threads nor gaps); saturation is four machines of 16 threads without caps",
         "the cache is the flash cache with blocks of 4 KiB in write-evict units of 256 KiB, without deduplication and compression, \
          write-back; its size is chosen per personality, the same for all seeds, and the hit ratio of reads is a row (VF-A4)",
+        "slots are dealt there and back over the disk: who follows in the rotation is at most two quarters of it away (half of it is what a \
+         turn's first batch is predicted with)",
         "deviation of means as §4.3.1 has it: alone and shared under one seed; p99's deviation is not in the paper",
     ];
     notes.map(str::to_string).to_vec()

@@ -9,6 +9,8 @@ pub struct Together {
     /// Whose each thread is: the part.
     owners: Vec<u16>,
     only: Option<u16>,
+    /// Nothing is asked for before.
+    from: Time,
 }
 
 struct Part {
@@ -26,13 +28,13 @@ impl Together {
             owners.extend(std::iter::repeat_n(parts.len() as u16, load.threads() as usize));
             parts.push(Part { tenant, first_thread, load });
         }
-        Together { parts, owners, only: None }
+        Together { parts, owners, only: None, from: Time::ZERO }
     }
 
-    /// Only this tenant's load runs from now on, or all again. Threads of the others have finished, as far as a run that begins then
+    /// Only this tenant's load runs from `from` on, or all again. Threads of the others have finished, as far as a run that begins then
     /// is concerned.
-    pub fn only(&mut self, tenant: Option<u16>) {
-        self.only = tenant;
+    pub fn only(&mut self, tenant: Option<u16>, from: Time) {
+        (self.only, self.from) = (tenant, from);
     }
 
     fn part(&self, thread: u32) -> &Part {
@@ -62,6 +64,9 @@ impl ClosedLoop for Together {
         let p = &mut self.parts[usize::from(self.owners[thread as usize])];
         if self.only.is_some_and(|t| t != p.tenant) {
             return Step::Finished;
+        }
+        if now < self.from {
+            return Step::Think(self.from.since(now));
         }
         match p.load.next(thread - p.first_thread, now) {
             Step::Send { request, .. } => Step::Send { request, label: 0 },

@@ -191,6 +191,9 @@ pub struct CacheConfig {
     /// Write-back begins when this much is dirty.
     #[serde(default = "default_watermark")]
     pub watermark_percent: u32,
+    /// So much of the cache (of each volume's part) is kept free, in percent, so that writes find room; two units are in any case.
+    #[serde(default)]
+    pub free_percent: u32,
     /// Tell the device what isn't needed before it's written again.
     #[serde(default = "yes")]
     pub trim: bool,

@@ -6,6 +6,7 @@ use super::{Config, Place, yes};
 use plimsoll_base::{Class, Objective, Priority, Span};
 use plimsoll_stack::{Allotment, CacheMode};
 use serde::Deserialize;
+use std::path::PathBuf;
 use toml::Spanned;
 
 /// `[[tenant]]`
@@ -96,6 +97,8 @@ pub struct VolumeConfig {
     pub cache: Option<CacheMode>,
     /// How much of the cache it may have where each volume has its own part.
     pub cache_size: Option<ByteSize>,
+    /// What `plimsoll fence baseline --out` wrote of it: metrics say how far it is from that.
+    pub baseline: Option<PathBuf>,
     /// Time slots that are its own where its pool is fenced; as many as its tenant has if that is fenced, else none.
     pub slots: Option<u32>,
 }

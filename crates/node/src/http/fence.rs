@@ -4,6 +4,7 @@ use super::change::{change, parse, span_of_us};
 use super::prometheus::Page;
 use super::status::Views;
 use super::{ApiError, Control, Shared};
+use crate::view::PoolView;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -45,7 +46,7 @@ pub struct FenceSlotView {
     pub volume: Option<String>,
     /// What its next turn is longer (or, below zero, shorter) by.
     pub balance_us: i64,
-    /// Turns since the slots were last changed.
+    /// Turns since the start.
     pub turns: u64,
     /// Turns in which something was sent.
     pub used: u64,
@@ -80,6 +81,62 @@ pub struct FenceVolumeView {
     pub imposed_us: u64,
     /// Reads answered busy as their deadline had passed while they waited.
     pub revoked: u64,
+    /// Time that its batches had the first device in its slots.
+    pub held_us: u64,
+    /// Clients' requests that ended as asked since the start, wherever they were served.
+    pub served: u64,
+    /// From their arrival to their completion, summed.
+    pub served_us: u64,
+    /// By how much the mean response time of the last minute differs from the baseline's, in percent of that; absent without a
+    /// baseline of these slots.
+    pub deviation_percent: Option<f64>,
+}
+
+/// What a volume got alone: what `plimsoll fence baseline` writes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Baseline {
+    /// The volume.
+    pub volume: String,
+    /// Mean response time of its clients' requests.
+    pub response_ms: f64,
+    /// Of which so many ended a second.
+    pub per_second: f64,
+    /// Requests that the figures rest on.
+    pub requests: u64,
+    /// How long was measured.
+    pub seconds: f64,
+    /// Slots of the pool.
+    pub slots: u32,
+    /// Their length.
+    pub slot_us: u64,
+    /// Slots of the volume.
+    pub own_slots: u32,
+}
+
+impl Baseline {
+    /// What a file says.
+    ///
+    /// # Errors
+    /// If it can't be read or is no baseline.
+    pub fn read(path: &std::path::Path) -> Result<Baseline, String> {
+        let file = path.display();
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
+        serde_json::from_str(&text)
+            .map_err(|e| format!("{file}: is no baseline ({e}): write one with `plimsoll fence baseline`"))
+    }
+
+    /// What it was measured with, if that isn't what there is now.
+    pub fn differs(&self, now: &FenceView) -> Option<String> {
+        let own = now.volumes.iter().find(|v| v.volume == self.volume).map_or(0, |v| v.slots);
+        let (then, is) = ((self.slots, self.slot_us, self.own_slots), (now.slots.len() as u32, now.slot_us, own));
+        (then != is).then(|| {
+            format!(
+                "`{}` was measured with {} of {} slots of {} us, and has {} of {} of {} us now: measure it anew",
+                self.volume, then.2, then.0, then.1, is.2, is.0, is.1
+            )
+        })
+    }
 }
 
 /// One device's batches.
@@ -114,7 +171,30 @@ fn us(s: Span) -> u64 {
 }
 
 impl FenceView {
-    fn of(s: &FenceStatus, named: &dyn Fn(plimsoll_base::VolumeKey) -> String) -> FenceView {
+    /// Of a pool whose thread says this, if it's fenced.
+    fn of(control: &Control, n: usize, view: &PoolView) -> Option<FenceView> {
+        let named = |key| control.node.volume_name(n, key);
+        let mut found = FenceView::of_layer(view.pool.fence.as_deref()?, &named);
+        let mut means: Vec<Option<f64>> = Vec::new();
+        for v in &mut found.volumes {
+            let mine = || view.exports.iter().filter(|e| named(e.key) == v.volume);
+            let all = || mine().flat_map(|e| &e.ops);
+            (v.served, v.served_us) =
+                (all().map(|o| o.response.count()).sum(), all().map(|o| us(o.response.sum())).sum());
+            let (count, sum) =
+                mine().fold((0, 0.0), |(n, s), e| (n + e.minute.count(), s + e.minute.sum().as_millis_f64()));
+            means.push((count > 0).then(|| sum / count as f64));
+        }
+        let deviation = |(v, mean): (&FenceVolumeView, Option<f64>)| {
+            let baseline = control.node.baseline(&v.volume).filter(|b| b.differs(&found).is_none())?;
+            Some(plimsoll_fence::plan::deviation_percent(baseline.response_ms, mean?))
+        };
+        let deviations: Vec<_> = found.volumes.iter().zip(means).map(deviation).collect();
+        found.volumes.iter_mut().zip(deviations).for_each(|(v, d)| v.deviation_percent = d);
+        Some(found)
+    }
+
+    fn of_layer(s: &FenceStatus, named: &dyn Fn(plimsoll_base::VolumeKey) -> String) -> FenceView {
         let slot = |s: &SlotStatus| FenceSlotView {
             volume: s.owner.map(named),
             balance_us: s.balance_ns / 1000,
@@ -135,6 +215,10 @@ impl FenceView {
             waited_us: us(v.counters.waited),
             imposed_us: us(v.imposed),
             revoked: v.counters.revoked,
+            held_us: us(v.counters.held),
+            served: 0,
+            served_us: 0,
+            deviation_percent: None,
         };
         let device = |d: &BatchCounters| FenceDeviceView {
             batches: d.batches,
@@ -166,8 +250,7 @@ pub(super) async fn show(State(control): Shared, Path(name): Path<String>) -> Re
     let gone = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("pool `{name}` doesn't answer"));
     let view = views[n].as_ref().ok_or_else(gone)?;
     let none = || ApiError::missing(format!("pool `{name}` has no fence")).todo("configure [pool.fence]");
-    let status = view.pool.fence.as_deref().ok_or_else(none)?;
-    Ok(Json(FenceView::of(status, &|key| control.node.volume_name(n, key))))
+    Ok(Json(FenceView::of(&control, n, view).ok_or_else(none)?))
 }
 
 pub(super) async fn patch(
@@ -197,7 +280,7 @@ const SLOTS: [Family<FenceSlotView>; 6] = [
     ("plimsoll_fence_debit_seconds_total", "Time debited from a slot for overruns.", |s| s.debit_us as f64 / 1e6),
 ];
 
-const VOLUMES: [Family<FenceVolumeView>; 6] = [
+const VOLUMES: [Family<FenceVolumeView>; 7] = [
     ("plimsoll_fence_slots", "Slots of a volume.", |v| f64::from(v.slots)),
     ("plimsoll_fence_waiting", "Requests of a volume that wait for a slot.", |v| v.waiting as f64),
     ("plimsoll_fence_requests_total", "Requests of a volume that ended.", |v| v.requests as f64),
@@ -206,15 +289,28 @@ const VOLUMES: [Family<FenceVolumeView>; 6] = [
     ("plimsoll_fence_imposed_seconds_total", "What they waited for requests that were lent idle time.", |v| {
         v.imposed_us as f64 / 1e6
     }),
+    ("plimsoll_fence_held_seconds_total", "Time that a volume's batches had the first device.", |v| {
+        v.held_us as f64 / 1e6
+    }),
 ];
+
+const DEVICES: [Family<FenceDeviceView>; 4] = [
+    ("plimsoll_fence_batches_total", "Batches of slots' owners on a device.", |d| d.batches as f64),
+    ("plimsoll_fence_batches_within_total", "Batches predicted to 5 ms (a disk) or 250 us (flash).", |d| {
+        d.within as f64
+    }),
+    ("plimsoll_fence_batch_seconds_total", "What batches took.", |d| d.took_us as f64 / 1e6),
+    ("plimsoll_fence_batch_error_seconds_total", "By how much their predictions were wrong.", |d| {
+        d.error_us as f64 / 1e6
+    }),
+];
+const DEVIATION: &str = "By how much the last minute's mean response differs from a volume's baseline, over that.";
 
 /// The metrics of all fenced pools.
 pub(super) fn metrics(page: &mut Page, control: &Control, views: &Views) {
     let mut all: Vec<(&str, FenceView)> = Vec::new();
     for (n, (p, v)) in control.node.pools.iter().zip(views).enumerate() {
-        if let Some(status) = v.as_ref().and_then(|v| v.pool.fence.as_deref()) {
-            all.push((p.name.as_str(), FenceView::of(status, &|key| control.node.volume_name(n, key))));
-        }
+        all.extend(v.as_ref().and_then(|v| FenceView::of(control, n, v)).map(|view| (p.name.as_str(), view)));
     }
     let kind = |name: &str| if name.ends_with("_total") { "counter" } else { "gauge" };
     for (name, help, value) in SLOTS {
@@ -231,6 +327,23 @@ pub(super) fn metrics(page: &mut Page, control: &Control, views: &Views) {
         for (pool, v) in &all {
             for volume in &v.volumes {
                 page.sample(name, &[("pool", pool), ("volume", &volume.volume)], value(volume));
+            }
+        }
+    }
+    for (name, help, value) in DEVICES {
+        page.family(name, kind(name), help);
+        for (pool, v) in &all {
+            for (device, d) in ["pool", "cache"].iter().zip(&v.devices) {
+                page.sample(name, &[("pool", pool), ("device", device)], value(d));
+            }
+        }
+    }
+    page.family("plimsoll_fence_deviation_ratio", "gauge", DEVIATION);
+    for (pool, v) in &all {
+        for volume in &v.volumes {
+            if let Some(percent) = volume.deviation_percent {
+                let labels = [("pool", *pool), ("volume", volume.volume.as_str())];
+                page.sample("plimsoll_fence_deviation_ratio", &labels, percent / 100.0);
             }
         }
     }

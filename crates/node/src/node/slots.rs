@@ -4,12 +4,19 @@ use super::{Node, NodeError, Result};
 use crate::config::Config;
 use crate::directory::Volume;
 use crate::engine::Command;
+use crate::fence::Without;
+use crate::open::PoolCache;
 use plimsoll_base::{Class, Span};
 use plimsoll_stack::Order;
 use plimsoll_store::{FenceRecord, VolumeRecord};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Node {
+    /// What a volume was measured to get alone, if that is known.
+    pub fn baseline(&self, volume: &str) -> Option<&crate::http::fence::Baseline> {
+        self.baselines.get(volume)
+    }
+
     /// Time slots of a volume.
     pub(super) fn slots_of(&self, volume: &str, tenant: &str) -> u32 {
         let own = self.slots.get(volume).copied();
@@ -48,7 +55,7 @@ impl Node {
                 continue;
             }
             let wrong = |what| NodeError::Conflict(format!("pool `{}`: {what}", p.name));
-            crate::fence::check_promises(true, slots, &all).map_err(wrong)?;
+            crate::fence::check_promises(Without::Lent, slots, &all).map_err(wrong)?;
             let (pool, set) = (&p.name, fence.slots);
             tracing::warn!(
                 pool,
@@ -74,14 +81,41 @@ impl Node {
         {
             return Err(NodeError::Refused(crate::fence::cache_too_large(name, bytes, c.device_bytes)));
         }
-        if let (Some(bytes), Some(c)) = (own, &p.cache) {
-            crate::fence::check_part(&c.section, name, bytes).map_err(NodeError::Refused)?;
+        if let Some(c) = &p.cache {
+            if let Some(bytes) = own {
+                crate::fence::check_part(&c.section, name, bytes).map_err(NodeError::Refused)?;
+            }
+            let others: BTreeSet<String> = self.directory_ref(|d| {
+                let mine = d.volumes.values().filter(|v| v.pool == pool && v.name != name);
+                mine.map(|v| v.name.clone()).collect()
+            });
+            self.check_sum(c, others.into_iter().chain([name.to_string()])).map_err(NodeError::Refused)?;
         }
         let fence = p.fence.lock().expect("no panic while held").clone();
         let Some(fence) = fence else { return Ok(()) };
         let mut all = self.promised_slots(pool, name);
         all.push((name.to_string(), self.slots_of(name, tenant)));
-        crate::fence::check_promises(fence.hybrid, fence.slots, &all).map_err(NodeError::Conflict)
+        crate::fence::check_promises(Without::of(&fence), fence.slots, &all).map_err(NodeError::Conflict)
+    }
+
+    fn check_sum(&self, c: &PoolCache, volumes: impl Iterator<Item = String>) -> std::result::Result<(), String> {
+        let part = |name: String| (self.cache_sizes.get(&name).copied(), name);
+        let all: Vec<_> = volumes.map(part).map(|(own, name)| (name, own)).collect();
+        crate::fence::check_parts(&c.section, c.weus, c.device_bytes, &all)
+    }
+
+    /// Refuses volumes, stored or configured, whose parts of a cache are more than it has.
+    pub(super) fn check_stored_parts(&self, config: &Config) -> Result<()> {
+        for p in &self.pools {
+            let (Some(c), Some(store)) = (&p.cache, &p.store) else { continue };
+            let stored = store.lock().expect("no panic while held").volumes().map(|v| v.name.clone()).collect();
+            let mut all: BTreeSet<String> = stored;
+            let mine = config.volume.iter().filter(|v| *v.pool.get_ref() == p.name);
+            all.extend(mine.map(|v| v.name.get_ref().clone()));
+            let refused = |what| NodeError::Refused(format!("pool `{}`: {what}", p.name));
+            self.check_sum(c, all.into_iter()).map_err(refused)?;
+        }
+        Ok(())
     }
 
     /// Refuses a class of a tenant whose slots the fenced pools of its volumes haven't.
@@ -97,7 +131,7 @@ impl Node {
                 });
                 slots.collect()
             });
-            crate::fence::check_promises(fence.hybrid, fence.slots, &volumes).map_err(NodeError::Conflict)?;
+            crate::fence::check_promises(Without::of(&fence), fence.slots, &volumes).map_err(NodeError::Conflict)?;
         }
         Ok(())
     }
@@ -141,12 +175,11 @@ impl Node {
     pub(super) async fn check_not_running(&self, volume: &Volume) -> Result<()> {
         let p = &self.pools[volume.pool];
         let Ok(view) = p.view().await else { return Ok(()) };
-        match view.pool.fence.as_deref() {
-            Some(f) if f.slots[f.running as usize].owner == Some(volume.key) => Err(NodeError::Conflict(format!(
-                "volume `{}` owns the time slot that runs, for {} more: try again then",
-                volume.name, f.running_left
-            ))),
-            _ => Ok(()),
-        }
+        let refused = |left| {
+            let what =
+                format!("volume `{}` owns the time slot that runs, for {left} more: try again then", volume.name);
+            NodeError::Conflict(what)
+        };
+        view.pool.fence.as_deref().map_or(Ok(()), |f| f.may_remove(volume.key)).map_err(refused)
     }
 }

@@ -58,7 +58,7 @@ fn sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let kept = run(&kept, &[a, b, busy, busy], times)?;
     let (d_beside, d_lent) = (Deviation::of(&alone, &beside), Deviation::of(&alone, &first(&lent)));
     let d_kept = Deviation::of(&kept_alone, &first(&kept));
-    let (idle, given) = lent.fence.as_ref().expect("it has one").idle;
+    let (idle, given) = lent.fence.as_ref().expect("it has one").1.idle;
     let given = 100.0 * given.as_secs_f64() / idle.as_secs_f64().max(1e-9);
     let others = |r: &Run| r.got[usize::from(FENCED)..].iter().flatten().map(|g| g.per_second).sum::<f64>();
     let moved = (d_lent.response - d_beside.response).abs();

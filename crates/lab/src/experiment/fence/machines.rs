@@ -9,6 +9,7 @@ use crate::workload::{BadWorkload, ClosedLoop};
 use plimsoll_base::{LatencyHistogram, Span, Time};
 use plimsoll_cache::Cache;
 use plimsoll_fence::plan::deviation_percent;
+use plimsoll_fence::status::BatchCounters;
 use plimsoll_fence::{Fence, FenceStatus};
 
 /// The paper's three.
@@ -90,7 +91,28 @@ pub struct Run {
     pub got: Vec<Option<Got>>,
     /// Of blocks read, those in the cache; 0 without one.
     pub hit_percent: f64,
-    pub fence: Option<FenceStatus>,
+    /// As it was when measuring began, and when it ended.
+    pub fence: Option<(FenceStatus, FenceStatus)>,
+    pub measured: Span,
+}
+
+impl Run {
+    /// Of the time of these machines' slots, what their batches used, %.
+    pub fn used_percent(&self, machines: std::ops::Range<usize>) -> f64 {
+        let Some((before, after)) = &self.fence else { return f64::NAN };
+        let held =
+            |s: &FenceStatus| s.volumes[machines.clone()].iter().map(|v| v.counters.held.as_secs_f64()).sum::<f64>();
+        let slots: u32 = after.volumes[machines.clone()].iter().map(|v| v.slots).sum();
+        let had = self.measured.as_secs_f64() * f64::from(slots) / after.slots.len() as f64;
+        100.0 * (held(after) - held(before)) / had
+    }
+
+    /// Of the batches on a device while it was measured, those that were predicted well enough, %; `None` if there were none.
+    pub fn within_percent(&self, device: usize) -> Option<f64> {
+        let (before, after) = self.fence.as_ref()?;
+        let since = |f: fn(&BatchCounters) -> u64| f(&after.devices[device]) - f(&before.devices[device]);
+        (since(|b| b.batches) > 0).then(|| 100.0 * since(|b| b.within) as f64 / since(|b| b.batches) as f64)
+    }
 }
 
 fn load(system: &System, number: u16, m: Machine, warm_at: Time) -> Result<Box<dyn ClosedLoop>, BadWorkload> {
@@ -106,8 +128,9 @@ fn load(system: &System, number: u16, m: Machine, warm_at: Time) -> Result<Box<d
 pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Result<Run, LabError> {
     let mut pool = system.pool()?;
     let mut loads = Vec::new();
-    let present: Vec<u16> = (0..machines.len() as u16).filter(|i| machines[usize::from(*i)].is_some()).collect();
-    let warm_at = Time::ZERO + times.warm_up * present.len() as u64;
+    // Who isn't there has its time, too, in which nothing happens: alone and beside others a machine has the same history.
+    let window = |n: usize| Time::ZERO + times.warm_up * n as u64;
+    let warm_at = window(machines.len());
     for (i, m) in (0..).zip(machines) {
         if let Some(m) = m {
             loads.push((i, load(system, i, *m, warm_at)?));
@@ -122,13 +145,14 @@ pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Resul
         counters.map_or((0, 0), |c| (c.extents_hit, c.extents_read))
     };
     let limits = |until| Limits { until, volumes: true, ..Limits::default() };
-    for (i, n) in present.iter().zip(1..) {
-        workload.only(Some(*i));
-        closed_loop(&mut pool, &mut workload, &limits(Time::ZERO + times.warm_up * n), &mut |_, _| {})?;
+    for n in (0..machines.len()).filter(|n| machines[*n].is_some()) {
+        workload.only(Some(n as u16), window(n));
+        closed_loop(&mut pool, &mut workload, &limits(window(n + 1)), &mut |_, _| {})?;
     }
-    workload.only(None);
+    workload.only(None, warm_at);
     closed_loop(&mut pool, &mut workload, &limits(from), &mut |_, _| {})?;
-    let before = hits(&pool);
+    let fence = |pool: &Pool, at| pool.stack().layer::<Fence>().map(|f| f.status(at));
+    let (before, fence_before) = (hits(&pool), fence(&pool, from));
     closed_loop_watched(&mut pool, &mut workload, &limits(until), &mut |_, _| {}, &mut |now, c| {
         if now < until && c.outcome.is_done() {
             response[usize::from(c.io.tenant.0)].record(now.since(c.io.arrived_at));
@@ -143,7 +167,8 @@ pub fn run(system: &System, machines: &[Option<Machine>], times: Times) -> Resul
     Ok(Run {
         got: response.into_iter().zip(machines).map(got).collect(),
         hit_percent,
-        fence: pool.stack().layer::<Fence>().map(|f| f.status(until)),
+        fence: fence_before.zip(fence(&pool, until)),
+        measured: times.measured,
     })
 }
 
@@ -168,6 +193,8 @@ pub fn machine(p: Personality, saturation: f64, percent: u64) -> Machine {
 pub struct Deviation {
     pub throughput: f64,
     pub response: f64,
+    /// The response time's with its sign: above zero it was slower beside others.
+    pub change: f64,
     pub p99: f64,
     /// Mean response times, ms.
     pub alone_ms: f64,
@@ -181,6 +208,7 @@ impl Deviation {
         Deviation {
             throughput: deviation_percent(alone.per_second, shared.per_second),
             response: deviation_percent(mean(alone), mean(shared)),
+            change: 100.0 * (mean(shared) - mean(alone)) / mean(alone),
             p99: deviation_percent(p99(alone), p99(shared)),
             alone_ms: mean(alone),
             shared_ms: mean(shared),
@@ -193,6 +221,7 @@ impl Deviation {
         Deviation {
             throughput: of(|d| d.throughput),
             response: of(|d| d.response),
+            change: of(|d| d.change),
             p99: of(|d| d.p99),
             alone_ms: of(|d| d.alone_ms),
             shared_ms: of(|d| d.shared_ms),
@@ -204,8 +233,8 @@ impl Deviation {
 pub struct Compared {
     /// Of the first machine.
     pub low: Deviation,
-    /// Of the others, each against itself alone; `None` if only the first was asked for.
-    pub others: Option<Deviation>,
+    /// Of each of the others against itself alone; empty if only the first was asked for.
+    pub others: Vec<Deviation>,
     /// Beside others.
     pub shared: Run,
     /// Operations a second.
@@ -231,8 +260,8 @@ pub fn compare(
     };
     let low = alone(0)?;
     let others = match each {
-        false => None,
-        true => Some(Deviation::mean(&(1..machines.len()).map(alone).collect::<Result<Vec<_>, _>>()?)),
+        false => Vec::new(),
+        true => (1..machines.len()).map(alone).collect::<Result<_, _>>()?,
     };
     Ok(Compared { low, others, shared, saturation })
 }

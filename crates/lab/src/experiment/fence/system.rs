@@ -160,7 +160,9 @@ impl System {
         }
         let mut pool = Pool::of_stack(built, disks, &PoolConfig { seed: self.seed, ..PoolConfig::default() })?;
         let (now, size_bytes) = (pool.ready_at(), pool.offer().size_bytes);
-        for m in 0..self.machines {
+        // There and back over the disk: in the rotation no neighbour is more than two parts away.
+        let there = (0..self.machines).step_by(2);
+        for m in there.chain((0..self.machines).rev().filter(|m| m % 2 == 1)) {
             let terms = VolumeTerms {
                 size_bytes,
                 tenant: m,

@@ -46,6 +46,7 @@ fn drive(drive: Drive, raw_bytes: u64) -> Result<Flash, LabError> {
             gc_start_free_blocks: 4,
             gc_urgent_free_blocks: 1,
             gc_step_pages: 0,
+            gc_paced: false,
             gc_stream: true,
             hot_cold: false,
             wear_gap_erases: 0,

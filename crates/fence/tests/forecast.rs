@@ -1,0 +1,113 @@
+//! What is forecast, and how sure that is.
+
+mod common;
+use common::{A, B, Bench, C, FLASH, at, by_distance, config, ms};
+use plimsoll_base::{Data, Io, Rng, Span};
+use plimsoll_stack::{Offered, Order};
+
+/// Outside its slot a request's wait is known, hits and misses alike. Certain means certain: whatever neighbours do whose turns end
+/// early or overrun. Else it's wrong by what they do.
+#[test]
+fn what_is_certain_is_exact_outside_the_slot() {
+    // Two in five of a disk's batches overrun.
+    let mut b = Bench::new(config(6, ms(20), ms(4), ms(1)), (ms(6), ms(1)), &[(A, 1), (B, 1), (C, 1)]);
+    let mut rng = Rng::new(7, "forecast");
+    let mut now = at(1);
+    let (mut exact, mut nearly, mut wrong) = (0, 0, 0);
+    for _ in 0..1200 {
+        now += ms(rng.below(70));
+        b.run_to(now);
+        for _ in 0..rng.below(5) {
+            b.send(now, [A, B, C][rng.below(3) as usize], rng.below(100) << 20);
+        }
+        let v = [A, B, C][rng.below(3) as usize];
+        let offset = rng.below(2) * FLASH + (rng.below(100) << 20);
+        let f = b.pool.stack().forecast(now, &Bench::head(v, offset, now));
+        b.send(now, v, offset);
+        if f.confidence.0 >= 950 && f.wait > Span::ZERO {
+            let n = b.ended.len();
+            // The disk really takes 6.
+            let service = if offset < FLASH { ms(6) } else { ms(1) };
+            let want = now + f.wait + service;
+            b.run_to(want + ms(200));
+            let ended = b.ended[n..].iter().find(|e| e.0 == v && e.1 == now).expect("it has ended by then").2;
+            match f.confidence.0 {
+                1000 => assert_eq!(ended, want),
+                _ => assert!(ended.since(want) <= ms(60) && want.since(ended) <= ms(60), "{ended:?} {want:?}"),
+            }
+            exact += u32::from(f.confidence.0 == 1000);
+            nearly += u32::from(f.confidence.0 < 1000);
+            wrong += u32::from(f.confidence.0 < 1000 && ended != want);
+            now = b.pool.now();
+        }
+    }
+    assert!(exact > 100 && nearly > 100 && wrong > 10, "{exact} {nearly} {wrong}");
+}
+
+/// Steady: outside its slot a disk's request is answered as if the arm had been away, and the forecast says so; in its turn, near its last
+/// one, it's what it takes there.
+#[test]
+fn a_steady_fences_answers_are_forecast() {
+    let mut b = by_distance(|c| c.slot = ms(40));
+    let total = |b: &mut Bench, t: u64| {
+        let f = b.pool.stack().forecast(at(t), &Bench::head(A, 0, at(t)));
+        (f.wait.as_millis_f64(), f.service.as_millis_f64().round())
+    };
+    assert_eq!(total(&mut b, 1), (0.0, 15.0), "its turn, and the arm is away");
+    b.send(at(1), A, 0);
+    b.run_to(at(18));
+    assert_eq!(total(&mut b, 18), (0.0, 5.0), "at home");
+    assert_eq!(total(&mut b, 38), (42.0, 15.0), "what doesn't fit goes in the next turn");
+    b.run_to(at(85));
+    assert_eq!(total(&mut b, 85), (0.0, 15.0), "its next turn, though nothing has happened since");
+    assert_eq!(total(&mut b, 125), (35.0, 15.0));
+    b.send(at(125), A, 0);
+    b.run_to(at(300));
+    assert_eq!(b.ends(A).iter().map(|e| e.round()).collect::<Vec<_>>(), [16.0, 175.0]);
+}
+
+/// Nothing is certain where slots are about to change.
+#[test]
+fn a_pending_change_is_uncertain() {
+    let mut b = Bench::new(config(4, ms(20), ms(4), ms(1)), (ms(4), ms(1)), &[(A, 1), (B, 1)]);
+    b.run_to(at(62));
+    let sure = |b: &mut Bench, v, t: u64| b.pool.stack().forecast(at(t), &Bench::head(v, 0, at(t))).confidence.0;
+    assert_eq!((sure(&mut b, A, 62), sure(&mut b, B, 62)), (1000, 950), "A's turn comes before B's");
+    b.send(at(62), B, 0);
+    b.pool.stack().order(at(63), Order::Fence { slots: 8, slot_ns: ms(20).as_nanos() });
+    assert_eq!(sure(&mut b, A, 64), 500);
+    b.run_to(at(81));
+    assert_eq!(sure(&mut b, B, 81), 800, "its own are before it");
+}
+
+/// With a backlog, too: what waits before it is counted once. Of those that go in its own turn half go before it, as far as is
+/// known: they are served by address.
+#[test]
+fn the_forecast_counts_the_backlog() {
+    let mut b = Bench::new(config(2, ms(20), ms(4), ms(1)), (ms(4), ms(1)), &[(A, 1), (B, 1)]);
+    b.run_to(at(21)); // B's
+    for i in 0..12 {
+        let f = b.pool.stack().forecast(at(21), &Bench::head(A, i << 20, at(21)));
+        b.send(at(21), A, i << 20);
+        // Five a turn: at 40, 80, 120.
+        let want = 40 + (i / 5) * 40 + (i % 5) * 2 - 21;
+        assert_eq!(f.wait, ms(want), "request {i}");
+    }
+    b.run_to(at(1000));
+    let want: Vec<f64> = (0..12).map(|i| (40 + (i / 5) * 40 + (i % 5) * 4 + 4) as f64).collect();
+    assert_eq!(b.ends(A), want);
+}
+
+#[test]
+fn a_deadline_that_the_slot_cannot_keep_is_refused_at_once() {
+    let mut b = Bench::new(config(4, ms(20), ms(4), ms(1)), (ms(4), ms(1)), &[(A, 1), (B, 1)]);
+    b.run_to(at(30));
+    let mut head = Bench::head(A, 0, at(30));
+    head.deadline = at(60);
+    match b.pool.offer(at(30), Io::new(head, Data::Absent)) {
+        Offered::Busy(f) => assert_eq!(f.wait, ms(50)),
+        other => panic!("{other:?}"),
+    }
+    head.deadline = at(90);
+    assert!(matches!(b.pool.offer(at(30), Io::new(head, Data::Absent)), Offered::Accepted(_)));
+}
