@@ -37,6 +37,16 @@ pub(crate) struct Insert {
     priority: Priority,
 }
 
+/// What became of an extent whose content seemed to be there.
+enum Duplicate {
+    /// It wasn't, or can't be relied on.
+    None,
+    /// It points there now.
+    Taken,
+    /// There is no room for another entry.
+    Dropped,
+}
+
 impl Cache {
     /// Caches what the slow device has too.
     pub(crate) fn insert_clean(&mut self, now: Time, key: Key, data: Data, token: u64, out: &mut Actions) {
@@ -107,26 +117,32 @@ impl Cache {
         if answer.words[2] == 1 {
             let fp = [answer.words[0], answer.words[1]];
             self.inserts[insert].fp = Some(fp);
-            if let Some(loc) = self.index.find_content(fp)
-                && self.duplicate(now, insert, loc, out)
-            {
-                self.counters.inserted += 1;
-                self.counters.duplicates += 1;
-                return self.end_insert(now, insert, out);
+            let found = self.index.find_content(fp);
+            match found.map_or(Duplicate::None, |loc| self.duplicate(now, insert, loc, out)) {
+                Duplicate::None => {}
+                Duplicate::Taken => {
+                    self.counters.inserted += 1;
+                    self.counters.duplicates += 1;
+                    return self.end_insert(now, insert, out);
+                }
+                Duplicate::Dropped => {
+                    self.counters.dropped += 1;
+                    return self.end_insert(now, insert, out);
+                }
             }
         }
         self.pack(now, insert, out);
     }
 
     /// Points the extent at equal content, if that may be relied on.
-    fn duplicate(&mut self, now: Time, insert: usize, loc: Loc, out: &mut Actions) -> bool {
+    fn duplicate(&mut self, now: Time, insert: usize, loc: Loc, out: &mut Actions) -> Duplicate {
         let (key, dirty) = (self.inserts[insert].key, self.inserts[insert].op.is_some());
         let weu = self.index.weu(loc.weu());
         let sequence = weu.sequence;
         let whose = self.volumes[key.volume() as usize].partition;
         let usable = matches!(weu.state, WeuState::Open | WeuState::Full) && weu.partition == whose;
         if !usable || self.bad.contains(&(loc.weu(), loc.at_bytes())) {
-            return false;
+            return Duplicate::None;
         }
         if !dirty {
             self.index.touch(loc.weu());
@@ -134,29 +150,28 @@ impl Cache {
             if self.index.look(key).is_none_or(|l| !l.same_place(loc)) {
                 // However many there are of few contents, the index doesn't grow with them.
                 if self.index.files() as u64 >= self.slots() && !self.index.drop_duplicate(LOOKED_AT) {
-                    self.counters.dropped += 1;
                     self.drop_clean(key);
-                    return true;
+                    return Duplicate::Dropped;
                 }
                 let own = self.name_duplicate(now, key, loc, sequence, out);
                 self.point(key, loc.dup(true), own);
             }
-            return true;
+            return Duplicate::Taken;
         }
         // What a dirty duplicate relies on must be durable when it is.
         let in_clean_chunk = self.chunk_of(loc.weu(), loc.slot()).is_some_and(|c| !self.chunks[c].dirty);
         if in_clean_chunk || self.suspect.contains(&loc.weu()) {
-            return false;
+            return Duplicate::None;
         }
         let loc = loc.dup(true).dirty(true);
         if self.planted(Planted::ForgetDirtyDuplicates) {
             self.point(key, loc, None);
-            return true;
+            return Duplicate::Taken;
         }
-        let Some(own) = self.name_duplicate(now, key, loc, sequence, out) else { return false };
+        let Some(own) = self.name_duplicate(now, key, loc, sequence, out) else { return Duplicate::None };
         self.index.touch(loc.weu());
         self.point(key, loc, Some(own));
-        true
+        Duplicate::Taken
     }
 
     /// Slots of all WEUs.
@@ -407,6 +422,14 @@ impl Cache {
         let open = |c: &Chunk, index: &Index| !c.closed && !c.entries.is_empty() && wanted(c, index);
         while let Some(c) = self.chunks.iter().position(|c| open(c, &self.index)) {
             self.close(now, c, false, out);
+        }
+    }
+
+    /// Closes what is open of a partition for good: its volume is gone.
+    pub(crate) fn close_part(&mut self, now: Time, part: u16, out: &mut Actions) {
+        let open = |c: &Chunk, index: &Index| !c.closed && index.weu(c.weu).partition == part;
+        while let Some(c) = self.chunks.iter().position(|c| open(c, &self.index)) {
+            self.close(now, c, true, out);
         }
     }
 
