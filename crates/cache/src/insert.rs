@@ -7,12 +7,19 @@ use crate::index::{Fingerprint, Index, Key, Loc, WeuState};
 use crate::layer::{Cache, FAST, SLOW};
 use crate::request::{Pending, WorkFor};
 use crate::tasks::{MakeFingerprint, Pack};
-use plimsoll_base::{Data, IoError, Op, OwnKind, Priority, TenantId, Time, VolumeKey};
+use plimsoll_base::{Data, IoError, Op, OwnKind, Priority, Span, TenantId, Time, VolumeKey};
 use plimsoll_stack::{Actions, Answer};
 use std::collections::BTreeSet;
 
 /// Clean extents on their way into the cache at once; more are not cached.
 const INSERTS_MAX: usize = 4096;
+
+/// Nor are they while so many chunks of clean ones wait for the fast device: it can't keep up.
+const CLEAN_CHUNKS_MAX: usize = 4;
+
+/// If changes wait for the journal while a clean chunk is written, the device is left to them for so many times as long.
+const CLEAN_PAUSE: u64 = 32;
+const CLEAN_PAUSE_MAX: Span = Span::from_millis(250);
 
 /// A clean one isn't cached either if so many wait for room.
 const STARVED_CLEAN_MAX: usize = 512;
@@ -50,7 +57,8 @@ enum Duplicate {
 impl Cache {
     /// Caches what the slow device has too.
     pub(crate) fn insert_clean(&mut self, now: Time, key: Key, data: Data, token: u64, out: &mut Actions) {
-        if self.inserts.len() >= INSERTS_MAX || !self.is_ready() || self.stopping {
+        let behind = self.chunks.iter().filter(|c| c.closed && !c.dirty).count() >= CLEAN_CHUNKS_MAX;
+        if self.inserts.len() >= INSERTS_MAX || behind || !self.is_ready() || self.stopping {
             self.counters.dropped += 1;
             self.fills.remove(&key);
             return;
@@ -387,6 +395,12 @@ impl Cache {
             if !needs.is_empty() {
                 continue;
             }
+            // For a clean one nobody waits; for the journal, behind it, changes may.
+            if !self.chunks[c].dirty && now < self.clean_after && !self.stopping {
+                out.wake_at(self.clean_after);
+                continue;
+            }
+            self.chunks[c].sent_at = now;
             let (weu, first_slot) = (self.chunks[c].weu, self.chunks[c].first_slot);
             let (whose, kind) = self.whose_chunk(c);
             for (at, len, parts) in std::mem::take(&mut self.chunks[c].held) {
@@ -434,7 +448,7 @@ impl Cache {
     }
 
     /// A part of a chunk is on the device.
-    pub(crate) fn chunk_written(&mut self, weu: u32, first_slot: u32) {
+    pub(crate) fn chunk_written(&mut self, now: Time, weu: u32, first_slot: u32) {
         let at = self.chunks.iter().position(|c| c.closed && (c.weu, c.first_slot) == (weu, first_slot));
         let at = at.expect("it stays until it's written");
         self.chunks[at].writes -= 1;
@@ -443,6 +457,10 @@ impl Cache {
         }
         let c = self.chunks.remove(at);
         self.unflushed_clean += u32::from(!c.dirty);
+        if !c.dirty && !self.held.is_empty() {
+            let took = now.since(c.sent_at).min(CLEAN_PAUSE_MAX);
+            self.clean_after = now + Span::from_nanos(took.as_nanos() * CLEAN_PAUSE);
+        }
         if c.dirty {
             let slots = c.first_slot..c.first_slot + c.entries.len() as u32;
             self.undurable.push((c.number, c.weu, slots, c.supersedes));

@@ -116,6 +116,8 @@ pub struct Cache {
     /// On their way to the slow device.
     pub(crate) destaging: BTreeSet<Key>,
     pub(crate) settle_retry_at: Time,
+    /// Clean chunks aren't written before this.
+    pub(crate) clean_after: Time,
     pub(crate) streams: Streams,
     pub(crate) ahead: Ahead,
     pub(crate) recipes: Recipes,
@@ -187,6 +189,7 @@ impl Cache {
             write_backs: Vec::new(),
             destaging: BTreeSet::new(),
             settle_retry_at: Time::ZERO,
+            clean_after: Time::ZERO,
             streams: Streams::default(),
             ahead: Ahead::default(),
             recipes: Recipes::default(),
@@ -295,7 +298,7 @@ impl Layer for Cache {
             return true;
         }
         let mine = |(_, v): &(u16, &Volume)| v.key == volume;
-        (0..).zip(&self.volumes).find(mine).is_some_and(|(slot, _)| self.is_using_slot(slot))
+        (0..=u16::MAX).zip(&self.volumes).find(mine).is_some_and(|(slot, _)| self.is_using_slot(slot))
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
@@ -341,7 +344,7 @@ impl Layer for Cache {
             Pending::Fill { key, count, token, ahead } => self.fill_read(now, (key, count), token, ahead, c, out),
             Pending::Chunk { weu, first_slot } => {
                 if !self.own_failed(now, &c, out) {
-                    self.chunk_written(weu, first_slot);
+                    self.chunk_written(now, weu, first_slot);
                 }
             }
             Pending::Journal => {

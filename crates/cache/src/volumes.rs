@@ -122,14 +122,14 @@ impl Cache {
             let gone = self.by_key.get(&v.key) != Some(slot);
             gone && empty(v) && !needed.contains(slot) && !busy.contains(slot) && !self.is_using_slot(*slot)
         };
-        let all = (0..).zip(&self.volumes);
+        let all = (0..=u16::MAX).zip(&self.volumes);
         let free: Vec<u16> = all.filter(free).map(|(slot, _)| slot).collect();
         if free.is_empty() {
             return;
         }
         self.index.sweep_gone();
         // Those that are gone and not free stay so.
-        for (slot, v) in (0..).zip(&self.volumes) {
+        for (slot, v) in (0..=u16::MAX).zip(&self.volumes) {
             if self.by_key.get(&v.key) != Some(&slot) && free.binary_search(&slot).is_err() {
                 self.index.forget_volume(slot);
             }
