@@ -3,10 +3,13 @@
 use crate::index::Key;
 use crate::layer::Cache;
 use crate::read::Ahead;
+use crate::recover::Stage;
 use crate::status::LostRange;
 use plimsoll_base::{Completion, Io, IoError, Outcome, Time};
 use plimsoll_stack::Actions;
 
+/// Reads of the fast device that may fail before it counts as failed as a whole.
+const READ_ERRORS_MAX: u64 = 100;
 /// Lost ranges that are remembered.
 const LOST_MAX: usize = 1000;
 
@@ -36,8 +39,15 @@ impl Cache {
         if let Life::Broken { noted, .. } = &mut self.life {
             *noted = true;
         }
-        for io in std::mem::take(&mut self.waiting) {
+        for io in std::mem::take(&mut self.unnoted) {
             self.route(now, io, out);
+        }
+    }
+
+    /// The pool ends, and that the fast device failed isn't noted: what waits for it waits no longer.
+    pub(crate) fn end_unnoted(&mut self, out: &mut Actions) {
+        for io in std::mem::take(&mut self.unnoted) {
+            out.end(io, Outcome::Failed(IoError::Device));
         }
     }
 
@@ -45,8 +55,7 @@ impl Cache {
     pub(crate) fn break_down(&mut self, now: Time, what: &str, out: &mut Actions) {
         if !self.is_ready() {
             if self.life == Life::Recovering {
-                self.life = Life::Failed(format!("the fast device can't be read: {what}"));
-                self.end_early(now, out);
+                self.start_failed(now, what, out);
             }
             return;
         }
@@ -55,6 +64,7 @@ impl Cache {
         self.ahead = Ahead::default();
         self.recipes.forget(|_| true);
         self.evicting.clear();
+        self.dirty.break_down();
         for op in std::mem::take(&mut self.flush_next)
             .into_iter()
             .chain(std::mem::take(&mut self.flush_jobs).into_iter().flat_map(|j| j.ops))
@@ -77,7 +87,50 @@ impl Cache {
             let o = self.ops.remove(op);
             self.unlock(&o);
             io.head = o.head;
-            self.waiting.push_back(io);
+            self.unnoted.push_back(io);
+        }
+        // Those that waited for one of those, too: nothing is changed in the cache any more.
+        for io in std::mem::take(&mut self.waiting).into_values().flatten() {
+            self.route(now, io, out);
+        }
+    }
+
+    /// The fast device can't be read, or written, while starting. If nobody can miss anything the volumes go on without a cache.
+    pub(crate) fn start_failed(&mut self, now: Time, what: &str, out: &mut Actions) {
+        let Some(r) = self.recovery.take() else { return };
+        let why = format!("the fast device failed ({what})");
+        let behind = match r.stage {
+            Stage::Flush | Stage::Epoch => !self.dirty.is_empty() || !self.lost.is_empty(),
+            _ => self.may_be_behind(),
+        };
+        self.life = match behind {
+            true => Life::Failed(format!(
+                "{why} when it was started; only it may have what was written to {}",
+                self.behind()
+            )),
+            false => Life::Broken { why, noted: false },
+        };
+        self.end_early(now, out);
+    }
+
+    /// May the cache have something newer than the slow device, as far as is known before it was read?
+    pub(crate) fn may_be_behind(&self) -> bool {
+        self.known.as_ref().is_none_or(|known| known.values().any(|behind| *behind))
+    }
+
+    /// Whose that is.
+    fn behind(&self) -> String {
+        let Some(known) = &self.known else { return "its write-back volumes".into() };
+        let names =
+            known.iter().filter(|(_, behind)| **behind).map(|(k, _)| format!("volume {}.{}", k.id, k.generation));
+        names.collect::<Vec<_>>().join(", ")
+    }
+
+    /// A read of the fast device failed. It may be that place only: what is there is treated as spoiled, until that is too much.
+    pub(crate) fn read_failed(&mut self, now: Time, out: &mut Actions) {
+        self.counters.unreadable += 1;
+        if self.counters.unreadable >= READ_ERRORS_MAX {
+            self.break_down(now, "too many reads failed", out);
         }
     }
 
@@ -92,6 +145,13 @@ impl Cache {
                 self.break_down(now, &what, out);
                 true
             }
+        }
+    }
+
+    /// A header was read, or not: then it's as if it were damaged.
+    pub(crate) fn header_read(&mut self, now: Time, c: &Completion, out: &mut Actions) {
+        if !c.outcome.is_done() {
+            self.read_failed(now, out);
         }
     }
 

@@ -6,7 +6,7 @@ use crate::format::{
 };
 use crate::index::{Loc, UNIT_BYTES};
 use crate::layout::Layout;
-use plimsoll_base::{Buf, Data};
+use plimsoll_base::{Buf, Data, Time};
 
 /// A write of a chunk's bytes: where in the WEU, how many, and the pieces they are made of.
 pub type ChunkWrite = (u32, u32, Vec<(u64, Data)>);
@@ -56,6 +56,8 @@ pub struct Chunk {
     pub held: Vec<ChunkWrite>,
     /// See above.
     pub needs: Vec<(u16, u64)>,
+    /// When its writes were sent.
+    pub sent_at: Time,
     /// It takes no more.
     pub closed: bool,
     /// What this one's extents supersede: it is dead when this is durable.
@@ -85,6 +87,7 @@ impl Chunk {
             writes: 0,
             held: Vec::new(),
             needs: Vec::new(),
+            sent_at: Time::NEVER,
             closed: false,
             supersedes: Vec::new(),
             head_at: 0,
@@ -111,6 +114,7 @@ impl Chunk {
             writes: 0,
             held: Vec::new(),
             needs: Vec::new(),
+            sent_at: Time::NEVER,
             closed: false,
             supersedes: Vec::new(),
             head_at,

@@ -87,6 +87,10 @@ pub enum Planted {
     BelieveTornChunks,
     /// What the slow device may still lose is cached for good.
     CacheUnflushed,
+    /// What was written back is called clean though the fast device failed meanwhile.
+    CleanWhenBroken,
+    /// What was written back is forgotten before the journal says it.
+    ForgetCleaning,
     /// NVRAM forgets what it moved on before the device was flushed.
     NvramForgetsEarly,
     /// What NVRAM has is not looked at when starting.
@@ -94,7 +98,10 @@ pub enum Planted {
 }
 
 impl Planted {
-    /// All of them.
+    /// Those that show when devices fail.
+    pub const OF_FAULTS: [Planted; 2] = [Planted::CleanWhenBroken, Planted::ForgetCleaning];
+
+    /// Those that show when the power goes.
     pub const ALL: [Planted; 18] = [
         Planted::NoBarrier,
         Planted::NoDeadRecords,

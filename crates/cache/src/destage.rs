@@ -2,112 +2,30 @@
 //! writes back by itself: where volumes have their own parts, one doesn't wait for another.
 //!
 //! ```text
-//!  flush of the fast device ──► a batch: read, check, unpack, write to the slow device, what adjoins as one ──► flush of the
-//!     slow device ──► clean, in memory and in the journal
+//!  a batch of what is durable on the fast device (which is flushed first if that isn't enough): read, check, unpack, write to the
+//!     slow device, what adjoins as one ──► flush of the slow device ──► clean, in memory and in the journal
 //! ```
+//! A batch gets larger as long as flushes take longer than what they cover. What the slow device refuses is tried again later,
+//! alone, while the rest goes on.
 
+use crate::batch::{Batch, Item, Piece, WriteBack, runs_of};
 use crate::config::{Mode, Planted};
 use crate::format::Record;
 use crate::index::{Key, Loc, set_bit};
 use crate::layer::{Cache, SLOW};
 use crate::read::Purpose;
 use crate::request::{Pending, RETRY, join};
-use crate::volumes::Volume;
 use plimsoll_base::{Data, Op, Outcome, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Extents that adjoin, by their numbers in a batch, with the length and content of each: one request of the slow device.
-type Piece = (Range<usize>, Vec<(u64, Data)>);
-
-/// Bytes in a batch, per request at the slow device at once.
+/// Bytes in a batch at first, per request at the slow device at once ...
 const ROUND_BYTES: u64 = 64 << 10;
+/// ... and at most.
+const BATCH_BYTES_MAX: u64 = 16 << 20;
 /// Adjoining extents are written as one up to this: a longer request would keep others waiting.
 const RUN_BYTES_MAX: u64 = 128 << 10;
-
-/// One extent of a batch.
-#[derive(Clone, Debug)]
-struct Item {
-    key: Key,
-    /// Where it was when it was read.
-    loc: Loc,
-    /// It was begun.
-    begun: bool,
-    /// Another content was pointed at since it was begun. The same content may be back since, at the same place: then it is as
-    /// the slow device has it, but the header that says so, and with which all before it is dead, is another one.
-    changed: bool,
-    /// What was read, until it's written.
-    data: Option<Data>,
-    /// Is it on the slow device now?
-    written: bool,
-}
-
-/// Adjoining extents of a batch.
-struct Run {
-    items: Range<usize>,
-    /// Reads that haven't ended; then writes.
-    outstanding: u32,
-}
-
-/// See the module's documentation.
-struct Batch {
-    /// The flush of the fast device that it waits for before it begins.
-    after: u64,
-    items: Vec<Item>,
-    runs: Vec<Run>,
-    /// The next run to begin.
-    next: usize,
-    /// Runs that haven't ended; then flushes.
-    outstanding: u32,
-    /// It waits for a flush of the fast device before it begins, or of the slow device before it ends.
-    flushing: bool,
-    /// A flush of the slow device failed.
-    failed: bool,
-}
-
-impl Batch {
-    fn after(flush: u64) -> Batch {
-        let (items, runs) = (Vec::new(), Vec::new());
-        Batch { after: flush, items, runs, next: 0, outstanding: 0, flushing: true, failed: false }
-    }
-
-    fn run_of(&mut self, item: usize) -> (usize, &mut Run) {
-        let at = self.runs.partition_point(|r| r.items.end <= item);
-        (at, &mut self.runs[at])
-    }
-}
-
-/// A partition's write-back.
-#[derive(Default)]
-pub(crate) struct WriteBack {
-    /// So much is dirty that it goes on.
-    on: bool,
-    /// The next batch begins here.
-    cursor: Option<Key>,
-    /// Not before this.
-    retry_at: Time,
-    batch: Option<Batch>,
-}
-
-impl WriteBack {
-    /// Is a batch under way?
-    pub(crate) fn is_busy(&self) -> bool {
-        self.batch.is_some()
-    }
-}
-
-/// What adjoins, up to `most` extents each.
-fn runs_of(items: &[Item], most: usize) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for (i, item) in items.iter().enumerate() {
-        match runs.last_mut() {
-            Some(r) if r.items.len() < most && items[i - 1].key.adjoins(item.key) => r.items.end = i + 1,
-            _ => runs.push(Run { items: i..i + 1, outstanding: 0 }),
-        }
-    }
-    runs
-}
 
 impl Cache {
     fn batch(&mut self, part: u16) -> Option<&mut Batch> {
@@ -118,62 +36,62 @@ impl Cache {
         self.volumes[key.volume() as usize].partition
     }
 
+    /// Extents of the smallest and of the largest batch.
+    fn batch_bounds(&self) -> (usize, usize) {
+        let depth = u64::from(self.config.write_back_depth.max(1));
+        let least = (depth * ROUND_BYTES / self.extent_bytes()).max(depth);
+        (least as usize, (BATCH_BYTES_MAX / self.extent_bytes()).max(least) as usize)
+    }
+
     /// Should something of a partition be written back, of which so many extents are dirty, and some volumes drain?
-    fn destage_wanted(&mut self, part: u16, dirty: u64, drains: bool) -> bool {
+    fn destage_wanted(&mut self, now: Time, part: u16, dirty: u64, drains: bool) -> bool {
         let space = u64::from(self.index.use_of(part).1) * u64::from(self.layout.shape.weu_bytes);
         let mark = space * u64::from(self.config.watermark_percent) / 100 / self.extent_bytes();
         let w = &mut self.write_backs[usize::from(part)];
         w.on = dirty > mark || (w.on && dirty > mark / 2);
-        dirty > 0 && (w.on || drains || !self.urgent(part).is_empty())
+        let leisure = !self.stopping && (w.on || drains);
+        leisure || ((!self.stopping || !self.starved.is_empty()) && self.is_urgent(now, part))
     }
 
     pub(crate) fn progress_destage(&mut self, now: Time, out: &mut Actions) {
-        for v in &mut self.volumes {
-            v.draining &= v.dirty > 0;
-        }
-        if self.stopping {
-            return;
-        }
         if self.dirty.is_empty() {
             return self.write_backs.iter_mut().for_each(|w| w.on = false);
         }
-        let parts = self.partitions();
-        self.write_backs.resize_with(usize::from(parts), WriteBack::default);
-        let mut state = vec![(0, false); usize::from(parts)];
-        for v in &self.volumes {
-            let (dirty, drains) = &mut state[usize::from(v.partition)];
+        // By partition: how many, and must all of some volume go?
+        let mut state: BTreeMap<u16, (u64, bool)> = BTreeMap::new();
+        for slot in self.dirty.volumes() {
+            let v = &self.volumes[slot as usize];
+            let (dirty, drains) = state.entry(v.partition).or_default();
             *dirty += v.dirty;
-            *drains |= v.drains() && v.dirty > 0;
+            *drains |= v.drains();
         }
-        let mut begun = false;
-        for (part, (dirty, drains)) in (0..parts).zip(state) {
-            let busy = self.write_backs[usize::from(part)].is_busy();
-            if busy || !self.destage_wanted(part, dirty, drains) {
+        for (part, (dirty, drains)) in state {
+            if self.write_backs.len() <= usize::from(part) {
+                self.write_backs.resize_with(usize::from(part) + 1, WriteBack::default);
+            }
+            let w = &self.write_backs[usize::from(part)];
+            if w.is_busy() || w.waits.is_some() {
                 continue;
             }
-            let w = &mut self.write_backs[usize::from(part)];
             if now < w.retry_at {
                 out.wake_at(w.retry_at);
                 continue;
             }
-            w.batch = Some(Batch::after(self.flushes + 1));
-            self.flush_wanted = true;
-            self.flush_parts.insert(part);
-            begun = true;
-        }
-        if begun {
-            self.progress_flush(now, out);
+            if self.destage_wanted(now, part, dirty, drains) {
+                self.begin_batch(now, part, false, out);
+            }
         }
     }
 
     /// What is dirty of a partition's volumes, from `from` on and round.
-    pub(crate) fn dirty_of(&self, part: u16, from: Option<Key>) -> impl Iterator<Item = &Key> {
-        let from = from.unwrap_or(Key::new(0, 0));
-        let mine = move |v: &(u16, &Volume)| v.1.partition == part && v.1.dirty > 0;
-        let all = move || (0..).zip(&self.volumes).filter(mine).map(|(v, _)| (Key::new(v, 0), Key::new(v + 1, 0)));
-        let after = move |(first, end): (Key, Key)| self.dirty.range(first.max(from).min(end)..end);
-        let before = move |(first, end): (Key, Key)| self.dirty.range(first..end.min(from).max(first));
-        all().flat_map(after).chain(all().flat_map(before))
+    fn dirty_of(&self, part: u16, from: Key) -> impl Iterator<Item = Key> {
+        let all = move || {
+            let mine = self.dirty.volumes().filter(move |v| self.volumes[*v as usize].partition == part);
+            mine.map(|v| (Key::new(v, 0), Key::new(v + 1, 0)))
+        };
+        let after = all().flat_map(move |(first, end)| self.dirty.range(first.max(from).min(end), end));
+        let before = all().flat_map(move |(first, end)| self.dirty.range(first, end.min(from).max(first)));
+        after.chain(before)
     }
 
     /// Where a header says that dirty `key` is at `loc`.
@@ -200,56 +118,73 @@ impl Cache {
     /// The fast device was flushed for the `flush`th time, for a partition or for all: batches that waited for it begin.
     pub(crate) fn destage_after_flush(&mut self, now: Time, flush: u64, of: Option<u16>, out: &mut Actions) {
         for part in (0..self.write_backs.len() as u16).filter(|p| of.is_none_or(|of| of == *p)) {
-            let waits = |b: &mut Batch| b.flushing && b.items.is_empty() && b.after <= flush;
-            if self.batch(part).is_some_and(waits) {
-                self.begin_batch(now, part, out);
+            if self.write_backs[usize::from(part)].waits.is_some_and(|f| f <= flush) {
+                self.write_backs[usize::from(part)].waits = None;
+                self.begin_batch(now, part, true, out);
             }
         }
     }
 
-    fn begin_batch(&mut self, now: Time, part: u16, out: &mut Actions) {
-        let items = self.choose(part);
-        let runs = runs_of(&items, (RUN_BYTES_MAX / self.extent_bytes()).max(1) as usize);
-        let w = &mut self.write_backs[usize::from(part)];
+    /// Begins a batch of what is durable, after a flush of the fast device if that is little and there hasn't been one just now.
+    fn begin_batch(&mut self, now: Time, part: u16, flushed: bool, out: &mut Actions) {
+        let (items, undurable, most) = self.choose(now, part);
+        if undurable && (items.is_empty() || (!flushed && items.len() < most / 2)) {
+            self.write_backs[usize::from(part)].waits = Some(self.flushes + 1);
+            self.flush_wanted = true;
+            self.flush_parts.insert(part);
+            return self.progress_flush(now, out);
+        }
         if items.is_empty() {
-            // All of it is being written again, or its volumes aren't known yet: later.
-            (w.batch, w.retry_at) = (None, now + RETRY);
-            return out.wake_at(w.retry_at);
+            // All of it was refused, or can't be read, or its volumes aren't known: a client's change, an announcement or time
+            // may help.
+            let at = self.dirty.next_try().unwrap_or(now + RETRY).max(now + RETRY);
+            self.write_backs[usize::from(part)].retry_at = at;
+            return out.wake_at(at);
         }
         self.destaging.extend(items.iter().map(|i| i.key));
-        let b = w.batch.as_mut().expect("it waited for this");
-        (b.flushing, b.items, b.runs) = (false, items, runs);
+        let runs = runs_of(&items, (RUN_BYTES_MAX / self.extent_bytes()).max(1) as usize);
+        self.write_backs[usize::from(part)].batch = Some(Batch::of(now, items, runs));
         self.destage_more(now, part, out);
     }
 
-    /// What goes next: what evictions wait for, then the rest, in address order from where the last batch ended.
-    fn choose(&mut self, part: u16) -> Vec<Item> {
-        let depth = u64::from(self.config.write_back_depth.max(1));
-        let most = (depth * ROUND_BYTES / self.extent_bytes()).max(depth) as usize;
+    /// What goes next: what evictions wait for, then the rest, in address order from where the last batch ended. Is there more
+    /// that isn't durable yet? And how many may there be?
+    fn choose(&mut self, now: Time, part: u16) -> (Vec<Item>, bool, usize) {
+        let bounds = self.batch_bounds();
         let w = &self.write_backs[usize::from(part)];
-        let (on, from) = (w.on, w.cursor.unwrap_or(Key::new(0, 0)));
-        let urgent = self.urgent(part);
-        let drains = |k: &Key| self.volumes[k.volume() as usize].drains();
-        let rest = self.dirty_of(part, Some(from)).filter(|k| on || drains(k));
+        let most = w.most.clamp(bounds.0, bounds.1);
+        let (on, from) = (w.on && !self.stopping, w.cursor.unwrap_or(Key::new(0, 0)));
+        let urgent: BTreeSet<Key> = self.urgent(part).collect();
+        let drains = |k: &Key| !self.stopping && self.volumes[k.volume() as usize].drains();
+        let rest = self.dirty_of(part, from).filter(|k| on || drains(k));
         let (mut items, mut chosen, mut cursor): (Vec<Item>, _, _) = (Vec::new(), BTreeSet::new(), w.cursor);
-        for (i, key) in urgent.iter().chain(rest).enumerate() {
+        let (mut held, mut undurable) = (Vec::new(), false);
+        for (i, key) in urgent.iter().copied().chain(rest).enumerate() {
             if items.len() >= most {
                 break;
             }
-            let Some(loc) = self.index.look(*key) else { continue };
-            let own = self.named_at(*key, loc);
+            let Some(loc) = self.index.look(key) else { continue };
             let announced = self.volumes[key.volume() as usize].config.is_some();
-            let readable = !self.bad.contains(&(loc.weu(), loc.at_bytes()));
-            if announced && readable && self.is_durable(own) && chosen.insert(*key) {
-                items.push(Item { key: *key, loc, begun: false, changed: false, data: None, written: false });
+            if !announced || self.bad.contains(&(loc.weu(), loc.at_bytes())) {
+                held.push(key);
+            } else if self.dirty.is_held(key, now) || chosen.contains(&key) {
+                continue;
+            } else if !self.is_durable(self.named_at(key, loc)) {
+                undurable = true;
+            } else {
+                chosen.insert(key);
+                items.push(Item::new(key, loc, self.dirty.is_alone(key)));
                 if i >= urgent.len() {
-                    cursor = Some(*key);
+                    cursor = Some(key);
                 }
             }
         }
-        self.write_backs[usize::from(part)].cursor = cursor;
+        held.into_iter().for_each(|k| self.dirty.hold(k, Time::NEVER));
+        items.iter().for_each(|i| self.dirty.release(i.key));
+        let w = &mut self.write_backs[usize::from(part)];
+        (w.cursor, w.most) = (cursor, most);
         items.sort_unstable_by_key(|i| i.key);
-        items
+        (items, undurable, most)
     }
 
     fn destage_more(&mut self, now: Time, part: u16, out: &mut Actions) {
@@ -264,7 +199,7 @@ impl Cache {
         }
         let Some(b) = self.batch(part) else { return };
         if b.outstanding == 0 && b.next == b.runs.len() && !b.flushing {
-            b.flushing = true;
+            (b.flushing, b.flush_at) = (true, now);
             if self.planted(Planted::CleanBeforeFlush) {
                 return self.destage_over(now, part, true, out);
             }
@@ -361,14 +296,18 @@ impl Cache {
         outcome: Outcome,
         out: &mut Actions,
     ) {
-        let w = &mut self.write_backs[usize::from(part)];
-        if !outcome.is_done() {
-            w.retry_at = now + RETRY;
-        }
-        let Some(b) = &mut w.batch else { return };
+        let Some(b) = self.write_backs.get_mut(usize::from(part)).and_then(|w| w.batch.as_mut()) else { return };
         for i in items.clone() {
-            self.recipes.changed(b.items[i].key);
+            let key = b.items[i].key;
+            self.recipes.changed(key);
             b.items[i].written = outcome.is_done();
+            if !outcome.is_done() {
+                b.refused = true;
+                self.dirty.hold(key, now + RETRY);
+                if items.len() > 1 {
+                    self.dirty.set_alone(key);
+                }
+            }
         }
         let (_, r) = b.run_of(items.start);
         r.outstanding -= 1;
@@ -397,12 +336,25 @@ impl Cache {
         }
     }
 
-    /// A batch is over: what the slow device has for good is clean.
+    /// A batch is over: what the slow device has for good is clean. Not if the fast device has failed: nobody could make it
+    /// known to the next start, which believes what the cache has.
     fn destage_over(&mut self, now: Time, part: u16, flushed: bool, out: &mut Actions) {
-        let b = self.write_backs[usize::from(part)].batch.take().expect("a batch is under way");
+        let bounds = self.batch_bounds();
+        let ready = self.is_ready() || self.planted(Planted::CleanWhenBroken);
+        let w = &mut self.write_backs[usize::from(part)];
+        let b = w.batch.take().expect("a batch is under way");
+        w.resize(&b, now, bounds);
+        if b.refused && !b.items.iter().any(|i| i.written) {
+            w.retry_at = now + RETRY;
+            self.give_up_waiting(now, out);
+        }
         for i in b.items {
             self.destaging.remove(&i.key);
-            if i.written && flushed && !i.changed && self.dirty.contains(&i.key) {
+            if !(i.written && flushed && ready) {
+                continue;
+            }
+            self.dirty.came_home(&i.key);
+            if !i.changed && self.dirty.contains(&i.key) {
                 assert!(
                     self.is_durable(self.named_at(i.key, i.loc)),
                     "what it supersedes is dead in the journal before"
@@ -410,7 +362,20 @@ impl Cache {
                 self.clean(i.key, i.loc);
             }
         }
-        self.retry_waiting(now, out);
+        if self.flush_asked && self.dirty.wanted() == 0 {
+            self.flush_asked = false;
+            // Those that aren't write-back any more drain in any case.
+            self.volumes.iter_mut().for_each(|v| v.draining = false);
+        }
+    }
+
+    /// The slow device takes nothing: while the pool ends, who waits for room waits no longer.
+    fn give_up_waiting(&mut self, now: Time, out: &mut Actions) {
+        if self.stopping {
+            for insert in std::mem::take(&mut self.starved) {
+                self.insert_failed(now, insert, out);
+            }
+        }
     }
 
     /// The slow device has what the cache has of `key`.
@@ -430,32 +395,18 @@ impl Cache {
             let sequence = w.sequence;
             self.journal.push(Record::Cleaned { weu: place.weu(), sequence, slot: place.slot() });
         }
+        if !self.planted(Planted::ForgetCleaning) {
+            self.dirty.cleaned(key, self.journal.pushed());
+        }
     }
 
-    /// Do all requests of this volume find on the slow device what they should?
+    /// Do all requests of this volume find on the slow device what they should, also if the cache is never seen again? And will a
+    /// cache that is seen again know that?
     pub fn is_written_back(&self, volume: VolumeKey) -> bool {
-        let slot = self.by_key.get(&volume);
-        slot.is_none_or(|s| {
-            let v = &self.volumes[*s as usize];
-            v.dirty == 0 && v.config.is_none_or(|c| c.mode != Mode::Back)
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Eight extents of a file that were written one by one are one request; neither another volume's nor too many join it.
-    #[test]
-    fn what_adjoins_is_one_run() {
-        let keys = [(1, 4), (1, 5), (1, 6), (1, 8), (1, 9), (2, 10), (2, 11), (2, 12), (2, 13), (2, 14)];
-        let item = |(v, n): (u16, u64)| {
-            let loc = Loc::new(0, 0, 1, 0);
-            Item { key: Key::new(v, n), loc, begun: false, changed: false, data: None, written: false }
-        };
-        let items = keys.map(item);
-        let runs: Vec<_> = runs_of(&items, 4).into_iter().map(|r| r.items).collect();
-        assert_eq!(runs, [0..3, 3..5, 5..9, 9..10]);
+        let Some(slot) = self.by_key.get(&volume) else { return false };
+        let v = &self.volumes[*slot as usize];
+        let through = v.config.is_some_and(|c| c.mode != Mode::Back);
+        let locked = || self.locked.range(Key::new(*slot, 0)..Key::new(*slot + 1, 0)).next().is_some();
+        self.is_ready() && through && v.dirty == 0 && !locked() && !self.dirty.is_cleaning(*slot)
     }
 }

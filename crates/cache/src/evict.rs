@@ -15,8 +15,13 @@ use plimsoll_base::{Completion, Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
 use std::collections::BTreeSet;
 
-/// WEUs that are kept free, or on their way there, per partition: for what is written while others are evicted.
+/// WEUs that are kept free, or on their way there, per partition: for what is written while others are evicted. So many at
+/// least, one of so many, and at most so many: what is dirty in them is written back together.
 const RESERVE: u32 = 2;
+const RESERVE_SHARE: u32 = 64;
+const RESERVE_MAX: u32 = 8;
+/// WEUs that may be leaving without getting any further.
+const STUCK_MAX: usize = 1024;
 /// The cleaner looks at as many entries per eviction, beside its share of all.
 const SWEEP_LEAST: usize = 64;
 
@@ -39,13 +44,16 @@ impl Cache {
         for partition in 0..self.partitions() {
             loop {
                 let (used, quota) = self.index.use_of(partition);
-                let leaving =
-                    self.evicting.keys().filter(|w| self.index.weu(**w).partition == partition).count() as u32;
+                // One that gets no further for now makes no room: another must go.
+                let comes = |w: &&u32| self.index.weu(**w).partition == partition && !self.is_stuck(**w);
+                let leaving = self.evicting.keys().filter(comes).count() as u32;
                 // A reserve must leave something to reserve for.
                 let wanted = (u64::from(quota) * u64::from(self.config.free_percent) / 100) as u32;
-                let reserve = RESERVE.max(wanted).min(quota / 2);
+                let ahead = (quota / RESERVE_SHARE).clamp(RESERVE, RESERVE_MAX);
+                let reserve = ahead.max(wanted).min(quota / 2);
                 let room = (quota + leaving).saturating_sub(used);
-                if room >= reserve && used <= quota + leaving {
+                let stuck = self.evicting.len() > STUCK_MAX;
+                if (room >= reserve && used <= quota + leaving) || stuck {
                     break;
                 }
                 let Some(weu) = self.index.begin_eviction(partition) else { break };
@@ -60,7 +68,12 @@ impl Cache {
     }
 
     pub(crate) fn partitions(&self) -> u16 {
-        self.volumes.iter().map(|v| v.partition + 1).max().unwrap_or(0)
+        self.index.partitions()
+    }
+
+    /// Does a leaving WEU wait for something that can't be written back for now?
+    fn is_stuck(&self, weu: u32) -> bool {
+        self.dirty.is_stuck(weu) && self.evicting.get(&weu) == Some(&Evict::Waiting)
     }
 
     fn progress_eviction(&mut self, now: Time, weu: u32, out: &mut Actions) {
@@ -102,19 +115,17 @@ impl Cache {
         }
     }
 
-    /// Keys of a partition's volumes that evictions wait for. They may lie in another's WEUs: space was shared before.
-    pub(crate) fn urgent(&self, part: u16) -> Vec<Key> {
-        let waits = |w: u32| self.evicting.get(&w) == Some(&Evict::Waiting);
-        // What is dirty in them, and what headers in them name, which pins them.
-        let held = |w: &u32| waits(*w) && (self.index.weu(*w).dirty > 0 || self.pins.contains_key(w));
-        if !self.evicting.keys().any(held) {
-            return Vec::new();
-        }
-        let urgent = |k: &&Key| {
-            let at = self.index.look(**k).is_some_and(|l| waits(l.weu()));
-            at || self.refs.get(*k).is_some_and(|r| waits(r.weu()))
-        };
-        self.dirty_of(part, None).filter(urgent).copied().collect()
+    /// Keys of a partition's volumes that evictions wait for: what is dirty in leaving WEUs, and what headers in them name, which
+    /// pins them. They may lie in another's WEUs: space was shared before.
+    pub(crate) fn urgent(&self, part: u16) -> impl Iterator<Item = Key> {
+        let waiting = self.evicting.iter().filter(|(_, e)| **e == Evict::Waiting);
+        let mine = move |k: &Key| self.volumes[k.volume() as usize].partition == part;
+        waiting.flat_map(|(w, _)| self.dirty.in_weu(*w)).filter(mine)
+    }
+
+    /// Are there any that can be written back now?
+    pub(crate) fn is_urgent(&self, now: Time, part: u16) -> bool {
+        self.urgent(part).any(|k| !self.dirty.is_held(k, now))
     }
 
     pub(crate) fn evict_header_read(&mut self, now: Time, weu: u32, c: Completion, out: &mut Actions) {
@@ -126,7 +137,9 @@ impl Cache {
             return;
         }
         let mut bytes = vec![0; c.io.len as usize];
-        c.io.data.copy_to(&mut bytes);
+        if c.outcome.is_done() {
+            c.io.data.copy_to(&mut bytes);
+        } // else it is as if it were damaged
         let sequence = self.index.weu(weu).sequence;
         let (mut entries, mut nameless) = (Vec::new(), Vec::new());
         for h in headers(&bytes, self.layout.salt, self.layout.block_bytes, weu, Some(sequence), false) {

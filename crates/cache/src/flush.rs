@@ -14,6 +14,9 @@ const UNDURABLE_MAX: usize = 16;
 const COLD_SHARE: u32 = 64;
 const COLD_MAX: u32 = 32;
 
+/// A start reads all of the WEUs whose dirty chunks it doesn't know to be durable: the journal says so after as many.
+const UNSAID_MAX: u32 = 32;
+
 /// A flush under way.
 pub(crate) struct FlushJob {
     /// Which one it is, from 1.
@@ -109,6 +112,11 @@ impl Cache {
         self.durable_chunks = self.durable_chunks.max(job.all_upto);
         self.unflushed_clean -= job.clean;
         let done: Vec<_> = self.undurable.drain(..job.covers).collect();
+        self.unsaid += done.len() as u32;
+        if self.unsaid >= UNSAID_MAX || (self.stopping && self.journal.said() < self.durable_chunks) {
+            self.unsaid = 0;
+            self.journal.want_block();
+        }
         for s in done.into_iter().flat_map(|(_, _, _, supersedes)| supersedes) {
             self.unpin(s.place.weu());
             self.unpin(s.bytes_in);

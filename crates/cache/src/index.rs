@@ -95,6 +95,11 @@ impl Index {
         (self.partitions.len() - 1) as u16
     }
 
+    /// How many there are.
+    pub fn partitions(&self) -> u16 {
+        self.partitions.len() as u16
+    }
+
     /// Lets a partition have at most `quota` WEUs; what is too much is to be evicted.
     pub fn set_quota(&mut self, partition: u16, quota: u32) {
         self.partitions[partition as usize].quota = quota;
@@ -155,6 +160,18 @@ impl Index {
     pub fn memory_bytes(&self) -> u64 {
         let bits: usize = self.weus.iter().map(|w| (w.dead.capacity() + w.cleaned.capacity()) * 8).sum();
         self.files.memory_bytes() + self.fps.memory_bytes() + (self.weus.len() * size_of::<Weu>() + bits) as u64
+    }
+
+    /// Removes all that belongs to volumes that are gone, whose slots may be given out again then. It looks at all entries.
+    pub fn sweep_gone(&mut self) {
+        let mut at = 0;
+        while at < self.files.len() as u32 {
+            match self.is_stale(self.files.get(at)) {
+                true => self.remove_at(at),
+                false => at += 1,
+            }
+        }
+        self.gone.clear();
     }
 
     /// A volume is gone: its entries are stale from now on.

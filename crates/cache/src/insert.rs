@@ -7,12 +7,19 @@ use crate::index::{Fingerprint, Index, Key, Loc, WeuState};
 use crate::layer::{Cache, FAST, SLOW};
 use crate::request::{Pending, WorkFor};
 use crate::tasks::{MakeFingerprint, Pack};
-use plimsoll_base::{Data, IoError, Op, OwnKind, Priority, TenantId, Time, VolumeKey};
+use plimsoll_base::{Data, IoError, Op, OwnKind, Priority, Span, TenantId, Time, VolumeKey};
 use plimsoll_stack::{Actions, Answer};
 use std::collections::BTreeSet;
 
 /// Clean extents on their way into the cache at once; more are not cached.
 const INSERTS_MAX: usize = 4096;
+
+/// Nor are they while so many chunks of clean ones wait for the fast device: it can't keep up.
+const CLEAN_CHUNKS_MAX: usize = 4;
+
+/// If changes wait for the journal while a clean chunk is written, the device is left to them for so many times as long.
+const CLEAN_PAUSE: u64 = 32;
+const CLEAN_PAUSE_MAX: Span = Span::from_millis(250);
 
 /// A clean one isn't cached either if so many wait for room.
 const STARVED_CLEAN_MAX: usize = 512;
@@ -37,10 +44,21 @@ pub(crate) struct Insert {
     priority: Priority,
 }
 
+/// What became of an extent whose content seemed to be there.
+enum Duplicate {
+    /// It wasn't, or can't be relied on.
+    None,
+    /// It points there now.
+    Taken,
+    /// There is no room for another entry.
+    Dropped,
+}
+
 impl Cache {
     /// Caches what the slow device has too.
     pub(crate) fn insert_clean(&mut self, now: Time, key: Key, data: Data, token: u64, out: &mut Actions) {
-        if self.inserts.len() >= INSERTS_MAX || !self.is_ready() || self.stopping {
+        let behind = self.chunks.iter().filter(|c| c.closed && !c.dirty).count() >= CLEAN_CHUNKS_MAX;
+        if self.inserts.len() >= INSERTS_MAX || behind || !self.is_ready() || self.stopping {
             self.counters.dropped += 1;
             self.fills.remove(&key);
             return;
@@ -107,26 +125,32 @@ impl Cache {
         if answer.words[2] == 1 {
             let fp = [answer.words[0], answer.words[1]];
             self.inserts[insert].fp = Some(fp);
-            if let Some(loc) = self.index.find_content(fp)
-                && self.duplicate(now, insert, loc, out)
-            {
-                self.counters.inserted += 1;
-                self.counters.duplicates += 1;
-                return self.end_insert(now, insert, out);
+            let found = self.index.find_content(fp);
+            match found.map_or(Duplicate::None, |loc| self.duplicate(now, insert, loc, out)) {
+                Duplicate::None => {}
+                Duplicate::Taken => {
+                    self.counters.inserted += 1;
+                    self.counters.duplicates += 1;
+                    return self.end_insert(now, insert, out);
+                }
+                Duplicate::Dropped => {
+                    self.counters.dropped += 1;
+                    return self.end_insert(now, insert, out);
+                }
             }
         }
         self.pack(now, insert, out);
     }
 
     /// Points the extent at equal content, if that may be relied on.
-    fn duplicate(&mut self, now: Time, insert: usize, loc: Loc, out: &mut Actions) -> bool {
+    fn duplicate(&mut self, now: Time, insert: usize, loc: Loc, out: &mut Actions) -> Duplicate {
         let (key, dirty) = (self.inserts[insert].key, self.inserts[insert].op.is_some());
         let weu = self.index.weu(loc.weu());
         let sequence = weu.sequence;
         let whose = self.volumes[key.volume() as usize].partition;
         let usable = matches!(weu.state, WeuState::Open | WeuState::Full) && weu.partition == whose;
         if !usable || self.bad.contains(&(loc.weu(), loc.at_bytes())) {
-            return false;
+            return Duplicate::None;
         }
         if !dirty {
             self.index.touch(loc.weu());
@@ -134,29 +158,28 @@ impl Cache {
             if self.index.look(key).is_none_or(|l| !l.same_place(loc)) {
                 // However many there are of few contents, the index doesn't grow with them.
                 if self.index.files() as u64 >= self.slots() && !self.index.drop_duplicate(LOOKED_AT) {
-                    self.counters.dropped += 1;
                     self.drop_clean(key);
-                    return true;
+                    return Duplicate::Dropped;
                 }
                 let own = self.name_duplicate(now, key, loc, sequence, out);
                 self.point(key, loc.dup(true), own);
             }
-            return true;
+            return Duplicate::Taken;
         }
         // What a dirty duplicate relies on must be durable when it is.
         let in_clean_chunk = self.chunk_of(loc.weu(), loc.slot()).is_some_and(|c| !self.chunks[c].dirty);
         if in_clean_chunk || self.suspect.contains(&loc.weu()) {
-            return false;
+            return Duplicate::None;
         }
         let loc = loc.dup(true).dirty(true);
         if self.planted(Planted::ForgetDirtyDuplicates) {
             self.point(key, loc, None);
-            return true;
+            return Duplicate::Taken;
         }
-        let Some(own) = self.name_duplicate(now, key, loc, sequence, out) else { return false };
+        let Some(own) = self.name_duplicate(now, key, loc, sequence, out) else { return Duplicate::None };
         self.index.touch(loc.weu());
         self.point(key, loc, Some(own));
-        true
+        Duplicate::Taken
     }
 
     /// Slots of all WEUs.
@@ -372,6 +395,12 @@ impl Cache {
             if !needs.is_empty() {
                 continue;
             }
+            // For a clean one nobody waits; for the journal, behind it, changes may.
+            if !self.chunks[c].dirty && now < self.clean_after && !self.stopping {
+                out.wake_at(self.clean_after);
+                continue;
+            }
+            self.chunks[c].sent_at = now;
             let (weu, first_slot) = (self.chunks[c].weu, self.chunks[c].first_slot);
             let (whose, kind) = self.whose_chunk(c);
             for (at, len, parts) in std::mem::take(&mut self.chunks[c].held) {
@@ -410,8 +439,16 @@ impl Cache {
         }
     }
 
+    /// Closes what is open of a partition for good: its volume is gone.
+    pub(crate) fn close_part(&mut self, now: Time, part: u16, out: &mut Actions) {
+        let open = |c: &Chunk, index: &Index| !c.closed && index.weu(c.weu).partition == part;
+        while let Some(c) = self.chunks.iter().position(|c| open(c, &self.index)) {
+            self.close(now, c, true, out);
+        }
+    }
+
     /// A part of a chunk is on the device.
-    pub(crate) fn chunk_written(&mut self, weu: u32, first_slot: u32) {
+    pub(crate) fn chunk_written(&mut self, now: Time, weu: u32, first_slot: u32) {
         let at = self.chunks.iter().position(|c| c.closed && (c.weu, c.first_slot) == (weu, first_slot));
         let at = at.expect("it stays until it's written");
         self.chunks[at].writes -= 1;
@@ -420,6 +457,10 @@ impl Cache {
         }
         let c = self.chunks.remove(at);
         self.unflushed_clean += u32::from(!c.dirty);
+        if !c.dirty && !self.held.is_empty() {
+            let took = now.since(c.sent_at).min(CLEAN_PAUSE_MAX);
+            self.clean_after = now + Span::from_nanos(took.as_nanos() * CLEAN_PAUSE);
+        }
         if c.dirty {
             let slots = c.first_slot..c.first_slot + c.entries.len() as u32;
             self.undurable.push((c.number, c.weu, slots, c.supersedes));

@@ -37,6 +37,10 @@ pub struct Journal {
     /// What is still to be written of a snapshot, in order, and the records it covers.
     snapshot: VecDeque<JournalWrite>,
     covers: u64,
+    /// A block is wanted for what it says beside records.
+    wants_block: bool,
+    /// The number of chunks that the last block called durable.
+    said: u64,
     written_bytes: u64,
     snapshots: u64,
 }
@@ -55,6 +59,8 @@ impl Journal {
             writing: None,
             snapshot: VecDeque::new(),
             covers: 0,
+            wants_block: false,
+            said: 0,
             written_bytes: 0,
             snapshots: 0,
         }
@@ -77,9 +83,19 @@ impl Journal {
         self.durable
     }
 
+    /// Has the next write tell how many chunks are durable, though there may be nothing else to say.
+    pub fn want_block(&mut self) {
+        self.wants_block = true;
+    }
+
+    /// The number of chunks that the last block called durable.
+    pub fn said(&self) -> u64 {
+        self.said
+    }
+
     /// Nothing waits and nothing is under way?
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.writing.is_none() && self.snapshot.is_empty()
+        self.queue.is_empty() && self.writing.is_none() && self.snapshot.is_empty() && !self.wants_block
     }
 
     /// Is a snapshot being written?
@@ -108,9 +124,10 @@ impl Journal {
             return None;
         }
         if self.snapshot.is_empty() {
-            if self.queue.is_empty() && !force {
+            if self.queue.is_empty() && !force && !self.wants_block {
                 return None;
             }
+            (self.wants_block, self.said) = (false, durable_chunks);
             let room = self.blocks_per_half().saturating_sub(self.index) as usize;
             if room > 0 && !force {
                 return Some(self.write_records(room.min(BLOCKS_MAX), durable_chunks));
@@ -128,9 +145,9 @@ impl Journal {
         let block_bytes = self.layout.block_bytes;
         let at = self.layout.half_at(self.epoch) + u64::from(self.index) * u64::from(block_bytes);
         let mut bytes = Vec::new();
-        for _ in 0..blocks_max {
+        for i in 0..blocks_max {
             let n = records_per_block(block_bytes).min(self.queue.len());
-            if n == 0 {
+            if n == 0 && i > 0 {
                 break;
             }
             let records: Vec<Record> = self.queue.drain(..n).collect();

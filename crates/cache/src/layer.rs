@@ -9,16 +9,18 @@
 //! Each state below is kept by one of the modules `read`, `write`, `insert`, `evict`, `flush`, `destage`, `recover`; what may
 //! go on after an event goes on in [`Cache::progress`].
 
+use crate::batch::WriteBack;
 use crate::broken::Life;
 use crate::chunk::{Chunk, Superseded};
 use crate::config::{CacheConfig, CacheVolume, Planted, Sharing};
-use crate::destage::WriteBack;
+use crate::dirty::Dirty;
 use crate::evict::Evict;
 use crate::flush::FlushJob;
 use crate::index::{Index, Key, Loc};
 use crate::insert::Insert;
 use crate::journal::Journal;
 use crate::layout::Layout;
+use crate::parts::WEUS_MIN;
 use crate::read::{Ahead, Fetch};
 use crate::recipes::Recipes;
 use crate::recover::Recovery;
@@ -49,6 +51,8 @@ pub struct Cache {
     pub(crate) next_chunk: u64,
     pub(crate) volumes: Vec<Volume>,
     pub(crate) by_key: BTreeMap<VolumeKey, u16>,
+    /// Slots to give out again.
+    pub(crate) free_slots: Vec<u16>,
     /// Volumes that are gone, and the first WEU's number that can't hold anything of theirs.
     pub(crate) gone: Vec<(VolumeKey, u64)>,
     /// Of them, those of which the journal doesn't say it for good yet: the number of its record.
@@ -65,13 +69,17 @@ pub struct Cache {
     pub(crate) writing: BTreeMap<Key, u32>,
     /// Extents being changed in the cache.
     pub(crate) locked: BTreeSet<Key>,
-    /// Client requests that wait for one of those.
-    pub(crate) waiting: VecDeque<Io>,
+    /// Client requests that wait for one of those, or for a change on its way.
+    pub(crate) waiting: BTreeMap<Key, VecDeque<Io>>,
+    /// Changes that wait until it's noted that the fast device failed.
+    pub(crate) unnoted: VecDeque<Io>,
     /// Changes that wait for the journal.
     pub(crate) held: Vec<(u64, usize)>,
     /// What came while recovering.
     pub(crate) early: Vec<Io>,
-    pub(crate) dirty: BTreeSet<Key>,
+    pub(crate) dirty: Dirty,
+    /// All that was dirty is to be written back.
+    pub(crate) flush_asked: bool,
     /// Duplicates: where a header says so. Dirty ones' WEUs are pinned; of a clean one nothing more than this may be known.
     pub(crate) refs: BTreeMap<Key, Loc>,
     /// By part, WEUs whose slots are for more than a half names of clean duplicates.
@@ -99,11 +107,17 @@ pub struct Cache {
     pub(crate) flush_parts: BTreeSet<u16>,
     /// Flushes of the fast device that were begun.
     pub(crate) flushes: u64,
+    /// Dirty chunks that were made durable since the journal last said how far that is.
+    pub(crate) unsaid: u32,
+    /// The volumes that there are, and whether only the cache may have something of each; anything else it holds is nobody's.
+    pub(crate) known: Option<BTreeMap<VolumeKey, bool>>,
     /// By partition.
     pub(crate) write_backs: Vec<WriteBack>,
     /// On their way to the slow device.
     pub(crate) destaging: BTreeSet<Key>,
     pub(crate) settle_retry_at: Time,
+    /// Clean chunks aren't written before this.
+    pub(crate) clean_after: Time,
     pub(crate) streams: Streams,
     pub(crate) ahead: Ahead,
     pub(crate) recipes: Recipes,
@@ -124,7 +138,7 @@ impl Cache {
         let fps_max = (extents * u64::from(config.fingerprints_percent) / 100) as usize;
         let mut index = Index::new(layout.weus, fps_max, extents as usize);
         if config.sharing == Sharing::Shared {
-            index.add_partition(config.weus_max.min(layout.weus));
+            index.add_partition(config.weus_max.max(WEUS_MIN).min(layout.weus));
         }
         Cache {
             config,
@@ -137,6 +151,7 @@ impl Cache {
             next_chunk: 1,
             volumes: Vec::new(),
             by_key: BTreeMap::new(),
+            free_slots: Vec::new(),
             gone: Vec::new(),
             going: Vec::new(),
             pending: Slab::new(),
@@ -148,10 +163,12 @@ impl Cache {
             next_token: 1,
             writing: BTreeMap::new(),
             locked: BTreeSet::new(),
-            waiting: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            unnoted: VecDeque::new(),
             held: Vec::new(),
             early: Vec::new(),
-            dirty: BTreeSet::new(),
+            dirty: Dirty::default(),
+            flush_asked: false,
             refs: BTreeMap::new(),
             name_weus: BTreeMap::new(),
             pins: BTreeMap::new(),
@@ -167,9 +184,12 @@ impl Cache {
             flush_wanted: false,
             flush_parts: BTreeSet::new(),
             flushes: 0,
+            unsaid: 0,
+            known: None,
             write_backs: Vec::new(),
             destaging: BTreeSet::new(),
             settle_retry_at: Time::ZERO,
+            clean_after: Time::ZERO,
             streams: Streams::default(),
             ahead: Ahead::default(),
             recipes: Recipes::default(),
@@ -181,6 +201,14 @@ impl Cache {
             start_report: StartReport::default(),
             lost: Vec::new(),
         }
+    }
+
+    /// A cache that is told which volumes there are when it starts, and of which of them only it may have something: what it finds
+    /// of any other was deleted.
+    #[must_use]
+    pub fn with_known(mut self, known: impl IntoIterator<Item = (VolumeKey, bool)>) -> Cache {
+        self.known = Some(known.into_iter().collect());
+        self
     }
 
     pub(crate) fn planted(&self, p: Planted) -> bool {
@@ -264,19 +292,13 @@ impl Layer for Cache {
     }
 
     fn is_using(&self, volume: VolumeKey) -> bool {
-        let gone = |k: &Key| self.volumes[k.volume() as usize].key == volume;
-        let fills = || self.pending.iter().any(|(_, p)| matches!(p, Pending::Fill { key, .. } if gone(key)));
-        let settles = || {
-            let settle = |p: &Pending| matches!(p, Pending::Settle((s, _)) if self.volumes[*s as usize].key == volume);
-            self.pending.iter().any(|(_, p)| settle(p))
-        };
         // Were it over before, a power loss could bring back what nobody will ever ask for, and only the cache has.
-        let going = || self.is_ready() && self.going.iter().any(|(key, _)| *key == volume);
-        going()
-            || self.destaging.iter().any(gone)
-            || self.fetches.iter().any(|(_, f)| gone(&f.key))
-            || fills()
-            || settles()
+        let counts = matches!(self.life, Life::Ready | Life::Recovering);
+        if counts && self.going.iter().any(|(key, _)| *key == volume) {
+            return true;
+        }
+        let mine = |(_, v): &(u16, &Volume)| v.key == volume;
+        (0..=u16::MAX).zip(&self.volumes).find(mine).is_some_and(|(slot, _)| self.is_using_slot(slot))
     }
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
@@ -322,7 +344,7 @@ impl Layer for Cache {
             Pending::Fill { key, count, token, ahead } => self.fill_read(now, (key, count), token, ahead, c, out),
             Pending::Chunk { weu, first_slot } => {
                 if !self.own_failed(now, &c, out) {
-                    self.chunk_written(weu, first_slot);
+                    self.chunk_written(now, weu, first_slot);
                 }
             }
             Pending::Journal => {
@@ -337,14 +359,12 @@ impl Layer for Cache {
                 }
             }
             Pending::EvictHeader(weu) => {
-                if !self.own_failed(now, &c, out) {
-                    self.evict_header_read(now, weu, c, out);
-                }
+                self.header_read(now, &c, out);
+                self.evict_header_read(now, weu, c, out);
             }
             Pending::Relearn { weu, sequence } => {
-                if !self.own_failed(now, &c, out) {
-                    self.relearnt((weu, sequence), &c);
-                }
+                self.header_read(now, &c, out);
+                self.relearnt((weu, sequence), &c);
             }
             // Advice: whether it was taken makes no difference.
             Pending::Trim(weu) => self.trimmed(weu),
@@ -388,8 +408,15 @@ impl Layer for Cache {
 
     fn ordered(&mut self, now: Time, order: Order, out: &mut Actions) {
         match order {
-            Order::Checkpoint => self.volumes.iter_mut().for_each(|v| v.draining = v.dirty > 0),
-            Order::Stop => self.stopping = true,
+            Order::Checkpoint => {
+                self.volumes.iter_mut().for_each(|v| v.draining = v.dirty > 0);
+                self.dirty.want_all();
+                self.flush_asked = self.dirty.wanted() > 0;
+            }
+            Order::Stop => {
+                self.stopping = true;
+                self.end_unnoted(out);
+            }
             Order::CacheBytes(bytes) => {
                 let weus = bytes / u64::from(self.layout.shape.weu_bytes);
                 self.set_weus_max(now, weus.min(u64::from(self.layout.weus)) as u32, out);
@@ -419,6 +446,7 @@ impl Layer for Cache {
             && self.ops.is_empty()
             && self.works.is_empty()
             && self.waiting.is_empty()
+            && self.unnoted.is_empty()
             && self.early.is_empty()
     }
 }

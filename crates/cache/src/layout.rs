@@ -6,6 +6,7 @@
 //! The page says what the rest is. Integers are little-endian; bytes not named are zero.
 
 use crate::config::Shape;
+use crate::format::records_per_block;
 use crate::index::{SLOTS_MAX, WEUS_MAX};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -80,6 +81,11 @@ impl Layout {
     pub fn weu_at(&self, weu: u32) -> u64 {
         let base = (PAGE_BYTES + 2 * self.half_bytes).next_multiple_of(u64::from(self.shape.weu_bytes).min(1 << 20));
         base + u64::from(weu) * u64::from(self.shape.weu_bytes)
+    }
+
+    /// Deletions that a snapshot of the journal tells of at most: a quarter of what it has room for, beside the WEUs.
+    pub fn gone_max(&self) -> usize {
+        (self.half_bytes / u64::from(self.block_bytes)) as usize * records_per_block(self.block_bytes) / 4
     }
 
     /// Slots that a WEU may have: four times what it holds uncompressed.

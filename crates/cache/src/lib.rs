@@ -1,10 +1,12 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod batch;
 mod broken;
 pub mod chunk;
 pub mod config;
 mod destage;
+mod dirty;
 mod evict;
 mod fingerprints;
 mod flush;
@@ -18,6 +20,7 @@ pub mod layout;
 mod marks;
 pub mod nvram;
 mod nvram_ring;
+mod parts;
 pub mod pieces;
 pub mod place;
 pub mod policy;
@@ -30,6 +33,7 @@ mod settle;
 pub mod status;
 pub mod streams;
 pub mod table;
+mod tails;
 pub mod tasks;
 mod truth;
 mod volumes;
@@ -40,6 +44,7 @@ pub use config::{CacheConfig, CacheVolume, Codec, Hash, Mode, Planted, Shape, Sh
 pub use layer::{Cache, FAST, SLOW};
 pub use layout::Layout;
 pub use nvram::Nvram;
+pub use parts::WEUS_MIN;
 pub use status::{Activity, CacheStatus, Counters, LostRange, StartReport, VolumeStatus};
 
 /// What makes a cache of a fast device: where and what to write, in this order. The page is last: until then there is none.

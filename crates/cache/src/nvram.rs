@@ -327,12 +327,19 @@ impl Layer for Nvram {
                 if let Some(over) = over.filter(|_| done) {
                     c.io.data = over.over(head.offset, head.len, &c.io.data);
                 }
+                let lost = !done && head.op != Op::Read;
                 out.complete(c);
+                if lost {
+                    self.failed(out);
+                }
             }
             Pending::Flush { head, covers } => {
                 c.io.head.tag = head.tag;
                 self.flushed = if done { self.flushed.max(covers) } else { self.flushed };
                 out.complete(c);
+                if !done {
+                    self.failed(out);
+                }
             }
             Pending::Log(io) => {
                 if done {
@@ -341,6 +348,8 @@ impl Layer for Nvram {
                 out.complete(Completion { io, outcome: c.outcome, dispatched_at: c.dispatched_at });
             }
             _ if !done => self.failed(out),
+            // What was moved may be lost with what failed, of which the device tells once only: it stays here for the next start.
+            _ if self.state == LayerState::Failed => {}
             Pending::Move => {
                 self.moves -= 1;
                 self.move_more(now, out);

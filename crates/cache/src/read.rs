@@ -402,7 +402,7 @@ impl Cache {
             }
             Outcome::Done => self.fetched(now, fetch, Some(c.io.into_data()), out),
             _ if from_fast => {
-                self.break_down(now, "a read failed", out);
+                self.read_failed(now, out);
                 self.fetched(now, fetch, None, out);
             }
             _ => self.fetched(now, fetch, None, out),
@@ -483,6 +483,7 @@ impl Cache {
         if first_time {
             self.lose(key);
         }
+        self.dirty.hold(key, Time::NEVER);
         true
     }
 

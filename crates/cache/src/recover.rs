@@ -1,7 +1,7 @@
 //! Starting: from what is on the fast device, and nothing else (NI-M19).
 //!
 //! ```text
-//!  page ──► journal, both halves ──► headers of all WEUs ──► dirty chunks that may be torn: all of them is checked
+//!  page ──► journal, both halves ──► headers of all WEUs ──► dirty chunks that may be torn: each is checked
 //!     ──► flush ──► a new epoch of the journal ──► ready
 //! ```
 //! A WEU's header says what was written in it, the journal what of that isn't true any more. Of two entries for one extent that
@@ -10,7 +10,7 @@
 use crate::broken::Life;
 use crate::config::Planted;
 use crate::evict::headers;
-use crate::format::{ChunkHeader, Slot, chunk_header_bytes};
+use crate::format::{ChunkHeader, chunk_header_bytes};
 use crate::index::Found;
 use crate::journal;
 use crate::layer::Cache;
@@ -19,10 +19,11 @@ use crate::marks::Marks;
 use crate::request::Pending;
 use crate::settle::Reference;
 use crate::status::StartReport;
+use crate::tails::Tails;
 use crate::tasks::bytes_of;
-use plimsoll_base::{Buf, BufMut, Completion, Data, Op, Outcome, OwnKind, Time, VolumeKey};
+use plimsoll_base::{BufMut, Completion, Data, Op, Outcome, OwnKind, Time, VolumeKey};
 use plimsoll_stack::{Actions, Offer};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Headers read at once.
 const READS_MAX: u32 = 32;
@@ -58,10 +59,7 @@ pub(crate) struct Recovery {
     pub suspect: BTreeSet<(u32, u64)>,
     pub gone: BTreeSet<VolumeKey>,
     pub next_weu: u32,
-    /// WEUs with dirty chunks that no flush is known to have covered.
-    pub tails: Vec<(u32, Vec<ChunkHeader>)>,
-    /// All of those WEUs, and of those that they refer to.
-    pub bytes: BTreeMap<u32, Option<Buf>>,
+    pub tails: Tails,
     pub references: Vec<Reference>,
     /// WEUs that hold something: number, WEU, is it for dirty extents, and whose it is.
     pub found: Vec<(u64, u32, bool, Option<u16>)>,
@@ -93,8 +91,7 @@ impl Cache {
             suspect: BTreeSet::new(),
             gone: BTreeSet::new(),
             next_weu: 0,
-            tails: Vec::new(),
-            bytes: BTreeMap::new(),
+            tails: Tails::default(),
             references: Vec::new(),
             found: Vec::new(),
             chunks: vec![Vec::new(); n],
@@ -122,7 +119,7 @@ impl Cache {
         self.recovery.as_mut().expect("it is recovering")
     }
 
-    fn recovery_send(&mut self, now: Time, range: (u64, u64), what: u32, out: &mut Actions) {
+    pub(crate) fn recovery_send(&mut self, now: Time, range: (u64, u64), what: u32, out: &mut Actions) {
         self.r().outstanding += 1;
         self.send_fast(now, (Op::Read, OwnKind::Recovery), range, Data::Absent, Pending::Recovery(what), out);
     }
@@ -131,20 +128,26 @@ impl Cache {
         let Some(r) = &mut self.recovery else { return };
         r.outstanding -= 1;
         if !c.outcome.is_done() {
-            let during = format!("the cache can't be read ({:?})", r.stage);
-            return self.fail(&during, out);
+            let stage = r.stage;
+            return match stage {
+                Stage::Tail => self.tail_read(now, what, None, out),
+                // What it holds is nothing from now on, also if it can be read one day; unless somebody would miss it.
+                Stage::Headers if !self.may_be_behind() => {
+                    self.counters.unreadable += 1;
+                    let r = self.r();
+                    r.least[what as usize] = r.next_epoch << 40;
+                    self.read_headers(now, out)
+                }
+                Stage::Headers => self.start_failed(now, &format!("the header of WEU {what} can't be read"), out),
+                stage => self.start_failed(now, &format!("{stage:?}: it can't be read or flushed"), out),
+            };
         }
         let bytes = bytes_of(&c.io.data, c.io.len).unwrap_or_else(|| BufMut::zeroed(c.io.len as usize).freeze());
         match r.stage {
             Stage::Page => self.page_read(now, bytes.as_slice(), out),
             Stage::Journal => self.journal_read(now, what as usize, bytes.as_slice(), out),
             Stage::Headers => self.headers_read(now, what, bytes.as_slice(), out),
-            Stage::Tail => {
-                r.bytes.insert(what, Some(bytes));
-                if r.outstanding == 0 {
-                    self.settle(now, out);
-                }
-            }
+            Stage::Tail => self.tail_read(now, what, Some(bytes), out),
             Stage::Flush => {
                 r.stage = Stage::Epoch;
                 self.write_journal(now, true, out);
@@ -244,7 +247,8 @@ impl Cache {
             self.recovery_send(now, (at, len), weu, out);
         }
         if self.r().outstanding == 0 {
-            self.read_tails(now, out);
+            self.r().stage = Stage::Tail;
+            self.check_tails(now, out);
         }
     }
 
@@ -283,36 +287,9 @@ impl Cache {
         let doubtful = found.iter().any(|h| h.dirty && h.chunk >= r.durable);
         if doubtful && !self.planted(Planted::BelieveTornChunks) {
             self.index.weu_mut(weu).sequence = sequence;
-            self.r().tails.push((weu, found));
+            self.r().tails.weus.push((weu, found));
         } else {
             self.adopt_headers(weu, found);
-        }
-    }
-
-    /// Reads all of the WEUs whose last chunks may be torn, and those that they refer to.
-    fn read_tails(&mut self, now: Time, out: &mut Actions) {
-        let weus = self.layout.weus;
-        let r = self.r();
-        r.stage = Stage::Tail;
-        let durable = r.durable;
-        let mut wanted: BTreeSet<u32> = BTreeSet::new();
-        for (weu, chunks) in &r.tails {
-            wanted.insert(*weu);
-            for e in chunks.iter().filter(|h| h.chunk >= durable).flat_map(|h| &h.entries) {
-                if let Slot::Ref { weu, .. } = e.what
-                    && weu < weus
-                {
-                    wanted.insert(weu);
-                }
-            }
-        }
-        if wanted.is_empty() {
-            return self.settle(now, out);
-        }
-        let len = u64::from(self.layout.shape.weu_bytes);
-        for weu in wanted {
-            let at = self.layout.weu_at(weu);
-            self.recovery_send(now, (at, len), weu, out);
         }
     }
 }

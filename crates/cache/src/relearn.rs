@@ -57,7 +57,7 @@ impl Cache {
 
     pub(crate) fn relearnt(&mut self, (weu, sequence): (u32, u64), c: &Completion) {
         self.relearn.reading -= 1;
-        if !self.still_holds(weu, sequence) {
+        if !self.still_holds(weu, sequence) || !c.outcome.is_done() {
             return;
         }
         let mut bytes = vec![0; c.io.len as usize];

@@ -4,7 +4,8 @@ use crate::broken::Life;
 use crate::index::Key;
 use crate::layer::{Cache, FAST, SLOW};
 use plimsoll_base::{
-    Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, TenantId, Time, VolumeKey,
+    Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Priority, PriorityClass, Span,
+    TenantId, Time, VolumeKey,
 };
 use plimsoll_stack::{Actions, Port, Work};
 
@@ -150,6 +151,10 @@ impl Cache {
         if matches!(self.pending[head.tag as usize], Pending::Journal) {
             head.flags = IoFlags::FUA;
         }
+        // Background work, unless somebody waits for the room that it makes.
+        if op == Op::Write && kind == OwnKind::WriteBack && self.starved.is_empty() {
+            head.priority = Priority { class: PriorityClass::Idle, level: 0 };
+        }
         out.submit(port, Io::new(head, data));
         head.id
     }
@@ -182,10 +187,14 @@ impl Cache {
 
     /// A part of a client's request has ended; the last one ends it.
     pub(crate) fn part_done(&mut self, now: Time, op: usize, out: &mut Actions) {
+        let ready = self.is_ready();
         let o = &mut self.ops[op];
         o.outstanding -= 1;
         if o.outstanding > 0 {
             return;
+        }
+        if o.flush_after && !ready {
+            o.failed = Some(IoError::Device); // what should be flushed is gone
         }
         if o.flush_after && o.failed.is_none() && o.busy.is_none() {
             o.flush_after = false;
@@ -206,17 +215,17 @@ impl Cache {
             data = join(o.pieces);
         }
         out.complete(Completion { io: Io::new(o.head, data), outcome, dispatched_at: o.dispatched_at });
-        if !o.locked.is_empty() || !o.touched.is_empty() {
-            self.retry_waiting(now, out);
+        for key in o.locked.iter().chain(o.touched.iter().map(|t| &t.0)) {
+            self.retry_waiting(now, *key, out);
         }
     }
 
-    /// Client requests that waited for an extent try again.
-    pub(crate) fn retry_waiting(&mut self, now: Time, out: &mut Actions) {
-        if self.wants_note() {
+    /// Client requests that waited for an extent try again, if it is free.
+    fn retry_waiting(&mut self, now: Time, key: Key, out: &mut Actions) {
+        if self.waiting.is_empty() || self.locked.contains(&key) || self.writing.contains_key(&key) {
             return;
         }
-        for io in std::mem::take(&mut self.waiting) {
+        for io in self.waiting.remove(&key).unwrap_or_default() {
             self.route(now, io, out);
         }
     }

@@ -1,7 +1,7 @@
 //! The end of a start: what headers say is judged, references are resolved, and the index is complete.
 
 use crate::config::{Planted, Sharing};
-use crate::format::{ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, Slot, chunk_header_bytes};
+use crate::format::{ChunkHeader, Slot, chunk_header_bytes};
 use crate::index::{Found, Key, Loc, SLOTS_MAX, bit, set_bit};
 use crate::journal::Journal;
 use crate::layer::Cache;
@@ -9,10 +9,9 @@ use crate::recover::Stage;
 use crate::relearn::Relearn;
 use crate::request::Pending;
 use crate::status::StartReport;
-use crate::tasks::unpack;
+use crate::tails::Tails;
 use plimsoll_base::{Data, Op, OwnKind, Time, VolumeKey};
 use plimsoll_stack::Actions;
-use std::collections::BTreeMap;
 
 /// A duplicate whose bytes are elsewhere.
 pub(crate) struct Reference {
@@ -92,7 +91,21 @@ impl Cache {
 
     /// The slot of a volume that a header names, unless it is gone.
     fn found_volume(&mut self, key: VolumeKey) -> Option<u16> {
-        (!self.r().gone.contains(&key)).then(|| self.slot_of(key)).flatten()
+        (!self.is_gone(&key)).then(|| self.slot_of(key)).flatten()
+    }
+
+    /// Was it deleted?
+    pub(crate) fn is_gone(&self, key: &VolumeKey) -> bool {
+        let deleted = self.recovery.as_ref().is_some_and(|r| r.gone.contains(key));
+        let unknown =
+            self.known.as_ref().is_some_and(|known| !known.contains_key(key) && !self.by_key.contains_key(key));
+        deleted || unknown
+    }
+
+    /// Which of a WEU's chunks are torn.
+    fn torn(&self, chunks: &[ChunkHeader]) -> Vec<bool> {
+        let durable = self.recovery.as_ref().expect("it is recovering").durable;
+        chunks.iter().map(|h| h.chunk >= durable && !self.is_whole(h)).collect()
     }
 
     /// A duplicate is there; the later one of two entries counts, and the other is dead from now on.
@@ -110,39 +123,12 @@ impl Cache {
         self.refs.insert(key, own);
     }
 
-    /// Is every extent of a chunk there, and what it should be? What a duplicate relied on may be gone when the duplicate is, and
-    /// a WEU whose header isn't there will be written again, whatever of it is there.
-    fn is_whole(&self, h: &ChunkHeader) -> bool {
-        let r = self.recovery.as_ref().expect("it is recovering");
-        let e = u64::from(self.layout.shape.extent_bytes);
-        let marks = &r.marks[h.weu as usize];
-        h.entries.iter().zip(h.first_slot..).all(|(entry, slot)| {
-            let past = || bit(&marks.dead, slot) || bit(&marks.cleaned, slot) || r.gone.contains(&entry.name.volume);
-            let (weu, sequence, name) = match entry.what {
-                Slot::Base(_) => (h.weu, h.sequence, Some(entry.name)),
-                Slot::Ref { .. } if entry.dead || past() => return true,
-                Slot::Ref { weu, .. } if weu >= self.layout.weus => return false,
-                Slot::Ref { weu, sequence, .. } if self.index.weu(weu).sequence != sequence => return false,
-                Slot::Ref { weu, sequence, .. } => (weu, sequence, None),
-            };
-            let Some(Some(bytes)) = r.bytes.get(&weu) else { return false };
-            let at = usize::from(entry.at_unit) * 64;
-            let Some(head) = bytes.as_slice().get(at..at + EXTENT_HEAD_BYTES) else { return false };
-            let Some(head) = ExtentHead::decode(head.try_into().expect("as long as a head"), sequence) else {
-                return false;
-            };
-            let from = at + EXTENT_HEAD_BYTES;
-            let fits = from + head.payload_bytes as usize <= bytes.len();
-            fits && name.is_none_or(|n| n == head.name)
-                && unpack(Data::Bytes(bytes.slice(from, head.payload_bytes as usize)), &head, e, false).is_some()
-        })
-    }
-
     /// All has been read: what is torn goes, references are resolved, and the index is complete.
     pub(crate) fn settle(&mut self, now: Time, out: &mut Actions) {
-        for (weu, chunks) in std::mem::take(&mut self.r().tails) {
-            let durable = self.r().durable;
-            let torn: Vec<bool> = chunks.iter().map(|h| h.chunk >= durable && !self.is_whole(h)).collect();
+        let tails = std::mem::take(&mut self.r().tails.weus);
+        // Those that were found after a WEU that one refers to have said by now under which numbers they are.
+        let judged: Vec<Vec<bool>> = tails.iter().map(|(_, chunks)| self.torn(chunks)).collect();
+        for ((weu, mut chunks), torn) in tails.into_iter().zip(judged) {
             for (h, torn) in chunks.iter().zip(&torn) {
                 if *torn {
                     let r = self.r();
@@ -154,7 +140,6 @@ impl Cache {
                 }
             }
             // Their bytes must not be relied on either, but their headers keep their place.
-            let mut chunks = chunks;
             for (h, torn) in chunks.iter_mut().zip(torn) {
                 if torn {
                     h.entries.iter_mut().for_each(|e| (e.dead, e.what) = (true, Slot::Base(None)));
@@ -170,6 +155,9 @@ impl Cache {
         // The map of names is built from one end to the other then, which is several times as fast.
         references.sort_unstable_by_key(|x| x.key);
         for x in references {
+            if self.by_key.get(&self.volumes[x.key.volume() as usize].key) != Some(&x.key.volume()) {
+                continue; // deleted meanwhile
+            }
             if x.target.is_dirty() {
                 maybe_dirty.push(x.key);
             }
@@ -183,7 +171,7 @@ impl Cache {
         }
         self.finish_index(maybe_dirty);
         let r = self.r();
-        (r.bytes, r.stage) = (BTreeMap::new(), Stage::Flush);
+        (r.tails, r.stage) = (Tails::default(), Stage::Flush);
         r.outstanding += 1;
         // Whether the power was lost or only the node: what is believed from now on must stay.
         self.send_fast(now, (Op::Flush, OwnKind::Recovery), (0, 0), Data::Absent, Pending::Recovery(0), out);
@@ -203,8 +191,12 @@ impl Cache {
             self.name_weus.entry(self.index.weu(weu).partition).or_default().insert(weu);
         }
         for key in maybe_dirty {
-            if self.index.look(key).is_some_and(Loc::is_dirty) && self.dirty.insert(key) {
-                self.volumes[key.volume() as usize].dirty += 1;
+            if let Some(loc) = self.index.look(key).filter(|l| l.is_dirty() && !self.dirty.contains(&key)) {
+                let own = self.refs.get(&key).copied();
+                self.dirtied(key, loc, own);
+                if self.volumes[key.volume() as usize].config.is_none() {
+                    self.dirty.hold(key, Time::NEVER);
+                }
             }
         }
         let pinned: Vec<Loc> = self.refs.iter().filter(|(k, _)| self.dirty.contains(k)).map(|(_, own)| *own).collect();
@@ -239,6 +231,8 @@ impl Cache {
         if self.journal.in_snapshot() {
             return self.write_journal(now, false, out);
         }
+        self.going.clear();
+        self.share_out();
         let r = self.recovery.take().expect("it is recovering");
         self.start_report = StartReport { took: now.since(r.begun_at), ..r.report };
         self.ready(now, out);

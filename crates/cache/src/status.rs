@@ -1,8 +1,8 @@
 //! What is counted and what can be seen of a cache.
 
+use crate::batch::WriteBack;
 use crate::broken::Life;
 use crate::config::{Codec, Mode, Sharing};
-use crate::destage::WriteBack;
 use crate::index::IndexCounters;
 use crate::layer::Cache;
 use crate::volumes::Volume;
@@ -49,7 +49,9 @@ pub struct Counters {
     pub evicted: u64,
     /// Extents read back that were not what they should be; read from the slow device instead.
     pub corrupt: u64,
-    /// Of them, dirty ones: lost.
+    /// Reads of the fast device that failed; likewise.
+    pub unreadable: u64,
+    /// Of what was corrupt or unreadable, what only the cache had: lost.
     pub lost: u64,
     /// Extents read ahead.
     pub ahead: u64,
@@ -89,6 +91,8 @@ pub struct StartReport {
     pub dirty: u64,
     /// WEUs that hold something.
     pub weus: u32,
+    /// WEUs whose last chunks might have been torn, and were read whole.
+    pub doubtful: u32,
     /// Chunks that were torn.
     pub torn: u32,
     /// How long it took.
@@ -104,6 +108,8 @@ pub struct VolumeStatus {
     pub mode: Mode,
     /// Extents that only the cache has.
     pub dirty: u64,
+    /// It isn't write-back, and the slow device has all of it, which the next start will know: the cache isn't needed for it.
+    pub at_home: bool,
     /// Reads of clients, and those that needed nothing from the slow device.
     pub reads: u64,
     /// See above.
@@ -144,6 +150,8 @@ pub struct CacheStatus {
     pub entries: (u64, u64),
     /// Extents that only the cache has.
     pub dirty: u64,
+    /// Of what was dirty when somebody asked for all of it to be written back, what isn't yet.
+    pub flush_left: u64,
     /// Memory of all indexes.
     pub memory_bytes: u64,
     /// Counted since the start.
@@ -200,7 +208,14 @@ impl Cache {
         counters.journal_bytes = self.journal.written().0;
         let volume = |v: &Volume| {
             let config = v.config?;
-            Some(VolumeStatus { key: v.key, mode: config.mode, dirty: v.dirty, reads: v.reads, read_hits: v.read_hits })
+            Some(VolumeStatus {
+                key: v.key,
+                mode: config.mode,
+                dirty: v.dirty,
+                at_home: self.is_written_back(v.key),
+                reads: v.reads,
+                read_hits: v.read_hits,
+            })
         };
         CacheStatus {
             state,
@@ -213,9 +228,10 @@ impl Cache {
             weus: (self.layout.weus, self.config.weus_max.min(self.layout.weus), used),
             entries: (self.index.files() as u64, self.index.fingerprints() as u64),
             dirty: self.dirty.len() as u64,
+            flush_left: self.dirty.wanted() as u64,
             memory_bytes: self.index.memory_bytes()
                 + self.recipes.memory_bytes()
-                + self.dirty.len() as u64 * 16
+                + self.dirty.memory_bytes()
                 + self.refs.len() as u64 * 32,
             counters,
             index: self.index.counters(),
@@ -227,11 +243,10 @@ impl Cache {
 
     /// What is lost if the fast device doesn't come back.
     fn at_risk(&self, why: &str) -> String {
-        let at_risk: Vec<String> = self
-            .volumes
-            .iter()
-            .filter(|v| v.dirty > 0)
-            .map(|v| format!("{} extents of volume {}.{}", v.dirty, v.key.id, v.key.generation))
+        let at_risk: Vec<String> = (0..self.volumes.len() as u16)
+            .map(|slot| (self.dirty.at_risk_of(slot), self.volumes[slot as usize].key))
+            .filter(|(n, _)| *n > 0)
+            .map(|(n, key)| format!("{n} extents of volume {}.{}", key.id, key.generation))
             .collect();
         if at_risk.is_empty() {
             return format!("{why}; nothing is lost: volumes go on without a cache");

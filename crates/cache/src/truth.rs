@@ -28,16 +28,6 @@ impl Cache {
         }
     }
 
-    /// True if it was dirty.
-    pub(crate) fn undirty(&mut self, key: Key) -> bool {
-        let was_dirty = self.dirty.remove(&key);
-        if was_dirty {
-            self.destage_changed(key);
-            self.volumes[key.volume() as usize].dirty -= 1;
-        }
-        was_dirty
-    }
-
     /// Where a header says of `key` that it's a duplicate, which is from now on not said any more; unpinned if it was dirty.
     pub(crate) fn take_reference(&mut self, key: Key, was_dirty: bool) -> Option<Loc> {
         let own = self.refs.remove(&key)?;
@@ -61,8 +51,7 @@ impl Cache {
         let by = own.filter(|_| loc.is_dirty()).and_then(|o| self.chunk_of(o.weu(), o.slot()));
         self.supersede(old, old_ref, by);
         if loc.is_dirty() {
-            self.dirty.insert(key);
-            self.volumes[key.volume() as usize].dirty += 1;
+            self.dirtied(key, loc, own);
         }
         if let Some(own) = own.filter(|_| loc.is_dup()) {
             self.refs.insert(key, own);
@@ -116,11 +105,18 @@ impl Cache {
     }
 
     /// All that the journal must say when it begins anew.
-    pub(crate) fn snapshot(index: &Index, suspect: &BTreeSet<u32>, gone: &mut Vec<(VolumeKey, u64)>) -> Vec<Record> {
+    pub(crate) fn snapshot(
+        index: &Index,
+        suspect: &BTreeSet<u32>,
+        gone: &mut Vec<(VolumeKey, u64)>,
+        gone_max: usize,
+    ) -> Vec<Record> {
         use crate::index::WeuState;
         let holds = |w: &&crate::index::Weu| !matches!(w.state, WeuState::Free | WeuState::Retired);
         let oldest = index.weus().iter().filter(holds).map(|w| w.sequence).min().unwrap_or(u64::MAX);
         gone.retain(|(_, before)| *before > oldest);
+        // The oldest go where there are too many: a start that is told which volumes there are doesn't need them.
+        gone.drain(..gone.len().saturating_sub(gone_max));
         let mut records: Vec<Record> = gone.iter().map(|(key, _)| Record::Gone(*key)).collect();
         for (weu, w) in index.weus().iter().enumerate() {
             let weu = weu as u32;
@@ -148,7 +144,8 @@ impl Cache {
             return;
         }
         let (index, suspect, gone, durable) = (&self.index, &self.suspect, &mut self.gone, self.durable_chunks);
-        if let Some(w) = self.journal.next_write(durable, force, || Cache::snapshot(index, suspect, gone)) {
+        let gone_max = self.layout.gone_max();
+        if let Some(w) = self.journal.next_write(durable, force, || Cache::snapshot(index, suspect, gone, gone_max)) {
             let len = w.bytes.len() as u64;
             let data = Data::Bytes(plimsoll_base::Buf::copy_of(&w.bytes));
             self.send_fast(now, (Op::Write, OwnKind::Metadata), (w.at, len), data, Pending::Journal, out);
@@ -161,6 +158,7 @@ impl Cache {
         let (go, wait): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(|h| h.0 <= durable);
         self.held = wait;
         self.going.retain(|(_, number)| *number > durable);
+        self.dirty.journaled(durable);
         for (_, op) in go {
             self.send_through(now, op, out);
         }

@@ -26,19 +26,22 @@ impl Cache {
         let extents = || (head.offset / e..head.end().div_ceil(e)).map(|n| Key::new(slot, n));
         if let Life::Broken { noted, .. } = self.life {
             return match noted {
-                false => self.waiting.push_back(io),
-                true if extents().any(|k| self.dirty.contains(&k)) => out.end(io, Outcome::Failed(IoError::Device)),
+                false if self.stopping => out.end(io, Outcome::Failed(IoError::Device)),
+                false => self.unnoted.push_back(io),
+                true if extents().any(|k| self.dirty.is_at_risk(&k)) => out.end(io, Outcome::Failed(IoError::Device)),
                 true => self.pass(io, out),
             };
         }
+        // Where there are more volumes than parts, some have none: theirs go through.
+        let has_part = self.index.use_of(self.volumes[slot as usize].partition).1 > 0;
         let cached = |c: &Cache, k: Key| {
             let whole = (k.extent() + 1) * e <= size;
             let only_here = c.dirty.contains(&k) || c.destaging.contains(&k) || c.locked.contains(&k);
-            whole && (only_here || (mode == Mode::Back && head.op == Op::Write))
+            whole && (only_here || (mode == Mode::Back && head.op == Op::Write && has_part))
         };
         let busy = |c: &Cache, k: Key| cached(c, k) && (c.locked.contains(&k) || c.writing.contains_key(&k));
-        if extents().any(|k| busy(self, k)) {
-            return self.waiting.push_back(io);
+        if let Some(k) = extents().find(|k| busy(self, *k)) {
+            return self.waiting.entry(k).or_default().push_back(io);
         }
         let mut through: Vec<(u64, u64)> = Vec::new();
         let mut touched: Vec<(Key, bool)> = Vec::new();

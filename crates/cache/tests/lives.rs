@@ -27,9 +27,10 @@ struct Tally {
     torn: u64,
 }
 
-fn setup(rng: &mut Rng) -> Setup {
+fn setup(seed: u64, rng: &mut Rng) -> Setup {
     let start = Setup { shuffle: rng.chance(0.4).then(|| rng.next_u64()), ..Setup::of([Mode::Back, Mode::Back]) };
     let start = Setup { nvram: start.shuffle.is_none() && rng.chance(0.4), ..start };
+    let start = Setup { known: (seed % 2 == 1).then_some([true; 2]), ..start };
     let config = CacheConfig { codec: Codec::None, ..start.config };
     otherwise(Setup { config, ..start }, rng, 0.5, &mut Tally::default())
 }
@@ -135,7 +136,7 @@ fn as_below(life: &mut Life) -> Result<(), String> {
 
 fn run(seed: u64, lives: usize, tally: &mut Tally) -> Result<(), String> {
     let mut rng = Rng::new(seed, "lives");
-    let mut life = Life::begin(seed, setup(&mut rng));
+    let mut life = Life::begin(seed, setup(seed, &mut rng));
     for n in 0..lives {
         if n > 0 {
             life = next(life, &mut rng, tally).map_err(|e| format!("life {n}: {e}"))?;

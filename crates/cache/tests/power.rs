@@ -124,7 +124,7 @@ fn setup(seed: u64) -> Setup {
         3 => CacheConfig { fingerprints_percent: 25, codec: Codec::Zstd, watermark_percent: 5, ..config() },
         _ => CacheConfig { sharing: Sharing::PerVolume, codec: Codec::None, watermark_percent: 10, ..config() },
     };
-    Setup { config, modes, shuffle: (seed / 2 % 2 == 1).then_some(seed), nvram: seed.is_multiple_of(3) }
+    Setup { config, modes, shuffle: (seed / 2 % 2 == 1).then_some(seed), nvram: seed.is_multiple_of(3), known: None }
 }
 
 /// Many more with `PLIMSOLL_CRASH_SEEDS=500`, one of them with `PLIMSOLL_CRASH_SEED=386`.

@@ -14,7 +14,9 @@ const WEUS: u64 = 8;
 const EXTENTS_A_WEU: u64 = 8;
 
 fn begin(config: CacheConfig) -> Life {
-    let config = CacheConfig { codec: Codec::None, fingerprints_percent: 0, weus_max: WEUS as u32, ..config };
+    // Shared, it is as large as each of two parts.
+    let weus_max = if config.sharing == Sharing::Shared { WEUS } else { 2 * WEUS } as u32;
+    let config = CacheConfig { codec: Codec::None, fingerprints_percent: 0, weus_max, ..config };
     Life::begin(1, Setup { config, ..Setup::of([Mode::Back, Mode::Back]) })
 }
 

@@ -1,10 +1,11 @@
 //! A pool's flash cache: from what the configuration says to a layer over a formatted fast device.
 
 use crate::config::{CacheConfig as Section, CacheDedup};
+use plimsoll_base::VolumeKey;
 use plimsoll_cache::{Cache, CacheConfig, Layout, Nvram, Shape};
 use plimsoll_stack::Offer;
 use plimsoll_store::superblock::Region;
-use plimsoll_store::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Uuid};
+use plimsoll_store::{CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Uuid};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 
@@ -37,6 +38,20 @@ pub fn weus(c: &Section, bytes: u64, block_bytes: u32) -> Result<u32, String> {
 /// The most of a cache that can be asked to be kept free, in percent.
 const FREE_PERCENT_MAX: u32 = 50;
 
+/// How much of its device was last set live to be used, unless the configuration says something else since.
+pub fn take_kept(c: &mut Section, kept: CacheRecord) {
+    if kept.size_bytes.is_some() && kept.configured_bytes == c.size.map(|b| b.0) {
+        (c.configured_size, c.size) = (c.size, kept.size_bytes.map(crate::config::ByteSize));
+    } else {
+        c.configured_size = c.size;
+    }
+}
+
+/// Bytes without which it can't work.
+pub fn size_min(c: &Section) -> u64 {
+    weu_bytes(c) * u64::from(plimsoll_cache::WEUS_MIN)
+}
+
 /// Checks what can be checked without the device.
 ///
 /// # Errors
@@ -67,6 +82,9 @@ pub fn layer(c: &Section, fast: &Offer) -> Result<Cache, String> {
     let layout = layout(c, fast.size_bytes, fast.block_bytes, 0)?;
     let default = CacheConfig::default();
     let weus = |bytes: u64| (bytes / u64::from(layout.shape.weu_bytes)).min(u64::from(layout.weus)) as u32;
+    if let Some(size) = c.size.filter(|size| size.0 < size_min(c)) {
+        return Err(format!("cache: size {} is too small: it needs {} bytes at least", size.0, size_min(c)));
+    }
     let config = CacheConfig {
         fingerprints_percent: if c.dedup == CacheDedup::Off { 0 } else { c.fingerprints_percent },
         codec: c.codec,
@@ -79,7 +97,12 @@ pub fn layer(c: &Section, fast: &Offer) -> Result<Cache, String> {
         generation: c.generation.unwrap_or(0),
         ..default
     };
-    Ok(Cache::new(layout, config))
+    let cache = Cache::new(layout, config);
+    let key = |(id, generation, behind): &(u32, u32, bool)| (VolumeKey { id: *id, generation: *generation }, *behind);
+    Ok(match &c.known {
+        Some(known) => cache.with_known(known.iter().map(key)),
+        None => cache,
+    })
 }
 
 fn layout(c: &Section, bytes: u64, block_bytes: u32, salt: u64) -> Result<Layout, String> {

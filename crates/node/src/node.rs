@@ -15,7 +15,9 @@ use crate::replica::Replica;
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, Span, TenantId};
 use plimsoll_stack::{CacheMode, Extent, FrontVolume, LayerState, Order, VolumeTerms};
-use plimsoll_store::{DeviceFile, MetaError, MetaStore, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
+use plimsoll_store::{
+    CacheRecord, DeviceFile, MetaError, MetaStore, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord,
+};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
@@ -98,6 +100,10 @@ pub struct RunningPool {
     _lock: Option<DeviceFile>,
 }
 
+/// How often it's looked whether volumes that aren't write-back any more are written back.
+const HOMECOMING_TIME: std::time::Duration = std::time::Duration::from_millis(300);
+/// Time between two tries to note that a cache's device failed.
+const NOTE_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 /// See the module's documentation.
 pub struct Node {
     /// How much of the cache volumes may have, by name, as configured.
@@ -330,6 +336,48 @@ impl Node {
         self.publish(volume.pool, &record).await
     }
 
+    /// Notes of volumes that aren't write-back any more that they have come home, as soon as they have: from then on the cache may
+    /// go. Runs as long as the node.
+    pub async fn note_homecomings(&self) {
+        loop {
+            tokio::time::sleep(HOMECOMING_TIME).await;
+            for pool in 0..self.pools.len() {
+                if let Err(error) = self.note_homecoming(pool).await {
+                    tracing::warn!(%error, "that volumes are written back isn't noted yet");
+                }
+            }
+        }
+    }
+
+    async fn note_homecoming(&self, pool: usize) -> Result<()> {
+        let p = &self.pools[pool];
+        let (Some(store), Some(cache)) = (p.store.clone(), &p.cache) else { return Ok(()) };
+        let mode = cache.section.mode;
+        let leaving = move |store: &MetaStore| -> Vec<plimsoll_base::VolumeKey> {
+            let leaves = |v: &&VolumeRecord| v.cache.unwrap_or(mode) != CacheMode::Back && store.may_be_behind(v);
+            store.volumes().filter(leaves).map(|v| v.key).collect()
+        };
+        if leaving(&store.lock().expect("no panic while held")).is_empty() {
+            return Ok(());
+        }
+        // As long as this is held no volume becomes write-back again.
+        let _one = self.changing.lock().await;
+        let keys = leaving(&store.lock().expect("no panic while held"));
+        let asked = tokio::time::timeout(ANSWER_TIME, p.handle.ask(|reply| Command::Snapshot { reply })).await;
+        let Ok(Ok(view)) = asked else { return Ok(()) };
+        let status = view.cache.map_or_else(Vec::new, |c| c.volumes);
+        let is_home = |k: &&plimsoll_base::VolumeKey| status.iter().any(|v| v.key == **k && v.at_home);
+        let home: Vec<u32> = keys.iter().filter(is_home).map(|k| k.id).collect();
+        blocking(move || store.lock().expect("no panic while held").set_behind(&home, false)).await
+    }
+
+    /// Names of a pool's volumes of which only the cache may have the latest.
+    pub fn volumes_behind(&self, pool: usize) -> Vec<String> {
+        let Some(store) = &self.pools[pool].store else { return Vec::new() };
+        let store = store.lock().expect("no panic while held");
+        store.volumes().filter(|v| store.may_be_behind(v)).map(|v| v.name.clone()).collect()
+    }
+
     /// Lets a pool's cache use so many bytes of its device from now on.
     pub async fn resize_cache(&self, name: &str, bytes: u64) -> Result<()> {
         let p = &self.pools[self.pool_named(name)?];
@@ -339,9 +387,22 @@ impl Node {
                 let what = format!("the cache's device has {} bytes; {bytes} are too many", c.device_bytes);
                 Err(NodeError::Refused(what))
             }
-            Some(_) => {
+            Some(c) if bytes < crate::cache::size_min(&c.section) => {
+                let what =
+                    format!("{bytes} bytes are too few: it needs {} at least", crate::cache::size_min(&c.section));
+                Err(NodeError::Refused(what))
+            }
+            Some(c) => {
                 let order = Order::CacheBytes(bytes);
-                p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())
+                p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())?;
+                let configured_bytes = c.section.configured_size.map(|b| b.0);
+                let Some(store) = p.store.clone() else { return Ok(()) };
+                blocking(move || {
+                    let mut store = store.lock().expect("no panic while held");
+                    let record = CacheRecord { size_bytes: Some(bytes), configured_bytes, ..store.cache() };
+                    store.set_cache(record)
+                })
+                .await
             }
         }
     }
@@ -428,7 +489,17 @@ impl Node {
         new.check().map_err(|e| NodeError::Refused(e.to_string()))?;
         self.must_fit_in(pool, tenant).await?;
         let record = match self.pools[pool].store.clone() {
-            Some(store) => blocking(move || store.lock().expect("no panic while held").create_volume(new)).await?,
+            Some(store) => {
+                let mode = self.pools[pool].cache.as_ref().map(|c| new.cache.unwrap_or(c.section.mode));
+                let create = move || {
+                    let mut store = store.lock().expect("no panic while held");
+                    let record = store.create_volume(new)?;
+                    // Before anything can be written to it.
+                    store.set_behind(&[record.key.id], mode == Some(CacheMode::Back))?;
+                    Ok(record)
+                };
+                blocking(create).await?
+            }
             None => self.pools[pool].volatile_record(new)?,
         };
         self.publish(pool, &record).await
@@ -727,6 +798,7 @@ impl RunningPool {
             state: plimsoll_store::VolumeState::Ready,
             replica: plimsoll_store::ReplicaRecord::default(),
             deadline: None,
+            behind: None,
         })
     }
 
@@ -858,16 +930,17 @@ fn note_of(pool: String, store: Option<Arc<Mutex<MetaStore>>>, handle: PoolHandl
         let (pool, store, handle) = (pool.clone(), store.clone(), handle.clone());
         let noting = std::thread::Builder::new().name("note".into()).spawn(move || {
             let Some(store) = store else { return };
-            match store.lock().expect("no panic while held").outdate_cache() {
-                Ok(_) => {
-                    let (reply, _) = tokio::sync::oneshot::channel();
-                    let _ = handle.send(Command::Order { order: Order::CacheNoted, reply }); // a pool that ended needs none
-                    tracing::error!(pool, "the cache's device failed; `plimsoll cache status` says what that means");
-                }
-                Err(error) => {
-                    tracing::error!(pool, %error, "the cache's device failed, and that can't be noted: writes wait")
+            let note = || store.lock().expect("no panic while held").outdate_cache();
+            while let Err(error) = note() {
+                tracing::error!(pool, %error, "the cache's device failed, and that can't be noted: writes wait");
+                std::thread::sleep(NOTE_AGAIN);
+                if handle.health.has_changed().is_err() {
+                    return; // the pool has ended
                 }
             }
+            let (reply, _) = tokio::sync::oneshot::channel();
+            let _ = handle.send(Command::Order { order: Order::CacheNoted, reply }); // a pool that ended needs none
+            tracing::error!(pool, "the cache's device failed; `plimsoll cache status` says what that means");
         });
         if let Err(error) = noting {
             tracing::error!(%error, "no thread to note that the cache's device failed: writes wait");

@@ -9,7 +9,8 @@ use plimsoll_sched::promise::Budgets;
 use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{CacheMode, Front, Layer, Map, Offer, Stack, StackConfig, Target};
 use plimsoll_store::{
-    CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaStore, Superblock, Uuid, VolumeRecord,
+    CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaStore, Superblock, Uuid,
+    VolumeRecord,
 };
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -250,27 +251,33 @@ fn open_cache(
     slow: &DeviceFile,
     store: &mut MetaStore,
 ) -> std::result::Result<Option<(PoolCache, Vec<Device>)>, String> {
-    let back = |v: &&VolumeRecord, mode: CacheMode| v.cache.unwrap_or(mode) == CacheMode::Back;
+    let behind: Vec<String> = store.volumes().filter(|v| store.may_be_behind(v)).map(|v| v.name.clone()).collect();
     let Some(c) = &mut config.cache else {
-        let names: Vec<&str> = store.volumes().filter(|v| back(v, CacheMode::Off)).map(|v| v.name.as_str()).collect();
-        return match names.is_empty() {
-            true => Ok(None),
-            false => Err(format!(
-                "volumes {} are cached write-back: without [pool.cache] what only the cache has would be lost",
-                names.join(", ")
-            )),
-        };
+        if !behind.is_empty() {
+            return Err(format!(
+                "volumes {} are cached write-back, or were: without [pool.cache] what only the cache has would be lost. Serve them \
+                 with it, have them cached otherwise, and wait until they are written back",
+                behind.join(", ")
+            ));
+        }
+        // What is written from now on passes the cache by: what it has is out of date should it come back.
+        if store.cache_generation() > 0 && !store.cache().absent {
+            let record = CacheRecord { absent: true, ..store.cache() };
+            store.set_cache(record).map_err(|e| e.to_string())?;
+        }
+        return Ok(None);
     };
-    let names: Vec<String> = store.volumes().filter(|v| back(v, c.mode)).map(|v| v.name.clone()).collect();
+    crate::cache::take_kept(c, store.cache());
     let had_one = store.cache_generation() > 0;
-    let needed = (had_one && !names.is_empty()).then(|| format!("what was written to {}", names.join(", ")));
+    let needed = (had_one && !behind.is_empty()).then(|| format!("what was written to {}", behind.join(", ")));
     let mut opened = crate::cache::open(c, slow.superblock().pool_uuid, needed)?;
     // A modelled drive may be smaller than the file behind it.
     let seen = model_named(c.model.as_deref(), opened.region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes);
     opened.region.len = opened.region.len.min(seen);
-    if opened.new || !had_one {
+    if opened.new || !had_one || store.cache().absent {
         store.outdate_cache().map_err(|e| e.to_string())?;
     }
+    c.known = Some(note_behind(c.mode, store, opened.new || !had_one)?);
     // It wraps after 65,536 failures of the device, long after any cached content of that number is gone.
     let generation = store.cache_generation() as u16;
     c.generation = Some(generation);
@@ -283,6 +290,24 @@ fn open_cache(
     let weus = crate::cache::weus(c, opened.region.len, block_bytes)?;
     let cache = PoolCache { section: c.clone(), device_bytes: opened.region.len, weus, _locks: (opened.device, nvram) };
     Ok(Some((cache, devices)))
+}
+
+/// Notes of which volumes only the cache may have something from now on, before anything is written to them; all volumes, with
+/// that. A new cache has nothing of any.
+fn note_behind(
+    mode: CacheMode,
+    store: &mut MetaStore,
+    is_new: bool,
+) -> std::result::Result<Vec<(u32, u32, bool)>, String> {
+    let is_back = |v: &&VolumeRecord| v.cache.unwrap_or(mode) == CacheMode::Back;
+    let (back, others): (Vec<&VolumeRecord>, Vec<&VolumeRecord>) = store.volumes().partition(is_back);
+    let ids = |all: Vec<&VolumeRecord>| all.iter().map(|v| v.key.id).collect::<Vec<u32>>();
+    let (back, others) = (ids(back), ids(others));
+    store.set_behind(&back, true).map_err(|e| e.to_string())?;
+    if is_new {
+        store.set_behind(&others, false).map_err(|e| e.to_string())?;
+    }
+    Ok(store.volumes().map(|v| (v.key.id, v.key.generation, store.may_be_behind(v))).collect())
 }
 
 /// All of a device that its layer may use.

@@ -57,6 +57,8 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
     let sockets = listeners.serve(&mut tasks, service.clone(), api);
     let deletions = node.clone();
     tasks.spawn(async move { deletions.resume_deletions(interrupted).await });
+    let homecomings = node.clone();
+    tasks.spawn(async move { homecomings.note_homecomings().await });
     node.recovered(RECOVERY_TIME).await;
     ready(&node, &bound);
     tokio::select! {

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_node::config::ByteSize;
 use plimsoll_node::http::api::{CacheChange, CacheView, Status};
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Show a pool's flash cache, resize it, write back what only it has.
 #[derive(Args)]
@@ -69,12 +69,12 @@ impl Cache {
             }
             Command::Flush { pool, no_wait, control } => {
                 let client = Client::new(&control)?;
-                let (name, before) = find(&client, pool)?;
+                let (name, _) = find(&client, pool)?;
                 client.order(Method::POST, &format!("{}/flush", path(&name)))?;
                 if no_wait {
                     return Ok(());
                 }
-                let view = wait(&client, &name, &before)?;
+                let view = wait(&client, &name, |view| view.flush_left)?;
                 print(&name, &view, &control)
             }
         }
@@ -100,24 +100,45 @@ fn find(client: &Client, named: Option<String>) -> Result<(String, CacheView)> {
     }
 }
 
-/// Until what only the cache had when it began is written back, or nothing moves any more.
-fn wait(client: &Client, name: &str, before: &CacheView) -> Result<CacheView> {
-    let all = before.dirty_extents;
-    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(all) } else { ProgressBar::hidden() };
+/// How long nothing may move before it's said that nothing does.
+const STILL_TIME: Duration = Duration::from_secs(60);
+
+/// Waits until nothing is `left`, of what only the cache has. Says how far it has come if that stands still, or can't go on.
+fn wait(client: &Client, name: &str, left: impl Fn(&CacheView) -> u64) -> Result<CacheView> {
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
     bar.set_style(ProgressStyle::with_template("{wide_bar} {pos}/{len} extents {eta}").expect("a constant template"));
+    let (mut all, mut last, mut moved_at) = (0, (0, 0), Instant::now());
     loop {
         let view: CacheView = client.get(&path(name))?;
-        let written = view.written_back - before.written_back;
-        if view.dirty_extents == 0 || written >= all {
+        let now = left(&view);
+        if now == 0 {
             bar.finish_and_clear();
             return Ok(view);
         }
+        all = all.max(now);
+        let far = format!("{} of {all} extents are written back, {now} are left", all - now);
         if view.state != "ready" {
-            bail!("pool {name}: the cache is {}: {}", view.state, view.problem.unwrap_or_default());
+            bail!("pool {name}: {far}; the cache is {}: {}", view.state, view.problem.unwrap_or_default());
         }
-        bar.set_position(written);
+        if last != (now, view.written_back) {
+            (last, moved_at) = ((now, view.written_back), Instant::now());
+        }
+        if moved_at.elapsed() > STILL_TIME {
+            bail!("pool {name}: {far}, and nothing moves: is its device refusing them? The node goes on trying");
+        }
+        bar.set_length(all);
+        bar.set_position(all - now);
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// Waits until the pool's own device has all of a volume that isn't write-back any more, and the pool knows it.
+pub fn wait_until_home(client: &Client, pool: &str, volume: &str) -> Result<()> {
+    let left = |view: &CacheView| {
+        let ours = view.volumes.iter().find(|v| v.name == volume && v.behind);
+        ours.map_or(0, |v| v.dirty_extents.max(1))
+    };
+    wait(client, pool, left).map(drop)
 }
 
 fn percent(part: u64, of: u64) -> String {
@@ -173,9 +194,11 @@ fn print(name: &str, v: &CacheView, control: &Control) -> Result<()> {
     println!("  last start   {}, {} extents found", micros(v.start_us), v.start_extents);
     let row = |c: &plimsoll_node::http::api::CachedVolume| {
         let mode = format!("{:?}", c.mode).to_lowercase();
-        vec![c.name.clone(), mode, c.reads.to_string(), percent(c.read_hits, c.reads), c.dirty_extents.to_string()]
+        let needed = if c.behind { "needed" } else { "may go" };
+        let (hits, here) = (percent(c.read_hits, c.reads), c.dirty_extents.to_string());
+        vec![c.name.clone(), mode, c.reads.to_string(), hits, here, needed.into()]
     };
-    let head = ["VOLUME", "MODE", "READS", "HIT", "ONLY HERE"];
+    let head = ["VOLUME", "MODE", "READS", "HIT", "ONLY HERE", "CACHE"];
     print!("{}", table(&head, &v.volumes.iter().map(row).collect::<Vec<_>>()));
     Ok(())
 }

@@ -78,6 +78,9 @@ enum Command {
         /// off, through or back.
         #[arg(value_parser = cache_mode)]
         mode: CacheMode,
+        /// Don't wait until what only the cache has is written back.
+        #[arg(long)]
+        no_wait: bool,
         #[command(flatten)]
         control: Control,
     },
@@ -157,9 +160,14 @@ impl Volume {
                 let wanted = VolumeChange { size_bytes: Some(size.0), ..VolumeChange::default() };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
             }
-            Command::Cache { name, mode, control } => {
+            Command::Cache { name, mode, no_wait, control } => {
                 let wanted = VolumeChange { cache: Some(mode), ..VolumeChange::default() };
-                show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
+                let client = Client::new(&control)?;
+                let volume: VolumeStatus = client.send(Method::PATCH, &path(&name), &wanted)?;
+                if mode != CacheMode::Back && !no_wait {
+                    crate::cache::wait_until_home(&client, &volume.pool, &name)?;
+                }
+                show(&volume, &control)
             }
             Command::Deadline { name, deadline, control } => {
                 let wanted = VolumeChange { deadline_us: Some(deadline.0.as_micros()), ..VolumeChange::default() };

@@ -139,7 +139,12 @@ fn written_back_data_survive_a_crash_and_go_home_when_asked() {
     // Another mode, and another size, while it's in use.
     write_all(&mut c, 2);
     server.cli(&["volume", "cache", "vol", "through"]);
-    wait_for(&server, "what only the cache has goes home", |v| count(v, "dirty_extents") == 0);
+    let v = status(&server);
+    assert_eq!(
+        (count(&v, "dirty_extents"), &v["volumes"][0]["behind"]),
+        (0, &false.into()),
+        "it waits until all is home"
+    );
     server.cli(&["cache", "resize", "p", "--size", "8MiB"]);
     let v = wait_for(&server, "it gets smaller", |v| count(v, "weus_used") <= 32);
     assert_eq!(count(&v, "weus_max"), 32);
@@ -236,6 +241,114 @@ fn a_write_through_volume_goes_on_without_its_cache() {
     failing.fail("write", false);
     let server = Server::start(dir.path(), &config);
     check_all(&mut client(&server), 2);
+}
+
+/// Served by the same pool without its cache.
+fn without() -> String {
+    config(r#"{ file = "slow.img", size = "64MiB" }"#, "16MiB")
+}
+
+/// A volume that isn't write-back any more needs its cache until all is written back, whatever the configuration says, and that is
+/// noted; after that the cache may go, and what it has isn't believed when it comes back.
+#[test]
+fn a_cache_may_go_when_nothing_is_only_there_and_is_out_of_date_when_it_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (back, through) = (with_cache("back", "fast.img"), with_cache("through", "fast.img"));
+    let server = Server::start(dir.path(), &back);
+    let mut c = client(&server);
+    write_all(&mut c, 1);
+    c.flush().unwrap().unwrap();
+    drop(c);
+    server.kill();
+    // The volume has no mode of its own: it is the section that said so.
+    let said = Server::try_start(dir.path(), &without()).err().expect("refused");
+    assert!(said.contains("vol") && said.contains("write-back"), "{said}");
+    // Configured otherwise, and gone before anything could be written back: missing it is still noticed.
+    std::fs::rename(dir.path().join("fast.img"), dir.path().join("away.img")).unwrap();
+    let said = Server::try_start(dir.path(), &through).err().expect("refused");
+    assert!(said.contains("isn't here") && said.contains("vol"), "{said}");
+    std::fs::rename(dir.path().join("away.img"), dir.path().join("fast.img")).unwrap();
+    let server = Server::start(dir.path(), &through);
+    wait_for(&server, "the pool knows that all is home", |v| v["volumes"][0]["behind"] == false);
+    let mut c = client(&server);
+    check_all(&mut c, 1);
+    check_all(&mut c, 1);
+    drop(c);
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &without());
+    let mut c = client(&server);
+    check_all(&mut c, 1);
+    write_all(&mut c, 2);
+    drop(c);
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &through);
+    check_all(&mut client(&server), 2);
+}
+
+/// How much of its device is used is kept over a restart, and less than it can work with is refused.
+#[test]
+fn a_cache_that_was_resized_stays_so_and_is_never_too_small() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = with_cache("back", "fast.img");
+    let server = Server::start(dir.path(), &config);
+    for size in ["0", "768KiB"] {
+        let said = server.cli_fails(&["cache", "resize", "p", "--size", size]);
+        assert!(said.contains("too few"), "{said}");
+    }
+    server.cli(&["cache", "resize", "p", "--size", "1MiB"]);
+    let mut c = client(&server);
+    write_all(&mut c, 1);
+    drop(c);
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &config);
+    assert_eq!(count(&status(&server), "weus_max"), 4);
+    check_all(&mut client(&server), 1);
+    assert!(server.stop());
+    // What is configured otherwise since is meant.
+    let server = Server::start(dir.path(), &config.replace("weu = \"256KiB\"", "weu = \"256KiB\"\nsize = \"4MiB\""));
+    assert_eq!(count(&status(&server), "weus_max"), 16);
+    assert!(server.stop());
+    let said =
+        Server::try_start(dir.path(), &config.replace("weu = \"256KiB\"", "weu = \"256KiB\"\nsize = \"512KiB\""));
+    assert!(said.err().expect("refused").contains("too small"));
+}
+
+/// The fast device vanishes, and only it has something: those volumes stop, what is at risk is named, and when it is back nothing is
+/// missing.
+#[test]
+fn a_write_back_volume_stops_without_its_cache_and_says_what_is_at_risk() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some((failing, config)) = on_failing_device(dir.path(), "back") else { return };
+    let server = Server::start(dir.path(), &config);
+    server.cli(&["volume", "create", "other", "--pool", "p", "--size", "1MiB", "--tenant", "t", "--cache", "through"]);
+    let mut c = client(&server);
+    write_all(&mut c, 1);
+    c.flush().unwrap().unwrap();
+    let dirty = count(&status(&server), "dirty_extents");
+    assert!(dirty > 0);
+    failing.fail("read", true);
+    failing.fail("write", true);
+    let mut refused = 0;
+    for n in 0..EXTENTS {
+        refused += u32::from(c.write((n * EXTENT) as u64, &extent(n, 2)).unwrap().is_err());
+    }
+    let v = broken(&server);
+    let problem = v["problem"].as_str().unwrap();
+    assert!(refused > 0 && problem.contains("only the cache has") && problem.contains("extents of volume 1."), "{v}");
+    // The other one has nothing there, and goes on.
+    let mut other = Client::connect(&server.socket(), "other").unwrap();
+    other.write(0, &extent(1, 7)).unwrap().unwrap();
+    assert_eq!(other.read(0, EXTENT as u32).unwrap().unwrap(), extent(1, 7));
+    drop((c, other));
+    server.kill();
+    failing.fail("read", false);
+    failing.fail("write", false);
+    let server = Server::start(dir.path(), &config);
+    let mut c = client(&server);
+    for n in 0..EXTENTS {
+        let read = c.read((n * EXTENT) as u64, EXTENT as u32).unwrap().unwrap();
+        assert!(read == extent(n, 1) || read == extent(n, 2), "extent {n} is what was flushed, or newer");
+    }
 }
 
 /// The same with NVRAM: a flush waits for nothing else, a crash loses nothing, and the cache doesn't work without it.

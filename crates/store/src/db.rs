@@ -26,6 +26,7 @@ const SETTINGS: TableDefinition<&str, &[u8]> = TableDefinition::new("settings");
 const SCHEMA_ROW: &str = "schema";
 const FENCE_ROW: &str = "fence";
 const KNOBS_ROW: &str = "knobs";
+const CACHE_ROW: &str = "cache";
 
 /// Memory for redb's page cache; metadata is small and read once.
 const CACHE_BYTES: usize = 4 << 20;
@@ -158,6 +159,10 @@ pub(crate) fn write(db: &Database, edits: &[Edit]) -> Result<(), MetaError> {
                     let json = serde_json::to_vec(f).expect("numbers are JSON");
                     txn.open_table(SETTINGS)?.insert(FENCE_ROW, json.as_slice())?;
                 }
+                Edit::PutCache(c) => {
+                    let json = serde_json::to_vec(c).expect("numbers are JSON");
+                    txn.open_table(SETTINGS)?.insert(CACHE_ROW, json.as_slice())?;
+                }
                 Edit::PutKnobs(k) => {
                     let json = serde_json::to_vec(k).expect("numbers are JSON");
                     txn.open_table(SETTINGS)?.insert(KNOBS_ROW, json.as_slice())?;
@@ -200,6 +205,7 @@ fn load(db: &Database) -> Result<State, MetaError> {
     let settings = txn.open_table(SETTINGS).map_err(|e| of(e.into()))?;
     state.fence = setting(&settings, FENCE_ROW)?;
     state.knobs = setting(&settings, KNOBS_ROW)?;
+    state.cache = setting(&settings, CACHE_ROW)?;
     Ok(state)
 }
 

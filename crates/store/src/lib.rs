@@ -24,8 +24,8 @@ pub mod superblock;
 pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect};
 pub use meta::{MetaError, MetaStore};
 pub use record::{
-    DeadlineRecord, FenceRecord, KnobValues, KnobsRecord, NewVolume, RecordError, ReplicaRecord, TenantLimits,
-    TenantRecord, VolumeRecord, VolumeState,
+    CacheRecord, DeadlineRecord, FenceRecord, KnobValues, KnobsRecord, NewVolume, RecordError, ReplicaRecord,
+    TenantLimits, TenantRecord, VolumeRecord, VolumeState,
 };
 pub use region::RegionBackend;
 pub use space::GRANULE_BYTES;

@@ -8,8 +8,8 @@
 
 use crate::db::{self, Storage};
 use crate::record::{
-    DeadlineRecord, EXTENTS_MAX, FenceRecord, KnobsRecord, NewVolume, RecordError, ReplicaRecord, TenantRecord,
-    VolumeRecord, VolumeState, check_name, check_size,
+    CacheRecord, DeadlineRecord, EXTENTS_MAX, FenceRecord, KnobsRecord, NewVolume, RecordError, ReplicaRecord,
+    TenantRecord, VolumeRecord, VolumeState, check_name, check_size,
 };
 use crate::space::{GRANULE_BYTES, Space};
 use crate::state::{Edit, State};
@@ -264,6 +264,7 @@ impl MetaStore {
             state: VolumeState::Ready,
             replica: ReplicaRecord::default(),
             deadline: None,
+            behind: None,
         };
         self.commit(vec![Edit::PutName(volume.name.clone(), id), Edit::PutVolume(volume.clone())], false)?;
         Ok(volume)
@@ -274,9 +275,28 @@ impl MetaStore {
     /// # Errors
     /// An unknown name, or a failing storage.
     pub fn set_volume_cache(&mut self, name: &str, cache: Option<CacheMode>) -> Result<VolumeRecord, MetaError> {
-        let volume = VolumeRecord { cache, ..self.ready(name)?.clone() };
+        let before = self.ready(name)?.clone();
+        // In one with it: what is written from then on may be nowhere else.
+        let behind = if cache == Some(CacheMode::Back) { Some(true) } else { before.behind };
+        let volume = VolumeRecord { cache, behind, ..before };
         self.commit(vec![Edit::PutVolume(volume.clone())], false)?;
         Ok(volume)
+    }
+
+    /// Keeps for some volumes, those with these ids, whether only the cache may have the latest of them.
+    ///
+    /// # Errors
+    /// A failing storage.
+    pub fn set_behind(&mut self, ids: &[u32], behind: bool) -> Result<(), MetaError> {
+        let found = ids.iter().filter_map(|id| self.state.volumes.get(id)).filter(|v| v.behind != Some(behind));
+        let edits: Vec<Edit> =
+            found.map(|v| Edit::PutVolume(VolumeRecord { behind: Some(behind), ..v.clone() })).collect();
+        if edits.is_empty() { Ok(()) } else { self.commit(edits, true) }
+    }
+
+    /// May only the cache have the latest of a volume? Where nobody said, it may if the pool ever had one.
+    pub fn may_be_behind(&self, volume: &VolumeRecord) -> bool {
+        volume.behind.unwrap_or(self.cache_generation() > 0)
     }
 
     /// Keeps what a volume is as one of several replicas.
@@ -328,14 +348,28 @@ impl MetaStore {
         self.state.generations.get(&CACHE_ROW).copied().unwrap_or(0)
     }
 
-    /// Declares what the pool's cache device holds to be out of date: it failed, and writes go on without it.
+    /// Declares what the pool's cache device holds to be out of date: it failed, and writes go on without it, or it was away.
     ///
     /// # Errors
     /// A failing storage.
     pub fn outdate_cache(&mut self) -> Result<u32, MetaError> {
         let next = self.cache_generation() + 1;
-        self.commit(vec![Edit::PutGeneration(CACHE_ROW, next)], true)?;
+        let record = CacheRecord { absent: false, ..self.cache() };
+        self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutCache(record)], true)?;
         Ok(next)
+    }
+
+    /// What is kept of the pool's cache.
+    pub fn cache(&self) -> CacheRecord {
+        self.state.cache.unwrap_or_default()
+    }
+
+    /// Keeps that.
+    ///
+    /// # Errors
+    /// A failing storage.
+    pub fn set_cache(&mut self, record: CacheRecord) -> Result<(), MetaError> {
+        self.commit(vec![Edit::PutCache(record)], true)
     }
 
     /// Makes a volume larger. Its extents keep their places; the last may get longer, others are added.

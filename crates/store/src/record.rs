@@ -64,6 +64,9 @@ pub struct VolumeRecord {
     pub replica: ReplicaRecord,
     /// Its deadline, if it was ever changed live.
     pub deadline: Option<DeadlineRecord>,
+    /// Only its pool's cache may have the latest of it: it is write-back, or was and isn't written back yet. `None` where nobody
+    /// ever said.
+    pub behind: Option<bool>,
 }
 
 /// What is kept of a volume as one of several replicas.
@@ -112,6 +115,18 @@ pub struct KnobsRecord {
     pub set: KnobValues,
     /// As they were configured then: of what is configured otherwise by now, that is meant.
     pub configured: KnobValues,
+}
+
+/// What is kept of a pool's cache.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct CacheRecord {
+    /// The pool was served without it since: what it holds may be older than the pool's own device.
+    pub absent: bool,
+    /// How much of its device it may use, as last changed live.
+    pub size_bytes: Option<u64>,
+    /// What was configured then: where it's something else by now, that is meant.
+    pub configured_bytes: Option<u64>,
 }
 
 /// A volume's deadline as it was last changed live.
@@ -297,6 +312,8 @@ struct VolumeJson {
     replica: ReplicaRecord,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deadline: Option<DeadlineRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    behind: Option<bool>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -356,6 +373,7 @@ pub(crate) fn volume_to_json(volume: &VolumeRecord) -> Vec<u8> {
         state: volume.state,
         replica: volume.replica,
         deadline: volume.deadline,
+        behind: volume.behind,
     };
     serde_json::to_vec(&json).expect("plain data has a JSON form")
 }
@@ -386,6 +404,7 @@ pub(crate) fn volume_from_json(id: u32, json: &[u8]) -> Result<VolumeRecord, Str
         state: v.state,
         replica: v.replica,
         deadline: v.deadline,
+        behind: v.behind,
     })
 }
 

@@ -1,6 +1,6 @@
 //! The metadata store's contents in memory, and the edits that change them.
 
-use crate::record::{FenceRecord, KnobsRecord, TenantRecord, VolumeRecord, VolumeState};
+use crate::record::{CacheRecord, FenceRecord, KnobsRecord, TenantRecord, VolumeRecord, VolumeState};
 use crate::space::{GRANULE_BYTES, Space};
 use crate::superblock::Region;
 use std::collections::BTreeMap;
@@ -18,6 +18,7 @@ pub(crate) enum Edit {
     DropTenant(String),
     PutFence(FenceRecord),
     PutKnobs(KnobsRecord),
+    PutCache(CacheRecord),
 }
 
 /// Everything stored, by key.
@@ -30,6 +31,7 @@ pub(crate) struct State {
     pub(crate) generations: BTreeMap<u32, u32>,
     pub(crate) fence: Option<FenceRecord>,
     pub(crate) knobs: Option<KnobsRecord>,
+    pub(crate) cache: Option<CacheRecord>,
 }
 
 impl State {
@@ -44,6 +46,7 @@ impl State {
             Edit::DropTenant(name) => drop(self.tenants.remove(&name)),
             Edit::PutFence(f) => self.fence = Some(f),
             Edit::PutKnobs(k) => self.knobs = Some(k),
+            Edit::PutCache(c) => self.cache = Some(c),
         }
     }
 

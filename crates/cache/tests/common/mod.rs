@@ -46,11 +46,13 @@ pub struct Setup {
     pub shuffle: Option<u64>,
     /// Small writes of the fast disk go to an NVRAM before it.
     pub nvram: bool,
+    /// The cache is told which volumes there are, and whether only it may have something of each.
+    pub known: Option<[bool; 2]>,
 }
 
 impl Setup {
     pub fn of(modes: [Mode; 2]) -> Setup {
-        Setup { config: config(), modes, shuffle: None, nvram: false }
+        Setup { config: config(), modes, shuffle: None, nvram: false, known: None }
     }
 }
 
@@ -155,7 +157,11 @@ pub fn pool(disks: Vec<SimDisk>, setup: &Setup, oracle: &Oracle) -> SimPool {
     let mut p = SimPool::with_stack(disks, |offers| {
         let mut s = Stack::new(StackConfig::default(), offers);
         s.push(Box::new(Front::new()), vec![Target::Node(1)]);
-        let cache = Box::new(Cache::new(layout(), setup.config));
+        let mut cache = Box::new(Cache::new(layout(), setup.config));
+        if let Some(behind) = setup.known {
+            *cache = Cache::new(layout(), setup.config)
+                .with_known((0..VOLUMES).map(|v| (oracle.key(v), behind[v as usize])));
+        }
         match setup.shuffle {
             None if setup.nvram => {
                 s.push(cache, vec![Target::Node(2), Target::Node(3)]);
@@ -235,6 +241,9 @@ pub struct Life {
     pub pool: SimPool,
     pub oracle: Oracle,
     pub setup: Setup,
+    /// Requests may fail; so many did.
+    pub may_fail: bool,
+    pub failed: u64,
 }
 
 impl Life {
@@ -243,7 +252,7 @@ impl Life {
         let oracle = oracle();
         let mut pool = pool(disks(seed), &setup, &oracle);
         assert_eq!(pool.start(), LayerState::Ready, "{:?}", pool.stack().layer::<Cache>().unwrap().status());
-        Life { pool, oracle, setup }
+        Life { pool, oracle, setup, may_fail: false, failed: 0 }
     }
 
     /// Starts over disks as an earlier life left them.
@@ -254,7 +263,7 @@ impl Life {
         if state != LayerState::Ready {
             return Err(format!("after recovery it is {state:?}: {:?}, lost {:?}", status.why, status.lost));
         }
-        Ok(Life { pool, oracle, setup })
+        Ok(Life { pool, oracle, setup, may_fail: false, failed: 0 })
     }
 
     /// Starts over disks as a power loss left them, and judges all that is there.
@@ -297,10 +306,65 @@ impl Life {
 
     pub fn step(&mut self) -> Result<bool, String> {
         let stepped = self.pool.step().is_some();
-        while let Some(c) = self.pool.next_done() {
-            self.oracle.ended(&c)?;
-        }
+        self.collect()?;
         Ok(stepped)
+    }
+
+    fn must_step(&mut self) -> Result<(), String> {
+        if self.step()? { Ok(()) } else { Err(format!("it never ends: {:?}", self.cache().activity())) }
+    }
+
+    fn collect(&mut self) -> Result<(), String> {
+        while let Some(c) = self.pool.next_done() {
+            if self.may_fail && !c.outcome.is_done() {
+                self.failed += 1;
+                self.oracle.failed(&c);
+            } else {
+                self.oracle.ended(&c)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Clients' requests that haven't ended.
+    pub fn inside(&mut self) -> u64 {
+        let keys = [self.oracle.key(0), self.oracle.key(1)];
+        let front = self.pool.stack().layer::<Front>().unwrap();
+        keys.iter().map(|k| front.inflight_of(*k) as u64).sum()
+    }
+
+    /// Until no client waits for anything: at most so many events.
+    pub fn all_end(&mut self, most: u64) -> Result<(), String> {
+        for _ in 0..most {
+            if self.inside() == 0 {
+                return Ok(());
+            }
+            if !self.step()? {
+                break;
+            }
+        }
+        let (inside, activity) = (self.inside(), self.cache().activity());
+        if inside == 0 { Ok(()) } else { Err(format!("{inside} requests never end: {activity:?}")) }
+    }
+
+    /// Asks for whole extents, one request each.
+    pub fn ask_extents(&mut self, op: Op, volume: u32, extents: std::ops::Range<u64>) -> Result<(), String> {
+        let per = EXTENT / SECTOR;
+        let asks: Vec<Act> =
+            extents.map(|n| Act::Ask(Ask { op, volume, first: n * per, len: per, fua: false })).collect();
+        self.run(&asks, &mut |_| Ok(true))
+    }
+
+    /// Asks for a flush.
+    pub fn ask_flush(&mut self, volume: u32) -> Result<(), String> {
+        let flush = Act::Ask(Ask { op: Op::Flush, volume, first: 0, len: 0, fua: false });
+        self.run(&[flush], &mut |_| Ok(true))
+    }
+
+    /// An operator's order.
+    pub fn order(&mut self, order: Order) {
+        let now = self.pool.now();
+        self.pool.with_layer(|c: &mut Cache, out| c.ordered(now, order, out));
     }
 
     /// Until nothing is left to happen.
@@ -332,9 +396,7 @@ impl Life {
                 Act::Ask(ask) => {
                     let io = self.oracle.ask(ask, now);
                     self.pool.offer(now, io);
-                    while let Some(c) = self.pool.next_done() {
-                        self.oracle.ended(&c)?;
-                    }
+                    self.collect()?;
                     0
                 }
                 Act::Pause(n) => u64::from(n),
@@ -369,13 +431,13 @@ impl Life {
     fn delete(&mut self, volume: u32) -> Result<(), String> {
         let key = self.oracle.key(volume);
         while self.pool.stack().layer::<Front>().unwrap().inflight_of(key) > 0 {
-            self.step()?;
+            self.must_step()?;
         }
         let now = self.pool.now();
         self.pool.with_layer(|f: &mut Front, _| f.remove_volume(key));
         self.pool.with_layer(|c: &mut Cache, out| c.forget(now, key, out));
         while self.pool.stack().is_using(key) {
-            self.step()?;
+            self.must_step()?;
         }
         let now = self.pool.now();
         self.pool.with_layer(|m: &mut Map, out| {
@@ -383,7 +445,7 @@ impl Life {
             m.zero(now, 1, vec![extent_of(volume)], out);
         });
         while self.pool.with_layer(|m: &mut Map, _| m.next_zeroed()).flatten().is_none() {
-            self.step()?;
+            self.must_step()?;
         }
         self.oracle.deleted(volume);
         announce(&mut self.pool, self.oracle.key(volume), self.setup.modes[volume as usize]);

@@ -169,6 +169,9 @@ pub struct CacheConfig {
     pub device_size: Option<ByteSize>,
     /// Bytes of the device that are used at most; all of them if not said. Can be changed live.
     pub size: Option<ByteSize>,
+    /// Set by the node itself: what `size` was configured as, where it was changed live.
+    #[serde(skip)]
+    pub configured_size: Option<ByteSize>,
     /// How volumes are cached that don't say it themselves: `off`, `through` or `back`.
     #[serde(default = "default_cache_mode")]
     pub mode: CacheMode,
@@ -205,6 +208,8 @@ pub struct CacheConfig {
     pub model: Option<String>,
     /// Set by the node itself, so that a tape replays alike.
     pub generation: Option<u16>,
+    /// Likewise: the volumes that there were (id and generation), and whether only the cache might have something of each.
+    pub known: Option<Vec<(u32, u32, bool)>>,
     /// Likewise: what tells its NVRAM's records from those of other caches.
     pub nvram_salt: Option<u64>,
 }

@@ -319,6 +319,8 @@ pub struct CacheView {
     pub written_bytes: u64,
     /// WEUs evicted.
     pub evicted: u64,
+    /// Of what was dirty when somebody asked for all of it to be written back, what isn't yet.
+    pub flush_left: u64,
     /// Extents written back.
     pub written_back: u64,
     /// Sequential extents that weren't cached.
@@ -346,6 +348,8 @@ pub struct CachedVolume {
     pub name: String,
     /// `off`, `through`, `back`.
     pub mode: CacheMode,
+    /// Only the cache may have the latest of it, as the pool has noted: the cache must not go.
+    pub behind: bool,
     /// Extents that only the cache has.
     pub dirty_extents: u64,
     /// Reads.
@@ -355,10 +359,15 @@ pub struct CachedVolume {
 }
 
 impl CacheView {
-    /// What a cache says of itself; `name_of` names its volumes.
-    pub fn of(s: &plimsoll_cache::CacheStatus, name_of: impl Fn(plimsoll_base::VolumeKey) -> String) -> CacheView {
+    /// What a cache says of itself; `name_of` names its volumes, `behind` are those of which only it may have the latest.
+    pub fn of(
+        s: &plimsoll_cache::CacheStatus,
+        name_of: impl Fn(plimsoll_base::VolumeKey) -> String,
+        behind: &[String],
+    ) -> CacheView {
         let c = &s.counters;
         let volume = |v: &plimsoll_cache::VolumeStatus| CachedVolume {
+            behind: behind.contains(&name_of(v.key)),
             name: name_of(v.key),
             mode: v.mode,
             dirty_extents: v.dirty,
@@ -389,6 +398,7 @@ impl CacheView {
             wear_saved_percent: s.wear_saved_percent(u64::from(s.extent_bytes)),
             written_bytes: c.weu_bytes + c.journal_bytes,
             evicted: c.evicted,
+            flush_left: s.flush_left,
             written_back: c.written_back,
             scans: c.scans,
             ahead: c.ahead,

@@ -165,7 +165,8 @@ pub async fn show_cache(State(control): Shared, Path(name): Path<String>) -> Res
     let view = views[n].as_ref().ok_or_else(gone)?;
     let none = || ApiError::missing(format!("pool `{name}` has no cache")).todo("configure [pool.cache]");
     let status = view.pool.cache.as_deref().ok_or_else(none)?;
-    Ok(Json(CacheView::of(status, |key| control.node.volume_name(n, key))))
+    let behind = control.node.volumes_behind(n);
+    Ok(Json(CacheView::of(status, |key| control.node.volume_name(n, key), &behind)))
 }
 
 pub async fn change_cache(

@@ -24,6 +24,10 @@ pub struct DiskFaults {
     pub fua_fails_at: Option<u64>,
     /// Reads that touch this byte range fail.
     pub unreadable: Option<(u64, u64)>,
+    /// Writes that touch this byte range fail, and change nothing.
+    pub unwritable: Option<(u64, u64)>,
+    /// It isn't there: everything fails, and changes nothing.
+    pub away: bool,
     /// Flushes are acknowledged but nothing is made durable: a planted bug that the checkers must find.
     pub flush_lies: bool,
     /// FUA is ignored: likewise.
@@ -81,6 +85,7 @@ impl SimDisk {
     /// Carries out a request (now: its effects are visible at once, its answer later).
     pub fn apply(&mut self, mut io: Io, dispatched_at: Time) -> Completion {
         let outcome = match io.op {
+            _ if self.faults.away => Outcome::Failed(IoError::Device),
             _ if io.end() > self.size_bytes => Outcome::Failed(IoError::Invalid),
             Op::Read => self.read(&mut io),
             Op::Write | Op::WriteZeroes | Op::Trim => self.write(&io),
@@ -137,6 +142,9 @@ impl SimDisk {
     }
 
     fn write(&mut self, io: &Io) -> Outcome {
+        if self.faults.unwritable.is_some_and(|(from, to)| io.offset < to && from < io.end()) {
+            return Outcome::Failed(IoError::Device);
+        }
         assert!(
             io.offset.is_multiple_of(SECTOR_BYTES) && io.len.is_multiple_of(SECTOR_BYTES),
             "unaligned: {:?}",
@@ -190,6 +198,11 @@ impl SimDisk {
             self.failing = Some(id);
         }
         self.failing.is_some()
+    }
+
+    /// Flushes and FUA writes so far.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.flushes, self.fua_writes)
     }
 
     /// Has it lost what it had acknowledged?

@@ -40,8 +40,10 @@ pub struct Oracle {
     covers: BTreeMap<u64, Vec<u64>>,
     /// Changes and their volumes.
     volumes: BTreeMap<u64, u32>,
-    /// Reads under way: the version of each sector; `None` for what an earlier life left.
-    reads: BTreeMap<u64, Vec<Option<u64>>>,
+    /// Reads under way.
+    reads: BTreeSet<u64>,
+    /// Changes that failed: they may show or not.
+    failed: BTreeSet<u64>,
     next: u64,
 }
 
@@ -57,7 +59,8 @@ impl Oracle {
             durable: BTreeSet::new(),
             covers: BTreeMap::new(),
             volumes: BTreeMap::new(),
-            reads: BTreeMap::new(),
+            reads: BTreeSet::new(),
+            failed: BTreeSet::new(),
             next: 1,
         }
     }
@@ -85,13 +88,7 @@ impl Oracle {
                 sectors.for_each(|s| possible[s as usize].push((n, n)));
             }
             Op::Trim | Op::WriteZeroes => sectors.for_each(|s| possible[s as usize].push((n, 0))),
-            Op::Read => {
-                let newest = |s: u64| match possible[s as usize].last().expect("never empty") {
-                    (0, _) => None,
-                    (_, version) => Some(*version),
-                };
-                self.reads.insert(n, sectors.map(newest).collect());
-            }
+            Op::Read => drop(self.reads.insert(n)),
             Op::Flush => {
                 let mine = |n: &&u64| self.volumes[n] == volume;
                 self.covers.insert(n, self.acknowledged.iter().filter(mine).copied().collect());
@@ -120,25 +117,44 @@ impl Oracle {
             }
         }
         self.durable.extend(self.covers.remove(&n).unwrap_or_default());
-        let Some(expected) = self.reads.remove(&n) else { return Ok(()) };
+        if !self.reads.remove(&n) {
+            return Ok(());
+        }
         let mut bytes = vec![0; c.io.len as usize];
         c.io.data.copy_to(&mut bytes);
         let volume = c.io.volume.id - 1;
-        for (i, (expected, got)) in expected.into_iter().zip(bytes.chunks_exact(SECTOR as usize)).enumerate() {
-            let s = c.io.offset / SECTOR + i as u64;
-            let as_expected = match expected {
-                Some(version) => got == (self.content)(volume, s, version),
-                None => self.was_left(volume, s, got),
-            };
-            if !as_expected {
+        for (s, got) in (c.io.offset / SECTOR..).zip(bytes.chunks_exact(SECTOR as usize)) {
+            if !self.may_be_read(n, volume, s, got) {
                 let may = &self.possible[volume as usize][s as usize];
                 return Err(format!(
-                    "read of volume {volume} sector {s}: {:02x?}..., not version {expected:?} of {may:?}",
+                    "read {n} of volume {volume} sector {s}: {:02x?}..., not the newest of {may:?}",
                     &got[..16]
                 ));
             }
         }
         Ok(())
+    }
+
+    /// What read `n` found of a sector: what was asked for last before it, or a later change that failed.
+    fn may_be_read(&mut self, n: u64, volume: u32, sector: u64, got: &[u8]) -> bool {
+        let all = &self.possible[volume as usize][sector as usize];
+        let before = &all[..all.partition_point(|p| p.0 < n)];
+        let newest = before.iter().rposition(|p| !self.failed.contains(&p.0)).expect("never empty");
+        let is = |p: &(u64, u64)| got == (self.content)(volume, sector, p.1);
+        before[newest + 1..].iter().any(is)
+            || match before[newest].0 {
+                0 => self.was_left(volume, sector, got),
+                _ => is(&before[newest]),
+            }
+    }
+
+    /// A request failed: a change of it may show or not, from now on or later.
+    pub fn failed(&mut self, c: &Completion) {
+        self.reads.remove(&c.io.tag);
+        self.covers.remove(&c.io.tag);
+        if c.io.op.is_change() {
+            self.failed.insert(c.io.tag);
+        }
     }
 
     /// A sector that wasn't changed in this life was read: can it be what an earlier one left? Then it's nothing else.

@@ -1,0 +1,138 @@
+//! Dirty chunks that a power loss may have torn: each is checked whole before it's believed, its own extents by reading its WEU,
+//! what its duplicates rely on extent by extent. A few reads at a time, of which only the verdict is kept.
+
+use crate::format::{ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, ExtentName, Slot};
+use crate::index::bit;
+use crate::layer::Cache;
+use crate::tasks::unpack;
+use plimsoll_base::{Buf, Data, Time};
+use plimsoll_stack::Actions;
+use std::collections::BTreeSet;
+
+/// Reads at once; of a whole WEU each, at most.
+const READS_MAX: u32 = 4;
+
+/// Something to read and check.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Check {
+    /// The extents of a WEU's doubtful chunks.
+    Weu(u32),
+    /// What a duplicate relies on: in a WEU of this number, from this unit on, so many units.
+    Place(u32, u64, u16, u16),
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(crate) struct Tails {
+    /// WEUs with dirty chunks that no flush is known to have covered.
+    pub weus: Vec<(u32, Vec<ChunkHeader>)>,
+    checks: Vec<Check>,
+    next: usize,
+    /// Chunks with extents that aren't what they should be, by their numbers.
+    wrong: BTreeSet<u64>,
+    wrong_places: BTreeSet<Check>,
+}
+
+/// Is there an extent of this name, if it must have one, at `at` bytes?
+fn is_there(bytes: &Buf, at: usize, sequence: u64, name: Option<ExtentName>, extent_bytes: u64) -> bool {
+    let Some(head) = bytes.as_slice().get(at..at + EXTENT_HEAD_BYTES) else { return false };
+    let Some(head) = ExtentHead::decode(head.try_into().expect("as long as a head"), sequence) else { return false };
+    let from = at + EXTENT_HEAD_BYTES;
+    let fits = from + head.payload_bytes as usize <= bytes.len();
+    fits && name.is_none_or(|n| n == head.name)
+        && unpack(Data::Bytes(bytes.slice(from, head.payload_bytes as usize)), &head, extent_bytes, false).is_some()
+}
+
+impl Cache {
+    /// Begins to read the WEUs whose last chunks may be torn, and what those refer to.
+    pub(crate) fn check_tails(&mut self, now: Time, out: &mut Actions) {
+        let mut checks: BTreeSet<Check> = BTreeSet::new();
+        let r = self.recovery.as_ref().expect("it is recovering");
+        for (weu, chunks) in &r.tails.weus {
+            checks.insert(Check::Weu(*weu));
+            for h in chunks.iter().filter(|h| h.chunk >= r.durable) {
+                checks.extend(self.places(h).into_iter().flatten());
+            }
+        }
+        self.r().report.doubtful = self.r().tails.weus.len() as u32;
+        self.r().tails.checks = checks.into_iter().collect();
+        self.check_more(now, out);
+    }
+
+    fn check_more(&mut self, now: Time, out: &mut Actions) {
+        let block = u64::from(self.layout.block_bytes);
+        while self.r().outstanding < READS_MAX
+            && let r = self.r()
+            && let Some(check) = r.tails.checks.get(r.tails.next).copied()
+        {
+            let what = r.tails.next as u32;
+            r.tails.next += 1;
+            let (from, to) = match check {
+                Check::Weu(weu) => (self.layout.weu_at(weu), self.layout.weu_at(weu + 1)),
+                Check::Place(weu, _, at, len) => {
+                    let from = self.layout.weu_at(weu) + u64::from(at) * 64;
+                    (from, (from + u64::from(len) * 64).min(self.layout.weu_at(weu + 1)))
+                }
+            };
+            let (from, to) = (from / block * block, to.next_multiple_of(block));
+            self.recovery_send(now, (from, to - from), what, out);
+        }
+        if self.r().outstanding == 0 {
+            self.settle(now, out);
+        }
+    }
+
+    /// What a check has read; nothing if it can't be. Then the headers are believed: what they name is asked for, and missed, by
+    /// whoever wants it, and nothing older is taken for it.
+    pub(crate) fn tail_read(&mut self, now: Time, what: u32, bytes: Option<Buf>, out: &mut Actions) {
+        let e = self.extent_bytes();
+        let block = self.layout.block_bytes as usize;
+        let r = self.recovery.as_mut().expect("it is recovering");
+        let check = r.tails.checks[what as usize];
+        match (check, bytes) {
+            (_, None) => {}
+            (Check::Weu(weu), Some(bytes)) => {
+                let chunks = r.tails.weus.iter().find(|t| t.0 == weu).map_or(&[][..], |t| &t.1);
+                let whole = |h: &ChunkHeader| {
+                    let own = h.entries.iter().filter(|e| matches!(e.what, Slot::Base(_)));
+                    own.into_iter().all(|x| is_there(&bytes, usize::from(x.at_unit) * 64, h.sequence, Some(x.name), e))
+                };
+                let wrong = chunks.iter().filter(|h| h.chunk >= r.durable && !whole(h)).map(|h| h.chunk);
+                let wrong: Vec<u64> = wrong.collect();
+                r.tails.wrong.extend(wrong);
+            }
+            (Check::Place(_, sequence, at, _), Some(bytes)) => {
+                if !is_there(&bytes, usize::from(at) * 64 % block, sequence, None, e) {
+                    r.tails.wrong_places.insert(check);
+                }
+            }
+        }
+        self.check_more(now, out);
+    }
+
+    /// Is every extent of a chunk there, and what it should be? What a duplicate relied on may be gone when the duplicate is, and
+    /// a WEU whose header isn't there will be written again, whatever of it is there.
+    pub(crate) fn is_whole(&self, h: &ChunkHeader) -> bool {
+        let tails = &self.recovery.as_ref().expect("it is recovering").tails;
+        !tails.wrong.contains(&h.chunk)
+            && self.places(h).into_iter().all(|p| p.is_some_and(|check| !tails.wrong_places.contains(&check)))
+    }
+
+    /// Where what a chunk's duplicates rely on must be, of those that matter; `None` for what can't be there.
+    fn places(&self, h: &ChunkHeader) -> Vec<Option<Check>> {
+        let r = self.recovery.as_ref().expect("it is recovering");
+        let marks = &r.marks[h.weu as usize];
+        let past = |slot, volume| bit(&marks.dead, slot) || bit(&marks.cleaned, slot) || self.is_gone(volume);
+        let mut all = Vec::new();
+        for (entry, slot) in h.entries.iter().zip(h.first_slot..) {
+            if let Slot::Ref { weu, sequence, .. } = entry.what
+                && !entry.dead
+                && !past(slot, &entry.name.volume)
+            {
+                let is_there = weu < self.layout.weus && self.index.weu(weu).sequence == sequence;
+                all.push(is_there.then_some(Check::Place(weu, sequence, entry.at_unit, entry.len_units)));
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,215 @@
+//! Starts on devices that can't be read everywhere, after many deletions, and how much a start has to look at.
+
+mod common;
+use common::*;
+use plimsoll_base::*;
+use plimsoll_cache::*;
+use plimsoll_stack::sim::{DiskFaults, SimDisk};
+use plimsoll_stack::{Layer, LayerState, Order};
+
+const EXTENTS: u64 = SECTORS * SECTOR / EXTENT;
+
+fn plain(modes: [Mode; 2]) -> Setup {
+    let plain = CacheConfig { codec: Codec::None, fingerprints_percent: 0, weus_max: 20, ..config() };
+    Setup { config: plain, ..Setup::of(modes) }
+}
+
+/// A life in which everything was written and flushed.
+fn written(setup: Setup) -> Life {
+    let mut life = Life::begin(1, setup);
+    for v in 0..2 {
+        life.ask_extents(Op::Write, v, 0..30).unwrap();
+        life.ask_flush(v).unwrap();
+    }
+    life.settle().unwrap();
+    life
+}
+
+fn unreadable(disk: &mut SimDisk, at: u64) {
+    disk.set_faults(DiskFaults { unreadable: Some((at, at + SECTOR)), ..DiskFaults::default() });
+}
+
+fn start(disks: Vec<SimDisk>, setup: Setup, life: &Life) -> (LayerState, Life) {
+    let mut p = pool(disks, &setup, &life.oracle);
+    let state = p.start();
+    (state, Life { pool: p, oracle: life.oracle.clone(), setup, may_fail: false, failed: 0 })
+}
+
+/// One sector of each WEU's headers, of the journal, of the page: where nobody can miss anything the volumes are served, with what is
+/// left of the cache or without; where somebody might, nothing is, and it is said why.
+#[test]
+fn a_sector_that_cannot_be_read_stops_only_who_would_miss_it() {
+    let l = layout();
+    let places: Vec<u64> =
+        [0, l.half_at(0), l.half_at(1)].into_iter().chain((0..l.weus).map(|w| l.weu_at(w))).collect();
+    for at in places {
+        let setup = Setup { known: Some([false; 2]), ..plain([Mode::Through, Mode::Through]) };
+        let mut life = written(setup);
+        let mut disks = life.killed();
+        unreadable(&mut disks[1], at);
+        let (state, mut next) = start(disks, setup, &life);
+        assert_ne!(state, LayerState::Failed, "at {at}: {:?}", next.cache().status().why);
+        if next.cache().wants_note() {
+            next.setup.config.generation += 1;
+            next.order(Order::CacheNoted);
+        }
+        let found = next.read_all().unwrap();
+        next.oracle.check_killed(&found).unwrap();
+        // What can't be read now may be read one day: by then it's older than what was written since.
+        for v in 0..2 {
+            next.ask_extents(Op::Write, v, 0..30).unwrap();
+        }
+        next.settle().unwrap();
+        let mut disks = next.killed();
+        disks[1].set_faults(DiskFaults::default());
+        let (_, mut last) = start(disks, next.setup, &next);
+        let found = last.read_all().unwrap();
+        last.oracle.check_killed(&found).unwrap_or_else(|e| panic!("at {at}: {e}"));
+    }
+}
+
+#[test]
+fn a_header_that_cannot_be_read_may_hide_what_only_the_cache_has() {
+    let setup = Setup { known: Some([true, false]), ..plain([Mode::Back, Mode::Through]) };
+    let mut life = written(setup);
+    let mut disks = life.killed();
+    unreadable(&mut disks[1], layout().weu_at(0));
+    let (state, mut next) = start(disks, setup, &life);
+    let why = next.cache().status().why.unwrap_or_default();
+    assert!(state == LayerState::Failed && why.contains("volume 1.1") && why.contains("WEU 0"), "{state:?}: {why}");
+}
+
+/// One extent of the fast device can't be read: its reads are the slow device's; if only the cache had it, they fail, and all else
+/// goes on.
+#[test]
+fn an_extent_that_cannot_be_read_is_lost_alone() {
+    for modes in [[Mode::Through; 2], [Mode::Back; 2]] {
+        let setup = plain(modes);
+        let setup = Setup { config: CacheConfig { watermark_percent: 90, ..setup.config }, ..setup };
+        let mut life = written(setup);
+        life.may_fail = true;
+        let last_of_weu_0 = layout().weu_at(1) - 2048;
+        unreadable(life.pool.disk(1), last_of_weu_0 / SECTOR * SECTOR);
+        for v in 0..2 {
+            life.ask_extents(Op::Read, v, 0..30).unwrap();
+        }
+        life.all_end(50_000).unwrap();
+        let status = life.cache().status();
+        assert_eq!(status.state, "ready");
+        let back = modes[0] == Mode::Back;
+        assert_eq!((life.failed, status.counters.lost), if back { (1, 1) } else { (0, 0) });
+        assert!(status.counters.unreadable > 0);
+        // What is written again is there again.
+        life.pool.disk(1).set_faults(DiskFaults::default());
+        for v in 0..2 {
+            life.ask_extents(Op::Write, v, 0..EXTENTS).unwrap();
+        }
+        life.all_end(50_000).unwrap();
+        life.may_fail = false;
+        for v in 0..2 {
+            life.ask_extents(Op::Read, v, 0..EXTENTS).unwrap();
+        }
+        life.settle().unwrap();
+    }
+}
+
+/// After an orderly end a start needn't look at any chunk's extents; after a kill, at no more than the journal leaves open.
+#[test]
+fn a_start_checks_only_what_the_journal_leaves_open() {
+    let setup = plain([Mode::Back, Mode::Back]);
+    let mut life = Life::begin(1, setup);
+    for n in 0..200 {
+        life.ask_extents(Op::Write, 0, n % EXTENTS..n % EXTENTS + 1).unwrap();
+        life.ask_flush(0).unwrap();
+        life.settle().unwrap();
+    }
+    let disks = life.killed();
+    let killed = Life::start(disks, setup, life.oracle.clone()).unwrap().cache().status().start.doubtful;
+    life.order(Order::Stop);
+    let now = life.pool.now();
+    life.pool.with_layer(|c: &mut Cache, out| c.drain(now, out));
+    life.settle().unwrap();
+    let disks = life.killed();
+    let stopped = Life::start(disks, setup, life.oracle.clone()).unwrap().cache().status().start.doubtful;
+    assert!(killed <= 6 && stopped == 0, "{killed} after a kill, {stopped} after an end in order");
+}
+
+fn volume(id: u32) -> (VolumeKey, CacheVolume) {
+    (VolumeKey { id, generation: 1 }, cache_volume(Mode::Back, 0))
+}
+
+fn make_and_forget(life: &mut Life, id: u32) -> Result<(), &'static str> {
+    let (now, (key, config)) = (life.pool.now(), volume(id));
+    let c = |c: &mut Cache, out: &mut plimsoll_stack::Actions| {
+        let made = c.announce(now, key, config, out);
+        c.forget(now, key, out);
+        made
+    };
+    life.pool.with_layer(c).unwrap()
+}
+
+/// More deletions than the journal has room for, while a WEU is there that may have something of each: no start needs them that is
+/// told which volumes there are.
+#[test]
+fn any_number_of_volumes_may_come_and_go() {
+    let setup = Setup { known: Some([true; 2]), ..plain([Mode::Back, Mode::Back]) };
+    let mut life = written(setup);
+    for id in 10..5_000 {
+        make_and_forget(&mut life, id).unwrap();
+        if id % 50 == 0 {
+            life.settle().unwrap();
+        }
+    }
+    life.settle().unwrap();
+    let mut life = Life::again(life.cut(), setup, life.oracle.clone()).unwrap();
+    // More than there are slots, since the start.
+    for id in 5_000..75_000 {
+        make_and_forget(&mut life, id).unwrap_or_else(|e| panic!("volume {id}: {e}"));
+        if id % 500 == 0 {
+            life.settle().unwrap();
+        }
+    }
+    life.judge().unwrap();
+}
+
+/// A volume with something that only the cache has is deleted when nobody can write that down: it's gone all the same.
+#[test]
+fn a_deletion_without_a_journal_is_one() {
+    for while_starting in [true, false] {
+        let setup = Setup { known: Some([true; 2]), ..plain([Mode::Back, Mode::Back]) };
+        let setup = Setup { config: CacheConfig { watermark_percent: 90, ..setup.config }, ..setup };
+        let mut life = written(setup);
+        let key = life.oracle.key(1);
+        let disks = if while_starting {
+            let mut p = pool(life.killed(), &setup, &life.oracle);
+            let now = p.now();
+            p.stack().start(now);
+            for _ in 0..5 {
+                p.step();
+            }
+            let now = p.now();
+            p.with_layer(|c: &mut Cache, out| c.forget(now, key, out));
+            p.run();
+            let status = p.stack().layer::<Cache>().unwrap().status();
+            assert!(!p.stack().layer::<Cache>().unwrap().is_using(key) && status.state == "ready");
+            assert_eq!(status.dirty, 30, "the other one's");
+            p.lose_power()
+        } else {
+            life.may_fail = true;
+            life.pool.disk(1).set_faults(DiskFaults { away: true, ..DiskFaults::default() });
+            life.ask_extents(Op::Write, 0, 0..40).unwrap();
+            life.all_end(1_000).unwrap_or_default(); // some of them wait for the note
+            assert_eq!(life.cache().status().state, "broken");
+            let now = life.pool.now();
+            life.pool.with_layer(|c: &mut Cache, out| c.forget(now, key, out));
+            let mut disks = life.cut();
+            disks.iter_mut().for_each(|d| d.set_faults(DiskFaults::default()));
+            disks
+        };
+        life.oracle.deleted(1);
+        let mut next = Life::start(disks, setup, life.oracle.clone()).unwrap();
+        let status = next.cache().status();
+        assert_eq!((status.dirty, status.volumes.len()), (30, 2), "{while_starting}");
+        assert!(next.cache().status().volumes.iter().all(|v| v.key != key));
+    }
+}
