@@ -11,7 +11,7 @@ use crate::source::{between, prometheus_buckets};
 use crate::space::{Setting, Space};
 use plimsoll_base::Span;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -222,7 +222,11 @@ impl Collected {
         std::thread::spawn(move || {
             let mut part = vec![0; 1 << 16];
             loop {
-                let n = stream.read(&mut part).unwrap_or(0);
+                let n = match stream.read(&mut part) {
+                    Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                    // A stream that breaks has said all.
+                    read => read.unwrap_or(0),
+                };
                 let mut said = writer.lock().expect("no panic while held");
                 let room = OUTPUT_MAX - said.bytes.len();
                 said.bytes.extend_from_slice(&part[..n.min(room)]);
