@@ -218,7 +218,10 @@ impl Nvram {
         if self.fresh.is_empty() {
             self.fresh = newer;
             // Nothing else may ever happen.
-            return if self.fresh.is_empty() { () } else { self.progress(now, out) };
+            if !self.fresh.is_empty() {
+                self.progress(now, out);
+            }
+            return;
         }
         self.wants_move = false;
         self.begin_moving(now, cut, out);
