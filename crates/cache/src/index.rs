@@ -266,7 +266,8 @@ impl Index {
     /// A free WEU for `partition`, which has room for one more; it is open from now on.
     pub fn take_free(&mut self, partition: u16, sequence: u64, for_dirty: bool) -> Option<u32> {
         let p = &mut self.partitions[partition as usize];
-        if p.used >= p.quota {
+        // Who has no part keeps what only the cache has for as long as it takes to write it back.
+        if p.used >= p.quota && !(for_dirty && p.quota == 0) {
             return None;
         }
         let weu = self.free.pop()?;

@@ -435,7 +435,9 @@ impl Cache {
         };
         let open = |c: &Chunk, index: &Index| !c.closed && !c.entries.is_empty() && wanted(c, index);
         while let Some(c) = self.chunks.iter().position(|c| open(c, &self.index)) {
-            self.close(now, c, false, out);
+            // Where there is no part nothing stays open.
+            let part = self.index.weu(self.chunks[c].weu).partition;
+            self.close(now, c, self.index.use_of(part).1 == 0, out);
         }
     }
 

@@ -45,8 +45,8 @@ enum Pending {
         head: IoHead,
         covers: u64,
     },
-    /// A record of a client's write.
-    Log(Io),
+    /// A record of a client's write, and its number.
+    Log(Io, u64),
     Move,
     MovesFlushed,
     /// The record that says that the ring begins later.
@@ -71,6 +71,9 @@ pub struct Nvram {
     /// In the NVRAM and not on the device: not being moved, and being moved.
     fresh: Pieces,
     leaving: Pieces,
+    /// Of records from this number on, while those before it are on their way to the NVRAM and are to be moved then.
+    newer: Pieces,
+    cut: Option<u64>,
     moving: Moving,
     to_move: Vec<(u64, u64, Data)>,
     moves: usize,
@@ -101,6 +104,8 @@ impl Nvram {
             state: LayerState::Recovering,
             fresh: Pieces::default(),
             leaving: Pieces::default(),
+            newer: Pieces::default(),
+            cut: None,
             moving: Moving::No,
             to_move: Vec::new(),
             moves: 0,
@@ -149,14 +154,14 @@ impl Nvram {
 
     fn overlaps(&self, head: &IoHead) -> bool {
         let hit = |p: &Pieces| p.within(head.offset, head.end()).next().is_some();
-        hit(&self.fresh) || hit(&self.leaving)
+        hit(&self.fresh) || hit(&self.leaving) || hit(&self.newer)
     }
 
     fn route(&mut self, now: Time, io: Io, out: &mut Actions) {
         match io.op {
             Op::Read if self.overlaps(&io.head) => {
                 let mut over = Pieces::default();
-                for p in [&self.leaving, &self.fresh] {
+                for p in [&self.leaving, &self.fresh, &self.newer] {
                     p.within(io.offset, io.end()).for_each(|(at, len, data)| over.put(at, len, &data));
                 }
                 self.pass(io, Some(over), out);
@@ -182,6 +187,7 @@ impl Nvram {
         let Some(bytes) = bytes_of(&io.data, io.len) else {
             return self.pass(io, None, out); // in a simulation without bytes there is nothing to keep
         };
+        let number = self.ring.next_sequence();
         let Some((at, record)) = self.ring.record(io.offset, bytes.as_slice()) else {
             self.wants_move = true;
             return self.waiting.push_back(io);
@@ -189,7 +195,7 @@ impl Nvram {
         io.data = Data::Bytes(bytes); // in one piece, as the device wants it later
         let len = record.len() as u64;
         let data = Data::Bytes(plimsoll_base::Buf::copy_of(&record));
-        self.own(now, NVRAM, (Op::Write, OwnKind::Metadata), (at, len), data, Pending::Log(io), out);
+        self.own(now, NVRAM, (Op::Write, OwnKind::Metadata), (at, len), data, Pending::Log(io, number), out);
     }
 
     /// Moves on to the device what the NVRAM has, if that is wanted.
@@ -198,18 +204,35 @@ impl Nvram {
             return;
         }
         self.wants_move |= self.ring.is_rather_full();
-        // Records on their way to the NVRAM aren't in its pieces yet: the ring must not begin after them.
-        let logging = self.pending.iter().any(|(_, p)| matches!(p, Pending::Log(_)));
-        if self.moving == Moving::No && self.wants_move && !logging && !self.fresh.is_empty() {
-            self.wants_move = false;
-            self.begin_moving(now, out);
+        if self.moving != Moving::No || !self.wants_move {
+            return;
         }
+        // Records on their way to the NVRAM aren't in its pieces yet: the ring must not begin after them. Those that begin from now
+        // on aren't waited for.
+        let cut = *self.cut.get_or_insert(self.ring.next_sequence());
+        if self.pending.iter().any(|(_, p)| matches!(p, Pending::Log(_, number) if *number < cut)) {
+            return;
+        }
+        let newer = std::mem::take(&mut self.newer);
+        self.cut = None;
+        if self.fresh.is_empty() {
+            self.fresh = newer;
+            // Nothing else may ever happen.
+            if !self.fresh.is_empty() {
+                self.progress(now, out);
+            }
+            return;
+        }
+        self.wants_move = false;
+        self.begin_moving(now, cut, out);
+        self.fresh = newer;
     }
 
-    fn begin_moving(&mut self, now: Time, out: &mut Actions) {
+    /// What records below `until` brought goes to the device.
+    fn begin_moving(&mut self, now: Time, until: u64, out: &mut Actions) {
         self.leaving = std::mem::take(&mut self.fresh);
         self.to_move = self.leaving.iter().map(|(at, len, data)| (at, len, data.clone())).collect();
-        self.moved_until = self.ring.next_sequence();
+        self.moved_until = until;
         self.moving = Moving::Writing;
         self.move_more(now, out);
     }
@@ -284,7 +307,7 @@ impl Nvram {
             let len = data.len() as u64;
             self.fresh.put(offset, len, &Data::Bytes(plimsoll_base::Buf::copy_of(&data)));
         }
-        self.begin_moving(now, out);
+        self.begin_moving(now, self.ring.next_sequence(), out);
     }
 }
 
@@ -341,9 +364,10 @@ impl Layer for Nvram {
                     self.failed(out);
                 }
             }
-            Pending::Log(io) => {
+            Pending::Log(io, number) => {
+                let into = if self.cut.is_some_and(|cut| number >= cut) { &mut self.newer } else { &mut self.fresh };
                 if done {
-                    self.fresh.put(io.offset, io.len, &io.data);
+                    into.put(io.offset, io.len, &io.data);
                 }
                 out.complete(Completion { io, outcome: c.outcome, dispatched_at: c.dispatched_at });
             }
@@ -363,7 +387,7 @@ impl Layer for Nvram {
 
     /// All of it moves on: what was stopped in order needs no NVRAM to start again.
     fn drain(&mut self, now: Time, out: &mut Actions) {
-        self.wants_move |= !self.fresh.is_empty();
+        self.wants_move |= !self.fresh.is_empty() || !self.newer.is_empty();
         self.progress(now, out);
     }
 

@@ -29,7 +29,10 @@ impl Cache {
         for v in &self.volumes {
             let is_gone = !self.by_key.contains_key(&v.key);
             let want = match v.config {
-                _ if is_gone => 0,
+                _ if is_gone => {
+                    self.index.set_quota(v.partition, 0);
+                    continue;
+                }
                 // Until it's announced it may keep what it has, and take no more.
                 None => {
                     let used = self.index.use_of(v.partition).0;
@@ -42,6 +45,10 @@ impl Cache {
             };
             wants.push((v.partition, want));
         }
+        // Who has no part may have something dirty from when it had one: what changes that needs room for a while.
+        let without =
+            wants.iter().filter(|w| w.1 == 0).count() > 0 || wants.len() as u64 * u64::from(WEUS_MIN) > u64::from(left);
+        left = left.saturating_sub(if without { WEUS_MIN } else { 0 });
         for (part, quota) in shares(&wants, left) {
             self.index.set_quota(part, quota);
         }

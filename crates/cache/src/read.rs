@@ -438,8 +438,11 @@ impl Cache {
             && let Some(loc) = f.loc.take()
         {
             let lost = self.spoiled(f.key, loc);
-            // Whoever asked is served from the slow device; only the write-back, and what is lost, can't be.
+            // Whoever asked is served from where it is now (another part of it was written meanwhile), or from the slow device;
+            // only the write-back, and what is lost, can't be.
             if !lost && !matches!(f.purpose, Purpose::Destage { .. }) {
+                let elsewhere = self.index.look(f.key).filter(|l| self.is_ready() && !l.same_place(loc));
+                (f.loc, f.at) = (elsewhere, 0);
                 if let Purpose::Piece { op, .. } = f.purpose {
                     self.ops[op].hit = false;
                 }

@@ -472,6 +472,7 @@ mod tests {
             state: VolumeState::Deleting,
             replica: ReplicaRecord { changes: 7, open: true, behind: 2 },
             deadline: Some(DeadlineRecord { deadline_ns: Some(5), configured_ns: None }),
+            behind: Some(true),
         };
         assert_eq!(volume_from_json(3, &volume_to_json(&volume)), Ok(volume.clone()));
         let visible: Vec<u64> = volume.visible_extents(4096).iter().map(|e| e.len).collect();
