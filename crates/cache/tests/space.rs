@@ -31,8 +31,8 @@ fn ask(life: &mut Life, op: Op, volume: u32, extents: std::ops::Range<u64>) {
 /// VF-M4: a share of the space is free again as soon as what fills it is written back.
 #[test]
 fn a_share_of_the_space_is_kept_free() {
-    let used = |free_percent| {
-        let mut life = begin(CacheConfig { free_percent, sharing: Sharing::Shared, ..common::config() });
+    let used = |sharing, free_percent| {
+        let mut life = begin(CacheConfig { free_percent, sharing, ..common::config() });
         for volume in 0..2 {
             ask(&mut life, Op::Write, volume, 0..EXTENTS);
         }
@@ -41,8 +41,10 @@ fn a_share_of_the_space_is_kept_free() {
         life.judge().unwrap();
         used
     };
-    let (little, half) = (used(0), used(50));
-    assert!(half < little, "{little} and {half} of {WEUS}");
+    for sharing in [Sharing::Shared, Sharing::PerVolume] {
+        let (little, half) = (used(sharing, 0), used(sharing, 50));
+        assert!(half < little, "{sharing:?}: {little} and {half}");
+    }
 }
 
 /// VF-M4, the low watermark: when nothing is free, who writes waits until something has been written back; then all go on.

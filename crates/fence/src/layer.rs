@@ -286,24 +286,21 @@ impl Fence {
             }
         }
         let device = &mut self.devices[d];
-        if device.busy() == 0 {
-            if s.role == Role::Owner {
-                let (took, predicted) = (now.since(device.began_at), device.expected);
-                let error =
-                    if took > predicted { took.saturating_sub(predicted) } else { predicted.saturating_sub(took) };
-                let bound = match self.config.devices[d].predictor {
-                    Predictor::Disk(_) => Span::from_millis(5),
-                    Predictor::Flash(_) => Span::from_micros(250),
-                };
-                let counters = &mut device.counters;
-                counters.took += took;
-                counters.error += error;
-                counters.within += u64::from(error <= bound);
-                if d == 0
-                    && let Some(v) = owner.and_then(|v| self.volumes.get_mut(&v))
-                {
-                    v.counters.held += took;
-                }
+        if device.busy() == 0 && s.role == Role::Owner {
+            let (took, predicted) = (now.since(device.began_at), device.expected);
+            let error = if took > predicted { took.saturating_sub(predicted) } else { predicted.saturating_sub(took) };
+            let bound = match self.config.devices[d].predictor {
+                Predictor::Disk(_) => Span::from_millis(5),
+                Predictor::Flash(_) => Span::from_micros(250),
+            };
+            let counters = &mut device.counters;
+            counters.took += took;
+            counters.error += error;
+            counters.within += u64::from(error <= bound);
+            if d == 0
+                && let Some(v) = owner.and_then(|v| self.volumes.get_mut(&v))
+            {
+                v.counters.held += took;
             }
         }
         if let Some(v) = self.volumes.get_mut(&s.volume)

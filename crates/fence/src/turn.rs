@@ -343,8 +343,7 @@ impl Fence {
         // longer than predicted, and only who is alone would wait for it.
         let pad = if self.config.steady { predicted.saturating_sub(known) } else { Span::ZERO };
         let mut due = Forming::new(predictor, arm);
-        let mut due = |io: &Io| now + due.add(io);
-        let batch: Vec<(Leaving, Time)> = batch.into_iter().map(|l| (due(&l.0), l)).map(|(due, l)| (l, due)).collect();
+        let due: Vec<Time> = batch.iter().map(|(io, _)| now + due.add(io)).collect();
         let expected = known + pad;
         let device = &mut self.devices[d];
         (device.began_at, device.due_at) = (now, now + predicted);
@@ -354,7 +353,7 @@ impl Fence {
         }
         device.expected = expected;
         // A flush moves no arm.
-        device.at_home = role == Role::Owner && (device.at_home || batch.iter().any(|((io, _), _)| moves(io)));
+        device.at_home = role == Role::Owner && (device.at_home || batch.iter().any(|(io, _)| moves(io)));
         match role {
             Role::Owner => {
                 device.owners += batch.len() as u32;
@@ -364,10 +363,10 @@ impl Fence {
             }
             _ => device.lent += batch.len() as u32,
         }
-        if let Some(((io, _), _)) = batch.iter().rev().find(|((io, _), _)| moves(io)) {
+        if let Some((io, _)) = batch.iter().rev().find(|(io, _)| moves(io)) {
             device.last_end = io.end();
         }
-        for (leaving, due_at) in batch {
+        for (leaving, due_at) in batch.into_iter().zip(due) {
             self.send(now, leaving, (role, pad, due_at), out);
         }
         true
