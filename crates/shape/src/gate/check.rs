@@ -49,7 +49,7 @@ impl Gate<'_> {
     pub fn repair(&mut self, now: Time) {
         self.clear_lists();
         let h = &mut *self.head;
-        (h.normal, h.over, h.lent, h.waiting, h.over_freed) = (0, 0, 0, 0, 0);
+        (h.normal, h.over, h.lent, h.waiting, h.level) = (0, 0, 0, 0, 0);
         h.conns_used = self.conns.len() as u32;
         h.counters.repairs += 1;
         h.users_used = h.users_used.clamp(1, self.users.len() as u32);

@@ -4,7 +4,7 @@
 //! * A *stall*: somebody waits, and nothing was answered for S, or no ordinary place was given back for S: 1, 2, 4, … go in. S is four times the
 //!   slow end of requests, or of transactions' stays, at least `stall_ns` and at most a second. Answers alone don't count as progress: transactions
 //!   that are busy for minutes would keep everybody else outside. Places so taken, with those of lenders that came back, are P at most;
-//!   while the stall lasts, who gives one back hands it on.
+//!   while the stall lasts, they stay open for the next.
 //! * A *standstill*: these are taken too, and nothing at all is answered for longer still. More go in, without a budget: this ends a deadlock
 //!   through a lock that nothing shows. It takes four times what even quick requests need, so that a server of slow statements is none.
 //! * Whoever has waited for `hold_max_ns`.
@@ -71,8 +71,9 @@ impl Gate<'_> {
             for _ in 0..self.head.escape_burst.min(self.head.waiting).min(most) {
                 self.let_escape(now);
             }
-            self.head.escape_burst = self.head.escape_burst.saturating_mul(2);
-            self.head.escaped_at = now.as_nanos();
+            let h = &mut *self.head;
+            (h.escape_burst, h.escaped_at) = (h.escape_burst.saturating_mul(2), now.as_nanos());
+            h.level = h.over;
         }
         while let Some(i) = self.head.by_age.first()
             && now.as_nanos() >= self.hold_due(i)
@@ -88,13 +89,11 @@ impl Gate<'_> {
         self.head.counters.stall_escapes += 1;
     }
 
-    /// Places beyond P that were given back, while no ordinary one is, go to the next.
+    /// Places beyond P that a stall has opened stay open while no ordinary one is given back: who leaves one makes room for the next.
     pub(super) fn hand_on(&mut self, now: Time) {
-        for _ in 0..std::mem::take(&mut self.head.over_freed) {
-            let stalled = self.head.knobs.p > 0 && now.as_nanos() >= self.places_due();
-            if stalled && self.head.waiting > 0 && self.head.over < self.budget() {
-                self.let_escape(now);
-            }
+        let level = self.head.level.min(self.budget());
+        while self.head.waiting > 0 && self.head.over < level && now.as_nanos() >= self.places_due() {
+            self.let_escape(now);
         }
     }
 

@@ -193,7 +193,7 @@ impl Gate<'_> {
         user.wait_hist.record(wait);
         self.head.counters.admitted += 1;
         match place {
-            place::NORMAL => self.head.normal += 1,
+            place::NORMAL => (self.head.normal, self.head.place_at) = (self.head.normal + 1, now.as_nanos()),
             _ => self.head.over += 1,
         }
     }
@@ -318,8 +318,8 @@ impl Gate<'_> {
     fn place_is_free(&mut self, now: Time, which: u32) {
         let h = &mut *self.head;
         match which {
-            place::NORMAL => (h.normal, h.place_at) = (h.normal - 1, now.as_nanos()),
-            _ => (h.over, h.over_freed) = (h.over - 1, h.over_freed + 1),
+            place::NORMAL => (h.normal, h.place_at, h.level) = (h.normal - 1, now.as_nanos(), 0),
+            _ => h.over -= 1,
         }
     }
 
@@ -329,7 +329,7 @@ impl Gate<'_> {
         let u = c.user;
         if self.head.waiting == 0 {
             // A stall is counted from when somebody waits for it to end.
-            (self.head.answer_at, self.head.place_at) = (now.as_nanos(), now.as_nanos());
+            self.head.answer_at = now.as_nanos();
         }
         self.head.waiting += 1;
         self.head.by_age.push::<1, _>(self.conns, i);
@@ -390,7 +390,6 @@ impl Gate<'_> {
             let open = self.head.knobs.open != 0;
             let next = self.next_in_turn();
             self.grant(now, next, place::NORMAL);
-            self.head.place_at = now.as_nanos();
             self.head.counters.opened += u64::from(open);
         }
         self.hand_on(now);

@@ -134,8 +134,8 @@ pub struct Head {
     pub(super) line_len: u32,
     /// Connections from here on were never open.
     pub(super) conns_used: u32,
-    /// Places beyond P that were given back and may be handed on.
-    pub(super) over_freed: u32,
+    /// Places beyond P that the present stall has opened.
+    pub(super) level: u32,
     pub(super) reserved: u32,
     /// When something was answered, an ordinary place changed hands, and somebody escaped last.
     pub(super) answer_at: u64,
