@@ -12,7 +12,7 @@
 use crate::batch::WriteBack;
 use crate::broken::Life;
 use crate::chunk::{Chunk, Superseded};
-use crate::config::{CacheConfig, CacheVolume, Planted, Sharing};
+use crate::config::{CacheConfig, CacheVolume, Mode, Planted, Sharing};
 use crate::dirty::Dirty;
 use crate::evict::Evict;
 use crate::flush::FlushJob;
@@ -263,6 +263,12 @@ impl Layer for Cache {
 
     fn start(&mut self, now: Time, below: &[Offer], out: &mut Actions) {
         self.begin_recovery(now, below[FAST as usize], out);
+    }
+
+    /// What only writes through is on the slow device.
+    fn durability_lost(&mut self, port: Port) -> bool {
+        let written_through = |v: &Volume| v.config.is_none_or(|c| c.mode != Mode::Back) && v.dirty == 0;
+        port == SLOW || self.life == Life::Recovering || !(self.locked.is_empty() && self.volumes.iter().all(written_through))
     }
 
     fn state(&self) -> LayerState {

@@ -156,6 +156,9 @@ impl Flash {
             left: 0,
             started_ns: u64::MAX,
         };
+        // A flush begins another one.
+        let mut epochs = VecDeque::with_capacity(depth + 1);
+        epochs.push_back(0);
         let buffered = if spec.buffer.pages > 0 { (shape.pages() as usize).div_ceil(64) } else { 0 };
         Ok(Flash {
             page_shift: spec.geometry.page_bytes.trailing_zeros(),
@@ -169,7 +172,7 @@ impl Flash {
             admitting: VecDeque::with_capacity(depth),
             buffer_free: spec.buffer.pages,
             buffered: vec![0; buffered],
-            epochs: VecDeque::from([0]),
+            epochs,
             first_epoch: 0,
             flushes: VecDeque::with_capacity(depth),
             command_ns: (spec.interface.command_us * 1e3).round() as u64,

@@ -24,7 +24,7 @@ use plimsoll_base::{
     BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent, Time,
     VolumeKey,
 };
-use plimsoll_stack::{Actions, Forecast, Knob, Layer, LayerState, Offer, Order, Ports};
+use plimsoll_stack::{Actions, Forecast, Knob, Layer, LayerState, Offer, Order, Port, Ports};
 use slab::Slab;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -641,11 +641,12 @@ impl Layer for Logs {
         !self.durability_lost
     }
 
-    fn durability_lost(&mut self) {
+    fn durability_lost(&mut self, _port: Port) -> bool {
         if !self.has(Planted::LossUnheard) {
             self.durability_lost = true;
             self.degrade(DURABILITY_LOST);
         }
+        true
     }
 
     fn declared(&mut self, head: &IoHead, out: &mut Actions) {

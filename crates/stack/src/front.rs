@@ -9,7 +9,7 @@
 //! the whole pool, which is stricter than per volume: the kernel reports a lost write to one flush only, and the
 //! volumes share the device.
 
-use crate::layer::{Actions, Forecast, Layer, Offer, Ports};
+use crate::layer::{Actions, Forecast, Layer, Offer, Port, Ports};
 use plimsoll_base::{
     BufMut, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
 };
@@ -388,8 +388,9 @@ impl Layer for Front {
         }
     }
 
-    fn durability_lost(&mut self) {
+    fn durability_lost(&mut self, _port: Port) -> bool {
         self.flush_failed = true;
+        true
     }
 
     fn completed(&mut self, now: Time, c: Completion, out: &mut Actions) {

@@ -422,8 +422,13 @@ pub trait Layer: Any + Send {
         out.cancel(0, id);
     }
 
-    /// A device failed to make durable what it had acknowledged: nothing it says of durability is believed any more.
-    fn durability_lost(&mut self) {}
+    /// A device behind a port failed to make durable what it had acknowledged: nothing it says of durability is believed any
+    /// more. Must what is above know? Not where nothing that only this device has was ever called durable (a cache that writes
+    /// through).
+    fn durability_lost(&mut self, port: Port) -> bool {
+        let _ = port;
+        true
+    }
 
     /// May flushes be believed again after one failed, while it serves? Not if only a recovery from the device tells what is
     /// there.

@@ -330,13 +330,33 @@ impl Stack {
         self.run(now);
     }
 
+    /// Tells the layers above a device that it lost what it had acknowledged, as far up as they say that it matters.
+    fn tell_of_loss(&mut self, device: usize) {
+        // The ports of each node that lead to it, if what is above must know. A port leads to nodes of greater numbers.
+        let mut doubted = [0u32; NODES_MAX];
+        for n in (0..self.nodes.len()).rev() {
+            for port in 0..self.nodes[n].ports.len() {
+                let leads = match self.nodes[n].ports[port] {
+                    Target::Device(d) => d == device,
+                    // A layer with several faces has a port for each.
+                    Target::Node(m) if self.nodes[m].above.len() == 1 => doubted[m] != 0,
+                    Target::Node(m) => doubted[m] & 1 != 0,
+                    Target::Face(m, face) => doubted[m] & (1 << face) != 0,
+                };
+                if leads && self.nodes[n].layer.durability_lost(port as Port) {
+                    doubted[n] |= 1 << port;
+                }
+            }
+        }
+    }
+
     /// A device has answered a request that [`Stack::next_device_io`] handed out.
     pub fn device_done(&mut self, now: Time, device: usize, c: Completion) {
         assert!(self.at_device[device] > 0, "device {device} answered a request it was never given");
         self.at_device[device] -= 1;
         self.device_stats[device].served(now, c.dispatched_at);
         if lost_durability(&c) {
-            self.nodes.iter_mut().for_each(|n| n.layer.durability_lost());
+            self.tell_of_loss(device);
         }
         let mut from = Target::Device(device);
         // The nearest node above that this request passes; the device's parents are the nodes with a port to it.

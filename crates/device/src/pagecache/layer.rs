@@ -17,7 +17,7 @@ use std::hash::BuildHasherDefault;
 use plimsoll_base::{
     Buf, BufMut, Completion, Confidence, Data, Io, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time,
 };
-use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
+use plimsoll_stack::{Actions, Forecast, Layer, Offer, Port, Ports};
 
 use super::{EvictionOrder, Lru, PageCache, PageHasher, Residency};
 
@@ -238,10 +238,11 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
     }
 
     /// What was written since the last good flush may be gone from the device: it must not live on here alone.
-    fn durability_lost(&mut self) {
+    fn durability_lost(&mut self, _port: Port) -> bool {
         self.cache.drop_fraction(1000, 0);
         self.bytes.clear();
         self.fills.iter_mut().for_each(|f| f.stale = true);
+        true
     }
 
     fn offer(&self, below: &[Offer]) -> Offer {
