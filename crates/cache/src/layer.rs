@@ -268,7 +268,9 @@ impl Layer for Cache {
     /// What only writes through is on the slow device.
     fn durability_lost(&mut self, port: Port) -> bool {
         let written_through = |v: &Volume| v.config.is_none_or(|c| c.mode != Mode::Back) && v.dirty == 0;
-        port == SLOW || self.life == Life::Recovering || !(self.locked.is_empty() && self.volumes.iter().all(written_through))
+        port == SLOW
+            || self.life == Life::Recovering
+            || !(self.locked.is_empty() && self.volumes.iter().all(written_through))
     }
 
     fn state(&self) -> LayerState {
