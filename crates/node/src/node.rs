@@ -1,5 +1,6 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
+mod caching;
 mod fit;
 mod knobs;
 mod slots;
@@ -8,16 +9,14 @@ use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Promises, Volume};
 use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
-use crate::engine::{Command, Note, PermitLimits, Pool, PoolGone, PoolHandle, Trace};
+use crate::engine::{Command, PermitLimits, Pool, PoolGone, PoolHandle, Trace};
 use crate::open::{PoolCache, open_pool};
 use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, Span, TenantId};
 use plimsoll_stack::{CacheMode, Extent, FrontVolume, LayerState, Order, VolumeTerms};
-use plimsoll_store::{
-    CacheRecord, DeviceFile, MetaError, MetaStore, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord,
-};
+use plimsoll_store::{DeviceFile, MetaError, MetaStore, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
@@ -100,10 +99,6 @@ pub struct RunningPool {
     _lock: Option<DeviceFile>,
 }
 
-/// How often it's looked whether volumes that aren't write-back any more are written back.
-const HOMECOMING_TIME: std::time::Duration = std::time::Duration::from_millis(300);
-/// Time between two tries to note that a cache's device failed.
-const NOTE_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 /// See the module's documentation.
 pub struct Node {
     /// How much of the cache volumes may have, by name, as configured.
@@ -319,92 +314,6 @@ impl Node {
     pub fn volume_name(&self, pool: usize, key: plimsoll_base::VolumeKey) -> String {
         let named = |d: &Directory| d.volumes.values().find(|v| v.pool == pool && v.key == key).map(|v| v.name.clone());
         self.directory_ref(named).unwrap_or_else(|| format!("{}.{}", key.id, key.generation))
-    }
-
-    /// Changes how a volume is cached, live: what only the cache has goes to the device first where that must be.
-    pub async fn set_volume_cache(&self, name: &str, mode: CacheMode) -> Result<()> {
-        let _one = self.changing.lock().await;
-        let volume = self.volume_named(name)?;
-        let p = &self.pools[volume.pool];
-        let (Some(store), Some(_)) = (p.store.clone(), &p.cache) else {
-            let what = format!("pool `{}` has no cache: configure [pool.cache]", p.name);
-            return Err(NodeError::Refused(what));
-        };
-        let owned = name.to_string();
-        let set = move || store.lock().expect("no panic while held").set_volume_cache(&owned, Some(mode));
-        let record = blocking(set).await?;
-        self.publish(volume.pool, &record).await
-    }
-
-    /// Notes of volumes that aren't write-back any more that they have come home, as soon as they have: from then on the cache may
-    /// go. Runs as long as the node.
-    pub async fn note_homecomings(&self) {
-        loop {
-            tokio::time::sleep(HOMECOMING_TIME).await;
-            for pool in 0..self.pools.len() {
-                if let Err(error) = self.note_homecoming(pool).await {
-                    tracing::warn!(%error, "that volumes are written back isn't noted yet");
-                }
-            }
-        }
-    }
-
-    async fn note_homecoming(&self, pool: usize) -> Result<()> {
-        let p = &self.pools[pool];
-        let (Some(store), Some(cache)) = (p.store.clone(), &p.cache) else { return Ok(()) };
-        let mode = cache.section.mode;
-        let leaving = move |store: &MetaStore| -> Vec<plimsoll_base::VolumeKey> {
-            let leaves = |v: &&VolumeRecord| v.cache.unwrap_or(mode) != CacheMode::Back && store.may_be_behind(v);
-            store.volumes().filter(leaves).map(|v| v.key).collect()
-        };
-        if leaving(&store.lock().expect("no panic while held")).is_empty() {
-            return Ok(());
-        }
-        // As long as this is held no volume becomes write-back again.
-        let _one = self.changing.lock().await;
-        let keys = leaving(&store.lock().expect("no panic while held"));
-        let asked = tokio::time::timeout(ANSWER_TIME, p.handle.ask(|reply| Command::Snapshot { reply })).await;
-        let Ok(Ok(view)) = asked else { return Ok(()) };
-        let status = view.cache.map_or_else(Vec::new, |c| c.volumes);
-        let is_home = |k: &&plimsoll_base::VolumeKey| status.iter().any(|v| v.key == **k && v.at_home);
-        let home: Vec<u32> = keys.iter().filter(is_home).map(|k| k.id).collect();
-        blocking(move || store.lock().expect("no panic while held").set_behind(&home, false)).await
-    }
-
-    /// Names of a pool's volumes of which only the cache may have the latest.
-    pub fn volumes_behind(&self, pool: usize) -> Vec<String> {
-        let Some(store) = &self.pools[pool].store else { return Vec::new() };
-        let store = store.lock().expect("no panic while held");
-        store.volumes().filter(|v| store.may_be_behind(v)).map(|v| v.name.clone()).collect()
-    }
-
-    /// Lets a pool's cache use so many bytes of its device from now on.
-    pub async fn resize_cache(&self, name: &str, bytes: u64) -> Result<()> {
-        let p = &self.pools[self.pool_named(name)?];
-        match &p.cache {
-            None => Err(NodeError::Refused(format!("pool `{name}` has no cache: configure [pool.cache]"))),
-            Some(c) if bytes > c.device_bytes => {
-                let what = format!("the cache's device has {} bytes; {bytes} are too many", c.device_bytes);
-                Err(NodeError::Refused(what))
-            }
-            Some(c) if bytes < crate::cache::size_min(&c.section) => {
-                let what =
-                    format!("{bytes} bytes are too few: it needs {} at least", crate::cache::size_min(&c.section));
-                Err(NodeError::Refused(what))
-            }
-            Some(c) => {
-                let order = Order::CacheBytes(bytes);
-                p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())?;
-                let configured_bytes = c.section.configured_size.map(|b| b.0);
-                let Some(store) = p.store.clone() else { return Ok(()) };
-                blocking(move || {
-                    let mut store = store.lock().expect("no panic while held");
-                    let record = CacheRecord { size_bytes: Some(bytes), configured_bytes, ..store.cache() };
-                    store.set_cache(record)
-                })
-                .await
-            }
-        }
     }
 
     /// A volume may name a tenant that is no longer declared: it's kept as best effort, and said so.
@@ -888,7 +797,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         }
     };
     let store = opened.store.map(|s| Arc::new(Mutex::new(s)));
-    let note = note_of(name.clone(), store.clone(), handle.clone());
+    let note = caching::note_of(name.clone(), store.clone(), handle.clone());
     let thread_name = name.clone();
     let thread = std::thread::Builder::new()
         .name(format!("pool-{name}"))
@@ -920,30 +829,5 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
         next_volatile_id: Mutex::new((0, volatile_bytes)),
         thread: Mutex::new(Some(thread)),
         _lock: opened.lock,
-    })
-}
-
-/// What a pool does when its cache's device has failed: it is noted in the pool's store that what that device holds is no
-/// longer true, and the cache is told.
-fn note_of(pool: String, store: Option<Arc<Mutex<MetaStore>>>, handle: PoolHandle) -> Note {
-    Box::new(move || {
-        let (pool, store, handle) = (pool.clone(), store.clone(), handle.clone());
-        let noting = std::thread::Builder::new().name("note".into()).spawn(move || {
-            let Some(store) = store else { return };
-            let note = || store.lock().expect("no panic while held").outdate_cache();
-            while let Err(error) = note() {
-                tracing::error!(pool, %error, "the cache's device failed, and that can't be noted: writes wait");
-                std::thread::sleep(NOTE_AGAIN);
-                if handle.health.has_changed().is_err() {
-                    return; // the pool has ended
-                }
-            }
-            let (reply, _) = tokio::sync::oneshot::channel();
-            let _ = handle.send(Command::Order { order: Order::CacheNoted, reply }); // a pool that ended needs none
-            tracing::error!(pool, "the cache's device failed; `plimsoll cache status` says what that means");
-        });
-        if let Err(error) = noting {
-            tracing::error!(%error, "no thread to note that the cache's device failed: writes wait");
-        }
     })
 }
