@@ -8,8 +8,10 @@ use plimsoll_store::{CacheRecord, MetaStore, VolumeRecord};
 use std::sync::{Arc, Mutex};
 
 /// How often it's looked whether volumes that aren't write-back any more are written back.
+/// Looked, not waited for: a pool's thread doesn't write metadata, and a cache that may go a moment later hurts nobody.
 const HOMECOMING_TIME: std::time::Duration = std::time::Duration::from_millis(300);
 /// Time between two tries to note that a cache's device failed.
+/// A store that can't be written tells nobody when it can be again; writes wait meanwhile.
 const NOTE_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 impl Node {
