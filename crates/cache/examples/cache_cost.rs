@@ -15,8 +15,12 @@ const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 1 };
 /// Of a volume that is all cached.
 const EXTENTS: u64 = 4096;
 
-/// The header of a full WEU, which names so many duplicates beside, of its own first extents.
-fn header(weu: u32, duplicates: u64) -> Vec<u8> {
+/// Units of 64 bytes that an extent takes, compressed and as it is.
+const PACKED: u16 = 100;
+const BARE: u16 = 128;
+
+/// The header of a full WEU, which names so many duplicates beside, of its own first extents, each of so many units.
+fn header(weu: u32, duplicates: u64, units: u16) -> Vec<u8> {
     let entry = |slot: u64| ChunkEntry {
         name: ExtentName {
             volume: VOLUME,
@@ -24,8 +28,9 @@ fn header(weu: u32, duplicates: u64) -> Vec<u8> {
         },
         dead: false,
         what: Slot::Base(Some([slot << 40 ^ u64::from(weu).wrapping_mul(0x9e37_79b9_7f4a_7c15), u64::from(weu)])),
-        at_unit: slot as u16 * 100,
-        len_units: 100,
+        at_unit: slot as u16 * units,
+        len_units: units,
+        sum: 0,
     };
     let duplicate = |slot: u64| {
         let base = entry(slot);
@@ -121,7 +126,7 @@ impl Machine {
 }
 
 /// A start from a device whose WEUs are full: the real thing, but for the device's own time.
-fn warm_start(millions: u64, duplicates: u64) {
+fn warm_start(millions: u64, duplicates: u64, units: u16) {
     let weus = millions * 1_000_000 / PER_WEU;
     let shape = Shape::default();
     let mut layout = Layout::new((weus + 4) * u64::from(shape.weu_bytes), 4096, shape, 1).expect("it fits");
@@ -147,7 +152,7 @@ fn warm_start(millions: u64, duplicates: u64) {
         if io.offset >= first_weu {
             let weu = ((io.offset - first_weu) / u64::from(shape.weu_bytes)) as u32;
             if u64::from(weu) < weus {
-                put(layout.weu_at(weu), &header(weu, duplicates));
+                put(layout.weu_at(weu), &header(weu, duplicates, units));
             }
         }
         io.data = Data::Bytes(Buf::copy_of(&bytes));
@@ -164,8 +169,9 @@ fn warm_start(millions: u64, duplicates: u64) {
     let s = m.stack.layer::<Cache>().expect("there is one").status();
     let bytes = s.memory_bytes as f64 / s.entries.0 as f64;
     println!(
-        "{} extents, {} of them duplicates, {} fingerprints: {bytes:.1} bytes of memory per extent, all indexes",
+        "{} extents{}, {} of them duplicates, {} fingerprints: {bytes:.1} bytes of memory per extent, all indexes",
         s.entries.0,
+        if units == BARE { ", uncompressed" } else { "" },
         duplicates * weus,
         s.entries.1
     );
@@ -262,8 +268,9 @@ fn main() {
         ["misses", _] => misses(codec(&arguments[1]), 4096),
         _ => {
             let millions = arguments.first().map_or(4, |n| n.parse().expect("millions of extents"));
-            warm_start(millions, 0);
-            warm_start(millions, PER_WEU / 4);
+            warm_start(millions, 0, PACKED);
+            warm_start(millions, PER_WEU / 4, PACKED);
+            warm_start(millions, 0, BARE);
             for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
                 hits(codec, 9);
             }

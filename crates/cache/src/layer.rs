@@ -60,6 +60,8 @@ pub struct Cache {
     pub(crate) pending: Slab<Pending>,
     pub(crate) ops: Slab<ClientOp>,
     pub(crate) fetches: Slab<Fetch>,
+    /// Places of the fast device that are being read, and the fetch that others of the same may join.
+    pub(crate) reading: BTreeMap<u64, usize>,
     pub(crate) inserts: Slab<Insert>,
     pub(crate) works: Slab<WorkFor>,
     /// Fills under way: only who has the extent's token may fill it.
@@ -157,6 +159,7 @@ impl Cache {
             pending: Slab::new(),
             ops: Slab::new(),
             fetches: Slab::new(),
+            reading: BTreeMap::new(),
             inserts: Slab::new(),
             works: Slab::new(),
             fills: BTreeMap::new(),

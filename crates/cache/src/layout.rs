@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Bytes of the page.
 pub const PAGE_BYTES: u64 = 4096;
 /// The version that this code writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of a journal's record.
 pub const RECORD_BYTES: u64 = 16;
 

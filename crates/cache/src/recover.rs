@@ -17,7 +17,6 @@ use crate::layer::Cache;
 use crate::layout::{Layout, PAGE_BYTES};
 use crate::marks::Marks;
 use crate::request::Pending;
-use crate::settle::Reference;
 use crate::status::StartReport;
 use crate::tails::Tails;
 use crate::tasks::bytes_of;
@@ -60,7 +59,6 @@ pub(crate) struct Recovery {
     pub gone: BTreeSet<VolumeKey>,
     pub next_weu: u32,
     pub tails: Tails,
-    pub references: Vec<Reference>,
     /// WEUs that hold something: number, WEU, is it for dirty extents, and whose it is.
     pub found: Vec<(u64, u32, bool, Option<u16>)>,
     /// Of each WEU's chunks: the first slot, and which it was of all.
@@ -92,7 +90,6 @@ impl Cache {
             gone: BTreeSet::new(),
             next_weu: 0,
             tails: Tails::default(),
-            references: Vec::new(),
             found: Vec::new(),
             chunks: vec![Vec::new(); n],
             load: Found::new(self.layout.extents() as usize),
