@@ -65,6 +65,7 @@ impl Cache {
         self.recipes.forget(|_| true);
         self.evicting.clear();
         self.dirty.break_down();
+        self.confirming.break_down();
         for op in std::mem::take(&mut self.flush_next)
             .into_iter()
             .chain(std::mem::take(&mut self.flush_jobs).into_iter().flat_map(|j| j.ops))

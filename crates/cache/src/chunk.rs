@@ -78,10 +78,8 @@ pub struct Chunk {
     pub packed: Vec<Packed>,
     /// Writes that haven't ended; none yet if it's still open.
     pub writes: u32,
-    /// Writes that wait until the slow device has, for good, what they hold: volumes, and how many of their changes.
+    /// Writes that weren't sent yet.
     pub held: Vec<ChunkWrite>,
-    /// See above.
-    pub needs: Vec<(u16, u64)>,
     /// When its writes were sent.
     pub sent_at: Time,
     /// It takes no more.
@@ -115,7 +113,6 @@ impl Chunk {
             packed: Vec::new(),
             writes: 0,
             held: Vec::new(),
-            needs: Vec::new(),
             sent_at: Time::NEVER,
             closed: false,
             supersedes: Vec::new(),
@@ -144,7 +141,6 @@ impl Chunk {
             packed: Vec::new(),
             writes: 0,
             held: Vec::new(),
-            needs: Vec::new(),
             sent_at: Time::NEVER,
             closed: false,
             supersedes: Vec::new(),

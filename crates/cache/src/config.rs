@@ -85,8 +85,14 @@ pub enum Planted {
     ForgetDeletions,
     /// A dirty chunk that is torn is believed where it's whole.
     BelieveTornChunks,
-    /// What the slow device may still lose is cached for good.
+    /// What the slow device may still lose is confirmed.
     CacheUnflushed,
+    /// So is what the fast device may still lose.
+    ConfirmUnflushed,
+    /// So is what died while it was on trial.
+    ConfirmTheDead,
+    /// Headers of clean extents count without being confirmed.
+    BelieveTrials,
     /// What was written back is called clean though the fast device failed meanwhile.
     CleanWhenBroken,
     /// What was written back is forgotten before the journal says it.
@@ -101,8 +107,11 @@ impl Planted {
     /// Those that show when devices fail.
     pub const OF_FAULTS: [Planted; 2] = [Planted::CleanWhenBroken, Planted::ForgetCleaning];
 
+    /// That shows when a cache is started several times: a clean WEU that was torn in one life, and relied on in the next.
+    pub const OF_LIVES: Planted = Planted::ConfirmUnflushed;
+
     /// Those that show when the power goes.
-    pub const ALL: [Planted; 18] = [
+    pub const ALL: [Planted; 20] = [
         Planted::NoBarrier,
         Planted::NoDeadRecords,
         Planted::NoRetireRecord,
@@ -119,6 +128,8 @@ impl Planted {
         Planted::ForgetDeletions,
         Planted::BelieveTornChunks,
         Planted::CacheUnflushed,
+        Planted::ConfirmTheDead,
+        Planted::BelieveTrials,
         Planted::NvramForgetsEarly,
         Planted::NvramIgnored,
     ];

@@ -182,10 +182,16 @@ impl Cache {
         self.counters.evicted += 1;
         let share = self.index.files() / self.index.weus().len().max(1);
         self.index.sweep(SWEEP_LEAST + 2 * share);
-        let number = match self.planted(Planted::NoRetireRecord) {
+        // Of one on trial no start believes anything.
+        let number = match self.planted(Planted::NoRetireRecord) || !self.confirming.counts(weu) {
             true => 0,
-            false => self.journal.push(Record::Least { weu, sequence: sequence + 1, suspect: false }),
+            false => {
+                let least = Record::Least { weu, sequence: sequence + 1, suspect: false, confirmed: false };
+                self.deaths = self.journal.push(least);
+                self.deaths
+            }
         };
+        self.confirming.forget(weu);
         self.evicting.insert(weu, Evict::Journaling(number));
     }
 

@@ -10,10 +10,6 @@ use std::collections::BTreeMap;
 
 /// Chunks that may wait for a flush before the cache makes one of its own.
 const UNDURABLE_MAX: usize = 16;
-/// Of all WEUs, this many (and at most so many) may be clean ones that no flush has covered: what a power loss makes cold.
-const COLD_SHARE: u32 = 64;
-const COLD_MAX: u32 = 32;
-
 /// A start reads all of the WEUs whose dirty chunks it doesn't know to be durable: the journal says so after as many.
 const UNSAID_MAX: u32 = 32;
 
@@ -30,9 +26,8 @@ pub(crate) struct FlushJob {
     /// Chunks that must be written first: WEU and first slot.
     waits: Vec<(u32, u32)>,
     sent: bool,
-    /// Of the dirty chunks that are written, and of the clean ones, how many it makes durable.
+    /// Of the dirty chunks that are written, how many it makes durable.
     covers: usize,
-    clean: u32,
     /// Client requests that wait for it.
     pub ops: Vec<usize>,
 }
@@ -42,8 +37,7 @@ impl Cache {
         if !self.is_ready() {
             return;
         }
-        let cold_max = (self.layout.weus / COLD_SHARE).clamp(1, COLD_MAX);
-        self.flush_wanted |= self.undurable.len() > UNDURABLE_MAX || self.unflushed_clean > cold_max;
+        self.flush_wanted |= self.undurable.len() > UNDURABLE_MAX;
         if self.flush_wanted || !self.flush_next.is_empty() {
             self.begin_flushes(now, out);
         }
@@ -56,7 +50,7 @@ impl Cache {
         let on_their_way = self.chunks.iter().filter(|c| c.closed).map(|c| c.number).min();
         let job = &mut self.flush_jobs[i];
         job.all_upto = on_their_way.unwrap_or(job.upto).min(job.upto);
-        (job.sent, job.covers, job.clean) = (true, self.undurable.len(), self.unflushed_clean);
+        (job.sent, job.covers) = (true, self.undurable.len());
         match self.planted(Planted::FlushWithoutBarrier) {
             true => self.fast_flushed(now, out),
             false => self.send_fast(now, (Op::Flush, OwnKind::Metadata), (0, 0), Data::Absent, Pending::FastFlush, out),
@@ -101,7 +95,7 @@ impl Cache {
         let mine = |weu: u32| part.is_none_or(|p| self.index.weu(weu).partition == p);
         let waits = self.chunks.iter().filter(|c| c.closed && c.dirty && mine(c.weu)).map(|c| (c.weu, c.first_slot));
         let (number, upto, waits) = (self.flushes, self.next_chunk, waits.collect());
-        let job = FlushJob { number, part, upto, all_upto: 0, waits, sent: false, covers: 0, clean: 0, ops };
+        let job = FlushJob { number, part, upto, all_upto: 0, waits, sent: false, covers: 0, ops };
         self.flush_jobs.push(job);
     }
 
@@ -110,7 +104,6 @@ impl Cache {
         let Some(i) = self.flush_jobs.iter().position(|j| j.sent) else { return };
         let job = self.flush_jobs.remove(i);
         self.durable_chunks = self.durable_chunks.max(job.all_upto);
-        self.unflushed_clean -= job.clean;
         let done: Vec<_> = self.undurable.drain(..job.covers).collect();
         self.unsaid += done.len() as u32;
         if self.unsaid >= UNSAID_MAX || (self.stopping && self.journal.said() < self.durable_chunks) {

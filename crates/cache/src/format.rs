@@ -280,6 +280,8 @@ pub enum Record {
         sequence: u64,
         /// What it holds under this number may be torn or spoiled, whatever its headers say.
         suspect: bool,
+        /// If it's a WEU of clean extents under this number, its headers count; without this they don't.
+        confirmed: bool,
     },
     /// Nothing of this volume counts.
     Gone(VolumeKey),
@@ -308,7 +310,9 @@ impl Record {
         let (kind, small, weu, large) = match *self {
             Record::Dead { weu, sequence, slot } => (1, slot, weu, sequence),
             Record::Cleaned { weu, sequence, slot } => (2, slot, weu, sequence),
-            Record::Least { weu, sequence, suspect } => (3, u32::from(suspect), weu, sequence),
+            Record::Least { weu, sequence, suspect, confirmed } => {
+                (3, u32::from(suspect) | u32::from(confirmed) << 1, weu, sequence)
+            }
             Record::Gone(v) => (4, 0, v.id, u64::from(v.generation)),
             Record::DeadBits { weu, word, bits } => (5, word, weu, bits),
             Record::CleanBits { weu, word, bits } => (6, word, weu, bits),
@@ -326,7 +330,7 @@ impl Record {
         Some(match b[0] {
             1 => Record::Dead { weu, sequence: large, slot: small },
             2 => Record::Cleaned { weu, sequence: large, slot: small },
-            3 => Record::Least { weu, sequence: large, suspect: small == 1 },
+            3 => Record::Least { weu, sequence: large, suspect: small & 1 == 1, confirmed: small & 2 == 2 },
             4 => Record::Gone(VolumeKey { id: weu, generation: large as u32 }),
             5 => Record::DeadBits { weu, word: small, bits: large },
             6 => Record::CleanBits { weu, word: small, bits: large },
@@ -454,8 +458,8 @@ mod tests {
         let records = vec![
             Record::Dead { weu: 1, sequence: u64::MAX, slot: 2047 },
             Record::Cleaned { weu: 2, sequence: 5, slot: 0 },
-            Record::Least { weu: 3, sequence: 6, suspect: false },
-            Record::Least { weu: 4, sequence: 7, suspect: true },
+            Record::Least { weu: 3, sequence: 6, suspect: false, confirmed: true },
+            Record::Least { weu: 4, sequence: 7, suspect: true, confirmed: false },
             Record::Gone(VolumeKey { id: 4, generation: 7 }),
             Record::DeadBits { weu: 5, word: 31, bits: u64::MAX },
             Record::CleanBits { weu: 6, word: 1, bits: 8 },

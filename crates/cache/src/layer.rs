@@ -2,17 +2,18 @@
 //!
 //! ```text
 //!  read ──► per extent: WEU (memory or fast device, checked and unpacked by a worker) │ read ahead │ slow device, then fill
-//!  write through ──► cached copies dead in the journal ──► slow device ──► done ──► fill
+//!  write through ──► cached copies dead, in the journal if a start believed them ──► slow device ──► done ──► fill
 //!  write back ──► fingerprint, pack (workers) ──► open WEU ──► done;  flush: chunk, journal, flush of both devices
 //!  fill ──► fingerprint ──► duplicate │ pack ──► open WEU ──► full: written whole
 //! ```
-//! Each state below is kept by one of the modules `read`, `write`, `insert`, `evict`, `flush`, `destage`, `recover`; what may
-//! go on after an event goes on in [`Cache::progress`].
+//! Each state below is kept by one of the modules `read`, `write`, `insert`, `evict`, `flush`, `confirm`, `destage`, `recover`;
+//! what may go on after an event goes on in [`Cache::progress`].
 
 use crate::batch::WriteBack;
 use crate::broken::Life;
 use crate::chunk::{Chunk, Superseded};
 use crate::config::{CacheConfig, CacheVolume, Mode, Planted, Sharing};
+use crate::confirm::Confirming;
 use crate::dirty::Dirty;
 use crate::evict::Evict;
 use crate::flush::FlushJob;
@@ -90,8 +91,10 @@ pub struct Cache {
     pub(crate) pins: BTreeMap<u32, u32>,
     /// Dirty chunks on the device that no flush has covered: number, WEU, slots, and what they supersede.
     pub(crate) undurable: Vec<(u64, u32, std::ops::Range<u32>, Vec<Superseded>)>,
-    /// Clean chunks on the device that no flush has covered.
-    pub(crate) unflushed_clean: u32,
+    pub(crate) confirming: Confirming,
+    /// Copies whose deaths aren't durable in the journal: which record says it. And the last such record of a copy that isn't named here.
+    pub(crate) dying: BTreeMap<Key, u64>,
+    pub(crate) deaths: u64,
     /// Chunks below this are durable.
     pub(crate) durable_chunks: u64,
     /// Places whose bytes are not what they should be.
@@ -176,7 +179,9 @@ impl Cache {
             name_weus: BTreeMap::new(),
             pins: BTreeMap::new(),
             undurable: Vec::new(),
-            unflushed_clean: 0,
+            confirming: Confirming::default(),
+            dying: BTreeMap::new(),
+            deaths: 0,
             durable_chunks: 0,
             bad: BTreeSet::new(),
             suspect: BTreeSet::new(),
@@ -233,11 +238,12 @@ impl Cache {
         }
         loop {
             self.feed_starved(now, out);
-            self.send_settled(now, out);
+            self.send_chunks(now, out);
             // Evictions first: what they wait for is begun after them, or nothing may ever happen again.
             let freed = self.progress_evictions(now, out);
             self.progress_destage(now, out);
             self.progress_flush(now, out);
+            self.progress_confirming(now, out);
             // A WEU that isn't trimmed is free without an event of its own: who waits for it must not wait for one.
             if !freed || self.starved.is_empty() {
                 break;
@@ -369,6 +375,11 @@ impl Layer for Cache {
                     self.fast_flushed(now, out);
                 }
             }
+            Pending::Confirm => {
+                if !self.own_failed(now, &c, out) {
+                    self.trials_flushed();
+                }
+            }
             Pending::EvictHeader(weu) => {
                 self.header_read(now, &c, out);
                 self.evict_header_read(now, weu, c, out);
@@ -446,7 +457,7 @@ impl Layer for Cache {
             // Asked for again and again until nothing is under way: what the first time began must not begin anew each time.
             if !std::mem::replace(&mut self.draining, true) {
                 self.close_open(now, None, out);
-                self.flush_wanted |= !self.chunks.is_empty() || !self.undurable.is_empty();
+                self.flush_wanted |= self.chunks.iter().any(|c| c.dirty) || !self.undurable.is_empty();
             }
             self.progress(now, out);
         }

@@ -5,6 +5,7 @@ mod batch;
 mod broken;
 pub mod chunk;
 pub mod config;
+mod confirm;
 mod destage;
 mod dirty;
 mod evict;

@@ -34,9 +34,12 @@ impl Recovery {
                     set_bit(&mut m.cleaned, slot);
                 }
             }
-            Record::Least { weu, sequence, suspect } if weu < weus => {
+            Record::Least { weu, sequence, suspect, confirmed } if weu < weus => {
                 self.least[weu as usize] = self.least[weu as usize].max(sequence);
                 *under = sequence;
+                if confirmed {
+                    self.confirmed[weu as usize] = self.confirmed[weu as usize].max(sequence);
+                }
                 if suspect {
                     self.suspect.insert((weu, sequence));
                 }

@@ -517,7 +517,7 @@ impl Cache {
         if self.suspect.insert(loc.weu()) {
             // Nor may anything dirty rely on it after the next start, which finds the fingerprint in the header.
             let (weu, sequence) = (loc.weu(), self.index.weu(loc.weu()).sequence);
-            self.journal.push(Record::Least { weu, sequence, suspect: true });
+            self.journal.push(Record::Least { weu, sequence, suspect: true, confirmed: false });
         }
         let now_at = self.index.look(key);
         if now_at.is_none_or(|l| !l.same_place(loc)) {

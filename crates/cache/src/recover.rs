@@ -54,6 +54,8 @@ pub(crate) struct Recovery {
     /// By WEU.
     pub marks: Vec<Marks>,
     pub least: Vec<u64>,
+    /// By WEU, the number under which clean extents in it count.
+    pub confirmed: Vec<u64>,
     /// WEUs under a number that were found after an earlier power loss, without being known to be durable.
     pub suspect: BTreeSet<(u32, u64)>,
     pub gone: BTreeSet<VolumeKey>,
@@ -86,6 +88,7 @@ impl Cache {
             stale: false,
             marks: vec![Marks::default(); n],
             least: vec![0; n],
+            confirmed: vec![0; n],
             suspect: BTreeSet::new(),
             gone: BTreeSet::new(),
             next_weu: 0,
@@ -276,6 +279,15 @@ impl Cache {
         let last_chunk = found.iter().map(|h| h.chunk).max().unwrap_or(0);
         r.highest = (r.highest.0.max(sequence), r.highest.1.max(last_chunk));
         if sequence < r.least[weu as usize] {
+            return;
+        }
+        if !first.dirty
+            && r.confirmed[weu as usize] != sequence
+            && !self.config.planted.is_some_and(|p| p == Planted::BelieveTrials)
+        {
+            // It was on trial. Nor does any later start believe it.
+            r.report.unconfirmed += 1;
+            r.least[weu as usize] = sequence + 1;
             return;
         }
         if r.marks[weu as usize].sequence != sequence {

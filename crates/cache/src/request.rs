@@ -60,7 +60,7 @@ pub(crate) enum Pending {
         op: usize,
         covers: Covers,
     },
-    /// The cache's own, before something that the slow device may still lose is cached for good.
+    /// The cache's own, before something that the slow device may still lose counts as cached.
     Settle(Covers),
     /// A fetch, at either device.
     Fetch(usize),
@@ -77,6 +77,8 @@ pub(crate) enum Pending {
     },
     Journal,
     FastFlush,
+    /// A flush of the fast device, for WEUs being confirmed.
+    Confirm,
     EvictHeader(u32),
     /// A header, once more, of a WEU under a number.
     Relearn {

@@ -20,7 +20,7 @@ impl Cache {
         let (sequence, dirty) = (found[0].sequence, found[0].dirty);
         let marks = std::mem::take(&mut r.marks[weu as usize]);
         // Once and for all: this start's number is above all of its chunks, so the next one couldn't tell.
-        let suspect = r.suspect.contains(&(weu, sequence)) || found.iter().any(|h| h.chunk >= r.durable);
+        let suspect = r.suspect.contains(&(weu, sequence)) || found.iter().any(|h| h.dirty && h.chunk >= r.durable);
         let header_bytes: u32 =
             found.iter().map(|h| chunk_header_bytes(h.entries.len(), self.layout.block_bytes)).sum();
         let w = self.index.weu_mut(weu);

@@ -74,6 +74,8 @@ pub struct Activity {
     pub chunks: usize,
     /// A flush for what only the cache has.
     pub flushing: bool,
+    /// Clean WEUs being confirmed.
+    pub confirming: bool,
     /// A batch being written back.
     pub destaging: bool,
     /// WEUs on their way out.
@@ -95,6 +97,8 @@ pub struct StartReport {
     pub doubtful: u32,
     /// Chunks that were torn.
     pub torn: u32,
+    /// WEUs of clean extents that weren't confirmed before the end, and so hold nothing.
+    pub unconfirmed: u32,
     /// How long it took.
     pub took: Span,
 }
@@ -262,6 +266,7 @@ impl Cache {
             journal: !self.journal.is_idle(),
             chunks: self.chunks.iter().filter(|c| c.closed).count(),
             flushing: !self.flush_jobs.is_empty(),
+            confirming: self.confirming.is_busy(),
             destaging: self.write_backs.iter().any(WriteBack::is_busy),
             evicting: !self.evicting.is_empty(),
             dirty: self.dirty.len(),

@@ -3,6 +3,7 @@
 use crate::broken::Life;
 use crate::chunk::{Chunk, Superseded};
 use crate::config::Planted;
+use crate::confirm::{Confirming, dead_bits};
 use crate::format::{ExtentName, Record};
 use crate::index::{Index, Key, Loc, set_bit};
 use crate::layer::Cache;
@@ -92,15 +93,15 @@ impl Cache {
         }
     }
 
-    /// Has the journal say that a slot's entry is no longer true.
+    /// A slot's entry is no longer true; the journal says so if a start would believe it.
     pub(crate) fn kill(&mut self, place: Loc) {
         if self.planted(Planted::NoDeadRecords) {
             return;
         }
         let w = self.index.weu_mut(place.weu());
-        if set_bit(&mut w.dead, place.slot()) {
+        if set_bit(&mut w.dead, place.slot()) && self.confirming.counts(place.weu()) {
             let sequence = w.sequence;
-            self.journal.push(Record::Dead { weu: place.weu(), sequence, slot: place.slot() });
+            self.deaths = self.journal.push(Record::Dead { weu: place.weu(), sequence, slot: place.slot() });
         }
     }
 
@@ -108,6 +109,7 @@ impl Cache {
     pub(crate) fn snapshot(
         index: &Index,
         suspect: &BTreeSet<u32>,
+        confirming: &Confirming,
         gone: &mut Vec<(VolumeKey, u64)>,
         gone_max: usize,
     ) -> Vec<Record> {
@@ -122,13 +124,17 @@ impl Cache {
             let weu = weu as u32;
             if !holds(&w) {
                 if w.sequence > 0 {
-                    records.push(Record::Least { weu, sequence: w.sequence + 1, suspect: false });
+                    records.push(Record::Least { weu, sequence: w.sequence + 1, suspect: false, confirmed: false });
                 }
                 continue;
             }
-            records.push(Record::Least { weu, sequence: w.sequence, suspect: suspect.contains(&weu) });
+            let (sequence, suspect, counts) = (w.sequence, suspect.contains(&weu), confirming.counts(weu));
+            records.push(Record::Least { weu, sequence, suspect, confirmed: counts && !w.for_dirty });
+            if !counts {
+                continue;
+            }
             let words = |bits: &[u64]| bits.iter().copied().enumerate().filter(|(_, b)| *b != 0).collect::<Vec<_>>();
-            records.extend(words(&w.dead).into_iter().map(|(i, bits)| Record::DeadBits { weu, word: i as u32, bits }));
+            records.extend(dead_bits(weu, w));
             records.extend(words(&w.cleaned).into_iter().map(|(i, bits)| Record::CleanBits {
                 weu,
                 word: i as u32,
@@ -144,8 +150,11 @@ impl Cache {
             return;
         }
         let (index, suspect, gone, durable) = (&self.index, &self.suspect, &mut self.gone, self.durable_chunks);
+        let confirming = &self.confirming;
         let gone_max = self.layout.gone_max();
-        if let Some(w) = self.journal.next_write(durable, force, || Cache::snapshot(index, suspect, gone, gone_max)) {
+        if let Some(w) =
+            self.journal.next_write(durable, force, || Cache::snapshot(index, suspect, confirming, gone, gone_max))
+        {
             let len = w.bytes.len() as u64;
             let data = Data::Bytes(plimsoll_base::Buf::copy_of(&w.bytes));
             self.send_fast(now, (Op::Write, OwnKind::Metadata), (w.at, len), data, Pending::Journal, out);
@@ -159,6 +168,7 @@ impl Cache {
         self.held = wait;
         self.going.retain(|(_, number)| *number > durable);
         self.dirty.journaled(durable);
+        self.dying.retain(|_, number| *number > durable);
         for (_, op) in go {
             self.send_through(now, op, out);
         }

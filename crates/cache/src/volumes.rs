@@ -115,7 +115,7 @@ impl Cache {
 
     /// Looks at all that is cached: once for as many volumes as were deleted since it was last done.
     fn find_free_slots(&mut self) {
-        let needed: BTreeSet<u16> = self.chunks.iter().flat_map(|c| c.needs.iter().map(|n| n.0)).collect();
+        let needed: BTreeSet<u16> = self.confirming.volumes().collect();
         let busy: BTreeSet<u16> = self.inserts.iter().map(|(_, i)| i.key.volume()).collect();
         let empty = |v: &Volume| self.config.sharing == Sharing::Shared || self.index.use_of(v.partition).0 == 0;
         let free = |(slot, v): &(u16, &Volume)| {
