@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Of all WEUs one in so many (and at most so many) stays on trial when others are confirmed, which happens when there are as many of
 /// those. All of them are cold after a power loss.
-const TRIAL_SHARE: u32 = 64;
-const TRIAL_MAX: u32 = 64;
+const TRIAL_SHARE: u32 = 32;
+const TRIAL_MAX: u32 = 128;
 
 /// A WEU of clean extents that a start wouldn't believe.
 struct Trial {

@@ -160,10 +160,12 @@ impl Cache {
                 entries.push((slot, key, fp));
             }
         }
-        if entries.len() < self.index.weu(weu).slots as usize {
-            // The header is damaged: whom it named isn't told by it.
+        let is_damaged = entries.len() < self.index.weu(weu).slots as usize;
+        if is_damaged {
+            // Whom it named isn't told by it.
             self.refs.retain(|_, own| own.weu() != weu);
         }
+        let named: Vec<Key> = entries.iter().filter_map(|(_, key, _)| *key).collect();
         self.index.retire(weu, entries.into_iter());
         // Duplicates that it named, and whose bytes are elsewhere, are named anew.
         for key in nameless {
@@ -187,8 +189,12 @@ impl Cache {
             true => 0,
             false => {
                 let least = Record::Least { weu, sequence: sequence + 1, suspect: false, confirmed: false };
-                self.deaths = self.journal.push(least);
-                self.deaths
+                let number = self.journal.push(least);
+                match is_damaged {
+                    true => self.deaths = number,
+                    false => self.dying.extend(named.into_iter().map(|key| (key, number))),
+                }
+                number
             }
         };
         self.confirming.forget(weu);
