@@ -18,8 +18,8 @@ use plimsoll_base::{Data, Op, OwnKind, TenantId, Time};
 use plimsoll_stack::Actions;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Of all WEUs one in so many (and at most so many) stays on trial when others are confirmed, which happens when there are as many of
-/// those. All of them are cold after a power loss.
+/// Of all WEUs one in so many (and at most so many) stays on trial when others are confirmed, which happens when there are half as many
+/// of those. All of them are cold after a power loss.
 const TRIAL_SHARE: u32 = 32;
 const TRIAL_MAX: u32 = 128;
 
@@ -104,7 +104,7 @@ impl Confirming {
 
     /// The oldest WEUs, if there are enough of them on trial; all that are written at the end.
     fn due(&self, keep: usize, ends: bool) -> Option<Vec<(u32, u64)>> {
-        if self.waiting == 0 || (self.waiting < 2 * keep && !ends) {
+        if self.waiting == 0 || (self.waiting < keep + keep.div_ceil(2) && !ends) {
             return None;
         }
         let written = self.trials.iter().filter(|(_, t)| t.written && !t.told);

@@ -1,17 +1,28 @@
 //! Making what only the cache has durable: open chunks are written, then the device is flushed. One at a time for each partition, as
 //! where volumes have their own a fence writes one's chunks in its slot; who comes meanwhile waits for the next.
 
+use crate::chunk::Superseded;
 use crate::config::Planted;
 use crate::layer::Cache;
 use crate::request::Pending;
 use plimsoll_base::{Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Chunks that may wait for a flush before the cache makes one of its own.
 const UNDURABLE_MAX: usize = 16;
 /// A start reads all of the WEUs whose dirty chunks it doesn't know to be durable: the journal says so after as many.
 const UNSAID_MAX: u32 = 32;
+
+/// A dirty chunk on the device that no flush has covered.
+pub(crate) struct Undurable {
+    pub weu: u32,
+    /// The WEU's number.
+    pub sequence: u64,
+    pub slots: Range<u32>,
+    pub supersedes: Vec<Superseded>,
+}
 
 /// A flush under way.
 pub(crate) struct FlushJob {
@@ -104,13 +115,17 @@ impl Cache {
         let Some(i) = self.flush_jobs.iter().position(|j| j.sent) else { return };
         let job = self.flush_jobs.remove(i);
         self.durable_chunks = self.durable_chunks.max(job.all_upto);
-        let done: Vec<_> = self.undurable.drain(..job.covers).collect();
+        let done: Vec<Undurable> = self.undurable.drain(..job.covers).collect();
         self.unsaid += done.len() as u32;
+        for u in &done {
+            self.header_durable(u.weu, u.sequence, u.slots.end);
+        }
         if self.unsaid >= UNSAID_MAX || (self.stopping && self.journal.said() < self.durable_chunks) {
             self.unsaid = 0;
+            self.say_headers();
             self.journal.want_block();
         }
-        for s in done.into_iter().flat_map(|(_, _, _, supersedes)| supersedes) {
+        for s in done.into_iter().flat_map(|u| u.supersedes) {
             self.unpin(s.place.weu());
             self.unpin(s.bytes_in);
             self.kill(s.place);

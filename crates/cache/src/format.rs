@@ -283,6 +283,15 @@ pub enum Record {
         /// If it's a WEU of clean extents under this number, its headers count; without this they don't.
         confirmed: bool,
     },
+    /// Headers of dirty extents are there for good, of so many slots of the WEU under this number.
+    Held {
+        /// The WEU.
+        weu: u32,
+        /// Its number.
+        sequence: u64,
+        /// How many.
+        slots: u32,
+    },
     /// Nothing of this volume counts.
     Gone(VolumeKey),
     /// In a snapshot: 64 slots' dead bits, of the WEU under the number of the record before.
@@ -316,6 +325,7 @@ impl Record {
             Record::Gone(v) => (4, 0, v.id, u64::from(v.generation)),
             Record::DeadBits { weu, word, bits } => (5, word, weu, bits),
             Record::CleanBits { weu, word, bits } => (6, word, weu, bits),
+            Record::Held { weu, sequence, slots } => (7, slots, weu, sequence),
         };
         let mut b = [0; RECORD_BYTES as usize];
         b[0] = kind;
@@ -334,6 +344,7 @@ impl Record {
             4 => Record::Gone(VolumeKey { id: weu, generation: large as u32 }),
             5 => Record::DeadBits { weu, word: small, bits: large },
             6 => Record::CleanBits { weu, word: small, bits: large },
+            7 => Record::Held { weu, sequence: large, slots: small },
             _ => return None,
         })
     }
@@ -463,6 +474,7 @@ mod tests {
             Record::Gone(VolumeKey { id: 4, generation: 7 }),
             Record::DeadBits { weu: 5, word: 31, bits: u64::MAX },
             Record::CleanBits { weu: 6, word: 1, bits: 8 },
+            Record::Held { weu: 7, sequence: 9, slots: 2048 },
         ];
         let block = JournalBlock { salt: 1, epoch: 2, index: 3, snapshot: 2, generation: 8, durable: 4, records };
         let mut b = block.encode(512);

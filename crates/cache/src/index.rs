@@ -275,7 +275,7 @@ impl Index {
         let w = &mut self.weus[weu as usize];
         assert!(w.dirty == 0, "nothing dirty points at a free WEU");
         (w.state, w.sequence, w.partition, w.for_dirty) = (WeuState::Open, sequence, partition, for_dirty);
-        (w.slots, w.header_bytes) = (0, 0);
+        (w.slots, w.header_bytes, w.durable_slots) = (0, 0, 0);
         w.dead.clear();
         w.cleaned.clear();
         w.sums.clear();

@@ -2,6 +2,7 @@
 
 use crate::chunk::Chunk;
 use crate::config::{Codec, Planted, Sharing};
+use crate::flush::Undurable;
 use crate::format::{ExtentHead, Packing};
 use crate::index::{Fingerprint, Index, Key, Loc, WeuState};
 use crate::layer::{Cache, FAST};
@@ -453,7 +454,8 @@ impl Cache {
         }
         if c.dirty {
             let slots = c.first_slot..c.first_slot + c.entries.len() as u32;
-            self.undurable.push((c.number, c.weu, slots, c.supersedes));
+            let (weu, sequence, supersedes) = (c.weu, c.sequence, c.supersedes);
+            self.undurable.push(Undurable { weu, sequence, slots, supersedes });
         }
     }
 }

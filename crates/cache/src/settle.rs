@@ -27,6 +27,7 @@ impl Cache {
         (w.sequence, w.for_dirty, w.header_bytes) = (sequence, dirty, header_bytes);
         let slots = found.last().map_or(0, |h| h.first_slot + h.entries.len() as u32);
         w.slots = slots;
+        w.durable_slots = if dirty { slots } else { 0 };
         (w.dead, w.cleaned) = (marks.dead, marks.cleaned);
         if suspect {
             self.suspect.insert(weu);
@@ -52,7 +53,7 @@ impl Cache {
                 if own.is_bare(extent_bytes) && matches!(e.what, Slot::Base(_)) {
                     self.index.weu_mut(weu).set_sum(slot, e.sum, slots);
                 }
-                if stale && (!h.dirty || cleaned) {
+                if stale && (!h.dirty || cleaned || self.is_given_up(&e.name.volume)) {
                     set_bit(&mut self.index.weu_mut(weu).dead, slot);
                     continue;
                 }

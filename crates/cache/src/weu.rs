@@ -43,6 +43,8 @@ pub struct Weu {
     pub cleaned: Vec<u64>,
     /// Checksums of bare extents, by slot.
     pub(crate) sums: Vec<u32>,
+    /// Slots whose headers are durable, of dirty extents.
+    pub(crate) durable_slots: u32,
     pub(crate) newer: u32,
     pub(crate) older: u32,
 }
@@ -62,6 +64,7 @@ impl Weu {
             dead: Vec::new(),
             cleaned: Vec::new(),
             sums: Vec::new(),
+            durable_slots: 0,
             newer: NONE,
             older: NONE,
         }
