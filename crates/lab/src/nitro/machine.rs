@@ -157,7 +157,10 @@ pub(crate) fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabE
                     for (at, bytes) in format_device(&layout, 0) {
                         held.put(at, bytes.len() as u64, &Data::Bytes(plimsoll_base::Buf::copy_of(&bytes)));
                     }
-                    Box::new(Cache::new(layout, config))
+                    // A plain array has no recipes (NI-M13): asked for them it would read all that they are of.
+                    let has_recipes = setup.behind == Behind::Dedup;
+                    let recipe_bytes = if has_recipes { config.recipe_bytes } else { 0 };
+                    Box::new(Cache::new(layout, CacheConfig { recipe_bytes, ..config }))
                 }
                 _ => Box::new(ExtentCache::new(setup.cache_bytes)),
             };

@@ -16,7 +16,6 @@ pub const OVER_EXTENTS: Study = Study {
     id: "NI-E7",
     title: "Nitro over a plain extent cache",
     source: "Nitro §3.6.2",
-    version: 4,
     notes: &["random writes: the drive alone, filled, 16 at once, as many bytes in requests of either size"],
     rows: over_extents_rows,
     sample: over_extents_sample,
@@ -81,7 +80,6 @@ pub const COLD_CACHE: Study = Study {
     id: "NI-E8",
     title: "IOPS and read response time with a cold cache, all variants",
     source: "Nitro §3.6.2",
-    version: 4,
     rows: cold_cache_rows,
     sample: cold_cache_sample,
     ..REPLAYED

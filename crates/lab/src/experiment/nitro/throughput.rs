@@ -121,7 +121,7 @@ pub(super) fn notes() -> Vec<String> {
 
 /// What they have in common.
 pub(super) const REPLAYED: Study =
-    Study { version: 3, device: "vf-sata-60g, raid0:10:64K:constellation-es3-1tb", common: notes, ..POLICY };
+    Study { version: 4, device: "vf-sata-60g, raid0:10:64K:constellation-es3-1tb", common: notes, ..POLICY };
 
 /// Table 3.2, one backend's half.
 struct Half {

@@ -28,7 +28,7 @@ pub const WRITE_COST: Study = Study {
     id: "NI-E6-WRITES",
     title: "IOPS gained by WEU (D, C), by what writes cost behind it, warm, 2 % cache",
     source: "Nitro §3.6.2, Table 3.2",
-    version: 1,
+    version: 2,
     device: "vf-sata-60g, raid0:10:64K:constellation-es3-1tb",
     common: notes,
     notes: &[
