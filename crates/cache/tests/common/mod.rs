@@ -244,6 +244,8 @@ pub struct Life {
     /// Requests may fail; so many did.
     pub may_fail: bool,
     pub failed: u64,
+    /// A flush of the slow disk has failed, and with it went what wasn't durable there.
+    slow_lost: bool,
 }
 
 impl Life {
@@ -252,7 +254,7 @@ impl Life {
         let oracle = oracle();
         let mut pool = pool(disks(seed), &setup, &oracle);
         assert_eq!(pool.start(), LayerState::Ready, "{:?}", pool.stack().layer::<Cache>().unwrap().status());
-        Life { pool, oracle, setup, may_fail: false, failed: 0 }
+        Life { pool, oracle, setup, may_fail: false, failed: 0, slow_lost: false }
     }
 
     /// Starts over disks as an earlier life left them.
@@ -263,7 +265,7 @@ impl Life {
         if state != LayerState::Ready {
             return Err(format!("after recovery it is {state:?}: {:?}, lost {:?}", status.why, status.lost));
         }
-        Ok(Life { pool, oracle, setup, may_fail: false, failed: 0 })
+        Ok(Life { pool, oracle, setup, may_fail: false, failed: 0, slow_lost: false })
     }
 
     /// Starts over disks as a power loss left them, and judges all that is there.
@@ -315,6 +317,10 @@ impl Life {
     }
 
     fn collect(&mut self) -> Result<(), String> {
+        if !self.slow_lost && self.pool.disk(0).has_failed() {
+            self.slow_lost = true;
+            self.oracle.device_lost();
+        }
         while let Some(c) = self.pool.next_done() {
             if self.may_fail && !c.outcome.is_done() {
                 self.failed += 1;
