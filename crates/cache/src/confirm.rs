@@ -18,7 +18,7 @@ use plimsoll_base::{Data, Op, OwnKind, Span, TenantId, Time};
 use plimsoll_stack::Actions;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Of all WEUs one in so many (and at most so many) stays on trial when older ones are confirmed, which happens when there are as many
+/// Of all WEUs one in so many (and at most so many) stays on trial when older ones are confirmed, which happens when there are half as many
 /// of those; or when they are so old. What is on trial at the end is cold after it, unless that is in order.
 const TRIAL_SHARE: u32 = 32;
 const TRIAL_MAX: u32 = 128;
@@ -139,7 +139,7 @@ impl Confirming {
 
     /// The oldest WEUs that wait, if it's time for them; all of them at the end.
     fn due(&mut self, now: Time, keep: usize, ends: bool) -> Vec<(u32, u64)> {
-        let (many, mut due) = (self.written.len() >= 2 * keep, Vec::new());
+        let (many, mut due) = (self.written.len() >= keep + keep.div_ceil(2), Vec::new());
         while let Some((at, weu, sequence)) = self.written.front().copied()
             && due.len() < TRIAL_MAX as usize
             && (ends || (many && self.written.len() > keep) || at + AGE_MAX <= now)

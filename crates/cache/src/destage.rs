@@ -112,7 +112,7 @@ impl Cache {
     fn is_durable(&self, place: Loc) -> bool {
         let slot = place.slot();
         self.chunk_of(place.weu(), slot).is_none()
-            && !self.undurable.iter().any(|(_, weu, slots, _)| *weu == place.weu() && slots.contains(&slot))
+            && !self.undurable.iter().any(|u| u.weu == place.weu() && u.slots.contains(&slot))
     }
 
     /// The fast device was flushed for the `flush`th time, for a partition or for all: batches that waited for it begin.

@@ -109,7 +109,7 @@ impl Cache {
         let packing = self.chunks.iter().filter(|c| c.supersedes.iter().any(of_it));
         // They may be in another part's WEUs: space was shared before.
         let parts: BTreeSet<u16> = packing.map(|c| self.index.weu(c.weu).partition).collect();
-        if !parts.is_empty() || self.undurable.iter().any(|u| u.3.iter().any(of_it)) {
+        if !parts.is_empty() || self.undurable.iter().any(|u| u.supersedes.iter().any(of_it)) {
             self.flush_wanted = true;
             self.flush_parts.extend(parts);
         }

@@ -1,17 +1,28 @@
 //! Making what only the cache has durable: open chunks are written, then the device is flushed. One at a time for each partition, as
 //! where volumes have their own a fence writes one's chunks in its slot; who comes meanwhile waits for the next.
 
+use crate::chunk::Superseded;
 use crate::config::Planted;
 use crate::layer::Cache;
 use crate::request::Pending;
 use plimsoll_base::{Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Chunks that may wait for a flush before the cache makes one of its own.
 const UNDURABLE_MAX: usize = 16;
 /// A start reads all of the WEUs whose dirty chunks it doesn't know to be durable: the journal says so after as many.
 const UNSAID_MAX: u32 = 32;
+
+/// A dirty chunk on the device that no flush has covered.
+pub(crate) struct Undurable {
+    pub weu: u32,
+    /// The WEU's number.
+    pub sequence: u64,
+    pub slots: Range<u32>,
+    pub supersedes: Vec<Superseded>,
+}
 
 /// A flush under way.
 pub(crate) struct FlushJob {
@@ -26,8 +37,8 @@ pub(crate) struct FlushJob {
     /// Chunks that must be written first: WEU and first slot.
     waits: Vec<(u32, u32)>,
     sent: bool,
-    /// The dirty chunks that it makes durable.
-    covers: BTreeSet<u64>,
+    /// The dirty chunks that it makes durable: WEU and first slot.
+    covers: BTreeSet<(u32, u32)>,
     /// Client requests that wait for it.
     pub ops: Vec<usize>,
 }
@@ -52,7 +63,8 @@ impl Cache {
         let is_found =
             |weu: u32, slot: u32| !self.chunks.iter().any(|c| c.closed && c.weu == weu && c.first_slot < slot);
         let any = self.planted(Planted::FlushOutOfOrder);
-        let covers = self.undurable.iter().filter(|u| any || is_found(u.1, u.2.start)).map(|u| u.0).collect();
+        let covers = self.undurable.iter().filter(|u| any || is_found(u.weu, u.slots.start));
+        let covers = covers.map(|u| (u.weu, u.slots.start)).collect();
         let job = &mut self.flush_jobs[i];
         job.all_upto = on_their_way.unwrap_or(job.upto).min(job.upto);
         (job.sent, job.covers) = (true, covers);
@@ -109,15 +121,19 @@ impl Cache {
         let Some(i) = self.flush_jobs.iter().position(|j| j.sent) else { return };
         let job = self.flush_jobs.remove(i);
         self.durable_chunks = self.durable_chunks.max(job.all_upto);
-        let (done, left): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.undurable).into_iter().partition(|u| job.covers.contains(&u.0));
+        let (done, left): (Vec<Undurable>, Vec<Undurable>) =
+            std::mem::take(&mut self.undurable).into_iter().partition(|u| job.covers.contains(&(u.weu, u.slots.start)));
         self.undurable = left;
         self.unsaid += done.len() as u32;
+        for u in &done {
+            self.header_durable(u.weu, u.sequence, u.slots.end);
+        }
         if self.unsaid >= UNSAID_MAX || (self.stopping && self.journal.said() < self.durable_chunks) {
             self.unsaid = 0;
+            self.say_headers();
             self.journal.want_block();
         }
-        for s in done.into_iter().flat_map(|(_, _, _, supersedes)| supersedes) {
+        for s in done.into_iter().flat_map(|u| u.supersedes) {
             self.unpin(s.place.weu());
             self.unpin(s.bytes_in);
             self.kill(s.key, s.place);

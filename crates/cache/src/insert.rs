@@ -2,6 +2,7 @@
 
 use crate::chunk::Chunk;
 use crate::config::{Codec, Planted, Sharing};
+use crate::flush::Undurable;
 use crate::format::{ExtentHead, Packing};
 use crate::index::{Fingerprint, Index, Key, Loc, WeuState};
 use crate::layer::{Cache, FAST};
@@ -202,7 +203,8 @@ impl Cache {
             false => self.room_for_name(now, part, out)?,
         };
         let name = self.name_of(key);
-        let slot = self.chunks[c].add_reference(name, loc, sequence);
+        let sum = self.index.weu(loc.weu()).sum(loc.slot());
+        let slot = self.chunks[c].add_reference(name, loc, sequence, sum);
         Some(Loc::new(self.chunks[c].weu, 0, 0, slot))
     }
 
@@ -250,6 +252,10 @@ impl Cache {
         };
         let (payload, fp) = (std::mem::take(&mut self.inserts[insert].data), self.inserts[insert].fp);
         let loc = self.chunks[c].add(head, payload, fp);
+        if loc.is_bare(self.extent_bytes()) {
+            let extents = self.layout.shape.weu_bytes / self.layout.shape.extent_bytes;
+            self.index.weu_mut(loc.weu()).set_sum(loc.slot(), head.sum as u32, extents);
+        }
         self.counters.inserted += 1;
         self.counters.packed_bytes += self.extent_bytes();
         self.counters.payload_bytes += u64::from(head.payload_bytes);
@@ -453,7 +459,8 @@ impl Cache {
         }
         if c.dirty {
             let slots = c.first_slot..c.first_slot + c.entries.len() as u32;
-            self.undurable.push((c.number, c.weu, slots, c.supersedes));
+            let (weu, sequence, supersedes) = (c.weu, c.sequence, c.supersedes);
+            self.undurable.push(Undurable { weu, sequence, slots, supersedes });
         }
     }
 }

@@ -11,13 +11,13 @@
 
 use crate::batch::WriteBack;
 use crate::broken::Life;
-use crate::chunk::{Chunk, Superseded};
+use crate::chunk::Chunk;
 use crate::config::{CacheConfig, CacheVolume, Mode, Planted, Sharing};
 use crate::confirm::Confirming;
 use crate::deaths::Deaths;
 use crate::dirty::Dirty;
 use crate::evict::Evict;
-use crate::flush::FlushJob;
+use crate::flush::{FlushJob, Undurable};
 use crate::index::{Index, Key, Loc};
 use crate::insert::Insert;
 use crate::journal::Journal;
@@ -62,6 +62,8 @@ pub struct Cache {
     pub(crate) pending: Slab<Pending>,
     pub(crate) ops: Slab<ClientOp>,
     pub(crate) fetches: Slab<Fetch>,
+    /// Places of the fast device that are being read, and the fetch that others of the same may join.
+    pub(crate) reading: BTreeMap<u64, usize>,
     pub(crate) inserts: Slab<Insert>,
     pub(crate) works: Slab<WorkFor>,
     /// Fills under way: only who has the extent's token may fill it.
@@ -88,8 +90,9 @@ pub struct Cache {
     pub(crate) name_weus: BTreeMap<u16, BTreeSet<u32>>,
     /// WEUs that must stay: being read, with references, or with superseded extents whose successors aren't durable.
     pub(crate) pins: BTreeMap<u32, u32>,
-    /// Dirty chunks on the device that no flush has covered: number, WEU, slots, and what they supersede.
-    pub(crate) undurable: Vec<(u64, u32, std::ops::Range<u32>, Vec<Superseded>)>,
+    pub(crate) undurable: Vec<Undurable>,
+    /// WEUs of which the journal doesn't say yet how many of their headers are durable.
+    pub(crate) unsaid_headers: BTreeSet<u32>,
     pub(crate) confirming: Confirming,
     pub(crate) deaths: Deaths,
     /// Chunks below this are durable.
@@ -114,6 +117,8 @@ pub struct Cache {
     pub(crate) unsaid: u32,
     /// The volumes that there are, and whether only the cache may have something of each; anything else it holds is nobody's.
     pub(crate) known: Option<BTreeMap<VolumeKey, bool>>,
+    /// Volumes of which nothing counts that only the cache had under an earlier [`CacheConfig::generation`] than this.
+    pub(crate) given_up: BTreeMap<VolumeKey, u16>,
     /// By partition.
     pub(crate) write_backs: Vec<WriteBack>,
     /// On their way to the slow device.
@@ -162,6 +167,7 @@ impl Cache {
             pending: Slab::new(),
             ops: Slab::new(),
             fetches: Slab::new(),
+            reading: BTreeMap::new(),
             inserts: Slab::new(),
             works: Slab::new(),
             fills: BTreeMap::new(),
@@ -178,6 +184,7 @@ impl Cache {
             name_weus: BTreeMap::new(),
             pins: BTreeMap::new(),
             undurable: Vec::new(),
+            unsaid_headers: BTreeSet::new(),
             confirming: Confirming::default(),
             deaths: Deaths::default(),
             durable_chunks: 0,
@@ -192,6 +199,7 @@ impl Cache {
             flushes: 0,
             unsaid: 0,
             known: None,
+            given_up: BTreeMap::new(),
             write_backs: Vec::new(),
             destaging: BTreeSet::new(),
             slow_lost: false,
@@ -214,6 +222,14 @@ impl Cache {
     #[must_use]
     pub fn with_known(mut self, known: impl IntoIterator<Item = (VolumeKey, bool)>) -> Cache {
         self.known = Some(known.into_iter().collect());
+        self
+    }
+
+    /// A cache that is told which volumes' extents were given up, and since which generation of [`CacheConfig::generation`] what
+    /// only it has counts again.
+    #[must_use]
+    pub fn with_given_up(mut self, since: impl IntoIterator<Item = (VolumeKey, u16)>) -> Cache {
+        self.given_up = since.into_iter().collect();
         self
     }
 
@@ -286,7 +302,7 @@ impl Layer for Cache {
     fn state(&self) -> LayerState {
         match &self.life {
             Life::Recovering => LayerState::Recovering,
-            Life::Ready if self.lost.is_empty() => LayerState::Ready,
+            Life::Ready if self.lost.is_empty() && self.start_report.damaged_dirty == 0 => LayerState::Ready,
             Life::Ready | Life::Broken { .. } => LayerState::Degraded,
             Life::Failed(_) => LayerState::Failed,
         }
@@ -445,6 +461,7 @@ impl Layer for Cache {
                 self.set_weus_max(now, weus.min(u64::from(self.layout.weus)) as u32, out);
             }
             Order::CacheNoted => self.noted(now, out),
+            Order::CacheGiveUp { id, generation } => self.give_up(VolumeKey { id, generation }),
             Order::Set(Knob::FingerprintsPercent(percent)) => self.set_fingerprints(percent),
             Order::Fence { .. } | Order::Set(_) => {}
         }

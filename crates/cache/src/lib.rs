@@ -14,6 +14,7 @@ mod fingerprints;
 mod flush;
 pub mod format;
 pub mod found;
+mod held;
 pub mod index;
 mod insert;
 pub mod journal;

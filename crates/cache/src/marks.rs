@@ -44,6 +44,10 @@ impl Recovery {
                     self.suspect.insert((weu, sequence));
                 }
             }
+            Record::Held { weu, sequence, slots } if weu < weus => {
+                let held = &mut self.held[weu as usize];
+                *held = (*held).max((sequence, slots));
+            }
             Record::Gone(key) => {
                 self.gone.insert(key);
             }

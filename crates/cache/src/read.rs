@@ -1,15 +1,14 @@
 //! Reads: extent by extent from where each is, read ahead where they are sequential.
 
 use crate::broken::Life;
-use crate::config::Mode;
+use crate::config::{Mode, Sharing};
 use crate::format::Record;
 use crate::index::{Key, Loc};
 use crate::layer::{Cache, FAST, SLOW};
 use crate::request::{ClientOp, Pending, WorkFor};
 use crate::tasks::{Expected, Unpack, extract};
 use plimsoll_base::{
-    Buf, Completion, Confidence, Data, Io, IoError, IoHead, Op, Origin, Outcome, OwnKind, Priority, Span, TenantId,
-    Time,
+    Completion, Confidence, Data, Io, IoError, IoHead, Op, Origin, Outcome, OwnKind, Priority, Span, TenantId, Time,
 };
 use plimsoll_stack::{Actions, Forecast, Ports};
 use std::collections::{BTreeMap, VecDeque};
@@ -43,8 +42,10 @@ pub(crate) struct Fetch {
     pub purpose: Purpose,
     pub tenant: TenantId,
     pub priority: Priority,
-    /// Where the extent's head is in what is read.
+    /// Where the extent, or its head, is in what is read.
     at: u64,
+    /// Others that want what this one reads.
+    joined: Vec<usize>,
 }
 
 /// Extents read ahead of sequential streams, in memory only: they go to flash if they are wanted twice (NI-M20).
@@ -172,7 +173,20 @@ impl Cache {
         for (piece, key, loc, from, len) in hits {
             let purpose = Purpose::Piece { op, piece };
             let (tenant, priority) = (head.tenant, head.priority);
-            self.fetch(now, Fetch { key, loc: Some(loc), wanted: (from, len), purpose, tenant, priority, at: 0 }, out);
+            self.fetch(
+                now,
+                Fetch {
+                    key,
+                    loc: Some(loc),
+                    wanted: (from, len),
+                    purpose,
+                    tenant,
+                    priority,
+                    at: 0,
+                    joined: Vec::new(),
+                },
+                out,
+            );
         }
         for (piece, from, to) in runs {
             self.read_run(now, op, piece, (from, to), size, sequential || mode == Mode::Off, out);
@@ -337,27 +351,40 @@ impl Cache {
 
     /// A fetch of a whole extent from wherever it is.
     pub(crate) fn whole_fetch(&self, key: Key, purpose: Purpose, tenant: TenantId, priority: Priority) -> Fetch {
-        Fetch { key, loc: self.index.look(key), wanted: (0, self.extent_bytes()), purpose, tenant, priority, at: 0 }
+        Fetch {
+            key,
+            loc: self.index.look(key),
+            wanted: (0, self.extent_bytes()),
+            purpose,
+            tenant,
+            priority,
+            at: 0,
+            joined: Vec::new(),
+        }
     }
 
     /// Brings an extent from where it is. [`Cache::fetched`] goes on.
     pub(crate) fn fetch(&mut self, now: Time, mut f: Fetch, out: &mut Actions) {
         let Some(loc) = f.loc else { return self.fetch_slow(now, f, out) };
-        let in_memory = self.chunks.iter().filter(|c| c.weu == loc.weu()).find_map(|c| c.at(loc.at_bytes())).cloned();
+        let in_memory = self.chunks.iter().filter(|c| c.weu == loc.weu()).find_map(|c| c.packed_in(loc.slot()));
         if let Some(p) = in_memory {
             self.counters.extents_hit_memory += u64::from(matches!(f.purpose, Purpose::Piece { .. }));
-            let sequence = self.index.weu(loc.weu()).sequence;
-            let head = Data::Bytes(Buf::copy_of(&p.head.encode(sequence)));
-            let total = 32 + u64::from(p.head.payload_bytes);
-            let data = Data::Parts(vec![(32, head), (total - 32, p.payload)].into());
+            let (parts, total) = p.stored(self.index.weu(loc.weu()).sequence);
             let fetch = self.fetches.insert(f);
             self.pin(loc.weu());
-            return self.unpack(fetch, data, total, out);
+            return self.unpack(fetch, Data::Parts(parts.into()), total, out);
         }
         let block = u64::from(self.layout.block_bytes);
         let at = self.layout.weu_at(loc.weu()) + u64::from(loc.at_bytes());
         let (from, to) = (at / block * block, (at + u64::from(loc.len_bytes())).next_multiple_of(block));
         f.at = at - from;
+        if let Some(first) =
+            self.reading.get(&loc.place()).copied().filter(|first| self.may_join(&self.fetches[*first], &f))
+        {
+            let fetch = self.fetches.insert(f);
+            self.pin(loc.weu());
+            return self.fetches[first].joined.push(fetch);
+        }
         let (tenant, priority) = (f.tenant, f.priority);
         self.pin(loc.weu());
         // Its volume's, so that a fence below serves it in the volume's slot.
@@ -368,8 +395,15 @@ impl Cache {
         head.priority = priority;
         head.skips = out.own_skips();
         let fetch = self.fetches.insert(f);
+        self.reading.entry(loc.place()).or_insert(fetch);
         head.tag = self.pending.insert(Pending::Fetch(fetch)) as u64;
         out.submit(FAST, Io::new(head, Data::Absent));
+    }
+
+    /// May a fetch of the same place wait for what another reads? Only if nobody else's turn or importance comes into it.
+    fn may_join(&self, first: &Fetch, f: &Fetch) -> bool {
+        let in_one_turn = self.config.sharing == Sharing::Shared || first.key.volume() == f.key.volume();
+        in_one_turn && (first.tenant, first.priority) == (f.tenant, f.priority)
     }
 
     fn fetch_slow(&mut self, now: Time, f: Fetch, out: &mut Actions) {
@@ -394,34 +428,45 @@ impl Cache {
         if let Purpose::Piece { op, .. } | Purpose::Rest { op } = self.fetches[fetch].purpose {
             self.ops[op].dispatched_at = self.ops[op].dispatched_at.min(c.dispatched_at);
         }
-        let from_fast = self.fetches[fetch].loc.is_some();
-        match c.outcome {
-            Outcome::Done if from_fast => {
-                let total = c.io.len;
-                self.unpack(fetch, c.io.into_data(), total, out);
+        let Some(loc) = self.fetches[fetch].loc else {
+            let data = c.outcome.is_done().then(|| c.io.into_data());
+            return self.fetched(now, fetch, data, out);
+        };
+        if self.reading.get(&loc.place()) == Some(&fetch) {
+            self.reading.remove(&loc.place());
+        }
+        if !c.outcome.is_done() {
+            self.read_failed(now, out);
+        }
+        let joined = std::mem::take(&mut self.fetches[fetch].joined);
+        for fetch in std::iter::once(fetch).chain(joined) {
+            match c.outcome.is_done() {
+                true => self.unpack(fetch, c.io.data.clone(), c.io.len, out),
+                false => self.fetched(now, fetch, None, out),
             }
-            Outcome::Done => self.fetched(now, fetch, Some(c.io.into_data()), out),
-            _ if from_fast => {
-                self.read_failed(now, out);
-                self.fetched(now, fetch, None, out);
-            }
-            _ => self.fetched(now, fetch, None, out),
         }
     }
 
     fn unpack(&mut self, fetch: usize, data: Data, total: u64, out: &mut Actions) {
         let f = &self.fetches[fetch];
         let loc = f.loc.expect("from the cache");
-        let name = (!loc.is_dup()).then(|| self.name_of(f.key));
+        let weu = self.index.weu(loc.weu());
+        let expected = match loc.is_bare(self.extent_bytes()) {
+            true => Expected::Sum(weu.sum(loc.slot())),
+            false => {
+                let name = (!loc.is_dup()).then(|| self.name_of(f.key));
+                Expected::Head { name, sequence: weu.sequence }
+            }
+        };
         let task = Unpack {
             data,
             total,
             at: f.at,
-            expected: Expected { name, sequence: self.index.weu(loc.weu()).sequence },
+            expected,
             extent_bytes: self.extent_bytes(),
             wanted: f.wanted,
             trusting: self.planted(crate::config::Planted::IgnoreChecksum),
-            packed: u64::from(loc.len_bytes()) < self.extent_bytes(),
+            packed: !loc.is_bare(self.extent_bytes()),
             speeds: self.config.speeds,
         };
         let (tenant, priority) = (f.tenant, f.priority);

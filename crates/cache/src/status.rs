@@ -99,6 +99,10 @@ pub struct StartReport {
     pub torn: u32,
     /// WEUs of clean extents that weren't confirmed before the end, or were evicted before, and so hold nothing.
     pub unconfirmed: u32,
+    /// WEUs with headers that the journal says are there, and that are damaged.
+    pub damaged: u32,
+    /// Of them, those that had what only the cache had.
+    pub damaged_dirty: u32,
     /// How long it took.
     pub took: Span,
 }
@@ -203,7 +207,7 @@ impl Cache {
     pub fn status(&self) -> CacheStatus {
         let (state, why) = match &self.life {
             Life::Recovering => ("recovering", None),
-            Life::Ready => ("ready", None),
+            Life::Ready => ("ready", self.damage()),
             Life::Broken { why, .. } => ("broken", Some(self.at_risk(why))),
             Life::Failed(why) => ("failed", Some(why.clone())),
         };
@@ -249,7 +253,7 @@ impl Cache {
     /// What is lost if the fast device doesn't come back.
     fn at_risk(&self, why: &str) -> String {
         let at_risk: Vec<String> = (0..self.volumes.len() as u16)
-            .map(|slot| (self.dirty.at_risk_of(slot), self.volumes[slot as usize].key))
+            .map(|slot| (self.dirty.risks_of(slot).len(), self.volumes[slot as usize].key))
             .filter(|(n, _)| *n > 0)
             .map(|(n, key)| format!("{n} extents of volume {}.{}", key.id, key.generation))
             .collect();

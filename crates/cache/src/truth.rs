@@ -134,6 +134,7 @@ impl Cache {
             if !counts {
                 continue;
             }
+            records.extend(w.held(weu));
             let words = |bits: &[u64]| bits.iter().copied().enumerate().filter(|(_, b)| *b != 0).collect::<Vec<_>>();
             records.extend(dead_bits(weu, w));
             records.extend(words(&w.cleaned).into_iter().map(|(i, bits)| Record::CleanBits {

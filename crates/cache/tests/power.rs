@@ -57,6 +57,7 @@ fn run(seed: u64, acts: usize, setup: Setup, cuts: f64, tally: &mut Tally) -> Re
         if keys.iter().all(|key| life.cache().is_written_back(*key)) {
             // The slow disk has all of it, and the journal knows: whatever rots in WEUs, nothing is missed.
             rot(&mut disks[1], &mut rot_rng);
+            life.setup.rots = true;
         }
         if rng.chance(0.2) {
             tally.second_lives += 1;
@@ -142,7 +143,14 @@ fn setup(seed: u64) -> Setup {
         3 => CacheConfig { fingerprints_percent: 25, codec: Codec::Zstd, watermark_percent: 5, ..config() },
         _ => CacheConfig { sharing: Sharing::PerVolume, codec: Codec::None, watermark_percent: 10, ..config() },
     };
-    Setup { config, modes, shuffle: (seed / 2 % 2 == 1).then_some(seed), nvram: seed.is_multiple_of(3), known: None }
+    Setup {
+        config,
+        modes,
+        shuffle: (seed / 2 % 2 == 1).then_some(seed),
+        nvram: seed.is_multiple_of(3),
+        known: None,
+        rots: false,
+    }
 }
 
 /// Many more with `PLIMSOLL_CRASH_SEEDS=500`, one of them with `PLIMSOLL_CRASH_SEED=386`.

@@ -661,7 +661,11 @@ impl Layer for Logs {
                 self.config.logged_write_bytes = bytes;
                 self.adapt.configure(bytes);
             }
-            Order::CacheBytes(_) | Order::CacheNoted | Order::Fence { .. } | Order::Set(_) => {}
+            Order::CacheBytes(_)
+            | Order::CacheNoted
+            | Order::CacheGiveUp { .. }
+            | Order::Fence { .. }
+            | Order::Set(_) => {}
         }
         self.work(now, out);
     }

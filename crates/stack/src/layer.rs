@@ -316,6 +316,13 @@ pub enum Order {
     CacheBytes(u64),
     /// That the cache's device failed is known for the next start: what it holds is no longer true.
     CacheNoted,
+    /// What only the cache had of this volume is given up, as its device failed for good. That is known for the next start.
+    CacheGiveUp {
+        /// The volume's number ...
+        id: u32,
+        /// ... and generation.
+        generation: u32,
+    },
     /// Time is fenced by so many slots of so many nanoseconds from the end of the running slot on.
     Fence {
         /// How many.

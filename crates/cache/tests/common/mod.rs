@@ -48,11 +48,13 @@ pub struct Setup {
     pub nvram: bool,
     /// The cache is told which volumes there are, and whether only it may have something of each.
     pub known: Option<[bool; 2]>,
+    /// Bytes of WEUs may have rotted.
+    pub rots: bool,
 }
 
 impl Setup {
     pub fn of(modes: [Mode; 2]) -> Setup {
-        Setup { config: config(), modes, shuffle: None, nvram: false, known: None }
+        Setup { config: config(), modes, shuffle: None, nvram: false, known: None, rots: false }
     }
 }
 
@@ -245,7 +247,7 @@ pub struct Life {
     pub may_fail: bool,
     pub failed: u64,
     /// A flush of the slow disk has failed, and with it went what wasn't durable there.
-    slow_lost: bool,
+    pub slow_lost: bool,
 }
 
 impl Life {
@@ -264,6 +266,9 @@ impl Life {
         let status = pool.stack().layer::<Cache>().unwrap().status();
         if state != LayerState::Ready {
             return Err(format!("after recovery it is {state:?}: {:?}, lost {:?}", status.why, status.lost));
+        }
+        if status.start.damaged > 0 && !setup.rots {
+            return Err(format!("headers are said to be damaged: {:?}", status.start));
         }
         Ok(Life { pool, oracle, setup, may_fail: false, failed: 0, slow_lost: false })
     }
@@ -516,7 +521,8 @@ pub fn explain(fast: &SimDisk, volume: VolumeKey, extent: u64) -> String {
                             }
                             Record::Least { weu, .. }
                             | Record::DeadBits { weu, .. }
-                            | Record::CleanBits { weu, .. } => weu == w,
+                            | Record::CleanBits { weu, .. }
+                            | Record::Held { weu, .. } => weu == w,
                             Record::Gone(_) => false,
                         };
                         if of {
