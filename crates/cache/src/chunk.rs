@@ -4,7 +4,7 @@ use crate::format::{
     CHUNK_ENTRY_BYTES, CHUNK_HEAD_BYTES, ChunkEntry, ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, ExtentName,
     FLASH_PAGE_BYTES, Slot, chunk_header_bytes,
 };
-use crate::index::{Loc, UNIT_BYTES};
+use crate::index::{Key, Loc, UNIT_BYTES};
 use crate::layout::Layout;
 use plimsoll_base::{Buf, Data, Time};
 use std::ops::Range;
@@ -15,6 +15,8 @@ pub type ChunkWrite = (u32, u32, Vec<(u64, Data)>);
 /// An entry that a newer one supersedes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superseded {
+    /// The extent.
+    pub key: Key,
     /// Where a header names it.
     pub place: Loc,
     /// The WEU that has its bytes, which must stay as long.

@@ -61,6 +61,8 @@ pub enum Planted {
     NoDeadRecords,
     /// An evicted WEU isn't journaled as such.
     NoRetireRecord,
+    /// A change doesn't wait for that.
+    EvictUnwaited,
     /// What an extent's checksum says is ignored.
     IgnoreChecksum,
     /// A header's checksum is ignored when starting.
@@ -97,6 +99,10 @@ pub enum Planted {
     CleanWhenBroken,
     /// What was written back is forgotten before the journal says it.
     ForgetCleaning,
+    /// A flush of the slow device is believed although another, under way with it, has failed.
+    BelieveAfterLoss,
+    /// A chunk counts as durable although one before it in its WEU isn't written.
+    FlushOutOfOrder,
     /// NVRAM forgets what it moved on before the device was flushed.
     NvramForgetsEarly,
     /// What NVRAM has is not looked at when starting.
@@ -105,16 +111,18 @@ pub enum Planted {
 
 impl Planted {
     /// Those that show when devices fail.
-    pub const OF_FAULTS: [Planted; 2] = [Planted::CleanWhenBroken, Planted::ForgetCleaning];
+    pub const OF_FAULTS: [Planted; 4] =
+        [Planted::CleanWhenBroken, Planted::ForgetCleaning, Planted::BelieveAfterLoss, Planted::FlushOutOfOrder];
 
     /// That shows when a cache is started several times: a clean WEU that was torn in one life, and relied on in the next.
     pub const OF_LIVES: Planted = Planted::ConfirmUnflushed;
 
     /// Those that show when the power goes.
-    pub const ALL: [Planted; 20] = [
+    pub const ALL: [Planted; 21] = [
         Planted::NoBarrier,
         Planted::NoDeadRecords,
         Planted::NoRetireRecord,
+        Planted::EvictUnwaited,
         Planted::IgnoreChecksum,
         Planted::IgnoreHeaderChecksum,
         Planted::ReuseSequence,

@@ -11,23 +11,22 @@
 
 use crate::config::Planted;
 use crate::format::Record;
-use crate::index::{Key, Weu};
+use crate::index::Weu;
 use crate::layer::{Cache, SLOW};
-use crate::request::Pending;
-use plimsoll_base::{Data, Op, OwnKind, TenantId, Time};
+use crate::request::{Covers, Pending};
+use plimsoll_base::{Data, Op, OwnKind, Span, TenantId, Time};
 use plimsoll_stack::Actions;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 
-/// Of all WEUs one in so many (and at most so many) stays on trial when others are confirmed, which happens when there are half as many
-/// of those. All of them are cold after a power loss.
+/// Of all WEUs one in so many (and at most so many) stays on trial when older ones are confirmed, which happens when there are half as many
+/// of those; or when they are so old. What is on trial at the end is cold after it, unless that is in order.
 const TRIAL_SHARE: u32 = 32;
 const TRIAL_MAX: u32 = 128;
+const AGE_MAX: Span = Span::from_secs(30);
 
 /// A WEU of clean extents that a start wouldn't believe.
 struct Trial {
     sequence: u64,
-    /// All of it is on the device.
-    written: bool,
     /// Volumes of which it may hold something that the slow device may still lose, and how many of their changes.
     needs: BTreeMap<u16, u64>,
     /// The journal was told that it counts.
@@ -41,41 +40,73 @@ enum Step {
     Journaling(u64),
 }
 
+/// WEUs, each under its number, that are being confirmed together.
+struct Round {
+    weus: Vec<(u32, u64)>,
+    /// What they need of the slow device.
+    needs: BTreeMap<u16, u64>,
+    step: Step,
+}
+
 /// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Confirming {
     trials: BTreeMap<u32, Trial>,
-    /// How many of them are written, and the journal wasn't told.
-    waiting: usize,
-    /// WEUs, each under its number, that are being confirmed together.
-    round: Option<(Vec<(u32, u64)>, Step)>,
+    /// Those that are written, in the order in which they were, and wait to be confirmed.
+    written: VecDeque<(Time, u32, u64)>,
+    round: Option<Round>,
+    /// Something happened that a round may have waited for.
+    news: bool,
 }
 
 impl Confirming {
     /// A WEU of clean extents was begun.
     pub(crate) fn begin(&mut self, weu: u32, sequence: u64) {
-        self.trials.insert(weu, Trial { sequence, written: false, needs: BTreeMap::new(), told: false });
+        self.trials.insert(weu, Trial { sequence, needs: BTreeMap::new(), told: false });
     }
 
     /// It holds what those volumes have changed.
-    pub(crate) fn needs(&mut self, weu: u32, needs: impl IntoIterator<Item = (u16, u64)>) {
+    pub(crate) fn needs(&mut self, weu: u32, needs: impl IntoIterator<Item = Covers>) {
         if let Some(t) = self.trials.get_mut(&weu) {
             t.needs.extend(needs);
         }
     }
 
     /// All of it is on the device.
-    pub(crate) fn written(&mut self, weu: u32) {
-        if let Some(t) = self.trials.get_mut(&weu) {
-            self.waiting += usize::from(!t.written);
-            t.written = true;
+    pub(crate) fn written(&mut self, now: Time, weu: u32) {
+        if let Some(t) = self.trials.get(&weu)
+            && !self.written.iter().any(|w| (w.1, w.2) == (weu, t.sequence))
+        {
+            self.written.push_back((now, weu, t.sequence));
         }
     }
 
     /// It is evicted.
     pub(crate) fn forget(&mut self, weu: u32) {
-        let waited = self.trials.remove(&weu).is_some_and(|t| t.written && !t.told);
-        self.waiting -= usize::from(waited);
+        if self.trials.remove(&weu).is_some() {
+            self.written.retain(|w| w.1 != weu);
+        }
+    }
+
+    /// A volume is gone: it has nothing that could be read.
+    pub(crate) fn forget_volume(&mut self, slot: u16) {
+        self.trials.values_mut().for_each(|t| {
+            t.needs.remove(&slot);
+        });
+        self.settled(slot, u64::MAX);
+    }
+
+    /// The slow device has so many of a volume's changes for good.
+    pub(crate) fn settled(&mut self, slot: u16, changes: u64) {
+        if let Some(r) = &mut self.round {
+            r.needs.retain(|s, n| *s != slot || *n > changes);
+            self.news = true;
+        }
+    }
+
+    /// The slow device has lost something, and says so once: what may have been lost with it is never confirmed.
+    pub(crate) fn lost(&mut self) {
+        self.news = true;
     }
 
     /// Might a start not believe it?
@@ -102,20 +133,21 @@ impl Confirming {
         *self = Confirming::default();
     }
 
-    /// The oldest WEUs, if there are enough of them on trial; all that are written at the end.
-    fn due(&self, keep: usize, ends: bool) -> Option<Vec<(u32, u64)>> {
-        if self.waiting == 0 || (self.waiting < keep + keep.div_ceil(2) && !ends) {
-            return None;
-        }
-        let written = self.trials.iter().filter(|(_, t)| t.written && !t.told);
-        let mut all: Vec<(u32, u64)> = written.map(|(weu, t)| (*weu, t.sequence)).collect();
-        all.sort_unstable_by_key(|(_, sequence)| *sequence);
-        all.truncate(all.len() - if ends { 0 } else { keep });
-        Some(all)
+    fn trial(&self, (weu, sequence): &(u32, u64)) -> Option<&Trial> {
+        self.trials.get(weu).filter(|t| t.sequence == *sequence)
     }
 
-    fn still(&self, (weu, sequence): &(u32, u64)) -> Option<&Trial> {
-        self.trials.get(weu).filter(|t| t.sequence == *sequence)
+    /// The oldest WEUs that wait, if it's time for them; all of them at the end.
+    fn due(&mut self, now: Time, keep: usize, ends: bool) -> Vec<(u32, u64)> {
+        let (many, mut due) = (self.written.len() >= keep + keep.div_ceil(2), Vec::new());
+        while let Some((at, weu, sequence)) = self.written.front().copied()
+            && due.len() < TRIAL_MAX as usize
+            && (ends || (many && self.written.len() > keep) || at + AGE_MAX <= now)
+        {
+            self.written.pop_front();
+            due.push((weu, sequence));
+        }
+        due
     }
 }
 
@@ -123,19 +155,34 @@ impl Cache {
     /// Begins to confirm what is old enough, and goes on with it.
     pub(crate) fn progress_confirming(&mut self, now: Time, out: &mut Actions) {
         if self.confirming.round.is_none() {
-            let keep = (self.layout.weus / TRIAL_SHARE).clamp(1, TRIAL_MAX) as usize;
-            let Some(weus) = self.confirming.due(keep, self.stopping) else { return };
-            self.confirming.round = Some((weus, Step::Settling));
+            let keep = (self.config.weus_max.min(self.layout.weus) / TRIAL_SHARE).clamp(1, TRIAL_MAX) as usize;
+            let weus = self.confirming.due(now, keep, self.stopping);
+            if weus.is_empty() {
+                if let Some((at, ..)) = self.confirming.written.front() {
+                    out.wake_at(*at + AGE_MAX);
+                }
+                return;
+            }
+            let mut needs: BTreeMap<u16, u64> = BTreeMap::new();
+            for (slot, n) in weus.iter().filter_map(|w| self.confirming.trial(w)).flat_map(|t| &t.needs) {
+                if self.volumes[*slot as usize].flushed < *n {
+                    let most = needs.entry(*slot).or_default();
+                    *most = (*most).max(*n);
+                }
+            }
+            self.confirming.round = Some(Round { weus, needs, step: Step::Settling });
+            self.confirming.news = true;
         }
-        match self.confirming.round {
-            Some((_, Step::Settling)) => self.settle_trials(now, out),
-            Some((ref weus, Step::Journaling(number))) if self.journal.durable() >= number => {
-                for weu in weus {
-                    if self.confirming.trials.get(&weu.0).is_some_and(|t| t.sequence == weu.1) {
-                        self.confirming.trials.remove(&weu.0);
+        let Some(round) = &self.confirming.round else { return };
+        match round.step {
+            Step::Settling if std::mem::take(&mut self.confirming.news) => self.settle_trials(now, out),
+            Step::Journaling(number) if self.journal.durable() >= number => {
+                let round = self.confirming.round.take().expect("just seen");
+                for w in round.weus {
+                    if self.confirming.trial(&w).is_some() {
+                        self.confirming.trials.remove(&w.0);
                     }
                 }
-                self.confirming.round = None;
                 // At the end there may be more.
                 self.progress_confirming(now, out);
             }
@@ -146,15 +193,18 @@ impl Cache {
     /// Has the slow device flushed, for volumes that have changed since: were something cached for good before, a power loss could
     /// leave the cache with what is newer than the slow device, and its eviction would turn back time.
     fn settle_trials(&mut self, now: Time, out: &mut Actions) {
-        let Some((weus, _)) = &self.confirming.round else { return };
-        let volumes = &self.volumes;
-        // A volume that is gone has nothing that could be read.
-        let open =
-            |s: u16, n: u64| volumes[s as usize].flushed < n && self.by_key.contains_key(&volumes[s as usize].key);
-        let needs = weus.iter().filter_map(|w| self.confirming.still(w)).flat_map(|t| &t.needs);
-        let unsettled: BTreeSet<u16> = needs.filter(|(s, n)| open(**s, **n)).map(|(s, _)| *s).collect();
-        if unsettled.is_empty() || self.planted(Planted::CacheUnflushed) {
-            self.confirming.round.as_mut().expect("it's this one").1 = Step::Flushing;
+        let Some(mut round) = self.confirming.round.take() else { return };
+        if self.slow_lost {
+            let volumes = &self.volumes;
+            let has = |t: &Trial| t.needs.iter().all(|(s, n)| volumes[*s as usize].flushed >= *n);
+            round.weus.retain(|w| self.confirming.trial(w).is_some_and(has));
+            round.needs.clear();
+        }
+        if round.weus.is_empty() {
+            return self.progress_confirming(now, out);
+        }
+        if round.needs.is_empty() || self.planted(Planted::CacheUnflushed) {
+            self.confirming.round = Some(Round { step: Step::Flushing, ..round });
             return match self.planted(Planted::ConfirmUnflushed) {
                 true => self.trials_flushed(),
                 false => {
@@ -162,55 +212,35 @@ impl Cache {
                 }
             };
         }
-        for slot in unsettled {
-            let v = &mut self.volumes[slot as usize];
-            if now < self.settle_retry_at {
-                out.wake_at(self.settle_retry_at);
-            } else if !v.settling {
-                v.settling = true;
-                let (whose, covers) = ((v.key, TenantId::default()), (slot, v.changes));
+        for slot in round.needs.keys() {
+            let v = &mut self.volumes[*slot as usize];
+            if !std::mem::replace(&mut v.settling, true) {
+                let (whose, covers) = ((v.key, TenantId::default()), (*slot, v.changes));
                 let what = (Op::Flush, OwnKind::Fill);
                 self.send_own(now, SLOW, what, whose, (0, 0), Data::Absent, Pending::Settle(covers), out);
             }
         }
+        self.confirming.round = Some(round);
     }
 
     /// Both devices have it for good: the journal is told, first which slots are dead.
     pub(crate) fn trials_flushed(&mut self) {
-        let Some((weus, Step::Flushing)) = &self.confirming.round else { return };
-        let weus: Vec<(u32, u64)> = weus.iter().filter(|w| self.confirming.still(w).is_some()).copied().collect();
+        let Some(Round { weus, step: step @ Step::Flushing, .. }) = &mut self.confirming.round else { return };
         let mut number = 0;
-        for &(weu, sequence) in &weus {
+        for &(weu, sequence) in weus.iter() {
+            let Some(trial) = self.confirming.trials.get_mut(&weu).filter(|t| t.sequence == sequence) else { continue };
             let suspect = self.suspect.contains(&weu);
             let w = self.index.weu(weu);
-            if w.dead.iter().any(|bits| *bits != 0) && !self.planted(Planted::ConfirmTheDead) {
+            if w.dead.iter().any(|bits| *bits != 0) && self.config.planted != Some(Planted::ConfirmTheDead) {
                 self.journal.push(Record::Least { weu, sequence, suspect, confirmed: false });
                 dead_bits(weu, w).for_each(|r| {
                     self.journal.push(r);
                 });
             }
             number = self.journal.push(Record::Least { weu, sequence, suspect, confirmed: true });
-            self.confirming.trials.get_mut(&weu).expect("it was looked up").told = true;
-            self.confirming.waiting -= 1;
+            trial.told = true;
         }
-        self.confirming.round = Some((weus, Step::Journaling(number)));
-    }
-
-    /// Forgets a clean extent that is about to be changed. Was it cached?
-    pub(crate) fn drop_for_change(&mut self, key: Key) -> bool {
-        let (others, before) = (self.deaths, self.journal.pushed());
-        let was_cached = self.drop_clean(key);
-        if self.journal.pushed() > before {
-            self.dying.insert(key, self.journal.pushed());
-            self.deaths = others;
-        }
-        was_cached
-    }
-
-    /// The journal's record that must be durable before the slow device has anything newer of `key`: that of its own copy's death, and
-    /// those of copies of which it isn't known whose they were.
-    pub(crate) fn death_of(&self, key: &Key) -> u64 {
-        self.dying.get(key).copied().unwrap_or(0).max(self.deaths)
+        *step = Step::Journaling(number);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  leaving ──► what is dirty in it is written back, what relies on it is durable ──► its header is read, its entries go
-//!     ──► journal: nothing of it counts ──► TRIM ──► free
+//!     ──► journal: nothing of it counts (if it did) ──► TRIM ──► free
 //! ```
 
 use crate::chunk::Superseded;
@@ -141,7 +141,7 @@ impl Cache {
             c.io.data.copy_to(&mut bytes);
         } // else it is as if it were damaged
         let sequence = self.index.weu(weu).sequence;
-        let (mut entries, mut nameless) = (Vec::new(), Vec::new());
+        let (mut entries, mut nameless, mut believed) = (Vec::new(), Vec::new(), Vec::new());
         for h in headers(&bytes, self.layout.salt, self.layout.block_bytes, weu, Some(sequence), false) {
             for (i, e) in h.entries.iter().enumerate() {
                 let key = self.by_key.get(&e.name.volume).map(|v| Key::new(*v, e.name.extent));
@@ -157,6 +157,8 @@ impl Cache {
                         None
                     }
                 };
+                // What is dead is so in the journal, or waited for already.
+                believed.extend(key.filter(|_| !e.dead && !self.index.weu(weu).is_dead(slot)));
                 entries.push((slot, key, fp));
             }
         }
@@ -165,7 +167,6 @@ impl Cache {
             // Whom it named isn't told by it.
             self.refs.retain(|_, own| own.weu() != weu);
         }
-        let named: Vec<Key> = entries.iter().filter_map(|(_, key, _)| *key).collect();
         self.index.retire(weu, entries.into_iter());
         // Duplicates that it named, and whose bytes are elsewhere, are named anew.
         for key in nameless {
@@ -190,9 +191,11 @@ impl Cache {
             false => {
                 let least = Record::Least { weu, sequence: sequence + 1, suspect: false, confirmed: false };
                 let number = self.journal.push(least);
-                match is_damaged {
-                    true => self.deaths = number,
-                    false => self.dying.extend(named.into_iter().map(|key| (key, number))),
+                if !self.planted(Planted::EvictUnwaited) {
+                    believed.into_iter().for_each(|key| self.deaths.add(key, number));
+                }
+                if is_damaged {
+                    self.deaths.add_unknown(number);
                 }
                 number
             }

@@ -7,7 +7,7 @@ use crate::layer::Cache;
 use crate::request::Pending;
 use plimsoll_base::{Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Chunks that may wait for a flush before the cache makes one of its own.
@@ -37,8 +37,8 @@ pub(crate) struct FlushJob {
     /// Chunks that must be written first: WEU and first slot.
     waits: Vec<(u32, u32)>,
     sent: bool,
-    /// Of the dirty chunks that are written, how many it makes durable.
-    covers: usize,
+    /// The dirty chunks that it makes durable: WEU and first slot.
+    covers: BTreeSet<(u32, u32)>,
     /// Client requests that wait for it.
     pub ops: Vec<usize>,
 }
@@ -59,9 +59,15 @@ impl Cache {
         let is_closed = |w: &(u32, u32)| self.chunks.iter().any(|c| c.closed && (c.weu, c.first_slot) == *w);
         let Some(i) = self.flush_jobs.iter().position(|j| !j.waits.iter().any(is_closed)) else { return };
         let on_their_way = self.chunks.iter().filter(|c| c.closed).map(|c| c.number).min();
+        // A chunk isn't found as long as one before it in its WEU isn't there: another part's may be on its way still.
+        let is_found =
+            |weu: u32, slot: u32| !self.chunks.iter().any(|c| c.closed && c.weu == weu && c.first_slot < slot);
+        let any = self.planted(Planted::FlushOutOfOrder);
+        let covers = self.undurable.iter().filter(|u| any || is_found(u.weu, u.slots.start));
+        let covers = covers.map(|u| (u.weu, u.slots.start)).collect();
         let job = &mut self.flush_jobs[i];
         job.all_upto = on_their_way.unwrap_or(job.upto).min(job.upto);
-        (job.sent, job.covers) = (true, self.undurable.len());
+        (job.sent, job.covers) = (true, covers);
         match self.planted(Planted::FlushWithoutBarrier) {
             true => self.fast_flushed(now, out),
             false => self.send_fast(now, (Op::Flush, OwnKind::Metadata), (0, 0), Data::Absent, Pending::FastFlush, out),
@@ -106,7 +112,7 @@ impl Cache {
         let mine = |weu: u32| part.is_none_or(|p| self.index.weu(weu).partition == p);
         let waits = self.chunks.iter().filter(|c| c.closed && c.dirty && mine(c.weu)).map(|c| (c.weu, c.first_slot));
         let (number, upto, waits) = (self.flushes, self.next_chunk, waits.collect());
-        let job = FlushJob { number, part, upto, all_upto: 0, waits, sent: false, covers: 0, ops };
+        let job = FlushJob { number, part, upto, all_upto: 0, waits, sent: false, covers: BTreeSet::new(), ops };
         self.flush_jobs.push(job);
     }
 
@@ -115,7 +121,9 @@ impl Cache {
         let Some(i) = self.flush_jobs.iter().position(|j| j.sent) else { return };
         let job = self.flush_jobs.remove(i);
         self.durable_chunks = self.durable_chunks.max(job.all_upto);
-        let done: Vec<Undurable> = self.undurable.drain(..job.covers).collect();
+        let (done, left): (Vec<Undurable>, Vec<Undurable>) =
+            std::mem::take(&mut self.undurable).into_iter().partition(|u| job.covers.contains(&(u.weu, u.slots.start)));
+        self.undurable = left;
         self.unsaid += done.len() as u32;
         for u in &done {
             self.header_durable(u.weu, u.sequence, u.slots.end);
@@ -128,7 +136,7 @@ impl Cache {
         for s in done.into_iter().flat_map(|u| u.supersedes) {
             self.unpin(s.place.weu());
             self.unpin(s.bytes_in);
-            self.kill(s.place);
+            self.kill(s.key, s.place);
         }
         for op in job.ops {
             self.part_done(now, op, out);

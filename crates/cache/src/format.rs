@@ -294,7 +294,7 @@ pub enum Record {
     },
     /// Nothing of this volume counts.
     Gone(VolumeKey),
-    /// In a snapshot: 64 slots' dead bits, of the WEU under the number of the record before.
+    /// In a snapshot, or before a WEU counts: 64 slots' dead bits, of the WEU under the number of the record before.
     DeadBits {
         /// The WEU.
         weu: u32,

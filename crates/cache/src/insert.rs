@@ -292,6 +292,9 @@ impl Cache {
     /// half of a WEU's slots, without filling it; more only in as many WEUs as may be there for names. So a flood of duplicates
     /// evicts hardly anything.
     fn room_for_name(&mut self, now: Time, partition: u16, out: &mut Actions) -> Option<usize> {
+        if self.stopping {
+            return None; // what is open was confirmed
+        }
         let slots_max = self.layout.slots_max();
         let c = match self.open_chunk(partition, false) {
             Some(c) => c,
@@ -363,6 +366,8 @@ impl Cache {
         self.chunks[c].held = writes;
         if !self.chunks[c].dirty {
             let needs = self.unflushed(c);
+            let counts = self.is_ready() && !self.confirming.is_on_trial(weu);
+            assert!(!counts || self.chunks[c].entries.is_empty(), "nothing comes into a WEU that counts");
             self.confirming.needs(weu, needs);
         }
         self.send_chunks(now, out);
@@ -446,7 +451,7 @@ impl Cache {
         }
         let c = self.chunks.remove(at);
         if !c.dirty && !self.chunks.iter().any(|other| other.closed && other.weu == weu) {
-            self.confirming.written(weu);
+            self.confirming.written(now, weu);
         }
         if !c.dirty && !self.held.is_empty() {
             let took = now.since(c.sent_at).min(CLEAN_PAUSE_MAX);

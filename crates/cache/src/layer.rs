@@ -14,6 +14,7 @@ use crate::broken::Life;
 use crate::chunk::Chunk;
 use crate::config::{CacheConfig, CacheVolume, Mode, Planted, Sharing};
 use crate::confirm::Confirming;
+use crate::deaths::Deaths;
 use crate::dirty::Dirty;
 use crate::evict::Evict;
 use crate::flush::{FlushJob, Undurable};
@@ -26,7 +27,7 @@ use crate::read::{Ahead, Fetch};
 use crate::recipes::Recipes;
 use crate::recover::Recovery;
 use crate::relearn::Relearn;
-use crate::request::{ClientOp, Pending, RETRY, WorkFor};
+use crate::request::{ClientOp, Pending, WorkFor};
 use crate::status::{Counters, LostRange, StartReport};
 use crate::streams::Streams;
 use crate::volumes::Volume;
@@ -93,14 +94,13 @@ pub struct Cache {
     /// WEUs of which the journal doesn't say yet how many of their headers are durable.
     pub(crate) unsaid_headers: BTreeSet<u32>,
     pub(crate) confirming: Confirming,
-    /// Copies whose deaths aren't durable in the journal: which record says it. And the last such record of a copy that isn't named here.
-    pub(crate) dying: BTreeMap<Key, u64>,
-    pub(crate) deaths: u64,
+    pub(crate) deaths: Deaths,
     /// Chunks below this are durable.
     pub(crate) durable_chunks: u64,
     /// Places whose bytes are not what they should be.
     pub(crate) bad: BTreeSet<(u32, u32)>,
-    /// WEUs found at this or an earlier start that no flush was known to have covered: nothing dirty may rely on them.
+    /// WEUs of dirty extents found at this or an earlier start that no flush was known to have covered, and any with bytes found
+    /// spoiled: nothing dirty may rely on them.
     pub(crate) suspect: BTreeSet<u32>,
     pub(crate) evicting: BTreeMap<u32, Evict>,
     /// Inserts without room.
@@ -123,7 +123,9 @@ pub struct Cache {
     pub(crate) write_backs: Vec<WriteBack>,
     /// On their way to the slow device.
     pub(crate) destaging: BTreeSet<Key>,
-    pub(crate) settle_retry_at: Time,
+    /// The slow device has lost what it had acknowledged, and tells only once: what was changed and not flushed before that may be gone,
+    /// whatever a later flush says.
+    pub(crate) slow_lost: bool,
     /// Clean chunks aren't written before this.
     pub(crate) clean_after: Time,
     pub(crate) streams: Streams,
@@ -184,8 +186,7 @@ impl Cache {
             undurable: Vec::new(),
             unsaid_headers: BTreeSet::new(),
             confirming: Confirming::default(),
-            dying: BTreeMap::new(),
-            deaths: 0,
+            deaths: Deaths::default(),
             durable_chunks: 0,
             bad: BTreeSet::new(),
             suspect: BTreeSet::new(),
@@ -201,7 +202,7 @@ impl Cache {
             given_up: BTreeMap::new(),
             write_backs: Vec::new(),
             destaging: BTreeSet::new(),
-            settle_retry_at: Time::ZERO,
+            slow_lost: false,
             clean_after: Time::ZERO,
             streams: Streams::default(),
             ahead: Ahead::default(),
@@ -288,7 +289,10 @@ impl Layer for Cache {
     }
 
     /// What only writes through is on the slow device.
-    fn durability_lost(&mut self, port: Port) -> bool {
+    fn durability_lost(&mut self, now: Time, port: Port) -> bool {
+        if port == SLOW {
+            self.slow_lost(now);
+        }
         let written_through = |v: &Volume| v.config.is_none_or(|c| c.mode != Mode::Back) && v.dirty == 0;
         port == SLOW
             || self.life == Life::Recovering
@@ -354,7 +358,7 @@ impl Layer for Cache {
                 self.volumes[covers.0 as usize].settling = false;
                 self.slow_flushed(Some(covers), c.outcome);
                 if !c.outcome.is_done() {
-                    self.settle_retry_at = now + RETRY;
+                    self.slow_lost(now);
                 }
             }
             Pending::Run { op, piece, from, len, token } => self.run_done(now, (op, piece), (from, len), token, c, out),

@@ -6,6 +6,7 @@ mod broken;
 pub mod chunk;
 pub mod config;
 mod confirm;
+mod deaths;
 mod destage;
 mod dirty;
 mod evict;

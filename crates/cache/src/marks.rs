@@ -20,7 +20,7 @@ impl Recovery {
         (at.checked_sub(1).map_or(0, |i| chunks[i].1), loc.slot())
     }
 
-    /// Applies what the journal says; `under` is the number that a snapshot's bits are under.
+    /// Applies what the journal says; `under` is the number that bits are under.
     pub(crate) fn replay(&mut self, record: Record, under: &mut u64) {
         let weus = self.marks.len() as u32;
         match record {

@@ -4,7 +4,7 @@
 //!  page ──► journal, both halves ──► headers of all WEUs ──► dirty chunks that may be torn: each is checked
 //!     ──► flush ──► a new epoch of the journal ──► ready
 //! ```
-//! A WEU's header says what was written in it, the journal what of that isn't true any more. Of two entries for one extent that
+//! A WEU's header says what was written in it, the journal what of that isn't true any more; of clean extents, if it's true at all. Of two entries for one extent that
 //! of the later chunk counts; within a chunk, the later slot's. (Not the later WEU's: one for dirty extents may be open for long.)
 
 use crate::broken::Life;

@@ -97,7 +97,7 @@ pub struct StartReport {
     pub doubtful: u32,
     /// Chunks that were torn.
     pub torn: u32,
-    /// WEUs of clean extents that weren't confirmed before the end, and so hold nothing.
+    /// WEUs of clean extents that weren't confirmed before the end, or were evicted before, and so hold nothing.
     pub unconfirmed: u32,
     /// WEUs with headers that the journal says are there, and that are damaged.
     pub damaged: u32,
@@ -240,6 +240,7 @@ impl Cache {
             memory_bytes: self.index.memory_bytes()
                 + self.recipes.memory_bytes()
                 + self.dirty.memory_bytes()
+                + self.deaths.memory_bytes()
                 + self.refs.len() as u64 * 32,
             counters,
             index: self.index.counters(),

@@ -50,7 +50,7 @@ impl Cache {
         let old_ref = self.take_reference(key, was_dirty);
         let old = self.index.set(key, loc);
         let by = own.filter(|_| loc.is_dirty()).and_then(|o| self.chunk_of(o.weu(), o.slot()));
-        self.supersede(old, old_ref, by);
+        self.supersede(key, old, old_ref, by);
         if loc.is_dirty() {
             self.dirtied(key, loc, own);
         }
@@ -67,13 +67,13 @@ impl Cache {
         debug_assert!(!self.dirty.contains(&key));
         let old_ref = self.take_reference(key, false);
         let old = self.index.remove(key);
-        self.supersede(old, old_ref, None);
+        self.supersede(key, old, old_ref, None);
         old.is_some()
     }
 
-    /// A header's entry is no longer true: it never becomes so, or the journal says it, at once or when the dirty chunk `by`
-    /// that has the newer content is durable.
-    pub(crate) fn supersede(&mut self, old: Option<Loc>, old_ref: Option<Loc>, by: Option<usize>) {
+    /// A header's entry is no longer true: it never becomes so; or the journal says it, at once, when the dirty chunk `by` that has the
+    /// newer content is durable, or when its WEU is confirmed.
+    pub(crate) fn supersede(&mut self, key: Key, old: Option<Loc>, old_ref: Option<Loc>, by: Option<usize>) {
         // A clean duplicate's bytes may be gone: then only its name is superseded.
         let bytes_in = old.map(Loc::weu);
         let Some(old) = old.filter(|o| !o.is_dup()).or(old_ref) else { return };
@@ -85,23 +85,24 @@ impl Cache {
         }
         match by {
             Some(c) if !self.planted(Planted::DeadBeforeDurable) => {
-                self.chunks[c].supersedes.push(Superseded { place: old, bytes_in });
+                self.chunks[c].supersedes.push(Superseded { key, place: old, bytes_in });
                 self.pin(old.weu());
                 self.pin(bytes_in);
             }
-            _ => self.kill(old),
+            _ => self.kill(key, old),
         }
     }
 
-    /// A slot's entry is no longer true; the journal says so if a start would believe it.
-    pub(crate) fn kill(&mut self, place: Loc) {
+    /// A slot's entry, of `key`, is no longer true; the journal says so if a start would believe it, and waits may be for that.
+    pub(crate) fn kill(&mut self, key: Key, place: Loc) {
         if self.planted(Planted::NoDeadRecords) {
             return;
         }
         let w = self.index.weu_mut(place.weu());
         if set_bit(&mut w.dead, place.slot()) && self.confirming.counts(place.weu()) {
             let sequence = w.sequence;
-            self.deaths = self.journal.push(Record::Dead { weu: place.weu(), sequence, slot: place.slot() });
+            let number = self.journal.push(Record::Dead { weu: place.weu(), sequence, slot: place.slot() });
+            self.deaths.add(key, number);
         }
     }
 
@@ -169,7 +170,7 @@ impl Cache {
         self.held = wait;
         self.going.retain(|(_, number)| *number > durable);
         self.dirty.journaled(durable);
-        self.dying.retain(|_, number| *number > durable);
+        self.deaths.journaled(durable);
         for (_, op) in go {
             self.send_through(now, op, out);
         }

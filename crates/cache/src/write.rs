@@ -59,8 +59,8 @@ impl Cache {
                 locked.push(key);
                 continue;
             }
-            let was_cached = self.drop_for_change(key);
-            needs = needs.max(self.death_of(&key));
+            let was_cached = self.drop_clean(key);
+            needs = needs.max(self.deaths.of(&key));
             *self.writing.entry(key).or_default() += 1;
             touched.push((key, was_cached));
             let (from, to) = (head.offset.max(key.extent() * e), head.end().min((key.extent() + 1) * e));

@@ -32,7 +32,7 @@ fn unreadable(disk: &mut SimDisk, at: u64) {
 fn start(disks: Vec<SimDisk>, setup: Setup, life: &Life) -> (LayerState, Life) {
     let mut p = pool(disks, &setup, &life.oracle);
     let state = p.start();
-    (state, Life { pool: p, oracle: life.oracle.clone(), setup, may_fail: false, failed: 0 })
+    (state, Life { pool: p, oracle: life.oracle.clone(), setup, may_fail: false, failed: 0, slow_lost: false })
 }
 
 /// One sector of each WEU's headers, of the journal, of the page: where nobody can miss anything the volumes are served, with what is

@@ -432,8 +432,8 @@ pub trait Layer: Any + Send {
     /// A device behind a port failed to make durable what it had acknowledged: nothing it says of durability is believed any
     /// more. Must what is above know? Not where nothing that only this device has was ever called durable (a cache that writes
     /// through).
-    fn durability_lost(&mut self, port: Port) -> bool {
-        let _ = port;
+    fn durability_lost(&mut self, now: Time, port: Port) -> bool {
+        let _ = (now, port);
         true
     }
 
