@@ -166,7 +166,11 @@ impl<E: Entry> Table<E> {
             // The first one grows as it must: a small table is to be small.
             self.blocks.push(Vec::with_capacity(if self.blocks.is_empty() { 0 } else { BLOCK }));
         }
-        self.blocks.last_mut().expect("just made").push(e);
+        let last = self.blocks.last_mut().expect("just made");
+        if last.len() == last.capacity() {
+            last.reserve_exact((last.len() / 4).max(BUCKETS_MIN).min(BLOCK - last.len()));
+        }
+        last.push(e);
         self.len += 1;
         self.buckets[b] = self.bucket(E::hash(e.key()), at);
         at
