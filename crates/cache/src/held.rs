@@ -36,6 +36,7 @@ impl Cache {
     /// Counts headers that the journal says are there, and aren't among those that were found. What a header named is gone with it, for
     /// good.
     pub(crate) fn miss_headers(&mut self, weu: u32, found: &[ChunkHeader]) {
+        let may_miss = self.may_be_behind();
         let r = self.recovery.as_mut().expect("it is recovering");
         let sequence = found.first().map_or(0, |h| h.sequence);
         let slots = found.last().map_or(0, |h| h.first_slot + h.entries.len() as u32);
@@ -45,7 +46,7 @@ impl Cache {
         let confirmed = r.confirmed[weu as usize];
         let clean = counts(confirmed) && sequence != confirmed;
         r.report.damaged += u32::from(dirty || clean);
-        r.report.damaged_dirty += u32::from(dirty);
+        r.report.damaged_dirty += u32::from(dirty && may_miss);
         // Reported once. What is left of it counts.
         if (dirty || clean) && found.is_empty() {
             r.least[weu as usize] = held.max(confirmed) + 1;

@@ -264,7 +264,8 @@ impl Life {
         let mut pool = pool(disks, &setup, &oracle);
         let state = pool.start();
         let status = pool.stack().layer::<Cache>().unwrap().status();
-        if state != LayerState::Ready {
+        let rotted = setup.rots && status.start.damaged_dirty > 0 && status.lost.is_empty();
+        if state != LayerState::Ready && !rotted {
             return Err(format!("after recovery it is {state:?}: {:?}, lost {:?}", status.why, status.lost));
         }
         if status.start.damaged > 0 && !setup.rots {
