@@ -210,6 +210,7 @@ impl Cache {
     /// Reads a run's extents, but for those that went with their volume or were written again: they are in a later batch.
     fn read_for_run(&mut self, now: Time, part: u16, at: usize, out: &mut Actions) {
         let items = self.batch(part).expect("it has this run").runs[at].items.clone();
+        let mut fetches = Vec::new();
         for i in items {
             let key = self.batch(part).expect("just seen").items[i].key;
             let (tenant, priority) = self.background_of(key);
@@ -221,8 +222,9 @@ impl Cache {
             let b = self.batch(part).expect("just seen");
             (b.items[i].loc, b.items[i].begun) = (loc, true);
             b.runs[at].outstanding += 1;
-            self.fetch(now, fetch, out);
+            fetches.push(fetch);
         }
+        self.fetch_all(now, fetches, out);
         let b = self.batch(part).expect("just seen");
         if b.runs[at].outstanding == 0 {
             b.outstanding -= 1;

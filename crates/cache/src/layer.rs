@@ -348,7 +348,8 @@ impl Layer for Cache {
                 }
                 self.part_done(now, op, out);
             }
-            Pending::Fetch(fetch) => self.fetch_read(now, fetch, c, out),
+            Pending::Fetch(fetch) => self.slow_read(now, fetch, c, out),
+            Pending::Fetches(fetches) => self.fast_read(now, fetches, c, out),
             Pending::Fill { key, count, token, ahead } => self.fill_read(now, (key, count), token, ahead, c, out),
             Pending::Chunk { weu, first_slot } => {
                 if !self.own_failed(now, &c, out) {

@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, VecDeque};
 const AHEAD_BYTES_MAX: u64 = 8 << 20;
 /// A run of missing extents is widened to whole ones only up to this.
 const WIDEN_BYTES_MAX: u64 = 4 << 20;
+/// Extents that follow each other on the fast device are read together up to so much.
+const TOGETHER_BYTES_MAX: u64 = 128 << 10;
 /// Extents that a forecast looks at.
 const LOOKED_AT_MAX: u64 = 16;
 
@@ -169,11 +171,12 @@ impl Cache {
         let o = &mut self.ops[op];
         o.outstanding += (runs.len() + hits.len()) as u32;
         o.hit = runs.is_empty();
-        for (piece, key, loc, from, len) in hits {
+        let (tenant, priority) = (head.tenant, head.priority);
+        let hit = |(piece, key, loc, from, len)| {
             let purpose = Purpose::Piece { op, piece };
-            let (tenant, priority) = (head.tenant, head.priority);
-            self.fetch(now, Fetch { key, loc: Some(loc), wanted: (from, len), purpose, tenant, priority, at: 0 }, out);
-        }
+            Fetch { key, loc: Some(loc), wanted: (from, len), purpose, tenant, priority, at: 0 }
+        };
+        self.fetch_all(now, hits.into_iter().map(hit).collect(), out);
         for (piece, from, to) in runs {
             self.read_run(now, op, piece, (from, to), size, sequential || mode == Mode::Off, out);
         }
@@ -341,35 +344,101 @@ impl Cache {
     }
 
     /// Brings an extent from where it is. [`Cache::fetched`] goes on.
-    pub(crate) fn fetch(&mut self, now: Time, mut f: Fetch, out: &mut Actions) {
-        let Some(loc) = f.loc else { return self.fetch_slow(now, f, out) };
-        let in_memory = self.chunks.iter().filter(|c| c.weu == loc.weu()).find_map(|c| c.at(loc.at_bytes())).cloned();
-        if let Some(p) = in_memory {
-            self.counters.extents_hit_memory += u64::from(matches!(f.purpose, Purpose::Piece { .. }));
-            let sequence = self.index.weu(loc.weu()).sequence;
-            let head = Data::Bytes(Buf::copy_of(&p.head.encode(sequence)));
-            let total = 32 + u64::from(p.head.payload_bytes);
-            let data = Data::Parts(vec![(32, head), (total - 32, p.payload)].into());
-            let fetch = self.fetches.insert(f);
+    pub(crate) fn fetch(&mut self, now: Time, f: Fetch, out: &mut Actions) {
+        self.fetch_all(now, vec![f], out);
+    }
+
+    /// Brings extents of one volume from where they are; those that follow each other on the fast device by one request: each begins
+    /// in the block in which the one before ends, so by themselves most blocks would be read twice.
+    pub(crate) fn fetch_all(&mut self, now: Time, all: Vec<Fetch>, out: &mut Actions) {
+        let mut places: Vec<(u64, u64, usize)> = Vec::new();
+        for f in all {
+            let Some(loc) = f.loc else {
+                self.fetch_slow(now, f, out);
+                continue;
+            };
             self.pin(loc.weu());
-            return self.unpack(fetch, data, total, out);
+            let chunks = self.chunks.iter().filter(|c| c.weu == loc.weu());
+            if let Some(p) = chunks.filter_map(|c| c.at(loc.at_bytes())).next().cloned() {
+                self.counters.extents_hit_memory += u64::from(matches!(f.purpose, Purpose::Piece { .. }));
+                let head = Data::Bytes(Buf::copy_of(&p.head.encode(self.index.weu(loc.weu()).sequence)));
+                let total = 32 + u64::from(p.head.payload_bytes);
+                let data = Data::Parts(vec![(32, head), (total - 32, p.payload)].into());
+                let fetch = self.fetches.insert(f);
+                self.unpack(fetch, data, total, out);
+                continue;
+            }
+            let (from, to) = self.blocks_of(loc);
+            places.push((from, to, self.fetches.insert(f)));
         }
+        // They were packed in any order.
+        places.sort_unstable();
+        let mut reads: Vec<(u64, u64, Vec<usize>)> = Vec::new();
+        for (from, to, fetch) in places {
+            match reads.last_mut() {
+                Some((first, end, fetches)) if from <= *end && to.max(*end) - *first <= TOGETHER_BYTES_MAX => {
+                    *end = to.max(*end);
+                    fetches.push(fetch);
+                }
+                _ => reads.push((from, to, vec![fetch])),
+            }
+        }
+        for (from, to, fetches) in reads {
+            self.read_fast(now, (from, to), fetches, out);
+        }
+    }
+
+    /// The blocks of the fast device that an extent is in.
+    fn blocks_of(&self, loc: Loc) -> (u64, u64) {
         let block = u64::from(self.layout.block_bytes);
         let at = self.layout.weu_at(loc.weu()) + u64::from(loc.at_bytes());
-        let (from, to) = (at / block * block, (at + u64::from(loc.len_bytes())).next_multiple_of(block));
-        f.at = at - from;
-        let (tenant, priority) = (f.tenant, f.priority);
-        self.pin(loc.weu());
+        (at / block * block, (at + u64::from(loc.len_bytes())).next_multiple_of(block))
+    }
+
+    /// Reads what fetches of one volume want, whose WEUs are pinned.
+    fn read_fast(&mut self, now: Time, (from, to): (u64, u64), fetches: Vec<usize>, out: &mut Actions) {
+        for fetch in &fetches {
+            let loc = self.fetches[*fetch].loc.expect("it is on the fast device");
+            self.fetches[*fetch].at = self.layout.weu_at(loc.weu()) + u64::from(loc.at_bytes()) - from;
+        }
+        let f = &self.fetches[fetches[0]];
         // Its volume's, so that a fence below serves it in the volume's slot.
         let volume = self.volumes[f.key.volume() as usize].key;
-        let mut head = IoHead::new(Op::Read, volume, tenant, from, to - from, now);
+        let mut head = IoHead::new(Op::Read, volume, f.tenant, from, to - from, now);
+        head.priority = f.priority;
         head.id = out.new_id();
         head.origin = Origin::Own(OwnKind::Piece);
-        head.priority = priority;
         head.skips = out.own_skips();
-        let fetch = self.fetches.insert(f);
-        head.tag = self.pending.insert(Pending::Fetch(fetch)) as u64;
+        head.tag = self.pending.insert(Pending::Fetches(fetches)) as u64;
         out.submit(FAST, Io::new(head, Data::Absent));
+    }
+
+    /// The fast device has answered fetches.
+    pub(crate) fn fast_read(&mut self, now: Time, fetches: Vec<usize>, c: Completion, out: &mut Actions) {
+        for fetch in &fetches {
+            if let Purpose::Piece { op, .. } | Purpose::Rest { op } = self.fetches[*fetch].purpose {
+                self.ops[op].dispatched_at = self.ops[op].dispatched_at.min(c.dispatched_at);
+            }
+        }
+        if c.outcome.is_done() {
+            let (total, data) = (c.io.len, c.io.into_data());
+            for fetch in fetches {
+                self.unpack(fetch, data.clone(), total, out);
+            }
+            return;
+        }
+        self.read_failed(now, out);
+        // What one of them can't be read from is no reason to lose the others.
+        let alone = fetches.len() == 1;
+        for fetch in fetches {
+            match alone || !self.is_ready() {
+                true => self.fetched(now, fetch, None, out),
+                false => {
+                    let loc = self.fetches[fetch].loc.expect("it is on the fast device");
+                    self.read_fast(now, self.blocks_of(loc), vec![fetch], out);
+                }
+            }
+        }
     }
 
     fn fetch_slow(&mut self, now: Time, f: Fetch, out: &mut Actions) {
@@ -389,24 +458,13 @@ impl Cache {
         );
     }
 
-    /// A device has answered a fetch.
-    pub(crate) fn fetch_read(&mut self, now: Time, fetch: usize, c: Completion, out: &mut Actions) {
+    /// The slow device has answered a fetch.
+    pub(crate) fn slow_read(&mut self, now: Time, fetch: usize, c: Completion, out: &mut Actions) {
         if let Purpose::Piece { op, .. } | Purpose::Rest { op } = self.fetches[fetch].purpose {
             self.ops[op].dispatched_at = self.ops[op].dispatched_at.min(c.dispatched_at);
         }
-        let from_fast = self.fetches[fetch].loc.is_some();
-        match c.outcome {
-            Outcome::Done if from_fast => {
-                let total = c.io.len;
-                self.unpack(fetch, c.io.into_data(), total, out);
-            }
-            Outcome::Done => self.fetched(now, fetch, Some(c.io.into_data()), out),
-            _ if from_fast => {
-                self.read_failed(now, out);
-                self.fetched(now, fetch, None, out);
-            }
-            _ => self.fetched(now, fetch, None, out),
-        }
+        let data = c.outcome.is_done().then(|| c.io.into_data());
+        self.fetched(now, fetch, data, out);
     }
 
     fn unpack(&mut self, fetch: usize, data: Data, total: u64, out: &mut Actions) {

@@ -62,8 +62,10 @@ pub(crate) enum Pending {
     },
     /// The cache's own, before something that the slow device may still lose is cached for good.
     Settle(Covers),
-    /// A fetch, at either device.
+    /// A fetch, at the slow device.
     Fetch(usize),
+    /// Fetches by one request, at the fast one.
+    Fetches(Vec<usize>),
     /// A read ahead, or a fill of its own.
     Fill {
         key: Key,
