@@ -1,10 +1,12 @@
 //! What the cache costs: memory per extent, time of a warm start beside the device's, time on one core for a hit of 8 KiB.
 //!
 //! `cargo run --release -p plimsoll-cache --example cache_cost [MILLIONS]`; `cache_cost hits none|lz4|zstd [ROUNDS]` only hits, and
-//! `cache_cost misses lz4`, for who counts their instructions.
+//! `cache_cost misses lz4`, for who counts their instructions; `cache_cost dirty EXTENTS REQUESTS` hits and writes where only the cache
+//! has so many extents.
 
 use plimsoll_base::{Buf, Completion, Data, Io, IoHead, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
-use plimsoll_cache::format::{ChunkEntry, ChunkHeader, ExtentName, Slot};
+use plimsoll_cache::format::{ChunkEntry, ChunkHeader, ExtentName, JournalBlock, Record, Slot, records_per_block};
+use plimsoll_cache::pieces::Pieces;
 use plimsoll_cache::{Cache, CacheConfig, Codec, Layout, Shape, format_device};
 use plimsoll_stack::{CacheMode, Extent, Front, FrontVolume, Map, Offer, Stack, StackConfig, Target, VolumeTerms};
 use rustix::time::{ClockId, clock_gettime};
@@ -15,8 +17,12 @@ const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 1 };
 /// Of a volume that is all cached.
 const EXTENTS: u64 = 4096;
 
-/// The header of a full WEU, which names so many duplicates beside, of its own first extents.
-fn header(weu: u32, duplicates: u64) -> Vec<u8> {
+/// Units of 64 bytes that an extent takes, compressed and as it is.
+const PACKED: u16 = 100;
+const BARE: u16 = 128;
+
+/// The header of a full WEU, which names so many duplicates beside, of its own first extents, each of so many units.
+fn header(weu: u32, duplicates: u64, units: u16) -> Vec<u8> {
     let entry = |slot: u64| ChunkEntry {
         name: ExtentName {
             volume: VOLUME,
@@ -24,8 +30,9 @@ fn header(weu: u32, duplicates: u64) -> Vec<u8> {
         },
         dead: false,
         what: Slot::Base(Some([slot << 40 ^ u64::from(weu).wrapping_mul(0x9e37_79b9_7f4a_7c15), u64::from(weu)])),
-        at_unit: slot as u16 * 100,
-        len_units: 100,
+        at_unit: slot as u16 * units,
+        len_units: units,
+        sum: 0,
     };
     let duplicate = |slot: u64| {
         let base = entry(slot);
@@ -34,6 +41,20 @@ fn header(weu: u32, duplicates: u64) -> Vec<u8> {
     };
     let entries = (0..PER_WEU).map(entry).chain((0..duplicates).map(duplicate)).collect();
     ChunkHeader { salt: 1, weu, sequence: u64::from(weu), chunk: 1, dirty: false, first_slot: 0, entries }.encode(4096)
+}
+
+/// The journal that confirms all of so many WEUs: where, and what.
+fn journal(layout: &Layout, weus: u32) -> (u64, Vec<u8>) {
+    let confirmed = |weu| Record::Least { weu, sequence: u64::from(weu), suspect: false, confirmed: true };
+    let records: Vec<Record> = (0..weus).map(confirmed).collect();
+    let pieces: Vec<&[Record]> = records.chunks(records_per_block(layout.block_bytes)).collect();
+    let last = pieces.len() - 1;
+    let block = |(index, records): (usize, &&[Record])| {
+        let snapshot = if index == last { 2 } else { 1 };
+        let (salt, records, index) = (layout.salt, records.to_vec(), index as u32);
+        JournalBlock { salt, epoch: 2, index, snapshot, generation: 0, durable: 0, records }.encode(layout.block_bytes)
+    };
+    (layout.half_at(2), pieces.iter().enumerate().flat_map(block).collect())
 }
 
 /// Time that this thread has had of a core: others on the machine don't count.
@@ -82,6 +103,17 @@ impl Machine {
         }
     }
 
+    /// Starts, and serves a volume.
+    fn serve(&mut self, size_bytes: u64, cache: CacheMode) {
+        self.start();
+        let volume = FrontVolume { size_bytes, read_only: false };
+        self.stack.with_layer(self.now, |f: &mut Front, _| f.set_volume(VOLUME, volume));
+        let extents = [Extent { device_offset: 0, len: size_bytes }];
+        self.stack.with_layer(self.now, |map: &mut Map, _| map.set_volume(VOLUME, &extents));
+        let terms = VolumeTerms { size_bytes, tenant: 1, domain: 1, cache, cache_bytes: 0, slots: 0 };
+        self.stack.set_volume(self.now, VOLUME, &terms);
+    }
+
     /// Lets one thing happen, if there is one.
     fn step(&mut self) -> bool {
         self.now += Span::from_nanos(1);
@@ -121,7 +153,7 @@ impl Machine {
 }
 
 /// A start from a device whose WEUs are full: the real thing, but for the device's own time.
-fn warm_start(millions: u64, duplicates: u64) {
+fn warm_start(millions: u64, duplicates: u64, units: u16) {
     let weus = millions * 1_000_000 / PER_WEU;
     let shape = Shape::default();
     let mut layout = Layout::new((weus + 4) * u64::from(shape.weu_bytes), 4096, shape, 1).expect("it fits");
@@ -129,7 +161,8 @@ fn warm_start(millions: u64, duplicates: u64) {
         let more = layout.weu_at(layout.weus) + 8 * u64::from(shape.weu_bytes);
         layout = Layout::new(more, 4096, shape, 1).expect("it fits");
     }
-    let written = format_device(&layout, 0);
+    let mut written = format_device(&layout, 0);
+    written[0] = journal(&layout, weus as u32);
     let first_weu = layout.weu_at(0);
     let fast = move |io: &mut Io| {
         if io.op != Op::Read {
@@ -147,7 +180,7 @@ fn warm_start(millions: u64, duplicates: u64) {
         if io.offset >= first_weu {
             let weu = ((io.offset - first_weu) / u64::from(shape.weu_bytes)) as u32;
             if u64::from(weu) < weus {
-                put(layout.weu_at(weu), &header(weu, duplicates));
+                put(layout.weu_at(weu), &header(weu, duplicates, units));
             }
         }
         io.data = Data::Bytes(Buf::copy_of(&bytes));
@@ -164,8 +197,9 @@ fn warm_start(millions: u64, duplicates: u64) {
     let s = m.stack.layer::<Cache>().expect("there is one").status();
     let bytes = s.memory_bytes as f64 / s.entries.0 as f64;
     println!(
-        "{} extents, {} of them duplicates, {} fingerprints: {bytes:.1} bytes of memory per extent, all indexes",
+        "{} extents{}, {} of them duplicates, {} fingerprints: {bytes:.1} bytes of memory per extent, all indexes",
         s.entries.0,
+        if units == BARE { ", uncompressed" } else { "" },
         duplicates * weus,
         s.entries.1
     );
@@ -200,13 +234,7 @@ fn filled(codec: Codec) -> (Machine, Rng) {
     // What was never written is no duplicate either.
     let slow: Vec<u8> = (0..8 << 20).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     let mut m = Machine::new(layout, config, 64 << 20, [in_memory(slow), in_memory(fast)]);
-    m.start();
-    let size_bytes = 2 * EXTENTS * 8192;
-    m.stack.with_layer(m.now, |f: &mut Front, _| f.set_volume(VOLUME, FrontVolume { size_bytes, read_only: false }));
-    m.stack
-        .with_layer(m.now, |map: &mut Map, _| map.set_volume(VOLUME, &[Extent { device_offset: 0, len: size_bytes }]));
-    let terms = VolumeTerms { size_bytes, tenant: 1, domain: 1, cache: CacheMode::Through, cache_bytes: 0, slots: 0 };
-    m.stack.set_volume(m.now, VOLUME, &terms);
+    m.serve(2 * EXTENTS * 8192, CacheMode::Through);
     for n in 0..EXTENTS {
         let bytes: Vec<u8> = (0..8192).map(|i| if i / 64 % 2 == 0 { 7 } else { rng.below(256) as u8 }).collect();
         m.ask(Op::Write, n * 8192, Data::Bytes(Buf::copy_of(&bytes)));
@@ -249,6 +277,41 @@ fn misses(codec: Codec, count: u64) {
     println!("{codec:?}: {} misses", s.counters.reads - s.counters.read_hits);
 }
 
+/// Hits, and writes in write-back mode, in a cache that has so many extents that the slow device doesn't; names stand for contents.
+fn dirty(extents: u64, requests: u64) {
+    let size_bytes = extents.max(1) * 8192;
+    let layout = Layout::new(size_bytes * 2 + (256 << 20), 4096, Shape::default(), 7).expect("it fits");
+    let mut held = Pieces::default();
+    for (at, bytes) in format_device(&layout, 0) {
+        held.put(at, bytes.len() as u64, &Data::Bytes(Buf::copy_of(&bytes)));
+    }
+    let fast = move |io: &mut Io| match io.op {
+        Op::Read => io.data = held.over(io.offset, io.len, &Data::Zeroes),
+        Op::Write => held.put(io.offset, io.len, &io.data),
+        _ => {}
+    };
+    let config = CacheConfig { codec: Codec::None, watermark_percent: 90, ..CacheConfig::default() };
+    let mut m = Machine::new(layout, config, size_bytes.next_multiple_of(1 << 20), [Box::new(|_| {}), Box::new(fast)]);
+    m.serve(size_bytes, CacheMode::Back);
+    let mut rng = Rng::new(1, "dirty");
+    let mut content = 0;
+    let mut write = |m: &mut Machine, n: u64| {
+        content += 1;
+        m.ask(Op::Write, n * 8192, Data::Content(vec![content].into()));
+    };
+    (0..extents).for_each(|n| write(&mut m, n));
+    let mut timed = |what: &str, m: &mut Machine, f: &mut dyn FnMut(&mut Machine, u64)| {
+        let (began, outside) = (cpu_time(), m.outside);
+        (0..requests).for_each(|_| f(m, rng.below(extents)));
+        let took = cpu_time() - began - (m.outside - outside);
+        println!("{what}: {:.2} us each", took.as_nanos() as f64 / 1000.0 / requests.max(1) as f64);
+    };
+    timed("hits", &mut m, &mut |m, n| m.ask(Op::Read, n * 8192, Data::Absent));
+    timed("writes", &mut m, &mut write);
+    let s = m.stack.layer::<Cache>().expect("there is one").status();
+    println!("{} extents that only the cache has, hits {:.1} %", s.dirty, 100.0 * s.hit_ratio().unwrap_or(0.0));
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let codec = |name: &String| match name.as_str() {
@@ -259,11 +322,15 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["hits", _] => hits(codec(&arguments[1]), 1),
         ["hits", _, rounds] => hits(codec(&arguments[1]), rounds.parse().expect("rounds")),
+        ["dirty", extents, requests] => {
+            dirty(extents.parse().expect("extents"), requests.parse().expect("requests"));
+        }
         ["misses", _] => misses(codec(&arguments[1]), 4096),
         _ => {
             let millions = arguments.first().map_or(4, |n| n.parse().expect("millions of extents"));
-            warm_start(millions, 0);
-            warm_start(millions, PER_WEU / 4);
+            warm_start(millions, 0, PACKED);
+            warm_start(millions, PER_WEU / 4, PACKED);
+            warm_start(millions, 0, BARE);
             for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
                 hits(codec, 9);
             }

@@ -5,7 +5,7 @@ use crate::layer::Cache;
 use crate::read::Ahead;
 use crate::recover::Stage;
 use crate::status::LostRange;
-use plimsoll_base::{Completion, Io, IoError, Outcome, Time};
+use plimsoll_base::{Completion, Io, IoError, Outcome, Time, VolumeKey};
 use plimsoll_stack::Actions;
 
 /// Reads of the fast device that may fail before it counts as failed as a whole.
@@ -65,6 +65,7 @@ impl Cache {
         self.recipes.forget(|_| true);
         self.evicting.clear();
         self.dirty.break_down();
+        self.confirming.break_down();
         for op in std::mem::take(&mut self.flush_next)
             .into_iter()
             .chain(std::mem::take(&mut self.flush_jobs).into_iter().flat_map(|j| j.ops))
@@ -119,7 +120,7 @@ impl Cache {
     }
 
     /// Whose that is.
-    fn behind(&self) -> String {
+    pub(crate) fn behind(&self) -> String {
         let Some(known) = &self.known else { return "its write-back volumes".into() };
         let names =
             known.iter().filter(|(_, behind)| **behind).map(|(k, _)| format!("volume {}.{}", k.id, k.generation));
@@ -157,10 +158,32 @@ impl Cache {
 
     pub(crate) fn lose(&mut self, key: Key) {
         self.counters.lost += 1;
-        if self.lost.len() < LOST_MAX {
-            let (e, name) = (self.extent_bytes(), self.name_of(key));
-            self.lost.push(LostRange { volume: name.volume, offset: name.extent * e, len: e });
+        let (e, name) = (self.extent_bytes(), self.name_of(key));
+        let offset = name.extent * e;
+        let has_room = self.lost.len() < LOST_MAX;
+        match self.lost.last_mut() {
+            Some(l) if l.volume == name.volume && l.offset + l.len == offset => l.len += e,
+            _ if has_room => self.lost.push(LostRange { volume: name.volume, offset, len: e }),
+            _ => {}
         }
+    }
+
+    /// What only the cache had of a volume is given up, as its device failed for good: it is lost, and the volume goes on with what the
+    /// slow device has. That must be noted for the next start before.
+    pub(crate) fn give_up(&mut self, volume: VolumeKey) {
+        let broken = matches!(self.life, Life::Broken { .. });
+        let Some(slot) = self.by_key.get(&volume).copied().filter(|_| broken) else { return };
+        for key in self.dirty.risks_of(slot) {
+            self.lose(key);
+        }
+        self.forget_dirty(slot);
+    }
+
+    /// Was what the cache has of a volume given up after the journal was last written?
+    pub(crate) fn is_given_up(&self, volume: &VolumeKey) -> bool {
+        let Some(since) = self.given_up.get(volume) else { return false };
+        let written = self.recovery.as_ref().map_or(self.config.generation, |r| r.generation);
+        (written.wrapping_sub(*since) as i16) < 0
     }
 
     pub(crate) fn end_early(&mut self, now: Time, out: &mut Actions) {

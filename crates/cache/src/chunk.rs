@@ -1,12 +1,13 @@
 //! What is being packed: the part of a WEU that isn't on the device yet, header and extents.
 
 use crate::format::{
-    CHUNK_ENTRY_BYTES, CHUNK_HEAD_BYTES, ChunkEntry, ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, ExtentName, Slot,
-    chunk_header_bytes,
+    CHUNK_ENTRY_BYTES, CHUNK_HEAD_BYTES, ChunkEntry, ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, ExtentName,
+    FLASH_PAGE_BYTES, Slot, chunk_header_bytes,
 };
-use crate::index::{Loc, UNIT_BYTES};
+use crate::index::{Key, Loc, UNIT_BYTES};
 use crate::layout::Layout;
 use plimsoll_base::{Buf, Data, Time};
+use std::ops::Range;
 
 /// A write of a chunk's bytes: where in the WEU, how many, and the pieces they are made of.
 pub type ChunkWrite = (u32, u32, Vec<(u64, Data)>);
@@ -14,6 +15,8 @@ pub type ChunkWrite = (u32, u32, Vec<(u64, Data)>);
 /// An entry that a newer one supersedes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superseded {
+    /// The extent.
+    pub key: Key,
     /// Where a header names it.
     pub place: Loc,
     /// The WEU that has its bytes, which must stay as long.
@@ -23,12 +26,37 @@ pub struct Superseded {
 /// An extent packed into a chunk.
 #[derive(Clone, Debug)]
 pub struct Packed {
+    /// Its slot.
+    slot: u32,
     /// Where in the WEU, in bytes.
-    pub at: u32,
+    at: u32,
+    /// It has no head before it.
+    bare: bool,
     /// What it is.
     pub head: ExtentHead,
     /// Its bytes, or what stands for them.
     pub payload: Data,
+}
+
+impl Packed {
+    /// All that lies there, head and payload, in the WEU of number `sequence`; and how many bytes that is.
+    pub fn stored(&self, sequence: u64) -> (Vec<(u64, Data)>, u64) {
+        let payload = u64::from(self.head.payload_bytes);
+        if self.bare {
+            return (vec![(payload, self.payload.clone())], payload);
+        }
+        let head = Data::Bytes(Buf::copy_of(&self.head.encode(sequence)));
+        let head_bytes = EXTENT_HEAD_BYTES as u64;
+        (vec![(head_bytes, head), (payload, self.payload.clone())], head_bytes + payload)
+    }
+}
+
+/// Where an extent would lie, and what is free after that.
+struct Place {
+    at: u32,
+    takes: u32,
+    low: u32,
+    gap: Range<u32>,
 }
 
 /// See the module's documentation.
@@ -52,10 +80,8 @@ pub struct Chunk {
     pub packed: Vec<Packed>,
     /// Writes that haven't ended; none yet if it's still open.
     pub writes: u32,
-    /// Writes that wait until the slow device has, for good, what they hold: volumes, and how many of their changes.
+    /// Writes that weren't sent yet.
     pub held: Vec<ChunkWrite>,
-    /// See above.
-    pub needs: Vec<(u16, u64)>,
     /// When its writes were sent.
     pub sent_at: Time,
     /// It takes no more.
@@ -66,8 +92,11 @@ pub struct Chunk {
     head_at: u32,
     /// Its extents lie below this ...
     top: u32,
-    /// ... and above this.
+    /// ... and above this, ...
     low: u32,
+    /// ... and none here: a bare one left that free.
+    gap: Range<u32>,
+    extent_bytes: u32,
     block_bytes: u32,
 }
 
@@ -86,13 +115,14 @@ impl Chunk {
             packed: Vec::new(),
             writes: 0,
             held: Vec::new(),
-            needs: Vec::new(),
             sent_at: Time::NEVER,
             closed: false,
             supersedes: Vec::new(),
             head_at: 0,
             top,
             low: top,
+            gap: top..top,
+            extent_bytes: layout.shape.extent_bytes,
             block_bytes: layout.block_bytes,
         }
     }
@@ -113,13 +143,14 @@ impl Chunk {
             packed: Vec::new(),
             writes: 0,
             held: Vec::new(),
-            needs: Vec::new(),
             sent_at: Time::NEVER,
             closed: false,
             supersedes: Vec::new(),
             head_at,
             top,
             low: top,
+            gap: top..top,
+            extent_bytes: self.extent_bytes,
             block_bytes: self.block_bytes,
         };
         next.has_room(extent_bytes, slots_max).then_some(next)
@@ -134,37 +165,58 @@ impl Chunk {
         self.head_at + self.header_bytes()
     }
 
+    /// Where an extent whose payload takes `payload_bytes` would lie. A bare one, which takes all of an extent's, has pages of its
+    /// own; what that leaves free is for others.
+    fn place(&self, payload_bytes: u32) -> Option<Place> {
+        if payload_bytes == self.extent_bytes {
+            let at = self.low.checked_sub(payload_bytes)? / FLASH_PAGE_BYTES * FLASH_PAGE_BYTES;
+            let above = at + payload_bytes..self.low;
+            let gap = if above.len() > self.gap.len() { above } else { self.gap.clone() };
+            return Some(Place { at, takes: payload_bytes, low: at, gap });
+        }
+        let takes = (payload_bytes + EXTENT_HEAD_BYTES as u32).next_multiple_of(UNIT_BYTES);
+        if self.gap.len() >= takes as usize {
+            let at = self.gap.end - takes;
+            return Some(Place { at, takes, low: self.low, gap: self.gap.start..at });
+        }
+        let at = self.low.checked_sub(takes)?;
+        Some(Place { at, takes, low: at, gap: self.gap.clone() })
+    }
+
     /// Is there room for one more extent whose payload takes `payload_bytes`?
     pub fn has_room(&self, payload_bytes: u32, slots_max: u32) -> bool {
-        let takes = (payload_bytes + EXTENT_HEAD_BYTES as u32).next_multiple_of(UNIT_BYTES);
+        let Some(place) = self.place(payload_bytes) else { return false };
         let header = (CHUNK_HEAD_BYTES + (self.entries.len() + 1) * CHUNK_ENTRY_BYTES) as u32;
         let header_end = self.head_at + header.next_multiple_of(self.block_bytes);
         let slots = self.first_slot + self.entries.len() as u32;
-        let low = self.low.saturating_sub(takes) / self.block_bytes * self.block_bytes;
-        slots < slots_max && self.low >= takes && header_end <= low
+        slots < slots_max && header_end <= place.low / self.block_bytes * self.block_bytes
     }
 
     /// Packs an extent.
+    ///
+    /// # Panics
+    /// If there is no room.
     pub fn add(&mut self, head: ExtentHead, payload: Data, fp: Option<crate::index::Fingerprint>) -> Loc {
-        let takes = (head.payload_bytes + EXTENT_HEAD_BYTES as u32).next_multiple_of(UNIT_BYTES);
-        self.low -= takes;
-        let (at_unit, len_units) = (self.low / UNIT_BYTES, takes / UNIT_BYTES);
-        let what = Slot::Base(fp);
-        let slot = self.entry(head.name, what, at_unit as u16, len_units as u16);
-        self.packed.push(Packed { at: self.low, head, payload });
-        Loc::new(self.weu, at_unit, len_units, slot).dirty(self.dirty)
+        let Place { at, takes, low, gap } = self.place(head.payload_bytes).expect("there is room");
+        (self.low, self.gap) = (low, gap);
+        let bare = head.payload_bytes == self.extent_bytes;
+        let slot = self.first_slot + self.entries.len() as u32;
+        let loc = Loc::new(self.weu, at / UNIT_BYTES, takes / UNIT_BYTES, slot).dirty(self.dirty);
+        self.entry(head.name, Slot::Base(fp), loc, if bare { head.sum as u32 } else { 0 });
+        self.packed.push(Packed { slot, at, bare, head, payload });
+        loc
     }
 
-    /// Names a duplicate, whose bytes are at `target` in the WEU of number `sequence`; its slot.
-    pub fn add_reference(&mut self, name: ExtentName, target: Loc, sequence: u64) -> u32 {
+    /// Names a duplicate, whose bytes are at `target` in the WEU of number `sequence`, with this checksum if they are bare; its slot.
+    pub fn add_reference(&mut self, name: ExtentName, target: Loc, sequence: u64, sum: u32) -> u32 {
         self.names += 1;
-        let what = Slot::Ref { weu: target.weu(), sequence, slot: target.slot() };
-        self.entry(name, what, (target.at_bytes() / UNIT_BYTES) as u16, (target.len_bytes() / UNIT_BYTES) as u16)
+        self.entry(name, Slot::Ref { weu: target.weu(), sequence, slot: target.slot() }, target, sum);
+        self.first_slot + self.entries.len() as u32 - 1
     }
 
-    fn entry(&mut self, name: ExtentName, what: Slot, at_unit: u16, len_units: u16) -> u32 {
-        self.entries.push(ChunkEntry { name, dead: false, what, at_unit, len_units });
-        self.first_slot + self.entries.len() as u32 - 1
+    fn entry(&mut self, name: ExtentName, what: Slot, at: Loc, sum: u32) {
+        let (at_unit, len_units) = ((at.at_bytes() / UNIT_BYTES) as u16, (at.len_bytes() / UNIT_BYTES) as u16);
+        self.entries.push(ChunkEntry { name, dead: false, what, at_unit, len_units, sum });
     }
 
     /// Marks a slot's entry as no longer true; false if the chunk hasn't that slot, or its header is already made.
@@ -176,10 +228,9 @@ impl Chunk {
         !self.closed
     }
 
-    /// The extent at `at` bytes in the WEU.
-    pub fn at(&self, at: u32) -> Option<&Packed> {
-        // Places descend.
-        let i = self.packed.binary_search_by(|p| at.cmp(&p.at)).ok()?;
+    /// The extent in a slot of the WEU.
+    pub fn packed_in(&self, slot: u32) -> Option<&Packed> {
+        let i = self.packed.binary_search_by_key(&slot, |p| p.slot).ok()?;
         Some(&self.packed[i])
     }
 
@@ -201,15 +252,16 @@ impl Chunk {
         let mut head: Vec<(u64, Data)> = vec![(header.len() as u64, Data::Bytes(Buf::copy_of(&header)))];
         let from = self.low / self.block_bytes * self.block_bytes;
         let mut body: Vec<(u64, Data)> = Vec::with_capacity(self.packed.len() * 3 + 1);
+        let mut by_place: Vec<&Packed> = self.packed.iter().collect();
+        by_place.sort_unstable_by_key(|p| p.at);
         let mut at = from;
-        for p in self.packed.iter().rev() {
+        for p in by_place {
             if p.at > at {
                 body.push((u64::from(p.at - at), Data::Zeroes));
             }
-            let payload = p.head.payload_bytes;
-            body.push((EXTENT_HEAD_BYTES as u64, Data::Bytes(Buf::copy_of(&p.head.encode(self.sequence)))));
-            body.push((u64::from(payload), p.payload.clone()));
-            at = p.at + EXTENT_HEAD_BYTES as u32 + payload;
+            let (parts, bytes) = p.stored(self.sequence);
+            body.extend(parts);
+            at = p.at + bytes as u32;
         }
         if self.top > at {
             body.push((u64::from(self.top - at), Data::Zeroes));
@@ -265,7 +317,8 @@ mod tests {
         let mut all = Vec::new();
         let mut ends = Vec::new();
         for n in 0.. {
-            let bytes = 100 + n as u32 * 37;
+            // Every fifth is bare.
+            let bytes = if n % 5 == 2 { 4096 } else { 100 + n as u32 * 37 };
             if !c.has_room(bytes, 100) || n % 4 == 3 {
                 put(&mut weu, c.close(7, 100 + n, false));
                 ends.push(c.header_end());
@@ -275,12 +328,18 @@ mod tests {
                 }
             }
             let loc = add(&mut c, n, bytes);
-            assert_eq!(c.at(loc.at_bytes()).unwrap().head.name, name(n));
+            assert_eq!(c.packed_in(loc.slot()).unwrap().head.name, name(n));
             all.push((n, loc, bytes));
         }
         assert!(ends.len() > 5 && all.len() > 15, "{} chunks, {} extents", ends.len(), all.len());
         for (n, loc, bytes) in all {
             let at = loc.at_bytes() as usize;
+            if loc.is_bare(4096) {
+                assert!(
+                    at.is_multiple_of(FLASH_PAGE_BYTES as usize) && weu[at..at + 4096].iter().all(|&b| b == n as u8)
+                );
+                continue;
+            }
             let head = ExtentHead::decode(weu[at..at + 32].try_into().unwrap(), 9).unwrap();
             assert_eq!((head.name, head.sum), (name(n), n));
             assert!(weu[at + 32..at + 32 + bytes as usize].iter().all(|&b| b == n as u8));
@@ -293,6 +352,23 @@ mod tests {
             slots += h.entries.len() as u32;
             at = end as usize;
         }
+    }
+
+    /// What bare extents leave free between them is filled.
+    #[test]
+    fn bare_extents_waste_little() {
+        let mut c = Chunk::first(0, 1, false, &layout());
+        let (mut payload, mut n) = (0, 0);
+        while c.has_room([4096, 700][n as usize % 2], 100) {
+            add(&mut c, n, [4096, 700][n as usize % 2]);
+            payload += [4096, 700][n as usize % 2];
+            n += 1;
+        }
+        assert!(payload > 56 << 10, "{payload} bytes in {n} extents");
+        let mut weu = vec![0; 64 << 10];
+        put(&mut weu, c.close(7, 0, true));
+        let h = ChunkHeader::decode(&weu, 7, 512, false).unwrap();
+        assert!(h.entries.iter().zip(0..).all(|(e, n)| e.sum == if n % 2 == 0 { n } else { 0 }));
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub enum Planted {
     NoDeadRecords,
     /// An evicted WEU isn't journaled as such.
     NoRetireRecord,
+    /// A change doesn't wait for that.
+    EvictUnwaited,
     /// What an extent's checksum says is ignored.
     IgnoreChecksum,
     /// A header's checksum is ignored when starting.
@@ -85,12 +87,22 @@ pub enum Planted {
     ForgetDeletions,
     /// A dirty chunk that is torn is believed where it's whole.
     BelieveTornChunks,
-    /// What the slow device may still lose is cached for good.
+    /// What the slow device may still lose is confirmed.
     CacheUnflushed,
+    /// So is what the fast device may still lose.
+    ConfirmUnflushed,
+    /// So is what died while it was on trial.
+    ConfirmTheDead,
+    /// Headers of clean extents count without being confirmed.
+    BelieveTrials,
     /// What was written back is called clean though the fast device failed meanwhile.
     CleanWhenBroken,
     /// What was written back is forgotten before the journal says it.
     ForgetCleaning,
+    /// A flush of the slow device is believed although another, under way with it, has failed.
+    BelieveAfterLoss,
+    /// A chunk counts as durable although one before it in its WEU isn't written.
+    FlushOutOfOrder,
     /// NVRAM forgets what it moved on before the device was flushed.
     NvramForgetsEarly,
     /// What NVRAM has is not looked at when starting.
@@ -99,13 +111,18 @@ pub enum Planted {
 
 impl Planted {
     /// Those that show when devices fail.
-    pub const OF_FAULTS: [Planted; 2] = [Planted::CleanWhenBroken, Planted::ForgetCleaning];
+    pub const OF_FAULTS: [Planted; 4] =
+        [Planted::CleanWhenBroken, Planted::ForgetCleaning, Planted::BelieveAfterLoss, Planted::FlushOutOfOrder];
+
+    /// That shows when a cache is started several times: a clean WEU that was torn in one life, and relied on in the next.
+    pub const OF_LIVES: Planted = Planted::ConfirmUnflushed;
 
     /// Those that show when the power goes.
-    pub const ALL: [Planted; 18] = [
+    pub const ALL: [Planted; 21] = [
         Planted::NoBarrier,
         Planted::NoDeadRecords,
         Planted::NoRetireRecord,
+        Planted::EvictUnwaited,
         Planted::IgnoreChecksum,
         Planted::IgnoreHeaderChecksum,
         Planted::ReuseSequence,
@@ -119,6 +136,8 @@ impl Planted {
         Planted::ForgetDeletions,
         Planted::BelieveTornChunks,
         Planted::CacheUnflushed,
+        Planted::ConfirmTheDead,
+        Planted::BelieveTrials,
         Planted::NvramForgetsEarly,
         Planted::NvramIgnored,
     ];

@@ -112,7 +112,7 @@ impl Cache {
     fn is_durable(&self, place: Loc) -> bool {
         let slot = place.slot();
         self.chunk_of(place.weu(), slot).is_none()
-            && !self.undurable.iter().any(|(_, weu, slots, _)| *weu == place.weu() && slots.contains(&slot))
+            && !self.undurable.iter().any(|u| u.weu == place.weu() && u.slots.contains(&slot))
     }
 
     /// The fast device was flushed for the `flush`th time, for a partition or for all: batches that waited for it begin.
@@ -210,7 +210,6 @@ impl Cache {
     /// Reads a run's extents, but for those that went with their volume or were written again: they are in a later batch.
     fn read_for_run(&mut self, now: Time, part: u16, at: usize, out: &mut Actions) {
         let items = self.batch(part).expect("it has this run").runs[at].items.clone();
-        let mut fetches = Vec::new();
         for i in items {
             let key = self.batch(part).expect("just seen").items[i].key;
             let (tenant, priority) = self.background_of(key);
@@ -222,9 +221,8 @@ impl Cache {
             let b = self.batch(part).expect("just seen");
             (b.items[i].loc, b.items[i].begun) = (loc, true);
             b.runs[at].outstanding += 1;
-            fetches.push(fetch);
+            self.fetch(now, fetch, out);
         }
-        self.fetch_all(now, fetches, out);
         let b = self.batch(part).expect("just seen");
         if b.runs[at].outstanding == 0 {
             b.outstanding -= 1;

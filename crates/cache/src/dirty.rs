@@ -168,10 +168,10 @@ impl Dirty {
         self.contains(key) || self.uncertain.contains(key)
     }
 
-    /// How much of a volume that is.
-    pub(crate) fn at_risk_of(&self, slot: u16) -> usize {
-        let more = self.uncertain.range(Key::new(slot, 0)..Key::new(slot + 1, 0)).filter(|k| !self.contains(k));
-        self.of_volume(slot).count() + more.count()
+    /// Which of a volume's that are.
+    pub(crate) fn risks_of(&self, slot: u16) -> BTreeSet<Key> {
+        let more = self.uncertain.range(Key::new(slot, 0)..Key::new(slot + 1, 0)).copied();
+        self.of_volume(slot).chain(more).collect()
     }
 
     /// Does the journal not say yet, for good, that the slow device has all of a volume?

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  leaving ──► what is dirty in it is written back, what relies on it is durable ──► its header is read, its entries go
-//!     ──► journal: nothing of it counts ──► TRIM ──► free
+//!     ──► journal: nothing of it counts (if it did) ──► TRIM ──► free
 //! ```
 
 use crate::chunk::Superseded;
@@ -119,7 +119,7 @@ impl Cache {
         let packing = self.chunks.iter().filter(|c| c.supersedes.iter().any(of_it));
         // They may be in another part's WEUs: space was shared before.
         let parts: BTreeSet<u16> = packing.map(|c| self.index.weu(c.weu).partition).collect();
-        if !parts.is_empty() || self.undurable.iter().any(|u| u.3.iter().any(of_it)) {
+        if !parts.is_empty() || self.undurable.iter().any(|u| u.supersedes.iter().any(of_it)) {
             self.flush_wanted = true;
             self.flush_parts.extend(parts);
         }
@@ -151,7 +151,7 @@ impl Cache {
             c.io.data.copy_to(&mut bytes);
         } // else it is as if it were damaged
         let sequence = self.index.weu(weu).sequence;
-        let (mut entries, mut nameless) = (Vec::new(), Vec::new());
+        let (mut entries, mut nameless, mut believed) = (Vec::new(), Vec::new(), Vec::new());
         for h in headers(&bytes, self.layout.salt, self.layout.block_bytes, weu, Some(sequence), false) {
             for (i, e) in h.entries.iter().enumerate() {
                 let key = self.by_key.get(&e.name.volume).map(|v| Key::new(*v, e.name.extent));
@@ -167,11 +167,14 @@ impl Cache {
                         None
                     }
                 };
+                // What is dead is so in the journal, or waited for already.
+                believed.extend(key.filter(|_| !e.dead && !self.index.weu(weu).is_dead(slot)));
                 entries.push((slot, key, fp));
             }
         }
-        if entries.len() < self.index.weu(weu).slots as usize {
-            // The header is damaged: whom it named isn't told by it.
+        let is_damaged = entries.len() < self.index.weu(weu).slots as usize;
+        if is_damaged {
+            // Whom it named isn't told by it.
             self.refs.retain(|_, own| own.weu() != weu);
         }
         self.index.retire(weu, entries.into_iter());
@@ -192,10 +195,22 @@ impl Cache {
         self.counters.evicted += 1;
         let share = self.index.files() / self.index.weus().len().max(1);
         self.index.sweep(SWEEP_LEAST + 2 * share);
-        let number = match self.planted(Planted::NoRetireRecord) {
+        // Of one on trial no start believes anything.
+        let number = match self.planted(Planted::NoRetireRecord) || !self.confirming.counts(weu) {
             true => 0,
-            false => self.journal.push(Record::Least { weu, sequence: sequence + 1, suspect: false }),
+            false => {
+                let least = Record::Least { weu, sequence: sequence + 1, suspect: false, confirmed: false };
+                let number = self.journal.push(least);
+                if !self.planted(Planted::EvictUnwaited) {
+                    believed.into_iter().for_each(|key| self.deaths.add(key, number));
+                }
+                if is_damaged {
+                    self.deaths.add_unknown(number);
+                }
+                number
+            }
         };
+        self.confirming.forget(weu);
         self.evicting.insert(weu, Evict::Journaling(number));
     }
 

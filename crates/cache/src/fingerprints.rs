@@ -4,15 +4,13 @@ use crate::place::{Fingerprint, Loc, mix};
 use crate::table::{Entry, Table};
 use crate::weu::NONE;
 
-/// 34 bytes; packed, because there are tens of millions.
+/// 32 bytes: there are tens of millions. It goes when its WEU does, so that it needs no generation.
 #[derive(Clone, Copy)]
-#[repr(Rust, packed(2))]
 pub(crate) struct FpEntry {
     fp: Fingerprint,
     loc: u64,
     newer: u32,
     older: u32,
-    generation: u16,
 }
 
 impl Entry for FpEntry {
@@ -26,10 +24,10 @@ impl Entry for FpEntry {
 }
 
 impl FpEntry {
-    /// Content of this fingerprint is at `loc`, in a WEU of this generation.
-    pub(crate) fn new(fp: Fingerprint, loc: Loc, generation: u16) -> FpEntry {
+    /// Content of this fingerprint is at `loc`.
+    pub(crate) fn new(fp: Fingerprint, loc: Loc) -> FpEntry {
         let loc = loc.dirty(false).dup(true).bits();
-        FpEntry { fp, loc, newer: NONE, older: NONE, generation }
+        FpEntry { fp, loc, newer: NONE, older: NONE }
     }
 
     /// Where it is.
@@ -82,17 +80,12 @@ impl Fingerprints {
         self.table.memory_bytes()
     }
 
-    /// Where content of this fingerprint is, and makes it the one used last. It goes if its WEU has another generation.
-    pub(crate) fn find(&mut self, fp: Fingerprint, generation: impl Fn(u32) -> u16) -> Option<Loc> {
+    /// Where content of this fingerprint is, and makes it the one used last.
+    pub(crate) fn find(&mut self, fp: Fingerprint) -> Option<Loc> {
         let at = self.table.find(fp)?;
-        let e = self.table.get(at);
-        if generation(e.loc().weu()) != e.generation {
-            self.remove_at(at);
-            return None;
-        }
         self.unlink(at);
         self.link(at);
-        Some(e.loc())
+        Some(self.table.get(at).loc())
     }
 
     /// Content of this fingerprint is here now.
@@ -102,7 +95,7 @@ impl Fingerprints {
         }
         let at = match self.table.find(new.fp) {
             Some(at) => {
-                self.table.change(at, |e| (e.loc, e.generation) = (new.loc, new.generation));
+                self.table.change(at, |e| e.loc = new.loc);
                 self.unlink(at);
                 at
             }

@@ -1,21 +1,28 @@
 //! Making what only the cache has durable: open chunks are written, then the device is flushed. One at a time for each partition, as
 //! where volumes have their own a fence writes one's chunks in its slot; who comes meanwhile waits for the next.
 
+use crate::chunk::Superseded;
 use crate::config::Planted;
 use crate::layer::Cache;
 use crate::request::Pending;
 use plimsoll_base::{Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Chunks that may wait for a flush before the cache makes one of its own.
 const UNDURABLE_MAX: usize = 16;
-/// Of all WEUs, this many (and at most so many) may be clean ones that no flush has covered: what a power loss makes cold.
-const COLD_SHARE: u32 = 64;
-const COLD_MAX: u32 = 32;
-
 /// A start reads all of the WEUs whose dirty chunks it doesn't know to be durable: the journal says so after as many.
 const UNSAID_MAX: u32 = 32;
+
+/// A dirty chunk on the device that no flush has covered.
+pub(crate) struct Undurable {
+    pub weu: u32,
+    /// The WEU's number.
+    pub sequence: u64,
+    pub slots: Range<u32>,
+    pub supersedes: Vec<Superseded>,
+}
 
 /// A flush under way.
 pub(crate) struct FlushJob {
@@ -30,9 +37,8 @@ pub(crate) struct FlushJob {
     /// Chunks that must be written first: WEU and first slot.
     waits: Vec<(u32, u32)>,
     sent: bool,
-    /// Of the dirty chunks that are written, and of the clean ones, how many it makes durable.
-    covers: usize,
-    clean: u32,
+    /// The dirty chunks that it makes durable: WEU and first slot.
+    covers: BTreeSet<(u32, u32)>,
     /// Client requests that wait for it.
     pub ops: Vec<usize>,
 }
@@ -42,8 +48,7 @@ impl Cache {
         if !self.is_ready() {
             return;
         }
-        let cold_max = (self.layout.weus / COLD_SHARE).clamp(1, COLD_MAX);
-        self.flush_wanted |= self.undurable.len() > UNDURABLE_MAX || self.unflushed_clean > cold_max;
+        self.flush_wanted |= self.undurable.len() > UNDURABLE_MAX;
         if self.flush_wanted || !self.flush_next.is_empty() {
             self.begin_flushes(now, out);
         }
@@ -54,9 +59,15 @@ impl Cache {
         let is_closed = |w: &(u32, u32)| self.chunks.iter().any(|c| c.closed && (c.weu, c.first_slot) == *w);
         let Some(i) = self.flush_jobs.iter().position(|j| !j.waits.iter().any(is_closed)) else { return };
         let on_their_way = self.chunks.iter().filter(|c| c.closed).map(|c| c.number).min();
+        // A chunk isn't found as long as one before it in its WEU isn't there: another part's may be on its way still.
+        let is_found =
+            |weu: u32, slot: u32| !self.chunks.iter().any(|c| c.closed && c.weu == weu && c.first_slot < slot);
+        let any = self.planted(Planted::FlushOutOfOrder);
+        let covers = self.undurable.iter().filter(|u| any || is_found(u.weu, u.slots.start));
+        let covers = covers.map(|u| (u.weu, u.slots.start)).collect();
         let job = &mut self.flush_jobs[i];
         job.all_upto = on_their_way.unwrap_or(job.upto).min(job.upto);
-        (job.sent, job.covers, job.clean) = (true, self.undurable.len(), self.unflushed_clean);
+        (job.sent, job.covers) = (true, covers);
         match self.planted(Planted::FlushWithoutBarrier) {
             true => self.fast_flushed(now, out),
             false => self.send_fast(now, (Op::Flush, OwnKind::Metadata), (0, 0), Data::Absent, Pending::FastFlush, out),
@@ -101,7 +112,7 @@ impl Cache {
         let mine = |weu: u32| part.is_none_or(|p| self.index.weu(weu).partition == p);
         let waits = self.chunks.iter().filter(|c| c.closed && c.dirty && mine(c.weu)).map(|c| (c.weu, c.first_slot));
         let (number, upto, waits) = (self.flushes, self.next_chunk, waits.collect());
-        let job = FlushJob { number, part, upto, all_upto: 0, waits, sent: false, covers: 0, clean: 0, ops };
+        let job = FlushJob { number, part, upto, all_upto: 0, waits, sent: false, covers: BTreeSet::new(), ops };
         self.flush_jobs.push(job);
     }
 
@@ -110,17 +121,22 @@ impl Cache {
         let Some(i) = self.flush_jobs.iter().position(|j| j.sent) else { return };
         let job = self.flush_jobs.remove(i);
         self.durable_chunks = self.durable_chunks.max(job.all_upto);
-        self.unflushed_clean -= job.clean;
-        let done: Vec<_> = self.undurable.drain(..job.covers).collect();
+        let (done, left): (Vec<Undurable>, Vec<Undurable>) =
+            std::mem::take(&mut self.undurable).into_iter().partition(|u| job.covers.contains(&(u.weu, u.slots.start)));
+        self.undurable = left;
         self.unsaid += done.len() as u32;
+        for u in &done {
+            self.header_durable(u.weu, u.sequence, u.slots.end);
+        }
         if self.unsaid >= UNSAID_MAX || (self.stopping && self.journal.said() < self.durable_chunks) {
             self.unsaid = 0;
+            self.say_headers();
             self.journal.want_block();
         }
-        for s in done.into_iter().flat_map(|(_, _, _, supersedes)| supersedes) {
+        for s in done.into_iter().flat_map(|u| u.supersedes) {
             self.unpin(s.place.weu());
             self.unpin(s.bytes_in);
-            self.kill(s.place);
+            self.kill(s.key, s.place);
         }
         for op in job.ops {
             self.part_done(now, op, out);

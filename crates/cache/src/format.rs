@@ -5,6 +5,9 @@
 //! ```
 //! A WEU that is written whole is one chunk (NI-M3). Where a flush comes before it is full, what there is is written as a
 //! chunk, and the next one goes between.
+//!
+//! An extent that was compressed has a head before it. One that is stored as it is is *bare*: it lies on pages of flash of its own,
+//! and its checksum is in the chunk's entry, so that reading it touches no more pages than it has.
 
 use crate::index::Fingerprint;
 use crate::layout::RECORD_BYTES;
@@ -17,8 +20,10 @@ const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"JRN1");
 pub const CHUNK_HEAD_BYTES: usize = 64;
 /// Bytes of one of its entries.
 pub const CHUNK_ENTRY_BYTES: usize = 40;
-/// Bytes before an extent's payload.
+/// Bytes before an extent's payload, unless it is bare.
 pub const EXTENT_HEAD_BYTES: usize = 32;
+/// Bare extents begin at multiples of it: a flash drive reads no less.
+pub const FLASH_PAGE_BYTES: u32 = 4096;
 const CHUNK_SUM_AT: usize = 56;
 const BLOCK_HEAD_BYTES: usize = 48;
 const BLOCK_SUM_AT: usize = 40;
@@ -71,6 +76,8 @@ pub struct ChunkEntry {
     pub at_unit: u16,
     /// How many units they take.
     pub len_units: u16,
+    /// The lower half of their checksum, if they are bare.
+    pub sum: u32,
 }
 
 /// A chunk's header.
@@ -127,6 +134,7 @@ impl ChunkHeader {
             to[24..32].copy_from_slice(&words[1].to_le_bytes());
             to[32..34].copy_from_slice(&e.at_unit.to_le_bytes());
             to[34..36].copy_from_slice(&e.len_units.to_le_bytes());
+            to[36..].copy_from_slice(&e.sum.to_le_bytes());
         }
         let sum = xxh3_64(&b);
         b[CHUNK_SUM_AT..CHUNK_HEAD_BYTES].copy_from_slice(&sum.to_le_bytes());
@@ -165,6 +173,7 @@ impl ChunkHeader {
                 what,
                 at_unit: u16_at(e, 32),
                 len_units: u16_at(e, 34),
+                sum: u32_at(e, 36),
             }
         };
         let count = u32_at(b, 20) as usize;
@@ -194,7 +203,7 @@ pub enum Packing {
     Modelled = 3,
 }
 
-/// What stands before an extent's payload (NI-M11).
+/// What stands before an extent's payload (NI-M11), unless it is bare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExtentHead {
     /// The payload's bytes.
@@ -271,10 +280,21 @@ pub enum Record {
         sequence: u64,
         /// What it holds under this number may be torn or spoiled, whatever its headers say.
         suspect: bool,
+        /// If it's a WEU of clean extents under this number, its headers count; without this they don't.
+        confirmed: bool,
+    },
+    /// Headers of dirty extents are there for good, of so many slots of the WEU under this number.
+    Held {
+        /// The WEU.
+        weu: u32,
+        /// Its number.
+        sequence: u64,
+        /// How many.
+        slots: u32,
     },
     /// Nothing of this volume counts.
     Gone(VolumeKey),
-    /// In a snapshot: 64 slots' dead bits, of the WEU under the number of the record before.
+    /// In a snapshot, or before a WEU counts: 64 slots' dead bits, of the WEU under the number of the record before.
     DeadBits {
         /// The WEU.
         weu: u32,
@@ -299,10 +319,13 @@ impl Record {
         let (kind, small, weu, large) = match *self {
             Record::Dead { weu, sequence, slot } => (1, slot, weu, sequence),
             Record::Cleaned { weu, sequence, slot } => (2, slot, weu, sequence),
-            Record::Least { weu, sequence, suspect } => (3, u32::from(suspect), weu, sequence),
+            Record::Least { weu, sequence, suspect, confirmed } => {
+                (3, u32::from(suspect) | u32::from(confirmed) << 1, weu, sequence)
+            }
             Record::Gone(v) => (4, 0, v.id, u64::from(v.generation)),
             Record::DeadBits { weu, word, bits } => (5, word, weu, bits),
             Record::CleanBits { weu, word, bits } => (6, word, weu, bits),
+            Record::Held { weu, sequence, slots } => (7, slots, weu, sequence),
         };
         let mut b = [0; RECORD_BYTES as usize];
         b[0] = kind;
@@ -317,10 +340,11 @@ impl Record {
         Some(match b[0] {
             1 => Record::Dead { weu, sequence: large, slot: small },
             2 => Record::Cleaned { weu, sequence: large, slot: small },
-            3 => Record::Least { weu, sequence: large, suspect: small == 1 },
+            3 => Record::Least { weu, sequence: large, suspect: small & 1 == 1, confirmed: small & 2 == 2 },
             4 => Record::Gone(VolumeKey { id: weu, generation: large as u32 }),
             5 => Record::DeadBits { weu, word: small, bits: large },
             6 => Record::CleanBits { weu, word: small, bits: large },
+            7 => Record::Held { weu, sequence: large, slots: small },
             _ => return None,
         })
     }
@@ -416,6 +440,7 @@ mod tests {
             what: what(i),
             at_unit: i as u16,
             len_units: i as u16 + 1,
+            sum: i as u32 * 77,
         };
         (0..n).map(entry).collect()
     }
@@ -444,11 +469,12 @@ mod tests {
         let records = vec![
             Record::Dead { weu: 1, sequence: u64::MAX, slot: 2047 },
             Record::Cleaned { weu: 2, sequence: 5, slot: 0 },
-            Record::Least { weu: 3, sequence: 6, suspect: false },
-            Record::Least { weu: 4, sequence: 7, suspect: true },
+            Record::Least { weu: 3, sequence: 6, suspect: false, confirmed: true },
+            Record::Least { weu: 4, sequence: 7, suspect: true, confirmed: false },
             Record::Gone(VolumeKey { id: 4, generation: 7 }),
             Record::DeadBits { weu: 5, word: 31, bits: u64::MAX },
             Record::CleanBits { weu: 6, word: 1, bits: 8 },
+            Record::Held { weu: 7, sequence: 9, slots: 2048 },
         ];
         let block = JournalBlock { salt: 1, epoch: 2, index: 3, snapshot: 2, generation: 8, durable: 4, records };
         let mut b = block.encode(512);

@@ -158,7 +158,8 @@ impl Index {
 
     /// The bytes that all of it takes.
     pub fn memory_bytes(&self) -> u64 {
-        let bits: usize = self.weus.iter().map(|w| (w.dead.capacity() + w.cleaned.capacity()) * 8).sum();
+        let bits: usize =
+            self.weus.iter().map(|w| (w.dead.capacity() + w.cleaned.capacity()) * 8 + w.sums.capacity() * 4).sum();
         self.files.memory_bytes() + self.fps.memory_bytes() + (self.weus.len() * size_of::<Weu>() + bits) as u64
     }
 
@@ -249,18 +250,17 @@ impl Index {
 
     /// Where content of this fingerprint is, and makes it the fingerprint used last.
     pub fn find_content(&mut self, fp: Fingerprint) -> Option<Loc> {
-        let weus = &self.weus;
-        self.fps.find(fp, |weu| weus[weu as usize].generation)
+        self.fps.find(fp)
     }
 
     /// Content of this fingerprint is at `loc`. The fingerprint used longest ago goes if there are too many.
     pub fn set_content(&mut self, fp: Fingerprint, loc: Loc) {
-        self.fps.set(FpEntry::new(fp, loc, self.weus[loc.weu() as usize].generation));
+        self.fps.set(FpEntry::new(fp, loc));
     }
 
     /// Content of this fingerprint is at `loc`, as a header says that was read late. Newer knowledge stays.
     pub fn learn_content(&mut self, fp: Fingerprint, loc: Loc) {
-        self.fps.add_oldest(FpEntry::new(fp, loc, self.weus[loc.weu() as usize].generation));
+        self.fps.add_oldest(FpEntry::new(fp, loc));
     }
 
     /// A free WEU for `partition`, which has room for one more; it is open from now on.
@@ -275,9 +275,10 @@ impl Index {
         let w = &mut self.weus[weu as usize];
         assert!(w.dirty == 0, "nothing dirty points at a free WEU");
         (w.state, w.sequence, w.partition, w.for_dirty) = (WeuState::Open, sequence, partition, for_dirty);
-        (w.slots, w.header_bytes) = (0, 0);
+        (w.slots, w.header_bytes, w.durable_slots) = (0, 0, 0);
         w.dead.clear();
         w.cleaned.clear();
+        w.sums.clear();
         Some(weu)
     }
 
@@ -352,15 +353,17 @@ impl Index {
         Some(weu)
     }
 
-    /// A leaving WEU's extents go: `entries` are what its header lists, by slot. Duplicates that point at it are stale from
-    /// now on.
+    /// A leaving WEU's extents go: `entries` are what its header lists, by slot; if it's not all that it had, its contents are looked
+    /// for one by one. Duplicates that point at it are stale from now on.
     ///
     /// # Panics
     /// If something dirty still points at it.
     pub fn retire(&mut self, weu: u32, entries: impl Iterator<Item = (u32, Option<Key>, Option<Fingerprint>)>) {
         let w = &self.weus[weu as usize];
         assert!(w.state == WeuState::Leaving && w.dirty == 0, "WEU {weu}: {:?}, {} dirty", w.state, w.dirty);
+        let (slots, mut listed) = (w.slots, 0);
         for (slot, key, fp) in entries {
+            listed += 1;
             if let Some(at) = key.and_then(|k| self.files.find(k.0)) {
                 let loc = Loc::of_bits(self.files.get(at).loc);
                 if loc.weu() == weu && loc.slot() == slot && !loc.is_dup() {
@@ -370,6 +373,9 @@ impl Index {
             if let Some(fp) = fp {
                 self.fps.forget(fp, weu, slot);
             }
+        }
+        if listed < slots {
+            self.fps.forget_weu(weu);
         }
         let w = &mut self.weus[weu as usize];
         w.state = WeuState::Retired;
@@ -388,6 +394,7 @@ impl Index {
         w.state = WeuState::Free;
         w.dead = Vec::new();
         w.cleaned = Vec::new();
+        w.sums = Vec::new();
         self.partitions[w.partition as usize].used -= 1;
         self.free.push(weu);
     }
@@ -402,7 +409,6 @@ impl Index {
                 at += 1;
             }
         }
-        self.fps.forget_weu(weu);
     }
 
     /// The cleaner: looks at the next `count` entries and removes the stale ones (NI-M18).
@@ -477,7 +483,7 @@ mod tests {
         assert!(l.is_dup() && !l.is_dirty() && l.dirty(true).is_dirty() && l.same_place(l.dup(false)));
         let k = Key::new(65_535, (1 << 48) - 1);
         assert_eq!((k.volume(), k.extent()), (65_535, (1 << 48) - 1));
-        assert_eq!((size_of::<FileEntry>(), size_of::<FpEntry>()), (18, 34));
+        assert_eq!((size_of::<FileEntry>(), size_of::<FpEntry>()), (18, 32));
     }
 
     #[test]

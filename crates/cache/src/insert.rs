@@ -2,9 +2,10 @@
 
 use crate::chunk::Chunk;
 use crate::config::{Codec, Planted, Sharing};
+use crate::flush::Undurable;
 use crate::format::{ExtentHead, Packing};
 use crate::index::{Fingerprint, Index, Key, Loc, WeuState};
-use crate::layer::{Cache, FAST, SLOW};
+use crate::layer::{Cache, FAST};
 use crate::request::{Pending, WorkFor};
 use crate::tasks::{MakeFingerprint, Pack};
 use plimsoll_base::{Data, IoError, Op, OwnKind, Priority, Span, TenantId, Time, VolumeKey};
@@ -94,10 +95,11 @@ impl Cache {
         self.order_work(WorkFor::Fingerprint(at), tenant, priority, Box::new(task), out);
     }
 
-    /// May this insert go on? Not if the extent was written since, or the device is gone.
+    /// May this insert go on? Not if the extent was written since, or the device is gone; nor, if it's clean, at the end: what is
+    /// packed then was confirmed.
     fn still_wanted(&self, insert: usize) -> bool {
         let i = &self.inserts[insert];
-        self.is_ready() && (i.op.is_some() || self.fills.get(&i.key) == Some(&i.token))
+        self.is_ready() && (i.op.is_some() || (self.fills.get(&i.key) == Some(&i.token) && !self.stopping))
     }
 
     fn end_insert(&mut self, now: Time, insert: usize, out: &mut Actions) {
@@ -166,9 +168,8 @@ impl Cache {
             }
             return Duplicate::Taken;
         }
-        // What a dirty duplicate relies on must be durable when it is.
-        let in_clean_chunk = self.chunk_of(loc.weu(), loc.slot()).is_some_and(|c| !self.chunks[c].dirty);
-        if in_clean_chunk || self.suspect.contains(&loc.weu()) {
+        // What a dirty duplicate relies on must count when it does.
+        if self.confirming.is_on_trial(loc.weu()) || self.suspect.contains(&loc.weu()) {
             return Duplicate::None;
         }
         let loc = loc.dup(true).dirty(true);
@@ -202,7 +203,8 @@ impl Cache {
             false => self.room_for_name(now, part, out)?,
         };
         let name = self.name_of(key);
-        let slot = self.chunks[c].add_reference(name, loc, sequence);
+        let sum = self.index.weu(loc.weu()).sum(loc.slot());
+        let slot = self.chunks[c].add_reference(name, loc, sequence, sum);
         Some(Loc::new(self.chunks[c].weu, 0, 0, slot))
     }
 
@@ -250,6 +252,10 @@ impl Cache {
         };
         let (payload, fp) = (std::mem::take(&mut self.inserts[insert].data), self.inserts[insert].fp);
         let loc = self.chunks[c].add(head, payload, fp);
+        if loc.is_bare(self.extent_bytes()) {
+            let extents = self.layout.shape.weu_bytes / self.layout.shape.extent_bytes;
+            self.index.weu_mut(loc.weu()).set_sum(loc.slot(), head.sum as u32, extents);
+        }
         self.counters.inserted += 1;
         self.counters.packed_bytes += self.extent_bytes();
         self.counters.payload_bytes += u64::from(head.payload_bytes);
@@ -286,6 +292,9 @@ impl Cache {
     /// half of a WEU's slots, without filling it; more only in as many WEUs as may be there for names. So a flood of duplicates
     /// evicts hardly anything.
     fn room_for_name(&mut self, now: Time, partition: u16, out: &mut Actions) -> Option<usize> {
+        if self.stopping {
+            return None; // what is open was confirmed
+        }
         let slots_max = self.layout.slots_max();
         let c = match self.open_chunk(partition, false) {
             Some(c) => c,
@@ -329,6 +338,9 @@ impl Cache {
         let weu = self.index.take_free(partition, sequence, dirty)?;
         self.next_sequence += 1;
         assert_eq!(self.next_sequence >> 40, life, "a life has 2^40 WEUs");
+        if !dirty {
+            self.confirming.begin(weu, sequence);
+        }
         self.chunks.push(Chunk::first(weu, sequence, dirty, &self.layout));
         Some(self.chunks.len() - 1)
     }
@@ -352,15 +364,16 @@ impl Cache {
             None => self.index.filled(weu),
         }
         self.chunks[c].held = writes;
-        if !self.chunks[c].dirty && !self.planted(Planted::CacheUnflushed) {
-            self.chunks[c].needs = self.unflushed(c);
+        if !self.chunks[c].dirty {
+            let needs = self.unflushed(c);
+            let counts = self.is_ready() && !self.confirming.is_on_trial(weu);
+            assert!(!counts || self.chunks[c].entries.is_empty(), "nothing comes into a WEU that counts");
+            self.confirming.needs(weu, needs);
         }
-        self.send_settled(now, out);
+        self.send_chunks(now, out);
     }
 
-    /// Volumes with extents in a chunk that the slow device may still lose: it was changed and not flushed since. Were they
-    /// cached for good before, a power loss could leave the cache with something newer than the slow device, and its eviction
-    /// would turn back time.
+    /// Volumes with extents in a chunk that the slow device may still lose: changed, and not flushed since.
     fn unflushed(&self, c: usize) -> Vec<(u16, u64)> {
         let slots: BTreeSet<u16> =
             self.chunks[c].entries.iter().filter_map(|e| self.by_key.get(&e.name.volume).copied()).collect();
@@ -368,31 +381,10 @@ impl Cache {
         slots.into_iter().map(volume).filter(|(_, v)| v.changes > v.flushed).map(|(s, v)| (s, v.changes)).collect()
     }
 
-    /// Sends the writes of chunks whose content the slow device has for good, and has it flushed for the others.
-    pub(crate) fn send_settled(&mut self, now: Time, out: &mut Actions) {
+    /// Sends the writes of chunks that are closed.
+    pub(crate) fn send_chunks(&mut self, now: Time, out: &mut Actions) {
         for c in 0..self.chunks.len() {
             if self.chunks[c].held.is_empty() {
-                continue;
-            }
-            let volumes = &self.volumes;
-            let by_key = &self.by_key;
-            // A volume that is gone has nothing that could be read.
-            let open = |(s, n): &(u16, u64)| {
-                volumes[*s as usize].flushed < *n && by_key.contains_key(&volumes[*s as usize].key)
-            };
-            let needs: Vec<(u16, u64)> = self.chunks[c].needs.iter().copied().filter(open).collect();
-            for (slot, _) in &needs {
-                let v = &mut self.volumes[*slot as usize];
-                if now < self.settle_retry_at {
-                    out.wake_at(self.settle_retry_at);
-                } else if !v.settling {
-                    v.settling = true;
-                    let (whose, covers) = ((v.key, TenantId::default()), (*slot, v.changes));
-                    let what = (Op::Flush, OwnKind::Fill);
-                    self.send_own(now, SLOW, what, whose, (0, 0), Data::Absent, Pending::Settle(covers), out);
-                }
-            }
-            if !needs.is_empty() {
                 continue;
             }
             // For a clean one nobody waits; for the journal, behind it, changes may.
@@ -458,14 +450,17 @@ impl Cache {
             return;
         }
         let c = self.chunks.remove(at);
-        self.unflushed_clean += u32::from(!c.dirty);
+        if !c.dirty && !self.chunks.iter().any(|other| other.closed && other.weu == weu) {
+            self.confirming.written(now, weu);
+        }
         if !c.dirty && !self.held.is_empty() {
             let took = now.since(c.sent_at).min(CLEAN_PAUSE_MAX);
             self.clean_after = now + Span::from_nanos(took.as_nanos() * CLEAN_PAUSE);
         }
         if c.dirty {
             let slots = c.first_slot..c.first_slot + c.entries.len() as u32;
-            self.undurable.push((c.number, c.weu, slots, c.supersedes));
+            let (weu, sequence, supersedes) = (c.weu, c.sequence, c.supersedes);
+            self.undurable.push(Undurable { weu, sequence, slots, supersedes });
         }
     }
 }

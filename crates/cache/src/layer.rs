@@ -2,20 +2,22 @@
 //!
 //! ```text
 //!  read ──► per extent: WEU (memory or fast device, checked and unpacked by a worker) │ read ahead │ slow device, then fill
-//!  write through ──► cached copies dead in the journal ──► slow device ──► done ──► fill
+//!  write through ──► cached copies dead, in the journal if a start believed them ──► slow device ──► done ──► fill
 //!  write back ──► fingerprint, pack (workers) ──► open WEU ──► done;  flush: chunk, journal, flush of both devices
 //!  fill ──► fingerprint ──► duplicate │ pack ──► open WEU ──► full: written whole
 //! ```
-//! Each state below is kept by one of the modules `read`, `write`, `insert`, `evict`, `flush`, `destage`, `recover`; what may
-//! go on after an event goes on in [`Cache::progress`].
+//! Each state below is kept by one of the modules `read`, `write`, `insert`, `evict`, `flush`, `confirm`, `destage`, `recover`;
+//! what may go on after an event goes on in [`Cache::progress`].
 
 use crate::batch::WriteBack;
 use crate::broken::Life;
-use crate::chunk::{Chunk, Superseded};
+use crate::chunk::Chunk;
 use crate::config::{CacheConfig, CacheVolume, Mode, Planted, Sharing};
+use crate::confirm::Confirming;
+use crate::deaths::Deaths;
 use crate::dirty::Dirty;
 use crate::evict::Evict;
-use crate::flush::FlushJob;
+use crate::flush::{FlushJob, Undurable};
 use crate::index::{Index, Key, Loc};
 use crate::insert::Insert;
 use crate::journal::Journal;
@@ -25,7 +27,7 @@ use crate::read::{Ahead, Fetch};
 use crate::recipes::Recipes;
 use crate::recover::Recovery;
 use crate::relearn::Relearn;
-use crate::request::{ClientOp, Pending, RETRY, WorkFor};
+use crate::request::{ClientOp, Pending, WorkFor};
 use crate::status::{Counters, LostRange, StartReport};
 use crate::streams::Streams;
 use crate::volumes::Volume;
@@ -60,6 +62,8 @@ pub struct Cache {
     pub(crate) pending: Slab<Pending>,
     pub(crate) ops: Slab<ClientOp>,
     pub(crate) fetches: Slab<Fetch>,
+    /// Places of the fast device that are being read, and the fetch that others of the same may join.
+    pub(crate) reading: BTreeMap<u64, usize>,
     pub(crate) inserts: Slab<Insert>,
     pub(crate) works: Slab<WorkFor>,
     /// Fills under way: only who has the extent's token may fill it.
@@ -86,15 +90,17 @@ pub struct Cache {
     pub(crate) name_weus: BTreeMap<u16, BTreeSet<u32>>,
     /// WEUs that must stay: being read, with references, or with superseded extents whose successors aren't durable.
     pub(crate) pins: BTreeMap<u32, u32>,
-    /// Dirty chunks on the device that no flush has covered: number, WEU, slots, and what they supersede.
-    pub(crate) undurable: Vec<(u64, u32, std::ops::Range<u32>, Vec<Superseded>)>,
-    /// Clean chunks on the device that no flush has covered.
-    pub(crate) unflushed_clean: u32,
+    pub(crate) undurable: Vec<Undurable>,
+    /// WEUs of which the journal doesn't say yet how many of their headers are durable.
+    pub(crate) unsaid_headers: BTreeSet<u32>,
+    pub(crate) confirming: Confirming,
+    pub(crate) deaths: Deaths,
     /// Chunks below this are durable.
     pub(crate) durable_chunks: u64,
     /// Places whose bytes are not what they should be.
     pub(crate) bad: BTreeSet<(u32, u32)>,
-    /// WEUs found at this or an earlier start that no flush was known to have covered: nothing dirty may rely on them.
+    /// WEUs of dirty extents found at this or an earlier start that no flush was known to have covered, and any with bytes found
+    /// spoiled: nothing dirty may rely on them.
     pub(crate) suspect: BTreeSet<u32>,
     pub(crate) evicting: BTreeMap<u32, Evict>,
     /// Inserts without room.
@@ -111,11 +117,15 @@ pub struct Cache {
     pub(crate) unsaid: u32,
     /// The volumes that there are, and whether only the cache may have something of each; anything else it holds is nobody's.
     pub(crate) known: Option<BTreeMap<VolumeKey, bool>>,
+    /// Volumes of which nothing counts that only the cache had under an earlier [`CacheConfig::generation`] than this.
+    pub(crate) given_up: BTreeMap<VolumeKey, u16>,
     /// By partition.
     pub(crate) write_backs: Vec<WriteBack>,
     /// On their way to the slow device.
     pub(crate) destaging: BTreeSet<Key>,
-    pub(crate) settle_retry_at: Time,
+    /// The slow device has lost what it had acknowledged, and tells only once: what was changed and not flushed before that may be gone,
+    /// whatever a later flush says.
+    pub(crate) slow_lost: bool,
     /// Clean chunks aren't written before this.
     pub(crate) clean_after: Time,
     pub(crate) streams: Streams,
@@ -157,6 +167,7 @@ impl Cache {
             pending: Slab::new(),
             ops: Slab::new(),
             fetches: Slab::new(),
+            reading: BTreeMap::new(),
             inserts: Slab::new(),
             works: Slab::new(),
             fills: BTreeMap::new(),
@@ -173,7 +184,9 @@ impl Cache {
             name_weus: BTreeMap::new(),
             pins: BTreeMap::new(),
             undurable: Vec::new(),
-            unflushed_clean: 0,
+            unsaid_headers: BTreeSet::new(),
+            confirming: Confirming::default(),
+            deaths: Deaths::default(),
             durable_chunks: 0,
             bad: BTreeSet::new(),
             suspect: BTreeSet::new(),
@@ -186,9 +199,10 @@ impl Cache {
             flushes: 0,
             unsaid: 0,
             known: None,
+            given_up: BTreeMap::new(),
             write_backs: Vec::new(),
             destaging: BTreeSet::new(),
-            settle_retry_at: Time::ZERO,
+            slow_lost: false,
             clean_after: Time::ZERO,
             streams: Streams::default(),
             ahead: Ahead::default(),
@@ -211,6 +225,14 @@ impl Cache {
         self
     }
 
+    /// A cache that is told which volumes' extents were given up, and since which generation of [`CacheConfig::generation`] what
+    /// only it has counts again.
+    #[must_use]
+    pub fn with_given_up(mut self, since: impl IntoIterator<Item = (VolumeKey, u16)>) -> Cache {
+        self.given_up = since.into_iter().collect();
+        self
+    }
+
     pub(crate) fn planted(&self, p: Planted) -> bool {
         self.config.planted == Some(p)
     }
@@ -230,11 +252,12 @@ impl Cache {
         }
         loop {
             self.feed_starved(now, out);
-            self.send_settled(now, out);
+            self.send_chunks(now, out);
             // Evictions first: what they wait for is begun after them, or nothing may ever happen again.
             let freed = self.progress_evictions(now, out);
             self.progress_destage(now, out);
             self.progress_flush(now, out);
+            self.progress_confirming(now, out);
             // A WEU that isn't trimmed is free without an event of its own: who waits for it must not wait for one.
             if !freed || self.starved.is_empty() {
                 break;
@@ -266,7 +289,10 @@ impl Layer for Cache {
     }
 
     /// What only writes through is on the slow device.
-    fn durability_lost(&mut self, port: Port) -> bool {
+    fn durability_lost(&mut self, now: Time, port: Port) -> bool {
+        if port == SLOW {
+            self.slow_lost(now);
+        }
         let written_through = |v: &Volume| v.config.is_none_or(|c| c.mode != Mode::Back) && v.dirty == 0;
         port == SLOW
             || self.life == Life::Recovering
@@ -276,7 +302,7 @@ impl Layer for Cache {
     fn state(&self) -> LayerState {
         match &self.life {
             Life::Recovering => LayerState::Recovering,
-            Life::Ready if self.lost.is_empty() => LayerState::Ready,
+            Life::Ready if self.lost.is_empty() && self.start_report.damaged_dirty == 0 => LayerState::Ready,
             Life::Ready | Life::Broken { .. } => LayerState::Degraded,
             Life::Failed(_) => LayerState::Failed,
         }
@@ -332,7 +358,7 @@ impl Layer for Cache {
                 self.volumes[covers.0 as usize].settling = false;
                 self.slow_flushed(Some(covers), c.outcome);
                 if !c.outcome.is_done() {
-                    self.settle_retry_at = now + RETRY;
+                    self.slow_lost(now);
                 }
             }
             Pending::Run { op, piece, from, len, token } => self.run_done(now, (op, piece), (from, len), token, c, out),
@@ -348,8 +374,7 @@ impl Layer for Cache {
                 }
                 self.part_done(now, op, out);
             }
-            Pending::Fetch(fetch) => self.slow_read(now, fetch, c, out),
-            Pending::Fetches(fetches) => self.fast_read(now, fetches, c, out),
+            Pending::Fetch(fetch) => self.fetch_read(now, fetch, c, out),
             Pending::Fill { key, count, token, ahead } => self.fill_read(now, (key, count), token, ahead, c, out),
             Pending::Chunk { weu, first_slot } => {
                 if !self.own_failed(now, &c, out) {
@@ -365,6 +390,11 @@ impl Layer for Cache {
             Pending::FastFlush => {
                 if !self.own_failed(now, &c, out) {
                     self.fast_flushed(now, out);
+                }
+            }
+            Pending::Confirm => {
+                if !self.own_failed(now, &c, out) {
+                    self.trials_flushed();
                 }
             }
             Pending::EvictHeader(weu) => {
@@ -431,6 +461,7 @@ impl Layer for Cache {
                 self.set_weus_max(now, weus.min(u64::from(self.layout.weus)) as u32, out);
             }
             Order::CacheNoted => self.noted(now, out),
+            Order::CacheGiveUp { id, generation } => self.give_up(VolumeKey { id, generation }),
             Order::Set(Knob::FingerprintsPercent(percent)) => self.set_fingerprints(percent),
             Order::Fence { .. } | Order::Set(_) => {}
         }
@@ -444,7 +475,7 @@ impl Layer for Cache {
             // Asked for again and again until nothing is under way: what the first time began must not begin anew each time.
             if !std::mem::replace(&mut self.draining, true) {
                 self.close_open(now, None, out);
-                self.flush_wanted |= !self.chunks.is_empty() || !self.undurable.is_empty();
+                self.flush_wanted |= self.chunks.iter().any(|c| c.dirty) || !self.undurable.is_empty();
             }
             self.progress(now, out);
         }

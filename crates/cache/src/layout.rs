@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Bytes of the page.
 pub const PAGE_BYTES: u64 = 4096;
 /// The version that this code writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of a journal's record.
 pub const RECORD_BYTES: u64 = 16;
 
@@ -159,7 +159,7 @@ pub(crate) fn slots_max(shape: Shape) -> u32 {
 /// Room for a snapshot of everything, and for as much again.
 fn half_bytes(shape: Shape, weus: u64, block_bytes: u32) -> u64 {
     let words = u64::from(slots_max(shape)).div_ceil(64);
-    let snapshot = weus * (1 + 2 * words);
+    let snapshot = weus * (2 + 2 * words);
     // A block of 512 bytes has 464 for records.
     let bytes = ((snapshot * 2 + RECORDS_MIN) * RECORD_BYTES * 512 / 464).next_multiple_of(PAGE_BYTES);
     // However small the cache: a snapshot's block, and some for records, whatever the blocks.

@@ -20,7 +20,7 @@ impl Recovery {
         (at.checked_sub(1).map_or(0, |i| chunks[i].1), loc.slot())
     }
 
-    /// Applies what the journal says; `under` is the number that a snapshot's bits are under.
+    /// Applies what the journal says; `under` is the number that bits are under.
     pub(crate) fn replay(&mut self, record: Record, under: &mut u64) {
         let weus = self.marks.len() as u32;
         match record {
@@ -34,12 +34,19 @@ impl Recovery {
                     set_bit(&mut m.cleaned, slot);
                 }
             }
-            Record::Least { weu, sequence, suspect } if weu < weus => {
+            Record::Least { weu, sequence, suspect, confirmed } if weu < weus => {
                 self.least[weu as usize] = self.least[weu as usize].max(sequence);
                 *under = sequence;
+                if confirmed {
+                    self.confirmed[weu as usize] = self.confirmed[weu as usize].max(sequence);
+                }
                 if suspect {
                     self.suspect.insert((weu, sequence));
                 }
+            }
+            Record::Held { weu, sequence, slots } if weu < weus => {
+                let held = &mut self.held[weu as usize];
+                *held = (*held).max((sequence, slots));
             }
             Record::Gone(key) => {
                 self.gone.insert(key);

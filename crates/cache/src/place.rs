@@ -67,6 +67,10 @@ impl Loc {
     pub const fn len_bytes(self) -> u32 {
         ((self.0 >> 14) as u32 & 0xfff) * UNIT_BYTES
     }
+    /// Are its bytes all that lies there, as they are and without a head? Their checksum is elsewhere then.
+    pub const fn is_bare(self, extent_bytes: u64) -> bool {
+        self.len_bytes() as u64 == extent_bytes
+    }
     /// Its number in the WEU's header.
     pub const fn slot(self) -> u32 {
         (self.0 >> 3) as u32 & (SLOTS_MAX - 1)
@@ -78,6 +82,10 @@ impl Loc {
     /// Newer than what the slow device has.
     pub const fn is_dirty(self) -> bool {
         self.0 & Loc::DIRTY != 0
+    }
+    /// Where it is, whatever the flags.
+    pub const fn place(self) -> u64 {
+        self.0 >> 3
     }
     /// The same place, as a duplicate or a base entry.
     #[must_use]
@@ -91,7 +99,7 @@ impl Loc {
     }
     /// The same bytes, whatever the flags?
     pub const fn same_place(self, other: Loc) -> bool {
-        self.0 >> 3 == other.0 >> 3
+        self.place() == other.place()
     }
 }
 

@@ -2,6 +2,7 @@
 //! [`Index`] that decides; headers are remembered instead of read. For hit ratios of long traces.
 
 use crate::config::Shape;
+use crate::format::EXTENT_HEAD_BYTES;
 use crate::index::{Fingerprint, Index, Key, Loc, UNIT_BYTES, WEUS_MAX};
 use crate::insert::NAMES_SHARE;
 use crate::layout::slots_max;
@@ -102,7 +103,8 @@ impl Policy {
         };
         let weus = (config.cache_bytes / u64::from(weu_bytes)).min(u64::from(WEUS_MAX)) as u32;
         let extents = config.cache_bytes / u64::from(config.extent_bytes);
-        let mut index = Index::new(weus, (extents * u64::from(config.fingerprints_percent) / 100) as usize, 0);
+        let mut index =
+            Index::new(weus, (extents * u64::from(config.fingerprints_percent) / 100) as usize, extents as usize);
         index.add_partition(weus);
         let counters = PolicyCounters::default();
         Policy {
@@ -258,13 +260,14 @@ impl Policy {
         self.open = None;
     }
 
-    /// Appends to the open WEU as the layer does: a head before each extent, an entry in the header for each.
+    /// Appends to the open WEU as the layer does: a head before each extent that was compressed, an entry in the header for each.
     fn append(&mut self, content: u128) -> (Loc, u32) {
         let payload = match self.config.compress {
             true => modelled_payload_bytes(content, u64::from(self.config.extent_bytes)) as u32,
             false => self.config.extent_bytes,
         };
-        let takes = (payload + 32).next_multiple_of(UNIT_BYTES);
+        let bare = payload == self.config.extent_bytes;
+        let takes = if bare { payload } else { (payload + EXTENT_HEAD_BYTES as u32).next_multiple_of(UNIT_BYTES) };
         let open = self.open.unwrap_or_else(|| self.begin_open());
         if !self.has_room(open, takes) {
             self.fill(open.weu);

@@ -1,15 +1,14 @@
 //! Reads: extent by extent from where each is, read ahead where they are sequential.
 
 use crate::broken::Life;
-use crate::config::Mode;
+use crate::config::{Mode, Sharing};
 use crate::format::Record;
 use crate::index::{Key, Loc};
 use crate::layer::{Cache, FAST, SLOW};
 use crate::request::{ClientOp, Pending, WorkFor};
 use crate::tasks::{Expected, Unpack, extract};
 use plimsoll_base::{
-    Buf, Completion, Confidence, Data, Io, IoError, IoHead, Op, Origin, Outcome, OwnKind, Priority, Span, TenantId,
-    Time,
+    Completion, Confidence, Data, Io, IoError, IoHead, Op, Origin, Outcome, OwnKind, Priority, Span, TenantId, Time,
 };
 use plimsoll_stack::{Actions, Forecast, Ports};
 use std::collections::{BTreeMap, VecDeque};
@@ -18,8 +17,6 @@ use std::collections::{BTreeMap, VecDeque};
 const AHEAD_BYTES_MAX: u64 = 8 << 20;
 /// A run of missing extents is widened to whole ones only up to this.
 const WIDEN_BYTES_MAX: u64 = 4 << 20;
-/// Extents that follow each other on the fast device are read together up to so much.
-const TOGETHER_BYTES_MAX: u64 = 128 << 10;
 /// Extents that a forecast looks at.
 const LOOKED_AT_MAX: u64 = 16;
 
@@ -45,8 +42,10 @@ pub(crate) struct Fetch {
     pub purpose: Purpose,
     pub tenant: TenantId,
     pub priority: Priority,
-    /// Where the extent's head is in what is read.
+    /// Where the extent, or its head, is in what is read.
     at: u64,
+    /// Others that want what this one reads.
+    joined: Vec<usize>,
 }
 
 /// Extents read ahead of sequential streams, in memory only: they go to flash if they are wanted twice (NI-M20).
@@ -171,12 +170,24 @@ impl Cache {
         let o = &mut self.ops[op];
         o.outstanding += (runs.len() + hits.len()) as u32;
         o.hit = runs.is_empty();
-        let (tenant, priority) = (head.tenant, head.priority);
-        let hit = |(piece, key, loc, from, len)| {
+        for (piece, key, loc, from, len) in hits {
             let purpose = Purpose::Piece { op, piece };
-            Fetch { key, loc: Some(loc), wanted: (from, len), purpose, tenant, priority, at: 0 }
-        };
-        self.fetch_all(now, hits.into_iter().map(hit).collect(), out);
+            let (tenant, priority) = (head.tenant, head.priority);
+            self.fetch(
+                now,
+                Fetch {
+                    key,
+                    loc: Some(loc),
+                    wanted: (from, len),
+                    purpose,
+                    tenant,
+                    priority,
+                    at: 0,
+                    joined: Vec::new(),
+                },
+                out,
+            );
+        }
         for (piece, from, to) in runs {
             self.read_run(now, op, piece, (from, to), size, sequential || mode == Mode::Off, out);
         }
@@ -340,105 +351,59 @@ impl Cache {
 
     /// A fetch of a whole extent from wherever it is.
     pub(crate) fn whole_fetch(&self, key: Key, purpose: Purpose, tenant: TenantId, priority: Priority) -> Fetch {
-        Fetch { key, loc: self.index.look(key), wanted: (0, self.extent_bytes()), purpose, tenant, priority, at: 0 }
+        Fetch {
+            key,
+            loc: self.index.look(key),
+            wanted: (0, self.extent_bytes()),
+            purpose,
+            tenant,
+            priority,
+            at: 0,
+            joined: Vec::new(),
+        }
     }
 
     /// Brings an extent from where it is. [`Cache::fetched`] goes on.
-    pub(crate) fn fetch(&mut self, now: Time, f: Fetch, out: &mut Actions) {
-        self.fetch_all(now, vec![f], out);
-    }
-
-    /// Brings extents of one volume from where they are; those that follow each other on the fast device by one request: each begins
-    /// in the block in which the one before ends, so by themselves most blocks would be read twice.
-    pub(crate) fn fetch_all(&mut self, now: Time, all: Vec<Fetch>, out: &mut Actions) {
-        let mut places: Vec<(u64, u64, usize)> = Vec::new();
-        for f in all {
-            let Some(loc) = f.loc else {
-                self.fetch_slow(now, f, out);
-                continue;
-            };
+    pub(crate) fn fetch(&mut self, now: Time, mut f: Fetch, out: &mut Actions) {
+        let Some(loc) = f.loc else { return self.fetch_slow(now, f, out) };
+        let in_memory = self.chunks.iter().filter(|c| c.weu == loc.weu()).find_map(|c| c.packed_in(loc.slot()));
+        if let Some(p) = in_memory {
+            self.counters.extents_hit_memory += u64::from(matches!(f.purpose, Purpose::Piece { .. }));
+            let (parts, total) = p.stored(self.index.weu(loc.weu()).sequence);
+            let fetch = self.fetches.insert(f);
             self.pin(loc.weu());
-            let chunks = self.chunks.iter().filter(|c| c.weu == loc.weu());
-            if let Some(p) = chunks.filter_map(|c| c.at(loc.at_bytes())).next().cloned() {
-                self.counters.extents_hit_memory += u64::from(matches!(f.purpose, Purpose::Piece { .. }));
-                let head = Data::Bytes(Buf::copy_of(&p.head.encode(self.index.weu(loc.weu()).sequence)));
-                let total = 32 + u64::from(p.head.payload_bytes);
-                let data = Data::Parts(vec![(32, head), (total - 32, p.payload)].into());
-                let fetch = self.fetches.insert(f);
-                self.unpack(fetch, data, total, out);
-                continue;
-            }
-            let (from, to) = self.blocks_of(loc);
-            places.push((from, to, self.fetches.insert(f)));
+            return self.unpack(fetch, Data::Parts(parts.into()), total, out);
         }
-        // They were packed in any order.
-        places.sort_unstable();
-        let mut reads: Vec<(u64, u64, Vec<usize>)> = Vec::new();
-        for (from, to, fetch) in places {
-            match reads.last_mut() {
-                Some((first, end, fetches)) if from <= *end && to.max(*end) - *first <= TOGETHER_BYTES_MAX => {
-                    *end = to.max(*end);
-                    fetches.push(fetch);
-                }
-                _ => reads.push((from, to, vec![fetch])),
-            }
-        }
-        for (from, to, fetches) in reads {
-            self.read_fast(now, (from, to), fetches, out);
-        }
-    }
-
-    /// The blocks of the fast device that an extent is in.
-    fn blocks_of(&self, loc: Loc) -> (u64, u64) {
         let block = u64::from(self.layout.block_bytes);
         let at = self.layout.weu_at(loc.weu()) + u64::from(loc.at_bytes());
-        (at / block * block, (at + u64::from(loc.len_bytes())).next_multiple_of(block))
-    }
-
-    /// Reads what fetches of one volume want, whose WEUs are pinned.
-    fn read_fast(&mut self, now: Time, (from, to): (u64, u64), fetches: Vec<usize>, out: &mut Actions) {
-        for fetch in &fetches {
-            let loc = self.fetches[*fetch].loc.expect("it is on the fast device");
-            self.fetches[*fetch].at = self.layout.weu_at(loc.weu()) + u64::from(loc.at_bytes()) - from;
+        let (from, to) = (at / block * block, (at + u64::from(loc.len_bytes())).next_multiple_of(block));
+        f.at = at - from;
+        if let Some(first) =
+            self.reading.get(&loc.place()).copied().filter(|first| self.may_join(&self.fetches[*first], &f))
+        {
+            let fetch = self.fetches.insert(f);
+            self.pin(loc.weu());
+            return self.fetches[first].joined.push(fetch);
         }
-        let f = &self.fetches[fetches[0]];
+        let (tenant, priority) = (f.tenant, f.priority);
+        self.pin(loc.weu());
         // Its volume's, so that a fence below serves it in the volume's slot.
         let volume = self.volumes[f.key.volume() as usize].key;
-        let mut head = IoHead::new(Op::Read, volume, f.tenant, from, to - from, now);
-        head.priority = f.priority;
+        let mut head = IoHead::new(Op::Read, volume, tenant, from, to - from, now);
         head.id = out.new_id();
         head.origin = Origin::Own(OwnKind::Piece);
+        head.priority = priority;
         head.skips = out.own_skips();
-        head.tag = self.pending.insert(Pending::Fetches(fetches)) as u64;
+        let fetch = self.fetches.insert(f);
+        self.reading.entry(loc.place()).or_insert(fetch);
+        head.tag = self.pending.insert(Pending::Fetch(fetch)) as u64;
         out.submit(FAST, Io::new(head, Data::Absent));
     }
 
-    /// The fast device has answered fetches.
-    pub(crate) fn fast_read(&mut self, now: Time, fetches: Vec<usize>, c: Completion, out: &mut Actions) {
-        for fetch in &fetches {
-            if let Purpose::Piece { op, .. } | Purpose::Rest { op } = self.fetches[*fetch].purpose {
-                self.ops[op].dispatched_at = self.ops[op].dispatched_at.min(c.dispatched_at);
-            }
-        }
-        if c.outcome.is_done() {
-            let (total, data) = (c.io.len, c.io.into_data());
-            for fetch in fetches {
-                self.unpack(fetch, data.clone(), total, out);
-            }
-            return;
-        }
-        self.read_failed(now, out);
-        // What one of them can't be read from is no reason to lose the others.
-        let alone = fetches.len() == 1;
-        for fetch in fetches {
-            match alone || !self.is_ready() {
-                true => self.fetched(now, fetch, None, out),
-                false => {
-                    let loc = self.fetches[fetch].loc.expect("it is on the fast device");
-                    self.read_fast(now, self.blocks_of(loc), vec![fetch], out);
-                }
-            }
-        }
+    /// May a fetch of the same place wait for what another reads? Only if nobody else's turn or importance comes into it.
+    fn may_join(&self, first: &Fetch, f: &Fetch) -> bool {
+        let in_one_turn = self.config.sharing == Sharing::Shared || first.key.volume() == f.key.volume();
+        in_one_turn && (first.tenant, first.priority) == (f.tenant, f.priority)
     }
 
     fn fetch_slow(&mut self, now: Time, f: Fetch, out: &mut Actions) {
@@ -458,28 +423,50 @@ impl Cache {
         );
     }
 
-    /// The slow device has answered a fetch.
-    pub(crate) fn slow_read(&mut self, now: Time, fetch: usize, c: Completion, out: &mut Actions) {
+    /// A device has answered a fetch.
+    pub(crate) fn fetch_read(&mut self, now: Time, fetch: usize, c: Completion, out: &mut Actions) {
         if let Purpose::Piece { op, .. } | Purpose::Rest { op } = self.fetches[fetch].purpose {
             self.ops[op].dispatched_at = self.ops[op].dispatched_at.min(c.dispatched_at);
         }
-        let data = c.outcome.is_done().then(|| c.io.into_data());
-        self.fetched(now, fetch, data, out);
+        let Some(loc) = self.fetches[fetch].loc else {
+            let data = c.outcome.is_done().then(|| c.io.into_data());
+            return self.fetched(now, fetch, data, out);
+        };
+        if self.reading.get(&loc.place()) == Some(&fetch) {
+            self.reading.remove(&loc.place());
+        }
+        if !c.outcome.is_done() {
+            self.read_failed(now, out);
+        }
+        let joined = std::mem::take(&mut self.fetches[fetch].joined);
+        for fetch in std::iter::once(fetch).chain(joined) {
+            match c.outcome.is_done() {
+                true => self.unpack(fetch, c.io.data.clone(), c.io.len, out),
+                false => self.fetched(now, fetch, None, out),
+            }
+        }
     }
 
     fn unpack(&mut self, fetch: usize, data: Data, total: u64, out: &mut Actions) {
         let f = &self.fetches[fetch];
         let loc = f.loc.expect("from the cache");
-        let name = (!loc.is_dup()).then(|| self.name_of(f.key));
+        let weu = self.index.weu(loc.weu());
+        let expected = match loc.is_bare(self.extent_bytes()) {
+            true => Expected::Sum(weu.sum(loc.slot())),
+            false => {
+                let name = (!loc.is_dup()).then(|| self.name_of(f.key));
+                Expected::Head { name, sequence: weu.sequence }
+            }
+        };
         let task = Unpack {
             data,
             total,
             at: f.at,
-            expected: Expected { name, sequence: self.index.weu(loc.weu()).sequence },
+            expected,
             extent_bytes: self.extent_bytes(),
             wanted: f.wanted,
             trusting: self.planted(crate::config::Planted::IgnoreChecksum),
-            packed: u64::from(loc.len_bytes()) < self.extent_bytes(),
+            packed: !loc.is_bare(self.extent_bytes()),
             speeds: self.config.speeds,
         };
         let (tenant, priority) = (f.tenant, f.priority);
@@ -530,7 +517,7 @@ impl Cache {
         if self.suspect.insert(loc.weu()) {
             // Nor may anything dirty rely on it after the next start, which finds the fingerprint in the header.
             let (weu, sequence) = (loc.weu(), self.index.weu(loc.weu()).sequence);
-            self.journal.push(Record::Least { weu, sequence, suspect: true });
+            self.journal.push(Record::Least { weu, sequence, suspect: true, confirmed: false });
         }
         let now_at = self.index.look(key);
         if now_at.is_none_or(|l| !l.same_place(loc)) {

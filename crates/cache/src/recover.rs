@@ -4,7 +4,7 @@
 //!  page ──► journal, both halves ──► headers of all WEUs ──► dirty chunks that may be torn: each is checked
 //!     ──► flush ──► a new epoch of the journal ──► ready
 //! ```
-//! A WEU's header says what was written in it, the journal what of that isn't true any more. Of two entries for one extent that
+//! A WEU's header says what was written in it, the journal what of that isn't true any more; of clean extents, if it's true at all. Of two entries for one extent that
 //! of the later chunk counts; within a chunk, the later slot's. (Not the later WEU's: one for dirty extents may be open for long.)
 
 use crate::broken::Life;
@@ -17,7 +17,6 @@ use crate::layer::Cache;
 use crate::layout::{Layout, PAGE_BYTES};
 use crate::marks::Marks;
 use crate::request::Pending;
-use crate::settle::Reference;
 use crate::status::StartReport;
 use crate::tails::Tails;
 use crate::tasks::bytes_of;
@@ -52,15 +51,20 @@ pub(crate) struct Recovery {
     pub durable: u64,
     /// What is clean is not believed: the device was away.
     pub stale: bool,
+    /// [`crate::CacheConfig::generation`] when the journal was written.
+    pub generation: u16,
     /// By WEU.
     pub marks: Vec<Marks>,
     pub least: Vec<u64>,
+    /// By WEU, the number under which clean extents in it count.
+    pub confirmed: Vec<u64>,
+    /// By WEU, the number under which headers of dirty extents are there, and of how many slots.
+    pub held: Vec<(u64, u32)>,
     /// WEUs under a number that were found after an earlier power loss, without being known to be durable.
     pub suspect: BTreeSet<(u32, u64)>,
     pub gone: BTreeSet<VolumeKey>,
     pub next_weu: u32,
     pub tails: Tails,
-    pub references: Vec<Reference>,
     /// WEUs that hold something: number, WEU, is it for dirty extents, and whose it is.
     pub found: Vec<(u64, u32, bool, Option<u16>)>,
     /// Of each WEU's chunks: the first slot, and which it was of all.
@@ -86,13 +90,15 @@ impl Cache {
             next_epoch: 0,
             durable: 0,
             stale: false,
+            generation: 0,
             marks: vec![Marks::default(); n],
             least: vec![0; n],
+            confirmed: vec![0; n],
+            held: vec![(0, 0); n],
             suspect: BTreeSet::new(),
             gone: BTreeSet::new(),
             next_weu: 0,
             tails: Tails::default(),
-            references: Vec::new(),
             found: Vec::new(),
             chunks: vec![Vec::new(); n],
             load: Found::new(self.layout.extents() as usize),
@@ -229,7 +235,7 @@ impl Cache {
         let generation = self.config.generation;
         let r = self.r();
         (r.next_epoch, r.durable) = (found.next_epoch, found.durable);
-        r.stale = found.generation != generation;
+        (r.stale, r.generation) = (found.generation != generation, found.generation);
         let mut under = 0;
         for record in found.records {
             r.replay(record, &mut under);
@@ -267,6 +273,7 @@ impl Cache {
             let at = self.layout.weu_at(weu);
             return self.recovery_send(now, (at, len), weu, out);
         }
+        self.miss_headers(weu, &found);
         self.take_headers(weu, found);
         self.read_headers(now, out);
     }
@@ -279,6 +286,15 @@ impl Cache {
         let last_chunk = found.iter().map(|h| h.chunk).max().unwrap_or(0);
         r.highest = (r.highest.0.max(sequence), r.highest.1.max(last_chunk));
         if sequence < r.least[weu as usize] {
+            return;
+        }
+        if !first.dirty
+            && r.confirmed[weu as usize] != sequence
+            && !self.config.planted.is_some_and(|p| p == Planted::BelieveTrials)
+        {
+            // It was on trial. Nor does any later start believe it.
+            r.report.unconfirmed += 1;
+            r.least[weu as usize] = sequence + 1;
             return;
         }
         if r.marks[weu as usize].sequence != sequence {

@@ -60,12 +60,10 @@ pub(crate) enum Pending {
         op: usize,
         covers: Covers,
     },
-    /// The cache's own, before something that the slow device may still lose is cached for good.
+    /// The cache's own, before something that the slow device may still lose counts as cached.
     Settle(Covers),
-    /// A fetch, at the slow device.
+    /// A fetch, at either device.
     Fetch(usize),
-    /// Fetches by one request, at the fast one.
-    Fetches(Vec<usize>),
     /// A read ahead, or a fill of its own.
     Fill {
         key: Key,
@@ -79,6 +77,8 @@ pub(crate) enum Pending {
     },
     Journal,
     FastFlush,
+    /// A flush of the fast device, for WEUs being confirmed.
+    Confirm,
     EvictHeader(u32),
     /// A header, once more, of a WEU under a number.
     Relearn {

@@ -13,14 +13,6 @@ use crate::tails::Tails;
 use plimsoll_base::{Data, Op, OwnKind, Time, VolumeKey};
 use plimsoll_stack::Actions;
 
-/// A duplicate whose bytes are elsewhere.
-pub(crate) struct Reference {
-    key: Key,
-    own: Loc,
-    target: Loc,
-    target_sequence: u64,
-}
-
 impl Cache {
     /// Takes what a WEU's headers say for true.
     pub(crate) fn adopt_headers(&mut self, weu: u32, found: Vec<ChunkHeader>) {
@@ -28,12 +20,14 @@ impl Cache {
         let (sequence, dirty) = (found[0].sequence, found[0].dirty);
         let marks = std::mem::take(&mut r.marks[weu as usize]);
         // Once and for all: this start's number is above all of its chunks, so the next one couldn't tell.
-        let suspect = r.suspect.contains(&(weu, sequence)) || found.iter().any(|h| h.chunk >= r.durable);
+        let suspect = r.suspect.contains(&(weu, sequence)) || found.iter().any(|h| h.dirty && h.chunk >= r.durable);
         let header_bytes: u32 =
             found.iter().map(|h| chunk_header_bytes(h.entries.len(), self.layout.block_bytes)).sum();
         let w = self.index.weu_mut(weu);
         (w.sequence, w.for_dirty, w.header_bytes) = (sequence, dirty, header_bytes);
-        w.slots = found.last().map_or(0, |h| h.first_slot + h.entries.len() as u32);
+        let slots = found.last().map_or(0, |h| h.first_slot + h.entries.len() as u32);
+        w.slots = slots;
+        w.durable_slots = if dirty { slots } else { 0 };
         (w.dead, w.cleaned) = (marks.dead, marks.cleaned);
         if suspect {
             self.suspect.insert(weu);
@@ -42,7 +36,7 @@ impl Cache {
         if !dirty && names as u32 > self.layout.slots_max() / 2 {
             self.r().of_names.push(weu);
         }
-        let stale = self.r().stale;
+        let (stale, extent_bytes) = (self.r().stale, self.extent_bytes());
         let mut last: Option<(VolumeKey, Option<u16>)> = None;
         let (mut whose, mut fingerprints) = (None, 0);
         for h in found {
@@ -55,7 +49,11 @@ impl Cache {
                 let cleaned = bit(&self.index.weu(weu).cleaned, slot);
                 let own = Loc::new(weu, u32::from(e.at_unit), u32::from(e.len_units), slot);
                 fingerprints += u32::from(matches!(e.what, Slot::Base(Some(_))));
-                if stale && (!h.dirty || cleaned) {
+                // Also of what is dead: a duplicate may have its bytes.
+                if own.is_bare(extent_bytes) && matches!(e.what, Slot::Base(_)) {
+                    self.index.weu_mut(weu).set_sum(slot, e.sum, slots);
+                }
+                if stale && (!h.dirty || cleaned || self.is_given_up(&e.name.volume)) {
                     set_bit(&mut self.index.weu_mut(weu).dead, slot);
                     continue;
                 }
@@ -76,8 +74,7 @@ impl Cache {
                         if to < self.layout.weus && target_slot < SLOTS_MAX {
                             let target = Loc::new(to, u32::from(e.at_unit), u32::from(e.len_units), target_slot);
                             let target = target.dup(true).dirty(h.dirty && !cleaned);
-                            let reference = Reference { key, own, target, target_sequence };
-                            self.r().references.push(reference);
+                            self.r().load.name(key, own, target, target_sequence);
                         }
                     }
                 }
@@ -108,21 +105,6 @@ impl Cache {
         chunks.iter().map(|h| h.chunk >= durable && !self.is_whole(h)).collect()
     }
 
-    /// A duplicate is there; the later one of two entries counts, and the other is dead from now on.
-    fn found_duplicate(&mut self, key: Key, loc: Loc, own: Loc) {
-        if let Some(old) = self.index.look(key) {
-            let old_own = self.refs.get(&key).copied().unwrap_or(old);
-            let r = self.r();
-            let loser = if r.order(old_own) > r.order(own) { own } else { old_own };
-            set_bit(&mut self.index.weu_mut(loser.weu()).dead, loser.slot());
-            if loser == own {
-                return;
-            }
-        }
-        self.index.set(key, loc);
-        self.refs.insert(key, own);
-    }
-
     /// All has been read: what is torn goes, references are resolved, and the index is complete.
     pub(crate) fn settle(&mut self, now: Time, out: &mut Actions) {
         let tails = std::mem::take(&mut self.r().tails.weus);
@@ -150,25 +132,13 @@ impl Cache {
         let load = std::mem::replace(&mut self.r().load, Found::new(0));
         self.r().report.extents = load.extents() as u64;
         let r = self.recovery.as_ref().expect("it is recovering");
-        let mut maybe_dirty = self.index.load(load, |loc| r.order(loc));
-        let mut references = std::mem::take(&mut self.r().references);
-        // The map of names is built from one end to the other then, which is several times as fast.
-        references.sort_unstable_by_key(|x| x.key);
-        for x in references {
-            if self.by_key.get(&self.volumes[x.key.volume() as usize].key) != Some(&x.key.volume()) {
-                continue; // deleted meanwhile
-            }
-            if x.target.is_dirty() {
-                maybe_dirty.push(x.key);
-            }
-            if self.index.weu(x.target.weu()).sequence == x.target_sequence {
-                self.found_duplicate(x.key, x.target, x.own);
-            } else if x.target.is_dirty() {
-                self.lose(x.key);
-            } else {
-                set_bit(&mut self.index.weu_mut(x.own.weu()).dead, x.own.slot());
-            }
-        }
+        // Some may have been deleted meanwhile.
+        let there: Vec<bool> =
+            (0..=u16::MAX).zip(&self.volumes).map(|(slot, v)| self.by_key.get(&v.key) == Some(&slot)).collect();
+        let (mut maybe_dirty, named) = self.index.load(load, |loc| r.order(loc), |slot| there[slot as usize]);
+        maybe_dirty.extend(named.dirty);
+        named.lost.into_iter().for_each(|key| self.lose(key));
+        self.refs = named.refs.into_iter().collect();
         self.finish_index(maybe_dirty);
         let r = self.r();
         (r.tails, r.stage) = (Tails::default(), Stage::Flush);
@@ -194,13 +164,12 @@ impl Cache {
             if let Some(loc) = self.index.look(key).filter(|l| l.is_dirty() && !self.dirty.contains(&key)) {
                 let own = self.refs.get(&key).copied();
                 self.dirtied(key, loc, own);
+                own.into_iter().for_each(|own| self.pin(own.weu()));
                 if self.volumes[key.volume() as usize].config.is_none() {
                     self.dirty.hold(key, Time::NEVER);
                 }
             }
         }
-        let pinned: Vec<Loc> = self.refs.iter().filter(|(k, _)| self.dirty.contains(k)).map(|(_, own)| *own).collect();
-        pinned.into_iter().for_each(|own| self.pin(own.weu()));
         for v in &mut self.volumes {
             v.draining = v.config.is_some_and(|c| c.mode != crate::config::Mode::Back) && v.dirty > 0;
         }

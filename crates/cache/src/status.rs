@@ -74,6 +74,8 @@ pub struct Activity {
     pub chunks: usize,
     /// A flush for what only the cache has.
     pub flushing: bool,
+    /// Clean WEUs being confirmed.
+    pub confirming: bool,
     /// A batch being written back.
     pub destaging: bool,
     /// WEUs on their way out.
@@ -95,6 +97,12 @@ pub struct StartReport {
     pub doubtful: u32,
     /// Chunks that were torn.
     pub torn: u32,
+    /// WEUs of clean extents that weren't confirmed before the end, or were evicted before, and so hold nothing.
+    pub unconfirmed: u32,
+    /// WEUs with headers that the journal says are there, and that are damaged.
+    pub damaged: u32,
+    /// Of them, those that had what only the cache had.
+    pub damaged_dirty: u32,
     /// How long it took.
     pub took: Span,
 }
@@ -199,7 +207,7 @@ impl Cache {
     pub fn status(&self) -> CacheStatus {
         let (state, why) = match &self.life {
             Life::Recovering => ("recovering", None),
-            Life::Ready => ("ready", None),
+            Life::Ready => ("ready", self.damage()),
             Life::Broken { why, .. } => ("broken", Some(self.at_risk(why))),
             Life::Failed(why) => ("failed", Some(why.clone())),
         };
@@ -232,6 +240,7 @@ impl Cache {
             memory_bytes: self.index.memory_bytes()
                 + self.recipes.memory_bytes()
                 + self.dirty.memory_bytes()
+                + self.deaths.memory_bytes()
                 + self.refs.len() as u64 * 32,
             counters,
             index: self.index.counters(),
@@ -244,7 +253,7 @@ impl Cache {
     /// What is lost if the fast device doesn't come back.
     fn at_risk(&self, why: &str) -> String {
         let at_risk: Vec<String> = (0..self.volumes.len() as u16)
-            .map(|slot| (self.dirty.at_risk_of(slot), self.volumes[slot as usize].key))
+            .map(|slot| (self.dirty.risks_of(slot).len(), self.volumes[slot as usize].key))
             .filter(|(n, _)| *n > 0)
             .map(|(n, key)| format!("{n} extents of volume {}.{}", key.id, key.generation))
             .collect();
@@ -262,6 +271,7 @@ impl Cache {
             journal: !self.journal.is_idle(),
             chunks: self.chunks.iter().filter(|c| c.closed).count(),
             flushing: !self.flush_jobs.is_empty(),
+            confirming: self.confirming.is_busy(),
             destaging: self.write_backs.iter().any(WriteBack::is_busy),
             evicting: !self.evicting.is_empty(),
             dirty: self.dirty.len(),

@@ -16,8 +16,8 @@ pub trait Entry: Copy {
 
 /// Entries are allocated by as many at a time, so that growth costs no more than this.
 const BLOCK: usize = 4096;
-/// The buckets are more by a quarter when more than this many of five are full.
-const FULL_OF_5: usize = 4;
+/// The buckets are more by a quarter when more than this many of twenty are full.
+const FULL_OF_20: usize = 17;
 /// An empty bucket; others have the place plus one.
 const EMPTY: u32 = 0;
 const BUCKETS_MIN: usize = 16;
@@ -45,7 +45,7 @@ fn scaled(hash: u64, n: usize) -> usize {
 impl<E: Entry> Table<E> {
     /// An empty table whose buckets are enough for `entries`.
     pub fn with_room(entries: usize) -> Table<E> {
-        let buckets = (entries * 5).div_ceil(FULL_OF_5).max(BUCKETS_MIN);
+        let buckets = (entries * 20).div_ceil(FULL_OF_20).max(BUCKETS_MIN);
         let mut table = Table { blocks: Vec::new(), len: 0, buckets: Vec::new(), place_bits: 0 };
         table.set_buckets(buckets);
         table
@@ -70,7 +70,7 @@ impl<E: Entry> Table<E> {
 
     /// For how many entries its buckets are enough.
     pub fn room(&self) -> usize {
-        self.buckets.len() * FULL_OF_5 / 5
+        self.buckets.len() * FULL_OF_20 / 20
     }
 
     /// The bytes that it takes.
@@ -137,18 +137,34 @@ impl<E: Entry> Table<E> {
     /// # Panics
     /// If its key is there, or there are too many entries for 32 bits.
     pub fn insert(&mut self, e: E) -> u32 {
-        if (self.len + 1) * 5 > self.buckets.len() * FULL_OF_5 {
+        if (self.len + 1) * 20 > self.buckets.len() * FULL_OF_20 {
             self.grow();
         }
         let b = self.bucket_of(e.key()).expect_err("a key that isn't there");
         self.add(b, e)
     }
 
+    /// Adds an entry, unless one of its key is there: then its place.
+    pub fn find_or_insert(&mut self, e: E) -> Option<u32> {
+        match self.bucket_of(e.key()) {
+            Ok(b) => Some(self.place(self.buckets[b])),
+            Err(b) if (self.len + 1) * 20 <= self.buckets.len() * FULL_OF_20 => {
+                self.add(b, e);
+                None
+            }
+            Err(_) => {
+                self.insert(e);
+                None
+            }
+        }
+    }
+
     /// Adds an entry, which empty bucket `b` is to point at.
     fn add(&mut self, b: usize, e: E) -> u32 {
         let at = self.len as u32;
         if self.len.is_multiple_of(BLOCK) {
-            self.blocks.push(Vec::with_capacity(BLOCK));
+            // The first one grows as it must: a small table is to be small.
+            self.blocks.push(Vec::with_capacity(if self.blocks.is_empty() { 0 } else { BLOCK }));
         }
         self.blocks.last_mut().expect("just made").push(e);
         self.len += 1;
@@ -266,6 +282,12 @@ impl<E: Entry> Bulk<E> {
         self.len == 0
     }
 
+    /// All of them, in parts that hashes tell apart, in their order: whoever looks them up in a table then looks at one part of it after
+    /// the other.
+    pub fn into_parts(self) -> impl Iterator<Item = Vec<E>> {
+        self.parts.into_iter().map(|blocks| blocks.concat())
+    }
+
     /// The table of those that `wanted` says, with room for at least `room` entries. Of two of one key, the one there and
     /// another, `replaces` says whether the other takes its place.
     pub fn build(self, room: usize, wanted: impl Fn(&E) -> bool, mut replaces: impl FnMut(&E, &E) -> bool) -> Table<E> {
@@ -361,11 +383,16 @@ mod tests {
             let mut model = BTreeMap::new();
             for (key, value, add) in ops {
                 match (table.find(key), add) {
-                    (None, true) => {
+                    (None, true) if value % 2 == 0 => {
                         table.insert(Pair(key, value));
                         model.insert(key, value);
                     }
+                    (None, true) => {
+                        prop_assert_eq!(table.find_or_insert(Pair(key, value)), None);
+                        model.insert(key, value);
+                    }
                     (Some(at), true) => {
+                        prop_assert_eq!(table.find_or_insert(Pair(key, !value)), Some(at));
                         table.change(at, |e| e.1 = value);
                         model.insert(key, value);
                     }

@@ -1,13 +1,14 @@
 //! Dirty chunks that a power loss may have torn: each is checked whole before it's believed, its own extents by reading its WEU,
 //! what its duplicates rely on extent by extent. A few reads at a time, of which only the verdict is kept.
 
-use crate::format::{ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, ExtentName, Slot};
-use crate::index::bit;
+use crate::format::{ChunkHeader, EXTENT_HEAD_BYTES, ExtentHead, Slot};
+use crate::index::{UNIT_BYTES, bit};
 use crate::layer::Cache;
-use crate::tasks::unpack;
+use crate::tasks::{Expected, unpack};
 use plimsoll_base::{Buf, Data, Time};
 use plimsoll_stack::Actions;
 use std::collections::BTreeSet;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Reads at once; of a whole WEU each, at most.
 const READS_MAX: u32 = 4;
@@ -17,8 +18,8 @@ const READS_MAX: u32 = 4;
 enum Check {
     /// The extents of a WEU's doubtful chunks.
     Weu(u32),
-    /// What a duplicate relies on: in a WEU of this number, from this unit on, so many units.
-    Place(u32, u64, u16, u16),
+    /// What a duplicate relies on: in a WEU of this number, from this unit on, so many units, with this checksum if it is bare.
+    Place(u32, u64, u16, u16, u32),
 }
 
 /// See the module's documentation.
@@ -33,14 +34,26 @@ pub(crate) struct Tails {
     wrong_places: BTreeSet<Check>,
 }
 
-/// Is there an extent of this name, if it must have one, at `at` bytes?
-fn is_there(bytes: &Buf, at: usize, sequence: u64, name: Option<ExtentName>, extent_bytes: u64) -> bool {
+/// Is there what is expected at `at` bytes?
+fn is_there(bytes: &Buf, at: usize, expected: Expected, extent_bytes: u64) -> bool {
+    let (name, sequence) = match expected {
+        Expected::Head { name, sequence } => (name, sequence),
+        Expected::Sum(sum) => {
+            let extent = bytes.as_slice().get(at..at + extent_bytes as usize);
+            return extent.is_some_and(|b| xxh3_64(b) as u32 == sum);
+        }
+    };
     let Some(head) = bytes.as_slice().get(at..at + EXTENT_HEAD_BYTES) else { return false };
     let Some(head) = ExtentHead::decode(head.try_into().expect("as long as a head"), sequence) else { return false };
     let from = at + EXTENT_HEAD_BYTES;
     let fits = from + head.payload_bytes as usize <= bytes.len();
     fits && name.is_none_or(|n| n == head.name)
         && unpack(Data::Bytes(bytes.slice(from, head.payload_bytes as usize)), &head, extent_bytes, false).is_some()
+}
+
+/// What so many units must be: bare if they are all of an extent's.
+fn expected(len_units: u16, extent_bytes: u64, sum: u32, head: Expected) -> Expected {
+    if u64::from(len_units) * u64::from(UNIT_BYTES) == extent_bytes { Expected::Sum(sum) } else { head }
 }
 
 impl Cache {
@@ -69,7 +82,7 @@ impl Cache {
             r.tails.next += 1;
             let (from, to) = match check {
                 Check::Weu(weu) => (self.layout.weu_at(weu), self.layout.weu_at(weu + 1)),
-                Check::Place(weu, _, at, len) => {
+                Check::Place(weu, _, at, len, _) => {
                     let from = self.layout.weu_at(weu) + u64::from(at) * 64;
                     (from, (from + u64::from(len) * 64).min(self.layout.weu_at(weu + 1)))
                 }
@@ -94,15 +107,19 @@ impl Cache {
             (Check::Weu(weu), Some(bytes)) => {
                 let chunks = r.tails.weus.iter().find(|t| t.0 == weu).map_or(&[][..], |t| &t.1);
                 let whole = |h: &ChunkHeader| {
-                    let own = h.entries.iter().filter(|e| matches!(e.what, Slot::Base(_)));
-                    own.into_iter().all(|x| is_there(&bytes, usize::from(x.at_unit) * 64, h.sequence, Some(x.name), e))
+                    let mut own = h.entries.iter().filter(|e| matches!(e.what, Slot::Base(_)));
+                    own.all(|x| {
+                        let head = Expected::Head { name: Some(x.name), sequence: h.sequence };
+                        is_there(&bytes, usize::from(x.at_unit) * 64, expected(x.len_units, e, x.sum, head), e)
+                    })
                 };
                 let wrong = chunks.iter().filter(|h| h.chunk >= r.durable && !whole(h)).map(|h| h.chunk);
                 let wrong: Vec<u64> = wrong.collect();
                 r.tails.wrong.extend(wrong);
             }
-            (Check::Place(_, sequence, at, _), Some(bytes)) => {
-                if !is_there(&bytes, usize::from(at) * 64 % block, sequence, None, e) {
+            (Check::Place(_, sequence, at, len, sum), Some(bytes)) => {
+                let wanted = expected(len, e, sum, Expected::Head { name: None, sequence });
+                if !is_there(&bytes, usize::from(at) * 64 % block, wanted, e) {
                     r.tails.wrong_places.insert(check);
                 }
             }
@@ -130,7 +147,8 @@ impl Cache {
                 && !past(slot, &entry.name.volume)
             {
                 let is_there = weu < self.layout.weus && self.index.weu(weu).sequence == sequence;
-                all.push(is_there.then_some(Check::Place(weu, sequence, entry.at_unit, entry.len_units)));
+                let place = Check::Place(weu, sequence, entry.at_unit, entry.len_units, entry.sum);
+                all.push(is_there.then_some(place));
             }
         }
         all

@@ -2,7 +2,7 @@
 
 use crate::config::{Codec, Hash, Speeds};
 use crate::format::{EXTENT_HEAD_BYTES, ExtentHead, ExtentName, Packing};
-use crate::index::Fingerprint;
+use crate::index::{Fingerprint, UNIT_BYTES};
 use plimsoll_base::{Buf, BufMut, Data, Rng, Span};
 use plimsoll_stack::{Answer, Task};
 use sha1::Digest;
@@ -141,7 +141,17 @@ fn ratio_milli(names: &[u8]) -> u64 {
 
 /// What is left of an extent of this content, in simulation.
 pub fn modelled_payload_bytes(content: u128, extent_bytes: u64) -> u64 {
-    extent_bytes * 1000 / ratio_milli(&content.to_le_bytes())
+    modelled_bytes(&content.to_le_bytes(), extent_bytes)
+}
+
+fn modelled_bytes(names: &[u8], extent_bytes: u64) -> u64 {
+    let packed = extent_bytes * 1000 / ratio_milli(names);
+    if is_smaller(packed, extent_bytes) { packed } else { extent_bytes }
+}
+
+/// Does an extent take at least a unit less if it's packed, its head included? Else it is left as it is, bare.
+fn is_smaller(packed: u64, extent_bytes: u64) -> bool {
+    packed + EXTENT_HEAD_BYTES as u64 + u64::from(UNIT_BYTES) <= extent_bytes
 }
 
 impl Task for Pack {
@@ -163,11 +173,9 @@ impl Task for Pack {
             let mut names = Vec::new();
             let known = names_of(&self.data, &mut names);
             let sum = if known { xxh3_64(&names) } else { 0 };
-            return match self.codec {
-                Codec::None => done(self.data, self.len, sum, Packing::Raw),
-                _ if !known => done(self.data, self.len, sum, Packing::Raw),
-                _ => done(self.data, self.len * 1000 / ratio_milli(&names), sum, Packing::Modelled),
-            };
+            let packed = if known && self.codec != Codec::None { modelled_bytes(&names, self.len) } else { self.len };
+            let how = if packed < self.len { Packing::Modelled } else { Packing::Raw };
+            return done(self.data, packed, sum, how);
         };
         let packed = match self.codec {
             Codec::None => None,
@@ -176,8 +184,7 @@ impl Task for Pack {
             Codec::Zstd => PACK_ZSTD.with_borrow_mut(|z| z.compress(bytes.as_slice())).ok().map(|b| (b, Packing::Zstd)),
         };
         match packed {
-            // What a unit can't be saved of is left as it is: it costs nothing to read.
-            Some((p, how)) if p.len() + crate::index::UNIT_BYTES as usize <= bytes.len() => {
+            Some((p, how)) if is_smaller(p.len() as u64, self.len) => {
                 let sum = xxh3_64(&p);
                 done(Data::Bytes(Buf::copy_of(&p)), p.len() as u64, sum, how)
             }
@@ -189,13 +196,18 @@ impl Task for Pack {
     }
 }
 
-/// Who an extent that was read back must be.
+/// What an extent that was read back must be.
 #[derive(Clone, Copy, Debug)]
-pub struct Expected {
-    /// Its name; a duplicate's bytes were written under another.
-    pub name: Option<ExtentName>,
-    /// Its WEU's number.
-    pub sequence: u64,
+pub enum Expected {
+    /// It has a head before it.
+    Head {
+        /// Its name; a duplicate's bytes were written under another.
+        name: Option<ExtentName>,
+        /// Its WEU's number.
+        sequence: u64,
+    },
+    /// It is bare, and this is the lower half of its checksum.
+    Sum(u32),
 }
 
 /// Checks and unpacks an extent. Word 0: 1 if it is what it should be; then the data are what was wanted of it.
@@ -204,9 +216,9 @@ pub struct Unpack {
     pub data: Data,
     /// How many bytes that was.
     pub total: u64,
-    /// Where in it the extent's head is.
+    /// Where in it the extent is, or its head.
     pub at: u64,
-    /// Who it must be.
+    /// What it must be.
     pub expected: Expected,
     /// The length of an extent.
     pub extent_bytes: u64,
@@ -222,18 +234,38 @@ pub struct Unpack {
 
 impl Unpack {
     fn extent(&self) -> Option<Data> {
+        let (name, sequence) = match self.expected {
+            Expected::Head { name, sequence } => (name, sequence),
+            Expected::Sum(sum) => {
+                let there = self.at + self.extent_bytes <= self.total;
+                let data = extract(&self.data, self.total, self.at, self.extent_bytes);
+                let (data, found) = summed(data, self.extent_bytes);
+                return (there && (found as u32 == sum || self.trusting)).then_some(data);
+            }
+        };
         let head: [u8; EXTENT_HEAD_BYTES] = {
             let d = extract(&self.data, self.total, self.at, EXTENT_HEAD_BYTES as u64);
             bytes_of(&d, EXTENT_HEAD_BYTES as u64)?.as_slice().try_into().ok()?
         };
-        let head = ExtentHead::decode(&head, self.expected.sequence)?;
+        let head = ExtentHead::decode(&head, sequence)?;
         let from = self.at + EXTENT_HEAD_BYTES as u64;
         let len = u64::from(head.payload_bytes);
-        if from + len > self.total || self.expected.name.is_some_and(|n| n != head.name && !self.trusting) {
+        if from + len > self.total || name.is_some_and(|n| n != head.name && !self.trusting) {
             return None;
         }
         unpack(extract(&self.data, self.total, from, len), &head, self.extent_bytes, self.trusting)
     }
+}
+
+/// Data in one piece, if they have bytes, and their checksum.
+fn summed(data: Data, len: u64) -> (Data, u64) {
+    if let Some(b) = bytes_of(&data, len) {
+        let sum = xxh3_64(b.as_slice());
+        return (Data::Bytes(b), sum);
+    }
+    let mut names = Vec::new();
+    let sum = if names_of(&data, &mut names) { xxh3_64(&names) } else { 0 };
+    (data, sum)
 }
 
 thread_local! {
@@ -247,27 +279,20 @@ thread_local! {
 /// The extent that `payload` is, if it is what `head` says.
 pub fn unpack(payload: Data, head: &ExtentHead, extent_bytes: u64, trusting: bool) -> Option<Data> {
     let len = u64::from(head.payload_bytes);
-    let bytes = bytes_of(&payload, len);
-    let sum = match &bytes {
-        Some(b) => xxh3_64(b.as_slice()),
-        None => {
-            let mut names = Vec::new();
-            if names_of(&payload, &mut names) { xxh3_64(&names) } else { 0 }
-        }
-    };
+    let (payload, sum) = summed(payload, len);
     if sum != head.sum && !trusting {
         return None;
     }
-    match (head.packing, bytes) {
-        (Packing::Raw, Some(b)) if len == extent_bytes => Some(Data::Bytes(b)),
-        (Packing::Raw, None) if len == extent_bytes => Some(payload),
-        (Packing::Modelled, None) => Some(payload),
-        (Packing::Lz4, Some(b)) => {
+    match (head.packing, payload) {
+        (Packing::Raw, data) if len == extent_bytes => Some(data),
+        (Packing::Modelled, Data::Bytes(_)) => None,
+        (Packing::Modelled, data) => Some(data),
+        (Packing::Lz4, Data::Bytes(b)) => {
             let mut out = BufMut::zeroed(extent_bytes as usize);
             let n = lz4_flex::block::decompress_into(b.as_slice(), out.as_mut_slice()).ok()?;
             (n as u64 == extent_bytes).then(|| Data::Bytes(out.freeze()))
         }
-        (Packing::Zstd, Some(b)) => {
+        (Packing::Zstd, Data::Bytes(b)) => {
             let mut out = BufMut::zeroed(extent_bytes as usize);
             let n = ZSTD.with_borrow_mut(|z| z.decompress_to_buffer(b.as_slice(), out.as_mut_slice())).ok()?;
             (n as u64 == extent_bytes).then(|| Data::Bytes(out.freeze()))
@@ -321,11 +346,11 @@ mod tests {
     }
 
     fn back(payload: Data, head: ExtentHead, expected: Expected) -> Answer {
-        let parts = vec![
-            (96, Data::Zeroes),
-            (32, Data::Bytes(Buf::copy_of(&head.encode(9)))),
-            (u64::from(head.payload_bytes), payload),
-        ];
+        let mut parts = vec![(96, Data::Zeroes)];
+        if matches!(expected, Expected::Head { .. }) {
+            parts.push((32, Data::Bytes(Buf::copy_of(&head.encode(9)))));
+        }
+        parts.push((u64::from(head.payload_bytes), payload));
         let total = parts.iter().map(|p| p.0).sum();
         let (data, speeds) = (Data::Parts(parts.into()), Speeds::default());
         let (at, wanted) = (96, (4096, 4096));
@@ -335,13 +360,15 @@ mod tests {
 
     #[test]
     fn what_is_packed_comes_back_whatever_the_codec() {
-        let right = Expected { name: Some(name()), sequence: 9 };
+        let right = Expected::Head { name: Some(name()), sequence: 9 };
         let content = Data::Content(vec![5, 6].into());
         for data in [some_bytes(1, 1), some_bytes(2, 8), Data::Zeroes, content] {
             for codec in [Codec::None, Codec::Lz4, Codec::Zstd] {
                 let (payload, head) = packed(data.clone(), codec);
-                let a = back(payload, head, right);
+                let bare = head.payload_bytes == LEN as u32;
+                let a = back(payload, head, if bare { Expected::Sum(head.sum as u32) } else { right });
                 assert_eq!(a.words[0], 1, "{codec:?}");
+                assert!(bare || u64::from(head.payload_bytes + 32).next_multiple_of(64) < LEN);
                 match (extract(&data, LEN, 4096, 4096), a.data) {
                     (Data::Content(a), Data::Content(b)) => assert_eq!((&a, &a[..]), (&b, &[6][..])),
                     (want, got) => assert_eq!(bytes_of(&want, 4096), bytes_of(&got, 4096)),
@@ -356,14 +383,23 @@ mod tests {
     fn another_extent_an_older_weu_or_a_flipped_bit_is_not_believed() {
         let (payload, head) = packed(some_bytes(2, 8), Codec::Lz4);
         let ok = |e| back(payload.clone(), head, e).words[0];
-        assert_eq!(ok(Expected { name: None, sequence: 9 }), 1);
-        assert_eq!(ok(Expected { name: None, sequence: 8 }), 0);
+        let at = |name, sequence| Expected::Head { name, sequence };
+        assert_eq!(ok(at(None, 9)), 1);
+        assert_eq!(ok(at(None, 8)), 0);
         let other = ExtentName { extent: 4, ..name() };
-        assert_eq!(ok(Expected { name: Some(other), sequence: 9 }), 0);
+        assert_eq!(ok(at(Some(other), 9)), 0);
         let Data::Bytes(b) = &payload else { panic!("bytes") };
         let mut flipped = b.as_slice().to_vec();
         flipped[100] ^= 4;
-        assert_eq!(back(Data::Bytes(Buf::copy_of(&flipped)), head, Expected { name: None, sequence: 9 }).words[0], 0);
+        assert_eq!(back(Data::Bytes(Buf::copy_of(&flipped)), head, at(None, 9)).words[0], 0);
+        // A bare one.
+        let (payload, head) = packed(some_bytes(3, 1), Codec::Lz4);
+        let ok = |payload: &Data, sum| back(payload.clone(), head, Expected::Sum(sum)).words[0];
+        assert_eq!((ok(&payload, head.sum as u32), ok(&payload, head.sum as u32 ^ 1)), (1, 0));
+        let Data::Bytes(b) = &payload else { panic!("bytes") };
+        let mut flipped = b.as_slice().to_vec();
+        flipped[LEN as usize - 1] ^= 1;
+        assert_eq!(ok(&Data::Bytes(Buf::copy_of(&flipped)), head.sum as u32), 0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::broken::Life;
 use crate::chunk::{Chunk, Superseded};
 use crate::config::Planted;
+use crate::confirm::{Confirming, dead_bits};
 use crate::format::{ExtentName, Record};
 use crate::index::{Index, Key, Loc, set_bit};
 use crate::layer::Cache;
@@ -49,7 +50,7 @@ impl Cache {
         let old_ref = self.take_reference(key, was_dirty);
         let old = self.index.set(key, loc);
         let by = own.filter(|_| loc.is_dirty()).and_then(|o| self.chunk_of(o.weu(), o.slot()));
-        self.supersede(old, old_ref, by);
+        self.supersede(key, old, old_ref, by);
         if loc.is_dirty() {
             self.dirtied(key, loc, own);
         }
@@ -66,13 +67,13 @@ impl Cache {
         debug_assert!(!self.dirty.contains(&key));
         let old_ref = self.take_reference(key, false);
         let old = self.index.remove(key);
-        self.supersede(old, old_ref, None);
+        self.supersede(key, old, old_ref, None);
         old.is_some()
     }
 
-    /// A header's entry is no longer true: it never becomes so, or the journal says it, at once or when the dirty chunk `by`
-    /// that has the newer content is durable.
-    pub(crate) fn supersede(&mut self, old: Option<Loc>, old_ref: Option<Loc>, by: Option<usize>) {
+    /// A header's entry is no longer true: it never becomes so; or the journal says it, at once, when the dirty chunk `by` that has the
+    /// newer content is durable, or when its WEU is confirmed.
+    pub(crate) fn supersede(&mut self, key: Key, old: Option<Loc>, old_ref: Option<Loc>, by: Option<usize>) {
         // A clean duplicate's bytes may be gone: then only its name is superseded.
         let bytes_in = old.map(Loc::weu);
         let Some(old) = old.filter(|o| !o.is_dup()).or(old_ref) else { return };
@@ -84,23 +85,24 @@ impl Cache {
         }
         match by {
             Some(c) if !self.planted(Planted::DeadBeforeDurable) => {
-                self.chunks[c].supersedes.push(Superseded { place: old, bytes_in });
+                self.chunks[c].supersedes.push(Superseded { key, place: old, bytes_in });
                 self.pin(old.weu());
                 self.pin(bytes_in);
             }
-            _ => self.kill(old),
+            _ => self.kill(key, old),
         }
     }
 
-    /// Has the journal say that a slot's entry is no longer true.
-    pub(crate) fn kill(&mut self, place: Loc) {
+    /// A slot's entry, of `key`, is no longer true; the journal says so if a start would believe it, and waits may be for that.
+    pub(crate) fn kill(&mut self, key: Key, place: Loc) {
         if self.planted(Planted::NoDeadRecords) {
             return;
         }
         let w = self.index.weu_mut(place.weu());
-        if set_bit(&mut w.dead, place.slot()) {
+        if set_bit(&mut w.dead, place.slot()) && self.confirming.counts(place.weu()) {
             let sequence = w.sequence;
-            self.journal.push(Record::Dead { weu: place.weu(), sequence, slot: place.slot() });
+            let number = self.journal.push(Record::Dead { weu: place.weu(), sequence, slot: place.slot() });
+            self.deaths.add(key, number);
         }
     }
 
@@ -108,6 +110,7 @@ impl Cache {
     pub(crate) fn snapshot(
         index: &Index,
         suspect: &BTreeSet<u32>,
+        confirming: &Confirming,
         gone: &mut Vec<(VolumeKey, u64)>,
         gone_max: usize,
     ) -> Vec<Record> {
@@ -122,13 +125,18 @@ impl Cache {
             let weu = weu as u32;
             if !holds(&w) {
                 if w.sequence > 0 {
-                    records.push(Record::Least { weu, sequence: w.sequence + 1, suspect: false });
+                    records.push(Record::Least { weu, sequence: w.sequence + 1, suspect: false, confirmed: false });
                 }
                 continue;
             }
-            records.push(Record::Least { weu, sequence: w.sequence, suspect: suspect.contains(&weu) });
+            let (sequence, suspect, counts) = (w.sequence, suspect.contains(&weu), confirming.counts(weu));
+            records.push(Record::Least { weu, sequence, suspect, confirmed: counts && !w.for_dirty });
+            if !counts {
+                continue;
+            }
+            records.extend(w.held(weu));
             let words = |bits: &[u64]| bits.iter().copied().enumerate().filter(|(_, b)| *b != 0).collect::<Vec<_>>();
-            records.extend(words(&w.dead).into_iter().map(|(i, bits)| Record::DeadBits { weu, word: i as u32, bits }));
+            records.extend(dead_bits(weu, w));
             records.extend(words(&w.cleaned).into_iter().map(|(i, bits)| Record::CleanBits {
                 weu,
                 word: i as u32,
@@ -144,8 +152,11 @@ impl Cache {
             return;
         }
         let (index, suspect, gone, durable) = (&self.index, &self.suspect, &mut self.gone, self.durable_chunks);
+        let confirming = &self.confirming;
         let gone_max = self.layout.gone_max();
-        if let Some(w) = self.journal.next_write(durable, force, || Cache::snapshot(index, suspect, gone, gone_max)) {
+        if let Some(w) =
+            self.journal.next_write(durable, force, || Cache::snapshot(index, suspect, confirming, gone, gone_max))
+        {
             let len = w.bytes.len() as u64;
             let data = Data::Bytes(plimsoll_base::Buf::copy_of(&w.bytes));
             self.send_fast(now, (Op::Write, OwnKind::Metadata), (w.at, len), data, Pending::Journal, out);
@@ -159,6 +170,7 @@ impl Cache {
         self.held = wait;
         self.going.retain(|(_, number)| *number > durable);
         self.dirty.journaled(durable);
+        self.deaths.journaled(durable);
         for (_, op) in go {
             self.send_through(now, op, out);
         }

@@ -4,7 +4,7 @@ use crate::config::{CacheVolume, Mode, Planted, Sharing};
 use crate::format::Record;
 use crate::index::Key;
 use crate::layer::Cache;
-use crate::request::{Covers, Pending};
+use crate::request::{Covers, Pending, RETRY};
 use crate::streams::Streams;
 use plimsoll_base::{Outcome, Time, VolumeKey};
 use plimsoll_stack::Actions;
@@ -115,7 +115,7 @@ impl Cache {
 
     /// Looks at all that is cached: once for as many volumes as were deleted since it was last done.
     fn find_free_slots(&mut self) {
-        let needed: BTreeSet<u16> = self.chunks.iter().flat_map(|c| c.needs.iter().map(|n| n.0)).collect();
+        let needed: BTreeSet<u16> = self.confirming.volumes().collect();
         let busy: BTreeSet<u16> = self.inserts.iter().map(|(_, i)| i.key.volume()).collect();
         let empty = |v: &Volume| self.config.sharing == Sharing::Shared || self.index.use_of(v.partition).0 == 0;
         let free = |(slot, v): &(u16, &Volume)| {
@@ -169,6 +169,7 @@ impl Cache {
         self.ahead.forget(mine);
         self.recipes.forget(mine);
         self.index.forget_volume(slot);
+        self.confirming.forget_volume(slot);
         self.share_out();
         if !self.chunks.is_empty() && self.config.sharing == Sharing::PerVolume {
             // Its part ends: what is open in it goes the way of the rest.
@@ -191,11 +192,28 @@ impl Cache {
         }
     }
 
+    /// The slow device lost something that it had acknowledged: no flush that ends later says that what was changed before is there, and
+    /// what was being written back must be written again.
+    pub(crate) fn slow_lost(&mut self, now: Time) {
+        if self.planted(Planted::BelieveAfterLoss) {
+            return;
+        }
+        self.slow_lost = true;
+        self.confirming.lost();
+        for w in &mut self.write_backs {
+            if let Some(b) = &mut w.batch {
+                b.failed = true;
+                w.retry_at = now + RETRY;
+            }
+        }
+    }
+
     /// The slow device was flushed, if that went well.
     pub(crate) fn slow_flushed(&mut self, covers: Option<Covers>, outcome: Outcome) {
-        if let Some((slot, n)) = covers.filter(|_| outcome.is_done()) {
+        if let Some((slot, n)) = covers.filter(|_| outcome.is_done() && !self.slow_lost) {
             let v = &mut self.volumes[slot as usize];
             v.flushed = v.flushed.max(n);
+            self.confirming.settled(slot, v.flushed);
         }
     }
 }

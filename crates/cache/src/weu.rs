@@ -41,6 +41,10 @@ pub struct Weu {
     pub dead: Vec<u64>,
     /// Dirty slots that the slow device has since.
     pub cleaned: Vec<u64>,
+    /// Checksums of bare extents, by slot.
+    pub(crate) sums: Vec<u32>,
+    /// Slots whose headers are durable, of dirty extents.
+    pub(crate) durable_slots: u32,
     pub(crate) newer: u32,
     pub(crate) older: u32,
 }
@@ -59,9 +63,25 @@ impl Weu {
             header_bytes: 0,
             dead: Vec::new(),
             cleaned: Vec::new(),
+            sums: Vec::new(),
+            durable_slots: 0,
             newer: NONE,
             older: NONE,
         }
+    }
+
+    /// The checksum of the bare extent in a slot.
+    pub fn sum(&self, slot: u32) -> u32 {
+        self.sums.get(slot as usize).copied().unwrap_or(0)
+    }
+
+    /// Keeps that; there will be about so many slots.
+    pub(crate) fn set_sum(&mut self, slot: u32, sum: u32, slots: u32) {
+        if self.sums.len() <= slot as usize {
+            self.sums.reserve_exact((slots as usize).saturating_sub(self.sums.len()));
+            self.sums.resize(slot as usize + 1, 0);
+        }
+        self.sums[slot as usize] = sum;
     }
 
     /// Is a slot's base entry no longer true?

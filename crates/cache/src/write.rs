@@ -1,7 +1,7 @@
 //! Changes: through to the slow device, or into the cache.
 //!
-//! An extent goes *through* if its volume is write-through: its cached copy is dead in the journal before the slow device
-//! can have anything newer. It is changed *in the cache* if its volume is write-back, or if only the cache has its latest
+//! An extent goes *through* if its volume is write-through: no start would believe its cached copy any more before the slow
+//! device can have anything newer. It is changed *in the cache* if its volume is write-back, or if only the cache has its latest
 //! content (the volume was write-back until now; it is being written back).
 
 use crate::broken::Life;
@@ -46,6 +46,7 @@ impl Cache {
         let mut through: Vec<(u64, u64)> = Vec::new();
         let mut touched: Vec<(Key, bool)> = Vec::new();
         let mut locked: Vec<Key> = Vec::new();
+        let mut needs = 0;
         for key in extents() {
             if !self.planted(Planted::StaleFill) {
                 self.fills.remove(&key);
@@ -59,6 +60,7 @@ impl Cache {
                 continue;
             }
             let was_cached = self.drop_clean(key);
+            needs = needs.max(self.deaths.of(&key));
             *self.writing.entry(key).or_default() += 1;
             touched.push((key, was_cached));
             let (from, to) = (head.offset.max(key.extent() * e), head.end().min((key.extent() + 1) * e));
@@ -85,7 +87,6 @@ impl Cache {
             flush_after,
         });
         if has_through {
-            let needs = self.journal.pushed();
             match self.journal.durable() >= needs || self.planted(Planted::NoBarrier) {
                 true => self.send_through(now, op, out),
                 false => self.held.push((needs, op)),

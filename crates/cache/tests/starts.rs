@@ -32,7 +32,7 @@ fn unreadable(disk: &mut SimDisk, at: u64) {
 fn start(disks: Vec<SimDisk>, setup: Setup, life: &Life) -> (LayerState, Life) {
     let mut p = pool(disks, &setup, &life.oracle);
     let state = p.start();
-    (state, Life { pool: p, oracle: life.oracle.clone(), setup, may_fail: false, failed: 0 })
+    (state, Life { pool: p, oracle: life.oracle.clone(), setup, may_fail: false, failed: 0, slow_lost: false })
 }
 
 /// One sector of each WEU's headers, of the journal, of the page: where nobody can miss anything the volumes are served, with what is
@@ -65,6 +65,49 @@ fn a_sector_that_cannot_be_read_stops_only_who_would_miss_it() {
         let (_, mut last) = start(disks, next.setup, &next);
         let found = last.read_all().unwrap();
         last.oracle.check_killed(&found).unwrap_or_else(|e| panic!("at {at}: {e}"));
+    }
+}
+
+/// A header that rotted isn't taken for one that was never written: the start says so, once, and of whom something may be missing.
+#[test]
+fn a_header_that_rotted_is_noticed() {
+    for (mode, known) in [(Mode::Back, true), (Mode::Through, false)] {
+        let setup = Setup { known: Some([known, false]), ..plain([mode, Mode::Through]) };
+        let mut life = Life::begin(1, setup);
+        // Many flushes: the journal says how far what is durable is with some of them.
+        for n in 0..80 {
+            life.ask_extents(Op::Write, 0, n % 30..n % 30 + 1).unwrap();
+            life.ask_flush(0).unwrap();
+            life.settle().unwrap();
+        }
+        let l = layout();
+        let mut noticed = 0;
+        for weu in 0..l.weus {
+            let mut disks = life.cut();
+            let header = disks[1].peek(l.weu_at(weu), SECTOR).as_slice().to_vec();
+            write_durably(&mut disks[1], l.weu_at(weu), &[&[!header[0]], &header[1..]].concat());
+            let (state, mut next) = start(disks, setup, &life);
+            let status = next.cache().status();
+            if status.start.damaged == 0 {
+                continue;
+            }
+            noticed += 1;
+            assert_eq!(status.start.damaged, 1);
+            match mode {
+                Mode::Back => {
+                    let why = status.why.unwrap_or_default();
+                    assert!(state == LayerState::Degraded && why.contains("volume 1.1"), "{state:?}: {why}");
+                }
+                _ => {
+                    assert_eq!((state, status.why), (LayerState::Ready, None), "nobody misses anything");
+                    next.judge().unwrap();
+                }
+            }
+            let disks = next.cut();
+            let (_, mut last) = start(disks, setup, &next);
+            assert_eq!(last.cache().status().start.damaged, 0, "it is said once");
+        }
+        assert!(noticed > 0, "{mode:?}");
     }
 }
 

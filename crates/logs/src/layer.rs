@@ -641,7 +641,7 @@ impl Layer for Logs {
         !self.durability_lost
     }
 
-    fn durability_lost(&mut self, _port: Port) -> bool {
+    fn durability_lost(&mut self, _now: Time, _port: Port) -> bool {
         if !self.has(Planted::LossUnheard) {
             self.durability_lost = true;
             self.degrade(DURABILITY_LOST);
@@ -661,7 +661,11 @@ impl Layer for Logs {
                 self.config.logged_write_bytes = bytes;
                 self.adapt.configure(bytes);
             }
-            Order::CacheBytes(_) | Order::CacheNoted | Order::Fence { .. } | Order::Set(_) => {}
+            Order::CacheBytes(_)
+            | Order::CacheNoted
+            | Order::CacheGiveUp { .. }
+            | Order::Fence { .. }
+            | Order::Set(_) => {}
         }
         self.work(now, out);
     }

@@ -97,7 +97,9 @@ pub fn layer(c: &Section, fast: &Offer) -> Result<Cache, String> {
         generation: c.generation.unwrap_or(0),
         ..default
     };
-    let cache = Cache::new(layout, config);
+    let given_up = c.given_up.iter().flatten();
+    let since = given_up.map(|(id, generation, since)| (VolumeKey { id: *id, generation: *generation }, *since));
+    let cache = Cache::new(layout, config).with_given_up(since);
     let key = |(id, generation, behind): &(u32, u32, bool)| (VolumeKey { id: *id, generation: *generation }, *behind);
     Ok(match &c.known {
         Some(known) => cache.with_known(known.iter().map(key)),
@@ -181,7 +183,8 @@ pub fn open(c: &Section, pool_uuid: Uuid, needed: Option<String>) -> Result<Open
     let create = |size_bytes| {
         if let Some(what) = &needed {
             return Err(format!(
-                "{}: the cache's device isn't here, and only it may have {what}: attach it",
+                "{}: the cache's device isn't here, and only it may have {what}: attach it; if it is gone for good, see `plimsoll \
+                 cache give-up`",
                 path.display()
             ));
         }

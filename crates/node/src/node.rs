@@ -710,6 +710,7 @@ impl RunningPool {
             replica: plimsoll_store::ReplicaRecord::default(),
             deadline: None,
             behind: None,
+            given_up: None,
         })
     }
 

@@ -256,7 +256,8 @@ fn open_cache(
         if !behind.is_empty() {
             return Err(format!(
                 "volumes {} are cached write-back, or were: without [pool.cache] what only the cache has would be lost. Serve them \
-                 with it, have them cached otherwise, and wait until they are written back",
+                 with it, have them cached otherwise, and wait until they are written back; if its device is gone for good, see \
+                 `plimsoll cache give-up`",
                 behind.join(", ")
             ));
         }
@@ -281,6 +282,8 @@ fn open_cache(
     // It wraps after 65,536 failures of the device, long after any cached content of that number is gone.
     let generation = store.cache_generation() as u16;
     c.generation = Some(generation);
+    let given_up = |v: &VolumeRecord| Some((v.key.id, v.key.generation, v.given_up? as u16));
+    c.given_up = Some(store.volumes().filter_map(given_up).collect());
     let block_bytes = opened.device.block_bytes();
     let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
     crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
@@ -292,8 +295,8 @@ fn open_cache(
     Ok(Some((cache, devices)))
 }
 
-/// Notes of which volumes only the cache may have something from now on, before anything is written to them; all volumes, with
-/// that. A new cache has nothing of any.
+/// Notes of which volumes only the cache may have something from now on, before anything is written to them; all volumes, and of
+/// which of them it may have something already. A new cache has nothing of any.
 fn note_behind(
     mode: CacheMode,
     store: &mut MetaStore,
@@ -303,11 +306,32 @@ fn note_behind(
     let (back, others): (Vec<&VolumeRecord>, Vec<&VolumeRecord>) = store.volumes().partition(is_back);
     let ids = |all: Vec<&VolumeRecord>| all.iter().map(|v| v.key.id).collect::<Vec<u32>>();
     let (back, others) = (ids(back), ids(others));
+    let known = |v: &VolumeRecord| (v.key.id, v.key.generation, !is_new && store.may_be_behind(v));
+    let known = store.volumes().map(known).collect();
     store.set_behind(&back, true).map_err(|e| e.to_string())?;
     if is_new {
         store.set_behind(&others, false).map_err(|e| e.to_string())?;
     }
-    Ok(store.volumes().map(|v| (v.key.id, v.key.generation, store.may_be_behind(v))).collect())
+    Ok(known)
+}
+
+/// Gives up what only a pool's cache has of a volume, while no node serves the pool.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn give_up(config: &PoolConfig, volume: &str) -> std::result::Result<(), String> {
+    let path = config.device.file.as_deref().ok_or("a pool without a file has no cache")?;
+    if !path.exists() {
+        return Err(format!("{}: the pool's device isn't here", path.display()));
+    }
+    let (_device, mut store) = open_device(config, path)?;
+    match store.volume(volume) {
+        None => Err(format!("pool `{}` has no volume `{volume}`", config.name.get_ref())),
+        Some(v) if !store.may_be_behind(v) => {
+            Err(format!("the cache has nothing of volume `{volume}` that isn't on the pool's own device"))
+        }
+        Some(_) => store.give_up(volume).map(drop).map_err(|e| e.to_string()),
+    }
 }
 
 /// All of a device that its layer may use.

@@ -2,16 +2,17 @@
 
 use crate::client::{Client, Control, print_json, segment};
 use crate::table::{bytes, micros, table};
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
-use plimsoll_node::config::ByteSize;
-use plimsoll_node::http::api::{CacheChange, CacheView, Status};
+use plimsoll_node::config::{ByteSize, Config, PoolConfig};
+use plimsoll_node::http::api::{CacheChange, CacheGiveUp, CacheView, Status};
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Show a pool's flash cache, resize it, write back what only it has.
+/// Show a pool's flash cache, resize it, write back what only it has, or give that up.
 #[derive(Args)]
 #[command(after_help = "Example:\n  plimsoll cache status main")]
 pub struct Cache {
@@ -37,6 +38,27 @@ enum Command {
         /// Bytes of its device.
         #[arg(long)]
         size: ByteSize,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Give up what only the cache has of a volume, whose device failed for good: the volume goes on with what the pool's own device has
+    #[command(
+        after_help = "Of a cache that is served and broken all that is lost is listed. Where the node doesn't start without the device, or \
+        the cache couldn't read it at its start, which extents are lost isn't known.\n\nExamples:\n  plimsoll cache give-up vol --lose-data\n  \
+        plimsoll cache give-up vol --lose-data --config node.toml     (while no node serves it)"
+    )]
+    GiveUp {
+        /// The volume.
+        volume: String,
+        /// The pool; may be left out if only one has a cache.
+        #[arg(long)]
+        pool: Option<String>,
+        /// Must be said: what only the cache had of the volume is lost for good.
+        #[arg(long)]
+        lose_data: bool,
+        /// The node's configuration, if it isn't running.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
         #[command(flatten)]
         control: Control,
     },
@@ -67,6 +89,24 @@ impl Cache {
                 let view = client.send(Method::PATCH, &path(&name), &CacheChange { size_bytes: size.0 })?;
                 print(&name, &view, &control)
             }
+            Command::GiveUp { lose_data: false, volume, .. } => {
+                bail!(
+                    "what only the cache had of volume `{volume}` would be lost for good: say --lose-data if that is meant"
+                )
+            }
+            Command::GiveUp { volume, pool, config: Some(config), .. } => give_up_offline(&volume, pool, &config),
+            Command::GiveUp { volume, pool, control, .. } => {
+                let client = Client::new(&control)?;
+                let (name, _) = find(&client, pool)?;
+                let order = CacheGiveUp { volume: volume.clone(), lose: true };
+                let view: CacheView = client.send(Method::POST, &format!("{}/give-up", path(&name)), &order)?;
+                if !control.json && view.state == "failed" {
+                    println!(
+                        "volume {volume}: given up; which extents are lost isn't known. Restart the node to serve it"
+                    );
+                }
+                print(&name, &view, &control)
+            }
             Command::Flush { pool, no_wait, control } => {
                 let client = Client::new(&control)?;
                 let (name, _) = find(&client, pool)?;
@@ -79,6 +119,17 @@ impl Cache {
             }
         }
     }
+}
+
+/// Gives up what only the cache has of a volume while no node serves it.
+fn give_up_offline(volume: &str, pool: Option<String>, config: &Path) -> Result<()> {
+    let config = Config::load(config)?;
+    let meant = |p: &&PoolConfig| pool.as_ref().is_none_or(|name| name == p.name.get_ref());
+    let pools: Vec<&PoolConfig> = config.pool.iter().filter(meant).collect();
+    let [pool] = pools[..] else { bail!("name the volume's pool with --pool: {} are configured", config.pool.len()) };
+    plimsoll_node::open::give_up(pool, volume).map_err(|e| anyhow!("{e}"))?;
+    println!("volume {volume}: given up; which extents are lost isn't known");
+    Ok(())
 }
 
 fn path(pool: &str) -> String {
@@ -192,6 +243,9 @@ fn print(name: &str, v: &CacheView, control: &Control) -> Result<()> {
         println!("    lost       {volume}: {len} bytes at {offset}");
     }
     println!("  last start   {}, {} extents found", micros(v.start_us), v.start_extents);
+    if v.start_damaged > 0 {
+        println!("  damaged      {} headers that must have been there: what they named isn't cached", v.start_damaged);
+    }
     let row = |c: &plimsoll_node::http::api::CachedVolume| {
         let mode = format!("{:?}", c.mode).to_lowercase();
         let needed = if c.behind { "needed" } else { "may go" };

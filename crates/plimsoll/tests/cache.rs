@@ -76,7 +76,8 @@ fn wait_for(s: &Server, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
 #[test]
 fn reads_hit_also_after_a_crash_and_damage_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
-    let config = with_cache("through", "fast.img");
+    // Small enough that most of its WEUs are confirmed soon.
+    let config = with_cache("through", "fast.img").replace("device_size = \"64MiB\"", "device_size = \"32MiB\"");
     let server = Server::start(dir.path(), &config);
     let mut c = client(&server);
     write_all(&mut c, 1);
@@ -349,6 +350,103 @@ fn a_write_back_volume_stops_without_its_cache_and_says_what_is_at_risk() {
         let read = c.read((n * EXTENT) as u64, EXTENT as u32).unwrap().unwrap();
         assert!(read == extent(n, 1) || read == extent(n, 2), "extent {n} is what was flushed, or newer");
     }
+}
+
+/// The fast device failed for good: what only it had is given up, listed, and never comes back; the volume goes on.
+#[test]
+fn what_a_failed_device_had_can_be_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some((failing, config)) = on_failing_device(dir.path(), "back") else { return };
+    let server = Server::start(dir.path(), &config);
+    let mut c = client(&server);
+    write_all(&mut c, 1);
+    c.flush().unwrap().unwrap();
+    server.cli(&["cache", "flush", "p"]);
+    // The last ones are only there.
+    for n in 1000..EXTENTS {
+        c.write((n * EXTENT) as u64, &extent(n, 2)).unwrap().unwrap();
+    }
+    c.flush().unwrap().unwrap();
+    let said = server.cli_fails(&["cache", "give-up", "vol", "--lose-data"]);
+    assert!(said.contains("hasn't failed"), "{said}");
+    failing.fail("read", true);
+    failing.fail("write", true);
+    for n in 0..EXTENTS {
+        let _ = c.write((n * EXTENT) as u64, &extent(n, 3)).unwrap(); // refused from some time on
+    }
+    broken(&server);
+    let said = server.cli_fails(&["cache", "give-up", "vol"]);
+    assert!(said.contains("--lose-data"), "{said}");
+    let shown = server.cli(&["cache", "give-up", "vol", "--lose-data"]);
+    assert!(shown.contains("nothing is lost: volumes go on") && shown.contains("lost       vol: "), "{shown}");
+    let v = status(&server);
+    assert_eq!((count(&v, "dirty_extents"), &v["volumes"][0]["behind"]), (0, &false.into()), "{v}");
+    assert!(count(&v, "lost") > 0, "{v}");
+    for n in 0..EXTENTS {
+        let read = c.read((n * EXTENT) as u64, EXTENT as u32).unwrap().unwrap();
+        assert!((1..=3).any(|version| read == extent(n, version)), "extent {n}: what the slow device has");
+    }
+    write_all(&mut c, 4);
+    check_all(&mut c, 4);
+    c.flush().unwrap().unwrap();
+    drop(c);
+    server.kill();
+    // The device comes back, with what was given up: that isn't believed, now or later.
+    failing.fail("read", false);
+    failing.fail("write", false);
+    for _ in 0..2 {
+        let server = Server::start(dir.path(), &config);
+        let mut c = client(&server);
+        check_all(&mut c, 4);
+        check_all(&mut c, 4);
+        drop(c);
+        assert!(server.stop());
+    }
+}
+
+/// The device is gone when the node is to start.
+#[test]
+fn what_a_missing_device_had_can_be_given_up_while_nothing_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = with_cache("back", "fast.img");
+    let server = Server::start(dir.path(), &config);
+    let mut c = client(&server);
+    write_all(&mut c, 1);
+    c.flush().unwrap().unwrap();
+    drop(c);
+    server.kill();
+    std::fs::rename(dir.path().join("fast.img"), dir.path().join("away.img")).unwrap();
+    let said = Server::try_start(dir.path(), &config).err().expect("refused");
+    assert!(said.contains("give-up"), "{said}");
+    let file = dir.path().join("given-up.toml");
+    std::fs::write(&file, &config).unwrap();
+    let give_up = |more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        let out = command
+            .args(["cache", "give-up", "vol", "--config"])
+            .arg(&file)
+            .args(more)
+            .current_dir(dir.path())
+            .output();
+        let out = out.unwrap();
+        (out.status.success(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned())
+    };
+    let (done, said) = give_up(&[]);
+    assert!(!done && said.contains("--lose-data"), "{said}");
+    let (done, said) = give_up(&["--lose-data"]);
+    assert!(done && said.contains("isn't known"), "{said}");
+    let (done, said) = give_up(&["--lose-data"]);
+    assert!(!done && said.contains("has nothing of volume"), "only once: {said}");
+    // Without its cache it may be served now; what is written then is not undone when the device turns up again.
+    let server = Server::start(dir.path(), &without());
+    let mut c = client(&server);
+    write_all(&mut c, 2);
+    c.flush().unwrap().unwrap();
+    drop(c);
+    assert!(server.stop());
+    std::fs::rename(dir.path().join("away.img"), dir.path().join("fast.img")).unwrap();
+    let server = Server::start(dir.path(), &config);
+    check_all(&mut client(&server), 2);
 }
 
 /// The same with NVRAM: a flush waits for nothing else, a crash loses nothing, and the cache doesn't work without it.

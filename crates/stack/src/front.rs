@@ -388,7 +388,7 @@ impl Layer for Front {
         }
     }
 
-    fn durability_lost(&mut self, _port: Port) -> bool {
+    fn durability_lost(&mut self, _now: Time, _port: Port) -> bool {
         self.flush_failed = true;
         true
     }

@@ -316,6 +316,13 @@ pub enum Order {
     CacheBytes(u64),
     /// That the cache's device failed is known for the next start: what it holds is no longer true.
     CacheNoted,
+    /// What only the cache had of this volume is given up, as its device failed for good. That is known for the next start.
+    CacheGiveUp {
+        /// The volume's number ...
+        id: u32,
+        /// ... and generation.
+        generation: u32,
+    },
     /// Time is fenced by so many slots of so many nanoseconds from the end of the running slot on.
     Fence {
         /// How many.
@@ -425,8 +432,8 @@ pub trait Layer: Any + Send {
     /// A device behind a port failed to make durable what it had acknowledged: nothing it says of durability is believed any
     /// more. Must what is above know? Not where nothing that only this device has was ever called durable (a cache that writes
     /// through).
-    fn durability_lost(&mut self, port: Port) -> bool {
-        let _ = port;
+    fn durability_lost(&mut self, now: Time, port: Port) -> bool {
+        let _ = (now, port);
         true
     }
 

@@ -331,7 +331,7 @@ impl Stack {
     }
 
     /// Tells the layers above a device that it lost what it had acknowledged, as far up as they say that it matters.
-    fn tell_of_loss(&mut self, device: usize) {
+    fn tell_of_loss(&mut self, now: Time, device: usize) {
         // The ports of each node that lead to it, if what is above must know. A port leads to nodes of greater numbers.
         let mut doubted = [0u32; NODES_MAX];
         for n in (0..self.nodes.len()).rev() {
@@ -343,7 +343,7 @@ impl Stack {
                     Target::Node(m) => doubted[m] & 1 != 0,
                     Target::Face(m, face) => doubted[m] & (1 << face) != 0,
                 };
-                if leads && self.nodes[n].layer.durability_lost(port as Port) {
+                if leads && self.nodes[n].layer.durability_lost(now, port as Port) {
                     doubted[n] |= 1 << port;
                 }
             }
@@ -356,7 +356,7 @@ impl Stack {
         self.at_device[device] -= 1;
         self.device_stats[device].served(now, c.dispatched_at);
         if lost_durability(&c) {
-            self.tell_of_loss(device);
+            self.tell_of_loss(now, device);
         }
         let mut from = Target::Device(device);
         // The nearest node above that this request passes; the device's parents are the nodes with a port to it.

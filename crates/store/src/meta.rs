@@ -265,6 +265,7 @@ impl MetaStore {
             replica: ReplicaRecord::default(),
             deadline: None,
             behind: None,
+            given_up: None,
         };
         self.commit(vec![Edit::PutName(volume.name.clone(), id), Edit::PutVolume(volume.clone())], false)?;
         Ok(volume)
@@ -357,6 +358,17 @@ impl MetaStore {
         let record = CacheRecord { absent: false, ..self.cache() };
         self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutCache(record)], true)?;
         Ok(next)
+    }
+
+    /// Gives up what only the pool's cache has of a volume: nothing that its device holds of that counts any more, should it come back.
+    ///
+    /// # Errors
+    /// An unknown name, or a failing storage.
+    pub fn give_up(&mut self, name: &str) -> Result<VolumeRecord, MetaError> {
+        let next = self.cache_generation() + 1;
+        let volume = VolumeRecord { behind: Some(false), given_up: Some(next), ..self.ready(name)?.clone() };
+        self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutVolume(volume.clone())], true)?;
+        Ok(volume)
     }
 
     /// What is kept of the pool's cache.

@@ -67,6 +67,8 @@ pub struct VolumeRecord {
     /// Only its pool's cache may have the latest of it: it is write-back, or was and isn't written back yet. `None` where nobody
     /// ever said.
     pub behind: Option<bool>,
+    /// What only the cache had was given up: of what its device holds, nothing that is older than this generation of the cache counts.
+    pub given_up: Option<u32>,
 }
 
 /// What is kept of a volume as one of several replicas.
@@ -314,6 +316,8 @@ struct VolumeJson {
     deadline: Option<DeadlineRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     behind: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    given_up: Option<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -374,6 +378,7 @@ pub(crate) fn volume_to_json(volume: &VolumeRecord) -> Vec<u8> {
         replica: volume.replica,
         deadline: volume.deadline,
         behind: volume.behind,
+        given_up: volume.given_up,
     };
     serde_json::to_vec(&json).expect("plain data has a JSON form")
 }
@@ -405,6 +410,7 @@ pub(crate) fn volume_from_json(id: u32, json: &[u8]) -> Result<VolumeRecord, Str
         replica: v.replica,
         deadline: v.deadline,
         behind: v.behind,
+        given_up: v.given_up,
     })
 }
 
@@ -473,6 +479,7 @@ mod tests {
             replica: ReplicaRecord { changes: 7, open: true, behind: 2 },
             deadline: Some(DeadlineRecord { deadline_ns: Some(5), configured_ns: None }),
             behind: Some(true),
+            given_up: Some(3),
         };
         assert_eq!(volume_from_json(3, &volume_to_json(&volume)), Ok(volume.clone()));
         let visible: Vec<u64> = volume.visible_extents(4096).iter().map(|e| e.len).collect();

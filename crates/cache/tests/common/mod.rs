@@ -48,11 +48,13 @@ pub struct Setup {
     pub nvram: bool,
     /// The cache is told which volumes there are, and whether only it may have something of each.
     pub known: Option<[bool; 2]>,
+    /// Bytes of WEUs may have rotted.
+    pub rots: bool,
 }
 
 impl Setup {
     pub fn of(modes: [Mode; 2]) -> Setup {
-        Setup { config: config(), modes, shuffle: None, nvram: false, known: None }
+        Setup { config: config(), modes, shuffle: None, nvram: false, known: None, rots: false }
     }
 }
 
@@ -244,6 +246,8 @@ pub struct Life {
     /// Requests may fail; so many did.
     pub may_fail: bool,
     pub failed: u64,
+    /// A flush of the slow disk has failed, and with it went what wasn't durable there.
+    pub slow_lost: bool,
 }
 
 impl Life {
@@ -252,7 +256,7 @@ impl Life {
         let oracle = oracle();
         let mut pool = pool(disks(seed), &setup, &oracle);
         assert_eq!(pool.start(), LayerState::Ready, "{:?}", pool.stack().layer::<Cache>().unwrap().status());
-        Life { pool, oracle, setup, may_fail: false, failed: 0 }
+        Life { pool, oracle, setup, may_fail: false, failed: 0, slow_lost: false }
     }
 
     /// Starts over disks as an earlier life left them.
@@ -263,7 +267,10 @@ impl Life {
         if state != LayerState::Ready {
             return Err(format!("after recovery it is {state:?}: {:?}, lost {:?}", status.why, status.lost));
         }
-        Ok(Life { pool, oracle, setup, may_fail: false, failed: 0 })
+        if status.start.damaged > 0 && !setup.rots {
+            return Err(format!("headers are said to be damaged: {:?}", status.start));
+        }
+        Ok(Life { pool, oracle, setup, may_fail: false, failed: 0, slow_lost: false })
     }
 
     /// Starts over disks as a power loss left them, and judges all that is there.
@@ -315,6 +322,10 @@ impl Life {
     }
 
     fn collect(&mut self) -> Result<(), String> {
+        if !self.slow_lost && self.pool.disk(0).has_failed() {
+            self.slow_lost = true;
+            self.oracle.device_lost();
+        }
         while let Some(c) = self.pool.next_done() {
             if self.may_fail && !c.outcome.is_done() {
                 self.failed += 1;
@@ -510,7 +521,8 @@ pub fn explain(fast: &SimDisk, volume: VolumeKey, extent: u64) -> String {
                             }
                             Record::Least { weu, .. }
                             | Record::DeadBits { weu, .. }
-                            | Record::CleanBits { weu, .. } => weu == w,
+                            | Record::CleanBits { weu, .. }
+                            | Record::Held { weu, .. } => weu == w,
                             Record::Gone(_) => false,
                         };
                         if of {

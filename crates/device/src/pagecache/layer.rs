@@ -238,7 +238,7 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
     }
 
     /// What was written since the last good flush may be gone from the device: it must not live on here alone.
-    fn durability_lost(&mut self, _port: Port) -> bool {
+    fn durability_lost(&mut self, _now: Time, _port: Port) -> bool {
         self.cache.drop_fraction(1000, 0);
         self.bytes.clear();
         self.fills.iter_mut().for_each(|f| f.stale = true);

@@ -210,6 +210,8 @@ pub struct CacheConfig {
     pub generation: Option<u16>,
     /// Likewise: the volumes that there were (id and generation), and whether only the cache might have something of each.
     pub known: Option<Vec<(u32, u32, bool)>>,
+    /// Likewise: volumes (id and generation) of which what only the cache had was given up, and since which generation of the cache.
+    pub given_up: Option<Vec<(u32, u32, u16)>>,
     /// Likewise: what tells its NVRAM's records from those of other caches.
     pub nvram_salt: Option<u64>,
 }

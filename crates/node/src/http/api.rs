@@ -337,6 +337,8 @@ pub struct CacheView {
     pub start_us: u64,
     /// Extents that it found.
     pub start_extents: u64,
+    /// WEUs with headers that must have been there, and were damaged.
+    pub start_damaged: u32,
     /// Per volume.
     pub volumes: Vec<CachedVolume>,
 }
@@ -407,6 +409,7 @@ impl CacheView {
             lost_ranges: s.lost.iter().map(|l| (name_of(l.volume), l.offset, l.len)).collect(),
             start_us: s.start.took.as_micros(),
             start_extents: s.start.extents,
+            start_damaged: s.start.damaged,
             volumes: s.volumes.iter().map(volume).collect(),
         }
     }
@@ -620,6 +623,16 @@ pub enum ReplicaChange {
 pub struct CacheChange {
     /// Bytes of its device that it may use from now on.
     pub size_bytes: u64,
+}
+
+/// `POST /v1/pools/{name}/cache/give-up`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheGiveUp {
+    /// Of which volume.
+    pub volume: String,
+    /// Must be said: what only the cache had of it is lost for good.
+    pub lose: bool,
 }
 
 /// `PUT /v1/tenants/{name}`: what isn't said is the default, not what was before.

@@ -3,7 +3,8 @@
 //! A change that has begun goes on when its client goes away: it runs in a task of its own.
 
 use super::api::{
-    CacheChange, CacheView, LogsView, NewVolume, ReplicaChange, TenantSpec, TenantStatus, VolumeChange, VolumeStatus,
+    CacheChange, CacheGiveUp, CacheView, LogsView, NewVolume, ReplicaChange, TenantSpec, TenantStatus, VolumeChange,
+    VolumeStatus,
 };
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
@@ -180,6 +181,24 @@ pub async fn change_cache(
     let owned = name.clone();
     let changed = change(&control.node, |node| async move { node.resize_cache(&owned, wanted.size_bytes).await });
     changed.await.map_err(|e| e.at(format!("pool `{name}`")))?;
+    show_cache(State(control), Path(name)).await
+}
+
+pub async fn give_up_cache(
+    State(control): Shared,
+    Path(name): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<CacheView>> {
+    let wanted: CacheGiveUp = parse(&uri, &headers, &body)?;
+    if !wanted.lose {
+        let what = "what only the cache had of the volume would be lost for good";
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, what).todo("say `\"lose\": true` if that is meant"));
+    }
+    let owned = name.clone();
+    let given_up = change(&control.node, |node| async move { node.give_up(&owned, &wanted.volume).await });
+    given_up.await.map_err(|e| e.at(format!("pool `{name}`")))?;
     show_cache(State(control), Path(name)).await
 }
 

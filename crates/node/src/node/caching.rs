@@ -65,6 +65,31 @@ impl Node {
         blocking(move || store.lock().expect("no panic while held").set_behind(&home, false)).await
     }
 
+    /// Gives up what only a pool's cache has of a volume, whose device failed for good: the volume goes on with what the pool's own
+    /// device has.
+    pub async fn give_up(&self, pool: &str, name: &str) -> Result<()> {
+        let _one = self.changing.lock().await;
+        let (n, volume) = (self.pool_named(pool)?, self.volume_named(name)?);
+        let p = &self.pools[n];
+        let (Some(store), true) = (p.store.clone(), p.cache.is_some() && volume.pool == n) else {
+            let what = format!("pool `{pool}` has no cache, or volume `{name}` isn't in it");
+            return Err(NodeError::Refused(what));
+        };
+        let view = p.handle.ask(|reply| Command::Snapshot { reply }).await.map_err(|_| p.gone())?;
+        let state = view.cache.as_ref().map_or("gone", |c| c.state);
+        if !matches!(state, "broken" | "failed") {
+            let what = format!(
+                "the cache is {state}, and its device hasn't failed: have the volume written back with `plimsoll volume cache {name} \
+                 through`"
+            );
+            return Err(NodeError::Conflict(what));
+        }
+        let owned = name.to_string();
+        blocking(move || store.lock().expect("no panic while held").give_up(&owned)).await?;
+        let order = Order::CacheGiveUp { id: volume.key.id, generation: volume.key.generation };
+        p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())
+    }
+
     /// Names of a pool's volumes of which only the cache may have the latest.
     pub fn volumes_behind(&self, pool: usize) -> Vec<String> {
         let Some(store) = &self.pools[pool].store else { return Vec::new() };

@@ -157,6 +157,14 @@ impl Oracle {
         }
     }
 
+    /// A device has lost what it had acknowledged, as a flush of it told: what isn't durable may show or not.
+    pub fn device_lost(&mut self) {
+        for all in self.possible.iter().flatten() {
+            let newest = all.iter().rposition(|(n, _)| self.durable.contains(n)).map_or(0, |at| at + 1);
+            self.failed.extend(all[newest..].iter().map(|p| p.0).filter(|n| *n > 0));
+        }
+    }
+
     /// A sector that wasn't changed in this life was read: can it be what an earlier one left? Then it's nothing else.
     fn was_left(&mut self, volume: u32, sector: u64, got: &[u8]) -> bool {
         let all = &mut self.possible[volume as usize][sector as usize];

@@ -1,6 +1,7 @@
 //! Nitro's experiments (checklist NI-E1 to E11 and E14).
 
 mod erasures;
+mod extents;
 mod hits;
 mod overhead;
 mod real;
@@ -77,10 +78,15 @@ fn watch(policy: &mut Policy, accesses: impl Iterator<Item = Access>, warm: u64)
 
 /// Replays a generated trace on a cache of `permille` of the file system. A quick run is a quarter of it.
 fn replay(t: &Trace, v: &Variant, permille: u64, tweak: Tweak, seed: u64, quick: bool) -> PolicyCounters {
+    replay_on(&mut Policy::new(v.config(t.cache_bytes(SCALE, permille))), t, tweak, seed, quick)
+}
+
+/// The same on this cache.
+fn replay_on(policy: &mut Policy, t: &Trace, tweak: Tweak, seed: u64, quick: bool) -> PolicyCounters {
     let tweak = Tweak { accesses: tweak.accesses / if quick { 4.0 } else { 1.0 }, ..tweak };
     let g = Generator::new(t, tweak, seed, SCALE);
     let (all, warm) = g.accesses();
-    watch(&mut Policy::new(v.config(t.cache_bytes(SCALE, permille))), g.take(all as usize), warm)
+    watch(policy, g.take(all as usize), warm)
 }
 
 fn hit_percent(c: &PolicyCounters) -> f64 {
@@ -109,7 +115,7 @@ const POLICY: Study = Study {
     id: "",
     title: "",
     source: "",
-    version: 2,
+    version: 3,
     device: "none",
     common: notes,
     notes: &[],
@@ -128,8 +134,8 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(throughput::DEDUPLICATING),
         Box::new(throughput::PLAIN),
         Box::new(write_cost::WRITE_COST),
-        Box::new(throughput::OVER_EXTENTS),
-        Box::new(throughput::COLD_CACHE),
+        Box::new(extents::OVER_EXTENTS),
+        Box::new(extents::COLD_CACHE),
         Box::new(sensitivity::Sensitivity),
         Box::new(overhead::BootStorm),
         Box::new(hits::FAST_WRITES),

@@ -1,4 +1,4 @@
-//! NI-E5 to E8: requests per second and read response time over the two backends, warm and cold.
+//! NI-E5 and E6: requests per second and read response time over the two backends.
 
 use super::{EXTENT_BYTES, POLICY, WEU_BYTES, gain};
 use crate::experiment::study::Study;
@@ -14,7 +14,7 @@ fn scale(t: &Trace) -> u64 {
 }
 /// Half of the accesses of the policy's experiments.
 const ACCESSES: f64 = 0.5;
-const CLIENTS: usize = 16;
+pub(super) const CLIENTS: usize = 16;
 /// The paper's 960 MB, at full size.
 pub(super) const NVRAM_BYTES: u64 = 960_000_000;
 
@@ -42,9 +42,9 @@ fn in_mode(front: Front, mode: CacheMode) -> Front {
 }
 
 /// Table 3.2's columns.
-const COLUMNS: [&str; 5] = ["Extent (ND, NC)", "WEU (ND, NC)", "WEU (ND, C)", "WEU (D, NC)", "WEU (D, C)"];
+pub(super) const COLUMNS: [&str; 5] = ["Extent (ND, NC)", "WEU (ND, NC)", "WEU (ND, C)", "WEU (D, NC)", "WEU (D, C)"];
 
-fn fronts() -> [Front; 5] {
+pub(super) fn fronts() -> [Front; 5] {
     [Front::Extents, nitro(false, false), nitro(false, true), nitro(true, false), nitro(true, true)]
 }
 
@@ -58,7 +58,14 @@ pub(super) struct Over {
 }
 
 /// A trace on a front over a backend; a cold one begins with the measured third.
-fn run(t: &Trace, front: Front, behind: Behind, warm: bool, seed: u64, quick: bool) -> Result<Measured, LabError> {
+pub(super) fn run(
+    t: &Trace,
+    front: Front,
+    behind: Behind,
+    warm: bool,
+    seed: u64,
+    quick: bool,
+) -> Result<Measured, LabError> {
     run_over(t, front, Over { behind, nvram_bytes: NVRAM_BYTES, free_writes: false }, warm, seed, quick)
 }
 
@@ -113,7 +120,7 @@ pub(super) fn notes() -> Vec<String> {
 }
 
 /// What they have in common.
-const REPLAYED: Study =
+pub(super) const REPLAYED: Study =
     Study { version: 3, device: "vf-sata-60g, raid0:10:64K:constellation-es3-1tb", common: notes, ..POLICY };
 
 /// Table 3.2, one backend's half.
@@ -220,69 +227,4 @@ impl Half {
         }
         Ok(Sample { values, ..Sample::default() })
     }
-}
-
-/// NI-E7: WEUs over plain extents.
-pub const OVER_EXTENTS: Study = Study {
-    id: "NI-E7",
-    title: "Nitro over a plain extent cache",
-    source: "Nitro §3.6.2",
-    rows: over_extents_rows,
-    sample: over_extents_sample,
-    ..REPLAYED
-};
-
-fn over_extents_rows() -> Vec<RowSpec> {
-    let of = |t: &Trace, behind: &str| {
-        let row = |what: &str| RowSpec::new(format!("{}, {behind}: {what}", t.name), "%");
-        [
-            row("IOPS of WEU (D, C) over extents").check(Check::AtLeast(0.0)).note("paper: up to 120 %"),
-            row("read response time less by").check(Check::AtLeast(0.0)).note("paper: up to 55 %"),
-            row("IOPS of WEU (ND, NC) over extents").note("paper: extents are 13 to 22 % below"),
-            row("read response time less by, WEU (ND, NC)").note("paper: extents take 4 to 7 % longer"),
-        ]
-    };
-    TRACES.iter().flat_map(|t| [of(t, "cos"), of(t, "tps")]).flatten().collect()
-}
-
-fn over_extents_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-    let mut values = Vec::new();
-    for t in &TRACES {
-        for behind in [Behind::Dedup, Behind::Plain] {
-            let of = |front| run(t, front, behind, true, seed, inputs.quick);
-            let extents = of(Front::Extents)?;
-            for m in [of(nitro(true, true))?, of(nitro(false, false))?] {
-                values.extend([gain(m.iops, extents.iops), Some(100.0 * (1.0 - m.read_ms / extents.read_ms))]);
-            }
-        }
-    }
-    Ok(Sample { values, ..Sample::default() })
-}
-
-/// NI-E8: the last third on a cold cache.
-pub const COLD_CACHE: Study = Study {
-    id: "NI-E8",
-    title: "IOPS and read response time with a cold cache over cos, WEU (D, C)",
-    source: "Nitro §3.6.2",
-    rows: cold_cache_rows,
-    sample: cold_cache_sample,
-    ..REPLAYED
-};
-
-fn cold_cache_rows() -> Vec<RowSpec> {
-    let of = |t: &Trace| {
-        let row = |what: &str| RowSpec::new(format!("{}: {what}", t.name), "%").check(Check::AtLeast(0.0));
-        [row("IOPS").note("paper: up to 520 %"), row("read response time reduced").note("paper: 2 to 29 %")]
-    };
-    TRACES.iter().flat_map(of).collect()
-}
-
-fn cold_cache_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
-    let mut values = Vec::new();
-    for t in &TRACES {
-        let of = |front| run(t, front, Behind::Dedup, false, seed, inputs.quick);
-        let (none, cold) = (of(Front::None)?, of(nitro(true, true))?);
-        values.extend([gain(cold.iops, none.iops), Some(100.0 * (1.0 - cold.read_ms / none.read_ms))]);
-    }
-    Ok(Sample { values, ..Sample::default() })
 }

@@ -1,0 +1,126 @@
+//! NI-E7 and E8: against plain extents, and on a cold cache.
+
+use super::gain;
+use super::throughput::{CLIENTS, COLUMNS, REPLAYED, fronts, nitro, run};
+use crate::experiment::study::Study;
+use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
+use crate::nitro::EXTENT_BYTES;
+use crate::nitro::machine::{Behind, Extents, Front, Setup, replay};
+use crate::nitro::traces::{Access, TRACES, Trace};
+use plimsoll_base::Rng;
+
+const BACKENDS: [(Behind, &str); 2] = [(Behind::Dedup, "cos"), (Behind::Plain, "tps")];
+
+/// NI-E7: WEUs over plain extents.
+pub const OVER_EXTENTS: Study = Study {
+    id: "NI-E7",
+    title: "Nitro over a plain extent cache",
+    source: "Nitro §3.6.2",
+    version: 4,
+    notes: &["random writes: the drive alone, filled, 16 at once, as many bytes in requests of either size"],
+    rows: over_extents_rows,
+    sample: over_extents_sample,
+    ..REPLAYED
+};
+
+fn over_extents_rows() -> Vec<RowSpec> {
+    let of = |t: &Trace, behind: &str| {
+        let row = |what: &str| RowSpec::new(format!("{}, {behind}: {what}", t.name), "%");
+        [
+            row("IOPS of WEU (D, C) over extents").check(Check::AtLeast(0.0)).note("paper: up to 120 %"),
+            row("read response time less by").check(Check::AtLeast(0.0)).note("paper: up to 55 %"),
+            row("IOPS of WEU (ND, NC) over extents").note("paper: extents are 13 to 22 % below"),
+            row("read response time less by, WEU (ND, NC)").note("paper: extents take 4 to 7 % longer"),
+        ]
+    };
+    let mut rows: Vec<RowSpec> =
+        TRACES.iter().flat_map(|t| BACKENDS.map(|(_, behind)| of(t, behind))).flatten().collect();
+    let writes = RowSpec::new("random writes of 2 MiB over those of 8 KiB, bytes per second: more", "%");
+    rows.push(writes.paper(60.0, Check::AtLeast(20.0)));
+    rows
+}
+
+fn over_extents_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+    let mut values = Vec::new();
+    for t in &TRACES {
+        for (behind, _) in BACKENDS {
+            let of = |front| run(t, front, behind, true, seed, inputs.quick);
+            let extents = of(Front::Extents)?;
+            for m in [of(nitro(true, true))?, of(nitro(false, false))?] {
+                values.extend([gain(m.iops, extents.iops), Some(100.0 * (1.0 - m.read_ms / extents.read_ms))]);
+            }
+        }
+    }
+    values.push(gain(random_writes(2 << 20, seed, inputs.quick)?, random_writes(EXTENT_BYTES, seed, inputs.quick)?));
+    Ok(Sample { values, ..Sample::default() })
+}
+
+/// Bytes per second of random writes of `bytes` each on the drive alone, once as much as is written to was written.
+fn random_writes(bytes: u64, seed: u64, quick: bool) -> Result<f64, LabError> {
+    let region = if quick { 128 << 20 } else { 1 << 30 };
+    let n = region / bytes;
+    let contents: Vec<u128> = (0..u128::from(n)).collect();
+    let setup = Setup {
+        front: Front::AllFast,
+        cache_bytes: 0,
+        behind: Behind::Plain,
+        nvram_bytes: 0,
+        free_writes: false,
+        clients: CLIENTS,
+        write_back: false,
+        seed,
+    };
+    let mut rng = Rng::new(seed, "random writes");
+    let writes = (0..2 * n).map(|i| Access { extent: rng.below(n), content: u128::from(n + i), write: true });
+    let m = replay(&setup, &Extents { address: &|e| e * bytes, contents: &contents, bytes }, writes, n)?;
+    Ok(m.iops * bytes as f64)
+}
+
+/// NI-E8: the last third on a cold cache.
+pub const COLD_CACHE: Study = Study {
+    id: "NI-E8",
+    title: "IOPS and read response time with a cold cache, all variants",
+    source: "Nitro §3.6.2",
+    version: 4,
+    rows: cold_cache_rows,
+    sample: cold_cache_sample,
+    ..REPLAYED
+};
+
+fn cold_cache_rows() -> Vec<RowSpec> {
+    let mut rows = Vec::new();
+    for t in &TRACES {
+        for (behind, name) in BACKENDS {
+            for column in COLUMNS {
+                let row = |what: &str| {
+                    RowSpec::new(format!("{}, {name}: {what}, {column}", t.name), "%").check(Check::AtLeast(0.0))
+                };
+                let (most, less) = match (behind, column.starts_with("WEU")) {
+                    (Behind::Dedup, true) => ("paper: up to 520 %", "paper: 2 to 29 %"),
+                    (Behind::Plain, true) => {
+                        ("paper: consistent with a warm cache", "paper: consistent with a warm cache")
+                    }
+                    (_, false) => ("not in the paper", "not in the paper"),
+                };
+                rows.push(row("IOPS").note(most));
+                rows.push(row("read response time reduced").note(less));
+            }
+        }
+    }
+    rows
+}
+
+fn cold_cache_sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+    let mut values = Vec::new();
+    for t in &TRACES {
+        for (behind, _) in BACKENDS {
+            let of = |front| run(t, front, behind, false, seed, inputs.quick);
+            let none = of(Front::None)?;
+            for front in fronts() {
+                let cold = of(front)?;
+                values.extend([gain(cold.iops, none.iops), Some(100.0 * (1.0 - cold.read_ms / none.read_ms))]);
+            }
+        }
+    }
+    Ok(Sample { values, ..Sample::default() })
+}
