@@ -6,12 +6,12 @@
 //! ```
 
 use crate::chunk::Superseded;
-use crate::config::Planted;
+use crate::config::{Planted, Sharing};
 use crate::format::{ChunkHeader, Record, Slot};
 use crate::index::{Key, Loc};
-use crate::layer::Cache;
+use crate::layer::{Cache, FAST};
 use crate::request::Pending;
-use plimsoll_base::{Completion, Data, Op, OwnKind, Time};
+use plimsoll_base::{Completion, Data, Op, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
 use std::collections::BTreeSet;
 
@@ -86,7 +86,8 @@ impl Cache {
                 let len = u64::from(self.index.weu(weu).header_bytes);
                 self.evicting.insert(weu, Evict::Reading);
                 let range = (self.layout.weu_at(weu), len);
-                self.send_fast(now, (Op::Read, OwnKind::Metadata), range, Data::Absent, Pending::EvictHeader(weu), out);
+                let (what, whose) = ((Op::Read, OwnKind::Metadata), self.whose_weu(weu));
+                self.send_own(now, FAST, what, whose, range, Data::Absent, Pending::EvictHeader(weu), out);
             }
             Evict::Journaling(number) if self.journal.durable() >= number && !self.pins.contains_key(&weu) => {
                 if !self.config.trim {
@@ -94,10 +95,19 @@ impl Cache {
                 }
                 self.evicting.insert(weu, Evict::Trimming);
                 let range = (self.layout.weu_at(weu), u64::from(self.layout.shape.weu_bytes));
-                self.send_fast(now, (Op::Trim, OwnKind::Metadata), range, Data::Absent, Pending::Trim(weu), out);
+                let (what, whose) = ((Op::Trim, OwnKind::Metadata), self.whose_weu(weu));
+                self.send_own(now, FAST, what, whose, range, Data::Absent, Pending::Trim(weu), out);
             }
             _ => {}
         }
+    }
+
+    /// Whose work on a WEU is: where volumes have their own parts the part's volume, in whose slot a fence below then does it.
+    pub(crate) fn whose_weu(&self, weu: u32) -> (VolumeKey, TenantId) {
+        let part = self.index.weu(weu).partition;
+        let mine = |(key, slot): (&VolumeKey, &u16)| (self.volumes[*slot as usize].partition == part).then_some(*key);
+        let own = if self.config.sharing == Sharing::PerVolume { self.by_key.iter().find_map(mine) } else { None };
+        (own.unwrap_or(VolumeKey::POOL), TenantId::default())
     }
 
     /// Has what supersedes the extents of a leaving WEU made durable: until then they must stay.

@@ -4,7 +4,7 @@
 use crate::evict::headers;
 use crate::format::Slot;
 use crate::index::{Loc, WeuState};
-use crate::layer::Cache;
+use crate::layer::{Cache, FAST};
 use crate::request::Pending;
 use plimsoll_base::{Completion, Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
@@ -44,8 +44,8 @@ impl Cache {
             if self.still_holds(weu, sequence) {
                 self.relearn.reading += 1;
                 let range = (self.layout.weu_at(weu), u64::from(self.index.weu(weu).header_bytes));
-                let pending = Pending::Relearn { weu, sequence };
-                self.send_fast(now, (Op::Read, OwnKind::Recovery), range, Data::Absent, pending, out);
+                let (pending, whose) = (Pending::Relearn { weu, sequence }, self.whose_weu(weu));
+                self.send_own(now, FAST, (Op::Read, OwnKind::Recovery), whose, range, Data::Absent, pending, out);
             }
         }
     }

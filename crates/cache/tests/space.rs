@@ -3,7 +3,7 @@
 mod common;
 use common::{EXTENT, Life, SECTOR, SECTORS, Setup};
 use plimsoll_base::Op;
-use plimsoll_cache::{CacheConfig, Codec, Mode, Sharing};
+use plimsoll_cache::{Cache, CacheConfig, CacheVolume, Codec, Mode, Sharing};
 use plimsoll_stack::Front;
 use plimsoll_stack::sim::oracle::Ask;
 
@@ -14,10 +14,21 @@ const WEUS: u64 = 8;
 const EXTENTS_A_WEU: u64 = 8;
 
 fn begin(config: CacheConfig) -> Life {
+    begin_with(config, WEUS)
+}
+
+/// With so many WEUs, or as many in each part.
+fn begin_with(config: CacheConfig, weus: u64) -> Life {
     // Shared, it is as large as each of two parts.
-    let weus_max = if config.sharing == Sharing::Shared { WEUS } else { 2 * WEUS } as u32;
+    let weus_max = if config.sharing == Sharing::Shared { weus } else { 2 * weus } as u32;
     let config = CacheConfig { codec: Codec::None, fingerprints_percent: 0, weus_max, ..config };
-    Life::begin(1, Setup { config, ..Setup::of([Mode::Back, Mode::Back]) })
+    let mut life = Life::begin(1, Setup { config, ..Setup::of([Mode::Back, Mode::Back]) });
+    for volume in 0..2 {
+        let (now, key) = (life.pool.now(), life.oracle.key(volume));
+        let part = CacheVolume { weus_max: weus as u32, ..common::cache_volume(Mode::Back, volume) };
+        life.pool.with_layer(|c: &mut Cache, out| c.announce(now, key, part, out)).unwrap().unwrap();
+    }
+    life
 }
 
 /// Asks for one extent after the other, all at once.
@@ -47,28 +58,59 @@ fn a_share_of_the_space_is_kept_free() {
     }
 }
 
+/// Client requests of both volumes that haven't ended.
+fn inside(life: &mut Life) -> [u64; 2] {
+    let keys = [life.oracle.key(0), life.oracle.key(1)];
+    let front = life.pool.stack().layer::<Front>().unwrap();
+    keys.map(|k| front.inflight_of(k) as u64)
+}
+
+/// Goes on to the end; what was inside as long as nothing had been written back.
+fn inside_until_written_back(life: &mut Life) -> [u64; 2] {
+    let mut waited = inside(life);
+    while life.step().unwrap() {
+        if life.cache().status().counters.written_back == 0 {
+            waited = inside(life);
+        }
+    }
+    assert_eq!(inside(life), [0, 0]);
+    waited
+}
+
 /// VF-M4, the low watermark: when nothing is free, who writes waits until something has been written back; then all go on.
 #[test]
 fn who_finds_nothing_free_waits() {
-    let mut life = begin(CacheConfig { sharing: Sharing::Shared, ..common::config() });
-    for volume in 0..2 {
-        ask(&mut life, Op::Write, volume, 0..EXTENTS);
-    }
-    let inside = |life: &mut Life| {
-        let keys = [life.oracle.key(0), life.oracle.key(1)];
-        let front = life.pool.stack().layer::<Front>().unwrap();
-        keys.iter().map(|k| front.inflight_of(*k) as u64).sum::<u64>()
-    };
-    let mut waited = inside(&mut life);
-    assert_eq!(waited, 2 * EXTENTS);
-    while life.step().unwrap() {
-        if life.cache().status().counters.written_back == 0 {
-            waited = inside(&mut life);
+    for (sharing, weus) in [(Sharing::Shared, WEUS), (Sharing::PerVolume, WEUS / 2)] {
+        let mut life = begin_with(CacheConfig { sharing, ..common::config() }, weus);
+        for volume in 0..2 {
+            ask(&mut life, Op::Write, volume, 0..EXTENTS);
         }
+        assert_eq!(inside(&mut life), [EXTENTS; 2]);
+        let [a, b] = inside_until_written_back(&mut life);
+        let room = weus * EXTENTS_A_WEU;
+        match sharing {
+            Sharing::Shared => assert!(a + b >= 2 * EXTENTS - room, "{a} and {b} waited, as there is no more room"),
+            Sharing::PerVolume => assert!(a.min(b) >= EXTENTS - room, "{a} and {b} waited, each for its own part"),
+        }
+        life.judge().unwrap();
     }
-    assert!(waited >= 2 * EXTENTS - WEUS * EXTENTS_A_WEU, "{waited} waited, as there is no more room");
-    assert_eq!(inside(&mut life), 0);
-    life.judge().unwrap();
+}
+
+/// VF-M4 where each volume has its own part: who waits for room there holds up nobody who has some.
+#[test]
+fn a_full_part_holds_only_its_own_volume_up() {
+    let weus = WEUS / 2;
+    let waited = |sharing| {
+        let mut life = begin_with(CacheConfig { sharing, ..common::config() }, weus);
+        ask(&mut life, Op::Write, 0, 0..EXTENTS);
+        ask(&mut life, Op::Write, 1, 0..4);
+        let waited = inside_until_written_back(&mut life);
+        life.judge().unwrap();
+        waited
+    };
+    let ([full, other], [_, shared]) = (waited(Sharing::PerVolume), waited(Sharing::Shared));
+    assert!(full >= EXTENTS - weus * EXTENTS_A_WEU, "{full} wait for room");
+    assert_eq!((other, shared), (0, 4), "in a part of its own there is room; in a shared one there is none");
 }
 
 /// VF-M6: what one volume does to its own part of the cache takes nothing of another's; of a shared one it does.

@@ -5,10 +5,13 @@
 //! the arm has to come back once a turn; the longer the slot, the more requests share that.
 //!
 //! ```text
-//!  response  = wait + best,   wait = (n-1)²·L / 2n  +  best·(n-1)/n      (the second: what no longer fits its slot's end)
+//!  response  = held · (n-1)²·L / 2n  +  best  +  best·(n-1)/n      (the last: what no longer fits its slot's end)
 //!  deviation = min(1, requests a turn)·far / (requests a turn · response)      far: what the arm's way back adds
 //! ```
+//! `held` is the share of requests that wait for a slot: all, but for writes that are done when a cache's memory has them. `best` is a mean
+//! over all of them, as measured.
 
+use crate::predict::DiskPredictor;
 use plimsoll_base::Span;
 
 /// Slot lengths that are looked at, ms: the paper's, and half and twice.
@@ -27,6 +30,8 @@ pub struct Wanted {
     pub far: Span,
     /// The share of requests that need the disk, in thousandths.
     pub miss_permille: u64,
+    /// The share of requests that wait for a slot, in thousandths: not so writes to a cache that writes back.
+    pub held_permille: u64,
     /// A response time may change by so many percent when the neighbours do.
     pub deviation_percent: f64,
     /// No slot is shorter: the longest that one request takes.
@@ -50,22 +55,29 @@ pub struct Choice {
 
 /// Every length, shortest first; the first that fits is the one to take.
 pub fn plan(w: &Wanted) -> Vec<Choice> {
+    LENGTHS_MS.map(|ms| predict(w, Span::from_millis(ms))).to_vec()
+}
+
+/// What slots of this length would do.
+pub fn predict(w: &Wanted, slot: Span) -> Choice {
     let n = w.tenants.max(1);
-    let choice = |ms: u64| {
-        let slot = Span::from_millis(ms);
-        let (nf, length, best) = (f64::from(n), slot.as_millis_f64(), w.best.as_millis_f64());
-        let wait = (nf - 1.0).powi(2) * length / (2.0 * nf) + best * (nf - 1.0) / nf;
-        let response = wait + best;
-        // A turn serves what fits in it; whoever comes first pays the arm's way.
-        let a_turn = (length / best.max(0.01)).max(1.0);
-        let far = w.far.as_millis_f64() * w.miss_permille as f64 / 1000.0;
-        let neighbours = if n > 1 { 1.0 } else { 0.0 };
-        let deviation_percent = 100.0 * neighbours * far / a_turn / response.max(0.01);
-        let fits =
-            slot >= w.shortest && response <= w.worst.as_millis_f64() && deviation_percent <= w.deviation_percent;
-        Choice { slots: n, slot, response: Span::from_millis_f64(response), deviation_percent, fits }
-    };
-    LENGTHS_MS.map(choice).to_vec()
+    let (nf, length, best) = (f64::from(n), slot.as_millis_f64(), w.best.as_millis_f64());
+    let held = w.held_permille as f64 / 1000.0;
+    let response = held * (nf - 1.0).powi(2) * length / (2.0 * nf) + best + best * (nf - 1.0) / nf;
+    // A turn serves what fits in it; whoever comes first pays the arm's way.
+    let a_turn = (length * held / best.max(0.01)).max(1.0);
+    let far = held * w.far.as_millis_f64() * w.miss_permille as f64 / 1000.0;
+    let neighbours = if n > 1 { 1.0 } else { 0.0 };
+    let deviation_percent = 100.0 * neighbours * far / a_turn / response.max(0.01);
+    let fits = slot >= w.shortest && response <= w.worst.as_millis_f64() && deviation_percent <= w.deviation_percent;
+    Choice { slots: n, slot, response: Span::from_millis_f64(response), deviation_percent, fits }
+}
+
+/// What a request costs more on a disk of `size_bytes` whose predecessor was another of so many tenants': between two tenants' parts lies a
+/// third of the disk on average, within one a third of a part.
+pub fn far(disk: &DiskPredictor, size_bytes: u64, tenants: u64) -> Span {
+    let cost = |distance| disk.cost(distance, crate::predict::BLOCK_BYTES);
+    cost(size_bytes / 3).saturating_sub(cost(size_bytes / 3 / tenants.max(1)))
 }
 
 /// Performance deviation (VF-M1, §4.3.1): by how much what was measured beside others differs from what was measured alone, in
@@ -85,6 +97,7 @@ mod tests {
             worst: Span::from_millis(98),
             far: Span::from_millis(6),
             miss_permille: 500,
+            held_permille: 1000,
             deviation_percent: 19.0,
             shortest: Span::from_millis(18),
         }
@@ -112,6 +125,8 @@ mod tests {
         }
         assert!(plan(&Wanted { worst: Span::from_millis(30), ..paper() }).iter().all(|c| !c.fits));
         assert_eq!(plan(&Wanted { tenants: 1, ..paper() })[2].deviation_percent, 0.0);
+        let back = plan(&Wanted { held_permille: 200, best: Span::from_millis(4), ..paper() });
+        assert_eq!(back[2].response, Span::from_micros(4500 + 4000 + 3000), "writes wait for no slot");
     }
 
     #[test]

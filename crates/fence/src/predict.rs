@@ -21,6 +21,8 @@ const COST_MAX_NS: u64 = 10_000_000_000;
 pub struct DiskPredictor {
     /// Distance in bytes and cost in nanoseconds, rising in distance, the first at 0.
     knots: Vec<(u64, u64)>,
+    /// The same of the first request of a batch.
+    first: Vec<(u64, u64)>,
     ns_per_kib: u64,
 }
 
@@ -30,16 +32,21 @@ impl DiskPredictor {
     /// # Errors
     /// What is wrong with them.
     pub fn new(knots: Vec<(u64, u64)>, ns_per_kib: u64) -> Result<DiskPredictor, String> {
-        if knots.is_empty() || knots.len() > KNOTS_MAX || knots[0].0 != 0 {
-            return Err(format!("1 to {KNOTS_MAX} knots, the first at distance 0"));
+        check_knots(&knots)?;
+        if ns_per_kib > COST_MAX_NS {
+            return Err(TOO_LONG.into());
         }
-        if knots.windows(2).any(|w| w[0].0 >= w[1].0) {
-            return Err("distances must rise".into());
-        }
-        if knots.iter().any(|k| k.1 > COST_MAX_NS) || ns_per_kib > COST_MAX_NS {
-            return Err("no request takes longer than 10 s".into());
-        }
-        Ok(DiskPredictor { knots, ns_per_kib })
+        Ok(DiskPredictor { first: knots.clone(), knots, ns_per_kib })
+    }
+
+    /// A batch's first request costs by these knots instead: it waits for the platter, while the drive orders the others by what it
+    /// meets first.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn with_first(self, first: Vec<(u64, u64)>) -> Result<DiskPredictor, String> {
+        check_knots(&first)?;
+        Ok(DiskPredictor { first, ..self })
     }
 
     /// A 7200 rpm disk of `size_bytes` of which nothing was measured: seeks of 1 to 18 ms, half a turn of 4.2 ms, 70 MB/s.
@@ -53,7 +60,7 @@ impl DiskPredictor {
             (size / 3, us(13_000)),
             (size, us(20_000)),
         ];
-        DiskPredictor { knots, ns_per_kib: 14_600 }
+        DiskPredictor { first: knots.clone(), knots, ns_per_kib: 14_600 }
     }
 
     /// How far from a request the arm is taken to be when a neighbour had it: half of the disk.
@@ -71,19 +78,39 @@ impl DiskPredictor {
         self.ns_per_kib
     }
 
-    /// A request of `len` bytes that begins `distance` from where the one before ended.
+    /// A request of `len` bytes that begins `distance` from where the one before it in its batch ended.
     pub fn cost(&self, distance: u64, len: u64) -> Span {
-        Span::from_nanos(self.by_distance(distance) + transfer(self.ns_per_kib, len))
+        Span::from_nanos(by_distance(&self.knots, distance) + transfer(self.ns_per_kib, len))
     }
 
-    fn by_distance(&self, distance: u64) -> u64 {
-        let right = self.knots.partition_point(|k| k.0 <= distance);
-        let left = self.knots[right - 1];
-        let Some(right) = self.knots.get(right) else { return left.1 };
-        let (along, whole) = (distance - left.0, right.0 - left.0);
-        let part = |a: u64, b: u64| (u128::from(a - b) * u128::from(along) / u128::from(whole)) as u64;
-        if right.1 >= left.1 { left.1 + part(right.1, left.1) } else { left.1 - part(left.1, right.1) }
+    /// The first request of a batch, of `len` bytes, that begins `distance` from where the one before ended.
+    pub fn first_cost(&self, distance: u64, len: u64) -> Span {
+        Span::from_nanos(by_distance(&self.first, distance) + transfer(self.ns_per_kib, len))
     }
+}
+
+const TOO_LONG: &str = "no request takes longer than 10 s";
+
+fn check_knots(knots: &[(u64, u64)]) -> Result<(), String> {
+    if knots.is_empty() || knots.len() > KNOTS_MAX || knots[0].0 != 0 {
+        return Err(format!("1 to {KNOTS_MAX} knots, the first at distance 0"));
+    }
+    if knots.windows(2).any(|w| w[0].0 >= w[1].0) {
+        return Err("distances must rise".into());
+    }
+    match knots.iter().any(|k| k.1 > COST_MAX_NS) {
+        true => Err(TOO_LONG.into()),
+        false => Ok(()),
+    }
+}
+
+fn by_distance(knots: &[(u64, u64)], distance: u64) -> u64 {
+    let right = knots.partition_point(|k| k.0 <= distance);
+    let left = knots[right - 1];
+    let Some(right) = knots.get(right) else { return left.1 };
+    let (along, whole) = (distance - left.0, right.0 - left.0);
+    let part = |a: u64, b: u64| (u128::from(a - b) * u128::from(along) / u128::from(whole)) as u64;
+    if right.1 >= left.1 { left.1 + part(right.1, left.1) } else { left.1 - part(left.1, right.1) }
 }
 
 /// Flash's batches by size.
@@ -93,6 +120,8 @@ pub struct FlashPredictor {
     pub reads: Line,
     /// Its writes.
     pub writes: Line,
+    /// A batch of both takes what the longer kind takes, and so many thousandths of the shorter one.
+    pub both_permille: u64,
 }
 
 /// What requests of one kind take together.
@@ -111,12 +140,13 @@ impl FlashPredictor {
     pub const TYPICAL: FlashPredictor = FlashPredictor {
         reads: Line { fixed_ns: 150_000, each_ns: 45_000, ns_per_kib: 5_000 },
         writes: Line { fixed_ns: 100_000, each_ns: 45_000, ns_per_kib: 5_000 },
+        both_permille: 1000,
     };
 
     /// Each request takes so long, whatever its length.
     pub fn by_number(read_ns: u64, write_ns: u64) -> FlashPredictor {
         let line = |each_ns| Line { fixed_ns: 0, each_ns, ns_per_kib: 0 };
-        FlashPredictor { reads: line(read_ns), writes: line(write_ns) }
+        FlashPredictor { reads: line(read_ns), writes: line(write_ns), both_permille: 1000 }
     }
 }
 
@@ -144,7 +174,7 @@ impl Predictor {
         Forming::new(self, arm).add(head)
     }
 
-    /// What a request takes after one that ended at `end`.
+    /// What a request takes after one of its batch that ended at `end`.
     pub fn next(&self, end: u64, head: &IoHead) -> Span {
         match self {
             Predictor::Disk(d) if moved(head) > 0 => d.cost(head.offset.abs_diff(end), head.len),
@@ -155,9 +185,9 @@ impl Predictor {
     /// What one block at another place takes at least, or from `away`: no slot is shorter. (What takes longer gathers credit.)
     pub fn least(&self, away: bool) -> Span {
         match self {
-            Predictor::Disk(d) if away => d.cost(d.away_bytes(), BLOCK_BYTES),
+            Predictor::Disk(d) if away => d.first_cost(d.away_bytes(), BLOCK_BYTES),
             Predictor::Disk(d) => {
-                let near = d.knots.get(1).unwrap_or(&d.knots[0]);
+                let near = d.first.get(1).unwrap_or(&d.first[0]);
                 Span::from_nanos(near.1 + transfer(d.ns_per_kib, BLOCK_BYTES))
             }
             Predictor::Flash(f) => Span::from_nanos(
@@ -184,14 +214,14 @@ pub struct Forming<'a> {
     places: Vec<(u64, u64)>,
     /// What doesn't depend on the order, ns.
     rest_ns: u64,
-    /// Something is read, is written; only for flash.
-    kinds: [bool; 2],
+    /// What reads and what writes take, ns; only for flash.
+    kinds_ns: [u64; 2],
 }
 
 impl<'a> Forming<'a> {
     /// An empty one.
     pub fn new(predictor: &'a Predictor, from: Arm) -> Forming<'a> {
-        Forming { predictor, from, places: Vec::new(), rest_ns: 0, kinds: [false; 2] }
+        Forming { predictor, from, places: Vec::new(), rest_ns: 0, kinds_ns: [0; 2] }
     }
 
     /// Adds a request; what the batch takes with it.
@@ -206,26 +236,31 @@ impl<'a> Forming<'a> {
             Predictor::Flash(f) => {
                 let kind = usize::from(head.op != Op::Read);
                 let line = [f.reads, f.writes][kind];
-                if !std::mem::replace(&mut self.kinds[kind], true) {
-                    self.rest_ns += line.fixed_ns;
-                }
-                self.rest_ns += line.each_ns + transfer(line.ns_per_kib, moved.saturating_sub(BLOCK_BYTES));
+                let sum = &mut self.kinds_ns[kind];
+                *sum += if *sum == 0 { line.fixed_ns } else { 0 };
+                *sum += line.each_ns + transfer(line.ns_per_kib, moved.saturating_sub(BLOCK_BYTES));
             }
         }
         self.total()
     }
 
     fn total(&self) -> Span {
-        let Predictor::Disk(d) = self.predictor else { return Span::from_nanos(self.rest_ns) };
-        let mut from = self.from;
+        let d = match self.predictor {
+            Predictor::Flash(f) => {
+                let [a, b] = self.kinds_ns;
+                return Span::from_nanos(a.max(b)) + Span::from_nanos(a.min(b)).scale(f.both_permille, 1000);
+            }
+            Predictor::Disk(d) => d,
+        };
         let mut total = Span::from_nanos(self.rest_ns);
+        let mut from = None;
         for &(offset, len) in &self.places {
-            let distance = match from {
-                Arm::At(end) => offset.abs_diff(end),
-                Arm::Away => d.away_bytes(),
+            total += match (from, self.from) {
+                (Some(end), _) => d.cost(offset.abs_diff(end), len),
+                (None, Arm::At(end)) => d.first_cost(offset.abs_diff(end), len),
+                (None, Arm::Away) => d.first_cost(d.away_bytes(), len),
             };
-            total += d.cost(distance, len);
-            from = Arm::At(offset + len);
+            from = Some(offset + len);
         }
         total
     }
@@ -267,18 +302,28 @@ mod tests {
         let mut first = Forming::new(&p, Arm::Away);
         first.add(&head(Op::Read, 10_000, 4096));
         assert_eq!(first.total().as_nanos(), 500_000, "from half of the disk away, wherever that is");
+        let p = Predictor::Disk(DiskPredictor::new(vec![(0, 10)], 0).unwrap().with_first(vec![(0, 1010)]).unwrap());
+        let mut batch = Forming::new(&p, Arm::At(0));
+        assert_eq!(batch.add(&head(Op::Flush, 0, 0)).as_nanos(), 10, "which moves no arm");
+        assert_eq!((batch.add(&head(Op::Read, 0, 4096)).as_nanos(), p.least(true).as_nanos()), (1020, 1010));
+        assert_eq!(batch.add(&head(Op::Read, 0, 4096)).as_nanos(), 1030, "once a batch");
+        assert!(DiskPredictor::typical(1 << 40).with_first(vec![(1, 0)]).is_err());
     }
 
     #[test]
     fn a_flash_batch_costs_by_number_and_bytes() {
         let reads = Line { fixed_ns: 100, each_ns: 10, ns_per_kib: 1 };
         let writes = Line { fixed_ns: 1000, each_ns: 30, ns_per_kib: 5 };
-        let p = Predictor::Flash(FlashPredictor { reads, writes });
+        let p = Predictor::Flash(FlashPredictor { reads, writes, both_permille: 500 });
         let mut batch = Forming::new(&p, Arm::At(0));
         assert_eq!(batch.add(&head(Op::Read, 1 << 30, 4096)).as_nanos(), 110);
         assert_eq!(batch.add(&head(Op::Read, 0, 8192)).as_nanos(), 124, "what is only read pays for no write");
-        assert_eq!(batch.add(&head(Op::Write, 0, 4096)).as_nanos(), 1154);
-        assert_eq!(batch.add(&head(Op::Write, 0, 8192)).as_nanos(), 1204, "once a batch");
+        assert_eq!(
+            batch.add(&head(Op::Write, 0, 4096)).as_nanos(),
+            1030 + 62,
+            "half of what reads take is beside that"
+        );
+        assert_eq!(batch.add(&head(Op::Write, 0, 8192)).as_nanos(), 1080 + 62, "once a batch");
         assert_eq!(p.least(true).as_nanos(), 1030);
         assert_eq!(Forming::new(&p, Arm::At(0)).add(&head(Op::Write, 0, 4096)).as_nanos(), 1030);
     }

@@ -39,8 +39,11 @@ pub type Leaving = (Io, Time);
 
 /// Does nobody wait for it?
 fn is_background(io: &Io) -> bool {
-    matches!(io.origin, Origin::Own(OwnKind::WriteBack | OwnKind::Checkpoint | OwnKind::Fill | OwnKind::Zeroing))
-        && io.op != Op::Flush
+    use OwnKind::{Checkpoint, Fill, Recovery, WriteBack, Zeroing};
+    // A header that is read before what it lists is evicted.
+    let is_evicted = io.origin == Origin::Own(OwnKind::Metadata) && matches!(io.op, Op::Read | Op::Trim);
+    is_evicted
+        || matches!(io.origin, Origin::Own(WriteBack | Checkpoint | Fill | Recovery | Zeroing)) && io.op != Op::Flush
 }
 
 impl Lane {
@@ -163,7 +166,10 @@ impl Lane {
         let lane = if later { &mut self.later } else { &mut self.wanted };
         let (mut predicted, mut chosen, mut oldest) = (Span::ZERO, Vec::new(), false);
         while chosen.len() < most {
-            let cost = |i: usize| (predictor.next(end, &lane[i].io), i);
+            let cost = |i: usize| match chosen.is_empty() {
+                true => (predictor.one(Arm::At(end), &lane[i].io), i),
+                false => (predictor.next(end, &lane[i].io), i),
+            };
             let oldest_first = chosen.is_empty() && self.oldest_waits >= OLDEST_WAITS_MAX && !lane.is_empty();
             let nearest = || (0..lane.len().min(LOOKED_AT_MAX)).map(cost).min();
             let Some((takes, i)) = (if oldest_first { Some(cost(0)) } else { nearest() }) else { break };

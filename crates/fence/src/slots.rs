@@ -1,7 +1,7 @@
 //! Whose each slot is.
 
 use plimsoll_base::VolumeKey;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Slots and their owners; each volume's are spread over the rotation, so that it waits as little as can be.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,10 +45,14 @@ impl Slots {
         self.owners.iter_mut().filter(|o| **o == Some(volume)).for_each(|o| *o = None);
     }
 
-    /// Gives a volume that has none `wanted` slots, or as many as are free.
+    /// Gives a volume that has none `wanted` slots, or as many as are free. Volumes that come in the order of their places are dealt slots
+    /// there and back, from both ends by turns (0, 2, 3, 1): whose turn follows whose is then never further than about half of
+    /// the way, where from the last to the first it would be all of it.
     pub fn assign(&mut self, volume: VolumeKey, wanted: usize) {
         let n = self.owners.len();
-        let Some(first) = self.owners.iter().position(Option::is_none) else { return };
+        let is_free = |s: &usize| self.owners[*s].is_none();
+        let first = if self.dealt().len().is_multiple_of(2) { (0..n).find(is_free) } else { (0..n).rfind(is_free) };
+        let Some(first) = first else { return };
         for i in 0..wanted.min(self.free()) {
             let ideal = first + i * n / wanted;
             let near = (0..n).flat_map(|d| [(ideal + d) % n, (ideal + n - d) % n]);
@@ -57,12 +61,25 @@ impl Slots {
         }
     }
 
-    /// Deals `slots` slots out anew; who doesn't fit any more has none.
+    /// Owners in the order in which they were dealt their first slots: from both ends by turns.
+    fn dealt(&self) -> Vec<VolumeKey> {
+        let mut owners: VecDeque<VolumeKey> = self.owners.iter().copied().flatten().collect();
+        let mut dealt = Vec::new();
+        while let Some(v) = if dealt.len() % 2 == 0 { owners.pop_front() } else { owners.pop_back() } {
+            dealt.push(v);
+            owners.retain(|o| *o != v);
+        }
+        dealt
+    }
+
+    /// Deals `slots` slots out anew, in the order in which they were dealt; who doesn't fit any more has none.
     pub fn resize(&mut self, slots: usize, wanted: &BTreeMap<VolumeKey, u32>) {
+        let dealt = self.dealt();
+        let place = |v: &VolumeKey| dealt.iter().position(|d| d == v).unwrap_or(dealt.len());
         self.owners = vec![None; slots];
         // Who wants most is spread first.
         let mut order: Vec<(VolumeKey, u32)> = wanted.iter().map(|(v, n)| (*v, *n)).collect();
-        order.sort_by_key(|(v, n)| (std::cmp::Reverse(*n), *v));
+        order.sort_by_key(|(v, n)| (std::cmp::Reverse(*n), place(v), *v));
         for (volume, n) in order {
             self.assign(volume, n as usize);
         }
@@ -88,6 +105,23 @@ mod tests {
         assert_eq!((s.free(), s.count(v(3))), (0, 3));
         s.release(v(2));
         assert_eq!(s.free(), 4);
+    }
+
+    /// Four in the order of their places: nobody follows one further than half away, however often slots change.
+    #[test]
+    fn slots_are_dealt_there_and_back() {
+        let mut s = Slots::new(4);
+        (0..4).for_each(|id| s.assign(v(id), 1));
+        let order = |s: &Slots| (0..s.len()).filter_map(|i| s.owner(i)).map(|v| v.id).collect::<Vec<_>>();
+        assert_eq!(order(&s), [0, 2, 3, 1]);
+        let wanted = (0..4).map(|id| (v(id), 1)).collect();
+        for slots in [8, 4, 5] {
+            s.resize(slots, &wanted);
+            assert_eq!(order(&s), [0, 2, 3, 1], "{slots} slots");
+        }
+        s.release(v(2));
+        s.assign(v(9), 1);
+        assert_eq!(order(&s).len(), 4, "who comes later has what is free: {:?}", order(&s));
     }
 
     #[test]

@@ -392,7 +392,8 @@ fn slots_come_and_go_with_the_volume() {
     b.run_to(at(40));
     assert_eq!(b.ends(A), [35.0]);
     b.pool.stack().set_volume(at(40), A, &terms(1));
-    b.send(at(45), A, 0);
+    // B has the last slot: what A is given now is the next from there, from 40 on and from 120 on.
+    b.send(at(65), A, 0);
     b.run_to(at(200));
-    assert_eq!(b.ends(A), [35.0, 85.0]);
+    assert_eq!(b.ends(A), [35.0, 125.0]);
 }

@@ -70,14 +70,14 @@ fn a_steady_fences_answers_are_forecast() {
 #[test]
 fn a_pending_change_is_uncertain() {
     let mut b = Bench::new(config(4, ms(20), ms(4), ms(1)), (ms(4), ms(1)), &[(A, 1), (B, 1)]);
-    b.run_to(at(62));
+    b.run_to(at(22));
     let sure = |b: &mut Bench, v, t: u64| b.pool.stack().forecast(at(t), &Bench::head(v, 0, at(t))).confidence.0;
-    assert_eq!((sure(&mut b, A, 62), sure(&mut b, B, 62)), (1000, 950), "A's turn comes before B's");
-    b.send(at(62), B, 0);
-    b.pool.stack().order(at(63), Order::Fence { slots: 8, slot_ns: ms(20).as_nanos() });
-    assert_eq!(sure(&mut b, A, 64), 500);
-    b.run_to(at(81));
-    assert_eq!(sure(&mut b, B, 81), 800, "its own are before it");
+    assert_eq!((sure(&mut b, B, 22), sure(&mut b, A, 22)), (1000, 950), "B's turn comes before A's");
+    b.send(at(22), B, 0);
+    b.pool.stack().order(at(23), Order::Fence { slots: 8, slot_ns: ms(20).as_nanos() });
+    assert_eq!(sure(&mut b, A, 24), 500);
+    b.run_to(at(41));
+    assert_eq!(sure(&mut b, B, 41), 800, "its own are before it");
 }
 
 /// With a backlog, too: what waits before it is counted once. Of those that go in its own turn half go before it, as far as is

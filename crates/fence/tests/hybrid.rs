@@ -103,15 +103,15 @@ fn without_lending_an_owner_has_its_whole_turn() {
 #[test]
 fn a_stretch_of_nobodys_slots_is_one() {
     let mut b = hybrid(10, &[(A, 1), (B, 1), (C, 0)]);
-    b.send(at(1), B, 0);
-    b.send(at(37), C, 0);
-    b.send(at(37), C, 1 << 20);
-    // They end at 47, beyond B's turn; two more go beyond the third slot's end.
-    b.send(at(57), C, 2 << 20);
-    b.send(at(57), C, 3 << 20);
-    b.send(at(57), A, 0);
+    b.send(at(1), A, 0);
+    b.send(at(17), C, 0);
+    b.send(at(17), C, 1 << 20);
+    // They end at 27, beyond A's turn; two more go beyond the second slot's end.
+    b.send(at(37), C, 2 << 20);
+    b.send(at(37), C, 3 << 20);
+    b.send(at(37), B, 0);
     b.run_to(at(200));
-    assert_eq!(b.ends(A), [85.0], "at the beginning of its turn");
+    assert_eq!(b.ends(B), [65.0], "at the beginning of its turn");
     let overruns: u64 = b.fence().status(at(200)).slots.iter().map(|s| s.counters.overruns.0).sum();
     assert_eq!(overruns, 0);
     assert_eq!(b.ends(C).len(), 4);

@@ -88,7 +88,7 @@ pub fn disk_batches_of(disk: Disk, seed: u64) -> Option<DiskBatches> {
 /// A fence's predictor by what was measured.
 pub fn flash_predictor(f: &FlashBatches) -> FlashPredictor {
     let [reads, writes] = f.lines_ns().map(|[fixed_ns, each_ns, ns_per_kib]| Line { fixed_ns, each_ns, ns_per_kib });
-    FlashPredictor { reads, writes }
+    FlashPredictor { reads, writes, both_permille: f.both_permille.unwrap_or(1000).into() }
 }
 
 /// What batches take on modelled flash.

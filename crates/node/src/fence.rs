@@ -25,13 +25,13 @@ fn disk(known: &Option<(String, BatchProfile)>, size_bytes: u64) -> Result<Devic
         return Ok(DeviceKind::disk(DiskPredictor::typical(size_bytes)));
     };
     let p = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into());
-    p.map(DeviceKind::disk).map_err(|e| format!("{file}: {e}"))
+    p.and_then(|p| p.with_first(d.first_knots_ns())).map(DeviceKind::disk).map_err(|e| format!("{file}: {e}"))
 }
 
 /// A fence's predictor by what was measured.
 fn flash_predictor(f: &FlashBatches) -> FlashPredictor {
     let [reads, writes] = f.lines_ns().map(|[fixed_ns, each_ns, ns_per_kib]| Line { fixed_ns, each_ns, ns_per_kib });
-    FlashPredictor { reads, writes }
+    FlashPredictor { reads, writes, both_permille: f.both_permille.unwrap_or(1000).into() }
 }
 
 fn flash(known: &Option<(String, BatchProfile)>) -> DeviceKind {

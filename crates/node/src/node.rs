@@ -193,7 +193,9 @@ impl Node {
     /// Makes the volumes of a pool's store known.
     async fn bring_back(&self, pool: usize) -> Result<()> {
         let Some(store) = self.pools[pool].store.clone() else { return Ok(()) };
-        let records: Vec<VolumeRecord> = store.lock().expect("no panic while held").volumes().cloned().collect();
+        let mut records: Vec<VolumeRecord> = store.lock().expect("no panic while held").volumes().cloned().collect();
+        // A fence deals slots to volumes in the order of their places.
+        records.sort_by_key(|r| r.extents.first().map(|e| e.device_offset));
         for record in records {
             self.settle_deadline(&record);
             self.publish(pool, &record).await?;

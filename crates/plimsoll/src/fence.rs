@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
 use plimsoll_base::Span;
-use plimsoll_fence::plan::{Wanted, deviation_percent, plan};
+use plimsoll_fence::plan::{Wanted, deviation_percent, far, plan};
 use plimsoll_fence::{DiskPredictor, Predictor, SLOTS_MAX};
 use plimsoll_node::http::api::Status;
 use plimsoll_node::http::fence::{Baseline, FenceChange, FenceSlotView, FenceView, FenceVolumeView};
@@ -87,6 +87,9 @@ struct Plan {
     /// Reads that the cache answers, %.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=100))]
     hit_percent: u64,
+    /// Requests that are writes to a cache in write-back mode, %: they wait for no slot.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100))]
+    write_back_percent: u64,
     /// By how much the response time may change when the neighbours do, %.
     #[arg(long, default_value_t = 15.0)]
     deviation: f64,
@@ -308,7 +311,8 @@ impl Plan {
         let profile = Profile::parse(&file, &text)?;
         let missing = || format!("{file}: has no batches of a disk: measure it again with `plimsoll profile`");
         let d = profile.batches.and_then(|b| b.disk).with_context(missing)?;
-        let p = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into());
+        let p = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into())
+            .and_then(|p| p.with_first(d.first_knots_ns()));
         Ok((p.map_err(|e| anyhow::anyhow!("{file}: {e}"))?, profile.device.size_bytes))
     }
 
@@ -317,15 +321,13 @@ impl Plan {
             bail!("--worst {} is less than --best {}: beside others nobody is faster", self.worst, self.best);
         }
         let (disk, size) = self.disk()?;
-        let cost = |d| disk.cost(d, 4096).as_nanos();
-        // Between two tenants' parts lies a third of the disk on average, within one a third of a part.
-        let far = cost(size / 3).saturating_sub(cost(size / 3 / u64::from(self.tenants)));
         let wanted = Wanted {
             tenants: self.tenants,
             best: self.best,
             worst: self.worst,
-            far: Span::from_nanos(far),
+            far: far(&disk, size, self.tenants.into()),
             miss_permille: 1000 - 10 * self.hit_percent,
+            held_permille: 1000 - 10 * self.write_back_percent,
             deviation_percent: self.deviation,
             shortest: Predictor::Disk(disk.clone()).least(true),
         };

@@ -1,7 +1,7 @@
 //! What batches of requests take (VF-M12, M13): measured, and fitted for a fence's predictors.
 //!
 //! A disk's batch is taken to be served by address, each request at a cost piecewise linear in its distance from the one before,
-//! and its transfer: between knots that is linear, so a batch's time is linear in how much of each knot's hat function its
+//! and its transfer, the first one by a function of its own: between knots that is linear, so a batch's time is linear in how much of each knot's hat function its
 //! distances make up. Flash's is a line over reads, writes and bytes. Least squares find a disk's weights, least absolute deviations
 //! flash's: a batch that an erasure holds up takes milliseconds more, which no count tells.
 //!
@@ -32,6 +32,10 @@ pub struct DiskBatches {
     pub cost_us: Vec<f64>,
     /// A KiB's transfer.
     pub transfer_ns_per_kib: u32,
+    /// What a batch's first request costs at each: it waits for the platter, while the drive orders the others by what it meets first. As
+    /// the others where it wasn't told apart.
+    #[serde(default)]
+    pub first_cost_us: Vec<f64>,
 }
 
 /// Flash's batches by number.
@@ -52,6 +56,10 @@ pub struct FlashBatches {
     /// A KiB beyond a write's first four; a read's where it wasn't told apart.
     #[serde(default)]
     pub write_ns_per_kib: Option<u32>,
+    /// A batch that reads and writes takes what the longer kind takes, and so many thousandths of the shorter one; all of it where it
+    /// wasn't measured.
+    #[serde(default)]
+    pub both_permille: Option<u32>,
 }
 
 impl FlashBatches {
@@ -70,6 +78,14 @@ impl DiskBatches {
         let ns = |us: f64| (us * 1000.0).round() as u64;
         self.distance_bytes.iter().zip(&self.cost_us).map(|(d, us)| (*d, ns(*us))).collect()
     }
+
+    /// The same of a batch's first request.
+    pub fn first_knots_ns(&self) -> Vec<(u64, u64)> {
+        match self.first_cost_us.is_empty() {
+            true => self.knots_ns(),
+            false => DiskBatches { cost_us: self.first_cost_us.clone(), ..self.clone() }.knots_ns(),
+        }
+    }
 }
 
 impl BatchProfile {
@@ -77,14 +93,22 @@ impl BatchProfile {
         let plausible = |us: &f64| us.is_finite() && (0.0..=10e6).contains(us);
         if let Some(d) = &self.disk {
             let rises = d.distance_bytes.first() == Some(&0) && d.distance_bytes.is_sorted_by(|a, b| a < b);
-            if !rises || d.distance_bytes.len() != d.cost_us.len() || d.distance_bytes.len() > 64 {
+            let firsts = d.first_cost_us.len();
+            if !rises
+                || (firsts > 0 && firsts != d.cost_us.len())
+                || d.distance_bytes.len() != d.cost_us.len()
+                || d.distance_bytes.len() > 64
+            {
                 return Err("batches.disk: distances must rise from 0, with a cost each, at most 64".into());
             }
-            if !d.cost_us.iter().all(plausible) {
+            if !d.cost_us.iter().chain(&d.first_cost_us).all(plausible) {
                 return Err("batches.disk: a cost is no time that a device takes".into());
             }
         }
         match &self.flash {
+            Some(f) if f.both_permille.is_some_and(|p| p > 1000) => {
+                Err("batches.flash: both_permille is more than all".into())
+            }
             Some(f) if ![f.fixed_us, f.read_us, f.write_fixed_us.unwrap_or(0.0), f.write_us].iter().all(plausible) => {
                 Err("batches.flash: a cost is no time that a device takes".into())
             }
@@ -145,20 +169,22 @@ pub fn measure_disk_batches<T: Target>(
         batch.sort_unstable_by_key(|r| r.1);
         let took = target.batch(true, &batch)?;
         target.rest(SETTLES);
-        let mut x = vec![0.0; knots.len() + 1];
-        for &(_, offset, len) in &batch {
-            hat(offset.abs_diff(last), &knots, &mut x);
-            x[knots.len()] += len as f64 / 1024.0;
+        // Of the others by distance, of the first by distance, and bytes.
+        let (mut others, mut first, mut kib) = (vec![0.0; knots.len()], vec![0.0; knots.len()], 0.0);
+        for (i, &(_, offset, len)) in batch.iter().enumerate() {
+            hat(offset.abs_diff(last), &knots, if i == 0 { &mut first } else { &mut others });
+            kib += len as f64 / 1024.0;
             last = offset + len;
         }
-        rows.push(x);
+        rows.push([others, first, vec![kib]].concat());
         times.push(took.as_nanos() as f64);
     }
     // A knot that no distance was near can't be told: it stays as it is next to it.
     let Some(weights) = least_squares(&rows, &times) else { return Ok(None) };
-    let cost_us = weights[..knots.len()].iter().map(|ns| round(ns.max(0.0) / 1000.0)).collect();
-    let transfer_ns_per_kib = weights[knots.len()].max(0.0) as u32;
-    Ok(Some(DiskBatches { distance_bytes: knots, cost_us, transfer_ns_per_kib }))
+    let us = |weights: &[f64]| weights.iter().map(|ns| round(ns.max(0.0) / 1000.0)).collect();
+    let (cost_us, first_cost_us) = (us(&weights[..knots.len()]), us(&weights[knots.len()..2 * knots.len()]));
+    let transfer_ns_per_kib = weights[2 * knots.len()].max(0.0) as u32;
+    Ok(Some(DiskBatches { distance_bytes: knots, cost_us, transfer_ns_per_kib, first_cost_us }))
 }
 
 /// How much of each knot a distance makes up.
@@ -179,7 +205,7 @@ fn round(us: f64) -> f64 {
 const FINE_NS: f64 = 20_000.0;
 
 /// Measures flash by `n` batches that read; and with `writes` by a third as many that write after them (a drive that was written to has
-/// work of its own for a while, and reads would meet it). Without, writes are taken for as dear as reads.
+/// work of its own for a while, and reads would meet it), and as many that do both. Without, writes are taken for as dear as reads.
 ///
 /// # Errors
 /// The device's first.
@@ -199,13 +225,40 @@ pub fn measure_flash_batches<T: Target>(
         write_fixed_us: None,
         write_us: round(read_us),
         write_ns_per_kib: None,
+        both_permille: None,
     };
     if !writes {
         return Ok(Some(reads));
     }
     let Some([fixed_us, write_us, kib_us]) = measure_flash(target, n / 3, true, &mut rng)? else { return Ok(None) };
     let (write_fixed_us, write_ns_per_kib) = (Some(round(fixed_us)), Some(per_kib(kib_us)));
-    Ok(Some(FlashBatches { write_fixed_us, write_us: round(write_us), write_ns_per_kib, ..reads }))
+    let known = FlashBatches { write_fixed_us, write_us: round(write_us), write_ns_per_kib, ..reads };
+    let both_permille = Some(measure_both(target, n / 3, &known, &mut rng)?);
+    Ok(Some(FlashBatches { both_permille, ..known }))
+}
+
+/// How much of the kind that takes less comes on top where a batch reads and writes, in thousandths: the median of `n` batches.
+fn measure_both<T: Target>(target: &mut T, n: usize, known: &FlashBatches, rng: &mut Rng) -> Result<u32, T::Error> {
+    let within = (target.size_bytes() / WRITTEN_PART).max(2 << 20).min(target.size_bytes());
+    let mut shares = Vec::new();
+    for _ in 0..n {
+        let mut batch = Vec::new();
+        let mut kinds = [0u64; 2];
+        for (kind, [fixed, each, kib]) in known.lines_ns().into_iter().enumerate() {
+            kinds[kind] = fixed;
+            for _ in 0..1 + rng.below(WRITTEN_BATCH_MAX) {
+                let len = LENGTHS_KIB[rng.below(LENGTHS_KIB.len() as u64) as usize] << 10;
+                batch.push((kind == 1, rng.below((within - len) / BLOCK) * BLOCK, len));
+                kinds[kind] += each + (len - BLOCK) / 1024 * kib;
+            }
+        }
+        let took = target.batch(false, &batch)?.as_nanos();
+        target.rest(SETTLES_WRITTEN);
+        let (longer, shorter) = (kinds[0].max(kinds[1]), kinds[0].min(kinds[1]).max(1));
+        shares.push((took.saturating_sub(longer) * 1000 / shorter).min(1000) as u32);
+    }
+    shares.sort_unstable();
+    Ok(shares.get(shares.len() / 2).copied().unwrap_or(1000))
 }
 
 /// What batches of one kind take, us: any, each request, and each KiB beyond the first four of each.
@@ -253,9 +306,9 @@ mod tests {
     const SIZE: u64 = 100 << 30;
 
     impl Exact {
-        /// 2 ms, 1 ms every 10 GiB, and 1 us a KiB.
+        /// 2 ms, 1 ms every 10 GiB, and 1 us a KiB; 1.5 ms a batch.
         fn disk_ns(&mut self, requests: &[(bool, u64, u64)]) -> u64 {
-            let mut ns = 0;
+            let mut ns = 1_500_000;
             for &(_, offset, len) in requests {
                 ns += len / 1024 * 1000 + 2_000_000 + offset.abs_diff(self.last) / (10 << 10);
                 self.last = offset + len;
@@ -263,15 +316,18 @@ mod tests {
             ns
         }
 
-        /// 70 us if something is read, 400 if something is written; 30 a read, 90 a write; 1 us a KiB that is read, 3 that is written.
+        /// 70 us if something is read, 400 if something is written; 30 a read, 90 a write; 1 us a KiB that is read, 3 that is written; of
+        /// both kinds a quarter of the shorter one's is beside the other's.
         fn flash_ns(requests: &[(bool, u64, u64)]) -> u64 {
             let each = |&(write, _, len): &(bool, u64, u64)| match write {
                 true => 90_000 + (len - 4096) / 1024 * 3000,
                 false => 30_000 + (len - 4096) / 1024 * 1000,
             };
-            let any = |write: bool| requests.iter().any(|r| r.0 == write);
-            let fixed = if any(false) { 70_000 } else { 0 } + if any(true) { 400_000 } else { 0 };
-            fixed + requests.iter().map(each).sum::<u64>()
+            let [reads, writes] = [(false, 70_000), (true, 400_000)].map(|(write, fixed)| {
+                let sum: u64 = requests.iter().filter(|r| r.0 == write).map(each).sum();
+                if sum > 0 { fixed + sum } else { 0 }
+            });
+            reads.max(writes) + reads.min(writes) * 3 / 4
         }
     }
 
@@ -303,9 +359,13 @@ mod tests {
             assert!((us - want).abs() < 2.0, "{distance}: {us} {want}");
         }
         assert!((995..=1005).contains(&d.transfer_ns_per_kib), "{d:?}");
+        for (first, other) in d.first_cost_us.iter().zip(&d.cost_us) {
+            assert!((first - other - 1500.0).abs() < 4.0, "{d:?}");
+        }
         let mut flash = Exact { is_disk: false, last: 0 };
         let f = measure_flash_batches(&mut flash, 400, true, 1).unwrap().expect("determined");
         assert_eq!((f.fixed_us, f.read_us, f.write_fixed_us, f.write_us), (70.0, 30.0, Some(400.0), 90.0));
+        assert!((745..=755).contains(&f.both_permille.expect("it was measured")), "{f:?}");
         let per_kib = (f.transfer_ns_per_kib, f.write_ns_per_kib.expect("it was measured"));
         assert!((995..=1005).contains(&per_kib.0) && (2995..=3005).contains(&per_kib.1), "{per_kib:?}");
         let only_reads = measure_flash_batches(&mut flash, 400, false, 1).unwrap().expect("determined");
@@ -317,7 +377,7 @@ mod tests {
     #[test]
     fn what_no_device_takes_is_refused() {
         let disk = |distance_bytes: Vec<u64>, cost_us: Vec<f64>| BatchProfile {
-            disk: Some(DiskBatches { distance_bytes, cost_us, transfer_ns_per_kib: 1 }),
+            disk: Some(DiskBatches { distance_bytes, cost_us, transfer_ns_per_kib: 1, first_cost_us: Vec::new() }),
             flash: None,
         };
         assert!(disk(vec![0, 5], vec![1.0, 2.0]).check().is_ok());

@@ -406,8 +406,12 @@ mod tests {
 
     #[test]
     fn it_comes_back_as_it_was_written() {
-        let disk =
-            DiskBatches { distance_bytes: vec![0, 1 << 30], cost_us: vec![800.0, 9000.0], transfer_ns_per_kib: 14_000 };
+        let disk = DiskBatches {
+            distance_bytes: vec![0, 1 << 30],
+            cost_us: vec![800.0, 9000.0],
+            transfer_ns_per_kib: 14_000,
+            first_cost_us: vec![1800.0, 9900.5],
+        };
         let with_batches = Profile { batches: Some(BatchProfile { disk: Some(disk), flash: None }), ..sample() };
         assert_eq!(Profile::parse("p", &with_batches.to_toml()), Ok(with_batches));
         let p = sample();

@@ -1,4 +1,4 @@
-//! VF-E1 to VF-E9: how much a virtual machine's performance depends on the others on its disk (VirtualFence §4.3 to §4.6), and
+//! VF-E1 to VF-E9, and what limits them: how much a virtual machine's performance depends on the others on its disk (VirtualFence §4.3 to §4.6), and
 //! the hybrid service of §4.7.
 //!
 //! A machine is a filebench personality on a volume of its own, in a quarter of the modelled disk. Deviation is measured as the
@@ -7,7 +7,9 @@
 mod deviation;
 mod file;
 mod hybrid;
+mod limits;
 mod machines;
+mod planned;
 mod schedulers;
 mod slots;
 pub(crate) mod system;
@@ -22,7 +24,7 @@ const FENCE: Study = Study {
     id: "",
     title: "",
     source: "",
-    version: 5,
+    version: 6,
     device: "hdd-160g-7200, vf-sata-60g",
     common: common_notes,
     notes: &[],
@@ -43,6 +45,8 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         slots::NUMBERS,
         slots::LENGTHS,
         hybrid::LENDING,
+        limits::LIMITS,
+        planned::PLANNED,
     ];
     all.into_iter().map(|s| Box::new(s) as Box<dyn Experiment>).collect()
 }
@@ -57,8 +61,8 @@ fn common_notes() -> Vec<String> {
          (the paper gives neither threads nor gaps); saturation is four machines of 16 threads without caps",
         "the cache is the flash cache with blocks of 4 KiB in write-evict units of 256 KiB, without deduplication and compression, \
          write-back; its size is chosen per personality, the same for all seeds, and the hit ratio of reads is a row (VF-A4)",
-        "slots are dealt there and back over the disk: who follows in the rotation is at most two quarters of it away (half of it is what a \
-         turn's first batch is predicted with)",
+        "a fence deals slots there and back over the disk: who follows in the rotation is at most two quarters of it away (half of it is \
+         what a turn's first batch is predicted with)",
         "deviation of means as §4.3.1 has it: alone and shared under one seed; p99's deviation is not in the paper",
     ];
     notes.map(str::to_string).to_vec()

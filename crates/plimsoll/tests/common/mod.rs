@@ -4,6 +4,7 @@
 pub mod busy;
 pub mod client;
 pub mod exposition;
+pub mod fenced;
 pub mod http;
 pub mod mount;
 pub mod noise;

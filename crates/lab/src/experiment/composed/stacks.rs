@@ -157,7 +157,9 @@ impl Building<'_> {
 fn fenced(profile: &Profile, flash: Option<&AnyModel>, seed: u64) -> Result<Vec<DeviceKind>, LabError> {
     let batches = profile.batches.as_ref().and_then(|b| b.disk.as_ref());
     let d = batches.ok_or_else(|| failed("the profile has no batches"))?;
-    let disk = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into()).map_err(LabError)?;
+    let disk = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into())
+        .and_then(|p| p.with_first(d.first_knots_ns()))
+        .map_err(LabError)?;
     let mut kinds = vec![DeviceKind::disk(disk)];
     if let Some(flash) = flash {
         let f = flash_batches_of(flash.clone(), seed).ok_or_else(|| failed("flash batches tell nothing"))?;

@@ -39,6 +39,11 @@ fn rows() -> Vec<RowSpec> {
         RowSpec::new("idle time of the disk given away", "%").check(Check::AtLeast(90.0)),
         RowSpec::new("machines without slots, together", "1/s"),
         RowSpec::new("kept: machines without slots, together", "1/s"),
+        lent("response beside all less beside the fenced one")
+            .check(Check::AtMost(1.0))
+            .note("points of alone, with its sign"),
+        lent("response deviation, alone against alone 7 ms later")
+            .note("no neighbour is there in either: what such a run can tell"),
     ]
 }
 
@@ -52,6 +57,7 @@ fn sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let (a, b) = (Some(machine(P, full, 8)), Some(machine(P, full, 16)));
     let first = |r: &Run| r.got[0].clone().expect("it ran");
     let alone = first(&run(&system, &[a, None, None, None], times)?);
+    let later = first(&run(&system, &[a, None, None, None], times.later())?);
     let beside = first(&run(&system, &[a, b, None, None], times)?);
     let lent = run(&system, &[a, b, busy, busy], times)?;
     let kept_alone = first(&run(&kept, &[a, None, None, None], times)?);
@@ -64,6 +70,7 @@ fn sample(seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
     let moved = (d_lent.response - d_beside.response).abs();
     let deviations = [d_beside.response, d_lent.response, moved, d_lent.throughput, d_lent.alone_ms];
     let rest = [d_kept.alone_ms, d_kept.response, given, others(&lent), others(&kept)];
-    let values = deviations.into_iter().chain(rest).map(Some).collect();
+    let moved = [d_lent.change - d_beside.change, Deviation::of(&alone, &later).response];
+    let values = deviations.into_iter().chain(rest).chain(moved).map(Some).collect();
     Ok(Sample { values, ..Sample::default() })
 }

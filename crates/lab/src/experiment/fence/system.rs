@@ -8,7 +8,8 @@ use plimsoll_base::{Buf, Completion, Data, Io, IoFlags, IoHead, Op, Span, Tenant
 use plimsoll_cache::{Cache, CacheConfig, Codec, Layout, Shape, Sharing, format_device};
 use plimsoll_device::{AnyModel, DeviceOptions, Disk, DiskOptions, Mismatch, Model, ModelLayer};
 use plimsoll_fence::config::DeviceKind;
-use plimsoll_fence::{DiskPredictor, Fence, FenceConfig};
+use plimsoll_fence::plan::far;
+use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, Predictor};
 use plimsoll_sched::batches::{DiskBatches, FlashBatches};
 use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::{DiskFaults, SimDisk};
@@ -18,6 +19,8 @@ use std::sync::Mutex;
 
 pub const DISK: &str = "hdd-160g-7200";
 pub const FLASH: &str = "sized:3G:aged:vf-sata-60g";
+/// The same with nothing on it but what the cache writes: as it is after `blkdiscard`.
+pub const DISCARDED: &str = "sized:3G:vf-sata-60g";
 const SPREAD: f64 = 0.15;
 /// The paper's blocks.
 const SHAPE: Shape = Shape { extent_bytes: 4 << 10, weu_bytes: 256 << 10 };
@@ -65,6 +68,8 @@ pub struct System {
     pub sched: SchedulerKind,
     /// Of an uncached device.
     pub backing: Backing,
+    /// The SSD: [`FLASH`] or [`DISCARDED`].
+    pub flash: &'static str,
     /// Bytes of the cache that each machine has, or has on average where it's shared.
     pub cache_bytes: u64,
     pub machines: u16,
@@ -88,6 +93,7 @@ impl System {
             rules: None,
             sched: SchedulerKind::Cfq,
             backing: Backing::Partition,
+            flash: FLASH,
             cache_bytes,
             machines: 4,
             slots: 4,
@@ -118,7 +124,7 @@ impl System {
         let mut disks = Vec::new();
         match self.devices {
             Devices::Hdd | Devices::Ssd => {
-                let name = if self.devices == Devices::Hdd { DISK } else { FLASH };
+                let name = if self.devices == Devices::Hdd { DISK } else { self.flash };
                 if self.backing != Backing::Partition {
                     let each = self.part(1).0;
                     let through = self.backing == Backing::FileThrough;
@@ -132,7 +138,7 @@ impl System {
                 self.device(&mut stack, name, self.fenced, Vec::new())?;
             }
             Devices::Hybrid(sharing) => {
-                let model = model(FLASH, self.seed)?;
+                let model = model(self.flash, self.seed)?;
                 // What the machines have together, and room for the journal.
                 let bytes = (self.cache_bytes * u64::from(self.machines) + (16 << 20)).min(model.size_bytes());
                 let layout = Layout::new(bytes, 4096, SHAPE, self.seed).map_err(LabError)?;
@@ -150,7 +156,7 @@ impl System {
                 }
                 stack.push(Box::new(Blank), vec![Target::Node(slow + 1)]);
                 self.device(&mut stack, DISK, self.fenced, Vec::new())?;
-                self.device(&mut stack, FLASH, true, vec![Target::Device(0)])?;
+                self.device(&mut stack, self.flash, true, vec![Target::Device(0)])?;
             }
         }
         let offers = disks.iter().map(offer_of).collect();
@@ -160,9 +166,7 @@ impl System {
         }
         let mut pool = Pool::of_stack(built, disks, &PoolConfig { seed: self.seed, ..PoolConfig::default() })?;
         let (now, size_bytes) = (pool.ready_at(), pool.offer().size_bytes);
-        // There and back over the disk: in the rotation no neighbour is more than two parts away.
-        let there = (0..self.machines).step_by(2);
-        for m in there.chain((0..self.machines).rev().filter(|m| m % 2 == 1)) {
+        for m in 0..self.machines {
             let terms = VolumeTerms {
                 size_bytes,
                 tenant: m,
@@ -223,13 +227,20 @@ impl System {
     }
 
     fn disk_kind(&self) -> Result<DeviceKind, LabError> {
-        let d = fitted(self.seed)?.0;
-        let p = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into()).map_err(LabError)?;
-        Ok(DeviceKind::disk(p))
+        let d = fitted(self.flash, self.seed)?.0;
+        let p = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into());
+        p.and_then(|p| p.with_first(d.first_knots_ns())).map(DeviceKind::disk).map_err(LabError)
+    }
+
+    /// What a request costs more on this disk whose predecessor was another machine's, as `fence plan` takes it.
+    pub fn far(&self) -> Result<Span, LabError> {
+        let Predictor::Disk(d) = self.disk_kind()?.predictor else { unreachable!("it is a disk's") };
+        let size = d.knots().last().map_or(0, |k| k.0);
+        Ok(far(&d, size, self.machines.into()))
     }
 
     fn flash_kind(&self) -> Result<DeviceKind, LabError> {
-        Ok(DeviceKind::flash(flash_predictor(&fitted(self.seed)?.1)))
+        Ok(DeviceKind::flash(flash_predictor(&fitted(self.flash, self.seed)?.1)))
     }
 }
 
@@ -262,9 +273,9 @@ fn model(name: &'static str, seed: u64) -> Result<AnyModel, LabError> {
 type Fitted = (DiskBatches, FlashBatches);
 
 /// What was fitted on this seed's drives; kept, as every system of an experiment needs it.
-fn fitted(seed: u64) -> Result<Fitted, LabError> {
-    static KNOWN: Mutex<BTreeMap<u64, Fitted>> = Mutex::new(BTreeMap::new());
-    if let Some(known) = KNOWN.lock().expect("no panic while held").get(&seed) {
+fn fitted(flash: &'static str, seed: u64) -> Result<Fitted, LabError> {
+    static KNOWN: Mutex<BTreeMap<(&str, u64), Fitted>> = Mutex::new(BTreeMap::new());
+    if let Some(known) = KNOWN.lock().expect("no panic while held").get(&(flash, seed)) {
         return Ok(known.clone());
     }
     let choice = DeviceChoice::named(DISK)?;
@@ -272,9 +283,9 @@ fn fitted(seed: u64) -> Result<Fitted, LabError> {
     let disk = Disk::new(choice.disk()?, options).map_err(|e| LabError(e.to_string()))?;
     let undetermined = || LabError("the batches don't determine a predictor".into());
     let disk = disk_batches_of(disk, seed).ok_or_else(undetermined)?;
-    let flash = flash_batches_of(model(FLASH, seed)?, seed).ok_or_else(undetermined)?;
-    let both = (disk, flash);
-    KNOWN.lock().expect("no panic while held").insert(seed, both.clone());
+    let batches = flash_batches_of(model(flash, seed)?, seed).ok_or_else(undetermined)?;
+    let both = (disk, batches);
+    KNOWN.lock().expect("no panic while held").insert((flash, seed), both.clone());
     Ok(both)
 }
 
