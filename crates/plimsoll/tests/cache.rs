@@ -388,7 +388,7 @@ fn what_a_failed_device_had_can_be_given_up() {
     }
     write_all(&mut c, 4);
     check_all(&mut c, 4);
-    c.flush().unwrap().unwrap();
+    // A flush may have failed with the device, and none is believed before the next start; a process that ends loses nothing.
     drop(c);
     server.kill();
     // The device comes back, with what was given up: that isn't believed, now or later.
