@@ -11,12 +11,13 @@ use crate::record::{
     CacheRecord, DeadlineRecord, EXTENTS_MAX, FenceRecord, KnobsRecord, NewVolume, RecordError, ReplicaRecord,
     TenantRecord, VolumeRecord, VolumeState, check_name, check_size,
 };
+use crate::region::MetaStorage;
 use crate::space::{GRANULE_BYTES, Space};
 use crate::state::{Edit, State};
 use crate::superblock::Region;
 use plimsoll_base::VolumeKey;
 use plimsoll_stack::CacheMode;
-use redb::{Database, StorageBackend};
+use redb::Database;
 use std::fmt;
 
 /// The most volumes of a pool, those being deleted included.
@@ -163,7 +164,10 @@ impl MetaError {
     pub(crate) fn of(e: redb::Error) -> MetaError {
         match e {
             redb::Error::Io(e) if e.kind() == std::io::ErrorKind::StorageFull => MetaError::Full { why: e.to_string() },
-            redb::Error::Io(e) if e.kind() == std::io::ErrorKind::InvalidData => {
+            // It refers to what lies beyond its end, or isn't a database.
+            redb::Error::Io(e)
+                if matches!(e.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof) =>
+            {
                 MetaError::Corrupt { what: e.to_string() }
             }
             redb::Error::Io(e) => MetaError::Io(e),
@@ -172,6 +176,9 @@ impl MetaError {
         }
     }
 }
+
+/// With fewer volumes than this, debug builds check the whole store after each change.
+const STRICT_VOLUMES_MAX: usize = 256;
 
 /// Among the generations of volumes' ids: 0 is no volume's.
 const CACHE_ROW: u32 = 0;
@@ -185,15 +192,17 @@ pub struct MetaStore {
     home: Region,
     state: State,
     space: Space,
+    /// No volume's id is free below this.
+    lowest_free_id: u32,
 }
 
 impl MetaStore {
-    /// Writes an empty store to `backend`, which is empty, and opens it. It never gets longer than `capacity_bytes`.
+    /// Writes an empty store to `backend`, which is empty, and opens it.
     ///
     /// # Errors
     /// Those of the storage; [`MetaError::Full`] if it is smaller than about 2 MiB.
-    pub fn format(backend: impl StorageBackend, capacity_bytes: u64, home: Region) -> Result<MetaStore, MetaError> {
-        let storage = Storage::new(backend, capacity_bytes);
+    pub fn format(backend: impl MetaStorage, home: Region) -> Result<MetaStore, MetaError> {
+        let storage = Storage::new(backend);
         db::format(&storage)?;
         MetaStore::open_storage(storage, home)
     }
@@ -202,15 +211,16 @@ impl MetaStore {
     ///
     /// # Errors
     /// [`MetaError::Corrupt`], [`MetaError::UnknownVersion`], and those of the storage.
-    pub fn open(backend: impl StorageBackend, capacity_bytes: u64, home: Region) -> Result<MetaStore, MetaError> {
-        MetaStore::open_storage(Storage::new(backend, capacity_bytes), home)
+    pub fn open(backend: impl MetaStorage, home: Region) -> Result<MetaStore, MetaError> {
+        MetaStore::open_storage(Storage::new(backend), home)
     }
 
     fn open_storage(storage: Storage, home: Region) -> Result<MetaStore, MetaError> {
         storage.set_may_use_reserve(true);
         let (db, state) = db::open(&storage)?;
+        storage.check_commit(state.commit)?;
         let space = state.check(home).map_err(|what| MetaError::Corrupt { what })?;
-        Ok(MetaStore { storage, db: Some(db), home, state, space })
+        Ok(MetaStore { storage, db: Some(db), home, state, space, lowest_free_id: 1 })
     }
 
     /// The usable volumes, by id.
@@ -251,7 +261,7 @@ impl MetaStore {
         if self.state.volumes.len() >= VOLUMES_MAX {
             return Err(MetaError::TooMany { what: "volumes", max: VOLUMES_MAX });
         }
-        let (id, generation) = self.state.next_key();
+        let (id, generation) = self.state.next_key(self.lowest_free_id);
         let volume = VolumeRecord {
             key: VolumeKey { id, generation },
             extents: self.allocate(new.size_bytes.next_multiple_of(GRANULE_BYTES), EXTENTS_MAX, None)?,
@@ -268,6 +278,7 @@ impl MetaStore {
             given_up: None,
         };
         self.commit(vec![Edit::PutName(volume.name.clone(), id), Edit::PutVolume(volume.clone())], false)?;
+        self.lowest_free_id = id + 1;
         Ok(volume)
     }
 
@@ -328,7 +339,7 @@ impl MetaStore {
     /// # Errors
     /// A failing storage.
     pub fn set_knobs(&mut self, knobs: KnobsRecord) -> Result<(), MetaError> {
-        self.commit(vec![Edit::PutKnobs(knobs)], false)
+        self.commit(vec![Edit::PutKnobs(Some(knobs))], false)
     }
 
     /// The pool's time slots, if they were ever changed live.
@@ -341,7 +352,7 @@ impl MetaStore {
     /// # Errors
     /// A failing storage.
     pub fn set_fence(&mut self, fence: FenceRecord) -> Result<(), MetaError> {
-        self.commit(vec![Edit::PutFence(fence)], false)
+        self.commit(vec![Edit::PutFence(Some(fence))], false)
     }
 
     /// How often the pool's cache device was declared to be out of date; 0 if the pool never had one.
@@ -356,7 +367,7 @@ impl MetaStore {
     pub fn outdate_cache(&mut self) -> Result<u32, MetaError> {
         let next = self.cache_generation() + 1;
         let record = CacheRecord { absent: false, ..self.cache() };
-        self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutCache(record)], true)?;
+        self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutCache(Some(record))], true)?;
         Ok(next)
     }
 
@@ -381,7 +392,7 @@ impl MetaStore {
     /// # Errors
     /// A failing storage.
     pub fn set_cache(&mut self, record: CacheRecord) -> Result<(), MetaError> {
-        self.commit(vec![Edit::PutCache(record)], true)
+        self.commit(vec![Edit::PutCache(Some(record))], true)
     }
 
     /// Makes a volume larger. Its extents keep their places; the last may get longer, others are added.
@@ -441,7 +452,9 @@ impl MetaStore {
     pub fn finish_delete(&mut self, id: u32) -> Result<(), MetaError> {
         let volume = self.state.volumes.get(&id).filter(|v| v.state == VolumeState::Deleting);
         let generation = volume.ok_or(MetaError::NotDeleting { id })?.key.generation + 1;
-        self.commit(vec![Edit::DropVolume(id), Edit::PutGeneration(id, generation)], true)
+        self.commit(vec![Edit::DropVolume(id), Edit::PutGeneration(id, generation)], true)?;
+        self.lowest_free_id = self.lowest_free_id.min(id);
+        Ok(())
     }
 
     /// Declares a tenant, or changes it.
@@ -486,41 +499,47 @@ impl MetaStore {
         if free_bytes < wanted_bytes {
             return Err(MetaError::NoSpace { wanted_bytes, free_bytes });
         }
-        self.space.clone().allocate(wanted_bytes, extents_max, follow).ok_or(MetaError::Fragmented { free_bytes })
+        self.space.choose(wanted_bytes, extents_max, follow).ok_or(MetaError::Fragmented { free_bytes })
     }
 
-    fn commit(&mut self, edits: Vec<Edit>, may_use_reserve: bool) -> Result<(), MetaError> {
-        let mut next = self.state.clone();
-        edits.iter().cloned().for_each(|edit| next.apply(edit));
-        let space = next.check(self.home).unwrap_or_else(|what| panic!("a mutation would break the store: {what}"));
+    /// Makes `edits` durable together with the next commit's number, then notes that number beside the database.
+    fn commit(&mut self, mut edits: Vec<Edit>, may_use_reserve: bool) -> Result<(), MetaError> {
         let db = self.db.as_ref().ok_or(MetaError::Failed)?;
+        edits.push(Edit::PutCommit(self.state.commit + 1));
         self.storage.set_may_use_reserve(may_use_reserve);
+        let undo = self.state.apply_all(&edits, &mut self.space);
+        if cfg!(debug_assertions) && self.state.volumes.len() < STRICT_VOLUMES_MAX {
+            let space = self.state.check(self.home).unwrap_or_else(|what| panic!("a mutation broke the store: {what}"));
+            assert_eq!(space, self.space, "the free runs don't fit the volumes");
+        }
         let written = match db::write(db, &edits) {
-            Err(MetaError::Full { why }) => self.write_with_more_room(&edits, &next, why),
+            Err(MetaError::Full { why }) => self.write_with_more_room(&edits, why),
             written => written,
         };
-        match written {
-            Ok(()) => (self.state, self.space) = (next, space),
-            Err(MetaError::Full { .. }) => {}
-            Err(_) => self.db = None,
+        // The caller hears of the change only after it is noted that it was durable: before that an older state is no lie.
+        let written = written.and_then(|()| self.storage.witness(self.state.commit));
+        if let Err(e) = &written {
+            self.state.apply_all(&undo, &mut self.space);
+            if !matches!(e, MetaError::Full { .. }) {
+                self.db = None;
+            }
         }
         written
     }
 
     /// redb refuses to go on after any error of its storage. Running full is one that harms nothing, so it is opened again,
     /// with all the room that it may have; what is found there is what happened.
-    fn write_with_more_room(&mut self, edits: &[Edit], next: &State, why: String) -> Result<(), MetaError> {
+    fn write_with_more_room(&mut self, edits: &[Edit], why: String) -> Result<(), MetaError> {
         self.db = None;
         let longer = self.storage.extend().map_err(MetaError::Io)?;
-        let state = self.reopen()?;
-        if state == *next {
+        if self.reopen()? == self.state {
             return Ok(());
         }
         let db = self.db.as_ref().expect("it was opened");
         match if longer { db::write(db, edits) } else { Err(MetaError::Full { why }) } {
             Err(MetaError::Full { why }) => {
                 self.db = None;
-                if self.reopen()? == *next { Ok(()) } else { Err(MetaError::Full { why }) }
+                if self.reopen()? == self.state { Ok(()) } else { Err(MetaError::Full { why }) }
             }
             written => written,
         }

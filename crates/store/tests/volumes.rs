@@ -13,7 +13,6 @@ use plimsoll_store::{
 
 const MIB: u64 = 1 << 20;
 const HOME: Region = Region { kind: RegionKind::Home, offset: 5 * MIB, len: 20 * MIB };
-const CAPACITY_BYTES: u64 = (4 << 20) - 8192;
 
 fn tenant(name: &str) -> TenantRecord {
     let objectives = vec![Objective { percentile_bp: 9990, bound: Span::from_millis(3) }];
@@ -23,14 +22,14 @@ fn tenant(name: &str) -> TenantRecord {
 
 fn store() -> (Disk, MetaStore) {
     let disk = Disk::new();
-    let mut store = MetaStore::format(disk.clone(), CAPACITY_BYTES, HOME).expect("formats");
+    let mut store = MetaStore::format(disk.format(), HOME).expect("formats");
     store.set_tenant(tenant("t")).expect("set");
     (disk, store)
 }
 
 fn reopen(disk: &Disk, store: MetaStore) -> MetaStore {
     drop(store);
-    MetaStore::open(disk.clone(), CAPACITY_BYTES, HOME).expect("opens")
+    disk.open(HOME).expect("opens")
 }
 
 fn new(name: &str, size_bytes: u64) -> NewVolume {
