@@ -22,7 +22,7 @@ mod state;
 pub mod superblock;
 
 pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, ROLE_MAIN};
-pub use meta::{MetaError, MetaStore};
+pub use meta::{MetaError, MetaReader, MetaStore, MetaView};
 pub use record::{
     CacheRecord, DeadlineRecord, FenceRecord, KnobValues, KnobsRecord, NewVolume, RecordError, ReplicaRecord,
     TenantLimits, TenantRecord, VolumeRecord, VolumeState,

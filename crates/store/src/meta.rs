@@ -1,7 +1,8 @@
 //! The metadata store: which volumes and tenants a pool has, and where volumes' bytes are.
 //!
 //! Every mutation is one durable transaction: after it returned it survives power loss at any instant, before that nothing
-//! of it is seen. Reading is from memory. One owner, blocking calls, no threads.
+//! of it is seen. Reading is from memory; [`MetaReader`]s read while a change waits for its device. One owner, blocking calls,
+//! no threads.
 //!
 //! A volume's space goes round: free (reads as zeroes) → [`MetaStore::create_volume`] / [`MetaStore::grow_volume`] → in use →
 //! [`MetaStore::begin_delete`] → still its own, zeroed by the caller → [`MetaStore::finish_delete`] → free.
@@ -19,6 +20,8 @@ use plimsoll_base::VolumeKey;
 use plimsoll_stack::CacheMode;
 use redb::Database;
 use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 /// The most volumes of a pool, those being deleted included.
 pub const VOLUMES_MAX: usize = 65_536;
@@ -183,6 +186,77 @@ const STRICT_VOLUMES_MAX: usize = 256;
 /// Among the generations of volumes' ids: 0 is no volume's.
 const CACHE_ROW: u32 = 0;
 
+/// What the store holds, as of its newest durable change.
+#[derive(Clone, Debug)]
+pub struct MetaView {
+    state: State,
+    space: Space,
+}
+
+/// Reads the store from other threads. A change that waits for its device doesn't hold a reader up.
+#[derive(Clone, Debug)]
+pub struct MetaReader(Arc<RwLock<MetaView>>);
+
+impl MetaReader {
+    /// The contents; a change that has become durable waits until the guard is dropped.
+    pub fn view(&self) -> RwLockReadGuard<'_, MetaView> {
+        // Who writes panics only on our own mistakes, before it changes anything.
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MetaView {
+    /// The usable volumes, by id.
+    pub fn volumes(&self) -> impl Iterator<Item = &VolumeRecord> {
+        self.state.volumes.values().filter(|v| v.state == VolumeState::Ready)
+    }
+
+    /// The usable volume of that name.
+    pub fn volume(&self, name: &str) -> Option<&VolumeRecord> {
+        self.state.names.get(name).map(|id| &self.state.volumes[id])
+    }
+
+    /// The volumes whose deletion began and hasn't finished, by id: to be zeroed and finished at start.
+    pub fn deleting(&self) -> impl Iterator<Item = &VolumeRecord> {
+        self.state.volumes.values().filter(|v| v.state == VolumeState::Deleting)
+    }
+
+    /// The tenants, by name.
+    pub fn tenants(&self) -> impl Iterator<Item = &TenantRecord> {
+        self.state.tenants.values()
+    }
+
+    /// How much of the home region no volume has.
+    pub fn free_bytes(&self) -> u64 {
+        self.space.free_bytes()
+    }
+
+    /// May only the cache have the latest of a volume? Where nobody said, it may if the pool ever had one.
+    pub fn may_be_behind(&self, volume: &VolumeRecord) -> bool {
+        volume.behind.unwrap_or(self.cache_generation() > 0)
+    }
+
+    /// The pool's settings, if they were ever changed live.
+    pub fn knobs(&self) -> Option<KnobsRecord> {
+        self.state.knobs
+    }
+
+    /// The pool's time slots, if they were ever changed live.
+    pub fn fence(&self) -> Option<FenceRecord> {
+        self.state.fence
+    }
+
+    /// How often the pool's cache device was declared to be out of date; 0 if the pool never had one.
+    pub fn cache_generation(&self) -> u32 {
+        self.state.generations.get(&CACHE_ROW).copied().unwrap_or(0)
+    }
+
+    /// What is kept of the pool's cache.
+    pub fn cache(&self) -> CacheRecord {
+        self.state.cache.unwrap_or_default()
+    }
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct MetaStore {
@@ -190,10 +264,18 @@ pub struct MetaStore {
     /// `None` after a failure from which only opening anew recovers.
     db: Option<Database>,
     home: Region,
-    state: State,
-    space: Space,
+    view: MetaView,
+    /// A copy of `view` that others read: changed after a change is durable, by what it touched.
+    shared: MetaReader,
     /// No volume's id is free below this.
     lowest_free_id: u32,
+}
+
+impl Deref for MetaStore {
+    type Target = MetaView;
+    fn deref(&self) -> &MetaView {
+        &self.view
+    }
 }
 
 impl MetaStore {
@@ -220,32 +302,9 @@ impl MetaStore {
         let (db, state) = db::open(&storage)?;
         storage.check_commit(state.commit)?;
         let space = state.check(home).map_err(|what| MetaError::Corrupt { what })?;
-        Ok(MetaStore { storage, db: Some(db), home, state, space, lowest_free_id: 1 })
-    }
-
-    /// The usable volumes, by id.
-    pub fn volumes(&self) -> impl Iterator<Item = &VolumeRecord> {
-        self.state.volumes.values().filter(|v| v.state == VolumeState::Ready)
-    }
-
-    /// The usable volume of that name.
-    pub fn volume(&self, name: &str) -> Option<&VolumeRecord> {
-        self.state.names.get(name).map(|id| &self.state.volumes[id])
-    }
-
-    /// The volumes whose deletion began and hasn't finished, by id: to be zeroed and finished at start.
-    pub fn deleting(&self) -> impl Iterator<Item = &VolumeRecord> {
-        self.state.volumes.values().filter(|v| v.state == VolumeState::Deleting)
-    }
-
-    /// The tenants, by name.
-    pub fn tenants(&self) -> impl Iterator<Item = &TenantRecord> {
-        self.state.tenants.values()
-    }
-
-    /// How much of the home region no volume has.
-    pub fn free_bytes(&self) -> u64 {
-        self.space.free_bytes()
+        let view = MetaView { state, space };
+        let shared = MetaReader(Arc::new(RwLock::new(view.clone())));
+        Ok(MetaStore { storage, db: Some(db), home, view, shared, lowest_free_id: 1 })
     }
 
     /// Creates a volume. Its space reads as zeroes, if free space does.
@@ -254,14 +313,14 @@ impl MetaStore {
     /// A name that is taken or unlawful, no space, or a failing storage.
     pub fn create_volume(&mut self, new: NewVolume) -> Result<VolumeRecord, MetaError> {
         new.check()?;
-        if self.state.names.contains_key(&new.name) {
+        if self.view.state.names.contains_key(&new.name) {
             return Err(MetaError::NameTaken { name: new.name });
         }
         // Whether the tenant exists is the node's to know: most are declared in its configuration, not here.
-        if self.state.volumes.len() >= VOLUMES_MAX {
+        if self.view.state.volumes.len() >= VOLUMES_MAX {
             return Err(MetaError::TooMany { what: "volumes", max: VOLUMES_MAX });
         }
-        let (id, generation) = self.state.next_key(self.lowest_free_id);
+        let (id, generation) = self.view.state.next_key(self.lowest_free_id);
         let volume = VolumeRecord {
             key: VolumeKey { id, generation },
             extents: self.allocate(new.size_bytes.next_multiple_of(GRANULE_BYTES), EXTENTS_MAX, None)?,
@@ -300,15 +359,10 @@ impl MetaStore {
     /// # Errors
     /// A failing storage.
     pub fn set_behind(&mut self, ids: &[u32], behind: bool) -> Result<(), MetaError> {
-        let found = ids.iter().filter_map(|id| self.state.volumes.get(id)).filter(|v| v.behind != Some(behind));
+        let found = ids.iter().filter_map(|id| self.view.state.volumes.get(id)).filter(|v| v.behind != Some(behind));
         let edits: Vec<Edit> =
             found.map(|v| Edit::PutVolume(VolumeRecord { behind: Some(behind), ..v.clone() })).collect();
         if edits.is_empty() { Ok(()) } else { self.commit(edits, true) }
-    }
-
-    /// May only the cache have the latest of a volume? Where nobody said, it may if the pool ever had one.
-    pub fn may_be_behind(&self, volume: &VolumeRecord) -> bool {
-        volume.behind.unwrap_or(self.cache_generation() > 0)
     }
 
     /// Keeps what a volume is as one of several replicas.
@@ -329,11 +383,6 @@ impl MetaStore {
         self.commit(vec![Edit::PutVolume(volume)], false)
     }
 
-    /// The pool's settings, if they were ever changed live.
-    pub fn knobs(&self) -> Option<KnobsRecord> {
-        self.state.knobs
-    }
-
     /// Keeps the pool's settings as they are from now on.
     ///
     /// # Errors
@@ -342,22 +391,12 @@ impl MetaStore {
         self.commit(vec![Edit::PutKnobs(Some(knobs))], false)
     }
 
-    /// The pool's time slots, if they were ever changed live.
-    pub fn fence(&self) -> Option<FenceRecord> {
-        self.state.fence
-    }
-
     /// Keeps the pool's time slots as they are from now on.
     ///
     /// # Errors
     /// A failing storage.
     pub fn set_fence(&mut self, fence: FenceRecord) -> Result<(), MetaError> {
         self.commit(vec![Edit::PutFence(Some(fence))], false)
-    }
-
-    /// How often the pool's cache device was declared to be out of date; 0 if the pool never had one.
-    pub fn cache_generation(&self) -> u32 {
-        self.state.generations.get(&CACHE_ROW).copied().unwrap_or(0)
     }
 
     /// Declares what the pool's cache device holds to be out of date: it failed, and writes go on without it, or it was away.
@@ -380,11 +419,6 @@ impl MetaStore {
         let volume = VolumeRecord { behind: Some(false), given_up: Some(next), ..self.ready(name)?.clone() };
         self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutVolume(volume.clone())], true)?;
         Ok(volume)
-    }
-
-    /// What is kept of the pool's cache.
-    pub fn cache(&self) -> CacheRecord {
-        self.state.cache.unwrap_or_default()
     }
 
     /// Keeps that.
@@ -450,7 +484,7 @@ impl MetaStore {
     /// # Errors
     /// [`MetaError::NotDeleting`] or a failing storage.
     pub fn finish_delete(&mut self, id: u32) -> Result<(), MetaError> {
-        let volume = self.state.volumes.get(&id).filter(|v| v.state == VolumeState::Deleting);
+        let volume = self.view.state.volumes.get(&id).filter(|v| v.state == VolumeState::Deleting);
         let generation = volume.ok_or(MetaError::NotDeleting { id })?.key.generation + 1;
         self.commit(vec![Edit::DropVolume(id), Edit::PutGeneration(id, generation)], true)?;
         self.lowest_free_id = self.lowest_free_id.min(id);
@@ -463,7 +497,7 @@ impl MetaStore {
     /// An unlawful name or class, too many tenants, or a failing storage.
     pub fn set_tenant(&mut self, tenant: TenantRecord) -> Result<(), MetaError> {
         tenant.check()?;
-        if self.state.tenants.len() >= TENANTS_MAX && !self.state.tenants.contains_key(&tenant.name) {
+        if self.view.state.tenants.len() >= TENANTS_MAX && !self.view.state.tenants.contains_key(&tenant.name) {
             return Err(MetaError::TooMany { what: "tenants", max: TENANTS_MAX });
         }
         self.commit(vec![Edit::PutTenant(tenant)], false)
@@ -475,13 +509,18 @@ impl MetaStore {
     /// [`MetaError::UnknownTenant`], [`MetaError::TenantInUse`], or a failing storage.
     pub fn remove_tenant(&mut self, name: &str) -> Result<(), MetaError> {
         check_name(name)?;
-        if !self.state.tenants.contains_key(name) {
+        if !self.view.state.tenants.contains_key(name) {
             return Err(MetaError::UnknownTenant { name: name.to_owned() });
         }
-        if let Some(v) = self.state.volumes.values().find(|v| v.tenant == name) {
+        if let Some(v) = self.view.state.volumes.values().find(|v| v.tenant == name) {
             return Err(MetaError::TenantInUse { name: name.to_owned(), volume: v.name.clone() });
         }
         self.commit(vec![Edit::DropTenant(name.to_owned())], true)
+    }
+
+    /// Reads the store from other threads.
+    pub fn reader(&self) -> MetaReader {
+        self.shared.clone()
     }
 
     fn ready(&self, name: &str) -> Result<&VolumeRecord, MetaError> {
@@ -495,31 +534,37 @@ impl MetaStore {
         extents_max: usize,
         follow: Option<u64>,
     ) -> Result<Vec<plimsoll_stack::map::Extent>, MetaError> {
-        let free_bytes = self.space.free_bytes();
+        let free_bytes = self.view.space.free_bytes();
         if free_bytes < wanted_bytes {
             return Err(MetaError::NoSpace { wanted_bytes, free_bytes });
         }
-        self.space.choose(wanted_bytes, extents_max, follow).ok_or(MetaError::Fragmented { free_bytes })
+        self.view.space.choose(wanted_bytes, extents_max, follow).ok_or(MetaError::Fragmented { free_bytes })
     }
 
     /// Makes `edits` durable together with the next commit's number, then notes that number beside the database.
     fn commit(&mut self, mut edits: Vec<Edit>, may_use_reserve: bool) -> Result<(), MetaError> {
         let db = self.db.as_ref().ok_or(MetaError::Failed)?;
-        edits.push(Edit::PutCommit(self.state.commit + 1));
+        edits.push(Edit::PutCommit(self.view.state.commit + 1));
         self.storage.set_may_use_reserve(may_use_reserve);
-        let undo = self.state.apply_all(&edits, &mut self.space);
-        if cfg!(debug_assertions) && self.state.volumes.len() < STRICT_VOLUMES_MAX {
-            let space = self.state.check(self.home).unwrap_or_else(|what| panic!("a mutation broke the store: {what}"));
-            assert_eq!(space, self.space, "the free runs don't fit the volumes");
+        let undo = self.view.state.apply_all(&edits, &mut self.view.space);
+        if cfg!(debug_assertions) && self.view.state.volumes.len() < STRICT_VOLUMES_MAX {
+            let space =
+                self.view.state.check(self.home).unwrap_or_else(|what| panic!("a mutation broke the store: {what}"));
+            assert_eq!(space, self.view.space, "the free runs don't fit the volumes");
         }
         let written = match db::write(db, &edits) {
             Err(MetaError::Full { why }) => self.write_with_more_room(&edits, why),
             written => written,
         };
         // The caller hears of the change only after it is noted that it was durable: before that an older state is no lie.
-        let written = written.and_then(|()| self.storage.witness(self.state.commit));
+        let written = written.and_then(|()| self.storage.witness(self.view.state.commit));
+        if written.is_ok() {
+            let mut shared = self.shared.0.write().unwrap_or_else(PoisonError::into_inner);
+            let MetaView { state, space } = &mut *shared;
+            state.apply_all(&edits, space);
+        }
         if let Err(e) = &written {
-            self.state.apply_all(&undo, &mut self.space);
+            self.view.state.apply_all(&undo, &mut self.view.space);
             if !matches!(e, MetaError::Full { .. }) {
                 self.db = None;
             }
@@ -532,14 +577,14 @@ impl MetaStore {
     fn write_with_more_room(&mut self, edits: &[Edit], why: String) -> Result<(), MetaError> {
         self.db = None;
         let longer = self.storage.extend().map_err(MetaError::Io)?;
-        if self.reopen()? == self.state {
+        if self.reopen()? == self.view.state {
             return Ok(());
         }
         let db = self.db.as_ref().expect("it was opened");
         match if longer { db::write(db, edits) } else { Err(MetaError::Full { why }) } {
             Err(MetaError::Full { why }) => {
                 self.db = None;
-                if self.reopen()? == self.state { Ok(()) } else { Err(MetaError::Full { why }) }
+                if self.reopen()? == self.view.state { Ok(()) } else { Err(MetaError::Full { why }) }
             }
             written => written,
         }
