@@ -2,7 +2,9 @@
 
 use super::ring::{Op as RingOp, Ring};
 use super::volatile::VolatileFile;
-use plimsoll_base::{Buf, BufMut, BufPool, Completion, Data, Io, IoError, IoFlags, Op, Outcome, StatusExtent, Time};
+use plimsoll_base::{
+    Buf, BufMut, BufPool, Completion, Data, Io, IoError, IoFlags, Op, Origin, Outcome, StatusExtent, Time,
+};
 use plimsoll_stack::Offer;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -164,7 +166,9 @@ impl Devices {
                         if durable {
                             rest = Rest::Durable;
                         }
-                        let keep_allocated = io.op == Op::WriteZeroes && io.flags.has(IoFlags::NO_HOLE);
+                        // What a layer trims of its own stays allocated: a file system that others filled must not refuse it later.
+                        let own = io.op == Op::Trim && matches!(io.origin, Origin::Own(_));
+                        let keep_allocated = own || io.op == Op::WriteZeroes && io.flags.has(IoFlags::NO_HOLE);
                         RingOp::Zero { slot, fd, offset, len, keep_allocated }
                     }
                     Op::BlockStatus | Op::Cache => unreachable!("answered above"),
