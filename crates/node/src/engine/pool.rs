@@ -176,10 +176,11 @@ impl Pool {
     pub fn new(
         stack: Stack,
         tape: Option<TapeWriter>,
-        devices: Devices,
+        mut devices: Devices,
         ears: Ears,
         options: PoolOptions,
     ) -> io::Result<Pool> {
+        devices.wake_through(ears.wakeup.clone());
         let ring = Ring::new(1024)?;
         Ok(Pool {
             started: Instant::now(),
@@ -336,6 +337,9 @@ impl Pool {
                 self.listen_for_commands()?;
                 while let Some((node, done)) = self.workers.next_done()? {
                     self.stack.worked(self.now, node, done);
+                }
+                while let Some((device, c)) = self.devices.next_status()? {
+                    self.stack.device_done(self.now, device, c);
                 }
                 self.obey()
             }
@@ -1010,7 +1014,7 @@ fn account_of(export: usize) -> u16 {
 }
 
 /// A BLOCK_STATUS takes a permit of this many bytes: few are inside at once, as each may make the file system read.
-const STATUS_BYTES: u64 = 4 << 20;
+const STATUS_BYTES: u64 = 8 << 20;
 
 fn bytes_of(request: &Request) -> u64 {
     match request.command {
