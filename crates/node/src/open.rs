@@ -17,10 +17,6 @@ use std::path::Path;
 
 /// Requests at a device at once where the configuration doesn't say: enough to keep an SSD busy.
 const DEPTH_DEFAULT: u32 = 32;
-/// How long clients have to take their last answers when the node ends.
-const CLIENT_END: std::time::Duration = std::time::Duration::from_secs(10);
-/// How long a client may send nothing of a write that it announced.
-const PAYLOAD_TIME: std::time::Duration = std::time::Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
 
 /// A pool's flash cache.
@@ -58,9 +54,8 @@ fn pool_options(config: &PoolConfig, precise_timers: bool, trace_every: u32) -> 
         worker_cpus: config.worker_cpus.clone().unwrap_or_default(),
         precise_timers,
         trace_every,
-        client_end: CLIENT_END,
-        payload_time: PAYLOAD_TIME,
         workers_max: workers_max(),
+        ..PoolOptions::default()
     }
 }
 
