@@ -271,7 +271,7 @@ fn open_cache(
     crate::cache::take_kept(c, store.cache());
     let had_one = store.cache_generation() > 0;
     let needed = (had_one && !behind.is_empty()).then(|| format!("what was written to {}", behind.join(", ")));
-    let mut opened = crate::cache::open(c, slow.superblock().pool_uuid, needed)?;
+    let mut opened = crate::cache::open(c, slow.superblock().pool_uuid, needed.clone())?;
     // A modelled drive may be smaller than the file behind it.
     let seen = model_named(c.model.as_deref(), opened.region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes);
     opened.region.len = opened.region.len.min(seen);
@@ -286,8 +286,10 @@ fn open_cache(
     c.given_up = Some(store.volumes().filter_map(given_up).collect());
     let block_bytes = opened.device.block_bytes();
     let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
-    crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
+    // A cache that is just being made needs nothing of what was there before; a blank page of one that was there is damage.
+    crate::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !opened.new))?;
     let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
+    crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
     let devices = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
     let weus = crate::cache::weus(c, opened.region.len, block_bytes)?;
