@@ -459,8 +459,8 @@ impl Cache {
         }
         if c.dirty {
             let slots = c.first_slot..c.first_slot + c.entries.len() as u32;
-            let (weu, sequence, supersedes) = (c.weu, c.sequence, c.supersedes);
-            self.undurable.push(Undurable { weu, sequence, slots, supersedes });
+            let (weu, sequence, number, supersedes) = (c.weu, c.sequence, c.number, c.supersedes);
+            self.undurable.push(Undurable { weu, sequence, number, slots, supersedes });
         }
     }
 }
