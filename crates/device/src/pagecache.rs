@@ -11,7 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use plimsoll_base::{Rng, Span};
 
-pub use layer::{CacheCounts, PageCacheLayer};
+pub use layer::{CacheCounts, PageCacheLayer, Planted};
 
 /// What the cache knows of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

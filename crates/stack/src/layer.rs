@@ -2,6 +2,22 @@
 //!
 //! A layer is a pure state machine. It does no I/O, reads no clock, draws no randomness, starts no thread. It is told
 //! what happened and when; it answers through [`Actions`].
+//!
+//! # Overlaps
+//!
+//! *Changes* are writes, write-zeroes and trims. Below the [`crate::Front`] these rules hold at each target (a node's face, or a device):
+//!
+//! 1. Two changes in flight at one target never overlap. Whoever sends a change orders it: the front orders clients' requests by
+//!    volume and range, and a layer orders its own changes with those that it passes on. [`crate::Stack`] asserts this rule on every
+//!    request in debug builds and in every simulated pool.
+//! 2. A read (read, prefetch, block status) may overlap a change in flight, whichever was sent first: a layer may have widened a client's
+//!    read, or read for its own purposes. The answer's bytes in the overlap are then undefined: old, new, or a mix of both.
+//! 3. The sender of such a read must not hand those bytes to a client, write them, or keep them. The bytes beside the overlap are defined.
+//! 4. No layer below may keep those bytes either, or answer another read with them. A layer that keeps what reads bring watches the
+//!    changes that it passes on while the read is in flight, as `PageCacheLayer` does.
+//!
+//! Rejected: ordering all reads with changes in every layer. A cache that reads whole extents would then delay a client's change of
+//! other bytes behind a slow read, and promises would not know of that delay.
 
 use crate::work::{Work, Worked};
 use plimsoll_base::{

@@ -5,6 +5,7 @@ pub mod front;
 pub mod inside;
 pub mod layer;
 pub mod map;
+mod overlaps;
 pub mod sim;
 pub mod stack;
 pub mod stats;

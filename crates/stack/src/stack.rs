@@ -3,9 +3,12 @@
 //! The stack itself is a state machine like its layers. An engine offers it client requests, tells it of time and of
 //! device completions, and carries out what [`Stack::next_device_io`] and [`Stack::next_done`] hand it.
 
+use crate::front::Front;
 use crate::layer::{
     Action, Actions, Face, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports, Terms, VolumeTerms,
 };
+use crate::map::Map;
+use crate::overlaps::{Overlaps, Place};
 use crate::stats::{AccountStats, NodeStats};
 use crate::work::{Work, Worked};
 use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time, VolumeKey};
@@ -88,6 +91,8 @@ pub struct Stack {
     device_stats: Vec<NodeStats>,
     /// At which nodes a request is declared that hasn't come there yet, one bit each.
     declared: BTreeMap<IoId, u16>,
+    /// Changes in flight below the front, where the rule of overlaps is checked.
+    overlaps: Option<Box<Overlaps>>,
     now: Time,
     accepted: u64,
     refused: u64,
@@ -168,11 +173,21 @@ impl Stack {
             inflight: Slab::new(),
             waited: Vec::new(),
             declared: BTreeMap::new(),
+            overlaps: None,
             now: Time::ZERO,
             accepted: 0,
             refused: 0,
             ended: 0,
         }
+        .checking_overlaps(cfg!(debug_assertions))
+    }
+
+    /// Panics from now on when a layer sends a change that overlaps another one in flight at the same target (see "Overlaps" in
+    /// [`crate::layer`]). On in debug builds and in simulated pools.
+    #[must_use]
+    pub fn checking_overlaps(mut self, on: bool) -> Stack {
+        self.overlaps = on.then(Box::default);
+        self
     }
 
     /// Adds a layer whose ports lead to `ports`: nodes that are pushed later, or devices. Returns its number.
@@ -355,6 +370,9 @@ impl Stack {
         assert!(self.at_device[device] > 0, "device {device} answered a request it was never given");
         self.at_device[device] -= 1;
         self.device_stats[device].served(now, c.dispatched_at);
+        if let Some(overlaps) = &mut self.overlaps {
+            overlaps.ended(Place::Device(device), &c.io.head);
+        }
         if lost_durability(&c) {
             self.tell_of_loss(now, device);
         }
@@ -582,7 +600,9 @@ impl Stack {
                     {
                         by_node[n] += waited;
                     }
-                    match resolve(&self.nodes, self.nodes[n].ports[port as usize], io.skips) {
+                    let target = resolve(&self.nodes, self.nodes[n].ports[port as usize], io.skips);
+                    self.check_overlaps(n, target, &io.head);
+                    match target {
                         Target::Node(to) => self.enter(now, (to, 0), io),
                         Target::Face(to, face) => self.enter(now, (to, face), io),
                         Target::Device(d) => self.send_to_device(d, io),
@@ -624,6 +644,31 @@ impl Stack {
         self.nodes[to].stats.entered();
         self.came_to(to, &io.head);
         self.call(now, to, |layer, out| layer.submit(now, io, out));
+    }
+
+    /// Checks the rule of overlaps on what node `from` sends, if it is the front or below it.
+    fn check_overlaps(&mut self, from: usize, target: Target, head: &IoHead) {
+        let Some(overlaps) = &mut self.overlaps else { return };
+        let is = |n: &Node, what: fn(&dyn Any) -> bool| what(n.layer.as_ref());
+        let front = self.nodes.iter().position(|n| is(n, |l| l.is::<Front>()));
+        if front.is_none_or(|front| from < front) {
+            return;
+        }
+        let map = self.nodes.iter().position(|n| is(n, |l| l.is::<Map>()));
+        let (place, name) = match target {
+            Target::Device(d) => (Place::Device(d), "a device"),
+            Target::Node(to) | Target::Face(to, _) => {
+                let face = target.node().map_or(0, |(_, face)| face);
+                let face = if self.nodes[to].above.len() > 1 { face } else { 0 };
+                (Place::Node(to, face), self.nodes[to].layer.name())
+            }
+        };
+        // Addresses are a volume's up to the map; in a stack without one, what they are is not known.
+        let by_volume = match target {
+            Target::Node(to) | Target::Face(to, _) => map.is_none_or(|map| to <= map),
+            Target::Device(_) => map.is_none(),
+        };
+        overlaps.sent(place, by_volume, head, name);
     }
 
     /// Remembers where a client's request is.
@@ -671,6 +716,10 @@ impl Stack {
             assert!(c.io.is_client() && c.io.op == Op::Read, "only a client's read may end Busy: {:?}", c.io.head);
             assert!(!c.dispatched_at.is_set(), "a request that reached a device ended Busy: {:?}", c.io.head);
             self.nodes[n].stats.revoked();
+        }
+        if let Some(overlaps) = &mut self.overlaps {
+            let face = if self.nodes[n].above.len() > 1 { c.io.face } else { 0 };
+            overlaps.ended(Place::Node(n, face), &c.io.head);
         }
         if self.nodes[n].serves {
             self.nodes[n].stats.served(now, c.dispatched_at);

@@ -27,6 +27,10 @@ enum Act {
         offset: u64,
         len: u64,
     },
+    Status {
+        offset: u64,
+        len: u64,
+    },
     Flush,
     /// Let some events happen.
     Pause(u8),
@@ -40,7 +44,8 @@ fn act() -> impl Strategy<Value = Act> {
         4 => (range.clone(), any::<bool>()).prop_map(|((offset, len), fua)| Act::Write { offset, len, fua }),
         1 => range.clone().prop_map(|(offset, len)| Act::Zero { offset, len }),
         1 => range.clone().prop_map(|(offset, len)| Act::Trim { offset, len }),
-        3 => range.prop_map(|(offset, len)| Act::Read { offset, len }),
+        3 => range.clone().prop_map(|(offset, len)| Act::Read { offset, len }),
+        1 => range.prop_map(|(offset, len)| Act::Status { offset, len }),
         1 => Just(Act::Flush),
         2 => (0u8..6).prop_map(Act::Pause),
     ]
@@ -60,6 +65,7 @@ fn request(n: u64, act: &Act, now: Time) -> Option<Io> {
         Act::Zero { offset, len } => io(Op::WriteZeroes, offset, len, now),
         Act::Trim { offset, len } => io(Op::Trim, offset, len, now),
         Act::Read { offset, len } => io(Op::Read, offset, len, now),
+        Act::Status { offset, len } => io(Op::BlockStatus, offset, len, now),
         Act::Flush => io(Op::Flush, 0, 0, now),
         Act::Pause(_) => return None,
     })
@@ -82,6 +88,16 @@ fn apply(model: &mut [u8], n: u64, act: &Act) {
     }
 }
 
+/// Which bytes of a range are said to be zero; the answer must begin with the range and stay inside.
+fn said_zero(data: &Data, len: u64) -> Result<Vec<bool>, String> {
+    let Data::Status(extents) = data else { return Err("the answer to a block status has no extents".into()) };
+    let said: Vec<bool> = extents.iter().flat_map(|e| std::iter::repeat_n(e.zero, e.len as usize)).collect();
+    if said.is_empty() || said.len() as u64 > len || extents.iter().any(|e| e.len == 0) {
+        return Err(format!("{extents:?} is no answer for {len} bytes"));
+    }
+    Ok(said)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -100,6 +116,12 @@ proptest! {
                     c.io.data.copy_to(&mut got);
                     prop_assert!(expected.remove(&c.io.tag) == Some(got), "read {:?}", c.io.head);
                 }
+                if c.io.op == Op::BlockStatus {
+                    let is = expected.remove(&c.io.tag).expect("asked once");
+                    let said = said_zero(&c.io.data, c.io.len).map_err(TestCaseError::fail)?;
+                    let lies = said.iter().zip(&is).position(|(zero, byte)| *zero && *byte != 0);
+                    prop_assert_eq!(lies, None, "said to be zero: {:?}", c.io.head);
+                }
             }
             Ok(())
         };
@@ -107,7 +129,7 @@ proptest! {
             if let Act::Pause(steps) = a {
                 for _ in 0..*steps { pool.step(); }
             }
-            if let Act::Read { offset, len } = *a {
+            if let Act::Read { offset, len } | Act::Status { offset, len } = *a {
                 expected.insert(n as u64, model[offset as usize..(offset + len) as usize].to_vec());
             }
             apply(&mut model, n as u64, a);

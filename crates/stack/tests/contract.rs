@@ -213,6 +213,58 @@ fn what_reached_a_device_is_never_busy() {
     pool.offer(at_us(0), io(Op::Read, 0, 4096, at_us(0)));
 }
 
+/// Sends each write twice, and reads what it writes.
+#[derive(Default)]
+struct Doubles {
+    writes: bool,
+    own: u32,
+}
+
+impl Layer for Doubles {
+    fn name(&self) -> &'static str {
+        "doubles"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn submit(&mut self, _now: Time, io: Io, out: &mut Actions) {
+        let op = if self.writes { Op::Trim } else { Op::Read };
+        let mut own = out.child(&io.head, op, io.offset, io.len, u64::MAX);
+        own.head.origin = Origin::Own(OwnKind::Fill);
+        self.own += 1;
+        out.submit(0, own);
+        out.submit(0, io);
+    }
+    fn completed(&mut self, _now: Time, c: Completion, out: &mut Actions) {
+        if c.io.is_client() {
+            return out.complete(c);
+        }
+        self.own -= 1;
+    }
+    fn is_idle(&self) -> bool {
+        self.own == 0
+    }
+}
+
+/// Overlaps: two changes that overlap are never in flight at one target.
+#[test]
+#[should_panic(expected = "a change was sent to server while one that overlaps it is in flight")]
+fn changes_that_overlap_are_never_in_flight_together() {
+    let mut pool = over_server(vec![Box::new(Doubles { writes: true, own: 0 })]);
+    pool.offer(at_us(0), io(Op::Write, 4096, 4096, at_us(0)));
+}
+
+/// Overlaps: a read may overlap a change, and changes side by side, or one after the other, are none.
+#[test]
+fn a_read_may_overlap_a_change() {
+    let mut pool = over_server(vec![Box::new(Doubles::default())]);
+    for offset in [4096, 0, 8192, 4096] {
+        pool.offer(at_us(0), io(Op::Write, offset, 4096, at_us(0)));
+    }
+    assert_eq!(ends(&mut pool).len(), 4);
+    assert!(pool.stack().is_idle());
+}
+
 /// Cancel: what waits ends Cancelled wherever it waits; what has begun ends as it would have. Each ends once.
 #[test]
 fn only_what_waits_can_be_cancelled() {

@@ -6,8 +6,9 @@
 //! refused (MT-M21): it says nothing of memory being short. Looking and reading are one step, so no page is evicted in
 //! between (MT-M22).
 //!
-//! Writes go through, and what they write is in memory once they are done. Requests that overlap come one after the other
-//! (the front's rule); only the layer's own background reads can meet a write, and then what they bring is not kept.
+//! Writes go through, and what they write is in memory once they are done. Changes that overlap come one after the other. A read
+//! may overlap a change in flight: a client's read that a layer above widened, or this layer's own background read. The pages
+//! that the two share are not kept (see "Overlaps" in `plimsoll_stack::layer`).
 //! Pages are whole: the layer offers blocks of one, so that the front reads the rest of what a client writes in part.
 //! Where requests carry bytes, so do the pages; a simulation of timing alone carries none.
 
@@ -36,10 +37,9 @@ enum Found {
     Unread,
 }
 
-/// A change that is under way below.
+/// A change that is in flight below, by where it starts: changes in flight never overlap.
 struct Change {
     id: IoId,
-    start: u64,
     end: u64,
     /// What it writes; nothing for a change that isn't kept in memory.
     data: Option<Data>,
@@ -54,6 +54,21 @@ struct Fill {
     stale: bool,
 }
 
+/// A page that client reads in flight will bring.
+#[derive(Clone, Copy, Default)]
+struct Reading {
+    reads: u32,
+    /// A change of the page was in flight with one of them: they may bring what was there before it.
+    stale: bool,
+}
+
+/// Mistakes to plant, each of which a test's oracle must find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planted {
+    /// Keep what a read brings though a change of the same page was in flight.
+    KeepOverlapped,
+}
+
 /// See the module's documentation.
 pub struct PageCacheLayer<O: EvictionOrder = Lru> {
     cache: PageCache<O>,
@@ -61,7 +76,8 @@ pub struct PageCacheLayer<O: EvictionOrder = Lru> {
     bytes: HashMap<u64, Buf, BuildHasherDefault<PageHasher>>,
     /// Hits that are being copied, by when they are done.
     hits: VecDeque<(Time, Io)>,
-    changes: Vec<Change>,
+    changes: BTreeMap<u64, Change>,
+    reading: HashMap<u64, Reading, BuildHasherDefault<PageHasher>>,
     fills: Vec<Fill>,
     /// First reads under way, which no layer below may give back for being late, and their deadlines.
     first_reads: BTreeMap<IoId, Time>,
@@ -71,6 +87,7 @@ pub struct PageCacheLayer<O: EvictionOrder = Lru> {
     waiting_to_fill: BTreeSet<(u64, u64)>,
     in_flight: usize,
     found: CacheCounts,
+    planted: Option<Planted>,
 }
 
 /// What the cache has done since the start.
@@ -95,14 +112,21 @@ impl<O: EvictionOrder> PageCacheLayer<O> {
             cache,
             bytes: HashMap::default(),
             hits: VecDeque::new(),
-            changes: Vec::new(),
+            changes: BTreeMap::new(),
+            reading: HashMap::default(),
             fills: Vec::new(),
             first_reads: BTreeMap::new(),
             to_fill: VecDeque::new(),
             waiting_to_fill: BTreeSet::new(),
             in_flight: 0,
             found: CacheCounts::default(),
+            planted: None,
         }
+    }
+
+    /// Makes this mistake from now on.
+    pub fn plant(&mut self, mistake: Planted) {
+        self.planted = Some(mistake);
     }
 
     /// The cache, to fill or to drop from.
@@ -152,20 +176,58 @@ impl<O: EvictionOrder> PageCacheLayer<O> {
         Data::Bytes(out.freeze())
     }
 
+    /// Pages that a request covers whole.
+    fn whole_pages(&self, head: &IoHead) -> std::ops::Range<u64> {
+        head.offset.div_ceil(PAGE)..(head.end() / PAGE).min(self.cache.file_pages())
+    }
+
     /// Keeps the whole pages of a range that was read or written.
     fn bring_in(&mut self, head: &IoHead, data: &Data) {
-        for page in head.offset.div_ceil(PAGE)..(head.end() / PAGE).min(self.cache.file_pages()) {
-            if let Some(evicted) = self.cache.insert(page) {
-                self.bytes.remove(&evicted);
+        self.whole_pages(head).for_each(|page| self.keep(head, data, page));
+    }
+
+    /// Keeps one page of what was read or written.
+    fn keep(&mut self, head: &IoHead, data: &Data, page: u64) {
+        if let Some(evicted) = self.cache.insert(page) {
+            self.bytes.remove(&evicted);
+        }
+        if matches!(data, Data::Absent) {
+            self.bytes.remove(&page);
+            return;
+        }
+        // A copy of its own: a part of a large read would keep all of it in memory.
+        let mut copy = BufMut::zeroed(PAGE as usize);
+        data.slice(head.len, page * PAGE - head.offset, PAGE).copy_to(copy.as_mut_slice());
+        self.bytes.insert(page, copy.freeze());
+    }
+
+    /// Is a change of `start..end` in flight? The last one that starts before `end` is the only one to look at, as they don't overlap.
+    fn is_changing(&self, start: u64, end: u64) -> bool {
+        self.changes.range(..end).next_back().is_some_and(|(_, c)| c.end > start)
+    }
+
+    /// A client's read goes below: notes which pages it will bring, and which of them are being changed.
+    fn begin_read(&mut self, head: &IoHead) {
+        for page in self.whole_pages(head) {
+            let stale = self.is_changing(page * PAGE, (page + 1) * PAGE);
+            let r = self.reading.entry(page).or_default();
+            r.reads += 1;
+            r.stale |= stale;
+        }
+    }
+
+    /// A client's read has ended: keeps the pages that it brought, but for those that were changed meanwhile.
+    fn end_read(&mut self, c: &Completion) {
+        for page in self.whole_pages(&c.io.head) {
+            let Some(r) = self.reading.get_mut(&page) else { continue };
+            r.reads -= 1;
+            let Reading { reads, stale } = *r;
+            if reads == 0 {
+                self.reading.remove(&page);
             }
-            if matches!(data, Data::Absent) {
-                self.bytes.remove(&page);
-                continue;
+            if c.outcome.is_done() && (!stale || self.planted == Some(Planted::KeepOverlapped)) {
+                self.keep(&c.io.head, &c.io.data, page);
             }
-            // A copy of its own: a part of a large read would keep all of it in memory.
-            let mut copy = BufMut::zeroed(PAGE as usize);
-            data.slice(head.len, page * PAGE - head.offset, PAGE).copy_to(copy.as_mut_slice());
-            self.bytes.insert(page, copy.freeze());
         }
     }
 
@@ -176,11 +238,14 @@ impl<O: EvictionOrder> PageCacheLayer<O> {
         for page in pages.start..pages.end.min(self.cache.file_pages()) {
             self.cache.drop_page(page);
             self.bytes.remove(&page);
+            if let Some(r) = self.reading.get_mut(&page) {
+                r.stale = true;
+            }
         }
         let (start, end) = (io.offset, io.end());
         self.fills.iter_mut().filter(|f| f.start < end && start < f.end).for_each(|f| f.stale = true);
         let data = (io.op == Op::Write).then(|| io.data.clone());
-        self.changes.push(Change { id: io.id, start, end, data });
+        self.changes.insert(start, Change { id: io.id, end, data });
     }
 
     fn start_fills(&mut self, out: &mut Actions) {
@@ -192,7 +257,7 @@ impl<O: EvictionOrder> PageCacheLayer<O> {
             let most = self.cache.file_pages() * PAGE;
             (head.offset, head.len) = (pages.start * PAGE, (pages.end - pages.start) * PAGE);
             let (start, end) = (head.offset, head.end());
-            let changing = self.changes.iter().any(|c| c.start < end && start < c.end);
+            let changing = self.is_changing(start, end);
             let known = self.fills.iter().any(|f| f.start <= start && end <= f.end);
             if changing || known || end > most || self.find(&head) == Found::InMemory {
                 continue;
@@ -242,6 +307,7 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
         self.cache.drop_fraction(1000, 0);
         self.bytes.clear();
         self.fills.iter_mut().for_each(|f| f.stale = true);
+        self.reading.values_mut().for_each(|r| r.stale = true);
         true
     }
 
@@ -280,6 +346,7 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
                 return out.wake_at(done_at);
             }
             self.found.misses += 1;
+            self.begin_read(&io.head);
             if found == Found::Unread && io.deadline.is_set() {
                 // Not refused, so not given back later either (MT-M21).
                 self.first_reads.insert(io.id, io.deadline);
@@ -301,16 +368,19 @@ impl<O: EvictionOrder + Send + 'static> Layer for PageCacheLayer<O> {
         {
             c.io.head.deadline = deadline;
         }
-        let change = self.changes.iter().position(|ch| ch.id == c.io.id).map(|at| self.changes.swap_remove(at));
-        match (c.outcome, change) {
-            (Outcome::Done, Some(Change { data: Some(data), .. })) => self.bring_in(&c.io.head, &data),
-            (Outcome::Done, None) if c.io.op == Op::Read => self.bring_in(&c.io.head, &c.io.data),
+        if c.io.op.is_change()
+            && self.changes.get(&c.io.offset).is_some_and(|change| change.id == c.io.id)
+            && let Some(Change { data: Some(data), .. }) = self.changes.remove(&c.io.offset)
+            && c.outcome.is_done()
+        {
+            self.bring_in(&c.io.head, &data);
+        } else if c.io.op == Op::Read {
+            self.end_read(&c);
             // Given back after it was accepted: its pages come in all the same.
-            (Outcome::Busy { .. }, _) => {
+            if let Outcome::Busy { .. } = c.outcome {
                 self.want(&c.io.head);
                 self.start_fills(out);
             }
-            _ => {}
         }
         self.in_flight -= 1;
         out.complete(c);
