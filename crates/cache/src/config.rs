@@ -111,6 +111,8 @@ pub enum Planted {
     JournalUnchecked,
     /// A journal's block that is corrupt, although it was durable, is taken for the journal's end.
     JournalEndsAtCorruption,
+    /// Copies of headers aren't looked at.
+    HeaderReadOnce,
     /// A flush ends before the journal says what it made durable.
     FlushUnsaid,
     /// A chunk that is corrupt is taken for torn, although the journal says that it was durable.
@@ -133,7 +135,8 @@ impl Planted {
         [Planted::CleanWhenBroken, Planted::ForgetCleaning, Planted::BelieveAfterLoss, Planted::FlushOutOfOrder];
 
     /// Those that show when sectors are corrupt.
-    pub const OF_ROT: [Planted; 9] = [
+    pub const OF_ROT: [Planted; 10] = [
+        Planted::HeaderReadOnce,
         Planted::IgnoreChecksum,
         Planted::JournalUnchecked,
         Planted::JournalEndsAtCorruption,

@@ -3,6 +3,8 @@
 //! ```text
 //!  a WEU   │ header of chunk 0 │ of chunk 1 │ ...  free  ... │ extents of chunk 1 │ extents of chunk 0 │
 //! ```
+//! A chunk of dirty extents has a copy of its header before its extents: if the header is corrupt, what it names isn't lost.
+//!
 //! A WEU that is written whole is one chunk (NI-M3). Where a flush comes before it is full, what there is is written as a
 //! chunk, and the next one goes between.
 //!

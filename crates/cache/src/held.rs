@@ -80,16 +80,23 @@ impl Cache {
         h.dirty && h.chunk >= r.durable && (!said || self.planted(Planted::TornIfCorrupt))
     }
 
+    /// Are headers of dirty extents missing that the journal says are there?
+    pub(crate) fn lacks_headers(&self, weu: u32, found: &[ChunkHeader]) -> bool {
+        let r = self.recovery.as_ref().expect("it is recovering");
+        let (held, held_slots) = r.held[weu as usize];
+        let sequence = found.first().map_or(0, |h| h.sequence);
+        let slots = found.last().map_or(0, |h| h.first_slot + h.entries.len() as u32);
+        held > 0 && held >= r.least[weu as usize] && (sequence != held || slots < held_slots)
+    }
+
     /// Counts headers that the journal says are there, and aren't among those that were found. What a header named is gone with it, for
     /// good.
     pub(crate) fn miss_headers(&mut self, weu: u32, found: &[ChunkHeader]) {
-        let may_miss = self.may_be_behind();
+        let (may_miss, dirty) = (self.may_be_behind(), self.lacks_headers(weu, found));
         let r = self.recovery.as_mut().expect("it is recovering");
         let sequence = found.first().map_or(0, |h| h.sequence);
-        let slots = found.last().map_or(0, |h| h.first_slot + h.entries.len() as u32);
         let counts = |s: u64| s > 0 && s >= r.least[weu as usize];
-        let (held, held_slots) = r.held[weu as usize];
-        let dirty = counts(held) && (sequence != held || slots < held_slots);
+        let held = r.held[weu as usize].0;
         let confirmed = r.confirmed[weu as usize];
         let clean = counts(confirmed) && sequence != confirmed;
         r.report.damaged += u32::from(dirty || clean);

@@ -227,6 +227,8 @@ pub struct Corrupt {
     pub why: String,
     /// An epoch that was never begun, as far as can be seen.
     pub next_epoch: u64,
+    /// The highest number of a chunk that any block called durable.
+    pub durable: u64,
 }
 
 /// How a journal is read; anything but the default is a planted mistake.
@@ -252,6 +254,7 @@ struct Half {
     /// A block that was durable and is whole in neither copy.
     hole: Option<u32>,
     highest: u64,
+    durable: u64,
 }
 
 fn read_half(copies: [&[u8]; 2], parity: u64, layout: &Layout, how: Reading) -> Half {
@@ -272,6 +275,7 @@ fn read_half(copies: [&[u8]; 2], parity: u64, layout: &Layout, how: Reading) -> 
         let mut best: Option<JournalBlock> = None;
         for b in found {
             half.highest = half.highest.max(b.epoch);
+            half.durable = half.durable.max(b.durable);
             let here = b.index == i as u32 && b.epoch % 2 == parity;
             if here && best.as_ref().is_none_or(|x| b.epoch > x.epoch) {
                 best = Some(b);
@@ -307,13 +311,13 @@ fn read_half(copies: [&[u8]; 2], parity: u64, layout: &Layout, how: Reading) -> 
 /// If something is missing that was durable.
 pub fn read(halves: [[&[u8]; 2]; 2], layout: &Layout, how: Reading) -> Result<Found, Corrupt> {
     let [even, odd] = [0, 1].map(|h| read_half(halves[h], h as u64, layout, how));
-    let highest = even.highest.max(odd.highest);
+    let (highest, durable) = (even.highest.max(odd.highest), even.durable.max(odd.durable));
     let (newer, older) = if even.epoch > odd.epoch { (even, odd) } else { (odd, even) };
     let in_other_half = |epoch: Option<u64>| {
-        let next = highest + 1;
+        let next = highest.saturating_add(1);
         next + u64::from(epoch.is_some_and(|e| e % 2 == next % 2))
     };
-    let corrupt = |why: String| Corrupt { why, next_epoch: highest + 2 };
+    let corrupt = |why: String| Corrupt { why, next_epoch: highest.saturating_add(2), durable };
     let named = |h: &Half| match (h.hole, h.epoch) {
         (Some(block), Some(epoch)) if !how.trusting => {
             Some(corrupt(format!("block {block} of epoch {epoch} of the journal is corrupt in both places")))
@@ -370,7 +374,7 @@ pub fn read_2(halves: [&[u8]; 2], layout: &Layout) -> Result<Found, Corrupt> {
     }
     let Some((epoch, mut found)) = best else {
         let why = "neither half of the journal begins with a whole snapshot".into();
-        return Err(Corrupt { why, next_epoch: highest + 2 });
+        return Err(Corrupt { why, next_epoch: highest + 2, durable: 0 });
     };
     // In the other half, whatever was begun there before.
     found.next_epoch = highest + 1 + u64::from((highest + 1) % 2 == epoch % 2);

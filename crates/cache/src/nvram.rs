@@ -82,6 +82,8 @@ pub struct Nvram {
     logged: Slab<Logged>,
     /// Copies of the record that the ring begins later that haven't ended, and its number.
     saying: (usize, u64),
+    /// Size and block of the device.
+    device: (u64, u64),
     /// Why it failed.
     why: Option<String>,
     small_max: u64,
@@ -123,6 +125,7 @@ impl Nvram {
             ring: Ring::new(bytes, block_bytes, salt),
             logged: Slab::new(),
             saying: (0, 0),
+            device: (0, 1),
             why: None,
             // The ring is in two copies.
             small_max: SMALL_MAX.min(bytes / 16),
@@ -405,6 +408,15 @@ impl Nvram {
             }
         };
         let found = if self.planted == Some(Planted::NvramIgnored) { Vec::new() } else { found };
+        let (size, block) = self.device;
+        let fits = |r: &Record| {
+            let len = r.data.len() as u64;
+            r.offset.is_multiple_of(block) && len.is_multiple_of(block) && r.offset.saturating_add(len) <= size
+        };
+        if let Some(r) = found.iter().find(|r| !fits(r)) {
+            self.why = Some(format!("record {} of the NVRAM isn't one for its device", r.number));
+            return self.failed(out);
+        }
         for Record { offset, data, .. } in found {
             let len = data.len() as u64;
             self.fresh.put(offset, len, &Data::Bytes(plimsoll_base::Buf::copy_of(&data)));
@@ -422,7 +434,9 @@ impl Layer for Nvram {
         below[DEVICE as usize]
     }
 
-    fn start(&mut self, now: Time, _below: &[Offer], out: &mut Actions) {
+    fn start(&mut self, now: Time, below: &[Offer], out: &mut Actions) {
+        let device = below[DEVICE as usize];
+        self.device = (device.size_bytes, u64::from(device.block_bytes));
         self.read_more(now, out);
     }
 

@@ -9,7 +9,7 @@
 
 use crate::broken::Life;
 use crate::config::Planted;
-use crate::evict::headers;
+use crate::evict::{headers, headers_or_copies};
 use crate::format::{ChunkHeader, JournalBlock, chunk_header_bytes};
 use crate::index::{Found, Weu};
 use crate::journal;
@@ -30,6 +30,13 @@ const READS_MAX: u32 = 32;
 const PIECE_BYTES: u64 = 1 << 20;
 /// A WEU's headers are looked for in as much first.
 const HEADERS_BYTES: u64 = 32 << 10;
+
+/// Numbers of WEUs and chunks have the number of their start above these bits.
+pub(crate) const LIFE_SHIFT: u32 = 40;
+/// Starts that a cache may have.
+const LIVES_MAX: u64 = (1 << 24) - 2;
+/// More epochs than any device lives for.
+const EPOCHS_MAX: u64 = 1 << 62;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
@@ -55,6 +62,8 @@ pub(crate) struct Recovery {
     pub corrupt: Option<journal::Corrupt>,
     pub next_epoch: u64,
     pub durable: u64,
+    /// The number of this start: above those of all WEUs and chunks that were ever begun, whether anything of them is left or not.
+    pub life: u64,
     /// What is clean is not believed: the device was away.
     pub stale: bool,
     /// [`crate::CacheConfig::generation`] when the journal was written.
@@ -97,6 +106,7 @@ impl Cache {
             corrupt: None,
             next_epoch: 0,
             durable: 0,
+            life: 0,
             stale: false,
             generation: 0,
             marks: vec![Marks::default(); n],
@@ -151,7 +161,7 @@ impl Cache {
                 Stage::Headers if !self.may_be_behind() => {
                     self.counters.unreadable += 1;
                     let r = self.r();
-                    r.least[what as usize] = r.next_epoch << 40;
+                    r.least[what as usize] = r.life << LIFE_SHIFT;
                     self.read_headers(now, out)
                 }
                 Stage::Headers => self.start_failed(now, &format!("the header of WEU {what} can't be read"), out),
@@ -268,7 +278,7 @@ impl Cache {
             return self.start_failed(now, &corrupt.why, out);
         }
         let r = self.r();
-        (r.next_epoch, r.durable) = (corrupt.next_epoch, 0);
+        (r.next_epoch, r.durable, r.life) = (corrupt.next_epoch, 0, (corrupt.durable >> LIFE_SHIFT) + 1);
         r.corrupt = Some(corrupt);
         r.stage = Stage::Headers;
         self.read_headers(now, out);
@@ -277,7 +287,8 @@ impl Cache {
     fn journal_found(&mut self, now: Time, found: journal::Found, out: &mut Actions) {
         let generation = self.config.generation;
         let r = self.r();
-        (r.next_epoch, r.durable) = (found.next_epoch, found.durable);
+        // Each start begins its journal with a number of its own, before it begins any WEU or chunk.
+        (r.next_epoch, r.durable, r.life) = (found.next_epoch, found.durable, (found.durable >> LIFE_SHIFT) + 1);
         (r.stale, r.generation) = (found.generation != generation, found.generation);
         let mut under = 0;
         for record in found.records {
@@ -287,21 +298,24 @@ impl Cache {
         self.read_headers(now, out);
     }
 
-    /// All headers are read. One that was written after an epoch began that the journal doesn't know says that the journal lost it.
+    /// All headers are read. One of a start that the journal doesn't know says that the journal lost it.
     fn headers_over(&mut self, now: Time, out: &mut Actions) {
         let r = self.r();
-        let life = r.highest.0.max(r.highest.1) >> 40;
-        if life >= r.next_epoch && r.corrupt.is_none() && !self.planted(Planted::JournalEndsAtCorruption) {
-            let why =
-                format!("the journal knows nothing of epoch {life}, under which there are headers: it is corrupt");
-            let corrupt = journal::Corrupt { why, next_epoch: life + 1 };
+        let highest = r.highest.0.max(r.highest.1) >> LIFE_SHIFT;
+        if highest >= r.life && r.corrupt.is_none() && !self.planted(Planted::JournalEndsAtCorruption) {
+            let why = format!("the journal knows nothing of start {highest}, which wrote headers: it is corrupt");
             if self.may_be_behind() {
-                return self.start_failed(now, &corrupt.why, out);
+                return self.start_failed(now, &why, out);
             }
-            self.r().corrupt = Some(corrupt);
+            let r = self.r();
+            r.corrupt = Some(journal::Corrupt { why, next_epoch: r.next_epoch, durable: 0 });
         }
         let r = self.r();
-        r.next_epoch = r.next_epoch.max(life + 1);
+        r.life = r.life.max(highest + 1);
+        if r.life > LIVES_MAX || r.next_epoch > EPOCHS_MAX {
+            let why = format!("start {} and epoch {} make no sense", r.life, r.next_epoch);
+            return self.start_failed(now, &why, out);
+        }
         if r.corrupt.is_some() {
             self.begin_anew();
         }
@@ -313,7 +327,7 @@ impl Cache {
     fn begin_anew(&mut self) {
         let weus = self.layout.weus as usize;
         let r = self.recovery.as_mut().expect("it is recovering");
-        let over = r.next_epoch << 40;
+        let over = r.life << LIFE_SHIFT;
         r.least = vec![over; weus];
         r.found.clear();
         r.tails = Tails::default();
@@ -355,6 +369,14 @@ impl Cache {
             let len = (more * 2).next_multiple_of(4096).min(whole);
             let at = self.layout.weu_at(weu);
             return self.recovery_send(now, (at, len), weu, out);
+        }
+        let mut found = found;
+        if self.lacks_headers(weu, &found) && !self.planted(Planted::HeaderReadOnce) {
+            if (bytes.len() as u64) < whole {
+                return self.recovery_send(now, (self.layout.weu_at(weu), whole), weu, out);
+            }
+            let sequence = self.r().held[weu as usize].0;
+            found = headers_or_copies(bytes, salt, block, weu, sequence);
         }
         self.miss_headers(weu, &found);
         self.take_headers(weu, found);

@@ -6,7 +6,7 @@ use crate::index::{Found, Key, Loc, SLOTS_MAX, bit, set_bit};
 use crate::journal::Journal;
 use crate::layer::Cache;
 use crate::layout::PAGE_BYTES;
-use crate::recover::Stage;
+use crate::recover::{LIFE_SHIFT, Stage};
 use crate::relearn::Relearn;
 use crate::request::Pending;
 use crate::status::StartReport;
@@ -180,8 +180,8 @@ impl Cache {
         let dirty = self.dirty.len() as u64;
         let r = self.recovery.as_mut().expect("it is recovering");
         // A number that was begun and left no header is never used again: each start has its own.
-        let life = r.next_epoch << 40;
-        assert!(life > r.highest.0 && life > r.highest.1, "epochs ascend");
+        let life = r.life << LIFE_SHIFT;
+        assert!(life > r.highest.0 && life > r.highest.1, "starts ascend");
         (self.next_sequence, self.next_chunk, self.durable_chunks) = (life, life, life);
         if self.config.planted == Some(Planted::ReuseSequence) {
             (self.next_sequence, self.next_chunk) = (r.highest.0 + 1, r.highest.1 + 1);

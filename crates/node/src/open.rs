@@ -324,6 +324,7 @@ fn open_cache(
     crate::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !opened.new))?;
     let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
     crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
+    set_formatted(&mut opened.device)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
     let devices = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
     let weus = crate::cache::weus(c, opened.region.len, block_bytes)?;
