@@ -351,7 +351,7 @@ impl Plan {
                 line(format!("cache = \"{mode}\""));
             }
             if let Some(c) = self.cache.as_ref().filter(|c| c.per_volume) {
-                line(format!("cache_size = \"{}KiB\"", (c.size_weus / 3).max(2) * c.weu_kib));
+                line(format!("cache_size = \"{}KiB\"", (c.size_weus / 3).max(4) * c.weu_kib));
             }
             if self.fence.is_some() && n == 0 {
                 line("slots = 1".into());
