@@ -115,11 +115,15 @@ impl Oracle {
     /// Enters a request into the books when it is sent. Returns its number and a write's payload. `block_bytes` is what trims are
     /// cut to.
     pub fn ask(&mut self, asked: Asked, block_bytes: u64) -> (u64, Vec<u8>) {
-        assert!(asked.offset.is_multiple_of(UNIT) && asked.len.is_multiple_of(UNIT), "no multiple of a unit: {asked:?}");
+        assert!(
+            asked.offset.is_multiple_of(UNIT) && asked.len.is_multiple_of(UNIT),
+            "no multiple of a unit: {asked:?}"
+        );
         let n = self.next;
         (self.next, self.tick) = (n + 1, self.tick + 1);
         let begun = self.tick;
-        let whole = (asked.offset.next_multiple_of(block_bytes), (asked.offset + asked.len) / block_bytes * block_bytes);
+        let whole =
+            (asked.offset.next_multiple_of(block_bytes), (asked.offset + asked.len) / block_bytes * block_bytes);
         let mut payload = Vec::new();
         if asked.op.is_change() {
             let (salt, generation) = (self.salt, self.volumes[asked.volume].generation);
@@ -217,7 +221,8 @@ impl Oracle {
             for unit in (at / UNIT..to / UNIT).map(|u| u as usize).filter(|_| *zero) {
                 self.compared += 1;
                 let versions = &self.volumes[asked.volume].units[unit];
-                let is_zero = |v: &Version| v.content == 0 || content_of(whose, unit, v.content).iter().all(|&b| b == 0);
+                let is_zero =
+                    |v: &Version| v.content == 0 || content_of(whose, unit, v.content).iter().all(|&b| b == 0);
                 if !allowed(versions, begun).any(is_zero) {
                     let may: Vec<u64> = allowed(versions, begun).map(|v| v.content).collect();
                     return Err(self.explained(&asked, unit, &[0; UNIT as usize], &may));
@@ -317,7 +322,8 @@ fn content_of((salt, volume, generation): (u64, usize, u64), unit: usize, n: u64
     };
     for (i, word) in bytes.chunks_exact_mut(8).enumerate() {
         // Some contents are noise, so that they don't compress.
-        let mix = if n % 10 > 7 { (words[0] ^ words[1] << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ i as u64) } else { 0 };
+        let mix =
+            if n % 10 > 7 { (words[0] ^ words[1] << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ i as u64) } else { 0 };
         word.copy_from_slice(&(words[i % 2] ^ if i < 2 { 0 } else { mix }).to_le_bytes());
     }
     bytes

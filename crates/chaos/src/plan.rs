@@ -123,7 +123,8 @@ impl Plan {
     /// Draws a plan. `live`: for a node in real time, where a modelled disk's seconds are real ones.
     pub fn draw(seed: u64, live: bool) -> Plan {
         let rng = &mut Rng::new(seed, "chaos plan");
-        let disks: &[&'static str] = if live { &["nvme-modern"] } else { &["hdd-160g-7200", "hp-c2247a", "nvme-modern", "vf-sata-60g"] };
+        let disks: &[&'static str] =
+            if live { &["nvme-modern"] } else { &["hdd-160g-7200", "hp-c2247a", "nvme-modern", "vf-sata-60g"] };
         let model = rng.chance(if live { 0.15 } else { 0.35 }).then(|| one_of(rng, disks));
         let cache = rng.chance(0.7).then(|| CachePlan {
             mode: "through",
@@ -191,8 +192,11 @@ impl Plan {
 
     fn draw_the_rest(&mut self, rng: &mut Rng, live: bool) {
         let flash = self.model.is_some_and(|m| m.contains("nvme") || m.contains("sata"));
-        let scheds: &[&'static str] =
-            if flash { &["noop", "deadline", "cfq", "blackbox", "ssd", "ssd"] } else { &["noop", "deadline", "cfq", "blackbox"] };
+        let scheds: &[&'static str] = if flash {
+            &["noop", "deadline", "cfq", "blackbox", "ssd", "ssd"]
+        } else {
+            &["noop", "deadline", "cfq", "blackbox"]
+        };
         self.sched = one_of(rng, scheds);
         self.depth = one_of(rng, &[1, 2, 8, 32]);
         self.memory_kib = rng.chance(0.45).then(|| one_of(rng, &[16, 64, 256, 4096]));
@@ -274,7 +278,10 @@ impl Plan {
         if let Some(c) = &self.cache {
             let nvram = if c.nvram { " nvram" } else { "" };
             let sharing = if c.per_volume { " pervolume" } else { "" };
-            add(format!("cache {} extent {}KiB{nvram}{sharing} {} {} WEUs", c.mode, c.extent_kib, c.codec, c.size_weus));
+            add(format!(
+                "cache {} extent {}KiB{nvram}{sharing} {} {} WEUs",
+                c.mode, c.extent_kib, c.codec, c.size_weus
+            ));
         }
         if self.logs.is_some() {
             add("logs".into());
@@ -288,11 +295,14 @@ impl Plan {
 
     /// The node's configuration.
     pub fn toml(&self) -> String {
-        let mut t = String::from("[listen]\nunix = \"nbd.sock\"\n[control]\nhttp = \"127.0.0.1:0\"\nunix = \"control.sock\"\n");
+        let mut t =
+            String::from("[listen]\nunix = \"nbd.sock\"\n[control]\nhttp = \"127.0.0.1:0\"\nunix = \"control.sock\"\n");
         let mut line = |text: String| writeln!(t, "{text}").expect("a string");
         let lies = Lies { flush: self.lies.flush, fua: self.lies.fua };
         let volatile = |on: bool, seed: u64| match on {
-            true => format!(", volatile_cache = {{ seed = {seed}, flush_lies = {}, fua_lies = {} }}", lies.flush, lies.fua),
+            true => {
+                format!(", volatile_cache = {{ seed = {seed}, flush_lies = {}, fua_lies = {} }}", lies.flush, lies.fua)
+            }
             false => String::new(),
         };
         line(format!("[[pool]]\nname = \"{POOL}\"\ndepth = {}\nsched = \"{}\"", self.depth, self.sched));
@@ -321,7 +331,12 @@ impl Plan {
         }
         if let Some(c) = &self.cache {
             line(format!("[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"{FAST}\"\nmode = \"{}\"", c.mode));
-            line(format!("extent = \"{}KiB\"\nweu = \"{}KiB\"\nsize = \"{}KiB\"", c.extent_kib, c.weu_kib, c.size_weus * c.weu_kib));
+            line(format!(
+                "extent = \"{}KiB\"\nweu = \"{}KiB\"\nsize = \"{}KiB\"",
+                c.extent_kib,
+                c.weu_kib,
+                c.size_weus * c.weu_kib
+            ));
             line(format!("codec = \"{}\"\ndedup = \"{}\"", c.codec, c.dedup));
             line(format!("fingerprints_percent = {}", c.fingerprints_percent));
             line(format!("sharing = \"{}\"", if c.per_volume { "pervolume" } else { "shared" }));

@@ -96,11 +96,6 @@ struct Run {
 /// What was found wrong.
 pub fn run(seed: u64, planted: Option<Planted>) -> Result<Tally, String> {
     let plan = Plan::draw(seed, false);
-    let summary = plan.summary();
-    lives(seed, plan, planted).map_err(|e| format!("{e}\n  {summary}"))
-}
-
-fn lives(seed: u64, plan: Plan, planted: Option<Planted>) -> Result<Tally, String> {
     let mut rng = Rng::new(seed, "chaos lives");
     let sizes: Vec<u64> = plan.volumes.iter().map(|v| v.size_bytes).collect();
     let oracle = Oracle::new(seed, &sizes);
@@ -120,36 +115,10 @@ fn lives(seed: u64, plan: Plan, planted: Option<Planted>) -> Result<Tally, Strin
     let disks = blank(&plan, &config, &mut rng)?;
     let pool = SimPool::with_stack(disks, |_| plimsoll_stack::Stack::new(Default::default(), Vec::new()));
     let mut run = Run { plan, planted, pool, oracle, volumes, rng, tally: Tally::default() };
-    for life in 0..LIVES {
-        if life > 0 {
-            run.plan = run.plan.otherwise(&mut run.rng, false);
-        }
-        if life > 0 && run.rng.chance(0.2) {
-            run.interrupted_start()?;
-        }
-        let what = |e| format!("life {life}: {e}");
-        run.start().map_err(what)?;
-        run.read_all().map_err(what)?;
-        let mut work = Work::new(seed, life);
-        let steps = 20 + run.rng.below(500);
-        for _ in 0..steps {
-            let sizes: Vec<u64> = run.volumes.iter().map(|v| v.size_bytes).collect();
-            run.step(work.next(&run.plan, &sizes)).map_err(what)?;
-        }
-        if life + 1 < LIVES {
-            run.end(work.end()).map_err(what)?;
-        }
-    }
-    let at_end = |e| format!("at the end: {e}");
-    run.rest().map_err(at_end)?;
-    run.operate(Operation::Checkpoint).map_err(at_end)?;
-    run.read_all().map_err(at_end)?;
-    run.end(End::Term).map_err(at_end)?;
-    run.start().map_err(at_end)?;
-    run.read_all().map_err(at_end)?;
+    let lived = run.lives(seed);
+    lived.map_err(|e| format!("{e}\n  {}", run.plan.summary()))?;
     Ok(Tally { compared: run.oracle.compared(), ..run.tally })
 }
-
 fn mode_of(name: &str) -> CacheMode {
     match name {
         "off" => CacheMode::Off,
@@ -159,7 +128,8 @@ fn mode_of(name: &str) -> CacheMode {
 }
 
 fn parsed(plan: &Plan) -> Result<(PoolConfig, Config), String> {
-    let mut config = Config::parse(&plan.toml(), Path::new("/chaos/node.toml")).map_err(|e| format!("{e}\n{}", plan.toml()))?;
+    let mut config =
+        Config::parse(&plan.toml(), Path::new("/chaos/node.toml")).map_err(|e| format!("{e}\n{}", plan.toml()))?;
     let pool = config.pool.remove(0);
     Ok((pool, config))
 }
@@ -226,6 +196,38 @@ fn extents_of(key: VolumeKey) -> [Extent; 2] {
 }
 
 impl Run {
+    /// Several lives, one after the other.
+    fn lives(&mut self, seed: u64) -> Result<(), String> {
+        for life in 0..LIVES {
+            if life > 0 {
+                self.plan = self.plan.otherwise(&mut self.rng, false);
+            }
+            if life > 0 && self.rng.chance(0.2) {
+                self.interrupted_start()?;
+            }
+            let what = |e| format!("life {life}: {e}");
+            self.start().map_err(what)?;
+            self.read_all().map_err(what)?;
+            let mut work = Work::new(seed, life);
+            let steps = 20 + self.rng.below(500);
+            for _ in 0..steps {
+                let sizes: Vec<u64> = self.volumes.iter().map(|v| v.size_bytes).collect();
+                self.step(work.next(&self.plan, &sizes)).map_err(what)?;
+            }
+            if life + 1 < LIVES {
+                self.end(work.end()).map_err(what)?;
+            }
+        }
+        let at_end = |e| format!("at the end: {e}");
+        self.rest().map_err(at_end)?;
+        self.operate(Operation::Checkpoint).map_err(at_end)?;
+        self.read_all().map_err(at_end)?;
+        self.end(End::Term).map_err(at_end)?;
+        self.start().map_err(at_end)?;
+        self.read_all().map_err(at_end)?;
+        Ok(())
+    }
+
     /// Builds the pool anew over the disks as they are.
     fn build(&mut self) -> Result<(), String> {
         let (mut config, all) = parsed(&self.plan)?;
@@ -331,7 +333,9 @@ impl Run {
         self.pool.stack().drain(now);
         self.collect_orders();
         self.until("the drain", |r| r.pool.stack().is_idle())?;
-        for n in 0..3.min(1 + usize::from(self.plan.has_cache()) + usize::from(self.plan.cache.as_ref().is_some_and(|c| c.nvram))) {
+        for n in 0..3.min(
+            1 + usize::from(self.plan.has_cache()) + usize::from(self.plan.cache.as_ref().is_some_and(|c| c.nvram)),
+        ) {
             let head = IoHead::new(Op::Flush, VolumeKey::POOL, TenantId(0), 0, 0, now);
             self.pool.disk(n).apply(Io::new(head, Data::Absent), now);
         }

@@ -23,7 +23,8 @@ fn every_composition_keeps_what_it_acknowledged() {
         }
     }
     println!("{seeds:?}: {tally:?}");
-    let again = "PLIMSOLL_CHAOS_SEED=<seed> cargo test -p plimsoll-chaos --test simulated every_composition -- --nocapture";
+    let again =
+        "PLIMSOLL_CHAOS_SEED=<seed> cargo test -p plimsoll-chaos --test simulated every_composition -- --nocapture";
     assert!(wrong.is_empty(), "{} seeds; repeat one with {again}\n{}", wrong.len(), wrong.join("\n"));
 }
 

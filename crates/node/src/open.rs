@@ -285,8 +285,7 @@ fn open_cache(
     crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
     let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
-    let mut devices: Vec<Device> =
-        devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
+    let mut devices: Vec<Device> = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
     if let Some(v) = &c.volatile_cache {
         // It writes sector by sector, which direct I/O may refuse.
         let region = opened.device.home();
