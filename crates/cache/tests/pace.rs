@@ -71,8 +71,7 @@ fn pool(config: CacheConfig, mode: Mode, slow_arm: Arm, fast_arm: Arm) -> SimPoo
     let slow = SimDisk::new(EXTENTS * EXTENT, soon, 1, DiskFaults::default());
     let mut fast = SimDisk::new(CACHE_BYTES, soon, 2, DiskFaults::default());
     for (at, bytes) in format_device(&layout, 0) {
-        let head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(0), at, bytes.len() as u64, Time::ZERO);
-        fast.apply(Io::new(head, Data::Bytes(Buf::copy_of(&bytes))), Time::ZERO);
+        fast.write_durably(at, &bytes);
     }
     let mut p = SimPool::with_stack(vec![slow, fast], |offers| {
         let mut s = Stack::new(StackConfig::default(), offers);

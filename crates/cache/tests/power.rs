@@ -94,7 +94,7 @@ fn rot(disk: &mut SimDisk, rng: &mut Rng) {
         let at = l.weu_at(weu) + rng.below(sectors) * SECTOR;
         let mut bytes = disk.peek(at, SECTOR).as_slice().to_vec();
         bytes[rng.below(SECTOR) as usize] ^= 1 << rng.below(8);
-        write_durably(disk, at, &bytes);
+        disk.write_durably(at, &bytes);
     }
 }
 

@@ -65,7 +65,7 @@ fn what_was_found_spoiled_once_is_never_relied_on() {
     life.settle().unwrap();
     let at = place(&mut life, 3);
     let mut disks = life.cut();
-    write_durably(&mut disks[1], (at + 2048) / SECTOR * SECTOR, &[0xee; SECTOR as usize]);
+    disks[1].write_durably((at + 2048) / SECTOR * SECTOR, &[0xee; SECTOR as usize]);
     // It is read, and found spoiled.
     let mut life = Life::start(disks, setup, life.oracle.clone()).unwrap();
     assert_eq!(ask(&mut life, Op::Read, 0, 3, Data::Absent), bytes(3), "from the slow disk");

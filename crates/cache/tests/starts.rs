@@ -85,7 +85,7 @@ fn a_header_that_rotted_is_noticed() {
         for weu in 0..l.weus {
             let mut disks = life.cut();
             let header = disks[1].peek(l.weu_at(weu), SECTOR).as_slice().to_vec();
-            write_durably(&mut disks[1], l.weu_at(weu), &[&[!header[0]], &header[1..]].concat());
+            disks[1].write_durably(l.weu_at(weu), &[&[!header[0]], &header[1..]].concat());
             let (state, mut next) = start(disks, setup, &life);
             let status = next.cache().status();
             if status.start.damaged == 0 {

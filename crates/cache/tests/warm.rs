@@ -79,9 +79,7 @@ fn hit_percent(p: &mut SimPool, seed: u64) -> f64 {
 fn empty(config: CacheConfig, mode: Mode) -> SimPool {
     let mut fast = disk(10 << 20, 200, 2);
     for (at, bytes) in format_device(&layout(), 0) {
-        let mut head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(0), at, bytes.len() as u64, Time::ZERO);
-        head.flags = IoFlags::FUA;
-        fast.apply(Io::new(head, Data::Bytes(Buf::copy_of(&bytes))), Time::ZERO);
+        fast.write_durably(at, &bytes);
     }
     pool(vec![disk(EXTENTS * EXTENT, 900, 1), fast], config, mode)
 }

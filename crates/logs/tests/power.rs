@@ -52,7 +52,7 @@ fn cut(life: &mut Life, rng: &mut Rng, tally: &mut Tally) -> SimDisk {
         let sectors = bytes.len() as u64 / SECTOR;
         let n = if rng.chance(0.5) { sectors } else { rng.below(sectors) };
         tally.dumps_cut += u64::from(n < sectors);
-        write_durably(&mut disk, at, &bytes[..(n * SECTOR) as usize]);
+        disk.write_durably(at, &bytes[..(n * SECTOR) as usize]);
     }
     disk
 }

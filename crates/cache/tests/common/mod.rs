@@ -79,19 +79,12 @@ pub fn oracle() -> Oracle {
     Oracle::new(VOLUMES, SECTORS, content)
 }
 
-/// Writes past the cache of a disk.
-pub fn write_durably(disk: &mut SimDisk, at: u64, bytes: &[u8]) {
-    let mut head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(0), at, bytes.len() as u64, Time::ZERO);
-    head.flags = IoFlags::FUA;
-    disk.apply(Io::new(head, Data::Bytes(Buf::copy_of(bytes))), Time::ZERO);
-}
-
 /// An empty slow disk, a formatted fast one, and NVRAM.
 pub fn disks(seed: u64) -> Vec<SimDisk> {
     let slow = SimDisk::new(SLOW_BYTES, (us(50), us(900)), seed, DiskFaults::default());
     let mut fast = SimDisk::new(FAST_BYTES, (us(1), us(200)), seed + 1, DiskFaults::default());
     for (at, bytes) in format_device(&layout(), 0) {
-        write_durably(&mut fast, at, &bytes);
+        fast.write_durably(at, &bytes);
     }
     vec![slow, fast, SimDisk::new(NVRAM_BYTES, (us(1), us(20)), seed + 2, DiskFaults::default())]
 }

@@ -3,7 +3,7 @@
 use crate::experiment::manylogs::{DEVICE, SPREAD};
 use crate::experiment::{Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::replay::{DeviceChoice, PoolConfig};
-use plimsoll_base::{Buf, BufPool, Data, Io, IoFlags, IoHead, Op, Rng, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{BufPool, Rng, Span, VolumeKey};
 use plimsoll_device::{DeviceOptions, Model, ModelLayer};
 use plimsoll_logs::format::{
     Entry, EntryKind, Image, LogEntry, Note, Place, data_sum, encode_image, encode_note, encode_record, first_sum,
@@ -63,17 +63,11 @@ const LEFT: [Left; 5] = [
     },
 ];
 
-fn write(disk: &mut SimDisk, at: u64, bytes: &[u8]) {
-    let mut head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(0), at, bytes.len() as u64, Time::ZERO);
-    head.flags = IoFlags::FUA;
-    disk.apply(Io::new(head, Data::Bytes(Buf::copy_of(bytes))), Time::ZERO);
-}
-
 /// The device as it was left: tables, records (of zeroes, which take no memory), notes.
 fn disk(layout: &Layout, left: &Left, seed: u64) -> SimDisk {
     let mut disk = SimDisk::new(layout.device_bytes, (Span::ZERO, Span::ZERO), seed, DiskFaults::default());
     for (at, bytes) in format_device(layout) {
-        write(&mut disk, at, &bytes);
+        disk.write_durably(at, &bytes);
     }
     let number = 2;
     let each = left.extents.div_ceil(layout.logs);
@@ -91,12 +85,12 @@ fn disk(layout: &Layout, left: &Left, seed: u64) -> SimDisk {
         logs: (0..layout.logs).map(first).collect(),
         extents: extents.collect(),
     };
-    write(&mut disk, layout.image_at(number), &encode_image(layout, &image));
+    disk.write_durably(layout.image_at(number), &encode_image(layout, &image));
     let note = records(layout, left, seed, &mut disk);
     let page = if left.no_note { vec![0; 512] } else { encode_note(layout, &note) };
-    write(&mut disk, NOTES_AT[0], &page);
+    disk.write_durably(NOTES_AT[0], &page);
     if left.no_note {
-        write(&mut disk, NOTES_AT[1], &page);
+        disk.write_durably(NOTES_AT[1], &page);
     }
     disk
 }
@@ -128,7 +122,7 @@ fn records(layout: &Layout, left: &Left, seed: u64, disk: &mut SimDisk) -> Note 
         let entries: Vec<Entry> = (0..WRITES).map(entry).collect();
         let (header, next) =
             encode_record(&mut buffers, layout, Place { at, log, previous }, &entries, WRITES * WRITE, sum);
-        write(disk, at, header.as_slice());
+        disk.write_durably(at, header.as_slice());
         (room, at, previous) = (room - total, at + total, next);
     }
     note

@@ -50,16 +50,9 @@ pub fn key(volume: u32) -> VolumeKey {
 pub fn formatted(seed: u64, faults: DiskFaults) -> SimDisk {
     let mut disk = SimDisk::new(DEVICE_BYTES, (us(1), us(200)), seed, faults);
     for (at, bytes) in format_device(&layout()) {
-        write_durably(&mut disk, at, &bytes);
+        disk.write_durably(at, &bytes);
     }
     disk
-}
-
-/// Writes past the cache.
-pub fn write_durably(disk: &mut SimDisk, at: u64, bytes: &[u8]) {
-    let mut head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(0), at, bytes.len() as u64, Time::ZERO);
-    head.flags = IoFlags::FUA;
-    disk.apply(Io::new(head, Data::Bytes(Buf::copy_of(bytes))), Time::ZERO);
 }
 
 /// What a scheduler or a drive does: each request waits a while before it has any effect, so they overtake each other.

@@ -2,7 +2,9 @@
 //!
 //! It has no mechanics (a model layer above it has those); completions come in a seeded random order within a given
 //! latency range. At a power loss each sector written since the last flush keeps, independently, any of the values
-//! it had since: that is dropping, tearing and reordering in one. What was flushed or written with FUA survives.
+//! it had since: that is dropping, tearing and reordering in one. Data that was flushed, or written by a FUA write that was
+//! answered, survives; a FUA write in flight is lost, torn and reordered like any other. Blocks may be larger than the
+//! sectors that tear. Sectors can be corrupted or made unreadable at any time ([`SimDisk::corrupt`], [`SimDisk::lose_sector`]).
 
 use plimsoll_base::{
     Buf, BufMut, Completion, Data, Io, IoError, IoFlags, IoId, Op, Outcome, Rng, Span, StatusExtent, Time,
@@ -12,7 +14,23 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes of the smallest unit that is written whole.
 pub const SECTOR_BYTES: u64 = 512;
 
+/// Earlier durable contents that are kept of each sector, where any are.
+const HISTORY_MAX: usize = 4;
+
 type Sector = Option<Box<[u8; SECTOR_BYTES as usize]>>;
+
+/// A corruption of a sector that the device doesn't notice: a later read succeeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Corruption {
+    /// One bit, counted from the sector's first byte's lowest, is the other way round.
+    Bit(u16),
+    /// All bytes are zero.
+    Zeroes,
+    /// Its content is the n-th (from 1) before the newest durable one: a write that was lost though it was acknowledged.
+    Older(usize),
+    /// Its content is that of another sector: a misdirected write or read.
+    Other(u64),
+}
 
 /// Faults to inject, each by a count of operations so that a seed finds them again.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +61,13 @@ pub struct SimDisk {
     volatile: BTreeMap<u64, Vec<(IoId, Sector)>>,
     /// Writes whose answer hasn't been delivered yet: a flush owes them nothing, so it gives them nothing.
     unanswered: BTreeSet<IoId>,
+    /// FUA writes among them, and their sectors.
+    fua: BTreeMap<IoId, (u64, u64)>,
+    /// Earlier durable contents by sector, newest last, at most [`HISTORY_MAX`]; `None`: not kept.
+    history: Option<BTreeMap<u64, Vec<Sector>>>,
+    /// Sectors that can't be read until they are written again.
+    unreadable: BTreeSet<u64>,
+    block_bytes: u64,
     faults: DiskFaults,
     flushes: u64,
     fua_writes: u64,
@@ -62,6 +87,10 @@ impl SimDisk {
             durable: BTreeMap::new(),
             volatile: BTreeMap::new(),
             unanswered: BTreeSet::new(),
+            fua: BTreeMap::new(),
+            history: None,
+            unreadable: BTreeSet::new(),
+            block_bytes: SECTOR_BYTES,
             faults,
             flushes: 0,
             fua_writes: 0,
@@ -69,6 +98,26 @@ impl SimDisk {
             latency,
             rng,
         }
+    }
+
+    /// Has it take and offer blocks of `block_bytes` only, a multiple of [`SECTOR_BYTES`]. A block still tears between sectors.
+    #[must_use]
+    pub fn with_blocks_of(mut self, block_bytes: u64) -> SimDisk {
+        assert!(block_bytes.is_multiple_of(SECTOR_BYTES) && self.size_bytes.is_multiple_of(block_bytes));
+        self.block_bytes = block_bytes;
+        self
+    }
+
+    /// Has it remember earlier contents, for [`Corruption::Older`].
+    #[must_use]
+    pub fn with_history(mut self) -> SimDisk {
+        self.history.get_or_insert_default();
+        self
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes
     }
 
     /// Its size.
@@ -104,10 +153,92 @@ impl SimDisk {
         (self.faults, self.failing) = (faults, None);
     }
 
-    /// The answer to write `id` has been delivered: the next flush covers it.
+    /// The answer to write `id` has been delivered: a FUA write is durable, and the next flush covers any other.
     pub fn answered(&mut self, id: IoId) {
         self.unanswered.remove(&id);
+        self.settle_fua(id);
         self.failing = self.failing.filter(|failing| *failing != id);
+    }
+
+    /// FUA write `id`, and what it overwrote, is durable.
+    fn settle_fua(&mut self, id: IoId) {
+        let Some((first, end)) = self.fua.remove(&id) else { return };
+        for s in first..end {
+            let Some(versions) = self.volatile.get_mut(&s) else { continue };
+            let Some(at) = versions.iter().rposition(|(of, _)| *of == id) else { continue };
+            let (_, value) = versions.drain(..=at).next_back().expect("just found");
+            if versions.is_empty() {
+                self.volatile.remove(&s);
+            }
+            self.make_durable(s, value);
+        }
+    }
+
+    fn make_durable(&mut self, s: u64, value: Sector) {
+        let before = self.durable.insert(s, value);
+        if let Some(history) = &mut self.history {
+            let earlier = history.entry(s).or_default();
+            earlier.push(before.flatten());
+            if earlier.len() > HISTORY_MAX {
+                earlier.remove(0);
+            }
+        }
+    }
+
+    /// Writes whole sectors durably, past everything: to make an image. Nobody's answer is waited for.
+    pub fn write_durably(&mut self, offset: u64, bytes: &[u8]) {
+        assert!(offset.is_multiple_of(SECTOR_BYTES) && (bytes.len() as u64).is_multiple_of(SECTOR_BYTES));
+        assert!(offset + bytes.len() as u64 <= self.size_bytes);
+        for (s, value) in (offset / SECTOR_BYTES..).zip(sectors_of(bytes)) {
+            self.volatile.remove(&s);
+            self.unreadable.remove(&s);
+            self.make_durable(s, value);
+        }
+    }
+
+    /// Corrupts a sector, in its cache and on the medium; nothing tells of it. False if its content is the same as before.
+    ///
+    /// A bit of a sector that was never written flips, too. [`Corruption::Older`] needs [`SimDisk::with_history`].
+    pub fn corrupt(&mut self, sector: u64, how: Corruption) -> bool {
+        assert!(sector < self.size_bytes / SECTOR_BYTES);
+        let now = self.sector(sector).clone();
+        let other = match how {
+            Corruption::Bit(n) => {
+                let mut bytes = now.clone().unwrap_or_else(|| Box::new([0; SECTOR_BYTES as usize]));
+                bytes[usize::from(n / 8) % SECTOR_BYTES as usize] ^= 1 << (n % 8);
+                bytes.iter().any(|b| *b != 0).then_some(bytes)
+            }
+            Corruption::Zeroes => None,
+            Corruption::Older(n) => {
+                let earlier = self.history.as_ref().and_then(|h| h.get(&sector)).map_or(&[][..], |e| e);
+                match earlier.len().checked_sub(n) {
+                    Some(at) => earlier[at].clone(),
+                    None => return false,
+                }
+            }
+            Corruption::Other(from) => self.sector(from).clone(),
+        };
+        if other == now {
+            return false;
+        }
+        self.volatile.remove(&sector);
+        self.durable.insert(sector, other);
+        true
+    }
+
+    /// A sector can't be read until it's written again.
+    pub fn lose_sector(&mut self, sector: u64) {
+        self.unreadable.insert(sector);
+    }
+
+    /// Sectors from `first` up to `end` that hold something other than zeroes, in order: what a corruption is worth trying on.
+    pub fn written_sectors(&self, first: u64, end: u64) -> Vec<u64> {
+        let mut found: Vec<u64> = self.durable.range(first..end).map(|(s, _)| *s).collect();
+        found.extend(self.volatile.range(first..end).map(|(s, _)| *s));
+        found.sort_unstable();
+        found.dedup();
+        found.retain(|s| self.sector(*s).is_some());
+        found
     }
 
     fn sector(&self, s: u64) -> &Sector {
@@ -118,16 +249,18 @@ impl SimDisk {
     }
 
     fn read(&mut self, io: &mut Io) -> Outcome {
-        if self.faults.unreadable.is_some_and(|(from, to)| io.offset < to && from < io.end()) {
+        self.assert_aligned(io);
+        let lost = self.unreadable.range(io.offset / SECTOR_BYTES..io.end() / SECTOR_BYTES).next().is_some();
+        if lost || self.faults.unreadable.is_some_and(|(from, to)| io.offset < to && from < io.end()) {
             return Outcome::Failed(IoError::Device);
         }
-        assert!(
-            io.offset.is_multiple_of(SECTOR_BYTES) && io.len.is_multiple_of(SECTOR_BYTES),
-            "unaligned: {:?}",
-            io.head
-        );
         io.data = Data::Bytes(self.peek(io.offset, io.len));
         Outcome::Done
+    }
+
+    fn assert_aligned(&self, io: &Io) {
+        let aligned = io.offset.is_multiple_of(self.block_bytes) && io.len.is_multiple_of(self.block_bytes);
+        assert!(aligned, "unaligned: {:?}", io.head);
     }
 
     /// What a read would see, without being one.
@@ -145,11 +278,7 @@ impl SimDisk {
         if self.faults.unwritable.is_some_and(|(from, to)| io.offset < to && from < io.end()) {
             return Outcome::Failed(IoError::Device);
         }
-        assert!(
-            io.offset.is_multiple_of(SECTOR_BYTES) && io.len.is_multiple_of(SECTOR_BYTES),
-            "unaligned: {:?}",
-            io.head
-        );
+        self.assert_aligned(io);
         self.fua_writes += u64::from(io.flags.has(IoFlags::FUA));
         if io.flags.has(IoFlags::FUA) && self.fails(io.id, self.faults.fua_fails_at == Some(self.fua_writes)) {
             return Outcome::Failed(IoError::Device);
@@ -158,16 +287,13 @@ impl SimDisk {
         if io.op == Op::Write {
             io.data.copy_to(&mut bytes);
         }
-        let fua = io.flags.has(IoFlags::FUA) && !self.faults.fua_lies;
-        for (i, chunk) in bytes.chunks(SECTOR_BYTES as usize).enumerate() {
-            let s = io.offset / SECTOR_BYTES + i as u64;
-            let value: Sector = chunk.iter().any(|&b| b != 0).then(|| Box::new(chunk.try_into().expect("a sector")));
-            if fua {
-                self.volatile.remove(&s);
-                self.durable.insert(s, value);
-            } else {
-                self.volatile.entry(s).or_default().push((io.id, value));
-            }
+        let first = io.offset / SECTOR_BYTES;
+        for (s, value) in (first..).zip(sectors_of(&bytes)) {
+            self.unreadable.remove(&s);
+            self.volatile.entry(s).or_default().push((io.id, value));
+        }
+        if io.flags.has(IoFlags::FUA) && !self.faults.fua_lies {
+            self.fua.insert(io.id, (first, io.end() / SECTOR_BYTES));
         }
         self.unanswered.insert(io.id);
         Outcome::Done
@@ -179,14 +305,16 @@ impl SimDisk {
             return Outcome::Failed(IoError::Device);
         }
         if !self.faults.flush_lies {
-            let (durable, unanswered) = (&mut self.durable, &self.unanswered);
+            let mut flushed = Vec::new();
+            let unanswered = &self.unanswered;
             self.volatile.retain(|s, versions| {
                 if let Some(last) = versions.iter().rposition(|(id, _)| !unanswered.contains(id)) {
                     let (_, value) = versions.drain(..=last).next_back().expect("just found");
-                    durable.insert(*s, value);
+                    flushed.push((*s, value));
                 }
                 !versions.is_empty()
             });
+            flushed.into_iter().for_each(|(s, value)| self.make_durable(s, value));
         }
         Outcome::Done
     }
@@ -194,6 +322,10 @@ impl SimDisk {
     /// Does a request for durability fail, now or with one that is under way?
     fn fails(&mut self, id: IoId, now: bool) -> bool {
         if now {
+            // FUA writes in flight will be answered as done: they are not among the lost.
+            while let Some(id) = self.fua.keys().next().copied() {
+                self.settle_fua(id);
+            }
             self.lose_power();
             self.failing = Some(id);
         }
@@ -213,16 +345,18 @@ impl SimDisk {
 
     /// Power is lost: each sector not yet durable keeps any one of its values.
     pub fn lose_power(&mut self) {
-        for (s, versions) in std::mem::take(&mut self.volatile) {
+        for (s, mut versions) in std::mem::take(&mut self.volatile) {
             let pick = self.rng.below(versions.len() as u64 + 1) as usize;
             if pick > 0 {
-                self.durable.insert(s, versions[pick - 1].1.clone());
+                self.make_durable(s, versions.swap_remove(pick - 1).1);
             }
         }
+        self.fua.clear();
     }
 
-    /// Who used it is gone without a power loss, and its answers are nobody's: the next flush covers all that was written.
+    /// Its user is gone without a power loss, and nobody waits for its answers: the next flush covers all that was written.
     pub fn abandoned(&mut self) {
+        self.fua.clear();
         self.unanswered.clear();
     }
 
@@ -238,3 +372,12 @@ impl SimDisk {
         Data::Status(extents.into())
     }
 }
+
+/// A write's values, sector by sector.
+fn sectors_of(bytes: &[u8]) -> impl Iterator<Item = Sector> + '_ {
+    let value = |chunk: &[u8]| Box::new(<[u8; SECTOR_BYTES as usize]>::try_from(chunk).expect("a sector"));
+    bytes.chunks(SECTOR_BYTES as usize).map(move |chunk| chunk.iter().any(|&b| b != 0).then(|| value(chunk)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ pub mod oracle;
 pub mod pool;
 pub mod workers;
 
-pub use disk::{DiskFaults, SimDisk};
+pub use disk::{Corruption, DiskFaults, SimDisk};
 pub use events::EventQueue;
 pub use pool::SimPool;
 pub use workers::SimWorkers;

@@ -49,7 +49,7 @@ impl SimPool {
     pub fn with_stack(disks: Vec<SimDisk>, build: impl FnOnce(Vec<Offer>) -> Stack) -> SimPool {
         let offer = |d: &SimDisk| Offer {
             size_bytes: d.size_bytes(),
-            block_bytes: SECTOR_BYTES as u32,
+            block_bytes: d.block_bytes() as u32,
             io_bytes_max: 64 << 20,
             atomic_bytes: SECTOR_BYTES as u32,
             queue_max: 1 << 16,

@@ -4,7 +4,7 @@ use crate::experiment::LabError;
 use crate::experiment::fence::file::FileBacked;
 use crate::profiling::{disk_batches_of, flash_batches_of, flash_predictor};
 use crate::replay::{DeviceChoice, Pool, PoolConfig, volume_of};
-use plimsoll_base::{Buf, Completion, Data, Io, IoFlags, IoHead, Op, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{Completion, Data, Io, Op, Span, Time};
 use plimsoll_cache::{Cache, CacheConfig, Codec, Layout, Shape, Sharing, format_device};
 use plimsoll_device::{AnyModel, DeviceOptions, Disk, DiskOptions, Mismatch, Model, ModelLayer};
 use plimsoll_fence::config::DeviceKind;
@@ -303,10 +303,7 @@ pub(crate) fn offer_of(d: &SimDisk) -> Offer {
 pub(crate) fn formatted(layout: &Layout, bytes: u64) -> SimDisk {
     let mut disk = SimDisk::new(bytes, (Span::ZERO, Span::ZERO), 1, DiskFaults::default());
     for (at, page) in format_device(layout, 0) {
-        let len = page.len() as u64;
-        let mut head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(0), at, len, Time::ZERO);
-        head.flags = IoFlags::FUA;
-        disk.apply(Io::new(head, Data::Bytes(Buf::copy_of(&page))), Time::ZERO);
+        disk.write_durably(at, &page);
     }
     disk
 }
