@@ -3,7 +3,7 @@
 use crate::oracle::{Asked, Oracle};
 use crate::plan::{Lies, Plan, VOLUME_BYTES_MAX};
 use crate::work::{End, Operation, Step, Work};
-use plimsoll_base::{Buf, Data, Io, IoFlags, IoHead, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{Buf, Data, Io, IoFlags, IoHead, Op, Outcome, Rng, Span, TenantId, VolumeKey};
 use plimsoll_device::pagecache::Planted as PagePlanted;
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer, PageCacheLayer};
 use plimsoll_node::config::{Config, PoolConfig};
@@ -134,31 +134,35 @@ fn parsed(plan: &Plan) -> Result<(PoolConfig, Config), String> {
     Ok((pool, config))
 }
 
-fn offer_of(bytes: u64) -> Offer {
-    Offer { size_bytes: bytes, block_bytes: 512, io_bytes_max: 64 << 20, atomic_bytes: 512, queue_max: 1 << 16 }
+fn offer_of(disk: &SimDisk) -> Offer {
+    let block_bytes = disk.block_bytes() as u32;
+    Offer { size_bytes: disk.size_bytes(), block_bytes, io_bytes_max: 64 << 20, atomic_bytes: 512, queue_max: 1 << 16 }
 }
 
 /// What a modelled drive leaves of a device.
-fn seen(model: Option<&str>, bytes: u64) -> Result<Offer, String> {
-    let Some(name) = model else { return Ok(offer_of(bytes)) };
-    let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(bytes);
+fn seen(model: Option<&str>, disk: &SimDisk) -> Result<Offer, String> {
+    let Some(name) = model else { return Ok(offer_of(disk)) };
+    let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(disk.size_bytes());
     let model = ModelLayer::new(spec.build(DeviceOptions::default()).map_err(|e| e.to_string())?);
-    Ok(model.offer(&[offer_of(bytes)]))
+    Ok(model.offer(&[offer_of(disk)]))
 }
 
 /// Formatted disks, as the node makes them.
 fn blank(plan: &Plan, config: &PoolConfig, rng: &mut Rng) -> Result<Vec<SimDisk>, String> {
     let us = Span::from_micros;
     let latencies = [(us(20), us(900)), (us(2), us(200)), (us(1), us(20))];
-    let mut disks: Vec<SimDisk> =
-        (0..3).map(|n| SimDisk::new(BYTES[n], latencies[n], rng.next_u64(), DiskFaults::default())).collect();
+    let mut disks = Vec::new();
+    for n in 0..3 {
+        let block = if n < 2 && rng.chance(0.3) { 4096 } else { 512 };
+        disks.push(SimDisk::new(BYTES[n], latencies[n], rng.next_u64(), DiskFaults::default()).with_blocks_of(block));
+    }
     if let Some(logs) = &config.logs {
-        let seen = seen(config.device.model.as_deref(), BYTES[0])?;
+        let seen = seen(config.device.model.as_deref(), &disks[0])?;
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
         format(&mut disks[0], |f| plimsoll_node::logs::format_if_blank(logs, f, region, seen.block_bytes, 7))?;
     }
     if let Some(cache) = &config.cache {
-        let seen = seen(cache.model.as_deref(), BYTES[1])?;
+        let seen = seen(cache.model.as_deref(), &disks[1])?;
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
         let block = seen.block_bytes;
         format(&mut disks[1], |f| plimsoll_node::cache::format_if_blank(cache, f, region, block, 1))?;
@@ -181,9 +185,7 @@ fn format(disk: &mut SimDisk, write: impl FnOnce(&File) -> Result<(), String>) -
     file.read_exact_at(&mut bytes, 0).map_err(io)?;
     for (at, chunk) in (0u64..).step_by(4096).zip(bytes.chunks(4096)) {
         if chunk.iter().any(|&b| b != 0) {
-            let mut head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(0), at, chunk.len() as u64, Time::ZERO);
-            head.flags = IoFlags::FUA;
-            disk.apply(Io::new(head, Data::Bytes(Buf::copy_of(chunk))), Time::ZERO);
+            disk.write_durably(at, chunk);
         }
     }
     Ok(())
@@ -333,9 +335,9 @@ impl Run {
         self.pool.stack().drain(now);
         self.collect_orders();
         self.until("the drain", |r| r.pool.stack().is_idle())?;
-        for n in 0..3.min(
-            1 + usize::from(self.plan.has_cache()) + usize::from(self.plan.cache.as_ref().is_some_and(|c| c.nvram)),
-        ) {
+        let nvram = self.plan.cache.as_ref().is_some_and(|c| c.nvram);
+        for n in 0..1 + usize::from(self.plan.has_cache()) + usize::from(nvram) {
+            self.pool.disk(n).abandoned();
             let head = IoHead::new(Op::Flush, VolumeKey::POOL, TenantId(0), 0, 0, now);
             self.pool.disk(n).apply(Io::new(head, Data::Absent), now);
         }
