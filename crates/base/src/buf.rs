@@ -1,5 +1,6 @@
 //! Reference-counted, page-aligned buffers: written once, then immutable until the last holder lets go.
 
+use memmap2::MmapMut;
 use std::sync::Arc;
 
 /// Alignment of every buffer, in bytes: what direct I/O needs on any device we know.
@@ -10,23 +11,43 @@ pub const BUF_ALIGN: usize = 4096;
 struct Page([u8; BUF_ALIGN]);
 
 struct Block {
-    pages: Vec<Page>,
+    memory: Memory,
     /// Its place among its pool's fixed blocks.
     fixed: Option<u16>,
 }
 
+enum Memory {
+    Heap(Vec<Page>),
+    /// A mapping of its own. It goes back to the system when the block is dropped, and takes no memory before it's written.
+    Mapped(MmapMut),
+}
+
+/// Blocks of at least this size are mappings of their own. From the heap they would come aligned, and glibc's heap (2.36)
+/// doesn't fill the holes that aligned blocks leave: a node's memory grew with each block that wasn't used again.
+const MAPPED_BYTES_MIN: usize = 64 << 10;
+
 impl Block {
     fn new(capacity: usize) -> Block {
-        Block { pages: vec![Page([0; BUF_ALIGN]); capacity.div_ceil(BUF_ALIGN)], fixed: None }
+        let capacity = capacity.next_multiple_of(BUF_ALIGN);
+        let mapped = if capacity < MAPPED_BYTES_MIN { None } else { MmapMut::map_anon(capacity).ok() };
+        let memory =
+            mapped.map_or_else(|| Memory::Heap(vec![Page([0; BUF_ALIGN]); capacity / BUF_ALIGN]), Memory::Mapped);
+        Block { memory, fixed: None }
     }
     fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.pages)
+        match &self.memory {
+            Memory::Heap(pages) => bytemuck::cast_slice(pages),
+            Memory::Mapped(map) => map,
+        }
     }
     fn bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.pages)
+        match &mut self.memory {
+            Memory::Heap(pages) => bytemuck::cast_slice_mut(pages),
+            Memory::Mapped(map) => map,
+        }
     }
     fn capacity(&self) -> usize {
-        self.pages.len() * BUF_ALIGN
+        self.bytes().len()
     }
 }
 
@@ -217,6 +238,19 @@ impl BufPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_of_any_size_are_aligned_and_zero() {
+        for len in [0, 1, 4096, MAPPED_BYTES_MIN - 4096, MAPPED_BYTES_MIN - 4095, MAPPED_BYTES_MIN, (1 << 20) + 1] {
+            let mut b = BufMut::zeroed(len);
+            assert!((b.as_slice().as_ptr() as usize).is_multiple_of(BUF_ALIGN) && b.as_slice().iter().all(|x| *x == 0));
+            b.as_mut_slice().fill(7);
+            let (b, mut pool) = (b.freeze(), BufPool::new());
+            assert_eq!((b.len(), b.slice(len / 2, len - len / 2).as_slice().iter().all(|x| *x == 7)), (len, true));
+            pool.give(b);
+            assert_eq!(pool.take(len).len(), len);
+        }
+    }
 
     #[test]
     fn slices_share_and_are_aligned() {

@@ -52,9 +52,10 @@ fn journal(layout: &Layout, weus: u32) -> (u64, Vec<u8>) {
     let block = |(index, records): (usize, &&[Record])| {
         let snapshot = if index == last { 2 } else { 1 };
         let (salt, records, index) = (layout.salt, records.to_vec(), index as u32);
-        JournalBlock { salt, epoch: 2, index, snapshot, generation: 0, durable: 0, records }.encode(layout.block_bytes)
+        let head = JournalBlock { salt, epoch: 2, index, since: index, snapshot, generation: 0, durable: 0, records };
+        head.encode(layout.block_bytes)
     };
-    (layout.half_at(2), pieces.iter().enumerate().flat_map(block).collect())
+    (layout.copies_at(2)[0], pieces.iter().enumerate().flat_map(block).collect())
 }
 
 /// Time that this thread has had of a core: others on the machine don't count.

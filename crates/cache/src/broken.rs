@@ -69,6 +69,7 @@ impl Cache {
         for op in std::mem::take(&mut self.flush_next)
             .into_iter()
             .chain(std::mem::take(&mut self.flush_jobs).into_iter().flat_map(|j| j.ops))
+            .chain(self.unsaid.break_down())
         {
             self.ops[op].failed = Some(IoError::Device);
             self.part_done(now, op, out);
@@ -101,7 +102,7 @@ impl Cache {
         let Some(r) = self.recovery.take() else { return };
         let why = format!("the fast device failed ({what})");
         let behind = match r.stage {
-            Stage::Flush | Stage::Epoch => !self.dirty.is_empty() || !self.lost.is_empty(),
+            Stage::Flush | Stage::Epoch | Stage::Upgrade => !self.dirty.is_empty() || !self.lost.is_empty(),
             _ => self.may_be_behind(),
         };
         self.life = match behind {

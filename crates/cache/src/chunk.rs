@@ -131,7 +131,7 @@ impl Chunk {
     pub fn next(&self, extent_bytes: u32, slots_max: u32) -> Option<Chunk> {
         assert!(self.closed);
         let head_at = self.head_at + self.header_bytes();
-        let top = self.low / self.block_bytes * self.block_bytes;
+        let top = self.low / self.block_bytes * self.block_bytes - self.copy_bytes();
         let next = Chunk {
             weu: self.weu,
             sequence: self.sequence,
@@ -158,6 +158,11 @@ impl Chunk {
 
     fn header_bytes(&self) -> u32 {
         chunk_header_bytes(self.entries.len(), self.block_bytes)
+    }
+
+    /// Bytes of its header's copy, below its extents: there is one of what only the cache has.
+    fn copy_bytes(&self) -> u32 {
+        if self.dirty { self.header_bytes() } else { 0 }
     }
 
     /// Where its header ends in the WEU.
@@ -187,7 +192,8 @@ impl Chunk {
     pub fn has_room(&self, payload_bytes: u32, slots_max: u32) -> bool {
         let Some(place) = self.place(payload_bytes) else { return false };
         let header = (CHUNK_HEAD_BYTES + (self.entries.len() + 1) * CHUNK_ENTRY_BYTES) as u32;
-        let header_end = self.head_at + header.next_multiple_of(self.block_bytes);
+        let header = header.next_multiple_of(self.block_bytes);
+        let header_end = self.head_at + header + if self.dirty { header } else { 0 };
         let slots = self.first_slot + self.entries.len() as u32;
         slots < slots_max && header_end <= place.low / self.block_bytes * self.block_bytes
     }
@@ -250,11 +256,14 @@ impl Chunk {
         let header = header.encode(self.block_bytes);
         let header_end = self.head_at + header.len() as u32;
         let mut head: Vec<(u64, Data)> = vec![(header.len() as u64, Data::Bytes(Buf::copy_of(&header)))];
-        let from = self.low / self.block_bytes * self.block_bytes;
-        let mut body: Vec<(u64, Data)> = Vec::with_capacity(self.packed.len() * 3 + 1);
+        let from = self.low / self.block_bytes * self.block_bytes - self.copy_bytes();
+        let mut body: Vec<(u64, Data)> = Vec::with_capacity(self.packed.len() * 3 + 2);
+        if self.dirty {
+            body.push(head[0].clone());
+        }
         let mut by_place: Vec<&Packed> = self.packed.iter().collect();
         by_place.sort_unstable_by_key(|p| p.at);
-        let mut at = from;
+        let mut at = from + self.copy_bytes();
         for p in by_place {
             if p.at > at {
                 body.push((u64::from(p.at - at), Data::Zeroes));

@@ -81,7 +81,7 @@ pub enum Planted {
     StaleFill,
     /// Dirty duplicates aren't recorded.
     ForgetDirtyDuplicates,
-    /// Journal blocks are believed in any order.
+    /// An older epoch of the journal is taken than the newest whole one.
     OldJournal,
     /// A volume's deletion isn't recorded.
     ForgetDeletions,
@@ -107,6 +107,26 @@ pub enum Planted {
     NvramForgetsEarly,
     /// What NVRAM has is not looked at when starting.
     NvramIgnored,
+    /// The checksum of a journal's block is ignored.
+    JournalUnchecked,
+    /// A journal's block that is corrupt, although it was durable, is taken for the journal's end.
+    JournalEndsAtCorruption,
+    /// Copies of headers aren't looked at.
+    HeaderReadOnce,
+    /// A flush ends before the journal says what it made durable.
+    FlushUnsaid,
+    /// A chunk that is corrupt is taken for torn, although the journal says that it was durable.
+    TornIfCorrupt,
+    /// Only the first copy of the journal is read.
+    JournalReadOnce,
+    /// The checksum of a record of the NVRAM is ignored.
+    NvramUnchecked,
+    /// A record that the NVRAM had, and that is corrupt, is taken for one that was never written.
+    NvramGapsTrusted,
+    /// Only the first copy of the NVRAM's ring is read.
+    NvramReadOnce,
+    /// BLOCK_STATUS is the slow device's answer, whatever only the cache has.
+    StatusFromBelow,
 }
 
 impl Planted {
@@ -114,11 +134,25 @@ impl Planted {
     pub const OF_FAULTS: [Planted; 4] =
         [Planted::CleanWhenBroken, Planted::ForgetCleaning, Planted::BelieveAfterLoss, Planted::FlushOutOfOrder];
 
+    /// Those that show when sectors are corrupt.
+    pub const OF_ROT: [Planted; 10] = [
+        Planted::HeaderReadOnce,
+        Planted::IgnoreChecksum,
+        Planted::JournalUnchecked,
+        Planted::JournalEndsAtCorruption,
+        Planted::JournalReadOnce,
+        Planted::FlushUnsaid,
+        Planted::TornIfCorrupt,
+        Planted::NvramUnchecked,
+        Planted::NvramGapsTrusted,
+        Planted::NvramReadOnce,
+    ];
+
     /// That shows when a cache is started several times: a clean WEU that was torn in one life, and relied on in the next.
     pub const OF_LIVES: Planted = Planted::ConfirmUnflushed;
 
     /// Those that show when the power goes.
-    pub const ALL: [Planted; 21] = [
+    pub const ALL: [Planted; 22] = [
         Planted::NoBarrier,
         Planted::NoDeadRecords,
         Planted::NoRetireRecord,
@@ -140,6 +174,7 @@ impl Planted {
         Planted::BelieveTrials,
         Planted::NvramForgetsEarly,
         Planted::NvramIgnored,
+        Planted::StatusFromBelow,
     ];
 }
 

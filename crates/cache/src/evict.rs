@@ -13,7 +13,7 @@ use crate::layer::{Cache, FAST};
 use crate::request::Pending;
 use plimsoll_base::{Completion, Data, Op, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// WEUs that are kept free, or on their way there, per partition: for what is written while others are evicted. So many at
 /// least, one of so many, and at most so many: what is dirty in them is written back together.
@@ -241,6 +241,30 @@ pub(crate) fn headers(
             break;
         }
         at += crate::format::chunk_header_bytes(h.entries.len(), block_bytes) as usize;
+        found.push(h);
+    }
+    found
+}
+
+/// The same of a WEU under a number whose headers are not all there: all chunks' headers or their copies, wherever in the WEU they are.
+pub(crate) fn headers_or_copies(
+    bytes: &[u8],
+    salt: u64,
+    block_bytes: u32,
+    weu: u32,
+    sequence: u64,
+) -> Vec<ChunkHeader> {
+    let mut by_slot: BTreeMap<u32, ChunkHeader> = BTreeMap::new();
+    for at in (0..bytes.len()).step_by(block_bytes as usize) {
+        if let Some(h) = ChunkHeader::decode(&bytes[at..], salt, block_bytes, false)
+            && (h.weu, h.sequence) == (weu, sequence)
+        {
+            by_slot.entry(h.first_slot).or_insert(h);
+        }
+    }
+    let (mut found, mut slots) = (Vec::new(), 0);
+    while let Some(h) = by_slot.remove(&slots) {
+        slots += h.entries.len() as u32;
         found.push(h);
     }
     found

@@ -1,4 +1,5 @@
-//! Making what only the cache has durable: open chunks are written, then the device is flushed. One at a time for each partition, as
+//! Making what only the cache has durable: open chunks are written, the device is flushed, and the journal says that they are there
+//! (`held.rs`). One at a time for each partition, as
 //! where volumes have their own a fence writes one's chunks in its slot; who comes meanwhile waits for the next.
 
 use crate::chunk::Superseded;
@@ -12,14 +13,13 @@ use std::ops::Range;
 
 /// Chunks that may wait for a flush before the cache makes one of its own.
 const UNDURABLE_MAX: usize = 16;
-/// A start reads all of the WEUs whose dirty chunks it doesn't know to be durable: the journal says so after as many.
-const UNSAID_MAX: u32 = 32;
-
 /// A dirty chunk on the device that no flush has covered.
 pub(crate) struct Undurable {
     pub weu: u32,
     /// The WEU's number.
     pub sequence: u64,
+    /// Its own.
+    pub number: u64,
     pub slots: Range<u32>,
     pub supersedes: Vec<Superseded>,
 }
@@ -62,8 +62,13 @@ impl Cache {
         // A chunk isn't found as long as one before it in its WEU isn't there: another part's may be on its way still.
         let is_found =
             |weu: u32, slot: u32| !self.chunks.iter().any(|c| c.closed && c.weu == weu && c.first_slot < slot);
+        // Nor is what it relies on there as long as one before it in its part isn't.
+        let relies = |u: &Undurable| {
+            let part = |weu: u32| self.index.weu(weu).partition;
+            !self.chunks.iter().any(|c| c.closed && c.dirty && c.number < u.number && part(c.weu) == part(u.weu))
+        };
         let any = self.planted(Planted::FlushOutOfOrder);
-        let covers = self.undurable.iter().filter(|u| any || is_found(u.weu, u.slots.start));
+        let covers = self.undurable.iter().filter(|u| any || (is_found(u.weu, u.slots.start) && relies(u)));
         let covers = covers.map(|u| (u.weu, u.slots.start)).collect();
         let job = &mut self.flush_jobs[i];
         job.all_upto = on_their_way.unwrap_or(job.upto).min(job.upto);
@@ -124,13 +129,11 @@ impl Cache {
         let (done, left): (Vec<Undurable>, Vec<Undurable>) =
             std::mem::take(&mut self.undurable).into_iter().partition(|u| job.covers.contains(&(u.weu, u.slots.start)));
         self.undurable = left;
-        self.unsaid += done.len() as u32;
         for u in &done {
             self.header_durable(u.weu, u.sequence, u.slots.end);
         }
-        if self.unsaid >= UNSAID_MAX || (self.stopping && self.journal.said() < self.durable_chunks) {
-            self.unsaid = 0;
-            self.say_headers();
+        self.say_headers();
+        if self.stopping && self.journal.said() < self.durable_chunks {
             self.journal.want_block();
         }
         for s in done.into_iter().flat_map(|u| u.supersedes) {
@@ -138,7 +141,8 @@ impl Cache {
             self.unpin(s.bytes_in);
             self.kill(s.key, s.place);
         }
-        for op in job.ops {
+        let ended = self.unsaid.wait(job.ops, self.journal.durable());
+        for op in ended {
             self.part_done(now, op, out);
         }
         self.destage_after_flush(now, job.number, job.part, out);

@@ -3,6 +3,8 @@
 //! ```text
 //!  a WEU   │ header of chunk 0 │ of chunk 1 │ ...  free  ... │ extents of chunk 1 │ extents of chunk 0 │
 //! ```
+//! A chunk of dirty extents has a copy of its header before its extents: if the header is corrupt, what it names isn't lost.
+//!
 //! A WEU that is written whole is one chunk (NI-M3). Where a flush comes before it is full, what there is is written as a
 //! chunk, and the next one goes between.
 //!
@@ -15,7 +17,9 @@ use plimsoll_base::VolumeKey;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const CHUNK_MAGIC: u32 = u32::from_le_bytes(*b"WEU1");
-const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"JRN1");
+const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"JRN2");
+/// Of a device of version 2: without [`JournalBlock::since`].
+const BLOCK_MAGIC_2: u32 = u32::from_le_bytes(*b"JRN1");
 /// Bytes of a chunk's header before its entries.
 pub const CHUNK_HEAD_BYTES: usize = 64;
 /// Bytes of one of its entries.
@@ -359,6 +363,8 @@ pub struct JournalBlock {
     pub epoch: u64,
     /// Which block of the half.
     pub index: u32,
+    /// The first block of the write that this one is part of: when that was sent, all before it were durable.
+    pub since: u32,
     /// Part of the snapshot that the epoch begins with; 2 for its last block.
     pub snapshot: u8,
     /// [`crate::CacheConfig::generation`].
@@ -378,9 +384,11 @@ impl JournalBlock {
     /// As a block of bytes.
     pub fn encode(&self, block_bytes: u32) -> Vec<u8> {
         assert!(self.records.len() <= records_per_block(block_bytes));
+        let behind = u16::try_from(self.index - self.since).expect("a write has less than 2^16 blocks");
         let mut b = vec![0; block_bytes as usize];
         b[..4].copy_from_slice(&BLOCK_MAGIC.to_le_bytes());
-        b[4..8].copy_from_slice(&(self.records.len() as u32).to_le_bytes());
+        b[4..6].copy_from_slice(&(self.records.len() as u16).to_le_bytes());
+        b[6..8].copy_from_slice(&behind.to_le_bytes());
         b[8..16].copy_from_slice(&self.salt.to_le_bytes());
         b[16..24].copy_from_slice(&self.epoch.to_le_bytes());
         b[24..28].copy_from_slice(&self.index.to_le_bytes());
@@ -397,20 +405,36 @@ impl JournalBlock {
 
     /// From a block of bytes, if it is whole and of this cache.
     pub fn decode(b: &[u8], salt: u64) -> Option<JournalBlock> {
-        if b.len() < BLOCK_HEAD_BYTES || u32_at(b, 0) != BLOCK_MAGIC || u64_at(b, 8) != salt {
+        JournalBlock::decode_as(b, salt, BLOCK_MAGIC, false)
+    }
+
+    /// The same, whether it's whole or not (a planted mistake).
+    pub(crate) fn decode_unchecked(b: &[u8], salt: u64) -> Option<JournalBlock> {
+        JournalBlock::decode_as(b, salt, BLOCK_MAGIC, true)
+    }
+
+    /// From a block of a device of version 2.
+    pub(crate) fn decode_2(b: &[u8], salt: u64) -> Option<JournalBlock> {
+        JournalBlock::decode_as(b, salt, BLOCK_MAGIC_2, false)
+    }
+
+    fn decode_as(b: &[u8], salt: u64, magic: u32, trusting: bool) -> Option<JournalBlock> {
+        if b.len() < BLOCK_HEAD_BYTES || u32_at(b, 0) != magic || u64_at(b, 8) != salt {
             return None;
         }
         let mut bytes = b.to_vec();
         bytes[BLOCK_SUM_AT..BLOCK_HEAD_BYTES].fill(0);
-        let count = u32_at(b, 4) as usize;
-        if u64_at(b, BLOCK_SUM_AT) != xxh3_64(&bytes) || count > records_per_block(b.len() as u32) {
+        let (count, index) = (usize::from(u16_at(b, 4)), u32_at(b, 24));
+        let whole = trusting || u64_at(b, BLOCK_SUM_AT) == xxh3_64(&bytes);
+        if !whole || count > records_per_block(b.len() as u32) {
             return None;
         }
         let records = b[BLOCK_HEAD_BYTES..].chunks_exact(RECORD_BYTES as usize).take(count).map(Record::decode);
         Some(JournalBlock {
             salt,
             epoch: u64_at(b, 16),
-            index: u32_at(b, 24),
+            index,
+            since: index.saturating_sub(u32::from(u16_at(b, 6))),
             snapshot: b[28],
             generation: u16_at(b, 30),
             durable: u64_at(b, 32),
@@ -476,7 +500,8 @@ mod tests {
             Record::CleanBits { weu: 6, word: 1, bits: 8 },
             Record::Held { weu: 7, sequence: 9, slots: 2048 },
         ];
-        let block = JournalBlock { salt: 1, epoch: 2, index: 3, snapshot: 2, generation: 8, durable: 4, records };
+        let block =
+            JournalBlock { salt: 1, epoch: 2, index: 3, since: 1, snapshot: 2, generation: 8, durable: 4, records };
         let mut b = block.encode(512);
         assert_eq!(JournalBlock::decode(&b, 1), Some(block));
         assert_eq!(JournalBlock::decode(&b, 2), None);

@@ -1,9 +1,45 @@
-//! Which headers of dirty extents must be there at the next start: one that rotted would otherwise be taken for one that was never
-//! written, and what only it named would be missed without a word. The journal says so with every few chunks that became durable.
+//! Chunks of dirty extents that must be there at the next start. A chunk that is corrupt looks like one that a power loss tore, or that
+//! was never written: without more it would be taken for one, and what was flushed would be missed without a word. So the journal says
+//! of each chunk that it is durable (a `Held` record), and no flush or FUA write ends before that is durable, too.
 
+use crate::config::Planted;
 use crate::format::{ChunkHeader, Record};
 use crate::index::{Weu, WeuState};
 use crate::layer::Cache;
+use std::collections::{BTreeSet, VecDeque};
+
+/// What is durable although the journal doesn't say so yet, and who waits until it does.
+#[derive(Default)]
+pub(crate) struct Unsaid {
+    /// WEUs with more durable headers than was said.
+    weus: BTreeSet<u32>,
+    /// The journal's last record that says so of any.
+    last: u64,
+    /// Clients' requests, each with the record that it waits for, in order.
+    waiting: VecDeque<(u64, usize)>,
+}
+
+impl Unsaid {
+    /// Requests wait for what was said last, if the journal isn't that far; those that needn't.
+    pub(crate) fn wait(&mut self, ops: Vec<usize>, durable: u64) -> Vec<usize> {
+        if durable >= self.last {
+            return ops;
+        }
+        self.waiting.extend(ops.into_iter().map(|op| (self.last, op)));
+        Vec::new()
+    }
+
+    /// The journal is durable up to this record: who goes on.
+    pub(crate) fn journaled(&mut self, durable: u64) -> Vec<usize> {
+        let go = self.waiting.partition_point(|w| w.0 <= durable);
+        self.waiting.drain(..go).map(|w| w.1).collect()
+    }
+
+    /// The journal gets no further: who waited.
+    pub(crate) fn break_down(&mut self) -> Vec<usize> {
+        self.waiting.drain(..).map(|w| w.1).collect()
+    }
+}
 
 impl Weu {
     /// What the journal says of its durable headers of dirty extents, if it has any.
@@ -20,29 +56,47 @@ impl Cache {
         let w = self.index.weu_mut(weu);
         if w.sequence == sequence && slots > w.durable_slots {
             w.durable_slots = slots;
-            self.unsaid_headers.insert(weu);
+            self.unsaid.weus.insert(weu);
         }
     }
 
     /// Has the journal say so.
     pub(crate) fn say_headers(&mut self) {
-        for weu in std::mem::take(&mut self.unsaid_headers) {
+        for weu in std::mem::take(&mut self.unsaid.weus) {
             if let Some(record) = self.index.weu(weu).held(weu) {
-                self.journal.push(record);
+                let number = self.journal.push(record);
+                if !self.planted(Planted::FlushUnsaid) {
+                    self.unsaid.last = number;
+                }
             }
         }
+    }
+
+    /// May a power loss have torn a chunk? Not if the journal says that it was durable.
+    pub(crate) fn is_doubtful(&self, h: &ChunkHeader) -> bool {
+        let r = self.recovery.as_ref().expect("it is recovering");
+        let held = r.held[h.weu as usize];
+        let said = held.0 == h.sequence && h.first_slot + h.entries.len() as u32 <= held.1;
+        h.dirty && h.chunk >= r.durable && (!said || self.planted(Planted::TornIfCorrupt))
+    }
+
+    /// Are headers of dirty extents missing that the journal says are there?
+    pub(crate) fn lacks_headers(&self, weu: u32, found: &[ChunkHeader]) -> bool {
+        let r = self.recovery.as_ref().expect("it is recovering");
+        let (held, held_slots) = r.held[weu as usize];
+        let sequence = found.first().map_or(0, |h| h.sequence);
+        let slots = found.last().map_or(0, |h| h.first_slot + h.entries.len() as u32);
+        held > 0 && held >= r.least[weu as usize] && (sequence != held || slots < held_slots)
     }
 
     /// Counts headers that the journal says are there, and aren't among those that were found. What a header named is gone with it, for
     /// good.
     pub(crate) fn miss_headers(&mut self, weu: u32, found: &[ChunkHeader]) {
-        let may_miss = self.may_be_behind();
+        let (may_miss, dirty) = (self.may_be_behind(), self.lacks_headers(weu, found));
         let r = self.recovery.as_mut().expect("it is recovering");
         let sequence = found.first().map_or(0, |h| h.sequence);
-        let slots = found.last().map_or(0, |h| h.first_slot + h.entries.len() as u32);
         let counts = |s: u64| s > 0 && s >= r.least[weu as usize];
-        let (held, held_slots) = r.held[weu as usize];
-        let dirty = counts(held) && (sequence != held || slots < held_slots);
+        let held = r.held[weu as usize].0;
         let confirmed = r.confirmed[weu as usize];
         let clean = counts(confirmed) && sequence != confirmed;
         r.report.damaged += u32::from(dirty || clean);
@@ -56,6 +110,12 @@ impl Cache {
     /// What is wrong with what was found at the start.
     pub(crate) fn damage(&self) -> Option<String> {
         let n = self.start_report.damaged_dirty;
+        if self.start_report.journal_lost {
+            return Some(
+                "its journal was corrupt when it was started: it began anew, with nothing in it; nothing is lost"
+                    .into(),
+            );
+        }
         (n > 0).then(|| {
             format!(
                 "{n} headers of what only the cache had were damaged when it was started: what was written last to {} may be missing \

@@ -6,6 +6,7 @@ use crate::flush::Undurable;
 use crate::format::{ExtentHead, Packing};
 use crate::index::{Fingerprint, Index, Key, Loc, WeuState};
 use crate::layer::{Cache, FAST};
+use crate::recover::LIFE_SHIFT;
 use crate::request::{Pending, WorkFor};
 use crate::tasks::{MakeFingerprint, Pack};
 use plimsoll_base::{Data, IoError, Op, OwnKind, Priority, Span, TenantId, Time, VolumeKey};
@@ -330,14 +331,14 @@ impl Cache {
             }
             self.close(now, c, true, out);
         }
-        let life = self.next_sequence >> 40;
+        let life = self.next_sequence >> LIFE_SHIFT;
         let mut sequence = self.next_sequence;
         if self.planted(Planted::ReuseSequence) {
             sequence &= 7;
         }
         let weu = self.index.take_free(partition, sequence, dirty)?;
         self.next_sequence += 1;
-        assert_eq!(self.next_sequence >> 40, life, "a life has 2^40 WEUs");
+        assert_eq!(self.next_sequence >> LIFE_SHIFT, life, "a life has 2^40 WEUs");
         if !dirty {
             self.confirming.begin(weu, sequence);
         }
@@ -459,8 +460,8 @@ impl Cache {
         }
         if c.dirty {
             let slots = c.first_slot..c.first_slot + c.entries.len() as u32;
-            let (weu, sequence, supersedes) = (c.weu, c.sequence, c.supersedes);
-            self.undurable.push(Undurable { weu, sequence, slots, supersedes });
+            let (weu, sequence, number, supersedes) = (c.weu, c.sequence, c.number, c.supersedes);
+            self.undurable.push(Undurable { weu, sequence, number, slots, supersedes });
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::deaths::Deaths;
 use crate::dirty::Dirty;
 use crate::evict::Evict;
 use crate::flush::{FlushJob, Undurable};
+use crate::held::Unsaid;
 use crate::index::{Index, Key, Loc};
 use crate::insert::Insert;
 use crate::journal::Journal;
@@ -91,8 +92,8 @@ pub struct Cache {
     /// WEUs that must stay: being read, with references, or with superseded extents whose successors aren't durable.
     pub(crate) pins: BTreeMap<u32, u32>,
     pub(crate) undurable: Vec<Undurable>,
-    /// WEUs of which the journal doesn't say yet how many of their headers are durable.
-    pub(crate) unsaid_headers: BTreeSet<u32>,
+    /// What is durable although the journal doesn't say so yet.
+    pub(crate) unsaid: Unsaid,
     pub(crate) confirming: Confirming,
     pub(crate) deaths: Deaths,
     /// Chunks below this are durable.
@@ -113,8 +114,6 @@ pub struct Cache {
     pub(crate) flush_parts: BTreeSet<u16>,
     /// Flushes of the fast device that were begun.
     pub(crate) flushes: u64,
-    /// Dirty chunks that were made durable since the journal last said how far that is.
-    pub(crate) unsaid: u32,
     /// The volumes that there are, and whether only the cache may have something of each; anything else it holds is nobody's.
     pub(crate) known: Option<BTreeMap<VolumeKey, bool>>,
     /// Volumes of which nothing counts that only the cache had under an earlier [`CacheConfig::generation`] than this.
@@ -184,7 +183,7 @@ impl Cache {
             name_weus: BTreeMap::new(),
             pins: BTreeMap::new(),
             undurable: Vec::new(),
-            unsaid_headers: BTreeSet::new(),
+            unsaid: Unsaid::default(),
             confirming: Confirming::default(),
             deaths: Deaths::default(),
             durable_chunks: 0,
@@ -197,7 +196,6 @@ impl Cache {
             flush_wanted: false,
             flush_parts: BTreeSet::new(),
             flushes: 0,
-            unsaid: 0,
             known: None,
             given_up: BTreeMap::new(),
             write_backs: Vec::new(),
@@ -302,7 +300,7 @@ impl Layer for Cache {
     fn state(&self) -> LayerState {
         match &self.life {
             Life::Recovering => LayerState::Recovering,
-            Life::Ready if self.lost.is_empty() && self.start_report.damaged_dirty == 0 => LayerState::Ready,
+            Life::Ready if self.lost.is_empty() && self.damage().is_none() => LayerState::Ready,
             Life::Ready | Life::Broken { .. } => LayerState::Degraded,
             Life::Failed(_) => LayerState::Failed,
         }
@@ -354,6 +352,7 @@ impl Layer for Cache {
                 c.io.head.tag = head.tag;
                 out.complete(c);
             }
+            Pending::Status { head, runs } => self.status_read(head, &runs, c, out),
             Pending::Settle(covers) => {
                 self.volumes[covers.0 as usize].settling = false;
                 self.slow_flushed(Some(covers), c.outcome);
@@ -382,8 +381,7 @@ impl Layer for Cache {
                 }
             }
             Pending::Journal => {
-                if !self.own_failed(now, &c, out) {
-                    self.journal.wrote();
+                if !self.own_failed(now, &c, out) && self.journal.wrote() {
                     self.journaled(now, out);
                 }
             }
@@ -412,6 +410,11 @@ impl Layer for Cache {
             }
             Pending::DestageFlush { part } => self.destage_flushed(now, part, c.outcome, out),
             Pending::Recovery(what) => self.recovery_read(now, what, c, out),
+            Pending::Upgrade => {
+                if !self.own_failed(now, &c, out) {
+                    self.recovered(now, out);
+                }
+            }
             Pending::Recipe(page) => self.recipe_read(page, c),
         }
         self.progress(now, out);
@@ -436,7 +439,7 @@ impl Layer for Cache {
     fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
         // Only what went below under its own id as a whole can be called back.
         let whole = |p: &Pending| match p {
-            Pending::Pass { head, .. } => head.id == id,
+            Pending::Pass { head, .. } | Pending::Status { head, .. } => head.id == id,
             Pending::Run { op, .. } => self.ops[*op].head.id == id && self.ops[*op].pieces.len() == 1,
             _ => false,
         };

@@ -1,9 +1,12 @@
 //! Where things are on the fast device.
 //!
 //! ```text
-//!  page │ journal, even │ journal, odd │ WEU 0 │ WEU 1 │ ...
+//!  page │ journal, even: copy, copy │ journal, odd: copy, copy │ WEU 0 │ WEU 1 │ ...
 //! ```
-//! The page says what the rest is. Integers are little-endian; bytes not named are zero.
+//! The page says what the rest is; each of its eight sectors says all of it. Integers are little-endian; bytes not named are zero.
+//!
+//! A device of version 2 has the same places, but one copy of each half of the journal, which takes all of the half, and one of what
+//! the page says, with its checksum at the end of the page. A start converts it.
 
 use crate::config::Shape;
 use crate::format::records_per_block;
@@ -13,12 +16,17 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Bytes of the page.
 pub const PAGE_BYTES: u64 = 4096;
 /// The version that this code writes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+/// The version before, which this code converts.
+pub const VERSION_2: u32 = 2;
 /// Bytes of a journal's record.
 pub const RECORD_BYTES: u64 = 16;
 
 const MAGIC: &[u8; 8] = b"PLIMNTRO";
-const SUM_AT: usize = PAGE_BYTES as usize - 8;
+/// A sector of the page.
+const SECTOR_BYTES: usize = 512;
+const SUM_AT: usize = SECTOR_BYTES - 8;
+const SUM_2_AT: usize = PAGE_BYTES as usize - 8;
 /// Records that each journal half takes at least, beside what a snapshot needs.
 const RECORDS_MIN: u64 = 64;
 
@@ -31,8 +39,10 @@ pub struct Layout {
     pub weus: u32,
     /// Requests must be multiples of it.
     pub block_bytes: u32,
-    /// Bytes of each half of the journal.
+    /// Bytes of each half of the journal, both copies.
     pub half_bytes: u64,
+    /// The version of what is on the device.
+    pub version: u32,
     /// Drawn when the cache was made: what has another is from another cache.
     pub salt: u64,
     /// It was made with NVRAM before its device, and means nothing without.
@@ -57,6 +67,7 @@ impl Layout {
                 weus: weus as u32,
                 block_bytes,
                 half_bytes: half_bytes(shape, weus, block_bytes),
+                version: VERSION,
                 salt,
                 nvram: false,
             };
@@ -77,6 +88,22 @@ impl Layout {
         PAGE_BYTES + half % 2 * self.half_bytes
     }
 
+    /// Where the copies of a half of the journal begin.
+    pub fn copies_at(&self, half: u64) -> [u64; 2] {
+        [self.half_at(half), self.half_at(half) + self.copy_bytes()]
+    }
+
+    /// Bytes of a copy of a half of the journal.
+    pub fn copy_bytes(&self) -> u64 {
+        let block = u64::from(self.block_bytes);
+        self.half_bytes / 2 / block * block
+    }
+
+    /// Records that an epoch of the journal takes.
+    pub fn records_max(&self) -> usize {
+        (self.copy_bytes() / u64::from(self.block_bytes)) as usize * records_per_block(self.block_bytes)
+    }
+
     /// Where a WEU begins.
     pub fn weu_at(&self, weu: u32) -> u64 {
         let base = (PAGE_BYTES + 2 * self.half_bytes).next_multiple_of(u64::from(self.shape.weu_bytes).min(1 << 20));
@@ -85,7 +112,7 @@ impl Layout {
 
     /// Deletions that a snapshot of the journal tells of at most: a quarter of what it has room for, beside the WEUs.
     pub fn gone_max(&self) -> usize {
-        (self.half_bytes / u64::from(self.block_bytes)) as usize * records_per_block(self.block_bytes) / 4
+        self.records_max() / 4
     }
 
     /// Slots that a WEU may have: four times what it holds uncompressed.
@@ -105,58 +132,90 @@ impl Layout {
 
     /// The page.
     pub fn encode(&self) -> Vec<u8> {
-        let mut page = vec![0; PAGE_BYTES as usize];
-        page[..8].copy_from_slice(MAGIC);
-        page[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        page[12..16].copy_from_slice(&self.block_bytes.to_le_bytes());
-        page[16..20].copy_from_slice(&self.shape.extent_bytes.to_le_bytes());
-        page[20..24].copy_from_slice(&self.shape.weu_bytes.to_le_bytes());
-        page[24..28].copy_from_slice(&self.weus.to_le_bytes());
-        page[28..32].copy_from_slice(&u32::from(self.nvram).to_le_bytes());
-        page[32..40].copy_from_slice(&self.half_bytes.to_le_bytes());
-        page[40..48].copy_from_slice(&self.salt.to_le_bytes());
-        let sum = xxh3_64(&page[..SUM_AT]);
-        page[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
-        page
+        let mut sector = vec![0; SECTOR_BYTES];
+        self.encode_into(&mut sector, VERSION);
+        let sum = xxh3_64(&sector[..SUM_AT]);
+        sector[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        sector.repeat(PAGE_BYTES as usize / SECTOR_BYTES)
     }
 
-    /// What a page says.
+    fn encode_into(&self, b: &mut [u8], version: u32) {
+        b[..8].copy_from_slice(MAGIC);
+        b[8..12].copy_from_slice(&version.to_le_bytes());
+        b[12..16].copy_from_slice(&self.block_bytes.to_le_bytes());
+        b[16..20].copy_from_slice(&self.shape.extent_bytes.to_le_bytes());
+        b[20..24].copy_from_slice(&self.shape.weu_bytes.to_le_bytes());
+        b[24..28].copy_from_slice(&self.weus.to_le_bytes());
+        b[28..32].copy_from_slice(&u32::from(self.nvram).to_le_bytes());
+        b[32..40].copy_from_slice(&self.half_bytes.to_le_bytes());
+        b[40..48].copy_from_slice(&self.salt.to_le_bytes());
+    }
+
+    /// What a page says: any whole sector of it, or all of it if it's of version 2.
     ///
     /// # Errors
     /// Why it isn't one that this program can use.
     pub fn decode(page: &[u8]) -> Result<Layout, String> {
-        let u32_at = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
-        let u64_at = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"));
-        if page.len() < PAGE_BYTES as usize || &page[..8] != MAGIC {
+        let begins = |b: &[u8]| b.get(..8) == Some(MAGIC);
+        let Some(page) = page.get(..PAGE_BYTES as usize) else {
             return Err("there is no cache on this device".into());
+        };
+        let mut sectors = page.chunks_exact(SECTOR_BYTES);
+        let whole = |b: &&[u8]| begins(b) && u32_at(b, 8) == VERSION && u64_at(b, SUM_AT) == xxh3_64(&b[..SUM_AT]);
+        // While a device is converted a power loss may leave sectors of both versions: all that they need was there before.
+        if let Some(sector) = sectors.find(whole) {
+            return Layout::decode_from(sector);
         }
-        if u32_at(8) != VERSION {
-            return Err(format!("its cache is of version {}; this program knows version {VERSION}", u32_at(8)));
+        if !page.chunks_exact(SECTOR_BYTES).any(begins) {
+            return match page.iter().all(|b| *b == 0) {
+                true => Err("there is no cache on this device".into()),
+                false => Err("there is no cache on this device, or the page that describes it is damaged".into()),
+            };
         }
-        if u64_at(SUM_AT) != xxh3_64(&page[..SUM_AT]) {
-            return Err("the page that describes its cache is damaged".into());
+        let version = u32_at(page, 8);
+        if begins(page) && version == VERSION_2 && u64_at(page, SUM_2_AT) == xxh3_64(&page[..SUM_2_AT]) {
+            return Layout::decode_from(page);
         }
-        let shape = Shape { extent_bytes: u32_at(16), weu_bytes: u32_at(20) };
+        if begins(page) && !(VERSION_2..=VERSION).contains(&version) {
+            return Err(format!(
+                "its cache is of version {version}; this program knows versions {VERSION_2} and {VERSION}"
+            ));
+        }
+        Err("the page that describes its cache is damaged".into())
+    }
+
+    fn decode_from(b: &[u8]) -> Result<Layout, String> {
+        let shape = Shape { extent_bytes: u32_at(b, 16), weu_bytes: u32_at(b, 20) };
         shape.check()?;
         let layout = Layout {
             shape,
-            weus: u32_at(24),
-            block_bytes: u32_at(12),
-            half_bytes: u64_at(32),
-            salt: u64_at(40),
-            nvram: u32_at(28) == 1,
+            weus: u32_at(b, 24),
+            block_bytes: u32_at(b, 12),
+            half_bytes: u64_at(b, 32),
+            version: u32_at(b, 8),
+            salt: u64_at(b, 40),
+            nvram: u32_at(b, 28) == 1,
         };
         let sane = layout.weus <= WEUS_MAX
+            && layout.block_bytes.is_power_of_two()
+            && (512..=PAGE_BYTES as u32).contains(&layout.block_bytes)
             && layout.half_bytes == half_bytes(shape, u64::from(layout.weus), layout.block_bytes);
         if sane { Ok(layout) } else { Err("the page that describes its cache makes no sense".into()) }
     }
+}
+
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(b[at..at + 4].try_into().expect("four bytes"))
+}
+fn u64_at(b: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(b[at..at + 8].try_into().expect("eight bytes"))
 }
 
 pub(crate) fn slots_max(shape: Shape) -> u32 {
     (shape.weu_bytes / shape.extent_bytes * 4).min(SLOTS_MAX)
 }
 
-/// Room for a snapshot of everything, and for as much again.
+/// Room for a snapshot of everything, in each of two copies.
 fn half_bytes(shape: Shape, weus: u64, block_bytes: u32) -> u64 {
     let words = u64::from(slots_max(shape)).div_ceil(64);
     let snapshot = weus * (2 + 2 * words);
@@ -191,6 +250,26 @@ mod tests {
             let shape = Shape { extent_bytes: 8192, weu_bytes: 64 << 10 };
             let l = Layout::new(1 << 20, block_bytes, shape, 7).unwrap();
             assert!(l.half_bytes >= 4 * u64::from(block_bytes) && l.weus >= 8, "{l:?}");
+            assert!(l.copy_bytes() >= 2 * u64::from(block_bytes), "{l:?}");
+        }
+    }
+
+    /// Whatever sectors of the new page a power loss leaves, it is a page of one version or the other.
+    #[test]
+    fn a_page_that_is_being_converted_is_one_of_both() {
+        let new = Layout::new(64 << 20, 512, Shape::default(), 7).unwrap();
+        let old = Layout { version: VERSION_2, ..new };
+        let mut page = vec![0; PAGE_BYTES as usize];
+        old.encode_into(&mut page, VERSION_2);
+        let sum = xxh3_64(&page[..SUM_2_AT]);
+        page[SUM_2_AT..].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(Layout::decode(&page), Ok(old));
+        for kept in 0..256usize {
+            let mut torn = page.clone();
+            for sector in (0..8).filter(|s| kept >> s & 1 == 1) {
+                torn[sector * 512..][..512].copy_from_slice(&new.encode()[..512]);
+            }
+            assert_eq!(Layout::decode(&torn), Ok(if kept == 0 { old } else { new }));
         }
     }
 
@@ -198,11 +277,14 @@ mod tests {
     fn a_page_of_something_else_is_refused() {
         let l = Layout::new(64 << 20, 512, Shape::default(), 7).unwrap();
         assert!(Layout::decode(&[0; 4096]).unwrap_err().contains("no cache"));
-        let mut page = l.encode();
-        page[8] = 9;
+        let mut page = vec![0; PAGE_BYTES as usize];
+        l.encode_into(&mut page, 9);
         assert!(Layout::decode(&page).unwrap_err().contains("version 9"));
         page = l.encode();
-        page[24] ^= 1;
+        for sector in 0..8 {
+            assert_eq!(Layout::decode(&page), Ok(l), "any sector says it");
+            page[sector * 512 + 24] ^= 1;
+        }
         assert!(Layout::decode(&page).unwrap_err().contains("damaged"));
         assert!(Shape { extent_bytes: 5000, ..Shape::default() }.check().is_err());
         assert!(Shape { weu_bytes: 8192, ..Shape::default() }.check().is_err());

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod allocation;
 mod batch;
 mod broken;
 pub mod chunk;
@@ -56,10 +57,13 @@ pub fn format_device(layout: &Layout, generation: u16) -> Vec<(u64, Vec<u8>)> {
         salt: layout.salt,
         epoch: 2,
         index: 0,
+        since: 0,
         snapshot: 2,
         generation,
         durable: 0,
         records: Vec::new(),
     };
-    vec![(layout.half_at(2), first.encode(layout.block_bytes)), (0, layout.encode())]
+    let first = first.encode(layout.block_bytes);
+    let [one, other] = layout.copies_at(2);
+    vec![(one, first.clone()), (other, first), (0, layout.encode())]
 }

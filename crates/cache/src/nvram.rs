@@ -1,16 +1,17 @@
 //! NVRAM before the fast device (NI-M14): a small device that keeps what was written to it, for what must be durable at once.
 //!
 //! ```text
-//!  small write ──► record in the NVRAM's ring ──► done, and durable;  now and then: to the device, flush, the ring begins later
+//!  small write ──► record in both copies of the NVRAM's ring ──► done, and durable;  now and then: to the device, flush, the ring
+//!                  begins later
 //!  large write ──► the device
 //!  flush ──► done, unless something large was written since the last one
-//!  start ──► records that are whole, in order ──► the device, flush ──► the ring is empty ──► serving
+//!  start ──► records that are whole in either copy, in order ──► the device, flush ──► the ring is empty ──► serving
 //! ```
 //! The cache above knows nothing of it: its journal and the ends of its WEUs are small writes, and a client's flush in
 //! write-back mode waits for nothing but the NVRAM.
 
 use crate::config::Planted;
-use crate::nvram_ring::{Record, Ring};
+use crate::nvram_ring::{Reading, Record, Ring};
 use crate::pieces::Pieces;
 use crate::tasks::bytes_of;
 use plimsoll_base::{
@@ -28,6 +29,8 @@ pub const DEVICE: Port = 1;
 const SMALL_MAX: u64 = 128 << 10;
 /// Less isn't worth it.
 const BYTES_MIN: u64 = 64 << 10;
+/// Of fewer blocks a ring may have no room for the largest record although it holds nothing.
+const BLOCKS_MIN: u64 = 64;
 /// Requests of the device at once when moving on.
 const MOVES_MAX: usize = 16;
 /// The NVRAM is read in pieces of as much.
@@ -45,13 +48,23 @@ enum Pending {
         head: IoHead,
         covers: u64,
     },
-    /// A record of a client's write, and its number.
-    Log(Io, u64),
+    /// A copy of a record of a client's write.
+    Log(usize),
     Move,
     MovesFlushed,
-    /// The record that says that the ring begins later.
+    /// A copy of the record that says that the ring begins later.
     Begins,
-    Recover,
+    /// A range of the NVRAM.
+    Recover((u64, u64)),
+}
+
+/// A client's write on its way into the ring.
+struct Logged {
+    io: Io,
+    number: u64,
+    /// Copies that haven't ended.
+    left: usize,
+    failed: Option<Outcome>,
 }
 
 /// What moves on to the device, step by step.
@@ -66,6 +79,13 @@ enum Moving {
 /// See the module's documentation.
 pub struct Nvram {
     ring: Ring,
+    logged: Slab<Logged>,
+    /// Copies of the record that the ring begins later that haven't ended, and its number.
+    saying: (usize, u64),
+    /// Size and block of the device.
+    device: (u64, u64),
+    /// Why it failed.
+    why: Option<String>,
     small_max: u64,
     state: LayerState,
     /// In the NVRAM and not on the device: not being moved, and being moved.
@@ -86,6 +106,8 @@ pub struct Nvram {
     waiting: VecDeque<Io>,
     pending: Slab<Pending>,
     read: Vec<u8>,
+    /// Ranges that couldn't be read.
+    lost: Vec<(u64, u64)>,
     planted: Option<Planted>,
 }
 
@@ -95,12 +117,18 @@ impl Nvram {
     /// # Errors
     /// If it is too small.
     pub fn new(bytes: u64, block_bytes: u32, salt: u64) -> Result<Nvram, String> {
-        if bytes < BYTES_MIN {
-            return Err(format!("{bytes} bytes of NVRAM are too few: at least {BYTES_MIN}"));
+        let least = BYTES_MIN.max(BLOCKS_MIN * u64::from(block_bytes));
+        if bytes < least {
+            return Err(format!("{bytes} bytes of NVRAM are too few: at least {least}"));
         }
         Ok(Nvram {
-            ring: Ring::new(bytes / u64::from(block_bytes) * u64::from(block_bytes), block_bytes, salt),
-            small_max: SMALL_MAX.min(bytes / 8),
+            ring: Ring::new(bytes, block_bytes, salt),
+            logged: Slab::new(),
+            saying: (0, 0),
+            device: (0, 1),
+            why: None,
+            // The ring is in two copies.
+            small_max: SMALL_MAX.min(bytes / 16),
             state: LayerState::Recovering,
             fresh: Pieces::default(),
             leaving: Pieces::default(),
@@ -116,6 +144,7 @@ impl Nvram {
             waiting: VecDeque::new(),
             pending: Slab::new(),
             read: Vec::new(),
+            lost: Vec::new(),
             planted: None,
         })
     }
@@ -125,6 +154,11 @@ impl Nvram {
     pub fn with_planted(mut self, planted: Option<Planted>) -> Nvram {
         self.planted = planted;
         self
+    }
+
+    /// Why it failed, if it did.
+    pub fn why(&self) -> Option<&str> {
+        self.why.as_deref()
     }
 
     #[allow(clippy::too_many_arguments)] // a request has that many parts
@@ -193,9 +227,44 @@ impl Nvram {
             return self.waiting.push_back(io);
         };
         io.data = Data::Bytes(bytes); // in one piece, as the device wants it later
-        let len = record.len() as u64;
-        let data = Data::Bytes(plimsoll_base::Buf::copy_of(&record));
-        self.own(now, NVRAM, (Op::Write, OwnKind::Metadata), (at, len), data, Pending::Log(io, number), out);
+        let places = self.ring.places(at);
+        let left = places.len();
+        let logged = self.logged.insert(Logged { io, number, left, failed: None });
+        self.write_record(now, places, &record, || Pending::Log(logged), out);
+    }
+
+    fn write_record(
+        &mut self,
+        now: Time,
+        places: Vec<u64>,
+        record: &[u8],
+        what: impl Fn() -> Pending,
+        out: &mut Actions,
+    ) {
+        let data = Data::Bytes(plimsoll_base::Buf::copy_of(record));
+        for at in places {
+            let range = (at, record.len() as u64);
+            self.own(now, NVRAM, (Op::Write, OwnKind::Metadata), range, data.clone(), what(), out);
+        }
+    }
+
+    /// A copy of a record is written, or not.
+    fn logged(&mut self, at: usize, c: Completion, out: &mut Actions) {
+        let l = &mut self.logged[at];
+        l.left -= 1;
+        if !c.outcome.is_done() {
+            l.failed = Some(c.outcome);
+        }
+        if l.left > 0 {
+            return;
+        }
+        let Logged { io, number, failed, .. } = self.logged.remove(at);
+        let into = if self.cut.is_some_and(|cut| number >= cut) { &mut self.newer } else { &mut self.fresh };
+        if failed.is_none() {
+            self.ring.written(number);
+            into.put(io.offset, io.len, &io.data);
+        }
+        out.complete(Completion { io, outcome: failed.unwrap_or(Outcome::Done), dispatched_at: c.dispatched_at });
     }
 
     /// Moves on to the device what the NVRAM has, if that is wanted.
@@ -210,7 +279,7 @@ impl Nvram {
         // Records on their way to the NVRAM aren't in its pieces yet: the ring must not begin after them. Those that begin from now
         // on aren't waited for.
         let cut = *self.cut.get_or_insert(self.ring.next_sequence());
-        if self.pending.iter().any(|(_, p)| matches!(p, Pending::Log(_, number) if *number < cut)) {
+        if self.logged.iter().any(|(_, l)| l.number < cut) {
             return;
         }
         let newer = std::mem::take(&mut self.newer);
@@ -257,10 +326,28 @@ impl Nvram {
     /// The device has for good what was moved: the ring may begin later, which must be known before that matters.
     fn say_so(&mut self, now: Time, out: &mut Actions) {
         self.moving = Moving::Saying;
+        let number = self.ring.next_sequence();
         let (at, record) = self.ring.begins_at(self.moved_until);
-        let len = record.len() as u64;
-        let data = Data::Bytes(plimsoll_base::Buf::copy_of(&record));
-        self.own(now, NVRAM, (Op::Write, OwnKind::Metadata), (at, len), data, Pending::Begins, out);
+        let places = self.ring.places(at);
+        self.saying = (places.len(), number);
+        self.write_record(now, places, &record, || Pending::Begins, out);
+    }
+
+    /// A copy of the record that the ring begins later is written.
+    fn said(&mut self, now: Time, out: &mut Actions) {
+        self.saying.0 -= 1;
+        if self.saying.0 > 0 {
+            return;
+        }
+        self.ring.written(self.saying.1);
+        if self.ring.is_old() {
+            // Nothing counts any more, under the old rules: the same under the new ones.
+            self.ring.forget(self.saying.1);
+            self.ring.convert();
+            self.moved_until = self.ring.next_sequence();
+            return self.say_so(now, out);
+        }
+        self.moved(now, out);
     }
 
     fn moved(&mut self, now: Time, out: &mut Actions) {
@@ -287,22 +374,49 @@ impl Nvram {
         }
     }
 
+    /// Reads the next piece, of one copy of the ring.
     fn read_more(&mut self, now: Time, out: &mut Actions) {
         let at = self.read.len() as u64;
-        let len = PIECE_BYTES.min(self.ring.bytes() - at);
-        self.own(now, NVRAM, (Op::Read, OwnKind::Recovery), (at, len), Data::Absent, Pending::Recover, out);
+        let whole = self.ring.device_bytes();
+        let half = self.ring.places(0).get(1).copied().unwrap_or(whole);
+        let end = if at < half { half } else { whole };
+        let range = (at, PIECE_BYTES.min(end - at));
+        self.own(now, NVRAM, (Op::Read, OwnKind::Recovery), range, Data::Absent, Pending::Recover(range), out);
     }
 
-    fn recovered(&mut self, now: Time, c: Completion, out: &mut Actions) {
-        let mut piece = vec![0; c.io.len as usize];
-        c.io.data.copy_to(&mut piece);
+    fn recovered(&mut self, now: Time, (at, len): (u64, u64), c: Completion, out: &mut Actions) {
+        let mut piece = vec![0; len as usize];
+        match c.outcome.is_done() {
+            true => c.io.data.copy_to(&mut piece),
+            false => self.lost.push((at, at + len)), // the other copy may have it
+        }
         self.read.extend(piece);
-        if (self.read.len() as u64) < self.ring.bytes() {
+        if (self.read.len() as u64) < self.ring.device_bytes() {
             return self.read_more(now, out);
         }
-        let read = std::mem::take(&mut self.read);
-        let found = self.ring.recover(&read);
+        let (read, lost) = (std::mem::take(&mut self.read), std::mem::take(&mut self.lost));
+        let how = Reading {
+            trusting: self.planted == Some(Planted::NvramGapsTrusted),
+            one_copy: self.planted == Some(Planted::NvramReadOnce),
+            unchecked: self.planted == Some(Planted::NvramUnchecked),
+        };
+        let found = match self.ring.recover(&read, &lost, how) {
+            Ok(found) => found,
+            Err(why) => {
+                self.why = Some(why);
+                return self.failed(out);
+            }
+        };
         let found = if self.planted == Some(Planted::NvramIgnored) { Vec::new() } else { found };
+        let (size, block) = self.device;
+        let fits = |r: &Record| {
+            let len = r.data.len() as u64;
+            r.offset.is_multiple_of(block) && len.is_multiple_of(block) && r.offset.saturating_add(len) <= size
+        };
+        if let Some(r) = found.iter().find(|r| !fits(r)) {
+            self.why = Some(format!("record {} of the NVRAM isn't one for its device", r.number));
+            return self.failed(out);
+        }
         for Record { offset, data, .. } in found {
             let len = data.len() as u64;
             self.fresh.put(offset, len, &Data::Bytes(plimsoll_base::Buf::copy_of(&data)));
@@ -320,7 +434,9 @@ impl Layer for Nvram {
         below[DEVICE as usize]
     }
 
-    fn start(&mut self, now: Time, _below: &[Offer], out: &mut Actions) {
+    fn start(&mut self, now: Time, below: &[Offer], out: &mut Actions) {
+        let device = below[DEVICE as usize];
+        self.device = (device.size_bytes, u64::from(device.block_bytes));
         self.read_more(now, out);
     }
 
@@ -364,13 +480,8 @@ impl Layer for Nvram {
                     self.failed(out);
                 }
             }
-            Pending::Log(io, number) => {
-                let into = if self.cut.is_some_and(|cut| number >= cut) { &mut self.newer } else { &mut self.fresh };
-                if done {
-                    into.put(io.offset, io.len, &io.data);
-                }
-                out.complete(Completion { io, outcome: c.outcome, dispatched_at: c.dispatched_at });
-            }
+            Pending::Log(at) => self.logged(at, c, out),
+            Pending::Recover(range) => self.recovered(now, range, c, out),
             _ if !done => self.failed(out),
             // What was moved may be lost with what failed, of which the device tells once only: it stays here for the next start.
             _ if self.state == LayerState::Failed => {}
@@ -379,8 +490,7 @@ impl Layer for Nvram {
                 self.move_more(now, out);
             }
             Pending::MovesFlushed => self.say_so(now, out),
-            Pending::Begins => self.moved(now, out),
-            Pending::Recover => self.recovered(now, c, out),
+            Pending::Begins => self.said(now, out),
         }
         self.progress(now, out);
     }

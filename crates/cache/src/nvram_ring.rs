@@ -1,14 +1,20 @@
-//! The NVRAM's ring: records one after the other, each with where the ring began when it was written.
+//! The NVRAM's ring, in two copies: records one after the other, each with where the ring began when it was written.
 //!
 //! ```text
-//!  magic 4 │ bytes 4 │ salt 8 │ number 8 │ first number that counts 8 │ offset 8 │ checksum 8 │ … 64 │ data
+//!  NVRAM   │ ring │ the same ring │
+//!  record  │ magic 4 │ bytes 4 │ salt 8 │ number 8 │ first number that counts 8 │ offset 8 │ checksum 8 │ whole below 8 │ place 8 │ data
 //! ```
-//! A record takes whole blocks. What isn't whole was never acknowledged.
+//! A record takes whole blocks and is acknowledged when both copies have it. So one that is corrupt in one copy is read from the other,
+//! and one that is whole in neither was never acknowledged, unless a later one says that it was: then the NVRAM is corrupt.
+//!
+//! NVRAM of version 1 has one ring, which takes all of it, and no numbers below which all are whole. Its records are moved on to the
+//! device under its rules, then a ring of this version begins.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use xxhash_rust::xxh3::xxh3_64;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"NVR1");
+const MAGIC: u32 = u32::from_le_bytes(*b"NVR2");
+const MAGIC_1: u32 = u32::from_le_bytes(*b"NVR1");
 /// Bytes before a record's data.
 const RECORD_HEAD_BYTES: usize = 64;
 const SUM_AT: usize = 40;
@@ -22,16 +28,24 @@ pub(crate) struct Record {
     /// Where its data belong on the device.
     pub offset: u64,
     pub data: Vec<u8>,
+    /// All records below this number were durable when it was written.
+    whole: u64,
+    /// Where in the ring it is.
+    at: u64,
 }
 
 impl Record {
-    fn encode(&self, salt: u64, block_bytes: u32) -> Vec<u8> {
+    fn encode(&self, salt: u64, block_bytes: u32, magic: u32) -> Vec<u8> {
         let len = (RECORD_HEAD_BYTES + self.data.len()).next_multiple_of(block_bytes as usize);
         let mut b = vec![0; len];
-        b[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        b[..4].copy_from_slice(&magic.to_le_bytes());
         b[4..8].copy_from_slice(&(self.data.len() as u32).to_le_bytes());
         for (at, word) in [(8, salt), (16, self.number), (24, self.first), (32, self.offset)] {
             b[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        if magic == MAGIC {
+            b[48..56].copy_from_slice(&self.whole.to_le_bytes());
+            b[56..64].copy_from_slice(&self.at.to_le_bytes());
         }
         b[RECORD_HEAD_BYTES..RECORD_HEAD_BYTES + self.data.len()].copy_from_slice(&self.data);
         let sum = xxh3_64(&b[..RECORD_HEAD_BYTES + self.data.len()]);
@@ -39,26 +53,45 @@ impl Record {
         b
     }
 
-    fn decode(b: &[u8], salt: u64) -> Option<Record> {
+    fn decode(b: &[u8], salt: u64, magic: u32, unchecked: bool) -> Option<Record> {
         let u32_at = |at: usize| u32::from_le_bytes(b[at..at + 4].try_into().expect("four bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(b[at..at + 8].try_into().expect("eight bytes"));
-        if b.len() < RECORD_HEAD_BYTES || u32_at(0) != MAGIC || u64_at(8) != salt {
+        if b.len() < RECORD_HEAD_BYTES || u32_at(0) != magic || u64_at(8) != salt {
             return None;
         }
-        let mut whole = b.get(..RECORD_HEAD_BYTES + u32_at(4) as usize)?.to_vec();
+        let mut whole = b.get(..RECORD_HEAD_BYTES.checked_add(u32_at(4) as usize)?)?.to_vec();
         whole[SUM_AT..SUM_AT + 8].fill(0);
         let record = Record {
             number: u64_at(16),
             first: u64_at(24),
             offset: u64_at(32),
             data: whole[RECORD_HEAD_BYTES..].to_vec(),
+            whole: u64_at(48),
+            at: u64_at(56),
         };
-        (xxh3_64(&whole) == u64_at(SUM_AT)).then_some(record)
+        (unchecked || xxh3_64(&whole) == u64_at(SUM_AT)).then_some(record)
     }
+
+    fn bytes(&self, block_bytes: u32) -> u64 {
+        (RECORD_HEAD_BYTES + self.data.len()).next_multiple_of(block_bytes as usize) as u64
+    }
+}
+
+/// How a ring is read; anything but the default is a planted mistake.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Reading {
+    /// Records that are missing are taken for never written.
+    pub trusting: bool,
+    /// Only the first copy is looked at.
+    pub one_copy: bool,
+    /// Checksums are ignored.
+    pub unchecked: bool,
 }
 
 /// See the module's documentation.
 pub(crate) struct Ring {
+    device_bytes: u64,
+    /// Of one copy.
     bytes: u64,
     block_bytes: u32,
     salt: u64,
@@ -68,15 +101,35 @@ pub(crate) struct Ring {
     head: u64,
     /// Those that count: number, where, how many bytes.
     live: VecDeque<(u64, u64, u64)>,
+    /// Numbers of those that are on their way.
+    writing: BTreeSet<u64>,
+    /// It is of version 1: one copy, all of the device.
+    old: bool,
 }
 
 impl Ring {
-    pub(crate) fn new(bytes: u64, block_bytes: u32, salt: u64) -> Ring {
-        Ring { bytes, block_bytes, salt, next: 1, first: 1, head: 0, live: VecDeque::new() }
+    pub(crate) fn new(device_bytes: u64, block_bytes: u32, salt: u64) -> Ring {
+        let block = u64::from(block_bytes);
+        let bytes = device_bytes / 2 / block * block;
+        let device_bytes = device_bytes / block * block;
+        let (next, first, head) = (1, 1, 0);
+        let (live, writing) = (VecDeque::new(), BTreeSet::new());
+        Ring { device_bytes, bytes, block_bytes, salt, next, first, head, live, writing, old: false }
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+    /// Bytes of the NVRAM.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        self.device_bytes
+    }
+
+    /// Where on the NVRAM what is at `at` of the ring is.
+    pub(crate) fn places(&self, at: u64) -> Vec<u64> {
+        if self.old { vec![at] } else { vec![at, self.bytes + at] }
+    }
+
+    /// Is it of version 1?
+    pub(crate) fn is_old(&self) -> bool {
+        self.old
     }
 
     /// The number that the next record will have.
@@ -109,13 +162,15 @@ impl Ring {
     }
 
     fn add(&mut self, offset: u64, data: &[u8], first: u64, spare: u64) -> Option<(u64, Vec<u8>)> {
-        let record = Record { number: self.next, first, offset, data: data.to_vec() };
-        let bytes = record.encode(self.salt, self.block_bytes);
-        let at = self.place(bytes.len() as u64, spare)?;
-        self.live.push_back((self.next, at, bytes.len() as u64));
+        let whole = self.writing.first().copied().unwrap_or(self.next);
+        let mut record = Record { number: self.next, first, offset, data: data.to_vec(), whole, at: 0 };
+        record.at = self.place(record.bytes(self.block_bytes), spare)?;
+        let bytes = record.encode(self.salt, self.block_bytes, if self.old { MAGIC_1 } else { MAGIC });
+        self.live.push_back((self.next, record.at, bytes.len() as u64));
+        self.writing.insert(self.next);
         self.next += 1;
-        self.head = at + bytes.len() as u64;
-        Some((at, bytes))
+        self.head = record.at + bytes.len() as u64;
+        Some((record.at, bytes))
     }
 
     /// A record of data for the device, and where it goes; `None` if there is no room.
@@ -124,9 +179,14 @@ impl Ring {
         self.add(offset, data, self.first, 2 * u64::from(self.block_bytes))
     }
 
-    /// The record that says that those below `first` don't count any more.
+    /// The record that says that those below `first` don't count any more; its number is the last.
     pub(crate) fn begins_at(&mut self, first: u64) -> (u64, Vec<u8>) {
         self.add(0, &[], first, 0).expect("a block is kept free for it")
+    }
+
+    /// A record is durable in all places.
+    pub(crate) fn written(&mut self, number: u64) {
+        self.writing.remove(&number);
     }
 
     /// That is durable.
@@ -137,21 +197,88 @@ impl Ring {
         }
     }
 
-    /// Takes over what the NVRAM has: the records that count, in order.
-    pub(crate) fn recover(&mut self, read: &[u8]) -> Vec<Record> {
-        let block = self.block_bytes as usize;
-        let mut found: Vec<(u64, Record)> = (0..read.len() / block)
-            .filter_map(|i| Record::decode(&read[i * block..], self.salt).map(|r| ((i * block) as u64, r)))
-            .collect();
-        found.sort_unstable_by_key(|(_, r)| r.number);
-        let Some((_, last)) = found.last() else { return Vec::new() };
-        let (next, first) = (last.number + 1, found.iter().map(|(_, r)| r.first).max().unwrap_or(1));
-        found.retain(|(_, r)| r.number >= first);
-        (self.next, self.first) = (next, first);
-        let bytes = |r: &Record| (RECORD_HEAD_BYTES + r.data.len()).next_multiple_of(block) as u64;
-        self.live = found.iter().map(|(at, r)| (r.number, *at, bytes(r))).collect();
+    /// Begins a ring of this version in the place of one of version 1, of which nothing counts but the record that says so. That one
+    /// stays until a record of this version is durable.
+    pub(crate) fn convert(&mut self) {
+        let (_, kept, _) = self.live.pop_back().expect("the record that says that the others don't count");
+        let (block, next) = (u64::from(self.block_bytes), self.next);
+        *self = Ring::new(self.device_bytes, self.block_bytes, self.salt);
+        (self.next, self.first) = (next, next);
+        self.head = if kept == 0 || kept == self.bytes { block } else { 0 };
+    }
+
+    /// Takes over what the NVRAM has: the records that count, in order. Ranges of `read` that couldn't be read are in `lost`.
+    ///
+    /// # Errors
+    /// If one is missing that was acknowledged, or may be.
+    pub(crate) fn recover(&mut self, read: &[u8], lost: &[(u64, u64)], how: Reading) -> Result<Vec<Record>, String> {
+        let (block, half) = (self.block_bytes as usize, self.bytes);
+        let mut found: BTreeMap<u64, Record> = BTreeMap::new();
+        for copy in 0..if how.one_copy { 1 } else { 2 } {
+            let from = (copy * half) as usize;
+            let Some(read) = read.get(from..from + half as usize) else { break };
+            for i in (0..read.len()).step_by(block) {
+                let here = Record::decode(&read[i..], self.salt, MAGIC, how.unchecked);
+                if let Some(r) = here.filter(|r| r.at == i as u64) {
+                    found.entry(r.number).or_insert(r);
+                }
+            }
+        }
+        let lost_in = |copy: u64| {
+            let bounds = (copy * half, (copy + 1) * half);
+            let cut =
+                move |(a, b): &(u64, u64)| (*a.max(&bounds.0) - bounds.0, (*b).min(bounds.1).saturating_sub(bounds.0));
+            lost.iter().map(cut).filter(|(a, b)| a < b)
+        };
+        let twice = lost_in(0).any(|(a, b)| lost_in(1).any(|(c, d)| a < d && c < b));
+        if twice {
+            return Err("both copies of a part of the NVRAM can't be read".into());
+        }
+        if found.is_empty() {
+            return self.recover_old(read, lost);
+        }
+        let first = found.values().map(|r| r.first).max().unwrap_or(1);
+        let whole = found.values().map(|r| r.whole).max().unwrap_or(1);
+        found.retain(|n, _| *n >= first);
+        let mut expected = first;
+        for number in found.keys().copied().chain([whole]) {
+            if number > expected && expected < whole && !how.trusting {
+                return Err(format!("record {expected} of the NVRAM was acknowledged, and is corrupt in both copies"));
+            }
+            expected = number + 1;
+        }
+        let Some(last) = found.keys().next_back().copied() else {
+            return Err("the NVRAM's records make no sense".into());
+        };
+        (self.next, self.first) = (last + 1, first);
+        self.take_over(found.into_values().collect())
+    }
+
+    /// Refuses records that can't have been written so: they lie one after the other.
+    fn take_over(&mut self, found: Vec<Record>) -> Result<Vec<Record>, String> {
+        self.live = found.iter().map(|r| (r.number, r.at, r.bytes(self.block_bytes))).collect();
         self.head = self.live.back().map_or(0, |r| r.1 + r.2);
-        found.into_iter().map(|(_, r)| r).filter(|r| !r.data.is_empty()).collect()
+        Ok(found.into_iter().filter(|r| !r.data.is_empty()).collect())
+    }
+
+    /// The same of NVRAM of version 1: what isn't whole was never acknowledged.
+    fn recover_old(&mut self, read: &[u8], lost: &[(u64, u64)]) -> Result<Vec<Record>, String> {
+        let block = self.block_bytes as usize;
+        let mut found: Vec<Record> = (0..read.len() / block)
+            .filter_map(|i| {
+                let r = Record::decode(&read[i * block..], self.salt, MAGIC_1, false)?;
+                Some(Record { at: (i * block) as u64, ..r })
+            })
+            .collect();
+        found.sort_unstable_by_key(|r| r.number);
+        let Some(last) = found.last().map(|r| r.number) else { return Ok(Vec::new()) };
+        if !lost.is_empty() {
+            return Err("the NVRAM can't be read".into());
+        }
+        (self.old, self.bytes) = (true, self.device_bytes);
+        (self.next, self.first) = (last + 1, found.iter().map(|r| r.first).max().unwrap_or(1));
+        found.retain(|r| r.number >= self.first);
+        self.take_over(found)
     }
 }
 
@@ -161,7 +288,7 @@ mod tests {
     use plimsoll_base::Rng;
 
     const BLOCK: u32 = 512;
-    const BYTES: u64 = 16 << 10;
+    const BYTES: u64 = 32 << 10;
 
     /// Written, forgotten and found again at any instant, also with a torn last record.
     #[test]
@@ -169,30 +296,33 @@ mod tests {
         let mut rng = Rng::new(1, "ring");
         let (mut ring, mut memory) = (Ring::new(BYTES, BLOCK, 7), vec![0u8; BYTES as usize]);
         let mut model: VecDeque<(u64, u64, Vec<u8>)> = VecDeque::new();
-        let put = |memory: &mut Vec<u8>, (at, bytes): (u64, Vec<u8>)| {
-            memory[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
-        };
         let mut rounds = 0;
         for step in 0..2000u64 {
             let data: Vec<u8> = (0..1 + rng.below(1500)).map(|_| rng.below(256) as u8).collect();
             let number = ring.next_sequence();
             match ring.record(step, &data) {
                 Some(r) => {
-                    put(&mut memory, r);
+                    put(&mut memory, &mut ring, number, &r);
                     model.push_back((number, step, data));
                 }
                 None => {
                     rounds += 1;
                     let first = model[rng.below(model.len() as u64) as usize].0 + 1;
                     let r = ring.begins_at(first);
-                    put(&mut memory, r);
+                    put(&mut memory, &mut ring, number, &r);
                     ring.forget(first);
                     model.retain(|m| m.0 >= first);
                 }
             }
             if rng.chance(0.2) {
                 let mut again = Ring::new(BYTES, BLOCK, 7);
-                let found = again.recover(&memory);
+                // What is corrupt in one copy is in the other.
+                let mut rotted = memory.clone();
+                let copy = rng.below(2) * BYTES / 2;
+                for _ in 0..rng.below(4) {
+                    rotted[(copy + rng.below(BYTES / 2)) as usize] ^= 1 << rng.below(8);
+                }
+                let found = again.recover(&rotted, &[], Reading::default()).unwrap();
                 let found: Vec<_> = found.into_iter().map(|r| (r.number, r.offset, r.data)).collect();
                 assert_eq!(found, Vec::from(model.clone()), "step {step}");
                 assert_eq!(again.next_sequence(), ring.next_sequence());
@@ -200,16 +330,115 @@ mod tests {
             }
         }
         assert!(rounds > 50);
-        let (at, bytes) = ring
-            .record(1, &[1; 900])
-            .or_else(|| {
-                ring.forget(u64::MAX);
-                ring.record(1, &[1; 900])
-            })
-            .unwrap();
-        memory[at as usize..at as usize + 512].copy_from_slice(&bytes[..512]);
-        let torn = Ring::new(BYTES, BLOCK, 7).recover(&memory).iter().all(|r| r.data != [1; 900]);
-        assert!(torn, "half a record is none");
-        assert!(Ring::new(BYTES, BLOCK, 8).recover(&memory).is_empty(), "another cache's records are nobody's");
+        assert!(
+            Ring::new(BYTES, BLOCK, 8).recover(&memory, &[], Reading::default()).unwrap().is_empty(),
+            "another cache's"
+        );
+    }
+
+    fn put(memory: &mut [u8], ring: &mut Ring, number: u64, (at, bytes): &(u64, Vec<u8>)) {
+        for at in ring.places(*at) {
+            memory[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+        }
+        ring.written(number);
+    }
+
+    fn recover(memory: &[u8], lost: &[(u64, u64)]) -> Result<Vec<Vec<u8>>, String> {
+        let found = Ring::new(BYTES, BLOCK, 7).recover(memory, lost, Reading::default());
+        found.map(|f| f.into_iter().map(|r| r.data).collect())
+    }
+
+    #[test]
+    fn an_acknowledged_record_that_is_corrupt_in_both_copies_is_missed() {
+        let (mut ring, mut memory) = (Ring::new(BYTES, BLOCK, 7), vec![0u8; BYTES as usize]);
+        let mut places = Vec::new();
+        for n in 0..6u8 {
+            let number = ring.next_sequence();
+            let r = ring.record(0, &[n; 600]).unwrap();
+            put(&mut memory, &mut ring, number, &r);
+            places.push(r.0 as usize);
+        }
+        let all: Vec<Vec<u8>> = (0..6u8).map(|n| vec![n; 600]).collect();
+        assert_eq!(recover(&memory, &[]).unwrap(), all);
+        let half = BYTES as usize / 2;
+        for (n, at) in places.iter().enumerate() {
+            let mut rotted = memory.clone();
+            rotted[at + 300] ^= 1;
+            assert_eq!(recover(&rotted, &[]).unwrap(), all);
+            rotted[half + at..half + at + 512].fill(0);
+            match n {
+                // Torn everywhere: it looks like one that was never acknowledged.
+                5 => assert_eq!(recover(&rotted, &[]).unwrap(), all[..5]),
+                _ => assert!(recover(&rotted, &[]).unwrap_err().contains(&format!("record {}", n + 1))),
+            }
+            // In the place of another.
+            let mut rotted = memory.clone();
+            let other = places[(n + 1) % 6];
+            rotted.copy_within(other..other + 1024, *at);
+            assert_eq!(recover(&rotted, &[]).unwrap(), all);
+        }
+        let (h, at) = (half as u64, places[2] as u64);
+        let mut gone = memory.clone();
+        gone[places[2]..places[2] + 512].fill(0);
+        assert_eq!(recover(&gone, &[(at, at + 512)]).unwrap(), all);
+        assert!(recover(&gone, &[(at, at + 512), (h + at, h + at + 512)]).unwrap_err().contains("both copies"));
+    }
+
+    /// Several are on their way when the power goes: any of them may be there, and none is missed.
+    #[test]
+    fn records_on_their_way_may_be_missing() {
+        let (mut ring, mut memory) = (Ring::new(BYTES, BLOCK, 7), vec![0u8; BYTES as usize]);
+        let first = ring.record(0, &[1; 100]).unwrap();
+        let second = ring.record(0, &[2; 100]).unwrap();
+        let third = ring.record(0, &[3; 100]).unwrap();
+        drop(second);
+        put(&mut memory, &mut ring, 1, &first);
+        put(&mut memory, &mut ring, 3, &third);
+        let fourth = ring.record(0, &[4; 100]).unwrap();
+        put(&mut memory, &mut ring, 4, &fourth);
+        assert_eq!(recover(&memory, &[]).unwrap(), [vec![1; 100], vec![3; 100], vec![4; 100]]);
+    }
+
+    /// Version 1 under its own rules; then a ring of this version, and at no instant do old records count again.
+    #[test]
+    fn a_ring_of_version_1_is_converted() {
+        for fill in 1..20 {
+            let mut memory = vec![0u8; BYTES as usize];
+            let mut old = Ring { old: true, bytes: BYTES, ..Ring::new(BYTES, BLOCK, 7) };
+            for n in 0..fill {
+                let number = old.next_sequence();
+                let r = match old.record(n, &vec![n as u8; 900]) {
+                    Some(r) => r,
+                    None => break,
+                };
+                put(&mut memory, &mut old, number, &r);
+            }
+            let mut ring = Ring::new(BYTES, BLOCK, 7);
+            let found = ring.recover(&memory, &[], Reading::default()).unwrap();
+            assert!(ring.is_old() && !found.is_empty());
+            let number = ring.next_sequence();
+            let r = ring.begins_at(number);
+            put(&mut memory, &mut ring, number, &r);
+            ring.forget(number);
+            assert!(recover(&memory, &[]).unwrap().is_empty());
+            ring.convert();
+            let number = ring.next_sequence();
+            let (at, bytes) = ring.begins_at(number);
+            // Torn in both copies, in any way: nothing counts.
+            for kept in 0..4usize {
+                let mut torn = memory.clone();
+                for (copy, at) in ring.places(at).into_iter().enumerate() {
+                    let part = if kept >> copy & 1 == 1 { &bytes[..] } else { &[7; 512][..] };
+                    torn[at as usize..at as usize + part.len()].copy_from_slice(part);
+                }
+                assert!(recover(&torn, &[]).unwrap().is_empty(), "fill {fill}, kept {kept}");
+            }
+            put(&mut memory, &mut ring, number, &(at, bytes));
+            ring.forget(number);
+            let number = ring.next_sequence();
+            let r = ring.record(5, &[9; 1000]).unwrap();
+            put(&mut memory, &mut ring, number, &r);
+            assert_eq!(recover(&memory, &[]).unwrap(), [vec![9; 1000]]);
+        }
     }
 }

@@ -1,17 +1,17 @@
 //! Starting: from what is on the fast device, and nothing else (NI-M19).
 //!
 //! ```text
-//!  page ──► journal, both halves ──► headers of all WEUs ──► dirty chunks that may be torn: each is checked
-//!     ──► flush ──► a new epoch of the journal ──► ready
+//!  page ──► journal, both copies of both halves ──► headers of all WEUs ──► dirty chunks that may be torn: each is checked
+//!     ──► flush ──► a new epoch of the journal ──► the page, if the device was of version 2 ──► ready
 //! ```
 //! A WEU's header says what was written in it, the journal what of that isn't true any more; of clean extents, if it's true at all. Of two entries for one extent that
 //! of the later chunk counts; within a chunk, the later slot's. (Not the later WEU's: one for dirty extents may be open for long.)
 
 use crate::broken::Life;
 use crate::config::Planted;
-use crate::evict::headers;
-use crate::format::{ChunkHeader, chunk_header_bytes};
-use crate::index::Found;
+use crate::evict::{headers, headers_or_copies};
+use crate::format::{ChunkHeader, JournalBlock, chunk_header_bytes};
+use crate::index::{Found, Weu};
 use crate::journal;
 use crate::layer::Cache;
 use crate::layout::{Layout, PAGE_BYTES};
@@ -31,6 +31,13 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// A WEU's headers are looked for in as much first.
 const HEADERS_BYTES: u64 = 32 << 10;
 
+/// Numbers of WEUs and chunks have the number of their start above these bits.
+pub(crate) const LIFE_SHIFT: u32 = 40;
+/// Starts that a cache may have.
+const LIVES_MAX: u64 = (1 << 24) - 2;
+/// More epochs than any device lives for.
+const EPOCHS_MAX: u64 = 1 << 62;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
     Page,
@@ -39,6 +46,7 @@ pub(crate) enum Stage {
     Tail,
     Flush,
     Epoch,
+    Upgrade,
 }
 
 /// See the module's documentation.
@@ -46,9 +54,16 @@ pub(crate) struct Recovery {
     pub stage: Stage,
     pub begun_at: Time,
     pub outstanding: u32,
-    pub halves: [Vec<u8>; 2],
+    /// What is read of the copies of the journal's halves; of a device of version 2 of the two halves, each twice as long.
+    pub copies: [Vec<u8>; 4],
+    /// The device is of version 2.
+    pub old: bool,
+    /// The journal is corrupt.
+    pub corrupt: Option<journal::Corrupt>,
     pub next_epoch: u64,
     pub durable: u64,
+    /// The number of this start: above those of all WEUs and chunks that were ever begun, whether anything of them is left or not.
+    pub life: u64,
     /// What is clean is not believed: the device was away.
     pub stale: bool,
     /// [`crate::CacheConfig::generation`] when the journal was written.
@@ -86,9 +101,12 @@ impl Cache {
             stage: Stage::Page,
             begun_at: now,
             outstanding: 0,
-            halves: [Vec::new(), Vec::new()],
+            copies: Default::default(),
+            old: false,
+            corrupt: None,
             next_epoch: 0,
             durable: 0,
+            life: 0,
             stale: false,
             generation: 0,
             marks: vec![Marks::default(); n],
@@ -137,11 +155,13 @@ impl Cache {
             let stage = r.stage;
             return match stage {
                 Stage::Tail => self.tail_read(now, what, None, out),
+                // Its other copy may say the same.
+                Stage::Journal => self.journal_read(now, what as usize, None, out),
                 // What it holds is nothing from now on, also if it can be read one day; unless somebody would miss it.
                 Stage::Headers if !self.may_be_behind() => {
                     self.counters.unreadable += 1;
                     let r = self.r();
-                    r.least[what as usize] = r.next_epoch << 40;
+                    r.least[what as usize] = r.life << LIFE_SHIFT;
                     self.read_headers(now, out)
                 }
                 Stage::Headers => self.start_failed(now, &format!("the header of WEU {what} can't be read"), out),
@@ -151,14 +171,14 @@ impl Cache {
         let bytes = bytes_of(&c.io.data, c.io.len).unwrap_or_else(|| BufMut::zeroed(c.io.len as usize).freeze());
         match r.stage {
             Stage::Page => self.page_read(now, bytes.as_slice(), out),
-            Stage::Journal => self.journal_read(now, what as usize, bytes.as_slice(), out),
+            Stage::Journal => self.journal_read(now, what as usize, Some(bytes.as_slice()), out),
             Stage::Headers => self.headers_read(now, what, bytes.as_slice(), out),
             Stage::Tail => self.tail_read(now, what, Some(bytes), out),
             Stage::Flush => {
                 r.stage = Stage::Epoch;
                 self.write_journal(now, true, out);
             }
-            Stage::Epoch => unreachable!("the journal's own writes end elsewhere"),
+            Stage::Epoch | Stage::Upgrade => unreachable!("these writes end elsewhere"),
         }
     }
 
@@ -167,7 +187,7 @@ impl Cache {
             Ok(found) => found,
             Err(why) => return self.fail(&why, out),
         };
-        let ours = Layout { salt: found.salt, ..self.layout };
+        let ours = Layout { salt: found.salt, version: found.version, ..self.layout };
         if found.nvram != ours.nvram {
             let why = match found.nvram {
                 true => {
@@ -187,7 +207,8 @@ impl Cache {
             );
             return self.fail(&why, out);
         }
-        self.layout = found;
+        self.r().old = found.version != self.layout.version;
+        self.layout = Layout { version: self.layout.version, ..found };
         for v in 0..self.volumes.len() {
             let (key, config) = (self.volumes[v].key, self.volumes[v].config);
             if let Some(config) = config {
@@ -197,44 +218,77 @@ impl Cache {
             }
         }
         self.r().stage = Stage::Journal;
-        for half in 0..2 {
-            self.read_journal_piece(now, half, out);
+        for copy in 0..if self.r().old { 2 } else { 4 } {
+            self.read_journal_piece(now, copy, out);
         }
     }
 
-    fn read_journal_piece(&mut self, now: Time, half: u32, out: &mut Actions) {
-        let have = self.r().halves[half as usize].len() as u64;
-        let len = PIECE_BYTES.min(self.layout.half_bytes - have);
-        let at = self.layout.half_at(u64::from(half)) + have;
-        self.recovery_send(now, (at, len), half, out);
+    /// Where a copy of a half of the journal is, and how long.
+    fn journal_range(&mut self, copy: u32) -> (u64, u64) {
+        let l = self.layout;
+        match self.r().old {
+            true => (l.half_at(u64::from(copy)), l.half_bytes),
+            false => (l.copies_at(u64::from(copy) / 2)[copy as usize % 2], l.copy_bytes()),
+        }
     }
 
-    fn journal_read(&mut self, now: Time, half: usize, bytes: &[u8], out: &mut Actions) {
+    fn read_journal_piece(&mut self, now: Time, copy: u32, out: &mut Actions) {
+        let (at, whole) = self.journal_range(copy);
+        let have = self.r().copies[copy as usize].len() as u64;
+        self.recovery_send(now, (at + have, PIECE_BYTES.min(whole - have)), copy, out);
+    }
+
+    /// A piece of a copy of the journal is read, or can't be: nothing more of that copy is.
+    fn journal_read(&mut self, now: Time, copy: usize, bytes: Option<&[u8]>, out: &mut Actions) {
         let (salt, block) = (self.layout.salt, self.layout.block_bytes as usize);
-        let half_bytes = self.layout.half_bytes;
+        let whole = self.journal_range(copy as u32).1;
         let r = self.r();
-        r.halves[half].extend_from_slice(bytes);
-        // All that was written lies at the beginning: where a piece ends with something else, nothing more matters.
-        let goes_on = crate::format::JournalBlock::decode(&bytes[bytes.len() - block..], salt).is_some();
-        if goes_on && (r.halves[half].len() as u64) < half_bytes {
-            return self.read_journal_piece(now, half as u32, out);
+        r.copies[copy].extend_from_slice(bytes.unwrap_or_default());
+        // All that was written lies at the beginning: where a piece ends with something else, nothing more of this copy matters.
+        let decode = if r.old { JournalBlock::decode_2 } else { JournalBlock::decode };
+        let goes_on = bytes.is_some_and(|b| b.len() >= block && decode(&b[b.len() - block..], salt).is_some());
+        if goes_on && (r.copies[copy].len() as u64) < whole {
+            return self.read_journal_piece(now, copy as u32, out);
         }
         if r.outstanding > 0 {
             return;
         }
-        let layout = self.layout;
-        let any_order = self.planted(Planted::OldJournal);
-        let halves = std::mem::take(&mut self.r().halves);
-        match journal::read([&halves[0], &halves[1]], &layout, any_order) {
+        let (layout, has) = (self.layout, |p| self.config.planted == Some(p));
+        let how = journal::Reading {
+            older: has(Planted::OldJournal),
+            unchecked: has(Planted::JournalUnchecked),
+            trusting: has(Planted::JournalEndsAtCorruption),
+            one_copy: has(Planted::JournalReadOnce),
+        };
+        let r = self.r();
+        let [a, b, c, d] = std::mem::take(&mut r.copies);
+        let found = match r.old {
+            true => journal::read_2([&a, &b], &layout),
+            false => journal::read([[&a, &b], [&c, &d]], &layout, how),
+        };
+        match found {
             Ok(found) => self.journal_found(now, found, out),
-            Err(why) => self.fail(&why, out),
+            Err(corrupt) => self.journal_corrupt(now, corrupt, out),
         }
+    }
+
+    /// The journal doesn't say any more what it said. If nobody can miss anything the cache begins anew, with nothing in it.
+    fn journal_corrupt(&mut self, now: Time, corrupt: journal::Corrupt, out: &mut Actions) {
+        if self.may_be_behind() {
+            return self.start_failed(now, &corrupt.why, out);
+        }
+        let r = self.r();
+        (r.next_epoch, r.durable, r.life) = (corrupt.next_epoch, 0, (corrupt.durable >> LIFE_SHIFT) + 1);
+        r.corrupt = Some(corrupt);
+        r.stage = Stage::Headers;
+        self.read_headers(now, out);
     }
 
     fn journal_found(&mut self, now: Time, found: journal::Found, out: &mut Actions) {
         let generation = self.config.generation;
         let r = self.r();
-        (r.next_epoch, r.durable) = (found.next_epoch, found.durable);
+        // Each start begins its journal with a number of its own, before it begins any WEU or chunk.
+        (r.next_epoch, r.durable, r.life) = (found.next_epoch, found.durable, (found.durable >> LIFE_SHIFT) + 1);
         (r.stale, r.generation) = (found.generation != generation, found.generation);
         let mut under = 0;
         for record in found.records {
@@ -242,6 +296,50 @@ impl Cache {
         }
         r.stage = Stage::Headers;
         self.read_headers(now, out);
+    }
+
+    /// All headers are read. One of a start that the journal doesn't know says that the journal lost it.
+    fn headers_over(&mut self, now: Time, out: &mut Actions) {
+        let r = self.r();
+        let highest = r.highest.0.max(r.highest.1) >> LIFE_SHIFT;
+        if highest >= r.life && r.corrupt.is_none() && !self.planted(Planted::JournalEndsAtCorruption) {
+            let why = format!("the journal knows nothing of start {highest}, which wrote headers: it is corrupt");
+            if self.may_be_behind() {
+                return self.start_failed(now, &why, out);
+            }
+            let r = self.r();
+            r.corrupt = Some(journal::Corrupt { why, next_epoch: r.next_epoch, durable: 0 });
+        }
+        let r = self.r();
+        r.life = r.life.max(highest + 1);
+        if r.life > LIVES_MAX || r.next_epoch > EPOCHS_MAX {
+            let why = format!("start {} and epoch {} make no sense", r.life, r.next_epoch);
+            return self.start_failed(now, &why, out);
+        }
+        if r.corrupt.is_some() {
+            self.begin_anew();
+        }
+        self.r().stage = Stage::Tail;
+        self.check_tails(now, out);
+    }
+
+    /// Nothing that was found counts, now or at a later start.
+    fn begin_anew(&mut self) {
+        let weus = self.layout.weus as usize;
+        let r = self.recovery.as_mut().expect("it is recovering");
+        let over = r.life << LIFE_SHIFT;
+        r.least = vec![over; weus];
+        r.found.clear();
+        r.tails = Tails::default();
+        r.load = Found::new(0);
+        r.chunks = vec![Vec::new(); weus];
+        (r.of_names, r.fingerprints) = (Vec::new(), Vec::new());
+        (r.report.damaged, r.report.damaged_dirty) = (0, 0);
+        self.suspect.clear();
+        for weu in 0..self.layout.weus {
+            let w = self.index.weu_mut(weu);
+            *w = Weu::free();
+        }
     }
 
     fn read_headers(&mut self, now: Time, out: &mut Actions) {
@@ -253,8 +351,7 @@ impl Cache {
             self.recovery_send(now, (at, len), weu, out);
         }
         if self.r().outstanding == 0 {
-            self.r().stage = Stage::Tail;
-            self.check_tails(now, out);
+            self.headers_over(now, out);
         }
     }
 
@@ -272,6 +369,14 @@ impl Cache {
             let len = (more * 2).next_multiple_of(4096).min(whole);
             let at = self.layout.weu_at(weu);
             return self.recovery_send(now, (at, len), weu, out);
+        }
+        let mut found = found;
+        if self.lacks_headers(weu, &found) && !self.planted(Planted::HeaderReadOnce) {
+            if (bytes.len() as u64) < whole {
+                return self.recovery_send(now, (self.layout.weu_at(weu), whole), weu, out);
+            }
+            let sequence = self.r().held[weu as usize].0;
+            found = headers_or_copies(bytes, salt, block, weu, sequence);
         }
         self.miss_headers(weu, &found);
         self.take_headers(weu, found);
@@ -300,7 +405,7 @@ impl Cache {
         if r.marks[weu as usize].sequence != sequence {
             r.marks[weu as usize] = Marks { sequence, ..Marks::default() };
         }
-        let doubtful = found.iter().any(|h| h.dirty && h.chunk >= r.durable);
+        let doubtful = found.iter().any(|h| self.is_doubtful(h));
         if doubtful && !self.planted(Planted::BelieveTornChunks) {
             self.index.weu_mut(weu).sequence = sequence;
             self.r().tails.weus.push((weu, found));

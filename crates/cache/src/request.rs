@@ -43,6 +43,11 @@ pub(crate) enum Pending {
         head: IoHead,
         covers: Option<Covers>,
     },
+    /// A client's BLOCK_STATUS, and the runs that are data whatever the slow device says.
+    Status {
+        head: IoHead,
+        runs: Vec<std::ops::Range<u64>>,
+    },
     /// A run of a client's read: the piece, where the run began, and the fills' token.
     Run {
         op: usize,
@@ -96,6 +101,8 @@ pub(crate) enum Pending {
         part: u16,
     },
     Recovery(u32),
+    /// The page that makes a device one of this version.
+    Upgrade,
     /// A page of a recipe.
     Recipe(Key),
 }
@@ -120,7 +127,8 @@ impl Cache {
             Op::Read => self.read(now, io, out),
             Op::Write | Op::Trim | Op::WriteZeroes => self.change(now, io, out),
             Op::Flush => self.flush(now, io, out),
-            Op::Cache | Op::BlockStatus => self.pass(io, out),
+            Op::BlockStatus => self.block_status(io, out),
+            Op::Cache => self.pass(io, out),
         }
     }
 
@@ -150,7 +158,7 @@ impl Cache {
         head.origin = Origin::Own(kind);
         head.skips = out.own_skips();
         head.tag = self.pending.insert(pending) as u64;
-        if matches!(self.pending[head.tag as usize], Pending::Journal) {
+        if matches!(self.pending[head.tag as usize], Pending::Journal | Pending::Upgrade) {
             head.flags = IoFlags::FUA;
         }
         // Background work, unless somebody waits for the room that it makes.

@@ -5,22 +5,24 @@ use crate::format::{ChunkHeader, Slot, chunk_header_bytes};
 use crate::index::{Found, Key, Loc, SLOTS_MAX, bit, set_bit};
 use crate::journal::Journal;
 use crate::layer::Cache;
-use crate::recover::Stage;
+use crate::layout::PAGE_BYTES;
+use crate::recover::{LIFE_SHIFT, Stage};
 use crate::relearn::Relearn;
 use crate::request::Pending;
 use crate::status::StartReport;
 use crate::tails::Tails;
-use plimsoll_base::{Data, Op, OwnKind, Time, VolumeKey};
+use plimsoll_base::{Buf, Data, Op, OwnKind, Time, VolumeKey};
 use plimsoll_stack::Actions;
 
 impl Cache {
     /// Takes what a WEU's headers say for true.
     pub(crate) fn adopt_headers(&mut self, weu: u32, found: Vec<ChunkHeader>) {
+        let doubtful = found.iter().any(|h| self.is_doubtful(h));
         let r = self.recovery.as_mut().expect("it is recovering");
         let (sequence, dirty) = (found[0].sequence, found[0].dirty);
         let marks = std::mem::take(&mut r.marks[weu as usize]);
         // Once and for all: this start's number is above all of its chunks, so the next one couldn't tell.
-        let suspect = r.suspect.contains(&(weu, sequence)) || found.iter().any(|h| h.dirty && h.chunk >= r.durable);
+        let suspect = r.suspect.contains(&(weu, sequence)) || doubtful;
         let header_bytes: u32 =
             found.iter().map(|h| chunk_header_bytes(h.entries.len(), self.layout.block_bytes)).sum();
         let w = self.index.weu_mut(weu);
@@ -101,8 +103,7 @@ impl Cache {
 
     /// Which of a WEU's chunks are torn.
     fn torn(&self, chunks: &[ChunkHeader]) -> Vec<bool> {
-        let durable = self.recovery.as_ref().expect("it is recovering").durable;
-        chunks.iter().map(|h| h.chunk >= durable && !self.is_whole(h)).collect()
+        chunks.iter().map(|h| self.is_doubtful(h) && !self.is_whole(h)).collect()
     }
 
     /// All has been read: what is torn goes, references are resolved, and the index is complete.
@@ -179,8 +180,8 @@ impl Cache {
         let dirty = self.dirty.len() as u64;
         let r = self.recovery.as_mut().expect("it is recovering");
         // A number that was begun and left no header is never used again: each start has its own.
-        let life = r.next_epoch << 40;
-        assert!(life > r.highest.0 && life > r.highest.1, "epochs ascend");
+        let life = r.life << LIFE_SHIFT;
+        assert!(life > r.highest.0 && life > r.highest.1, "starts ascend");
         (self.next_sequence, self.next_chunk, self.durable_chunks) = (life, life, life);
         if self.config.planted == Some(Planted::ReuseSequence) {
             (self.next_sequence, self.next_chunk) = (r.highest.0 + 1, r.highest.1 + 1);
@@ -200,10 +201,23 @@ impl Cache {
         if self.journal.in_snapshot() {
             return self.write_journal(now, false, out);
         }
+        if !self.r().old {
+            return self.recovered(now, out);
+        }
+        // All that the new version needs is there. A page of both versions is one of the new: see `layout`.
+        self.r().stage = Stage::Upgrade;
+        let page = Data::Bytes(Buf::copy_of(&self.layout.encode()));
+        let write = (Op::Write, OwnKind::Metadata);
+        self.send_fast(now, write, (0, PAGE_BYTES), page, Pending::Upgrade, out);
+    }
+
+    /// Everything is as a start needs it.
+    pub(crate) fn recovered(&mut self, now: Time, out: &mut Actions) {
         self.going.clear();
         self.share_out();
         let r = self.recovery.take().expect("it is recovering");
-        self.start_report = StartReport { took: now.since(r.begun_at), ..r.report };
+        let journal_lost = r.corrupt.is_some();
+        self.start_report = StartReport { took: now.since(r.begun_at), journal_lost, converted: r.old, ..r.report };
         self.ready(now, out);
     }
 }

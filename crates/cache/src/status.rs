@@ -103,6 +103,10 @@ pub struct StartReport {
     pub damaged: u32,
     /// Of them, those that had what only the cache had.
     pub damaged_dirty: u32,
+    /// The journal was corrupt in both of its copies, nobody could miss anything, and the cache began anew.
+    pub journal_lost: bool,
+    /// The device was of an earlier version.
+    pub converted: bool,
     /// How long it took.
     pub took: Span,
 }

@@ -63,7 +63,7 @@ impl Cache {
         let r = self.recovery.as_ref().expect("it is recovering");
         for (weu, chunks) in &r.tails.weus {
             checks.insert(Check::Weu(*weu));
-            for h in chunks.iter().filter(|h| h.chunk >= r.durable) {
+            for h in chunks.iter().filter(|h| self.is_doubtful(h)) {
                 checks.extend(self.places(h).into_iter().flatten());
             }
         }
@@ -100,7 +100,7 @@ impl Cache {
     pub(crate) fn tail_read(&mut self, now: Time, what: u32, bytes: Option<Buf>, out: &mut Actions) {
         let e = self.extent_bytes();
         let block = self.layout.block_bytes as usize;
-        let r = self.recovery.as_mut().expect("it is recovering");
+        let r = self.recovery.as_ref().expect("it is recovering");
         let check = r.tails.checks[what as usize];
         match (check, bytes) {
             (_, None) => {}
@@ -113,14 +113,14 @@ impl Cache {
                         is_there(&bytes, usize::from(x.at_unit) * 64, expected(x.len_units, e, x.sum, head), e)
                     })
                 };
-                let wrong = chunks.iter().filter(|h| h.chunk >= r.durable && !whole(h)).map(|h| h.chunk);
+                let wrong = chunks.iter().filter(|h| self.is_doubtful(h) && !whole(h)).map(|h| h.chunk);
                 let wrong: Vec<u64> = wrong.collect();
-                r.tails.wrong.extend(wrong);
+                self.r().tails.wrong.extend(wrong);
             }
             (Check::Place(_, sequence, at, len, sum), Some(bytes)) => {
                 let wanted = expected(len, e, sum, Expected::Head { name: None, sequence });
                 if !is_there(&bytes, usize::from(at) * 64 % block, wanted, e) {
-                    r.tails.wrong_places.insert(check);
+                    self.r().tails.wrong_places.insert(check);
                 }
             }
         }

@@ -112,15 +112,13 @@ impl Cache {
         suspect: &BTreeSet<u32>,
         confirming: &Confirming,
         gone: &mut Vec<(VolumeKey, u64)>,
-        gone_max: usize,
+        (gone_max, records_max): (usize, usize),
     ) -> Vec<Record> {
         use crate::index::WeuState;
         let holds = |w: &&crate::index::Weu| !matches!(w.state, WeuState::Free | WeuState::Retired);
         let oldest = index.weus().iter().filter(holds).map(|w| w.sequence).min().unwrap_or(u64::MAX);
         gone.retain(|(_, before)| *before > oldest);
-        // The oldest go where there are too many: a start that is told which volumes there are doesn't need them.
-        gone.drain(..gone.len().saturating_sub(gone_max));
-        let mut records: Vec<Record> = gone.iter().map(|(key, _)| Record::Gone(*key)).collect();
+        let mut records: Vec<Record> = Vec::new();
         for (weu, w) in index.weus().iter().enumerate() {
             let weu = weu as u32;
             if !holds(&w) {
@@ -143,6 +141,10 @@ impl Cache {
                 bits,
             }));
         }
+        // The oldest go where there are too many: a start that is told which volumes there are doesn't need them.
+        let room = records_max.saturating_sub(records.len()).min(gone_max);
+        gone.drain(..gone.len().saturating_sub(room));
+        records.extend(gone.iter().map(|(key, _)| Record::Gone(*key)));
         records
     }
 
@@ -153,13 +155,15 @@ impl Cache {
         }
         let (index, suspect, gone, durable) = (&self.index, &self.suspect, &mut self.gone, self.durable_chunks);
         let confirming = &self.confirming;
-        let gone_max = self.layout.gone_max();
+        let most = (self.layout.gone_max(), self.layout.records_max());
         if let Some(w) =
-            self.journal.next_write(durable, force, || Cache::snapshot(index, suspect, confirming, gone, gone_max))
+            self.journal.next_write(durable, force, || Cache::snapshot(index, suspect, confirming, gone, most))
         {
             let len = w.bytes.len() as u64;
             let data = Data::Bytes(plimsoll_base::Buf::copy_of(&w.bytes));
-            self.send_fast(now, (Op::Write, OwnKind::Metadata), (w.at, len), data, Pending::Journal, out);
+            for at in w.at {
+                self.send_fast(now, (Op::Write, OwnKind::Metadata), (at, len), data.clone(), Pending::Journal, out);
+            }
         }
     }
 
@@ -173,6 +177,9 @@ impl Cache {
         self.deaths.journaled(durable);
         for (_, op) in go {
             self.send_through(now, op, out);
+        }
+        for op in self.unsaid.journaled(durable) {
+            self.part_done(now, op, out);
         }
         if self.recovery.is_some() {
             self.recovery_journaled(now, out);

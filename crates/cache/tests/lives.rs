@@ -31,6 +31,7 @@ fn setup(seed: u64, rng: &mut Rng) -> Setup {
     let start = Setup { shuffle: rng.chance(0.4).then(|| rng.next_u64()), ..Setup::of([Mode::Back, Mode::Back]) };
     let start = Setup { nvram: start.shuffle.is_none() && rng.chance(0.4), ..start };
     let start = Setup { known: (seed % 2 == 1).then_some([true; 2]), ..start };
+    let start = Setup { block: if seed.is_multiple_of(3) { 4096 } else { 512 }, ..start };
     let config = CacheConfig { codec: Codec::None, ..start.config };
     otherwise(Setup { config, ..start }, rng, 0.5, &mut Tally::default())
 }
@@ -177,7 +178,9 @@ fn what_one_life_left_is_no_trap_for_the_next_ones() {
 /// slow disk has it for good: after a power loss the cache must not have what the disk hasn't.
 #[test]
 fn what_a_killed_process_did_not_flush_is_flushed_before_it_is_cached() {
-    let off = Setup { config: CacheConfig { codec: Codec::None, ..config() }, ..Setup::of([Mode::Off, Mode::Off]) };
+    // All of it is read in order, and is to be cached.
+    let config = CacheConfig { codec: Codec::None, sequential_bytes: 1 << 20, prefetch_bytes_max: 0, ..config() };
+    let off = Setup { config, ..Setup::of([Mode::Off, Mode::Off]) };
     let through = Setup { modes: [Mode::Through, Mode::Through], ..off };
     for seed in 0..10 {
         let mut life = Life::begin(seed, off);

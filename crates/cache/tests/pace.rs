@@ -153,3 +153,27 @@ fn write_through_over_a_fast_device_that_cannot_keep_up_costs_next_to_nothing() 
     let (without, with) = (run(Mode::Off), run(Mode::Through));
     assert!(with * 100 >= without * 95, "{with} requests a second with a cache, {without} without");
 }
+
+/// What a client waits for a write and its flush, write-back, alone, over a fast device whose writes take 50 us and whose flushes 500;
+/// the slow device's flush takes less, and isn't in the figure. The journal's record that the chunk is there is part of it.
+#[test]
+fn a_flush_waits_for_two_writes_more_than_its_chunk() {
+    let mut p = pool(plain(), Mode::Back, Arm::new(us(50), us(0), us(50)), Arm::new(us(50), us(1), us(500)));
+    let mut times: Vec<u64> = Vec::new();
+    for n in 0..300u64 {
+        let began = p.now();
+        let data = Data::Bytes(Buf::copy_of(&n.to_le_bytes().repeat(EXTENT as usize / 8)));
+        for (op, len, data) in [(Op::Write, EXTENT, data), (Op::Flush, 0, Data::Absent)] {
+            let now = p.now();
+            p.offer(now, Io::new(IoHead::new(op, KEY, TenantId(1), n * 17 % 500 * len, len, now), data));
+            while p.next_done().is_none() {
+                assert!(p.step().is_some(), "a client waits and nothing happens");
+            }
+        }
+        times.push(p.now().since(began).as_micros());
+    }
+    times.sort_unstable();
+    let (median, most) = (times[150], times[297]);
+    println!("a write and its flush: {median} us, 99 % within {most} us");
+    assert!(median < 1_000 && most < 3_000, "{median} us, 99 % within {most} us");
+}

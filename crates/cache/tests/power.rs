@@ -56,7 +56,7 @@ fn run(seed: u64, acts: usize, setup: Setup, cuts: f64, tally: &mut Tally) -> Re
         let keys = [life.oracle.key(0), life.oracle.key(1)];
         if keys.iter().all(|key| life.cache().is_written_back(*key)) {
             // The slow disk has all of it, and the journal knows: whatever rots in WEUs, nothing is missed.
-            rot(&mut disks[1], &mut rot_rng);
+            rot(&mut disks[1], life.setup.block, &mut rot_rng);
             life.setup.rots = true;
         }
         if rng.chance(0.2) {
@@ -70,6 +70,8 @@ fn run(seed: u64, acts: usize, setup: Setup, cuts: f64, tally: &mut Tally) -> Re
                 second_life(&mut next, &mut rng, tally)?;
             }
         }
+        // Only that copy of the disk was damaged.
+        life.setup.rots = false;
         Ok(true)
     })?;
     life.settle()?;
@@ -87,8 +89,8 @@ fn run(seed: u64, acts: usize, setup: Setup, cuts: f64, tally: &mut Tally) -> Re
 }
 
 /// Two bits of each WEU are others, one of them in its headers.
-fn rot(disk: &mut SimDisk, rng: &mut Rng) {
-    let l = layout();
+fn rot(disk: &mut SimDisk, block: u32, rng: &mut Rng) {
+    let l = layout_of(block);
     let sectors = u64::from(l.shape.weu_bytes) / SECTOR;
     for (weu, sectors) in (0..l.weus).flat_map(|weu| [(weu, 3), (weu, sectors)]) {
         let at = l.weu_at(weu) + rng.below(sectors) * SECTOR;
@@ -150,6 +152,7 @@ fn setup(seed: u64) -> Setup {
         nvram: seed.is_multiple_of(3),
         known: None,
         rots: false,
+        block: if seed % 5 < 2 { 4096 } else { 512 },
     }
 }
 

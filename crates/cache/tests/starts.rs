@@ -68,7 +68,8 @@ fn a_sector_that_cannot_be_read_stops_only_who_would_miss_it() {
     }
 }
 
-/// A header that rotted isn't taken for one that was never written: the start says so, once, and of whom something may be missing.
+/// A header that is corrupt isn't taken for one that was never written. Of dirty extents there is a copy of it; if that is corrupt, too, the
+/// start says so, once, and of whom something may be missing.
 #[test]
 fn a_header_that_rotted_is_noticed() {
     for (mode, known) in [(Mode::Back, true), (Mode::Through, false)] {
@@ -84,8 +85,19 @@ fn a_header_that_rotted_is_noticed() {
         let mut noticed = 0;
         for weu in 0..l.weus {
             let mut disks = life.cut();
-            let header = disks[1].peek(l.weu_at(weu), SECTOR).as_slice().to_vec();
-            disks[1].write_durably(l.weu_at(weu), &[&[!header[0]], &header[1..]].concat());
+            spoil_header(&mut disks[1], l.weu_at(weu));
+            if mode == Mode::Back {
+                let (state, mut next) = start(disks.clone(), setup, &life);
+                let status = next.cache().status();
+                assert_eq!((state, status.start.damaged), (LayerState::Ready, 0), "there is a copy");
+                next.judge().unwrap();
+                // All headers in it and their copies.
+                for at in (l.weu_at(weu)..l.weu_at(weu + 1)).step_by(SECTOR as usize) {
+                    if disks[1].peek(at, SECTOR).as_slice().starts_with(b"WEU1") {
+                        spoil_header(&mut disks[1], at);
+                    }
+                }
+            }
             let (state, mut next) = start(disks, setup, &life);
             let status = next.cache().status();
             if status.start.damaged == 0 {
@@ -109,6 +121,11 @@ fn a_header_that_rotted_is_noticed() {
         }
         assert!(noticed > 0, "{mode:?}");
     }
+}
+
+fn spoil_header(disk: &mut SimDisk, at: u64) {
+    let header = disk.peek(at, SECTOR).as_slice().to_vec();
+    disk.write_durably(at, &[&[!header[0]], &header[1..]].concat());
 }
 
 #[test]

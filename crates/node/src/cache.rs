@@ -68,6 +68,14 @@ pub fn check(c: &Section) -> Result<(), String> {
     if c.free_percent > FREE_PERCENT_MAX {
         return Err(format!("cache: free_percent {} is more than {FREE_PERCENT_MAX}", c.free_percent));
     }
+    // What a file that the node makes must have room for.
+    let least = plimsoll_store::DEVICE_BYTES_MIN;
+    if let Some(size) = c.nvram.as_ref().and_then(|n| n.size).filter(|size| size.0 < least) {
+        return Err(format!("cache: nvram size {} is too small: it needs {least} bytes at least", size.0));
+    }
+    if let Some(size) = c.device_size.filter(|size| size.0 < least) {
+        return Err(format!("cache: device_size {} is too small: it needs {least} bytes at least", size.0));
+    }
     if c.fingerprints_percent > 100 {
         return Err(format!("cache: fingerprints_percent {} is more than 100", c.fingerprints_percent));
     }
@@ -120,13 +128,12 @@ pub fn nvram(c: &Section, offer: &Offer) -> Result<Nvram, String> {
     Nvram::new(offer.size_bytes, offer.block_bytes, c.nvram_salt.unwrap_or(0)).map_err(|e| format!("cache: {e}"))
 }
 
-/// Opens a cache's NVRAM; makes it when the cache is made. `file` is the fast device.
+/// Opens a cache's NVRAM; makes it when the cache is made, before anything says that there is a cache. `file` is the fast device.
 ///
 /// # Errors
 /// What is wrong with it, and what to do.
-pub fn open_nvram(c: &mut Section, pool_uuid: Uuid, file: &File, fast: &Opened) -> Result<Option<DeviceFile>, String> {
-    let mut page = vec![0; plimsoll_cache::layout::PAGE_BYTES as usize];
-    file.read_exact_at(&mut page, fast.region.offset).map_err(|e| format!("cache: {e}"))?;
+pub fn open_nvram(c: &Section, pool_uuid: Uuid, file: &File, fast: &Opened) -> Result<Option<DeviceFile>, String> {
+    let page = page_of(file, fast.region)?;
     // What is wrong with the page is the layer's to say.
     let layout = Layout::decode(&page).ok();
     let made_with = layout.is_some_and(|l| l.nvram);
@@ -138,17 +145,17 @@ pub fn open_nvram(c: &mut Section, pool_uuid: Uuid, file: &File, fast: &Opened) 
             false => Ok(None),
         };
     };
-    c.nvram_salt = layout.map(|l| l.salt);
     if layout.is_some() && !made_with {
         return Err("cache: it was made without NVRAM: take `nvram` out, or make it anew on an empty device".into());
     }
+    let is_new = fast.new || is_blank(&page);
     let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role: ROLE_NVRAM.into() };
     let create = |size_bytes| {
         let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_NVRAM.into(), logs_bytes: 0 };
         DeviceFile::create(&n.file, &options).map(Some).map_err(|e| format!("cache: {e}"))
     };
     let missing = !matches!(std::fs::metadata(&n.file).map(|m| (m.file_type().is_block_device(), m.len())), Ok(m) if m != (false, 0));
-    if missing && !fast.new {
+    if missing && !is_new {
         let what = "the cache's NVRAM isn't here, and only it may have what was written last: attach it";
         return Err(format!("{}: {what}", n.file.display()));
     }
@@ -158,9 +165,22 @@ pub fn open_nvram(c: &mut Section, pool_uuid: Uuid, file: &File, fast: &Opened) 
         return create(n.size.ok_or_else(none)?.0);
     }
     match DeviceFile::open(&n.file, &expect) {
-        Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if fast.new => create(0),
+        Err(DeviceError { kind: DeviceErrorKind::Blank | DeviceErrorKind::CreationInterrupted, .. }) if is_new => {
+            create(n.size.map_or(0, |size| size.0))
+        }
         opened => opened.map(Some).map_err(|e| format!("cache: {e}")),
     }
+}
+
+/// The page of a fast device.
+fn page_of(file: &File, region: Region) -> Result<Vec<u8>, String> {
+    let mut page = vec![0; plimsoll_cache::layout::PAGE_BYTES as usize];
+    file.read_exact_at(&mut page, region.offset).map_err(|e| format!("cache: its device can't be read: {e}"))?;
+    Ok(page)
+}
+
+fn is_blank(page: &[u8]) -> bool {
+    page.iter().all(|b| *b == 0)
 }
 
 /// A fast device that is there, or has just been made.
@@ -217,21 +237,35 @@ pub fn open(c: &Section, pool_uuid: Uuid, needed: Option<String>) -> Result<Open
     Ok(Opened { device, region, new })
 }
 
+/// Refuses a device whose page is blank although only its cache may have what `needed` says: it was lost, it isn't new.
+///
+/// # Errors
+/// That.
+pub fn check_page(file: &File, fast: &Opened, needed: Option<&str>) -> Result<(), String> {
+    match needed {
+        Some(what) if is_blank(&page_of(file, fast.region)?) => Err(format!(
+            "cache: the page that describes it is blank, and only the cache may have {what}: restore the device; if it is lost, see \
+             `plimsoll cache give-up`"
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Formats the cache of a device that has none yet.
 ///
 /// # Errors
 /// Those of reading and writing, in words.
 pub fn format_if_blank(
-    c: &Section,
+    c: &mut Section,
     file: &File,
     region: Region,
     block_bytes: u32,
     generation: u16,
 ) -> Result<(), String> {
     let failed = |e: std::io::Error| format!("cache: formatting failed: {e}");
-    let mut first = vec![0; 4096];
-    file.read_exact_at(&mut first, region.offset).map_err(failed)?;
-    if first.iter().any(|&b| b != 0) {
+    let page = page_of(file, region)?;
+    if !is_blank(&page) {
+        c.nvram_salt = Layout::decode(&page).ok().map(|l| l.salt);
         return Ok(()); // the layer sees for itself whether it is what it should be
     }
     let layout = layout(c, region.len, block_bytes, Uuid::new_v4().as_u64_pair().0)?;
@@ -239,6 +273,7 @@ pub fn format_if_blank(
         file.write_all_at(&bytes, region.offset + at).map_err(failed)?;
         file.sync_data().map_err(failed)?;
     }
+    c.nvram_salt = Some(layout.salt);
     Ok(())
 }
 

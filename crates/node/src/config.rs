@@ -94,6 +94,9 @@ pub struct Control {
     pub unix: Option<PathBuf>,
     /// A file with the token for changes over HTTP; made (mode 0600) if it doesn't exist.
     pub token_file: Option<PathBuf>,
+    /// Whether peers on this host read metrics, status and traces over TCP without the token.
+    #[serde(default = "yes")]
+    pub local_reads: bool,
     /// Every how many requests of a pool one is traced; 0 traces only refused ones.
     #[serde(default = "default_trace_every")]
     pub trace_every: u32,
@@ -101,7 +104,13 @@ pub struct Control {
 
 impl Default for Control {
     fn default() -> Control {
-        Control { http: default_http(), unix: None, token_file: None, trace_every: default_trace_every() }
+        Control {
+            http: default_http(),
+            unix: None,
+            token_file: None,
+            local_reads: true,
+            trace_every: default_trace_every(),
+        }
     }
 }
 

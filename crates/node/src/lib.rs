@@ -14,5 +14,6 @@ mod predict;
 pub mod replica;
 pub mod serve;
 pub mod service;
+mod store;
 pub mod tls;
 pub mod view;

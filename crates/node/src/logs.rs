@@ -120,6 +120,16 @@ pub fn home_bytes(c: &Section, device_bytes: u64, block_bytes: u32) -> Result<u6
     Ok(layout(c, device_bytes, block_bytes)?.home_bytes / REGION_ALIGN * REGION_ALIGN)
 }
 
+/// Returns where the logs themselves lie on the pool's device: offset and length of each run.
+///
+/// # Errors
+/// If the logs don't fit the device.
+pub fn log_runs(c: &Section, device: Region, block_bytes: u32) -> Result<Vec<(u64, u64)>, String> {
+    let layout = layout(c, device.len, block_bytes)?;
+    let run = |log| (device.offset + layout.log_start(log), layout.shape.log_bytes);
+    Ok((0..layout.logs).map(run).collect())
+}
+
 /// Formats the logs of a device that has none yet. The layout block is written last: until then it has none.
 ///
 /// # Errors

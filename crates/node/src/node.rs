@@ -13,10 +13,11 @@ use crate::engine::{Command, PermitLimits, Pool, PoolGone, PoolHandle, Trace};
 use crate::open::{PoolCache, open_pool};
 use crate::predict::Particulars;
 use crate::replica::Replica;
+use crate::store::PoolStore;
 use crate::view::{ExportView, PoolView};
 use plimsoll_base::{Class, IoError, Span, TenantId};
 use plimsoll_stack::{CacheMode, Extent, FrontVolume, LayerState, Order, VolumeTerms};
-use plimsoll_store::{DeviceFile, MetaError, MetaStore, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
+use plimsoll_store::{DeviceFile, MetaError, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
@@ -76,7 +77,7 @@ pub struct RunningPool {
     /// Its thread's commands.
     pub handle: PoolHandle,
     /// Its metadata; a null device has none, and forgets its volumes when the node ends.
-    store: Option<Arc<Mutex<MetaStore>>>,
+    store: Option<Arc<PoolStore>>,
     /// Where the home region begins on the device: extents in the store are device addresses, in the stack they count
     /// from here.
     home_start: u64,
@@ -193,7 +194,7 @@ impl Node {
     /// Makes the volumes of a pool's store known.
     async fn bring_back(&self, pool: usize) -> Result<()> {
         let Some(store) = self.pools[pool].store.clone() else { return Ok(()) };
-        let mut records: Vec<VolumeRecord> = store.lock().expect("no panic while held").volumes().cloned().collect();
+        let mut records: Vec<VolumeRecord> = store.view().volumes().cloned().collect();
         // A fence deals slots to volumes in the order of their places.
         records.sort_by_key(|r| r.extents.first().map(|e| e.device_offset));
         for record in records {
@@ -207,7 +208,7 @@ impl Node {
     /// can begin: a space that is zeroed twice may be another's the second time.
     pub fn interrupted_deletions(&self) -> Vec<(usize, VolumeRecord)> {
         let of = |(pool, p): (usize, &RunningPool)| {
-            let store = p.store.as_ref()?.lock().expect("no panic while held");
+            let store = p.store.as_ref()?.view();
             Some(store.deleting().map(|record| (pool, record.clone())).collect::<Vec<_>>())
         };
         self.pools.iter().enumerate().filter_map(of).flatten().collect()
@@ -365,7 +366,7 @@ impl Node {
     async fn rule_volume(&self, volume: &Volume, tenant: &str, read_only: bool) -> Result<()> {
         let Some(store) = self.pools[volume.pool].store.clone() else { return Ok(()) };
         let (name, tenant) = (volume.name.clone(), tenant.to_string());
-        let ruled = move || store.lock().expect("no panic while held").rule_volume(&name, tenant, read_only);
+        let ruled = move || store.change().rule_volume(&name, tenant, read_only);
         self.publish(volume.pool, &blocking(ruled).await?).await
     }
 
@@ -403,7 +404,7 @@ impl Node {
             Some(store) => {
                 let mode = self.pools[pool].cache.as_ref().map(|c| new.cache.unwrap_or(c.section.mode));
                 let create = move || {
-                    let mut store = store.lock().expect("no panic while held");
+                    let mut store = store.change();
                     let record = store.create_volume(new)?;
                     // Before anything can be written to it.
                     store.set_behind(&[record.key.id], mode == Some(CacheMode::Back))?;
@@ -428,8 +429,7 @@ impl Node {
             return Err(NodeError::Refused("a volume on a null device doesn't grow".into()));
         };
         let owned = name.to_string();
-        let record =
-            blocking(move || store.lock().expect("no panic while held").grow_volume(&owned, size_bytes)).await?;
+        let record = blocking(move || store.change().grow_volume(&owned, size_bytes)).await?;
         self.publish(volume.pool, &record).await
     }
 
@@ -444,7 +444,7 @@ impl Node {
             return self.pools[volume.pool].forget(&volume).await;
         };
         let owned = name.to_string();
-        let record = blocking(move || store.lock().expect("no panic while held").begin_delete(&owned)).await?;
+        let record = blocking(move || store.change().begin_delete(&owned)).await?;
         self.forget_volume(name);
         drop(one); // zeroing may take long, and what is zeroed is nobody's any more: other changes need not wait
         self.finish_delete(volume.pool, &record).await
@@ -464,7 +464,7 @@ impl Node {
         zeroed.map_err(|e| p.zeroing_failed(&record.name, e))?;
         let store = p.store.clone().expect("a record comes from a store");
         let id = key.id;
-        blocking(move || store.lock().expect("no panic while held").finish_delete(id)).await
+        blocking(move || store.change().finish_delete(id)).await
     }
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
@@ -482,7 +482,7 @@ impl Node {
     fn stored_tenants(&self) -> Vec<TenantRecord> {
         let mut all: BTreeMap<String, TenantRecord> = BTreeMap::new();
         for store in self.stores() {
-            for record in store.lock().expect("no panic while held").tenants() {
+            for record in store.view().tenants() {
                 let kept = all.entry(record.name.clone()).or_insert_with(|| record.clone());
                 if kept != record {
                     tracing::warn!(tenant = record.name, "pools keep different promises: the one changed last holds");
@@ -496,7 +496,7 @@ impl Node {
     }
 
     /// Tenants that were changed live are kept in every pool that has a store: pools come and go.
-    fn stores(&self) -> impl Iterator<Item = Arc<Mutex<MetaStore>>> + '_ {
+    fn stores(&self) -> impl Iterator<Item = Arc<PoolStore>> + '_ {
         self.pools.iter().filter_map(|p| p.store.clone())
     }
 
@@ -509,7 +509,7 @@ impl Node {
         record.change = 1 + self.stored_tenants().iter().map(|t| t.change).max().unwrap_or(0);
         for store in self.stores() {
             let kept = record.clone();
-            blocking(move || store.lock().expect("no panic while held").set_tenant(kept)).await?;
+            blocking(move || store.change().set_tenant(kept)).await?;
         }
         self.apply_tenant(&record.name, record.class, permits_of_record(&record.limits))?;
         self.tell_slots(&record.name).await
@@ -527,7 +527,7 @@ impl Node {
         for store in self.stores() {
             let owned = name.to_string();
             blocking(move || {
-                let mut store = store.lock().expect("no panic while held");
+                let mut store = store.change();
                 // One that only the configuration declares was never stored.
                 if store.tenants().any(|t| t.name == owned) { store.remove_tenant(&owned) } else { Ok(()) }
             })
@@ -594,12 +594,12 @@ impl Node {
     /// Names of a pool's volumes that are being deleted: their space isn't free yet.
     pub fn deleting(&self, pool: usize) -> Vec<String> {
         let Some(store) = &self.pools[pool].store else { return Vec::new() };
-        store.lock().expect("no panic while held").deleting().map(|v| v.name.clone()).collect()
+        store.view().deleting().map(|v| v.name.clone()).collect()
     }
 
     /// Free space of a pool in bytes, where it has any to give.
     pub fn free_bytes(&self, pool: usize) -> Option<u64> {
-        self.pools[pool].store.as_ref().map(|s| s.lock().expect("no panic while held").free_bytes())
+        self.pools[pool].store.as_ref().map(|s| s.view().free_bytes())
     }
 
     /// Ends every pool: requests inside finish, data is flushed. Blocks until done.
@@ -799,7 +799,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
             Some(opened.map_err(|e| NodeError::Failed(format!("pool `{name}`: tape {}: {e}", path.display())))?)
         }
     };
-    let store = opened.store.map(|s| Arc::new(Mutex::new(s)));
+    let store = opened.store.map(|s| Arc::new(PoolStore::new(s)));
     let note = caching::note_of(name.clone(), store.clone(), handle.clone());
     let thread_name = name.clone();
     let thread = std::thread::Builder::new()

@@ -9,21 +9,15 @@ use plimsoll_sched::promise::Budgets;
 use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{CacheMode, Front, Layer, Map, Offer, Stack, StackConfig, Target};
 use plimsoll_store::{
-    CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaStore, Superblock, Uuid,
-    VolumeRecord,
+    CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaStore, ROLE_MAIN, Superblock,
+    Uuid, VolumeRecord,
 };
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// Requests at a device at once where the configuration doesn't say: enough to keep an SSD busy.
 const DEPTH_DEFAULT: u32 = 32;
-/// How long clients have to take their last answers when the node ends.
-const CLIENT_END: std::time::Duration = std::time::Duration::from_secs(10);
-/// How long a client may send nothing of a write that it announced.
-const PAYLOAD_TIME: std::time::Duration = std::time::Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
-/// The role of a pool's only device so far.
-const ROLE_MAIN: &str = "main";
 
 /// A pool's flash cache.
 pub(crate) struct PoolCache {
@@ -60,9 +54,8 @@ fn pool_options(config: &PoolConfig, precise_timers: bool, trace_every: u32) -> 
         worker_cpus: config.worker_cpus.clone().unwrap_or_default(),
         precise_timers,
         trace_every,
-        client_end: CLIENT_END,
-        payload_time: PAYLOAD_TIME,
         workers_max: workers_max(),
+        ..PoolOptions::default()
     }
 }
 
@@ -191,7 +184,7 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
         DeviceFile::create(path, &options).map_err(|e| e.to_string())
     };
     let kind = std::fs::metadata(path).map(|m| (m.file_type().is_block_device(), m.len()));
-    let device = match kind {
+    let mut device = match kind {
         Err(_) | Ok((false, 0)) => {
             create(d.size.ok_or("the file doesn't exist: say how large to make it with `size`")?.0)?
         }
@@ -233,12 +226,53 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
             region.len = region.len.min(model_of(config, region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes));
             let file = std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?;
             let salt = Uuid::new_v4().as_u64_pair().0;
+            refuse_lost(&device, &file, region.offset, "logs")?;
             crate::logs::format_if_blank(logs, &file, region, device.block_bytes(), salt)?;
+            let runs = crate::logs::log_runs(logs, region, device.block_bytes())?;
+            reserve_logs(&device, &runs)?;
+            set_formatted(&mut device)?;
             crate::logs::home_bytes(logs, region.len, device.block_bytes())?
         }
     };
+    if let Some(error) = device.unreserved() {
+        tracing::warn!(path = %path.display(), %error, "cannot allocate the pool's own regions: changes of metadata and flushes fail when the file system is full");
+    }
     let store = device.open_meta(home_bytes).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok((device, store))
+}
+
+/// Refuses a device whose logs or cache were formatted and now begin with zeroes: they are lost, not new.
+fn refuse_lost(device: &DeviceFile, file: &std::fs::File, at: u64, what: &str) -> std::result::Result<(), String> {
+    let failed = |e: std::io::Error| format!("{}: cannot read its {what}: {e}", device.path().display());
+    let mut first = [0; 4096];
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut first, at).map_err(failed)?;
+    if device.is_formatted() && first.iter().all(|b| *b == 0) {
+        return Err(format!(
+            "{}: its {what} were formatted, but their first page is zero: the device is corrupt, restore it from a copy",
+            device.path().display()
+        ));
+    }
+    Ok(())
+}
+
+/// Notes that a device's logs or cache are formatted.
+fn set_formatted(device: &mut DeviceFile) -> std::result::Result<(), String> {
+    let path = device.path().to_owned();
+    device.set_formatted().map_err(|e| format!("{}: cannot renew its superblock: {e}", path.display()))
+}
+
+/// Allocates the logs in a sparse file, when they are made. Later a file system that is full is only worth a warning: nothing
+/// may be missing.
+fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)]) -> std::result::Result<(), String> {
+    let path = device.path().display();
+    match runs.iter().try_for_each(|(at, len)| device.reserve(*at, *len)) {
+        Err(error) if device.is_formatted() => {
+            tracing::warn!(%path, %error, "cannot allocate the pool's logs: flushes fail when the file system is full");
+            Ok(())
+        }
+        Err(e) => Err(format!("{path}: cannot allocate the logs: {e}: make room, or choose smaller logs")),
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Opens a pool's fast device and the NVRAM before it, if it's configured to have them; formats them at the first use.
@@ -267,7 +301,7 @@ fn open_cache(
     crate::cache::take_kept(c, store.cache());
     let had_one = store.cache_generation() > 0;
     let needed = (had_one && !behind.is_empty()).then(|| format!("what was written to {}", behind.join(", ")));
-    let mut opened = crate::cache::open(c, slow.superblock().pool_uuid, needed)?;
+    let mut opened = crate::cache::open(c, slow.superblock().pool_uuid, needed.clone())?;
     // A modelled drive may be smaller than the file behind it.
     let seen = model_named(c.model.as_deref(), opened.region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes);
     opened.region.len = opened.region.len.min(seen);
@@ -282,8 +316,13 @@ fn open_cache(
     c.given_up = Some(store.volumes().filter_map(given_up).collect());
     let block_bytes = opened.device.block_bytes();
     let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
-    crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
+    refuse_lost(&opened.device, &buffered, opened.region.offset, "cache's tables")
+        .map_err(|e| format!("cache: {e}"))?;
+    // A cache that is just being made needs nothing of what was there before; a blank page of one that was there is damage.
+    crate::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !opened.new))?;
     let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
+    crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
+    set_formatted(&mut opened.device)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
     let mut devices: Vec<Device> = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
     if let Some(v) = &c.volatile_cache {

@@ -16,11 +16,12 @@
 //! The generation is exact while the node runs and after an orderly end; after any other it is what it was when the node
 //! started. Where changes were made is kept for 4,096 ranges and forgotten at the node's end: it only says what to copy first.
 
-use plimsoll_store::{MetaError, MetaStore, ReplicaRecord};
+use crate::store::PoolStore;
+use plimsoll_store::{MetaError, ReplicaRecord};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// What a connection is to a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,7 +96,7 @@ const RANGE_BYTES_MIN: u64 = 64 << 10;
 /// See the module's documentation. The pool's thread counts; others look.
 pub struct Replica {
     /// Where it's kept, and under which name; a volatile volume has no place.
-    kept: Option<(Arc<Mutex<MetaStore>>, String)>,
+    kept: Option<(Arc<PoolStore>, String)>,
     generation: AtomicU64,
     /// Why it may lack changes; while it's being caught up, above that by which attempt: one word, so that an attempt's end can't be
     /// taken for another's.
@@ -117,7 +118,7 @@ impl fmt::Debug for Replica {
 
 impl Replica {
     /// Of a volume of `size_bytes` as it was stored.
-    pub fn new(size_bytes: u64, record: ReplicaRecord, kept: Option<(Arc<Mutex<MetaStore>>, String)>) -> Arc<Replica> {
+    pub fn new(size_bytes: u64, record: ReplicaRecord, kept: Option<(Arc<PoolStore>, String)>) -> Arc<Replica> {
         let range_bytes = size_bytes.div_ceil(RANGES_MAX).next_power_of_two().max(RANGE_BYTES_MIN);
         let behind = match Behind::of(record.behind) {
             Behind::No | Behind::Resync if record.open => Behind::Unclean,
@@ -258,7 +259,7 @@ impl Replica {
     fn keep(&self, open: bool) -> Result<(), MetaError> {
         let Some((store, name)) = &self.kept else { return Ok(()) };
         let record = ReplicaRecord { changes: self.generation(), open, behind: self.behind() as u8 };
-        match store.lock().expect("no panic while held").set_replica(name, record) {
+        match store.change().set_replica(name, record) {
             Err(MetaError::UnknownVolume { .. }) => Ok(()), // deleted meanwhile
             kept => kept,
         }

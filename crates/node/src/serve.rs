@@ -51,7 +51,9 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
     let service = Arc::new(Service { directory: node.directory.clone(), pools, tls, tls_sessions: Default::default() });
     let bound = listeners.bound.clone();
     let started = std::time::Instant::now();
-    let api = http::router(Arc::new(Control { node: node.clone(), bound: bound.clone(), token, started }));
+    let local_reads = config.control.local_reads;
+    let control = Control { node: node.clone(), bound: bound.clone(), token, local_reads, started };
+    let api = http::router(Arc::new(control));
     let mut tasks = JoinSet::new();
     let interrupted = node.interrupted_deletions();
     let sockets = listeners.serve(&mut tasks, service.clone(), api);

@@ -5,14 +5,15 @@ use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_nbd::request::Rules;
 use plimsoll_nbd::wire::{MetaContexts, TransmissionFlags};
 use plimsoll_node::engine::{
-    Command, Device, Devices, ExportParams, FileDevice, PermitLimits, Pool, PoolHandle, PoolOptions,
+    Command, Device, Devices, ExportParams, FileDevice, PermitLimits, Pool, PoolHandle, PoolOptions, PoolSnapshot,
 };
 use plimsoll_node::replica::Replica;
+use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{CacheMode, Extent, Front, FrontVolume, Map, Stack, StackConfig, Target, Terms, VolumeTerms};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SIZE_BYTES: u64 = 64 << 20;
 const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 1 };
@@ -33,16 +34,12 @@ fn start(inflight_max: usize, patience: Duration) -> Running {
     let mut stack = Stack::new(StackConfig { inflight_max, ..StackConfig::default() }, devices.offers());
     stack.push(Box::new(Front::new()), vec![Target::Node(1)]);
     stack.push(Box::new(Map::new()), vec![Target::Node(2)]);
+    let queue = SchedulerOptions { depth: 32, ..SchedulerOptions::default() };
+    stack.push(SchedulerKind::Noop.layer(&queue, DiskModel::unknown(SIZE_BYTES)), vec![Target::Node(3)]);
     stack.push(Box::new(ModelLayer::new(model)), vec![Target::Device(0)]);
     let (handle, ears) = PoolHandle::new().unwrap();
-    let options = PoolOptions {
-        precise_timers: false,
-        trace_every: 0,
-        client_end: patience,
-        payload_time: patience,
-        workers_max: 1,
-        worker_cpus: Vec::new(),
-    };
+    let options =
+        PoolOptions { trace_every: 0, client_end: patience, payload_time: patience, ..PoolOptions::default() };
     let thread = std::thread::spawn(move || Pool::new(stack, None, devices, ears, options).and_then(Pool::run));
     let (reply, answer) = tokio::sync::oneshot::channel();
     let front = FrontVolume { size_bytes: SIZE_BYTES, read_only: false };
@@ -107,6 +104,27 @@ fn header(command: u8, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
     b.extend(offset.to_be_bytes());
     b.extend(length.to_be_bytes());
     b
+}
+
+/// What the pool counts now.
+fn snapshot(pool: &Running) -> Box<PoolSnapshot> {
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    pool.handle.send(Command::Snapshot { reply }).unwrap();
+    answer.blocking_recv().expect("the pool's thread runs")
+}
+
+/// Waits until the pool's counters are as `wanted`.
+fn wait_for(pool: &Running, what: &str, wanted: impl Fn(&PoolSnapshot) -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !wanted(&snapshot(pool)) {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Requests and bytes that the tenant holds.
+fn held(s: &PoolSnapshot) -> (u32, u64) {
+    s.permits.get(&TENANT).copied().unwrap_or_default()
 }
 
 #[test]
@@ -212,5 +230,167 @@ fn a_write_that_is_never_sent_does_not_keep_its_permit() {
     other.read_exact(&mut [0; 16 + 4096]).unwrap();
     assert_eq!(silent.read(&mut [0; 16]).unwrap(), 0, "it was let go");
     drop(other);
+    pool.end();
+}
+
+/// Permits bound what is kept for clients until they have taken it.
+#[test]
+fn who_does_not_read_answers_holds_no_more_than_the_permits_allow() {
+    const BYTES_MAX: u64 = 8 << 20;
+    const READ_BYTES: u32 = 1 << 20;
+    let pool = start(1000, Duration::from_secs(60));
+    pool.allow(1000, BYTES_MAX);
+    let deaf: Vec<UnixStream> = (0..8)
+        .map(|_| {
+            let mut client = pool.connect();
+            let requests = (0..4).flat_map(|n| header(READ, n, n << 20, READ_BYTES));
+            client.write_all(&requests.collect::<Vec<u8>>()).unwrap();
+            client
+        })
+        .collect();
+    // Every answer that is made waits to be sent: nothing is in flight, the permits are out, the others wait for them.
+    wait_for(&pool, "all permits are held by unsent answers", |s| {
+        s.inflight == 0 && held(s) == (8, BYTES_MAX) && s.permit_waiting.get(&TENANT).is_some_and(|n| *n >= 6)
+    });
+    let read_all = |mut client: UnixStream| {
+        let mut answers = vec![0; 4 * (16 + READ_BYTES as usize)];
+        client.read_exact(&mut answers).unwrap();
+    };
+    std::thread::scope(|scope| {
+        deaf.into_iter().for_each(|client| drop(scope.spawn(move || read_all(client))));
+    });
+    wait_for(&pool, "permits came back with the last answers", |s| held(s) == (0, 0));
+    pool.end();
+}
+
+/// A client leaves while its answers are unsent, while it is being sent to, while it waits: everything comes back.
+#[test]
+fn permits_come_back_however_a_client_leaves() {
+    let pool = start(1000, Duration::from_secs(60));
+    pool.allow(16, 4 << 20);
+    for round in 0..40 {
+        let mut client = pool.connect();
+        let reads = (0..6).flat_map(|n| header(READ, n, n << 20, 1 << 20));
+        client.write_all(&reads.collect::<Vec<u8>>()).unwrap();
+        if round % 4 == 1 {
+            let _ = client.read(&mut [0; 100]).unwrap();
+        }
+        let mut writer = pool.connect();
+        writer.write_all(&header(WRITE, 9, 0, 1 << 20)).unwrap();
+        match round % 3 {
+            0 => writer.write_all(&vec![1; 1 << 20]).unwrap(), // complete, and waits for a permit
+            1 => writer.write_all(&[1; 1000]).unwrap(),
+            _ => {}
+        }
+    }
+    wait_for(&pool, "all came back", |s| held(s) == (0, 0) && s.connections.is_empty());
+    assert_eq!(read_at(&pool, 40 << 20, 512), [0; 512]);
+    pool.end();
+}
+
+/// The pool is filled between the announcement of a write and the arrival of its bytes.
+#[test]
+fn a_write_that_was_announced_does_not_overfill_the_stack() {
+    let pool = start(2, Duration::from_secs(60));
+    pool.allow(1000, 64 << 20);
+    let mut writers: Vec<UnixStream> = (0..4).map(|_| pool.connect()).collect();
+    for (n, writer) in writers.iter_mut().enumerate() {
+        writer.write_all(&header(WRITE, 1, (n as u64) << 20, 1 << 20)).unwrap();
+    }
+    wait_for(&pool, "four writes are announced", |s| held(s) == (0, 4 << 20));
+    let mut readers: Vec<UnixStream> = (0..4).map(|_| pool.connect()).collect();
+    for reader in &mut readers {
+        reader.write_all(&(0..50).flat_map(|n| header(READ, n, n << 20, 512)).collect::<Vec<u8>>()).unwrap();
+    }
+    wait_for(&pool, "the stack is full", |s| s.inflight == 2);
+    writers.iter_mut().for_each(|w| w.write_all(&vec![3; 1 << 20]).unwrap());
+    for writer in &mut writers {
+        let mut reply = [0; 16];
+        writer.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[4..8], [0; 4]);
+    }
+    for reader in &mut readers {
+        reader.read_exact(&mut vec![0; 50 * (16 + 512)]).unwrap();
+    }
+    assert_eq!(read_at(&pool, 3 << 20, 512), [3; 512]);
+    drop((writers, readers));
+    pool.end();
+}
+
+/// Payloads that come a byte at a time take nothing from the tenant's other clients but room for large payloads, and that
+/// not for long.
+#[test]
+fn dribbled_payloads_do_not_hold_the_tenants_other_clients() {
+    let pool = start(1000, Duration::from_millis(200));
+    pool.allow(4, 8 << 20);
+    let mut dribblers: Vec<UnixStream> = (0..4).map(|_| pool.connect()).collect();
+    let began = Instant::now();
+    for d in &mut dribblers {
+        d.write_all(&header(WRITE, 1, 0, 4 << 20)).unwrap();
+    }
+    wait_for(&pool, "one has all the room, the others wait", |s| held(s) == (0, 4 << 20));
+    assert_eq!(read_at(&pool, 8 << 20, 4 << 20).len(), 4 << 20, "reads go on");
+    let mut small = pool.connect();
+    small.write_all(&[header(WRITE, 1, 32 << 20, 4096), vec![5; 4096]].concat()).unwrap();
+    small.read_exact(&mut [0; 16]).unwrap();
+    let mut large = pool.connect();
+    large.set_nonblocking(true).unwrap();
+    let request = [header(WRITE, 1, 33 << 20, 1 << 20), vec![6; 1 << 20]].concat();
+    let (mut sent, mut reply) = (0, [0; 16]);
+    loop {
+        // Each dribbler is never silent for long; only its rate is too low.
+        dribblers.iter_mut().for_each(|d| drop(d.write(&[0])));
+        sent += large.write(&request[sent..]).unwrap_or(0);
+        match large.read(&mut reply) {
+            Ok(n) => break assert_eq!((n, &reply[4..8]), (16, &[0; 4][..])),
+            Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock),
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "a large write waits for ever");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    pool.end();
+}
+
+/// The pool's thread goes on with others' business while it withdraws what a client left behind.
+#[test]
+fn a_client_that_leaves_thousands_of_requests_stops_nobody() {
+    const MANY: u64 = 30_000;
+    let pool = start(65_536, Duration::from_secs(1));
+    pool.allow(65_536, 1 << 30);
+    let mut client = pool.connect();
+    let requests: Vec<u8> = (0..MANY).flat_map(|n| header(READ, n, n % 1000 * 4096, 4096)).collect();
+    client.write_all(&requests).unwrap();
+    wait_for(&pool, "they are inside", |s| s.counts.0 >= MANY);
+    drop(client);
+    let (mut worst, end) = (Duration::ZERO, Instant::now() + Duration::from_secs(60));
+    loop {
+        let asked = Instant::now();
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        pool.handle.send(Command::Traces { reply }).unwrap();
+        answer.blocking_recv().unwrap();
+        worst = worst.max(asked.elapsed());
+        if snapshot(&pool).inflight == 0 {
+            break;
+        }
+        assert!(Instant::now() < end, "never withdrawn");
+    }
+    println!("the longest answer took {worst:?}");
+    assert!(worst < Duration::from_millis(250), "{worst:?}");
+    pool.end();
+}
+
+/// A client whose volume is deleted between the directory's look-up and the pool's thread.
+#[test]
+fn who_attaches_to_a_deleted_volume_is_let_go() {
+    let pool = start(100, Duration::from_secs(10));
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    let extents = vec![Extent { device_offset: 0, len: 1 << 20 }];
+    pool.handle.send(Command::DeleteVolume { key: VOLUME, extents, reply }).unwrap();
+    let mut late = pool.connect();
+    assert_eq!(late.read(&mut [0; 16]).unwrap(), 0, "it hears that nobody is there");
+    answer.blocking_recv().unwrap().unwrap();
+    let mut later = pool.connect();
+    assert_eq!(later.read(&mut [0; 16]).unwrap(), 0);
+    assert!(snapshot(&pool).connections.is_empty(), "and isn't counted");
     pool.end();
 }

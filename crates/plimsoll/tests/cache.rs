@@ -486,3 +486,24 @@ fn nvram_keeps_what_was_flushed_and_is_missed_if_it_is_gone() {
     drop(c);
     assert!(server.stop());
 }
+
+/// NVRAM that is too small is refused before anything is made, and what an attempt left behind doesn't keep the corrected one out.
+#[test]
+fn nvram_that_is_too_small_is_refused_before_a_file_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |size: &str| {
+        let nvram = format!("weu = \"256KiB\"\nnvram = {{ file = \"nv.img\", size = \"{size}\" }}");
+        with_cache("back", "fast.img").replace("weu = \"256KiB\"", &nvram)
+    };
+    let said = Server::try_start(dir.path(), &with("1MiB")).err().expect("refused");
+    assert!(said.contains("nvram size 1048576 is too small") && said.contains("8388608"), "{said}");
+    assert!(!dir.path().join("nv.img").exists() && !dir.path().join("fast.img").exists());
+    // As an attempt would leave it that ended while it made the file.
+    std::fs::write(dir.path().join("nv.img"), b"").unwrap();
+    let server = Server::start(dir.path(), &with("8MiB"));
+    let mut c = client(&server);
+    c.write(0, &extent(0, 1)).unwrap().unwrap();
+    c.flush().unwrap().unwrap();
+    drop(c);
+    assert!(server.stop());
+}

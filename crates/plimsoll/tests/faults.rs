@@ -59,6 +59,58 @@ fn a_full_disk_is_no_space_to_who_fills_it_and_nothing_to_others() {
     assert!(server.stop());
 }
 
+/// One tenant fills the file system under a sparse pool. The pool's own regions (metadata, the logs and their tables) were
+/// allocated when it was made: the other tenants' writes and flushes where they wrote before, and changes of volumes, go on.
+#[test]
+fn a_full_disk_under_logs_is_only_its_tenants() {
+    if !may_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let _tmpfs = Tmpfs::at(dir.path().join("small"), "64m");
+    let logs = "[pool.logs]\ngroup = \"4MiB\"\nlog = \"256KiB\"\nextents = 4096\nlogged_write = \"16KiB\"\nidle = \"5ms\"\nevery = \"300ms\"";
+    let device = format!("{{ file = \"small/p.img\", size = \"256MiB\" }}\n{logs}");
+    let config = config(&device, "128MiB")
+        + "[[tenant]]\nname = \"other\"\nclass = \"best-effort\"\n"
+        + "[[volume]]\nname = \"quiet\"\npool = \"p\"\nsize = \"16MiB\"\ntenant = \"other\"\n";
+    let server = Server::start(dir.path(), &config);
+    let mut filler = client(&server);
+    let mut quiet = Client::connect(&server.socket(), "quiet").unwrap();
+    quiet.write(0, &[1; 4 * MIB]).unwrap().unwrap();
+    quiet.flush().unwrap().unwrap();
+    let mut written = 0;
+    let error = loop {
+        match filler.write((written * MIB) as u64, &vec![written as u8 + 1; MIB]).unwrap() {
+            Ok(_) => written += 1,
+            Err(e) => break e,
+        }
+        assert!(written < 64, "64 MiB hold {written} MiB and more");
+    };
+    assert!(error.contains("ENOSPC"), "{error}");
+    let _ = filler.flush().unwrap();
+    // Small writes are logged, so many that logs fill up, are checkpointed, and images are written.
+    for round in 0..40u8 {
+        for n in 0..64 {
+            quiet.write(n * 65_536, &[round; 4096]).unwrap().unwrap_or_else(|e| panic!("round {round}: {e}"));
+        }
+        quiet.flush().unwrap().unwrap_or_else(|e| panic!("flush {round}: {e}"));
+    }
+    server.cli(&["logs", "checkpoint", "p"]);
+    quiet.flush().unwrap().unwrap();
+    for n in 0..64 {
+        assert_eq!(quiet.read(n * 65_536, 4096).unwrap().unwrap(), [39; 4096]);
+    }
+    server.cli(&["volume", "create", "more", "--pool", "p", "--size", "4MiB", "--tenant", "other"]);
+    server.cli(&["volume", "delete", "more"]);
+    let status = server.control("GET", "/v1/status").expect(200);
+    assert_eq!(
+        (&status["pools"][0]["state"], &status["pools"][0]["problem"]),
+        (&"ready".into(), &serde_json::Value::Null)
+    );
+    server.control("GET", "/healthz").expect(200);
+    assert!(server.stop());
+}
+
 /// Who connects and says nothing keeps nobody out, however many there are.
 #[test]
 fn silent_clients_shut_nobody_out() {

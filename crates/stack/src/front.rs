@@ -14,7 +14,7 @@ use plimsoll_base::{
     BufMut, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
 };
 use slab::Slab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What the front knows of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +30,8 @@ pub struct Front {
     volumes: BTreeMap<VolumeKey, FrontVolume>,
     block_bytes: u64,
     entries: Slab<Entry>,
+    /// Where each entry is, by its request's id: a client that leaves withdraws thousands.
+    places: Places,
     filter: RangeFilter,
     waiting: usize,
     flush_failed: bool,
@@ -92,6 +94,7 @@ impl Front {
             volumes: BTreeMap::new(),
             block_bytes: 512,
             entries: Slab::new(),
+            places: Places::default(),
             filter: RangeFilter::new(),
             waiting: 0,
             flush_failed: false,
@@ -122,6 +125,11 @@ impl Front {
     /// How many requests wait here for an overlapping one.
     pub fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// Is there a volume `key`, which takes requests?
+    pub fn knows(&self, key: VolumeKey) -> bool {
+        self.volumes.contains_key(&key)
     }
 
     /// Requests under way for `key`.
@@ -380,6 +388,7 @@ impl Layer for Front {
         }
         let blocked = entry.blockers > 0;
         self.entries.insert(entry);
+        self.places.add(head.id, at, &self.entries);
         if blocked {
             self.waiting += 1;
             out.declare(0, head);
@@ -442,7 +451,7 @@ impl Layer for Front {
     }
 
     fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
-        let Some((at, _)) = self.entries.iter().find(|(_, e)| e.head.id == id) else { return };
+        let Some(at) = self.places.find(id, &self.entries) else { return };
         match self.entries[at].phase {
             Phase::Waiting => {
                 self.waiting -= 1;
@@ -491,6 +500,35 @@ fn clip_status(data: Data, skip: u64, len: u64) -> Data {
         }
     }
     Data::Status(clipped.into())
+}
+
+/// Places of entries by their requests' ids, ascending. Places of entries that have ended stay until they are most of all.
+#[derive(Default)]
+struct Places(VecDeque<(IoId, usize)>);
+
+/// Fewer are never looked through for places of entries that have ended.
+const PLACES_MIN: usize = 1024;
+
+impl Places {
+    fn add(&mut self, id: IoId, at: usize, entries: &Slab<Entry>) {
+        if self.0.len() >= PLACES_MIN.max(2 * entries.len()) {
+            self.0.retain(|(id, at)| entries.get(*at).is_some_and(|e| e.head.id == *id));
+        }
+        match self.0.back() {
+            // Ids ascend, unless a layer above lets one request pass another.
+            Some((last, _)) if *last > id => {
+                let before = self.0.partition_point(|(other, _)| *other < id);
+                self.0.insert(before, (id, at));
+            }
+            _ => self.0.push_back((id, at)),
+        }
+    }
+
+    fn find(&self, id: IoId, entries: &Slab<Entry>) -> Option<usize> {
+        let found = self.0.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        let at = self.0[found].1;
+        entries.get(at).is_some_and(|e| e.head.id == id).then_some(at)
+    }
 }
 
 /// Counts, per hashed 64 KiB granule, the requests under way there and those of them that change it. Never says no

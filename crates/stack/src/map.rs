@@ -296,10 +296,8 @@ impl Layer for Map {
     }
 
     fn cancel(&mut self, _now: Time, id: IoId, out: &mut Actions) {
-        let whole = self.pending.iter().any(|(_, p)| p.head.id == id && p.pieces.len() <= 1);
-        if whole {
-            out.cancel(0, id);
-        }
+        // Pieces have ids of their own: below, nobody knows the id of a request that was cut.
+        out.cancel(0, id);
     }
 
     fn declared(&mut self, head: &IoHead, out: &mut Actions) {

@@ -1,8 +1,12 @@
 //! A tape: everything that an engine told a stack, and everything that the stack decided, in order.
 //!
 //! A live pool that records one can be replayed in the simulator: the same layers, told the same at the same times, must
-//! decide the same. Client bytes are left out (a policy that looked at them could not be replayed); what a layer reads of
-//! its own is kept, for it decides by that.
+//! decide the same. Client bytes are left out (a policy that looked at them could not be replayed). A layer's reads of its
+//! own structures are kept, for it decides by those. A checkpoint's reads are clients' data: they are left out, too, and a
+//! layer that checks what it reads doesn't check [`Data::Absent`].
+//!
+//! What recovery reads is kept whole: records of logs, and of an NVRAM, hold clients' data between the headers that
+//! recovery decides by, under one checksum. So a tape is as confidential as the pool that it was recorded of.
 
 use crate::front::{Front, FrontVolume};
 use crate::layer::{Allotment, Forecast, LayerState, Order, Terms, VolumeTerms};
@@ -303,7 +307,7 @@ impl Carried {
 
 /// A read by which a layer learns what it wrote earlier: it decides by the bytes.
 fn decides_by(head: &IoHead) -> bool {
-    let kinds = [OwnKind::Recovery, OwnKind::Metadata, OwnKind::Checkpoint];
+    let kinds = [OwnKind::Recovery, OwnKind::Metadata];
     head.op == Op::Read && kinds.iter().any(|k| head.origin == Origin::Own(*k))
 }
 

@@ -6,7 +6,7 @@
 
 use crate::meta::MetaError;
 use crate::record::{tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
-use crate::region::full;
+use crate::region::{MetaStorage, full};
 use crate::state::{Edit, State};
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,6 +27,11 @@ const SCHEMA_ROW: &str = "schema";
 const FENCE_ROW: &str = "fence";
 const KNOBS_ROW: &str = "knobs";
 const CACHE_ROW: &str = "cache";
+/// How many mutations were made durable; absent before the first since superblocks of version 3.
+const COMMIT_ROW: &str = "commit";
+
+/// Changes a store's life has room for; numbers above it are corrupt.
+const COMMIT_MAX: u64 = 1 << 62;
 
 /// Memory for redb's page cache; metadata is small and read once.
 const CACHE_BYTES: usize = 4 << 20;
@@ -39,20 +44,42 @@ pub(crate) struct Storage(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    backend: Box<dyn StorageBackend>,
+    backend: Box<dyn MetaStorage>,
     capacity_bytes: u64,
     may_use_reserve: AtomicBool,
 }
 
 impl Storage {
-    pub(crate) fn new(backend: impl StorageBackend, capacity_bytes: u64) -> Storage {
-        let may_use_reserve = AtomicBool::new(true);
+    pub(crate) fn new(backend: impl MetaStorage) -> Storage {
+        let (capacity_bytes, may_use_reserve) = (backend.capacity_bytes(), AtomicBool::new(true));
         Storage(Arc::new(Inner { backend: Box::new(backend), capacity_bytes, may_use_reserve }))
     }
 
     /// Copy-on-write needs room even to delete: an eighth of the storage is kept for it.
     pub(crate) fn set_may_use_reserve(&self, may: bool) {
         self.0.may_use_reserve.store(may, Ordering::Relaxed);
+    }
+
+    /// Checks that an opened store isn't older than the newest commit that was noted, and notes its commit.
+    pub(crate) fn check_commit(&self, commit: u64) -> Result<(), MetaError> {
+        match self.0.backend.witnessed() {
+            Some(noted) if commit < noted => {
+                let what =
+                    format!("it ends with change {commit}, but change {noted} was durable: older metadata came back");
+                return Err(MetaError::Corrupt { what });
+            }
+            None if commit > 0 => {
+                let what = format!("it ends with change {commit}, but both length slots are older than change 1");
+                return Err(MetaError::Corrupt { what });
+            }
+            _ => {}
+        }
+        self.witness(commit)
+    }
+
+    /// Notes that `commit` is durable.
+    pub(crate) fn witness(&self, commit: u64) -> Result<(), MetaError> {
+        self.0.backend.witness(commit).map_err(MetaError::Io)
     }
 
     /// The longest that it may get now, in whole pages of redb's.
@@ -151,22 +178,15 @@ pub(crate) fn write(db: &Database, edits: &[Edit]) -> Result<(), MetaError> {
                 Edit::PutName(name, id) => drop(txn.open_table(NAMES)?.insert(name.as_str(), id)?),
                 Edit::DropName(name) => drop(txn.open_table(NAMES)?.remove(name.as_str())?),
                 Edit::PutGeneration(id, generation) => drop(txn.open_table(GENERATIONS)?.insert(id, generation)?),
+                Edit::DropGeneration(id) => drop(txn.open_table(GENERATIONS)?.remove(id)?),
                 Edit::PutTenant(t) => {
                     txn.open_table(TENANTS)?.insert(t.name.as_str(), tenant_to_json(t).as_slice())?;
                 }
                 Edit::DropTenant(name) => drop(txn.open_table(TENANTS)?.remove(name.as_str())?),
-                Edit::PutFence(f) => {
-                    let json = serde_json::to_vec(f).expect("numbers are JSON");
-                    txn.open_table(SETTINGS)?.insert(FENCE_ROW, json.as_slice())?;
-                }
-                Edit::PutCache(c) => {
-                    let json = serde_json::to_vec(c).expect("numbers are JSON");
-                    txn.open_table(SETTINGS)?.insert(CACHE_ROW, json.as_slice())?;
-                }
-                Edit::PutKnobs(k) => {
-                    let json = serde_json::to_vec(k).expect("numbers are JSON");
-                    txn.open_table(SETTINGS)?.insert(KNOBS_ROW, json.as_slice())?;
-                }
+                Edit::PutFence(f) => put_setting(&txn, FENCE_ROW, f)?,
+                Edit::PutCache(c) => put_setting(&txn, CACHE_ROW, c)?,
+                Edit::PutKnobs(k) => put_setting(&txn, KNOBS_ROW, k)?,
+                Edit::PutCommit(commit) => put_setting(&txn, COMMIT_ROW, &Some(commit))?,
             }
         }
         Ok(txn.commit()?)
@@ -206,7 +226,28 @@ fn load(db: &Database) -> Result<State, MetaError> {
     state.fence = setting(&settings, FENCE_ROW)?;
     state.knobs = setting(&settings, KNOBS_ROW)?;
     state.cache = setting(&settings, CACHE_ROW)?;
+    state.commit = setting(&settings, COMMIT_ROW)?.unwrap_or(0);
+    if state.commit > COMMIT_MAX {
+        return Err(bad_row("setting", COMMIT_ROW, "no store is changed that often"));
+    }
     Ok(state)
+}
+
+/// Writes a row of [`SETTINGS`], or removes it.
+fn put_setting(
+    txn: &redb::WriteTransaction,
+    row: &'static str,
+    value: &Option<impl serde::Serialize>,
+) -> Result<(), redb::Error> {
+    let mut settings = txn.open_table(SETTINGS)?;
+    match value {
+        Some(value) => {
+            let json = serde_json::to_vec(value).expect("numbers are JSON");
+            drop(settings.insert(row, json.as_slice())?);
+        }
+        None => drop(settings.remove(row)?),
+    }
+    Ok(())
 }
 
 /// A row that is there only once something was set.

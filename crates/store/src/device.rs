@@ -2,7 +2,7 @@
 
 use crate::meta::{MetaError, MetaStore};
 use crate::probe::{self, Probe};
-use crate::region::RegionBackend;
+use crate::region::{self, Owner, RegionBackend};
 use crate::superblock::{
     COPIES_AT, DEVICE_BYTES_MIN, REGION_ALIGN, Region, RegionKind, SUPERBLOCK_BYTES, Superblock, SuperblockError,
     check_role,
@@ -18,6 +18,9 @@ use uuid::Uuid;
 
 /// Stands at byte 0 while a device is being created, so that a creation cut short is told from foreign data.
 const CREATING: &[u8; 8] = b"PLIMMKFS";
+
+/// The role of the device that has a pool's volumes.
+pub const ROLE_MAIN: &str = "main";
 
 /// What a new device should be.
 #[derive(Clone, Debug)]
@@ -75,6 +78,8 @@ pub enum DeviceErrorKind {
     CreationInterrupted,
     /// It has neither a superblock nor data.
     Blank,
+    /// Both superblocks read as zeroes, but its metadata is there.
+    SuperblockLost,
     /// Its superblock can't be used.
     Superblock(SuperblockError),
     /// It belongs to another pool.
@@ -132,6 +137,10 @@ impl fmt::Display for DeviceError {
             ),
             DeviceErrorKind::CreationInterrupted => write!(f, "its creation was cut short: create it again"),
             DeviceErrorKind::Blank => write!(f, "holds nothing: create the device first, or check the path"),
+            DeviceErrorKind::SuperblockLost => write!(
+                f,
+                "has metadata but its superblocks are zero: restore its first 8 KiB from a copy, or clear its first 2 MiB if nobody needs it"
+            ),
             DeviceErrorKind::Superblock(e) => e.fmt(f),
             DeviceErrorKind::WrongPool { found, expected } => {
                 write!(f, "belongs to pool {found}, not to {expected}: check which device this is")
@@ -166,10 +175,12 @@ pub struct DeviceFile {
     block_bytes: u32,
     is_block_device: bool,
     is_direct: bool,
+    unreserved: Option<io::Error>,
 }
 
 impl DeviceFile {
-    /// Formats the device at `path` and opens it. A regular file is created sparse.
+    /// Formats the device at `path` and opens it. A regular file is created sparse, but for what is Plimsoll's own: the
+    /// superblocks, the metadata and the logs' tables, and all of a device that isn't the pool's main one.
     ///
     /// # Errors
     /// Refuses anything that holds data: a file must not exist, or be empty; a block device's first MiB must be zero. What
@@ -193,13 +204,48 @@ impl DeviceFile {
     /// See [`MetaError`].
     pub fn open_meta(&self, home_bytes: u64) -> Result<MetaStore, MetaError> {
         let file = self.buffered.try_clone().map_err(MetaError::Io)?;
-        let backend = RegionBackend::open(file, self.region(RegionKind::Metadata)).map_err(|e| match e.kind() {
+        let (region, owner) = (self.region(RegionKind::Metadata), owner(&self.superblock));
+        let backend = RegionBackend::open(file, region, owner).map_err(|e| match e.kind() {
             io::ErrorKind::InvalidData => MetaError::Corrupt { what: e.to_string() },
             _ => MetaError::Io(e),
         })?;
-        let capacity_bytes = backend.capacity_bytes();
         let home = self.home();
-        MetaStore::open(backend, capacity_bytes, Region { len: home.len.min(home_bytes), ..home })
+        MetaStore::open(backend, Region { len: home.len.min(home_bytes), ..home })
+    }
+
+    /// Allocates a run of the device, so that writing there later can't find its file system full. Does nothing on a block
+    /// device, and where the file system can't promise that.
+    ///
+    /// # Errors
+    /// Those of the file system: it may be full now.
+    pub fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.is_block_device { Ok(()) } else { probe::reserve(&self.buffered, offset, len).map(drop) }
+    }
+
+    /// Returns why the device's own regions couldn't be allocated when it was opened: writes of metadata may fail when the
+    /// file system fills up.
+    pub fn unreserved(&self) -> Option<&io::Error> {
+        self.unreserved.as_ref()
+    }
+
+    /// Whether the logs' tables or the cache were formatted here: what reads as blank there is lost.
+    pub fn is_formatted(&self) -> bool {
+        self.superblock.formatted
+    }
+
+    /// Notes durably that they are.
+    ///
+    /// # Errors
+    /// Those of writing the superblocks.
+    pub fn set_formatted(&mut self) -> io::Result<()> {
+        if !self.superblock.formatted {
+            let before = [self.superblock.encode(); 2];
+            let next =
+                Superblock { formatted: true, sequence: self.superblock.sequence + 1, ..self.superblock.clone() };
+            write_superblock(&self.buffered, &next, &next.stale(&before))?;
+            self.superblock = next;
+        }
+        Ok(())
     }
 
     /// For data: direct if [`DeviceFile::is_direct`].
@@ -253,6 +299,7 @@ fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceErro
     match first_bytes(&file, &probe)? {
         First::Blank | First::Creating => {}
         First::Ours => return Err(DeviceErrorKind::Exists),
+        First::Lost => return Err(DeviceErrorKind::SuperblockLost),
         First::Foreign => return Err(DeviceErrorKind::Foreign),
     }
     let wanted = match (probe.is_block_device, options.size_bytes) {
@@ -275,6 +322,7 @@ fn create(path: &Path, options: &CreateOptions) -> Result<DeviceFile, DeviceErro
         sequence: 1,
         created_unix_s,
         block_bytes: probe.block_bytes,
+        formatted: false,
         regions: Superblock::region_map(size_bytes, options.logs_bytes),
     };
     format(&file, &probe, &superblock).map_err(|e| match e {
@@ -303,16 +351,16 @@ fn format(file: &File, probe: &Probe, superblock: &Superblock) -> Result<(), For
         if !probe.is_block_device {
             file.set_len(CREATING.len() as u64)?; // whatever an interrupted creation left becomes a hole
             file.set_len(superblock.end())?;
+            probe::reserve(file, 0, own_bytes(superblock))?;
         }
         file.sync_all()?;
         if probe.is_block_device {
             probe::zero(file, REGION_ALIGN, superblock.end() - REGION_ALIGN)?;
         }
-        RegionBackend::format(file.try_clone()?, region(RegionKind::Metadata))
+        RegionBackend::format(file.try_clone()?, region(RegionKind::Metadata), owner(superblock))
     };
     let backend = prepare().map_err(FormatError::Io)?;
-    let capacity_bytes = backend.capacity_bytes();
-    MetaStore::format(backend, capacity_bytes, home).map_err(FormatError::Meta)?;
+    MetaStore::format(backend, home).map_err(FormatError::Meta)?;
     let finish = || {
         file.sync_all()?;
         write_superblock(file, superblock, &superblock.stale(&[[0; SUPERBLOCK_BYTES]; 2]))
@@ -325,6 +373,7 @@ fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceErrorKind> {
     match first_bytes(&file, &probe)? {
         First::Ours => {}
         First::Blank => return Err(DeviceErrorKind::Blank),
+        First::Lost => return Err(DeviceErrorKind::SuperblockLost),
         First::Creating => return Err(DeviceErrorKind::CreationInterrupted),
         First::Foreign => return Err(DeviceErrorKind::Foreign),
     }
@@ -345,11 +394,27 @@ fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceErrorKind> {
     if superblock.end() > probe.size_bytes {
         return Err(DeviceErrorKind::TooSmall { size_bytes: probe.size_bytes, needed_bytes: superblock.end() });
     }
-    // A copy that isn't what would be written now is torn, behind, or of an older version.
-    superblock.sequence = superblock.sequence.max(1);
+    // A copy that isn't what would be written now is torn, behind, or of an older version. An upgrade has a sequence of its
+    // own, so that the metadata region can note that it was made.
+    if Superblock::is_of_older_version(&copies) {
+        superblock.sequence += 1;
+    }
     write_superblock(&file, &superblock, &superblock.stale(&copies))
         .map_err(|error| DeviceErrorKind::Io { doing: "cannot renew its superblock", error })?;
     assemble(path, Locked { file, probe }, superblock)
+}
+
+/// How much of a device, from its start, holds no volume's data: up to home, or all of a device that has no volumes.
+fn own_bytes(superblock: &Superblock) -> u64 {
+    if superblock.role == ROLE_MAIN {
+        superblock.region(RegionKind::Home).expect("every superblock has one").offset
+    } else {
+        superblock.end()
+    }
+}
+
+fn owner(superblock: &Superblock) -> Owner {
+    Owner { device_uuid: superblock.device_uuid, sequence: superblock.sequence }
 }
 
 fn read_superblock(file: &File) -> Result<(Superblock, [[u8; SUPERBLOCK_BYTES]; 2]), DeviceErrorKind> {
@@ -390,7 +455,11 @@ fn assemble(path: &Path, locked: Locked, superblock: Superblock) -> Result<Devic
     }
     let block_bytes = probe.block_bytes.max(superblock.block_bytes);
     let is_block_device = probe.is_block_device;
-    Ok(DeviceFile { path: path.to_owned(), data, buffered, superblock, block_bytes, is_block_device, is_direct })
+    // A device of an earlier version may have holes. A file system that is full now is no reason to refuse it.
+    let reserved = if is_block_device { Ok(true) } else { probe::reserve(&buffered, 0, own_bytes(&superblock)) };
+    let unreserved = reserved.err();
+    let path = path.to_owned();
+    Ok(DeviceFile { path, data, buffered, superblock, block_bytes, is_block_device, is_direct, unreserved })
 }
 
 struct Locked {
@@ -428,20 +497,25 @@ enum First {
     Blank,
     Creating,
     Ours,
+    /// No superblock, but a metadata region where all devices have theirs.
+    Lost,
     Foreign,
 }
 
 fn first_bytes(file: &File, probe: &Probe) -> Result<First, DeviceErrorKind> {
-    let mut b = vec![0; probe.size_bytes.min(REGION_ALIGN) as usize];
+    let mut b = vec![0; probe.size_bytes.min(REGION_ALIGN + region::HEADER_BYTES) as usize];
     file.read_exact_at(&mut b, 0).map_err(|error| DeviceErrorKind::Io { doing: "cannot read its first MiB", error })?;
+    let metadata = b.split_off(b.len().min(REGION_ALIGN as usize));
+    let blank = b.iter().all(|b| *b == 0);
     Ok(match b.get(..8) {
         Some(magic) if magic == CREATING => First::Creating,
         Some(b"PLIMSOLL") => First::Ours,
         // The first copy may be torn in its first bytes.
         Some(_) if b.get(SUPERBLOCK_BYTES..SUPERBLOCK_BYTES + 8) == Some(b"PLIMSOLL") => First::Ours,
+        Some(_) if blank && region::is_region(&metadata) => First::Lost,
         // A regular file of zeroes may be somebody's image whose data begins later.
         Some(_) if !probe.is_block_device => First::Foreign,
-        _ if b.iter().any(|b| *b != 0) => First::Foreign,
+        _ if !blank => First::Foreign,
         _ => First::Blank,
     })
 }

@@ -21,13 +21,13 @@ pub mod space;
 mod state;
 pub mod superblock;
 
-pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect};
-pub use meta::{MetaError, MetaStore};
+pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, ROLE_MAIN};
+pub use meta::{MetaError, MetaReader, MetaStore, MetaView};
 pub use record::{
     CacheRecord, DeadlineRecord, FenceRecord, KnobValues, KnobsRecord, NewVolume, RecordError, ReplicaRecord,
     TenantLimits, TenantRecord, VolumeRecord, VolumeState,
 };
-pub use region::RegionBackend;
+pub use region::{Medium, MetaStorage, Owner, RegionBackend};
 pub use space::GRANULE_BYTES;
 pub use superblock::{DEVICE_BYTES_MIN, Region, RegionKind, Superblock, SuperblockError};
 pub use uuid::Uuid;

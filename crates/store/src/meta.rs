@@ -1,7 +1,8 @@
 //! The metadata store: which volumes and tenants a pool has, and where volumes' bytes are.
 //!
 //! Every mutation is one durable transaction: after it returned it survives power loss at any instant, before that nothing
-//! of it is seen. Reading is from memory. One owner, blocking calls, no threads.
+//! of it is seen. Reading is from memory; [`MetaReader`]s read while a change waits for its device. One owner, blocking calls,
+//! no threads.
 //!
 //! A volume's space goes round: free (reads as zeroes) → [`MetaStore::create_volume`] / [`MetaStore::grow_volume`] → in use →
 //! [`MetaStore::begin_delete`] → still its own, zeroed by the caller → [`MetaStore::finish_delete`] → free.
@@ -11,13 +12,16 @@ use crate::record::{
     CacheRecord, DeadlineRecord, EXTENTS_MAX, FenceRecord, KnobsRecord, NewVolume, RecordError, ReplicaRecord,
     TenantRecord, VolumeRecord, VolumeState, check_name, check_size,
 };
+use crate::region::MetaStorage;
 use crate::space::{GRANULE_BYTES, Space};
 use crate::state::{Edit, State};
 use crate::superblock::Region;
 use plimsoll_base::VolumeKey;
 use plimsoll_stack::CacheMode;
-use redb::{Database, StorageBackend};
+use redb::Database;
 use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 /// The most volumes of a pool, those being deleted included.
 pub const VOLUMES_MAX: usize = 65_536;
@@ -163,7 +167,10 @@ impl MetaError {
     pub(crate) fn of(e: redb::Error) -> MetaError {
         match e {
             redb::Error::Io(e) if e.kind() == std::io::ErrorKind::StorageFull => MetaError::Full { why: e.to_string() },
-            redb::Error::Io(e) if e.kind() == std::io::ErrorKind::InvalidData => {
+            // It refers to what lies beyond its end, or isn't a database.
+            redb::Error::Io(e)
+                if matches!(e.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof) =>
+            {
                 MetaError::Corrupt { what: e.to_string() }
             }
             redb::Error::Io(e) => MetaError::Io(e),
@@ -173,46 +180,32 @@ impl MetaError {
     }
 }
 
+/// With fewer volumes than this, debug builds check the whole store after each change.
+const STRICT_VOLUMES_MAX: usize = 256;
+
 /// Among the generations of volumes' ids: 0 is no volume's.
 const CACHE_ROW: u32 = 0;
 
-/// See the module's documentation.
-#[derive(Debug)]
-pub struct MetaStore {
-    storage: Storage,
-    /// `None` after a failure from which only opening anew recovers.
-    db: Option<Database>,
-    home: Region,
+/// What the store holds, as of its newest durable change.
+#[derive(Clone, Debug)]
+pub struct MetaView {
     state: State,
     space: Space,
 }
 
-impl MetaStore {
-    /// Writes an empty store to `backend`, which is empty, and opens it. It never gets longer than `capacity_bytes`.
-    ///
-    /// # Errors
-    /// Those of the storage; [`MetaError::Full`] if it is smaller than about 2 MiB.
-    pub fn format(backend: impl StorageBackend, capacity_bytes: u64, home: Region) -> Result<MetaStore, MetaError> {
-        let storage = Storage::new(backend, capacity_bytes);
-        db::format(&storage)?;
-        MetaStore::open_storage(storage, home)
-    }
+/// Reads the store from other threads. A change that waits for its device doesn't hold a reader up.
+#[derive(Clone, Debug)]
+pub struct MetaReader(Arc<RwLock<MetaView>>);
 
-    /// Opens the store in `backend`, recovering it if its last user crashed.
-    ///
-    /// # Errors
-    /// [`MetaError::Corrupt`], [`MetaError::UnknownVersion`], and those of the storage.
-    pub fn open(backend: impl StorageBackend, capacity_bytes: u64, home: Region) -> Result<MetaStore, MetaError> {
-        MetaStore::open_storage(Storage::new(backend, capacity_bytes), home)
+impl MetaReader {
+    /// The contents; a change that has become durable waits until the guard is dropped.
+    pub fn view(&self) -> RwLockReadGuard<'_, MetaView> {
+        // Who writes panics only on our own mistakes, before it changes anything.
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn open_storage(storage: Storage, home: Region) -> Result<MetaStore, MetaError> {
-        storage.set_may_use_reserve(true);
-        let (db, state) = db::open(&storage)?;
-        let space = state.check(home).map_err(|what| MetaError::Corrupt { what })?;
-        Ok(MetaStore { storage, db: Some(db), home, state, space })
-    }
-
+impl MetaView {
     /// The usable volumes, by id.
     pub fn volumes(&self) -> impl Iterator<Item = &VolumeRecord> {
         self.state.volumes.values().filter(|v| v.state == VolumeState::Ready)
@@ -238,20 +231,96 @@ impl MetaStore {
         self.space.free_bytes()
     }
 
+    /// May only the cache have the latest of a volume? Where nobody said, it may if the pool ever had one.
+    pub fn may_be_behind(&self, volume: &VolumeRecord) -> bool {
+        volume.behind.unwrap_or(self.cache_generation() > 0)
+    }
+
+    /// The pool's settings, if they were ever changed live.
+    pub fn knobs(&self) -> Option<KnobsRecord> {
+        self.state.knobs
+    }
+
+    /// The pool's time slots, if they were ever changed live.
+    pub fn fence(&self) -> Option<FenceRecord> {
+        self.state.fence
+    }
+
+    /// How often the pool's cache device was declared to be out of date; 0 if the pool never had one.
+    pub fn cache_generation(&self) -> u32 {
+        self.state.generations.get(&CACHE_ROW).copied().unwrap_or(0)
+    }
+
+    /// What is kept of the pool's cache.
+    pub fn cache(&self) -> CacheRecord {
+        self.state.cache.unwrap_or_default()
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct MetaStore {
+    storage: Storage,
+    /// `None` after a failure from which only opening anew recovers.
+    db: Option<Database>,
+    home: Region,
+    view: MetaView,
+    /// A copy of `view` that others read: changed after a change is durable, by what it touched.
+    shared: MetaReader,
+    /// No volume's id is free below this.
+    lowest_free_id: u32,
+}
+
+impl Deref for MetaStore {
+    type Target = MetaView;
+    fn deref(&self) -> &MetaView {
+        &self.view
+    }
+}
+
+impl MetaStore {
+    /// Writes an empty store to `backend`, which is empty, and opens it.
+    ///
+    /// # Errors
+    /// Those of the storage; [`MetaError::Full`] if it is smaller than about 2 MiB.
+    pub fn format(backend: impl MetaStorage, home: Region) -> Result<MetaStore, MetaError> {
+        let storage = Storage::new(backend);
+        db::format(&storage)?;
+        MetaStore::open_storage(storage, home)
+    }
+
+    /// Opens the store in `backend`, recovering it if its last user crashed.
+    ///
+    /// # Errors
+    /// [`MetaError::Corrupt`], [`MetaError::UnknownVersion`], and those of the storage.
+    pub fn open(backend: impl MetaStorage, home: Region) -> Result<MetaStore, MetaError> {
+        MetaStore::open_storage(Storage::new(backend), home)
+    }
+
+    fn open_storage(storage: Storage, home: Region) -> Result<MetaStore, MetaError> {
+        storage.set_may_use_reserve(true);
+        let (db, state) = db::open(&storage)?;
+        storage.check_commit(state.commit)?;
+        let space = state.check(home).map_err(|what| MetaError::Corrupt { what })?;
+        let view = MetaView { state, space };
+        let shared = MetaReader(Arc::new(RwLock::new(view.clone())));
+        Ok(MetaStore { storage, db: Some(db), home, view, shared, lowest_free_id: 1 })
+    }
+
     /// Creates a volume. Its space reads as zeroes, if free space does.
     ///
     /// # Errors
     /// A name that is taken or unlawful, no space, or a failing storage.
     pub fn create_volume(&mut self, new: NewVolume) -> Result<VolumeRecord, MetaError> {
         new.check()?;
-        if self.state.names.contains_key(&new.name) {
+        if self.view.state.names.contains_key(&new.name) {
             return Err(MetaError::NameTaken { name: new.name });
         }
         // Whether the tenant exists is the node's to know: most are declared in its configuration, not here.
-        if self.state.volumes.len() >= VOLUMES_MAX {
+        if self.view.state.volumes.len() >= VOLUMES_MAX {
             return Err(MetaError::TooMany { what: "volumes", max: VOLUMES_MAX });
         }
-        let (id, generation) = self.state.next_key();
+        let (id, generation) = self.view.state.next_key(self.lowest_free_id);
         let volume = VolumeRecord {
             key: VolumeKey { id, generation },
             extents: self.allocate(new.size_bytes.next_multiple_of(GRANULE_BYTES), EXTENTS_MAX, None)?,
@@ -268,6 +337,7 @@ impl MetaStore {
             given_up: None,
         };
         self.commit(vec![Edit::PutName(volume.name.clone(), id), Edit::PutVolume(volume.clone())], false)?;
+        self.lowest_free_id = id + 1;
         Ok(volume)
     }
 
@@ -289,15 +359,10 @@ impl MetaStore {
     /// # Errors
     /// A failing storage.
     pub fn set_behind(&mut self, ids: &[u32], behind: bool) -> Result<(), MetaError> {
-        let found = ids.iter().filter_map(|id| self.state.volumes.get(id)).filter(|v| v.behind != Some(behind));
+        let found = ids.iter().filter_map(|id| self.view.state.volumes.get(id)).filter(|v| v.behind != Some(behind));
         let edits: Vec<Edit> =
             found.map(|v| Edit::PutVolume(VolumeRecord { behind: Some(behind), ..v.clone() })).collect();
         if edits.is_empty() { Ok(()) } else { self.commit(edits, true) }
-    }
-
-    /// May only the cache have the latest of a volume? Where nobody said, it may if the pool ever had one.
-    pub fn may_be_behind(&self, volume: &VolumeRecord) -> bool {
-        volume.behind.unwrap_or(self.cache_generation() > 0)
     }
 
     /// Keeps what a volume is as one of several replicas.
@@ -318,22 +383,12 @@ impl MetaStore {
         self.commit(vec![Edit::PutVolume(volume)], false)
     }
 
-    /// The pool's settings, if they were ever changed live.
-    pub fn knobs(&self) -> Option<KnobsRecord> {
-        self.state.knobs
-    }
-
     /// Keeps the pool's settings as they are from now on.
     ///
     /// # Errors
     /// A failing storage.
     pub fn set_knobs(&mut self, knobs: KnobsRecord) -> Result<(), MetaError> {
-        self.commit(vec![Edit::PutKnobs(knobs)], false)
-    }
-
-    /// The pool's time slots, if they were ever changed live.
-    pub fn fence(&self) -> Option<FenceRecord> {
-        self.state.fence
+        self.commit(vec![Edit::PutKnobs(Some(knobs))], false)
     }
 
     /// Keeps the pool's time slots as they are from now on.
@@ -341,12 +396,7 @@ impl MetaStore {
     /// # Errors
     /// A failing storage.
     pub fn set_fence(&mut self, fence: FenceRecord) -> Result<(), MetaError> {
-        self.commit(vec![Edit::PutFence(fence)], false)
-    }
-
-    /// How often the pool's cache device was declared to be out of date; 0 if the pool never had one.
-    pub fn cache_generation(&self) -> u32 {
-        self.state.generations.get(&CACHE_ROW).copied().unwrap_or(0)
+        self.commit(vec![Edit::PutFence(Some(fence))], false)
     }
 
     /// Declares what the pool's cache device holds to be out of date: it failed, and writes go on without it, or it was away.
@@ -356,7 +406,7 @@ impl MetaStore {
     pub fn outdate_cache(&mut self) -> Result<u32, MetaError> {
         let next = self.cache_generation() + 1;
         let record = CacheRecord { absent: false, ..self.cache() };
-        self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutCache(record)], true)?;
+        self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutCache(Some(record))], true)?;
         Ok(next)
     }
 
@@ -371,17 +421,12 @@ impl MetaStore {
         Ok(volume)
     }
 
-    /// What is kept of the pool's cache.
-    pub fn cache(&self) -> CacheRecord {
-        self.state.cache.unwrap_or_default()
-    }
-
     /// Keeps that.
     ///
     /// # Errors
     /// A failing storage.
     pub fn set_cache(&mut self, record: CacheRecord) -> Result<(), MetaError> {
-        self.commit(vec![Edit::PutCache(record)], true)
+        self.commit(vec![Edit::PutCache(Some(record))], true)
     }
 
     /// Makes a volume larger. Its extents keep their places; the last may get longer, others are added.
@@ -439,9 +484,11 @@ impl MetaStore {
     /// # Errors
     /// [`MetaError::NotDeleting`] or a failing storage.
     pub fn finish_delete(&mut self, id: u32) -> Result<(), MetaError> {
-        let volume = self.state.volumes.get(&id).filter(|v| v.state == VolumeState::Deleting);
+        let volume = self.view.state.volumes.get(&id).filter(|v| v.state == VolumeState::Deleting);
         let generation = volume.ok_or(MetaError::NotDeleting { id })?.key.generation + 1;
-        self.commit(vec![Edit::DropVolume(id), Edit::PutGeneration(id, generation)], true)
+        self.commit(vec![Edit::DropVolume(id), Edit::PutGeneration(id, generation)], true)?;
+        self.lowest_free_id = self.lowest_free_id.min(id);
+        Ok(())
     }
 
     /// Declares a tenant, or changes it.
@@ -450,7 +497,7 @@ impl MetaStore {
     /// An unlawful name or class, too many tenants, or a failing storage.
     pub fn set_tenant(&mut self, tenant: TenantRecord) -> Result<(), MetaError> {
         tenant.check()?;
-        if self.state.tenants.len() >= TENANTS_MAX && !self.state.tenants.contains_key(&tenant.name) {
+        if self.view.state.tenants.len() >= TENANTS_MAX && !self.view.state.tenants.contains_key(&tenant.name) {
             return Err(MetaError::TooMany { what: "tenants", max: TENANTS_MAX });
         }
         self.commit(vec![Edit::PutTenant(tenant)], false)
@@ -462,13 +509,18 @@ impl MetaStore {
     /// [`MetaError::UnknownTenant`], [`MetaError::TenantInUse`], or a failing storage.
     pub fn remove_tenant(&mut self, name: &str) -> Result<(), MetaError> {
         check_name(name)?;
-        if !self.state.tenants.contains_key(name) {
+        if !self.view.state.tenants.contains_key(name) {
             return Err(MetaError::UnknownTenant { name: name.to_owned() });
         }
-        if let Some(v) = self.state.volumes.values().find(|v| v.tenant == name) {
+        if let Some(v) = self.view.state.volumes.values().find(|v| v.tenant == name) {
             return Err(MetaError::TenantInUse { name: name.to_owned(), volume: v.name.clone() });
         }
         self.commit(vec![Edit::DropTenant(name.to_owned())], true)
+    }
+
+    /// Reads the store from other threads.
+    pub fn reader(&self) -> MetaReader {
+        self.shared.clone()
     }
 
     fn ready(&self, name: &str) -> Result<&VolumeRecord, MetaError> {
@@ -482,45 +534,57 @@ impl MetaStore {
         extents_max: usize,
         follow: Option<u64>,
     ) -> Result<Vec<plimsoll_stack::map::Extent>, MetaError> {
-        let free_bytes = self.space.free_bytes();
+        let free_bytes = self.view.space.free_bytes();
         if free_bytes < wanted_bytes {
             return Err(MetaError::NoSpace { wanted_bytes, free_bytes });
         }
-        self.space.clone().allocate(wanted_bytes, extents_max, follow).ok_or(MetaError::Fragmented { free_bytes })
+        self.view.space.choose(wanted_bytes, extents_max, follow).ok_or(MetaError::Fragmented { free_bytes })
     }
 
-    fn commit(&mut self, edits: Vec<Edit>, may_use_reserve: bool) -> Result<(), MetaError> {
-        let mut next = self.state.clone();
-        edits.iter().cloned().for_each(|edit| next.apply(edit));
-        let space = next.check(self.home).unwrap_or_else(|what| panic!("a mutation would break the store: {what}"));
+    /// Makes `edits` durable together with the next commit's number, then notes that number beside the database.
+    fn commit(&mut self, mut edits: Vec<Edit>, may_use_reserve: bool) -> Result<(), MetaError> {
         let db = self.db.as_ref().ok_or(MetaError::Failed)?;
+        edits.push(Edit::PutCommit(self.view.state.commit + 1));
         self.storage.set_may_use_reserve(may_use_reserve);
+        let undo = self.view.state.apply_all(&edits, &mut self.view.space);
+        if cfg!(debug_assertions) && self.view.state.volumes.len() < STRICT_VOLUMES_MAX {
+            let space =
+                self.view.state.check(self.home).unwrap_or_else(|what| panic!("a mutation broke the store: {what}"));
+            assert_eq!(space, self.view.space, "the free runs don't fit the volumes");
+        }
         let written = match db::write(db, &edits) {
-            Err(MetaError::Full { why }) => self.write_with_more_room(&edits, &next, why),
+            Err(MetaError::Full { why }) => self.write_with_more_room(&edits, why),
             written => written,
         };
-        match written {
-            Ok(()) => (self.state, self.space) = (next, space),
-            Err(MetaError::Full { .. }) => {}
-            Err(_) => self.db = None,
+        // The caller hears of the change only after it is noted that it was durable: before that an older state is no lie.
+        let written = written.and_then(|()| self.storage.witness(self.view.state.commit));
+        if written.is_ok() {
+            let mut shared = self.shared.0.write().unwrap_or_else(PoisonError::into_inner);
+            let MetaView { state, space } = &mut *shared;
+            state.apply_all(&edits, space);
+        }
+        if let Err(e) = &written {
+            self.view.state.apply_all(&undo, &mut self.view.space);
+            if !matches!(e, MetaError::Full { .. }) {
+                self.db = None;
+            }
         }
         written
     }
 
     /// redb refuses to go on after any error of its storage. Running full is one that harms nothing, so it is opened again,
     /// with all the room that it may have; what is found there is what happened.
-    fn write_with_more_room(&mut self, edits: &[Edit], next: &State, why: String) -> Result<(), MetaError> {
+    fn write_with_more_room(&mut self, edits: &[Edit], why: String) -> Result<(), MetaError> {
         self.db = None;
         let longer = self.storage.extend().map_err(MetaError::Io)?;
-        let state = self.reopen()?;
-        if state == *next {
+        if self.reopen()? == self.view.state {
             return Ok(());
         }
         let db = self.db.as_ref().expect("it was opened");
         match if longer { db::write(db, edits) } else { Err(MetaError::Full { why }) } {
             Err(MetaError::Full { why }) => {
                 self.db = None;
-                if self.reopen()? == *next { Ok(()) } else { Err(MetaError::Full { why }) }
+                if self.reopen()? == self.view.state { Ok(()) } else { Err(MetaError::Full { why }) }
             }
             written => written,
         }

@@ -78,6 +78,16 @@ pub(crate) fn lock_holder(file: &File) -> Option<u32> {
     locks.lines().find_map(holder)
 }
 
+/// Allocates a run of a regular file, so that writing there later can't find its file system full. What is written there
+/// already stays. False where the file system can't promise that.
+pub(crate) fn reserve(file: &File, offset: u64, len: u64) -> io::Result<bool> {
+    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, offset, len) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// Makes a run of a block device read as zeroes, durably.
 pub(crate) fn zero(file: &File, offset: u64, len: u64) -> io::Result<()> {
     const STEP_BYTES: u64 = 1 << 30; // one call of the kernel can't be interrupted

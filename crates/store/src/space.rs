@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 pub const GRANULE_BYTES: u64 = 1 << 20;
 
 /// The free runs of a home region.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Space {
     /// Offset on the device -> length; runs never touch.
     free: BTreeMap<u64, u64>,
+    free_bytes: u64,
 }
 
 /// Two extents that share bytes, or one outside the home region or off the granules.
@@ -30,12 +31,12 @@ impl Space {
             home.offset.is_multiple_of(GRANULE_BYTES) && home.len.is_multiple_of(GRANULE_BYTES),
             "home {home:?} is off the granules"
         );
-        Space { free: BTreeMap::from([(home.offset, home.len)]) }
+        Space { free: BTreeMap::from([(home.offset, home.len)]), free_bytes: home.len }
     }
 
     /// Free bytes in all.
     pub fn free_bytes(&self) -> u64 {
-        self.free.values().sum()
+        self.free_bytes
     }
 
     /// Marks `extent` used.
@@ -60,7 +61,33 @@ impl Space {
         if end < run + run_len {
             self.free.insert(end, run + run_len - end);
         }
+        self.free_bytes -= len;
         Ok(())
+    }
+
+    /// Marks `extent`, which was taken, free.
+    ///
+    /// # Panics
+    /// If any of it is free already.
+    pub fn release(&mut self, extent: Extent) {
+        let Extent { device_offset: mut from, len } = extent;
+        let mut end = from + len;
+        let below = self.free.range(..=from).next_back().map(|(at, len)| (*at, at + len));
+        let above = self.free.range(from..).next().map(|(at, len)| (*at, at + len));
+        assert!(
+            below.is_none_or(|(_, below_end)| below_end <= from) && above.is_none_or(|(above, _)| above >= end),
+            "{extent:?} is free already"
+        );
+        if let Some((at, _)) = below.filter(|(_, below_end)| *below_end == from) {
+            self.free.remove(&at);
+            from = at;
+        }
+        if let Some((at, above_end)) = above.filter(|(above, _)| *above == end) {
+            self.free.remove(&at);
+            end = above_end;
+        }
+        self.free.insert(from, end - from);
+        self.free_bytes += len;
     }
 
     /// Takes `len` bytes in at most `extents_max` extents, ascending: the first run that holds all of it; if none does, the
@@ -70,6 +97,18 @@ impl Space {
     /// # Panics
     /// If `len` is not a multiple of [`GRANULE_BYTES`].
     pub fn allocate(&mut self, len: u64, extents_max: usize, follow: Option<u64>) -> Option<Vec<Extent>> {
+        let extents = self.choose(len, extents_max, follow)?;
+        for e in &extents {
+            self.take(*e).expect("it was chosen from the free runs");
+        }
+        Some(extents)
+    }
+
+    /// Chooses what [`Space::allocate`] would take.
+    ///
+    /// # Panics
+    /// If `len` is not a multiple of [`GRANULE_BYTES`].
+    pub fn choose(&self, len: u64, extents_max: usize, follow: Option<u64>) -> Option<Vec<Extent>> {
         assert!(len.is_multiple_of(GRANULE_BYTES), "{len} bytes are not whole granules");
         let mut extents = Vec::new();
         let mut left = len;
@@ -98,13 +137,7 @@ impl Space {
         }
         picked.sort_unstable_by_key(|e| e.device_offset);
         extents.extend(picked);
-        if left > 0 || extents.len() > extents_max {
-            return None;
-        }
-        for e in &extents {
-            self.take(*e).expect("it was chosen from the free runs");
-        }
-        Some(extents)
+        (left == 0 && extents.len() <= extents_max).then_some(extents)
     }
 }
 
@@ -187,8 +220,10 @@ mod tests {
                     Step::Release(which) if !held.is_empty() => {
                         let extents = held.swap_remove(which % held.len());
                         each(&extents, &mut |g| owned[g] = false);
-                        space = Space::new(HOME); // as the store does it
-                        held.iter().flatten().for_each(|e| space.take(*e).expect("disjoint"));
+                        extents.iter().for_each(|e| space.release(*e));
+                        let mut anew = Space::new(HOME); // as the store does it when it is opened
+                        held.iter().flatten().for_each(|e| anew.take(*e).expect("disjoint"));
+                        prop_assert_eq!(&space, &anew);
                     }
                     Step::Release(_) => {}
                 }

@@ -14,11 +14,15 @@ pub(crate) enum Edit {
     DropName(String),
     /// The generation that the next volume with this id gets.
     PutGeneration(u32, u32),
+    /// Undoes the first [`Edit::PutGeneration`] of an id; never written.
+    DropGeneration(u32),
     PutTenant(TenantRecord),
     DropTenant(String),
-    PutFence(FenceRecord),
-    PutKnobs(KnobsRecord),
-    PutCache(CacheRecord),
+    PutFence(Option<FenceRecord>),
+    PutKnobs(Option<KnobsRecord>),
+    PutCache(Option<CacheRecord>),
+    /// The number of the mutation that this is part of.
+    PutCommit(u64),
 }
 
 /// Everything stored, by key.
@@ -32,22 +36,88 @@ pub(crate) struct State {
     pub(crate) fence: Option<FenceRecord>,
     pub(crate) knobs: Option<KnobsRecord>,
     pub(crate) cache: Option<CacheRecord>,
+    /// How many mutations there were, since mutations have numbers.
+    pub(crate) commit: u64,
 }
 
 impl State {
-    pub(crate) fn apply(&mut self, edit: Edit) {
-        match edit {
-            Edit::PutVolume(v) => drop(self.volumes.insert(v.key.id, v)),
-            Edit::DropVolume(id) => drop(self.volumes.remove(&id)),
-            Edit::PutName(name, id) => drop(self.names.insert(name, id)),
-            Edit::DropName(name) => drop(self.names.remove(&name)),
-            Edit::PutGeneration(id, generation) => drop(self.generations.insert(id, generation)),
-            Edit::PutTenant(t) => drop(self.tenants.insert(t.name.clone(), t)),
-            Edit::DropTenant(name) => drop(self.tenants.remove(&name)),
-            Edit::PutFence(f) => self.fence = Some(f),
-            Edit::PutKnobs(k) => self.knobs = Some(k),
-            Edit::PutCache(c) => self.cache = Some(c),
+    /// Makes `edits` here and in the free `space`, and returns the edits that undo them. Costs what the edits touch, not what
+    /// is stored.
+    ///
+    /// # Panics
+    /// If a touched row doesn't fit the others afterwards.
+    pub(crate) fn apply_all(&mut self, edits: &[Edit], space: &mut Space) -> Vec<Edit> {
+        let mut undo: Vec<Edit> = edits.iter().map(|edit| self.apply(edit.clone(), space)).collect();
+        undo.reverse();
+        for edit in edits {
+            if let Edit::PutVolume(v) = edit {
+                self.check_volume(v).unwrap_or_else(|what| panic!("a mutation broke the store: {what}"));
+            }
         }
+        undo
+    }
+
+    /// Makes one edit and returns the one that undoes it.
+    fn apply(&mut self, edit: Edit, space: &mut Space) -> Edit {
+        match edit {
+            Edit::PutVolume(v) => {
+                let id = v.key.id;
+                let before = self.volumes.get(&id);
+                if before.is_none_or(|before| before.extents != v.extents) {
+                    before.iter().flat_map(|before| &before.extents).for_each(|e| space.release(*e));
+                    for e in &v.extents {
+                        space
+                            .take(*e)
+                            .unwrap_or_else(|m| panic!("volume {:?} would get {:?}, which isn't free", v.name, m.0));
+                    }
+                }
+                self.volumes.insert(id, v).map_or(Edit::DropVolume(id), Edit::PutVolume)
+            }
+            Edit::DropVolume(id) => {
+                let before = self.volumes.remove(&id).expect("only volumes that are there are dropped");
+                before.extents.iter().for_each(|e| space.release(*e));
+                Edit::PutVolume(before)
+            }
+            Edit::PutName(name, id) => match self.names.insert(name.clone(), id) {
+                Some(before) => Edit::PutName(name, before),
+                None => Edit::DropName(name),
+            },
+            Edit::DropName(name) => {
+                let before = self.names.remove(&name).expect("only names that are there are dropped");
+                Edit::PutName(name, before)
+            }
+            Edit::PutGeneration(id, generation) => match self.generations.insert(id, generation) {
+                Some(before) => Edit::PutGeneration(id, before),
+                None => Edit::DropGeneration(id),
+            },
+            Edit::DropGeneration(id) => {
+                let before = self.generations.remove(&id).expect("only generations that are there are dropped");
+                Edit::PutGeneration(id, before)
+            }
+            Edit::PutTenant(t) => {
+                let name = t.name.clone();
+                self.tenants.insert(name.clone(), t).map_or(Edit::DropTenant(name), Edit::PutTenant)
+            }
+            Edit::DropTenant(name) => {
+                Edit::PutTenant(self.tenants.remove(&name).expect("only tenants that are there are dropped"))
+            }
+            Edit::PutFence(f) => Edit::PutFence(std::mem::replace(&mut self.fence, f)),
+            Edit::PutKnobs(k) => Edit::PutKnobs(std::mem::replace(&mut self.knobs, k)),
+            Edit::PutCache(c) => Edit::PutCache(std::mem::replace(&mut self.cache, c)),
+            Edit::PutCommit(commit) => Edit::PutCommit(std::mem::replace(&mut self.commit, commit)),
+        }
+    }
+
+    /// Checks that a volume's row fits the names and generations.
+    fn check_volume(&self, v: &VolumeRecord) -> Result<(), String> {
+        let named = self.names.get(&v.name) == Some(&v.key.id);
+        if named != (v.state == VolumeState::Ready) {
+            return Err(format!("volume {:?} is {:?}, which its name's entry denies", v.name, v.state));
+        }
+        if v.key.id == 0 || self.generations.get(&v.key.id).copied().unwrap_or(0) != v.key.generation {
+            return Err(format!("volume {:?} has key {:?}, which its id's generation denies", v.name, v.key));
+        }
+        Ok(())
     }
 
     /// Checks that the rows fit each other, and returns what the volumes leave free of `home`.
@@ -63,13 +133,7 @@ impl State {
                 taken.map_err(|m| format!("volume {:?}: {:?} overlaps another or is outside {home:?}", v.name, m.0))?;
                 used_bytes += e.len;
             }
-            let named = self.names.get(&v.name) == Some(&v.key.id);
-            if named != (v.state == VolumeState::Ready) {
-                return Err(format!("volume {:?} is {:?}, which its name's entry denies", v.name, v.state));
-            }
-            if v.key.id == 0 || self.generations.get(&v.key.id).copied().unwrap_or(0) != v.key.generation {
-                return Err(format!("volume {:?} has key {:?}, which its id's generation denies", v.name, v.key));
-            }
+            self.check_volume(v)?;
         }
         let ready = self.volumes.values().filter(|v| v.state == VolumeState::Ready).count();
         if self.names.len() != ready {
@@ -80,9 +144,9 @@ impl State {
         Ok(space)
     }
 
-    /// The lowest id that no volume has, and the generation its next use gets. 0 is no volume's id.
-    pub(crate) fn next_key(&self) -> (u32, u32) {
-        let mut id = 1;
+    /// The lowest id, from `lowest` on, that no volume has, and the generation its next use gets. 0 is no volume's id.
+    pub(crate) fn next_key(&self, lowest: u32) -> (u32, u32) {
+        let mut id = lowest;
         while self.volumes.contains_key(&id) || self.generations.get(&id) == Some(&u32::MAX) {
             id += 1;
         }

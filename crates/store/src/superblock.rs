@@ -14,15 +14,19 @@
 //!       832  sequence, u64                     (since version 2; version 1 also had no second copy)
 //!       840  length of the role, 1..=31, u8    (since version 2)
 //!       841  role                              (since version 2)
+//!       872  1 once the logs or the cache that the device is for were formatted, u8 (since version 3)
 //! ```
 //! Integers are little-endian. Bytes not named are zero. Nothing here does I/O.
+//!
+//! Since version 3 the metadata region notes its newest commit and the superblock's sequence
+//! (`region.rs`), which programs that know version 2 don't.
 
 use std::fmt;
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The version that this code writes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Where the copies are. An update writes and syncs the second before it touches the first.
 pub const COPIES_AT: [u64; 2] = [0, SUPERBLOCK_BYTES as u64];
 /// The role of a device of version 1, which knew no roles: pools had one device.
@@ -44,10 +48,11 @@ const REGIONS_AT: usize = 64;
 const REGION_BYTES: usize = 24;
 const SEQUENCE_AT: usize = REGIONS_AT + REGIONS_MAX * REGION_BYTES;
 const ROLE_AT: usize = SEQUENCE_AT + 8;
+const FORMATTED_AT: usize = ROLE_AT + 1 + ROLE_BYTES_MAX;
 const METADATA_BYTES_MIN: u64 = 4 << 20;
 const METADATA_BYTES_MAX: u64 = 1 << 30;
 
-const _: () = assert!(SEQUENCE_AT == 832 && ROLE_AT + 1 + ROLE_BYTES_MAX <= CHECKSUM_AT);
+const _: () = assert!(SEQUENCE_AT == 832 && FORMATTED_AT == 872 && FORMATTED_AT < CHECKSUM_AT);
 
 /// What a region holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -116,6 +121,8 @@ pub struct Superblock {
     pub created_unix_s: u64,
     /// The block of its formats: a power of two, 512..=65536.
     pub block_bytes: u32,
+    /// The logs' tables, or the cache, were written here once: a blank first page is lost, not new.
+    pub formatted: bool,
     /// Its regions, ascending by offset, disjoint. One each of superblock, metadata and home; any of the others.
     pub regions: Vec<Region>,
 }
@@ -149,6 +156,11 @@ pub enum SuperblockError {
         /// Which field, and what it should be.
         what: &'static str,
     },
+    /// Both copies check out, but no update writes these two.
+    Disagree {
+        /// Which field differs.
+        what: &'static str,
+    },
 }
 
 impl fmt::Display for SuperblockError {
@@ -170,6 +182,10 @@ impl fmt::Display for SuperblockError {
             SuperblockError::Invalid { what } => {
                 write!(f, "superblock has a valid checksum but an impossible field: {what}")
             }
+            SuperblockError::Disagree { what } => write!(
+                f,
+                "the two superblocks are whole but differ in their {what}: one is of another device or time, restore the device's first 8 KiB from a copy"
+            ),
         }
     }
 }
@@ -226,6 +242,7 @@ impl Superblock {
         put(&mut b, SEQUENCE_AT, &self.sequence.to_le_bytes());
         put(&mut b, ROLE_AT, &[self.role.len() as u8]);
         put(&mut b, ROLE_AT + 1, self.role.as_bytes());
+        put(&mut b, FORMATTED_AT, &[u8::from(self.formatted)]);
         let checksum = xxh3_64(&b[..CHECKSUM_AT]);
         put(&mut b, CHECKSUM_AT, &checksum.to_le_bytes());
         b
@@ -234,16 +251,22 @@ impl Superblock {
     /// The superblock that holds of the two copies read from [`COPIES_AT`].
     ///
     /// # Errors
-    /// If either copy is of a newer version (its upgrade may have been cut short), or neither can be used.
+    /// If either copy is of a newer version (its upgrade may have been cut short), neither can be used, or both can but
+    /// differ in what no update changes.
     pub fn choose(copies: &[[u8; SUPERBLOCK_BYTES]; 2]) -> Result<Superblock, SuperblockError> {
         match (Superblock::decode(&copies[0]), Superblock::decode(&copies[1])) {
             (Err(e @ SuperblockError::UnknownVersion { .. }), _) => Err(e),
             (_, Err(e @ SuperblockError::UnknownVersion { .. })) => Err(e),
-            (Ok(a), Ok(b)) => Ok(if b.sequence > a.sequence { b } else { a }),
+            (Ok(a), Ok(b)) => newer_of(a, b),
             (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
             (Err(SuperblockError::NotOurs), Err(SuperblockError::NotOurs)) => Err(SuperblockError::NotOurs),
             (Err(a), Err(b)) => Err(SuperblockError::BothCopies { first: Box::new(a), second: Box::new(b) }),
         }
+    }
+
+    /// Whether none of the whole copies read from [`COPIES_AT`] is of [`VERSION`].
+    pub fn is_of_older_version(copies: &[[u8; SUPERBLOCK_BYTES]; 2]) -> bool {
+        !copies.iter().any(|b| get_u32(b, 8) == VERSION && Superblock::decode(b).is_ok())
     }
 
     /// Which of the copies read from [`COPIES_AT`] must be written for both to hold this: their indices, in the order of
@@ -268,9 +291,12 @@ impl Superblock {
         let (role, sequence) = match get_u32(b, 8) {
             0 => return Err(SuperblockError::Invalid { what: "version is 0" }),
             1 => (ROLE_OF_VERSION_1.to_owned(), 0),
-            VERSION => (decode_role(b)?, get_u64(b, SEQUENCE_AT)),
+            2..=VERSION => (decode_role(b)?, get_u64(b, SEQUENCE_AT)),
             version => return Err(SuperblockError::UnknownVersion { version }),
         };
+        if get_u64(b, SEQUENCE_AT) == u64::MAX {
+            return Err(SuperblockError::Invalid { what: "sequence has no successor" });
+        }
         let superblock = Superblock {
             device_uuid: get_uuid(b, 16),
             pool_uuid: get_uuid(b, 32),
@@ -278,8 +304,12 @@ impl Superblock {
             sequence,
             created_unix_s: get_u64(b, 48),
             block_bytes: get_u32(b, 56),
+            formatted: b[FORMATTED_AT] == 1,
             regions: decode_regions(b)?,
         };
+        if b[FORMATTED_AT] > 1 {
+            return Err(SuperblockError::Invalid { what: "neither formatted nor not" });
+        }
         superblock.check()?;
         Ok(superblock)
     }
@@ -312,6 +342,21 @@ impl Superblock {
             return invalid("the first region is not the superblock's at offset 0");
         }
         Ok(())
+    }
+}
+
+fn newer_of(a: Superblock, b: Superblock) -> Result<Superblock, SuperblockError> {
+    let differ = |what| Err(SuperblockError::Disagree { what });
+    if a.device_uuid != b.device_uuid || a.pool_uuid != b.pool_uuid {
+        return differ("UUIDs");
+    }
+    if a.role != b.role || a.created_unix_s != b.created_unix_s || a.block_bytes != b.block_bytes {
+        return differ("role, time of creation or block size");
+    }
+    match a.sequence.cmp(&b.sequence) {
+        std::cmp::Ordering::Equal if a != b => differ("regions, though not in their sequence"),
+        std::cmp::Ordering::Less => Ok(b),
+        _ => Ok(a),
     }
 }
 
@@ -375,6 +420,7 @@ mod tests {
             sequence: 1,
             created_unix_s: 1_700_000_000,
             block_bytes: 512,
+            formatted: false,
             regions: Superblock::region_map(size_bytes, 0),
         }
     }
@@ -387,7 +433,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            size in DEVICE_BYTES_MIN..1 << 50, uuid: u128, sequence: u64, shift in 9u32..=16, role in "[a-z0-9-]{1,31}"
+            size in DEVICE_BYTES_MIN..1 << 50, uuid: u128, sequence in 0..u64::MAX, shift in 9u32..=16, role in "[a-z0-9-]{1,31}"
         ) {
             let device_uuid = Uuid::from_u128(uuid);
             let superblock = Superblock { device_uuid, sequence, block_bytes: 1 << shift, role, ..example(size) };
@@ -399,7 +445,7 @@ mod tests {
         #[test]
         fn a_torn_update_leaves_the_old_or_the_new(cut in 0..=SUPERBLOCK_BYTES, torn in 0usize..2) {
             let old = example(64 << 20);
-            let new = Superblock { sequence: 2, created_unix_s: u64::MAX, role: "main".into(), ..old.clone() };
+            let new = Superblock { sequence: 2, formatted: true, regions: Superblock::region_map(96 << 20, 0), ..old.clone() };
             let mut copies = [old.encode(); 2];
             let order = new.stale(&copies);
             prop_assert_eq!(order.len(), 2);

@@ -160,3 +160,89 @@ fn an_interrupted_creation_is_done_again() {
     let device = create(&path).expect("created again");
     assert_eq!(device.open_meta(u64::MAX).expect("formatted").volumes().count(), 0);
 }
+
+/// Every sector of both superblocks, in every way that a sector rots: the device opens as it was, or the error names its
+/// superblocks. Never another layout, never another device, never a blank one.
+#[test]
+fn a_superblock_that_rots_is_noticed_or_harmless() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, other) = (dir.path().join("main.plim"), dir.path().join("other.plim"));
+    let mut device = create(&path).expect("created");
+    let older = first_bytes(&path);
+    device.set_formatted().expect("written");
+    let expected = device.superblock().clone();
+    drop((device, create(&other).expect("created")));
+    let (good, another) = (first_bytes(&path), first_bytes(&other));
+    assert_ne!(older, good, "the update wrote both copies");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("there");
+    let (mut opened, mut refused) = (0, 0);
+    let mut judge = |rotted: &[u8], what: &str| {
+        file.write_all_at(rotted, 0).expect("written");
+        match open(&path) {
+            Ok(device) => {
+                assert_eq!(*device.superblock(), expected, "{what}");
+                drop(device);
+                assert_eq!(first_bytes(&path), good, "{what}: both copies are renewed");
+                opened += 1;
+            }
+            Err(DeviceErrorKind::Superblock(_) | DeviceErrorKind::Foreign | DeviceErrorKind::SuperblockLost) => {
+                refused += 1
+            }
+            Err(e) => panic!("{what}: {e:?}"),
+        }
+        file.write_all_at(&good, 0).expect("written");
+    };
+    for sector in 0..16 {
+        let range = sector * 512..(sector + 1) * 512;
+        let mut with = |bytes: &[u8], what: &str| {
+            let mut rotted = good.clone();
+            rotted[range.clone()].copy_from_slice(bytes);
+            judge(&rotted, &format!("sector {sector}: {what}"));
+        };
+        for bit in (0..4096).step_by(97) {
+            let mut bytes = good[range.clone()].to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            with(&bytes, "a bit");
+        }
+        with(&[0; 512], "zeroes");
+        with(&older[range.clone()], "as it was before");
+        with(&another[range.clone()], "another device's");
+        let shifted = (sector + 3) % 16 * 512;
+        with(&good[shifted..shifted + 512], "another sector");
+    }
+    // Whole copies, which check out by themselves.
+    for copy in [0, 4096] {
+        for (bytes, what) in [(&older, "as it was before"), (&another, "another device's")] {
+            let mut rotted = good.clone();
+            rotted[copy..copy + 4096].copy_from_slice(&bytes[copy..copy + 4096]);
+            judge(&rotted, &format!("copy at {copy}: {what}"));
+        }
+    }
+    judge(&[0; 8192], "both zero");
+    file.write_all_at(&another, 0).expect("written");
+    let e = open(&path).expect("they check out").open_meta(u64::MAX).expect_err("its metadata isn't here");
+    assert!(e.to_string().contains("is of the device"), "{e}");
+    println!("{opened} opened as it was, {refused} refused");
+    assert!(opened > 500 && refused >= 3, "{opened} and {refused}");
+}
+
+/// The older superblocks check out, both of them: only the metadata region knows that a newer one was durable.
+#[test]
+fn older_superblocks_beside_newer_metadata_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("main.plim");
+    let mut device = create(&path).expect("created");
+    let older = first_bytes(&path);
+    device.set_formatted().expect("written");
+    drop(device);
+    drop(open(&path).expect("opens").open_meta(u64::MAX).expect("opens")); // notes it
+    std::fs::OpenOptions::new().write(true).open(&path).expect("there").write_all_at(&older, 0).expect("written");
+    let e = open(&path).expect("they check out").open_meta(u64::MAX).expect_err("older");
+    assert!(e.to_string().contains("an older one came back"), "{e}");
+}
+
+fn first_bytes(path: &Path) -> Vec<u8> {
+    let mut b = vec![0; 8192];
+    std::fs::File::open(path).expect("there").read_exact_at(&mut b, 0).expect("long enough");
+    b
+}

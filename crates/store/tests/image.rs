@@ -14,6 +14,8 @@ const POOL: Uuid = Uuid::from_u128(0x0a11_0ca7_ed00_4000_8000_0000_0000_0001);
 
 const SIZE_BYTES: u64 = 64 << 20;
 const VERSION_1: &[u8] = include_bytes!("images/v1.img.gz");
+/// Written at commit 7b1e008.
+const VERSION_2: &[u8] = include_bytes!("images/v2.img.gz");
 
 /// Unpacks an image to a file of its full size.
 fn unpack(gz: &[u8], path: &Path) -> Vec<u8> {
@@ -54,25 +56,66 @@ fn version_1_is_upgraded_on_open() {
     check_contents(&device);
     drop(device);
     let after = first_bytes(&path);
-    assert_eq!((after[8], &after[..4096]), (2, &after[4096..]), "version 2 has two");
+    assert_eq!((after[8], &after[..4096]), (3, &after[4096..]), "version 3 has two");
     check_contents(&open(&path));
     let wrong = DeviceFile::open(&path, &Expect { pool_uuid: None, device_uuid: None, role: "fast".into() })
         .expect_err("it is main");
     assert!(matches!(wrong.kind, DeviceErrorKind::WrongRole { .. }));
 }
 
+/// Version 3 differs in what the metadata region's slots say: the first open that reads the metadata replaces them.
+#[test]
+fn version_2_is_upgraded_on_open() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("image");
+    let before = unpack(VERSION_2, &path);
+    assert_eq!((before[8], &before[..4096]), (2, &before[4096..8192]), "version 2 has two copies");
+    assert_eq!(&before[1 << 20..][..8], b"PLIMMETA");
+    let device = open(&path);
+    assert_eq!((device.superblock().role.as_str(), device.superblock().sequence), ("main", 2));
+    check_contents(&device);
+    drop(device);
+    let after = std::fs::read(&path).expect("there");
+    assert_eq!((after[8], &after[..4096]), (3, &after[4096..8192]));
+    for slot in [1 << 20, (1 << 20) + 4096] {
+        assert_eq!(&after[slot..][..8], b"PLIMMET2");
+    }
+    let device = open(&path);
+    assert_eq!(device.superblock().sequence, 2, "it is upgraded once");
+    check_contents(&device);
+}
+
+/// Slots of version 2 witness nothing, so they are refused beside metadata that was changed since the upgrade.
+#[test]
+fn old_slots_beside_newer_metadata_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("image");
+    let before = unpack(VERSION_2, &path);
+    open(&path).open_meta(u64::MAX).expect("opens").begin_delete("old").expect("there");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("there");
+    file.write_all_at(&before[1 << 20..][..8192], 1 << 20).expect("written");
+    let e = open(&path).open_meta(u64::MAX).expect_err("refused");
+    assert!(e.to_string().contains("both length slots are older than change 1"), "{e}");
+}
+
 /// The upgrade writes the second copy, syncs, writes the first, syncs. Power is lost in either write: whichever of the
 /// copy's sectors reached the device, it opens as version 1 or 2 and is upgraded then.
 #[test]
 fn an_upgrade_cut_short_anywhere_is_done_again() {
+    for version in [VERSION_1, VERSION_2] {
+        cut_an_upgrade_everywhere(version);
+    }
+}
+
+fn cut_an_upgrade_everywhere(version: &[u8]) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("image");
-    let before = unpack(VERSION_1, &path);
+    let before = unpack(version, &path);
     drop(open(&path));
     let after = first_bytes(&path);
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("there");
     let copies = [before[..4096].try_into().expect("4 KiB"), before[4096..8192].try_into().expect("4 KiB")];
-    let upgraded = Superblock::decode(after[..4096].try_into().expect("4 KiB")).expect("version 2");
+    let upgraded = Superblock::decode(after[..4096].try_into().expect("4 KiB")).expect("version 3");
     let order = upgraded.stale(&copies); // what the upgrade goes by
     assert_eq!(order.len(), 2);
     for (n, copy) in order.iter().copied().enumerate() {

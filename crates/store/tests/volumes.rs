@@ -7,13 +7,13 @@ mod disk;
 use disk::Disk;
 use plimsoll_base::{Class, Objective, Span, VolumeKey};
 use plimsoll_store::{
-    DeadlineRecord, KnobValues, KnobsRecord, MetaError, MetaStore, NewVolume, RecordError, Region, RegionKind,
-    TenantLimits, TenantRecord, VolumeRecord,
+    DeadlineRecord, KnobValues, KnobsRecord, Medium, MetaError, MetaStore, NewVolume, RecordError, Region,
+    RegionBackend, RegionKind, TenantLimits, TenantRecord, VolumeRecord,
 };
+use std::sync::{Arc, Condvar, Mutex};
 
 const MIB: u64 = 1 << 20;
 const HOME: Region = Region { kind: RegionKind::Home, offset: 5 * MIB, len: 20 * MIB };
-const CAPACITY_BYTES: u64 = (4 << 20) - 8192;
 
 fn tenant(name: &str) -> TenantRecord {
     let objectives = vec![Objective { percentile_bp: 9990, bound: Span::from_millis(3) }];
@@ -23,14 +23,14 @@ fn tenant(name: &str) -> TenantRecord {
 
 fn store() -> (Disk, MetaStore) {
     let disk = Disk::new();
-    let mut store = MetaStore::format(disk.clone(), CAPACITY_BYTES, HOME).expect("formats");
+    let mut store = MetaStore::format(disk.format(), HOME).expect("formats");
     store.set_tenant(tenant("t")).expect("set");
     (disk, store)
 }
 
 fn reopen(disk: &Disk, store: MetaStore) -> MetaStore {
     drop(store);
-    MetaStore::open(disk.clone(), CAPACITY_BYTES, HOME).expect("opens")
+    disk.open(HOME).expect("opens")
 }
 
 fn new(name: &str, size_bytes: u64) -> NewVolume {
@@ -118,4 +118,85 @@ fn what_was_set_live_is_kept() {
     assert!(matches!(store.set_volume_deadline("b", deadline), Err(MetaError::UnknownVolume { .. })));
     let store = reopen(&disk, store);
     assert_eq!((store.knobs(), store.volume("a").expect("made").deadline), (Some(knobs), Some(deadline)));
+}
+
+/// A disk whose sync waits until it is let go.
+#[derive(Clone, Debug)]
+struct Held {
+    disk: Disk,
+    holds: Arc<(Mutex<(bool, bool)>, Condvar)>,
+}
+
+impl Held {
+    fn hold(&self, holds: bool) {
+        self.holds.0.lock().expect("no panic").0 = holds;
+        self.holds.1.notify_all();
+    }
+
+    fn wait_until_held(&self) {
+        let state = self.holds.0.lock().expect("no panic");
+        drop(self.holds.1.wait_while(state, |(_, is_held)| !*is_held).expect("no panic"));
+    }
+}
+
+impl Medium for Held {
+    fn read_at(&self, out: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.disk.read_at(out, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
+        self.disk.write_at(data, offset)
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        let mut state = self.holds.0.lock().expect("no panic");
+        state.1 = state.0;
+        self.holds.1.notify_all();
+        state = self.holds.1.wait_while(state, |(holds, _)| *holds).expect("no panic");
+        state.1 = false;
+        self.disk.sync()
+    }
+}
+
+/// Whoever shows the store's contents (status, metrics) does so while a change waits for a slow device.
+#[test]
+fn readers_dont_wait_for_the_device() {
+    let held = Held { disk: Disk::new(), holds: Arc::default() };
+    let backend = RegionBackend::format(held.clone(), disk::REGION, disk::OWNER).expect("formats");
+    let mut store = MetaStore::format(backend, HOME).expect("formats");
+    store.create_volume(new("a", MIB)).expect("room");
+    let reader = store.reader();
+    held.hold(true);
+    let changing = std::thread::spawn(move || {
+        store.create_volume(new("b", 2 * MIB)).expect("room");
+        store
+    });
+    held.wait_until_held();
+    for _ in 0..100 {
+        let view = reader.view();
+        assert_eq!((view.volumes().count(), view.free_bytes()), (1, 19 * MIB), "the change isn't durable yet");
+    }
+    held.hold(false);
+    let store = changing.join().expect("no panic");
+    assert_eq!((reader.view().volumes().count(), reader.view().free_bytes()), (2, 17 * MIB));
+    assert_eq!(reader.view().volume("b"), store.volume("b"));
+}
+
+/// Run by hand: what a change costs when there are many volumes.
+#[test]
+#[ignore = "measures; run by hand"]
+fn a_change_costs_what_it_touches() {
+    let home = Region { len: 70_000 * MIB, ..HOME };
+    for volumes in [10, 100, 1000, 6000] {
+        let disk = Disk::new();
+        let mut store = MetaStore::format(disk.format(), home).expect("formats");
+        for n in 0..volumes {
+            store.create_volume(new(&format!("v{n}"), MIB)).expect("room");
+        }
+        let begun = std::time::Instant::now();
+        for n in 0..200 {
+            store.rule_volume("v5", "t".into(), n % 2 == 0).expect("changed");
+        }
+        println!("{volumes} volumes: {:?} a change", begun.elapsed() / 200);
+    }
 }

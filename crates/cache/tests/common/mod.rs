@@ -14,7 +14,10 @@ pub const SECTORS: u64 = 48 * 8 + 3;
 pub const VOLUMES: u32 = 2;
 pub const FAST_BYTES: u64 = 800 << 10;
 pub const SLOW_BYTES: u64 = 1 << 20;
-pub const NVRAM_BYTES: u64 = 64 << 10;
+/// Of the NVRAM, as small as it may be.
+pub fn nvram_bytes(block: u32) -> u64 {
+    (64 << 10).max(64 * u64::from(block))
+}
 
 pub fn us(n: u64) -> Span {
     Span::from_micros(n)
@@ -25,15 +28,21 @@ pub fn shape() -> Shape {
 }
 
 pub fn layout() -> Layout {
-    Layout::new(FAST_BYTES, 512, shape(), 0x5a17).unwrap()
+    layout_of(512)
+}
+
+/// On a fast disk with blocks of so many bytes, which tear between sectors all the same.
+pub fn layout_of(block_bytes: u32) -> Layout {
+    Layout::new(FAST_BYTES, block_bytes, shape(), 0x5a17).unwrap()
 }
 
 pub fn config() -> CacheConfig {
     CacheConfig {
         weus_max: 8,
         write_back_depth: 2,
-        sequential_bytes: 1 << 20,
-        prefetch_bytes_max: 0,
+        // As the defaults, for volumes as small as these: scans are told, and read ahead.
+        sequential_bytes: 8 << 10,
+        prefetch_bytes_max: 32 << 10,
         ..CacheConfig::default()
     }
 }
@@ -50,11 +59,13 @@ pub struct Setup {
     pub known: Option<[bool; 2]>,
     /// Bytes of WEUs may have rotted.
     pub rots: bool,
+    /// Bytes of a block of the fast disk and of the NVRAM.
+    pub block: u32,
 }
 
 impl Setup {
     pub fn of(modes: [Mode; 2]) -> Setup {
-        Setup { config: config(), modes, shuffle: None, nvram: false, known: None, rots: false }
+        Setup { config: config(), modes, shuffle: None, nvram: false, known: None, rots: false, block: 512 }
     }
 }
 
@@ -80,13 +91,15 @@ pub fn oracle() -> Oracle {
 }
 
 /// An empty slow disk, a formatted fast one, and NVRAM.
-pub fn disks(seed: u64) -> Vec<SimDisk> {
+pub fn disks(seed: u64, block: u32) -> Vec<SimDisk> {
     let slow = SimDisk::new(SLOW_BYTES, (us(50), us(900)), seed, DiskFaults::default());
-    let mut fast = SimDisk::new(FAST_BYTES, (us(1), us(200)), seed + 1, DiskFaults::default());
-    for (at, bytes) in format_device(&layout(), 0) {
+    let of_blocks = |d: SimDisk| d.with_blocks_of(u64::from(block));
+    let mut fast = of_blocks(SimDisk::new(FAST_BYTES, (us(1), us(200)), seed + 1, DiskFaults::default()));
+    for (at, bytes) in format_device(&layout_of(block), 0) {
         fast.write_durably(at, &bytes);
     }
-    vec![slow, fast, SimDisk::new(NVRAM_BYTES, (us(1), us(20)), seed + 2, DiskFaults::default())]
+    let nvram = of_blocks(SimDisk::new(nvram_bytes(block), (us(1), us(20)), seed + 2, DiskFaults::default()));
+    vec![slow, fast, nvram]
 }
 
 /// What a scheduler or a drive does: each request waits a while before it has any effect, so they overtake each other.
@@ -152,16 +165,18 @@ pub fn pool(disks: Vec<SimDisk>, setup: &Setup, oracle: &Oracle) -> SimPool {
     let mut p = SimPool::with_stack(disks, |offers| {
         let mut s = Stack::new(StackConfig::default(), offers);
         s.push(Box::new(Front::new()), vec![Target::Node(1)]);
-        let mut cache = Box::new(Cache::new(layout(), setup.config));
+        let mut cache = Box::new(Cache::new(layout_of(setup.block), setup.config));
         if let Some(behind) = setup.known {
-            *cache = Cache::new(layout(), setup.config)
+            *cache = Cache::new(layout_of(setup.block), setup.config)
                 .with_known((0..VOLUMES).map(|v| (oracle.key(v), behind[v as usize])));
         }
         match setup.shuffle {
             None if setup.nvram => {
                 s.push(cache, vec![Target::Node(2), Target::Node(3)]);
                 s.push(Box::new(Map::new()), vec![Target::Device(0)]);
-                let nvram = Nvram::new(NVRAM_BYTES, 512, 7).expect("large enough").with_planted(setup.config.planted);
+                let nvram = Nvram::new(nvram_bytes(setup.block), setup.block, 7)
+                    .expect("large enough")
+                    .with_planted(setup.config.planted);
                 s.push(Box::new(nvram), vec![Target::Device(2), Target::Device(1)]);
             }
             None => {
@@ -216,7 +231,8 @@ pub fn some_acts(seed: u64, count: usize) -> Vec<Act> {
             };
             let (first, len) = if rng.chance(0.6) { whole } else { part };
             let ask = |op, fua| Act::Ask(Ask { op, volume, first, len, fua });
-            match rng.below(24) {
+            match rng.below(25) {
+                24 => ask(Op::BlockStatus, false),
                 0..9 => ask(Op::Write, rng.chance(0.15)),
                 9..14 => ask(Op::Read, false),
                 14 => ask(if rng.chance(0.5) { Op::Trim } else { Op::WriteZeroes }, rng.chance(0.2)),
@@ -247,7 +263,7 @@ impl Life {
     /// Over fresh disks.
     pub fn begin(seed: u64, setup: Setup) -> Life {
         let oracle = oracle();
-        let mut pool = pool(disks(seed), &setup, &oracle);
+        let mut pool = pool(disks(seed, setup.block), &setup, &oracle);
         assert_eq!(pool.start(), LayerState::Ready, "{:?}", pool.stack().layer::<Cache>().unwrap().status());
         Life { pool, oracle, setup, may_fail: false, failed: 0, slow_lost: false }
     }
@@ -278,8 +294,32 @@ impl Life {
     pub fn judge(&mut self) -> Result<(), String> {
         let found = self.read_all()?;
         self.oracle.check(&found)?;
+        self.statuses()?;
         let again = self.read_all()?;
         self.oracle.check(&again)
+    }
+
+    /// Asks for the BLOCK_STATUS of everything, a few sectors after the other, of which the oracle knows what they are.
+    pub fn statuses(&mut self) -> Result<(), String> {
+        for volume in 0..VOLUMES {
+            for (first, len) in [(0, 13), (13, 40), (53, SECTORS - 53)] {
+                let now = self.pool.now();
+                let io = self.oracle.ask(Ask { op: Op::BlockStatus, volume, first, len, fua: false }, now);
+                self.pool.offer(now, io);
+                let c = loop {
+                    if let Some(c) = self.pool.next_done() {
+                        break c;
+                    }
+                    self.pool.step().ok_or("the BLOCK_STATUS never ends")?;
+                };
+                match c.outcome.is_done() {
+                    true => self.oracle.ended(&c)?,
+                    false if self.may_fail => self.oracle.failed(&c),
+                    false => return Err(format!("BLOCK_STATUS ended {:?}", c.outcome)),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// All sectors of all volumes, while nothing else is under way.
@@ -493,17 +533,21 @@ pub fn explained(e: String, fast: &SimDisk, oracle: &Oracle) -> String {
 /// What is on a fast disk about one extent, for who looks for a mistake.
 pub fn explain(fast: &SimDisk, volume: VolumeKey, extent: u64) -> String {
     use plimsoll_cache::format::*;
-    let l = Layout::decode(fast.peek(0, 4096).as_slice()).unwrap();
+    use plimsoll_cache::journal::{Reading, read};
+    let Ok(l) = Layout::decode(fast.peek(0, 4096).as_slice()) else { return "the page is damaged".into() };
     let mut text = String::new();
-    let half = |h: u64| fast.peek(l.half_at(h), l.half_bytes);
-    let (a, b) = (half(0), half(1));
-    let found = plimsoll_cache::journal::read([a.as_slice(), b.as_slice()], &l, false).unwrap();
+    let copies = [0, 1].map(|h| l.copies_at(h).map(|at| fast.peek(at, l.copy_bytes())));
+    let copies = copies.each_ref().map(|half| half.each_ref().map(|c| c.as_slice()));
+    let found = match read(copies, &l, Reading::default()) {
+        Ok(found) => found,
+        Err(corrupt) => return corrupt.why,
+    };
     text += &format!("next epoch {}, durable {:#x}\n", found.next_epoch, found.durable);
     for w in 0..l.weus {
         let bytes = fast.peek(l.weu_at(w), u64::from(l.shape.weu_bytes));
         let mut at = 0;
-        while let Some(h) = ChunkHeader::decode(&bytes.as_slice()[at..], l.salt, 512, false) {
-            at += chunk_header_bytes(h.entries.len(), 512) as usize;
+        while let Some(h) = ChunkHeader::decode(&bytes.as_slice()[at..], l.salt, l.block_bytes, false) {
+            at += chunk_header_bytes(h.entries.len(), l.block_bytes) as usize;
             for (i, e) in h.entries.iter().enumerate() {
                 if e.name == (ExtentName { volume, extent }) {
                     let slot = h.first_slot + i as u32;

@@ -406,7 +406,7 @@ impl Driver {
 
     fn complete(&mut self, now: Time, link: usize, p: Pending) {
         match p.what {
-            For::Health { required } => self.health(link, &p, required),
+            For::Health { required, claimed } => self.health(link, &p, required, claimed),
             For::Probe { get } => {
                 let us = |kind| Span::from_micros(u64::from(p.note(kind).unwrap_or(0)));
                 let in_flight = p.note(NoteKind::InFlight).unwrap_or(0);
@@ -427,6 +427,7 @@ impl Driver {
     /// What a read's answer is worth.
     fn judge(&mut self, link: usize, get: (usize, u64), p: &Pending) -> (Answer, String) {
         let us = |kind| p.note(kind).map(|us| Span::from_micros(u64::from(us)));
+        let moment = self.now();
         let l = &mut self.links[link];
         let (in_flight, service) = (p.note(NoteKind::InFlight), us(NoteKind::ServiceUs).unwrap_or(Span::ZERO));
         let mut answer = Answer { reply: Reply::Done, in_flight: in_flight.unwrap_or(0), service };
@@ -442,6 +443,11 @@ impl Driver {
         } else if let (Some(before), Some(now)) = (p.note(NoteKind::GenerationBefore), p.note(NoteKind::GenerationLow))
         {
             let (before, now) = (near(l.generation, before), near(l.generation, now));
+            if now.max(before) > generation_max(l.confirmed, moment.since(l.confirmed_at)) {
+                answer.reply = Reply::Failed;
+                why = format!("{}: says {now} changes, but had {} when it was last asked", l.address, l.confirmed);
+                return (answer, why);
+            }
             l.generation = l.generation.max(now);
             if l.state == LinkState::Up {
                 l.counts = l.counts.max(now);
@@ -462,6 +468,15 @@ impl Driver {
 const TIMERS_SWEPT: usize = 1024;
 const NOTHING: Answer = Answer { reply: Reply::Failed, in_flight: 0, service: Span::ZERO };
 
+/// The most changes that a replica can have seen, so long after it had `confirmed`: ten million a second, and a million for answers that
+/// overtake each other. An answer that says more is wrong. Taking it would make the answers of all other replicas too old.
+fn generation_max(confirmed: u64, since: Span) -> u64 {
+    const AT_ONCE: u64 = 1 << 20;
+    const PER_S: u64 = 10_000_000;
+    let changes = u128::from(since.as_nanos()) * u128::from(PER_S) / 1_000_000_000;
+    confirmed.saturating_add(AT_ONCE).saturating_add(u64::try_from(changes).unwrap_or(u64::MAX))
+}
+
 /// The number nearest to `known` whose lower half is `low`.
 fn near(known: u64, low: u32) -> u64 {
     known.wrapping_add_signed(i64::from(low.wrapping_sub(known as u32) as i32))
@@ -477,6 +492,15 @@ mod tests {
         assert_eq!(near(7, 5), 5);
         assert_eq!(near((1 << 32) - 1, 0), 1 << 32);
         assert_eq!(near((3 << 32) + 2, u32::MAX), (3 << 32) - 1);
+    }
+
+    #[test]
+    fn a_replica_cant_have_seen_more_changes_than_time_allows() {
+        let a_while = Span::from_millis(500);
+        assert_eq!(generation_max(7, Span::ZERO), 7 + (1 << 20));
+        assert_eq!(generation_max(7, a_while), 7 + (1 << 20) + 5_000_000);
+        assert!(near(1000, 1000 + (1 << 31) - 1) > generation_max(1000, a_while), "half the lower word too large");
+        assert_eq!(generation_max(u64::MAX - 1, Span::from_secs(1 << 30)), u64::MAX);
     }
 
     #[test]

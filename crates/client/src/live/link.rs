@@ -43,6 +43,8 @@ pub enum For {
     Health {
         /// This generation must have been reached by now.
         required: u64,
+        /// The replica's answers have said this generation already.
+        claimed: u64,
     },
 }
 
@@ -187,6 +189,10 @@ pub struct Link {
     pub stuck: Arc<Notify>,
     /// What its replica last said its generation was.
     pub generation: u64,
+    /// What it said when it was last asked for all of it, not for its lower half.
+    pub confirmed: u64,
+    /// When that was.
+    pub confirmed_at: Time,
     /// The generation that others are measured by: as it last said while it was read; 0 if it isn't though it's connected.
     pub counts: u64,
     /// It says itself that it may lack writes.
@@ -205,6 +211,8 @@ impl Link {
             open: None,
             stuck,
             generation: 0,
+            confirmed: 0,
+            confirmed_at: Time::ZERO,
             counts: 0,
             marked: false,
             known_then: 0,
@@ -244,7 +252,7 @@ mod tests {
 
     #[test]
     fn what_a_refusal_says_in_two_chunks_is_all_heard() {
-        let what = For::Health { required: 0 };
+        let what = For::Health { required: 0, claimed: 0 };
         let mut p = Pending { what, data: Vec::new(), offset: 0, length: 1, notes: Vec::new(), error: None };
         p.heard(vec![(NoteKind::InFlight, 7), (NoteKind::WaitUs, 1)]);
         (2..100).for_each(|us| p.heard(vec![(NoteKind::WaitUs, us)]));

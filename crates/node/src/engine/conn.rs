@@ -1,5 +1,6 @@
 //! One client's connection in the transmission phase: bytes in, requests out; completions in, replies out.
 
+use super::permits::Held;
 use super::promise::micros;
 use super::ring::{RecvInto, SendBatch};
 use crate::replica::{Behind, Replica, ReplicaUse};
@@ -12,6 +13,7 @@ use plimsoll_nbd::wire::{
     STATE_ZERO,
 };
 use plimsoll_sched::promise::AutoTerms;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -40,11 +42,18 @@ pub struct ExportParams {
 
 /// Bytes received but not yet understood are at most this many.
 pub const RECV_BYTES: usize = 256 << 10;
+/// Payloads of writes up to this size are received into the connection's own buffer: their requests take a permit, and
+/// a block of memory, when all their bytes are there. Larger ones are announced (see `permits.rs`).
+pub const BUFFERED_PAYLOAD_BYTES: usize = 32 << 10;
 /// Payloads up to this size are copied next to their header, larger ones are sent from where they lie.
 const COPIED_PAYLOAD_BYTES: usize = 16 << 10;
-/// A connection with more than this waiting to be sent isn't served further: beside it, only what its tenant's permits let in
-/// comes on top.
+/// A connection with more than this waiting to be sent isn't served further. What comes on top was let in by permits, which
+/// are held until it has been sent.
 const UNSENT_BYTES_MAX: usize = 8 << 20;
+/// The same for answers that hold no permit: refusals, errors, probes.
+const UNPERMITTED_BYTES_MAX: usize = 256 << 10;
+/// Answers are sent in batches of about this size: the permits and blocks of a batch come back when it has been sent.
+const BATCH_BYTES: usize = 1 << 20;
 /// An empty range of a read at least this long is told as a hole instead of sent as zeroes.
 const HOLE_BYTES_MIN: u64 = 512;
 
@@ -62,6 +71,8 @@ pub struct Ready {
 pub struct Stalled {
     /// The request.
     pub request: Request,
+    /// Its payload, if it was announced and has been received.
+    pub payload: Option<Data>,
     /// Since when it waits for one.
     pub since: Time,
     /// Its wait's.
@@ -70,9 +81,9 @@ pub struct Stalled {
 
 /// What parsing stopped at.
 pub enum Parsed {
-    /// A request, of which a write's bytes aren't received before [`Conn::admit`].
+    /// A request. Unless [`Conn::is_announced`], it is complete.
     Asks(Request),
-    /// A write, now with its bytes.
+    /// A write that was announced, now with its bytes.
     Ready(Ready),
     /// More bytes are needed.
     NeedBytes,
@@ -85,8 +96,38 @@ struct Payload {
     buf: BufMut,
     filled: usize,
     waited_since: Option<Time>,
+    /// When it got its room.
+    began_at: Time,
     /// When the client last sent of it.
     progress_at: Time,
+}
+
+/// Answers on their way to the client.
+#[derive(Default)]
+struct Answers {
+    batch: SendBatch,
+    payload_bytes: usize,
+    /// The permits of their requests.
+    held: Held,
+}
+
+impl Answers {
+    fn len(&self) -> usize {
+        self.batch.bytes.len() + self.payload_bytes
+    }
+}
+
+/// Bytes that a client is slow to send or to take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transfer {
+    /// When it began.
+    pub began_at: Time,
+    /// When it last went on.
+    pub progress_at: Time,
+    /// Bytes that have come or gone.
+    pub done: u64,
+    /// All bytes.
+    pub whole: u64,
 }
 
 /// See the module's documentation.
@@ -100,11 +141,19 @@ pub struct Conn {
     have: std::ops::Range<usize>,
     payload: Option<Payload>,
     skip: u64,
-    /// Encoded, not yet handed to the kernel.
-    unsent: SendBatch,
-    unsent_payload_bytes: usize,
-    /// So many bytes are being sent.
+    /// Encoded, not yet handed to the kernel: the batch that is being filled.
+    unsent: Answers,
+    /// Full batches before it.
+    full: VecDeque<Answers>,
+    full_bytes: usize,
+    /// Unsent bytes of answers that hold no permit.
+    unpermitted_bytes: usize,
+    /// Bytes of the batch that is being sent; 0 if none is.
     sending_bytes: usize,
+    /// Their requests' permits.
+    sending_held: Held,
+    /// When sending them began, when some were last taken, and how many have been.
+    sending: (Time, Time, usize),
     /// A receive is under way.
     pub receiving: bool,
     /// A request that waits for a permit.
@@ -140,9 +189,13 @@ impl Conn {
             have: 0..early.len(),
             payload: None,
             skip: 0,
-            unsent: SendBatch::default(),
-            unsent_payload_bytes: 0,
+            unsent: Answers::default(),
+            full: VecDeque::new(),
+            full_bytes: 0,
+            unpermitted_bytes: 0,
             sending_bytes: 0,
+            sending_held: Held::default(),
+            sending: (Time::ZERO, Time::ZERO, 0),
             receiving: false,
             stalled: None,
             inflight: 0,
@@ -211,13 +264,16 @@ impl Conn {
             return None;
         }
         if let Some(p) = self.payload.take_if(|_| self.have.is_empty()) {
-            let Payload { request, buf, filled, waited_since, progress_at } = p;
-            self.payload = Some(Payload { request, buf: BufMut::zeroed(0), filled, waited_since, progress_at });
+            let mut p = p;
+            let (buf, filled) = (std::mem::replace(&mut p.buf, BufMut::zeroed(0)), p.filled);
+            self.payload = Some(p);
             return Some(RecvInto::Payload(buf, filled));
         }
         let mut buffer = self.buffer.take().expect("not receiving, so the buffer is here");
-        buffer.copy_within(self.have.clone(), 0);
-        self.have = 0..self.have.len();
+        if self.have.start > 0 {
+            buffer.copy_within(self.have.clone(), 0);
+            self.have = 0..self.have.len();
+        }
         Some(RecvInto::Buffer(buffer, self.have.end))
     }
 
@@ -251,7 +307,27 @@ impl Conn {
 
     /// Waits too much to be sent? Then whoever doesn't read answers gets no more of them.
     fn is_full(&self) -> bool {
-        self.unsent.bytes.len() + self.unsent_payload_bytes + self.sending_bytes > UNSENT_BYTES_MAX
+        self.unsent_bytes() > UNSENT_BYTES_MAX || self.unpermitted_bytes > UNPERMITTED_BYTES_MAX
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        self.unsent.len() + self.full_bytes + self.sending_bytes
+    }
+
+    /// Notes what was encoded since the batch had `before` bytes as answers that hold no permit.
+    fn unpermitted(&mut self, before: usize) {
+        self.unpermitted_bytes += self.unsent.len() - before;
+        self.fill(Held::default());
+    }
+
+    /// Adds the permits of what was just encoded; a full batch is closed.
+    fn fill(&mut self, held: Held) {
+        self.unsent.held.add(held);
+        if self.unsent.len() >= BATCH_BYTES {
+            let full = std::mem::take(&mut self.unsent);
+            self.full_bytes += full.len();
+            self.full.push_back(full);
+        }
     }
 
     /// Understands the next request of what was received.
@@ -274,6 +350,13 @@ impl Conn {
             let Ok(incoming) = self.params.rules.judge(header) else {
                 return Parsed::Ended("what the client sent is no NBD request");
             };
+            if let Incoming::Serve(request) = &incoming
+                && request.command == Command::Write
+                && !Conn::is_announced(request)
+                && self.have.len() < REQUEST_BYTES + request.length as usize
+            {
+                return Parsed::NeedBytes;
+            }
             self.have.start += REQUEST_BYTES;
             match incoming {
                 Incoming::Disconnect => {
@@ -282,32 +365,57 @@ impl Conn {
                 }
                 Incoming::Refuse(r) => {
                     self.skip = u64::from(r.skip_bytes);
-                    self.replies.failed(&mut self.unsent.bytes, r.cookie, r.error, r.message);
+                    let before = self.unsent.len();
+                    self.replies.failed(&mut self.unsent.batch.bytes, r.cookie, r.error, r.message);
+                    self.unpermitted(before);
+                    if self.is_full() {
+                        return Parsed::NeedBytes;
+                    }
                 }
                 Incoming::Serve(request) => return Parsed::Asks(request),
             }
         }
     }
 
-    /// A request has its permit: it is ready, unless it's a write, whose bytes are received now.
-    pub fn admit(
-        &mut self,
-        now: Time,
-        request: Request,
-        waited_since: Option<Time>,
-        pool: &mut BufPool,
-    ) -> Option<Ready> {
-        if request.command != Command::Write {
-            return Some(Ready { request, data: Data::Absent, waited_since });
-        }
-        let buf = pool.take(request.length as usize);
-        self.payload = Some(Payload { buf, request, filled: 0, waited_since, progress_at: now });
-        None
+    /// Is the request a write whose bytes need room of their own before they are received?
+    pub fn is_announced(request: &Request) -> bool {
+        request.command == Command::Write && request.length as usize > BUFFERED_PAYLOAD_BYTES
     }
 
-    /// A write that has its permit but not all its bytes, and when the client last sent of it.
-    pub fn unfinished(&self) -> Option<(&Request, Time)> {
-        self.payload.as_ref().map(|p| (&p.request, p.progress_at))
+    /// A complete request has its permit: it's ready.
+    pub fn admit(&mut self, request: Request, waited_since: Option<Time>, pool: &mut BufPool) -> Ready {
+        if request.command != Command::Write {
+            return Ready { request, data: Data::Absent, waited_since };
+        }
+        let len = request.length as usize;
+        let mut buf = pool.take(len);
+        let buffer = self.buffer.as_ref().expect("not receiving");
+        buf.as_mut_slice().copy_from_slice(&buffer[self.have.start..][..len]);
+        self.have.start += len;
+        Ready { request, data: Data::Bytes(buf.freeze()), waited_since }
+    }
+
+    /// A write has room for its payload, which is received now.
+    pub fn receive(&mut self, now: Time, request: Request, waited_since: Option<Time>, pool: &mut BufPool) {
+        let buf = pool.take(request.length as usize);
+        self.payload = Some(Payload { buf, request, filled: 0, waited_since, began_at: now, progress_at: now });
+    }
+
+    /// The payload that is being received.
+    pub fn receives(&self) -> Option<Transfer> {
+        self.payload.as_ref().map(|p| Transfer {
+            began_at: p.began_at,
+            progress_at: p.progress_at,
+            done: p.filled as u64,
+            whole: u64::from(p.request.length),
+        })
+    }
+
+    /// The batch of answers that the client has not yet taken.
+    pub fn sends(&self) -> Option<Transfer> {
+        let (began_at, progress_at, done) = self.sending;
+        let whole = self.sending_bytes as u64;
+        (whole > 0).then_some(Transfer { began_at, progress_at, done: done as u64, whole })
     }
 
     /// Moves what the buffer has of the payload; the request if that was the rest.
@@ -329,88 +437,146 @@ impl Conn {
     }
 
     /// Takes what is to be sent, if anything is and nothing is under way.
-    pub fn take_unsent(&mut self) -> Option<SendBatch> {
-        if self.sending_bytes > 0 || self.unsent.is_empty() || self.broken {
+    pub fn take_unsent(&mut self, now: Time) -> Option<SendBatch> {
+        if self.sending_bytes > 0 || self.broken {
             return None;
         }
-        self.sending_bytes = self.unsent.bytes.len() + self.unsent_payload_bytes;
-        self.unsent_payload_bytes = 0;
-        Some(std::mem::take(&mut self.unsent))
+        let next = match self.full.pop_front() {
+            Some(full) => {
+                self.full_bytes -= full.len();
+                full
+            }
+            None if self.unsent.batch.is_empty() => return None,
+            None => std::mem::take(&mut self.unsent),
+        };
+        self.sending_bytes = next.len();
+        self.sending_held = next.held;
+        self.sending = (now, now, 0);
+        Some(next.batch)
     }
 
-    /// A batch was sent whole: its vectors are used again, its payloads may be too.
-    pub fn sent(&mut self, mut batch: SendBatch, pool: &mut BufPool) {
+    /// The client has taken `done` bytes of the batch that is being sent.
+    pub fn sent_part(&mut self, now: Time, done: usize) {
+        (self.sending.1, self.sending.2) = (now, done);
+    }
+
+    /// A batch was sent whole: its vectors are used again, its payloads may be too. The permits that come back.
+    pub fn sent(&mut self, batch: SendBatch, pool: &mut BufPool) -> Held {
         self.sending_bytes = 0;
-        for (_, payload) in batch.payloads.drain(..) {
-            pool.give(payload);
+        let batch = recycled(batch, pool);
+        if self.unsent.batch.bytes.capacity() == 0 && batch.bytes.capacity() <= BATCH_BYTES {
+            self.unsent.batch = batch;
         }
-        batch.bytes.clear();
-        if self.unsent.bytes.capacity() == 0 && batch.bytes.capacity() <= 1 << 20 {
-            self.unsent = batch;
+        if self.unsent_bytes() == 0 {
+            self.unpermitted_bytes = 0;
         }
+        std::mem::take(&mut self.sending_held)
     }
 
     /// No more is taken from the client: what it sent and wasn't understood yet never will be. A request that waits for a
-    /// permit goes with it: what follows it may be its payload, and must not be taken for requests.
-    pub fn end(&mut self) {
+    /// permit goes with it: what follows it may be its payload, and must not be taken for requests. Bytes of a payload whose
+    /// room is to be given back.
+    pub fn end(&mut self, pool: &mut BufPool) -> Option<u64> {
         self.left();
         self.ending = true;
-        self.stalled = None;
         self.have.start = self.have.end;
+        let Stalled { request, payload, .. } = self.stalled.take()?;
+        let received = payload?;
+        recycle(received, pool);
+        Some(u64::from(request.length))
     }
 
-    /// The peer is gone: nothing more is sent, and nothing that waits comes in.
-    pub fn lost(&mut self) {
-        self.end();
+    /// The connection is removed: bytes of a payload whose room is to be given back.
+    pub fn remove(mut self, pool: &mut BufPool) -> Option<u64> {
+        let waiting = self.end(pool);
+        let receiving = self.payload.take().map(|p| {
+            pool.give(p.buf.freeze());
+            u64::from(p.request.length)
+        });
+        debug_assert!(waiting.is_none() || receiving.is_none(), "a connection receives one payload at a time");
+        waiting.or(receiving)
+    }
+
+    /// The peer is gone: nothing more is sent, not even `batch`, which was on its way. The permits that come back. The
+    /// caller ends the connection, too.
+    pub fn lost(&mut self, batch: SendBatch, pool: &mut BufPool) -> Held {
         self.broken = true;
-        self.sending_bytes = 0;
+        let mut held = self.sent(batch, pool);
+        for unsent in self.full.drain(..).chain([std::mem::take(&mut self.unsent)]) {
+            recycled(unsent.batch, pool);
+            held.add(unsent.held);
+        }
+        self.full_bytes = 0;
+        held
     }
 
     /// Nothing left to do for a connection that is ending.
     pub fn is_finished(&self) -> bool {
         let quiet = self.sending_bytes == 0 && !self.receiving && self.inflight == 0;
-        quiet && self.ending && (self.broken || self.unsent.is_empty())
+        quiet && self.ending && (self.broken || self.unsent_bytes() == 0)
     }
 
     /// Ends a request that never entered the stack.
     pub fn refuse(&mut self, request: &Request, outcome: Outcome, notes: &[Note]) {
+        let before = self.unsent.len();
         self.fail(request, outcome, notes);
+        self.unpermitted(before);
     }
 
     /// Refuses a read of a replica that may lack writes.
     pub fn refuse_behind(&mut self, request: &Request, why: Behind) {
+        let before = self.unsent.len();
         self.note(request, &[(NoteKind::Behind, why as u32)]);
         let message =
             format!("this replica may lack acknowledged writes ({why}): `plimsoll volume resync` brings it up");
-        self.replies.failed(&mut self.unsent.bytes, request.cookie, ErrorCode::Io, &message);
+        self.replies.failed(&mut self.unsent.batch.bytes, request.cookie, ErrorCode::Io, &message);
+        self.unpermitted(before);
     }
 
     /// Tells a client that speaks promises something of a read that goes on.
     pub fn note(&mut self, request: &Request, notes: &[Note]) {
         if self.promises() && request.command == Command::Read && !self.broken {
-            promise::notes(&mut self.unsent.bytes, request.cookie, MetaContext::Promise.id(), notes, Last::No);
+            promise::notes(&mut self.unsent.batch.bytes, request.cookie, MetaContext::Promise.id(), notes, Last::No);
         }
     }
 
     /// Answers a probe.
     pub fn reply_probe(&mut self, request: &Request, notes: &[Note]) {
         if !self.broken {
-            promise::notes(&mut self.unsent.bytes, request.cookie, MetaContext::Promise.id(), notes, Last::Yes);
+            let before = self.unsent.len();
+            promise::notes(&mut self.unsent.batch.bytes, request.cookie, MetaContext::Promise.id(), notes, Last::Yes);
+            self.unpermitted(before);
         }
     }
 
-    /// Encodes the reply to `request`.
-    pub fn reply(&mut self, request: &Request, outcome: Outcome, data: Data, notes: &[Note], pool: &mut BufPool) {
+    /// Encodes the reply to `request`, whose permit is `held` until the reply has been sent. The permit comes back at once
+    /// if nobody is there to take the reply.
+    pub fn reply(
+        &mut self,
+        request: &Request,
+        outcome: Outcome,
+        data: Data,
+        notes: &[Note],
+        held: Held,
+        pool: &mut BufPool,
+    ) -> Held {
         if self.broken {
-            return;
+            recycle(data, pool);
+            return held;
         }
+        self.encode(request, outcome, data, notes, pool);
+        self.fill(held);
+        Held::default()
+    }
+
+    fn encode(&mut self, request: &Request, outcome: Outcome, data: Data, notes: &[Note], pool: &mut BufPool) {
         if outcome.is_done() {
             self.note(request, notes);
         }
         match (outcome, request.command) {
             (Outcome::Done, Command::Read) => self.reply_read(request, data, pool),
             (Outcome::Done, Command::BlockStatus) => self.reply_status(request, &data, notes),
-            (Outcome::Done, _) => self.replies.done(&mut self.unsent.bytes, request.cookie),
+            (Outcome::Done, _) => self.replies.done(&mut self.unsent.batch.bytes, request.cookie),
             _ => self.fail(request, outcome, notes),
         }
     }
@@ -429,13 +595,13 @@ impl Conn {
         } else if self.replies.may_fragment(request) {
             self.chunk(request.cookie, request.offset, whole, data, Last::Yes, pool);
         } else {
-            self.replies.read_whole(&mut self.unsent.bytes, request.cookie, request.offset, request.length);
+            self.replies.read_whole(&mut self.unsent.batch.bytes, request.cookie, request.offset, request.length);
             match data {
                 Data::Bytes(b) => self.payload(b, pool),
                 other => {
-                    let at = self.unsent.bytes.len();
-                    self.unsent.bytes.resize(at + whole as usize, 0);
-                    other.copy_to(&mut self.unsent.bytes[at..]);
+                    let at = self.unsent.batch.bytes.len();
+                    self.unsent.batch.bytes.resize(at + whole as usize, 0);
+                    other.copy_to(&mut self.unsent.batch.bytes[at..]);
                 }
             }
         }
@@ -444,28 +610,28 @@ impl Conn {
     fn chunk(&mut self, cookie: u64, offset: u64, len: u64, data: Data, last: Last, pool: &mut BufPool) {
         match data {
             Data::Bytes(b) => {
-                reply::offset_data(&mut self.unsent.bytes, cookie, offset, len as u32, last);
+                reply::offset_data(&mut self.unsent.batch.bytes, cookie, offset, len as u32, last);
                 self.payload(b, pool);
             }
             Data::Zeroes | Data::Absent if len >= HOLE_BYTES_MIN => {
-                reply::offset_hole(&mut self.unsent.bytes, cookie, offset, len as u32, last);
+                reply::offset_hole(&mut self.unsent.batch.bytes, cookie, offset, len as u32, last);
             }
             other => {
-                reply::offset_data(&mut self.unsent.bytes, cookie, offset, len as u32, last);
-                let at = self.unsent.bytes.len();
-                self.unsent.bytes.resize(at + len as usize, 0);
-                other.copy_to(&mut self.unsent.bytes[at..]);
+                reply::offset_data(&mut self.unsent.batch.bytes, cookie, offset, len as u32, last);
+                let at = self.unsent.batch.bytes.len();
+                self.unsent.batch.bytes.resize(at + len as usize, 0);
+                other.copy_to(&mut self.unsent.batch.bytes[at..]);
             }
         }
     }
 
     fn payload(&mut self, b: plimsoll_base::Buf, pool: &mut BufPool) {
         if b.len() <= COPIED_PAYLOAD_BYTES {
-            self.unsent.bytes.extend_from_slice(b.as_slice());
+            self.unsent.batch.bytes.extend_from_slice(b.as_slice());
             pool.give(b);
         } else {
-            self.unsent_payload_bytes += b.len();
-            self.unsent.payloads.push((self.unsent.bytes.len(), b));
+            self.unsent.payload_bytes += b.len();
+            self.unsent.batch.payloads.push((self.unsent.batch.bytes.len(), b));
         }
     }
 
@@ -485,7 +651,7 @@ impl Conn {
         let contexts: Vec<MetaContext> = self.params.meta_contexts.iter().collect();
         for (i, c) in contexts.iter().enumerate() {
             let last = if i + 1 == contexts.len() { Last::Yes } else { Last::No };
-            let (out, cookie) = (&mut self.unsent.bytes, request.cookie);
+            let (out, cookie) = (&mut self.unsent.batch.bytes, request.cookie);
             match c {
                 MetaContext::Allocation => reply::block_status(out, cookie, c.id(), &extents, last),
                 MetaContext::Promise => promise::notes(out, cookie, c.id(), notes, last),
@@ -513,7 +679,23 @@ impl Conn {
             }
             Outcome::Failed(e) => (error_code(e), e.to_string()),
         };
-        self.replies.failed(&mut self.unsent.bytes, request.cookie, code, &message);
+        self.replies.failed(&mut self.unsent.batch.bytes, request.cookie, code, &message);
+    }
+}
+
+/// Gives a batch's blocks back; its empty vectors.
+fn recycled(mut batch: SendBatch, pool: &mut BufPool) -> SendBatch {
+    for (_, payload) in batch.payloads.drain(..) {
+        pool.give(payload);
+    }
+    batch.bytes.clear();
+    batch
+}
+
+/// Gives a request's blocks back.
+fn recycle(data: Data, pool: &mut BufPool) {
+    if let Data::Bytes(b) = data {
+        pool.give(b);
     }
 }
 
@@ -594,12 +776,13 @@ mod tests {
                     Parsed::NeedBytes => break,
                     Parsed::Ended(why) => {
                         seen.push(why.to_string());
-                        conn.end();
+                        conn.end(&mut pool);
                         break;
                     }
-                    Parsed::Asks(request) => {
-                        seen.extend(conn.admit(Time::ZERO, request, None, &mut pool).as_ref().map(note))
+                    Parsed::Asks(request) if Conn::is_announced(&request) => {
+                        conn.receive(Time::ZERO, request, None, &mut pool);
                     }
+                    Parsed::Asks(request) => seen.push(note(&conn.admit(request, None, &mut pool))),
                     Parsed::Ready(ready) => seen.push(note(&ready)),
                 }
             }
@@ -607,7 +790,7 @@ mod tests {
                 break;
             }
         }
-        (seen, conn.unsent.bytes)
+        (seen, conn.unsent.batch.bytes)
     }
 
     /// A header that may be lawful, with its payload if it says that it has one.

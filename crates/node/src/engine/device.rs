@@ -1,14 +1,16 @@
 //! The engine's devices: what carries out the requests that leave a stack at the bottom.
 
 use super::ring::{Op as RingOp, Ring};
+use super::statuses::{Question, Statuses, status_of};
 use super::volatile::VolatileFile;
-use plimsoll_base::{Buf, BufMut, BufPool, Completion, Data, Io, IoError, IoFlags, Op, Outcome, StatusExtent, Time};
+use plimsoll_base::{Buf, BufMut, BufPool, Completion, Data, Io, IoError, IoFlags, Op, Origin, Outcome, Time};
 use plimsoll_stack::Offer;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 /// Where a pool's bytes are.
 pub enum Device {
@@ -75,13 +77,23 @@ pub struct Devices {
     /// Answered without the kernel.
     ready: VecDeque<(usize, Completion)>,
     zeroes: Buf,
+    statuses: Statuses,
+    /// The devices' files, for questions about block status; opened with the first one.
+    status_files: Vec<Option<Arc<OwnedFd>>>,
 }
 
 impl Devices {
     /// The devices by number.
     pub fn new(devices: Vec<Device>) -> Devices {
         let zeroes = BufMut::zeroed(ZERO_PIECE_BYTES).freeze();
-        Devices { devices, in_flight: Slab::new(), ready: VecDeque::new(), zeroes }
+        let status_files = devices.iter().map(|_| None).collect();
+        let (in_flight, ready, statuses) = (Slab::new(), VecDeque::new(), Statuses::default());
+        Devices { devices, in_flight, ready, zeroes, statuses, status_files }
+    }
+
+    /// What is answered by another thread is announced through `wakeup`; [`Devices::next_status`] has it.
+    pub fn wake_through(&mut self, wakeup: Arc<OwnedFd>) {
+        self.statuses.wake_through(wakeup);
     }
 
     /// What they offer, by number.
@@ -136,9 +148,14 @@ impl Devices {
                 Ok(())
             }
             Device::File(f) if io.op == Op::BlockStatus => {
-                io.data = file_status(f, io.offset, io.len);
-                self.ready.push_back((device, Completion { io, outcome: Outcome::Done, dispatched_at: now }));
-                Ok(())
+                let file = match &mut self.status_files[device] {
+                    Some(file) => file.clone(),
+                    none => none.insert(Arc::new(f.file.as_fd().try_clone_to_owned()?)).clone(),
+                };
+                let slot = self.in_flight.vacant_key();
+                let question = Question { slot, file, start: f.start + io.offset, len: io.len };
+                self.in_flight.insert(InFlight { device, io, dispatched_at: now, rest: Rest::Last });
+                self.statuses.ask(question)
             }
             Device::File(f) if io.op == Op::Cache => {
                 let fadvise = rustix::fs::Advice::WillNeed;
@@ -164,7 +181,9 @@ impl Devices {
                         if durable {
                             rest = Rest::Durable;
                         }
-                        let keep_allocated = io.op == Op::WriteZeroes && io.flags.has(IoFlags::NO_HOLE);
+                        // What a layer trims of its own stays allocated: a file system that others filled must not refuse it later.
+                        let own = io.op == Op::Trim && matches!(io.origin, Origin::Own(_));
+                        let keep_allocated = own || io.op == Op::WriteZeroes && io.flags.has(IoFlags::NO_HOLE);
                         RingOp::Zero { slot, fd, offset, len, keep_allocated }
                     }
                     Op::BlockStatus | Op::Cache => unreachable!("answered above"),
@@ -173,6 +192,17 @@ impl Devices {
                 ring.submit(op)
             }
         }
+    }
+
+    /// The next answer to a question about block status.
+    ///
+    /// # Errors
+    /// If the thread that answers has ended.
+    pub fn next_status(&mut self) -> io::Result<Option<(usize, Completion)>> {
+        let Some((slot, data)) = self.statuses.next_answer()? else { return Ok(None) };
+        let InFlight { device, mut io, dispatched_at, .. } = self.in_flight.remove(slot);
+        io.data = data;
+        Ok(Some((device, Completion { io, outcome: Outcome::Done, dispatched_at })))
     }
 
     /// The kernel has answered; the completion, unless the request goes on.
@@ -286,35 +316,4 @@ fn aligned(data: Data, len: usize, pool: &mut BufPool) -> Buf {
             buf.freeze()
         }
     }
-}
-
-fn status_of(len: u64, hole: bool) -> Data {
-    Data::Status(vec![StatusExtent { len, hole, zero: hole }].into())
-}
-
-/// Holes and data of a range, from the file system's own map; all data where it has none.
-fn file_status(f: &FileDevice, offset: u64, len: u64) -> Data {
-    const EXTENTS_MAX: usize = 1024;
-    let fd = f.file.as_fd();
-    let end = f.start + offset + len;
-    let mut at = f.start + offset;
-    let mut extents = Vec::new();
-    while at < end && extents.len() < EXTENTS_MAX {
-        let data = match rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(at)) {
-            Ok(found) => found.min(end),
-            Err(rustix::io::Errno::NXIO) => end, // nothing but a hole up to the file's end
-            Err(_) => return status_of(len, false),
-        };
-        if data > at {
-            extents.push(StatusExtent { len: data - at, hole: true, zero: true });
-        }
-        if data == end {
-            break;
-        }
-        let Ok(hole) = rustix::fs::seek(fd, rustix::fs::SeekFrom::Hole(data)) else { return status_of(len, false) };
-        let hole = hole.min(end);
-        extents.push(StatusExtent { len: hole - data, hole: false, zero: false });
-        at = hole;
-    }
-    Data::Status(extents.into())
 }

@@ -12,6 +12,7 @@ mod permits;
 mod pool;
 mod promise;
 mod ring;
+mod statuses;
 pub mod tape;
 mod trace;
 mod volatile;

@@ -3,10 +3,10 @@
 mod snapshot;
 
 use super::command::{Command, Ears, Health, Reply};
-use super::conn::{Conn, Parsed, Ready, Stalled, op_of};
+use super::conn::{Conn, Parsed, Ready, Stalled, Transfer, op_of};
 use super::device::Devices;
 use super::metrics::ExportMetrics;
-use super::permits::{Admission, Waiting};
+use super::permits::{Admission, Held, Waiting, WaitsFor};
 use super::promise::Courses;
 use super::ring::{Op as RingOp, Ring, SendBatch};
 use super::tape::TapeWriter;
@@ -41,13 +41,59 @@ pub struct PoolOptions {
     pub trace_every: u32,
     /// How long clients have to take their last answers when the pool ends and has made all of them.
     pub client_end: Duration,
-    /// A client that sends nothing of a write for this long, which has its permit, is let go.
+    /// A client that sends nothing for this long of a payload that it announced is let go.
     pub payload_time: Duration,
+    /// The same for one that sends fewer bytes of it a second, on average after [`PoolOptions::payload_time`]; or takes
+    /// fewer of its answers while its tenant's other clients wait for their permits.
+    pub payload_rate: u64,
+    /// The same for one that hasn't sent all of it after this long.
+    pub payload_end: Duration,
     /// Threads that do layers' work at most.
     pub workers_max: usize,
     /// Where they are pinned, one on each; none if they may run anywhere.
     pub worker_cpus: Vec<usize>,
 }
+
+impl Default for PoolOptions {
+    fn default() -> PoolOptions {
+        PoolOptions {
+            precise_timers: false,
+            trace_every: 1024,
+            client_end: Duration::from_secs(10),
+            payload_time: Duration::from_secs(10),
+            payload_rate: 64 << 10,
+            payload_end: Duration::from_secs(120),
+            workers_max: 1,
+            worker_cpus: Vec::new(),
+        }
+    }
+}
+
+impl PoolOptions {
+    /// Is a payload too slow, for one of several reasons?
+    fn is_too_slow(&self, now: Time, t: &Transfer) -> bool {
+        let [whole, silent] = [t.began_at, t.progress_at].map(|since| Duration::from(now.since(since)));
+        silent > self.payload_time || whole > self.payload_end || self.is_below_rate(whole, t)
+    }
+
+    fn is_below_rate(&self, whole: Duration, t: &Transfer) -> bool {
+        let measured = whole.saturating_sub(self.payload_time).as_millis();
+        u128::from(t.done) * 1000 < measured * u128::from(self.payload_rate)
+    }
+
+    /// Are answers taken too slowly, if others wait for what they hold?
+    fn is_taken_too_slowly(&self, now: Time, t: &Transfer) -> bool {
+        let [whole, silent] = [t.began_at, t.progress_at].map(|since| Duration::from(now.since(since)));
+        silent > self.payload_time || self.is_below_rate(whole, t)
+    }
+}
+
+/// Withdrawing what a client left behind takes at most this much of the thread's time at a stretch.
+const WITHDRAW_TIME: Duration = Duration::from_micros(500);
+/// The same as a number of requests.
+const WITHDRAW_MAX: usize = 256;
+/// Between two stretches, others have this many times as long as the last one took.
+const WITHDRAW_REST: u32 = 3;
 
 /// The pool stops sleeping this long before a timer when precise (notes on this kind of machine: a sleeper wakes up to
 /// 60 us late when idle).
@@ -111,7 +157,13 @@ pub struct Pool {
     traces: Traces,
     /// Removed tenants that still have connections.
     forgetting: Vec<TenantId>,
-    /// When half-sent writes were last looked for.
+    /// Requests of clients that are gone, to be withdrawn: the newest first.
+    withdrawing: Vec<IoId>,
+    /// When to go on with that.
+    withdraw_at: Time,
+    /// Permits have come back since those who wait were last looked at.
+    freed: bool,
+    /// When slow clients were last looked for.
     looked_at: Time,
     stopping: bool,
     /// While stopping: since when nothing is inside.
@@ -124,10 +176,11 @@ impl Pool {
     pub fn new(
         stack: Stack,
         tape: Option<TapeWriter>,
-        devices: Devices,
+        mut devices: Devices,
         ears: Ears,
         options: PoolOptions,
     ) -> io::Result<Pool> {
+        devices.wake_through(ears.wakeup.clone());
         let ring = Ring::new(1024)?;
         Ok(Pool {
             started: Instant::now(),
@@ -152,6 +205,9 @@ impl Pool {
             traces: Traces::new(options.trace_every),
             options,
             forgetting: Vec::new(),
+            withdrawing: Vec::new(),
+            withdraw_at: Time::ZERO,
+            freed: false,
             looked_at: Time::ZERO,
             stopping: false,
             quiet_since: None,
@@ -190,6 +246,7 @@ impl Pool {
             if self.stack.next_wake() <= self.now {
                 self.stack.wake(self.now);
             }
+            self.withdraw_some()?;
             self.pump()?;
             self.tell_health();
             if self.health.state == LayerState::Recovering {
@@ -199,7 +256,7 @@ impl Pool {
             }
             self.serve_connections()?;
             if Duration::from(self.now.since(self.looked_at)) > self.options.payload_time / 4 {
-                self.end_half_sent();
+                self.end_slow();
             }
             if self.stopping && self.stop_when_idle()? {
                 self.stack.end();
@@ -219,6 +276,13 @@ impl Pool {
             (true, _) => Some(Duration::from_millis(20)),
             (false, false) => Some(self.options.payload_time / 4),
             (false, true) => None,
+        };
+        let look = match self.withdrawing.is_empty() {
+            true => look,
+            false => {
+                let left = Duration::from(self.withdraw_at.since(self.now.min(self.withdraw_at)));
+                Some(look.map_or(left, |look| look.min(left)))
+            }
         };
         if !wake.is_set() {
             self.stack.pause();
@@ -274,6 +338,9 @@ impl Pool {
                 while let Some((node, done)) = self.workers.next_done()? {
                     self.stack.worked(self.now, node, done);
                 }
+                while let Some((device, c)) = self.devices.next_status()? {
+                    self.stack.device_done(self.now, device, c);
+                }
                 self.obey()
             }
             other => {
@@ -296,21 +363,41 @@ impl Pool {
         match result {
             Ok(n) if n > 0 && start + n < batch.len() => {
                 let fd = c.raw_fd();
+                c.sent_part(self.now, start + n);
                 return self.ring.submit(RingOp::Send { conn, fd, batch, start: start + n });
             }
-            Ok(_) => c.sent(batch, &mut self.buffers),
-            Err(_) => self.lost(conn),
+            Ok(_) => self.sent(conn, batch),
+            Err(_) => self.lost(conn, batch),
         }
         self.touched.push(conn);
         Ok(())
     }
 
-    /// A client is gone: what it asked for and hasn't begun is withdrawn.
+    /// A client is gone: what it asked for and hasn't begun is withdrawn, by and by.
     fn withdraw(&mut self, conn: usize) {
-        let ids: Vec<IoId> = self.inside.iter().filter(|(_, i)| i.conn == conn).map(|(_, i)| i.id).collect();
-        for id in ids {
-            self.stack.cancel(self.now, id);
+        self.withdrawing.extend(self.inside.iter().filter(|(_, i)| i.conn == conn).map(|(_, i)| i.id));
+        self.withdrawing.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+    }
+
+    /// Withdraws some of what clients left behind, the oldest first: those are found soonest. Each may cost the layers a look
+    /// at all that they hold.
+    fn withdraw_some(&mut self) -> io::Result<()> {
+        if self.withdrawing.is_empty() || self.now < self.withdraw_at {
+            return Ok(());
         }
+        let began = Instant::now();
+        for _ in 0..WITHDRAW_MAX {
+            let Some(id) = self.withdrawing.pop() else { break };
+            self.stack.cancel(self.now, id);
+            if began.elapsed() >= WITHDRAW_TIME {
+                break;
+            }
+        }
+        self.pump()?;
+        let took = began.elapsed();
+        self.tick();
+        self.withdraw_at = self.now + Span::from(took * WITHDRAW_REST);
+        Ok(())
     }
 
     /// Understands what a connection has received, as far as permits reach.
@@ -321,11 +408,11 @@ impl Pool {
                 Parsed::NeedBytes => break,
                 Parsed::Ended(why) => {
                     tracing::debug!(conn, why, "connection ends");
-                    self.conns[conn].1.end();
+                    self.end(conn);
                     break;
                 }
                 Parsed::Asks(request) => self.ask(conn, request),
-                Parsed::Ready(ready) => self.enter(conn, ready),
+                Parsed::Ready(ready) => self.has_come(conn, ready),
             }
         }
         self.pump()
@@ -348,16 +435,50 @@ impl Pool {
             _ => {}
         }
         let (tenant, bytes) = (c.params.tenant, bytes_of(&request));
-        if !self.stack.is_full() && self.admission.take(tenant, bytes) {
-            if let Some(ready) = c.admit(self.now, request, None, &mut self.buffers) {
-                self.enter(conn, ready);
+        if Conn::is_announced(&request) {
+            match self.admission.announce(tenant, bytes) {
+                true => c.receive(self.now, request, None, &mut self.buffers),
+                false => self.stall(conn, WaitsFor::Room, Ready { request, data: Data::Absent, waited_since: None }),
             }
+        } else if !self.stack.is_full() && self.admission.take(tenant, bytes) {
+            let ready = c.admit(request, None, &mut self.buffers);
+            self.enter(conn, ready);
         } else if request.command == NbdCommand::Read && self.promised(conn, &request).is_some() {
             self.refuse_without_permit(conn, &request);
         } else {
-            let ticket = self.admission.wait(conn, tenant, bytes);
-            self.conns[conn].1.stalled = Some(Stalled { request, since: self.now, ticket });
+            self.stall(conn, WaitsFor::Permit, Ready { request, data: Data::Absent, waited_since: None });
         }
+    }
+
+    /// An announced write is complete: it enters if it gets its permit, or waits for that.
+    fn has_come(&mut self, conn: usize, ready: Ready) {
+        let tenant = self.conns[conn].1.params.tenant;
+        if !self.stack.is_full() && self.admission.take_for_payload(tenant, bytes_of(&ready.request)) {
+            self.enter(conn, ready);
+        } else {
+            self.stall(conn, WaitsFor::PermitForPayload, ready);
+        }
+    }
+
+    /// A connection isn't read from until it has what its request waits for.
+    fn stall(&mut self, conn: usize, resource: WaitsFor, ready: Ready) {
+        let c = &mut self.conns[conn].1;
+        let Ready { request, data, waited_since } = ready;
+        let ticket = self.admission.wait(conn, c.params.tenant, resource, bytes_of(&request));
+        let payload = (resource == WaitsFor::PermitForPayload).then_some(data);
+        c.stalled = Some(Stalled { request, payload, since: waited_since.unwrap_or(self.now), ticket });
+    }
+
+    /// No more is taken from a client.
+    fn end(&mut self, conn: usize) {
+        let c = &mut self.conns[conn].1;
+        let tenant = c.params.tenant;
+        if let Some(bytes) = c.end(&mut self.buffers) {
+            self.admission.withdraw(tenant, bytes);
+        }
+        // It may have been the first of those who wait.
+        self.admission.changed(tenant);
+        self.freed = true;
     }
 
     /// Who opted into a promise isn't slowed but told at once. What it would have waited for a permit nobody knows: the
@@ -466,7 +587,7 @@ impl Pool {
                 self.inside.insert(Inside { conn, serial, request, export, id, trace });
             }
             Offered::Busy(forecast) => {
-                self.give_permit(head.tenant, &request);
+                self.give(head.tenant, Held::one(bytes_of(&request)));
                 self.refuse(conn, &head, &request, forecast);
             }
         }
@@ -525,7 +646,6 @@ impl Pool {
         if inside.trace > 0 {
             self.traces.ended(inside.trace, self.now, &c);
         }
-        self.give_permit(tenant, &inside.request);
         if c.io.op == Op::Read {
             match c.outcome {
                 Outcome::Done => {
@@ -550,12 +670,17 @@ impl Pool {
             _ => course,
         };
         let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
-        conn.reply(&inside.request, c.outcome, data, &notes, &mut self.buffers);
+        let held = Held::one(bytes_of(&inside.request));
+        let back = conn.reply(&inside.request, c.outcome, data, &notes, held, &mut self.buffers);
+        self.give(tenant, back);
         self.touched.push(inside.conn);
     }
 
-    fn give_permit(&mut self, tenant: TenantId, request: &Request) {
-        self.admission.give(tenant, bytes_of(request));
+    fn give(&mut self, tenant: TenantId, held: Held) {
+        if held != Held::default() {
+            self.admission.give(tenant, held);
+            self.freed = true;
+        }
     }
 
     /// Says how the pool is, where that has changed.
@@ -582,31 +707,58 @@ impl Pool {
         // Before anybody hears of a failure: who then comes anew finds the door closed.
         self.tell_health();
         self.unstall()?;
-        while let Some(conn) = self.touched.pop() {
-            let Some((_, c)) = self.conns.get_mut(conn) else { continue };
-            if let Some(batch) = c.take_unsent() {
-                self.send(conn, batch)?;
-            }
-            if self.conns[conn].1.has_received() {
-                // It may have stopped because too much was waiting to be sent.
-                self.parse(conn)?;
-            }
-            let (_, c) = &mut self.conns[conn];
-            let fd = c.raw_fd();
-            if let Some(into) = c.want_recv() {
-                c.receiving = true;
-                self.ring.submit(RingOp::Recv { conn, fd, into })?;
-            }
-            if self.conns[conn].1.is_finished() {
-                let (_, mut c) = self.conns.remove(conn);
-                c.left();
-                if let Some((request, _)) = c.unfinished() {
-                    self.give_permit(c.params.tenant, request);
-                }
-                self.forget_tenants();
+        loop {
+            match self.touched.pop() {
+                Some(conn) => self.serve_connection(conn)?,
+                // What was sent meanwhile gave permits back.
+                None if std::mem::take(&mut self.freed) => self.unstall()?,
+                None => return Ok(()),
             }
         }
+    }
+
+    fn serve_connection(&mut self, conn: usize) -> io::Result<()> {
+        if !self.conns.contains(conn) {
+            return Ok(());
+        }
+        self.send_unsent(conn)?;
+        if self.conns[conn].1.has_received() {
+            // It may have stopped because too much was waiting to be sent.
+            self.parse(conn)?;
+            self.send_unsent(conn)?;
+        }
+        let (_, c) = &mut self.conns[conn];
+        let fd = c.raw_fd();
+        if let Some(into) = c.want_recv() {
+            c.receiving = true;
+            self.ring.submit(RingOp::Recv { conn, fd, into })?;
+        }
+        if self.conns[conn].1.is_finished() {
+            let (_, c) = self.conns.remove(conn);
+            let tenant = c.params.tenant;
+            if let Some(bytes) = c.remove(&mut self.buffers) {
+                self.admission.withdraw(tenant, bytes);
+            }
+            self.admission.changed(tenant);
+            self.freed = true;
+            self.forget_tenants();
+        }
         Ok(())
+    }
+
+    fn send_unsent(&mut self, conn: usize) -> io::Result<()> {
+        while let Some(batch) = self.conns[conn].1.take_unsent(self.now) {
+            self.send(conn, batch)?;
+        }
+        Ok(())
+    }
+
+    /// A batch has been sent: its permits come back.
+    fn sent(&mut self, conn: usize, batch: SendBatch) {
+        let c = &mut self.conns[conn].1;
+        let tenant = c.params.tenant;
+        let back = c.sent(batch, &mut self.buffers);
+        self.give(tenant, back);
     }
 
     /// Sends a batch: what the socket takes now, now (one call, and no completion to collect); the rest when it can.
@@ -614,42 +766,56 @@ impl Pool {
         let c = &mut self.conns[conn].1;
         let start = match batch.send_now(c.socket()) {
             Ok(n) if n == batch.len() => {
-                c.sent(batch, &mut self.buffers);
+                self.sent(conn, batch);
                 return Ok(());
             }
-            Ok(n) => n,
+            Ok(n) => {
+                c.sent_part(self.now, n);
+                n
+            }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             Err(_) => {
-                self.lost(conn);
-                return self.pump();
+                self.lost(conn, batch);
+                return Ok(());
             }
         };
         let fd = c.raw_fd();
         self.ring.submit(RingOp::Send { conn, fd, batch, start })
     }
 
-    /// Nothing can be sent to a client any more.
-    fn lost(&mut self, conn: usize) {
-        self.conns[conn].1.lost();
+    /// Nothing can be sent to a client any more, not even `batch`.
+    fn lost(&mut self, conn: usize, batch: SendBatch) {
+        let c = &mut self.conns[conn].1;
+        let tenant = c.params.tenant;
+        let back = c.lost(batch, &mut self.buffers);
+        self.give(tenant, back);
+        self.end(conn);
         self.withdraw(conn);
     }
 
     fn unstall(&mut self) -> io::Result<()> {
-        while !self.stack.is_full() {
+        loop {
             let conns = &self.conns;
             let holds = |s: &Stalled, w: &Waiting| s.ticket == w.ticket;
             let waits =
                 |w: &Waiting| conns.get(w.conn).is_some_and(|(_, c)| c.stalled.as_ref().is_some_and(|s| holds(s, w)));
-            let Some(Waiting { conn, .. }) = self.admission.next_let_in(waits) else { break };
-            let c = &mut self.conns[conn].1;
-            let Stalled { request, since, .. } = c.stalled.take().expect("it waits");
-            if let Some(ready) = c.admit(self.now, request, Some(since), &mut self.buffers) {
-                self.enter(conn, ready);
+            let Some(w) = self.admission.next_let_in(self.stack.is_full(), waits) else { return Ok(()) };
+            let c = &mut self.conns[w.conn].1;
+            let Stalled { request, payload, since, .. } = c.stalled.take().expect("it waits");
+            match w.resource {
+                WaitsFor::Room => c.receive(self.now, request, Some(since), &mut self.buffers),
+                WaitsFor::Permit => {
+                    let ready = c.admit(request, Some(since), &mut self.buffers);
+                    self.enter(w.conn, ready);
+                }
+                WaitsFor::PermitForPayload => {
+                    let data = payload.expect("it has come");
+                    self.enter(w.conn, Ready { request, data, waited_since: Some(since) });
+                }
             }
-            self.touched.push(conn);
-            self.parse(conn)?;
+            self.touched.push(w.conn);
+            self.parse(w.conn)?;
         }
-        Ok(())
     }
 
     fn obey(&mut self) -> io::Result<()> {
@@ -668,6 +834,11 @@ impl Pool {
     fn obey_one(&mut self, command: Command) -> io::Result<()> {
         match command {
             Command::Attach { fd, params, early } => {
+                if self.stack.layer::<Front>().is_some_and(|f| !f.knows(params.volume)) {
+                    // It was deleted between the look-up and now. Its socket closes.
+                    tracing::debug!("a client of a volume that was just deleted is let go");
+                    return Ok(());
+                }
                 let serial = self.next_serial;
                 self.next_serial += 1;
                 let conn = self.conns.insert((serial, Conn::new(fd, params, &early)));
@@ -727,17 +898,18 @@ impl Pool {
 
     /// Takes no more from the connections of `key` (or all), and lets what they have inside finish.
     fn close_connections(&mut self, key: Option<VolumeKey>) {
-        for (at, (_, c)) in self.conns.iter_mut() {
-            if key.is_none_or(|k| c.params.volume == k) {
-                c.ending = true;
-                c.volume_gone |= key.is_some();
-                if c.stalled.is_some() {
-                    c.end();
-                }
-                // Ends a receive that is under way; what was sent before still goes out.
-                let _ = rustix::net::shutdown(c.socket(), rustix::net::Shutdown::Read);
-                self.touched.push(at);
+        let closes = |c: &Conn| key.is_none_or(|k| c.params.volume == k);
+        let closing: Vec<usize> = self.conns.iter().filter(|(_, (_, c))| closes(c)).map(|(at, _)| at).collect();
+        for at in closing {
+            let c = &mut self.conns[at].1;
+            c.ending = true;
+            c.volume_gone |= key.is_some();
+            if c.stalled.is_some() {
+                self.end(at);
             }
+            // Ends a receive that is under way; what was sent before still goes out.
+            let _ = rustix::net::shutdown(self.conns[at].1.socket(), rustix::net::Shutdown::Read);
+            self.touched.push(at);
         }
     }
 
@@ -789,13 +961,16 @@ impl Pool {
         }
     }
 
-    /// Who has a permit for a write and doesn't send it keeps others of the tenant from theirs: not for ever.
-    fn end_half_sent(&mut self) {
+    /// Lets go who announced a payload and doesn't send it, and who doesn't take answers whose permits others wait for.
+    fn end_slow(&mut self) {
         self.looked_at = self.now;
         for (_, (_, c)) in &self.conns {
-            let too_long = |since: Time| Duration::from(self.now.since(since)) > self.options.payload_time;
-            if c.unfinished().is_some_and(|(_, progress_at)| too_long(progress_at)) {
-                // Its receive ends now, as if the client had closed.
+            let sends_slowly = c.receives().is_some_and(|t| self.options.is_too_slow(self.now, &t));
+            let takes_slowly = self.admission.has_waiting(c.params.tenant)
+                && c.sends().is_some_and(|t| self.options.is_taken_too_slowly(self.now, &t));
+            if sends_slowly || takes_slowly {
+                tracing::info!(tenant = c.params.tenant.0, sends_slowly, takes_slowly, "a slow client is let go");
+                // Its sends and receives end now, as if the client had closed.
                 let _ = rustix::net::shutdown(c.socket(), rustix::net::Shutdown::Both);
             }
         }
@@ -838,9 +1013,13 @@ fn account_of(export: usize) -> u16 {
     export.min(usize::from(u16::MAX)) as u16
 }
 
+/// A BLOCK_STATUS takes a permit of this many bytes: few are inside at once, as each may make the file system read.
+const STATUS_BYTES: u64 = 8 << 20;
+
 fn bytes_of(request: &Request) -> u64 {
     match request.command {
         NbdCommand::Read | NbdCommand::Write => u64::from(request.length),
+        NbdCommand::BlockStatus => STATUS_BYTES,
         _ => 0,
     }
 }

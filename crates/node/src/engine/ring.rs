@@ -21,6 +21,9 @@ pub enum RecvInto {
     Payload(BufMut, usize),
 }
 
+/// One operation sends at most this much: a client's progress is seen each time.
+const SEND_BYTES_MAX: usize = 256 << 10;
+
 /// What is sent: one run of bytes, or several.
 #[derive(Debug, Default)]
 pub struct SendBatch {
@@ -41,17 +44,20 @@ impl SendBatch {
         self.bytes.is_empty()
     }
 
-    /// The runs of bytes from position `skip` on.
+    /// The runs of bytes from position `skip` on, at most [`SEND_BYTES_MAX`] in all.
     fn runs(&self, mut skip: usize) -> Vec<IoSlice<'_>> {
         let mut runs = Vec::with_capacity(2 * self.payloads.len() + 1);
-        let mut at = 0;
+        let (mut at, mut left) = (0, SEND_BYTES_MAX);
         let tail = (self.bytes.len(), None);
         for (before, payload) in self.payloads.iter().map(|(n, b)| (*n, Some(b))).chain([tail]) {
             for run in [&self.bytes[at..before], payload.map_or(&[], Buf::as_slice)] {
                 let from = skip.min(run.len());
                 skip -= from;
-                if from < run.len() {
-                    runs.push(IoSlice::new(&run[from..]));
+                let run = &run[from..];
+                let run = &run[..left.min(run.len())];
+                left -= run.len();
+                if !run.is_empty() {
+                    runs.push(IoSlice::new(run));
                 }
             }
             at = before;
@@ -183,6 +189,7 @@ impl Ring {
             }
             Op::Send { fd, batch, start, .. } if batch.payloads.is_empty() => {
                 let run = &batch.bytes[*start..];
+                let run = &run[..run.len().min(SEND_BYTES_MAX)];
                 opcode::Send::new(types::Fd(*fd), run.as_ptr(), run.len() as u32).flags(SEND_FLAGS).build()
             }
             Op::Send { fd, batch, start, .. } => {
@@ -289,6 +296,9 @@ mod tests {
     #[test]
     fn a_vectored_send_keeps_the_order_and_resumes_anywhere() {
         let big = Buf::copy_of(&[7; 5000]);
+        let huge = SendBatch { bytes: vec![0; 8], payloads: vec![(4, Buf::copy_of(&vec![0; 1 << 20]))] };
+        assert_eq!(huge.runs(0).iter().map(|r| r.len()).sum::<usize>(), SEND_BYTES_MAX);
+        assert_eq!(huge.runs(1 << 20).iter().map(|r| r.len()).sum::<usize>(), 8);
         let batch =
             || SendBatch { bytes: b"headtail".to_vec(), payloads: vec![(4, big.clone()), (8, big.slice(0, 3))] };
         let want: Vec<u8> = [b"head".as_slice(), &[7; 5000], b"tail", &[7; 3]].concat();

@@ -9,12 +9,15 @@ use plimsoll_stack::tape::{Entry, Recorder};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 const MAGIC: &[u8; 8] = b"PLIMTAPE";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
+/// The oldest that can be read: version 3 also has the bytes that checkpoints read.
+const VERSION_OLDEST: u32 = 3;
 /// Entries are handed to the writer in pieces of about this size, ...
 const FRAME_BYTES: usize = 256 << 10;
 /// ... or after this long, and whenever the pool sleeps with this much: little is missing when the node is killed.
@@ -84,7 +87,8 @@ impl TapeWriter {
             offers: offers.iter().map(offer).collect(),
         };
         keep_older(path)?;
-        let mut file = File::create_new(path)?;
+        // Names, offsets and, of what recovery read, clients' data are nobody's but the operator's.
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(MAGIC)?;
         file.write_all(&VERSION.to_le_bytes())?;
         write_frame(&mut file, &postcard::to_stdvec(&header).map_err(io::Error::other)?)?;
@@ -169,6 +173,8 @@ fn keep_older(path: &Path) -> io::Result<()> {
         Ok(()) if &magic == MAGIC => {
             let mut older = path.as_os_str().to_owned();
             older.push(".1");
+            // Earlier versions left it to the umask who may read a tape.
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
             std::fs::rename(path, older)
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -207,8 +213,9 @@ impl TapeReader {
             return Err(fail("is not a tape"));
         }
         let version = u32::from_le_bytes(magic[8..].try_into().expect("four bytes"));
-        if version != VERSION {
-            return Err(fail(&format!("is a tape of version {version}; this program reads version {VERSION}")));
+        if !(VERSION_OLDEST..=VERSION).contains(&version) {
+            let reads = format!("versions {VERSION_OLDEST} to {VERSION}");
+            return Err(fail(&format!("is a tape of version {version}; this program reads {reads}")));
         }
         let mut at = 12;
         let frame = read_frame(&mut file, &mut at).map_err(|e| fail(&e))?.ok_or_else(|| fail("its header was cut"))?;

@@ -3,7 +3,7 @@
 //! | peer | reads | changes |
 //! |---|---|---|
 //! | unix socket: root or the node's user | yes | yes |
-//! | TCP from this host | yes | with the token |
+//! | TCP from this host | yes; with the token if `control.local_reads` is false | with the token |
 //! | TCP from elsewhere | with the token | with the token |
 //!
 //! The page, its description of the API and `/healthz` tell nothing about tenants and are open to all.
@@ -30,13 +30,21 @@ const OPEN: [&str; 3] = ["/", "/healthz", "/v1/openapi.json"];
 /// Lets a request through or refuses it.
 pub async fn check(State(control): State<Arc<Control>>, request: Request, next: Next) -> Response {
     let peer = *request.extensions().get::<Peer>().expect("every connection has its peer");
-    match may(control.token.as_ref(), peer, request.method(), request.uri().path(), request.headers()) {
+    let (token, local_reads) = (control.token.as_ref(), control.local_reads);
+    match may(token, local_reads, peer, request.method(), request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(e) => e.into_response(),
     }
 }
 
-fn may(token: Option<&Token>, peer: Peer, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+fn may(
+    token: Option<&Token>,
+    local_reads: bool,
+    peer: Peer,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+) -> Result<(), ApiError> {
     let reads = matches!(*method, Method::GET | Method::HEAD);
     let from = match peer {
         Peer::Unix(uid) if uid == 0 || uid == rustix::process::geteuid().as_raw() => return Ok(()),
@@ -46,7 +54,8 @@ fn may(token: Option<&Token>, peer: Peer, method: &Method, path: &str, headers: 
         }
         Peer::Tcp(from) => from,
     };
-    if reads && (OPEN.contains(&path) || (from.ip().to_canonical().is_loopback() && host_is_plain(headers))) {
+    let is_local = || from.ip().to_canonical().is_loopback() && host_is_plain(headers);
+    if reads && (OPEN.contains(&path) || (local_reads && is_local())) {
         return Ok(());
     }
     let shown = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()?.strip_prefix("Bearer "));
@@ -95,7 +104,13 @@ mod tests {
             if let Some(shown) = shown {
                 headers.insert(header::AUTHORIZATION, format!("Bearer {}", shown.as_str()).parse().unwrap());
             }
-            may(token, peer, &method, path, &headers).is_ok()
+            let with = |local_reads| may(token, local_reads, peer, &method, path, &headers).is_ok();
+            let open = OPEN.contains(&path) && matches!(method, Method::GET);
+            assert!(
+                with(false) == (with(true) && (open || shown.is_some() || matches!(peer, Peer::Unix(_)))),
+                "without local reads all but the open pages take the token: {path}"
+            );
+            with(true)
         };
         let tcp = |from: &str| Peer::Tcp(from.parse().unwrap());
         let me = rustix::process::geteuid().as_raw();

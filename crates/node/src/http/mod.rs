@@ -41,6 +41,8 @@ pub struct Control {
     pub bound: Bound,
     /// What changes over TCP must show; without one they are refused.
     pub token: Option<Token>,
+    /// Peers on this host read over TCP without it.
+    pub local_reads: bool,
     /// When the node began to serve.
     pub started: Instant,
 }

@@ -3,9 +3,10 @@
 
 use super::{ANSWER_TIME, Node, NodeError, Result, blocking};
 use crate::engine::{Command, Note, PoolHandle};
+use crate::store::PoolStore;
 use plimsoll_stack::{CacheMode, Order};
-use plimsoll_store::{CacheRecord, MetaStore, VolumeRecord};
-use std::sync::{Arc, Mutex};
+use plimsoll_store::{CacheRecord, MetaView, VolumeRecord};
+use std::sync::Arc;
 
 /// How often it's looked whether volumes that aren't write-back any more are written back.
 /// Looked, not waited for: a pool's thread doesn't write metadata, and a cache that may go a moment later hurts nobody.
@@ -25,7 +26,7 @@ impl Node {
             return Err(NodeError::Refused(what));
         };
         let owned = name.to_string();
-        let set = move || store.lock().expect("no panic while held").set_volume_cache(&owned, Some(mode));
+        let set = move || store.change().set_volume_cache(&owned, Some(mode));
         let record = blocking(set).await?;
         self.publish(volume.pool, &record).await
     }
@@ -47,22 +48,22 @@ impl Node {
         let p = &self.pools[pool];
         let (Some(store), Some(cache)) = (p.store.clone(), &p.cache) else { return Ok(()) };
         let mode = cache.section.mode;
-        let leaving = move |store: &MetaStore| -> Vec<plimsoll_base::VolumeKey> {
+        let leaving = move |store: &MetaView| -> Vec<plimsoll_base::VolumeKey> {
             let leaves = |v: &&VolumeRecord| v.cache.unwrap_or(mode) != CacheMode::Back && store.may_be_behind(v);
             store.volumes().filter(leaves).map(|v| v.key).collect()
         };
-        if leaving(&store.lock().expect("no panic while held")).is_empty() {
+        if leaving(&store.view()).is_empty() {
             return Ok(());
         }
         // As long as this is held no volume becomes write-back again.
         let _one = self.changing.lock().await;
-        let keys = leaving(&store.lock().expect("no panic while held"));
+        let keys = leaving(&store.view());
         let asked = tokio::time::timeout(ANSWER_TIME, p.handle.ask(|reply| Command::Snapshot { reply })).await;
         let Ok(Ok(view)) = asked else { return Ok(()) };
         let status = view.cache.map_or_else(Vec::new, |c| c.volumes);
         let is_home = |k: &&plimsoll_base::VolumeKey| status.iter().any(|v| v.key == **k && v.at_home);
         let home: Vec<u32> = keys.iter().filter(is_home).map(|k| k.id).collect();
-        blocking(move || store.lock().expect("no panic while held").set_behind(&home, false)).await
+        blocking(move || store.change().set_behind(&home, false)).await
     }
 
     /// Gives up what only a pool's cache has of a volume, whose device failed for good: the volume goes on with what the pool's own
@@ -85,7 +86,7 @@ impl Node {
             return Err(NodeError::Conflict(what));
         }
         let owned = name.to_string();
-        blocking(move || store.lock().expect("no panic while held").give_up(&owned)).await?;
+        blocking(move || store.change().give_up(&owned)).await?;
         let order = Order::CacheGiveUp { id: volume.key.id, generation: volume.key.generation };
         p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())
     }
@@ -93,7 +94,7 @@ impl Node {
     /// Names of a pool's volumes of which only the cache may have the latest.
     pub fn volumes_behind(&self, pool: usize) -> Vec<String> {
         let Some(store) = &self.pools[pool].store else { return Vec::new() };
-        let store = store.lock().expect("no panic while held");
+        let store = store.view();
         store.volumes().filter(|v| store.may_be_behind(v)).map(|v| v.name.clone()).collect()
     }
 
@@ -117,7 +118,7 @@ impl Node {
                 let configured_bytes = c.section.configured_size.map(|b| b.0);
                 let Some(store) = p.store.clone() else { return Ok(()) };
                 blocking(move || {
-                    let mut store = store.lock().expect("no panic while held");
+                    let mut store = store.change();
                     let record = CacheRecord { size_bytes: Some(bytes), configured_bytes, ..store.cache() };
                     store.set_cache(record)
                 })
@@ -129,12 +130,12 @@ impl Node {
 
 /// What a pool does when its cache's device has failed: it is noted in the pool's store that what that device holds is no
 /// longer true, and the cache is told.
-pub(super) fn note_of(pool: String, store: Option<Arc<Mutex<MetaStore>>>, handle: PoolHandle) -> Note {
+pub(super) fn note_of(pool: String, store: Option<Arc<PoolStore>>, handle: PoolHandle) -> Note {
     Box::new(move || {
         let (pool, store, handle) = (pool.clone(), store.clone(), handle.clone());
         let noting = std::thread::Builder::new().name("note".into()).spawn(move || {
             let Some(store) = store else { return };
-            let note = || store.lock().expect("no panic while held").outdate_cache();
+            let note = || store.change().outdate_cache();
             while let Err(error) = note() {
                 tracing::error!(pool, %error, "the cache's device failed, and that can't be noted: writes wait");
                 std::thread::sleep(NOTE_AGAIN);

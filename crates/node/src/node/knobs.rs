@@ -17,7 +17,7 @@ impl Node {
     /// What was set live in an earlier life of the node holds again, where the same is configured as then.
     pub(super) async fn settle_knobs(&self) -> Result<()> {
         for p in &self.pools {
-            let record = p.store.as_ref().and_then(|s| s.lock().expect("no panic while held").knobs());
+            let record = p.store.as_ref().and_then(|s| s.view().knobs());
             let Some(record) = record else { continue };
             let configured = p.knobs_configured;
             match configured.changed(&configured.kept(&record)) {
@@ -42,7 +42,7 @@ impl Node {
         let (new, orders) = now.changed(&wanted).map_err(NodeError::Refused)?;
         if let Some(store) = p.store.clone() {
             let record = KnobsRecord { set: new.values(), configured: p.knobs_configured.values() };
-            super::blocking(move || store.lock().expect("no panic while held").set_knobs(record)).await?;
+            super::blocking(move || store.change().set_knobs(record)).await?;
         }
         p.turn(new, orders).await
     }
@@ -57,8 +57,7 @@ impl Node {
             let configured_ns = self.deadlines.get(name).map(|d| d.as_nanos());
             let (name, record) =
                 (name.to_string(), DeadlineRecord { deadline_ns: deadline.map(Span::as_nanos), configured_ns });
-            super::blocking(move || store.lock().expect("no panic while held").set_volume_deadline(&name, record))
-                .await?;
+            super::blocking(move || store.change().set_volume_deadline(&name, record)).await?;
         }
         self.promise(name, deadline);
         Ok(())

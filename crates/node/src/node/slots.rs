@@ -44,7 +44,7 @@ impl Node {
                 all.insert(name.to_string(), self.slots_of(name, tenant));
             };
             if let Some(store) = &p.store {
-                store.lock().expect("no panic while held").volumes().for_each(|v| add(&v.name, &v.tenant));
+                store.view().volumes().for_each(|v| add(&v.name, &v.tenant));
             }
             let mine = config.volume.iter().filter(|v| *v.pool.get_ref() == p.name);
             mine.for_each(|v| add(v.name.get_ref(), v.tenant.get_ref()));
@@ -108,7 +108,7 @@ impl Node {
     pub(super) fn check_stored_parts(&self, config: &Config) -> Result<()> {
         for p in &self.pools {
             let (Some(c), Some(store)) = (&p.cache, &p.store) else { continue };
-            let stored = store.lock().expect("no panic while held").volumes().map(|v| v.name.clone()).collect();
+            let stored = store.view().volumes().map(|v| v.name.clone()).collect();
             let mut all: BTreeSet<String> = stored;
             let mine = config.volume.iter().filter(|v| *v.pool.get_ref() == p.name);
             all.extend(mine.map(|v| v.name.get_ref().clone()));
@@ -141,7 +141,7 @@ impl Node {
         for (pool, p) in self.pools.iter().enumerate().filter(|p| p.1.is_fenced()) {
             let Some(store) = &p.store else { continue };
             let records: Vec<VolumeRecord> = {
-                let store = store.lock().expect("no panic while held");
+                let store = store.view();
                 store.volumes().filter(|v| v.tenant == tenant).cloned().collect()
             };
             for record in records {
@@ -163,7 +163,7 @@ impl Node {
         crate::fence::check_change(&fence, (slots, slot), &promised).map_err(NodeError::Refused)?;
         if let (Some(store), Some(configured)) = (p.store.clone(), p.fence_configured) {
             let record = FenceRecord { slots, slot_ns: slot.as_nanos(), configured };
-            super::blocking(move || store.lock().expect("no panic while held").set_fence(record)).await?;
+            super::blocking(move || store.change().set_fence(record)).await?;
         }
         let order = Order::Fence { slots, slot_ns: slot.as_nanos() };
         p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())?;

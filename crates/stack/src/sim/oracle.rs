@@ -88,12 +88,12 @@ impl Oracle {
                 sectors.for_each(|s| possible[s as usize].push((n, n)));
             }
             Op::Trim | Op::WriteZeroes => sectors.for_each(|s| possible[s as usize].push((n, 0))),
-            Op::Read => drop(self.reads.insert(n)),
+            Op::Read | Op::BlockStatus => drop(self.reads.insert(n)),
             Op::Flush => {
                 let mine = |n: &&u64| self.volumes[n] == volume;
                 self.covers.insert(n, self.acknowledged.iter().filter(mine).copied().collect());
             }
-            Op::Cache | Op::BlockStatus => {}
+            Op::Cache => {}
         }
         if op.is_change() {
             self.volumes.insert(n, volume);
@@ -120,6 +120,9 @@ impl Oracle {
         if !self.reads.remove(&n) {
             return Ok(());
         }
+        if c.io.op == Op::BlockStatus {
+            return self.status_ended(c);
+        }
         let mut bytes = vec![0; c.io.len as usize];
         c.io.data.copy_to(&mut bytes);
         let volume = c.io.volume.id - 1;
@@ -131,6 +134,27 @@ impl Oracle {
                     &got[..16]
                 ));
             }
+        }
+        Ok(())
+    }
+
+    /// A BLOCK_STATUS ended: what it calls zero must read as zeroes. Its answer may cover less than was asked, not nothing.
+    fn status_ended(&mut self, c: &Completion) -> Result<(), String> {
+        let Data::Status(extents) = &c.io.data else {
+            return Err(format!("{:?} ended without a status", c.io.head));
+        };
+        let (volume, mut at) = (c.io.volume.id - 1, c.io.offset);
+        if at + extents.iter().map(|e| e.len).sum::<u64>() > c.io.end() || (extents.is_empty() && c.io.len > 0) {
+            return Err(format!("{:?} ended with {extents:?}", c.io.head));
+        }
+        for e in extents.iter() {
+            for s in (at / SECTOR..(at + e.len).div_ceil(SECTOR)).filter(|_| e.zero) {
+                if !self.may_be_read(c.io.tag, volume, s, &[0; SECTOR as usize]) {
+                    let may = &self.possible[volume as usize][s as usize];
+                    return Err(format!("volume {volume} sector {s} is called zero, not the newest of {may:?}"));
+                }
+            }
+            at += e.len;
         }
         Ok(())
     }
@@ -193,6 +217,17 @@ impl Oracle {
             all.iter_mut().for_each(|p| p.0 = 0);
         }
         self.forget_asked();
+    }
+
+    /// After [`Oracle::power_lost`]: may a sector hold this? Nothing is decided by asking.
+    pub fn allows(&self, volume: u32, sector: u64, got: &[u8]) -> bool {
+        let all = &self.possible[volume as usize][sector as usize];
+        all.iter().any(|p| got == (self.content)(volume, sector, p.1))
+    }
+
+    /// Versions that were ever asked for have lower numbers.
+    pub fn versions(&self) -> u64 {
+        self.next
     }
 
     fn forget_asked(&mut self) {

@@ -1,42 +1,98 @@
 //! A disk in memory that loses, tears and reorders what wasn't synced when its power goes.
 
 use plimsoll_base::Rng;
-use redb::StorageBackend;
+use plimsoll_store::{Medium, MetaError, MetaStore, Owner, Region, RegionBackend, RegionKind, Uuid};
 use std::io::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-const SECTOR_BYTES: usize = 512;
+pub const SECTOR_BYTES: usize = 512;
+const PAGE_BYTES: usize = 4096;
+/// The metadata region; it is all of the disk.
+pub const REGION: Region = Region { kind: RegionKind::Metadata, offset: 0, len: 4 << 20 };
+pub const OWNER: Owner = Owner { device_uuid: Uuid::from_u128(0x70e5), sequence: 1 };
 
 /// A handle; clones are the same disk.
 #[derive(Clone, Debug)]
 pub struct Disk(Arc<Mutex<Inner>>);
 
-#[derive(Clone, Debug, Default)]
+/// Pages that copies share until one is changed.
+#[derive(Clone, Debug)]
+struct Pages(Vec<Arc<[u8; PAGE_BYTES]>>);
+
+#[derive(Clone, Debug)]
 struct Inner {
-    durable: Vec<u8>,
+    durable: Pages,
     /// What reads see.
-    current: Vec<u8>,
+    current: Pages,
     /// Sectors, or parts of one, written since the last sync.
     unsynced: Vec<(usize, Vec<u8>)>,
-    /// Writes, syncs and changes of length so far.
+    /// Writes and syncs so far.
     calls: u64,
     /// Power goes at that call.
     fails_at: Option<u64>,
     lies_about_sync: bool,
 }
 
+impl Pages {
+    /// Writes bytes that don't cross a page.
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        let page = Arc::make_mut(&mut self.0[at / PAGE_BYTES]);
+        page[at % PAGE_BYTES..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn read(&self, at: usize, out: &mut [u8]) {
+        let mut done = 0;
+        while done < out.len() {
+            let from = (at + done) % PAGE_BYTES;
+            let len = (out.len() - done).min(PAGE_BYTES - from);
+            out[done..done + len].copy_from_slice(&self.0[(at + done) / PAGE_BYTES][from..from + len]);
+            done += len;
+        }
+    }
+}
+
 impl Disk {
     pub fn new() -> Disk {
-        Disk(Arc::default())
+        let blank = Arc::new([0; PAGE_BYTES]);
+        let pages = Pages(vec![blank; REGION.len as usize / PAGE_BYTES]);
+        Disk::with(pages, false)
+    }
+
+    fn with(pages: Pages, lies_about_sync: bool) -> Disk {
+        let (durable, current) = (pages.clone(), pages);
+        Disk(Arc::new(Mutex::new(Inner {
+            durable,
+            current,
+            unsynced: vec![],
+            calls: 0,
+            fails_at: None,
+            lies_about_sync,
+        })))
     }
 
     /// Another disk with the same synced contents.
     pub fn copy(&self) -> Disk {
         let inner = self.lock();
         assert!(inner.unsynced.is_empty() || inner.lies_about_sync);
-        let lies_about_sync = inner.lies_about_sync;
-        let (durable, current) = (inner.durable.clone(), inner.durable.clone());
-        Disk(Arc::new(Mutex::new(Inner { durable, current, lies_about_sync, ..Inner::default() })))
+        Disk::with(inner.durable.clone(), inner.lies_about_sync)
+    }
+
+    /// An empty metadata region over all of it.
+    pub fn format(&self) -> RegionBackend<Disk> {
+        RegionBackend::format(self.clone(), REGION, OWNER).expect("formats")
+    }
+
+    /// The metadata region in it.
+    pub fn backend(&self) -> std::result::Result<RegionBackend<Disk>, MetaError> {
+        RegionBackend::open(self.clone(), REGION, OWNER).map_err(|e| match e.kind() {
+            std::io::ErrorKind::InvalidData => MetaError::Corrupt { what: e.to_string() },
+            _ => MetaError::Io(e),
+        })
+    }
+
+    /// The metadata store in it.
+    pub fn open(&self, home: Region) -> std::result::Result<MetaStore, MetaError> {
+        MetaStore::open(self.backend()?, home)
     }
 
     pub fn calls(&self) -> u64 {
@@ -64,23 +120,47 @@ impl Disk {
                 1 => bytes.len(),
                 _ => rng.below(bytes.len() as u64) as usize,
             };
-            if at + kept <= inner.durable.len() {
-                inner.durable[at..at + kept].copy_from_slice(&bytes[..kept]);
-            }
+            inner.durable.write(at, &bytes[..kept]);
         }
-        inner.current.clone_from(&inner.durable);
+        inner.current = inner.durable.clone();
         inner.fails_at = None;
     }
 
     /// Where bytes are not zero.
     pub fn used_bytes(&self) -> Vec<usize> {
-        self.lock().durable.iter().enumerate().filter(|(_, b)| **b != 0).map(|(at, _)| at).collect()
+        let inner = self.lock();
+        let bytes = |(n, page): (usize, &Arc<[u8; PAGE_BYTES]>)| {
+            let page = page.clone();
+            (0..PAGE_BYTES).filter(move |at| page[*at] != 0).map(move |at| n * PAGE_BYTES + at)
+        };
+        inner.durable.0.iter().enumerate().flat_map(bytes).collect()
+    }
+
+    /// The sectors that aren't all zero.
+    pub fn used_sectors(&self) -> Vec<usize> {
+        let mut sectors: Vec<usize> = self.used_bytes().into_iter().map(|at| at / SECTOR_BYTES).collect();
+        sectors.dedup();
+        sectors
     }
 
     pub fn flip(&self, at: usize, bits: u8) {
+        let mut sector = self.sector(at / SECTOR_BYTES);
+        sector[at % SECTOR_BYTES] ^= bits;
+        self.put_sector(at / SECTOR_BYTES, &sector);
+    }
+
+    /// A sector as it is durably.
+    pub fn sector(&self, n: usize) -> [u8; SECTOR_BYTES] {
+        let mut b = [0; SECTOR_BYTES];
+        self.lock().durable.read(n * SECTOR_BYTES, &mut b);
+        b
+    }
+
+    /// Replaces a sector behind the store's back.
+    pub fn put_sector(&self, n: usize, bytes: &[u8; SECTOR_BYTES]) {
         let inner = &mut *self.lock();
-        inner.durable[at] ^= bits;
-        inner.current.clone_from(&inner.durable);
+        inner.durable.write(n * SECTOR_BYTES, bytes);
+        inner.current.write(n * SECTOR_BYTES, bytes);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -105,53 +185,37 @@ impl Inner {
     }
 }
 
-impl StorageBackend for Disk {
-    fn len(&self) -> Result<u64> {
-        Ok(self.lock().current.len() as u64)
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        let inner = self.lock();
-        let from = offset as usize;
-        let bytes = inner.current.get(from..from + out.len()).ok_or_else(|| Error::other("beyond the end"))?;
-        out.copy_from_slice(bytes);
+impl Medium for Disk {
+    fn read_at(&self, out: &mut [u8], offset: u64) -> Result<()> {
+        if offset + out.len() as u64 > REGION.len {
+            return Err(Error::other("beyond the end"));
+        }
+        self.lock().current.read(offset as usize, out);
         Ok(())
     }
 
-    /// As `RegionBackend`'s: a new length is durable at once.
-    fn set_len(&self, len: u64) -> Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let inner = &mut *self.lock();
         let power_goes = inner.call()?;
-        if !power_goes || inner.calls.is_multiple_of(2) {
-            inner.current.resize(len as usize, 0);
-            inner.durable.resize(len as usize, 0);
+        if offset + data.len() as u64 > REGION.len {
+            return Err(Error::other("beyond the end"));
+        }
+        let (mut at, mut rest) = (offset as usize, data);
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(rest.len().min(SECTOR_BYTES - at % SECTOR_BYTES));
+            inner.current.write(at, part);
+            inner.unsynced.push((at, part.to_vec()));
+            (at, rest) = (at + part.len(), after);
         }
         Inner::end_call(power_goes)
     }
 
-    fn sync_data(&self) -> Result<()> {
+    fn sync(&self) -> Result<()> {
         let inner = &mut *self.lock();
         let power_goes = inner.call()?;
         if !power_goes && !inner.lies_about_sync {
             inner.unsynced.clear();
-            inner.durable.clone_from(&inner.current);
-        }
-        Inner::end_call(power_goes)
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let inner = &mut *self.lock();
-        let power_goes = inner.call()?;
-        let mut at = offset as usize;
-        if at + data.len() > inner.current.len() {
-            return Err(Error::other("beyond the end"));
-        }
-        inner.current[at..at + data.len()].copy_from_slice(data);
-        let mut rest = data;
-        while !rest.is_empty() {
-            let (part, after) = rest.split_at(rest.len().min(SECTOR_BYTES - at % SECTOR_BYTES));
-            inner.unsynced.push((at, part.to_vec()));
-            (at, rest) = (at + part.len(), after);
+            inner.durable = inner.current.clone();
         }
         Inner::end_call(power_goes)
     }

@@ -60,19 +60,23 @@ impl Driver {
     fn ask_health(&mut self, link: usize) {
         let now = self.now();
         let l = &mut self.links[link];
-        let required = l.known_then;
+        let (required, claimed) = (l.known_then, l.generation);
         let Some(open) = l.open.as_mut().filter(|o| o.promises) else { return };
         if !open.pending.values().any(|p| matches!(p.what, For::Health { .. })) {
             let length = open.block_bytes.max(512);
-            open.submit(now, For::Health { required }, Command::BlockStatus, (0, length), Promise::default());
+            open.submit(now, For::Health { required, claimed }, Command::BlockStatus, (0, length), Promise::default());
             self.touched.push(link);
             self.settle();
         }
     }
 
-    pub(super) fn health(&mut self, link: usize, p: &Pending, required: u64) {
+    pub(super) fn health(&mut self, link: usize, p: &Pending, required: u64, claimed: u64) {
+        let now = self.now();
         let l = &mut self.links[link];
         let generation = p.generation().unwrap_or(0);
+        (l.confirmed, l.confirmed_at) = (generation, now);
+        // An earlier answer claimed more changes than there are: nobody else can have seen these, and nobody need.
+        let retracts = p.error.is_none() && generation < claimed;
         let mark = match (p.note(NoteKind::Behind), &p.error) {
             (_, Some(error)) => Some(error.clone()),
             (Some(1..), None) => Some("may lack acknowledged writes: `plimsoll volume resync` brings it up".into()),
@@ -97,7 +101,7 @@ impl Driver {
         }
         let known = self.known();
         self.links[link].known_then = known;
-        if anew {
+        if anew || retracts {
             self.floor = self.floor.min(known);
         }
     }

@@ -3,7 +3,7 @@
 use super::{Pool, account_of};
 use crate::engine::command::{ExportSnapshot, ModelTimes, PoolSnapshot};
 use plimsoll_base::{IoHead, Op};
-use plimsoll_cache::Cache;
+use plimsoll_cache::{Cache, Nvram};
 use plimsoll_cores::Cores;
 use plimsoll_device::{AnyModel, ModelLayer, PageCacheLayer};
 use plimsoll_fence::Fence;
@@ -22,9 +22,9 @@ impl Pool {
         let now = self.now;
         let front = self.stack.layer::<Front>();
         let sched = plimsoll_sched::choice::view(&self.stack);
-        let outside = self.conns.iter().filter_map(|(_, (_, c))| match (&c.stalled, c.unfinished()) {
+        let outside = self.conns.iter().filter_map(|(_, (_, c))| match (&c.stalled, c.receives()) {
             (Some(s), _) => Some((s.since, "permit")),
-            (None, Some((_, progress_at))) => Some((progress_at, "client")),
+            (None, Some(t)) => Some((t.progress_at, "client")),
             (None, None) => None,
         });
         let oldest = self.stack.oldest().into_iter().chain(outside).min_by_key(|(at, _)| *at);
@@ -54,7 +54,14 @@ impl Pool {
             predictor: self.predictor(sched),
             budgets: self.stack.layer::<Budgets>().map_or(Vec::new(), Budgets::views),
             memory: self.stack.layer::<PageCacheLayer>().map(PageCacheLayer::counts),
-            cache: self.stack.layer::<Cache>().map(|c| Box::new(c.status())),
+            cache: self.stack.layer::<Cache>().map(|c| {
+                let mut status = c.status();
+                // Without its NVRAM the cache never starts: it is the one to say why.
+                if let Some(why) = self.stack.layer::<Nvram>().and_then(Nvram::why) {
+                    (status.state, status.why) = ("failed", Some(why.to_string()));
+                }
+                Box::new(status)
+            }),
             logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
             cores: self.stack.layer::<Cores>().map(|c| Box::new(c.status(now))),
             fence: self.stack.layer::<Fence>().map(|f| Box::new(f.status(now))),

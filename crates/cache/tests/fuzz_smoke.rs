@@ -1,0 +1,22 @@
+//! The fuzz target's function over seeded mutations: a fuzzing run that is short, the same every time, and part of every test run.
+
+mod common;
+#[path = "fuzzing/mount.rs"]
+mod mount;
+
+use plimsoll_base::Rng;
+
+/// Many more with `PLIMSOLL_FUZZ_MOUNTS=1000000`.
+#[test]
+fn a_mutated_cache_starts_or_says_why_not() {
+    let mounts = std::env::var("PLIMSOLL_FUZZ_MOUNTS").map_or(1500, |n| n.parse().expect("a number"));
+    let only: Option<u64> = std::env::var("PLIMSOLL_FUZZ_MOUNT").ok().map(|n| n.parse().expect("a number"));
+    for n in only.map_or(0..mounts, |n| n..n + 1) {
+        let mut rng = Rng::new(n, "mount");
+        let most = if rng.chance(0.8) { 3 } else { 30 };
+        let len = 1 + 6 * (1 + rng.below(most));
+        let data: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
+        let tried = std::panic::catch_unwind(|| mount::fuzz_one(&data));
+        assert!(tried.is_ok(), "mount {n} of {data:?}");
+    }
+}

@@ -1,0 +1,454 @@
+//! Sectors of the cache's own structures are corrupt, at any time: a bit, zeroes, an older version, another place's content, or they can't
+//! be read. After each the cache serves the right data, or an error for what it names as lost, or its pool is degraded or failed and
+//! says why; never silently other data, and never another volume's.
+
+mod common;
+use common::*;
+use plimsoll_base::*;
+use plimsoll_cache::format::JournalBlock;
+use plimsoll_cache::*;
+use plimsoll_stack::sim::oracle::Oracle;
+use plimsoll_stack::sim::{Corruption, SimDisk, SimPool};
+use plimsoll_stack::{LayerState, Order};
+use std::collections::BTreeMap;
+use xxhash_rust::xxh3::xxh3_64;
+
+const FAST_DISK: usize = 1;
+const NVRAM_DISK: usize = 2;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Place {
+    Page,
+    Journal,
+    Header,
+    Weu,
+    Nvram,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Corrupt(Corruption),
+    Unreadable,
+}
+
+#[derive(Default, Debug)]
+struct Tally {
+    rots: u64,
+    places: BTreeMap<Place, u64>,
+    trials: u64,
+    double: u64,
+    while_serving: u64,
+    right: u64,
+    lost: u64,
+    degraded: u64,
+    failed: u64,
+}
+
+/// Where a place is: which disk, and its first sector and the one after its last.
+fn range_of(place: Place, copy: u64, setup: &Setup, rng: &mut Rng) -> (usize, u64, u64) {
+    let (l, nvram) = (layout_of(setup.block), nvram_bytes(setup.block));
+    let weu = rng.below(u64::from(l.weus)) as u32;
+    let (disk, from, to) = match place {
+        Place::Page => (FAST_DISK, 0, 4096),
+        Place::Journal => {
+            let at = l.copies_at(rng.below(2))[copy as usize];
+            (FAST_DISK, at, at + l.copy_bytes())
+        }
+        Place::Header => (FAST_DISK, l.weu_at(weu), l.weu_at(weu) + 2048),
+        Place::Weu => (FAST_DISK, l.weu_at(weu), l.weu_at(weu + 1)),
+        Place::Nvram => (NVRAM_DISK, copy * nvram / 2, (copy + 1) * nvram / 2),
+    };
+    (disk, from / SECTOR, to / SECTOR)
+}
+
+fn apply(disk: &mut SimDisk, sector: u64, how: How) -> bool {
+    match how {
+        How::Corrupt(how) => disk.corrupt(sector, how),
+        How::Unreadable => {
+            disk.lose_sector(sector);
+            true
+        }
+    }
+}
+
+fn some_how(disk: &SimDisk, rng: &mut Rng) -> How {
+    match rng.below(9) {
+        0..3 => How::Corrupt(Corruption::Bit(rng.below(4096) as u16)),
+        3 => How::Corrupt(Corruption::Zeroes),
+        4..6 => How::Corrupt(Corruption::Older(1 + rng.below(3) as usize)),
+        6..8 => {
+            let all = disk.written_sectors(0, disk.size_bytes() / SECTOR);
+            How::Corrupt(Corruption::Other(all[rng.below(all.len() as u64) as usize]))
+        }
+        _ => How::Unreadable,
+    }
+}
+
+enum Disks<'a> {
+    Left(&'a mut Vec<SimDisk>),
+    Used(&'a mut SimPool),
+}
+
+impl Disks<'_> {
+    fn get(&mut self, n: usize) -> &mut SimDisk {
+        match self {
+            Disks::Left(all) => &mut all[n],
+            Disks::Used(pool) => pool.disk(n),
+        }
+    }
+}
+
+/// Corrupts one to four sectors; of structures that there are two copies of, all in one copy.
+fn spoil(mut disks: Disks, setup: &Setup, rng: &mut Rng, tally: &mut Tally) -> Vec<String> {
+    let (copy, count, mut done) = (rng.below(2), if rng.chance(0.8) { 1 } else { 2 + rng.below(3) }, Vec::new());
+    for _ in 0..count {
+        let place = match rng.below(20) {
+            0 => Place::Page,
+            1..8 => Place::Journal,
+            8..12 => Place::Header,
+            12..14 => Place::Weu,
+            _ if setup.nvram => Place::Nvram,
+            _ => Place::Header,
+        };
+        // Where something was written: there are more WEUs than are used.
+        let found = (0..20).find_map(|_| {
+            let (disk, from, to) = range_of(place, copy, setup, rng);
+            let written = disks.get(disk).written_sectors(from, to);
+            (!written.is_empty()).then_some((disk, written))
+        });
+        let Some((disk, written)) = found else { continue };
+        let disk = disks.get(disk);
+        let (sector, how) = (written[rng.below(written.len() as u64) as usize], some_how(disk, rng));
+        if apply(disk, sector, how) {
+            tally.rots += 1;
+            *tally.places.entry(place).or_default() += 1;
+            done.push(format!("{place:?} sector {sector}: {how:?}"));
+        }
+    }
+    done
+}
+
+/// Corrupts both copies of something of which a later write says that it was durable.
+fn spoil_both(disks: &mut [SimDisk], setup: &Setup, rng: &mut Rng, tally: &mut Tally) -> Vec<String> {
+    let (l, block) = (layout_of(setup.block), u64::from(setup.block));
+    let ring = nvram_bytes(setup.block) / 2;
+    let both: Vec<(usize, [u64; 2])> = if setup.nvram && rng.chance(0.5) {
+        let word = |b: &[u8], at: usize| u64::from_le_bytes(b[at..at + 8].try_into().unwrap());
+        let all = disks[NVRAM_DISK].peek(0, ring);
+        let heads = (0..ring).step_by(setup.block as usize);
+        let is_whole = |b: &[u8]| {
+            let len = 64 + u32::from_le_bytes(b[4..8].try_into().unwrap()) as usize;
+            let mut summed = b.get(..len).unwrap_or_default().to_vec();
+            summed.get_mut(40..48).is_some_and(|sum| {
+                sum.fill(0);
+                true
+            }) && xxh3_64(&summed) == word(b, 40)
+        };
+        let records = heads.filter(|at| {
+            let b = &all.as_slice()[*at as usize..];
+            b.starts_with(b"NVR2") && is_whole(b)
+        });
+        let records: Vec<(u64, &[u8])> = records.map(|at| (at, &all.as_slice()[at as usize..])).collect();
+        let first = records.iter().map(|r| word(r.1, 24)).max().unwrap_or(0);
+        let whole = records.iter().map(|r| word(r.1, 48)).max().unwrap_or(0);
+        let counts = |r: &&(u64, &[u8])| (first..whole).contains(&word(r.1, 16)) && word(r.1, 48) < whole;
+        records.iter().filter(counts).map(|r| (NVRAM_DISK, [r.0, ring + r.0])).collect()
+    } else {
+        let blocks = |half: u64| {
+            let [a, b] = l.copies_at(half);
+            let decoded = (0..l.copy_bytes() / block).map(move |i| (a + i * block, b + i * block));
+            let here = decoded.filter_map(|(a, b)| {
+                Some((JournalBlock::decode(disks[FAST_DISK].peek(a, block).as_slice(), l.salt)?, [a, b]))
+            });
+            here.collect::<Vec<_>>()
+        };
+        let all: Vec<_> = [0, 1].into_iter().flat_map(blocks).collect();
+        let epoch = all.iter().map(|b| b.0.epoch).max().unwrap_or(0);
+        let newest: Vec<_> = all.iter().filter(|b| b.0.epoch == epoch).collect();
+        let since = newest.iter().map(|b| b.0.since).max().unwrap_or(0);
+        newest.iter().filter(|b| b.0.index < since).map(|b| (FAST_DISK, b.1)).collect()
+    };
+    if both.is_empty() {
+        return Vec::new();
+    }
+    let (disk, places) = both[rng.below(both.len() as u64) as usize];
+    tally.double += 1;
+    places
+        .into_iter()
+        .map(|at| {
+            let sector = at / SECTOR;
+            let how = match rng.chance(0.5) {
+                true => How::Corrupt(Corruption::Zeroes),
+                false => How::Corrupt(Corruption::Bit(rng.below(384) as u16)),
+            };
+            apply(&mut disks[disk], sector, how);
+            tally.rots += 1;
+            format!("both of disk {disk} sector {sector}: {how:?}")
+        })
+        .collect()
+}
+
+fn setup(seed: u64, rng: &mut Rng) -> Setup {
+    use Mode::{Back, Off, Through};
+    let modes = [[Back, Back], [Back, Through], [Through, Through], [Back, Off]][rng.below(4) as usize];
+    let config = CacheConfig {
+        codec: [Codec::None, Codec::Lz4][rng.below(2) as usize],
+        fingerprints_percent: [0, 100, 100][rng.below(3) as usize],
+        sharing: if rng.chance(0.3) { Sharing::PerVolume } else { Sharing::Shared },
+        weus_max: [8, 12, 16][rng.below(3) as usize],
+        watermark_percent: [5, 30, 60][rng.below(3) as usize],
+        ..config()
+    };
+    let shuffle = rng.chance(0.3).then(|| rng.next_u64());
+    Setup {
+        config,
+        shuffle,
+        nvram: shuffle.is_none() && rng.chance(0.5),
+        known: Some(modes.map(|m| m == Back)),
+        block: if seed.is_multiple_of(3) { 4096 } else { 512 },
+        ..Setup::of(modes)
+    }
+}
+
+/// What was read of everything; `None` where reading failed.
+type Seen = Vec<Vec<Option<Vec<u8>>>>;
+
+fn ask(p: &mut SimPool, head: IoHead) -> Result<Completion, String> {
+    p.offer(p.now(), Io::new(head, Data::Absent));
+    loop {
+        if let Some(c) = p.next_done() {
+            return Ok(c);
+        }
+        p.step().ok_or(format!("{:?} never ends", head.op))?;
+    }
+}
+
+/// Reads each extent alone, and its BLOCK_STATUS.
+fn look(p: &mut SimPool, oracle: &Oracle) -> Result<Seen, String> {
+    let mut seen = Seen::new();
+    for v in 0..VOLUMES {
+        let mut all = Vec::new();
+        for from in (0..SECTORS).step_by(8) {
+            let len = (SECTORS - from).min(8);
+            let head = |op, now| IoHead::new(op, oracle.key(v), TenantId(1), from * SECTOR, len * SECTOR, now);
+            let status = ask(p, head(Op::BlockStatus, p.now()))?;
+            let c = ask(p, head(Op::Read, p.now()))?;
+            if !c.outcome.is_done() {
+                all.extend((0..len).map(|_| None));
+                continue;
+            }
+            let mut bytes = vec![0; (len * SECTOR) as usize];
+            c.io.data.copy_to(&mut bytes);
+            if let Data::Status(runs) = &status.io.data {
+                let mut at = 0;
+                for r in runs.iter() {
+                    if r.zero && bytes[at..at + r.len as usize].iter().any(|b| *b != 0) {
+                        return Err(format!("volume {v} sector {from}: called zero, and isn't"));
+                    }
+                    at += r.len as usize;
+                }
+            }
+            all.extend(bytes.chunks_exact(SECTOR as usize).map(|b| Some(b.to_vec())));
+        }
+        seen.push(all);
+    }
+    Ok(seen)
+}
+
+/// What is said to be wrong with a pool.
+fn said(p: &mut SimPool) -> (LayerState, String) {
+    let state = p.stack().state();
+    let nvram = p.stack().layer::<Nvram>().and_then(Nvram::why).map(str::to_string);
+    let status = p.stack().layer::<Cache>().unwrap().status();
+    let why = nvram.or(status.why).unwrap_or_default();
+    (state, if status.lost.is_empty() { why } else { format!("{why} lost: {:?}", status.lost) })
+}
+
+/// Is it any version of this sector?
+fn is_its_own(oracle: &Oracle, volume: u32, sector: u64, got: &[u8]) -> bool {
+    (0..oracle.versions()).any(|version| content(volume, sector, version) == got)
+}
+
+/// Starts over disks of which something is corrupt, and judges all that is seen, also later. If that is one sector `alone`, which can
+/// be read, no more than the extents in it may be lost.
+fn judge(disks: Vec<SimDisk>, life: &Life, done: &[String], rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
+    let alone = done.len() == 1 && !done[0].contains("Unreadable");
+    let both_of_nvram = done.first().is_some_and(|d| d.starts_with("both of disk 2"));
+    let mut oracle = life.oracle.clone();
+    oracle.power_lost();
+    let mut p = pool(disks, &life.setup, &oracle);
+    tally.trials += 1;
+    let state = p.start();
+    let (_, why) = said(&mut p);
+    if both_of_nvram && (state != LayerState::Failed || !why.contains("NVRAM")) {
+        return Err(format!("the NVRAM is corrupt, and the pool is {state:?}: {why}"));
+    }
+    if state == LayerState::Failed {
+        tally.failed += 1;
+        if alone {
+            return Err(format!("it failed for one sector: {why}"));
+        }
+        return if why.is_empty() { Err("it failed, and doesn't say why".into()) } else { Ok(()) };
+    }
+    let named = |why: &str, v: u32| why.contains(&format!("volume {v}.", v = v + 1)) && why.contains("may be missing");
+    let seen = look(&mut p, &oracle)?;
+    let (after, later) = said(&mut p);
+    let mut outcome = 0;
+    for (v, all) in (0u32..).zip(&seen) {
+        for (s, got) in (0u64..).zip(all) {
+            match got {
+                None if after == LayerState::Degraded && !later.is_empty() => outcome = outcome.max(1),
+                None => return Err(format!("volume {v} sector {s} can't be read, and the pool is {after:?}: {later}")),
+                Some(got) if oracle.allows(v, s, got) => {}
+                Some(got)
+                    if !alone && named(&why, v) && state == LayerState::Degraded && is_its_own(&oracle, v, s, got) =>
+                {
+                    outcome = outcome.max(2);
+                }
+                Some(got) => {
+                    return Err(format!(
+                        "volume {v} sector {s} is silently {:02x?} ({state:?}: {why:?}, {:?})",
+                        &got[..16],
+                        p.stack().layer::<Cache>().unwrap().status().start
+                    ));
+                }
+            }
+        }
+    }
+    match outcome {
+        0 => tally.right += 1,
+        1 => tally.lost += 1,
+        _ => tally.degraded += 1,
+    }
+    if !rng.chance(0.4) {
+        return Ok(());
+    }
+    // Nothing else is true later: when all that can be is written back, or after another power loss.
+    if rng.chance(0.5) {
+        let now = p.now();
+        p.with_layer(|c: &mut Cache, out| plimsoll_stack::Layer::ordered(c, now, Order::Checkpoint, out));
+        for _ in 0..20_000 {
+            if p.step().is_none() {
+                break;
+            }
+        }
+    }
+    let mut p = match rng.chance(0.5) {
+        true => {
+            let mut p = pool(p.lose_power(), &life.setup, &oracle);
+            if p.start() == LayerState::Failed {
+                return match said(&mut p).1.is_empty() {
+                    true => Err("later it failed, and doesn't say why".into()),
+                    false => Ok(()),
+                };
+            }
+            p
+        }
+        false => p,
+    };
+    let again = look(&mut p, &oracle)?;
+    let (state, why) = said(&mut p);
+    for v in 0..VOLUMES as usize {
+        for s in 0..SECTORS as usize {
+            match (&seen[v][s], &again[v][s]) {
+                (_, None) if state != LayerState::Ready => {}
+                (a, None) => return Err(format!("later volume {v} sector {s} can't be read, was {:?}", a.is_some())),
+                (Some(a), Some(b)) if a == b => {}
+                (None, Some(b)) if oracle.allows(v as u32, s as u64, b) || named(&why, v as u32) => {}
+                (a, Some(b)) => {
+                    return Err(format!(
+                        "later volume {v} sector {s} is {:02x?}, was {:02x?} ({state:?}: {why})",
+                        &b[..16],
+                        a.as_ref().map(|a| &a[..16])
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One seed: at a share of the events something rots on a copy of the disks that a power loss left; and once while the pool serves.
+fn run(seed: u64, planted: Option<Planted>, tally: &mut Tally) -> Result<(), String> {
+    let mut rng = Rng::new(seed, "rot");
+    let mut setup = setup(seed, &mut rng);
+    setup.config.planted = planted;
+    let oracle = oracle();
+    let disks = disks(seed, setup.block).into_iter().map(SimDisk::with_history).collect();
+    let mut p = pool(disks, &setup, &oracle);
+    if p.start() != LayerState::Ready {
+        return Err(format!("it doesn't start: {:?}", said(&mut p)));
+    }
+    let mut life = Life { pool: p, oracle, setup, may_fail: false, failed: 0, slow_lost: false };
+    let mut spoil_at = if rng.chance(0.5) { rng.below(600) } else { u64::MAX };
+    // Whoever makes a volume write-back notes before that it may be behind.
+    let all_back = setup.known == Some([true; 2]);
+    let fits = |a: &Act| !matches!(a, Act::Delete) && (all_back || !matches!(a, Act::Mode(_)));
+    let acts: Vec<Act> = some_acts(seed, 130).into_iter().filter(fits).collect();
+    let mut done = Vec::new();
+    let lived = life.run(&acts, &mut |life| {
+        spoil_at = spoil_at.saturating_sub(1);
+        if spoil_at == 0 {
+            spoil_at = u64::MAX;
+            life.may_fail = true;
+            let setup = life.setup;
+            done = spoil(Disks::Used(&mut life.pool), &setup, &mut rng, tally);
+            tally.while_serving += 1;
+        }
+        if life.cache().wants_note() {
+            life.setup.config.generation += 1;
+            life.order(Order::CacheNoted);
+        }
+        // A disk that is damaged already has one copy less of something.
+        if !rng.chance(0.12) || life.may_fail {
+            return Ok(true);
+        }
+        let (mut disks, setup) = (life.cut(), life.setup);
+        let done = match rng.chance(0.15) {
+            true => spoil_both(&mut disks, &setup, &mut rng, tally),
+            false => spoil(Disks::Left(&mut disks), &setup, &mut rng, tally),
+        };
+        if done.is_empty() {
+            return Ok(true);
+        }
+        judge(disks, life, &done, &mut rng, tally).map_err(|e| format!("{done:?}: {e}"))?;
+        Ok(true)
+    });
+    lived.map_err(|e| format!("{e}, while serving {done:?}"))?;
+    if life.may_fail {
+        let disks = life.cut();
+        judge(disks, &life, &done, &mut rng, tally).map_err(|e| format!("at the end, {done:?}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Many more with `PLIMSOLL_ROT_SEEDS=5000`, one of them with `PLIMSOLL_ROT_SEED=7`.
+#[test]
+fn whatever_rots_nothing_is_silently_other() {
+    let seeds = std::env::var("PLIMSOLL_ROT_SEEDS").map_or(60, |n| n.parse().expect("a number"));
+    let only: Option<u64> = std::env::var("PLIMSOLL_ROT_SEED").ok().map(|n| n.parse().expect("a number"));
+    let (mut tally, mut wrong) = (Tally::default(), Vec::new());
+    for seed in only.map_or(0..seeds, |n| n..n + 1) {
+        wrong.extend(run(seed, None, &mut tally).err().map(|e| format!("seed {seed}: {e}")));
+    }
+    println!("{tally:?}");
+    assert!(wrong.is_empty(), "{} of {seeds} seeds:\n{}", wrong.len(), wrong.join("\n"));
+    if only.is_none() {
+        assert!(tally.places.values().all(|n| *n > seeds / 4) && tally.places.len() == 5, "{tally:?}");
+        assert!(tally.right > seeds && tally.double > seeds / 4, "{tally:?}");
+    }
+}
+
+/// Tests of the test: what is taken for true, or for absent, although it's corrupt is found.
+#[test]
+fn every_planted_mistake_about_rot_is_found() {
+    let mut missed = Vec::new();
+    for planted in Planted::OF_ROT {
+        let found = (0..300).find_map(|seed| Some((seed, run(seed, Some(planted), &mut Tally::default()).err()?)));
+        match found {
+            Some((seed, e)) => println!("{planted:?}: seed {seed}: {e}"),
+            None => missed.push(planted),
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}

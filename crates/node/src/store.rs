@@ -1,0 +1,29 @@
+//! A pool's metadata as the node's threads share it: changed by one at a time, which may block on the device, and read by all
+//! without waiting for that.
+
+use plimsoll_store::{MetaReader, MetaStore, MetaView};
+use std::sync::{Mutex, MutexGuard, RwLockReadGuard};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct PoolStore {
+    store: Mutex<MetaStore>,
+    reader: MetaReader,
+}
+
+impl PoolStore {
+    /// Shares `store`.
+    pub fn new(store: MetaStore) -> PoolStore {
+        PoolStore { reader: store.reader(), store: Mutex::new(store) }
+    }
+
+    /// For changes. Whoever has it may wait for the device, so no async task may wait for it: it belongs on a blocking thread.
+    pub fn change(&self) -> MutexGuard<'_, MetaStore> {
+        self.store.lock().expect("no panic while held")
+    }
+
+    /// For reading, anywhere: never waits for the device.
+    pub fn view(&self) -> RwLockReadGuard<'_, MetaView> {
+        self.reader.view()
+    }
+}

@@ -1,0 +1,16 @@
+//! The fuzz target's function over seeded bytes.
+
+#[path = "fuzzing/segment.rs"]
+mod segment;
+
+use plimsoll_base::Rng;
+
+#[test]
+fn a_segment_of_any_bytes_holds_nobody_for_ever() {
+    std::panic::set_hook(Box::new(|_| {})); // as the shim's: what fails is caught
+    let mut rng = Rng::new(1, "hostile segment");
+    for _ in 0..300 {
+        let bytes: Vec<u8> = (0..rng.below(60) * 3).map(|_| rng.next_u64() as u8).collect();
+        segment::fuzz_one(&bytes);
+    }
+}
