@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node
+.PHONY: run test lint bench fuzz soak chaos busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node
 
 run: build-deps
 	cargo build --release -p plimsoll -p plimsoll-shape-shim
@@ -41,6 +41,11 @@ soak: build-deps test-deps
 	PLIMSOLL_CRASH_SEEDS=300 cargo test --release -p plimsoll-cache --test power -- --nocapture
 	PLIMSOLL_LIVES_SEEDS=5000 cargo test --release -p plimsoll-cache --test lives -- --nocapture
 	PLIMSOLL_SOAK_KILLS=500 cargo test --release -p plimsoll --test crash -- --nocapture
+
+# Whole pools drawn from seeds, in the simulator and live (docs/chaos.md): a quarter of an hour. Prints each live seed and what repeats it.
+chaos: build-deps
+	PLIMSOLL_CHAOS_SEEDS=$${PLIMSOLL_CHAOS_SEEDS:-2000} cargo test --release -p plimsoll-chaos --test simulated -- --nocapture
+	PLIMSOLL_CHAOS_SECONDS=$${PLIMSOLL_CHAOS_SECONDS:-600} cargo test --release -p plimsoll --test chaos -- --nocapture
 
 # How soon a node says busy while its modelled disk's queue is seconds long: half a minute.
 busy: build-deps

@@ -447,7 +447,11 @@ impl Logs {
                 let is_member = |m: &Mapped| !m.is_lost() && c.member[m.log as usize];
                 let found: Vec<_> = self.mtl.lookup(from, to).filter(|(_, m)| is_member(m)).collect();
                 let blocked = !found.is_empty() && self.ops.iter().any(|(_, p)| p.changes(from, to));
-                if blocked {
+                // Logged anew since it was put off, and found above: two writes of it would be in flight together.
+                let in_batch = |home: u64, m: &Mapped| {
+                    c.batch.iter().any(|p| p.home < home + u64::from(m.len) && home < p.home + p.len)
+                };
+                if blocked || found.iter().any(|(home, m)| in_batch(*home, m)) {
                     c.again.push((from, to));
                     continue;
                 }

@@ -96,6 +96,59 @@ fn nbdcopy_with_four_connections_and_nbdinfo() {
     assert!(!unknown.status.success() && String::from_utf8_lossy(&unknown.stderr).contains("none"), "{unknown:?}");
 }
 
+/// What a pool has besides its device, by name: every place where data may lie that a backup must not miss.
+const PLACES: [(&str, &str); 8] = [
+    ("sparse", ""),
+    ("memory", "memory = \"1MiB\""),
+    ("through", "[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"through\""),
+    // Nothing is written back in time.
+    ("back", "[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"back\"\nwatermark_percent = 90"),
+    (
+        "back with NVRAM and memory",
+        "memory = \"1MiB\"\n[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"back\"\nwatermark_percent = 90\nnvram = { file = \"nvram.img\", size = \"8MiB\" }",
+    ),
+    ("logs", "[pool.logs]\nlogged_write = \"64KiB\"\nidle = \"10s\""),
+    (
+        "back over logs",
+        "[pool.logs]\nlogged_write = \"64KiB\"\nidle = \"10s\"\n[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"back\"\nwatermark_percent = 30",
+    ),
+    ("fenced", "fence = { slots = 2, slot = \"20ms\", hybrid = true, device = \"flash\" }"),
+];
+
+/// Backups: nbdcopy and qemu-img ask which ranges are zeroes and don't read those. What they copy equals what was written, wherever
+/// the pool has it by then, also after a restart.
+#[test]
+fn backups_equal_what_was_written_wherever_it_is() {
+    for (place, lines) in PLACES {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(r#"{ file = "p.img", size = "1GiB" }"#, "4MiB");
+        let config = config.replace("[[tenant]]", &format!("{lines}\n[[tenant]]"));
+        let server = Server::start(dir.path(), &config);
+        let uri = server.uri("vol");
+        // Old data everywhere, then new data with holes, in small writes so that logs take them.
+        ok("qemu-io", &["-f", "raw", "-c", "write -P 7 0 4M", "-c", "flush", &uri]);
+        let mut rng = plimsoll_base::Rng::new(2, "backup");
+        let mut bytes: Vec<u8> = (0..4 << 17).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+        bytes[1 << 20..2 << 20].fill(0);
+        bytes[3_000_000..3_100_000].fill(0);
+        let raw = dir.path().join("sample.raw");
+        fs::write(&raw, &bytes).unwrap();
+        ok("nbdcopy", &["--request-size=8192", "--flush", raw.to_str().unwrap(), &uri]);
+        let check = |uri: &str, when: &str| {
+            let (copy, converted) = (dir.path().join("copy.raw"), dir.path().join("converted.raw"));
+            ok("nbdcopy", &[uri, copy.to_str().unwrap()]);
+            assert!(fs::read(&copy).unwrap() == bytes, "{place}, {when}: nbdcopy's copy differs");
+            ok("qemu-img", &["convert", "-f", "raw", "-O", "raw", uri, converted.to_str().unwrap()]);
+            assert!(fs::read(&converted).unwrap() == bytes, "{place}, {when}: qemu-img's copy differs");
+        };
+        check(&uri, "at once");
+        assert!(server.stop(), "{place}");
+        let server = Server::start(dir.path(), &config);
+        check(&server.uri("vol"), "after a restart");
+        assert!(server.stop(), "{place}");
+    }
+}
+
 /// libnbd's Python shell: flags, errors, and consistency over two connections.
 #[test]
 fn nbdsh_flags_errors_and_two_connections() {

@@ -370,7 +370,8 @@ impl Cfq {
             let Some(node) = self.turn_now(now) else { break };
             self.take_next(now, node, out);
         }
-        if let Some(until) = self.turn.as_ref().and_then(|t| t.idles_until) {
+        // Who has idled long enough, while the device had no room, goes on when a request comes back.
+        if let Some(until) = self.turn.as_ref().and_then(|t| t.idles_until).filter(|until| *until > now) {
             out.wake_at(until);
         }
         if let Some((&(due, _), _)) = self.due.first_key_value() {

@@ -206,6 +206,9 @@ pub struct CacheConfig {
     pub nvram: Option<NvramConfig>,
     /// A modelled device's profile: the device answers no sooner than the model would.
     pub model: Option<String>,
+    /// For tests, as a pool's `device` has it: the fast device loses, tears and reorders what isn't flushed when the process is killed.
+    #[serde(default)]
+    pub volatile_cache: Option<VolatileConfig>,
     /// Set by the node itself, so that a tape replays alike.
     pub generation: Option<u16>,
     /// Likewise: the volumes that there were (id and generation), and whether only the cache might have something of each.

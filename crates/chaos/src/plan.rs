@@ -1,0 +1,378 @@
+//! A drawn pool: its layers, devices, volumes and tenants, and the node's configuration that has them.
+
+use plimsoll_base::Rng;
+use std::fmt::Write;
+
+/// Bytes of the pool's device in a live node.
+const DEVICE: &str = "64MiB";
+/// Bytes of the cache's device in a live node.
+const FAST: &str = "40MiB";
+
+/// Planted lies of a live node's volatile devices, which the oracle must find.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Lies {
+    /// Flushes make nothing durable.
+    pub flush: bool,
+    /// FUA is ignored.
+    pub fua: bool,
+}
+
+/// `[pool.logs]`
+#[derive(Clone, Debug)]
+pub struct LogsPlan {
+    logged_write_kib: u64,
+    idle_ms: u64,
+    clean_when_idle: bool,
+    adaptive: bool,
+    every_ms: Option<u64>,
+}
+
+/// `[pool.cache]`
+#[derive(Clone, Debug)]
+pub struct CachePlan {
+    mode: &'static str,
+    extent_kib: u64,
+    weu_kib: u64,
+    /// In WEUs.
+    size_weus: u64,
+    codec: &'static str,
+    dedup: &'static str,
+    fingerprints_percent: u64,
+    per_volume: bool,
+    watermark_percent: u64,
+    free_percent: u64,
+    trim: bool,
+    prefetch_kib: u64,
+    /// It has NVRAM, part of its format.
+    pub nvram: bool,
+    model: Option<&'static str>,
+}
+
+/// `fence = { … }`
+#[derive(Clone, Debug)]
+pub struct FencePlan {
+    slots: u64,
+    slot_ms: u64,
+    lend_permille: u64,
+    steady: bool,
+}
+
+/// A volume of the plan.
+#[derive(Clone, Debug)]
+pub struct VolumePlan {
+    /// Its name.
+    pub name: &'static str,
+    /// Bytes when it is made.
+    pub size_bytes: u64,
+    /// How it is cached when it is made; as the pool says if `None`.
+    pub cache: Option<&'static str>,
+    /// Its tenant: a place in [`TENANTS`].
+    pub tenant: usize,
+}
+
+/// Names of the tenants.
+pub const TENANTS: [&str; 3] = ["a", "b", "c"];
+/// Bytes that a volume may grow to.
+pub const VOLUME_BYTES_MAX: u64 = 1 << 20;
+/// The name of the pool.
+pub const POOL: &str = "p";
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed that it was drawn from.
+    pub seed: u64,
+    sched: &'static str,
+    depth: u64,
+    memory_kib: Option<u64>,
+    cores: Option<(u64, &'static str, u64)>,
+    /// Scattered logs, if it has any; part of the device's format.
+    pub logs: Option<LogsPlan>,
+    /// A flash cache, if it has one.
+    pub cache: Option<CachePlan>,
+    /// Time slots, if it has any.
+    pub fence: Option<FencePlan>,
+    model: Option<&'static str>,
+    /// The main device, and the cache's, lose what wasn't flushed when the node is killed.
+    pub volatile: [bool; 2],
+    lies: Lies,
+    /// The classes of [`TENANTS`].
+    classes: [&'static str; 3],
+    /// The volumes.
+    pub volumes: Vec<VolumePlan>,
+}
+
+fn one_of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
+    all[rng.below(all.len() as u64) as usize]
+}
+
+const POLICIES: [&str; 9] = [
+    "qwin",
+    "qwin-window",
+    "share-everything",
+    "partial-sharing",
+    "two-priorities",
+    "cake",
+    "shenango",
+    "static",
+    "mclock",
+];
+const MODES: [&str; 3] = ["off", "through", "back"];
+
+impl Plan {
+    /// Draws a plan. `live`: for a node in real time, where a modelled disk's seconds are real ones.
+    pub fn draw(seed: u64, live: bool) -> Plan {
+        let rng = &mut Rng::new(seed, "chaos plan");
+        let disks: &[&'static str] =
+            if live { &["nvme-modern"] } else { &["hdd-160g-7200", "hp-c2247a", "nvme-modern", "vf-sata-60g"] };
+        let model = rng.chance(if live { 0.15 } else { 0.35 }).then(|| one_of(rng, disks));
+        let cache = rng.chance(0.7).then(|| CachePlan {
+            mode: "through",
+            extent_kib: one_of(rng, &[4, 8, 8, 16, 32]),
+            weu_kib: one_of(rng, &[128, 256]),
+            size_weus: 0,
+            codec: "none",
+            dedup: "off",
+            fingerprints_percent: 100,
+            per_volume: false,
+            watermark_percent: 30,
+            free_percent: 0,
+            trim: true,
+            prefetch_kib: 0,
+            nvram: rng.chance(0.3),
+            model: rng.chance(0.15).then_some("nvme-modern"),
+        });
+        let logs = rng.chance(0.45).then_some(LogsPlan {
+            logged_write_kib: 2,
+            idle_ms: 2,
+            clean_when_idle: true,
+            adaptive: true,
+            every_ms: None,
+        });
+        let mut volumes = Vec::new();
+        for (tenant, name) in ["v0", "v1", "v2"].into_iter().enumerate() {
+            let size_bytes = one_of(rng, &[192 << 10, (300 << 10) + 512, (500 << 10) + 1536]);
+            let cache = (cache.is_some() && rng.chance(0.7)).then(|| one_of(rng, &MODES));
+            volumes.push(VolumePlan { name, size_bytes, cache, tenant });
+        }
+        let mut plan = Plan {
+            seed,
+            sched: "noop",
+            depth: 8,
+            memory_kib: None,
+            cores: None,
+            logs,
+            cache,
+            fence: None,
+            model,
+            volatile: [rng.chance(0.6), rng.chance(0.6)],
+            lies: Lies::default(),
+            classes: ["best-effort"; 3],
+            volumes,
+        };
+        plan.draw_the_rest(rng, live);
+        plan
+    }
+
+    /// What a later start may have otherwise: all that isn't part of a format.
+    #[must_use]
+    pub fn otherwise(&self, rng: &mut Rng, live: bool) -> Plan {
+        let mut plan = self.clone();
+        if rng.chance(0.5) {
+            plan.draw_the_rest(rng, live);
+        }
+        plan
+    }
+
+    /// The same with devices that lie: both volatile.
+    #[must_use]
+    pub fn lying(&self, lies: Lies) -> Plan {
+        Plan { lies, volatile: [true; 2], ..self.clone() }
+    }
+
+    fn draw_the_rest(&mut self, rng: &mut Rng, live: bool) {
+        let flash = self.model.is_some_and(|m| m.contains("nvme") || m.contains("sata"));
+        let scheds: &[&'static str] = if flash {
+            &["noop", "deadline", "cfq", "blackbox", "ssd", "ssd"]
+        } else {
+            &["noop", "deadline", "cfq", "blackbox"]
+        };
+        self.sched = one_of(rng, scheds);
+        self.depth = one_of(rng, &[1, 2, 8, 32]);
+        self.memory_kib = rng.chance(0.45).then(|| one_of(rng, &[16, 64, 256, 4096]));
+        let policy = one_of(rng, &POLICIES);
+        self.cores = rng.chance(0.35).then(|| (1 + rng.below(4), policy, 1 + rng.below(3)));
+        // Slots last long: live, they would be most of a run.
+        self.fence = rng.chance(if live { 0.12 } else { 0.25 }).then(|| FencePlan {
+            slots: 3 + rng.below(4),
+            slot_ms: one_of(rng, if live { &[20, 25] } else { &[20, 25, 40, 100] }),
+            lend_permille: one_of(rng, &[0, 10, 1000]),
+            steady: rng.chance(0.5),
+        });
+        self.classes = match self.cores {
+            Some(_) => ["latency-critical", "best-effort", one_of(rng, &["best-effort", "latency-critical"])],
+            None => ["best-effort"; 3],
+        };
+        if let Some(logs) = &mut self.logs {
+            *logs = LogsPlan {
+                logged_write_kib: one_of(rng, &[1, 2, 8, 16]),
+                idle_ms: one_of(rng, &[2, 20, 500]),
+                clean_when_idle: rng.chance(0.7),
+                adaptive: rng.chance(0.5),
+                every_ms: rng.chance(0.3).then(|| 20 + rng.below(300)),
+            };
+        }
+        if let Some(c) = &mut self.cache {
+            *c = CachePlan {
+                mode: one_of(rng, &MODES),
+                size_weus: one_of(rng, &[6, 8, 14, 30]),
+                codec: one_of(rng, &["none", "lz4", "zstd"]),
+                dedup: one_of(rng, &["off", "tenant", "pool"]),
+                fingerprints_percent: one_of(rng, &[0, 25, 100]),
+                per_volume: rng.chance(0.3),
+                watermark_percent: one_of(rng, &[5, 10, 30, 60]),
+                free_percent: one_of(rng, &[0, 0, 20]),
+                trim: rng.chance(0.8),
+                prefetch_kib: one_of(rng, &[0, 64, 128]),
+                ..c.clone()
+            };
+        }
+    }
+
+    /// Bytes of the blocks that trims are cut to.
+    pub fn block_bytes(&self) -> u64 {
+        4096
+    }
+
+    /// May `mode` be how a volume is cached?
+    pub fn has_cache(&self) -> bool {
+        self.cache.is_some()
+    }
+
+    /// Bytes of the cache that its configuration may be changed to while it serves.
+    pub fn cache_sizes(&self) -> Option<[u64; 3]> {
+        self.cache.as_ref().map(|c| [6, 10, 30].map(|weus| weus * c.weu_kib << 10))
+    }
+
+    /// Is the scheduler CFQ, and is there a policy of cores with slack?
+    pub fn knobs(&self) -> (bool, bool) {
+        (self.sched == "cfq", self.cores.is_some_and(|c| c.1.starts_with("qwin")))
+    }
+
+    /// The most that `logged_write` may be set to.
+    pub const LOGGED_WRITE_MAX: u64 = 16 << 10;
+
+    /// One line for a report.
+    pub fn summary(&self) -> String {
+        let mut s = format!("seed {}: {} depth {}", self.seed, self.sched, self.depth);
+        let mut add = |part: String| s += &format!(", {part}");
+        if let Some(m) = self.model {
+            add(format!("model {m}"));
+        }
+        if let Some(kib) = self.memory_kib {
+            add(format!("memory {kib}KiB"));
+        }
+        if let Some((n, policy, _)) = self.cores {
+            add(format!("{n} cores {policy}"));
+        }
+        if let Some(c) = &self.cache {
+            let nvram = if c.nvram { " nvram" } else { "" };
+            let sharing = if c.per_volume { " pervolume" } else { "" };
+            add(format!(
+                "cache {} extent {}KiB{nvram}{sharing} {} {} WEUs",
+                c.mode, c.extent_kib, c.codec, c.size_weus
+            ));
+        }
+        if self.logs.is_some() {
+            add("logs".into());
+        }
+        if let Some(f) = &self.fence {
+            add(format!("fence {}x{}ms", f.slots, f.slot_ms));
+        }
+        add(format!("volatile {:?}", self.volatile));
+        s
+    }
+
+    /// The node's configuration.
+    pub fn toml(&self) -> String {
+        let mut t =
+            String::from("[listen]\nunix = \"nbd.sock\"\n[control]\nhttp = \"127.0.0.1:0\"\nunix = \"control.sock\"\n");
+        let mut line = |text: String| writeln!(t, "{text}").expect("a string");
+        let lies = Lies { flush: self.lies.flush, fua: self.lies.fua };
+        let volatile = |on: bool, seed: u64| match on {
+            true => {
+                format!(", volatile_cache = {{ seed = {seed}, flush_lies = {}, fua_lies = {} }}", lies.flush, lies.fua)
+            }
+            false => String::new(),
+        };
+        line(format!("[[pool]]\nname = \"{POOL}\"\ndepth = {}\nsched = \"{}\"", self.depth, self.sched));
+        let model = self.model.map_or(String::new(), |m| format!(", model = \"{m}\""));
+        let v = volatile(self.volatile[0], self.seed);
+        line(format!("device = {{ file = \"main.img\", size = \"{DEVICE}\"{model}{v} }}"));
+        if let Some(kib) = self.memory_kib {
+            line(format!("memory = \"{kib}KiB\""));
+        }
+        if let Some((cores, policy, depth)) = self.cores {
+            line(format!("cores = {cores}\ncore_policy = \"{policy}\"\ncore_depth = {depth}"));
+        }
+        if let Some(f) = &self.fence {
+            line(format!(
+                "fence = {{ slots = {}, slot = \"{}ms\", hybrid = true, lend_permille = {}, steady = {}, device = \"flash\" }}",
+                f.slots, f.slot_ms, f.lend_permille, f.steady
+            ));
+        }
+        if let Some(l) = &self.logs {
+            line("[pool.logs]\ngroup = \"1MiB\"\nlog = \"64KiB\"\nextents = 4096".into());
+            line(format!("logged_write = \"{}KiB\"\nidle = \"{}ms\"", l.logged_write_kib, l.idle_ms));
+            line(format!("clean_when_idle = {}\nadaptive = {}", l.clean_when_idle, l.adaptive));
+            if let Some(ms) = l.every_ms {
+                line(format!("every = \"{ms}ms\""));
+            }
+        }
+        if let Some(c) = &self.cache {
+            line(format!("[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"{FAST}\"\nmode = \"{}\"", c.mode));
+            line(format!(
+                "extent = \"{}KiB\"\nweu = \"{}KiB\"\nsize = \"{}KiB\"",
+                c.extent_kib,
+                c.weu_kib,
+                c.size_weus * c.weu_kib
+            ));
+            line(format!("codec = \"{}\"\ndedup = \"{}\"", c.codec, c.dedup));
+            line(format!("fingerprints_percent = {}", c.fingerprints_percent));
+            line(format!("sharing = \"{}\"", if c.per_volume { "pervolume" } else { "shared" }));
+            line(format!("watermark_percent = {}\nfree_percent = {}", c.watermark_percent, c.free_percent));
+            line(format!("trim = {}", c.trim));
+            line(format!("prefetch = \"{}KiB\"", c.prefetch_kib));
+            if c.nvram {
+                line("nvram = { file = \"nvram.img\", size = \"8MiB\" }".into());
+            }
+            if let Some(m) = c.model {
+                line(format!("model = \"{m}\""));
+            }
+            if self.volatile[1] {
+                line(volatile(true, self.seed + 1).trim_start_matches(", ").to_string());
+            }
+        }
+        for (name, class) in TENANTS.iter().zip(self.classes) {
+            line(format!("[[tenant]]\nname = \"{name}\"\nclass = \"{class}\""));
+            if class == "latency-critical" {
+                line("objectives = [{ percentile = 99, within = \"20ms\" }]".into());
+            }
+        }
+        for (n, v) in self.volumes.iter().enumerate() {
+            line(format!("[[volume]]\nname = \"{}\"\npool = \"{POOL}\"\nsize = \"{}B\"", v.name, v.size_bytes));
+            line(format!("tenant = \"{}\"", TENANTS[v.tenant]));
+            if let Some(mode) = v.cache.filter(|_| self.cache.is_some()) {
+                line(format!("cache = \"{mode}\""));
+            }
+            if let Some(c) = self.cache.as_ref().filter(|c| c.per_volume) {
+                line(format!("cache_size = \"{}KiB\"", (c.size_weus / 3).max(4) * c.weu_kib));
+            }
+            if self.fence.is_some() && n == 0 {
+                line("slots = 1".into());
+            }
+        }
+        line("[[grant]]\npeer = \"local\"\nvolumes = [\"*\"]\ntenants = [\"*\"]".into());
+        t
+    }
+}

@@ -1,0 +1,142 @@
+//! What clients and the operator do: drawn step by step, so that a driver can stop anywhere.
+
+use crate::oracle::{Asked, UNIT};
+use crate::plan::{Plan, VOLUME_BYTES_MAX};
+use plimsoll_base::{Op, Rng};
+
+/// How a life of the pool ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The process is killed; devices that are volatile lose what wasn't flushed.
+    Kill,
+    /// In order, as on SIGTERM.
+    Term,
+}
+
+/// What an operator changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// A volume is cached otherwise.
+    Mode(usize, &'static str),
+    /// A volume grows to so many bytes.
+    Grow(usize, u64),
+    /// A volume is deleted, and another of so many bytes made in its place.
+    Remake(usize, u64),
+    /// All that only the cache or the logs have is written back.
+    Checkpoint,
+    /// The cache may use so many bytes of its device.
+    CacheBytes(u64),
+    /// Writes up to so many bytes are logged.
+    LoggedWrite(u64),
+    /// CFQ keeps the device for so many microseconds.
+    IdleUs(u64),
+    /// Fingerprints that the cache keeps, in percent.
+    Fingerprints(u64),
+    /// QWin's slack, in microseconds.
+    Slack(u64, u64),
+    /// So many slots of so many milliseconds.
+    Slots(u64, u64),
+}
+
+/// The next thing to happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A client's request, on one of a volume's connections.
+    Ask(Asked),
+    /// Let some answers come: more or fewer, from 1 to 16.
+    Pause(u64),
+    /// Let all answers come.
+    Rest,
+    /// The operator does something.
+    Operate(Operation),
+}
+
+/// Draws steps.
+pub struct Work {
+    rng: Rng,
+    /// Bytes of each volume that are used mostly.
+    span: u64,
+    /// Operator's steps, of a hundred.
+    operations: u64,
+}
+
+impl Work {
+    /// The work of one life.
+    pub fn new(seed: u64, life: u64) -> Work {
+        let mut rng = Rng::new(seed.wrapping_mul(1000).wrapping_add(life), "chaos work");
+        let span = [32 << 10, 96 << 10, 192 << 10, VOLUME_BYTES_MAX][rng.below(4) as usize];
+        let operations = [0, 1, 3][rng.below(3) as usize];
+        Work { rng, span, operations }
+    }
+
+    /// How the life ends.
+    pub fn end(&mut self) -> End {
+        if self.rng.chance(0.7) { End::Kill } else { End::Term }
+    }
+
+    /// Draws the next step, for volumes of these sizes.
+    pub fn next(&mut self, plan: &Plan, sizes: &[u64]) -> Step {
+        let rng = &mut self.rng;
+        match rng.below(100) {
+            n if n < self.operations => operation(rng, plan, sizes).map_or(Step::Pause(1), Step::Operate),
+            0..22 => Step::Pause(1 + rng.below(16)),
+            22..24 => Step::Rest,
+            _ => Step::Ask(ask(rng, self.span, sizes)),
+        }
+    }
+}
+
+fn ask(rng: &mut Rng, span: u64, sizes: &[u64]) -> Asked {
+    let volume = [0, 0, 1, 1, 2][rng.below(5) as usize];
+    let size = sizes[volume];
+    let span = if rng.chance(0.95) { span.min(size) } else { size };
+    let (op, fua) = match rng.below(100) {
+        0..38 => (Op::Write, rng.chance(0.15)),
+        38..66 => (Op::Read, false),
+        66..76 => (Op::WriteZeroes, rng.chance(0.15)),
+        76..82 => (Op::Trim, rng.chance(0.15)),
+        82..91 => (Op::Flush, false),
+        91..98 => (Op::BlockStatus, false),
+        _ => (Op::Cache, false),
+    };
+    if op == Op::Flush {
+        return Asked { op, volume, offset: 0, len: 0, fua };
+    }
+    // Multiples of a page mostly, as file systems have them; then of a sector; then of whatever.
+    let unit = match rng.below(10) {
+        0..6 => 4096,
+        6..9 => 512,
+        _ => UNIT,
+    };
+    let units = (span / unit).max(1);
+    let most = match rng.below(20) {
+        0 => 32,
+        1..4 => 12,
+        _ => 3,
+    };
+    let first = rng.below(units);
+    let len = 1 + rng.below((units - first).min(most));
+    Asked { op, volume, offset: first * unit, len: len * unit, fua }
+}
+
+fn operation(rng: &mut Rng, plan: &Plan, sizes: &[u64]) -> Option<Operation> {
+    let volume = rng.below(sizes.len() as u64) as usize;
+    let (cfq, slack) = plan.knobs();
+    let operation = match rng.below(14) {
+        0..4 if plan.has_cache() => Operation::Mode(volume, ["off", "through", "back"][rng.below(3) as usize]),
+        4 if sizes[volume] < VOLUME_BYTES_MAX => {
+            let more = 512 * (1 + rng.below(200));
+            Operation::Grow(volume, (sizes[volume] + more).min(VOLUME_BYTES_MAX))
+        }
+        5..7 => Operation::Remake(volume, 512 * (64 + rng.below(1000))),
+        7..9 if plan.has_cache() || plan.logs.is_some() => Operation::Checkpoint,
+        9 => Operation::CacheBytes(plan.cache_sizes()?[rng.below(3) as usize]),
+        10 if plan.logs.is_some() => Operation::LoggedWrite([512, 4096, Plan::LOGGED_WRITE_MAX][rng.below(3) as usize]),
+        11 if cfq => Operation::IdleUs(rng.below(10_000)),
+        11 if slack => Operation::Slack(100 + rng.below(300), 500 + rng.below(5000)),
+        12 if plan.has_cache() => Operation::Fingerprints(1 + rng.below(100)),
+        13 if plan.fence.is_some() => Operation::Slots(3 + rng.below(4), [20, 25][rng.below(2) as usize]),
+        _ => return None,
+    };
+    Some(operation)
+}

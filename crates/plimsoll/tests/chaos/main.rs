@@ -1,0 +1,402 @@
+//! The built node under drawn plans: every combination of layers, modes, schedulers, policies and devices, several connections and
+//! tenants, an operator who changes things meanwhile, SIGTERM, SIGKILL and restarts. The generator and the oracle are those of
+//! `plimsoll-chaos`, which also runs them in the simulator. See docs/chaos.md.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod connection;
+
+use common::{Server, http};
+use connection::{Answer, Connection};
+use plimsoll_base::{Op, Rng};
+use plimsoll_chaos::plan::{POOL, TENANTS};
+use plimsoll_chaos::{Asked, End, Lies, Operation, Oracle, Plan, Step, Work};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Lives of a node.
+const LIVES: u64 = 3;
+/// Requests in flight at most.
+const IN_FLIGHT_MAX: usize = 32;
+/// Connections to each volume.
+const CONNECTIONS: usize = 3;
+/// No answer takes longer, or it is a hang.
+const HANG: Duration = Duration::from_secs(30);
+/// Nor does a whole run.
+const RUN_MAX: Duration = Duration::from_secs(240);
+
+struct Run<'a> {
+    seed: u64,
+    plan: Plan,
+    dir: &'a Path,
+    server: Option<Server>,
+    /// By volume.
+    connections: Vec<Vec<Connection>>,
+    oracle: Oracle,
+    sizes: Vec<u64>,
+    rng: Rng,
+    answers: u64,
+    refused: u64,
+    operations: u64,
+}
+
+/// Runs the plan of `seed` through several lives; answers, operations and compared units.
+fn run(seed: u64, lies: Lies) -> Result<[u64; 4], String> {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let plan = Plan::draw(seed, true);
+    let plan = if lies == Lies::default() { plan } else { plan.lying(lies) };
+    let sizes: Vec<u64> = plan.volumes.iter().map(|v| v.size_bytes).collect();
+    let mut run = Run {
+        seed,
+        plan,
+        dir: dir.path(),
+        server: None,
+        connections: Vec::new(),
+        oracle: Oracle::new(seed, &sizes),
+        sizes,
+        rng: Rng::new(seed, "chaos live"),
+        answers: 0,
+        refused: 0,
+        operations: 0,
+    };
+    // A client that waits where no bound of its own ends that: the run is a hang.
+    let (ended, watched) = mpsc::channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        if watched.recv_timeout(RUN_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("chaos seed {seed}: a hang: it isn't over after {RUN_MAX:?}");
+            std::process::exit(101);
+        }
+    });
+    let lived = run.lives();
+    drop(ended);
+    watchdog.join().expect("it only waits");
+    lived.map_err(|e| format!("{e}\n  {}", run.plan.summary()))?;
+    Ok([run.answers, run.refused, run.operations, run.oracle.compared()])
+}
+
+impl Run<'_> {
+    fn lives(&mut self) -> Result<(), String> {
+        for life in 0..LIVES {
+            if life > 0 {
+                self.plan = self.plan.otherwise(&mut self.rng, true);
+            }
+            let what = |e| format!("life {life}: {e}");
+            self.start().map_err(what)?;
+            self.read_all().map_err(what)?;
+            let mut work = Work::new(self.seed, life);
+            for _ in 0..50 + self.rng.below(500) {
+                self.step(work.next(&self.plan, &self.sizes.clone())).map_err(what)?;
+            }
+            self.end(work.end()).map_err(what)?;
+        }
+        let at_end = |e| format!("at the end: {e}");
+        self.start().map_err(at_end)?;
+        self.read_all().map_err(at_end)?;
+        self.end(End::Term).map_err(at_end)
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        let server = Server::try_start(self.dir, &self.plan.toml())?;
+        // Volumes that are smaller than configured grow at the start.
+        for (n, v) in self.plan.volumes.iter().enumerate() {
+            if v.size_bytes > self.sizes[n] {
+                self.sizes[n] = v.size_bytes;
+                self.oracle.grown(n, v.size_bytes);
+            }
+        }
+        let begun = Instant::now();
+        loop {
+            let status = server.control("GET", "/v1/status").expect(200);
+            match status["pools"][0]["state"].as_str() {
+                Some("ready") => break,
+                Some("recovering") if begun.elapsed() < HANG => std::thread::sleep(Duration::from_millis(10)),
+                state => return Err(format!("after its start the pool is {state:?}: {status}")),
+            }
+        }
+        self.server = Some(server);
+        self.connections = Vec::new();
+        for volume in 0..self.sizes.len() {
+            self.connections.push(Vec::new());
+            self.connect(volume)?;
+        }
+        Ok(())
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("it runs")
+    }
+
+    /// Opens a volume's connections: one as its own tenant, one as another, one with a deadline.
+    fn connect(&mut self, volume: usize) -> Result<(), String> {
+        let name = self.plan.volumes[volume].name;
+        let socket = self.server().socket();
+        self.connections[volume].clear();
+        for c in 0..CONNECTIONS {
+            let export = match c {
+                0 => name.to_string(),
+                1 => format!("{name}?tenant={}", TENANTS[(volume + 1) % TENANTS.len()]),
+                _ => format!("{name}?tenant={}&deadline=50ms", TENANTS[(volume + 2) % TENANTS.len()]),
+            };
+            let opened = Connection::open(&socket, &export).map_err(|e| format!("{export}: {e}"))?;
+            self.connections[volume].push(opened);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, end: End) -> Result<(), String> {
+        let server = self.server.take().expect("it runs");
+        if end == End::Kill {
+            server.kill();
+            self.oracle.crashed();
+        } else {
+            let ended = server.stop();
+            // What was answered while it ended.
+            self.receive_what_came()?;
+            if !ended {
+                return Err("SIGTERM: it didn't end well".into());
+            }
+            self.oracle.stopped();
+        }
+        self.connections.clear();
+        Ok(())
+    }
+
+    fn receive_what_came(&mut self) -> Result<(), String> {
+        let mut connections = std::mem::take(&mut self.connections);
+        for c in connections.iter_mut().flatten() {
+            // It ends with the socket; a request that was refused as the node ends is one without an answer.
+            while c.receive().is_ok() {}
+            while let Ok(Some(answer)) = c.next_answer() {
+                if answer.ended.is_ok() {
+                    self.judge(answer, c.has_deadline)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Ask(asked) => {
+                self.until(|r| r.oracle.in_flight() < IN_FLIGHT_MAX)?;
+                self.ask(asked)
+            }
+            Step::Pause(answers) => {
+                let left = self.oracle.in_flight().saturating_sub(answers as usize);
+                self.until(|r| r.oracle.in_flight() <= left)
+            }
+            Step::Rest => self.until(|r| r.oracle.in_flight() == 0),
+            Step::Operate(operation) => {
+                self.operations += 1;
+                self.operate(operation)
+            }
+        }
+    }
+
+    fn ask(&mut self, asked: Asked) -> Result<(), String> {
+        let (n, payload) = self.oracle.ask(asked, self.plan.block_bytes());
+        let c = self.rng.below(CONNECTIONS as u64) as usize;
+        let connection = &mut self.connections[asked.volume][c];
+        let sent = connection.send(n, asked.op, (asked.offset, asked.len), asked.fua, &payload);
+        sent.map_err(|e| format!("{asked:?} can't be sent: {e}"))?;
+        self.receive(Duration::ZERO).map(drop)
+    }
+
+    /// Receives until `is_over`.
+    fn until(&mut self, is_over: impl Fn(&Run) -> bool) -> Result<(), String> {
+        let mut last = Instant::now();
+        while !is_over(self) {
+            if self.receive(Duration::from_millis(100))? {
+                last = Instant::now();
+            }
+            if last.elapsed() > HANG {
+                let status = self.server().control("GET", "/v1/status").body;
+                return Err(format!("a hang: no answer in {HANG:?} to {:?}: {status}", self.oracle.asked()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives what comes within this time; false if nothing did.
+    fn receive(&mut self, within: Duration) -> Result<bool, String> {
+        let mut connections = std::mem::take(&mut self.connections);
+        let mut all: Vec<&mut Connection> = connections.iter_mut().flatten().collect();
+        let mut fds: Vec<PollFd<'_>> = all.iter().map(|c| PollFd::from_borrowed_fd(c.fd(), PollFlags::IN)).collect();
+        let timeout = Timespec { tv_sec: 0, tv_nsec: within.subsec_nanos().into() };
+        poll(&mut fds, Some(&timeout)).map_err(|e| format!("poll: {e}"))?;
+        let ready: Vec<usize> = (0..fds.len()).filter(|i| !fds[*i].revents().is_empty()).collect();
+        drop(fds);
+        for &i in &ready {
+            let c = &mut *all[i];
+            c.receive().map_err(|e| format!("a connection was lost: {e}"))?;
+            while let Some(answer) = c.next_answer().map_err(|e| format!("an answer makes no sense: {e}"))? {
+                self.judge(answer, c.has_deadline)?;
+            }
+        }
+        self.connections = connections;
+        Ok(!ready.is_empty())
+    }
+
+    fn judge(&mut self, answer: Answer, may_be_refused: bool) -> Result<(), String> {
+        let Answer { request, op, ended, extents } = answer;
+        self.answers += 1;
+        match (ended, op) {
+            (Err(_), Op::Read) if may_be_refused => {
+                self.refused += 1;
+                self.oracle.failed(request);
+                Ok(())
+            }
+            (Err(e), _) => Err(format!("{op:?} failed: {e}")),
+            (Ok(bytes), Op::Read) => self.oracle.read(request, &bytes),
+            (Ok(_), Op::BlockStatus) => self.oracle.status(request, &extents),
+            (Ok(_), _) => {
+                self.oracle.done(request);
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads all volumes, and asks for their block status.
+    fn read_all(&mut self) -> Result<(), String> {
+        for op in [Op::BlockStatus, Op::Read] {
+            for volume in 0..self.sizes.len() {
+                let mut at = 0;
+                while at < self.sizes[volume] {
+                    let len = (96 << 10).min(self.sizes[volume] - at);
+                    self.until(|r| r.oracle.in_flight() < IN_FLIGHT_MAX)?;
+                    let asked = Asked { op, volume, offset: at, len, fua: false };
+                    let (n, _) = self.oracle.ask(asked, self.plan.block_bytes());
+                    // Not by the one that has a deadline.
+                    let sent = self.connections[volume][0].send(n, op, (at, len), false, &[]);
+                    sent.map_err(|e| format!("{asked:?} can't be sent: {e}"))?;
+                    at += len;
+                }
+            }
+            self.until(|r| r.oracle.in_flight() == 0)?;
+        }
+        Ok(())
+    }
+
+    /// Asks the control socket; an answer that blames the server is an error. True if it was done.
+    fn control(&self, method: &str, path: &str, body: Option<Value>) -> Result<bool, String> {
+        let answer = http::unix(&self.server().dir.join("control.sock"), method, path, body.as_ref());
+        match answer.code {
+            200..300 => Ok(true),
+            400..500 => Ok(false),
+            code => Err(format!("{method} {path} {body:?}: {code} {}", answer.body)),
+        }
+    }
+
+    /// Asks for what can't be refused.
+    fn must(&self, method: &str, path: &str, body: Value) -> Result<(), String> {
+        let answer = http::unix(&self.server().dir.join("control.sock"), method, path, Some(&body));
+        match answer.code {
+            200..300 => Ok(()),
+            code => Err(format!("{method} {path} {body}: {code} {}", answer.body)),
+        }
+    }
+
+    fn operate(&mut self, operation: Operation) -> Result<(), String> {
+        let volume = |n: usize| format!("/v1/volumes/{}", self.plan.volumes[n].name);
+        let pool = |what: &str| format!("/v1/pools/{POOL}/{what}");
+        let knob = |body: Value| self.control("PATCH", &pool("knobs"), Some(body)).map(drop);
+        match operation {
+            Operation::Mode(n, mode) => self.control("PATCH", &volume(n), Some(json!({ "cache": mode }))).map(drop),
+            Operation::Checkpoint => {
+                if self.plan.has_cache() {
+                    self.control("POST", &pool("cache/flush"), None)?;
+                }
+                if self.plan.logs.is_some() {
+                    self.control("POST", &pool("logs/checkpoint"), None)?;
+                }
+                Ok(())
+            }
+            Operation::CacheBytes(bytes) => {
+                self.control("PATCH", &pool("cache"), Some(json!({ "size_bytes": bytes }))).map(drop)
+            }
+            Operation::LoggedWrite(bytes) => knob(json!({ "logged_write_bytes": bytes })),
+            Operation::IdleUs(us) => knob(json!({ "idle_us": us })),
+            Operation::Fingerprints(percent) => knob(json!({ "fingerprints_percent": percent })),
+            Operation::Slack(low, high) => knob(json!({ "core_slack_low_us": low, "core_slack_high_us": high })),
+            Operation::Slots(slots, ms) => {
+                let body = json!({ "slots": slots, "slot_us": ms * 1000 });
+                self.control("PATCH", &pool("fence"), Some(body)).map(drop)
+            }
+            Operation::Grow(n, bytes) => {
+                let path = volume(n);
+                self.until(|r| r.oracle.in_flight_of(n) == 0)?;
+                self.must("PATCH", &path, json!({ "size_bytes": bytes }))?;
+                self.oracle.grown(n, bytes);
+                self.sizes[n] = bytes;
+                self.connect(n)
+            }
+            Operation::Remake(n, bytes) => {
+                let path = volume(n);
+                self.until(|r| r.oracle.in_flight_of(n) == 0)?;
+                self.connections[n].clear();
+                if self.control("DELETE", &path, None)? {
+                    let (name, tenant) = (self.plan.volumes[n].name, TENANTS[self.plan.volumes[n].tenant]);
+                    let body = json!({ "name": name, "pool": POOL, "size_bytes": bytes, "tenant": tenant });
+                    self.must("POST", "/v1/volumes", body)?;
+                    self.oracle.remade(n, bytes);
+                    self.sizes[n] = bytes;
+                }
+                self.connect(n)
+            }
+        }
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|n| n.parse().unwrap_or_else(|e| panic!("{name}={n}: {e}")))
+}
+
+/// For longer with `PLIMSOLL_CHAOS_SECONDS=600`, from another first seed with `PLIMSOLL_CHAOS_FROM=1000`, one seed with
+/// `PLIMSOLL_CHAOS_SEED=7`.
+#[test]
+fn every_composition_keeps_what_it_acknowledged() {
+    let (only, from) = (number("PLIMSOLL_CHAOS_SEED"), number("PLIMSOLL_CHAOS_FROM").unwrap_or(0));
+    let seconds = number("PLIMSOLL_CHAOS_SECONDS");
+    let begun = Instant::now();
+    let goes_on = |seed: u64| match (only, seconds) {
+        (Some(only), _) => seed == only,
+        (None, Some(seconds)) => begun.elapsed() < Duration::from_secs(seconds),
+        (None, None) => seed < from + 6,
+    };
+    let (mut seed, mut tally) = (only.unwrap_or(from), [0; 4]);
+    let mut wrong = Vec::new();
+    while goes_on(seed) {
+        println!(
+            "chaos seed {seed}; again: PLIMSOLL_CHAOS_SEED={seed} cargo test -p plimsoll --test chaos -- --nocapture every"
+        );
+        match run(seed, Lies::default()) {
+            Ok(t) => tally.iter_mut().zip(t).for_each(|(sum, n)| *sum += n),
+            Err(e) => {
+                println!("seed {seed}: {e}");
+                wrong.push(format!("seed {seed}: {e}"));
+            }
+        }
+        seed += 1;
+    }
+    let [answers, refused, operations, compared] = tally;
+    println!(
+        "{} seeds: {answers} answers, {refused} refused, {operations} operations, {compared} units compared, in {:?}",
+        seed - only.unwrap_or(from),
+        begun.elapsed()
+    );
+    assert!(wrong.is_empty(), "{} seeds:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The test of the test: a flush, or a FUA, that isn't one is found in seconds.
+#[test]
+fn a_node_whose_devices_lie_is_found_out() {
+    for lies in [Lies { flush: true, fua: false }, Lies { flush: false, fua: true }] {
+        let begun = Instant::now();
+        let found = (100..112).find_map(|seed| Some((seed, run(seed, lies).err()?)));
+        let (seed, why) = found.unwrap_or_else(|| panic!("not found: {lies:?}"));
+        println!("{lies:?} found by seed {seed} in {:?}: {why}", begun.elapsed());
+    }
+}
