@@ -251,7 +251,7 @@ impl Plan {
 
     /// Bytes of the cache that its configuration may be changed to while it serves.
     pub fn cache_sizes(&self) -> Option<[u64; 3]> {
-        self.cache.as_ref().map(|c| [6, 10, 30].map(|weus| weus * c.weu_kib << 10))
+        self.cache.as_ref().map(|c| [6, 10, 30].map(|weus| (weus * c.weu_kib) << 10))
     }
 
     /// Is the scheduler CFQ, and is there a policy of cores with slack?
