@@ -302,44 +302,44 @@ impl Logs {
 
     /// Asks to be woken when there will be something to do.
     pub(crate) fn arm(&self, now: Time, out: &mut Actions) {
-        let mut wish = self.gather_until;
-        if let Some(t) = self.trouble.filter(|t| t.retry_at > now) {
-            wish = wish.min(t.retry_at);
+        // What is due already waits for something else, whose end is heard: it must not hide what isn't yet.
+        let mut wish = Time::NEVER;
+        let mut add = |at: Time| wish = if at > now { wish.min(at) } else { wish };
+        if let Some(t) = self.trouble {
+            add(t.retry_at);
         }
         if self.life == Life::Ready && !self.stopping {
             if self.changed > 0 && !self.is_image_busy() {
-                wish = wish.min(self.image_at + self.config.image_every);
+                add(self.image_at + self.config.image_every);
             }
-            let witness_at = self.claims.due_at(self.config.witness_after);
-            if witness_at > now {
-                wish = wish.min(witness_at);
-            }
+            add(self.claims.due_at(self.config.witness_after));
             let idle = self.config.clean.idle_after.filter(|_| self.clients_inside == 0);
             match &self.clean {
                 Some(c) if c.gentle() && c.inflight == 0 && c.phase != Phase::Committing => {
-                    wish = wish.min(idle.map_or(Time::NEVER, |after| self.client_at + after));
+                    add(idle.map_or(Time::NEVER, |after| self.client_at + after));
                 }
                 Some(_) => {}
-                None => wish = wish.min(self.next_clean(now, idle)),
+                None => self.next_clean(now, idle).into_iter().for_each(add),
             }
         }
-        // What is due already waits for something else, whose end is heard.
-        if wish.is_set() && (wish > now || wish == self.gather_until) {
-            out.wake_at(wish.max(now));
+        let wish = wish.min(if self.gather_until.is_set() { self.gather_until.max(now) } else { Time::NEVER });
+        if wish.is_set() {
+            out.wake_at(wish);
         }
     }
 
-    fn next_clean(&self, now: Time, idle: Option<Span>) -> Time {
-        let mut wish = Time::NEVER;
+    /// When logs may be emptied next, by each of the rules.
+    fn next_clean(&self, now: Time, idle: Option<Span>) -> [Time; 3] {
+        let (c, never) = (&self.config.clean, Time::NEVER);
+        let (mut window, mut every, mut quiet) = (never, never, never);
         if !self.mtl.is_empty() {
-            let c = &self.config.clean;
-            wish = wish.min(c.off_hours.map_or(Time::NEVER, |o| o.next(now)));
-            wish = wish.min(c.every.map_or(Time::NEVER, |every| self.cleaned_at + every));
+            window = c.off_hours.map_or(never, |o| o.next(now));
+            every = c.every.map_or(never, |every| self.cleaned_at + every);
         }
         if !self.crowded.is_empty() {
-            wish = wish.min(idle.map_or(Time::NEVER, |after| self.client_at + after));
+            quiet = idle.map_or(never, |after| self.client_at + after);
         }
-        wish
+        [window, every, quiet]
     }
 
     fn step_clean(&mut self, now: Time, out: &mut Actions) {

@@ -269,9 +269,13 @@ pub fn decode_record(layout: &Layout, place: Place, b: &[u8]) -> Option<Record> 
     (makes_sense && total == data_bytes).then_some(Record { entries, witnesses, header_bytes, data_bytes, sum })
 }
 
+/// Numbers that count up never come near this: one that does is corrupt, and adding to it would overflow.
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+
 /// Does an entry name blocks that there are?
 pub(crate) fn is_in_range(layout: &Layout, e: &Entry) -> bool {
     e.len > 0
+        && e.sequence < NUMBER_MAX
         && (e.home | u64::from(e.len)).is_multiple_of(layout.block())
         && e.home.checked_add(u64::from(e.len)).is_some_and(|end| end <= layout.home_bytes)
 }
@@ -518,6 +522,7 @@ pub(crate) fn image_header(layout: &Layout, b: &[u8], magic: u32) -> Option<Imag
         && u32_at(b, 0) == magic
         && u64_at(b, 40) == xxh3_64_with_seed(&b[..40], layout.salt)
         && u32_at(b, 24) == layout.logs
+        && u64_at(b, 8).max(u64_at(b, 16)) < NUMBER_MAX
         && u32_at(b, 28) <= layout.shape.extents_max;
     valid.then(|| ImageHeader {
         number: u64_at(b, 8),
@@ -538,7 +543,8 @@ pub fn decode_image(layout: &Layout, header: &ImageHeader, body: &[u8]) -> Optio
     let log = |b: &[u8]| {
         let flags = u32_at(b, 4);
         let log = LogEntry { tail: u32_at(b, 0), bad: flags & 1 != 0, sum: u64_at(b, 8), epoch: flags >> 1 };
-        (u64::from(log.tail) <= layout.shape.log_bytes).then_some(log)
+        let fits = u64::from(log.tail) <= layout.shape.log_bytes && u64::from(log.tail).is_multiple_of(layout.block());
+        fits.then_some(log)
     };
     Some(Image {
         number: header.number,
@@ -592,7 +598,8 @@ pub fn decode_note(layout: &Layout, b: &[u8]) -> Option<Note> {
         && u32_at(b, 0) == NOTE_MAGIC
         && u64_at(b, NOTE_SUM_AT) == xxh3_64_with_seed(&b[..NOTE_SUM_AT], layout.salt)
         && u32_at(b, 4) == chunks
-        && u32_at(b, 16) == logs_per_chunk(layout.logs);
+        && u32_at(b, 16) == logs_per_chunk(layout.logs)
+        && u64_at(b, 8).max(u64_at(b, 24)) < NUMBER_MAX;
     let bit = |i: usize| b[NOTE_BITS_AT + i / 8] & 1 << (i % 8) != 0;
     valid.then(|| Note { number: u64_at(b, 8), image: u64_at(b, 24), chunks: (0..chunks as usize).map(bit).collect() })
 }

@@ -11,8 +11,8 @@
 //! Image number n lies in slot n % 2, and notes take turns. Nothing says which image is in force: the newest whole one is.
 
 use crate::format::{
-    Entry, EntryKind, Image, ImageHeader, LogEntry, NOTE_BYTES, NOTE_SUM_AT, Note, Place, RECORD_HEAD, RECORD_SUM_AT,
-    image_header, is_in_range, kind_at, logs_per_chunk, put, u32_at, u64_at,
+    Entry, EntryKind, Image, ImageHeader, LogEntry, NOTE_BYTES, NOTE_SUM_AT, NUMBER_MAX, Note, Place, RECORD_HEAD,
+    RECORD_SUM_AT, image_header, is_in_range, kind_at, logs_per_chunk, put, u32_at, u64_at,
 };
 use crate::layout::{IMAGE_EXTENT_BYTES, IMAGE_LOG_BYTES, Layout};
 use crate::mtl::Mapped;
@@ -84,7 +84,8 @@ pub(crate) fn decode_image(layout: &Layout, header: &ImageHeader, body: &[u8]) -
     let (logs, extents) = body.split_at(layout.logs as usize * IMAGE_LOG_BYTES as usize);
     let log = |b: &[u8]| {
         let log = LogEntry { tail: u32_at(b, 0), bad: u32_at(b, 4) != 0, sum: u64_at(b, 8), epoch: 0 };
-        (u64::from(log.tail) <= layout.shape.log_bytes).then_some(log)
+        let fits = u64::from(log.tail) <= layout.shape.log_bytes && u64::from(log.tail).is_multiple_of(layout.block());
+        fits.then_some(log)
     };
     let extent = |b: &[u8]| {
         let key = VolumeKey { id: u32_at(b, 24), generation: u32_at(b, 28) };
@@ -112,7 +113,8 @@ pub(crate) fn decode_note(layout: &Layout, b: &[u8]) -> Option<Note> {
         && u32_at(b, 0) == NOTE_MAGIC
         && u64_at(b, NOTE_SUM_AT) == xxh3_64_with_seed(&b[..NOTE_SUM_AT], layout.salt)
         && u32_at(b, 4) == layout.logs.div_ceil(per_chunk)
-        && u32_at(b, 16) == per_chunk;
+        && u32_at(b, 16) == per_chunk
+        && u64_at(b, 8) < NUMBER_MAX;
     if !valid {
         return None;
     }

@@ -187,3 +187,136 @@ fn what_a_deleted_volume_logged_does_not_come_back() {
     of_new(Op::Write, 512, 5);
     assert_eq!(of_new(Op::Read, 1024, 0).0, [[5; 512], [0; 512]].concat());
 }
+
+/// Has no space for changes of a range until a time.
+struct NoSpace {
+    range: (u64, u64),
+    until: Time,
+}
+
+impl Layer for NoSpace {
+    fn name(&self) -> &'static str {
+        "no space"
+    }
+    fn offer(&self, below: &[Offer]) -> Offer {
+        below[0]
+    }
+    fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
+        if io.op.is_change() && io.offset < self.range.1 && self.range.0 < io.end() && now < self.until {
+            return out.end(io, Outcome::Failed(IoError::NoSpace));
+        }
+        out.submit(0, io);
+    }
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+fn without_space(range: (u64, u64)) -> SimPool {
+    let until = Time::ZERO + Span::from_secs(3);
+    let layers: Vec<Box<dyn Layer>> = vec![
+        Box::new(Front::new()),
+        Box::new(Map::new()),
+        Box::new(Logs::new(layout(), config())),
+        Box::new(NoSpace { range, until }),
+    ];
+    let mut p = SimPool::chain(StackConfig::default(), layers, vec![formatted(1, DiskFaults::default())]);
+    let size_bytes = layout().home_bytes;
+    p.with_layer(|f: &mut Front, _| f.set_volume(key(0), FrontVolume { size_bytes, read_only: false }));
+    p.with_layer(|m: &mut Map, _| m.set_volume(key(0), &[Extent { device_offset: 0, len: size_bytes }]));
+    assert_eq!(p.start(), LayerState::Ready);
+    p
+}
+
+fn checkpoint(p: &mut SimPool) {
+    let now = p.now();
+    p.with_layer(|l: &mut Logs, out| l.ordered(now, Order::Checkpoint, out));
+}
+
+/// A full file system under the table is no reason to give up: the table is written when there is room.
+#[test]
+fn a_table_that_finds_no_space_is_written_later() {
+    let l = layout();
+    let mut p = without_space((l.image_at(0), l.base));
+    assert!(ask(&mut p, Op::Write, 4096, 1024, 9).outcome.is_done());
+    checkpoint(&mut p);
+    p.run_until(Time::ZERO + Span::from_secs(2));
+    let s = logs(&mut p);
+    assert!(s.problem.unwrap().contains("the MTL table can't be written"));
+    assert!(s.counters.table_errors >= 1 && s.valid_bytes == 1024);
+    // It goes on meanwhile.
+    assert!(ask(&mut p, Op::Write, 16384, 1024, 7).outcome.is_done());
+    assert!(ask(&mut p, Op::Flush, 0, 0, 0).outcome.is_done());
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 4096, 1024, 0)), [9; 1024]);
+    p.run_until(Time::ZERO + Span::from_secs(60));
+    checkpoint(&mut p);
+    p.run_until(Time::ZERO + Span::from_secs(120));
+    let s = logs(&mut p);
+    assert_eq!((s.problem, s.valid_bytes), (None, 0));
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 16384, 1024, 0)), [7; 1024]);
+}
+
+#[test]
+fn a_note_that_finds_no_space_is_written_later_and_writes_go_home_meanwhile() {
+    let mut p = without_space((plimsoll_logs::layout::NOTES_AT[1], plimsoll_logs::layout::NOTES_AT[1] + 512));
+    assert!(ask(&mut p, Op::Write, 4096, 1024, 9).outcome.is_done());
+    assert!(ask(&mut p, Op::Flush, 0, 0, 0).outcome.is_done());
+    let s = logs(&mut p);
+    assert!(s.problem.unwrap().contains("a note can't be written"));
+    assert_eq!((s.valid_bytes, s.counters.logged), (0, 0), "it went home");
+    p.run_until(Time::ZERO + Span::from_secs(60));
+    assert!(ask(&mut p, Op::Write, 4096, 1024, 8).outcome.is_done());
+    let s = logs(&mut p);
+    assert_eq!((s.problem, s.counters.logged), (None, 1));
+}
+
+#[test]
+fn a_log_that_finds_no_space_is_used_again_when_it_was_emptied() {
+    let l = layout();
+    let mut p = without_space((l.log_start(0), l.log_start(0) + l.shape.log_bytes));
+    ask(&mut p, Op::Read, 0, 512, 0);
+    assert!(ask(&mut p, Op::Write, 4096, 1024, 9).outcome.is_done(), "it found another log");
+    assert_eq!(logs(&mut p).occupancy[0], 255);
+    p.run_until(Time::ZERO + Span::from_secs(5));
+    checkpoint(&mut p);
+    p.run_until(Time::ZERO + Span::from_secs(60));
+    assert_eq!(logs(&mut p).occupancy[0], 0);
+    assert_eq!(bytes(&ask(&mut p, Op::Read, 4096, 1024, 0)), [9; 1024]);
+}
+
+/// With both notes corrupt all logs are looked at; with both images it fails and says so. With loss accepted, it serves and says what is
+/// missing.
+#[test]
+fn where_both_copies_are_corrupt_it_looks_everywhere_or_says_so() {
+    use plimsoll_stack::sim::Corruption;
+    let mut p = over(0, 0, config());
+    for i in 0..3 {
+        assert!(ask(&mut p, Op::Write, 4096 * (i + 1), 1024, 9).outcome.is_done());
+        assert!(ask(&mut p, Op::Flush, 0, 0, 0).outcome.is_done());
+    }
+    let disk = p.lose_power().remove(0);
+    let start = |change: &dyn Fn(&mut plimsoll_stack::sim::SimDisk), config: LogsConfig| {
+        let mut disk = disk.clone();
+        change(&mut disk);
+        let (mut p, state, found) = started(disk, config).unwrap();
+        (state, problem(&mut p), found)
+    };
+    let notes = plimsoll_logs::layout::NOTES_AT.map(|at| at / SECTOR);
+    let (state, what, found) =
+        start(&|d| notes.iter().for_each(|s| assert!(d.corrupt(*s, Corruption::Bit(3)))), config());
+    assert_eq!((state, what), (LayerState::Ready, None));
+    assert_eq!(found[0][8].as_deref(), Some(&[9; 512][..]));
+    let images = [0, 1].map(|n| layout().image_at(n) / SECTOR);
+    let (state, what, _) = start(&|d| images.iter().for_each(|s| assert!(d.corrupt(*s, Corruption::Bit(3)))), config());
+    assert!(state == LayerState::Failed && what.unwrap().contains("corrupt in both places"));
+    // The first record's header: the next one says that it was durable.
+    let log = (0..layout().logs).find(|l| {
+        !disk.written_sectors(layout().log_start(*l) / SECTOR, layout().log_start(*l) / SECTOR + 1).is_empty()
+    });
+    let first = layout().log_start(log.expect("one is used")) / SECTOR;
+    let corrupt = |d: &mut plimsoll_stack::sim::SimDisk| assert!(d.corrupt(first, Corruption::Zeroes));
+    let (state, what, _) = start(&corrupt, config());
+    assert!(state == LayerState::Failed && what.unwrap().contains("durable records"));
+    let (state, what, _) = start(&corrupt, LogsConfig { accept_loss: true, ..config() });
+    assert!(state == LayerState::Degraded && what.unwrap().contains("durable records"));
+}

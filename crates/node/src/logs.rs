@@ -37,6 +37,7 @@ fn behaviour(c: &Section) -> Result<LogsConfig, String> {
             ..default.clean
         },
         adaptive: c.adaptive,
+        accept_loss: c.accept_loss,
         ..default
     })
 }

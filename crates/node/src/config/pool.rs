@@ -102,6 +102,8 @@ pub struct LogsConfig {
     pub clean_when_idle: bool,
     /// Log smaller writes only, or none, when the logs fill too fast.
     pub adaptive: bool,
+    /// Serve, degraded, although durable records in the logs are lost of which the ranges aren't known.
+    pub accept_loss: bool,
     /// Seconds since midnight (UTC) when the pool started. Set by the node itself, so that a tape replays alike.
     pub started_s_of_day: Option<u64>,
 }
@@ -118,6 +120,7 @@ impl Default for LogsConfig {
             idle: None,
             clean_when_idle: true,
             adaptive: true,
+            accept_loss: false,
             started_s_of_day: None,
         }
     }
