@@ -35,7 +35,7 @@ bench: build-deps test-deps bench-deps
 fuzz: build-deps
 	fuzz/run.sh 300
 
-# What has unsafe code or shares memory, under the address and the thread sanitizer.
+# What has unsafe code or maps memory, under the address sanitizer.
 sanitize: build-deps
 	tests/sanitize.sh
 

@@ -1,22 +1,12 @@
 #!/bin/bash
-# Runs what has unsafe code, or shares memory, under the address and the thread sanitizer: tests/sanitize.sh [address|thread]
-# The stable toolchain has the sanitizers' runtimes; RUSTC_BOOTSTRAP allows the flag. The standard library isn't instrumented: what
-# it does to memory is only seen where it is inlined, and the thread sanitizer sees pthreads, not the library's own locks.
-# Not run: the shim within servers and the C client, whose hosts would have to be built with the sanitizer, too.
+# Runs what maps memory or has unsafe code under the address sanitizer: tests/sanitize.sh
+# The stable toolchain has the sanitizer's runtime; RUSTC_BOOTSTRAP allows the flag. The standard library isn't instrumented: what it
+# does to memory is only seen where it is inlined.
+# Not run: the shim within servers and the C client, whose hosts would have to be built with the sanitizer, too; the thread sanitizer,
+# which needs a standard library that is built with it (the order of the shaper's steps is crates/shape/tests/model.rs' business).
 set -eu
 cd "$(dirname "$0")/.."
-export RUSTC_BOOTSTRAP=1
+export RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR="$PWD/target/sanitize"
 target=x86_64-unknown-linux-gnu
-for sanitizer in ${@:-address thread}; do
-  export RUSTFLAGS="-Zsanitizer=$sanitizer" CARGO_TARGET_DIR="$PWD/target/sanitize-$sanitizer"
-  case $sanitizer in
-    address)
-      cargo test --target $target -p plimsoll-shape --lib --test hostile
-      cargo test --target $target -p plimsoll-node --lib engine::
-      cargo test --target $target -p plimsoll-store --test fuzz_smoke
-      ;;
-    thread)
-      cargo test --target $target -p plimsoll-shape --lib segment::
-      ;;
-  esac
-done
+cargo test --target $target -p plimsoll-shape --lib --test hostile --test killed
+cargo test --target $target -p plimsoll-node --lib engine::

@@ -124,8 +124,15 @@ fn a_tape_has_no_bytes_of_clients_and_is_nobodys_else() {
     }
     c.flush().unwrap().unwrap();
     server.cli(&["logs", "checkpoint", "p"]);
-    let seen: Value = serde_json::from_str(&server.cli(&["logs", "status", "p", "--json"])).unwrap();
-    assert!(seen["checkpoints"].as_u64() > Some(0), "{seen}");
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let seen: Value = serde_json::from_str(&server.cli(&["logs", "status", "p", "--json"])).unwrap();
+        if seen["checkpoints"].as_u64() > Some(0) {
+            break;
+        }
+        assert!(std::time::Instant::now() < end, "{seen}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
     assert!(c.read(0, 4000).unwrap().unwrap().starts_with(b"a secret"));
     assert!(server.stop());
     let bytes = std::fs::read(&tape).unwrap();
