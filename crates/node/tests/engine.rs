@@ -233,6 +233,31 @@ fn a_write_that_is_never_sent_does_not_keep_its_permit() {
     pool.end();
 }
 
+/// Refusals are bounded by themselves; the requests after them are answered when the refusals have gone.
+#[test]
+fn thousands_of_requests_in_one_receive_are_all_answered() {
+    const MANY: usize = 30_000;
+    let pool = start(100, Duration::from_secs(60));
+    let mut client = pool.connect();
+    let mut asking = client.try_clone().unwrap();
+    let asks = std::thread::spawn(move || {
+        // Beyond the volume's end: refused at once.
+        let requests = (0..MANY as u64).flat_map(|n| header(READ, n, 2 * SIZE_BYTES, 512));
+        asking.write_all(&requests.collect::<Vec<u8>>()).unwrap();
+        asking.write_all(&header(READ, 7, 0, 512)).unwrap();
+    });
+    let mut replies = vec![0; MANY * 16];
+    client.read_exact(&mut replies).unwrap();
+    let cookie = |r: &[u8]| u64::from_be_bytes(r[8..16].try_into().unwrap());
+    assert!(replies.chunks_exact(16).map(cookie).eq(0..MANY as u64));
+    let mut last = [1; 16 + 512];
+    client.read_exact(&mut last).unwrap();
+    assert_eq!((&last[4..8], last[16]), (&[0; 4][..], 0));
+    asks.join().unwrap();
+    drop(client);
+    pool.end();
+}
+
 /// Permits bound what is kept for clients until they have taken it.
 #[test]
 fn who_does_not_read_answers_holds_no_more_than_the_permits_allow() {

@@ -161,6 +161,8 @@ pub struct Conn {
     pub stalled: Option<Stalled>,
     /// Requests in the stack.
     pub inflight: u32,
+    /// It has received more requests than were understood in its turn; it has another in the next round.
+    pub goes_on: bool,
     /// No more requests will be taken.
     pub ending: bool,
     /// Its volume was deleted: what was received and not understood yet never will be.
@@ -202,6 +204,7 @@ impl Conn {
             receiving: false,
             stalled: None,
             inflight: 0,
+            goes_on: false,
             ending: false,
             volume_gone: false,
             broken: false,
@@ -264,7 +267,7 @@ impl Conn {
 
     /// Where the next bytes should go, if any are wanted now.
     pub fn want_recv(&mut self) -> Option<RecvInto> {
-        if self.receiving || self.ending || self.broken || self.stalled.is_some() || self.is_full() {
+        if self.receiving || self.goes_on || self.ending || self.broken || self.stalled.is_some() || self.is_full() {
             return None;
         }
         if let Some(p) = self.payload.take_if(|_| self.have.is_empty()) {
@@ -310,7 +313,7 @@ impl Conn {
     }
 
     /// Waits too much to be sent? Then whoever doesn't read answers gets no more of them.
-    fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.unsent_bytes() > UNSENT_BYTES_MAX || self.unpermitted_bytes > UNPERMITTED_BYTES_MAX
     }
 
@@ -516,7 +519,7 @@ impl Conn {
 
     /// Nothing left to do for a connection that is ending.
     pub fn is_finished(&self) -> bool {
-        let quiet = self.sending_bytes == 0 && !self.receiving && self.inflight == 0;
+        let quiet = self.sending_bytes == 0 && !self.receiving && self.inflight == 0 && !self.goes_on;
         quiet && self.ending && (self.broken || self.unsent_bytes() == 0)
     }
 

@@ -88,6 +88,8 @@ impl PoolOptions {
     }
 }
 
+/// Requests of one connection that are understood at a stretch: about a millisecond's work.
+const PARSE_MAX: usize = 256;
 /// Withdrawing what a client left behind takes at most this much of the thread's time at a stretch.
 const WITHDRAW_TIME: Duration = Duration::from_micros(500);
 /// The same as a number of requests.
@@ -151,6 +153,8 @@ pub struct Pool {
     health: Health,
     /// Connections with something to send or receive since the last look.
     touched: Vec<usize>,
+    /// Connections whose turn ended before all that they had received was understood.
+    going_on: Vec<usize>,
     deleting: Vec<Deleting>,
     zeroing: BTreeMap<u64, Reply<Result<(), IoError>>>,
     next_job: u64,
@@ -199,6 +203,7 @@ impl Pool {
             health: Health::UNBORN,
             ears,
             touched: Vec::new(),
+            going_on: Vec::new(),
             deleting: Vec::new(),
             zeroing: BTreeMap::new(),
             next_job: 1,
@@ -247,6 +252,11 @@ impl Pool {
             if self.stack.next_wake() <= self.now {
                 self.stack.wake(self.now);
             }
+            for conn in std::mem::take(&mut self.going_on) {
+                self.conns[conn].1.goes_on = false;
+                self.parse(conn)?;
+                self.touched.push(conn);
+            }
             self.withdraw_some()?;
             self.pump()?;
             self.tell_health();
@@ -278,6 +288,9 @@ impl Pool {
             (false, false) => Some(self.options.payload_time / 4),
             (false, true) => None,
         };
+        if !self.going_on.is_empty() {
+            return self.ring.wait(Some(Duration::ZERO));
+        }
         let look = match self.withdrawing.is_empty() {
             true => look,
             false => {
@@ -402,9 +415,20 @@ impl Pool {
     }
 
     /// Understands what a connection has received, as far as permits reach.
+    ///
+    /// A receive may bring thousands of requests: after [`PARSE_MAX`], others have their turn.
     fn parse(&mut self, conn: usize) -> io::Result<()> {
         self.tick();
+        let mut left = PARSE_MAX;
         while self.conns[conn].1.may_parse() {
+            if left == 0 {
+                let c = &mut self.conns[conn].1;
+                if !std::mem::replace(&mut c.goes_on, true) {
+                    self.going_on.push(conn);
+                }
+                break;
+            }
+            left -= 1;
             match self.conns[conn].1.parse() {
                 Parsed::NeedBytes => break,
                 Parsed::Ended(why) => {
@@ -712,7 +736,10 @@ impl Pool {
             match self.touched.pop() {
                 Some(conn) => self.serve_connection(conn)?,
                 // What was sent meanwhile gave permits back.
-                None if std::mem::take(&mut self.freed) => self.unstall()?,
+                None if std::mem::take(&mut self.freed) => {
+                    self.unstall()?;
+                    self.tell_health();
+                }
                 None => return Ok(()),
             }
         }
@@ -723,10 +750,17 @@ impl Pool {
             return Ok(());
         }
         self.send_unsent(conn)?;
-        if self.conns[conn].1.has_received() {
+        if self.conns[conn].1.has_received() && !self.conns[conn].1.goes_on {
             // It may have stopped because too much was waiting to be sent.
             self.parse(conn)?;
+            let was_full = self.conns[conn].1.is_full();
+            self.tell_health();
             self.send_unsent(conn)?;
+            if was_full && !self.conns[conn].1.is_full() {
+                // It stopped for that again, and nothing but this would let it go on.
+                self.touched.push(conn);
+                return Ok(());
+            }
         }
         let (_, c) = &mut self.conns[conn];
         let fd = c.raw_fd();
