@@ -411,10 +411,6 @@ impl Run {
                         return Err(format!("a block status without extents: {:?}", c.io.head));
                     };
                     let extents: Vec<(u64, bool)> = extents.iter().map(|e| (e.len, e.zero)).collect();
-                    if self.plan.has_cache() && std::env::var_os("SKIP_C1").is_some() {
-                        self.oracle.failed(n);
-                        continue;
-                    }
                     self.oracle.status(n, &extents)?;
                 }
                 (Outcome::Done, _) => self.oracle.done(n),

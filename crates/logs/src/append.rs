@@ -6,18 +6,28 @@
 
 use crate::clean::CROWDED_PERCENT;
 use crate::config::Planted;
-use crate::format::{Entry, EntryKind, Place, encode_record, header_bytes, sum_of_parts};
+use crate::format::{
+    Entry, EntryKind, Place, UNIT_BYTES, empty_header_bytes, encode_record, header_bytes, sum_of, sum_of_units, units,
+    witnesses_max,
+};
 use crate::layer::{Life, Logs, Pending};
 use crate::log::State;
-use crate::mtl::Mapped;
+use crate::mtl::{Mapped, Unit};
+use crate::recover::LOOK_BYTES;
 use crate::status::Why;
 use plimsoll_base::{
-    Buf, Completion, Data, Io, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
+    Buf, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
 };
 use plimsoll_stack::Actions;
+use std::num::NonZeroU32;
 
 /// Entries in one record at most: its header is then 4 KiB.
-const ENTRIES_MAX: usize = 126;
+const ENTRIES_MAX: usize = 99;
+/// Witnesses in an empty record at most: its header is then 4 KiB.
+const WITNESSES_MAX: usize = 336;
+/// A log's first record since an image is at most this long, or an empty one goes before it: so a recovery that looks at a log's
+/// first [`LOOK_BYTES`] sees that it has records even if the first one is corrupt.
+const FIRST_BYTES_MAX: u64 = LOOK_BYTES / 2;
 
 /// A record more than there should be goes out when what waits has waited this long, about a disk's rotation: where the device has
 /// much else to do, records would else wait for records, each behind all of that.
@@ -60,8 +70,22 @@ pub(crate) struct Append {
     /// Its header's bytes, to be used again.
     header: Buf,
     items: Vec<Queued>,
+    /// The sums of the writes' units, in order.
+    sums: Vec<u64>,
     outcome: Option<Outcome>,
     dispatched_at: Time,
+}
+
+/// A record before its header is made.
+struct Building {
+    entries: Vec<Entry>,
+    header_len: u64,
+    data_bytes: u64,
+    fua: bool,
+    /// Room for the header, then the data.
+    parts: Vec<(u64, Data)>,
+    items: Vec<Queued>,
+    sums: Vec<u64>,
 }
 
 impl Logs {
@@ -74,9 +98,10 @@ impl Logs {
         if !self.is_logged(head) {
             return false;
         }
-        let full = self.mtl.len() + self.queue.len() >= self.extents_high();
+        let waiting = self.queue.len() + (self.queue_bytes / UNIT_BYTES) as usize;
+        let full = self.mtl.len() + waiting >= self.extents_high();
         self.counters.spilled += u64::from(full || self.open.len() == 0);
-        !full && self.open.len() > 0
+        !full && self.open.len() > 0 && !self.notes.is_stalled()
     }
 
     /// With so many extents, nothing more is logged until some have gone home.
@@ -125,8 +150,17 @@ impl Logs {
             // A recovery must look at every log that has a record beyond the last image, acknowledged or not: one that it
             // passed over once would come back in a later one. So the note goes first.
             if !self.notes.covers(log) && !self.has(Planted::NoteForgotten) {
+                if self.notes.is_stalled() {
+                    return self.spill(now, out);
+                }
                 self.notes.want(log);
                 return self.write_note(now, out);
+            }
+            let first = header_bytes(1, self.layout.block()) + self.queue[0].data_bytes();
+            if first > FIRST_BYTES_MAX && !self.logs[log as usize].has_new {
+                // It needs no room of its own: without any left the next round finds another log.
+                self.write_empty(now, log, out);
+                continue;
             }
             self.write_record(now, log, out);
         }
@@ -164,6 +198,7 @@ impl Logs {
         let block = self.layout.block();
         let room = self.layout.shape.log_bytes - u64::from(self.logs[log as usize].tail);
         let limit = room.min(self.config.record_bytes_max.max(header_bytes(1, block) + self.queue[0].data_bytes()));
+        let limit = if self.logs[log as usize].has_new { limit } else { limit.min(FIRST_BYTES_MAX) };
         let (mut items, mut data_bytes) = (Vec::new(), 0);
         while let Some(q) = self.queue.front()
             && items.len() < ENTRIES_MAX
@@ -174,7 +209,8 @@ impl Logs {
         }
         self.queue_bytes -= data_bytes;
         self.queue_since = now;
-        let entries: Vec<Entry> = items.iter().map(|q| self.entry(q)).collect();
+        let mut sums = Vec::with_capacity(items.len());
+        let entries: Vec<Entry> = items.iter().map(|q| self.entry(q, &mut sums)).collect();
         let mut parts = Vec::with_capacity(items.len() + 1);
         parts.push((0, Data::Absent));
         for q in &items {
@@ -184,16 +220,58 @@ impl Logs {
                 parts.push((io.len, io.data.clone()));
             }
         }
+        let header_len = header_bytes(items.len(), block);
+        let fua = items.iter().any(Queued::is_fua);
+        let record = Building { entries, header_len, data_bytes, fua, parts, items, sums };
+        self.send_record(now, log, record, out);
+    }
+
+    /// Writes a record without entries to `log`: for its witnesses, or to show that the log is in use.
+    fn write_empty(&mut self, now: Time, log: u32, out: &mut Actions) {
+        let wanted = self.claims.unwritten().clamp(1, WITNESSES_MAX);
+        let header_len = empty_header_bytes(wanted, self.layout.block());
+        let parts = vec![(0, Data::Absent)];
+        let (entries, items, sums) = (Vec::new(), Vec::new(), Vec::new());
+        let record = Building { entries, header_len, data_bytes: 0, fua: true, parts, items, sums };
+        self.send_record(now, log, record, out);
+    }
+
+    /// Writes the witnesses that are due, if no record came to hold them.
+    pub(crate) fn write_witnesses(&mut self, now: Time, out: &mut Actions) {
+        let due = now >= self.claims.due_at(self.config.witness_after);
+        if !due || self.life != Life::Ready || self.durability_lost || self.has(Planted::WitnessNeverWritten) {
+            return;
+        }
+        let need = empty_header_bytes(self.claims.unwritten().clamp(1, WITNESSES_MAX), self.layout.block());
+        let has_room = |log: u32| u64::from(self.logs[log as usize].tail) + need <= self.layout.shape.log_bytes;
+        match self.open.nearest(&self.layout, &self.logs, self.head_at).filter(|log| has_room(*log)) {
+            // An image has what they would say.
+            None => self.image_wanted = true,
+            Some(log) if self.notes.covers(log) => {
+                self.counters.witness_records += 1;
+                self.write_empty(now, log, out);
+            }
+            Some(log) if !self.notes.is_stalled() => {
+                self.notes.want(log);
+                self.write_note(now, out);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn send_record(&mut self, now: Time, log: u32, record: Building, out: &mut Actions) {
+        let Building { entries, header_len, data_bytes, fua, mut parts, items, sums } = record;
         let at = self.layout.log_start(log) + u64::from(self.logs[log as usize].tail);
-        let l = &mut self.logs[log as usize];
-        let place = Place { at, log, previous: l.sum };
-        let sum = sum_of_parts(&self.layout, parts[1..].iter().map(|(len, data)| (*len, data)));
-        let (header, record_sum) = encode_record(&mut self.buffers, &self.layout, place, &entries, data_bytes, sum);
-        let header_len = header.len() as u64;
         let len = header_len + data_bytes;
+        let l = &mut self.logs[log as usize];
+        let place = Place { at, log, previous: l.sum, epoch: l.epoch };
+        let room = witnesses_max(entries.len(), header_len);
+        let witnesses = self.claims.take(now, room, (log, l.epoch, l.tail + len as u32), items.is_empty());
+        let (header, record_sum) = encode_record(&mut self.buffers, &self.layout, place, &entries, &witnesses);
+        assert_eq!(header.len() as u64, header_len, "a header is as long as planned");
         parts[0] = (header_len, Data::Bytes(header.clone()));
         // FUA makes it durable, but only a chain without volatile records makes it findable.
-        let fua = items.iter().any(Queued::is_fua) && l.flushed_tail == l.tail;
+        let fua = fua && l.flushed_tail == l.tail;
         let record = Append {
             log,
             start: l.tail,
@@ -202,12 +280,14 @@ impl Logs {
             fua,
             header,
             items,
+            sums,
             outcome: None,
             dispatched_at: Time::NEVER,
         };
         (l.tail, l.sum) = (record.end, record_sum);
         l.used_at_sequence = self.next_sequence;
         l.swapped_in = false;
+        l.has_new = true;
         if u64::from(l.tail) * 100 > self.layout.shape.log_bytes * CROWDED_PERCENT {
             self.crowded.insert(log);
         }
@@ -224,14 +304,32 @@ impl Logs {
         out.submit(0, io);
     }
 
-    fn entry(&mut self, q: &Queued) -> Entry {
+    fn entry(&mut self, q: &Queued, sums: &mut Vec<u64>) -> Entry {
         match *q {
             Queued::Write(ref io) => {
                 let sequence = self.next_sequence;
                 self.next_sequence += 1;
-                Entry { home: io.offset, len: io.len as u32, kind: EntryKind::Data, key: io.volume, sequence }
+                let first = sums.len();
+                if io.len <= UNIT_BYTES {
+                    sums.push(sum_of(&self.layout, io.len, &io.data));
+                } else {
+                    let of = |(from, len)| sum_of(&self.layout, len, &io.data.slice(io.len, from, len));
+                    sums.extend(units(io.len).map(of));
+                }
+                let sum = sum_of_units(&self.layout, &sums[first..]);
+                Entry { home: io.offset, len: io.len as u32, kind: EntryKind::Data, key: io.volume, sequence, sum }
             }
-            Queued::Kill { home, len, key, sequence } => Entry { home, len, kind: EntryKind::Kill, key, sequence },
+            Queued::Kill { home, len, key, sequence } => {
+                Entry { home, len, kind: EntryKind::Kill, key, sequence, sum: 0 }
+            }
+        }
+    }
+
+    /// Enters logged bytes into the table, one extent per unit.
+    pub(crate) fn map_units(&mut self, home: u64, whole: Mapped, sums: &[u64]) {
+        for ((from, len), sum) in units(u64::from(whole.len)).zip(sums) {
+            let unit = NonZeroU32::new(len as u32).map(|len| Unit { sum: *sum, skip: 0, len });
+            self.mtl.put(home + from, Mapped { at: whole.at + from, len: len as u32, unit, ..whole });
         }
     }
 
@@ -261,9 +359,12 @@ impl Logs {
         let log = record.log;
         self.records_inflight -= 1;
         let failed = !c.outcome.is_done();
+        let no_space = c.outcome == Outcome::Failed(IoError::NoSpace);
         drop(c); // it holds the header too, which is to be used again
         if failed {
             self.retire(log);
+            self.logs[log as usize].no_space = no_space;
+            self.claims.confirm(&self.logs);
         }
         if self.has(Planted::AckedOutOfOrder) {
             let order = &mut self.logs[log as usize].order;
@@ -298,18 +399,33 @@ impl Logs {
         let l = &mut self.logs[r.log as usize];
         (l.done_tail, l.done_sum) = (l.done_tail.max(r.end), r.sum);
         let durable = r.fua && l.flushed_tail == r.start;
+        if !r.items.is_empty() {
+            l.record_tail = r.end;
+        }
         if durable {
             l.flushed_tail = r.end;
+            self.claim_durable(now, r.log);
+            self.claims.confirm(&self.logs);
         } else {
             self.dirty.insert(r.log);
+            if r.items.is_empty() {
+                self.flush_own(now, out);
+            }
+            if self.has(Planted::WitnessTooEarly) {
+                self.claims.add(now, r.log, self.logs[r.log as usize].epoch, r.end);
+            }
         }
         let mut at = self.layout.log_start(r.log) + u64::from(r.start) + header_bytes(r.items.len(), block);
+        let mut sums = &r.sums[..];
         for q in r.items {
             match q {
                 Queued::Write(mut io) => {
                     io.data = Data::Absent;
                     let (head, len) = (io.head, io.len);
-                    self.mtl.put(head.offset, Mapped { at, len: len as u32, log: r.log, key: head.volume });
+                    let (mine, rest) = sums.split_at(units(len).count());
+                    let whole = Mapped { at, len: len as u32, log: r.log, key: head.volume, unit: None };
+                    self.map_units(head.offset, whole, mine);
+                    sums = rest;
                     at += len;
                     self.counters.logged += 1;
                     self.counters.logged_bytes += len;

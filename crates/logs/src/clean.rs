@@ -15,13 +15,15 @@
 //! A swap moves one way (ML-A3): exchanging what the cold log holds would need a third place for it, or a crash between
 //! the two writes would lose one; and being cold and nearly empty is why it was chosen.
 
+use crate::format::{UNIT_BYTES, is_as_written, sum_of};
 use crate::layer::{Life, Logs, Own, Pending};
 use crate::log::{State, Tail};
-use crate::mtl::Mapped;
+use crate::mtl::{Mapped, Unit};
 use crate::status::{CleanReport, Why};
-use plimsoll_base::{Completion, Data, Io, IoFlags, Op, Outcome, OwnKind, Span, Time};
+use plimsoll_base::{Completion, Data, Io, IoFlags, Op, Outcome, OwnKind, Span, Time, VolumeKey};
 use plimsoll_stack::Actions;
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 
 /// Own requests under way, and their size, where clients wait for it anyway or don't mind.
 const INFLIGHT_MAX: usize = 4;
@@ -44,7 +46,39 @@ struct Piece {
     home: u64,
     len: u64,
     at: u64,
+    key: VolumeKey,
+    /// How to check it, and with what must be read along for that.
+    unit: Option<Unit>,
     data: Data,
+}
+
+impl Piece {
+    /// The part of it from its byte `from` on.
+    fn part(&self, from: u64, len: u64) -> Piece {
+        let unit = self.unit.map(|u| Unit { skip: u.skip + from as u32, ..u });
+        let data = self.data.slice(self.len, from, len);
+        Piece { home: self.home + from, len, at: self.at + from, key: self.key, unit, data }
+    }
+
+    /// The device range that must be read to check it.
+    fn checked_range(&self) -> (u64, u64) {
+        match self.unit {
+            Some(u) => (self.at - u64::from(u.skip), u64::from(u.len.get())),
+            None => (self.at, self.len),
+        }
+    }
+}
+
+/// What a swap has moved.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    home: u64,
+    len: u64,
+    from: u64,
+    to: u64,
+    /// How it is checked where it was, and where it is.
+    old: Option<Unit>,
+    new: Option<Unit>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,8 +112,7 @@ pub(crate) struct Clean {
     inflight: usize,
     /// Writes under way, by number.
     writes: Vec<Option<(u64, u64)>>,
-    /// What a swap has moved: home, length, from, to.
-    moved: Vec<(u64, u64, u64, u64)>,
+    moved: Vec<Moved>,
     failed: bool,
     report: CleanReport,
     since: Time,
@@ -130,7 +163,7 @@ impl Logs {
     fn logs_in_use(&self) -> Vec<u32> {
         let used = |&log: &u32| match self.logs[log as usize].state {
             State::Open => self.logs[log as usize].tail > 0,
-            State::Bad => self.mtl.valid_in(log) > 0,
+            State::Bad => self.mtl.valid_in(log) > 0 || self.logs[log as usize].no_space,
             State::Closed | State::Draining => false,
         };
         (0..self.layout.logs).filter(used).collect()
@@ -251,8 +284,10 @@ impl Logs {
     pub(crate) fn work(&mut self, now: Time, out: &mut Actions) {
         self.choose_clean(now, out);
         self.step_clean(now, out);
+        self.write_witnesses(now, out);
+        self.retry_note(now, out);
         match self.life {
-            Life::Ready if self.image.is_none() => {
+            Life::Ready if !self.is_image_busy() && self.trouble.is_none_or(|t| now >= t.retry_at) => {
                 let due = self.changed > 0 && now >= self.image_at + self.config.image_every;
                 if (self.image_wanted || due) && !self.begin_image(now, Vec::new(), out) {
                     self.image_at = now;
@@ -268,9 +303,16 @@ impl Logs {
     /// Asks to be woken when there will be something to do.
     pub(crate) fn arm(&self, now: Time, out: &mut Actions) {
         let mut wish = self.gather_until;
+        if let Some(t) = self.trouble.filter(|t| t.retry_at > now) {
+            wish = wish.min(t.retry_at);
+        }
         if self.life == Life::Ready && !self.stopping {
-            if self.changed > 0 && self.image.is_none() {
+            if self.changed > 0 && !self.is_image_busy() {
                 wish = wish.min(self.image_at + self.config.image_every);
+            }
+            let witness_at = self.claims.due_at(self.config.witness_after);
+            if witness_at > now {
+                wish = wish.min(witness_at);
             }
             let idle = self.config.clean.idle_after.filter(|_| self.clients_inside == 0);
             match &self.clean {
@@ -354,7 +396,7 @@ impl Logs {
                 true
             }
             Phase::Image => {
-                if self.image.is_some() || (c.gentle() && !idle) {
+                if self.image.is_some() || self.copy.is_some() || (c.gentle() && !idle) {
                     return false;
                 }
                 self.finish_clean(now, out);
@@ -372,8 +414,16 @@ impl Logs {
         let take = |home: u64, m: &Mapped, batch: &mut Vec<Piece>| {
             let mut done = 0;
             while done < u64::from(m.len) {
+                // What has a unit is never longer than one request.
                 let len = io_bytes.min(u64::from(m.len) - done);
-                batch.push(Piece { home: home + done, len, at: m.at + done, data: Data::Absent });
+                batch.push(Piece {
+                    home: home + done,
+                    len,
+                    at: m.at + done,
+                    key: m.key,
+                    unit: m.unit,
+                    data: Data::Absent,
+                });
                 done += len;
             }
             u64::from(m.len)
@@ -386,7 +436,7 @@ impl Logs {
             }
             looked += 1;
             c.cursor = home + 1;
-            if c.member[m.log as usize] {
+            if !m.is_lost() && c.member[m.log as usize] {
                 bytes += take(home, &m, &mut c.batch);
             }
         }
@@ -394,7 +444,8 @@ impl Logs {
             // The last time round: what a client was writing home meanwhile.
             let again = std::mem::take(&mut c.again);
             for (from, to) in again {
-                let found: Vec<_> = self.mtl.lookup(from, to).filter(|(_, m)| c.member[m.log as usize]).collect();
+                let is_member = |m: &Mapped| !m.is_lost() && c.member[m.log as usize];
+                let found: Vec<_> = self.mtl.lookup(from, to).filter(|(_, m)| is_member(m)).collect();
                 let blocked = !found.is_empty() && self.ops.iter().any(|(_, p)| p.changes(from, to));
                 // Logged anew since it was put off, and found above: two writes of it would be in flight together.
                 let in_batch = |home: u64, m: &Mapped| {
@@ -415,6 +466,7 @@ impl Logs {
             }
             return true;
         }
+        once(&mut c.batch);
         c.report.extents += c.batch.len() as u64;
         c.reads = plan_reads(&c.batch, io_bytes);
         if c.target.is_some() {
@@ -445,9 +497,9 @@ impl Logs {
         out.submit(0, io);
     }
 
-    pub(crate) fn clean_flushed(&mut self, outcome: Outcome, tails: Vec<Tail>) {
+    pub(crate) fn clean_flushed(&mut self, now: Time, outcome: Outcome, tails: Vec<Tail>) {
         self.clean.as_mut().expect("a job runs").inflight -= 1;
-        self.flushed(outcome, tails);
+        self.flushed(now, outcome, tails);
     }
 
     pub(crate) fn clean_read(&mut self, i: usize, c: Completion) {
@@ -461,10 +513,31 @@ impl Logs {
             self.counters.clean_errors += 1;
             return self.retire(log);
         }
+        let unchecked = self.config.planted == Some(crate::config::Planted::CleanUnchecked);
+        let mut corrupt = Vec::new();
         for &p in pieces {
             let piece = &mut job.batch[p];
             piece.data = c.io.data.slice(*len, piece.at - at, piece.len);
+            let Some(unit) = piece.unit.filter(|_| !unchecked) else { continue };
+            let (from, n) = piece.checked_range();
+            if !is_as_written(&self.layout, n, &c.io.data.slice(*len, from - at, n), unit.sum) {
+                corrupt.push(piece.clone());
+            }
         }
+        corrupt.iter().for_each(|p| self.lose(p));
+    }
+
+    /// A piece isn't what was written there. What is still valid of it is lost: reads of it fail from now on, and it doesn't keep
+    /// its log from being emptied.
+    fn lose(&mut self, p: &Piece) {
+        for v in still_valid(&self.mtl, p) {
+            self.mtl.put(v.home, Mapped::lost(v.home, v.len as u32, p.key));
+            self.changed += 1;
+        }
+        self.counters.clean_errors += 1;
+        let log = self.layout.group_of(p.at);
+        self.is_corrupt(log, p.key, p.home);
+        self.retire(log);
     }
 
     /// Sends the next write of the batch, as large as it gets. True also if nothing was left to write of a piece.
@@ -498,8 +571,7 @@ impl Logs {
                     parts.push((cut, v.data.slice(v.len, 0, cut)));
                     to = v.home + cut;
                     if cut < v.len {
-                        let data = v.data.slice(v.len, cut, v.len - cut);
-                        left.push(Piece { home: to, len: v.len - cut, at: v.at + cut, data });
+                        left.push(v.part(cut, v.len - cut));
                     }
                 }
             }
@@ -551,7 +623,12 @@ impl Logs {
                 c.todo.push_front(p);
                 break;
             }
-            c.moved.push((p.home, p.len, p.at, at + len));
+            let new = NonZeroU32::new(p.len as u32).filter(|_| p.unit.is_some() && p.len <= UNIT_BYTES).map(|n| Unit {
+                sum: sum_of(&self.layout, p.len, &p.data),
+                skip: 0,
+                len: n,
+            });
+            c.moved.push(Moved { home: p.home, len: p.len, from: p.at, to: at + len, old: p.unit, new });
             parts.push((p.len, p.data));
             len += p.len;
         }
@@ -585,7 +662,7 @@ impl Logs {
             return self.clean_failed(now);
         }
         if let Some(target) = target {
-            moved.iter().for_each(|&(home, len, from, to)| self.remap((home, len), from, to, target));
+            moved.iter().for_each(|m| self.remap((m.home, m.len), (m.from, m.old), (m.to, m.new), target));
             // Beyond what was moved, its next record follows on its last.
             let l = &mut self.logs[target as usize];
             l.done_tail = l.tail;
@@ -598,10 +675,19 @@ impl Logs {
     }
 
     /// What of a home range is still at `from` is now at `to`, in `log`.
-    fn remap(&mut self, (home, len): (u64, u64), from: u64, to: u64, log: u32) {
-        for v in still_valid(&self.mtl, &Piece { home, len, at: from, data: Data::Absent }) {
+    fn remap(
+        &mut self,
+        (home, len): (u64, u64),
+        (from, old): (u64, Option<Unit>),
+        (to, unit): (u64, Option<Unit>),
+        log: u32,
+    ) {
+        let moved = Piece { home, len, at: from, key: VolumeKey::POOL, unit: old, data: Data::Absent };
+        for v in still_valid(&self.mtl, &moved) {
             let key = self.mtl.lookup(v.home, v.home + 1).next().expect("just seen").1.key;
-            self.mtl.put(v.home, Mapped { at: to + (v.at - from), len: v.len as u32, log, key });
+            let part = v.at - from;
+            let unit = unit.map(|u| Unit { skip: u.skip + part as u32, ..u });
+            self.mtl.put(v.home, Mapped { at: to + part, len: v.len as u32, log, key, unit });
         }
     }
 
@@ -651,8 +737,11 @@ impl Logs {
             let l = &mut self.logs[target as usize];
             l.tail = l.done_tail;
             if c.phase == Phase::Committing {
-                // Nobody knows whether it's there, but it still is where it was.
-                c.moved.iter().for_each(|&(home, len, from, to)| self.remap((home, len), to, from, c.logs[0]));
+                // Nobody knows whether it's there, but it still is where it was. A record behind it would not be found.
+                for m in &c.moved {
+                    self.remap((m.home, m.len), (m.to, m.new), (m.from, m.old), c.logs[0]);
+                }
+                self.closed_until_image.push(target);
             }
         }
         self.reopen(&c);
@@ -667,7 +756,7 @@ impl Logs {
                 self.crowded.remove(&log);
             }
             let l = &mut self.logs[log as usize];
-            if l.state == State::Closed {
+            if l.state == State::Closed && !self.closed_until_image.contains(&log) {
                 l.state = State::Open;
                 if u64::from(l.tail) < self.layout.shape.log_bytes {
                     self.open.insert(log);
@@ -679,25 +768,33 @@ impl Logs {
 
 /// What of a piece is still mapped to where it was read from.
 fn still_valid(mtl: &crate::mtl::Mtl, p: &Piece) -> Vec<Piece> {
-    let same = |(home, m): &(u64, Mapped)| m.at == p.at + (home - p.home);
-    mtl.lookup(p.home, p.home + p.len)
-        .filter(same)
-        .map(|(home, m)| Piece {
-            home,
-            len: u64::from(m.len),
-            at: m.at,
-            data: p.data.slice(p.len, home - p.home, u64::from(m.len)),
-        })
-        .collect()
+    let same = |(home, m): &(u64, Mapped)| !m.is_lost() && m.at == p.at + (home - p.home);
+    mtl.lookup(p.home, p.home + p.len).filter(same).map(|(home, m)| p.part(home - p.home, u64::from(m.len))).collect()
 }
 
-/// Reads that bring all pieces, in the order of their places, with small gaps read along.
+/// Orders pieces by their homes, and cuts off what another one has too: an extent that was cut since it was gathered, and is to be
+/// gathered again, is found twice.
+fn once(batch: &mut Vec<Piece>) {
+    batch.sort_by_key(|p| p.home);
+    let mut end = 0;
+    batch.retain_mut(|p| {
+        let (from, to) = (p.home.max(end), p.home + p.len);
+        if from > p.home && from < to {
+            *p = p.part(from - p.home, to - from);
+        }
+        end = end.max(to);
+        from < to
+    });
+}
+
+/// Reads that bring all pieces and what checks them, in the order of their places, with small gaps read along.
 fn plan_reads(batch: &[Piece], io_bytes: u64) -> Vec<(u64, u64, Vec<usize>)> {
     let mut order: Vec<usize> = (0..batch.len()).collect();
-    order.sort_by_key(|i| batch[*i].at);
+    order.sort_by_key(|i| batch[*i].checked_range());
     let mut reads: Vec<(u64, u64, Vec<usize>)> = Vec::new();
     for i in order {
-        let (at, end) = (batch[i].at, batch[i].at + batch[i].len);
+        let (at, len) = batch[i].checked_range();
+        let end = at + len;
         match reads.last_mut() {
             Some((from, len, pieces)) if at <= *from + *len + READ_THROUGH && end - *from <= io_bytes => {
                 *len = (*len).max(end - *from);

@@ -30,6 +30,11 @@ pub struct LogsConfig {
     pub off_below: Span,
     /// Capacitor-backed RAM for the MTL table, where there is any.
     pub capacitor: Option<Capacitor>,
+    /// When nothing was logged for this long after records became durable, an empty record says that they were: so a corrupt one is
+    /// noticed, and not taken for one that a power loss tore.
+    pub witness_after: Span,
+    /// Serve, degraded, although durable records are known lost whose ranges are not known: older data may be read there.
+    pub accept_loss: bool,
     /// A mistake planted by a test that looks whether it is found.
     pub planted: Option<Planted>,
 }
@@ -48,6 +53,8 @@ impl Default for LogsConfig {
             adaptive: true,
             off_below: Span::from_secs(600),
             capacitor: None,
+            witness_after: Span::from_millis(100),
+            accept_loss: false,
             planted: None,
         }
     }
@@ -141,9 +148,7 @@ impl Capacitor {
 pub enum Planted {
     /// A client's flush isn't passed on.
     FlushNotPassed,
-    /// An image isn't preceded by a flush: what went home may not be there.
-    ImageBeforeHome,
-    /// An image counts before it is durable.
+    /// An image is named before it is durable, and what went home before it.
     ImageNotFlushed,
     /// A record's data may be anything.
     DataSumIgnored,
@@ -177,13 +182,47 @@ pub enum Planted {
     ImageSumIgnored,
     /// What failed elsewhere on the device is no news to the layer: it goes on to empty logs.
     LossUnheard,
+    /// A newer image that the notes name but that is corrupt is taken for one that was cut off.
+    OlderImageUsed,
+    /// Logs are emptied before the notes name the image that empties them.
+    ReusedBeforeNote,
+    /// A note is written once, and the older one is used if it is corrupt.
+    NoteOnce,
+    /// An image is written once, and the older one is used if it is corrupt.
+    ImageOnce,
+    /// A recovery doesn't look for less than a witness names.
+    WitnessIgnored,
+    /// Nothing is written for durable records that no record follows.
+    WitnessNeverWritten,
+    /// A record names what isn't durable yet.
+    WitnessTooEarly,
+    /// Behind a corrupt record of a log none is looked for.
+    SearchForgotten,
+    /// What a client reads from a log isn't checked.
+    ReadUnchecked,
+    /// What a checkpoint reads from a log isn't checked.
+    CleanUnchecked,
+    /// What is known lost reads as what was there before.
+    LossForgotten,
 }
 
 impl Planted {
-    /// All of them.
-    pub const ALL: [Planted; 19] = [
+    /// Those that show only when something becomes corrupt.
+    pub const NEED_CORRUPTION: [Planted; 9] = [
+        Planted::OlderImageUsed,
+        Planted::NoteOnce,
+        Planted::ImageOnce,
+        Planted::WitnessIgnored,
+        Planted::WitnessNeverWritten,
+        Planted::SearchForgotten,
+        Planted::ReadUnchecked,
+        Planted::CleanUnchecked,
+        Planted::LossForgotten,
+    ];
+
+    /// The others: a power loss shows them.
+    pub const ALL: [Planted; 20] = [
         Planted::FlushNotPassed,
-        Planted::ImageBeforeHome,
         Planted::ImageNotFlushed,
         Planted::DataSumIgnored,
         Planted::ChainIgnored,
@@ -201,5 +240,7 @@ impl Planted {
         Planted::ReaderIgnored,
         Planted::ImageSumIgnored,
         Planted::LossUnheard,
+        Planted::ReusedBeforeNote,
+        Planted::WitnessTooEarly,
     ];
 }

@@ -99,7 +99,7 @@ impl Logs {
 
     /// A flush that was sent when the logs ended there has ended; how, with all that's known. After one failed another says
     /// nothing: what it would have covered may be gone, and with it the way to what follows.
-    pub(crate) fn flushed(&mut self, outcome: Outcome, tails: Vec<Tail>) -> Outcome {
+    pub(crate) fn flushed(&mut self, now: Time, outcome: Outcome, tails: Vec<Tail>) -> Outcome {
         if !outcome.is_done() {
             self.durability_lost = true;
             self.degrade(DURABILITY_LOST);
@@ -111,8 +111,28 @@ impl Logs {
             if self.logs[tail.log as usize].flushed(tail) {
                 self.dirty.remove(&tail.log);
             }
+            self.claim_durable(now, tail.log);
         }
+        self.claims.confirm(&self.logs);
         outcome
+    }
+
+    /// A witness is wanted of what became durable in `log`.
+    pub(crate) fn claim_durable(&mut self, now: Time, log: u32) {
+        let l = &mut self.logs[log as usize];
+        let durable = l.flushed_tail.min(l.record_tail);
+        if durable > l.claimed_tail {
+            l.claimed_tail = durable;
+            self.claims.add(now, log, l.epoch, durable);
+        }
+    }
+
+    /// Flushes what is acknowledged, for the layer itself.
+    pub(crate) fn flush_own(&mut self, now: Time, out: &mut Actions) {
+        let tails = self.dirty_tails();
+        let mut io = self.own(now, Op::Flush, 0, 0, OwnKind::Metadata, out);
+        io.head.tag = self.ops.insert(Pending::OwnFlush { tails }) as u64;
+        out.submit(0, io);
     }
 
     /// Nothing is moved any more: what is where it is stays there.
@@ -156,7 +176,7 @@ impl Logs {
         let tails = std::mem::take(&mut job.tails);
         let first = !job.is_home_durable;
         job.is_home_durable = true;
-        let outcome = self.flushed(c.outcome, tails);
+        let outcome = self.flushed(now, c.outcome, tails);
         if first && outcome.is_done() {
             return self.record_kills(now, out);
         }

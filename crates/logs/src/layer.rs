@@ -14,12 +14,14 @@ use crate::append::{Append, Queued};
 use crate::clean::Clean;
 use crate::config::{LogsConfig, Planted};
 use crate::flush::{FlushJob, Kill};
-use crate::image::{ImageJob, Notes};
+use crate::format::is_as_written;
+use crate::image::{CopyJob, ImageJob, Notes, Trouble};
 use crate::layout::Layout;
 use crate::log::{Log, Open, State, Tail};
 use crate::mtl::{Mapped, Mtl};
 use crate::recover::Recovery;
 use crate::status::Counters;
+use crate::witness::Claims;
 use plimsoll_base::{
     BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent, Time,
     VolumeKey,
@@ -33,7 +35,7 @@ use std::collections::{BTreeSet, VecDeque};
 pub(crate) enum Life {
     Recovering,
     Ready,
-    /// A flush, a durable write or a table's write failed: nothing more is moved.
+    /// A flush or a durable write failed: nothing more is moved.
     Degraded(&'static str),
     /// Not this device, or it can't be read.
     Failed(String),
@@ -47,8 +49,14 @@ pub struct Logs {
     /// A flush or a durable write failed: nothing is promised durable any more. What was written of records since the last good
     /// flush may be gone, and a recovery from the device is the only way to know.
     pub(crate) durability_lost: bool,
-    /// What was lost for good, if anything was.
+    /// What the start could not find, if anything.
     pub(crate) lost: Option<String>,
+    /// The last logged bytes that were not what had been written there.
+    pub(crate) corrupt: Option<String>,
+    /// A table's write failed and is tried again.
+    pub(crate) trouble: Option<Trouble>,
+    /// Durable records that no durable witness names.
+    pub(crate) claims: Claims,
     pub(crate) mtl: Mtl,
     pub(crate) logs: Vec<Log>,
     pub(crate) open: Open,
@@ -80,7 +88,14 @@ pub struct Logs {
     /// What waits for the next one.
     pub(crate) flush_next: Vec<Completion>,
     pub(crate) image: Option<ImageJob>,
+    pub(crate) copy: Option<CopyJob>,
+    /// The image in force and its slot.
     pub(crate) image_number: u64,
+    pub(crate) image_slot: u64,
+    /// The layout pages must be written with the next image.
+    pub(crate) layouts_due: bool,
+    /// Where a swap that came to nothing put data: closed until an image knows where they end.
+    pub(crate) closed_until_image: Vec<u32>,
     pub(crate) image_at: Time,
     /// Records and kills since the last image.
     pub(crate) changed: u64,
@@ -107,7 +122,7 @@ pub(crate) enum Pending {
     /// A client's request, whole.
     One {
         head: IoHead,
-        log: u32,
+        read: Logged,
     },
     /// A client's request in pieces.
     Split(Box<Split>),
@@ -117,6 +132,10 @@ pub(crate) enum Pending {
         tails: Vec<Tail>,
     },
     Record(Box<Append>),
+    /// A flush of the layer's own, and what it makes durable.
+    OwnFlush {
+        tails: Vec<Tail>,
+    },
     /// A flush before anything is moved, and what it makes durable.
     CleanFlush {
         tails: Vec<Tail>,
@@ -143,7 +162,9 @@ pub(crate) enum Own {
     JobFlush,
     ImageFlush,
     ImageWrite,
+    ImageCopy,
     Note,
+    Layout,
     CleanRead(usize),
     CleanWrite(usize),
     Recovery,
@@ -151,8 +172,8 @@ pub(crate) enum Own {
 
 pub(crate) struct Split {
     head: IoHead,
-    /// Length, log read from, and answer of each piece.
-    pieces: Vec<(u64, u32, Data)>,
+    /// What is read of each piece, and its answer.
+    pieces: Vec<(Logged, Data)>,
     outstanding: usize,
     failed: Option<Outcome>,
     dispatched_at: Time,
@@ -165,24 +186,98 @@ pub(crate) const DURABILITY_LOST: &str =
 /// No log.
 pub(crate) const HOME: u32 = u32::MAX;
 
+/// What is read below for a piece of a client's request: where it isn't home, whole units, so that they can be checked.
+pub(crate) struct Logged {
+    log: u32,
+    /// Bytes read.
+    len: u64,
+    /// The first of them that the client asked for, and how many it did.
+    skip: u64,
+    take: u64,
+    sums: Sums,
+}
+
+/// The sums of what is read, in order: of all of it, or of runs of these lengths.
+enum Sums {
+    None,
+    One(u64),
+    Many(Vec<(u64, u64)>),
+}
+
 /// One piece of a client's request.
-#[derive(Clone, Copy)]
 struct Piece {
     at: u64,
-    len: u64,
-    log: u32,
+    read: Logged,
+}
+
+impl Piece {
+    fn home(at: u64, len: u64) -> Piece {
+        Piece { at, read: Logged { log: HOME, len, skip: 0, take: len, sums: Sums::None } }
+    }
+
+    fn logged(m: &Mapped) -> Piece {
+        let (at, len) = m.checked_range();
+        let sums = m.unit.map_or(Sums::None, |u| Sums::One(u.sum));
+        Piece { at, read: Logged { log: m.log, len, skip: m.at - at, take: u64::from(m.len), sums } }
+    }
+
+    /// Takes `next` into the same read, if it is the whole of what follows in the same log.
+    fn extend(&mut self, next: Piece) -> Option<Piece> {
+        let (a, b) = (&mut self.read, next.read);
+        let whole = a.skip + a.take == a.len && a.skip == 0 && b.take == b.len;
+        if a.log == HOME || a.log != b.log || !whole || self.at + a.len != next.at {
+            return Some(Piece { at: next.at, read: b });
+        }
+        let mut sums = match std::mem::replace(&mut a.sums, Sums::None) {
+            Sums::Many(sums) => sums,
+            Sums::One(sum) => vec![(a.len, sum)],
+            Sums::None => return Some(Piece { at: next.at, read: b }),
+        };
+        let Sums::One(sum) = b.sums else {
+            a.sums = Sums::Many(sums);
+            return Some(Piece { at: next.at, read: b });
+        };
+        sums.push((b.len, sum));
+        (a.len, a.take, a.sums) = (a.len + b.len, a.take + b.take, Sums::Many(sums));
+        None
+    }
+}
+
+impl Logged {
+    /// Are the bytes read those that were logged?
+    fn is_as_written(&self, layout: &Layout, data: &Data) -> bool {
+        match &self.sums {
+            Sums::None => true,
+            Sums::One(sum) => is_as_written(layout, self.len, data, *sum),
+            Sums::Many(sums) => {
+                let mut at = 0;
+                sums.iter().all(|(len, sum)| {
+                    at += len;
+                    is_as_written(layout, *len, &data.slice(self.len, at - len, *len), *sum)
+                })
+            }
+        }
+    }
+
+    /// What the client asked for of what was read.
+    fn cut(&self, data: Data) -> Data {
+        if self.take == self.len { data } else { data.slice(self.len, self.skip, self.take) }
+    }
 }
 
 impl Logs {
     /// A layer over a formatted device, whose tables and records it reads before it serves.
     pub fn new(layout: Layout, config: LogsConfig) -> Logs {
-        let first = |log| Log::new(0, crate::format::first_sum(&layout, log, 1), false);
+        let first = |log| Log::new(0, crate::format::first_sum(&layout, log, 1), 1, false);
         let mut open = Open::default();
         (0..layout.logs).for_each(|log| open.insert(log));
         Logs {
             life: Life::Recovering,
             durability_lost: false,
             lost: None,
+            corrupt: None,
+            trouble: None,
+            claims: Claims::default(),
             mtl: Mtl::new(layout.logs).misplacing_cuts(config.planted == Some(Planted::CutMisplaced)),
             logs: (0..layout.logs).map(first).collect(),
             open,
@@ -203,7 +298,11 @@ impl Logs {
             flush_job: None,
             flush_next: Vec::new(),
             image: None,
+            copy: None,
             image_number: 1,
+            image_slot: 0,
+            layouts_due: false,
+            closed_until_image: Vec::new(),
             image_at: Time::ZERO,
             changed: 0,
             image_wanted: false,
@@ -251,6 +350,9 @@ impl Logs {
 
     /// May the device have lost it, so that something else is found there, perhaps another's?
     fn is_doubtful(&self, m: &Mapped) -> bool {
+        if m.is_lost() {
+            return true;
+        }
         let known = self.layout.log_start(m.log) + u64::from(self.logs[m.log as usize].flushed_tail);
         m.at + u64::from(m.len) > known
     }
@@ -269,7 +371,7 @@ impl Logs {
         }
         let (device, run) = self.layout.to_device(from);
         if run >= io.len && !self.mtl.touches(from, to) {
-            return self.pass(io, Piece { at: device, len: to - from, log: HOME }, out);
+            return self.pass(io, Piece::home(device, to - from), out);
         }
         let mut pieces = Vec::new();
         let mut at = from;
@@ -280,12 +382,22 @@ impl Logs {
                 self.counters.foreign_hidden += 1;
                 continue;
             }
+            if m.is_lost() {
+                self.counters.reads_lost += 1;
+                let c = Completion { io, outcome: Outcome::Failed(IoError::Device), dispatched_at: Time::NEVER };
+                return self.end_client(now, c, out);
+            }
             self.at_home(at, home, &mut pieces);
-            pieces.push(Piece { at: m.at, len: u64::from(m.len), log: m.log });
             at = home + u64::from(m.len);
+            let piece = Piece::logged(&m);
+            let apart = match pieces.last_mut() {
+                Some(last) => last.extend(piece),
+                None => Some(piece),
+            };
+            pieces.extend(apart);
         }
         self.at_home(at, to, &mut pieces);
-        self.counters.reads_from_logs += u64::from(pieces.iter().any(|p| p.log != HOME));
+        self.counters.reads_from_logs += u64::from(pieces.iter().any(|p| p.read.log != HOME));
         self.send_pieces(io, pieces, out);
     }
 
@@ -294,48 +406,69 @@ impl Logs {
         while from < to {
             let (at, run) = self.layout.to_device(from);
             let len = run.min(to - from);
-            pieces.push(Piece { at, len, log: HOME });
+            pieces.push(Piece::home(at, len));
             from += len;
         }
     }
 
-    fn send_pieces(&mut self, io: Io, pieces: Vec<Piece>, out: &mut Actions) {
-        if let [one] = pieces[..] {
-            return self.pass(io, one, out);
+    fn send_pieces(&mut self, io: Io, mut pieces: Vec<Piece>, out: &mut Actions) {
+        if pieces.len() == 1 {
+            return self.pass(io, pieces.remove(0), out);
         }
         let at = self.ops.vacant_key() as u64;
         let split = Split {
             head: io.head,
-            pieces: pieces.iter().map(|p| (p.len, p.log, Data::Absent)).collect(),
+            pieces: Vec::with_capacity(pieces.len()),
             outstanding: pieces.len(),
             failed: None,
             dispatched_at: Time::NEVER,
         };
-        self.ops.insert(Pending::Split(Box::new(split)));
+        let mut split = Box::new(split);
         let mut covered = 0;
         for (i, p) in pieces.into_iter().enumerate() {
-            let mut child = out.child(&io.head, io.op, p.at, p.len, at | (i as u64) << 32);
+            let mut child = out.child(&io.head, io.op, p.at, p.read.len, at | (i as u64) << 32);
             child.head.origin = Origin::Own(OwnKind::Piece);
-            child.data = io.data.slice(io.len, covered, p.len);
-            covered += p.len;
-            self.reads_from(p);
+            child.data = io.data.slice(io.len, covered, p.read.take);
+            covered += p.read.take;
+            self.reads_from(&p);
+            split.pieces.push((p.read, Data::Absent));
             out.submit(0, child);
         }
+        self.ops.insert(Pending::Split(split));
     }
 
     fn pass(&mut self, mut io: Io, p: Piece, out: &mut Actions) {
-        self.reads_from(p);
-        let pending = Pending::One { head: io.head, log: p.log };
+        self.reads_from(&p);
+        let len = p.read.len;
+        let pending = Pending::One { head: io.head, read: p.read };
         io.head.tag = self.ops.insert(pending) as u64;
-        io.head.offset = p.at;
+        (io.head.offset, io.head.len) = (p.at, len);
         out.submit(0, io);
     }
 
-    fn reads_from(&mut self, p: Piece) {
+    fn reads_from(&mut self, p: &Piece) {
         self.head_at = p.at;
-        if p.log != HOME {
-            self.logs[p.log as usize].readers += 1;
+        if p.read.log != HOME {
+            self.logs[p.read.log as usize].readers += 1;
         }
+    }
+
+    /// What was read of a client's piece, if it is what was logged there.
+    fn checked(&mut self, head: &IoHead, read: &Logged, data: Data) -> Option<Data> {
+        if read.is_as_written(&self.layout, &data) || self.has(Planted::ReadUnchecked) {
+            return Some(read.cut(data));
+        }
+        self.is_corrupt(read.log, head.volume, head.offset);
+        None
+    }
+
+    /// Notes that logged bytes are not what was written.
+    pub(crate) fn is_corrupt(&mut self, log: u32, key: VolumeKey, home: u64) {
+        self.counters.reads_corrupt += 1;
+        self.corrupt = Some(format!(
+            "log {log} has other bytes than were written to it, last seen for volume {} near byte {home} of the pool: such reads fail; write the range again or restore it, and replace the device",
+            key.id
+        ));
     }
 
     /// A request no longer reads from `log`.
@@ -422,14 +555,24 @@ impl Logs {
         let Pending::Split(s) = &mut self.ops[at] else { unreachable!("tagged as a split request") };
         s.outstanding -= 1;
         s.dispatched_at = s.dispatched_at.min(c.dispatched_at);
-        let log = s.pieces[piece].1;
-        let failed = !c.outcome.is_done();
-        match c.outcome {
-            Outcome::Done => s.pieces[piece].2 = c.io.into_data(),
-            other => s.failed = Some(other),
-        }
         let last = s.outstanding == 0;
-        self.read_ended(log, failed && is_device(c.outcome));
+        let head = s.head;
+        // Put back below: it is borrowed while it's checked.
+        let read = std::mem::replace(&mut s.pieces[piece].0, Piece::home(0, 0).read);
+        let mut outcome = c.outcome;
+        let mut data = Data::Absent;
+        if outcome.is_done() && head.op == Op::Read {
+            match self.checked(&head, &read, c.io.into_data()) {
+                Some(checked) => data = checked,
+                None => outcome = Outcome::Failed(IoError::Device),
+            }
+        }
+        self.read_ended(read.log, is_device(outcome));
+        let Pending::Split(s) = &mut self.ops[at] else { unreachable!("tagged as a split request") };
+        s.pieces[piece] = (read, data);
+        if !outcome.is_done() {
+            s.failed = Some(outcome);
+        }
         if last {
             let Pending::Split(s) = self.ops.remove(at) else { unreachable!("just seen") };
             let outcome = s.failed.unwrap_or(Outcome::Done);
@@ -452,7 +595,7 @@ impl Logs {
         let mut below = io;
         below.head.len = len;
         below.head.offset = at;
-        below.head.tag = self.ops.insert(Pending::One { head, log: HOME }) as u64;
+        below.head.tag = self.ops.insert(Pending::One { head, read: Piece::home(at, len).read }) as u64;
         out.submit(0, below);
     }
 
@@ -473,7 +616,8 @@ impl Logs {
         let (at, run) = self.layout.to_device(head.offset);
         let mapped = if head.op == Op::Read { self.mtl.lookup(head.offset, head.end()).next() } else { None };
         (below.offset, below.len) = match mapped {
-            Some((home, m)) if home == head.offset => (m.at, u64::from(m.len)),
+            Some((home, m)) if home == head.offset && !m.is_lost() => (m.at, u64::from(m.len)),
+            Some((home, _)) if home == head.offset => (at, run.min(head.len)),
             Some((home, _)) => (at, run.min(home - head.offset)),
             None => (at, run.min(head.len)),
         };
@@ -490,7 +634,9 @@ impl Logs {
             Own::JobFlush => self.job_flushed(now, &c, out),
             Own::ImageFlush => self.image_flushed(now, &c, out),
             Own::ImageWrite => self.image_written(now, &c, out),
+            Own::ImageCopy => self.copy_written(now, &c, out),
             Own::Note => self.note_written(now, &c, out),
+            Own::Layout => self.layout_written(now, &c, out),
             Own::CleanRead(i) => self.clean_read(i, c),
             Own::CleanWrite(i) => self.clean_written(i, &c, out),
             Own::Recovery => self.recovery_read(now, c, out),
@@ -529,11 +675,11 @@ pub(crate) fn is_device(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Failed(IoError::Device))
 }
 
-fn join(pieces: Vec<(u64, u32, Data)>) -> Data {
-    if pieces.iter().all(|(_, _, d)| matches!(d, Data::Absent)) {
+fn join(pieces: Vec<(Logged, Data)>) -> Data {
+    if pieces.iter().all(|(_, d)| matches!(d, Data::Absent)) {
         return Data::Absent;
     }
-    Data::Parts(pieces.into_iter().map(|(len, _, d)| (len, d)).collect())
+    Data::Parts(pieces.into_iter().map(|(read, d)| (read.take, d)).collect())
 }
 
 impl Layer for Logs {
@@ -563,7 +709,7 @@ impl Layer for Logs {
     fn state(&self) -> LayerState {
         match self.life {
             Life::Recovering => LayerState::Recovering,
-            Life::Ready if self.lost.is_some() => LayerState::Degraded,
+            Life::Ready if self.problem().is_some() => LayerState::Degraded,
             Life::Ready => LayerState::Ready,
             Life::Degraded(_) => LayerState::Degraded,
             Life::Failed(_) => LayerState::Failed,
@@ -599,17 +745,27 @@ impl Layer for Logs {
             Pending::Split(_) => self.split_done(now, at, piece, c, out),
             Pending::Record(_) => self.record_done(now, at, c, out),
             _ => match self.ops.remove(at) {
-                Pending::One { head, log } => {
+                Pending::One { head, read } => {
+                    if head.op == Op::Read && c.outcome.is_done() && read.log != HOME {
+                        let data = std::mem::replace(&mut c.io.data, Data::Absent);
+                        match self.checked(&head, &read, data) {
+                            Some(data) => c.io.data = data,
+                            None => c.outcome = Outcome::Failed(IoError::Device),
+                        }
+                    }
                     c.io.head = head;
-                    self.read_ended(log, is_device(c.outcome));
+                    self.read_ended(read.log, is_device(c.outcome));
                     self.went_home(now, c, out);
                 }
                 Pending::Flush { head, tails } => {
                     c.io.head = head;
-                    c.outcome = self.flushed(c.outcome, tails);
+                    c.outcome = self.flushed(now, c.outcome, tails);
                     self.end_client(now, c, out);
                 }
-                Pending::CleanFlush { tails } => self.clean_flushed(c.outcome, tails),
+                Pending::OwnFlush { tails } => {
+                    self.flushed(now, c.outcome, tails);
+                }
+                Pending::CleanFlush { tails } => self.clean_flushed(now, c.outcome, tails),
                 Pending::Own(own) => self.own_done(now, own, c, out),
                 Pending::Split(_) | Pending::Record(_) => unreachable!("handled above"),
             },
@@ -672,7 +828,7 @@ impl Layer for Logs {
 
     fn drain(&mut self, now: Time, out: &mut Actions) {
         self.stopping = true;
-        if self.changed > 0 && self.life == Life::Ready {
+        if (self.changed > 0 || !self.claims.is_empty()) && self.life == Life::Ready {
             self.image_wanted = true;
         }
         self.work(now, out);
@@ -684,7 +840,7 @@ impl Layer for Logs {
             && self.held.is_empty()
             && self.early.is_empty()
             && self.flush_job.is_none()
-            && self.image.is_none()
+            && !self.is_image_busy()
             && self.recovery.is_none()
     }
 }

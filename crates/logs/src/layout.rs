@@ -1,10 +1,10 @@
 //! Where the logs lie: LogSize in every GroupSize (Manylogs §III-B, ML-M1), and what a home address is on the device.
 //!
 //! ```text
-//! device  │ layout │ notes │ image A │ image B │ group 0                      │ group 1 …            │ rest │
-//!         0                                    base        ┌───────┐                   ┌───────┐
-//!         group                                │  home     │  log  │   home    │ home  │  log  │ home …
-//! home    0 ───────────────────────────────────┴─ (logs left out, the rest follows on) ─────────────►
+//! device  │ layout │ note × 2 │ layout │ image × 2 │ group 0              │ group 1 …            │ rest │
+//!         0                                        base    ┌───────┐                   ┌───────┐
+//!         group                                    │ home  │  log  │   home    │ home  │  log  │ home …
+//! home    0 ───────────────────────────────────────┴─ (logs left out, the rest follows on) ─────────►
 //! ```
 //! A log lies in the middle of its group, so that no place is farther from a log than half a group; the paper's file
 //! system has it at the group's end, its block layer doesn't say.
@@ -18,7 +18,7 @@ pub struct Shape {
     pub group_bytes: u64,
     /// LogSize (10 MB).
     pub log_bytes: u64,
-    /// Extents that the MTL table holds at most: bounds memory (about 56 bytes each) and the image on the device (32 each).
+    /// Extents that the MTL table holds at most: bounds memory (about 80 bytes each) and the image on the device (32 each).
     pub extents_max: u32,
 }
 
@@ -43,6 +43,8 @@ impl std::error::Error for BadLayout {}
 pub const PAGE_BYTES: u64 = 4096;
 /// Where the two notes are.
 pub const NOTES_AT: [u64; 2] = [PAGE_BYTES, 2 * PAGE_BYTES];
+/// Where the two copies of the layout page are.
+pub const LAYOUTS_AT: [u64; 2] = [0, 3 * PAGE_BYTES];
 /// The first image's place.
 const IMAGES_AT: u64 = 4 * PAGE_BYTES;
 /// Groups begin at multiples of this, where the device is large enough to afford it.
@@ -121,9 +123,16 @@ impl Layout {
         Ok(Layout { device_bytes, block_bytes, shape, salt, logs, base, image_bytes, half_bytes, home_bytes })
     }
 
-    /// Where image number `n` goes: two places in turn.
+    /// Where image slot `n` is: 0 or 1. (Format version 1 wrote image number n to slot n % 2.)
     pub const fn image_at(&self, n: u64) -> u64 {
         IMAGES_AT + n % 2 * self.image_bytes
+    }
+
+    /// The log that the device range `at..at + len` lies in.
+    pub fn log_of(&self, at: u64, len: u64) -> Option<u32> {
+        let log = self.group_of(at);
+        let start = self.log_start(log);
+        (at >= start && at.checked_add(len)? <= start + self.shape.log_bytes).then_some(log)
     }
 
     /// The device address of `home`, and how many bytes from there lie together.

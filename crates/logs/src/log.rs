@@ -28,6 +28,16 @@ pub(crate) struct Log {
     pub done_sum: u64,
     /// Up to here everything is known durable.
     pub flushed_tail: u32,
+    /// The image that last emptied it, see [`crate::format::epoch_of`].
+    pub epoch: u32,
+    /// Where the last acknowledged record ends that holds anything.
+    pub record_tail: u32,
+    /// Up to here a witness of its durable records is wanted, or written.
+    pub claimed_tail: u32,
+    /// It has a record that the last image doesn't know.
+    pub has_new: bool,
+    /// It is retired because a write found no space: emptied, it is as good as any.
+    pub no_space: bool,
     /// It was filled by a swap and has taken no record since: it is cold, and full on purpose.
     pub swapped_in: bool,
     /// How often it was emptied.
@@ -41,7 +51,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub fn new(tail: u32, sum: u64, bad: bool) -> Log {
+    pub fn new(tail: u32, sum: u64, epoch: u32, bad: bool) -> Log {
         Log {
             state: if bad { State::Bad } else { State::Open },
             tail,
@@ -49,6 +59,11 @@ impl Log {
             done_tail: tail,
             done_sum: sum,
             flushed_tail: tail,
+            epoch,
+            record_tail: tail,
+            claimed_tail: tail,
+            has_new: false,
+            no_space: false,
             swapped_in: false,
             emptied: 0,
             order: VecDeque::new(),
@@ -57,14 +72,16 @@ impl Log {
         }
     }
 
-    /// Empty again, from `sum` on.
-    pub fn reset(&mut self, sum: u64) {
+    /// Empty again, from `sum` on, in a new epoch.
+    pub fn reset(&mut self, sum: u64, epoch: u32) {
         assert!(self.order.is_empty(), "a log is emptied while it is written");
         self.state = if self.readers > 0 { State::Draining } else { State::Open };
         self.emptied += 1;
         self.swapped_in = false;
         (self.tail, self.sum) = (0, sum);
         (self.done_tail, self.done_sum, self.flushed_tail) = (0, sum, 0);
+        (self.epoch, self.record_tail, self.claimed_tail) = (epoch, 0, 0);
+        (self.has_new, self.no_space) = (false, false);
     }
 }
 

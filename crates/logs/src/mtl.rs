@@ -5,18 +5,36 @@
 
 use plimsoll_base::VolumeKey;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+/// The log of an extent whose bytes are known lost: a read of it fails until something newer is written.
+pub const LOST: u32 = u32::MAX - 1;
+
+/// The checksum that covers an extent's bytes. It is one of a run of bytes in the log that was written at once, of which the
+/// extent may be a part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unit {
+    /// The run's checksum.
+    pub sum: u64,
+    /// Bytes of the run before the extent.
+    pub skip: u32,
+    /// The run's bytes.
+    pub len: NonZeroU32,
+}
 
 /// One run of logged bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapped {
-    /// Its first byte on the device.
+    /// Its first byte on the device; of a lost one, its home.
     pub at: u64,
     /// Bytes.
     pub len: u32,
-    /// The log it lies in.
+    /// The log it lies in, or [`LOST`].
     pub log: u32,
     /// Whose data.
     pub key: VolumeKey,
+    /// How to check what is read. `None`: format version 1 kept no sum of it.
+    pub unit: Option<Unit>,
 }
 
 impl Mapped {
@@ -28,12 +46,33 @@ impl Mapped {
     fn goes_on_with(&self, next: &Mapped) -> bool {
         self.end_of(self.at) == next.at
             && (self.log, self.key) == (next.log, next.key)
+            && self.unit.is_none()
+            && next.unit.is_none()
             && self.len.checked_add(next.len).is_some()
     }
 
     /// The part `from..to` of what is mapped at `home`.
     fn part(&self, home: u64, from: u64, to: u64) -> Mapped {
-        Mapped { at: self.at + (from - home), len: (to - from) as u32, ..*self }
+        let unit = self.unit.map(|u| Unit { skip: u.skip + (from - home) as u32, ..u });
+        Mapped { at: self.at + (from - home), len: (to - from) as u32, unit, ..*self }
+    }
+
+    /// An extent of `len` bytes at `home` that is known lost.
+    pub fn lost(home: u64, len: u32, key: VolumeKey) -> Mapped {
+        Mapped { at: home, len, log: LOST, key, unit: None }
+    }
+
+    /// Is it known lost?
+    pub fn is_lost(&self) -> bool {
+        self.log == LOST
+    }
+
+    /// The device range that must be read to check it: its unit's, or its own.
+    pub fn checked_range(&self) -> (u64, u64) {
+        match self.unit {
+            Some(u) => (self.at - u64::from(u.skip), u64::from(u.len.get())),
+            None => (self.at, u64::from(self.len)),
+        }
     }
 }
 
@@ -44,6 +83,8 @@ pub struct Mtl {
     /// Valid bytes per log.
     valid: Vec<u64>,
     bytes: u64,
+    /// Bytes known lost.
+    lost: u64,
     /// A mistake for tests to find: see [`crate::Planted::CutMisplaced`].
     misplaces_cuts: bool,
 }
@@ -51,7 +92,7 @@ pub struct Mtl {
 impl Mtl {
     /// An empty table for `logs` logs.
     pub fn new(logs: u32) -> Mtl {
-        Mtl { map: BTreeMap::new(), valid: vec![0; logs as usize], bytes: 0, misplaces_cuts: false }
+        Mtl { map: BTreeMap::new(), valid: vec![0; logs as usize], bytes: 0, lost: 0, misplaces_cuts: false }
     }
 
     /// The same with a mistake in it, if asked for: a test must find it.
@@ -73,6 +114,22 @@ impl Mtl {
     /// Valid logged bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes known lost.
+    pub fn lost_bytes(&self) -> u64 {
+        self.lost
+    }
+
+    /// Adds to what is valid in a log, or lost, or takes from it.
+    fn account(&mut self, log: u32, bytes: u64, add: bool) {
+        if log == LOST {
+            self.lost = if add { self.lost + bytes } else { self.lost - bytes };
+            return;
+        }
+        let valid = &mut self.valid[log as usize];
+        (*valid, self.bytes) =
+            if add { (*valid + bytes, self.bytes + bytes) } else { (*valid - bytes, self.bytes - bytes) };
     }
 
     /// Valid bytes in a log.
@@ -108,8 +165,7 @@ impl Mtl {
             any = true;
             let end = m.end_of(home);
             let gone = end.min(to) - home.max(from);
-            self.valid[m.log as usize] -= gone;
-            self.bytes -= gone;
+            self.account(m.log, gone, false);
             self.map.remove(&home);
             if end > to {
                 let rest = if self.misplaces_cuts {
@@ -129,8 +185,7 @@ impl Mtl {
     /// `home` and what follows is now logged at `m`, whatever was before.
     pub fn put(&mut self, home: u64, m: Mapped) {
         let end = m.end_of(home);
-        self.valid[m.log as usize] += u64::from(m.len);
-        self.bytes += u64::from(m.len);
+        self.account(m.log, u64::from(m.len), true);
         loop {
             // One look says whether anything of it is logged, and whether it goes on where another ends.
             match self.map.range_mut(..end).next_back() {
@@ -156,7 +211,7 @@ impl Mtl {
                 *valid = 0;
             }
         }
-        self.map.retain(|_, m| !gone(m.log));
+        self.map.retain(|_, m| m.is_lost() || !gone(m.log));
     }
 }
 
@@ -178,7 +233,7 @@ mod tests {
                 let (from, to) = (from, from + len);
                 match kind {
                     0..7 => {
-                        let m = Mapped { at: at * 512, len: (len * 512) as u32, log, key: VolumeKey { id: 1, generation: 1 } };
+                        let m = Mapped { at: at * 512, len: (len * 512) as u32, log, key: VolumeKey { id: 1, generation: 1 }, unit: None };
                         mtl.put(from * 512, m);
                         for (i, b) in (from..to).enumerate() { plain[b as usize] = Some((at + i as u64, log)); }
                         at += len;

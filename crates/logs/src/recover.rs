@@ -1,31 +1,47 @@
-//! What the layer knows after a start: the newest image, and what records say since (Manylogs §III-H, ML-M8).
+//! What the layer knows after a start: the image in force, and what records say since (Manylogs §III-H, ML-M8).
 //!
-//! Reads the layout, both images' headers, the newest image's body, the newest note, and then of each log that the note
-//! names the records beyond the image's end of it. Writes nothing: the checkpoint is skipped.
+//! Reads both layout pages and both notes, the image that the notes name, and then of each log that the note names the records
+//! beyond the image's end of it. Then it judges what it found:
+//!
+//! | found | means |
+//! | --- | --- |
+//! | a layout page or a note is corrupt | the other copy is used |
+//! | the image that the notes name is corrupt | the other copy is used; without one the pool fails |
+//! | an image that no note names | it was cut off, or not yet in force: ignored |
+//! | a log ends before a witness says | a durable record is lost: of which ranges isn't known, the pool fails |
+//! | a record's data are corrupt, and a witness says it was durable | reads of those ranges fail, the pool is degraded |
+//! | a record is corrupt, and no witness says that it was durable | it was torn: the log ends before it |
+//!
+//! Writes nothing unless something is to be repaired or converted: then an image is written before anything is served.
 
 use crate::config::Planted;
 use crate::format::{
-    Entry, EntryKind, Image, ImageHeader, NOTE_BYTES, Note, Place, data_sum, decode_image, decode_image_header,
-    decode_layout, decode_note, decode_record, header_length,
+    Entry, EntryKind, Image, ImageHeader, NOTE_BYTES, Note, Place, Record, VERSION, Witness, data_sum, decode_image,
+    decode_image_header, decode_layout, decode_note, decode_record, encode_image, epoch_of, header_length, previous_of,
+    sum_of_units, units,
 };
+use crate::format_v1;
 use crate::layer::{Life, Logs, Own};
-use crate::layout::{IMAGE_HEADER_BYTES, NOTES_AT, PAGE_BYTES};
-use crate::log::{Log, Open};
+use crate::layout::{BadLayout, IMAGE_HEADER_BYTES, LAYOUTS_AT, Layout, NOTES_AT, PAGE_BYTES};
+use crate::log::{Log, Open, State};
 use crate::mtl::Mapped;
-use plimsoll_base::{Completion, Data, Op, OwnKind, Time};
+use plimsoll_base::{Buf, Completion, Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
 use std::collections::VecDeque;
 
 /// How much of a log is read at first: enough to see that nothing is there, or a few records.
-const LOOK_BYTES: u64 = 64 << 10;
+pub(crate) const LOOK_BYTES: u64 = 64 << 10;
 /// And then.
 const READ_BYTES: u64 = 1 << 20;
+/// The longest header of a record.
+const RECORD_HEADER_MAX: u64 = 4096;
 
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    Layout,
-    Header(u64),
-    Body { from: u64 },
+    Layout(usize),
     Note(usize),
+    Header(usize),
+    Body { slot: usize, from: u64 },
     Scan,
 }
 
@@ -33,47 +49,105 @@ enum Phase {
 pub(crate) struct Recovery {
     phase: Phase,
     begun_at: Time,
-    headers: [Option<ImageHeader>; 2],
-    /// The image that is being read, and what of it has been.
-    body_of: u64,
-    body: Vec<u8>,
+    version: u32,
+    layouts: Vec<Result<(Layout, u32), BadLayout>>,
+    /// The copies that are whole.
     notes: [Option<Note>; 2],
+    is_blank: [bool; 2],
+    headers: [Option<ImageHeader>; 2],
+    /// Slots of images that may be in force, the best first.
+    candidates: VecDeque<usize>,
+    body: Vec<u8>,
     image: Option<Image>,
     to_scan: VecDeque<u32>,
     scan: Option<Scan>,
-    found: Vec<(Entry, u64, u32)>,
+    found: Vec<Found>,
+    witnesses: Vec<Witness>,
+    /// Logs that could not be read to their ends.
+    unreadable: Vec<u32>,
+    /// Something is to be written again before anything is served.
+    repair: bool,
+}
+
+/// A record that was found.
+struct Found {
+    log: u32,
+    /// Its place in the log, and what the next must name.
+    end: u32,
+    sum: u64,
+    is_whole: bool,
+    entries: Vec<(Entry, u64, Sums)>,
+}
+
+/// The sums of an entry's units, as its data were read.
+enum Sums {
+    /// Kills have none, and format version 1 kept none.
+    None,
+    One(u64),
+    Many(Vec<u64>),
+    /// They are not what the header says.
+    Corrupt,
 }
 
 /// A log that is being looked at.
 struct Scan {
     log: u32,
+    epoch: u32,
     /// Where the next record would be, and what it would have to name.
     at: u64,
     sum: u64,
-    /// Bytes read from `at` on.
+    /// Bytes read from `from` on, which are used up to `at`.
     bytes: Vec<u8>,
+    from: u64,
+    /// What must be read for the next step, if the rest can't be.
+    need: u64,
+    asked: u64,
+    /// The record whose data are read, and one whose data can't be.
+    record: Option<u64>,
+    unreadable: Option<u64>,
+    records: u32,
+    /// The chain has ended at `at` with this sum; a record behind is looked for up to there.
+    ended: Option<(u64, u64, u64)>,
+}
+
+impl Scan {
+    fn have(&self) -> &[u8] {
+        let used = (self.at - self.from) as usize;
+        self.bytes.get(used..).unwrap_or(&[])
+    }
+
+    fn end(&self) -> (u64, u64) {
+        self.ended.map_or((self.at, self.sum), |(at, sum, _)| (at, sum))
+    }
 }
 
 enum Step {
-    Read(u64),
+    /// At least so much must be read, better so much.
+    Read(u64, u64),
     End,
 }
 
 impl Logs {
     pub(crate) fn recover(&mut self, now: Time, out: &mut Actions) {
         self.recovery = Some(Box::new(Recovery {
-            phase: Phase::Layout,
+            phase: Phase::Layout(0),
             begun_at: now,
-            headers: [None, None],
-            body_of: 0,
-            body: Vec::new(),
+            version: VERSION,
+            layouts: Vec::new(),
             notes: [None, None],
+            is_blank: [false; 2],
+            headers: [None, None],
+            candidates: VecDeque::new(),
+            body: Vec::new(),
             image: None,
             to_scan: VecDeque::new(),
             scan: None,
             found: Vec::new(),
+            witnesses: Vec::new(),
+            unreadable: Vec::new(),
+            repair: false,
         }));
-        self.recovery_ask(now, 0, PAGE_BYTES, out);
+        self.recovery_ask(now, LAYOUTS_AT[0], PAGE_BYTES, out);
     }
 
     fn recovery_ask(&mut self, now: Time, at: u64, len: u64, out: &mut Actions) {
@@ -92,106 +166,100 @@ impl Logs {
 
     pub(crate) fn recovery_read(&mut self, now: Time, c: Completion, out: &mut Actions) {
         let mut r = self.recovery.take().expect("it is recovering");
-        if !c.outcome.is_done() && !matches!(r.phase, Phase::Scan) {
-            return self.refuse(format!("the logs' tables at {} can't be read", c.io.offset), out);
-        }
-        let mut bytes = vec![0; c.io.len as usize];
-        if c.outcome.is_done() && !matches!(c.io.data, Data::Absent) {
-            c.io.data.copy_to(&mut bytes);
-        }
+        let bytes = c.outcome.is_done().then(|| {
+            let mut bytes = vec![0; c.io.len as usize];
+            if !matches!(c.io.data, Data::Absent) {
+                c.io.data.copy_to(&mut bytes);
+            }
+            bytes
+        });
         match r.phase {
-            Phase::Layout => {
-                match decode_layout(&bytes) {
-                    Err(e) => return self.refuse(e.0, out),
-                    Ok(l) if !l.is_laid_out_as(&self.layout) => {
-                        return self.refuse(
-                            format!("the logs on the device are laid out otherwise ({:?}) than asked for ({:?}): correct the configuration", l.shape, self.layout.shape),
-                            out,
-                        );
-                    }
-                    // Its salt is its own.
-                    Ok(l) => self.layout = l,
-                }
-                r.phase = Phase::Header(0);
-                self.recovery_ask(now, self.layout.image_at(0), IMAGE_HEADER_BYTES, out);
-            }
-            Phase::Header(n) => {
-                r.headers[n as usize] = decode_image_header(&self.layout, &bytes);
+            Phase::Layout(n) => {
+                let unreadable = || BadLayout("the logs' layout page can't be read: replace the device".into());
+                r.layouts.push(bytes.ok_or_else(unreadable).and_then(|b| decode_layout(&b)));
                 if n == 0 {
-                    r.phase = Phase::Header(1);
-                    self.recovery_ask(now, self.layout.image_at(1), IMAGE_HEADER_BYTES, out);
+                    r.phase = Phase::Layout(1);
+                    self.recovery_ask(now, LAYOUTS_AT[1], PAGE_BYTES, out);
+                } else if let Err(what) = self.take_layout(&mut r) {
+                    return self.refuse(what, out);
                 } else {
-                    self.read_newest(now, &mut r, out);
-                }
-            }
-            Phase::Body { from } => {
-                r.body.extend_from_slice(&bytes);
-                let all = r.headers[r.body_of as usize].expect("it is being read").body_bytes;
-                if from + (bytes.len() as u64) < all {
-                    self.read_body(now, &mut r, from + bytes.len() as u64, out);
-                } else {
-                    self.body_read(now, &mut r, out);
+                    self.read_note(now, &mut r, 0, out);
                 }
             }
             Phase::Note(n) => {
-                r.notes[n] = decode_note(&self.layout, &bytes);
+                let bytes = bytes.unwrap_or_default();
+                r.is_blank[n] = !bytes.is_empty() && bytes.iter().all(|b| *b == 0);
+                r.notes[n] = match r.version {
+                    1 => format_v1::decode_note(&self.layout, &bytes),
+                    _ => decode_note(&self.layout, &bytes),
+                };
                 if n == 0 {
                     self.read_note(now, &mut r, 1, out);
                 } else {
-                    self.begin_scan(&mut r);
-                    return self.scan(now, r, None, out);
+                    r.phase = Phase::Header(0);
+                    self.recovery_ask(now, self.layout.image_at(0), IMAGE_HEADER_BYTES, out);
                 }
             }
-            Phase::Scan => {
-                let readable = c.outcome.is_done();
-                return self.scan(now, r, readable.then_some(bytes), out);
+            Phase::Header(n) => {
+                let bytes = bytes.unwrap_or_default();
+                r.headers[n] = match r.version {
+                    1 => format_v1::decode_image_header(&self.layout, &bytes),
+                    _ => decode_image_header(&self.layout, &bytes),
+                };
+                if n == 0 {
+                    r.phase = Phase::Header(1);
+                    self.recovery_ask(now, self.layout.image_at(1), IMAGE_HEADER_BYTES, out);
+                } else if let Err(what) = self.choose_images(&mut r) {
+                    return self.refuse(what, out);
+                } else {
+                    self.read_body(now, &mut r, 0, out);
+                }
             }
+            Phase::Body { slot, from } => {
+                let Some(bytes) = bytes else { return self.next_image(now, r, out) };
+                r.body.extend_from_slice(&bytes);
+                let all = r.headers[slot].expect("it is being read").body_bytes;
+                if from + (bytes.len() as u64) < all {
+                    self.read_body(now, &mut r, from + bytes.len() as u64, out);
+                } else {
+                    return self.body_read(now, r, out);
+                }
+            }
+            Phase::Scan => return self.scanned(now, r, bytes, out),
         }
-        if matches!(self.life, Life::Recovering) {
-            self.recovery = Some(r);
+        self.recovery = Some(r);
+    }
+
+    /// Takes the layout from whichever page has it. A page of version 1 beside one of version 2 is from before the conversion.
+    fn take_layout(&mut self, r: &mut Recovery) -> Result<(), String> {
+        let good: Vec<(Layout, u32)> = r.layouts.iter().flatten().copied().collect();
+        let newest = good.iter().map(|g| g.1).max();
+        let of_newest: Vec<Layout> = good.iter().filter(|g| Some(g.1) == newest).map(|g| g.0).collect();
+        let (Some(version), Some(&found)) = (newest, of_newest.first()) else {
+            let newer = |e: &&BadLayout| e.0.contains("version");
+            let errors = || r.layouts.iter().filter_map(|l| l.as_ref().err());
+            let worst = errors().find(newer).or_else(|| errors().find(|e| !e.0.contains("has no logs")));
+            return Err(worst.or_else(|| errors().next()).expect("neither is good").0.clone());
+        };
+        if of_newest.iter().any(|l| *l != found) {
+            return Err("the logs' two layout pages differ: restore the device from a copy".into());
         }
-    }
-
-    /// Begins to read the newest image whose header is valid.
-    fn read_newest(&mut self, now: Time, r: &mut Recovery, out: &mut Actions) {
-        let newest = (0..2).filter(|n| r.headers[*n].is_some()).max_by_key(|n| r.headers[*n].map(|h| h.number));
-        let Some(n) = newest else {
-            return self
-                .refuse("neither image of the MTL table can be used: where logged data lie is lost".into(), out);
-        };
-        r.body_of = n as u64;
-        r.body.clear();
-        self.read_body(now, r, 0, out);
-    }
-
-    fn read_body(&mut self, now: Time, r: &mut Recovery, from: u64, out: &mut Actions) {
-        let all = r.headers[r.body_of as usize].expect("it is valid").body_bytes;
-        let len = READ_BYTES.min(all - from).next_multiple_of(self.layout.block());
-        r.phase = Phase::Body { from };
-        self.recovery_ask(now, self.layout.image_at(r.body_of) + IMAGE_HEADER_BYTES + from, len, out);
-    }
-
-    fn body_read(&mut self, now: Time, r: &mut Recovery, out: &mut Actions) {
-        let header = r.headers[r.body_of as usize].expect("it was read");
-        let image = decode_image(&self.layout, &header, &r.body);
-        let image = match image {
-            None if self.has(Planted::ImageSumIgnored) => Some(Image {
-                number: header.number,
-                complete: false,
-                next_sequence: header.next_sequence,
-                logs: (0..self.layout.logs).map(|_| crate::format::LogEntry { tail: 0, bad: false, sum: 0 }).collect(),
-                extents: Vec::new(),
-            }),
-            other => other,
-        };
-        let Some(image) = image else {
-            // Cut off while it was written: the one before holds.
-            r.headers[r.body_of as usize] = None;
-            return self.read_newest(now, r, out);
-        };
-        self.counters.recovery.image_extents = image.extents.len() as u64;
-        r.image = Some(image);
-        self.read_note(now, r, 0, out);
+        if !found.is_laid_out_as(&self.layout) {
+            return Err(format!(
+                "the logs on the device are laid out otherwise ({:?}) than asked for ({:?}): correct the configuration",
+                found.shape, self.layout.shape
+            ));
+        }
+        // Its salt is its own.
+        self.layout = found;
+        r.version = version;
+        if version == VERSION && of_newest.len() < LAYOUTS_AT.len() {
+            self.counters.recovery.repaired += 1;
+            self.layouts_due = true;
+            r.repair = true;
+        }
+        self.layouts_due |= version < VERSION;
+        Ok(())
     }
 
     fn read_note(&mut self, now: Time, r: &mut Recovery, n: usize, out: &mut Actions) {
@@ -200,7 +268,102 @@ impl Logs {
         self.recovery_ask(now, NOTES_AT[n], len, out);
     }
 
-    /// The image holds; the note says which logs may know more.
+    /// Which slots may have the image in force.
+    fn choose_images(&mut self, r: &mut Recovery) -> Result<(), String> {
+        let headers = r.headers;
+        let slots = |is: &dyn Fn(&ImageHeader) -> bool| {
+            let mut slots: Vec<usize> = (0..2).filter(|n| headers[*n].as_ref().is_some_and(is)).collect();
+            slots.sort_by_key(|n| std::cmp::Reverse(headers[*n].expect("just seen").number));
+            slots
+        };
+        let newest = r.notes.iter().flatten().max_by_key(|n| n.number);
+        let trusts_any = self.has(Planted::OlderImageUsed) || self.has(Planted::ImageOnce);
+        r.candidates = match newest {
+            _ if r.version == 1 || trusts_any => slots(&|_| true).into(),
+            // What a capacitor wrote at the end is newer than what the notes name.
+            Some(note) => {
+                let dump = slots(&|h| h.complete && h.number == note.image + 1);
+                let named = slots(&|h| h.number == note.image);
+                dump.into_iter().chain(named).collect()
+            }
+            // An image is copied when it is in force. Of two that differ nobody knows which one is.
+            None if headers[0].is_some_and(|a| headers[1].is_some_and(|b| a.number == b.number)) => {
+                slots(&|_| true).into()
+            }
+            None => VecDeque::new(),
+        };
+        if r.version == VERSION && !trusts_any {
+            let bad = (0..2).filter(|n| r.notes[*n].is_none()).count();
+            self.counters.recovery.repaired += bad as u32;
+            r.repair |= bad > 0;
+        }
+        if r.candidates.is_empty() { Err(self.no_image(r)) } else { Ok(()) }
+    }
+
+    fn no_image(&self, r: &Recovery) -> String {
+        let named = r.notes.iter().flatten().max_by_key(|n| n.number).map(|n| n.image).filter(|n| *n > 0);
+        match named {
+            Some(n) => format!(
+                "image {n} of the MTL table, which the notes name, is corrupt in both places: where logged data lie is lost; restore the device from a copy, or make a new one and restore its volumes"
+            ),
+            None => "neither image of the MTL table can be used: where logged data lie is lost; restore the device from a copy, or make a new one and restore its volumes".into(),
+        }
+    }
+
+    fn read_body(&mut self, now: Time, r: &mut Recovery, from: u64, out: &mut Actions) {
+        let slot = *r.candidates.front().expect("there is one");
+        let all = r.headers[slot].expect("it is valid").body_bytes;
+        if from == 0 {
+            r.body.clear();
+        }
+        let len = READ_BYTES.min(all - from).next_multiple_of(self.layout.block());
+        r.phase = Phase::Body { slot, from };
+        self.recovery_ask(now, self.layout.image_at(slot as u64) + IMAGE_HEADER_BYTES + from, len, out);
+    }
+
+    /// An image isn't whole: the next candidate.
+    fn next_image(&mut self, now: Time, mut r: Box<Recovery>, out: &mut Actions) {
+        let slot = r.candidates.pop_front().expect("it was read");
+        // What a capacitor's table says is in records, too: it may be cut off.
+        if r.version == VERSION && r.headers[slot].is_some_and(|h| !h.complete) {
+            self.counters.recovery.repaired += 1;
+            r.repair = true;
+        }
+        r.headers[slot] = None;
+        if r.candidates.is_empty() {
+            let what = self.no_image(&r);
+            return self.refuse(what, out);
+        }
+        self.read_body(now, &mut r, 0, out);
+        self.recovery = Some(r);
+    }
+
+    fn body_read(&mut self, now: Time, mut r: Box<Recovery>, out: &mut Actions) {
+        let slot = *r.candidates.front().expect("it was read");
+        let header = r.headers[slot].expect("it was read");
+        let image = match r.version {
+            1 => format_v1::decode_image(&self.layout, &header, &r.body),
+            _ => decode_image(&self.layout, &header, &r.body),
+        };
+        let image = match image {
+            None if self.has(Planted::ImageSumIgnored) => {
+                let log = |_| crate::format::LogEntry { tail: 0, bad: false, sum: 0, epoch: 0 };
+                let logs = (0..self.layout.logs).map(log).collect();
+                let (number, next_sequence) = (header.number, header.next_sequence);
+                Some(Image { number, complete: false, next_sequence, logs, extents: Vec::new() })
+            }
+            other => other,
+        };
+        let Some(image) = image else { return self.next_image(now, r, out) };
+        self.counters.recovery.image_extents = image.extents.len() as u64;
+        self.image_slot = slot as u64;
+        r.body = Vec::new();
+        r.image = Some(image);
+        self.begin_scan(&mut r);
+        self.scan(now, r, out);
+    }
+
+    /// The image is in force; the note says which logs may know more.
     fn begin_scan(&mut self, r: &mut Recovery) {
         let image = r.image.as_ref().expect("it was read");
         self.image_number = image.number;
@@ -208,82 +371,224 @@ impl Logs {
         for &(home, m) in &image.extents {
             self.mtl.put(home, m);
         }
-        self.logs = image.logs.iter().map(|l| Log::new(l.tail, l.sum, l.bad)).collect();
+        // Version 1 has no epochs: they begin with the image that converts it.
+        let epoch = |e: u32| if r.version == 1 { epoch_of(image.number + 1) } else { e };
+        self.logs = image.logs.iter().map(|l| Log::new(l.tail, l.sum, epoch(l.epoch), l.bad)).collect();
         self.counters.logs_retired = image.logs.iter().filter(|l| l.bad).count() as u64;
-        let note = r.notes.iter().flatten().max_by_key(|n| n.number).cloned();
-        if let Some(note) = note.clone() {
-            self.notes.recovered(note);
-        }
+        let newest = r.notes.iter().flatten().max_by_key(|n| n.number).cloned();
+        let bad = (0..2).find(|n| r.notes[*n].is_none());
+        // Version 1 writes one of two notes in turn: one that isn't whole may be the newer one. Only the first is without another.
+        let v1_doubt =
+            r.version == 1 && bad.is_some_and(|n| !r.is_blank[n] || newest.as_ref().is_some_and(|n| n.number > 1));
+        let newest = newest.filter(|_| !v1_doubt);
         // Without a note nothing can be left out.
-        let all = note.is_none() || self.config.capacitor.is_some();
+        let all = newest.is_none() || self.config.capacitor.is_some();
+        self.notes.recovered(newest, image.number, bad);
         let of_interest = |log: &u32| !image.complete && (all || self.notes.covers(*log));
         self.counters.recovery.from_dump = image.complete;
         r.to_scan = (0..self.layout.logs).filter(of_interest).collect();
         r.phase = Phase::Scan;
     }
 
-    /// Follows the chain of the log in hand with what was read of it, then goes on to the next.
-    fn scan(&mut self, now: Time, mut r: Box<Recovery>, read: Option<Vec<u8>>, out: &mut Actions) {
-        if let Some(scan) = &mut r.scan {
-            match read {
-                Some(bytes) => scan.bytes = bytes,
-                None => {
-                    let log = scan.log;
-                    self.counters.recovery.logs_unreadable += 1;
-                    self.retire(log);
-                    r.scan = None;
-                }
+    /// What was asked for of a log has come, or can't be read.
+    fn scanned(&mut self, now: Time, mut r: Box<Recovery>, read: Option<Vec<u8>>, out: &mut Actions) {
+        let scan = r.scan.as_mut().expect("a log is being looked at");
+        match read {
+            Some(bytes) => (scan.bytes, scan.from) = (bytes, scan.at),
+            None if scan.asked > scan.need => {
+                // Perhaps only what isn't needed can't be read.
+                scan.asked = scan.need;
+                let (at, len) = (scan.at, scan.need);
+                self.recovery = Some(r);
+                return self.recovery_ask(now, at, len, out);
+            }
+            // Behind a log's end there may be anything.
+            None if scan.ended.is_some() => {
+                let (at, sum, _) = scan.ended.expect("just seen");
+                (scan.at, scan.sum, scan.ended) = (at, sum, Some((at, sum, 0)));
+                (scan.bytes, scan.from) = (Vec::new(), at);
+            }
+            // The header can be read, the data can't: as if they were corrupt.
+            None if scan.record == Some(scan.at) => scan.unreadable = Some(scan.at),
+            None => {
+                let log = scan.log;
+                self.counters.recovery.logs_unreadable += 1;
+                r.unreadable.push(log);
+                self.log_scanned(&mut r);
             }
         }
+        self.scan(now, r, out);
+    }
+
+    /// Follows the chain of the log in hand with what was read of it, then goes on to the next.
+    fn scan(&mut self, now: Time, mut r: Box<Recovery>, out: &mut Actions) {
         loop {
             let Some(scan) = &mut r.scan else {
                 let Some(log) = r.to_scan.pop_front() else { return self.recovered(now, *r, out) };
                 self.counters.recovery.logs_scanned += 1;
                 let l = &self.logs[log as usize];
                 let at = self.layout.log_start(log) + u64::from(l.tail);
-                r.scan = Some(Scan { log, at, sum: l.sum, bytes: Vec::new() });
+                r.scan = Some(Scan {
+                    log,
+                    epoch: l.epoch,
+                    at,
+                    sum: l.sum,
+                    bytes: Vec::new(),
+                    from: at,
+                    need: 0,
+                    asked: 0,
+                    record: None,
+                    unreadable: None,
+                    records: 0,
+                    ended: None,
+                });
                 continue;
             };
-            match self.follow(scan, &mut r.found) {
-                Step::Read(len) => {
+            let step = match (scan.ended, r.version) {
+                (Some(_), _) => self.search(scan, &mut r.witnesses),
+                (None, 1) => self.follow_v1(scan, &mut r.found),
+                (None, _) => self.follow(scan, &mut r.found, &mut r.witnesses),
+            };
+            match step {
+                Step::Read(need, wish) => {
+                    (scan.need, scan.asked) = (need, wish);
                     let at = scan.at;
                     self.recovery = Some(r);
-                    return self.recovery_ask(now, at, len, out);
+                    return self.recovery_ask(now, at, wish, out);
                 }
-                Step::End => {
-                    let start = self.layout.log_start(scan.log);
-                    let bad = self.logs[scan.log as usize].state == crate::log::State::Bad;
-                    self.logs[scan.log as usize] = Log::new((scan.at - start) as u32, scan.sum, bad);
-                    r.scan = None;
+                Step::End if scan.ended.is_none() && r.version > 1 && !self.has(Planted::SearchForgotten) => {
+                    let looked = scan.at + scan.have().len() as u64;
+                    let until = if scan.records > 0 { scan.at + self.search_bytes() } else { looked };
+                    scan.ended = Some((scan.at, scan.sum, until));
                 }
+                Step::End => self.log_scanned(&mut r),
             }
         }
     }
 
-    /// Takes the records that are whole in what was read; says how much more to read, or that the chain ends.
-    fn follow(&mut self, scan: &mut Scan, found: &mut Vec<(Entry, u64, u32)>) -> Step {
-        let end = self.layout.log_start(scan.log) + self.layout.shape.log_bytes;
-        let block = self.layout.block();
+    /// The log in hand ends where its chain does; what of that is taken is judged when all are known.
+    fn log_scanned(&mut self, r: &mut Recovery) {
+        let scan = r.scan.take().expect("a log was looked at");
+        let start = self.layout.log_start(scan.log);
+        let (at, sum) = scan.end();
+        let l = &mut self.logs[scan.log as usize];
+        let (bad, records) = (l.state == State::Bad, scan.records);
+        *l = Log::new((at - start) as u32, sum, scan.epoch, bad);
+        l.has_new = records > 0;
+    }
+
+    /// How far behind a log's end a record may be that follows on a corrupt one: as far as one is long.
+    fn search_bytes(&self) -> u64 {
+        let one = self.config.record_bytes_max.max(self.config.logged_write_bytes + RECORD_HEADER_MAX);
+        one + RECORD_HEADER_MAX
+    }
+
+    fn log_end(&self, log: u32) -> u64 {
+        self.layout.log_start(log) + self.layout.shape.log_bytes
+    }
+
+    /// Takes the records that are in what was read; says how much more to read, or that the chain ends.
+    fn follow(&self, scan: &mut Scan, found: &mut Vec<Found>, witnesses: &mut Vec<Witness>) -> Step {
+        let (end, block) = (self.log_end(scan.log), self.layout.block());
         loop {
-            let (left, have) = (end - scan.at, scan.bytes.len() as u64);
-            let want = |need: u64| Step::Read(need.max(if have == 0 { LOOK_BYTES } else { READ_BYTES }).min(left));
+            let (left, have) = (end - scan.at, scan.have().len() as u64);
+            let wish = if have == 0 && scan.bytes.is_empty() { LOOK_BYTES } else { READ_BYTES };
+            let want = |need: u64| Step::Read(need, need.max(wish).min(left));
             if left < block {
                 return Step::End;
             }
             if have < block {
                 return want(block);
             }
-            let Some(header) = header_length(&scan.bytes).filter(|h| *h <= left) else { return Step::End };
+            let bytes = scan.have();
+            let Some(header) = header_length(bytes).filter(|h| *h <= left) else { return Step::End };
             if header > have {
                 return want(header);
             }
-            let place = Place { at: scan.at, log: scan.log, previous: scan.sum };
-            let place = if self.has(Planted::ChainIgnored) {
-                Place { previous: u64::from_le_bytes(scan.bytes[32..40].try_into().expect("eight")), ..place }
-            } else {
-                place
+            let previous = if self.has(Planted::ChainIgnored) { previous_of(bytes) } else { Some(scan.sum) };
+            let place = Place { at: scan.at, log: scan.log, previous: previous.unwrap_or(0), epoch: scan.epoch };
+            let Some(record) = decode_record(&self.layout, place, bytes) else { return Step::End };
+            let total = record.header_bytes.saturating_add(record.data_bytes);
+            if total > left {
+                return Step::End;
+            }
+            if total > have && scan.unreadable != Some(scan.at) {
+                scan.record = Some(scan.at);
+                return want(total);
+            }
+            let data = bytes.get(record.header_bytes as usize..total as usize);
+            let entries = self.check_entries(&record, scan.at + record.header_bytes, data);
+            let is_whole = entries.iter().all(|(_, _, s)| !matches!(s, Sums::Corrupt));
+            witnesses.extend_from_slice(&record.witnesses);
+            self.take(
+                scan,
+                found,
+                Found {
+                    log: scan.log,
+                    end: 0,
+                    sum: record.sum,
+                    is_whole: is_whole || self.has(Planted::DataSumIgnored),
+                    entries,
+                },
+                total,
+            );
+        }
+    }
+
+    fn take(&self, scan: &mut Scan, found: &mut Vec<Found>, record: Found, total: u64) {
+        scan.at += total;
+        scan.sum = record.sum;
+        scan.records += 1;
+        scan.record = None;
+        let end = (scan.at - self.layout.log_start(scan.log)) as u32;
+        found.push(Found { end, ..record });
+    }
+
+    /// Each entry with its place and the sums of its units, if its data are what was written.
+    fn check_entries(&self, record: &Record, mut at: u64, data: Option<&[u8]>) -> Vec<(Entry, u64, Sums)> {
+        let start = at;
+        let check = |e: &Entry| {
+            let here = at;
+            if e.kind == EntryKind::Kill {
+                return (*e, here, Sums::None);
+            }
+            at += u64::from(e.len);
+            let Some(data) = data.map(|d| &d[(here - start) as usize..(at - start) as usize]) else {
+                return (*e, here, Sums::Corrupt);
             };
-            let Some(record) = decode_record(&self.layout, place, &scan.bytes) else { return Step::End };
+            let of = |(from, len): (u64, u64)| data_sum(&self.layout, &data[from as usize..(from + len) as usize]);
+            let mut sums: Vec<u64> = units(data.len() as u64).map(of).collect();
+            let is_whole = sum_of_units(&self.layout, &sums) == e.sum || self.has(Planted::DataSumIgnored);
+            let sums = match sums.len() {
+                _ if !is_whole => Sums::Corrupt,
+                1 => Sums::One(sums.remove(0)),
+                _ => Sums::Many(sums),
+            };
+            (*e, here, sums)
+        };
+        record.entries.iter().map(check).collect()
+    }
+
+    /// The same for format version 1.
+    fn follow_v1(&self, scan: &mut Scan, found: &mut Vec<Found>) -> Step {
+        let (end, block) = (self.log_end(scan.log), self.layout.block());
+        loop {
+            let (left, have) = (end - scan.at, scan.have().len() as u64);
+            let wish = if have == 0 && scan.bytes.is_empty() { LOOK_BYTES } else { READ_BYTES };
+            let want = |need: u64| Step::Read(need, need.max(wish).min(left));
+            if left < block {
+                return Step::End;
+            }
+            if have < block {
+                return want(block);
+            }
+            let bytes = scan.have();
+            let Some(header) = format_v1::header_length(bytes).filter(|h| *h <= left) else { return Step::End };
+            if header > have {
+                return want(header);
+            }
+            let place = Place { at: scan.at, log: scan.log, previous: scan.sum, epoch: scan.epoch };
+            let Some(record) = format_v1::decode_record(&self.layout, place, bytes) else { return Step::End };
             let total = record.header_bytes.saturating_add(record.data_bytes);
             if total > left {
                 return Step::End;
@@ -291,33 +596,193 @@ impl Logs {
             if total > have {
                 return want(total);
             }
-            let data = &scan.bytes[record.header_bytes as usize..total as usize];
-            if data_sum(&self.layout, data) != record.data_sum && !self.has(Planted::DataSumIgnored) {
+            if data_sum(&self.layout, &bytes[record.header_bytes as usize..total as usize]) != record.data_sum {
                 return Step::End;
             }
             let mut at = scan.at + record.header_bytes;
-            for e in record.entries {
-                found.push((e, at, scan.log));
+            let place = |e: Entry| {
+                let here = at;
                 at += if e.kind == EntryKind::Data { u64::from(e.len) } else { 0 };
-            }
-            self.counters.recovery.records += 1;
-            scan.sum = record.sum;
-            scan.at += total;
-            scan.bytes.drain(..total as usize);
+                (e, here, Sums::None)
+            };
+            let entries = record.entries.into_iter().map(place).collect();
+            self.take(scan, found, Found { log: scan.log, end: 0, sum: record.sum, is_whole: true, entries }, total);
         }
     }
 
-    /// Everything is read: what records say is applied in the order in which it was said.
+    /// Looks behind the end of a chain for records that follow on a corrupt one: their witnesses say what was durable.
+    fn search(&self, scan: &mut Scan, witnesses: &mut Vec<Witness>) -> Step {
+        let (end, block) = (self.log_end(scan.log), self.layout.block());
+        let (ended_at, sum, mut until) = scan.ended.expect("its chain has ended");
+        loop {
+            let (left, have) = (end - scan.at, scan.have().len() as u64);
+            if scan.at >= until.min(end) || left < block {
+                return Step::End;
+            }
+            let want = |need: u64| Step::Read(need, need.max(READ_BYTES).min(left));
+            if have < block {
+                return want(block);
+            }
+            let bytes = scan.have();
+            let header = header_length(bytes).filter(|h| *h <= left.min(RECORD_HEADER_MAX.max(block)));
+            if header.is_some_and(|h| h > have) {
+                return want(header.expect("just seen"));
+            }
+            let previous = header.and_then(|_| previous_of(bytes)).unwrap_or(0);
+            let place = Place { at: scan.at, log: scan.log, previous, epoch: scan.epoch };
+            match header.and_then(|_| decode_record(&self.layout, place, bytes)) {
+                Some(record) => {
+                    witnesses.extend_from_slice(&record.witnesses);
+                    scan.at += record.header_bytes.saturating_add(record.data_bytes).min(left);
+                    until = scan.at + self.search_bytes();
+                    scan.ended = Some((ended_at, sum, until));
+                }
+                None => scan.at += block,
+            }
+        }
+    }
+
+    /// Everything is read: what records say is judged, and applied in the order in which it was said.
     fn recovered(&mut self, now: Time, mut r: Recovery, out: &mut Actions) {
-        r.found.sort_by_key(|(e, ..)| e.sequence);
-        let entries = r.found.len() as u64;
+        let missing = match self.judge(&mut r) {
+            Ok(missing) => missing,
+            Err(what) => return self.refuse(what, out),
+        };
+        if let Some(what) = missing {
+            if !self.config.accept_loss {
+                return self.refuse(what, out);
+            }
+            self.lost = Some(what);
+            r.repair = true;
+        }
+        let records = r.found.iter().filter(|f| !f.entries.is_empty()).count();
+        self.counters.recovery.records = r.found.len() as u64;
+        self.apply(&mut r);
+        self.open = Open::default();
+        for log in 0..self.layout.logs {
+            let l = &self.logs[log as usize];
+            if l.state == State::Open {
+                self.open.insert(log);
+                if u64::from(l.tail) * 100 > self.layout.shape.log_bytes * crate::clean::CROWDED_PERCENT {
+                    self.crowded.insert(log);
+                }
+            }
+        }
+        for f in &r.found {
+            // Whether a witness of it is durable isn't known: another one is written.
+            let l = &self.logs[f.log as usize];
+            if l.state == State::Open {
+                self.claims.add(now, f.log, l.epoch, l.tail);
+            }
+        }
+        self.changed = records as u64;
+        self.image_at = now;
+        self.cleaned_at = now;
+        self.counters.recovery.took = now.since(r.begun_at);
+        self.counters.recovery.converted = r.version < VERSION;
+        self.counters.recovery.lost_bytes = self.mtl.lost_bytes();
+        if !r.unreadable.is_empty() && self.lost.is_none() {
+            self.lost = Some(format!(
+                "{} logs could not be read at the start: what was written there last may be lost; they are retired",
+                r.unreadable.len()
+            ));
+        }
+        let old = r.version < VERSION;
+        if self.counters.recovery.from_dump || !r.unreadable.is_empty() || r.repair || old {
+            // What was passed over now must never be looked at again: what the capacitor wrote says that there are no later
+            // records, and a log that can't be read today might be tomorrow. Until an image says otherwise, nothing is
+            // served.
+            if !self.begin_image(now, Vec::new(), out) {
+                self.refuse(
+                    "the MTL table is too full to be written at the start: restore the device from a copy".into(),
+                    out,
+                );
+            }
+            return;
+        }
+        let number = r.image.as_ref().map(|i| i.number);
+        let other = 1 - self.image_slot as usize;
+        if r.headers[other].map(|h| h.number) != number {
+            let image = r.image.expect("it was read");
+            self.begin_copy(now, Buf::copy_of(&encode_image(&self.layout, &image)), out);
+        }
+        self.life = Life::Ready;
+        self.serve_early(now, out);
+    }
+
+    /// Cuts off what was torn; says what durable records are missing, if any are.
+    fn judge(&mut self, r: &mut Recovery) -> Result<Option<String>, String> {
+        let mut durable = vec![0u32; self.layout.logs as usize];
+        if !self.has(Planted::WitnessIgnored) {
+            for w in &r.witnesses {
+                let epoch = self.logs[w.log as usize].epoch;
+                let ahead = w.epoch.wrapping_sub(epoch) & 0x7fff_ffff;
+                if ahead == 0 {
+                    durable[w.log as usize] = durable[w.log as usize].max(w.tail);
+                } else if ahead < 1 << 30 {
+                    return Err(format!(
+                        "a record in a log says that image {} of the MTL table was in force, the notes name an older one: the tables are corrupt; restore the device from a copy",
+                        w.epoch
+                    ));
+                }
+            }
+        }
+        // A record that isn't whole ends its log, unless it was durable.
+        let image = r.image.as_ref().expect("it was read");
+        let mut ends: Vec<(u32, u64, bool)> = image.logs.iter().map(|l| (l.tail, l.sum, false)).collect();
+        r.found.retain(|f| {
+            let (end, sum, cut) = &mut ends[f.log as usize];
+            *cut |= !f.is_whole && f.end > durable[f.log as usize];
+            if !*cut {
+                (*end, *sum) = (f.end, f.sum);
+            }
+            !*cut
+        });
+        let mut missing = Vec::new();
+        for (log, &(end, sum, _)) in ends.iter().enumerate() {
+            let unreadable = r.unreadable.contains(&(log as u32));
+            let l = &mut self.logs[log];
+            let (bad, epoch) = (l.state == State::Bad, l.epoch);
+            *l = Log::new(end, sum, epoch, bad);
+            if end < durable[log] && !bad {
+                missing.push(format!("log {log} bytes {end} to {}", durable[log]));
+            }
+            if unreadable || (end < durable[log] && !bad) {
+                self.retire(log as u32);
+            }
+        }
+        for f in &r.found {
+            self.logs[f.log as usize].has_new = true;
+        }
+        r.repair |= r.found.iter().any(|f| !f.is_whole);
+        Ok((!missing.is_empty()).then(|| {
+            missing.truncate(4);
+            format!(
+                "durable records in the logs are corrupt or can't be read ({}): which ranges they wrote isn't known, and older data would be read there; restore the device from a copy, or start with `accept_loss = true` in [pool.logs] and check the volumes",
+                missing.join(", ")
+            )
+        }))
+    }
+
+    fn apply(&mut self, r: &mut Recovery) {
         let known = r.image.as_ref().map_or(0, |i| i.next_sequence);
-        for (e, at, log) in r.found {
-            match e.kind {
-                EntryKind::Data => self.mtl.put(e.home, Mapped { at, len: e.len, log, key: e.key }),
+        let mut entries: Vec<(Entry, u64, u32, Sums)> = Vec::new();
+        for f in &mut r.found {
+            let log = f.log;
+            entries.extend(std::mem::take(&mut f.entries).into_iter().map(|(e, at, sums)| (e, at, log, sums)));
+        }
+        entries.sort_by_key(|(e, ..)| e.sequence);
+        for (e, at, log, sums) in entries {
+            let whole = Mapped { at, len: e.len, log, key: e.key, unit: None };
+            match (e.kind, sums) {
+                (EntryKind::Data, Sums::Corrupt) if self.has(Planted::LossForgotten) => {}
+                (EntryKind::Data, Sums::Corrupt) => self.mtl.put(e.home, Mapped::lost(e.home, e.len, e.key)),
+                (EntryKind::Data, Sums::None) => self.mtl.put(e.home, whole),
+                (EntryKind::Data, Sums::One(sum)) => self.map_units(e.home, whole, &[sum]),
+                (EntryKind::Data, Sums::Many(sums)) => self.map_units(e.home, whole, &sums),
                 // The image knew of it already, and may hold something newer of the range.
-                EntryKind::Kill if e.sequence < known => {}
-                EntryKind::Kill => {
+                (EntryKind::Kill, _) if e.sequence < known => {}
+                (EntryKind::Kill, _) => {
                     self.mtl.kill(e.home, e.home + u64::from(e.len));
                 }
             }
@@ -325,36 +790,6 @@ impl Logs {
                 self.next_sequence = self.next_sequence.max(e.sequence + 1);
             }
         }
-        self.open = Open::default();
-        for log in 0..self.layout.logs {
-            let l = &self.logs[log as usize];
-            if l.state == crate::log::State::Open {
-                self.open.insert(log);
-                if u64::from(l.tail) * 100 > self.layout.shape.log_bytes * crate::clean::CROWDED_PERCENT {
-                    self.crowded.insert(log);
-                }
-            }
-        }
-        self.changed = entries;
-        self.image_at = now;
-        self.cleaned_at = now;
-        self.counters.recovery.took = now.since(r.begun_at);
-        let unreadable = self.counters.recovery.logs_unreadable;
-        if unreadable > 0 {
-            self.lost = Some(format!(
-                "{unreadable} logs could not be read at the start: what was written there last may be lost; they are retired"
-            ));
-        }
-        if self.counters.recovery.from_dump || unreadable > 0 {
-            // What was passed over now must never be looked at again: what the capacitor wrote says that there are no later
-            // records, and a log that can't be read today might be tomorrow. Until an image says otherwise, nothing is
-            // served.
-            let begun = self.begin_image(now, Vec::new(), out);
-            assert!(begun, "an image that was written fits");
-            return;
-        }
-        self.life = Life::Ready;
-        self.serve_early(now, out);
     }
 
     /// What came while recovering is served.

@@ -82,6 +82,14 @@ pub struct Counters {
     pub reads_from_logs: u64,
     /// Ranges whose logged data were superseded at home.
     pub kills: u64,
+    /// Reads that found other bytes in a log than were written there.
+    pub reads_corrupt: u64,
+    /// Reads of logged data that are known lost.
+    pub reads_lost: u64,
+    /// Records written only to say what was durable before them.
+    pub witness_records: u64,
+    /// Writes of tables that failed and were tried again.
+    pub table_errors: u64,
     /// Logged pieces of another volume that a read didn't see.
     pub foreign_hidden: u64,
     /// Notes written.
@@ -125,6 +133,12 @@ pub struct RecoveryReport {
     pub bytes_read: u64,
     /// Logs that could not be read.
     pub logs_unreadable: u32,
+    /// Copies of layout page, note or image that were corrupt and have been written again.
+    pub repaired: u32,
+    /// Bytes of durable records that were corrupt.
+    pub lost_bytes: u64,
+    /// It was of format version 1 and has been converted.
+    pub converted: bool,
     /// The capacitor's dump was whole, so no log was looked at.
     pub from_dump: bool,
 }
@@ -171,6 +185,8 @@ pub struct LogsStatus {
     pub mtl_bytes: u64,
     /// Kills that no record says yet.
     pub kills_pending: u64,
+    /// Bytes whose reads fail until they are written again, as what was logged of them is lost.
+    pub lost_bytes: u64,
     /// What is being emptied now: why, and bytes that are still to move.
     pub cleaning: Option<(Why, u64)>,
     /// How long that will take, by what it took so far.
@@ -183,10 +199,21 @@ impl Logs {
     /// Why it doesn't serve, or not all.
     pub fn problem(&self) -> Option<String> {
         match &self.life {
-            Life::Recovering | Life::Ready => self.lost.clone(),
+            Life::Recovering => None,
+            Life::Ready => self.trouble_in_words(),
             Life::Degraded(why) => Some((*why).to_string()),
             Life::Failed(why) => Some(why.clone()),
         }
+    }
+
+    fn trouble_in_words(&self) -> Option<String> {
+        let lost = self.mtl.lost_bytes();
+        let lost = (lost > 0).then(|| {
+            format!("{lost} bytes of logged data are lost: reads of them fail until they are written again or restored")
+        });
+        let trouble = self.trouble.map(|t| t.why.to_string());
+        let all: Vec<String> = [self.lost.clone(), lost, self.corrupt.clone(), trouble].into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// What it is doing.
@@ -194,7 +221,7 @@ impl Logs {
         Activity {
             records: self.records_inflight,
             recording_kills: self.flush_job.is_some(),
-            image: self.image.is_some(),
+            image: self.is_image_busy(),
             cleaning: self.clean.as_ref().map(|c| c.why),
         }
     }
@@ -226,6 +253,7 @@ impl Logs {
             extents_max: u64::from(self.layout.shape.extents_max),
             mtl_bytes: self.mtl.len() as u64 * crate::layout::IMAGE_EXTENT_BYTES,
             kills_pending: self.kills.len() as u64,
+            lost_bytes: self.mtl.lost_bytes(),
             cleaning,
             cleaning_left,
             counters: self.counters.clone(),

@@ -117,7 +117,8 @@ fn idle_time_is_used_when_logs_are_crowded_and_given_back_when_a_client_comes() 
 #[test]
 fn a_full_log_is_swapped_and_found_again_after_a_power_loss() {
     let clean = CleanConfig { idle_after: Some(us(500)), when_idle: false, ..config().clean };
-    let config = LogsConfig { clean, swap_above_percent: 60, ..config() };
+    let witness_after = Span::from_secs(10);
+    let config = LogsConfig { clean, swap_above_percent: 60, witness_after, ..config() };
     let mut p = started(config);
     let writes = 8;
     for i in 0..writes {

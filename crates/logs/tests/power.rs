@@ -71,7 +71,8 @@ fn faults(seed: u64) -> DiskFaults {
 /// and lose their power again.
 fn run(seed: u64, acts: usize, config: LogsConfig, cuts: f64, tally: &mut Tally) -> Result<(), String> {
     let shuffle = (seed % 2 == 1).then_some(seed);
-    let mut disk = formatted(seed, DiskFaults::default());
+    let block = block_of(seed);
+    let mut disk = formatted_with(seed, block);
     disk.set_faults(faults(seed));
     let mut oracle = Oracle::new();
     // In one run of eight single requests fail, too.
@@ -80,7 +81,7 @@ fn run(seed: u64, acts: usize, config: LogsConfig, cuts: f64, tally: &mut Tally)
     let mut life = Life { pool, oracle };
     life.pool.start();
     let mut rng = Rng::new(seed, "power");
-    let work = some_acts(seed, acts);
+    let work = in_blocks(some_acts(seed, acts), block);
     life.run(&work, &mut |life| {
         if !rng.chance(cuts) {
             return Ok(true);
@@ -99,6 +100,8 @@ fn run(seed: u64, acts: usize, config: LogsConfig, cuts: f64, tally: &mut Tally)
         if rng.chance(0.25) {
             tally.second_lives += 1;
             second_life(&mut next, &mut rng, config, tally)?;
+        } else if rng.chance(0.2) {
+            zeroes_read_as_zeroes(&mut next.pool)?;
         }
         Ok(true)
     })
@@ -106,7 +109,7 @@ fn run(seed: u64, acts: usize, config: LogsConfig, cuts: f64, tally: &mut Tally)
 
 /// A life after a power loss, as short as it gets, and another loss.
 fn second_life(life: &mut Life, rng: &mut Rng, config: LogsConfig, tally: &mut Tally) -> Result<(), String> {
-    let work = some_acts(rng.next_u64(), 12);
+    let work = in_blocks(some_acts(rng.next_u64(), 12), life.pool.disk(0).block_bytes());
     let mut left = 1 + rng.below(40);
     life.run(&work, &mut |_| {
         left -= 1;
@@ -117,7 +120,13 @@ fn second_life(life: &mut Life, rng: &mut Rng, config: LogsConfig, tally: &mut T
     life.oracle.check(&found)
 }
 
-fn configs() -> Vec<LogsConfig> {
+/// Some devices have blocks of 4096 bytes, of which sectors of 512 tear.
+fn block_of(seed: u64) -> u64 {
+    if seed % 5 == 4 { 4096 } else { 512 }
+}
+
+fn configs(block: u64) -> Vec<LogsConfig> {
+    let config = || config_for(block);
     let swaps = CleanConfig { when_idle: false, ..config().clean };
     let capacitor = Capacitor { lasts: Span::from_millis(200), bytes_per_s: 100_000_000 };
     vec![
@@ -134,7 +143,7 @@ fn nothing_promised_is_lost_at_any_instant() {
     let seeds = std::env::var("PLIMSOLL_CRASH_SEEDS").map_or(48, |n| n.parse().expect("a number"));
     let mut tally = Tally::default();
     for seed in 0..seeds {
-        let all = configs();
+        let all = configs(block_of(seed));
         let config = all[seed as usize / 8 % all.len()];
         run(seed, 160, config, 1.0, &mut tally).unwrap_or_else(|e| panic!("seed {seed}, {:?}: {e}", tally.points));
     }
@@ -160,7 +169,7 @@ fn every_planted_mistake_is_found() {
     let mut missed = Vec::new();
     for planted in Planted::ALL {
         let found = (0..400).find_map(|seed| {
-            let all = configs();
+            let all = configs(block_of(seed));
             let config = LogsConfig { planted: Some(planted), ..all[[0, 1, 3][seed as usize / 8 % 3]] };
             // A mistake may also trip one of the layer's own assertions.
             let run = || run(seed, 160, config, 0.2, &mut Tally::default());

@@ -2,7 +2,7 @@
 
 use crate::config::{ByteSize, LogsConfig as Section};
 use plimsoll_base::{Span, Time};
-use plimsoll_logs::{CleanConfig, Layout, Logs, LogsConfig, OffHours, Shape};
+use plimsoll_logs::{CleanConfig, Formatted, Layout, Logs, LogsConfig, OffHours, Shape};
 use plimsoll_stack::Offer;
 use plimsoll_store::superblock::{REGION_ALIGN, Region, Superblock};
 use std::fs::File;
@@ -130,16 +130,21 @@ pub fn log_runs(c: &Section, device: Region, block_bytes: u32) -> Result<Vec<(u6
     Ok((0..layout.logs).map(run).collect())
 }
 
-/// Formats the logs of a device that has none yet. The layout block is written last: until then it has none.
+/// Formats the logs of a device that has none yet. The layout page is written last: until then it has none.
 ///
 /// # Errors
-/// Those of reading and writing, in words.
+/// Those of reading and writing, in words; or if logs were in use there whose layout pages are blank.
 pub fn format_if_blank(c: &Section, file: &File, device: Region, block_bytes: u32, salt: u64) -> Result<(), String> {
     let failed = |e: std::io::Error| format!("logs: formatting failed: {e}");
-    let mut first = vec![0; plimsoll_logs::layout::PAGE_BYTES as usize];
+    let mut first = vec![0; plimsoll_logs::format::LOOK_BYTES as usize];
     file.read_exact_at(&mut first, device.offset).map_err(failed)?;
-    if first.iter().any(|&b| b != 0) {
-        return Ok(()); // the layer sees for itself whether it is what it should be
+    match plimsoll_logs::is_formatted(&first) {
+        Formatted::No => {}
+        Formatted::Yes => return Ok(()), // the layer sees for itself whether it is what it should be
+        Formatted::LayoutLost => {
+            let what = "logs: the layout pages are blank, but notes say that logs were in use: not formatted again, as that would lose what is logged; restore the device from a copy";
+            return Err(what.into());
+        }
     }
     let layout = Layout::new(device.len, block_bytes, shape(c), salt).map_err(|e| format!("logs: {e}"))?;
     for (at, bytes) in plimsoll_logs::format_device(&layout) {

@@ -1,6 +1,6 @@
 //! Opening a pool: its devices, their metadata, and the layers over them.
 
-use crate::config::{PoolConfig, VolatileConfig};
+use crate::config::PoolConfig;
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, VolatileFile};
 use crate::predict;
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, ModelLayer};
@@ -107,7 +107,11 @@ pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::R
     let description = format!("{kind} {}", path.display());
     let device = match &d.volatile_cache {
         None => Device::File(file),
-        Some(v) => volatile(v, file),
+        Some(v) => {
+            let mut volatile = VolatileFile::new(file, v.seed);
+            (volatile.flush_lies, volatile.fua_lies) = (v.flush_lies, v.fua_lies);
+            Device::Volatile(volatile)
+        }
     };
     let mut config = config.clone();
     if let Some(fence) = &mut config.fence {
@@ -226,7 +230,7 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
             region.len = region.len.min(model_of(config, region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes));
             let file = std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?;
             let salt = Uuid::new_v4().as_u64_pair().0;
-            refuse_lost(&device, &file, region.offset, "logs")?;
+            refuse_lost(&device, &file, region.offset)?;
             crate::logs::format_if_blank(logs, &file, region, device.block_bytes(), salt)?;
             let runs = crate::logs::log_runs(logs, region, device.block_bytes())?;
             reserve_logs(&device, &runs)?;
@@ -241,21 +245,21 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
     Ok((device, store))
 }
 
-/// Refuses a device whose logs or cache were formatted and now begin with zeroes: they are lost, not new.
-fn refuse_lost(device: &DeviceFile, file: &std::fs::File, at: u64, what: &str) -> std::result::Result<(), String> {
-    let failed = |e: std::io::Error| format!("{}: cannot read its {what}: {e}", device.path().display());
+/// Refuses a device whose logs were formatted and now begin with zeroes: they are lost, not new.
+fn refuse_lost(device: &DeviceFile, file: &std::fs::File, logs_at: u64) -> std::result::Result<(), String> {
+    let failed = |e: std::io::Error| format!("{}: cannot read its logs: {e}", device.path().display());
     let mut first = [0; 4096];
-    std::os::unix::fs::FileExt::read_exact_at(file, &mut first, at).map_err(failed)?;
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut first, logs_at).map_err(failed)?;
     if device.is_formatted() && first.iter().all(|b| *b == 0) {
         return Err(format!(
-            "{}: its {what} were formatted, but their first page is zero: the device is corrupt, restore it from a copy",
+            "{}: its logs were formatted, but their first page is zero: the device is corrupt, restore it from a copy",
             device.path().display()
         ));
     }
     Ok(())
 }
 
-/// Notes that a device's logs or cache are formatted.
+/// Notes that a device's logs are formatted.
 fn set_formatted(device: &mut DeviceFile) -> std::result::Result<(), String> {
     let path = device.path().to_owned();
     device.set_formatted().map_err(|e| format!("{}: cannot renew its superblock: {e}", path.display()))
@@ -316,20 +320,12 @@ fn open_cache(
     c.given_up = Some(store.volumes().filter_map(given_up).collect());
     let block_bytes = opened.device.block_bytes();
     let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
-    refuse_lost(&opened.device, &buffered, opened.region.offset, "cache's tables")
-        .map_err(|e| format!("cache: {e}"))?;
     // A cache that is just being made needs nothing of what was there before; a blank page of one that was there is damage.
     crate::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !opened.new))?;
     let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
     crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
-    set_formatted(&mut opened.device)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
-    let mut devices: Vec<Device> = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
-    if let Some(v) = &c.volatile_cache {
-        // It writes sector by sector, which direct I/O may refuse.
-        let region = opened.device.home();
-        devices[0] = volatile(v, FileDevice { file: buffered, start: region.offset, len: region.len, block_bytes });
-    }
+    let devices = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
     let weus = crate::cache::weus(c, opened.region.len, block_bytes)?;
     let cache = PoolCache { section: c.clone(), device_bytes: opened.region.len, weus, _locks: (opened.device, nvram) };
     Ok(Some((cache, devices)))
@@ -372,13 +368,6 @@ pub fn give_up(config: &PoolConfig, volume: &str) -> std::result::Result<(), Str
         }
         Some(_) => store.give_up(volume).map(drop).map_err(|e| e.to_string()),
     }
-}
-
-/// A device that loses what isn't flushed when the process is killed.
-fn volatile(config: &VolatileConfig, file: FileDevice) -> Device {
-    let mut volatile = VolatileFile::new(file, config.seed);
-    (volatile.flush_lies, volatile.fua_lies) = (config.flush_lies, config.fua_lies);
-    Device::Volatile(volatile)
 }
 
 /// All of a device that its layer may use.

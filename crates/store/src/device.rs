@@ -228,7 +228,7 @@ impl DeviceFile {
         self.unreserved.as_ref()
     }
 
-    /// Whether the logs' tables or the cache were formatted here: what reads as blank there is lost.
+    /// Whether the logs' tables were formatted here: blank tables are then lost ones.
     pub fn is_formatted(&self) -> bool {
         self.superblock.formatted
     }

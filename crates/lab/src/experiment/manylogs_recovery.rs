@@ -6,14 +6,16 @@ use crate::replay::{DeviceChoice, PoolConfig};
 use plimsoll_base::{BufPool, Rng, Span, VolumeKey};
 use plimsoll_device::{DeviceOptions, Model, ModelLayer};
 use plimsoll_logs::format::{
-    Entry, EntryKind, Image, LogEntry, Note, Place, data_sum, encode_image, encode_note, encode_record, first_sum,
-    header_bytes, logs_per_chunk,
+    Entry, EntryKind, Image, LogEntry, Note, Place, data_sum, encode_image, encode_note, encode_record, epoch_of,
+    first_sum, header_bytes, logs_per_chunk,
 };
 use plimsoll_logs::layout::NOTES_AT;
-use plimsoll_logs::{Layout, Logs, LogsConfig, RecoveryReport, Shape, format_device, mtl::Mapped};
+use plimsoll_logs::mtl::{Mapped, Unit};
+use plimsoll_logs::{Layout, Logs, LogsConfig, RecoveryReport, Shape, format_device};
 use plimsoll_sched::DiskModel;
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
 use plimsoll_stack::{Layer, LayerState, StackConfig};
+use std::num::NonZeroU32;
 
 /// See the module's documentation.
 pub struct RecoveryTime;
@@ -75,9 +77,10 @@ fn disk(layout: &Layout, left: &Left, seed: u64) -> SimDisk {
     let extents = (0..left.extents).map(|i| {
         let log = i / each.max(1);
         let at = layout.log_start(log) + u64::from(i % each.max(1)) * WRITE;
-        (u64::from(i) * 2 * WRITE, Mapped { at, len: WRITE as u32, log, key: KEY })
+        let unit = NonZeroU32::new(WRITE as u32).map(|len| Unit { sum: 0, skip: 0, len });
+        (u64::from(i) * 2 * WRITE, Mapped { at, len: WRITE as u32, log, key: KEY, unit })
     });
-    let first = |log| LogEntry { tail, bad: false, sum: first_sum(layout, log, number) };
+    let first = |log| LogEntry { tail, bad: false, sum: first_sum(layout, log, number), epoch: epoch_of(number) };
     let image = Image {
         number,
         complete: left.complete,
@@ -85,24 +88,25 @@ fn disk(layout: &Layout, left: &Left, seed: u64) -> SimDisk {
         logs: (0..layout.logs).map(first).collect(),
         extents: extents.collect(),
     };
-    disk.write_durably(layout.image_at(number), &encode_image(layout, &image));
+    // In both places, unless a capacitor wrote it.
+    let image = encode_image(layout, &image);
+    for slot in (0..2).filter(|slot| !left.complete || *slot == 0) {
+        disk.write_durably(layout.image_at(slot), &image);
+    }
     let note = records(layout, left, seed, &mut disk);
     let page = if left.no_note { vec![0; 512] } else { encode_note(layout, &note) };
-    disk.write_durably(NOTES_AT[0], &page);
-    if left.no_note {
-        disk.write_durably(NOTES_AT[1], &page);
-    }
+    NOTES_AT.iter().for_each(|at| disk.write_durably(*at, &page));
     disk
 }
 
 /// Writes records into logs all over the disk, and says where.
 fn records(layout: &Layout, left: &Left, seed: u64, disk: &mut SimDisk) -> Note {
     let per_chunk = logs_per_chunk(layout.logs);
-    let mut note = Note { number: 2, chunks: vec![false; layout.logs.div_ceil(per_chunk) as usize] };
+    let image = if left.complete { 1 } else { 2 };
+    let mut note = Note { number: 2, image, chunks: vec![false; layout.logs.div_ceil(per_chunk) as usize] };
     let mut rng = Rng::new(seed, "records");
     let mut buffers = BufPool::new();
-    let zeroes = vec![0; (WRITES * WRITE) as usize];
-    let sum = data_sum(layout, &zeroes);
+    let sum = data_sum(layout, &[0; WRITE as usize]);
     let total = header_bytes(WRITES as usize, layout.block()) + WRITES * WRITE;
     let (mut log, mut room, mut at, mut previous) = (0, 0, 0, 0);
     for record in 0..left.records {
@@ -117,11 +121,12 @@ fn records(layout: &Layout, left: &Left, seed: u64, disk: &mut SimDisk) -> Note 
         }
         let entry = |i: u64| {
             let home = rng.below(layout.home_bytes / WRITE - 1) * WRITE;
-            Entry { home, len: WRITE as u32, kind: EntryKind::Data, key: KEY, sequence: 1 + record * WRITES + i }
+            let (len, sequence) = (WRITE as u32, 1 + record * WRITES + i);
+            Entry { home, len, kind: EntryKind::Data, key: KEY, sequence, sum }
         };
         let entries: Vec<Entry> = (0..WRITES).map(entry).collect();
         let (header, next) =
-            encode_record(&mut buffers, layout, Place { at, log, previous }, &entries, WRITES * WRITE, sum);
+            encode_record(&mut buffers, layout, Place { at, log, previous, epoch: epoch_of(2) }, &entries, &[]);
         disk.write_durably(at, header.as_slice());
         (room, at, previous) = (room - total, at + total, next);
     }

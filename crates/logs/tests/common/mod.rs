@@ -18,8 +18,13 @@ pub fn us(n: u64) -> Span {
 }
 
 pub fn layout() -> Layout {
+    layout_of(SECTOR)
+}
+
+/// The layout on a device with such blocks.
+pub fn layout_of(block: u64) -> Layout {
     let shape = Shape { group_bytes: 96 << 10, log_bytes: 16 << 10, extents_max: 256 };
-    Layout::new(DEVICE_BYTES, 512, shape, 0x5eed).unwrap()
+    Layout::new(DEVICE_BYTES, block as u32, shape, 0x5eed).unwrap()
 }
 
 pub fn config() -> LogsConfig {
@@ -38,8 +43,14 @@ pub fn config() -> LogsConfig {
         adaptive: false,
         swap_reach_groups: 0,
         off_below: Span::ZERO,
+        witness_after: us(200),
         ..LogsConfig::default()
     }
+}
+
+/// The same for a device with such blocks.
+pub fn config_for(block: u64) -> LogsConfig {
+    LogsConfig { logged_write_bytes: block.max(2048), record_bytes_max: 8192.max(3 * block), ..config() }
 }
 
 pub fn key(volume: u32) -> VolumeKey {
@@ -50,6 +61,16 @@ pub fn key(volume: u32) -> VolumeKey {
 pub fn formatted(seed: u64, faults: DiskFaults) -> SimDisk {
     let mut disk = SimDisk::new(DEVICE_BYTES, (us(1), us(200)), seed, faults);
     for (at, bytes) in format_device(&layout()) {
+        disk.write_durably(at, &bytes);
+    }
+    disk
+}
+
+/// The same with blocks of `block` bytes, which remembers what was on it.
+pub fn formatted_with(seed: u64, block: u64) -> SimDisk {
+    let disk = SimDisk::new(DEVICE_BYTES, (us(1), us(200)), seed, DiskFaults::default());
+    let mut disk = disk.with_blocks_of(block).with_history();
+    for (at, bytes) in format_device(&layout_of(block)) {
         disk.write_durably(at, &bytes);
     }
     disk
@@ -130,7 +151,7 @@ fn pool_over(disk: SimDisk, config: LogsConfig, shuffle: Option<Shuffle>) -> Sim
         let extents = [0, 1].map(|h| Extent { device_offset: (h * 2 + u64::from(v)) * half, len: half });
         map.set_volume(key(v), &extents);
     }
-    let logs = Logs::new(layout(), config);
+    let logs = Logs::new(layout_of(disk.block_bytes()), config);
     let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(front), Box::new(map), Box::new(logs)];
     layers.extend(shuffle.map(|s| Box::new(s) as Box<dyn Layer>));
     SimPool::chain(StackConfig::default(), layers, vec![disk])
@@ -159,6 +180,12 @@ pub enum Act {
     Flush {
         volume: u32,
     },
+    /// Ask what of a range is zero.
+    Status {
+        volume: u32,
+        first: u64,
+        len: u64,
+    },
     /// Let some events happen.
     Pause(u8),
     /// Let time pass without requests.
@@ -186,12 +213,32 @@ pub fn some_acts(seed: u64, count: usize) -> Vec<Act> {
                 11 if large == 1 => Act::Zero { volume, first: big.0, len: big.1, trim: rng.chance(0.5) },
                 12..14 => Act::Flush { volume },
                 14..16 => Act::Read { volume, first: big.0, len: big.1 },
+                19 if rng.chance(0.3) => Act::Status { volume, first: big.0, len: big.1 },
                 16 if rng.chance(0.3) => Act::Rest,
                 17 if rng.chance(0.4) => Act::Checkpoint,
                 _ => Act::Pause(rng.below(8) as u8 + 1),
             }
         })
         .collect()
+}
+
+/// The same acts on whole blocks.
+pub fn in_blocks(mut acts: Vec<Act>, block: u64) -> Vec<Act> {
+    let n = block / SECTOR;
+    for act in &mut acts {
+        match act {
+            Act::Write { first, len, .. }
+            | Act::Zero { first, len, .. }
+            | Act::Read { first, len, .. }
+            | Act::Status { first, len, .. } => {
+                let end = (*first + *len).next_multiple_of(n).min(SECTORS);
+                *first = *first / n * n;
+                *len = end - *first;
+            }
+            Act::Flush { .. } | Act::Pause(_) | Act::Rest | Act::Checkpoint => {}
+        }
+    }
+    acts
 }
 
 /// A sector's content: what it is, over and over, so that a torn or misplaced one can't pass for another.
@@ -208,7 +255,8 @@ pub struct Oracle {
     /// Per volume and sector: number of the change and the version it brings.
     possible: Vec<Vec<(u64, u64)>>,
     acknowledged: BTreeSet<u64>,
-    durable: BTreeSet<u64>,
+    /// Changes that are durable, and since when.
+    durable: BTreeMap<u64, Time>,
     /// What a flush under way will make durable.
     covers: BTreeMap<u64, (u32, Vec<u64>)>,
     /// Changes and their volumes.
@@ -218,7 +266,14 @@ pub struct Oracle {
     pub next: u64,
     /// The device has failed: requests may fail, and what wasn't durable may be gone already.
     pub device_failed: bool,
+    /// Something became corrupt: reads may fail, but never bring anything else.
+    pub may_fail: bool,
+    /// The time of what ends now.
+    pub now: Time,
 }
+
+/// What no read may bring: the sector is lost.
+const LOST: u64 = u64::MAX;
 
 fn place(volume: u32, sector: u64) -> usize {
     (u64::from(volume) * SECTORS + sector) as usize
@@ -229,12 +284,14 @@ impl Oracle {
         Oracle {
             possible: vec![vec![(0, 0)]; (u64::from(VOLUMES) * SECTORS) as usize],
             acknowledged: BTreeSet::new(),
-            durable: BTreeSet::from([0]),
+            durable: BTreeMap::from([(0, Time::ZERO)]),
             covers: BTreeMap::new(),
             volumes: BTreeMap::new(),
             reads: BTreeMap::new(),
             next: 1,
             device_failed: false,
+            may_fail: false,
+            now: Time::ZERO,
         }
     }
 
@@ -247,6 +304,7 @@ impl Oracle {
             }
             Act::Read { volume, first, len } => (Op::Read, volume, first, len, false),
             Act::Flush { volume } => (Op::Flush, volume, 0, 0, false),
+            Act::Status { volume, first, len } => (Op::BlockStatus, volume, first, len, false),
             Act::Pause(_) | Act::Rest | Act::Checkpoint => return None,
         };
         let n = self.next;
@@ -263,7 +321,7 @@ impl Oracle {
                 sectors.for_each(|s| self.possible[place(volume, s)].push((n, n)));
             }
             Op::Trim | Op::WriteZeroes => sectors.for_each(|s| self.possible[place(volume, s)].push((n, 0))),
-            Op::Read => {
+            Op::Read | Op::BlockStatus => {
                 let newest = |s| self.possible[place(volume, s)].last().expect("never empty").1;
                 self.reads.insert(n, sectors.map(newest).collect());
             }
@@ -283,7 +341,8 @@ impl Oracle {
     /// A request ended; what is wrong with it.
     pub fn ended(&mut self, c: &Completion) -> Result<(), String> {
         let n = c.io.tag;
-        if !c.outcome.is_done() && self.device_failed {
+        let may_fail = self.device_failed || (self.may_fail && !c.io.op.is_change() && c.io.op != Op::Flush);
+        if !c.outcome.is_done() && may_fail {
             self.covers.remove(&n);
             self.reads.remove(&n);
             return Ok(());
@@ -294,11 +353,16 @@ impl Oracle {
         if c.io.op.is_change() {
             self.acknowledged.insert(n);
             if c.io.flags.has(IoFlags::FUA) {
-                self.durable.insert(n);
+                self.durable.entry(n).or_insert(self.now);
             }
         }
         if let Some((_, covered)) = self.covers.remove(&n) {
-            self.durable.extend(covered);
+            covered.into_iter().for_each(|n| {
+                self.durable.entry(n).or_insert(self.now);
+            });
+        }
+        if let Data::Status(extents) = &c.io.data {
+            return self.status_ended(c, &extents.clone());
         }
         if let Some(expected) = self.reads.remove(&n) {
             let mut bytes = vec![0; c.io.len as usize];
@@ -315,6 +379,53 @@ impl Oracle {
             }
         }
         Ok(())
+    }
+
+    /// What was said to be zero must have been, since it was asked.
+    fn status_ended(&mut self, c: &Completion, extents: &[StatusExtent]) -> Result<(), String> {
+        let asked = self.reads.remove(&c.io.tag).unwrap_or_default();
+        let (volume, mut at) = (c.io.volume.id - 1, c.io.offset);
+        for e in extents {
+            for s in at / SECTOR..(at + e.len) / SECTOR {
+                let newest = asked.get((s - c.io.offset / SECTOR) as usize).copied().unwrap_or(0);
+                let all = &self.possible[place(volume, s)];
+                let from = all.iter().rposition(|(_, v)| *v == newest).unwrap_or(0);
+                if e.zero && all[from..].iter().all(|(_, v)| *v != 0) && !self.device_failed {
+                    return Err(format!("volume {volume} sector {s} was said to be zero, is version {newest}"));
+                }
+            }
+            at += e.len;
+        }
+        Ok(())
+    }
+
+    /// After a power loss on a device with something corrupt: each sector is what it may be, or can't be read. What became
+    /// durable after `floor` may be missing; with `any`, what was there at any time may be found. What can't be read stays so.
+    pub fn check_corrupt(&mut self, found: &[Vec<Option<Vec<u8>>>], floor: Time, any: bool) -> Result<u64, String> {
+        let mut lost = 0;
+        for volume in 0..VOLUMES {
+            for s in 0..SECTORS {
+                let all = &mut self.possible[place(volume, s)];
+                let Some(got) = &found[volume as usize][s as usize] else {
+                    *all = vec![(0, LOST)];
+                    lost += 1;
+                    continue;
+                };
+                let durable = |n: &u64| self.durable.get(n).is_some_and(|at| *at <= floor);
+                let from = all.iter().rposition(|(n, _)| durable(n)).unwrap_or(0);
+                let allowed = if any { &all[..] } else { &all[from..] };
+                let Some(&(_, version)) = allowed.iter().find(|(_, v)| *v != LOST && *got == content(volume, s, *v))
+                else {
+                    let allowed: Vec<u64> = allowed.iter().map(|a| a.1).collect();
+                    return Err(format!("volume {volume} sector {s} is {}, may be {allowed:?}", name(got)));
+                };
+                *all = vec![(0, version)];
+            }
+        }
+        self.acknowledged.clear();
+        self.covers.clear();
+        self.reads.clear();
+        Ok(lost)
     }
 
     /// After a power loss: is every sector what it may be? What is found is then the only thing it may be.
@@ -336,7 +447,7 @@ impl Oracle {
     /// Which version a sector is, if it's one that it may be: the last durable one, or a later one.
     fn version_of(&self, volume: u32, s: u64, got: &[u8]) -> Result<u64, String> {
         let all = &self.possible[place(volume, s)];
-        let from = all.iter().rposition(|(n, _)| self.durable.contains(n)).expect("the first is durable");
+        let from = all.iter().rposition(|(n, _)| self.durable.contains_key(n)).expect("the first is durable");
         let allowed = &all[from..];
         match allowed.iter().find(|(_, v)| got == content(volume, s, *v)) {
             Some(&(_, version)) => Ok(version),
@@ -381,6 +492,70 @@ pub fn recovered(disk: SimDisk, config: LogsConfig, shuffle: Option<u64>) -> Res
     Ok((p, all))
 }
 
+/// One request to its end.
+pub fn request(p: &mut SimPool, op: Op, volume: u32, offset: u64, len: u64) -> Result<Completion, String> {
+    let head = IoHead::new(op, key(volume), TenantId(1), offset, len, p.now());
+    let now = p.now();
+    p.offer(now, Io::new(head, Data::Absent));
+    loop {
+        if let Some(c) = p.next_done() {
+            return Ok(c);
+        }
+        p.step().ok_or("a request never ends")?;
+    }
+}
+
+/// What the layer says is wrong.
+pub fn problem(p: &mut SimPool) -> Option<String> {
+    p.stack().layer::<Logs>().unwrap().problem()
+}
+
+/// What can be read of each sector of each volume.
+pub type Sectors = Vec<Vec<Option<Vec<u8>>>>;
+
+/// Starts a pool over a disk on which something is corrupt, and reads what can be read of each sector.
+pub fn started(disk: SimDisk, config: LogsConfig) -> Result<(SimPool, LayerState, Sectors), String> {
+    let block = disk.block_bytes();
+    let mut p = pool(disk, config, None);
+    let state = p.start();
+    let mut all = Vec::new();
+    for v in 0..VOLUMES {
+        let mut sectors = Vec::new();
+        for at in (0..SECTORS * SECTOR).step_by(16 * block as usize) {
+            let len = (16 * block).min(SECTORS * SECTOR - at);
+            let c = request(&mut p, Op::Read, v, at, len)?;
+            let step = if c.outcome.is_done() { len } else { block };
+            for at in (at..at + len).step_by(step as usize) {
+                let c = if step == len { c.clone() } else { request(&mut p, Op::Read, v, at, block)? };
+                let got = c.outcome.is_done().then(|| bytes(&c));
+                let each = |i: u64| got.as_ref().map(|b| b[(i * SECTOR) as usize..][..SECTOR as usize].to_vec());
+                sectors.extend((0..step / SECTOR).map(each));
+            }
+        }
+        all.push(sectors);
+    }
+    Ok((p, state, all))
+}
+
+/// What is said to be zero reads as zeroes.
+pub fn zeroes_read_as_zeroes(p: &mut SimPool) -> Result<(), String> {
+    for v in 0..VOLUMES {
+        let mut at = 0;
+        while at < SECTORS * SECTOR {
+            let c = request(p, Op::BlockStatus, v, at, SECTORS * SECTOR - at)?;
+            let Data::Status(extents) = c.io.data.clone() else { return Err("no status".into()) };
+            for e in extents.iter() {
+                let read = request(p, Op::Read, v, at, e.len)?;
+                if e.zero && read.outcome.is_done() && bytes(&read).iter().any(|b| *b != 0) {
+                    return Err(format!("volume {v}: {} bytes at {at} are said to be zero and aren't", e.len));
+                }
+                at += e.len;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// One life of a pool: drives acts, and calls `after` for every event.
 pub struct Life {
     pub pool: SimPool,
@@ -402,6 +577,7 @@ impl Life {
                 self.oracle.reads.clear();
             }
         }
+        self.oracle.now = self.pool.now();
         while let Some(c) = self.pool.next_done() {
             self.oracle.ended(&c)?;
         }

@@ -1,0 +1,243 @@
+//! A sector of the layer's own structures becomes corrupt or unreadable, at any time: between a power loss and the next start, or
+//! while it serves. Then a read brings what it should or fails, or the pool is degraded or failed and says why. It never brings
+//! anything else. Only of what became durable just before the power loss, and no record followed, something older may be
+//! found: a torn record looks the same (see `LogsConfig::witness_after`).
+
+mod common;
+use common::*;
+use plimsoll_base::*;
+use plimsoll_logs::*;
+use plimsoll_stack::LayerState;
+use plimsoll_stack::sim::{Corruption, SimDisk};
+use std::collections::BTreeMap;
+
+/// From when something becomes durable until a witness of it is: [`LogsConfig::witness_after`], and what the writes of two
+/// notes, a record and a flush take on this disk behind all that may be before them.
+const WINDOW: Span = Span::from_micros(200 + 3000);
+
+#[derive(Default)]
+struct Tally {
+    /// By structure and what happened to it: how many, and how many of them ended how.
+    kinds: BTreeMap<(&'static str, &'static str), [u64; 4]>,
+    second_lives: u64,
+    lost_sectors: u64,
+}
+
+impl Tally {
+    fn total(&self) -> u64 {
+        self.kinds.values().map(|k| k.iter().sum::<u64>()).sum()
+    }
+}
+
+/// A sector of an own structure that holds something.
+fn pick(disk: &SimDisk, rng: &mut Rng) -> (&'static str, u64) {
+    let l = layout_of(disk.block_bytes());
+    let any = |rng: &mut Rng, of: Vec<u64>| (!of.is_empty()).then(|| of[rng.below(of.len() as u64) as usize]);
+    loop {
+        let (what, sector) = match rng.below(20) {
+            0 => ("layout", Some(layout::LAYOUTS_AT[rng.below(2) as usize] / SECTOR)),
+            1..4 => ("note", Some(layout::NOTES_AT[rng.below(2) as usize] / SECTOR)),
+            4..8 => ("image", any(rng, disk.written_sectors(l.image_at(0) / SECTOR, l.base / SECTOR))),
+            _ => {
+                let log = rng.below(u64::from(l.logs)) as u32;
+                let from = l.log_start(log);
+                ("record", any(rng, disk.written_sectors(from / SECTOR, (from + l.shape.log_bytes) / SECTOR)))
+            }
+        };
+        if let Some(sector) = sector {
+            return (what, sector);
+        }
+    }
+}
+
+/// Corrupts it somehow; how.
+fn corrupt(disk: &mut SimDisk, sector: u64, rng: &mut Rng) -> &'static str {
+    loop {
+        let (what, how) = match rng.below(5) {
+            0 => ("one bit", Corruption::Bit(rng.below(4096) as u16)),
+            1 => ("zeroes", Corruption::Zeroes),
+            2 => ("older", Corruption::Older(1 + rng.below(3) as usize)),
+            3 => ("another's", Corruption::Other(pick(disk, rng).1)),
+            _ => {
+                disk.lose_sector(sector);
+                return "unreadable";
+            }
+        };
+        if disk.corrupt(sector, how) {
+            return what;
+        }
+    }
+}
+
+/// Power is lost on `life`'s device after `already` happened to it, or something happens to it then; what is found is judged.
+fn judge(
+    life: &mut Life,
+    already: Option<(&'static str, &'static str)>,
+    config: LogsConfig,
+    rng: &mut Rng,
+    tally: &mut Tally,
+) -> Result<(), String> {
+    let at = life.pool.now();
+    let mut disk = life.pool.disk(0).clone();
+    disk.lose_power();
+    let (what, how) = already.unwrap_or_else(|| {
+        let (what, sector) = pick(&disk, rng);
+        (what, corrupt(&mut disk, sector, rng))
+    });
+    let context = |e: String| format!("{what}, {how}: {e}");
+    let (mut p, state, found) = started(disk, config).map_err(context)?;
+    let problem = problem(&mut p);
+    let ends = match state {
+        LayerState::Ready => 0,
+        LayerState::Degraded => 1,
+        _ => 2,
+    };
+    let has_eio = found.iter().flatten().any(Option::is_none);
+    tally.kinds.entry((what, how)).or_default()[if ends == 0 && has_eio { 3 } else { ends }] += 1;
+    if ends > 0 && problem.is_none() {
+        return Err(context(format!("it is {state:?} and doesn't say why")));
+    }
+    if ends == 2 {
+        return Ok(());
+    }
+    let floor = if what == "record" { at - WINDOW } else { at };
+    let unreadable = problem.as_ref().is_some_and(|p| p.contains("could not be read"));
+    let mut oracle = life.oracle.clone();
+    tally.lost_sectors += oracle.check_corrupt(&found, floor, unreadable).map_err(context)?;
+    // What the device itself can't read, the client hears of from it.
+    if has_eio && problem.is_none() && how != "unreadable" {
+        return Err(context("sectors are lost and nothing says so".into()));
+    }
+    zeroes_read_as_zeroes(&mut p).map_err(context)?;
+    if rng.chance(0.25) {
+        // What was repaired or given up stays so.
+        tally.second_lives += 1;
+        oracle.may_fail = true;
+        let block = p.disk(0).block_bytes();
+        let mut next = Life { pool: p, oracle };
+        let work = in_blocks(some_acts(rng.next_u64(), 12), block);
+        let mut left = 1 + rng.below(40);
+        next.run(&work, &mut |_| {
+            left -= 1;
+            Ok(left > 0)
+        })
+        .map_err(|e| context(format!("second life: {e}")))?;
+        let (at, mut disk) = (next.pool.now(), next.pool.disk(0).clone());
+        disk.lose_power();
+        let (mut p, state, found) = started(disk, config).map_err(context)?;
+        let problem = common::problem(&mut p);
+        if state == LayerState::Failed {
+            return if how == "unreadable" || what == "record" {
+                Ok(())
+            } else {
+                Err(context(format!("fails only at the second start: {problem:?}")))
+            };
+        }
+        let any = problem.as_ref().is_some_and(|p| p.contains("could not be read"));
+        next.oracle.check_corrupt(&found, at, any).map_err(|e| context(format!("after a second life: {e}")))?;
+    }
+    Ok(())
+}
+
+fn block_of(seed: u64) -> u64 {
+    if seed % 5 == 4 { 4096 } else { 512 }
+}
+
+fn config_of(seed: u64) -> LogsConfig {
+    let config = config_for(block_of(seed));
+    match seed / 5 % 3 {
+        0 => config,
+        1 => LogsConfig { clean: CleanConfig { when_idle: false, ..config.clean }, ..config },
+        // Images are rare: records are all that there is.
+        _ => LogsConfig {
+            image_every: Span::from_secs(1),
+            clean: CleanConfig { idle_after: None, ..config.clean },
+            ..config
+        },
+    }
+}
+
+fn begin(seed: u64, config: LogsConfig) -> Life {
+    let shuffle = (seed % 2 == 1).then_some(seed);
+    let mut life = Life { pool: pool(formatted_with(seed, block_of(seed)), config, shuffle), oracle: Oracle::new() };
+    life.pool.start();
+    life
+}
+
+/// One seed's run, with a power loss and a corruption at a share of its events; and with one while it serves.
+fn run(seed: u64, config: LogsConfig, cuts: f64, tally: &mut Tally) -> Result<(), String> {
+    let work = in_blocks(some_acts(seed, 160), block_of(seed));
+    let mut rng = Rng::new(seed, "corrupt");
+    let mut life = begin(seed, config);
+    life.run(&work, &mut |life| {
+        if rng.chance(cuts) {
+            judge(life, None, config, &mut rng, tally)?;
+        }
+        Ok(true)
+    })?;
+    let mut life = begin(seed, config);
+    let mut until = 20 + rng.below(200);
+    let mut happened = None;
+    let mut then = 1 + rng.below(150);
+    life.run(&work, &mut |life| {
+        until = until.saturating_sub(1);
+        if until == 0 && happened.is_none() {
+            let (what, sector) = pick(life.pool.disk(0), &mut rng);
+            happened = Some((what, corrupt(life.pool.disk(0), sector, &mut rng)));
+            life.oracle.may_fail = true;
+        }
+        then -= u64::from(happened.is_some());
+        Ok(then > 0)
+    })
+    .map_err(|e| format!("while it serves, {happened:?}: {e}"))?;
+    match happened {
+        Some(_) => judge(&mut life, happened, config, &mut rng, tally).map_err(|e| format!("while it served, {e}")),
+        None => Ok(()),
+    }
+}
+
+/// Many more with `PLIMSOLL_ROT_SEEDS=5000`.
+#[test]
+fn nothing_else_is_ever_read() {
+    let seeds = std::env::var("PLIMSOLL_ROT_SEEDS").map_or(60, |n| n.parse().expect("a number"));
+    let mut tally = Tally::default();
+    for seed in 0..seeds {
+        run(seed, config_of(seed), 0.3, &mut tally).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+    println!(
+        "{} corruptions, {} with a second life, {} sectors lost",
+        tally.total(),
+        tally.second_lives,
+        tally.lost_sectors
+    );
+    println!("  {:20} ready, degraded, failed, some reads fail", "");
+    for ((what, how), ends) in &tally.kinds {
+        println!("  {what:8} {how:11} {ends:?}");
+    }
+    for what in ["layout", "note"] {
+        let failed: u64 =
+            tally.kinds.iter().filter(|(k, _)| k.0 == what).map(|(_, ends)| ends[1..].iter().sum::<u64>()).sum();
+        assert_eq!(failed, 0, "of {what} there is another copy");
+    }
+    for what in ["layout", "note", "image", "record"] {
+        let n: u64 = tally.kinds.iter().filter(|(k, _)| k.0 == what).map(|(_, ends)| ends.iter().sum::<u64>()).sum();
+        assert!(n > seeds, "hardly any {what} was corrupt");
+    }
+}
+
+/// Tests of the test: every planted mistake that needs a corruption to show is found, and not by an assertion.
+#[test]
+fn every_planted_mistake_is_found() {
+    let mut missed = Vec::new();
+    for planted in Planted::NEED_CORRUPTION {
+        let found = (0..600).find_map(|seed| {
+            let config = LogsConfig { planted: Some(planted), ..config_of(seed) };
+            run(seed, config, 0.3, &mut Tally::default()).err().map(|e| (seed, e))
+        });
+        match found {
+            Some((seed, e)) => println!("{planted:?}: seed {seed}: {e}"),
+            None => missed.push(planted),
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
