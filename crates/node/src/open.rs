@@ -1,6 +1,6 @@
 //! Opening a pool: its devices, their metadata, and the layers over them.
 
-use crate::config::PoolConfig;
+use crate::config::{PoolConfig, VolatileConfig};
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, VolatileFile};
 use crate::predict;
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, ModelLayer};
@@ -107,11 +107,7 @@ pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::R
     let description = format!("{kind} {}", path.display());
     let device = match &d.volatile_cache {
         None => Device::File(file),
-        Some(v) => {
-            let mut volatile = VolatileFile::new(file, v.seed);
-            (volatile.flush_lies, volatile.fua_lies) = (v.flush_lies, v.fua_lies);
-            Device::Volatile(volatile)
-        }
+        Some(v) => volatile(v, file),
     };
     let mut config = config.clone();
     if let Some(fence) = &mut config.fence {
@@ -324,8 +320,14 @@ fn open_cache(
     crate::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !opened.new))?;
     let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
     crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
+    set_formatted(&mut opened.device)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
-    let devices = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
+    let mut devices: Vec<Device> = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
+    if let Some(v) = &c.volatile_cache {
+        // It writes sector by sector, which direct I/O may refuse.
+        let region = opened.device.home();
+        devices[0] = volatile(v, FileDevice { file: buffered, start: region.offset, len: region.len, block_bytes });
+    }
     let weus = crate::cache::weus(c, opened.region.len, block_bytes)?;
     let cache = PoolCache { section: c.clone(), device_bytes: opened.region.len, weus, _locks: (opened.device, nvram) };
     Ok(Some((cache, devices)))
@@ -368,6 +370,13 @@ pub fn give_up(config: &PoolConfig, volume: &str) -> std::result::Result<(), Str
         }
         Some(_) => store.give_up(volume).map(drop).map_err(|e| e.to_string()),
     }
+}
+
+/// A device that loses what isn't flushed when the process is killed.
+fn volatile(config: &VolatileConfig, file: FileDevice) -> Device {
+    let mut volatile = VolatileFile::new(file, config.seed);
+    (volatile.flush_lies, volatile.fua_lies) = (config.flush_lies, config.fua_lies);
+    Device::Volatile(volatile)
 }
 
 /// All of a device that its layer may use.
