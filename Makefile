@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz soak chaos busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node
+.PHONY: run test lint bench fuzz sanitize soak chaos busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node
 
 run: build-deps
 	cargo build --release -p plimsoll -p plimsoll-shape-shim
@@ -34,6 +34,10 @@ bench: build-deps test-deps bench-deps
 # Coverage-guided, five minutes a target; see fuzz/README.md.
 fuzz: build-deps
 	fuzz/run.sh 300
+
+# What has unsafe code or shares memory, under the address and the thread sanitizer.
+sanitize: build-deps
+	tests/sanitize.sh
 
 # Many more kills under load, and power losses in the simulator, than a test run has time for: ten thousand in each phase of the logs.
 soak: build-deps test-deps

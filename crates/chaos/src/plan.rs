@@ -262,13 +262,13 @@ impl Plan {
     pub fn cache_sizes(&self) -> Option<[u64; 3]> {
         self.cache.as_ref().map(|c| {
             let least = if c.per_volume { c.part_weus() * TENANTS.len() as u64 } else { 6 };
-            [least, least.max(10), 30].map(|weus| weus * c.weu_kib << 10)
+            [least, least.max(10), 30].map(|weus| (weus * c.weu_kib) << 10)
         })
     }
 
     /// Bytes of the cache that each volume has where each has its own part.
     pub fn part_bytes(&self) -> u64 {
-        self.cache.as_ref().map_or(0, |c| c.part_weus() * c.weu_kib << 10)
+        self.cache.as_ref().map_or(0, |c| (c.part_weus() * c.weu_kib) << 10)
     }
 
     /// Is the scheduler CFQ, and is there a policy of cores with slack?

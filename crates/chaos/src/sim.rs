@@ -164,8 +164,8 @@ fn blank(plan: &Plan, config: &PoolConfig, rng: &mut Rng) -> Result<Vec<SimDisk>
     if let Some(cache) = &config.cache {
         let seen = seen(cache.model.as_deref(), &disks[1])?;
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
-        let block = seen.block_bytes;
-        format(&mut disks[1], |f| plimsoll_node::cache::format_if_blank(cache, f, region, block, 1))?;
+        let (block, mut cache) = (seen.block_bytes, cache.clone());
+        format(&mut disks[1], |f| plimsoll_node::cache::format_if_blank(&mut cache, f, region, block, 1, 11))?;
     }
     disks.truncate(match &plan.cache {
         None => 1,

@@ -251,7 +251,7 @@ pub fn check_page(file: &File, fast: &Opened, needed: Option<&str>) -> Result<()
     }
 }
 
-/// Formats the cache of a device that has none yet.
+/// Formats the cache of a device that has none yet, with `salt`; notes the salt of the cache that is there then.
 ///
 /// # Errors
 /// Those of reading and writing, in words.
@@ -261,6 +261,7 @@ pub fn format_if_blank(
     region: Region,
     block_bytes: u32,
     generation: u16,
+    salt: u64,
 ) -> Result<(), String> {
     let failed = |e: std::io::Error| format!("cache: formatting failed: {e}");
     let page = page_of(file, region)?;
@@ -268,7 +269,7 @@ pub fn format_if_blank(
         c.nvram_salt = Layout::decode(&page).ok().map(|l| l.salt);
         return Ok(()); // the layer sees for itself whether it is what it should be
     }
-    let layout = layout(c, region.len, block_bytes, Uuid::new_v4().as_u64_pair().0)?;
+    let layout = layout(c, region.len, block_bytes, salt)?;
     for (at, bytes) in plimsoll_cache::format_device(&layout, generation) {
         file.write_all_at(&bytes, region.offset + at).map_err(failed)?;
         file.sync_data().map_err(failed)?;

@@ -3,10 +3,12 @@
 //! One TOML file. Unknown keys are refused. An error says which file, line and key. `plimsoll.example.toml` explains
 //! every key and is parsed by a test.
 
+mod limits;
 mod pool;
 mod tenant;
 mod text;
 
+pub use limits::Limits;
 pub use plimsoll_stack::CacheMode;
 pub use pool::{
     CacheConfig, CacheDedup, DeviceConfig, FenceConfig, LogsConfig, NvramConfig, PoolConfig, VolatileConfig,
@@ -41,6 +43,9 @@ pub struct Config {
     /// Where it's watched and controlled.
     #[serde(default)]
     pub control: Control,
+    /// What clients may take of it.
+    #[serde(default)]
+    pub limits: Limits,
     /// Storage: each pool is one device (or several) with one scheduler.
     #[serde(default)]
     pub pool: Vec<PoolConfig>,
@@ -174,6 +179,7 @@ impl Config {
         if self.pool.is_empty() {
             return Err((None, "no [[pool]]: a node needs at least one".into()));
         }
+        self.limits.check().map_err(|what| (None, what))?;
         for p in &self.pool {
             p.check()?;
         }

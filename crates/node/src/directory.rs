@@ -280,6 +280,13 @@ impl Directory {
         })
     }
 
+    /// The tenant that pays for what `name` asks for.
+    pub fn tenant(&self, who: &Identity, name: &str) -> Result<(String, TenantId), Refusal> {
+        let (volume, asked, _) = self.resolve(who, name)?;
+        let tenant = asked.tenant.unwrap_or(&volume.tenant);
+        Ok((tenant.to_string(), self.tenants[tenant].id))
+    }
+
     /// What the volume that `name` asks for is as one of several replicas.
     pub fn replica(&self, who: &Identity, name: &str) -> Result<Arc<Replica>, Refusal> {
         Ok(self.resolve(who, name)?.0.replica.clone())

@@ -5,22 +5,23 @@ mod fit;
 mod knobs;
 mod slots;
 
-use crate::config::{Config, PoolConfig, TenantConfig, VolumeConfig};
+use crate::config::{Config, Limits, PoolConfig, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Promises, Volume};
 use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
-use crate::engine::{Command, PermitLimits, Pool, PoolGone, PoolHandle, Trace};
+use crate::engine::{Command, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Trace};
 use crate::open::{PoolCache, open_pool};
 use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::store::PoolStore;
-use crate::view::{ExportView, PoolView};
+use crate::view::PoolView;
 use plimsoll_base::{Class, IoError, Span, TenantId};
 use plimsoll_stack::{CacheMode, Extent, FrontVolume, LayerState, Order, VolumeTerms};
 use plimsoll_store::{DeviceFile, MetaError, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
+use tokio::task::JoinSet;
 
 /// Minutes at a full load, days at a light one.
 const TAPE_BYTES_MAX_DEFAULT: u64 = 1 << 30;
@@ -118,12 +119,17 @@ pub struct Node {
     pub watchdog: Option<Watchdog>,
     /// What was configured of tenants beside their classes.
     particulars: Particulars,
+    /// One copy of all that is counted at a time.
+    watching: tokio::sync::Mutex<()>,
     /// One change of volumes or tenants at a time.
     changing: tokio::sync::Mutex<()>,
 }
 
 /// A pool's thread that hasn't answered for this long is as good as gone for who watches.
 const ANSWER_TIME: std::time::Duration = std::time::Duration::from_secs(2);
+/// After this many copies of what an export counts, the pool's thread has a rest from copying.
+const COPIES_AT_ONCE: usize = 8;
+const COPY_REST: std::time::Duration = std::time::Duration::from_millis(1);
 
 impl Node {
     /// Opens every pool, brings back its volumes, and makes sure that the configured ones exist. Clients are not yet
@@ -133,7 +139,10 @@ impl Node {
         let mut pools = Vec::new();
         for p in &config.pool {
             let pool = PoolConfig { budgets: particulars.has_percentiles(), ..p.clone() };
-            pools.push(start_pool(&pool, config.control.trace_every).or_else(|e| RunningPool::failed(&pool, e))?);
+            pools.push(
+                start_pool(&pool, config.control.trace_every, &config.limits)
+                    .or_else(|e| RunningPool::failed(&pool, e))?,
+            );
         }
         if let Some(why) = pools.iter().all(|p| p.failed.is_some()).then(|| pools[0].failed.clone()).flatten() {
             return Err(NodeError::Failed(why));
@@ -155,6 +164,7 @@ impl Node {
             directory: Arc::default(),
             watchdog,
             particulars,
+            watching: tokio::sync::Mutex::new(()),
             changing: tokio::sync::Mutex::new(()),
         };
         node.directory_mut(|d| {
@@ -574,11 +584,43 @@ impl Node {
 
     /// Every pool's metrics; `None` for one whose thread has ended or doesn't answer.
     pub async fn snapshots(&self) -> Vec<Option<PoolView>> {
+        // One at a time: many who watch cost the pools no more than one does.
+        let _one = self.watching.lock().await;
         let mut all = Vec::new();
         for p in &self.pools {
-            all.push(tokio::time::timeout(ANSWER_TIME, p.view()).await.ok().and_then(|view| view.ok()));
+            all.push(p.view().await.ok());
         }
         all
+    }
+
+    /// The same without what is counted per volume and tenant.
+    pub async fn pool_snapshots(&self) -> Vec<Option<PoolView>> {
+        let mut all = Vec::new();
+        for p in &self.pools {
+            all.push(
+                p.ask_soon(|reply| Command::Snapshot { reply })
+                    .await
+                    .ok()
+                    .map(|pool| PoolView { pool: *pool, exports: Vec::new() }),
+            );
+        }
+        all
+    }
+
+    /// Waits until a pool's thread has ended that once began; its name. While the node isn't ending, that is a failure.
+    pub async fn a_pool_ended(&self) -> String {
+        let mut ends: JoinSet<String> = JoinSet::new();
+        for p in self.pools.iter().filter(|p| p.failed.is_none()) {
+            let (mut health, name) = (p.handle.health.clone(), p.name.clone());
+            ends.spawn(async move {
+                while health.changed().await.is_ok() {}
+                name
+            });
+        }
+        match ends.join_next().await {
+            Some(ended) => ended.unwrap_or_default(),
+            None => std::future::pending().await,
+        }
     }
 
     /// Every pool's sampled traces, newest first; none of a pool that doesn't answer.
@@ -665,12 +707,21 @@ impl RunningPool {
         NodeError::Failed(self.failed.clone().unwrap_or_else(ended))
     }
 
+    /// Asks the pool's thread; one that doesn't answer soon is as good as gone.
+    async fn ask_soon<T>(&self, make: impl FnOnce(Reply<T>) -> Command) -> std::result::Result<T, PoolGone> {
+        tokio::time::timeout(ANSWER_TIME, self.handle.ask(make)).await.unwrap_or(Err(PoolGone))
+    }
+
     async fn view(&self) -> std::result::Result<PoolView, PoolGone> {
-        let pool = *self.handle.ask(|reply| Command::Snapshot { reply }).await?;
+        let pool = *self.ask_soon(|reply| Command::Snapshot { reply }).await?;
         let mut exports = Vec::new();
         let mut at = 0;
-        while let Some((place, export)) = self.handle.ask(|reply| Command::SnapshotExport { at, reply }).await? {
-            exports.push(ExportView::from(*export));
+        while let Some((place, export)) = self.ask_soon(|reply| Command::SnapshotExport { at, reply }).await? {
+            exports.push(*export);
+            if exports.len().is_multiple_of(COPIES_AT_ONCE) {
+                // Others' requests come first: a pool of many volumes would be busy with copies alone.
+                tokio::time::sleep(COPY_REST).await;
+            }
             at = place + 1;
         }
         Ok(PoolView { pool, exports })
@@ -768,7 +819,7 @@ fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
     }
 }
 
-fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
+fn start_pool(config: &PoolConfig, trace_every: u32, limits: &Limits) -> Result<RunningPool> {
     let name = config.name.get_ref().clone();
     let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
     let mut config = config.clone();
@@ -790,7 +841,13 @@ fn start_pool(config: &PoolConfig, trace_every: u32) -> Result<RunningPool> {
     let fence = crate::fence::config(config, opened.devices.offers()[0].size_bytes).map_err(|e| in_pool(&e))?;
     let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
-    let (stack, devices, options) = (opened.stack, opened.devices, opened.options);
+    let (stack, devices) = (opened.stack, opened.devices);
+    let options = PoolOptions {
+        payload_time: limits.payload_idle.0.into(),
+        payload_rate: limits.payload_rate.0,
+        payload_end: limits.payload_time.0.into(),
+        ..opened.options
+    };
     let tape = match &config.tape {
         None => None,
         Some(path) => {

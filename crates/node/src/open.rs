@@ -319,7 +319,8 @@ fn open_cache(
     // A cache that is just being made needs nothing of what was there before; a blank page of one that was there is damage.
     crate::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !opened.new))?;
     let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
-    crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation)?;
+    let salt = Uuid::new_v4().as_u64_pair().0;
+    crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;
     set_formatted(&mut opened.device)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
     let mut devices: Vec<Device> = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;

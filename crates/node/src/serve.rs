@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::http::{self, Control, Token};
 use crate::node::{Node, NodeError};
+use crate::seats::{Descriptors, Seats};
 use crate::service::Service;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -34,6 +35,7 @@ const RECOVERY_TIME: Duration = Duration::from_secs(5);
 /// `ready` is called once when clients are taken in.
 pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result<(), NodeError> {
     allow_many_descriptors();
+    crate::memory::keep_large_allocations_apart();
     let tls = match &config.listen.tls {
         None => None,
         Some(t) => Some((crate::tls::acceptor(t).map_err(NodeError::Refused)?, t.required)),
@@ -47,8 +49,25 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
     // ever: nobody has been promised anything yet, and every step of the start survives being cut.
     let mut terminate = signal(SignalKind::terminate()).map_err(failed("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed("signals"))?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(failed("signals"))?;
     let pools = node.pools.iter().map(|p| p.handle.clone()).collect();
-    let service = Arc::new(Service { directory: node.directory.clone(), pools, tls, tls_sessions: Default::default() });
+    // Handshakes (an RSA signature takes a millisecond) and TLS sessions have threads of their own, and so has HTTP: none
+    // waits for another, nor for changes of the node, which stay on this thread.
+    let (nbd, http) = (Threads::start("nbd", nbd_threads())?, Threads::start("http", 1)?);
+    let limits = &config.limits;
+    let descriptors = Descriptors::of_process();
+    if descriptors.nbd < limits.connections {
+        let (nbd, wanted) = (descriptors.nbd, limits.connections);
+        tracing::info!(nbd, wanted, "the limit of open files allows fewer NBD connections than limits.connections");
+    }
+    let service = Arc::new(Service {
+        directory: node.directory.clone(),
+        pools,
+        tls,
+        tls_sessions: Default::default(),
+        seats: Seats::new(limits.clone(), descriptors.nbd),
+        handshakes: (limits.handshakes.min(descriptors.nbd.div_ceil(2)), limits.handshakes_per_peer),
+    });
     let bound = listeners.bound.clone();
     let started = std::time::Instant::now();
     let local_reads = config.control.local_reads;
@@ -56,23 +75,69 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
     let api = http::router(Arc::new(control));
     let mut tasks = JoinSet::new();
     let interrupted = node.interrupted_deletions();
-    let sockets = listeners.serve(&mut tasks, service.clone(), api);
+    let sockets = listeners.serve(&mut tasks, (&nbd, service.clone()), (&http, api, descriptors.control))?;
     let deletions = node.clone();
     tasks.spawn(async move { deletions.resume_deletions(interrupted).await });
     let homecomings = node.clone();
     tasks.spawn(async move { homecomings.note_homecomings().await });
     node.recovered(RECOVERY_TIME).await;
     ready(&node, &bound);
-    tokio::select! {
-        _ = terminate.recv() => tracing::info!("SIGTERM: finishing what is inside"),
-        _ = interrupt.recv() => tracing::info!("SIGINT: finishing what is inside"),
+    let mut lost = None;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("SIGTERM: finishing what is inside"),
+            _ = interrupt.recv() => tracing::info!("SIGINT: finishing what is inside"),
+            _ = hangup.recv() => {
+                crate::panics::point("control");
+                tracing::warn!("SIGHUP: nothing is reloaded; restart the node for a changed configuration");
+                continue;
+            }
+            pool = node.a_pool_ended() => {
+                tracing::error!(pool, "its thread has ended: the node ends, too, after its other pools are flushed");
+                lost = Some(pool);
+            }
+        }
+        break;
     }
     tasks.shutdown().await;
     drop(sockets);
     let ended = tokio::task::spawn_blocking(move || node.shut_down()).await;
     // The pools have answered everything; answers to TLS clients still have to go through their sessions.
     service.end_tls_sessions().await;
-    ended.map_err(|e| NodeError::Failed(format!("shutting down: {e}")))?
+    ended.map_err(|e| NodeError::Failed(format!("shutting down: {e}")))??;
+    match lost {
+        Some(pool) => Err(NodeError::Failed(format!("pool `{pool}` ended while it served; the log says why"))),
+        None => Ok(()),
+    }
+}
+
+/// Handshakes and TLS sessions.
+fn nbd_threads() -> usize {
+    std::thread::available_parallelism().map_or(2, |n| n.get()).clamp(2, 4)
+}
+
+/// Threads for one kind of clients.
+struct Threads(Option<tokio::runtime::Runtime>);
+
+impl Threads {
+    fn start(name: &str, threads: usize) -> Result<Threads, NodeError> {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let built = builder.worker_threads(threads).thread_name(name).enable_all().build();
+        Ok(Threads(Some(built.map_err(failed("threads"))?)))
+    }
+
+    fn handle(&self) -> &tokio::runtime::Handle {
+        self.0.as_ref().expect("until it's dropped").handle()
+    }
+}
+
+impl Drop for Threads {
+    /// Whoever drops it may be an async thread, which must not wait.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// A client takes a descriptor or two; the usual soft limit of 1024 is for programs that use select().
@@ -127,21 +192,41 @@ impl Listeners {
     }
 
     /// Takes clients in; the sockets' files are removed when what is returned is dropped.
-    fn serve(self, tasks: &mut JoinSet<()>, service: Arc<Service>, api: axum::Router) -> Sockets {
+    fn serve(
+        self,
+        tasks: &mut JoinSet<()>,
+        (nbd, service): (&Threads, Arc<Service>),
+        (http, api, control_max): (&Threads, axum::Router, usize),
+    ) -> Result<Sockets, NodeError> {
         if let Some(listener) = self.nbd_unix {
-            tasks.spawn(service.clone().serve_unix(listener));
+            let listener = moved(nbd, listener, UnixListener::into_std, UnixListener::from_std)?;
+            tasks.spawn_on(service.clone().serve_unix(listener), nbd.handle());
         }
         if let Some(listener) = self.nbd_tcp {
-            tasks.spawn(service.serve_tcp(listener));
+            let listener = moved(nbd, listener, TcpListener::into_std, TcpListener::from_std)?;
+            tasks.spawn_on(service.serve_tcp(listener), nbd.handle());
         }
         if let Some(listener) = self.control_unix {
-            tasks.spawn(http::serve_unix(listener, api.clone()));
+            let listener = moved(http, listener, UnixListener::into_std, UnixListener::from_std)?;
+            tasks.spawn_on(crate::http::serve_unix(listener, api.clone(), control_max), http.handle());
         }
         if let Some(listener) = self.control_http {
-            tasks.spawn(http::serve_tcp(listener, api));
+            let listener = moved(http, listener, TcpListener::into_std, TcpListener::from_std)?;
+            tasks.spawn_on(crate::http::serve_tcp(listener, api, control_max), http.handle());
         }
-        self.sockets
+        Ok(self.sockets)
     }
+}
+
+/// A listener is woken by the threads that it's registered with.
+fn moved<L, S>(
+    threads: &Threads,
+    listener: L,
+    out: impl FnOnce(L) -> std::io::Result<S>,
+    back: impl FnOnce(S) -> std::io::Result<L>,
+) -> Result<L, NodeError> {
+    let _these = threads.handle().enter();
+    out(listener).and_then(back).map_err(failed("a listener"))
 }
 
 async fn bind_tcp(address: SocketAddr, key: &str) -> Result<(TcpListener, SocketAddr), NodeError> {

@@ -1,12 +1,13 @@
 //! Taking clients in: listening, the handshake, TLS; then the socket goes to its pool's thread.
 
+use crate::crowd::{Crowd, PeerKey, Pulse, Standing};
 use crate::directory::{Directory, Identity};
 use crate::engine::{Command, PoolHandle};
 use crate::replica::ReplicaUse;
+use crate::seats::{Seat, Seats};
 use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
 use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
 use plimsoll_nbd::wire::TransmissionFlags;
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, RwLock};
@@ -18,8 +19,6 @@ use tokio_rustls::TlsAcceptor;
 
 /// A client that hasn't finished its handshake after this long is let go.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
-/// Handshakes under way at once, per listener; who comes then takes the place of the one that has taken longest.
-const HANDSHAKES_MAX: usize = 256;
 /// Bytes of each direction of a TLS session that are on their way between it and its pool.
 const RELAY_BYTES: usize = 256 << 10;
 /// A TLS client that hasn't taken its last answers this long after its pool has ended is let go.
@@ -39,20 +38,17 @@ pub struct Service {
     pub tls: Option<(TlsAcceptor, bool)>,
     /// The TLS sessions of clients that are served.
     pub tls_sessions: Mutex<JoinSet<()>>,
+    /// Who may connect.
+    pub seats: Arc<Seats>,
+    /// Handshakes at once, per listener: of all, and of one peer.
+    pub handshakes: (usize, usize),
 }
 
-/// A listener's handshakes, oldest first. Who connects and says nothing keeps nobody else out.
-#[derive(Default)]
-struct Handshakes(VecDeque<tokio::task::AbortHandle>);
-
-impl Handshakes {
-    fn begin(&mut self, handshake: impl Future<Output = ()> + Send + 'static) {
-        self.0.retain(|h| !h.is_finished());
-        if self.0.len() >= HANDSHAKES_MAX {
-            self.0.pop_front().expect("it's full").abort();
-        }
-        self.0.push_back(tokio::spawn(handshake).abort_handle());
-    }
+/// A client in its handshake.
+struct Guest {
+    who: Identity,
+    seat: Seat,
+    pulse: Arc<Pulse>,
 }
 
 enum Outcome {
@@ -67,17 +63,16 @@ enum Outcome {
 impl Service {
     /// Accepts clients on a unix socket until dropped.
     pub async fn serve_unix(self: Arc<Self>, listener: UnixListener) {
-        let mut handshakes = Handshakes::default();
+        let handshakes = Crowd::new(self.handshakes.0, self.handshakes.1);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
+                    crate::panics::point("nbd");
+                    let uid = stream.peer_cred().ok().map(|c| c.uid());
+                    let who = Identity { local: true, uid, cert: None };
                     let service = self.clone();
-                    handshakes.begin(async move {
-                        let uid = stream.peer_cred().ok().map(|c| c.uid());
-                        let who = Identity { local: true, uid, cert: None };
-                        let result = tokio::time::timeout(HANDSHAKE_TIME, service.unix_client(stream, who)).await;
-                        log_end(result);
-                    });
+                    let client = move |guest| async move { service.unix_client(stream, guest).await };
+                    self.take_in(&handshakes, PeerKey::Uid(uid.unwrap_or(u32::MAX)), who, client);
                 }
                 Err(e) => accept_failed("an NBD", &e).await,
             }
@@ -86,35 +81,52 @@ impl Service {
 
     /// Accepts clients on TCP until dropped.
     pub async fn serve_tcp(self: Arc<Self>, listener: TcpListener) {
-        let mut handshakes = Handshakes::default();
+        let handshakes = Crowd::new(self.handshakes.0, self.handshakes.1);
         loop {
             match listener.accept().await {
                 Ok((stream, from)) => {
+                    crate::panics::point("nbd");
+                    let who = Identity { local: from.ip().is_loopback(), uid: None, cert: None };
                     let service = self.clone();
-                    handshakes.begin(async move {
-                        let who = Identity { local: from.ip().is_loopback(), uid: None, cert: None };
-                        let result = tokio::time::timeout(HANDSHAKE_TIME, service.tcp_client(stream, who)).await;
-                        log_end(result);
-                    });
+                    let client = move |guest| async move { service.tcp_client(stream, guest).await };
+                    self.take_in(&handshakes, PeerKey::host(from.ip()), who, client);
                 }
                 Err(e) => accept_failed("an NBD", &e).await,
             }
         }
     }
 
-    async fn unix_client(&self, mut stream: UnixStream, who: Identity) -> io::Result<()> {
+    /// Begins a client's handshake, if there is a seat for it. Without one its socket closes.
+    fn take_in<F>(&self, handshakes: &Crowd, peer: PeerKey, who: Identity, client: impl FnOnce(Guest) -> F)
+    where
+        F: Future<Output = io::Result<()>> + Send + 'static,
+    {
+        let seat = match self.seats.take(peer) {
+            Ok(seat) => seat,
+            Err(limit) => return tracing::debug!(?peer, limit, "an NBD client finds no seat"),
+        };
+        let begin = |pulse| {
+            let handshake = client(Guest { who, seat, pulse });
+            tokio::spawn(async { log_end(tokio::time::timeout(HANDSHAKE_TIME, handshake).await) }).abort_handle()
+        };
+        if !handshakes.admit(peer, begin) {
+            tracing::debug!(?peer, "too many handshakes: an NBD client finds no room");
+        }
+    }
+
+    async fn unix_client(&self, mut stream: UnixStream, guest: Guest) -> io::Result<()> {
         let mut handshake = ServerHandshake::new(TlsMode::Off);
-        match self.negotiate(&mut stream, &mut handshake, &who).await? {
+        match self.negotiate(&mut stream, &mut handshake, &guest).await? {
             Outcome::Agreed(agreed, early) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, &who, early)
+                self.attach(std.into(), &agreed, guest, early)
             }
             Outcome::StartTls | Outcome::Closed => Ok(()),
         }
     }
 
-    async fn tcp_client(&self, mut stream: TcpStream, mut who: Identity) -> io::Result<()> {
+    async fn tcp_client(&self, mut stream: TcpStream, mut guest: Guest) -> io::Result<()> {
         stream.set_nodelay(true)?;
         keep_alive(&stream)?;
         let mode = match &self.tls {
@@ -123,28 +135,29 @@ impl Service {
             Some((_, false)) => TlsMode::Optional,
         };
         let mut handshake = ServerHandshake::new(mode);
-        match self.negotiate(&mut stream, &mut handshake, &who).await? {
+        match self.negotiate(&mut stream, &mut handshake, &guest).await? {
             Outcome::Agreed(agreed, early) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, &who, early)
+                self.attach(std.into(), &agreed, guest, early)
             }
             Outcome::Closed => Ok(()),
             Outcome::StartTls => {
                 let (acceptor, _) = self.tls.as_ref().expect("offered only where configured");
                 let mut tls = acceptor.accept(stream).await?;
                 handshake.tls_established();
-                who.cert =
+                guest.who.cert =
                     tls.get_ref().1.peer_certificates().and_then(|chain| crate::tls::common_name(chain.first()?));
-                let Outcome::Agreed(agreed, early) = self.negotiate(&mut tls, &mut handshake, &who).await? else {
+                let Outcome::Agreed(agreed, early) = self.negotiate(&mut tls, &mut handshake, &guest).await? else {
                     return Ok(());
                 };
                 // The pool's thread speaks plain NBD: a pair of sockets carries it to and from the TLS session, which
                 // stays here. Dearer than plain (two more copies), and the pool needs to know nothing of TLS.
+                guest.seat.takes_descriptors(2).map_err(full)?;
                 let (ours, theirs) = UnixStream::pair()?;
                 let std = theirs.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, &who, early)?;
+                self.attach(std.into(), &agreed, guest, early)?;
                 let mut sessions = self.tls_sessions.lock().expect("no panic while held");
                 while sessions.try_join_next().is_some() {} // those that have ended meanwhile
                 sessions.spawn(relay(tls, ours));
@@ -154,10 +167,11 @@ impl Service {
     }
 
     /// Drives a handshake over `stream` to its end.
-    async fn negotiate<S>(&self, stream: &mut S, handshake: &mut ServerHandshake, who: &Identity) -> io::Result<Outcome>
+    async fn negotiate<S>(&self, stream: &mut S, handshake: &mut ServerHandshake, guest: &Guest) -> io::Result<Outcome>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        let who = &guest.who;
         let mut buffer = vec![0; 8192];
         let mut have = 0..0;
         loop {
@@ -168,7 +182,7 @@ impl Service {
                         handshake.answer_list(Ok(&exports));
                     }
                     Event::LookUpExport { name, opens } => {
-                        let mut answer = self.directory.read().expect("no panic while held").look_up(who, &name);
+                        let mut answer = self.look_up(who, &name, opens);
                         let writes = |e: &ExportInfo| opens && !e.flags.contains(TransmissionFlags::READ_ONLY);
                         if answer.as_ref().is_ok_and(writes)
                             && let Err(refusal) = self.mark_open(who, &name).await
@@ -198,10 +212,23 @@ impl Service {
                 if n == 0 {
                     return Ok(Outcome::Closed);
                 }
+                guest.pulse.beat(Standing::Speaking);
                 have = 0..n;
             }
             have.start += handshake.handle(&buffer[have.clone()]);
         }
+    }
+
+    /// The export that a client asks for, if it may use it, and if its tenant may have another connection where it opens it.
+    fn look_up(&self, who: &Identity, name: &str, opens: bool) -> Result<ExportInfo, Refusal> {
+        let directory = self.directory.read().expect("no panic while held");
+        let found = directory.look_up(who, name)?;
+        let (tenant, id) = directory.tenant(who, name)?;
+        if opens && self.seats.is_full(id) {
+            let what = format!("tenant `{tenant}` has as many connections as limits.connections_per_tenant allows");
+            return Err(Refusal::new(RefusalReason::Unavailable, what));
+        }
+        Ok(found)
     }
 
     /// Before anybody who could change a volume is let in, it's durable that only an orderly end is a clean one.
@@ -222,13 +249,16 @@ impl Service {
     }
 
     /// Gives a client to its pool.
-    fn attach(&self, fd: OwnedFd, agreed: &Negotiated, who: &Identity, early: Vec<u8>) -> io::Result<()> {
+    fn attach(&self, fd: OwnedFd, agreed: &Negotiated, guest: Guest, early: Vec<u8>) -> io::Result<()> {
+        let Guest { who, mut seat, .. } = guest;
         // Looked up again: between the option and now the volume may have gone.
-        let opened = self.directory.read().expect("no panic while held").open(who, agreed);
+        let opened = self.directory.read().expect("no panic while held").open(&who, agreed);
         let (pool, params) = opened.map_err(refused)?;
+        seat.belongs_to(params.tenant).map_err(full)?;
+        let seat = Some(seat);
         let gone = |_| refused(Refusal::new(RefusalReason::ShuttingDown, "the pool has ended"));
         let (replica, used_as) = (params.replica.clone(), params.used_as);
-        self.pools[pool].send(Command::Attach { fd, params, early }).map_err(|e| {
+        self.pools[pool].send(Command::Attach { fd, params, early, seat }).map_err(|e| {
             if used_as == Some(ReplicaUse::Write) {
                 replica.lost(); // it may have been told that the export is open, and write elsewhere
             }
@@ -244,6 +274,10 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepintvl(stream, KEEPALIVE_EVERY)?;
     sockopt::set_tcp_keepcnt(stream, KEEPALIVE_TIMES)?;
     Ok(sockopt::set_socket_keepalive(stream, true)?)
+}
+
+fn full(limit: &str) -> io::Error {
+    io::Error::other(format!("as many connections as {limit} allows are there already"))
 }
 
 fn refused(r: Refusal) -> io::Error {

@@ -3,7 +3,8 @@
 //! A histogram has 40 KiB, however little it holds, and an export has eleven. A scrape of a node of many volumes would
 //! hold them all at once; of each only the buckets that hold something are kept.
 
-use crate::engine::{ExportSnapshot, PoolSnapshot};
+use crate::engine::PoolSnapshot;
+use crate::engine::metrics::ExportMetrics;
 use plimsoll_base::{LatencyHistogram, Span, TenantId, Time, VolumeKey};
 
 /// All that a pool counts.
@@ -65,17 +66,17 @@ pub struct OpView {
     pub response: Summary,
 }
 
-impl From<ExportSnapshot> for ExportView {
-    fn from(e: ExportSnapshot) -> ExportView {
-        let m = &e.metrics;
+impl ExportView {
+    /// A copy of what was counted; what isn't counted there is empty.
+    pub fn of(key: VolumeKey, tenant: TenantId, m: &ExportMetrics) -> ExportView {
         ExportView {
-            key: e.key,
-            tenant: e.tenant,
-            waited: e.waited.clone(),
-            inside: e.inside.clone(),
-            oldest: e.oldest,
-            auto_deadline: e.auto_deadline,
-            next_read_wait: e.next_read_wait,
+            key,
+            tenant,
+            waited: Vec::new(),
+            inside: Vec::new(),
+            oldest: None,
+            auto_deadline: None,
+            next_read_wait: Span::ZERO,
             ops: m.ops.each_ref().map(|op| OpView {
                 done: op.done,
                 bytes: op.bytes,

@@ -83,7 +83,7 @@ impl Running {
             replica: Replica::new(SIZE_BYTES, Default::default(), None),
             used_as: None,
         };
-        self.handle.send(Command::Attach { fd: theirs.into(), params, early: Vec::new() }).unwrap();
+        self.handle.send(Command::Attach { fd: theirs.into(), params, early: Vec::new(), seat: None }).unwrap();
         ours
     }
 

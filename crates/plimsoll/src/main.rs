@@ -24,6 +24,7 @@ mod tune;
 mod volume;
 
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Shared storage in which every request carries a promise, and every layer keeps it or says no at once.
@@ -105,7 +106,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("plimsoll: {e:#}");
+            // Whoever reads it may have gone.
+            let _ = writeln!(std::io::stderr(), "plimsoll: {e:#}");
             if e.is::<tune::Interrupted>() { ExitCode::from(tune::STATUS_INTERRUPTED) } else { ExitCode::FAILURE }
         }
     }

@@ -6,6 +6,7 @@ use plimsoll_node::config::Config;
 use plimsoll_node::directory::VolumeState;
 use plimsoll_node::node::Node;
 use plimsoll_node::serve::Bound;
+use std::io::Write;
 use std::path::PathBuf;
 
 /// Run a storage node: from a configuration file, or with an embedded default in a folder.
@@ -30,6 +31,7 @@ const DEFAULT: &str = include_str!("default.toml");
 impl Serve {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
+        plimsoll_node::panics::end_the_process();
         start_logging(self.log_json);
         let (config, embedded) = match (&self.config, &self.data) {
             (Some(file), _) => (Config::load(file)?, None),
@@ -51,16 +53,24 @@ fn start_logging(json: bool) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("PLIMSOLL_LOG").unwrap_or_else(|_| "info".into());
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let to_stderr = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    // Nobody may take the log any more (a closed pipe, a full disk): complaining of that on stderr would be a panic.
+    let to_stderr = to_stderr.log_internal_errors(false);
     if json { to_stderr.json().init() } else { to_stderr.compact().with_target(false).init() }
 }
 
+/// Says what is served. Nobody may be there to read it (`plimsoll serve | head -1`), which harms nothing.
 fn print_ready(node: &Node, bound: &Bound, embedded: bool) {
+    let _ = write_ready(&mut std::io::stdout().lock(), node, bound, embedded);
+}
+
+fn write_ready(out: &mut impl Write, node: &Node, bound: &Bound, embedded: bool) -> std::io::Result<()> {
     let directory = node.directory.read().expect("no panic while held");
-    println!("plimsoll serves {} volumes:", directory.volumes.len());
+    writeln!(out, "plimsoll serves {} volumes:", directory.volumes.len())?;
     for v in directory.volumes.values() {
         let pool = &node.pools[v.pool];
         let class = directory.tenants[&v.tenant].class.name();
-        println!(
+        writeln!(
+            out,
             "  {:<10} {:>6} MiB  tenant {} ({class})  pool {}: {}{}",
             v.name,
             v.size_bytes >> 20,
@@ -68,34 +78,38 @@ fn print_ready(node: &Node, bound: &Bound, embedded: bool) {
             pool.name,
             pool.device,
             if v.state() == VolumeState::Ready { String::new() } else { format!("  ({})", v.state().name()) }
-        );
+        )?;
     }
     if let Some(unix) = &bound.nbd_unix {
-        println!("  nbd+unix:///NAME?socket={}", unix.display());
+        writeln!(out, "  nbd+unix:///NAME?socket={}", unix.display())?;
     }
     if let Some(tcp) = bound.nbd_tcp {
-        println!("  nbd://{tcp}/NAME");
+        writeln!(out, "  nbd://{tcp}/NAME")?;
     }
     if let Some(http) = bound.control_http {
-        println!("  http://{http}/           dashboard; /metrics, /healthz, /v1/status");
+        writeln!(out, "  http://{http}/           dashboard; /metrics, /healthz, /v1/status")?;
     }
     if let Some(unix) = &bound.control_unix {
-        println!("  plimsoll top --control {}", unix.display());
+        writeln!(out, "  plimsoll top --control {}", unix.display())?;
     }
-    let Some(unix) = bound.nbd_unix.as_ref().filter(|_| embedded) else { return };
+    let Some(unix) = bound.nbd_unix.as_ref().filter(|_| embedded) else { return out.flush() };
     let socket = unix.display();
-    println!("This is the embedded default: every local user may use every volume. Try:");
-    println!("  nbdinfo 'nbd+unix:///web?socket={socket}'");
-    println!(
+    writeln!(out, "This is the embedded default: every local user may use every volume. Try:")?;
+    writeln!(out, "  nbdinfo 'nbd+unix:///web?socket={socket}'")?;
+    writeln!(
+        out,
         "  fio --name=t --ioengine=nbd --uri='nbd+unix:///web?socket={socket}' --rw=randrw --bs=4k --iodepth=32 --size=64M \
          --runtime=5 --time_based"
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "  fio --name=busy --ioengine=nbd --uri='nbd+unix:///archive%3Fdeadline=20ms?socket={socket}' --rw=randread --bs=4k --iodepth=8 --rate_iops=300 --rate_process=poisson --size=1G --runtime=10 --time_based --continue_on_error=io"
-    );
+    )?;
     if let Some(http) = bound.control_http {
-        println!(
+        writeln!(
+            out,
             "fio counts each Busy answer as an error; what was predicted: the dashboard, or http://{http}/v1/traces"
-        );
+        )?;
     }
+    out.flush()
 }

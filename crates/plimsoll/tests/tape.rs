@@ -107,6 +107,36 @@ fn a_live_pool_with_logs_replays_to_the_same_decisions() {
     assert_eq!(second, replayed(dir.path()), "two replays of one tape");
 }
 
+/// A tape is for its operator: no other user may read it, and what clients wrote isn't on it, though checkpoints read all of that.
+#[test]
+fn a_tape_has_no_bytes_of_clients_and_is_nobodys_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = "[pool.logs]\ngroup = \"4MiB\"\nlog = \"256KiB\"\nextents = 4096\nlogged_write = \"16KiB\"\nidle = \"5ms\"\nevery = \"300ms\"";
+    let device = format!("{{ file = \"p.img\", size = \"256MiB\" }}\ntape = \"p.tape\"\n{logs}");
+    // As an earlier version left one.
+    let tape = dir.path().join("p.tape");
+    std::fs::write(&tape, b"PLIMTAPE and more").unwrap();
+    std::fs::set_permissions(&tape, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let server = Server::start(dir.path(), &config(&device, "64MiB"));
+    let mut c = Client::connect(&server.socket(), "vol").unwrap();
+    for n in 0..64 {
+        c.write(n << 16, &b"a secret of tenant t".repeat(200)).unwrap().unwrap();
+    }
+    c.flush().unwrap().unwrap();
+    server.cli(&["logs", "checkpoint", "p"]);
+    let seen: Value = serde_json::from_str(&server.cli(&["logs", "status", "p", "--json"])).unwrap();
+    assert!(seen["checkpoints"].as_u64() > Some(0), "{seen}");
+    assert!(c.read(0, 4000).unwrap().unwrap().starts_with(b"a secret"));
+    assert!(server.stop());
+    let bytes = std::fs::read(&tape).unwrap();
+    assert!(!bytes.windows(8).any(|w| w == b"a secret"), "{} bytes of tape have what a client wrote", bytes.len());
+    for name in ["p.tape", "p.tape.1"] {
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(dir.path().join(name)).unwrap());
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    assert_eq!(replayed(dir.path())["replayed"]["complete"], true);
+}
+
 #[test]
 fn a_tape_is_good_up_to_where_it_was_cut_or_damaged() {
     let dir = tempfile::tempdir().unwrap();

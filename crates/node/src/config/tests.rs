@@ -11,6 +11,8 @@ fn errors_name_file_line_and_key() {
     assert_eq!(error(""), "node.toml: no [[pool]]: a node needs at least one");
     assert!(error(&format!("{POOL}dept = 3\n")).starts_with("node.toml:4: unknown field `dept`"));
     assert!(error("[listen]\ntcp = \"here\"\n").starts_with("node.toml:2: "));
+    assert!(error(&format!("{POOL}[limits]\nconnections = 0\n")).contains("connections = 0 would keep everybody out"));
+    assert!(error(&format!("{POOL}[limits]\npayload_time = \"1s\"\n")).contains("shorter than payload_idle"));
     let two = format!("{POOL}{POOL}");
     assert_eq!(error(&two), "node.toml:5: pool `p` is declared twice");
     let volume = "[[volume]]\nname = \"v\"\npool = \"q\"\nsize = \"1MiB\"\ntenant = \"t\"\n";

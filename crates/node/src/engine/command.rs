@@ -1,10 +1,11 @@
 //! How other threads talk to a pool's thread: a queue of commands and a wake-up call.
 
 use super::conn::ExportParams;
-use super::metrics::ExportMetrics;
 use super::permits::PermitLimits;
 use super::trace::Trace;
-use plimsoll_base::{IoError, LatencyHistogram, Span, TenantId, Time, VolumeKey};
+use crate::seats::Seat;
+use crate::view::ExportView;
+use plimsoll_base::{IoError, LatencyHistogram, TenantId, Time, VolumeKey};
 use plimsoll_cache::CacheStatus;
 use plimsoll_cores::{CoresStatus, Fit};
 use plimsoll_device::CacheCounts;
@@ -32,6 +33,8 @@ pub enum Command {
         params: ExportParams,
         /// Bytes already received.
         early: Vec<u8>,
+        /// Its seat, which it has until it ends.
+        seat: Option<Seat>,
     },
     /// Make a volume known, or change it (growing).
     SetVolume {
@@ -83,13 +86,13 @@ pub enum Command {
         /// Where to.
         reply: Reply<Box<PoolSnapshot>>,
     },
-    /// A copy of one tenant's metrics on one volume. Each is asked for alone: a copy is hundreds of KiB, and requests
-    /// must not wait while a pool of many volumes copies them all.
+    /// A compact copy of one tenant's metrics on one volume. Each is asked for alone: requests must not wait while a pool of
+    /// many volumes copies them all.
     SnapshotExport {
         /// The first at or after this place.
         at: usize,
         /// The place that was copied; `None` if there is none left.
-        reply: Reply<Option<(usize, Box<ExportSnapshot>)>>,
+        reply: Reply<Option<(usize, Box<ExportView>)>>,
     },
     /// A copy of the sampled traces, newest first.
     Traces {
@@ -110,27 +113,6 @@ pub enum Command {
     },
     /// Take no more requests, finish what is inside, flush, end.
     Shutdown,
-}
-
-/// A copy of the metrics of one tenant on one volume.
-#[derive(Clone, Debug)]
-pub struct ExportSnapshot {
-    /// The volume.
-    pub key: VolumeKey,
-    /// The tenant.
-    pub tenant: TenantId,
-    /// What was counted.
-    pub metrics: ExportMetrics,
-    /// By layer, top first: time that requests spent there before they were passed on; summed.
-    pub waited: Vec<(&'static str, Span)>,
-    /// Requests inside, by the layer or device that they, or their last parts, came to last.
-    pub inside: Vec<(&'static str, usize)>,
-    /// When the oldest of them arrived, and where it is.
-    pub oldest: Option<(Time, &'static str)>,
-    /// What the tenant's deadline has set itself to, if it does.
-    pub auto_deadline: Option<Span>,
-    /// What a small read of it would wait if it arrived now.
-    pub next_read_wait: Span,
 }
 
 /// A copy of a pool's metrics.

@@ -4,6 +4,7 @@ use super::permits::Held;
 use super::promise::micros;
 use super::ring::{RecvInto, SendBatch};
 use crate::replica::{Behind, Replica, ReplicaUse};
+use crate::seats::Seat;
 use plimsoll_base::{BufMut, BufPool, Data, IoError, Op, Outcome, Priority, Span, TenantId, Time, VolumeKey};
 use plimsoll_nbd::promise::{self, Note, Promise};
 use plimsoll_nbd::reply::{self, Last, Replies};
@@ -170,11 +171,13 @@ pub struct Conn {
     disconnected: bool,
     /// It writes to all replicas; until it was told of as gone.
     writes_replicas: bool,
+    /// Until it ends.
+    _seat: Option<Seat>,
 }
 
 impl Conn {
     /// A connection whose first bytes of transmission, `early`, arrived with the handshake.
-    pub fn new(fd: OwnedFd, params: ExportParams, early: &[u8]) -> Conn {
+    pub fn new(fd: OwnedFd, params: ExportParams, early: &[u8], seat: Option<Seat>) -> Conn {
         let writes_replicas = params.used_as == Some(ReplicaUse::Write);
         if writes_replicas {
             params.replica.writer_came();
@@ -204,6 +207,7 @@ impl Conn {
             broken: false,
             disconnected: false,
             writes_replicas,
+            _seat: seat,
         }
     }
 
@@ -748,7 +752,7 @@ mod tests {
         let (tenant, deadline, auto, priority) = (TenantId(1), None, None, Priority::DEFAULT);
         let (replica, used_as) = (Replica::new(1 << 20, Default::default(), None), None);
         let params = ExportParams { volume, tenant, deadline, auto, priority, rules, meta_contexts, replica, used_as };
-        Conn::new(ours.into(), params, &[])
+        Conn::new(ours.into(), params, &[], None)
     }
 
     /// Plays the kernel and the pool: `bytes` come in pieces of at most `piece`, every request gets its permit at once.

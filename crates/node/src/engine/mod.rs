@@ -19,7 +19,7 @@ mod volatile;
 pub mod watchdog;
 mod workers;
 
-pub use command::{Command, Ears, ExportSnapshot, Health, ModelTimes, PoolGone, PoolHandle, PoolSnapshot, Reply};
+pub use command::{Command, Ears, Health, ModelTimes, PoolGone, PoolHandle, PoolSnapshot, Reply};
 pub use conn::ExportParams;
 pub use device::{Device, Devices, FileDevice};
 pub use permits::PermitLimits;

@@ -234,6 +234,7 @@ impl Pool {
         self.tell_health();
         loop {
             self.wait()?;
+            crate::panics::point("pool");
             self.tick();
             while let Some((op, result)) = self.ring.next_completed() {
                 let from_client = matches!(op, RingOp::Recv { .. });
@@ -833,7 +834,7 @@ impl Pool {
 
     fn obey_one(&mut self, command: Command) -> io::Result<()> {
         match command {
-            Command::Attach { fd, params, early } => {
+            Command::Attach { fd, params, early, seat } => {
                 if self.stack.layer::<Front>().is_some_and(|f| !f.knows(params.volume)) {
                     // It was deleted between the look-up and now. Its socket closes.
                     tracing::debug!("a client of a volume that was just deleted is let go");
@@ -841,7 +842,7 @@ impl Pool {
                 }
                 let serial = self.next_serial;
                 self.next_serial += 1;
-                let conn = self.conns.insert((serial, Conn::new(fd, params, &early)));
+                let conn = self.conns.insert((serial, Conn::new(fd, params, &early, seat)));
                 self.conns[conn].1.ending = self.stopping;
                 self.touched.push(conn);
                 self.parse(conn)?;

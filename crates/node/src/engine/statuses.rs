@@ -64,6 +64,7 @@ impl Statuses {
         let (found, answers) = channel();
         let thread = std::thread::Builder::new().name("block-status".into()).spawn(move || {
             for q in asked {
+                crate::panics::point("block-status");
                 let status = file_status(q.file.as_fd(), q.start, q.len);
                 // The pool outlives this thread; were it gone, nobody would wait for this.
                 if found.send((q.slot, status)).is_err()

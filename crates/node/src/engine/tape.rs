@@ -96,6 +96,7 @@ impl TapeWriter {
         let shown = path.display().to_string();
         let thread = std::thread::Builder::new().name("tape".into()).spawn(move || {
             for frame in frames {
+                crate::panics::point("tape");
                 if let Err(error) = write_frame(&mut file, &frame) {
                     tracing::error!(tape = shown, %error, "the tape ends here: it cannot be written");
                     return;

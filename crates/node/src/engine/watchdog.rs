@@ -40,6 +40,7 @@ fn watch(pauses: &Weak<Mutex<LatencyHistogram>>) {
         tracing::warn!(%error, "no fine timers: short pauses of the host aren't told from late timers");
     }
     while let Some(pauses) = pauses.upgrade() {
+        crate::panics::point("watchdog");
         let began = Instant::now();
         std::thread::sleep(SLEEP);
         let over = Span::from(began.elapsed().saturating_sub(SLEEP));

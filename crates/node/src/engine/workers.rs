@@ -65,6 +65,7 @@ impl Workers {
                 tracing::warn!(worker = at, cpu, "a worker isn't pinned: {e}");
             }
             for (node, work) in orders {
+                crate::panics::point("worker");
                 let worked = catch_unwind(AssertUnwindSafe(|| work.run())).ok();
                 // The pool outlives its workers; were it gone, nobody would wait for this.
                 if found.send((at, node, worked)).is_err()

@@ -100,7 +100,7 @@ async fn openapi() -> Response {
 }
 
 async fn healthz(State(control): Shared) -> Response {
-    let problems = status::problems(&control.node, &control.node.snapshots().await);
+    let problems = status::problems(&control.node, &control.node.pool_snapshots().await);
     let code = if problems.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, Json(api::Health { healthy: problems.is_empty(), problems })).into_response()
 }

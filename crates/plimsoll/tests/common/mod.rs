@@ -29,9 +29,28 @@ impl Server {
 
     /// The same; what the node said if it ended instead.
     pub fn try_start(dir: &Path, config: &str) -> Result<Server, String> {
+        Server::try_start_with(dir, config, &[])
+    }
+
+    /// The same, with variables in its environment.
+    pub fn try_start_with(dir: &Path, config: &str, environment: &[(&str, &str)]) -> Result<Server, String> {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        program.envs(environment.iter().copied());
+        Server::spawn(program, dir, config)
+    }
+
+    /// Starts a node that may have so many files open.
+    pub fn start_limited(dir: &Path, config: &str, files_max: u32) -> Server {
+        let mut program = Command::new("sh");
+        let script = format!("ulimit -n {files_max}; exec \"$0\" \"$@\"");
+        program.args(["-c", &script, env!("CARGO_BIN_EXE_plimsoll")]);
+        Server::spawn(program, dir, config).unwrap_or_else(|e| panic!("the node did not start: {e}"))
+    }
+
+    fn spawn(mut program: Command, dir: &Path, config: &str) -> Result<Server, String> {
         let file = dir.join("node.toml");
         std::fs::write(&file, config).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        let mut child = program
             .args(["serve", "--config"])
             .arg(&file)
             .stdout(Stdio::piped())
@@ -81,6 +100,17 @@ impl Server {
         let output = run(env!("CARGO_BIN_EXE_plimsoll"), &arguments);
         assert!(!output.status.success(), "{arguments:?} went well");
         String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// How it ended, if it has.
+    pub fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
+        let _ = rustix::process::kill_process(pid, signal); // it may have ended
     }
 
     pub fn pid(&self) -> i32 {

@@ -77,29 +77,17 @@ pub fn fuzz_one(data: &[u8]) {
                 let user = g.user_of_bytes(now, b"x");
                 user.into_iter().for_each(|u| g.identify(conn, u));
             });
-            step(&mut |g| {
-                let _ = g.request(now, conn);
-            });
+            step(&mut |g| _ = g.request(now, conn));
             step(&mut |g| g.request_urgent(now, conn));
             step(&mut |g| g.answered(now, conn, Answered::Open));
             step(&mut |g| g.answered(now, conn, Answered::Done));
-            step(&mut |g| {
-                let _ = (g.is_waiting(conn), g.is_oldest(conn), g.is_inside(conn));
-            });
-            step(&mut |g| {
-                let _ = g.cancel(now, conn);
-            });
+            step(&mut |g| _ = (g.is_waiting(conn), g.is_oldest(conn), g.is_inside(conn)));
+            step(&mut |g| _ = g.cancel(now, conn));
         }
         step(&mut |g| g.tick(now));
-        step(&mut |g| {
-            let _ = (0..20_000).find(|_| g.take_grant().is_none());
-        });
-        step(&mut |g| {
-            let _ = g.known_users().iter().map(|u| u.name().len()).sum::<usize>();
-        });
-        quietly(|| {
-            let _ = segment.lock(1, now).rules().len();
-        });
+        step(&mut |g| _ = (0..20_000).find(|_| g.take_grant().is_none()));
+        step(&mut |g| _ = g.known_users().iter().map(|u| u.name().len()).sum::<usize>());
+        quietly(|| segment.lock(1, now).rules().len());
         let controller = Controller::new(ControlConfig::new(PMode::Fixed(4)), 4);
         let mut tender = Tender::new(segment, controller);
         (0..3).for_each(|_| drop(quietly(|| tender.look(segment, 1, now))));

@@ -1,7 +1,8 @@
 //! Copies of what a pool has counted, for whoever watches.
 
 use super::{Pool, account_of};
-use crate::engine::command::{ExportSnapshot, ModelTimes, PoolSnapshot};
+use crate::engine::command::{ModelTimes, PoolSnapshot};
+use crate::view::ExportView;
 use plimsoll_base::{IoHead, Op};
 use plimsoll_cache::{Cache, Nvram};
 use plimsoll_cores::Cores;
@@ -79,7 +80,7 @@ impl Pool {
         Some((sched.name, sched.knowledge.or_else(inside)?))
     }
 
-    pub(super) fn snapshot_export(&mut self, at: usize) -> Option<(usize, Box<ExportSnapshot>)> {
+    pub(super) fn snapshot_export(&mut self, at: usize) -> Option<(usize, Box<ExportView>)> {
         let (place, e) = self.exports.iter_mut().find(|(place, _)| *place >= at)?;
         let next_read = IoHead::new(Op::Read, e.key, e.tenant, 0, NEXT_READ_BYTES, self.now);
         e.metrics.minutes.turn(self.now);
@@ -87,16 +88,14 @@ impl Pool {
         let account = self.stack.account_stats(account_of(place));
         let named = |at| self.stack.place_name(at);
         let layers = (0..self.stack.len()).map(|n| (named(n), account.waited[n]));
-        let snapshot = ExportSnapshot {
-            key: e.key,
-            tenant: e.tenant,
-            metrics: e.metrics.clone(),
+        let view = ExportView {
             auto_deadline: e.auto.as_ref().map(AutoDeadline::deadline),
             waited: layers.collect(),
             inside: account.inside.iter().map(|(at, n)| (named(*at), *n)).collect(),
             oldest: account.oldest.map(|(arrived_at, at)| (arrived_at, named(at))),
             next_read_wait: self.stack.forecast(self.now, &next_read).wait,
+            ..ExportView::of(e.key, e.tenant, &e.metrics)
         };
-        Some((place, Box::new(snapshot)))
+        Some((place, Box::new(view)))
     }
 }

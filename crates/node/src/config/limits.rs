@@ -1,0 +1,66 @@
+//! `[limits]`: what clients may take of the node before anything of theirs is served.
+
+use super::text::{ByteSize, SpanText};
+use plimsoll_base::Span;
+use serde::Deserialize;
+
+/// `[limits]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// NBD connections at once.
+    pub connections: usize,
+    /// The same, of one tenant.
+    pub connections_per_tenant: usize,
+    /// The same, of one peer: a user of this host, or a host.
+    pub connections_per_peer: usize,
+    /// NBD clients in their handshake at once, per listener.
+    pub handshakes: usize,
+    /// The same, of one peer.
+    pub handshakes_per_peer: usize,
+    /// A client that sends nothing for this long of a payload that it announced is let go.
+    pub payload_idle: SpanText,
+    /// The same for one that sends fewer bytes a second of it, on average.
+    pub payload_rate: ByteSize,
+    /// The same for one that hasn't sent all of it after this long.
+    pub payload_time: SpanText,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 8192,
+            connections_per_tenant: 4096,
+            connections_per_peer: 4096,
+            handshakes: 1024,
+            handshakes_per_peer: 512,
+            payload_idle: SpanText(Span::from_secs(10)),
+            payload_rate: ByteSize(64 << 10),
+            payload_time: SpanText(Span::from_secs(120)),
+        }
+    }
+}
+
+impl Limits {
+    /// What is wrong with it.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let counts = [
+            ("connections", self.connections),
+            ("connections_per_tenant", self.connections_per_tenant),
+            ("connections_per_peer", self.connections_per_peer),
+            ("handshakes", self.handshakes),
+            ("handshakes_per_peer", self.handshakes_per_peer),
+        ];
+        if let Some((key, _)) = counts.iter().find(|(_, n)| *n == 0) {
+            return Err(format!("limits: {key} = 0 would keep everybody out: at least 1"));
+        }
+        let times = [("payload_idle", self.payload_idle), ("payload_time", self.payload_time)];
+        if let Some((key, _)) = times.iter().find(|(_, t)| t.0 < Span::from_millis(10)) {
+            return Err(format!("limits: {key} is too short for any client: at least 10ms"));
+        }
+        if self.payload_time.0 < self.payload_idle.0 {
+            return Err("limits: payload_time is shorter than payload_idle".into());
+        }
+        Ok(())
+    }
+}

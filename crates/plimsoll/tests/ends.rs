@@ -1,0 +1,140 @@
+//! How a node ends, and how it doesn't: a panic in each of its threads, SIGHUP, nobody who reads what it says.
+
+mod common;
+use common::client::Client;
+use common::{Server, config};
+use plimsoll_nbd::wire::{Command, CommandFlags};
+use rustix::process::Signal;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command as Process, Stdio};
+use std::time::{Duration, Instant};
+
+/// Threads of every kind: a pool with a cache (workers) and a tape, one with a modelled device (watchdog).
+fn everything() -> String {
+    let pool = config(r#"{ file = "p.img", size = "64MiB" }"#, "16MiB").replacen(
+        "[[tenant]]",
+        "tape = \"p.tape\"\n[pool.cache]\nfile = \"fast.img\"\ndevice_size = \"64MiB\"\nmode = \"back\"\n[[pool]]\n\
+         name = \"m\"\ndevice = { file = \"m.img\", size = \"64MiB\", model = \"cheetah-15k5\" }\n[[tenant]]",
+        1,
+    );
+    pool + "[[volume]]\nname = \"plain\"\npool = \"m\"\nsize = \"16MiB\"\ntenant = \"t\"\n"
+}
+
+const PIECE: usize = 64 << 10;
+
+/// Gives every thread something to do. What fails is no matter: the node may be gone already.
+fn poke(server: &Server, round: u8) {
+    let nbd = |export: &str| {
+        let mut c = Client::connect(&server.socket(), export)?;
+        c.stream().set_read_timeout(Some(Duration::from_secs(2)))?;
+        let (at, none) = (u64::from(round) % 64 * PIECE as u64 + (1 << 20), CommandFlags::EMPTY);
+        c.write(at, &[round; PIECE])?.map_err(std::io::Error::other)?;
+        c.flush()?.map_err(std::io::Error::other)?;
+        c.call(Command::BlockStatus, none, 0, 1 << 20, &[]).map(drop)
+    };
+    let _ = nbd("vol");
+    let _ = nbd("plain");
+    if let Ok(mut http) = UnixStream::connect(server.dir.join("control.sock")) {
+        use std::io::{Read, Write};
+        let _ = http.set_read_timeout(Some(Duration::from_secs(2)));
+        let _ = http.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let _ = http.read_to_end(&mut Vec::new());
+    }
+    server.signal(Signal::HUP);
+}
+
+/// Only builds with debug assertions have the places where the threads can be ended.
+#[test]
+fn a_panic_in_any_thread_ends_the_node_and_nothing_durable_is_lost() {
+    if !cfg!(debug_assertions) {
+        return println!("ran without panics: they need a build with debug assertions");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let text = everything();
+    let threads = ["pool", "worker", "block-status", "tape", "watchdog", "nbd", "http", "control"];
+    for (n, thread) in threads.into_iter().enumerate() {
+        let trigger = dir.path().join(format!("end-{thread}"));
+        let asked = format!("{thread}:{}", trigger.display());
+        let start = |environment: &[(&str, &str)]| Server::try_start_with(dir.path(), &text, environment);
+        let mut server = start(&[("PLIMSOLL_TEST_PANIC", &asked)]).unwrap();
+        let mut client = Client::connect(&server.socket(), "vol").unwrap();
+        let pattern = [n as u8 + 1; PIECE];
+        client.write(0, &pattern).unwrap().unwrap();
+        client.flush().unwrap().unwrap();
+        assert_eq!(server.has_ended(), None);
+        std::fs::write(&trigger, b"").unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        let mut round = 0;
+        let status = loop {
+            poke(&server, round);
+            if let Some(status) = server.has_ended() {
+                break status;
+            }
+            assert!(Instant::now() < end, "{thread}: the node goes on");
+            round = round.wrapping_add(1);
+        };
+        assert!(!status.success(), "{thread}: {status}");
+        drop(server);
+        let server = start(&[]).unwrap();
+        let back = Client::connect(&server.socket(), "vol").unwrap().read(0, PIECE as u32).unwrap().unwrap();
+        assert!(back == pattern, "{thread}: what was flushed is gone");
+        assert!(server.stop());
+    }
+}
+
+#[test]
+fn sighup_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config("{ null = true, size = \"1GiB\" }", "1MiB"));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    for _ in 0..3 {
+        server.signal(Signal::HUP);
+        client.read(0, 512).unwrap().unwrap();
+        Client::connect(&server.socket(), "vol").unwrap();
+    }
+    drop(client);
+    assert!(server.stop());
+}
+
+/// Waits until a node that says nothing serves.
+fn wait_until_it_serves(child: &mut Child, dir: &Path) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while Client::connect(&dir.join("nbd.sock"), "vol").is_err() {
+        assert_eq!(child.try_wait().unwrap(), None, "it has ended");
+        assert!(Instant::now() < end, "it never serves");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn nobody_has_to_read_what_a_node_says() {
+    let binary = env!("CARGO_BIN_EXE_plimsoll");
+    for closed in [
+        "| head -c 1 >/dev/null",
+        ">&-",
+        ">&- 2>&-",
+        "2>&1 | head -c 1 >/dev/null",
+        "</dev/null >/dev/full 2>/dev/full",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let text = config("{ null = true, size = \"1GiB\" }", "1MiB");
+        std::fs::write(dir.path().join("node.toml"), text).unwrap();
+        // The node says its process id itself: behind a pipe, the shell's child is another.
+        let script = format!("sh -c 'echo $$ > pid; exec {binary} serve --config node.toml' {closed}");
+        let mut shell =
+            Process::new("sh").args(["-c", &script]).current_dir(dir.path()).stderr(Stdio::null()).spawn().unwrap();
+        wait_until_it_serves(&mut shell, dir.path());
+        let mut client = Client::connect(&dir.path().join("nbd.sock"), "vol").unwrap();
+        client.read(0, 512).unwrap().unwrap();
+        let pid = std::fs::read_to_string(dir.path().join("pid")).unwrap().trim().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        // What it logs now finds nobody either.
+        rustix::process::kill_process(pid, Signal::HUP).unwrap();
+        client.read(0, 512).unwrap().unwrap();
+        drop(client);
+        rustix::process::kill_process(pid, Signal::TERM).unwrap();
+        assert!(shell.wait().unwrap().success(), "{closed}");
+        assert!(!dir.path().join("nbd.sock").exists(), "{closed}: it ended in order");
+    }
+}

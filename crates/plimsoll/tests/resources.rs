@@ -1,0 +1,473 @@
+//! What clients can take of a node: memory, its threads' time, connections. Beside each attack, a well-behaved tenant reads
+//! and connects, and the node's resident memory is looked at.
+//!
+//! Sizes are steered by `PLIMSOLL_RESOURCES`, in percent of the usual ones.
+
+mod common;
+use common::Server;
+use common::client::Client;
+use plimsoll_nbd::wire::{Command, CommandFlags};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+fn percent() -> usize {
+    std::env::var("PLIMSOLL_RESOURCES").map_or(100, |p| p.parse().expect("a number of percent"))
+}
+
+fn scaled(n: usize) -> usize {
+    (n * percent() / 100).max(1)
+}
+
+/// Pools: `fast` over a file, with the well-behaved tenant's volume and the others'; `slow` over a modelled disk, where
+/// requests queue.
+const CONFIG: &str = r#"
+[listen]
+unix = "nbd.sock"
+[control]
+http = "127.0.0.1:0"
+unix = "control.sock"
+[limits]
+payload_idle = "2s"
+[[pool]]
+name = "fast"
+device = { file = "fast.img", size = "1GiB" }
+[[pool]]
+name = "slow"
+device = { file = "slow.img", size = "1GiB", model = "hdd-160g-7200" }
+[[tenant]]
+name = "good"
+class = "best-effort"
+[[tenant]]
+name = "bad"
+class = "best-effort"
+bytes_max = "64MiB"
+[[tenant]]
+name = "deep"
+class = "best-effort"
+jobs_max = 65536
+[[volume]]
+name = "good"
+pool = "fast"
+size = "256MiB"
+tenant = "good"
+[[volume]]
+name = "bad"
+pool = "fast"
+size = "256MiB"
+tenant = "bad"
+[[volume]]
+name = "deep"
+pool = "slow"
+size = "256MiB"
+tenant = "deep"
+[[grant]]
+peer = "local"
+volumes = ["*"]
+tenants = ["*"]
+"#;
+
+/// A tenant that reads 4 KiB at a time, one after the other, until it's dropped.
+struct WellBehaved {
+    stop: Arc<AtomicBool>,
+    took: Arc<Mutex<Vec<Duration>>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl WellBehaved {
+    fn start(server: &Server) -> WellBehaved {
+        let mut client = Client::connect(&server.socket(), "good").unwrap();
+        client.stream().set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let (stop, took) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (stops, notes) = (stop.clone(), took.clone());
+        let thread = std::thread::spawn(move || {
+            let mut n = 0;
+            while !stops.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                // Every eighth is a write: those take other permits than reads.
+                match n % 8 {
+                    0 => client.write(n * 4096 % MIB, &[1; 4096]).expect("an answer in time").map(drop),
+                    _ => client.read(n * 4096 % MIB, 4096).expect("an answer in time").map(drop),
+                }
+                .unwrap();
+                notes.lock().unwrap().push(began.elapsed());
+                n += 1;
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        });
+        WellBehaved { stop, took, thread: Some(thread) }
+    }
+
+    /// Median, 99th percentile and maximum since the last time, of at least 100 requests.
+    fn took(&self) -> [Duration; 3] {
+        let end = Instant::now() + Duration::from_secs(40);
+        while self.took.lock().unwrap().len() < 100 {
+            assert!(Instant::now() < end && !self.thread.as_ref().unwrap().is_finished(), "the tenant isn't served");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut took = std::mem::take(&mut *self.took.lock().unwrap());
+        took.sort_unstable();
+        [took[took.len() / 2], took[took.len() * 99 / 100], took[took.len() - 1]]
+    }
+
+    /// The tenant was served well meanwhile. The bounds are those of a busy machine: each attack alone broke them by an
+    /// order of magnitude.
+    fn was_served(&self, during: &str) {
+        let [p50, p99, max] = self.took();
+        println!("{during}: p50 {p50:?}, p99 {p99:?}, max {max:?}");
+        assert!(p50 < Duration::from_millis(20), "{during}: p50 {p50:?}");
+        assert!(p99 < Duration::from_millis(250), "{during}: p99 {p99:?}");
+    }
+}
+
+impl Drop for WellBehaved {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().expect("it runs").join();
+        assert!(ended.is_ok() || std::thread::panicking(), "the well-behaved tenant wasn't served");
+    }
+}
+
+/// The node's resident memory.
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
+    let line = status.lines().find(|l| l.starts_with("VmRSS")).expect("a line for it");
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[track_caller]
+fn resident_is_below(server: &Server, bytes: u64, what: &str) {
+    let now = resident(server);
+    println!("{what}: {} MiB resident", now / MIB);
+    assert!(now < bytes, "{what}: {} MiB resident, {} at most", now / MIB, bytes / MIB);
+}
+
+/// Waits until the node has so many connections.
+fn wait_for_connections(server: &Server, wanted: impl Fn(u64) -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let status = server.control("GET", "/v1/status").expect(200);
+        let pools = status["pools"].as_array().unwrap();
+        let there = pools.iter().map(|p| p["connections"].as_u64().unwrap()).sum();
+        if wanted(there) {
+            return;
+        }
+        assert!(Instant::now() < end, "{there} connections");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A connection that asks for `export` in one go, without structured replies: its transmission phase has begun when what it
+/// sends next is read.
+fn quick(socket: &Path, export: &str, then: &[u8]) -> std::io::Result<UnixStream> {
+    let mut stream = UnixStream::connect(socket)?;
+    let mut said = 3u32.to_be_bytes().to_vec(); // fixed newstyle, no zeroes
+    said.extend(b"IHAVEOPT");
+    said.extend(1u32.to_be_bytes()); // NBD_OPT_EXPORT_NAME
+    said.extend((export.len() as u32).to_be_bytes());
+    said.extend(export.as_bytes());
+    said.extend(then);
+    stream.write_all(&said)?;
+    stream.read_exact(&mut [0; 18 + 10])?; // the greeting; the size and the flags
+    Ok(stream)
+}
+
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+
+fn header(command: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
+    let mut b = 0x2560_9513_u32.to_be_bytes().to_vec();
+    b.extend([0; 2]);
+    b.extend(command.to_be_bytes());
+    b.extend(cookie.to_be_bytes());
+    b.extend(offset.to_be_bytes());
+    b.extend((length as u32).to_be_bytes());
+    b
+}
+
+struct Scene {
+    server: Server,
+    good: WellBehaved,
+    /// Resident at the start.
+    before: u64,
+    _dir: tempfile::TempDir,
+}
+
+fn scene() -> Scene {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), CONFIG);
+    let good = WellBehaved::start(&server);
+    good.was_served("alone");
+    let before = resident(&server);
+    Scene { server, good, before, _dir: dir }
+}
+
+/// H1 and connections: who is idle, and who doesn't read answers.
+#[test]
+fn idle_and_deaf_clients() {
+    let s = scene();
+    let socket = s.server.socket();
+    let idle: Vec<UnixStream> = (0..scaled(2000)).map(|_| quick(&socket, "bad", &[]).unwrap()).collect();
+    wait_for_connections(&s.server, |n| n > idle.len() as u64);
+    s.good.was_served("beside 2000 idle connections");
+    resident_is_below(&s.server, s.before + 100 * MIB, "2000 idle connections");
+
+    let reads: Vec<u8> = (0..32).flat_map(|n| header(READ, n, n * MIB, MIB)).collect();
+    let deaf: Vec<UnixStream> = (0..scaled(200)).map(|_| quick(&socket, "bad", &reads).unwrap()).collect();
+    wait_for_connections(&s.server, |n| n > (idle.len() + deaf.len()) as u64);
+    s.good.was_served("beside 200 clients that don't read");
+    // The tenant's permits, half as much for the kernel's ends of the sockets, and what was there.
+    resident_is_below(&s.server, s.before + 250 * MIB, "200 clients that don't read");
+    drop((idle, deaf));
+    wait_for_connections(&s.server, |n| n == 1);
+    resident_is_below(&s.server, s.before + 60 * MIB, "after they have gone");
+    drop(s.good);
+    assert!(s.server.stop());
+}
+
+/// H2: writes that are announced and abandoned.
+#[test]
+fn abandoned_writes() {
+    let s = scene();
+    let socket = s.server.socket();
+    let left = AtomicUsize::new(scaled(20_000));
+    let abandon = || {
+        let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        while let Ok(n) = take() {
+            // Sizes and the bytes sent vary: blocks of all classes are taken, some half-filled.
+            let length = [MIB, MIB / 2, 64 << 10, 300 << 10, 4096, MIB][n % 6];
+            let mut then = header(WRITE, 1, 0, length);
+            then.resize(then.len() + [0, 4096, 60_000][n % 3].min(length as usize - 1), 1);
+            quick(&socket, "bad", &then).unwrap();
+        }
+    };
+    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(abandon))));
+    s.good.was_served("beside 20000 abandoned writes");
+    wait_for_connections(&s.server, |n| n == 1);
+    resident_is_below(&s.server, s.before + 80 * MIB, "after 20000 abandoned writes");
+    drop(s.good);
+    assert!(s.server.stop());
+}
+
+/// H3 and M7: a stack that is filled between the announcement of a write and its bytes; its filler leaves.
+#[test]
+fn a_full_pool_and_a_client_that_leaves_it() {
+    let s = scene();
+    let socket = s.server.socket();
+    let mut writer = quick(&socket, "deep", &header(WRITE, 1, 0, MIB)).unwrap();
+    wait_for_connections(&s.server, |n| n == 2);
+    let reads: Vec<u8> = (0..70_000).flat_map(|n| header(READ, n, n * 512 % (200 * MIB), 512)).collect();
+    // What doesn't fit stays in the socket: the filler must not wait for it.
+    let filler = quick(&socket, "deep", &[]).unwrap();
+    filler.set_nonblocking(true).unwrap();
+    let (mut sent, end) = (0, Instant::now() + Duration::from_secs(60));
+    let inside = || {
+        let status = s.server.control("GET", "/v1/status").expect(200);
+        let pools = status["pools"].as_array().unwrap();
+        pools.iter().find(|p| p["name"] == "slow").unwrap()["inside"].as_u64().unwrap()
+    };
+    loop {
+        match (&filler).write(&reads[sent..]) {
+            Ok(n) => sent += n,
+            Err(_) if inside() >= 65_500 => break,
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+        if sent == reads.len() {
+            break;
+        }
+        assert!(Instant::now() < end, "the pool never is full");
+    }
+    writer.write_all(&vec![7; MIB as usize]).unwrap();
+    assert_eq!(s.server.control("GET", "/healthz").code, 200);
+    drop(filler);
+    let mut reply = [0; 16];
+    writer.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    writer.read_exact(&mut reply).expect("the write is answered once others have gone");
+    assert_eq!(reply[4..8], [0; 4]);
+    s.good.was_served("beside a full pool");
+    drop((writer, s.good));
+    assert!(s.server.stop());
+}
+
+/// H4: payloads of the well-behaved tenant's other clients that come a byte at a time.
+#[test]
+fn dribbled_payloads() {
+    let s = scene();
+    let socket = s.server.socket();
+    let mut dribblers: Vec<UnixStream> =
+        (0..8).map(|_| quick(&socket, "good", &header(WRITE, 1, 0, 32 * MIB)).unwrap()).collect();
+    wait_for_connections(&s.server, |n| n == 9);
+    s.good.took();
+    // A large write waits for room, which the dribblers don't keep.
+    let mut large = quick(&socket, "good", &header(WRITE, 1, 64 * MIB, 8 * MIB)).unwrap();
+    large.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let payload = vec![3; 8 * MIB as usize];
+    std::thread::scope(|scope| {
+        let mut sender = large.try_clone().unwrap();
+        scope.spawn(move || sender.write_all(&payload).unwrap());
+        let (mut reply, end) = ([0; 16], Instant::now() + Duration::from_secs(40));
+        while large.read(&mut reply).is_err() {
+            dribblers.iter_mut().for_each(|d| drop(d.write(&[1])));
+            assert!(Instant::now() < end, "a large write waits for ever");
+        }
+        assert_eq!(reply[4..8], [0; 4]);
+    });
+    s.good.was_served("beside payloads that come a byte at a time");
+    drop((dribblers, large, s.good));
+    assert!(s.server.stop());
+}
+
+/// H5: block status of a fragmented volume, 64 at a time.
+#[test]
+fn block_status_loops() {
+    let s = scene();
+    let socket = s.server.socket();
+    let mut writer = Client::connect(&socket, "bad").unwrap();
+    for n in 0..2048 {
+        writer.write(n * (32 << 10), &[1; 4096]).unwrap().unwrap();
+    }
+    s.good.took();
+    let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let loops: Vec<_> = (0..4)
+        .map(|_| {
+            let (stop, asked) = (stop.clone(), asked.clone());
+            let mut client = Client::connect(&socket, "bad").unwrap();
+            let ask = |c: &mut Client| {
+                c.send(Command::BlockStatus, CommandFlags::EMPTY, 0, 64 << 20, &[]).unwrap();
+            };
+            std::thread::spawn(move || {
+                (0..16).for_each(|_| ask(&mut client));
+                while !stop.load(Ordering::Relaxed) {
+                    client.receive().unwrap().1.unwrap();
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    ask(&mut client);
+                }
+            })
+        })
+        .collect();
+    let end = Instant::now() + Duration::from_secs(30);
+    while asked.load(Ordering::Relaxed) < scaled(2000) {
+        assert!(Instant::now() < end, "block status isn't answered");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    s.good.was_served("beside 64 loops of block status");
+    stop.store(true, Ordering::Relaxed);
+    loops.into_iter().for_each(|l| l.join().unwrap());
+    drop((writer, s.good));
+    assert!(s.server.stop());
+}
+
+/// Connects and says nothing, over and over, until told to stop.
+fn flood(socket: PathBuf, stop: Arc<AtomicBool>, came: Arc<AtomicUsize>) {
+    let mut kept = std::collections::VecDeque::new();
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok(stream) = UnixStream::connect(&socket) {
+            came.fetch_add(1, Ordering::Relaxed);
+            kept.push_back(stream);
+        }
+        if kept.len() > 1000 {
+            kept.pop_front();
+        }
+    }
+}
+
+/// H6: a flood of silent connections, to the NBD socket and to the control socket.
+#[test]
+fn silent_connections() {
+    let s = scene();
+    let (stop, came) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let sockets = [s.server.socket(), s.server.dir.join("control.sock")];
+    let floods: Vec<_> = sockets
+        .iter()
+        .map(|socket| {
+            let (socket, stop, came) = (socket.clone(), stop.clone(), came.clone());
+            std::thread::spawn(move || flood(socket, stop, came))
+        })
+        .collect();
+    let end = Instant::now() + Duration::from_secs(30);
+    while came.load(Ordering::Relaxed) < 2000 {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let clients = scaled(100);
+    let in_time = |f: &mut dyn FnMut() -> bool| (0..clients).filter(|_| f()).count();
+    let got_in = in_time(&mut || {
+        let began = Instant::now();
+        let client = Client::connect(&s.server.socket(), "good").and_then(|mut c| c.read(0, 512));
+        client.is_ok_and(|read| read.is_ok()) && began.elapsed() < Duration::from_secs(5)
+    });
+    println!("{got_in} of {clients} NBD clients got in, beside {} silent connections", came.load(Ordering::Relaxed));
+    assert!(got_in * 10 >= clients * 8, "{got_in} of {clients} NBD clients got in");
+    let answered = in_time(&mut || health_at(&s.server.dir.join("control.sock")).unwrap_or(false));
+    println!("{answered} of {clients} control clients were answered");
+    assert!(answered * 10 >= clients * 8, "{answered} of {clients} control clients were answered");
+    s.good.was_served("beside a flood of silent connections");
+    stop.store(true, Ordering::Relaxed);
+    floods.into_iter().for_each(|f| f.join().unwrap());
+    drop(s.good);
+    assert!(s.server.stop());
+}
+
+fn health_at(socket: &Path) -> std::io::Result<bool> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    health(stream)
+}
+
+/// Does the node say that it's healthy?
+fn health(mut stream: impl Read + Write) -> std::io::Result<bool> {
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.starts_with("HTTP/1.1 200"))
+}
+
+/// M2 and M6: control clients that don't read, and NBD clients that take every descriptor they can.
+#[test]
+fn the_operator_gets_in() {
+    let s = scene();
+    let status = s.server.control("GET", "/v1/status").expect(200);
+    let address = status["node"]["listens"]["control_http"].as_str().unwrap().to_string();
+    // More than there are places for, all asking for long answers that nobody reads.
+    let deaf: Vec<std::net::TcpStream> = (0..200)
+        .filter_map(|_| {
+            let mut stream = std::net::TcpStream::connect(&address).ok()?;
+            let ask = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(50);
+            stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+            let _ = stream.write_all(ask.as_bytes());
+            Some(stream)
+        })
+        .collect();
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let stream = std::net::TcpStream::connect(&address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        if health(stream).unwrap_or(false) {
+            break;
+        }
+        assert!(Instant::now() < end, "HTTP is closed to newcomers");
+    }
+    drop(deaf);
+    drop(s.good);
+    assert!(s.server.stop());
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_limited(dir.path(), CONFIG, 128);
+    let taken: Vec<UnixStream> = (0..300).filter_map(|_| quick(&server.socket(), "bad", &[]).ok()).collect();
+    println!("{} NBD clients of 128 descriptors", taken.len());
+    assert!((16..120).contains(&taken.len()));
+    assert!(health_at(&server.dir.join("control.sock")).unwrap(), "the operator is heard");
+    let mut one = &taken[0];
+    one.write_all(&header(READ, 1, 0, 512)).unwrap();
+    one.read_exact(&mut [0; 16 + 512]).expect("who was in is served");
+    drop(taken);
+    assert!(server.stop());
+}
