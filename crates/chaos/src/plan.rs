@@ -48,6 +48,12 @@ pub struct CachePlan {
     model: Option<&'static str>,
 }
 
+impl CachePlan {
+    fn part_weus(&self) -> u64 {
+        self.size_weus / TENANTS.len() as u64
+    }
+}
+
 /// `fence = { … }`
 #[derive(Clone, Debug)]
 pub struct FencePlan {
@@ -223,13 +229,16 @@ impl Plan {
             };
         }
         if let Some(c) = &mut self.cache {
+            let per_volume = rng.chance(0.3);
+            // Each volume has a part of four WEUs at least.
+            let sizes: &[u64] = if per_volume { &[14, 30] } else { &[6, 8, 14, 30] };
             *c = CachePlan {
                 mode: one_of(rng, &MODES),
-                size_weus: one_of(rng, &[6, 8, 14, 30]),
+                size_weus: one_of(rng, sizes),
                 codec: one_of(rng, &["none", "lz4", "zstd"]),
                 dedup: one_of(rng, &["off", "tenant", "pool"]),
                 fingerprints_percent: one_of(rng, &[0, 25, 100]),
-                per_volume: rng.chance(0.3),
+                per_volume,
                 watermark_percent: one_of(rng, &[5, 10, 30, 60]),
                 free_percent: one_of(rng, &[0, 0, 20]),
                 trim: rng.chance(0.8),
@@ -251,7 +260,15 @@ impl Plan {
 
     /// Bytes of the cache that its configuration may be changed to while it serves.
     pub fn cache_sizes(&self) -> Option<[u64; 3]> {
-        self.cache.as_ref().map(|c| [6, 10, 30].map(|weus| (weus * c.weu_kib) << 10))
+        self.cache.as_ref().map(|c| {
+            let least = if c.per_volume { c.part_weus() * TENANTS.len() as u64 } else { 6 };
+            [least, least.max(10), 30].map(|weus| (weus * c.weu_kib) << 10)
+        })
+    }
+
+    /// Bytes of the cache that each volume has where each has its own part.
+    pub fn part_bytes(&self) -> u64 {
+        self.cache.as_ref().map_or(0, |c| (c.part_weus() * c.weu_kib) << 10)
     }
 
     /// Is the scheduler CFQ, and is there a policy of cores with slack?
@@ -366,7 +383,7 @@ impl Plan {
                 line(format!("cache = \"{mode}\""));
             }
             if let Some(c) = self.cache.as_ref().filter(|c| c.per_volume) {
-                line(format!("cache_size = \"{}KiB\"", (c.size_weus / 3).max(4) * c.weu_kib));
+                line(format!("cache_size = \"{}KiB\"", c.part_weus() * c.weu_kib));
             }
             if self.fence.is_some() && n == 0 {
                 line("slots = 1".into());

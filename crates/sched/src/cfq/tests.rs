@@ -39,6 +39,30 @@ fn the_device_waits_for_who_has_the_turn() {
     assert_eq!(b.finish_one(ms(30)), 90, "tenant 1 did not come back in time");
 }
 
+/// Who idles while another's flush fills the device doesn't ask to be woken in the past: an engine would spin until the flush ends.
+#[test]
+fn the_end_of_idling_is_not_waited_for_in_the_past() {
+    let config = CfqConfig { depth: 1, slice_idle: Span::from_millis(8), ..CfqConfig::default() };
+    let mut s = stack_of(config, false);
+    let done = |s: &mut Stack, now| {
+        let (d, io) = s.next_device_io().expect("it was sent");
+        s.device_done(now, d, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+    };
+    let ask = |s: &mut Stack, now, tenant, op| {
+        let len = if op == Op::Flush { 0 } else { 4096 };
+        s.offer(now, Io::new(IoHead::new(op, VolumeKey::POOL, TenantId(tenant), 0, len, now), Data::Absent));
+    };
+    ask(&mut s, ms(0), 1, Op::Read);
+    ask(&mut s, ms(1), 2, Op::Read);
+    done(&mut s, ms(5));
+    assert!(s.next_device_io().is_none(), "idling for tenant 1");
+    ask(&mut s, ms(6), 3, Op::Flush);
+    s.wake(ms(13));
+    assert!(s.next_wake() > ms(13), "{:?}", s.next_wake());
+    done(&mut s, ms(20));
+    assert!(s.next_device_io().is_some(), "tenant 1 did not come back in time");
+}
+
 #[test]
 fn real_time_goes_before_best_effort_of_the_same_tenant() {
     let mut b = cfq(100, 0);
