@@ -134,8 +134,9 @@ fn spoil_both(disks: &mut [SimDisk], setup: &Setup, rng: &mut Rng, tally: &mut T
     let ring = nvram_bytes(setup.block) / 2;
     let both: Vec<(usize, [u64; 2])> = if setup.nvram && rng.chance(0.5) {
         let word = |b: &[u8], at: usize| u64::from_le_bytes(b[at..at + 8].try_into().unwrap());
-        let all = disks[NVRAM_DISK].peek(0, ring);
-        let heads = (0..ring).step_by(setup.block as usize);
+        // In either copy: a power loss may have left the newest in one of them.
+        let all = disks[NVRAM_DISK].peek(0, 2 * ring);
+        let heads = (0..2 * ring).step_by(setup.block as usize);
         let is_whole = |b: &[u8]| {
             let len = 64 + u32::from_le_bytes(b[4..8].try_into().unwrap()) as usize;
             let mut summed = b.get(..len).unwrap_or_default().to_vec();
@@ -152,7 +153,8 @@ fn spoil_both(disks: &mut [SimDisk], setup: &Setup, rng: &mut Rng, tally: &mut T
         let first = records.iter().map(|r| word(r.1, 24)).max().unwrap_or(0);
         let whole = records.iter().map(|r| word(r.1, 48)).max().unwrap_or(0);
         let counts = |r: &&(u64, &[u8])| (first..whole).contains(&word(r.1, 16)) && word(r.1, 48) < whole;
-        records.iter().filter(counts).map(|r| (NVRAM_DISK, [r.0, ring + r.0])).collect()
+        let places = records.iter().filter(counts).map(|r| r.0 % ring);
+        places.map(|at| (NVRAM_DISK, [at, ring + at])).collect()
     } else {
         let blocks = |half: u64| {
             let [a, b] = l.copies_at(half);

@@ -41,7 +41,7 @@ fn socket() -> &'static Path {
                     Control { node, bound: Bound::default(), token: None, local_reads: true, started: Instant::now() };
                 let listener = tokio::net::UnixListener::bind(&bound).expect("a socket");
                 listens.0.send(()).expect("it is waited for");
-                serve_unix(listener, router(Arc::new(control))).await;
+                serve_unix(listener, router(Arc::new(control)), 64).await;
             });
         });
         listens.1.recv().expect("it listens");
