@@ -2,7 +2,7 @@
 
 use crate::config::{Planted, Sharing};
 use crate::format::{ChunkHeader, Slot, chunk_header_bytes};
-use crate::index::{Found, Key, Loc, SLOTS_MAX, bit, set_bit};
+use crate::index::{Found, Key, Loc, SLOTS_MAX, UNIT_BYTES, bit, set_bit};
 use crate::journal::Journal;
 use crate::layer::Cache;
 use crate::layout::PAGE_BYTES;
@@ -45,7 +45,9 @@ impl Cache {
             self.r().chunks[weu as usize].push((h.first_slot, h.chunk));
             for (i, e) in h.entries.iter().enumerate() {
                 let slot = h.first_slot + i as u32;
-                if slot >= SLOTS_MAX || e.len_units >= 1 << 12 {
+                let end = (u32::from(e.at_unit) + u32::from(e.len_units)) * UNIT_BYTES;
+                let fits = (1..1 << 12).contains(&e.len_units) && end <= self.layout.shape.weu_bytes;
+                if slot >= SLOTS_MAX || !fits {
                     continue; // no header that was written says so
                 }
                 let cleaned = bit(&self.index.weu(weu).cleaned, slot);

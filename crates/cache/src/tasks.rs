@@ -243,6 +243,9 @@ impl Unpack {
                 return (there && (found as u32 == sum || self.trusting)).then_some(data);
             }
         };
+        if self.at + EXTENT_HEAD_BYTES as u64 > self.total {
+            return None;
+        }
         let head: [u8; EXTENT_HEAD_BYTES] = {
             let d = extract(&self.data, self.total, self.at, EXTENT_HEAD_BYTES as u64);
             bytes_of(&d, EXTENT_HEAD_BYTES as u64)?.as_slice().try_into().ok()?

@@ -6,6 +6,12 @@ mod mount;
 
 use plimsoll_base::Rng;
 
+/// A header named an extent of no bytes, with a checksum that was right: reading it panicked.
+#[test]
+fn an_extent_of_no_bytes_is_none() {
+    mount::fuzz_one(&[252, 108, 219, 75, 221, 175, 162, 147, 171, 113, 184, 11, 195, 226, 209, 225, 199, 83, 166]);
+}
+
 /// Many more with `PLIMSOLL_FUZZ_MOUNTS=1000000`.
 #[test]
 fn a_mutated_cache_starts_or_says_why_not() {

@@ -295,6 +295,12 @@ fn judge(disks: Vec<SimDisk>, life: &Life, done: &[String], rng: &mut Rng, tally
     let named = |why: &str, v: u32| why.contains(&format!("volume {v}.", v = v + 1)) && why.contains("may be missing");
     let seen = look(&mut p, &oracle)?;
     let (after, later) = said(&mut p);
+    // A duplicate's bytes may be gone with the header of the clean extent that has them: it is listed, and is as it was before.
+    let lost = p.stack().layer::<Cache>().unwrap().status().lost;
+    let listed = |v: u32, s: u64| {
+        let at = s * SECTOR;
+        lost.iter().any(|l| l.volume == oracle.key(v) && (l.offset..l.offset + l.len).contains(&at))
+    };
     let mut outcome = 0;
     for (v, all) in (0u32..).zip(&seen) {
         for (s, got) in (0u64..).zip(all) {
@@ -304,6 +310,11 @@ fn judge(disks: Vec<SimDisk>, life: &Life, done: &[String], rng: &mut Rng, tally
                 Some(got) if oracle.allows(v, s, got) => {}
                 Some(got)
                     if !alone && named(&why, v) && state == LayerState::Degraded && is_its_own(&oracle, v, s, got) =>
+                {
+                    outcome = outcome.max(2);
+                }
+                Some(got)
+                    if !alone && listed(v, s) && after == LayerState::Degraded && is_its_own(&oracle, v, s, got) =>
                 {
                     outcome = outcome.max(2);
                 }
