@@ -431,8 +431,9 @@ impl Run {
             if self.pool.step().is_none() || self.pool.now() > latest || self.pool.events() > events {
                 let (oldest, asked, now) = (self.pool.stack().oldest(), self.oracle.asked(), self.pool.now());
                 let cache = self.pool.stack().layer::<plimsoll_cache::Cache>().map(|c| c.activity());
+                let logs = self.pool.stack().layer::<plimsoll_logs::Logs>().map(|l| l.status(now));
                 return Err(format!(
-                    "a hang at {now:?}: {what} never comes; oldest {oldest:?}, in flight {asked:?}; cache {cache:?}"
+                    "a hang at {now:?}: {what} never comes; oldest {oldest:?}, in flight {asked:?}; cache {cache:?}; logs {logs:?}"
                 ));
             }
         }
