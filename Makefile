@@ -23,6 +23,7 @@ test: build-deps test-deps
 lint: build-deps
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	tests/dependencies.py
 
 bench: build-deps test-deps bench-deps
 	cargo build --release -p plimsoll
@@ -42,8 +43,16 @@ sanitize: build-deps
 # Many more kills under load, and power losses in the simulator, than a test run has time for: ten thousand in each phase of the logs.
 soak: build-deps test-deps
 	PLIMSOLL_CRASH_SEEDS=3200 cargo test --release -p plimsoll-logs --test power -- --nocapture
+	PLIMSOLL_ROT_SEEDS=1300 cargo test --release -p plimsoll-logs --test corrupt -- --nocapture
+	PLIMSOLL_FUZZ_RUNS=100000 cargo test --release -p plimsoll-logs --test fuzz_smoke -- --nocapture
 	PLIMSOLL_CRASH_SEEDS=300 cargo test --release -p plimsoll-cache --test power -- --nocapture
 	PLIMSOLL_LIVES_SEEDS=5000 cargo test --release -p plimsoll-cache --test lives -- --nocapture
+	PLIMSOLL_ROT_SEEDS=3600 cargo test --release -p plimsoll-cache --test rot -- --nocapture
+	PLIMSOLL_FAULTY_SEEDS=4000 cargo test --release -p plimsoll-cache --test faulty -- --nocapture
+	PLIMSOLL_FUZZ_MOUNTS=200000 cargo test --release -p plimsoll-cache --test fuzz_smoke -- --nocapture
+	PLIMSOLL_ROT_SEEDS=60 cargo test --release -p plimsoll-store --test rot -- --nocapture
+	PLIMSOLL_CHAOS_SEEDS=5000 cargo test --release -p plimsoll-chaos --test simulated -- --nocapture
+	PLIMSOLL_RESOURCES=500 cargo test --release -p plimsoll --test resources -- --nocapture --test-threads 1
 	PLIMSOLL_SOAK_KILLS=500 cargo test --release -p plimsoll --test crash -- --nocapture
 
 # Whole pools drawn from seeds, in the simulator and live (docs/chaos.md): a quarter of an hour. Prints each live seed and what repeats it.
