@@ -159,7 +159,9 @@ fn blank(plan: &Plan, config: &PoolConfig, rng: &mut Rng) -> Result<Vec<SimDisk>
     if let Some(logs) = &config.logs {
         let seen = seen(config.device.model.as_deref(), &disks[0])?;
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
-        format(&mut disks[0], |f| plimsoll_node::logs::format_if_blank(logs, f, region, seen.block_bytes, 7))?;
+        format(&mut disks[0], |f| {
+            plimsoll_node::logs::format_if_blank(logs, f, region, seen.block_bytes, 7, false).map(drop)
+        })?;
     }
     if let Some(cache) = &config.cache {
         let seen = seen(cache.model.as_deref(), &disks[1])?;

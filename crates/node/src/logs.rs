@@ -131,19 +131,27 @@ pub fn log_runs(c: &Section, device: Region, block_bytes: u32) -> Result<Vec<(u6
     Ok((0..layout.logs).map(run).collect())
 }
 
-/// Formats the logs of a device that has none yet. The layout page is written last: until then it has none.
+/// Formats the logs of a device that has none yet; true if it did. The layout page is written last: until then it has none.
+/// `was_formatted`: the device's superblock says that it had logs.
 ///
 /// # Errors
 /// Those of reading and writing, in words; or if logs were in use there whose layout pages are blank.
-pub fn format_if_blank(c: &Section, file: &File, device: Region, block_bytes: u32, salt: u64) -> Result<(), String> {
+pub fn format_if_blank(
+    c: &Section,
+    file: &File,
+    device: Region,
+    block_bytes: u32,
+    salt: u64,
+    was_formatted: bool,
+) -> Result<bool, String> {
     let failed = |e: std::io::Error| format!("logs: formatting failed: {e}");
     let mut first = vec![0; plimsoll_logs::format::LOOK_BYTES as usize];
     file.read_exact_at(&mut first, device.offset).map_err(failed)?;
     match plimsoll_logs::is_formatted(&first) {
-        Formatted::No => {}
-        Formatted::Yes => return Ok(()), // the layer sees for itself whether it is what it should be
-        Formatted::LayoutLost => {
-            let what = "logs: the layout pages are blank, but notes say that logs were in use: not formatted again, as that would lose what is logged; restore the device from a copy";
+        Formatted::No if !was_formatted => {}
+        Formatted::Yes => return Ok(false), // the layer sees for itself whether it is what it should be
+        Formatted::No | Formatted::LayoutLost => {
+            let what = "logs: the layout pages are blank, but logs were in use: not formatted again, as that would lose what is logged; restore the device from a copy";
             return Err(what.into());
         }
     }
@@ -154,7 +162,8 @@ pub fn format_if_blank(c: &Section, file: &File, device: Region, block_bytes: u3
         }
         file.write_all_at(&bytes, device.offset + at).map_err(failed)?;
     }
-    file.sync_data().map_err(failed)
+    file.sync_data().map_err(failed)?;
+    Ok(true)
 }
 
 #[cfg(test)]

@@ -226,10 +226,11 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
             region.len = region.len.min(model_of(config, region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes));
             let file = std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?;
             let salt = Uuid::new_v4().as_u64_pair().0;
-            refuse_lost(&device, &file, region.offset)?;
-            crate::logs::format_if_blank(logs, &file, region, device.block_bytes(), salt)?;
-            let runs = crate::logs::log_runs(logs, region, device.block_bytes())?;
-            reserve_logs(&device, &runs)?;
+            let (block_bytes, was_formatted) = (device.block_bytes(), device.is_formatted());
+            let made = crate::logs::format_if_blank(logs, &file, region, block_bytes, salt, was_formatted)?;
+            if !was_formatted {
+                reserve_logs(&device, &crate::logs::log_runs(logs, region, block_bytes)?, made)?;
+            }
             set_formatted(&mut device)?;
             crate::logs::home_bytes(logs, region.len, device.block_bytes())?
         }
@@ -241,36 +242,22 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
     Ok((device, store))
 }
 
-/// Refuses a device whose logs were formatted and now begin with zeroes: they are lost, not new.
-fn refuse_lost(device: &DeviceFile, file: &std::fs::File, logs_at: u64) -> std::result::Result<(), String> {
-    let failed = |e: std::io::Error| format!("{}: cannot read its logs: {e}", device.path().display());
-    let mut first = [0; 4096];
-    std::os::unix::fs::FileExt::read_exact_at(file, &mut first, logs_at).map_err(failed)?;
-    if device.is_formatted() && first.iter().all(|b| *b == 0) {
-        return Err(format!(
-            "{}: its logs were formatted, but their first page is zero: the device is corrupt, restore it from a copy",
-            device.path().display()
-        ));
-    }
-    Ok(())
-}
-
-/// Notes that a device's logs are formatted.
+/// Notes that a device's logs, or its cache, are formatted.
 fn set_formatted(device: &mut DeviceFile) -> std::result::Result<(), String> {
     let path = device.path().to_owned();
     device.set_formatted().map_err(|e| format!("{}: cannot renew its superblock: {e}", path.display()))
 }
 
-/// Allocates the logs in a sparse file, when they are made. Later a file system that is full is only worth a warning: nothing
-/// may be missing.
-fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)]) -> std::result::Result<(), String> {
+/// Allocates the logs in a sparse file, when they are made or a pool of an earlier version is first opened. Without room for
+/// them new logs are refused; logs that hold data are served, with a warning.
+fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)], made: bool) -> std::result::Result<(), String> {
     let path = device.path().display();
-    match runs.iter().try_for_each(|(at, len)| device.reserve(*at, *len)) {
-        Err(error) if device.is_formatted() => {
+    match device.reserve(runs) {
+        Err(e) if made => Err(format!("{path}: cannot allocate the logs: {e}: make room, or choose smaller logs")),
+        Err(error) => {
             tracing::warn!(%path, %error, "cannot allocate the pool's logs: flushes fail when the file system is full");
             Ok(())
         }
-        Err(e) => Err(format!("{path}: cannot allocate the logs: {e}: make room, or choose smaller logs")),
         Ok(()) => Ok(()),
     }
 }
@@ -305,10 +292,12 @@ fn open_cache(
     // A modelled drive may be smaller than the file behind it.
     let seen = model_named(c.model.as_deref(), opened.region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes);
     opened.region.len = opened.region.len.min(seen);
-    if opened.new || !had_one || store.cache().absent {
+    // A start that was cut short may have made the device and noted its generation, and formatted nothing.
+    let fresh = opened.new || !had_one || !opened.device.is_formatted();
+    if fresh || store.cache().absent {
         store.outdate_cache().map_err(|e| e.to_string())?;
     }
-    c.known = Some(note_behind(c.mode, store, opened.new || !had_one)?);
+    c.known = Some(note_behind(c.mode, store, fresh)?);
     // It wraps after 65,536 failures of the device, long after any cached content of that number is gone.
     let generation = store.cache_generation() as u16;
     c.generation = Some(generation);
@@ -317,7 +306,7 @@ fn open_cache(
     let block_bytes = opened.device.block_bytes();
     let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
     // A cache that is just being made needs nothing of what was there before; a blank page of one that was there is damage.
-    crate::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !opened.new))?;
+    crate::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !fresh))?;
     let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
     let salt = Uuid::new_v4().as_u64_pair().0;
     crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;

@@ -507,3 +507,35 @@ fn nvram_that_is_too_small_is_refused_before_a_file_is_made() {
     drop(c);
     assert!(server.stop());
 }
+
+/// A pool with data gets a cache, and the first start with it is cut short after it was noted that there is one.
+#[test]
+fn a_first_start_that_was_cut_short_does_not_stop_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let without = config(r#"{ file = "slow.img", size = "64MiB" }"#, "16MiB");
+    let server = Server::start(dir.path(), &without);
+    let mut c = client(&server);
+    write_all(&mut c, 1);
+    drop(c);
+    assert!(server.stop());
+
+    let with = with_cache("back", "fast.img");
+    let nvram = |file: &str| with.replace("weu =", &format!("nvram = {{ file = \"{file}\", size = \"8MiB\" }}\nweu ="));
+    std::fs::write(dir.path().join("foreign"), vec![7; 1 << 20]).unwrap();
+    // Either the node ends, or it says that its only pool can't be opened.
+    if let Ok(server) = Server::try_start(dir.path(), &nvram("foreign")) {
+        assert!(Client::connect(&server.socket(), "vol").is_err());
+        server.kill();
+    }
+    assert!(dir.path().join("fast.img").exists(), "the cache's device was made before the mistake was met");
+
+    let server = Server::start(dir.path(), &nvram("nvram.img"));
+    let mut c = client(&server);
+    check_all(&mut c, 1);
+    write_all(&mut c, 2);
+    drop(c);
+    server.kill();
+    let server = Server::start(dir.path(), &nvram("nvram.img"));
+    check_all(&mut client(&server), 2);
+    assert!(server.stop());
+}

@@ -213,13 +213,13 @@ impl DeviceFile {
         MetaStore::open(backend, Region { len: home.len.min(home_bytes), ..home })
     }
 
-    /// Allocates a run of the device, so that writing there later can't find its file system full. Does nothing on a block
-    /// device, and where the file system can't promise that.
+    /// Allocates runs (offset and length) of the device, so that writing there later can't find its file system full. Does
+    /// nothing on a block device, and where the file system can't promise that.
     ///
     /// # Errors
-    /// Those of the file system: it may be full now.
-    pub fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        if self.is_block_device { Ok(()) } else { probe::reserve(&self.buffered, offset, len).map(drop) }
+    /// Those of the file system. If it has no room for all of them, nothing is allocated.
+    pub fn reserve(&self, runs: &[(u64, u64)]) -> io::Result<()> {
+        if self.is_block_device { Ok(()) } else { probe::reserve(&self.buffered, runs).map(drop) }
     }
 
     /// Returns why the device's own regions couldn't be allocated when it was opened: writes of metadata may fail when the
@@ -228,7 +228,7 @@ impl DeviceFile {
         self.unreserved.as_ref()
     }
 
-    /// Whether the logs' tables were formatted here: blank tables are then lost ones.
+    /// Whether logs or a cache were formatted here: blank ones are then lost.
     pub fn is_formatted(&self) -> bool {
         self.superblock.formatted
     }
@@ -351,7 +351,7 @@ fn format(file: &File, probe: &Probe, superblock: &Superblock) -> Result<(), For
         if !probe.is_block_device {
             file.set_len(CREATING.len() as u64)?; // whatever an interrupted creation left becomes a hole
             file.set_len(superblock.end())?;
-            probe::reserve(file, 0, own_bytes(superblock))?;
+            probe::reserve(file, &[(0, own_bytes(superblock))])?;
         }
         file.sync_all()?;
         if probe.is_block_device {
@@ -398,6 +398,8 @@ fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceErrorKind> {
     // own, so that the metadata region can note that it was made.
     if Superblock::is_of_older_version(&copies) {
         superblock.sequence += 1;
+        // Earlier versions didn't note it: a cache's device that was opened before has its page.
+        superblock.formatted |= superblock.role != ROLE_MAIN;
     }
     write_superblock(&file, &superblock, &superblock.stale(&copies))
         .map_err(|error| DeviceErrorKind::Io { doing: "cannot renew its superblock", error })?;
@@ -456,7 +458,7 @@ fn assemble(path: &Path, locked: Locked, superblock: Superblock) -> Result<Devic
     let block_bytes = probe.block_bytes.max(superblock.block_bytes);
     let is_block_device = probe.is_block_device;
     // A device of an earlier version may have holes. A file system that is full now is no reason to refuse it.
-    let reserved = if is_block_device { Ok(true) } else { probe::reserve(&buffered, 0, own_bytes(&superblock)) };
+    let reserved = if is_block_device { Ok(true) } else { probe::reserve(&buffered, &[(0, own_bytes(&superblock))]) };
     let unreserved = reserved.err();
     let path = path.to_owned();
     Ok(DeviceFile { path, data, buffered, superblock, block_bytes, is_block_device, is_direct, unreserved })

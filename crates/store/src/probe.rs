@@ -78,14 +78,29 @@ pub(crate) fn lock_holder(file: &File) -> Option<u32> {
     locks.lines().find_map(holder)
 }
 
-/// Allocates a run of a regular file, so that writing there later can't find its file system full. What is written there
-/// already stays. False where the file system can't promise that.
-pub(crate) fn reserve(file: &File, offset: u64, len: u64) -> io::Result<bool> {
-    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, offset, len) {
-        Ok(()) => Ok(true),
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(false),
-        Err(e) => Err(e.into()),
+/// Allocates runs (offset and length) of a regular file, so that writing there later can't find its file system full. What is
+/// written there already stays. False where the file system can't promise that.
+///
+/// # Errors
+/// Those of the file system. Nothing is begun that it has no room for, so that its other users don't find it full.
+pub(crate) fn reserve(file: &File, runs: &[(u64, u64)]) -> io::Result<bool> {
+    let wanted_bytes: u64 = runs.iter().map(|(_, len)| len).sum();
+    let (stat, system) = (rustix::fs::fstat(file)?, rustix::fs::fstatvfs(file)?);
+    // What is allocated of the file may lie elsewhere: then the file system says itself that it is full.
+    let missing_bytes = wanted_bytes.saturating_sub(stat.st_blocks as u64 * 512);
+    let free_bytes = system.f_bavail * system.f_frsize;
+    if missing_bytes > free_bytes {
+        let what = format!("{missing_bytes} bytes are needed, and its file system has {free_bytes}");
+        return Err(io::Error::new(io::ErrorKind::StorageFull, what));
     }
+    for (offset, len) in runs {
+        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, *offset, *len) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => return Ok(false),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(true)
 }
 
 /// Makes a run of a block device read as zeroes, durably.
@@ -113,4 +128,21 @@ fn write_zeroes(file: &File, offset: u64, len: u64) -> io::Result<()> {
         at += step;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    /// A thin pool of an earlier version may be larger than what its file system has left.
+    #[test]
+    fn nothing_is_allocated_where_not_everything_fits() {
+        let file = tempfile::tempfile().unwrap();
+        let whole = 1 << 60;
+        let e = reserve(&file, &[(0, 1 << 20), (1 << 20, whole)]).unwrap_err();
+        assert_eq!((e.kind(), file.metadata().unwrap().blocks()), (io::ErrorKind::StorageFull, 0), "{e}");
+        assert!(reserve(&file, &[(0, 1 << 20)]).unwrap());
+        assert_eq!(file.metadata().unwrap().blocks() * 512, 1 << 20);
+    }
 }

@@ -14,7 +14,7 @@
 //!       832  sequence, u64                     (since version 2; version 1 also had no second copy)
 //!       840  length of the role, 1..=31, u8    (since version 2)
 //!       841  role                              (since version 2)
-//!       872  1 once the logs of the device were formatted, u8 (since version 3)
+//!       872  1 once the logs or the cache of the device were formatted, u8 (since version 3)
 //! ```
 //! Integers are little-endian. Bytes not named are zero. Nothing here does I/O.
 //!
