@@ -533,6 +533,7 @@ fn a_first_start_that_was_cut_short_does_not_stop_the_next() {
     let mut c = client(&server);
     check_all(&mut c, 1);
     write_all(&mut c, 2);
+    c.flush().unwrap().unwrap();
     drop(c);
     server.kill();
     let server = Server::start(dir.path(), &nvram("nvram.img"));
