@@ -188,6 +188,8 @@ pub enum Planted {
     ReusedBeforeNote,
     /// A note is written once, and the older one is used if it is corrupt.
     NoteOnce,
+    /// After a power loss between the two copies of a note, the older one stays.
+    OlderNoteLeft,
     /// An image is written once, and the older one is used if it is corrupt.
     ImageOnce,
     /// A recovery doesn't look for less than a witness names.
@@ -208,9 +210,10 @@ pub enum Planted {
 
 impl Planted {
     /// Those that show only when something becomes corrupt.
-    pub const NEED_CORRUPTION: [Planted; 9] = [
+    pub const NEED_CORRUPTION: [Planted; 10] = [
         Planted::OlderImageUsed,
         Planted::NoteOnce,
+        Planted::OlderNoteLeft,
         Planted::ImageOnce,
         Planted::WitnessIgnored,
         Planted::WitnessNeverWritten,

@@ -20,6 +20,7 @@ struct Tally {
     /// By structure and what happened to it: how many, and how many of them ended how.
     kinds: BTreeMap<(&'static str, &'static str), [u64; 4]>,
     second_lives: u64,
+    between_notes: u64,
     lost_sectors: u64,
 }
 
@@ -139,6 +140,50 @@ fn judge(
     Ok(())
 }
 
+/// The newer of the two notes, where the power was lost between their writes.
+fn newer_note(disk: &SimDisk) -> Option<usize> {
+    let layout = layout_of(disk.block_bytes());
+    let numbers = layout::NOTES_AT.map(|at| {
+        let bytes = disk.peek(at, layout.block());
+        format::decode_note(&layout, bytes.as_slice()).map(|n| n.number)
+    });
+    (numbers[0].is_some() && numbers[1].is_some() && numbers[0] != numbers[1])
+        .then(|| usize::from(numbers[0] < numbers[1]))
+}
+
+/// Power is lost between the two copies of a note; what follows is durable; then the copy that was written is corrupt.
+fn between_notes(life: &mut Life, config: LogsConfig, rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
+    let mut disk = life.pool.disk(0).clone();
+    disk.lose_power();
+    let Some(newer) = newer_note(&disk) else { return Ok(()) };
+    tally.between_notes += 1;
+    let block = disk.block_bytes();
+    let context = |e: String| format!("between two notes: {e}");
+    let (p, state, found) = started(disk, config).map_err(context)?;
+    if state != LayerState::Ready {
+        return Err(context(format!("it is {state:?}")));
+    }
+    let mut oracle = life.oracle.clone();
+    oracle.check_corrupt(&found, life.pool.now(), false).map_err(context)?;
+    let mut next = Life { pool: p, oracle };
+    let work = in_blocks(some_acts(rng.next_u64(), 12), block);
+    let mut left = 1 + rng.below(60);
+    next.run(&work, &mut |_| {
+        left -= 1;
+        Ok(left > 0)
+    })
+    .map_err(context)?;
+    let (at, mut disk) = (next.pool.now(), next.pool.disk(0).clone());
+    disk.lose_power();
+    disk.corrupt(layout::NOTES_AT[newer] / SECTOR, Corruption::Zeroes);
+    let (mut p, state, found) = started(disk, config).map_err(context)?;
+    if state != LayerState::Ready {
+        return Err(context(format!("then a corrupt note: it is {state:?}: {:?}", problem(&mut p))));
+    }
+    next.oracle.check_corrupt(&found, at, false).map_err(|e| context(format!("then a corrupt note: {e}")))?;
+    Ok(())
+}
+
 fn block_of(seed: u64) -> u64 {
     if seed % 5 == 4 { 4096 } else { 512 }
 }
@@ -173,6 +218,7 @@ fn run(seed: u64, config: LogsConfig, cuts: f64, tally: &mut Tally) -> Result<()
         if rng.chance(cuts) {
             judge(life, None, config, &mut rng, tally)?;
         }
+        between_notes(life, config, &mut rng, tally)?;
         Ok(true)
     })?;
     let mut life = begin(seed, config);
@@ -210,6 +256,8 @@ fn nothing_else_is_ever_read() {
         tally.second_lives,
         tally.lost_sectors
     );
+    println!("{} power losses between two notes", tally.between_notes);
+    assert!(tally.between_notes > seeds, "power was hardly lost between two notes");
     println!("  {:20} ready, degraded, failed, some reads fail", "");
     for ((what, how), ends) in &tally.kinds {
         println!("  {what:8} {how:11} {ends:?}");
