@@ -200,6 +200,8 @@ pub enum Planted {
     WitnessTooEarly,
     /// Behind a corrupt record of a log none is looked for.
     SearchForgotten,
+    /// An image doesn't say that a record was under way behind a log's end.
+    BusyForgotten,
     /// What a client reads from a log isn't checked.
     ReadUnchecked,
     /// What a checkpoint reads from a log isn't checked.

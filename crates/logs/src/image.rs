@@ -317,10 +317,15 @@ impl Logs {
             let first = first_sum(&self.layout, i as u32, number);
             match emptied[i] {
                 true if l.state != State::Bad || l.no_space => {
-                    LogEntry { tail: 0, bad: false, sum: first, epoch: epoch_of(number) }
+                    LogEntry { tail: 0, busy: false, bad: false, sum: first, epoch: epoch_of(number) }
                 }
-                _ if l.state == State::Bad => LogEntry { tail: end, bad: !l.no_space, sum: l.sum, epoch: l.epoch },
-                _ => LogEntry { tail: l.done_tail, bad: false, sum: l.done_sum, epoch: l.epoch },
+                _ if l.state == State::Bad => {
+                    LogEntry { tail: end, busy: false, bad: !l.no_space, sum: l.sum, epoch: l.epoch }
+                }
+                _ => {
+                    let busy = !l.order.is_empty() && !self.has(Planted::BusyForgotten);
+                    LogEntry { tail: l.done_tail, busy, bad: false, sum: l.done_sum, epoch: l.epoch }
+                }
             }
         };
         let logs = self.logs.iter().enumerate().map(entry).collect();
@@ -520,6 +525,7 @@ impl Logs {
         let number = self.image_number + 1;
         // Another first sum: a record that was under way and came through must not follow on what this says.
         let entry = |(i, l): (usize, &crate::log::Log)| LogEntry {
+            busy: false,
             tail: if l.state == State::Bad { self.layout.shape.log_bytes as u32 } else { l.done_tail },
             bad: l.state == State::Bad && !l.no_space,
             sum: first_sum(&self.layout, i as u32, number),

@@ -363,7 +363,7 @@ impl Logs {
         };
         let image = match image {
             None if self.has(Planted::ImageSumIgnored) => {
-                let log = |_| crate::format::LogEntry { tail: 0, bad: false, sum: 0, epoch: 0 };
+                let log = |_| crate::format::LogEntry { tail: 0, busy: false, bad: false, sum: 0, epoch: 0 };
                 let logs = (0..self.layout.logs).map(log).collect();
                 let (number, next_sequence) = (header.number, header.next_sequence);
                 Some(Image { number, complete: false, next_sequence, logs, extents: Vec::new() })
@@ -474,7 +474,10 @@ impl Logs {
                 }
                 Step::End if scan.ended.is_none() && r.version > 1 && !self.has(Planted::SearchForgotten) => {
                     let looked = scan.at + scan.have().len() as u64;
-                    let until = if scan.records > 0 { scan.at + self.search_bytes() } else { looked };
+                    let is_busy = |i: &Image| i.logs[scan.log as usize].busy;
+                    // The first one is short unless it was under way when the image was begun.
+                    let may_be_long = scan.records > 0 || r.image.as_ref().is_some_and(is_busy);
+                    let until = if may_be_long { scan.at + self.search_bytes() } else { looked };
                     scan.ended = Some((scan.at, scan.sum, until));
                 }
                 Step::End => self.log_scanned(&mut r),
