@@ -25,7 +25,8 @@ use std::num::NonZeroU32;
 const ENTRIES_MAX: usize = 99;
 /// Witnesses in an empty record at most: its header is then 4 KiB.
 const WITNESSES_MAX: usize = 336;
-/// A log's first record since an image is at most this long, or an empty one goes before it: so a recovery that looks at a log's
+/// A log's first record since an image is at most this long, or an empty one goes before it (one that was under way when the image
+/// was begun may be longer: then the image says so): so a recovery that looks at a log's
 /// first [`LOOK_BYTES`] sees that it has records even if the first one is corrupt.
 const FIRST_BYTES_MAX: u64 = LOOK_BYTES / 2;
 

@@ -188,6 +188,8 @@ pub enum Planted {
     ReusedBeforeNote,
     /// A note is written once, and the older one is used if it is corrupt.
     NoteOnce,
+    /// After a power loss between the two copies of a note, the older one stays.
+    OlderNoteLeft,
     /// An image is written once, and the older one is used if it is corrupt.
     ImageOnce,
     /// A recovery doesn't look for less than a witness names.
@@ -198,6 +200,8 @@ pub enum Planted {
     WitnessTooEarly,
     /// Behind a corrupt record of a log none is looked for.
     SearchForgotten,
+    /// An image doesn't say that a record was under way behind a log's end.
+    BusyForgotten,
     /// What a client reads from a log isn't checked.
     ReadUnchecked,
     /// What a checkpoint reads from a log isn't checked.
@@ -208,9 +212,10 @@ pub enum Planted {
 
 impl Planted {
     /// Those that show only when something becomes corrupt.
-    pub const NEED_CORRUPTION: [Planted; 9] = [
+    pub const NEED_CORRUPTION: [Planted; 10] = [
         Planted::OlderImageUsed,
         Planted::NoteOnce,
+        Planted::OlderNoteLeft,
         Planted::ImageOnce,
         Planted::WitnessIgnored,
         Planted::WitnessNeverWritten,

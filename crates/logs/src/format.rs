@@ -385,6 +385,8 @@ fn carries_bytes(data: &Data) -> bool {
 pub struct LogEntry {
     /// Bytes used.
     pub tail: u32,
+    /// A record was under way behind `tail`: it may be as long as records get.
+    pub busy: bool,
     /// Retired: nothing more is written to it.
     pub bad: bool,
     /// What the next record must name.
@@ -490,7 +492,8 @@ pub fn encode_image(layout: &Layout, image: &Image) -> Vec<u8> {
     let mut b = vec![0; (IMAGE_HEADER_BYTES as usize + body).next_multiple_of(PAGE_BYTES as usize)];
     let mut at = IMAGE_HEADER_BYTES as usize;
     for log in &image.logs {
-        put(&mut b, at, &log.tail.to_le_bytes());
+        // A tail is a multiple of a block: its lowest bit has room.
+        put(&mut b, at, &(log.tail | u32::from(log.busy)).to_le_bytes());
         put(&mut b, at + 4, &(u32::from(log.bad) | log.epoch << 1).to_le_bytes());
         put(&mut b, at + 8, &log.sum.to_le_bytes());
         at += IMAGE_LOG_BYTES as usize;
@@ -541,8 +544,14 @@ pub fn decode_image(layout: &Layout, header: &ImageHeader, body: &[u8]) -> Optio
     }
     let (logs, extents) = body.split_at(layout.logs as usize * IMAGE_LOG_BYTES as usize);
     let log = |b: &[u8]| {
-        let flags = u32_at(b, 4);
-        let log = LogEntry { tail: u32_at(b, 0), bad: flags & 1 != 0, sum: u64_at(b, 8), epoch: flags >> 1 };
+        let (tail, flags) = (u32_at(b, 0), u32_at(b, 4));
+        let log = LogEntry {
+            tail: tail & !1,
+            busy: tail & 1 != 0,
+            bad: flags & 1 != 0,
+            sum: u64_at(b, 8),
+            epoch: flags >> 1,
+        };
         let fits = u64::from(log.tail) <= layout.shape.log_bytes && u64::from(log.tail).is_multiple_of(layout.block());
         fits.then_some(log)
     };
@@ -606,7 +615,7 @@ pub fn decode_note(layout: &Layout, b: &[u8]) -> Option<Note> {
 
 /// What a device needs to be given logs: places and bytes to write before its first use, then to sync.
 pub fn format_device(layout: &Layout) -> Vec<(u64, Vec<u8>)> {
-    let log = |log| LogEntry { tail: 0, bad: false, sum: first_sum(layout, log, 1), epoch: 1 };
+    let log = |log| LogEntry { tail: 0, busy: false, bad: false, sum: first_sum(layout, log, 1), epoch: 1 };
     let logs = (0..layout.logs).map(log).collect();
     let image = Image { number: 1, complete: false, next_sequence: 1, logs, extents: Vec::new() };
     let image = encode_image(layout, &image);
@@ -689,7 +698,7 @@ mod tests {
         let m = Mapped { at: l.log_start(1) + 512, len: 65024, log: 1, key, unit: Some(unit) };
         let old = Mapped { at: l.log_start(1) + 1024, len: 512, log: 1, key, unit: None };
         let lost = Mapped::lost(200_704, 131_072, key);
-        let log = |i: u32| LogEntry { tail: i * 512, bad: i == 3, sum: u64::from(i), epoch: i + 5 };
+        let log = |i: u32| LogEntry { tail: i * 512, busy: i == 4, bad: i == 3, sum: u64::from(i), epoch: i + 5 };
         let logs = (0..l.logs).map(log).collect();
         let extents = vec![(1024, m), (131_072, old), (200_704, lost)];
         let image = Image { number: 8, complete: false, next_sequence: 1234, logs, extents };

@@ -83,7 +83,7 @@ pub(crate) fn decode_image(layout: &Layout, header: &ImageHeader, body: &[u8]) -
     }
     let (logs, extents) = body.split_at(layout.logs as usize * IMAGE_LOG_BYTES as usize);
     let log = |b: &[u8]| {
-        let log = LogEntry { tail: u32_at(b, 0), bad: u32_at(b, 4) != 0, sum: u64_at(b, 8), epoch: 0 };
+        let log = LogEntry { tail: u32_at(b, 0), busy: false, bad: u32_at(b, 4) != 0, sum: u64_at(b, 8), epoch: 0 };
         let fits = u64::from(log.tail) <= layout.shape.log_bytes && u64::from(log.tail).is_multiple_of(layout.block());
         fits.then_some(log)
     };

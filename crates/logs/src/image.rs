@@ -119,7 +119,9 @@ pub(crate) struct Notes {
     since: Vec<bool>,
     /// The next is to name this image and say `since` only.
     names: Option<u64>,
-    /// The copy that is written first: the corrupt one, if one is.
+    /// Both copies are to say again what the newer one says.
+    renew: bool,
+    /// The copy that is written first: the corrupt or older one, if one is.
     first: usize,
     /// A recovery looks at all logs anyway.
     off: bool,
@@ -138,12 +140,13 @@ impl Notes {
             wanted: none.clone(),
             since: none,
             names: None,
+            renew: false,
             first: 0,
             off,
         }
     }
 
-    /// What a recovery found; without a note any log may have records. `bad` is the copy that can't be used.
+    /// What a recovery found; without a note any log may have records. `bad` is the copy that can't be used or is older.
     pub fn recovered(&mut self, note: Option<Note>, image: u64, bad: Option<usize>) {
         let chunks = note.as_ref().map_or_else(|| vec![true; self.noted.len()], |n| n.chunks.clone());
         // Where none can be read, one that can be read again later must not be newer.
@@ -181,8 +184,13 @@ impl Notes {
         self.writing.as_ref().is_some_and(|w| w.stalled)
     }
 
+    /// The two copies are to be the same again.
+    pub fn renew(&mut self) {
+        self.renew = true;
+    }
+
     fn next(&mut self) -> bool {
-        let wants = self.names.is_some() || (!self.off && self.wanted.contains(&true));
+        let wants = self.names.is_some() || self.renew || (!self.off && self.wanted.contains(&true));
         if self.writing.is_some() || !wants {
             return false;
         }
@@ -190,6 +198,7 @@ impl Notes {
         let chunks: Vec<bool> = base.iter().zip(&self.wanted).map(|(a, b)| *a || *b).collect();
         self.image = self.names.take().unwrap_or(self.image);
         self.wanted.fill(false);
+        self.renew = false;
         self.number += 1;
         let note = Note { number: self.number, image: self.image, chunks };
         self.writing = Some(Writing { note, done: 0, stalled: false });
@@ -244,6 +253,7 @@ impl Logs {
             match (named, self.layouts_due) {
                 (true, true) => self.write_layout(now, 0, out),
                 (true, false) => self.commit_image(now, out),
+                (false, _) if self.life == Life::Recovering && self.image.is_none() => self.begin_serving(now, out),
                 (false, _) => {
                     if self.image.is_none() && !self.image_wanted {
                         self.trouble = None;
@@ -260,6 +270,9 @@ impl Logs {
         if self.is_degraded() || self.life == Life::Recovering {
             if image_waits {
                 self.abandon_image(now, "a note can't be written", out);
+            } else if self.life == Life::Recovering {
+                self.notes.writing = None;
+                self.refuse("at the start a note can't be written: replace the device, or start again".into(), out);
             }
         } else if self.stopping && image_waits {
             // Whether the image is in force the next start sees: until then nothing may depend on it.
@@ -304,10 +317,15 @@ impl Logs {
             let first = first_sum(&self.layout, i as u32, number);
             match emptied[i] {
                 true if l.state != State::Bad || l.no_space => {
-                    LogEntry { tail: 0, bad: false, sum: first, epoch: epoch_of(number) }
+                    LogEntry { tail: 0, busy: false, bad: false, sum: first, epoch: epoch_of(number) }
                 }
-                _ if l.state == State::Bad => LogEntry { tail: end, bad: !l.no_space, sum: l.sum, epoch: l.epoch },
-                _ => LogEntry { tail: l.done_tail, bad: false, sum: l.done_sum, epoch: l.epoch },
+                _ if l.state == State::Bad => {
+                    LogEntry { tail: end, busy: false, bad: !l.no_space, sum: l.sum, epoch: l.epoch }
+                }
+                _ => {
+                    let busy = !l.order.is_empty() && !self.has(Planted::BusyForgotten);
+                    LogEntry { tail: l.done_tail, busy, bad: false, sum: l.done_sum, epoch: l.epoch }
+                }
             }
         };
         let logs = self.logs.iter().enumerate().map(entry).collect();
@@ -507,6 +525,7 @@ impl Logs {
         let number = self.image_number + 1;
         // Another first sum: a record that was under way and came through must not follow on what this says.
         let entry = |(i, l): (usize, &crate::log::Log)| LogEntry {
+            busy: false,
             tail: if l.state == State::Bad { self.layout.shape.log_bytes as u32 } else { l.done_tail },
             bad: l.state == State::Bad && !l.no_space,
             sum: first_sum(&self.layout, i as u32, number),

@@ -23,8 +23,8 @@ use crate::recover::Recovery;
 use crate::status::Counters;
 use crate::witness::Claims;
 use plimsoll_base::{
-    BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent, Time,
-    VolumeKey,
+    Buf, BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent,
+    Time, VolumeKey,
 };
 use plimsoll_stack::{Actions, Forecast, Knob, Layer, LayerState, Offer, Order, Port, Ports};
 use slab::Slab;
@@ -51,6 +51,8 @@ pub struct Logs {
     pub(crate) durability_lost: bool,
     /// What the start could not find, if anything.
     pub(crate) lost: Option<String>,
+    /// The image in force, to be copied as soon as both notes name it.
+    pub(crate) copy_due: Option<Buf>,
     /// The last logged bytes that were not what had been written there.
     pub(crate) corrupt: Option<String>,
     /// A table's write failed and is tried again.
@@ -275,6 +277,7 @@ impl Logs {
             life: Life::Recovering,
             durability_lost: false,
             lost: None,
+            copy_due: None,
             corrupt: None,
             trouble: None,
             claims: Claims::default(),

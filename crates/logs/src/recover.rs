@@ -6,13 +6,15 @@
 //! | found | means |
 //! | --- | --- |
 //! | a layout page or a note is corrupt | the other copy is used |
+//! | the two notes differ | the power was lost between them: the newer one is used, and both are written again |
 //! | the image that the notes name is corrupt | the other copy is used; without one the pool fails |
 //! | an image that no note names | it was cut off, or not yet in force: ignored |
 //! | a log ends before a witness says | a durable record is lost: of which ranges isn't known, the pool fails |
 //! | a record's data are corrupt, and a witness says it was durable | reads of those ranges fail, the pool is degraded |
 //! | a record is corrupt, and no witness says that it was durable | it was torn: the log ends before it |
 //!
-//! Writes nothing unless something is to be repaired or converted: then an image is written before anything is served.
+//! Writes nothing unless something is to be repaired or converted: then an image, or where only a note is concerned both of its
+//! copies, are written before anything is served.
 
 use crate::config::Planted;
 use crate::format::{
@@ -65,8 +67,10 @@ pub(crate) struct Recovery {
     witnesses: Vec<Witness>,
     /// Logs that could not be read to their ends.
     unreadable: Vec<u32>,
-    /// Something is to be written again before anything is served.
+    /// An image is to be written before anything is served.
     repair: bool,
+    /// Both copies of the note are.
+    renote: bool,
 }
 
 /// A record that was found.
@@ -146,6 +150,7 @@ impl Logs {
             witnesses: Vec::new(),
             unreadable: Vec::new(),
             repair: false,
+            renote: false,
         }));
         self.recovery_ask(now, LAYOUTS_AT[0], PAGE_BYTES, out);
     }
@@ -293,11 +298,22 @@ impl Logs {
             None => VecDeque::new(),
         };
         if r.version == VERSION && !trusts_any {
-            let bad = (0..2).filter(|n| r.notes[*n].is_none()).count();
+            let bad = r.notes.iter().filter(|n| n.is_none()).count();
             self.counters.recovery.repaired += bad as u32;
-            r.repair |= bad > 0;
+            r.repair |= bad == 2;
+            r.renote = self.older_note(r).is_some();
         }
         if r.candidates.is_empty() { Err(self.no_image(r)) } else { Ok(()) }
+    }
+
+    /// The copy of the note that doesn't say what the other does: it is corrupt, or the power was lost before it was written. As
+    /// long as it stays so, logs may be lost with the other copy.
+    fn older_note(&self, r: &Recovery) -> Option<usize> {
+        let number = |n: usize| r.notes[n].as_ref().map(|n| n.number);
+        if r.version == 1 || self.has(Planted::OlderNoteLeft) {
+            return (0..2).find(|n| r.notes[*n].is_none());
+        }
+        (number(0) != number(1)).then(|| if number(0) < number(1) { 0 } else { 1 })
     }
 
     fn no_image(&self, r: &Recovery) -> String {
@@ -347,7 +363,7 @@ impl Logs {
         };
         let image = match image {
             None if self.has(Planted::ImageSumIgnored) => {
-                let log = |_| crate::format::LogEntry { tail: 0, bad: false, sum: 0, epoch: 0 };
+                let log = |_| crate::format::LogEntry { tail: 0, busy: false, bad: false, sum: 0, epoch: 0 };
                 let logs = (0..self.layout.logs).map(log).collect();
                 let (number, next_sequence) = (header.number, header.next_sequence);
                 Some(Image { number, complete: false, next_sequence, logs, extents: Vec::new() })
@@ -376,7 +392,7 @@ impl Logs {
         self.logs = image.logs.iter().map(|l| Log::new(l.tail, l.sum, epoch(l.epoch), l.bad)).collect();
         self.counters.logs_retired = image.logs.iter().filter(|l| l.bad).count() as u64;
         let newest = r.notes.iter().flatten().max_by_key(|n| n.number).cloned();
-        let bad = (0..2).find(|n| r.notes[*n].is_none());
+        let bad = self.older_note(r);
         // Version 1 writes one of two notes in turn: one that isn't whole may be the newer one. Only the first is without another.
         let v1_doubt =
             r.version == 1 && bad.is_some_and(|n| !r.is_blank[n] || newest.as_ref().is_some_and(|n| n.number > 1));
@@ -458,7 +474,10 @@ impl Logs {
                 }
                 Step::End if scan.ended.is_none() && r.version > 1 && !self.has(Planted::SearchForgotten) => {
                     let looked = scan.at + scan.have().len() as u64;
-                    let until = if scan.records > 0 { scan.at + self.search_bytes() } else { looked };
+                    let is_busy = |i: &Image| i.logs[scan.log as usize].busy;
+                    // The first one is short unless it was under way when the image was begun.
+                    let may_be_long = scan.records > 0 || r.image.as_ref().is_some_and(is_busy);
+                    let until = if may_be_long { scan.at + self.search_bytes() } else { looked };
                     scan.ended = Some((scan.at, scan.sum, until));
                 }
                 Step::End => self.log_scanned(&mut r),
@@ -704,7 +723,20 @@ impl Logs {
         let other = 1 - self.image_slot as usize;
         if r.headers[other].map(|h| h.number) != number {
             let image = r.image.expect("it was read");
-            self.begin_copy(now, Buf::copy_of(&encode_image(&self.layout, &image)), out);
+            self.copy_due = Some(Buf::copy_of(&encode_image(&self.layout, &image)));
+        }
+        if r.renote {
+            // No record may go to a log that one copy only names, and the image that the older one names isn't overwritten.
+            self.notes.renew();
+            return self.write_note(now, out);
+        }
+        self.begin_serving(now, out);
+    }
+
+    /// What was found is what the device says, in as many copies as there should be.
+    pub(crate) fn begin_serving(&mut self, now: Time, out: &mut Actions) {
+        if let Some(bytes) = self.copy_due.take() {
+            self.begin_copy(now, bytes, out);
         }
         self.life = Life::Ready;
         self.serve_early(now, out);

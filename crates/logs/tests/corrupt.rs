@@ -7,8 +7,8 @@ mod common;
 use common::*;
 use plimsoll_base::*;
 use plimsoll_logs::*;
-use plimsoll_stack::LayerState;
-use plimsoll_stack::sim::{Corruption, SimDisk};
+use plimsoll_stack::sim::{Corruption, DiskFaults, SimDisk, SimPool};
+use plimsoll_stack::*;
 use std::collections::BTreeMap;
 
 /// From when something becomes durable until a witness of it is: [`LogsConfig::witness_after`], and what the writes of two
@@ -20,6 +20,7 @@ struct Tally {
     /// By structure and what happened to it: how many, and how many of them ended how.
     kinds: BTreeMap<(&'static str, &'static str), [u64; 4]>,
     second_lives: u64,
+    between_notes: u64,
     lost_sectors: u64,
 }
 
@@ -139,6 +140,50 @@ fn judge(
     Ok(())
 }
 
+/// The newer of the two notes, where the power was lost between their writes.
+fn newer_note(disk: &SimDisk) -> Option<usize> {
+    let layout = layout_of(disk.block_bytes());
+    let numbers = layout::NOTES_AT.map(|at| {
+        let bytes = disk.peek(at, layout.block());
+        format::decode_note(&layout, bytes.as_slice()).map(|n| n.number)
+    });
+    (numbers[0].is_some() && numbers[1].is_some() && numbers[0] != numbers[1])
+        .then(|| usize::from(numbers[0] < numbers[1]))
+}
+
+/// Power is lost between the two copies of a note; what follows is durable; then the copy that was written is corrupt.
+fn between_notes(life: &mut Life, config: LogsConfig, rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
+    let mut disk = life.pool.disk(0).clone();
+    disk.lose_power();
+    let Some(newer) = newer_note(&disk) else { return Ok(()) };
+    tally.between_notes += 1;
+    let block = disk.block_bytes();
+    let context = |e: String| format!("between two notes: {e}");
+    let (p, state, found) = started(disk, config).map_err(context)?;
+    if state != LayerState::Ready {
+        return Err(context(format!("it is {state:?}")));
+    }
+    let mut oracle = life.oracle.clone();
+    oracle.check_corrupt(&found, life.pool.now(), false).map_err(context)?;
+    let mut next = Life { pool: p, oracle };
+    let work = in_blocks(some_acts(rng.next_u64(), 12), block);
+    let mut left = 1 + rng.below(60);
+    next.run(&work, &mut |_| {
+        left -= 1;
+        Ok(left > 0)
+    })
+    .map_err(context)?;
+    let (at, mut disk) = (next.pool.now(), next.pool.disk(0).clone());
+    disk.lose_power();
+    disk.corrupt(layout::NOTES_AT[newer] / SECTOR, Corruption::Zeroes);
+    let (mut p, state, found) = started(disk, config).map_err(context)?;
+    if state != LayerState::Ready {
+        return Err(context(format!("then a corrupt note: it is {state:?}: {:?}", problem(&mut p))));
+    }
+    next.oracle.check_corrupt(&found, at, false).map_err(|e| context(format!("then a corrupt note: {e}")))?;
+    Ok(())
+}
+
 fn block_of(seed: u64) -> u64 {
     if seed % 5 == 4 { 4096 } else { 512 }
 }
@@ -173,6 +218,7 @@ fn run(seed: u64, config: LogsConfig, cuts: f64, tally: &mut Tally) -> Result<()
         if rng.chance(cuts) {
             judge(life, None, config, &mut rng, tally)?;
         }
+        between_notes(life, config, &mut rng, tally)?;
         Ok(true)
     })?;
     let mut life = begin(seed, config);
@@ -210,6 +256,8 @@ fn nothing_else_is_ever_read() {
         tally.second_lives,
         tally.lost_sectors
     );
+    println!("{} power losses between two notes", tally.between_notes);
+    assert!(tally.between_notes > seeds, "power was hardly lost between two notes");
     println!("  {:20} ready, degraded, failed, some reads fail", "");
     for ((what, how), ends) in &tally.kinds {
         println!("  {what:8} {how:11} {ends:?}");
@@ -240,4 +288,80 @@ fn every_planted_mistake_is_found() {
         }
     }
     assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
+const LONG: u64 = 128 << 10;
+
+/// Writes of 128 KiB, each flushed, with images meanwhile; whenever the last image was begun with one of them under way, power is lost
+/// and that one's header is corrupt. How often that was; an error if something older is then read in silence.
+fn long_record_under_an_image(config: LogsConfig) -> Result<u32, String> {
+    let shape = layout::Shape { group_bytes: 8 << 20, log_bytes: 2 << 20, extents_max: 256 };
+    let layout = Layout::new(64 << 20, 512, shape, 0x5eed).expect("it fits");
+    let mut disk = SimDisk::new(layout.device_bytes, (us(1), us(200)), 1, DiskFaults::default());
+    for (at, bytes) in format_device(&layout) {
+        disk.write_durably(at, &bytes);
+    }
+    let config = LogsConfig {
+        logged_write_bytes: LONG,
+        record_bytes_max: LONG + 4096,
+        image_every: Span::from_micros(900),
+        clean: CleanConfig { idle_after: None, ..config.clean },
+        ..config
+    };
+    let pool = |disk: SimDisk| {
+        let (mut front, mut map) = (Front::new(), Map::new());
+        front.set_volume(key(0), FrontVolume { size_bytes: layout.home_bytes, read_only: false });
+        map.set_volume(key(0), &[Extent { device_offset: 0, len: layout.home_bytes }]);
+        let logs = Logs::new(layout, config);
+        SimPool::chain(StackConfig::default(), vec![Box::new(front), Box::new(map), Box::new(logs)], vec![disk])
+    };
+    let mut p = pool(disk);
+    assert_eq!(p.start(), LayerState::Ready);
+    let mut times = 0;
+    for n in 0..60u64 {
+        ask(&mut p, Op::Write, n * LONG, LONG, n as u8 + 1);
+        ask(&mut p, Op::Flush, 0, 0, 0);
+        let mut disk = p.disk(0).clone();
+        disk.lose_power();
+        let image = (0..2).filter_map(|slot| {
+            let bytes = disk.peek(layout.image_at(slot), layout.image_bytes);
+            let header = format::decode_image_header(&layout, bytes.as_slice())?;
+            let body = &bytes.as_slice()[layout::IMAGE_HEADER_BYTES as usize..];
+            format::decode_image(&layout, &header, body)
+        });
+        let image = image.max_by_key(|i| i.number).expect("there is one");
+        // What the write before this one brought is known durable by this one's record.
+        let known = n.saturating_sub(1);
+        for (log, entry) in image.logs.iter().enumerate() {
+            let at = layout.log_start(log as u32) + u64::from(entry.tail);
+            let header = disk.peek(at, 512);
+            let place = format::Place { at, log: log as u32, previous: entry.sum, epoch: entry.epoch };
+            let is_long = |r: &format::Record| r.data_bytes == LONG && r.entries[0].home < known * LONG;
+            if !format::decode_record(&layout, place, header.as_slice()).as_ref().is_some_and(is_long) {
+                continue;
+            }
+            times += 1;
+            let mut disk = disk.clone();
+            disk.corrupt(at / SECTOR, Corruption::Bit(2000));
+            let mut p = pool(disk);
+            if p.start() != LayerState::Ready {
+                continue;
+            }
+            for m in 0..known {
+                let c = ask(&mut p, Op::Read, m * LONG, LONG, 0);
+                if c.outcome.is_done() && bytes(&c).iter().any(|b| *b != m as u8 + 1) {
+                    return Err(format!("write {m} of {n} isn't read, and nothing says so"));
+                }
+            }
+        }
+    }
+    Ok(times)
+}
+
+#[test]
+fn behind_a_long_record_under_an_image_others_are_found() {
+    let times = long_record_under_an_image(config()).unwrap();
+    assert!(times > 0, "no image was begun with a long record under way");
+    let planted = LogsConfig { planted: Some(Planted::BusyForgotten), ..config() };
+    println!("{times} times; BusyForgotten: {}", long_record_under_an_image(planted).unwrap_err());
 }
