@@ -298,6 +298,8 @@ pub enum Record {
     },
     /// Nothing of this volume counts.
     Gone(VolumeKey),
+    /// Headers of what only the cache had of this volume, or of any if it is [`VolumeKey::POOL`], were corrupt at a start.
+    Missed(VolumeKey),
     /// In a snapshot, or before a WEU counts: 64 slots' dead bits, of the WEU under the number of the record before.
     DeadBits {
         /// The WEU.
@@ -330,6 +332,7 @@ impl Record {
             Record::DeadBits { weu, word, bits } => (5, word, weu, bits),
             Record::CleanBits { weu, word, bits } => (6, word, weu, bits),
             Record::Held { weu, sequence, slots } => (7, slots, weu, sequence),
+            Record::Missed(v) => (8, 0, v.id, u64::from(v.generation)),
         };
         let mut b = [0; RECORD_BYTES as usize];
         b[0] = kind;
@@ -349,6 +352,7 @@ impl Record {
             5 => Record::DeadBits { weu, word: small, bits: large },
             6 => Record::CleanBits { weu, word: small, bits: large },
             7 => Record::Held { weu, sequence: large, slots: small },
+            8 => Record::Missed(VolumeKey { id: weu, generation: large as u32 }),
             _ => return None,
         })
     }
@@ -499,6 +503,7 @@ mod tests {
             Record::DeadBits { weu: 5, word: 31, bits: u64::MAX },
             Record::CleanBits { weu: 6, word: 1, bits: 8 },
             Record::Held { weu: 7, sequence: 9, slots: 2048 },
+            Record::Missed(VolumeKey { id: 5, generation: 8 }),
         ];
         let block =
             JournalBlock { salt: 1, epoch: 2, index: 3, since: 1, snapshot: 2, generation: 8, durable: 4, records };

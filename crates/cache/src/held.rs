@@ -6,7 +6,12 @@ use crate::config::Planted;
 use crate::format::{ChunkHeader, Record};
 use crate::index::{Weu, WeuState};
 use crate::layer::Cache;
+use crate::recover::Recovery;
+use plimsoll_base::VolumeKey;
 use std::collections::{BTreeSet, VecDeque};
+
+/// Volumes that are named one by one: of more the journal says only that there are some.
+const MISSED_MAX: usize = 16;
 
 /// What is durable although the journal doesn't say so yet, and who waits until it does.
 #[derive(Default)]
@@ -47,6 +52,16 @@ impl Weu {
         let holds = !matches!(self.state, WeuState::Free | WeuState::Retired);
         let record = Record::Held { weu, sequence: self.sequence, slots: self.durable_slots };
         (holds && self.durable_slots > 0).then_some(record)
+    }
+}
+
+impl Recovery {
+    /// What was written last to a volume may be missing.
+    pub(crate) fn miss(&mut self, key: VolumeKey) {
+        self.missed.insert(key);
+        if self.missed.len() > MISSED_MAX {
+            self.missed = BTreeSet::from([VolumeKey::POOL]);
+        }
     }
 }
 
@@ -94,6 +109,12 @@ impl Cache {
     pub(crate) fn miss_headers(&mut self, weu: u32, found: &[ChunkHeader]) {
         let (may_miss, dirty) = (self.may_be_behind(), self.lacks_headers(weu, found));
         let r = self.recovery.as_mut().expect("it is recovering");
+        if dirty && may_miss {
+            match &self.known {
+                None => r.miss(VolumeKey::POOL),
+                Some(known) => known.iter().filter(|(_, behind)| **behind).for_each(|(key, _)| r.miss(*key)),
+            }
+        }
         let sequence = found.first().map_or(0, |h| h.sequence);
         let counts = |s: u64| s > 0 && s >= r.least[weu as usize];
         let held = r.held[weu as usize].0;
@@ -101,27 +122,38 @@ impl Cache {
         let clean = counts(confirmed) && sequence != confirmed;
         r.report.damaged += u32::from(dirty || clean);
         r.report.damaged_dirty += u32::from(dirty && may_miss);
-        // Reported once. What is left of it counts.
+        // Counted once: what is missing is in `missed` from now on. What is left of it counts.
         if (dirty || clean) && found.is_empty() {
             r.least[weu as usize] = held.max(confirmed) + 1;
         }
     }
 
+    /// Is what was found missing of a volume, at this start or an earlier one, still to be named? Not once it was given up or deleted, or
+    /// the slow device has all that is left of it.
+    pub(crate) fn is_missed(&self, key: &VolumeKey) -> bool {
+        if *key == VolumeKey::POOL {
+            return self.may_be_behind();
+        }
+        let behind = self.known.as_ref().is_none_or(|known| known.get(key) == Some(&true));
+        behind && !self.is_gone(key) && !self.is_given_up(key)
+    }
+
     /// What is wrong with what was found at the start.
     pub(crate) fn damage(&self) -> Option<String> {
-        let n = self.start_report.damaged_dirty;
-        if self.start_report.journal_lost {
-            return Some(
-                "its journal was corrupt when it was started: it began anew, with nothing in it; nothing is lost"
-                    .into(),
-            );
+        if !self.missed.is_empty() {
+            let when = match self.start_report.damaged_dirty {
+                0 => "headers of what only the cache had were damaged when it was started earlier".to_string(),
+                n => format!("{n} headers of what only the cache had were damaged when it was started"),
+            };
+            let names = self.missed.iter().map(|k| match *k == VolumeKey::POOL {
+                true => self.behind(),
+                false => format!("volume {}.{}", k.id, k.generation),
+            });
+            let whose = names.collect::<Vec<_>>().join(", ");
+            return Some(format!("{when}: what was written last to {whose} may be missing there"));
         }
-        (n > 0).then(|| {
-            format!(
-                "{n} headers of what only the cache had were damaged when it was started: what was written last to {} may be missing \
-                 there",
-                self.behind()
-            )
+        self.start_report.journal_lost.then(|| {
+            "its journal was corrupt when it was started: it began anew, with nothing in it; nothing is lost".into()
         })
     }
 }

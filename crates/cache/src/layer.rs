@@ -118,6 +118,9 @@ pub struct Cache {
     pub(crate) known: Option<BTreeMap<VolumeKey, bool>>,
     /// Volumes of which nothing counts that only the cache had under an earlier [`CacheConfig::generation`] than this.
     pub(crate) given_up: BTreeMap<VolumeKey, u16>,
+    /// Volumes of which headers were corrupt, at this start or an earlier one: what was written last to them may be missing. Each
+    /// snapshot of the journal says so. [`VolumeKey::POOL`] stands for those of which it isn't known which.
+    pub(crate) missed: BTreeSet<VolumeKey>,
     /// By partition.
     pub(crate) write_backs: Vec<WriteBack>,
     /// On their way to the slow device.
@@ -198,6 +201,7 @@ impl Cache {
             flushes: 0,
             known: None,
             given_up: BTreeMap::new(),
+            missed: BTreeSet::new(),
             write_backs: Vec::new(),
             destaging: BTreeSet::new(),
             slow_lost: false,

@@ -51,6 +51,7 @@ impl Recovery {
             Record::Gone(key) => {
                 self.gone.insert(key);
             }
+            Record::Missed(key) => self.miss(key),
             Record::DeadBits { weu, word, bits } if weu < weus => {
                 let sequence = *under;
                 if let Some(m) = self.marks_of(weu, sequence) {

@@ -265,6 +265,11 @@ impl Nvram {
             into.put(io.offset, io.len, &io.data);
         }
         out.complete(Completion { io, outcome: failed.unwrap_or(Outcome::Done), dispatched_at: c.dispatched_at });
+        if failed.is_some() {
+            // No later record could say that those after this one are whole: were one corrupt, a start would take it for never written.
+            self.why.get_or_insert_with(|| format!("record {number} of the NVRAM couldn't be written"));
+            self.failed(out);
+        }
     }
 
     /// Moves on to the device what the NVRAM has, if that is wanted.

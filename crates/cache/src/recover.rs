@@ -78,6 +78,8 @@ pub(crate) struct Recovery {
     /// WEUs under a number that were found after an earlier power loss, without being known to be durable.
     pub suspect: BTreeSet<(u32, u64)>,
     pub gone: BTreeSet<VolumeKey>,
+    /// See [`Cache::missed`].
+    pub missed: BTreeSet<VolumeKey>,
     pub next_weu: u32,
     pub tails: Tails,
     /// WEUs that hold something: number, WEU, is it for dirty extents, and whose it is.
@@ -115,6 +117,7 @@ impl Cache {
             held: vec![(0, 0); n],
             suspect: BTreeSet::new(),
             gone: BTreeSet::new(),
+            missed: BTreeSet::new(),
             next_weu: 0,
             tails: Tails::default(),
             found: Vec::new(),

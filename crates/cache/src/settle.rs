@@ -188,6 +188,7 @@ impl Cache {
         if self.config.planted == Some(Planted::ReuseSequence) {
             (self.next_sequence, self.next_chunk) = (r.highest.0 + 1, r.highest.1 + 1);
         }
+        let missed = std::mem::take(&mut r.missed);
         self.gone = r.gone.iter().map(|key| (*key, life)).collect();
         for (weu, least) in r.least.iter().enumerate() {
             let w = self.index.weu_mut(weu as u32);
@@ -196,6 +197,7 @@ impl Cache {
         }
         (r.report.weus, r.report.dirty) = (found.len() as u32, dirty);
         self.journal = Journal::new(self.layout, self.config.generation, r.next_epoch);
+        self.missed = missed.into_iter().filter(|key| self.is_missed(key)).collect();
     }
 
     /// The new epoch has begun.

@@ -176,6 +176,9 @@ pub struct CacheStatus {
     pub volumes: Vec<VolumeStatus>,
     /// What was lost, the first thousand ranges.
     pub lost: Vec<LostRange>,
+    /// Volumes to which what was written last may be missing: headers were corrupt at this start or an earlier one.
+    /// [`VolumeKey::POOL`] if it isn't known which.
+    pub missed: Vec<VolumeKey>,
 }
 
 fn ratio(of: u64, to: u64) -> Option<f64> {
@@ -251,6 +254,7 @@ impl Cache {
             start: self.start_report,
             volumes: self.volumes.iter().filter(|v| self.by_key.contains_key(&v.key)).filter_map(volume).collect(),
             lost: self.lost.clone(),
+            missed: self.missed.iter().copied().collect(),
         }
     }
 

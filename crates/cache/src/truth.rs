@@ -111,6 +111,7 @@ impl Cache {
         index: &Index,
         suspect: &BTreeSet<u32>,
         confirming: &Confirming,
+        missed: &BTreeSet<VolumeKey>,
         gone: &mut Vec<(VolumeKey, u64)>,
         (gone_max, records_max): (usize, usize),
     ) -> Vec<Record> {
@@ -141,6 +142,7 @@ impl Cache {
                 bits,
             }));
         }
+        records.extend(missed.iter().map(|key| Record::Missed(*key)));
         // The oldest go where there are too many: a start that is told which volumes there are doesn't need them.
         let room = records_max.saturating_sub(records.len()).min(gone_max);
         gone.drain(..gone.len().saturating_sub(room));
@@ -154,10 +156,10 @@ impl Cache {
             return;
         }
         let (index, suspect, gone, durable) = (&self.index, &self.suspect, &mut self.gone, self.durable_chunks);
-        let confirming = &self.confirming;
+        let (confirming, missed) = (&self.confirming, &self.missed);
         let most = (self.layout.gone_max(), self.layout.records_max());
         if let Some(w) =
-            self.journal.next_write(durable, force, || Cache::snapshot(index, suspect, confirming, gone, most))
+            self.journal.next_write(durable, force, || Cache::snapshot(index, suspect, confirming, missed, gone, most))
         {
             let len = w.bytes.len() as u64;
             let data = Data::Bytes(plimsoll_base::Buf::copy_of(&w.bytes));

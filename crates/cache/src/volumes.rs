@@ -158,6 +158,7 @@ impl Cache {
             r.gone.insert(key);
             self.going.push((key, u64::MAX));
         }
+        self.missed.remove(&key);
         let Some(slot) = self.by_key.remove(&key) else { return };
         let mine = |k: &Key| k.volume() == slot;
         self.forget_dirty(slot);

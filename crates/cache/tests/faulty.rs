@@ -5,8 +5,8 @@ mod common;
 use common::*;
 use plimsoll_base::*;
 use plimsoll_cache::*;
-use plimsoll_stack::Order;
-use plimsoll_stack::sim::DiskFaults;
+use plimsoll_stack::sim::{DiskFaults, SimPool};
+use plimsoll_stack::{LayerState, Order, Stack, StackConfig, Target};
 
 const LIVES: usize = 3;
 const ACTS: usize = 110;
@@ -240,4 +240,34 @@ fn every_planted_mistake_about_faults_is_found() {
         let (seed, why) = found.unwrap_or_else(|| panic!("{planted:?} isn't found"));
         println!("{planted:?}: seed {seed}: {why}");
     }
+}
+
+/// After a record that the NVRAM refused, none is acknowledged: no later one could say that those between are whole.
+#[test]
+fn nvram_that_refused_a_write_acknowledges_no_more() {
+    let mut pool = SimPool::with_stack(disks(1, 512), |offers| {
+        let mut s = Stack::new(StackConfig::default(), offers);
+        let nvram = Nvram::new(nvram_bytes(512), 512, 7).expect("large enough");
+        s.push(Box::new(nvram), vec![Target::Device(2), Target::Device(1)]);
+        s
+    });
+    assert_eq!(pool.start(), LayerState::Ready);
+    let write = |pool: &mut SimPool, n: u64| {
+        let (now, data) = (pool.now(), Data::Bytes(Buf::copy_of(&[n as u8; 512])));
+        let head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(1), n * 512, 512, now);
+        pool.offer(now, Io::new(head, data));
+        loop {
+            match pool.next_done() {
+                Some(c) => break c.outcome,
+                None => assert!(pool.step().is_some(), "it never ends"),
+            }
+        }
+    };
+    assert_eq!(write(&mut pool, 0), Outcome::Done);
+    pool.disk(2).set_faults(DiskFaults { unwritable: Some((0, nvram_bytes(512))), ..DiskFaults::default() });
+    assert_ne!(write(&mut pool, 1), Outcome::Done);
+    pool.disk(2).set_faults(DiskFaults::default());
+    assert_ne!(write(&mut pool, 2), Outcome::Done);
+    let why = pool.stack().layer::<Nvram>().and_then(Nvram::why).unwrap_or_default().to_string();
+    assert!(why.contains("of the NVRAM couldn't be written"), "{why}");
 }

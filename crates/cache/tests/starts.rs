@@ -69,7 +69,7 @@ fn a_sector_that_cannot_be_read_stops_only_who_would_miss_it() {
 }
 
 /// A header that is corrupt isn't taken for one that was never written. Of dirty extents there is a copy of it; if that is corrupt, too, the
-/// start says so, once, and of whom something may be missing.
+/// start says so, and each after it, and of whom something may be missing.
 #[test]
 fn a_header_that_rotted_is_noticed() {
     for (mode, known) in [(Mode::Back, true), (Mode::Through, false)] {
@@ -116,10 +116,46 @@ fn a_header_that_rotted_is_noticed() {
                 }
             }
             let disks = next.cut();
-            let (_, mut last) = start(disks, setup, &next);
-            assert_eq!(last.cache().status().start.damaged, 0, "it is said once");
+            let (state, mut last) = start(disks, setup, &next);
+            let status = last.cache().status();
+            assert_eq!(status.start.damaged, 0, "it is counted once");
+            if mode == Mode::Back {
+                stays_named(state, last, setup);
+            }
         }
         assert!(noticed > 0, "{mode:?}");
+    }
+}
+
+/// Also after a start that was stopped in order the pool is degraded and says of whom something may be missing, until that volume is given
+/// up, or the slow device has all that is left of it.
+fn stays_named(mut state: LayerState, mut life: Life, setup: Setup) {
+    for _ in 0..3 {
+        let why = life.cache().status().why.unwrap_or_default();
+        assert!(state == LayerState::Degraded && why.contains("volume 1.1 may be missing"), "{state:?}: {why}");
+        life.order(Order::Stop);
+        let now = life.pool.now();
+        life.pool.with_layer(|c: &mut Cache, out| c.drain(now, out));
+        life.settle().unwrap();
+        let disks = life.killed();
+        (state, life) = start(disks, setup, &life);
+    }
+    let disks = life.cut();
+    let over = [
+        Setup { known: Some([false; 2]), ..setup },
+        Setup {
+            config: CacheConfig { generation: setup.config.generation + 1, ..setup.config },
+            given_up: true,
+            ..setup
+        },
+    ];
+    for setup in over {
+        let (state, mut next) = start(disks.clone(), setup, &life);
+        assert_eq!((state, next.cache().status().why), (LayerState::Ready, None), "given up: {}", setup.given_up);
+        // Nor is it said again.
+        let disks = next.cut();
+        let (state, _) = start(disks, Setup { given_up: false, ..setup }, &next);
+        assert_eq!(state, LayerState::Ready);
     }
 }
 

@@ -57,6 +57,8 @@ pub struct Setup {
     pub nvram: bool,
     /// The cache is told which volumes there are, and whether only it may have something of each.
     pub known: Option<[bool; 2]>,
+    /// What the cache had of volume 0 was given up before this generation.
+    pub given_up: bool,
     /// Bytes of WEUs may have rotted.
     pub rots: bool,
     /// Bytes of a block of the fast disk and of the NVRAM.
@@ -65,7 +67,16 @@ pub struct Setup {
 
 impl Setup {
     pub fn of(modes: [Mode; 2]) -> Setup {
-        Setup { config: config(), modes, shuffle: None, nvram: false, known: None, rots: false, block: 512 }
+        Setup {
+            config: config(),
+            modes,
+            shuffle: None,
+            nvram: false,
+            known: None,
+            given_up: false,
+            rots: false,
+            block: 512,
+        }
     }
 }
 
@@ -170,6 +181,9 @@ pub fn pool(disks: Vec<SimDisk>, setup: &Setup, oracle: &Oracle) -> SimPool {
             *cache = Cache::new(layout_of(setup.block), setup.config)
                 .with_known((0..VOLUMES).map(|v| (oracle.key(v), behind[v as usize])));
         }
+        if setup.given_up {
+            *cache = cache.with_given_up([(oracle.key(0), setup.config.generation)]);
+        }
         match setup.shuffle {
             None if setup.nvram => {
                 s.push(cache, vec![Target::Node(2), Target::Node(3)]);
@@ -273,7 +287,7 @@ impl Life {
         let mut pool = pool(disks, &setup, &oracle);
         let state = pool.start();
         let status = pool.stack().layer::<Cache>().unwrap().status();
-        let rotted = setup.rots && status.start.damaged_dirty > 0 && status.lost.is_empty();
+        let rotted = setup.rots && !status.missed.is_empty() && status.lost.is_empty();
         if state != LayerState::Ready && !rotted {
             return Err(format!("after recovery it is {state:?}: {:?}, lost {:?}", status.why, status.lost));
         }
@@ -561,7 +575,7 @@ pub fn explain(fast: &SimDisk, volume: VolumeKey, extent: u64) -> String {
                             | Record::DeadBits { weu, .. }
                             | Record::CleanBits { weu, .. }
                             | Record::Held { weu, .. } => weu == w,
-                            Record::Gone(_) => false,
+                            Record::Gone(_) | Record::Missed(_) => false,
                         };
                         if of {
                             text += &format!("    {r:x?}\n");
