@@ -261,6 +261,11 @@ impl Admission {
         None
     }
 
+    /// Is there anybody to be looked at by [`Admission::next_let_in`]?
+    pub fn has_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
     /// Does a connection of the tenant wait for anything?
     pub fn has_waiting(&self, tenant: TenantId) -> bool {
         self.tenants.get(&tenant).is_some_and(|p| p.waiting() > 0)

@@ -288,7 +288,7 @@ impl Pool {
             (false, false) => Some(self.options.payload_time / 4),
             (false, true) => None,
         };
-        if !self.going_on.is_empty() {
+        if !self.going_on.is_empty() || (self.freed && self.admission.has_due()) {
             return self.ring.wait(Some(Duration::ZERO));
         }
         let look = match self.withdrawing.is_empty() {
@@ -729,20 +729,16 @@ impl Pool {
 
     /// Lets stalled connections go on, and every touched one send and receive.
     fn serve_connections(&mut self) -> io::Result<()> {
+        self.freed = false;
+        self.unstall()?;
         // Before anybody hears of a failure: who then comes anew finds the door closed.
         self.tell_health();
-        self.unstall()?;
-        loop {
-            match self.touched.pop() {
-                Some(conn) => self.serve_connection(conn)?,
-                // What was sent meanwhile gave permits back.
-                None if std::mem::take(&mut self.freed) => {
-                    self.unstall()?;
-                    self.tell_health();
-                }
-                None => return Ok(()),
-            }
+        while let Some(conn) = self.touched.pop() {
+            self.serve_connection(conn)?;
         }
+        // What was sent meanwhile gave permits back. Who waits for those has them in the next round, after what the kernel
+        // has completed by then: where answers are made at once, it would go on here until all that it sent is used up.
+        Ok(())
     }
 
     fn serve_connection(&mut self, conn: usize) -> io::Result<()> {
