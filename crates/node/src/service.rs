@@ -72,7 +72,9 @@ impl Service {
                     let who = Identity { local: true, uid, cert: None };
                     let service = self.clone();
                     let client = move |guest| async move { service.unix_client(stream, guest).await };
-                    self.take_in(&handshakes, PeerKey::Uid(uid.unwrap_or(u32::MAX)), who, client);
+                    let peer = PeerKey::Uid(uid.unwrap_or(u32::MAX));
+                    handshakes.make_room(peer).await;
+                    self.take_in(&handshakes, peer, who, client);
                 }
                 Err(e) => accept_failed("an NBD", &e).await,
             }
@@ -89,7 +91,9 @@ impl Service {
                     let who = Identity { local: from.ip().is_loopback(), uid: None, cert: None };
                     let service = self.clone();
                     let client = move |guest| async move { service.tcp_client(stream, guest).await };
-                    self.take_in(&handshakes, PeerKey::host(from.ip()), who, client);
+                    let peer = PeerKey::host(from.ip());
+                    handshakes.make_room(peer).await;
+                    self.take_in(&handshakes, peer, who, client);
                 }
                 Err(e) => accept_failed("an NBD", &e).await,
             }
