@@ -37,9 +37,10 @@ pub enum PeerKey {
 }
 
 impl PeerKey {
-    /// The peer with this address.
+    /// The peer with this address. A client on this host may choose among all of its loopback addresses.
     pub fn host(address: IpAddr) -> PeerKey {
         PeerKey::Host(match address.to_canonical() {
+            own if own.is_loopback() => IpAddr::V6(Ipv6Addr::LOCALHOST),
             IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
             v4 => v4,
         })
@@ -291,5 +292,6 @@ mod tests {
         assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1"));
         assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
         assert_eq!(key("::ffff:10.0.0.1"), key("10.0.0.1"));
+        assert!(["127.0.0.2", "127.255.0.1", "::ffff:127.0.0.1"].iter().all(|own| key(own) == key("::1")));
     }
 }

@@ -29,9 +29,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            connections: 8192,
-            connections_per_tenant: 4096,
-            connections_per_peer: 4096,
+            connections: 16384,
+            connections_per_tenant: 6144,
+            connections_per_peer: 3072,
             handshakes: 1024,
             handshakes_per_peer: 512,
             payload_idle: SpanText(Span::from_secs(10)),
