@@ -174,12 +174,12 @@ pub struct Conn {
     /// It writes to all replicas; until it was told of as gone.
     writes_replicas: bool,
     /// Until it ends.
-    _seat: Option<Seat>,
+    _seat: Option<Arc<Seat>>,
 }
 
 impl Conn {
     /// A connection whose first bytes of transmission, `early`, arrived with the handshake.
-    pub fn new(fd: OwnedFd, params: ExportParams, early: &[u8], seat: Option<Seat>) -> Conn {
+    pub fn new(fd: OwnedFd, params: ExportParams, early: &[u8], seat: Option<Arc<Seat>>) -> Conn {
         let writes_replicas = params.used_as == Some(ReplicaUse::Write);
         if writes_replicas {
             params.replica.writer_came();
