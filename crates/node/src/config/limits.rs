@@ -22,7 +22,7 @@ pub struct Limits {
     pub payload_idle: SpanText,
     /// The same for one that sends fewer bytes a second of it, on average.
     pub payload_rate: ByteSize,
-    /// The same for one that hasn't sent all of it after this long.
+    /// The same for one that hasn't sent all of it after this long, and could have at `payload_rate`.
     pub payload_time: SpanText,
 }
 
@@ -34,7 +34,7 @@ impl Default for Limits {
             connections_per_peer: 3072,
             handshakes: 1024,
             handshakes_per_peer: 512,
-            payload_idle: SpanText(Span::from_secs(10)),
+            payload_idle: SpanText(Span::from_secs(30)),
             payload_rate: ByteSize(64 << 10),
             payload_time: SpanText(Span::from_secs(120)),
         }
