@@ -1001,9 +1001,9 @@ impl Pool {
     /// Lets go who announced a payload and doesn't send it, and who doesn't take answers whose permits others wait for.
     fn end_slow(&mut self) {
         self.looked_at = self.now;
-        for (_, (_, c)) in &self.conns {
+        for (at, (_, c)) in &self.conns {
             let sends_slowly = c.receives().is_some_and(|t| self.options.is_too_slow(self.now, &t));
-            let takes_slowly = self.admission.has_waiting(c.params.tenant)
+            let takes_slowly = self.admission.others_wait(c.params.tenant, at)
                 && c.sends().is_some_and(|t| self.options.is_taken_too_slowly(self.now, &t));
             if sends_slowly || takes_slowly {
                 tracing::info!(tenant = c.params.tenant.0, sends_slowly, takes_slowly, "a slow client is let go");
