@@ -27,6 +27,27 @@ const BETWEEN_PAUSES: u32 = 16;
 /// A newcomer waits this long for a member that may give way, then it's refused.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// Notes that come no more than once a second, however often there is a reason.
+#[derive(Default)]
+pub struct Seldom(Mutex<Option<Instant>>);
+
+impl Seldom {
+    /// Notes that have not begun.
+    pub const fn new() -> Seldom {
+        Seldom(Mutex::new(None))
+    }
+
+    /// May one be made now?
+    pub fn may(&self) -> bool {
+        let mut last = self.0.lock().expect("no panic while held");
+        let may = last.is_none_or(|at| at.elapsed() >= Duration::from_secs(1));
+        if may {
+            *last = Some(Instant::now());
+        }
+        may
+    }
+}
+
 /// Who is behind a connection, as far as bounds per peer go.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PeerKey {

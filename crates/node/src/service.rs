@@ -1,6 +1,6 @@
 //! Taking clients in: listening, the handshake, TLS; then the socket goes to its pool's thread.
 
-use crate::crowd::{Crowd, PeerKey, Pulse, Standing};
+use crate::crowd::{Crowd, PeerKey, Pulse, Seldom, Standing};
 use crate::directory::{Directory, Identity};
 use crate::engine::{Command, PoolHandle};
 use crate::replica::ReplicaUse;
@@ -109,14 +109,14 @@ impl Service {
     {
         let seat = match self.seats.take(peer) {
             Ok(seat) => seat,
-            Err(limit) => return tracing::debug!(?peer, limit, "an NBD client finds no seat"),
+            Err(limit) => return refused_for(peer, limit),
         };
         let begin = |pulse| {
             let handshake = client(Guest { who, seat, pulse });
             tokio::spawn(async { log_end(tokio::time::timeout(HANDSHAKE_TIME, handshake).await) }).abort_handle()
         };
         if !handshakes.admit(peer, begin) {
-            tracing::debug!(?peer, "too many handshakes: an NBD client finds no room");
+            refused_for(peer, "limits.handshakes or limits.handshakes_per_peer");
         }
     }
 
@@ -275,6 +275,14 @@ impl Service {
             gone(e)
         })?;
         Ok(ours)
+    }
+}
+
+/// Says which bound keeps newcomers out.
+fn refused_for(peer: PeerKey, limit: &str) {
+    static NOTES: Seldom = Seldom::new();
+    if NOTES.may() {
+        tracing::warn!(?peer, "an NBD client is refused: {limit} is reached; raise it if there are to be more");
     }
 }
 

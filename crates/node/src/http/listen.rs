@@ -11,7 +11,7 @@
 //! as long as others are idle, or ask or listen slowly (see [`Crowd`]).
 
 use super::auth::Peer;
-use crate::crowd::{Crowd, PeerKey, Pulse, Standing};
+use crate::crowd::{Crowd, PeerKey, Pulse, Seldom, Standing};
 use crate::service::accept_failed;
 use axum::Router;
 use axum::body::Bytes;
@@ -71,7 +71,10 @@ where
     crowd.make_room(key).await;
     let serve = |pulse| tokio::spawn(connection(stream, peer, router.clone(), pulse)).abort_handle();
     if !crowd.admit(key, serve) {
-        tracing::debug!(?peer, "a control client finds no room");
+        static NOTES: Seldom = Seldom::new();
+        if NOTES.may() {
+            tracing::warn!(?peer, "a control client is refused: the node works for as many as it takes at once");
+        }
     }
 }
 
