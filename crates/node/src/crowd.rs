@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
@@ -18,6 +18,35 @@ use tokio::task::AbortHandle;
 ///
 /// With the node's crowds of 512 for a peer, a flood has to bring 100,000 connections a second to refuse anybody.
 pub const LEAST_AGE: Duration = Duration::from_millis(5);
+
+/// Before one of a full crowd gives way, what the others have sent is read: newcomers wait this long, once for
+/// [`BETWEEN_PAUSES`] of them. More waiting would let the listener's queue grow longer than clients are patient.
+const PAUSE: Duration = Duration::from_millis(1);
+/// See [`PAUSE`].
+const BETWEEN_PAUSES: u32 = 16;
+/// A newcomer waits this long for a member that may give way, then it's refused.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Notes that come no more than once a second, however often there is a reason.
+#[derive(Default)]
+pub struct Seldom(Mutex<Option<Instant>>);
+
+impl Seldom {
+    /// Notes that have not begun.
+    pub const fn new() -> Seldom {
+        Seldom(Mutex::new(None))
+    }
+
+    /// May one be made now?
+    pub fn may(&self) -> bool {
+        let mut last = self.0.lock().expect("no panic while held");
+        let may = last.is_none_or(|at| at.elapsed() >= Duration::from_secs(1));
+        if may {
+            *last = Some(Instant::now());
+        }
+        may
+    }
+}
 
 /// Who is behind a connection, as far as bounds per peer go.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -29,9 +58,10 @@ pub enum PeerKey {
 }
 
 impl PeerKey {
-    /// The peer with this address.
+    /// The peer with this address. A client on this host may choose among all of its loopback addresses.
     pub fn host(address: IpAddr) -> PeerKey {
         PeerKey::Host(match address.to_canonical() {
+            own if own.is_loopback() => IpAddr::V6(Ipv6Addr::LOCALHOST),
             IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
             v4 => v4,
         })
@@ -101,6 +131,8 @@ pub struct Crowd {
     members_max: usize,
     peer_max: usize,
     members: Mutex<Vec<Member>>,
+    /// Newcomers that found it full.
+    crowded: AtomicU32,
 }
 
 impl Crowd {
@@ -110,6 +142,35 @@ impl Crowd {
             members_max: members_max.max(1),
             peer_max: peer_max.clamp(1, members_max.max(1)),
             members: Mutex::default(),
+            crowded: AtomicU32::new(0),
+        }
+    }
+
+    /// Must somebody give way for a newcomer, and is there anybody who may?
+    fn is_full_for(&self, peer: PeerKey) -> (bool, bool) {
+        let mut members = self.members.lock().expect("no panic while held");
+        members.retain(|m| !m.task.is_finished());
+        let of_peer = members.iter().filter(|m| m.peer == peer).count();
+        let is_full = of_peer >= self.peer_max || members.len() >= self.members_max;
+        let only = (of_peer >= self.peer_max).then_some(peer);
+        (is_full, is_full && members.iter().any(|m| may_give_way(m, only)))
+    }
+
+    /// Waits where the crowd is full for a newcomer: now and then, so that what its members have sent is read before one of
+    /// them gives way; and for a moment, where all are too young to.
+    pub async fn make_room(&self, peer: PeerKey) {
+        let (mut is_full, mut one_may) = self.is_full_for(peer);
+        if !is_full {
+            return;
+        }
+        if self.crowded.fetch_add(1, Ordering::Relaxed).is_multiple_of(BETWEEN_PAUSES) {
+            tokio::time::sleep(PAUSE).await;
+            (is_full, one_may) = self.is_full_for(peer);
+        }
+        let end = Instant::now() + PATIENCE;
+        while is_full && !one_may && Instant::now() < end {
+            tokio::time::sleep(PAUSE).await;
+            (is_full, one_may) = self.is_full_for(peer);
         }
     }
 
@@ -129,18 +190,19 @@ impl Crowd {
     }
 }
 
+fn may_give_way(m: &Member, only: Option<PeerKey>) -> bool {
+    only.is_none_or(|peer| m.peer == peer)
+        && m.pulse.standing() < Standing::Served as u8
+        && m.pulse.silent_for() >= LEAST_AGE
+}
+
 /// The member that gives way, of `only` or of all.
 fn victim(members: &[Member], only: Option<PeerKey>) -> Option<usize> {
     let mut of_peer: BTreeMap<PeerKey, usize> = BTreeMap::new();
     members.iter().for_each(|m| *of_peer.entry(m.peer).or_default() += 1);
-    let may = |m: &Member| {
-        only.is_none_or(|peer| m.peer == peer)
-            && m.pulse.standing() < Standing::Served as u8
-            && m.pulse.silent_for() >= LEAST_AGE
-    };
     let key =
         |m: &Member| (std::cmp::Reverse(of_peer[&m.peer]), m.pulse.standing(), std::cmp::Reverse(m.pulse.silent_for()));
-    let candidates = members.iter().enumerate().filter(|(_, m)| may(m));
+    let candidates = members.iter().enumerate().filter(|(_, m)| may_give_way(m, only));
     candidates.min_by_key(|(_, m)| key(m)).map(|(at, _)| at)
 }
 
@@ -213,6 +275,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_newcomer_waits_until_one_is_old_enough() {
+        let mut s = Scene::new(3, 3);
+        s.0.make_room(ME).await;
+        assert!((0..3).all(|_| s.admit(ME)));
+        s.age();
+        s.0.make_room(OTHER).await;
+        assert!(s.admit(OTHER));
+        s.0.members.get_mut().unwrap().iter().for_each(|m| m.pulse.beat(Standing::Served));
+        s.0.make_room(OTHER).await;
+        assert!(!s.admit(OTHER), "it waits for a moment only");
+    }
+
+    #[tokio::test]
     async fn a_peer_above_its_share_competes_with_its_own() {
         let mut s = Scene::new(10, 2);
         assert!(s.admit(OTHER) && s.admit(ME) && s.admit(ME));
@@ -238,5 +313,6 @@ mod tests {
         assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1"));
         assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
         assert_eq!(key("::ffff:10.0.0.1"), key("10.0.0.1"));
+        assert!(["127.0.0.2", "127.255.0.1", "::ffff:127.0.0.1"].iter().all(|own| key(own) == key("::1")));
     }
 }

@@ -60,13 +60,18 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
         let (nbd, wanted) = (descriptors.nbd, limits.connections);
         tracing::info!(nbd, wanted, "the limit of open files allows fewer NBD connections than limits.connections");
     }
+    // What one peer or tenant takes leaves room for others, however few descriptors there are.
+    let half = descriptors.nbd.div_ceil(2);
+    let mut seats = limits.clone();
+    seats.connections_per_tenant = seats.connections_per_tenant.min(half);
+    seats.connections_per_peer = seats.connections_per_peer.min(half);
     let service = Arc::new(Service {
         directory: node.directory.clone(),
         pools,
         tls,
         tls_sessions: Default::default(),
-        seats: Seats::new(limits.clone(), descriptors.nbd),
-        handshakes: (limits.handshakes.min(descriptors.nbd.div_ceil(2)), limits.handshakes_per_peer),
+        seats: Seats::new(seats, descriptors.nbd),
+        handshakes: (limits.handshakes.min(half), limits.handshakes_per_peer),
     });
     let bound = listeners.bound.clone();
     let started = std::time::Instant::now();

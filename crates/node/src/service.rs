@@ -1,6 +1,6 @@
 //! Taking clients in: listening, the handshake, TLS; then the socket goes to its pool's thread.
 
-use crate::crowd::{Crowd, PeerKey, Pulse, Standing};
+use crate::crowd::{Crowd, PeerKey, Pulse, Seldom, Standing};
 use crate::directory::{Directory, Identity};
 use crate::engine::{Command, PoolHandle};
 use crate::replica::ReplicaUse;
@@ -23,6 +23,8 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(30);
 const RELAY_BYTES: usize = 256 << 10;
 /// A TLS client that hasn't taken its last answers this long after its pool has ended is let go.
 const TLS_END_TIME: Duration = Duration::from_secs(5);
+/// A TLS session looks this often whether its pool has ended, which it doesn't hear while its client takes nothing.
+const RELAY_LOOK: Duration = Duration::from_secs(1);
 /// A TCP client that says nothing for this long is asked whether it's still there, and so many times after this.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
@@ -72,7 +74,9 @@ impl Service {
                     let who = Identity { local: true, uid, cert: None };
                     let service = self.clone();
                     let client = move |guest| async move { service.unix_client(stream, guest).await };
-                    self.take_in(&handshakes, PeerKey::Uid(uid.unwrap_or(u32::MAX)), who, client);
+                    let peer = PeerKey::Uid(uid.unwrap_or(u32::MAX));
+                    handshakes.make_room(peer).await;
+                    self.take_in(&handshakes, peer, who, client);
                 }
                 Err(e) => accept_failed("an NBD", &e).await,
             }
@@ -89,7 +93,9 @@ impl Service {
                     let who = Identity { local: from.ip().is_loopback(), uid: None, cert: None };
                     let service = self.clone();
                     let client = move |guest| async move { service.tcp_client(stream, guest).await };
-                    self.take_in(&handshakes, PeerKey::host(from.ip()), who, client);
+                    let peer = PeerKey::host(from.ip());
+                    handshakes.make_room(peer).await;
+                    self.take_in(&handshakes, peer, who, client);
                 }
                 Err(e) => accept_failed("an NBD", &e).await,
             }
@@ -103,14 +109,14 @@ impl Service {
     {
         let seat = match self.seats.take(peer) {
             Ok(seat) => seat,
-            Err(limit) => return tracing::debug!(?peer, limit, "an NBD client finds no seat"),
+            Err(limit) => return refused_for(peer, limit),
         };
         let begin = |pulse| {
             let handshake = client(Guest { who, seat, pulse });
             tokio::spawn(async { log_end(tokio::time::timeout(HANDSHAKE_TIME, handshake).await) }).abort_handle()
         };
         if !handshakes.admit(peer, begin) {
-            tracing::debug!(?peer, "too many handshakes: an NBD client finds no room");
+            refused_for(peer, "limits.handshakes or limits.handshakes_per_peer");
         }
     }
 
@@ -120,7 +126,7 @@ impl Service {
             Outcome::Agreed(agreed, early) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, guest, early)
+                self.attach(std.into(), &agreed, guest, early).map(drop)
             }
             Outcome::StartTls | Outcome::Closed => Ok(()),
         }
@@ -139,7 +145,7 @@ impl Service {
             Outcome::Agreed(agreed, early) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, guest, early)
+                self.attach(std.into(), &agreed, guest, early).map(drop)
             }
             Outcome::Closed => Ok(()),
             Outcome::StartTls => {
@@ -157,10 +163,13 @@ impl Service {
                 let (ours, theirs) = UnixStream::pair()?;
                 let std = theirs.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, guest, early)?;
+                let seat = self.attach(std.into(), &agreed, guest, early)?;
                 let mut sessions = self.tls_sessions.lock().expect("no panic while held");
                 while sessions.try_join_next().is_some() {} // those that have ended meanwhile
-                sessions.spawn(relay(tls, ours));
+                sessions.spawn(async move {
+                    // The pool's side has the other half of the seat until it ends. Here are the descriptors.
+                    relay(tls, ours, || Arc::strong_count(&seat) == 1).await;
+                });
                 Ok(())
             }
         }
@@ -248,14 +257,15 @@ impl Service {
         }
     }
 
-    /// Gives a client to its pool.
-    fn attach(&self, fd: OwnedFd, agreed: &Negotiated, guest: Guest, early: Vec<u8>) -> io::Result<()> {
+    /// Gives a client to its pool. Its seat is the pool's, too.
+    fn attach(&self, fd: OwnedFd, agreed: &Negotiated, guest: Guest, early: Vec<u8>) -> io::Result<Arc<Seat>> {
         let Guest { who, mut seat, .. } = guest;
         // Looked up again: between the option and now the volume may have gone.
         let opened = self.directory.read().expect("no panic while held").open(&who, agreed);
         let (pool, params) = opened.map_err(refused)?;
         seat.belongs_to(params.tenant).map_err(full)?;
-        let seat = Some(seat);
+        let ours = Arc::new(seat);
+        let seat = Some(ours.clone());
         let gone = |_| refused(Refusal::new(RefusalReason::ShuttingDown, "the pool has ended"));
         let (replica, used_as) = (params.replica.clone(), params.used_as);
         self.pools[pool].send(Command::Attach { fd, params, early, seat }).map_err(|e| {
@@ -263,7 +273,16 @@ impl Service {
                 replica.lost(); // it may have been told that the export is open, and write elsewhere
             }
             gone(e)
-        })
+        })?;
+        Ok(ours)
+    }
+}
+
+/// Says which bound keeps newcomers out.
+fn refused_for(peer: PeerKey, limit: &str) {
+    static NOTES: Seldom = Seldom::new();
+    if NOTES.may() {
+        tracing::warn!(?peer, "an NBD client is refused: {limit} is reached; raise it if there are to be more");
     }
 }
 
@@ -284,8 +303,9 @@ fn refused(r: Refusal) -> io::Error {
     io::Error::other(r.text)
 }
 
-/// Carries bytes between a TLS client and its pool until the pool has sent its last.
-async fn relay<S: AsyncRead + AsyncWrite>(tls: S, pool: UnixStream) {
+/// Carries bytes between a TLS client and its pool until the pool has sent its last, and the client has taken it or had
+/// the time to.
+async fn relay<S: AsyncRead + AsyncWrite>(tls: S, pool: UnixStream, pool_has_ended: impl Fn() -> bool) {
     let (from_client, mut to_client) = tokio::io::split(tls);
     let (from_pool, mut to_pool) = pool.into_split();
     let mut from_client = BufReader::with_capacity(RELAY_BYTES, from_client);
@@ -305,9 +325,16 @@ async fn relay<S: AsyncRead + AsyncWrite>(tls: S, pool: UnixStream) {
         let _ = tokio::io::copy_buf(&mut from_pool, &mut to_client).await; // how a client ends is its own business
         let _ = to_client.shutdown().await;
     };
+    let end = async {
+        while !pool_has_ended() {
+            tokio::time::sleep(RELAY_LOOK).await;
+        }
+        tokio::time::sleep(TLS_END_TIME).await;
+    };
     tokio::select! {
         () = asks => {}
         () = answers => {}
+        () = end => tracing::debug!("a TLS client didn't take its last answers"),
     }
 }
 
@@ -342,6 +369,17 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
+    /// A client that takes nothing holds its session only for a while after its pool has ended.
+    #[tokio::test]
+    async fn a_session_ends_though_its_client_takes_nothing() {
+        let (_client, session) = tokio::io::duplex(4096);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let pool = theirs.into_std().unwrap();
+        (&pool).write_all(&[9; 100_000]).unwrap();
+        drop(pool);
+        tokio::time::timeout(4 * TLS_END_TIME, relay(session, ours, || true)).await.expect("it ends");
+    }
+
     /// A pool that ends takes no more, answers what it has, and closes; the client goes on asking meanwhile.
     #[tokio::test]
     async fn a_session_carries_every_answer_to_a_client_that_goes_on_asking() {
@@ -349,7 +387,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut pool = theirs.into_std().unwrap();
         pool.set_nonblocking(false).unwrap();
-        let relayed = tokio::spawn(relay(session, ours));
+        let relayed = tokio::spawn(relay(session, ours, || false));
         client.write_all(b"first").await.unwrap();
         let pool = tokio::task::spawn_blocking(move || {
             pool.read_exact(&mut [0; 5]).unwrap();

@@ -399,7 +399,7 @@ fn silent_connections() {
         assert!(Instant::now() < end);
         std::thread::sleep(Duration::from_millis(5));
     }
-    let clients = scaled(100);
+    let clients = scaled(30).max(10);
     let in_time = |f: &mut dyn FnMut() -> bool| (0..clients).filter(|_| f()).count();
     let got_in = in_time(&mut || {
         let began = Instant::now();

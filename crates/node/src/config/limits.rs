@@ -22,19 +22,19 @@ pub struct Limits {
     pub payload_idle: SpanText,
     /// The same for one that sends fewer bytes a second of it, on average.
     pub payload_rate: ByteSize,
-    /// The same for one that hasn't sent all of it after this long.
+    /// The same for one that hasn't sent all of it after this long, and could have at `payload_rate`.
     pub payload_time: SpanText,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            connections: 8192,
-            connections_per_tenant: 4096,
-            connections_per_peer: 4096,
+            connections: 16384,
+            connections_per_tenant: 6144,
+            connections_per_peer: 3072,
             handshakes: 1024,
             handshakes_per_peer: 512,
-            payload_idle: SpanText(Span::from_secs(10)),
+            payload_idle: SpanText(Span::from_secs(30)),
             payload_rate: ByteSize(64 << 10),
             payload_time: SpanText(Span::from_secs(120)),
         }
@@ -52,14 +52,27 @@ impl Limits {
             ("handshakes_per_peer", self.handshakes_per_peer),
         ];
         if let Some((key, _)) = counts.iter().find(|(_, n)| *n == 0) {
-            return Err(format!("limits: {key} = 0 would keep everybody out: at least 1"));
+            return Err(format!("limits.{key} = 0 would keep everybody out: at least 1"));
+        }
+        // A default above a smaller bound means nothing, what somebody wrote does.
+        let defaults = Limits::default();
+        let of_peer = [
+            ("connections", self.connections, self.connections_per_peer, defaults.connections_per_peer),
+            ("handshakes", self.handshakes, self.handshakes_per_peer, defaults.handshakes_per_peer),
+        ];
+        if let Some((key, all, peer, _)) = of_peer.iter().find(|(_, all, peer, default)| peer > all && peer != default)
+        {
+            return Err(format!("limits.{key}_per_peer = {peer} is more than limits.{key} = {all}: lower it"));
+        }
+        if self.payload_rate.0 == 0 {
+            return Err("limits.payload_rate = 0 would let a payload take for ever: at least 1 byte a second".into());
         }
         let times = [("payload_idle", self.payload_idle), ("payload_time", self.payload_time)];
         if let Some((key, _)) = times.iter().find(|(_, t)| t.0 < Span::from_millis(10)) {
-            return Err(format!("limits: {key} is too short for any client: at least 10ms"));
+            return Err(format!("limits.{key} is too short for any client: at least 10ms"));
         }
         if self.payload_time.0 < self.payload_idle.0 {
-            return Err("limits: payload_time is shorter than payload_idle".into());
+            return Err("limits.payload_time is shorter than limits.payload_idle".into());
         }
         Ok(())
     }

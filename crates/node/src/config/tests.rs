@@ -12,7 +12,17 @@ fn errors_name_file_line_and_key() {
     assert!(error(&format!("{POOL}dept = 3\n")).starts_with("node.toml:4: unknown field `dept`"));
     assert!(error("[listen]\ntcp = \"here\"\n").starts_with("node.toml:2: "));
     assert!(error(&format!("{POOL}[limits]\nconnections = 0\n")).contains("connections = 0 would keep everybody out"));
-    assert!(error(&format!("{POOL}[limits]\npayload_time = \"1s\"\n")).contains("shorter than payload_idle"));
+    assert!(
+        error(&format!("{POOL}[limits]\npayload_time = \"1s\"\n"))
+            .contains("limits.payload_time is shorter than limits.payload_idle")
+    );
+    let limits = |keys: &str| error(&format!("{POOL}[limits]\n{keys}\n"));
+    assert!(limits("payload_rate = \"0B\"").contains("limits.payload_rate = 0 would"));
+    assert!(
+        limits("connections = 10\nconnections_per_peer = 11")
+            .contains("limits.connections_per_peer = 11 is more than limits.connections = 10")
+    );
+    assert!(limits("handshakes_per_peer = 1025").contains("limits.handshakes_per_peer = 1025 is more than"));
     let two = format!("{POOL}{POOL}");
     assert_eq!(error(&two), "node.toml:5: pool `p` is declared twice");
     let volume = "[[volume]]\nname = \"v\"\npool = \"q\"\nsize = \"1MiB\"\ntenant = \"t\"\n";

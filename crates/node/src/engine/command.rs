@@ -34,7 +34,7 @@ pub enum Command {
         /// Bytes already received.
         early: Vec<u8>,
         /// Its seat, which it has until it ends.
-        seat: Option<Seat>,
+        seat: Option<std::sync::Arc<Seat>>,
     },
     /// Make a volume known, or change it (growing).
     SetVolume {

@@ -55,6 +55,8 @@ const UNSENT_BYTES_MAX: usize = 8 << 20;
 const UNPERMITTED_BYTES_MAX: usize = 256 << 10;
 /// Answers are sent in batches of about this size: the permits and blocks of a batch come back when it has been sent.
 const BATCH_BYTES: usize = 1 << 20;
+/// A batch's buffer up to this size is kept for the next; a larger one goes with it.
+const KEPT_BYTES: usize = 64 << 10;
 /// An empty range of a read at least this long is told as a hole instead of sent as zeroes.
 const HOLE_BYTES_MIN: u64 = 512;
 
@@ -174,12 +176,12 @@ pub struct Conn {
     /// It writes to all replicas; until it was told of as gone.
     writes_replicas: bool,
     /// Until it ends.
-    _seat: Option<Seat>,
+    _seat: Option<Arc<Seat>>,
 }
 
 impl Conn {
     /// A connection whose first bytes of transmission, `early`, arrived with the handshake.
-    pub fn new(fd: OwnedFd, params: ExportParams, early: &[u8], seat: Option<Seat>) -> Conn {
+    pub fn new(fd: OwnedFd, params: ExportParams, early: &[u8], seat: Option<Arc<Seat>>) -> Conn {
         let writes_replicas = params.used_as == Some(ReplicaUse::Write);
         if writes_replicas {
             params.replica.writer_came();
@@ -471,7 +473,7 @@ impl Conn {
     pub fn sent(&mut self, batch: SendBatch, pool: &mut BufPool) -> Held {
         self.sending_bytes = 0;
         let batch = recycled(batch, pool);
-        if self.unsent.batch.bytes.capacity() == 0 && batch.bytes.capacity() <= BATCH_BYTES {
+        if self.unsent.batch.bytes.capacity() == 0 && batch.bytes.capacity() <= KEPT_BYTES {
             self.unsent.batch = batch;
         }
         if self.unsent_bytes() == 0 {

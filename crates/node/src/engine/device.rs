@@ -148,14 +148,21 @@ impl Devices {
                 Ok(())
             }
             Device::File(f) if io.op == Op::BlockStatus => {
-                let file = match &mut self.status_files[device] {
-                    Some(file) => file.clone(),
-                    none => none.insert(Arc::new(f.file.as_fd().try_clone_to_owned()?)).clone(),
-                };
                 let slot = self.in_flight.vacant_key();
-                let question = Question { slot, file, start: f.start + io.offset, len: io.len };
+                let file = match &mut self.status_files[device] {
+                    Some(file) => Ok(file.clone()),
+                    none => f.file.as_fd().try_clone_to_owned().map(|file| none.insert(Arc::new(file)).clone()),
+                };
+                let question = |file| Question { slot, file, start: f.start + io.offset, len: io.len };
+                if let Err(error) = file.and_then(|file| self.statuses.ask(question(file))) {
+                    // Out of descriptors or threads, most likely. That all is data may always be said.
+                    tracing::warn!(%error, "block status isn't asked of the file system: all is data");
+                    io.data = status_of(io.len, false);
+                    self.ready.push_back((device, Completion { io, outcome: Outcome::Done, dispatched_at: now }));
+                    return Ok(());
+                }
                 self.in_flight.insert(InFlight { device, io, dispatched_at: now, rest: Rest::Last });
-                self.statuses.ask(question)
+                Ok(())
             }
             Device::File(f) if io.op == Op::Cache => {
                 let fadvise = rustix::fs::Advice::WillNeed;

@@ -266,9 +266,10 @@ impl Admission {
         !self.due.is_empty()
     }
 
-    /// Does a connection of the tenant wait for anything?
-    pub fn has_waiting(&self, tenant: TenantId) -> bool {
-        self.tenants.get(&tenant).is_some_and(|p| p.waiting() > 0)
+    /// Does a connection of the tenant other than `conn` wait for anything?
+    pub fn others_wait(&self, tenant: TenantId, conn: usize) -> bool {
+        let others = |p: &Permits| p.for_permits.iter().chain(&p.for_room).any(|w| w.conn != conn);
+        self.tenants.get(&tenant).is_some_and(others)
     }
 
     /// Requests and bytes inside, by tenant, with the bytes of announced payloads.
@@ -319,6 +320,8 @@ mod tests {
         let mut wait = |conn, tenant, bytes| a.wait(conn, tenant, WaitsFor::Permit, bytes);
         assert_eq!([wait(1, T, 80), wait(2, T, 1), wait(3, other, 5)], [1, 2, 3]);
         assert!(!a.take(T, 0), "nobody passes who waits, however small");
+        assert!(a.others_wait(T, 1) && a.others_wait(other, 1));
+        assert!(!a.others_wait(other, 3), "a connection isn't among its others");
         assert_eq!(a.next_let_in(false, |_| true), Some(permit(3, other, 5)), "another tenant isn't held up");
         assert_eq!(a.next_let_in(false, |_| true), None);
         a.give(T, Held::one(100));

@@ -46,7 +46,7 @@ pub struct PoolOptions {
     /// The same for one that sends fewer bytes of it a second, on average after [`PoolOptions::payload_time`]; or takes
     /// fewer of its answers while its tenant's other clients wait for their permits.
     pub payload_rate: u64,
-    /// The same for one that hasn't sent all of it after this long.
+    /// The same for one that hasn't sent all of it after this long, and could have at [`PoolOptions::payload_rate`].
     pub payload_end: Duration,
     /// Threads that do layers' work at most.
     pub workers_max: usize,
@@ -60,7 +60,7 @@ impl Default for PoolOptions {
             precise_timers: false,
             trace_every: 1024,
             client_end: Duration::from_secs(10),
-            payload_time: Duration::from_secs(10),
+            payload_time: Duration::from_secs(30),
             payload_rate: 64 << 10,
             payload_end: Duration::from_secs(120),
             workers_max: 1,
@@ -73,7 +73,13 @@ impl PoolOptions {
     /// Is a payload too slow, for one of several reasons?
     fn is_too_slow(&self, now: Time, t: &Transfer) -> bool {
         let [whole, silent] = [t.began_at, t.progress_at].map(|since| Duration::from(now.since(since)));
-        silent > self.payload_time || whole > self.payload_end || self.is_below_rate(whole, t)
+        silent > self.payload_time || whole > self.payload_end(t) || self.is_below_rate(whole, t)
+    }
+
+    /// A payload has at least the time that it takes at the slowest rate.
+    fn payload_end(&self, t: &Transfer) -> Duration {
+        let at_rate = Duration::from_millis(t.whole.saturating_mul(1000) / self.payload_rate.max(1));
+        self.payload_end.max(self.payload_time + at_rate)
     }
 
     fn is_below_rate(&self, whole: Duration, t: &Transfer) -> bool {
@@ -995,9 +1001,9 @@ impl Pool {
     /// Lets go who announced a payload and doesn't send it, and who doesn't take answers whose permits others wait for.
     fn end_slow(&mut self) {
         self.looked_at = self.now;
-        for (_, (_, c)) in &self.conns {
+        for (at, (_, c)) in &self.conns {
             let sends_slowly = c.receives().is_some_and(|t| self.options.is_too_slow(self.now, &t));
-            let takes_slowly = self.admission.has_waiting(c.params.tenant)
+            let takes_slowly = self.admission.others_wait(c.params.tenant, at)
                 && c.sends().is_some_and(|t| self.options.is_taken_too_slowly(self.now, &t));
             if sends_slowly || takes_slowly {
                 tracing::info!(tenant = c.params.tenant.0, sends_slowly, takes_slowly, "a slow client is let go");

@@ -11,7 +11,7 @@
 //! as long as others are idle, or ask or listen slowly (see [`Crowd`]).
 
 use super::auth::Peer;
-use crate::crowd::{Crowd, PeerKey, Pulse, Standing};
+use crate::crowd::{Crowd, PeerKey, Pulse, Seldom, Standing};
 use crate::service::accept_failed;
 use axum::Router;
 use axum::body::Bytes;
@@ -44,7 +44,7 @@ pub async fn serve_tcp(listener: TcpListener, router: Router, connections_max: u
     let crowd = Crowd::new(connections_max, connections_max / 2);
     loop {
         match listener.accept().await {
-            Ok((stream, from)) => admit(&crowd, stream, Peer::Tcp(from), PeerKey::host(from.ip()), &router),
+            Ok((stream, from)) => admit(&crowd, stream, Peer::Tcp(from), PeerKey::host(from.ip()), &router).await,
             Err(e) => accept_failed("a control", &e).await,
         }
     }
@@ -56,7 +56,7 @@ pub async fn serve_unix(listener: UnixListener, router: Router, connections_max:
     loop {
         match listener.accept().await {
             Ok((stream, _)) => match stream.peer_cred() {
-                Ok(cred) => admit(&crowd, stream, Peer::Unix(cred.uid()), PeerKey::Uid(cred.uid()), &router),
+                Ok(cred) => admit(&crowd, stream, Peer::Unix(cred.uid()), PeerKey::Uid(cred.uid()), &router).await,
                 Err(error) => tracing::warn!(%error, "a control client without credentials is let go"),
             },
             Err(e) => accept_failed("a control", &e).await,
@@ -64,13 +64,17 @@ pub async fn serve_unix(listener: UnixListener, router: Router, connections_max:
     }
 }
 
-fn admit<S>(crowd: &Crowd, stream: S, peer: Peer, key: PeerKey, router: &Router)
+async fn admit<S>(crowd: &Crowd, stream: S, peer: Peer, key: PeerKey, router: &Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    crowd.make_room(key).await;
     let serve = |pulse| tokio::spawn(connection(stream, peer, router.clone(), pulse)).abort_handle();
     if !crowd.admit(key, serve) {
-        tracing::debug!(?peer, "a control client finds no room");
+        static NOTES: Seldom = Seldom::new();
+        if NOTES.may() {
+            tracing::warn!(?peer, "a control client is refused: the node works for as many as it takes at once");
+        }
     }
 }
 
