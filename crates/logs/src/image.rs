@@ -329,7 +329,8 @@ impl Logs {
             }
         };
         let logs = self.logs.iter().enumerate().map(entry).collect();
-        let image = Image { number, complete: false, next_sequence: self.next_sequence, logs, extents };
+        let has_loss = self.has_loss();
+        let image = Image { number, complete: false, has_loss, next_sequence: self.next_sequence, logs, extents };
         let bytes = Buf::copy_of(&encode_image(&self.layout, &image));
         self.notes.since.fill(false);
         for log in 0..self.layout.logs {
@@ -357,6 +358,11 @@ impl Logs {
             self.empty_logs();
         }
         self.write_image(now, out)
+    }
+
+    /// Must a later start know of it, too?
+    fn has_loss(&self) -> bool {
+        self.lost.is_some() && !self.has(Planted::LossNotKept)
     }
 
     /// Is an image under way, or a copy of one?
@@ -533,7 +539,8 @@ impl Logs {
         };
         let logs = self.logs.iter().enumerate().map(entry).collect();
         let extents = self.mtl.from(0).collect();
-        let image = Image { number, complete: true, next_sequence: self.next_sequence, logs, extents };
+        let has_loss = self.has_loss();
+        let image = Image { number, complete: true, has_loss, next_sequence: self.next_sequence, logs, extents };
         Some((self.layout.image_at(1 - self.image_slot), encode_image(&self.layout, &image)))
     }
 

@@ -84,6 +84,7 @@ fn disk(layout: &Layout, left: &Left, seed: u64) -> SimDisk {
     let image = Image {
         number,
         complete: left.complete,
+        has_loss: false,
         next_sequence: 1,
         logs: (0..layout.logs).map(first).collect(),
         extents: extents.collect(),
