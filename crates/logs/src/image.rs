@@ -421,10 +421,12 @@ impl Logs {
         self.write_note(now, out);
     }
 
-    /// Writes a layout page: what the notes name can be read by these rules only.
+    /// Writes a layout page: what the notes name can be read by these rules only. First the one that isn't in use, so that one of
+    /// them is whole even if the write tears.
     fn write_layout(&mut self, now: Time, copy: usize, out: &mut Actions) {
         self.image.as_mut().expect("an image is under way").stage = Stage::Layout(copy);
-        let io = self.table_write(now, LAYOUTS_AT[copy], Buf::copy_of(&encode_layout(&self.layout)), out);
+        let at = LAYOUTS_AT[(self.layouts_first + copy) % LAYOUTS_AT.len()];
+        let io = self.table_write(now, at, Buf::copy_of(&encode_layout(&self.layout)), out);
         self.send_own(io, Own::Layout, out);
     }
 

@@ -264,6 +264,8 @@ impl Logs {
             r.repair = true;
         }
         self.layouts_due |= version < VERSION;
+        let is_good = |l: &Result<(Layout, u32), BadLayout>| l.as_ref().is_ok_and(|l| Some(l.1) == newest);
+        self.layouts_first = r.layouts.iter().position(|l| !is_good(l)).unwrap_or(0);
         Ok(())
     }
 
