@@ -33,7 +33,8 @@ pub struct LogsConfig {
     /// When nothing was logged for this long after records became durable, an empty record says that they were: so a corrupt one is
     /// noticed, and not taken for one that a power loss tore.
     pub witness_after: Span,
-    /// Serve, degraded, although durable records are known lost whose ranges are not known: older data may be read there.
+    /// Serve, degraded, although durable records are known lost whose ranges are not known: older data may be read there. A start
+    /// with it that finds no further loss no longer says so of an earlier one.
     pub accept_loss: bool,
     /// A mistake planted by a test that looks whether it is found.
     pub planted: Option<Planted>,
@@ -206,13 +207,15 @@ pub enum Planted {
     ReadUnchecked,
     /// What a checkpoint reads from a log isn't checked.
     CleanUnchecked,
+    /// That something is lost of which the ranges aren't known is said for one start only.
+    LossNotKept,
     /// What is known lost reads as what was there before.
     LossForgotten,
 }
 
 impl Planted {
     /// Those that show only when something becomes corrupt.
-    pub const NEED_CORRUPTION: [Planted; 10] = [
+    pub const NEED_CORRUPTION: [Planted; 11] = [
         Planted::OlderImageUsed,
         Planted::NoteOnce,
         Planted::OlderNoteLeft,
@@ -223,6 +226,7 @@ impl Planted {
         Planted::ReadUnchecked,
         Planted::CleanUnchecked,
         Planted::LossForgotten,
+        Planted::LossNotKept,
     ];
 
     /// The others: a power loss shows them.

@@ -6,7 +6,7 @@
 //!           │ witnesses u32 │ sum u64 │ 0 … │ entries from 64 on, 40 bytes each: home u64, len u32, kind u32, volume u32,
 //!           generation u32, sequence u64, sum u64 │ witnesses, 12 bytes each: log u32, epoch u32, tail u32 │ then, from the
 //!           next block on, the data of the entries of kind 0 in order
-//! image   0 "PLI2" │ complete u32 │ number u64 │ next sequence u64 │ logs u32 │ extents u32 │ body sum u64 │ sum u64
+//! image   0 "PLI2" │ complete, has_loss u32 │ number u64 │ next sequence u64 │ logs u32 │ extents u32 │ body sum u64 │ sum u64
 //!         4096  per log: tail u32, retired u1 and epoch u31, last sum u64 │ per extent, in units of 512 bytes: home u48,
 //!               at u48, len u8, skip u8, unit u8, then kind u8, volume u32, generation u32, sum u64
 //! note    0 "PLN2" │ chunks u32 │ number u64 │ logs per chunk u32 │ 0 u32 │ image u64 │ bits … │ sum u64 at 504
@@ -402,6 +402,8 @@ pub struct Image {
     pub number: u64,
     /// Written by a capacitor when the power was lost: no record knows more.
     pub complete: bool,
+    /// A start didn't find all that was durable, of ranges that aren't known, and no operator has accepted that since.
+    pub has_loss: bool,
     /// Every change so far has a lower sequence number.
     pub next_sequence: u64,
     /// All logs.
@@ -417,6 +419,8 @@ pub struct ImageHeader {
     pub number: u64,
     /// As in [`Image`].
     pub complete: bool,
+    /// As in [`Image`].
+    pub has_loss: bool,
     /// As in [`Image`].
     pub next_sequence: u64,
     /// Bytes that follow the header.
@@ -504,7 +508,7 @@ pub fn encode_image(layout: &Layout, image: &Image) -> Vec<u8> {
     }
     let body_sum = xxh3_64_with_seed(&b[IMAGE_HEADER_BYTES as usize..at], layout.salt);
     put(&mut b, 0, &IMAGE_MAGIC.to_le_bytes());
-    put(&mut b, 4, &u32::from(image.complete).to_le_bytes());
+    put(&mut b, 4, &(u32::from(image.complete) | u32::from(image.has_loss) << 1).to_le_bytes());
     put(&mut b, 8, &image.number.to_le_bytes());
     put(&mut b, 16, &image.next_sequence.to_le_bytes());
     put(&mut b, 24, &layout.logs.to_le_bytes());
@@ -529,7 +533,8 @@ pub(crate) fn image_header(layout: &Layout, b: &[u8], magic: u32) -> Option<Imag
         && u32_at(b, 28) <= layout.shape.extents_max;
     valid.then(|| ImageHeader {
         number: u64_at(b, 8),
-        complete: u32_at(b, 4) != 0,
+        complete: u32_at(b, 4) & 1 != 0,
+        has_loss: u32_at(b, 4) & 2 != 0,
         next_sequence: u64_at(b, 16),
         body_bytes: u64::from(layout.logs) * IMAGE_LOG_BYTES + u64::from(u32_at(b, 28)) * IMAGE_EXTENT_BYTES,
         body_sum: u64_at(b, 32),
@@ -558,6 +563,7 @@ pub fn decode_image(layout: &Layout, header: &ImageHeader, body: &[u8]) -> Optio
     Some(Image {
         number: header.number,
         complete: header.complete,
+        has_loss: header.has_loss,
         next_sequence: header.next_sequence,
         logs: logs.chunks_exact(IMAGE_LOG_BYTES as usize).map(log).collect::<Option<_>>()?,
         extents: extents
@@ -617,7 +623,7 @@ pub fn decode_note(layout: &Layout, b: &[u8]) -> Option<Note> {
 pub fn format_device(layout: &Layout) -> Vec<(u64, Vec<u8>)> {
     let log = |log| LogEntry { tail: 0, busy: false, bad: false, sum: first_sum(layout, log, 1), epoch: 1 };
     let logs = (0..layout.logs).map(log).collect();
-    let image = Image { number: 1, complete: false, next_sequence: 1, logs, extents: Vec::new() };
+    let image = Image { number: 1, complete: false, has_loss: false, next_sequence: 1, logs, extents: Vec::new() };
     let image = encode_image(layout, &image);
     let chunks = vec![false; layout.logs.div_ceil(logs_per_chunk(layout.logs)) as usize];
     let note = encode_note(layout, &Note { number: 1, image: 1, chunks });
@@ -701,7 +707,7 @@ mod tests {
         let log = |i: u32| LogEntry { tail: i * 512, busy: i == 4, bad: i == 3, sum: u64::from(i), epoch: i + 5 };
         let logs = (0..l.logs).map(log).collect();
         let extents = vec![(1024, m), (131_072, old), (200_704, lost)];
-        let image = Image { number: 8, complete: false, next_sequence: 1234, logs, extents };
+        let image = Image { number: 8, complete: false, has_loss: true, next_sequence: 1234, logs, extents };
         let b = encode_image(&l, &image);
         let header = decode_image_header(&l, &b).unwrap();
         assert_eq!(decode_image(&l, &header, &b[4096..]).unwrap(), image);

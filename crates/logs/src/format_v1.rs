@@ -100,6 +100,7 @@ pub(crate) fn decode_image(layout: &Layout, header: &ImageHeader, body: &[u8]) -
     Some(Image {
         number: header.number,
         complete: header.complete,
+        has_loss: false,
         next_sequence: header.next_sequence,
         logs: logs.chunks_exact(IMAGE_LOG_BYTES as usize).map(log).collect::<Option<_>>()?,
         extents: extents.chunks_exact(IMAGE_EXTENT_BYTES as usize).map(extent).collect::<Option<_>>()?,

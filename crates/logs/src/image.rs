@@ -329,7 +329,8 @@ impl Logs {
             }
         };
         let logs = self.logs.iter().enumerate().map(entry).collect();
-        let image = Image { number, complete: false, next_sequence: self.next_sequence, logs, extents };
+        let has_loss = self.has_loss();
+        let image = Image { number, complete: false, has_loss, next_sequence: self.next_sequence, logs, extents };
         let bytes = Buf::copy_of(&encode_image(&self.layout, &image));
         self.notes.since.fill(false);
         for log in 0..self.layout.logs {
@@ -357,6 +358,11 @@ impl Logs {
             self.empty_logs();
         }
         self.write_image(now, out)
+    }
+
+    /// Must a later start know of it, too?
+    fn has_loss(&self) -> bool {
+        self.lost.is_some() && !self.has(Planted::LossNotKept)
     }
 
     /// Is an image under way, or a copy of one?
@@ -415,10 +421,12 @@ impl Logs {
         self.write_note(now, out);
     }
 
-    /// Writes a layout page: what the notes name can be read by these rules only.
+    /// Writes a layout page: what the notes name can be read by these rules only. First the one that isn't in use, so that one of
+    /// them is whole even if the write tears.
     fn write_layout(&mut self, now: Time, copy: usize, out: &mut Actions) {
         self.image.as_mut().expect("an image is under way").stage = Stage::Layout(copy);
-        let io = self.table_write(now, LAYOUTS_AT[copy], Buf::copy_of(&encode_layout(&self.layout)), out);
+        let at = LAYOUTS_AT[(self.layouts_first + copy) % LAYOUTS_AT.len()];
+        let io = self.table_write(now, at, Buf::copy_of(&encode_layout(&self.layout)), out);
         self.send_own(io, Own::Layout, out);
     }
 
@@ -533,7 +541,8 @@ impl Logs {
         };
         let logs = self.logs.iter().enumerate().map(entry).collect();
         let extents = self.mtl.from(0).collect();
-        let image = Image { number, complete: true, next_sequence: self.next_sequence, logs, extents };
+        let has_loss = self.has_loss();
+        let image = Image { number, complete: true, has_loss, next_sequence: self.next_sequence, logs, extents };
         Some((self.layout.image_at(1 - self.image_slot), encode_image(&self.layout, &image)))
     }
 

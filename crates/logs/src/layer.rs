@@ -96,6 +96,8 @@ pub struct Logs {
     pub(crate) image_slot: u64,
     /// The layout pages must be written with the next image.
     pub(crate) layouts_due: bool,
+    /// The page that is written first: the corrupt or blank one.
+    pub(crate) layouts_first: usize,
     /// Where a swap that came to nothing put data: closed until an image knows where they end.
     pub(crate) closed_until_image: Vec<u32>,
     pub(crate) image_at: Time,
@@ -305,6 +307,7 @@ impl Logs {
             image_number: 1,
             image_slot: 0,
             layouts_due: false,
+            layouts_first: 0,
             closed_until_image: Vec::new(),
             image_at: Time::ZERO,
             changed: 0,

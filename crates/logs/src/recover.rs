@@ -264,6 +264,8 @@ impl Logs {
             r.repair = true;
         }
         self.layouts_due |= version < VERSION;
+        let is_good = |l: &Result<(Layout, u32), BadLayout>| l.as_ref().is_ok_and(|l| Some(l.1) == newest);
+        self.layouts_first = r.layouts.iter().position(|l| !is_good(l)).unwrap_or(0);
         Ok(())
     }
 
@@ -366,7 +368,7 @@ impl Logs {
                 let log = |_| crate::format::LogEntry { tail: 0, busy: false, bad: false, sum: 0, epoch: 0 };
                 let logs = (0..self.layout.logs).map(log).collect();
                 let (number, next_sequence) = (header.number, header.next_sequence);
-                Some(Image { number, complete: false, next_sequence, logs, extents: Vec::new() })
+                Some(Image { number, complete: false, has_loss: false, next_sequence, logs, extents: Vec::new() })
             }
             other => other,
         };
@@ -705,6 +707,16 @@ impl Logs {
                 "{} logs could not be read at the start: what was written there last may be lost; they are retired",
                 r.unreadable.len()
             ));
+        }
+        if self.lost.is_none() && r.image.as_ref().is_some_and(|i| i.has_loss) {
+            if self.config.accept_loss {
+                // The next image doesn't say it any more.
+                self.image_wanted = true;
+            } else {
+                self.lost = Some(
+                    "an earlier start did not find all that the logs held: ranges that aren't known may hold older data; check the volumes, then start once with `accept_loss = true` in [pool.logs]".into(),
+                );
+            }
         }
         let old = r.version < VERSION;
         if self.counters.recovery.from_dump || !r.unreadable.is_empty() || r.repair || old {

@@ -135,6 +135,9 @@ fn judge(
             };
         }
         let any = problem.as_ref().is_some_and(|p| p.contains("could not be read"));
+        if unreadable && problem.is_none() {
+            return Err(context("what was lost at a start isn't said any more at the next".into()));
+        }
         next.oracle.check_corrupt(&found, at, any).map_err(|e| context(format!("after a second life: {e}")))?;
     }
     Ok(())
@@ -364,4 +367,41 @@ fn behind_a_long_record_under_an_image_others_are_found() {
     assert!(times > 0, "no image was begun with a long record under way");
     let planted = LogsConfig { planted: Some(Planted::BusyForgotten), ..config() };
     println!("{times} times; BusyForgotten: {}", long_record_under_an_image(planted).unwrap_err());
+}
+
+/// Starts a pool over what a power loss leaves of another's disk: its state, and what it says.
+fn started_again(p: &mut SimPool, config: LogsConfig) -> (SimPool, LayerState, Option<String>) {
+    let mut disk = p.disk(0).clone();
+    disk.lose_power();
+    let mut p = pool(disk, config, None);
+    let state = p.start();
+    let _ = (0..500).try_for_each(|_| p.step().map(|_| ()));
+    let what = problem(&mut p);
+    (p, state, what)
+}
+
+#[test]
+fn a_loss_of_ranges_that_are_not_known_is_said_until_it_is_accepted() {
+    let config = config();
+    let mut p = pool(formatted(1, DiskFaults::default()), config, None);
+    assert_eq!(p.start(), LayerState::Ready);
+    ask(&mut p, Op::Write, 0, SECTOR, 1);
+    ask(&mut p, Op::Flush, 0, 0, 0);
+    let l = layout();
+    let log = (0..l.logs)
+        .find(|n| !p.disk(0).written_sectors(l.log_start(*n) / SECTOR, l.log_start(*n) / SECTOR + 1).is_empty());
+    p.disk(0).lose_sector(l.log_start(log.expect("a record was written")) / SECTOR);
+    let (mut p, state, what) = started_again(&mut p, config);
+    assert_eq!(state, LayerState::Degraded);
+    assert!(what.unwrap().contains("could not be read"));
+    for _ in 0..2 {
+        let (next, state, what) = started_again(&mut p, config);
+        assert_eq!(state, LayerState::Degraded);
+        assert!(what.unwrap().contains("an earlier start"));
+        p = next;
+    }
+    let (mut p, state, what) = started_again(&mut p, LogsConfig { accept_loss: true, ..config });
+    assert_eq!((state, what), (LayerState::Ready, None));
+    let (_, state, what) = started_again(&mut p, config);
+    assert_eq!((state, what), (LayerState::Ready, None));
 }

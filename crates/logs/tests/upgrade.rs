@@ -141,6 +141,10 @@ fn a_crash_at_any_instant_of_the_conversion_loses_nothing() {
                 let mut p = SimPool::chain(StackConfig::default(), layers, vec![disk]);
                 done = p.start() == LayerState::Ready;
                 let disk = p.lose_power().remove(0);
+                let version =
+                    |at| format::decode_layout(disk.peek(at, layout::PAGE_BYTES).as_slice()).ok().map(|l| l.1);
+                let [first, second] = layout::LAYOUTS_AT.map(version);
+                assert!(first == Some(1) || second.is_some(), "after {left}: the only layout page was written over");
                 let (_, found) = recovered(disk, config, None).unwrap_or_else(|e| panic!("after {left}: {e}"));
                 is_as_expected(&old, &found);
                 crashes += 1;

@@ -80,10 +80,12 @@ fn disk(layout: &Layout, left: &Left, seed: u64) -> SimDisk {
         let unit = NonZeroU32::new(WRITE as u32).map(|len| Unit { sum: 0, skip: 0, len });
         (u64::from(i) * 2 * WRITE, Mapped { at, len: WRITE as u32, log, key: KEY, unit })
     });
-    let first = |log| LogEntry { tail, busy: false, bad: false, sum: first_sum(layout, log, number), epoch: epoch_of(number) };
+    let first =
+        |log| LogEntry { tail, busy: false, bad: false, sum: first_sum(layout, log, number), epoch: epoch_of(number) };
     let image = Image {
         number,
         complete: left.complete,
+        has_loss: false,
         next_sequence: 1,
         logs: (0..layout.logs).map(first).collect(),
         extents: extents.collect(),
