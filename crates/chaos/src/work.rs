@@ -1,10 +1,10 @@
-//! What clients and the operator do: drawn step by step, so that a driver can stop anywhere.
+//! Operations of clients and the operator, drawn step by step, so that a driver can stop anywhere.
 
 use crate::oracle::{Asked, UNIT};
 use crate::plan::{Plan, VOLUME_BYTES_MAX};
 use plimsoll_base::{Op, Rng};
 
-/// How a life of the pool ends.
+/// End of a life of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// The process is killed; devices that are volatile lose what wasn't flushed.
@@ -13,7 +13,7 @@ pub enum End {
     Term,
 }
 
-/// What an operator changes.
+/// An operator's change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// A volume is cached otherwise.
@@ -69,7 +69,7 @@ impl Work {
         Work { rng, span, operations }
     }
 
-    /// How the life ends.
+    /// Draws the end of this life.
     pub fn end(&mut self) -> End {
         if self.rng.chance(0.7) { End::Kill } else { End::Term }
     }
