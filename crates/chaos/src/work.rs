@@ -18,23 +18,23 @@ pub enum End {
 pub enum Operation {
     /// A volume is cached otherwise.
     Mode(usize, &'static str),
-    /// A volume grows to so many bytes.
+    /// A volume grows to this size in bytes.
     Grow(usize, u64),
-    /// A volume is deleted, and another of so many bytes made in its place.
+    /// A volume is deleted, and another of this size in bytes made in its place.
     Remake(usize, u64),
     /// All that only the cache or the logs have is written back.
     Checkpoint,
-    /// The cache may use so many bytes of its device.
+    /// The cache may use this many bytes of its device.
     CacheBytes(u64),
-    /// Writes up to so many bytes are logged.
+    /// Writes up to this many bytes are logged.
     LoggedWrite(u64),
-    /// CFQ keeps the device for so many microseconds.
+    /// CFQ keeps the device for this many microseconds.
     IdleUs(u64),
     /// Fingerprints that the cache keeps, in percent.
     Fingerprints(u64),
     /// QWin's slack, in microseconds.
     Slack(u64, u64),
-    /// So many slots of so many milliseconds.
+    /// Number of slots, and milliseconds of each.
     Slots(u64, u64),
 }
 
