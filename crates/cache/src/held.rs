@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, VecDeque};
 /// Volumes that are named one by one: of more the journal says only that there are some.
 const MISSED_MAX: usize = 16;
 
-/// What is durable although the journal doesn't say so yet, and who waits until it does.
+/// Dirty chunks that are durable and not yet in the journal, and the flushes that wait for that.
 #[derive(Default)]
 pub(crate) struct Unsaid {
     /// WEUs with more durable headers than was said.
@@ -56,7 +56,7 @@ impl Weu {
 }
 
 impl Recovery {
-    /// What was written last to a volume may be missing.
+    /// The newest data of a volume may be missing.
     pub(crate) fn miss(&mut self, key: VolumeKey) {
         self.missed.insert(key);
         if self.missed.len() > MISSED_MAX {

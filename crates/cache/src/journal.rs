@@ -36,7 +36,7 @@ pub struct Journal {
     /// Records ever pushed, and of those durable.
     pushed: u64,
     durable: u64,
-    /// What the write under way makes durable, and in how many places it isn't yet.
+    /// Records that the write in flight makes durable, and the number of copies not yet written.
     writing: Option<(u64, u32)>,
     /// What is still to be written of a snapshot, in order, and the records it covers.
     snapshot: VecDeque<JournalWrite>,
@@ -223,7 +223,7 @@ pub struct Found {
 /// A journal that doesn't say any more what it said.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Corrupt {
-    /// What is wrong.
+    /// The reason.
     pub why: String,
     /// An epoch that was never begun, as far as can be seen.
     pub next_epoch: u64,
@@ -231,20 +231,20 @@ pub struct Corrupt {
     pub durable: u64,
 }
 
-/// How a journal is read; anything but the default is a planted mistake.
+/// Options of reading a journal; anything but the default is a planted mistake.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Reading {
     /// The older of two whole epochs is taken.
     pub older: bool,
     /// Their checksums are ignored.
     pub unchecked: bool,
-    /// What is corrupt is taken for the journal's end, or for an epoch that never began.
+    /// A corrupt block is taken for the journal's end, or for an epoch that never began.
     pub trusting: bool,
     /// Only the first copy is looked at.
     pub one_copy: bool,
 }
 
-/// What the copies of one half say.
+/// Contents of one half, from its copies.
 #[derive(Default)]
 struct Half {
     epoch: Option<u64>,

@@ -92,7 +92,7 @@ pub struct Cache {
     /// WEUs that must stay: being read, with references, or with superseded extents whose successors aren't durable.
     pub(crate) pins: BTreeMap<u32, u32>,
     pub(crate) undurable: Vec<Undurable>,
-    /// What is durable although the journal doesn't say so yet.
+    /// Dirty chunks that are durable and not yet in the journal.
     pub(crate) unsaid: Unsaid,
     pub(crate) confirming: Confirming,
     pub(crate) deaths: Deaths,

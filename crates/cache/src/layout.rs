@@ -88,7 +88,7 @@ impl Layout {
         PAGE_BYTES + half % 2 * self.half_bytes
     }
 
-    /// Where the copies of a half of the journal begin.
+    /// Offsets of the copies of a half of the journal.
     pub fn copies_at(&self, half: u64) -> [u64; 2] {
         [self.half_at(half), self.half_at(half) + self.copy_bytes()]
     }
@@ -151,7 +151,7 @@ impl Layout {
         b[40..48].copy_from_slice(&self.salt.to_le_bytes());
     }
 
-    /// What a page says: any whole sector of it, or all of it if it's of version 2.
+    /// Decodes a page: from any whole sector of it, or from all of it if it's of version 2.
     ///
     /// # Errors
     /// Why it isn't one that this program can use.

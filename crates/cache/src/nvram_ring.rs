@@ -30,7 +30,7 @@ pub(crate) struct Record {
     pub data: Vec<u8>,
     /// All records below this number were durable when it was written.
     whole: u64,
-    /// Where in the ring it is.
+    /// Its offset in the ring.
     at: u64,
 }
 
@@ -77,7 +77,7 @@ impl Record {
     }
 }
 
-/// How a ring is read; anything but the default is a planted mistake.
+/// Options of reading a ring; anything but the default is a planted mistake.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Reading {
     /// Records that are missing are taken for never written.
@@ -122,7 +122,7 @@ impl Ring {
         self.device_bytes
     }
 
-    /// Where on the NVRAM what is at `at` of the ring is.
+    /// Offsets on the NVRAM of the two copies of ring offset `at`.
     pub(crate) fn places(&self, at: u64) -> Vec<u64> {
         if self.old { vec![at] } else { vec![at, self.bytes + at] }
     }

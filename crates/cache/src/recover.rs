@@ -226,7 +226,7 @@ impl Cache {
         }
     }
 
-    /// Where a copy of a half of the journal is, and how long.
+    /// Offset and length of a copy of a half of the journal.
     fn journal_range(&mut self, copy: u32) -> (u64, u64) {
         let l = self.layout;
         match self.r().old {

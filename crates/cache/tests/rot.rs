@@ -44,7 +44,7 @@ struct Tally {
     failed: u64,
 }
 
-/// Where a place is: which disk, and its first sector and the one after its last.
+/// A place on a disk: the disk, its first sector and the one after its last.
 fn range_of(place: Place, copy: u64, setup: &Setup, rng: &mut Rng) -> (usize, u64, u64) {
     let (l, nvram) = (layout_of(setup.block), nvram_bytes(setup.block));
     let weu = rng.below(u64::from(l.weus)) as u32;
@@ -212,7 +212,7 @@ fn setup(seed: u64, rng: &mut Rng) -> Setup {
     }
 }
 
-/// What was read of everything; `None` where reading failed.
+/// All sectors as read; `None` where reading failed.
 type Seen = Vec<Vec<Option<Vec<u8>>>>;
 
 fn ask(p: &mut SimPool, head: IoHead) -> Result<Completion, String> {
@@ -257,7 +257,7 @@ fn look(p: &mut SimPool, oracle: &Oracle) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// What is said to be wrong with a pool.
+/// The problem that a pool reports.
 fn said(p: &mut SimPool) -> (LayerState, String) {
     let state = p.stack().state();
     let nvram = p.stack().layer::<Nvram>().and_then(Nvram::why).map(str::to_string);

@@ -36,7 +36,7 @@ fn setup(nvram: bool) -> Setup {
     Setup { config, nvram, ..Setup::of([Mode::Back, Mode::Back]) }
 }
 
-/// What `generate.rs` wrote last, and flushed.
+/// The data that `generate.rs` wrote last, and flushed.
 fn expected() -> Vec<Vec<u8>> {
     let version = |n: u64| match n {
         40.. => 0,

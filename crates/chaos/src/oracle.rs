@@ -17,13 +17,13 @@ const TIDY_ABOVE: usize = 12;
 /// A request on a volume. Offsets and lengths are multiples of [`UNIT`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
-    /// Which operation.
+    /// The operation.
     pub op: Op,
     /// The volume's number in the plan.
     pub volume: usize,
     /// The first byte.
     pub offset: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u64,
     /// Durable when it is answered.
     pub fua: bool,
@@ -343,7 +343,7 @@ mod tests {
         n
     }
 
-    /// Which of these versions a read now may find.
+    /// Versions among these that a read may find now.
     fn may(o: &Oracle, candidates: &[u64]) -> Vec<u64> {
         let is = |n: &u64| {
             let mut o = o.clone();

@@ -70,7 +70,7 @@ pub struct VolumePlan {
     pub name: &'static str,
     /// Bytes when it is made.
     pub size_bytes: u64,
-    /// How it is cached when it is made; as the pool says if `None`.
+    /// Its cache mode when it is made; the pool's if `None`.
     pub cache: Option<&'static str>,
     /// Its tenant: a place in [`TENANTS`].
     pub tenant: usize,
@@ -180,7 +180,7 @@ impl Plan {
         plan
     }
 
-    /// What a later start may have otherwise: all that isn't part of a format.
+    /// Draws a plan for a later start: all that isn't part of a format may differ.
     #[must_use]
     pub fn otherwise(&self, rng: &mut Rng, live: bool) -> Plan {
         let mut plan = self.clone();

@@ -38,7 +38,7 @@ pub enum Planted {
     KeepOverlapped,
 }
 
-/// What a run did.
+/// Counts of a run.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Tally {
     /// Requests that were answered.
@@ -93,7 +93,7 @@ struct Run {
 /// Runs the plan of `seed` through several lives.
 ///
 /// # Errors
-/// What was found wrong.
+/// Failures that were found.
 pub fn run(seed: u64, planted: Option<Planted>) -> Result<Tally, String> {
     let plan = Plan::draw(seed, false);
     let mut rng = Rng::new(seed, "chaos lives");
@@ -139,7 +139,7 @@ fn offer_of(disk: &SimDisk) -> Offer {
     Offer { size_bytes: disk.size_bytes(), block_bytes, io_bytes_max: 64 << 20, atomic_bytes: 512, queue_max: 1 << 16 }
 }
 
-/// What a modelled drive leaves of a device.
+/// The offer of a device behind a modelled drive.
 fn seen(model: Option<&str>, disk: &SimDisk) -> Result<Offer, String> {
     let Some(name) = model else { return Ok(offer_of(disk)) };
     let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?.at_most(disk.size_bytes());

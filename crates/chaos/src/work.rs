@@ -1,10 +1,10 @@
-//! What clients and the operator do: drawn step by step, so that a driver can stop anywhere.
+//! Operations of clients and the operator, drawn step by step, so that a driver can stop anywhere.
 
 use crate::oracle::{Asked, UNIT};
 use crate::plan::{Plan, VOLUME_BYTES_MAX};
 use plimsoll_base::{Op, Rng};
 
-/// How a life of the pool ends.
+/// End of a life of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// The process is killed; devices that are volatile lose what wasn't flushed.
@@ -13,28 +13,28 @@ pub enum End {
     Term,
 }
 
-/// What an operator changes.
+/// An operator's change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// A volume is cached otherwise.
     Mode(usize, &'static str),
-    /// A volume grows to so many bytes.
+    /// A volume grows to this size in bytes.
     Grow(usize, u64),
-    /// A volume is deleted, and another of so many bytes made in its place.
+    /// A volume is deleted, and another of this size in bytes made in its place.
     Remake(usize, u64),
     /// All that only the cache or the logs have is written back.
     Checkpoint,
-    /// The cache may use so many bytes of its device.
+    /// The cache may use this many bytes of its device.
     CacheBytes(u64),
-    /// Writes up to so many bytes are logged.
+    /// Writes up to this many bytes are logged.
     LoggedWrite(u64),
-    /// CFQ keeps the device for so many microseconds.
+    /// CFQ keeps the device for this many microseconds.
     IdleUs(u64),
     /// Fingerprints that the cache keeps, in percent.
     Fingerprints(u64),
     /// QWin's slack, in microseconds.
     Slack(u64, u64),
-    /// So many slots of so many milliseconds.
+    /// Number of slots, and milliseconds of each.
     Slots(u64, u64),
 }
 
@@ -69,7 +69,7 @@ impl Work {
         Work { rng, span, operations }
     }
 
-    /// How the life ends.
+    /// Draws the end of this life.
     pub fn end(&mut self) -> End {
         if self.rng.chance(0.7) { End::Kill } else { End::Term }
     }

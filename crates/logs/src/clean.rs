@@ -47,7 +47,7 @@ struct Piece {
     len: u64,
     at: u64,
     key: VolumeKey,
-    /// How to check it, and with what must be read along for that.
+    /// The checksum unit, and the range that must be read to verify it.
     unit: Option<Unit>,
     data: Data,
 }
@@ -69,14 +69,14 @@ impl Piece {
     }
 }
 
-/// What a swap has moved.
+/// Data that a swap has moved.
 #[derive(Clone, Copy, Debug)]
 struct Moved {
     home: u64,
     len: u64,
     from: u64,
     to: u64,
-    /// How it is checked where it was, and where it is.
+    /// Checksums of the data at the old place and at the new one.
     old: Option<Unit>,
     new: Option<Unit>,
 }

@@ -203,13 +203,13 @@ pub enum Planted {
     SearchForgotten,
     /// An image doesn't say that a record was under way behind a log's end.
     BusyForgotten,
-    /// What a client reads from a log isn't checked.
+    /// Clients' reads from a log aren't verified.
     ReadUnchecked,
-    /// What a checkpoint reads from a log isn't checked.
+    /// A checkpoint doesn't verify the data that it reads from a log.
     CleanUnchecked,
     /// That something is lost of which the ranges aren't known is said for one start only.
     LossNotKept,
-    /// What is known lost reads as what was there before.
+    /// Ranges known to be lost read as their older data.
     LossForgotten,
 }
 

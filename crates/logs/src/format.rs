@@ -144,17 +144,17 @@ pub struct Witness {
     pub tail: u32,
 }
 
-/// How long the header of a record with `entries` entries is. One witness has room in any.
+/// Length in bytes of the header of a record with `entries` entries. One witness has room in any.
 pub fn header_bytes(entries: usize, block: u64) -> u64 {
     ((RECORD_HEAD + entries * ENTRY_BYTES + WITNESS_BYTES) as u64).next_multiple_of(block)
 }
 
-/// How long the header of a record without entries is that has `witnesses`.
+/// Length in bytes of the header of a record without entries that has `witnesses`.
 pub fn empty_header_bytes(witnesses: usize, block: u64) -> u64 {
     ((RECORD_HEAD + witnesses * WITNESS_BYTES) as u64).next_multiple_of(block)
 }
 
-/// How many witnesses have room in a header of `header` bytes beside `entries` entries.
+/// Number of witnesses with room in a header of `header` bytes beside `entries` entries.
 pub fn witnesses_max(entries: usize, header: u64) -> usize {
     (header as usize - RECORD_HEAD - entries * ENTRY_BYTES) / WITNESS_BYTES
 }
@@ -220,7 +220,7 @@ pub fn encode_record(
 pub struct Record {
     /// What it says.
     pub entries: Vec<Entry>,
-    /// What else was durable.
+    /// Ends of other logs that were durable.
     pub witnesses: Vec<Witness>,
     /// Its header's length.
     pub header_bytes: u64,
@@ -236,7 +236,7 @@ pub fn header_length(b: &[u8]) -> Option<u64> {
     (len >= RECORD_HEAD as u64).then_some(len)
 }
 
-/// What the record in `b` says that it follows, if it looks like one at all.
+/// Checksum of the record that the one in `b` follows, if it looks like a record at all.
 pub fn previous_of(b: &[u8]) -> Option<u64> {
     header_length(b).map(|_| u64_at(b, 32))
 }
@@ -641,7 +641,7 @@ pub fn format_device(layout: &Layout) -> Vec<(u64, Vec<u8>)> {
 /// Bytes at the device's beginning that tell whether it was ever formatted and used: layout pages and notes.
 pub const LOOK_BYTES: u64 = 4 * PAGE_BYTES;
 
-/// What a device's first bytes say of formatting it.
+/// State of a device's logs, by its first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Formatted {
     /// It has a layout page, whole or not: the layer sees for itself whether it is what it should be.

@@ -30,7 +30,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 const RETRY_AFTER: Span = Span::from_secs(1);
 const RETRY_MAX_DOUBLINGS: u32 = 5;
 
-/// What an image waits for.
+/// Step that an image waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// Its own writes.
@@ -110,7 +110,7 @@ pub(crate) struct Notes {
     number: u64,
     /// The image that the notes on the device name, or will.
     image: u64,
-    /// What both notes on the device say, and those on their way to it.
+    /// Chunks that both notes on the device name, and those in flight.
     noted: Vec<bool>,
     writing: Option<Writing>,
     /// What the next must say besides.
@@ -146,7 +146,7 @@ impl Notes {
         }
     }
 
-    /// What a recovery found; without a note any log may have records. `bad` is the copy that can't be used or is older.
+    /// Takes the notes that a recovery found; without a note any log may have records. `bad` is the copy that can't be used or is older.
     pub fn recovered(&mut self, note: Option<Note>, image: u64, bad: Option<usize>) {
         let chunks = note.as_ref().map_or_else(|| vec![true; self.noted.len()], |n| n.chunks.clone());
         // Where none can be read, one that can be read again later must not be newer.

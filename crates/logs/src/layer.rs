@@ -49,7 +49,7 @@ pub struct Logs {
     /// A flush or a durable write failed: nothing is promised durable any more. What was written of records since the last good
     /// flush may be gone, and a recovery from the device is the only way to know.
     pub(crate) durability_lost: bool,
-    /// What the start could not find, if anything.
+    /// Data that the start could not find, if any.
     pub(crate) lost: Option<String>,
     /// The image in force, to be copied as soon as both notes name it.
     pub(crate) copy_due: Option<Buf>,
@@ -98,7 +98,7 @@ pub struct Logs {
     pub(crate) layouts_due: bool,
     /// The page that is written first: the corrupt or blank one.
     pub(crate) layouts_first: usize,
-    /// Where a swap that came to nothing put data: closed until an image knows where they end.
+    /// Log to which an abandoned swap wrote: closed until an image knows the end of its data.
     pub(crate) closed_until_image: Vec<u32>,
     pub(crate) image_at: Time,
     /// Records and kills since the last image.
@@ -176,7 +176,7 @@ pub(crate) enum Own {
 
 pub(crate) struct Split {
     head: IoHead,
-    /// What is read of each piece, and its answer.
+    /// Range that is read of each piece, and its answer.
     pieces: Vec<(Logged, Data)>,
     outstanding: usize,
     failed: Option<Outcome>,
@@ -263,7 +263,7 @@ impl Logged {
         }
     }
 
-    /// What the client asked for of what was read.
+    /// The client's range of the data that were read.
     fn cut(&self, data: Data) -> Data {
         if self.take == self.len { data } else { data.slice(self.len, self.skip, self.take) }
     }
@@ -459,7 +459,7 @@ impl Logs {
         }
     }
 
-    /// What was read of a client's piece, if it is what was logged there.
+    /// Returns the data read for a client's piece, if they are what was logged there.
     fn checked(&mut self, head: &IoHead, read: &Logged, data: Data) -> Option<Data> {
         if read.is_as_written(&self.layout, &data) || self.has(Planted::ReadUnchecked) {
             return Some(read.cut(data));

@@ -43,7 +43,7 @@ impl std::error::Error for BadLayout {}
 pub const PAGE_BYTES: u64 = 4096;
 /// Where the two notes are.
 pub const NOTES_AT: [u64; 2] = [PAGE_BYTES, 2 * PAGE_BYTES];
-/// Where the two copies of the layout page are.
+/// Offsets of the two copies of the layout page.
 pub const LAYOUTS_AT: [u64; 2] = [0, 3 * PAGE_BYTES];
 /// The first image's place.
 const IMAGES_AT: u64 = 4 * PAGE_BYTES;
@@ -123,7 +123,7 @@ impl Layout {
         Ok(Layout { device_bytes, block_bytes, shape, salt, logs, base, image_bytes, half_bytes, home_bytes })
     }
 
-    /// Where image slot `n` is: 0 or 1. (Format version 1 wrote image number n to slot n % 2.)
+    /// Offset of image slot `n`: 0 or 1. (Format version 1 wrote image number n to slot n % 2.)
     pub const fn image_at(&self, n: u64) -> u64 {
         IMAGES_AT + n % 2 * self.image_bytes
     }

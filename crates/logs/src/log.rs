@@ -30,7 +30,7 @@ pub(crate) struct Log {
     pub flushed_tail: u32,
     /// The image that last emptied it, see [`crate::format::epoch_of`].
     pub epoch: u32,
-    /// Where the last acknowledged record ends that holds anything.
+    /// End of the last acknowledged record that holds anything.
     pub record_tail: u32,
     /// Up to here a witness of its durable records is wanted, or written.
     pub claimed_tail: u32,

@@ -33,7 +33,7 @@ pub struct Mapped {
     pub log: u32,
     /// Whose data.
     pub key: VolumeKey,
-    /// How to check what is read. `None`: format version 1 kept no sum of it.
+    /// Checksum of the data. `None`: format version 1 kept none.
     pub unit: Option<Unit>,
 }
 

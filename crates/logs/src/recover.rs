@@ -103,7 +103,7 @@ struct Scan {
     /// Bytes read from `from` on, which are used up to `at`.
     bytes: Vec<u8>,
     from: u64,
-    /// What must be read for the next step, if the rest can't be.
+    /// Bytes that the next step needs, if the rest can't be read.
     need: u64,
     asked: u64,
     /// The record whose data are read, and one whose data can't be.
@@ -275,7 +275,7 @@ impl Logs {
         self.recovery_ask(now, NOTES_AT[n], len, out);
     }
 
-    /// Which slots may have the image in force.
+    /// Chooses the slots that may have the image in force.
     fn choose_images(&mut self, r: &mut Recovery) -> Result<(), String> {
         let headers = r.headers;
         let slots = |is: &dyn Fn(&ImageHeader) -> bool| {
@@ -408,7 +408,7 @@ impl Logs {
         r.phase = Phase::Scan;
     }
 
-    /// What was asked for of a log has come, or can't be read.
+    /// A read of a log has ended, or failed.
     fn scanned(&mut self, now: Time, mut r: Box<Recovery>, read: Option<Vec<u8>>, out: &mut Actions) {
         let scan = r.scan.as_mut().expect("a log is being looked at");
         match read {
@@ -498,7 +498,7 @@ impl Logs {
         l.has_new = records > 0;
     }
 
-    /// How far behind a log's end a record may be that follows on a corrupt one: as far as one is long.
+    /// Longest distance from a log's end to a record that follows a corrupt one: the length of the longest record.
     fn search_bytes(&self) -> u64 {
         let one = self.config.record_bytes_max.max(self.config.logged_write_bytes + RECORD_HEADER_MAX);
         one + RECORD_HEADER_MAX

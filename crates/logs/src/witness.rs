@@ -19,7 +19,7 @@ struct Carrier {
     log: u32,
     epoch: u32,
     end: u32,
-    /// What it says of the claim's log.
+    /// End of the claim's log that it names.
     tail: u32,
     built_at: Time,
 }
@@ -61,7 +61,7 @@ impl Claims {
         self.open.remove(&log);
     }
 
-    /// How many witnesses an empty record would have.
+    /// Number of witnesses that an empty record would have.
     pub fn unwritten(&self) -> usize {
         self.open.values().filter(|c| c.carriers[1].is_none()).count()
     }
@@ -98,7 +98,7 @@ impl Claims {
         });
     }
 
-    /// What an image begun now will close.
+    /// Claims that an image begun now will close.
     pub fn snapshot(&self) -> Vec<Witness> {
         self.open.iter().map(|(&log, c)| Witness { log, epoch: c.epoch, tail: c.tail }).collect()
     }

@@ -43,7 +43,7 @@ pub struct Config {
     /// Where it's watched and controlled.
     #[serde(default)]
     pub control: Control,
-    /// What clients may take of it.
+    /// Limits of clients.
     #[serde(default)]
     pub limits: Limits,
     /// Storage: each pool is one device (or several) with one scheduler.

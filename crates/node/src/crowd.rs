@@ -48,7 +48,7 @@ impl Seldom {
     }
 }
 
-/// Who is behind a connection, as far as bounds per peer go.
+/// The peer of a connection, for bounds per peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PeerKey {
     /// A user of this host.
@@ -68,7 +68,7 @@ impl PeerKey {
     }
 }
 
-/// How much a member has to show.
+/// Rank of a member when a newcomer needs its place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Standing {

@@ -140,7 +140,7 @@ impl Drop for Seat {
     }
 }
 
-/// How the process's descriptors are dealt out.
+/// Shares of the process's descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Descriptors {
     /// For NBD clients.

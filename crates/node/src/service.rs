@@ -40,7 +40,7 @@ pub struct Service {
     pub tls: Option<(TlsAcceptor, bool)>,
     /// The TLS sessions of clients that are served.
     pub tls_sessions: Mutex<JoinSet<()>>,
-    /// Who may connect.
+    /// Bounds on connections.
     pub seats: Arc<Seats>,
     /// Handshakes at once, per listener: of all, and of one peer.
     pub handshakes: (usize, usize),

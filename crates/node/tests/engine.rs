@@ -106,7 +106,7 @@ fn header(command: u8, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
     b
 }
 
-/// What the pool counts now.
+/// The pool's current counts.
 fn snapshot(pool: &Running) -> Box<PoolSnapshot> {
     let (reply, answer) = tokio::sync::oneshot::channel();
     pool.handle.send(Command::Snapshot { reply }).unwrap();

@@ -96,7 +96,7 @@ fn nbdcopy_with_four_connections_and_nbdinfo() {
     assert!(!unknown.status.success() && String::from_utf8_lossy(&unknown.stderr).contains("none"), "{unknown:?}");
 }
 
-/// What a pool has besides its device, by name: every place where data may lie that a backup must not miss.
+/// Pools of each kind, by name: every place where data may lie that a backup must not miss.
 const PLACES: [(&str, &str); 8] = [
     ("sparse", ""),
     ("memory", "memory = \"1MiB\""),

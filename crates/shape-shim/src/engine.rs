@@ -176,7 +176,7 @@ enum Before {
     NotYet,
 }
 
-/// What a call moves between the stream and the server's memory.
+/// Bytes that a call moves between the stream and the server's memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     /// As many bytes of the stream as it returns, in the server's memory.

@@ -61,7 +61,7 @@ macro_rules! hook {
     };
 }
 
-/// What a read with these flags takes from the stream of requests.
+/// Effect of a read with these flags on the stream of requests.
 fn takes(flags: c_int) -> Takes {
     match flags {
         // Left where it is, from beside the stream, or no data of the peer's at all.
@@ -72,7 +72,7 @@ fn takes(flags: c_int) -> Takes {
     }
 }
 
-/// What a write with these flags puts into the stream of answers. The last byte of urgent data is beside it.
+/// Effect of a write with these flags on the stream of answers. The last byte of urgent data is beside it.
 fn gives(flags: c_int) -> Takes {
     if flags & libc::MSG_OOB != 0 { Takes::Unseen } else { Takes::Bytes }
 }

@@ -38,7 +38,7 @@ pub struct Link {
 struct Entry {
     /// 1 + the connection's number for who needs it without the link (KILL); [`NO_CONN`] while it has none yet.
     tracked: AtomicU32,
-    /// Who has the link, and 1 + the connection whose event is to come again meanwhile.
+    /// Holder of the link, and 1 + the connection whose event is to come again meanwhile.
     handover: Handover<AtomicBool, AtomicU32>,
     /// The data of its events, for who only has that.
     data: AtomicU64,

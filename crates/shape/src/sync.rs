@@ -8,7 +8,7 @@ pub const CONTENDED: u32 = 1 << 31;
 
 /// A word on which threads and processes sleep.
 pub trait FutexWord {
-    /// How often a taken lock is tried again before sleeping.
+    /// Number of tries of a taken lock before sleeping.
     const SPINS: u32;
     /// As [`AtomicU32::compare_exchange`].
     ///
@@ -25,7 +25,7 @@ pub trait FutexWord {
     fn wake(&self);
 }
 
-/// How the lock was had.
+/// Way in which the lock was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
     /// From nobody, or from who gave it back.

@@ -55,7 +55,7 @@ fn check(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     model.check(f);
 }
 
-/// What the lock guards: loom reports two that reach it at once.
+/// Data under the lock: loom reports two threads that reach them at once.
 struct Guarded<const TIMES_OUT: bool> {
     word: Word<TIMES_OUT>,
     inside: UnsafeCell<u32>,

@@ -30,7 +30,7 @@ pub struct Front {
     volumes: BTreeMap<VolumeKey, FrontVolume>,
     block_bytes: u64,
     entries: Slab<Entry>,
-    /// Where each entry is, by its request's id: a client that leaves withdraws thousands.
+    /// Index of each entry by its request's id: a client that leaves withdraws thousands.
     places: Places,
     filter: RangeFilter,
     waiting: usize,

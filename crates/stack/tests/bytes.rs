@@ -88,7 +88,7 @@ fn apply(model: &mut [u8], n: u64, act: &Act) {
     }
 }
 
-/// Which bytes of a range are said to be zero; the answer must begin with the range and stay inside.
+/// Bytes of a range that are reported as zero; the answer must begin with the range and stay inside.
 fn said_zero(data: &Data, len: u64) -> Result<Vec<bool>, String> {
     let Data::Status(extents) = data else { return Err("the answer to a block status has no extents".into()) };
     let said: Vec<bool> = extents.iter().flat_map(|e| std::iter::repeat_n(e.zero, e.len as usize)).collect();

@@ -27,7 +27,7 @@ const SCHEMA_ROW: &str = "schema";
 const FENCE_ROW: &str = "fence";
 const KNOBS_ROW: &str = "knobs";
 const CACHE_ROW: &str = "cache";
-/// How many mutations were made durable; absent before the first since superblocks of version 3.
+/// Number of the newest durable mutation; absent before the first since superblocks of version 3.
 const COMMIT_ROW: &str = "commit";
 
 /// Changes a store's life has room for; numbers above it are corrupt.

@@ -51,7 +51,7 @@ pub struct Expect {
 pub struct DeviceError {
     /// The device.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The reason.
     pub kind: DeviceErrorKind,
 }
 
@@ -406,7 +406,7 @@ fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceErrorKind> {
     assemble(path, Locked { file, probe }, superblock)
 }
 
-/// How much of a device, from its start, holds no volume's data: up to home, or all of a device that has no volumes.
+/// Bytes of a device, from its start, without volumes' data: up to home, or all of a device that has no volumes.
 fn own_bytes(superblock: &Superblock) -> u64 {
     if superblock.role == ROLE_MAIN {
         superblock.region(RegionKind::Home).expect("every superblock has one").offset

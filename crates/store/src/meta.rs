@@ -186,7 +186,7 @@ const STRICT_VOLUMES_MAX: usize = 256;
 /// Among the generations of volumes' ids: 0 is no volume's.
 const CACHE_ROW: u32 = 0;
 
-/// What the store holds, as of its newest durable change.
+/// The store's contents as of its newest durable change.
 #[derive(Clone, Debug)]
 pub struct MetaView {
     state: State,

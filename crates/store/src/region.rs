@@ -149,7 +149,7 @@ pub(crate) fn is_region(first_bytes: &[u8]) -> bool {
     slot(0).or_else(|| slot(SLOT_STRIDE)).is_some()
 }
 
-/// Where a slot with that sequence lies in the region.
+/// Offset in the region of the slot with that sequence.
 fn place(sequence: u64) -> u64 {
     if sequence % 2 == 1 { 0 } else { SLOT_STRIDE }
 }

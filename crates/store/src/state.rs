@@ -36,7 +36,7 @@ pub(crate) struct State {
     pub(crate) fence: Option<FenceRecord>,
     pub(crate) knobs: Option<KnobsRecord>,
     pub(crate) cache: Option<CacheRecord>,
-    /// How many mutations there were, since mutations have numbers.
+    /// Number of mutations, since mutations have numbers.
     pub(crate) commit: u64,
 }
 

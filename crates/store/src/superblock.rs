@@ -158,7 +158,7 @@ pub enum SuperblockError {
     },
     /// Both copies check out, but no update writes these two.
     Disagree {
-        /// Which field differs.
+        /// The field that differs.
         what: &'static str,
     },
 }

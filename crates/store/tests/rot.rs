@@ -82,7 +82,7 @@ fn history(seed: u64, disk: &Disk) -> Vec<Disk> {
     states
 }
 
-/// What becomes of a sector.
+/// A change of a sector.
 #[derive(Clone, Copy, Debug)]
 enum Rot {
     Bit,

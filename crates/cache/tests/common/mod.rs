@@ -57,7 +57,7 @@ pub struct Setup {
     pub nvram: bool,
     /// The cache is told which volumes there are, and whether only it may have something of each.
     pub known: Option<[bool; 2]>,
-    /// What the cache had of volume 0 was given up before this generation.
+    /// The cache's data of volume 0 were given up before this generation.
     pub given_up: bool,
     /// Bytes of WEUs may have rotted.
     pub rots: bool,

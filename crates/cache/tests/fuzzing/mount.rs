@@ -18,7 +18,7 @@ const MUTATIONS_MAX: usize = 64;
 /// Events that a read of everything may take.
 const EVENTS_MAX: u64 = 200_000;
 
-/// What a power loss left of a used cache.
+/// A used cache after a power loss.
 type Image = (Vec<SimDisk>, Setup, Oracle);
 
 thread_local! {

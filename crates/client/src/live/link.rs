@@ -189,7 +189,7 @@ pub struct Link {
     pub stuck: Arc<Notify>,
     /// What its replica last said its generation was.
     pub generation: u64,
-    /// What it said when it was last asked for all of it, not for its lower half.
+    /// Its answer when it was last asked for all of it, not for its lower half.
     pub confirmed: u64,
     /// When that was.
     pub confirmed_at: Time,

@@ -505,12 +505,12 @@ pub fn request(p: &mut SimPool, op: Op, volume: u32, offset: u64, len: u64) -> R
     }
 }
 
-/// What the layer says is wrong.
+/// The problem that the layer reports.
 pub fn problem(p: &mut SimPool) -> Option<String> {
     p.stack().layer::<Logs>().unwrap().problem()
 }
 
-/// What can be read of each sector of each volume.
+/// Content of each sector of each volume, as far as readable.
 pub type Sectors = Vec<Vec<Option<Vec<u8>>>>;
 
 /// Starts a pool over a disk on which something is corrupt, and reads what can be read of each sector.

@@ -42,7 +42,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What is wrong with it.
+    /// The problem with it.
     pub(super) fn check(&self) -> Result<(), String> {
         let counts = [
             ("connections", self.connections),

@@ -143,7 +143,7 @@ pub struct Waiting {
     pub ticket: u64,
     /// Who pays.
     pub tenant: TenantId,
-    /// What it waits for.
+    /// The resource.
     pub resource: WaitsFor,
     /// What the request needs.
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! Which parts of a file are allocated, asked on a thread of its own.
+//! Allocation status of a file, asked on a thread of its own.
 //!
 //! The file system may have to read its metadata for an answer, and looks at one extent after the other: on the pool's
 //! thread, one client's questions would stop all tenants. The thread starts with the first question. The answer describes
@@ -21,7 +21,7 @@ pub struct Question {
     pub slot: usize,
     /// The file.
     pub file: Arc<OwnedFd>,
-    /// Where the range begins in the file.
+    /// Offset of the range in the file.
     pub start: u64,
     /// Its length.
     pub len: u64,

@@ -45,7 +45,7 @@ impl Token {
         Token::load(path)
     }
 
-    /// Who may read the file knows the token, and who owns it may read it.
+    /// Checks mode and owner: whoever may read the file knows the token, and its owner may read it.
     fn check_file(path: &Path, own: bool) -> Result<(), String> {
         let said = |what: &dyn std::fmt::Display| format!("token file {}: {what}", path.display());
         let file = std::fs::metadata(path).map_err(|e| said(&e))?;

@@ -102,7 +102,7 @@ impl Server {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().unwrap()
     }
