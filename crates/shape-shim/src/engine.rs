@@ -35,15 +35,10 @@ pub fn guarded<T>(shim: &Shim, f: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// The gate's lock. An owner that was stopped while it had it must not stop the server: the shim fails, and everybody passes.
-fn lock(shim: &Shim, now: Time) -> Guard<'_> {
-    shim.segment.lock_in_time(sys::tid(), now).expect("whoever has the gate's lock doesn't go on")
-}
-
 /// Nothing of this process is in the gate any more, and nothing of it is held.
 fn give_up(shim: &Shim) {
     let now = monotonic();
-    let mut guard = lock(shim, now);
+    let mut guard = shim.segment.lock(sys::tid(), now);
     let mut g = guard.gate();
     // What the gate says may be what the shim failed over.
     g.repair(now);
@@ -107,14 +102,14 @@ impl Wakes {
 /// Does something to the gate under its lock, then wakes who was let in.
 pub fn change<T>(shim: &Shim, wakes: &mut Wakes, f: impl FnOnce(&mut Gate<'_>, Time) -> T) -> T {
     let now = monotonic();
-    let mut guard = lock(shim, now);
+    let mut guard = shim.segment.lock(sys::tid(), now);
     let mut gate = guard.gate();
     watch_controller(shim, &mut gate, now);
     let out = f(&mut gate, now);
     wakes.collect(&mut gate);
     drop(guard);
     while wakes.fire(shim) {
-        let mut guard = lock(shim, now);
+        let mut guard = shim.segment.lock(sys::tid(), now);
         wakes.collect(&mut guard.gate());
     }
     out
@@ -176,21 +171,10 @@ enum Before {
     NotYet,
 }
 
-/// Bytes that a call moves between the stream and the server's memory.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
-    /// As many bytes of the stream as it returns, in the server's memory.
-    Bytes,
-    /// As many bytes of the stream as it returns, which nobody sees.
-    Unseen,
-    /// Nothing of the stream.
-    Nothing,
-}
-
 /// Around a read: `call` makes it, `feed` shows the walker what came.
 pub fn around_read(
     fd: i32,
-    takes: Takes,
+    consumes: bool,
     call: &mut dyn FnMut() -> Size,
     feed: &mut dyn FnMut(&mut Walker, usize) -> Came,
 ) -> Size {
@@ -203,17 +187,12 @@ pub fn around_read(
         return -1;
     }
     let n = call();
-    if n > 0 && takes != Takes::Nothing {
+    if n > 0 && consumes {
         let saved = errno();
         guarded(shim, || {
             if let Some(mut held) = hold(fd)
                 && !held.link().walker.is_tls()
             {
-                let mut unseen = |w: &mut Walker, _| {
-                    w.pass_unseen();
-                    w.input(&[0])
-                };
-                let feed = if takes == Takes::Bytes { feed } else { &mut unseen };
                 after_read(shim, fd, &mut held, n as usize, feed);
             }
         });
@@ -313,7 +292,7 @@ fn identify(shim: &Shim, fd: i32, held: &mut Held) {
     let link = held.link();
     let (account, database) = link.walker.identity();
     let now = monotonic();
-    let mut guard: Guard<'_> = lock(shim, now);
+    let mut guard: Guard<'_> = shim.segment.lock(sys::tid(), now);
     let by = GroupBy::of_code(shim.segment.control().group_by.load(Ordering::Relaxed));
     let (name, rule) = classify(guard.rules(), by, &account, &database, link.peer);
     let rule = rule.copied();
@@ -391,7 +370,6 @@ pub fn settle(shim: &Shim, link: &mut Link) {
 pub fn around_write(
     fd: i32,
     tls: bool,
-    gives: Takes,
     call: &mut dyn FnMut() -> Size,
     feed: &mut dyn FnMut(&mut Walker, usize) -> Went,
 ) -> Size {
@@ -408,13 +386,7 @@ pub fn around_write(
             if link.walker.is_lost() || link.walker.is_tls() != tls {
                 return;
             }
-            let went = match gives {
-                Takes::Bytes => feed(&mut link.walker, n as usize),
-                _ => {
-                    link.walker.pass_unseen();
-                    link.walker.output(&[0])
-                }
-            };
+            let went = feed(&mut link.walker, n as usize);
             if link.walker.is_lost() {
                 lost(shim, link);
                 return;

@@ -77,10 +77,7 @@ fn begin(shim: Shim) {
     control.failed_open.fetch_and(!FAILED_SHIM, Ordering::Relaxed);
     // Whatever an earlier server left is gone with it.
     let now = monotonic();
-    match shim.segment.lock_in_time(sys::tid(), now) {
-        Some(mut guard) => guard.gate().reap(now, &mut |pid| shim.segment.is_dead(pid)),
-        None => return complain("the control segment's lock is held by a process that doesn't go on"),
-    }
+    shim.segment.lock(sys::tid(), now).gate().reap(now, &mut plimsoll_shape::segment::is_dead);
     crate::ssl::resolve();
     // SAFETY: registers a function that only stores integers.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };

@@ -12,13 +12,12 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
 /// What the proxy does.
@@ -33,18 +32,6 @@ pub struct ProxyConfig {
 
 /// Bytes read at a time.
 const CHUNK: usize = 16_384;
-/// Connections at once; more wait to be accepted. A connection takes two descriptors, and some are kept for all else.
-const CONNECTIONS_MAX: u64 = CONNS as u64;
-/// Descriptors that connections don't get.
-const DESCRIPTORS_KEPT: u64 = 32;
-/// A connection to the server takes no longer.
-const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// A peer that vanished without a word is noticed after this silence, ...
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// ... and so many unanswered probes, ...
-const KEEPALIVE_PROBES: u32 = 6;
-/// ... so far apart: two minutes in all.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Out of descriptors: tried again after so long.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
@@ -91,19 +78,14 @@ pub async fn serve(config: ProxyConfig, segment: Segment, tid: u32, mut tender: 
             tokio::time::sleep(Duration::from_nanos(LOOK.as_nanos())).await;
         }
     });
-    let places = Arc::new(Semaphore::new(connections_max()));
     local
         .run_until(async move {
             loop {
-                let place = places.clone().acquire_owned().await.expect("never closed");
                 match listener.accept().await {
                     Ok((client, peer)) => {
                         let (config, shared) = (config.clone(), shared.clone());
                         // A connection that breaks is its client's to notice.
-                        tokio::task::spawn_local(async move {
-                            connection(config, shared, client, peer).await.ok();
-                            drop(place);
-                        });
+                        tokio::task::spawn_local(async move { connection(config, shared, client, peer).await.ok() });
                     }
                     // Those that are open go on; out of descriptors, an accept fails at once, again and again.
                     Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
@@ -111,23 +93,6 @@ pub async fn serve(config: ProxyConfig, segment: Segment, tid: u32, mut tender: 
             }
         })
         .await
-}
-
-/// As many as there are places in the gate and descriptors for.
-fn connections_max() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let descriptors = limit.map_or(u64::MAX, |n| n.saturating_sub(DESCRIPTORS_KEPT) / 2);
-    descriptors.clamp(1, CONNECTIONS_MAX) as usize
-}
-
-/// Notices a peer that vanished without a word: it must not hold a connection of the database for ever.
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
-    Ok(())
 }
 
 struct Flow {
@@ -152,11 +117,9 @@ async fn connection(
     client: TcpStream,
     peer: SocketAddr,
 ) -> io::Result<()> {
-    let server = tokio::time::timeout(CONNECT_TIME, TcpStream::connect(config.server)).await??;
-    for stream in [&client, &server] {
-        stream.set_nodelay(true)?;
-        keep_alive(stream)?;
-    }
+    let server = TcpStream::connect(config.server).await?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let opened = shared.change(|g, _| g.open(0));
@@ -295,22 +258,5 @@ impl Flow {
             }
             g.identify(self.conn, user);
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn both_sides_are_probed_when_they_are_silent() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        keep_alive(&stream).unwrap();
-        use rustix::net::sockopt;
-        assert!(sockopt::socket_keepalive(&stream).unwrap());
-        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEPALIVE_IDLE);
-        assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), KEEPALIVE_PROBES);
-        assert!((1..=CONNS).contains(&connections_max()));
     }
 }

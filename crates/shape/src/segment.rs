@@ -4,27 +4,24 @@
 //! Control (magic, version, sizes, lock, heartbeat) | Head | rules | users | connections
 //! ```
 //! Whoever changes the gate holds the lock: a futex word with its owner's thread id, taken over from an owner that died (the
-//! gate is then repaired; not across pid namespaces, where a number says nothing). A server under the shim doesn't wait long for
-//! an owner that was stopped: it goes on without the gate. The file is only its owner's to write: who may cut it can stop the
-//! server with a bus error, and is root or the server's own account. The only unsafe code of this crate is here: mapping the file, and views into the mapping.
+//! gate is then repaired). The only unsafe code of this crate is here: mapping the file, and views into the mapping.
 #![allow(unsafe_code)]
 
 use crate::gate::{Conn, ConnId, Gate, Head, Knobs, USERS_MAX, User};
 use crate::profile::Profile;
-use crate::sync::{self, FutexWord, Taken};
 use crate::users::{RULES_MAX, Rule};
 use bytemuck::Zeroable;
 use plimsoll_base::Time;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PLMSHAPE");
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 4;
 /// Users in a segment.
 pub const USERS: usize = USERS_MAX;
 /// Connections in a segment.
@@ -75,10 +72,6 @@ pub struct Control {
     pub unfairness_max_milli: AtomicU32,
     /// … and a coefficient of variation of latency of so many thousandths (0: any).
     pub variability_max_milli: AtomicU32,
-    /// Processes of different pid namespaces have mapped it: a number says nothing of whether its process lives.
-    mixed: AtomicU32,
-    /// The pid namespace of who made it.
-    pid_namespace: AtomicU64,
 }
 
 /// See [`Control::p_wanted`].
@@ -88,30 +81,10 @@ pub const FAILED_SILENT: u32 = 1;
 /// In [`Control::failed_open`]: the shim failed, and is off until the server is started again.
 pub const FAILED_SHIM: u32 = 2;
 
-/// The lock is given up after so many waits of [`WAIT_NS`] with one living owner, where that is asked for: two seconds.
-const TIMEOUTS_MAX: u32 = 200;
-/// Looks whether the lock's owner still lives so often.
-const WAIT_NS: u64 = 10_000_000;
-
-impl FutexWord for AtomicU32 {
-    /// About 2 µs, longer than the lock is ever held by a thread that runs.
-    const SPINS: u32 = 200;
-    fn compare_exchange(&self, from: u32, to: u32, success: Ordering) -> Result<u32, u32> {
-        AtomicU32::compare_exchange(self, from, to, success, Ordering::Relaxed)
-    }
-    fn load(&self) -> u32 {
-        AtomicU32::load(self, Ordering::Relaxed)
-    }
-    fn swap(&self, to: u32) -> u32 {
-        AtomicU32::swap(self, to, Ordering::Release)
-    }
-    fn wait(&self, value: u32) -> bool {
-        futex_wait(self.as_ptr(), value, WAIT_NS)
-    }
-    fn wake(&self) {
-        futex_wake(self.as_ptr());
-    }
-}
+/// Set in the lock word when somebody sleeps for it.
+const CONTENDED: u32 = 1 << 31;
+/// Spins before sleeping: about 2 µs, longer than the lock is ever held by a thread that runs.
+const SPINS: u32 = 200;
 
 struct Offsets {
     head: usize,
@@ -150,15 +123,8 @@ impl Segment {
     /// If the file can't be made or mapped.
     pub fn create(path: &Path, knobs: Knobs, now: Time) -> io::Result<Segment> {
         // A new file, never the old one's pages: a server that still maps those must not see them change.
-        let (file, fresh) = fresh_file(path)?;
-        Segment::fill(&file, knobs, now)
-            .and_then(|segment| std::fs::rename(&fresh, path).map(|()| segment))
-            .inspect_err(|_| {
-                let _ = std::fs::remove_file(&fresh); // what failed is said
-            })
-    }
-
-    fn fill(file: &File, knobs: Knobs, now: Time) -> io::Result<Segment> {
+        let fresh = path.with_extension("new");
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&fresh)?;
         file.set_len(AT.end as u64)?;
         let mut header = Vec::new();
         header.extend(MAGIC.to_le_bytes());
@@ -166,11 +132,11 @@ impl Segment {
             header.extend(n.to_le_bytes());
         }
         file.write_all_at(&header, 0)?;
-        let segment = Segment::map(file)?;
-        segment.control().pid_namespace.store(pid_namespace(), Ordering::Relaxed);
+        let segment = Segment::map(&file)?;
         segment.control().heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
         segment.control().p_wanted.store(knobs.p, Ordering::Relaxed);
         segment.lock(1, now).gate().init(knobs, now);
+        std::fs::rename(&fresh, path)?;
         Ok(segment)
     }
 
@@ -194,11 +160,7 @@ impl Segment {
         if (word(12), word(16), len) != (USERS as u32, CONNS as u32, AT.end as u64) {
             return Err(wrong(format!("{len} bytes for {} users and {} connections don't fit", word(12), word(16))));
         }
-        let segment = Segment::map(&file)?;
-        if segment.control().pid_namespace.load(Ordering::Relaxed) != pid_namespace() {
-            segment.control().mixed.store(1, Ordering::Relaxed);
-        }
-        Ok(segment)
+        Segment::map(&file)
     }
 
     fn map(file: &File) -> io::Result<Segment> {
@@ -247,48 +209,57 @@ impl Segment {
 
     /// Waits for the lock. `tid`: this thread's id, never 0.
     pub fn lock(&self, tid: u32, now: Time) -> Guard<'_> {
-        self.take(tid, now, None).expect("it is waited for without a bound")
-    }
-
-    /// Waits for the lock, but gives up on an owner that lives and doesn't give it back for two seconds: it was stopped.
-    pub fn lock_in_time(&self, tid: u32, now: Time) -> Option<Guard<'_>> {
-        self.take(tid, now, Some(TIMEOUTS_MAX))
-    }
-
-    fn take(&self, tid: u32, now: Time, timeouts_max: Option<u32>) -> Option<Guard<'_>> {
-        let taken = sync::take(&self.control().lock, tid, &|id| self.is_dead(id), timeouts_max)?;
+        let word = &self.control().lock;
+        let mut repair = false;
+        if word.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            repair = self.lock_slowly(tid);
+        }
         let mut guard = Guard { segment: self };
-        if taken == Taken::FromDead {
+        if repair {
             guard.gate().repair(now);
         }
-        Some(guard)
+        guard
     }
 
-    /// Whether no process or thread that uses this segment has this id any more. Never where they are of several pid
-    /// namespaces, in which numbers mean different processes.
-    pub fn is_dead(&self, id: u32) -> bool {
-        self.control().mixed.load(Ordering::Relaxed) == 0 && is_dead(id)
-    }
-}
-
-/// Makes a file beside `path` that nobody can have put there: `path` may be in a folder that others write to.
-fn fresh_file(path: &Path) -> io::Result<(File, PathBuf)> {
-    for n in 0..100 {
-        let mut fresh = path.as_os_str().to_owned();
-        fresh.push(format!(".{}-{}-{n}", std::process::id(), monotonic().as_nanos()));
-        let fresh = PathBuf::from(fresh);
-        // Exclusive: neither a file nor a link that is there already is followed.
-        match File::options().read(true).write(true).create_new(true).open(&fresh) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return made.map(|file| (file, fresh)),
+    /// True if it was taken from an owner that is dead.
+    #[cold]
+    fn lock_slowly(&self, tid: u32) -> bool {
+        let word = &self.control().lock;
+        for _ in 0..SPINS {
+            if word.compare_exchange_weak(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let seen = word.load(Ordering::Relaxed);
+            if seen == 0 {
+                // Others may sleep: they're woken one by one, each keeping the mark for the next.
+                if word.compare_exchange(0, tid | CONTENDED, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return false;
+                }
+                continue;
+            }
+            let marked = seen | CONTENDED;
+            if seen != marked && word.compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            let slept = futex_wait(word.as_ptr(), marked, 10_000_000);
+            if !slept && is_dead(marked & !CONTENDED) {
+                let mine = tid | CONTENDED;
+                if word.compare_exchange(marked, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return true;
+                }
+            }
         }
     }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, "a hundred names beside it are taken"))
-}
 
-/// This process' pid namespace; 0 where that can't be seen.
-fn pid_namespace() -> u64 {
-    std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
+    fn unlock(&self) {
+        let word = &self.control().lock;
+        if word.swap(0, Ordering::Release) & CONTENDED != 0 {
+            futex_wake(word.as_ptr());
+        }
+    }
 }
 
 /// The lock, held.
@@ -332,7 +303,7 @@ impl Guard<'_> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        sync::give_back(&self.segment.control().lock);
+        self.segment.unlock();
     }
 }
 
@@ -424,7 +395,7 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[8] = 99;
         std::fs::write(dir.path().join("y"), &bytes).unwrap();
-        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 5");
+        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 4");
         bytes[8] = VERSION as u8;
         std::fs::write(dir.path().join("z"), &bytes[..4096]).unwrap();
         assert!(wrong("z").contains("don't fit"));
@@ -467,43 +438,5 @@ mod tests {
         let before = std::time::Instant::now();
         assert_eq!(s.lock(2, monotonic()).gate().head.counters.repairs, 1);
         assert!(before.elapsed() < std::time::Duration::from_secs(1));
-    }
-
-    #[test]
-    fn a_stopped_owner_is_given_up_on_and_keeps_the_lock() {
-        let dir = tempfile::tempdir().unwrap();
-        let s = Segment::create(&dir.path().join("s"), Knobs::default(), monotonic()).unwrap();
-        std::mem::forget(s.lock(std::process::id(), monotonic())); // it lives, and never gives it back
-        let begun = std::time::Instant::now();
-        assert!(s.lock_in_time(2, monotonic()).is_none());
-        let waited = begun.elapsed();
-        assert!((1..20).contains(&waited.as_secs()), "{waited:?}");
-        assert_eq!(s.control().lock.load(Ordering::Relaxed) & !sync::CONTENDED, std::process::id());
-    }
-
-    #[test]
-    fn across_pid_namespaces_nobody_is_dead() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        let s = Segment::create(&path, Knobs::default(), monotonic()).unwrap();
-        assert!(s.is_dead(0x3fff_ffff));
-        s.control().pid_namespace.store(1, Ordering::Relaxed);
-        Segment::open(&path).unwrap();
-        assert!(!s.is_dead(0x3fff_ffff));
-        std::mem::forget(s.lock(0x3fff_ffff, monotonic()));
-        assert!(s.lock_in_time(2, monotonic()).is_none(), "its owner may live elsewhere");
-    }
-
-    #[test]
-    fn a_link_beside_it_is_not_followed() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, victim) = (dir.path().join("s"), dir.path().join("victim"));
-        std::fs::write(&victim, "precious").unwrap();
-        std::os::unix::fs::symlink(&victim, dir.path().join("s.new")).unwrap();
-        std::os::unix::fs::symlink(&victim, &path).unwrap();
-        Segment::create(&path, Knobs::default(), monotonic()).unwrap();
-        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
-        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
-        assert_eq!(left.len(), 3, "{left:?}");
     }
 }
