@@ -31,6 +31,7 @@ bench: build-deps test-deps bench-deps
 	bench/simulator.py
 	bench/model.py target/release/plimsoll
 	bench/logs.py target/release/plimsoll
+	cargo test --release -p plimsoll-store --test volumes -- --ignored --nocapture
 
 # Coverage-guided, five minutes a target; see fuzz/README.md.
 fuzz: build-deps

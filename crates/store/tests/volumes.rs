@@ -182,9 +182,9 @@ fn readers_dont_wait_for_the_device() {
     assert_eq!(reader.view().volume("b"), store.volume("b"));
 }
 
-/// Run by hand: what a change costs when there are many volumes.
+/// Prints the cost of a change by the number of volumes; `make bench` runs it.
 #[test]
-#[ignore = "measures; run by hand"]
+#[ignore = "measures and judges nothing: `make bench` runs it"]
 fn a_change_costs_what_it_touches() {
     let home = Region { len: 70_000 * MIB, ..HOME };
     for volumes in [10, 100, 1000, 6000] {
