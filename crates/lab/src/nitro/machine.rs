@@ -250,6 +250,7 @@ pub fn replay(
         }
     }
     let after = hits(&mut pool);
+    crate::decided::note(pool.stack().decisions());
     let elapsed = pool.now().since(began).as_secs_f64();
     Ok(Measured {
         iops: (ended - warm) as f64 / elapsed,

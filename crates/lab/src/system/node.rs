@@ -177,6 +177,12 @@ fn volume(tenant: u16) -> VolumeKey {
     VolumeKey { id: u32::from(tenant) + 1, generation: 1 }
 }
 
+impl Drop for NodePool {
+    fn drop(&mut self) {
+        crate::decided::note(self.pool.stack().decisions());
+    }
+}
+
 impl NodePool {
     /// Cores, logs, slots and CFQ over a modelled disk; the load repeats.
     ///
