@@ -192,13 +192,13 @@ impl Oracle {
             let whose = (self.salt, asked.volume, self.volumes[asked.volume].generation);
             let versions = &mut self.volumes[asked.volume].units[unit];
             let is = |v: &Version| got == content_of(whose, unit, v.content);
-            let mut found = allowed(versions, begun).filter(|v| is(v)).peekable();
-            if found.peek().is_none() {
+            let found: Vec<u64> = allowed(versions, begun).filter(|v| is(v)).map(|v| v.begun).collect();
+            if found.is_empty() {
                 let may: Vec<u64> = allowed(versions, begun).map(|v| v.content).collect();
                 return Err(self.explained(&asked, unit, got, &may));
             }
             // It shows which version an earlier life left only if no change of this life brings the same content.
-            if found.all(|v| v.begun == 0) {
+            if found.iter().all(|&begun| begun == 0) {
                 versions.retain(|v| v.begun > 0 || is(v));
             }
         }
