@@ -192,11 +192,13 @@ impl Oracle {
             let whose = (self.salt, asked.volume, self.volumes[asked.volume].generation);
             let versions = &mut self.volumes[asked.volume].units[unit];
             let is = |v: &Version| got == content_of(whose, unit, v.content);
-            let Some(found) = allowed(versions, begun).find(|v| is(v)).copied() else {
+            let found: Vec<u64> = allowed(versions, begun).filter(|v| is(v)).map(|v| v.begun).collect();
+            if found.is_empty() {
                 let may: Vec<u64> = allowed(versions, begun).map(|v| v.content).collect();
                 return Err(self.explained(&asked, unit, got, &may));
-            };
-            if found.begun == 0 {
+            }
+            // It shows which version an earlier life left only if no change of this life brings the same content.
+            if found.iter().all(|&begun| begun == 0) {
                 versions.retain(|v| v.begun > 0 || is(v));
             }
         }
@@ -364,6 +366,23 @@ mod tests {
         assert_eq!(may(&o, &[0, first, second]), [second]);
         let zero = change(&mut o, Op::WriteZeroes, false);
         assert_eq!(may(&o, &[0, first, second, zero]), [0]);
+    }
+
+    /// Zeroes that a change of this life may have brought say nothing of what an earlier life left.
+    #[test]
+    fn a_read_shows_what_was_left_only_if_nothing_newer_has_the_same_content() {
+        let mut o = Oracle::new(1, &[4096]);
+        let write = change(&mut o, Op::Write, false);
+        o.crashed();
+        let mut unread = o.clone();
+        change(&mut unread, Op::WriteZeroes, false);
+        let (read, _) = unread.ask(asked(Op::Read, false), 512);
+        assert!(unread.read(read, &[0; UNIT as usize]).is_ok());
+        unread.crashed();
+        assert_eq!(may(&unread, &[0, write]), [0, write]);
+        let (read, _) = o.ask(asked(Op::Read, false), 512);
+        assert!(o.read(read, &[0; UNIT as usize]).is_ok());
+        assert_eq!(may(&o, &[0, write]), [0], "nothing newer: zeroes were left");
     }
 
     #[test]
