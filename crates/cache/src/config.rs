@@ -17,7 +17,7 @@ pub enum Codec {
 }
 
 /// What fingerprints are made with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Hash {
     /// BLAKE3, keyed by the deduplication domain.
     Blake3,
@@ -179,7 +179,8 @@ impl Planted {
 }
 
 /// How long a modelled core takes for a layer's work, in bytes per second.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Speeds {
     /// Any task, before its first byte.
     pub task: Span,
@@ -202,7 +203,8 @@ impl Default for Speeds {
 }
 
 /// See the module's documentation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CacheConfig {
     /// Fingerprints kept, in percent of the extents that fit uncompressed; 0 turns deduplication off (NI-M6).
     pub fingerprints_percent: u32,
@@ -235,6 +237,7 @@ pub struct CacheConfig {
     /// How long modelled cores take.
     pub speeds: Speeds,
     /// For tests of the tests.
+    #[serde(skip)]
     pub planted: Option<Planted>,
 }
 
@@ -261,7 +264,8 @@ impl Default for CacheConfig {
 }
 
 /// The parts of a cache's shape that are the device's format (Table 3.1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Shape {
     /// The unit of caching: a power of two, 4 to 128 KiB.
     pub extent_bytes: u32,

@@ -1,9 +1,8 @@
 //! A pool's flash cache: from what the configuration says to a layer over a formatted fast device.
 
 use crate::config::{CacheConfig as Section, CacheDedup};
-use plimsoll_base::VolumeKey;
-use plimsoll_cache::{Cache, CacheConfig, Layout, Nvram, Shape};
-use plimsoll_stack::Offer;
+use plimsoll_cache::{CacheConfig, Layout, Shape};
+use plimsoll_pool::plan::{CachePlan, GivenUp, KnownVolume, NvramPlan};
 use plimsoll_store::superblock::Region;
 use plimsoll_store::{CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Uuid};
 use std::fs::File;
@@ -82,50 +81,63 @@ pub fn check(c: &Section) -> Result<(), String> {
     Ok(())
 }
 
-/// The layer over what the fast device offers.
+/// What the section says, as a pool's plan has it.
 ///
 /// # Errors
-/// If the cache doesn't fit the device.
-pub fn layer(c: &Section, fast: &Offer) -> Result<Cache, String> {
-    let layout = layout(c, fast.size_bytes, fast.block_bytes, 0)?;
+/// What is wrong.
+pub fn plan(c: &Section) -> Result<CachePlan, String> {
+    // Every field is named, so that a new one can't be forgotten here.
+    let Section {
+        file: _,
+        device_size: _,
+        size,
+        configured_size: _,
+        mode: _,
+        extent: _,
+        weu: _,
+        codec,
+        dedup,
+        fingerprints_percent,
+        sharing,
+        watermark_percent,
+        free_percent,
+        trim,
+        prefetch,
+        nvram,
+        model,
+        volatile_cache: _,
+        generation,
+        known,
+        given_up,
+        nvram_salt,
+    } = c;
     let default = CacheConfig::default();
-    let weus = |bytes: u64| (bytes / u64::from(layout.shape.weu_bytes)).min(u64::from(layout.weus)) as u32;
-    if let Some(size) = c.size.filter(|size| size.0 < size_min(c)) {
-        return Err(format!("cache: size {} is too small: it needs {} bytes at least", size.0, size_min(c)));
-    }
-    let config = CacheConfig {
-        fingerprints_percent: if c.dedup == CacheDedup::Off { 0 } else { c.fingerprints_percent },
-        codec: c.codec,
-        sharing: c.sharing,
-        weus_max: c.size.map_or(layout.weus, |b| weus(b.0)),
-        watermark_percent: c.watermark_percent,
-        free_percent: c.free_percent,
-        trim: c.trim,
-        prefetch_bytes_max: c.prefetch.map_or(default.prefetch_bytes_max, |b| b.0),
-        generation: c.generation.unwrap_or(0),
-        ..default
-    };
-    let given_up = c.given_up.iter().flatten();
-    let since = given_up.map(|(id, generation, since)| (VolumeKey { id: *id, generation: *generation }, *since));
-    let cache = Cache::new(layout, config).with_given_up(since);
-    let key = |(id, generation, behind): &(u32, u32, bool)| (VolumeKey { id: *id, generation: *generation }, *behind);
-    Ok(match &c.known {
-        Some(known) => cache.with_known(known.iter().map(key)),
-        None => cache,
+    let known_volume = |&(id, generation, behind): &(u32, u32, bool)| KnownVolume { id, generation, behind };
+    let given_up_volume = |&(id, generation, since): &(u32, u32, u16)| GivenUp { id, generation, since };
+    Ok(CachePlan {
+        shape: shape(c),
+        config: CacheConfig {
+            fingerprints_percent: if *dedup == CacheDedup::Off { 0 } else { *fingerprints_percent },
+            codec: *codec,
+            sharing: *sharing,
+            watermark_percent: *watermark_percent,
+            free_percent: *free_percent,
+            trim: *trim,
+            prefetch_bytes_max: prefetch.map_or(default.prefetch_bytes_max, |b| b.0),
+            generation: generation.unwrap_or(0),
+            ..default
+        },
+        size_bytes: size.map(|b| b.0),
+        known: known.as_ref().map(|all| all.iter().map(known_volume).collect()),
+        given_up: given_up.iter().flatten().map(given_up_volume).collect(),
+        nvram: nvram.as_ref().map(|_| NvramPlan { salt: nvram_salt.unwrap_or(0) }),
+        model: model.as_deref().map(crate::plan::model).transpose()?,
     })
 }
 
 fn layout(c: &Section, bytes: u64, block_bytes: u32, salt: u64) -> Result<Layout, String> {
     let layout = Layout::new(bytes, block_bytes, shape(c), salt).map_err(|e| format!("cache: {e}"))?;
     Ok(Layout { nvram: c.nvram.is_some(), ..layout })
-}
-
-/// The layer of its NVRAM, over what that offers.
-///
-/// # Errors
-/// If it is too small.
-pub fn nvram(c: &Section, offer: &Offer) -> Result<Nvram, String> {
-    Nvram::new(offer.size_bytes, offer.block_bytes, c.nvram_salt.unwrap_or(0)).map_err(|e| format!("cache: {e}"))
 }
 
 /// Opens a cache's NVRAM; makes it when the cache is made, before anything says that there is a cache. `file` is the fast device.

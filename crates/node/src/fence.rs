@@ -5,7 +5,7 @@ use crate::http::fence::Baseline;
 use plimsoll_base::{Class, Span};
 use plimsoll_device::DeviceSpec;
 use plimsoll_fence::config::{DeviceKind, SLOT_DEFAULT, check_slots};
-use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor, Line};
+use plimsoll_fence::{DiskPredictor, FenceConfig, FlashPredictor, Line};
 use plimsoll_sched::Profile;
 use plimsoll_sched::batches::{BatchProfile, FlashBatches};
 use plimsoll_store::FenceRecord;
@@ -76,14 +76,6 @@ fn unchecked(pool: &PoolConfig, size_bytes: u64) -> Result<Option<FenceConfig>, 
         ..FenceConfig::new(f.slots, devices)
     };
     Ok(Some(config))
-}
-
-/// The layer, if the pool is fenced.
-///
-/// # Errors
-/// As [`config`].
-pub fn layer(pool: &PoolConfig, size_bytes: u64) -> Result<Option<Fence>, String> {
-    Ok(config(pool, size_bytes)?.map(Fence::new))
 }
 
 /// Slots of a volume: its own, or as many as its tenant has if it's fenced.

@@ -2,8 +2,8 @@
 
 use crate::config::{ByteSize, LogsConfig as Section};
 use plimsoll_base::{Span, Time};
-use plimsoll_logs::{CleanConfig, Formatted, Layout, Logs, LogsConfig, OffHours, Shape};
-use plimsoll_stack::Offer;
+use plimsoll_logs::{CleanConfig, Formatted, Layout, LogsConfig, OffHours, Shape};
+use plimsoll_pool::LogsPlan;
 use plimsoll_store::superblock::{REGION_ALIGN, Region, Superblock};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -84,12 +84,12 @@ pub fn logged_write(c: &Section) -> (u64, u64) {
     (c.logged_write.map_or(LogsConfig::default().logged_write_bytes, |b| b.0), shape(c).log_bytes / 4)
 }
 
-/// The layer over what `below` offers.
+/// What the section says, as a pool's plan has it.
 ///
 /// # Errors
-/// If the logs don't fit the device.
-pub fn layer(c: &Section, below: &Offer) -> Result<Logs, String> {
-    Ok(Logs::new(layout(c, below.size_bytes, below.block_bytes)?, behaviour(c)?))
+/// What is wrong.
+pub fn plan(c: &Section) -> Result<LogsPlan, String> {
+    Ok(LogsPlan { shape: shape(c), config: behaviour(c)? })
 }
 
 fn layout(c: &Section, bytes: u64, block_bytes: u32) -> Result<Layout, String> {

@@ -2,12 +2,8 @@
 
 use crate::config::{PoolConfig, VolatileConfig};
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, VolatileFile};
-use crate::predict;
-use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, ModelLayer};
-use plimsoll_sched::choice::UnknownScheduler;
-use plimsoll_sched::promise::Budgets;
-use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{CacheMode, Front, Layer, Map, Offer, Stack, StackConfig, Target};
+use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, ModelLayer};
+use plimsoll_stack::{CacheMode, Layer, Offer, Stack};
 use plimsoll_store::{
     CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaStore, ROLE_MAIN, Superblock,
     Uuid, VolumeRecord,
@@ -15,8 +11,6 @@ use plimsoll_store::{
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Requests at a device at once where the configuration doesn't say: enough to keep an SSD busy.
-const DEPTH_DEFAULT: u32 = 32;
 const MIB: u64 = 1 << 20;
 
 /// A pool's flash cache.
@@ -395,92 +389,11 @@ fn device_bytes(path: &Path) -> u64 {
     std::fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).unwrap_or(0)
 }
 
-/// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, cores if it
-/// has any, a flash cache if it has a fast device, map, a page cache and logs if it has any, a fence if it has slots,
-/// scheduler, and a model if the device is modelled.
+/// A pool's stack, as configured, over devices that offer `offers`.
 ///
 /// # Errors
 /// What is wrong with the configuration.
 pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Result<Stack, String> {
-    let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
-    let model = model_of(config, offers[0].size_bytes)?;
-    let below = model.as_ref().map_or(offers[0], |m| m.offer(&offers));
-    let fence = crate::fence::layer(config, below.size_bytes)?;
-    let mut layers: Vec<Box<dyn Layer>> = Vec::new();
-    if config.budgets {
-        layers.push(Box::new(Budgets::new(StackConfig::default().failover_hop)));
-    }
-    layers.push(Box::new(Front::new()));
-    if let Some(cores) = crate::cores::layer(config)? {
-        layers.push(Box::new(cores));
-    }
-    let (mut cache_at, mut flash_model) = (None, None);
-    if let (Some(cache), Some(fast)) = (&config.cache, offers.get(1)) {
-        flash_model = model_named(cache.model.as_deref(), fast.size_bytes)?;
-        let seen = flash_model.as_ref().map_or(*fast, |m| m.offer(&[*fast]));
-        let fast = Offer { size_bytes: seen.size_bytes.min(fast.size_bytes), ..seen };
-        cache_at = Some(layers.len());
-        layers.push(Box::new(crate::cache::layer(cache, &fast)?));
-    }
-    let nvram = match (&config.cache, offers.get(2)) {
-        (Some(cache), Some(offer)) if cache.nvram.is_some() => Some(crate::cache::nvram(cache, offer)?),
-        _ => None,
-    };
-    let map = Map::new();
-    layers.push(Box::new(match &fence {
-        Some(f) => map.with_pieces(f.config().piece_bytes()),
-        None => map,
-    }));
-    layers.extend(predict::page_cache(config, below.size_bytes)?);
-    if let Some(logs) = &config.logs {
-        layers.push(Box::new(crate::logs::layer(logs, &below)?));
-    }
-    let fence_at = fence.is_some().then_some(layers.len());
-    layers.extend(fence.map(|f| Box::new(f) as Box<dyn Layer>));
-    let kind: SchedulerKind = match &config.sched {
-        Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
-        None => SchedulerKind::default(),
-    };
-    let (costs, discipline, model) = match kind {
-        SchedulerKind::Ssd => (DiskModel::unknown(0), Discipline::Fifo, predict::from_inside(config, model)?),
-        _ => {
-            // A modelled disk's profile is of all of it, however small the file behind it.
-            let size_bytes = model.as_ref().map_or(below.size_bytes, |m| m.model().size_bytes());
-            let (costs, discipline) = predict::device_costs(config, size_bytes)?;
-            (costs, discipline, model)
-        }
-    };
-    let default = SchedulerOptions::default();
-    let slice_idle = config.idle_time.map_or(default.slice_idle, |t| t.0);
-    layers.push(kind.layer(&SchedulerOptions { depth, discipline, slice_idle, ..default }, costs));
-    layers.extend(model.map(|m| Box::new(m) as Box<dyn Layer>));
-    let mut stack = Stack::new(StackConfig::default(), offers);
-    let last = layers.len() - 1;
-    // Behind the chain: NVRAM, and the modelled drive that the cache's file is.
-    let drive_at = last + 1 + usize::from(nvram.is_some());
-    let drive = if flash_model.is_some() { Target::Node(drive_at) } else { Target::Device(1) };
-    for (i, layer) in layers.into_iter().enumerate() {
-        let below = if i < last { Target::Node(i + 1) } else { Target::Device(0) };
-        let flash = if nvram.is_some() { Target::Node(last + 1) } else { drive };
-        // The cache's device is behind the fence, too, by a face of its own.
-        let fast = match fence_at {
-            Some(fence) if cache_at == Some(i) => Some(Target::Face(fence, 1)),
-            None if cache_at == Some(i) => Some(flash),
-            Some(fence) if cache_at.is_some() && fence == i => Some(flash),
-            _ => None,
-        };
-        stack.push(layer, std::iter::once(below).chain(fast).collect());
-    }
-    if let Some(nvram) = nvram {
-        stack.push(Box::new(nvram), vec![Target::Device(2), drive]);
-    }
-    if let Some(model) = flash_model {
-        // It takes no more than its queue holds.
-        let depth = model.model().queue_max() as u32;
-        let options = SchedulerOptions { depth, ..SchedulerOptions::default() };
-        let queue = SchedulerKind::Noop.layer(&options, DiskModel::unknown(model.model().size_bytes()));
-        stack.push(queue, vec![Target::Node(drive_at + 1)]);
-        stack.push(Box::new(model), vec![Target::Device(1)]);
-    }
-    Ok(stack)
+    let plan = crate::plan::plan(config, offers[plimsoll_pool::SLOW])?;
+    plimsoll_pool::build(&plan, offers).map_err(|e| e.to_string())
 }

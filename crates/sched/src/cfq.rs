@@ -25,6 +25,7 @@ use crate::tree::Key;
 use node::{Group, Node, NodeKey, tree_of};
 use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
 use plimsoll_stack::{Actions, Forecast, Knob, Layer, Offer, Order, Ports, Terms};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use tolerance::NO_LIMIT;
 
@@ -56,7 +57,7 @@ pub struct CfqConfig {
 }
 
 /// What is done with an accepted request whose deadline can no longer be met, while nothing of it reached the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Late {
     /// It ends Busy.
     Cancel,

@@ -14,6 +14,7 @@ use crate::stats::{AccountStats, NodeStats};
 use crate::work::{Work, Worked};
 use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time, VolumeKey};
 use slab::Slab;
+use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -54,7 +55,8 @@ pub struct Node {
 }
 
 /// How a pool's stack admits requests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StackConfig {
     /// How many client requests it holds at most; the engine stops taking more before.
     pub inflight_max: usize,
