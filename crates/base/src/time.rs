@@ -324,8 +324,8 @@ mod tests {
 
     #[test]
     fn spans_are_kept_as_texts_without_loss() {
-        use serde::de::value::{Error, StrDeserializer};
         use serde::de::IntoDeserializer;
+        use serde::de::value::{Error, StrDeserializer};
         let read = |text: &'static str| {
             let d: StrDeserializer<'_, Error> = text.into_deserializer();
             Span::deserialize(d)

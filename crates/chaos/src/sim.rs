@@ -8,6 +8,8 @@ use plimsoll_device::pagecache::Planted as PagePlanted;
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer, PageCacheLayer};
 use plimsoll_node::config::{Config, PoolConfig};
 use plimsoll_node::open::build_stack;
+use plimsoll_node::plan::Facts;
+use plimsoll_pool::KnownVolume;
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
 use plimsoll_stack::{
     CacheMode, Extent, Front, FrontVolume, Knob, Layer, LayerState, Map, Offer, Order, Terms, VolumeTerms,
@@ -166,8 +168,8 @@ fn blank(plan: &Plan, config: &PoolConfig, rng: &mut Rng) -> Result<Vec<SimDisk>
     if let Some(cache) = &config.cache {
         let seen = seen(cache.model.as_deref(), &disks[1])?;
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
-        let (block, mut cache) = (seen.block_bytes, cache.clone());
-        format(&mut disks[1], |f| plimsoll_node::cache::format_if_blank(&mut cache, f, region, block, 1, 11))?;
+        let block = seen.block_bytes;
+        format(&mut disks[1], |f| plimsoll_node::cache::format_if_blank(cache, f, region, block, 1, 11).map(drop))?;
     }
     disks.truncate(match &plan.cache {
         None => 1,
@@ -234,12 +236,14 @@ impl Run {
 
     /// Builds the pool anew over the disks as they are.
     fn build(&mut self) -> Result<(), String> {
-        let (mut config, all) = parsed(&self.plan)?;
-        if let Some(c) = &mut config.cache {
-            c.generation = Some(1);
-            c.known = Some(self.volumes.iter().map(|v| (v.key.id, v.key.generation, v.behind)).collect());
+        let (config, all) = parsed(&self.plan)?;
+        let mut facts = Facts::default();
+        if config.cache.is_some() {
+            let known = |v: &Volume| KnownVolume { id: v.key.id, generation: v.key.generation, behind: v.behind };
+            facts.cache.generation = 1;
+            facts.cache.known = Some(self.volumes.iter().map(known).collect());
             let page = self.pool.disk(1).peek(0, 4096);
-            c.nvram_salt = plimsoll_cache::Layout::decode(page.as_slice()).ok().map(|l| l.salt);
+            facts.cache.nvram_salt = plimsoll_cache::Layout::decode(page.as_slice()).map_or(0, |l| l.salt);
         }
         let stub = SimPool::with_stack(Vec::new(), |_| plimsoll_stack::Stack::new(Default::default(), Vec::new()));
         let mut disks = std::mem::replace(&mut self.pool, stub).lose_power();
@@ -252,10 +256,13 @@ impl Run {
         }
         let mut wrong = None;
         self.pool = SimPool::with_stack(disks, |offers| {
-            build_stack(&config, offers).unwrap_or_else(|e| {
-                wrong = Some(e);
-                plimsoll_stack::Stack::new(Default::default(), Vec::new())
-            })
+            build_stack(&config, &facts, offers).map_or_else(
+                |e| {
+                    wrong = Some(e);
+                    plimsoll_stack::Stack::new(Default::default(), Vec::new())
+                },
+                |(_, stack)| stack,
+            )
         });
         if let Some(e) = wrong {
             return Err(format!("the stack can't be built: {e}"));

@@ -1,8 +1,9 @@
 //! A pool's flash cache: from what the configuration says to a layer over a formatted fast device.
 
 use crate::config::{CacheConfig as Section, CacheDedup};
+use crate::plan::CacheFacts;
 use plimsoll_cache::{CacheConfig, Layout, Shape};
-use plimsoll_pool::plan::{CachePlan, GivenUp, KnownVolume, NvramPlan};
+use plimsoll_pool::{CachePlan, NvramPlan};
 use plimsoll_store::superblock::Region;
 use plimsoll_store::{CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Uuid};
 use std::fs::File;
@@ -85,7 +86,7 @@ pub fn check(c: &Section) -> Result<(), String> {
 ///
 /// # Errors
 /// What is wrong.
-pub fn plan(c: &Section) -> Result<CachePlan, String> {
+pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, String> {
     // Every field is named, so that a new one can't be forgotten here.
     let Section {
         file: _,
@@ -106,14 +107,9 @@ pub fn plan(c: &Section) -> Result<CachePlan, String> {
         nvram,
         model,
         volatile_cache: _,
-        generation,
-        known,
-        given_up,
-        nvram_salt,
     } = c;
+    let CacheFacts { generation, known, given_up, nvram_salt } = facts;
     let default = CacheConfig::default();
-    let known_volume = |&(id, generation, behind): &(u32, u32, bool)| KnownVolume { id, generation, behind };
-    let given_up_volume = |&(id, generation, since): &(u32, u32, u16)| GivenUp { id, generation, since };
     Ok(CachePlan {
         shape: shape(c),
         config: CacheConfig {
@@ -124,13 +120,13 @@ pub fn plan(c: &Section) -> Result<CachePlan, String> {
             free_percent: *free_percent,
             trim: *trim,
             prefetch_bytes_max: prefetch.map_or(default.prefetch_bytes_max, |b| b.0),
-            generation: generation.unwrap_or(0),
+            generation: *generation,
             ..default
         },
         size_bytes: size.map(|b| b.0),
-        known: known.as_ref().map(|all| all.iter().map(known_volume).collect()),
-        given_up: given_up.iter().flatten().map(given_up_volume).collect(),
-        nvram: nvram.as_ref().map(|_| NvramPlan { salt: nvram_salt.unwrap_or(0) }),
+        known: known.clone(),
+        given_up: given_up.clone(),
+        nvram: nvram.as_ref().map(|_| NvramPlan { salt: *nvram_salt }),
         model: model.as_deref().map(crate::plan::model).transpose()?,
     })
 }
@@ -263,31 +259,30 @@ pub fn check_page(file: &File, fast: &Opened, needed: Option<&str>) -> Result<()
     }
 }
 
-/// Formats the cache of a device that has none yet, with `salt`; notes the salt of the cache that is there then.
+/// Formats the cache of a device that has none yet, with `salt`. Returns the salt of the cache that is there then; `None` if its page can't
+/// be read as one, which the layer reports.
 ///
 /// # Errors
 /// Those of reading and writing, in words.
 pub fn format_if_blank(
-    c: &mut Section,
+    c: &Section,
     file: &File,
     region: Region,
     block_bytes: u32,
     generation: u16,
     salt: u64,
-) -> Result<(), String> {
+) -> Result<Option<u64>, String> {
     let failed = |e: std::io::Error| format!("cache: formatting failed: {e}");
     let page = page_of(file, region)?;
     if !is_blank(&page) {
-        c.nvram_salt = Layout::decode(&page).ok().map(|l| l.salt);
-        return Ok(()); // the layer sees for itself whether it is what it should be
+        return Ok(Layout::decode(&page).ok().map(|l| l.salt)); // the layer sees for itself whether it is what it should be
     }
     let layout = layout(c, region.len, block_bytes, salt)?;
     for (at, bytes) in plimsoll_cache::format_device(&layout, generation) {
         file.write_all_at(&bytes, region.offset + at).map_err(failed)?;
         file.sync_data().map_err(failed)?;
     }
-    c.nvram_salt = Some(layout.salt);
-    Ok(())
+    Ok(Some(layout.salt))
 }
 
 /// Whose duplicates are found: the tenant's own, or everybody's.

@@ -223,6 +223,7 @@ impl Config {
         self.control.unix.as_mut().map(fix);
         self.control.token_file.as_mut().map(fix);
         self.pool.iter_mut().for_each(|p| p.make_absolute(base));
+        self.volume.iter_mut().filter_map(|v| v.baseline.as_mut()).for_each(fix);
         if let Some(tls) = &mut self.listen.tls {
             [&mut tls.certificate, &mut tls.key, &mut tls.client_ca].into_iter().for_each(fix);
         }

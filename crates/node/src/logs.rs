@@ -21,11 +21,11 @@ fn shape(c: &Section) -> Shape {
     }
 }
 
-fn behaviour(c: &Section) -> Result<LogsConfig, String> {
+fn behaviour(c: &Section, started_s_of_day: u64) -> Result<LogsConfig, String> {
     let default = LogsConfig::default();
     let off_hours = match &c.off_hours {
         None => None,
-        Some(text) => Some(parse_off_hours(text, c.started_s_of_day.unwrap_or(0))?),
+        Some(text) => Some(parse_off_hours(text, started_s_of_day)?),
     };
     Ok(LogsConfig {
         logged_write_bytes: c.logged_write.map_or(default.logged_write_bytes, |b| b.0),
@@ -71,7 +71,7 @@ pub fn seconds_of_day() -> u64 {
 /// # Errors
 /// What is wrong.
 pub fn check(c: &Section) -> Result<(), String> {
-    behaviour(c)?;
+    behaviour(c, 0)?;
     let (wanted, largest) = logged_write(c);
     if wanted > largest {
         return Err(format!("logs: logged_write of {wanted} bytes is more than a quarter of a log: at most {largest}"));
@@ -84,12 +84,12 @@ pub fn logged_write(c: &Section) -> (u64, u64) {
     (c.logged_write.map_or(LogsConfig::default().logged_write_bytes, |b| b.0), shape(c).log_bytes / 4)
 }
 
-/// What the section says, as a pool's plan has it.
+/// What the section says, as a pool's plan has it; the pool starts so many seconds after midnight, UTC.
 ///
 /// # Errors
 /// What is wrong.
-pub fn plan(c: &Section) -> Result<LogsPlan, String> {
-    Ok(LogsPlan { shape: shape(c), config: behaviour(c)? })
+pub fn plan(c: &Section, started_s_of_day: u64) -> Result<LogsPlan, String> {
+    Ok(LogsPlan { shape: shape(c), config: behaviour(c, started_s_of_day)? })
 }
 
 fn layout(c: &Section, bytes: u64, block_bytes: u32) -> Result<Layout, String> {

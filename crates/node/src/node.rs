@@ -11,6 +11,7 @@ use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Trace};
 use crate::open::{PoolCache, open_pool};
+use crate::plan::Facts;
 use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::store::PoolStore;
@@ -138,11 +139,8 @@ impl Node {
         let particulars = Particulars::of(&config.tenant);
         let mut pools = Vec::new();
         for p in &config.pool {
-            let pool = PoolConfig { budgets: particulars.has_percentiles(), ..p.clone() };
-            pools.push(
-                start_pool(&pool, config.control.trace_every, &config.limits)
-                    .or_else(|e| RunningPool::failed(&pool, e))?,
-            );
+            let opened = start_pool(p, particulars.has_percentiles(), config.control.trace_every, &config.limits);
+            pools.push(opened.or_else(|e| RunningPool::failed(p, e))?);
         }
         if let Some(why) = pools.iter().all(|p| p.failed.is_some()).then(|| pools[0].failed.clone()).flatten() {
             return Err(NodeError::Failed(why));
@@ -819,26 +817,21 @@ fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
     }
 }
 
-fn start_pool(config: &PoolConfig, trace_every: u32, limits: &Limits) -> Result<RunningPool> {
+fn start_pool(config: &PoolConfig, budgets: bool, trace_every: u32, limits: &Limits) -> Result<RunningPool> {
     let name = config.name.get_ref().clone();
     let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
     let mut config = config.clone();
-    if let Some(logs) = &mut config.logs {
-        logs.started_s_of_day = Some(crate::logs::seconds_of_day());
+    if config.profile.is_none() {
+        tracing::info!(pool = name, "no profile: waits are learned from completions");
     }
-    if let Some(fence) = &mut config.fence {
-        crate::fence::read_profile(fence).map_err(|e| in_pool(&e))?;
-    }
-    if let Some(path) = &config.profile {
-        let text = std::fs::read_to_string(path);
-        config.profile_text = Some(text.map_err(|e| in_pool(&format!("{}: cannot be read: {e}", path.display())))?);
-    }
+    let files = Facts::of_files(&config).map_err(|e| in_pool(&e))?;
+    let facts = Facts { budgets, started_s_of_day: crate::logs::seconds_of_day(), ..files };
     let fence_configured = config.fence.as_ref().map(crate::fence::configured);
-    let opened = open_pool(&config, trace_every).map_err(|e| in_pool(&e))?;
+    let opened = open_pool(&config, facts, trace_every).map_err(|e| in_pool(&e))?;
     config.fence = opened.fence;
     let config = &config;
     let knobs_configured = crate::knobs::Knobs::of(config);
-    let fence = crate::fence::config(config, opened.devices.offers()[0].size_bytes).map_err(|e| in_pool(&e))?;
+    let fence = opened.plan.fence.clone();
     let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
     let (stack, devices) = (opened.stack, opened.devices);
@@ -852,7 +845,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32, limits: &Limits) -> Result<
         None => None,
         Some(path) => {
             let bytes_max = config.tape_max.map_or(TAPE_BYTES_MAX_DEFAULT, |b| b.0);
-            let opened = TapeWriter::create(path, bytes_max, config, &devices.offers());
+            let opened = TapeWriter::create(path, bytes_max, &name, &opened.plan, &devices.offers());
             Some(opened.map_err(|e| NodeError::Failed(format!("pool `{name}`: tape {}: {e}", path.display())))?)
         }
     };

@@ -2,7 +2,9 @@
 
 use crate::config::{PoolConfig, VolatileConfig};
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, VolatileFile};
+use crate::plan::{CacheFacts, Facts};
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, ModelLayer};
+use plimsoll_pool::{GivenUp, KnownVolume, PoolPlan};
 use plimsoll_stack::{CacheMode, Layer, Offer, Stack};
 use plimsoll_store::{
     CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaStore, ROLE_MAIN, Superblock,
@@ -27,6 +29,8 @@ pub(crate) struct Opened {
     pub cache: Option<PoolCache>,
     /// With the slots that were last set live.
     pub fence: Option<crate::config::FenceConfig>,
+    /// What the stack was built from.
+    pub plan: PoolPlan,
     pub stack: Stack,
     pub devices: Devices,
     pub store: Option<MetaStore>,
@@ -57,18 +61,23 @@ fn pool_options(config: &PoolConfig, precise_timers: bool, trace_every: u32) -> 
 ///
 /// # Errors
 /// What is wrong with them or with the configuration.
-pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opened, String> {
+pub(crate) fn open_pool(
+    config: &PoolConfig,
+    mut facts: Facts,
+    trace_every: u32,
+) -> std::result::Result<Opened, String> {
     let d = &config.device;
     crate::engine::check_allowed(config.worker_cpus.as_deref().unwrap_or_default())?;
     if d.null {
         let size_bytes = d.size.expect("checked with the configuration").0;
         let devices = Devices::new(vec![Device::Null { size_bytes }]);
-        let stack = build_stack(config, devices.offers())?;
+        let (plan, stack) = build_stack(config, &facts, devices.offers())?;
         let device = format!("null, {size_bytes} bytes");
         let options = pool_options(config, false, trace_every);
         return Ok(Opened {
             cache: None,
             fence: config.fence.clone(),
+            plan,
             stack,
             devices,
             store: None,
@@ -107,15 +116,16 @@ pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::R
     if let Some(fence) = &mut config.fence {
         crate::fence::take_kept(fence, store.fence());
     }
-    let fast = open_cache(&mut config, &device_file, &mut store)?;
+    let fast = open_cache(&mut config, &mut facts.cache, &device_file, &mut store)?;
     let (cache, fast) = fast.map_or((None, Vec::new()), |(cache, devices)| (Some(cache), devices));
     let devices = Devices::new(std::iter::once(device).chain(fast).collect());
     let modelled = d.model.is_some() || config.cache.as_ref().is_some_and(|c| c.model.is_some());
     let options = pool_options(&config, modelled, trace_every);
-    let stack = build_stack(&config, devices.offers())?;
+    let (plan, stack) = build_stack(&config, &facts, devices.offers())?;
     Ok(Opened {
         cache,
         fence: config.fence.clone(),
+        plan,
         stack,
         devices,
         store: Some(store),
@@ -128,17 +138,22 @@ pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::R
     })
 }
 
-/// What volumes may have together in a pool on a new device of `device_bytes`, and what its layers would say of that device:
-/// without making anything.
+/// Bytes of a cache's device, and of its NVRAM, that are rehearsed with where the configuration leaves the size to what is there.
+const FAST_BYTES_ASSUMED: u64 = 1 << 30;
+const NVRAM_BYTES_ASSUMED: u64 = 64 << 20;
+
+/// What volumes may have together in a pool on a new device of `device_bytes`, and the plan of its stack there: without making
+/// anything.
 ///
 /// # Errors
 /// Why the pool couldn't be served.
-pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<u64, String> {
+pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<(u64, PoolPlan), String> {
+    let facts = Facts::of_files(config)?;
     let offer =
         |size_bytes| Offer { size_bytes, block_bytes: 512, io_bytes_max: 32 << 20, atomic_bytes: 512, queue_max: 64 };
     if config.device.null {
-        build_stack(config, vec![offer(device_bytes)])?;
-        return Ok(device_bytes);
+        let (plan, _) = build_stack(config, &facts, vec![offer(device_bytes)])?;
+        return Ok((device_bytes, plan));
     }
     if device_bytes < plimsoll_store::DEVICE_BYTES_MIN {
         return Err(format!("a device needs at least {} bytes", plimsoll_store::DEVICE_BYTES_MIN));
@@ -147,11 +162,16 @@ pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<u
     let home = *Superblock::region_map(device_bytes, tables).last().expect("home is the last");
     let len = home.len + tables;
     let seen = model_of(config, len)?.map_or(len, |m| m.offer(&[offer(len)]).size_bytes.min(len));
-    build_stack(config, vec![offer(len)])?;
-    match &config.logs {
-        None => Ok(seen / MIB * MIB),
-        Some(logs) => crate::logs::home_bytes(logs, seen, 512),
-    }
+    let fast = |c: &crate::config::CacheConfig| offer(c.device_size.map_or(FAST_BYTES_ASSUMED, |s| s.0));
+    let nvram =
+        |c: &crate::config::CacheConfig| Some(offer(c.nvram.as_ref()?.size.map_or(NVRAM_BYTES_ASSUMED, |s| s.0)));
+    let further = config.cache.iter().flat_map(|c| std::iter::once(fast(c)).chain(nvram(c)));
+    let (plan, _) = build_stack(config, &facts, std::iter::once(offer(len)).chain(further).collect())?;
+    let has = match &config.logs {
+        None => seen / MIB * MIB,
+        Some(logs) => crate::logs::home_bytes(logs, seen, 512)?,
+    };
+    Ok((has, plan))
 }
 
 /// Opens a pool's device and its metadata; makes them at the first use.
@@ -259,6 +279,7 @@ fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)], made: bool) -> std::re
 /// Opens a pool's fast device and the NVRAM before it, if it's configured to have them; formats them at the first use.
 fn open_cache(
     config: &mut PoolConfig,
+    facts: &mut CacheFacts,
     slow: &DeviceFile,
     store: &mut MetaStore,
 ) -> std::result::Result<Option<(PoolCache, Vec<Device>)>, String> {
@@ -291,19 +312,21 @@ fn open_cache(
     if fresh || store.cache().absent {
         store.outdate_cache().map_err(|e| e.to_string())?;
     }
-    c.known = Some(note_behind(c.mode, store, fresh)?);
+    facts.known = Some(note_behind(c.mode, store, fresh)?);
     // It wraps after 65,536 failures of the device, long after any cached content of that number is gone.
     let generation = store.cache_generation() as u16;
-    c.generation = Some(generation);
-    let given_up = |v: &VolumeRecord| Some((v.key.id, v.key.generation, v.given_up? as u16));
-    c.given_up = Some(store.volumes().filter_map(given_up).collect());
+    facts.generation = generation;
+    let given_up =
+        |v: &VolumeRecord| Some(GivenUp { id: v.key.id, generation: v.key.generation, since: v.given_up? as u16 });
+    facts.given_up = store.volumes().filter_map(given_up).collect();
     let block_bytes = opened.device.block_bytes();
     let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
     // A cache that is just being made needs nothing of what was there before; a blank page of one that was there is damage.
     crate::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !fresh))?;
     let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
     let salt = Uuid::new_v4().as_u64_pair().0;
-    crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;
+    let salt = crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;
+    facts.nvram_salt = salt.unwrap_or(0);
     set_formatted(&mut opened.device)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
     let mut devices: Vec<Device> = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
@@ -319,16 +342,16 @@ fn open_cache(
 
 /// Notes of which volumes only the cache may have something from now on, before anything is written to them; all volumes, and of
 /// which of them it may have something already. A new cache has nothing of any.
-fn note_behind(
-    mode: CacheMode,
-    store: &mut MetaStore,
-    is_new: bool,
-) -> std::result::Result<Vec<(u32, u32, bool)>, String> {
+fn note_behind(mode: CacheMode, store: &mut MetaStore, is_new: bool) -> std::result::Result<Vec<KnownVolume>, String> {
     let is_back = |v: &&VolumeRecord| v.cache.unwrap_or(mode) == CacheMode::Back;
     let (back, others): (Vec<&VolumeRecord>, Vec<&VolumeRecord>) = store.volumes().partition(is_back);
     let ids = |all: Vec<&VolumeRecord>| all.iter().map(|v| v.key.id).collect::<Vec<u32>>();
     let (back, others) = (ids(back), ids(others));
-    let known = |v: &VolumeRecord| (v.key.id, v.key.generation, !is_new && store.may_be_behind(v));
+    let known = |v: &VolumeRecord| KnownVolume {
+        id: v.key.id,
+        generation: v.key.generation,
+        behind: !is_new && store.may_be_behind(v),
+    };
     let known = store.volumes().map(known).collect();
     store.set_behind(&back, true).map_err(|e| e.to_string())?;
     if is_new {
@@ -389,11 +412,16 @@ fn device_bytes(path: &Path) -> u64 {
     std::fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).unwrap_or(0)
 }
 
-/// A pool's stack, as configured, over devices that offer `offers`.
+/// A pool's plan and stack, as configured, over devices that offer `offers`.
 ///
 /// # Errors
 /// What is wrong with the configuration.
-pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Result<Stack, String> {
-    let plan = crate::plan::plan(config, offers[plimsoll_pool::SLOW])?;
-    plimsoll_pool::build(&plan, offers).map_err(|e| e.to_string())
+pub fn build_stack(
+    config: &PoolConfig,
+    facts: &Facts,
+    offers: Vec<Offer>,
+) -> std::result::Result<(PoolPlan, Stack), String> {
+    let plan = crate::plan::plan(config, facts, offers[plimsoll_pool::SLOW])?;
+    let stack = plimsoll_pool::build(&plan, offers).map_err(|e| e.to_string())?;
+    Ok((plan, stack))
 }

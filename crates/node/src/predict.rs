@@ -16,24 +16,26 @@ const PAGE: u64 = 4096;
 /// Slow reads that a budget's window is long enough for: with fewer, whether a read is slow would be luck.
 const SLOW_READS_IN_WINDOW: u64 = 100;
 
-fn profile_of(config: &PoolConfig) -> Result<Option<(String, Profile)>, String> {
-    let Some(path) = &config.profile else {
-        tracing::info!(pool = config.name.get_ref(), "no profile: waits are learned from what requests take");
-        return Ok(None);
-    };
-    let file = path.display().to_string();
-    let profile = match &config.profile_text {
-        Some(text) => Profile::parse(&file, text).map_err(|e| e.to_string())?,
-        None => read_profile(path)?,
-    };
-    Ok(Some((file, profile)))
+/// A device's profile, and the file that it is from.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// For messages.
+    pub file: String,
+    /// What `plimsoll profile` measured.
+    pub profile: Profile,
 }
 
-/// What `plimsoll profile` wrote to `path`, or what is wrong with it.
-fn read_profile(path: &Path) -> Result<Profile, String> {
-    let file = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
-    Profile::parse(&file, &text).map_err(|e| e.to_string())
+impl Measured {
+    /// Reads a profile.
+    ///
+    /// # Errors
+    /// If it can't be read or is none.
+    pub fn read(path: &Path) -> Result<Measured, String> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
+        let profile = Profile::parse(&file, &text).map_err(|e| e.to_string())?;
+        Ok(Measured { file, profile })
+    }
 }
 
 /// A model's profile is another model's no more than it's of another size. Files may have been moved: that is said only.
@@ -59,11 +61,12 @@ fn check_name(config: &PoolConfig, file: &str, profile: &Profile) -> Result<(), 
 /// If the profile is none, or another device's.
 pub fn costs(
     config: &PoolConfig,
+    measured: Option<&Measured>,
     kind: SchedulerKind,
     size_bytes: u64,
     model: Option<&ModelPlan>,
 ) -> Result<(Costs, Discipline), String> {
-    let Some((file, profile)) = profile_of(config)? else {
+    let Some(Measured { file, profile }) = measured else {
         // Only of a modelled disk is it known that it takes the nearest first.
         let rotational = kind != SchedulerKind::Ssd && model.is_some_and(|m| m.spec.is_rotational());
         let discipline = if rotational { Discipline::Sstf } else { Discipline::Fifo };
@@ -75,18 +78,18 @@ pub fn costs(
     };
     let has_part = if kind == SchedulerKind::Ssd { profile.flash.is_some() } else { profile.disk.is_some() };
     if kind != SchedulerKind::Ssd {
-        profile.check_device(&file, size_bytes).map_err(|e| e.to_string())?;
-        check_name(config, &file, &profile)?;
+        profile.check_device(file, size_bytes).map_err(|e| e.to_string())?;
+        check_name(config, file, profile)?;
     }
     if !has_part {
         return Err(format!("{file}: has no `{part}` part, which {needed_by} needs"));
     }
     if kind == SchedulerKind::Ssd {
-        check_name(config, &file, &profile)?;
-        return Ok((Costs::Profile(Box::new(profile)), Discipline::Fifo));
+        check_name(config, file, profile)?;
+        return Ok((Costs::Profile(Box::new(profile.clone())), Discipline::Fifo));
     }
     let discipline = profile.discipline();
-    Ok((Costs::Profile(Box::new(profile)), discipline))
+    Ok((Costs::Profile(Box::new(profile.clone())), discipline))
 }
 
 /// The page cache of so many bytes (MittCache).

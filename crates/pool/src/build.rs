@@ -55,10 +55,13 @@ pub fn build(plan: &PoolPlan, offers: Vec<Offer>) -> Result<Stack, BadPlan> {
         w.chain("cache", Box::new(cache_layer(c, &seen)?));
     }
     let map = Map::new();
-    w.chain("map", Box::new(match fence {
-        Some(f) => map.with_pieces(f.piece_bytes()),
-        None => map,
-    }));
+    w.chain(
+        "map",
+        Box::new(match fence {
+            Some(f) => map.with_pieces(f.piece_bytes()),
+            None => map,
+        }),
+    );
     if let Some(m) = memory {
         if m.pages == 0 {
             return Err(BadPlan("memory: 0 pages: at least one is needed".into()));
@@ -178,7 +181,8 @@ fn scheduled(s: &SchedulerPlan, model: Option<ModelLayer<AnyModel>>, below_bytes
             crate::Costs::Unknown => MittSsd::unprofiled(),
             crate::Costs::Profile(p) => {
                 let flash = p.flash.as_ref();
-                let flash = flash.ok_or_else(|| BadPlan("profile: has no `flash` part, which sched `ssd` needs".into()))?;
+                let flash =
+                    flash.ok_or_else(|| BadPlan("profile: has no `flash` part, which sched `ssd` needs".into()))?;
                 if flash.page_bytes != page_bytes {
                     return Err(BadPlan(format!(
                         "profile: is the profile of another device: `{}` with pages of {} bytes, and this one's have {page_bytes}: \

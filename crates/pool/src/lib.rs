@@ -6,4 +6,7 @@ pub mod plan;
 mod wiring;
 
 pub use build::{FAST, NVRAM, SLOW, Seen, build, seen};
-pub use plan::{BadPlan, CachePlan, Costs, GivenUp, KnownVolume, LogsPlan, MemoryPlan, ModelPlan, NvramPlan, PoolPlan, SchedulerPlan};
+pub use plan::{
+    BadPlan, CachePlan, Costs, GivenUp, KnownVolume, LogsPlan, MemoryPlan, ModelPlan, NvramPlan, PoolPlan,
+    SchedulerPlan,
+};

@@ -13,8 +13,8 @@ use crate::sim::EventHash;
 use crate::stats::{AccountStats, NodeStats};
 use crate::work::{Work, Worked};
 use plimsoll_base::{Completion, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, Span, TenantId, Time, VolumeKey};
-use slab::Slab;
 use serde::{Deserialize, Serialize};
+use slab::Slab;
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 

@@ -3,7 +3,7 @@
 //! The file is a magic number, a header, then frames of entries; header and frames have a length and a checksum each, so
 //! that a tape that was cut (the node was killed) is good up to the cut.
 
-use crate::config::PoolConfig;
+use plimsoll_pool::PoolPlan;
 use plimsoll_stack::Offer;
 use plimsoll_stack::tape::{Entry, Recorder};
 use serde::{Deserialize, Serialize};
@@ -15,9 +15,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 const MAGIC: &[u8; 8] = b"PLIMTAPE";
-const VERSION: u32 = 4;
-/// The oldest that can be read: version 3 also has the bytes that checkpoints read.
-const VERSION_OLDEST: u32 = 3;
+/// Since version 5 the header has the pool's plan, and no configuration.
+const VERSION: u32 = 5;
 /// Entries are handed to the writer in pieces of about this size, ...
 const FRAME_BYTES: usize = 256 << 10;
 /// ... or after this long, and whenever the pool sleeps with this much: little is missing when the node is killed.
@@ -36,19 +35,21 @@ pub struct TapeHeader {
     pub plimsoll: String,
     /// Unix time of the pool's start, s.
     pub started_unix_s: u64,
-    /// The pool's section of the configuration, as TOML.
-    pool: String,
+    /// The pool's name.
+    pub pool: String,
+    /// The pool's plan, as JSON.
+    plan: String,
     /// What its devices offered: size, block, largest request, atomic unit (bytes each), and queue length.
     offers: Vec<(u64, u32, u64, u32, u32)>,
 }
 
 impl TapeHeader {
-    /// The pool's configuration.
+    /// The pool's plan.
     ///
     /// # Errors
     /// If this program doesn't know all that it says.
-    pub fn pool(&self) -> Result<PoolConfig, String> {
-        toml::from_str(&self.pool).map_err(|e| format!("the recorded pool's configuration: {e}"))
+    pub fn plan(&self) -> Result<PoolPlan, String> {
+        serde_json::from_str(&self.plan).map_err(|e| format!("the recorded pool's plan: {e}"))
     }
 
     /// What the devices offered.
@@ -77,13 +78,20 @@ impl TapeWriter {
     ///
     /// # Errors
     /// If it can't be written, or something else than a tape is there.
-    pub fn create(path: &Path, bytes_max: u64, pool: &PoolConfig, offers: &[Offer]) -> io::Result<TapeWriter> {
+    pub fn create(
+        path: &Path,
+        bytes_max: u64,
+        pool: &str,
+        plan: &PoolPlan,
+        offers: &[Offer],
+    ) -> io::Result<TapeWriter> {
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let offer = |o: &Offer| (o.size_bytes, o.block_bytes, o.io_bytes_max, o.atomic_bytes, o.queue_max);
         let header = TapeHeader {
             plimsoll: env!("CARGO_PKG_VERSION").to_string(),
             started_unix_s: since_1970.map_or(0, |d| d.as_secs()),
-            pool: toml::to_string(pool).map_err(io::Error::other)?,
+            pool: pool.to_string(),
+            plan: serde_json::to_string(plan).map_err(io::Error::other)?,
             offers: offers.iter().map(offer).collect(),
         };
         keep_older(path)?;
@@ -214,9 +222,9 @@ impl TapeReader {
             return Err(fail("is not a tape"));
         }
         let version = u32::from_le_bytes(magic[8..].try_into().expect("four bytes"));
-        if !(VERSION_OLDEST..=VERSION).contains(&version) {
-            let reads = format!("versions {VERSION_OLDEST} to {VERSION}");
-            return Err(fail(&format!("is a tape of version {version}; this program reads {reads}")));
+        if version != VERSION {
+            let what = format!("is a tape of version {version}; this program reads version {VERSION}");
+            return Err(fail(&format!("{what}: replay it with the version of plimsoll that recorded it")));
         }
         let mut at = 12;
         let frame = read_frame(&mut file, &mut at).map_err(|e| fail(&e))?.ok_or_else(|| fail("its header was cut"))?;

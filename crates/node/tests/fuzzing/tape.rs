@@ -32,7 +32,7 @@ pub fn fuzz_one(data: &[u8]) {
         Ok(reader) => reader,
         Err(e) => return assert!(!e.is_empty() && !e.contains('\n'), "{e:?}"),
     };
-    let _ = reader.header.pool();
+    let _ = reader.header.plan();
     reader.header.offers();
     loop {
         match reader.next_frame() {
