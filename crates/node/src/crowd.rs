@@ -39,10 +39,15 @@ impl Seldom {
 
     /// May one be made now?
     pub fn may(&self) -> bool {
+        self.may_at(Instant::now())
+    }
+
+    /// May one be made then?
+    pub(crate) fn may_at(&self, now: Instant) -> bool {
         let mut last = self.0.lock().expect("no panic while held");
-        let may = last.is_none_or(|at| at.elapsed() >= Duration::from_secs(1));
+        let may = last.is_none_or(|at| now.saturating_duration_since(at) >= Duration::from_secs(1));
         if may {
-            *last = Some(Instant::now());
+            *last = Some(now);
         }
         may
     }
