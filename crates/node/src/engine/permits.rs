@@ -21,12 +21,17 @@
 //!
 //! Tenants take turns.
 
+use crate::planted::{self, Mistake};
 use plimsoll_base::TenantId;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Requests and bytes of each connection that don't count against its tenant's bound once they have left the stack. A
 /// depth of 16 and 64 KiB suit a database beside backups; a connection's receive buffer is larger.
 pub const OWN: Held = Held { jobs: 16, bytes: 64 << 10 };
+
+fn own() -> Held {
+    if planted::is(Mistake::NothingOwn) { Held::NONE } else { OWN }
+}
 
 /// A tenant's bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,7 +156,7 @@ impl Permits {
     /// What another request of a connection takes of the shared permits.
     fn needs(&self, conn: usize, bytes: u64) -> Held {
         let held = self.held_by(conn);
-        held.plus(Held::one(bytes)).beyond(OWN).beyond(held.beyond(OWN))
+        held.plus(Held::one(bytes)).beyond(own()).beyond(held.beyond(own()))
     }
 
     fn fits_stack(&self, bytes: u64) -> bool {
@@ -179,9 +184,9 @@ impl Permits {
 
     fn give(&mut self, conn: usize, held: Held) {
         let part = self.parts.get_mut(&conn).expect("a permit was given back twice");
-        let before = part.held.beyond(OWN);
+        let before = part.held.beyond(own());
         part.held.subtract(held);
-        self.shared.subtract(before.beyond(part.held.beyond(OWN)));
+        self.shared.subtract(before.beyond(part.held.beyond(own())));
         self.held.subtract(held);
         self.take_turn(conn);
         self.tidy(conn);
@@ -487,7 +492,7 @@ impl Admission {
 
     /// Does a connection hold more permits than its own?
     pub fn holds_shared(&self, tenant: TenantId, conn: usize) -> bool {
-        self.tenants.get(&tenant).is_some_and(|p| p.held_by(conn).beyond(OWN) != Held::NONE)
+        self.tenants.get(&tenant).is_some_and(|p| p.held_by(conn).beyond(own()) != Held::NONE)
     }
 
     /// Requests and bytes inside, by tenant, with the bytes of announced payloads.

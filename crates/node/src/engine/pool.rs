@@ -16,6 +16,7 @@ use super::ring::{Op as RingOp, Ring, SendBatch};
 use super::tape::TapeWriter;
 use super::trace::Traces;
 use super::workers::Workers;
+use crate::planted::{self, Mistake};
 use patience::Patience;
 use plimsoll_base::{
     BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, Op, Outcome, Span, TenantId, Time, VolumeKey,
@@ -482,7 +483,8 @@ impl Pool {
     /// An announced write is complete: it enters if it gets its permit, or waits for that.
     fn has_come(&mut self, conn: usize, ready: Ready) {
         let tenant = self.conns[conn].1.params.tenant;
-        if !self.stack.is_full() && self.admission.take_for_payload(tenant, conn, bytes_of(&ready.request)) {
+        let has_room = !self.stack.is_full() || planted::is(Mistake::StackOverfilled);
+        if has_room && self.admission.take_for_payload(tenant, conn, bytes_of(&ready.request)) {
             self.enter(conn, ready);
         } else {
             self.stall(conn, WaitsFor::PermitForPayload, ready);
@@ -696,8 +698,11 @@ impl Pool {
             _ => course,
         };
         let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
-        let held = Held::one(bytes_of(&inside.request));
+        let mut held = Held::one(bytes_of(&inside.request));
         self.admission.answered(tenant, held);
+        if planted::is(Mistake::PermitsUntilDone) {
+            self.admission.give(tenant, inside.conn, std::mem::take(&mut held));
+        }
         let back = conn.reply(&inside.request, c.outcome, data, &notes, held, &mut self.buffers);
         self.give(inside.conn, tenant, back);
         self.touched.push(inside.conn);
@@ -998,7 +1003,8 @@ impl Pool {
         for (at, (_, c)) in &self.conns {
             let tenant = c.params.tenant;
             let receives = c.receives(patient);
-            let sends_slowly = receives.is_some_and(|t| self.options.is_too_slow(&t));
+            let sends_slowly =
+                receives.is_some_and(|t| self.options.is_too_slow(&t)) && !planted::is(Mistake::PayloadsForEver);
             // Who holds only its own keeps nobody waiting.
             let keeps_others = self.admission.others_wait(tenant, at)
                 && (receives.is_some() || self.admission.holds_shared(tenant, at));
