@@ -153,7 +153,8 @@ fn a_round_is_not_as_long_as_what_clients_have_sent() {
         assert!(rounds < 10_000, "{} are done", s.done());
     }
     println!("{rounds} rounds, at most {most} requests in one");
-    assert!(most <= 2 * 4 * PARSE_MAX as u64, "{most} requests in one round");
+    // 229 is usual; 1,526 where permits are given on in the same round.
+    assert!(most <= 4 * PARSE_MAX as u64, "{most} requests in one round");
     drop(clients);
     s.end();
 }
