@@ -13,6 +13,7 @@ mod memory;
 pub mod node;
 pub mod open;
 pub mod panics;
+mod planted;
 mod predict;
 pub mod replica;
 pub mod seats;
