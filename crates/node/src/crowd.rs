@@ -7,6 +7,7 @@
 //! speak. A member is safe while the server works for it, and for [`LEAST_AGE`] after each word: who can't be replaced
 //! keeps its place, and the newcomer is refused.
 
+use crate::planted::{self, Mistake};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -39,10 +40,15 @@ impl Seldom {
 
     /// May one be made now?
     pub fn may(&self) -> bool {
+        self.may_at(Instant::now())
+    }
+
+    /// May one be made then?
+    pub(crate) fn may_at(&self, now: Instant) -> bool {
         let mut last = self.0.lock().expect("no panic while held");
-        let may = last.is_none_or(|at| at.elapsed() >= Duration::from_secs(1));
+        let may = last.is_none_or(|at| now.saturating_duration_since(at) >= Duration::from_secs(1));
         if may {
-            *last = Some(Instant::now());
+            *last = Some(now);
         }
         may
     }
@@ -191,6 +197,9 @@ impl Crowd {
 }
 
 fn may_give_way(m: &Member, only: Option<PeerKey>) -> bool {
+    if planted::is(Mistake::OldestGivesWay) {
+        return true;
+    }
     only.is_none_or(|peer| m.peer == peer)
         && m.pulse.standing() < Standing::Served as u8
         && m.pulse.silent_for() >= LEAST_AGE
@@ -202,6 +211,9 @@ fn victim(members: &[Member], only: Option<PeerKey>) -> Option<usize> {
     members.iter().for_each(|m| *of_peer.entry(m.peer).or_default() += 1);
     let key =
         |m: &Member| (std::cmp::Reverse(of_peer[&m.peer]), m.pulse.standing(), std::cmp::Reverse(m.pulse.silent_for()));
+    if planted::is(Mistake::OldestGivesWay) {
+        return members.iter().enumerate().min_by_key(|(_, m)| m.pulse.began).map(|(at, _)| at);
+    }
     let candidates = members.iter().enumerate().filter(|(_, m)| may_give_way(m, only));
     candidates.min_by_key(|(_, m)| key(m)).map(|(at, _)| at)
 }

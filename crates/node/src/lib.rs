@@ -14,6 +14,7 @@ pub mod node;
 pub mod open;
 pub mod panics;
 pub mod plan;
+mod planted;
 mod predict;
 pub mod replica;
 pub mod seats;

@@ -281,9 +281,13 @@ impl Service {
 /// Says which bound keeps newcomers out.
 fn refused_for(peer: PeerKey, limit: &str) {
     static NOTES: Seldom = Seldom::new();
-    if NOTES.may() {
-        tracing::warn!(?peer, "an NBD client is refused: {limit} is reached; raise it if there are to be more");
+    if let Some(note) = refusal_note(&NOTES, limit) {
+        tracing::warn!(?peer, "{note}");
     }
+}
+
+fn refusal_note(notes: &Seldom, limit: &str) -> Option<String> {
+    notes.may().then(|| format!("an NBD client is refused: {limit} is reached; raise it if there are to be more"))
 }
 
 /// A host that vanished without a word would hold its connection, and what its tenant may have, for ever.
@@ -368,6 +372,17 @@ pub async fn accept_failed(whose: &str, error: &io::Error) {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
+
+    /// A flood of refused clients is no flood of warnings.
+    #[test]
+    fn a_refused_client_is_a_warning_with_the_key_now_and_then() {
+        let notes = Seldom::new();
+        let first = refusal_note(&notes, "limits.connections_per_peer").expect("the first is noted");
+        assert!(first.contains("limits.connections_per_peer is reached; raise it"), "{first}");
+        let more = (0..100_000).filter(|_| refusal_note(&notes, "limits.connections").is_some()).count();
+        assert!(more < 100, "{more} more at once");
+        assert!(notes.may_at(std::time::Instant::now() + Duration::from_secs(3600)), "and again later");
+    }
 
     /// A client that takes nothing holds its session only for a while after its pool has ended.
     #[tokio::test]

@@ -3,6 +3,7 @@
 use super::permits::Held;
 use super::promise::micros;
 use super::ring::{RecvInto, SendBatch};
+use crate::planted::{self, Mistake};
 use crate::replica::{Behind, Replica, ReplicaUse};
 use crate::seats::Seat;
 use plimsoll_base::{BufMut, BufPool, Data, IoError, Op, Outcome, Priority, Span, TenantId, Time, VolumeKey};
@@ -99,10 +100,8 @@ struct Payload {
     buf: BufMut,
     filled: usize,
     waited_since: Option<Time>,
-    /// When it got its room.
-    began_at: Time,
-    /// When the client last sent of it.
-    progress_at: Time,
+    /// How long the node has waited for it: only while it reads the socket.
+    waited: Span,
 }
 
 /// Answers on their way to the client.
@@ -123,10 +122,10 @@ impl Answers {
 /// Bytes that a client is slow to send or to take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transfer {
-    /// When it began.
-    pub began_at: Time,
-    /// When it last went on.
-    pub progress_at: Time,
+    /// Time that the client has had for it so far.
+    pub took: Span,
+    /// The same since it last went on.
+    pub silent: Span,
     /// Bytes that have come or gone.
     pub done: u64,
     /// All bytes.
@@ -159,6 +158,8 @@ pub struct Conn {
     sending: (Time, Time, usize),
     /// A receive is under way.
     pub receiving: bool,
+    /// Since when.
+    receives_since: Time,
     /// A request that waits for a permit.
     pub stalled: Option<Stalled>,
     /// Requests in the stack.
@@ -204,6 +205,7 @@ impl Conn {
             sending_held: Held::default(),
             sending: (Time::ZERO, Time::ZERO, 0),
             receiving: false,
+            receives_since: Time::ZERO,
             stalled: None,
             inflight: 0,
             goes_on: false,
@@ -268,10 +270,11 @@ impl Conn {
     }
 
     /// Where the next bytes should go, if any are wanted now.
-    pub fn want_recv(&mut self) -> Option<RecvInto> {
+    pub fn want_recv(&mut self, now: Time) -> Option<RecvInto> {
         if self.receiving || self.goes_on || self.ending || self.broken || self.stalled.is_some() || self.is_full() {
             return None;
         }
+        self.receives_since = now;
         if let Some(p) = self.payload.take_if(|_| self.have.is_empty()) {
             let mut p = p;
             let (buf, filled) = (std::mem::replace(&mut p.buf, BufMut::zeroed(0)), p.filled);
@@ -288,8 +291,8 @@ impl Conn {
 
     /// `n` bytes have arrived where [`Conn::want_recv`] said.
     pub fn received(&mut self, now: Time, into: RecvInto, n: usize) {
-        if let Some(p) = self.payload.as_mut().filter(|_| n > 0) {
-            p.progress_at = now;
+        if let Some(p) = &mut self.payload {
+            p.waited += now.since(self.receives_since);
         }
         match into {
             RecvInto::Buffer(buffer, _) => {
@@ -405,26 +408,27 @@ impl Conn {
     }
 
     /// A write has room for its payload, which is received now.
-    pub fn receive(&mut self, now: Time, request: Request, waited_since: Option<Time>, pool: &mut BufPool) {
+    pub fn receive(&mut self, request: Request, waited_since: Option<Time>, pool: &mut BufPool) {
         let buf = pool.take(request.length as usize);
-        self.payload = Some(Payload { buf, request, filled: 0, waited_since, began_at: now, progress_at: now });
+        self.payload = Some(Payload { buf, request, filled: 0, waited_since, waited: Span::ZERO });
     }
 
-    /// The payload that is being received.
-    pub fn receives(&self) -> Option<Transfer> {
+    /// The payload that is being received. Time in which the node itself doesn't read the socket isn't the client's.
+    pub fn receives(&self, now: Time) -> Option<Transfer> {
+        let silent = if self.receiving { now.since(self.receives_since) } else { Span::ZERO };
         self.payload.as_ref().map(|p| Transfer {
-            began_at: p.began_at,
-            progress_at: p.progress_at,
+            took: p.waited + silent,
+            silent,
             done: p.filled as u64,
             whole: u64::from(p.request.length),
         })
     }
 
     /// The batch of answers that the client has not yet taken.
-    pub fn sends(&self) -> Option<Transfer> {
+    pub fn sends(&self, now: Time) -> Option<Transfer> {
         let (began_at, progress_at, done) = self.sending;
-        let whole = self.sending_bytes as u64;
-        (whole > 0).then_some(Transfer { began_at, progress_at, done: done as u64, whole })
+        let (whole, took, silent) = (self.sending_bytes as u64, now.since(began_at), now.since(progress_at));
+        (whole > 0).then_some(Transfer { took, silent, done: done as u64, whole })
     }
 
     /// Moves what the buffer has of the payload; the request if that was the rest.
@@ -499,7 +503,11 @@ impl Conn {
     pub fn remove(mut self, pool: &mut BufPool) -> Option<u64> {
         let waiting = self.end(pool);
         let receiving = self.payload.take().map(|p| {
-            pool.give(p.buf.freeze());
+            if planted::is(Mistake::PayloadsLost) {
+                std::mem::forget(p.buf);
+            } else {
+                pool.give(p.buf.freeze());
+            }
             u64::from(p.request.length)
         });
         debug_assert!(waiting.is_none() || receiving.is_none(), "a connection receives one payload at a time");
@@ -771,7 +779,7 @@ mod tests {
             }
             format!("{:?} {payload:?}", ready.request)
         };
-        while let Some(mut into) = conn.want_recv() {
+        while let Some(mut into) = conn.want_recv(Time::ZERO) {
             let room = match &mut into {
                 RecvInto::Buffer(b, start) => &mut b[*start..],
                 RecvInto::Payload(b, start) => &mut b.as_mut_slice()[*start..],
@@ -789,7 +797,7 @@ mod tests {
                         break;
                     }
                     Parsed::Asks(request) if Conn::is_announced(&request) => {
-                        conn.receive(Time::ZERO, request, None, &mut pool);
+                        conn.receive(request, None, &mut pool);
                     }
                     Parsed::Asks(request) => seen.push(note(&conn.admit(request, None, &mut pool))),
                     Parsed::Ready(ready) => seen.push(note(&ready)),
@@ -800,6 +808,67 @@ mod tests {
             }
         }
         (seen, conn.unsent.batch.bytes)
+    }
+
+    fn read_of(length: u32) -> Request {
+        Request { command: Command::Read, flags: CommandFlags::EMPTY, cookie: 1, offset: 0, length }
+    }
+
+    /// While the node doesn't read a socket because its client has too many answers to take, a payload's time stands still.
+    #[test]
+    fn a_payloads_time_runs_only_while_the_node_reads() {
+        let (mut conn, mut pool) = (conn(), BufPool::new());
+        let at = |s| Time::ZERO + Span::from_secs(s);
+        let receive = |conn: &mut Conn, asked: u64, came: u64, n: usize| {
+            let into = conn.want_recv(at(asked)).expect("it wants more");
+            conn.receiving = true;
+            assert_eq!(conn.receives(at(came)).map(|t| t.silent), Some(Span::from_secs(came - asked)));
+            conn.receiving = false;
+            conn.received(at(came), into, n);
+            assert!(matches!(conn.parse(), Parsed::NeedBytes));
+        };
+        let took = |conn: &Conn, now| {
+            let t = conn.receives(at(now)).expect("a payload");
+            (t.took, t.silent, t.done)
+        };
+        conn.receive(Request { command: Command::Write, ..read_of(1 << 20) }, None, &mut pool);
+        assert_eq!(took(&conn, 5), (Span::ZERO, Span::ZERO, 0), "nobody reads yet");
+        receive(&mut conn, 5, 7, 1000);
+        assert_eq!(took(&conn, 7), (Span::from_secs(2), Span::ZERO, 1000));
+        // Answers to earlier requests arrive, more than the connection may have unsent.
+        for _ in 0..10 {
+            let data = Data::Bytes(pool.take(1 << 20).freeze());
+            conn.reply(&read_of(1 << 20), Outcome::Done, data, &[], Held::one(1 << 20), &mut pool);
+        }
+        assert!(conn.is_full() && conn.want_recv(at(8)).is_none());
+        assert_eq!(took(&conn, 9_999), (Span::from_secs(2), Span::ZERO, 1000), "the client could send nothing");
+        let mut back = Held::default();
+        while let Some(batch) = conn.take_unsent(at(10_000)) {
+            back.add(conn.sent(batch, &mut pool));
+        }
+        assert_eq!(back, Held { jobs: 10, bytes: 10 << 20 });
+        receive(&mut conn, 10_000, 10_003, 1000);
+        assert_eq!(took(&conn, 10_004), (Span::from_secs(5), Span::ZERO, 2000));
+    }
+
+    /// What a connection keeps for its answers doesn't stay as large as the largest was.
+    #[test]
+    fn a_connection_keeps_a_small_buffer_for_its_answers() {
+        let (mut conn, mut pool) = (conn(), BufPool::new());
+        let mut kept = Vec::new();
+        for answers in [1, 5000, 1, 3, 20_000, 2] {
+            for _ in 0..answers {
+                let data = Data::Bytes(pool.take(512).freeze());
+                conn.reply(&read_of(512), Outcome::Done, data, &[], Held::one(512), &mut pool);
+            }
+            while let Some(batch) = conn.take_unsent(Time::ZERO) {
+                conn.sent(batch, &mut pool);
+            }
+            let unsent = &conn.unsent.batch.bytes;
+            assert!(unsent.is_empty() && unsent.capacity() <= KEPT_BYTES, "{} bytes are kept", unsent.capacity());
+            kept.push(unsent.capacity() > 0);
+        }
+        assert_eq!(kept, [true, false, true, true, false, true], "small ones are used again");
     }
 
     /// A header that may be lawful, with its payload if it says that it has one.

@@ -324,3 +324,32 @@ fn aligned(data: Data, len: usize, pool: &mut BufPool) -> Buf {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::{IoHead, TenantId, VolumeKey};
+
+    /// Without a thread to ask, and after one that has ended, block status is answered all the same: all is data.
+    #[test]
+    fn block_status_without_a_thread_is_all_data() {
+        const LEN: u64 = 1 << 20;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(LEN).unwrap();
+        let device = FileDevice { file, start: 0, len: LEN, block_bytes: 512 };
+        // Nobody has said whom to wake: the thread can't be started.
+        let mut devices = Devices::new(vec![Device::File(device)]);
+        let (mut ring, mut pool) = (Ring::new(8).unwrap(), BufPool::new());
+        for _ in 0..3 {
+            let volume = VolumeKey { id: 1, generation: 1 };
+            let head = IoHead::new(Op::BlockStatus, volume, TenantId(1), 0, LEN, Time::ZERO);
+            devices.begin(Time::ZERO, 0, Io::new(head, Data::Absent), &mut ring, &mut pool).unwrap();
+            let (at, done) = devices.next_ready().expect("answered at once");
+            assert_eq!((at, done.outcome), (0, Outcome::Done));
+            let Data::Status(extents) = done.io.into_data() else { panic!("no extents") };
+            let found: Vec<_> = extents.iter().map(|e| (e.len, e.hole, e.zero)).collect();
+            assert_eq!(found, [(LEN, false, false)], "a hole in truth, but that may not be known");
+        }
+        assert!(devices.in_flight.is_empty() && devices.next_status().unwrap().is_none());
+    }
+}

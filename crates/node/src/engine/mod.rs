@@ -11,6 +11,7 @@ pub mod metrics;
 mod permits;
 mod pool;
 mod promise;
+mod requests;
 mod ring;
 mod statuses;
 pub mod tape;

@@ -4,7 +4,7 @@ use crate::replica::Replica;
 use plimsoll_base::{IoHead, IoId, LatencyByLoad, Span, Time};
 use plimsoll_nbd::promise::Note;
 use plimsoll_nbd::wire::NoteKind;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A request that is inside, as its client is told of it.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +13,8 @@ pub struct Course {
     pub at: usize,
     /// When its device got it.
     pub begun_at: Option<Time>,
+    /// Its connection's place, and the client's name for it.
+    asked: (usize, u64),
     /// Others inside when it came.
     came_with: u32,
     /// Lower half of its volume's generation when it came.
@@ -23,14 +25,18 @@ pub struct Course {
 #[derive(Default)]
 pub struct Courses {
     by_id: BTreeMap<IoId, Course>,
+    /// The same by connection and the client's name, which may be several requests': a client withdraws them by it.
+    by_name: BTreeSet<(usize, u64, IoId)>,
     latency: LatencyByLoad,
 }
 
 impl Courses {
-    /// A request got in.
-    pub fn entered(&mut self, id: IoId, at: usize, in_flight: usize, replica: &Replica) {
+    /// A request of a connection, with the client's name for it, got in.
+    pub fn entered(&mut self, id: IoId, at: usize, asked: (usize, u64), in_flight: usize, replica: &Replica) {
         let generation_before = replica.generation() as u32;
-        self.by_id.insert(id, Course { at, begun_at: None, came_with: in_flight as u32, generation_before });
+        let came_with = in_flight as u32;
+        self.by_id.insert(id, Course { at, begun_at: None, asked, came_with, generation_before });
+        self.by_name.insert((asked.0, asked.1, id));
     }
 
     /// A device gets a request: its place, if it's one whose client knows promises and it hadn't begun before.
@@ -45,6 +51,7 @@ impl Courses {
     /// A request has ended; what its client is told of it.
     pub fn ended(&mut self, now: Time, id: IoId, took: Option<Span>, in_flight: usize, replica: &Replica) -> Vec<Note> {
         let Some(course) = self.by_id.remove(&id) else { return Vec::new() };
+        self.by_name.remove(&(course.asked.0, course.asked.1, id));
         if let Some(took) = took {
             self.latency.saw(course.came_with, took);
         }
@@ -57,9 +64,10 @@ impl Courses {
         ]
     }
 
-    /// The requests of some connection, found by their places.
-    pub fn find(&self, mut is: impl FnMut(usize) -> bool) -> Option<IoId> {
-        self.by_id.iter().find(|(_, c)| is(c.at)).map(|(id, _)| *id)
+    /// The oldest request of a connection that its client calls `cookie`.
+    pub fn find(&self, conn: usize, cookie: u64) -> Option<IoId> {
+        let (first, last) = ((conn, cookie, IoId(0)), (conn, cookie, IoId(u64::MAX)));
+        self.by_name.range(first..=last).next().map(|(_, _, id)| *id)
     }
 
     /// What a probe is answered: how the pool is, and the volume.
@@ -80,4 +88,25 @@ impl Courses {
 /// As a note's value.
 pub fn micros(span: Span) -> u32 {
     u32::try_from(span.as_micros()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client may call several of its requests the same, and others' requests as well.
+    #[test]
+    fn a_request_is_found_by_its_connection_and_name() {
+        let replica = Replica::new(1 << 20, Default::default(), None);
+        let mut c = Courses::default();
+        for (id, asked) in [(1, (5, 7)), (2, (5, 7)), (3, (6, 7)), (4, (5, 8))] {
+            c.entered(IoId(id), id as usize, asked, 0, &replica);
+        }
+        assert_eq!([c.find(5, 7), c.find(6, 7), c.find(5, 8)], [1, 3, 4].map(|id| Some(IoId(id))), "the oldest");
+        assert_eq!([c.find(4, 7), c.find(5, 6), c.find(7, 0)], [None; 3]);
+        c.ended(Time::ZERO, IoId(1), None, 0, &replica);
+        assert_eq!(c.find(5, 7), Some(IoId(2)));
+        c.ended(Time::ZERO, IoId(2), None, 0, &replica);
+        assert_eq!((c.find(5, 7), c.by_name.len()), (None, 2));
+    }
 }

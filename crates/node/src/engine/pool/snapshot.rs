@@ -23,11 +23,12 @@ impl Pool {
         let now = self.now;
         let front = self.stack.layer::<Front>();
         let sched = plimsoll_sched::choice::view(&self.stack);
-        let outside = self.conns.iter().filter_map(|(_, (_, c))| match (&c.stalled, c.receives()) {
-            (Some(s), _) => Some((s.since, "permit")),
-            (None, Some(t)) => Some((t.progress_at, "client")),
-            (None, None) => None,
-        });
+        let outside =
+            self.conns.iter().filter_map(|(_, (_, c))| match (&c.stalled, c.receives(self.patience.at(now))) {
+                (Some(s), _) => Some((s.since, "permit")),
+                (None, Some(t)) => Some((now - t.silent, "client")),
+                (None, None) => None,
+            });
         let oldest = self.stack.oldest().into_iter().chain(outside).min_by_key(|(at, _)| *at);
         let mut connections = BTreeMap::new();
         for (_, (_, c)) in &self.conns {

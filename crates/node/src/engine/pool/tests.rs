@@ -1,0 +1,233 @@
+//! A pool round by round, on the test's own thread: how much of it one client gets.
+
+use super::*;
+use crate::engine::command::PoolHandle;
+use crate::engine::conn::ExportParams;
+use crate::engine::device::Device;
+use crate::engine::permits::PermitLimits;
+use crate::replica::Replica;
+use plimsoll_base::Priority;
+use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
+use plimsoll_nbd::request::Rules;
+use plimsoll_nbd::wire::TransmissionFlags;
+use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_stack::{CacheMode, FrontVolume, Map, StackConfig, Target, VolumeTerms};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+const SIZE_BYTES: u64 = 64 << 20;
+const TENANT: TenantId = TenantId(1);
+
+struct Scene {
+    pool: Pool,
+    handle: PoolHandle,
+}
+
+/// A pool over no device: what enters the stack is done at once.
+fn scene(limits: PermitLimits) -> Scene {
+    let devices = Devices::new(vec![Device::Null { size_bytes: 1 << 40 }]);
+    let mut stack = Stack::new(StackConfig::default(), devices.offers());
+    stack.push(Box::new(Front::new()), vec![Target::Node(1)]);
+    stack.push(Box::new(Map::new()), vec![Target::Device(0)]);
+    scene_of(stack, devices, limits)
+}
+
+/// A pool over a modelled disk: what enters the stack waits in a queue.
+fn slow_scene(limits: PermitLimits) -> Scene {
+    const DISK: u64 = 2 * SIZE_BYTES;
+    let devices = Devices::new(vec![Device::Null { size_bytes: DISK }]);
+    let model = DeviceSpec::named("cheetah-15k5").unwrap().at_most(DISK).build(DeviceOptions::default()).unwrap();
+    let mut stack = Stack::new(StackConfig::default(), devices.offers());
+    stack.push(Box::new(Front::new()), vec![Target::Node(1)]);
+    stack.push(Box::new(Map::new()), vec![Target::Node(2)]);
+    let queue = SchedulerOptions { depth: 32, ..SchedulerOptions::default() };
+    stack.push(SchedulerKind::Noop.layer(&queue, DiskModel::unknown(DISK)), vec![Target::Node(3)]);
+    stack.push(Box::new(ModelLayer::new(model)), vec![Target::Device(0)]);
+    scene_of(stack, devices, limits)
+}
+
+fn scene_of(stack: Stack, devices: Devices, limits: PermitLimits) -> Scene {
+    let (handle, ears) = PoolHandle::new().unwrap();
+    let mut pool = Pool::new(stack, None, devices, ears, PoolOptions::default()).unwrap();
+    pool.begin().unwrap();
+    pool.admission.set_limits(TENANT, limits);
+    Scene { pool, handle }
+}
+
+fn volume(id: u32) -> VolumeKey {
+    VolumeKey { id, generation: 1 }
+}
+
+impl Scene {
+    fn set_volume(&mut self, id: u32) {
+        let (reply, _answer) = tokio::sync::oneshot::channel();
+        let front = FrontVolume { size_bytes: SIZE_BYTES, read_only: false };
+        let extents = vec![Extent { device_offset: u64::from(id) * SIZE_BYTES, len: SIZE_BYTES }];
+        let terms = VolumeTerms {
+            size_bytes: SIZE_BYTES,
+            tenant: 1,
+            domain: 0,
+            cache: CacheMode::Off,
+            cache_bytes: 0,
+            slots: 0,
+        };
+        self.pool.obey_one(Command::SetVolume { key: volume(id), front, extents, terms, reply }).unwrap();
+    }
+
+    fn connect(&mut self, id: u32) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let rules = Rules {
+            size_bytes: SIZE_BYTES,
+            flags: TransmissionFlags::SEND_FLUSH,
+            block_bytes_min: 1,
+            payload_bytes_max: 32 << 20,
+            structured_replies: false,
+            block_status: false,
+            promises: false,
+        };
+        let params = ExportParams {
+            volume: volume(id),
+            tenant: TENANT,
+            deadline: None,
+            auto: None,
+            priority: Priority::DEFAULT,
+            rules,
+            meta_contexts: MetaContexts::EMPTY,
+            replica: Replica::new(SIZE_BYTES, Default::default(), None),
+            used_as: None,
+        };
+        let attach = Command::Attach { fd: theirs.into(), params, early: Vec::new(), seat: None };
+        self.pool.obey_one(attach).unwrap();
+        self.pool.serve_connections().unwrap();
+        ours
+    }
+
+    /// One round, which doesn't wait for anything: something is to be done.
+    fn round(&mut self) {
+        // A word that changes nothing wakes the thread.
+        let (reply, _answer) = tokio::sync::oneshot::channel();
+        self.handle.send(Command::Traces { reply }).unwrap();
+        assert!(!self.pool.round().unwrap());
+    }
+
+    fn done(&self) -> u64 {
+        self.pool.exports.iter().map(|(_, e)| e.metrics.ops.iter().map(|o| o.done).sum::<u64>()).sum()
+    }
+
+    fn end(mut self) {
+        self.pool.obey_one(Command::Shutdown).unwrap();
+        while !self.pool.round().unwrap() {}
+    }
+}
+
+fn reads(many: u64, length: u32) -> Vec<u8> {
+    let read = |cookie: u64| {
+        let mut b = 0x2560_9513_u32.to_be_bytes().to_vec();
+        b.extend([0; 4]);
+        b.extend(cookie.to_be_bytes());
+        b.extend(0u64.to_be_bytes());
+        b.extend(length.to_be_bytes());
+        b
+    };
+    (0..many).flat_map(read).collect()
+}
+
+/// A permit that comes back while answers are sent is given on in the next round: else a round would go on until all that
+/// its clients have sent is used up, and a command would wait for that.
+#[test]
+fn a_round_is_not_as_long_as_what_clients_have_sent() {
+    const MANY: u64 = 3000;
+    let mut s = scene(PermitLimits { jobs_max: 1, bytes_max: 1 << 20 });
+    s.set_volume(1);
+    let mut clients: Vec<(UnixStream, usize)> = (0..4).map(|_| (s.connect(1), 0)).collect();
+    for (c, _) in &mut clients {
+        c.write_all(&reads(MANY, 512)).unwrap();
+        c.set_nonblocking(true).unwrap();
+    }
+    let (mut rounds, mut most, mut buffer) = (0, 0, vec![0; 1 << 20]);
+    while clients.iter().any(|(_, got)| *got < MANY as usize * (16 + 512)) {
+        let before = s.done();
+        s.round();
+        (rounds, most) = (rounds + 1, most.max(s.done() - before));
+        clients.iter_mut().for_each(|(c, got)| *got += c.read(&mut buffer).unwrap_or(0));
+        assert!(rounds < 10_000, "{} are done", s.done());
+    }
+    println!("{rounds} rounds, at most {most} requests in one");
+    // 229 is usual; 1,526 where permits are given on in the same round.
+    assert!(most <= 4 * PARSE_MAX as u64, "{most} requests in one round");
+    drop(clients);
+    s.end();
+}
+
+/// This thread's own time.
+fn own_time() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
+/// A client leaves 60,000 requests behind, beside 63 others with 40 each: in no round more of them is withdrawn than one
+/// stretch allows, and none takes long.
+#[test]
+fn withdrawing_is_done_in_stretches() {
+    const LEFT: u64 = 60_000;
+    const OTHERS: u64 = 63 * 40;
+    let mut s = slow_scene(PermitLimits { jobs_max: 65_536, bytes_max: 1 << 30 });
+    s.set_volume(1);
+    let mut others: Vec<UnixStream> = (0..63).map(|_| s.connect(1)).collect();
+    others.iter_mut().for_each(|c| c.write_all(&reads(40, 512)).unwrap());
+    let leaver = s.connect(1);
+    leaver.set_nonblocking(true).unwrap();
+    let (asks, mut sent) = (reads(LEFT, 512), 0);
+    while s.pool.stack.counts().0 < LEFT + OTHERS {
+        sent += (&leaver).write(&asks[sent..]).unwrap_or(0);
+        s.round();
+    }
+    drop(leaver);
+    let (mut rounds, mut most, mut longest) = (0, 0, Duration::ZERO);
+    loop {
+        let (inside, began) = (s.pool.stack.inflight(), own_time());
+        s.round();
+        longest = longest.max(own_time() - began);
+        most = most.max(inside - s.pool.stack.inflight());
+        rounds += 1;
+        if s.pool.inside.iter().filter(|i| i.conn == 63).count() == 0 {
+            break;
+        }
+    }
+    println!("{LEFT} left: {rounds} rounds, at most {most} ended and {longest:?} of the thread's time in one");
+    // Beside what is withdrawn, the modelled disk ends as many as are at it.
+    assert!(most <= WITHDRAW_MAX + 64, "{most} in one round");
+    assert!(longest < Duration::from_millis(25), "{longest:?} in one round");
+    drop(others);
+    s.end();
+}
+
+/// More exports than the stack has accounts for: those beyond share the last.
+#[test]
+fn more_exports_than_accounts_are_served() {
+    const EXPORTS: u32 = ACCOUNT_MAX as u32 + 4;
+    let mut s = scene(PermitLimits::default());
+    let mut clients = Vec::new();
+    for id in 1..=EXPORTS {
+        s.set_volume(id);
+        let mut client = s.connect(id);
+        client.write_all(&reads(3, 512)).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let mut got = 0;
+        while got < 3 * (16 + 512) {
+            s.round();
+            got += client.read(&mut [0; 4096]).unwrap_or(0);
+        }
+        clients.push(client);
+    }
+    let places: Vec<usize> = s.pool.exports.iter().map(|(at, _)| at).collect();
+    assert_eq!(places, (0..EXPORTS as usize).collect::<Vec<_>>());
+    let mut at = 0;
+    while let Some((place, view)) = s.pool.snapshot_export(at) {
+        assert_eq!(view.inside, [], "export {place}");
+        at = place + 1;
+    }
+    assert_eq!(at, EXPORTS as usize, "each is counted by itself");
+    drop(clients);
+    s.end();
+}

@@ -1,0 +1,37 @@
+//! Mistakes that tests plant, to see that their oracles find them.
+//!
+//! Each undoes one bound on what a client can take of the node. Only builds with debug assertions have them.
+
+/// A mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    /// A permit comes back when its request is done, not when its answer has been sent.
+    PermitsUntilDone,
+    /// The block of a payload whose client has gone is lost.
+    PayloadsLost,
+    /// A payload that has come enters a stack that is full.
+    StackOverfilled,
+    /// Nobody is let go for a payload that doesn't come.
+    PayloadsForEver,
+    /// Block status is asked on the pool's thread, of the whole range.
+    StatusOnPool,
+    /// The oldest client in its handshake gives way, whatever it has said.
+    OldestGivesWay,
+    /// Connections have nothing of their own of their tenant's permits.
+    NothingOwn,
+}
+
+/// Does the test that runs this process plant the mistake, by its name in `PLIMSOLL_TEST_MISTAKE`?
+#[cfg(debug_assertions)]
+pub fn is(mistake: Mistake) -> bool {
+    use std::sync::OnceLock;
+    static ASKED: OnceLock<Option<String>> = OnceLock::new();
+    let asked = ASKED.get_or_init(|| std::env::var("PLIMSOLL_TEST_MISTAKE").ok());
+    asked.as_ref().is_some_and(|name| *name == format!("{mistake:?}"))
+}
+
+/// Never: this build has none.
+#[cfg(not(debug_assertions))]
+pub const fn is(_: Mistake) -> bool {
+    false
+}
