@@ -308,7 +308,9 @@ fn is_its_own(oracle: &Oracle, volume: u32, sector: u64, got: &[u8]) -> bool {
 /// Starts over disks of which something is corrupt, and judges all that is seen, also later. If that is one sector `alone`, which can
 /// be read, no more than the extents in it may be lost.
 fn judge(disks: Vec<SimDisk>, life: &Life, done: &[String], rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
-    let alone = done.len() == 1 && !done[0].contains("Unreadable");
+    // The page is read as a whole, and the NVRAM's records are too.
+    let fatal = |d: &String| d.contains("Unreadable") && (d.starts_with("Page") || d.starts_with("Nvram"));
+    let alone = done.len() == 1 && !fatal(&done[0]);
     let both_of_nvram = done.first().is_some_and(|d| d.starts_with("both of disk 2"));
     let mut oracle = life.oracle.clone();
     oracle.power_lost();
