@@ -65,6 +65,7 @@ struct Around {
 pub(crate) struct Recovery {
     pub stage: Stage,
     pub begun_at: Time,
+    device_bytes: u64,
     pub outstanding: u32,
     /// What is read of the copies of the journal's halves; of a device of version 2 of the two halves, each twice as long.
     pub copies: [Vec<u8>; 4],
@@ -116,6 +117,7 @@ impl Cache {
         self.recovery = Some(Box::new(Recovery {
             stage: Stage::Page,
             begun_at: now,
+            device_bytes: fast.size_bytes,
             outstanding: 0,
             copies: Default::default(),
             old: false,
@@ -212,7 +214,12 @@ impl Cache {
             Ok(found) => found,
             Err(why) => return self.fail(&why, out),
         };
-        let ours = Layout { salt: found.salt, version: found.version, ..self.layout };
+        let mut ours = Layout { salt: found.salt, version: found.version, ..self.layout };
+        if found.half_bytes != ours.half_bytes
+            && let Ok(earlier) = Layout::earlier(self.r().device_bytes, ours.block_bytes, ours.shape, found.salt)
+        {
+            ours = Layout { version: found.version, nvram: ours.nvram, ..earlier };
+        }
         if found.nvram != ours.nvram {
             let why = match found.nvram {
                 true => {
@@ -233,7 +240,7 @@ impl Cache {
             return self.fail(&why, out);
         }
         self.r().old = found.version != self.layout.version;
-        self.layout = Layout { version: self.layout.version, ..found };
+        self.take_layout(Layout { version: self.layout.version, ..found });
         for v in 0..self.volumes.len() {
             let (key, config) = (self.volumes[v].key, self.volumes[v].config);
             if let Some(config) = config {
@@ -246,6 +253,24 @@ impl Cache {
         for copy in 0..if self.r().old { 2 } else { 4 } {
             self.read_journal_piece(now, copy, out);
         }
+    }
+
+    /// The device is laid out so: with as many WEUs as the program had that made it.
+    fn take_layout(&mut self, found: Layout) {
+        let had = std::mem::replace(&mut self.layout, found).weus;
+        if found.weus == had {
+            return;
+        }
+        if self.config.weus_max >= had {
+            self.config.weus_max = u32::MAX;
+        }
+        self.index.set_weus(found.weus);
+        let (n, r) = (found.weus as usize, self.r());
+        r.marks = vec![Marks::default(); n];
+        (r.least, r.confirmed) = (vec![0; n], vec![0; n]);
+        r.held = vec![(0, 0); n];
+        r.chunks = vec![Vec::new(); n];
+        self.share_out();
     }
 
     /// Offset and length of a copy of a half of the journal.
