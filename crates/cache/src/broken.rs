@@ -107,7 +107,8 @@ impl Cache {
         };
         self.life = match behind {
             true => Life::Failed(format!(
-                "{why} when it was started; only it may have what was written to {}",
+                "{why} when it was started; only it may have what was written to {}. Restore the device and start again; if it is lost for \
+                 good, give that up with `plimsoll cache give-up VOLUME --lose-data` for each of them, and start again",
                 self.behind()
             )),
             false => Life::Broken { why, noted: false },

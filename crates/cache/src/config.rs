@@ -125,6 +125,8 @@ pub enum Planted {
     NvramGapsTrusted,
     /// Only the first copy of the NVRAM's ring is read.
     NvramReadOnce,
+    /// A dirty duplicate whose bytes can't be found is left out, as if it had never been written.
+    LostDuplicateForgotten,
     /// BLOCK_STATUS is the slow device's answer, whatever only the cache has.
     StatusFromBelow,
 }
@@ -135,7 +137,7 @@ impl Planted {
         [Planted::CleanWhenBroken, Planted::ForgetCleaning, Planted::BelieveAfterLoss, Planted::FlushOutOfOrder];
 
     /// Those that show when sectors are corrupt.
-    pub const OF_ROT: [Planted; 10] = [
+    pub const OF_ROT: [Planted; 11] = [
         Planted::HeaderReadOnce,
         Planted::IgnoreChecksum,
         Planted::JournalUnchecked,
@@ -146,6 +148,7 @@ impl Planted {
         Planted::NvramUnchecked,
         Planted::NvramGapsTrusted,
         Planted::NvramReadOnce,
+        Planted::LostDuplicateForgotten,
     ];
 
     /// That shows when a cache is started several times: a clean WEU that was torn in one life, and relied on in the next.

@@ -165,7 +165,7 @@ impl Cache {
             }
             let Some(loc) = self.index.look(key) else { continue };
             let announced = self.volumes[key.volume() as usize].config.is_some();
-            if !announced || self.bad.contains(&(loc.weu(), loc.at_bytes())) {
+            if !announced || self.dirty.is_lost(key) || self.bad.contains(&(loc.weu(), loc.at_bytes())) {
                 held.push(key);
             } else if self.dirty.is_held(key, now) || chosen.contains(&key) {
                 continue;

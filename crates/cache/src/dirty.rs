@@ -27,6 +27,9 @@ pub(crate) struct Dirty {
     uncertain: BTreeSet<Key>,
     /// What was dirty when somebody asked for all of it to be written back, and hasn't been since.
     wanted: BTreeSet<Key>,
+    /// Duplicates whose content no start can find: the header of the WEU that has it is corrupt. Their place in the index is the header's
+    /// entry that names them, which keeps them lost over restarts.
+    lost: BTreeSet<Key>,
 }
 
 impl Dirty {
@@ -45,7 +48,8 @@ impl Dirty {
     /// Bytes that all of it takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let extents = self.keys.len() as u64 * 40;
-        extents + (self.held.len() * 16 + (self.wanted.len() + self.alone.len()) * 8 + self.cleaned.len() * 16) as u64
+        let keys = self.wanted.len() + self.alone.len() + self.lost.len();
+        extents + (self.held.len() * 16 + keys * 8 + self.cleaned.len() * 16) as u64
     }
 
     /// Slots of volumes that have any.
@@ -77,6 +81,7 @@ impl Dirty {
     fn remove(&mut self, key: Key) -> bool {
         self.release(key);
         self.alone.remove(&key);
+        self.lost.remove(&key);
         let Some(weus) = self.keys.remove(&key) else { return false };
         for weu in weus {
             self.places.remove(&(weu, key));
@@ -144,6 +149,19 @@ impl Dirty {
 
     pub(crate) fn is_alone(&self, key: Key) -> bool {
         self.alone.contains(&key)
+    }
+
+    /// Marks a dirty extent as lost until it is written again.
+    pub(crate) fn set_lost(&mut self, key: Key) {
+        if self.contains(&key) {
+            self.lost.insert(key);
+            self.hold(key, Time::NEVER);
+        }
+    }
+
+    /// Is nothing known of a dirty extent but that it was written?
+    pub(crate) fn is_lost(&self, key: Key) -> bool {
+        self.lost.contains(&key)
     }
 
     /// The slow device has it; the journal's record `number` says so.

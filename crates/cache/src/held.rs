@@ -153,7 +153,9 @@ impl Cache {
             return Some(format!("{when}: what was written last to {whose} may be missing there"));
         }
         self.start_report.journal_lost.then(|| {
-            "its journal was corrupt when it was started: it began anew, with nothing in it; nothing is lost".into()
+            "its journal was corrupt when it was started: it began anew, with nothing in it; volumes have what is on the pool's own \
+             device"
+                .into()
         })
     }
 }

@@ -89,6 +89,16 @@ impl Index {
         }
     }
 
+    /// Has so many WEUs from now on, all of them free.
+    ///
+    /// # Panics
+    /// If something is in one already.
+    pub fn set_weus(&mut self, weus: u32) {
+        assert!(weus <= WEUS_MAX && self.free.len() == self.weus.len(), "nothing was found yet");
+        self.weus = vec![Weu::free(); weus as usize];
+        self.free = (0..weus).rev().collect();
+    }
+
     /// Adds a partition of at most `quota` WEUs; its number.
     pub fn add_partition(&mut self, quota: u32) -> u16 {
         self.partitions.push(Partition { newest: NONE, oldest: NONE, used: 0, quota });

@@ -444,6 +444,46 @@ mod tests {
         assert!(j.written().1 > 3, "{:?}", j.written());
     }
 
+    /// With every slot of every WEU in it, a snapshot is followed by as many records before the next.
+    #[test]
+    fn a_full_table_leaves_room_for_records() {
+        for block in [512, 4096] {
+            let shape = Shape { extent_bytes: 4096, weu_bytes: 32 << 10 };
+            let l = Layout::new(8 << 20, block, shape, 5).unwrap();
+            let words = l.slots_max().div_ceil(64);
+            let of_weu = |weu| {
+                let bits = move |word| {
+                    let bits = u64::MAX;
+                    [Record::DeadBits { weu, word, bits }, Record::CleanBits { weu, word, bits }]
+                };
+                let least = Record::Least { weu, sequence: 1, suspect: false, confirmed: true };
+                let head = [least, Record::Held { weu, sequence: 1, slots: l.slots_max() }];
+                head.into_iter().chain((0..words).flat_map(bits))
+            };
+            let full: Vec<Record> = (0..l.weus).flat_map(of_weu).collect();
+            let mut j = Journal::new(l, 0, 2);
+            let end = |j: &mut Journal| while j.writing.is_some() && !j.wrote() {};
+            while j.next_write(0, j.snapshots == 0, || full.clone()).is_some() {
+                end(&mut j);
+            }
+            assert_eq!(j.snapshots, 1);
+            // A block may hold one record only.
+            let lone = (l.copy_bytes() / u64::from(block)) as usize - full.len().div_ceil(records_per_block(block));
+            assert!(lone * records_per_block(block) >= full.len(), "{lone} blocks");
+            let mut n = 0;
+            while j.snapshots == 1 {
+                for _ in 0..records_per_block(block) {
+                    j.push(dead(n));
+                    n += 1;
+                }
+                while j.next_write(0, false, || full.clone()).is_some() {
+                    end(&mut j);
+                }
+            }
+            assert!(n as usize >= full.len(), "{n} records until the next snapshot of {}", full.len());
+        }
+    }
+
     #[test]
     fn a_snapshot_that_is_not_whole_leaves_the_epoch_before() {
         let mut disk = Disk::new();

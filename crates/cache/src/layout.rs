@@ -55,6 +55,24 @@ impl Layout {
     /// # Errors
     /// What is wrong with its shape, or that the device is too small.
     pub fn new(device_bytes: u64, block_bytes: u32, shape: Shape, salt: u64) -> Result<Layout, String> {
+        Layout::with(device_bytes, block_bytes, shape, salt, half_bytes)
+    }
+
+    /// The same as earlier programs made it: a full snapshot left room for hardly any records. Such a device keeps its places.
+    ///
+    /// # Errors
+    /// Those of [`Layout::new`].
+    pub fn earlier(device_bytes: u64, block_bytes: u32, shape: Shape, salt: u64) -> Result<Layout, String> {
+        Layout::with(device_bytes, block_bytes, shape, salt, earlier_half_bytes)
+    }
+
+    fn with(
+        device_bytes: u64,
+        block_bytes: u32,
+        shape: Shape,
+        salt: u64,
+        half_bytes: fn(Shape, u64, u32) -> u64,
+    ) -> Result<Layout, String> {
         shape.check()?;
         if block_bytes > PAGE_BYTES as u32 || !block_bytes.is_power_of_two() {
             return Err(format!("a device with blocks of {block_bytes} bytes: at most {PAGE_BYTES}"));
@@ -199,7 +217,9 @@ impl Layout {
         let sane = layout.weus <= WEUS_MAX
             && layout.block_bytes.is_power_of_two()
             && (512..=PAGE_BYTES as u32).contains(&layout.block_bytes)
-            && layout.half_bytes == half_bytes(shape, u64::from(layout.weus), layout.block_bytes);
+            && [half_bytes, earlier_half_bytes]
+                .iter()
+                .any(|of| layout.half_bytes == of(shape, u64::from(layout.weus), layout.block_bytes));
         if sane { Ok(layout) } else { Err("the page that describes its cache makes no sense".into()) }
     }
 }
@@ -215,14 +235,27 @@ pub(crate) fn slots_max(shape: Shape) -> u32 {
     (shape.weu_bytes / shape.extent_bytes * 4).min(SLOTS_MAX)
 }
 
-/// Room for a snapshot of everything, in each of two copies.
-fn half_bytes(shape: Shape, weus: u64, block_bytes: u32) -> u64 {
+/// Records of a snapshot of everything: what each WEU's number is, what is durable of it, and which of its slots are dead or clean.
+fn snapshot_max(shape: Shape, weus: u64) -> u64 {
     let words = u64::from(slots_max(shape)).div_ceil(64);
-    let snapshot = weus * (2 + 2 * words);
-    // A block of 512 bytes has 464 for records.
-    let bytes = ((snapshot * 2 + RECORDS_MIN) * RECORD_BYTES * 512 / 464).next_multiple_of(PAGE_BYTES);
+    weus * (2 + 2 * words)
+}
+
+/// Room for a snapshot of everything and as many records again, in each of two copies. With less room a full cache writes a snapshot for
+/// every few records.
+fn half_bytes(shape: Shape, weus: u64, block_bytes: u32) -> u64 {
     // However small the cache: a snapshot's block, and some for records, whatever the blocks.
-    bytes.max(4 * u64::from(block_bytes))
+    bytes_for(2 * (2 * snapshot_max(shape, weus) + RECORDS_MIN)).max(4 * u64::from(block_bytes))
+}
+
+/// The same of devices that earlier programs made: no more than [`RECORDS_MIN`] records beside two copies of a snapshot.
+fn earlier_half_bytes(shape: Shape, weus: u64, block_bytes: u32) -> u64 {
+    bytes_for(2 * snapshot_max(shape, weus) + RECORDS_MIN).max(4 * u64::from(block_bytes))
+}
+
+/// Bytes of so many records: a block of 512 bytes has 464 for them.
+fn bytes_for(records: u64) -> u64 {
+    (records * RECORD_BYTES * 512 / 464).next_multiple_of(PAGE_BYTES)
 }
 
 #[cfg(test)]
@@ -242,6 +275,21 @@ mod tests {
             assert_eq!(Layout::decode(&l.encode()), Ok(l));
         }
         assert!(Layout::new(4 << 20, 512, Shape::default(), 7).unwrap_err().contains("too few"));
+    }
+
+    #[test]
+    fn a_device_of_an_earlier_program_keeps_its_places() {
+        for (mib, block) in [(64, 512), (64, 4096), (400_000, 512)] {
+            let new = Layout::new(mib << 20, block, Shape::default(), 7).unwrap();
+            let old = Layout::earlier(mib << 20, block, Shape::default(), 7).unwrap();
+            assert!(new.records_max() >= 2 * snapshot_max(new.shape, u64::from(new.weus)) as usize, "{new:?}");
+            assert!(new.half_bytes > old.half_bytes && new.weus <= old.weus);
+            assert_eq!((Layout::decode(&old.encode()), Layout::decode(&new.encode())), (Ok(old), Ok(new)));
+            let lost = u64::from(old.weus - new.weus) * 1000 / u64::from(old.weus);
+            assert!(mib < 1000 || lost < 4, "{lost} thousandths of the WEUs go to the journal");
+        }
+        let wrong = Layout { half_bytes: 8192, ..Layout::new(64 << 20, 512, Shape::default(), 7).unwrap() };
+        assert!(Layout::decode(&wrong.encode()).is_err());
     }
 
     #[test]

@@ -366,6 +366,10 @@ impl Cache {
     /// Brings an extent from where it is. [`Cache::fetched`] goes on.
     pub(crate) fn fetch(&mut self, now: Time, mut f: Fetch, out: &mut Actions) {
         let Some(loc) = f.loc else { return self.fetch_slow(now, f, out) };
+        if self.dirty.is_lost(f.key) {
+            // What the slow device has is older.
+            return self.deliver(now, f, None, out);
+        }
         let in_memory = self.chunks.iter().filter(|c| c.weu == loc.weu()).find_map(|c| c.packed_in(loc.slot()));
         if let Some(p) = in_memory {
             self.counters.extents_hit_memory += u64::from(matches!(f.purpose, Purpose::Piece { .. }));
@@ -494,6 +498,11 @@ impl Cache {
                 return self.fetch(now, f, out);
             }
         }
+        self.deliver(now, f, data, out);
+    }
+
+    /// Gives an extent to whoever asked for it, or tells that it can't be had.
+    fn deliver(&mut self, now: Time, f: Fetch, data: Option<Data>, out: &mut Actions) {
         match f.purpose {
             Purpose::Piece { op, piece } => {
                 match data {

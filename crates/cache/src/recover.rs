@@ -22,7 +22,7 @@ use crate::tails::Tails;
 use crate::tasks::bytes_of;
 use plimsoll_base::{BufMut, Completion, Data, Op, Outcome, OwnKind, Time, VolumeKey};
 use plimsoll_stack::{Actions, Offer};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Headers read at once.
 const READS_MAX: u32 = 32;
@@ -30,6 +30,9 @@ const READS_MAX: u32 = 32;
 const PIECE_BYTES: u64 = 1 << 20;
 /// A WEU's headers are looked for in as much first.
 const HEADERS_BYTES: u64 = 32 << 10;
+
+/// Sectors of headers that a start may find unreadable before the device counts as failed: each may take a drive a second.
+const UNREADABLE_MAX: u64 = 1000;
 
 /// Numbers of WEUs and chunks have the number of their start above these bits.
 pub(crate) const LIFE_SHIFT: u32 = 40;
@@ -49,10 +52,20 @@ pub(crate) enum Stage {
     Upgrade,
 }
 
+/// Headers of a WEU that are read around sectors that can't be: those read as zeroes, and then count as corrupt.
+struct Around {
+    /// Where the first byte is on the device.
+    at: u64,
+    bytes: Vec<u8>,
+    /// Offsets and lengths in `bytes` that are to be read, the next one last.
+    todo: Vec<(u64, u64)>,
+}
+
 /// See the module's documentation.
 pub(crate) struct Recovery {
     pub stage: Stage,
     pub begun_at: Time,
+    device_bytes: u64,
     pub outstanding: u32,
     /// What is read of the copies of the journal's halves; of a device of version 2 of the two halves, each twice as long.
     pub copies: [Vec<u8>; 4],
@@ -81,6 +94,8 @@ pub(crate) struct Recovery {
     /// See [`Cache::missed`].
     pub missed: BTreeSet<VolumeKey>,
     pub next_weu: u32,
+    /// By WEU.
+    around: BTreeMap<u32, Around>,
     pub tails: Tails,
     /// WEUs that hold something: number, WEU, is it for dirty extents, and whose it is.
     pub found: Vec<(u64, u32, bool, Option<u16>)>,
@@ -102,6 +117,7 @@ impl Cache {
         self.recovery = Some(Box::new(Recovery {
             stage: Stage::Page,
             begun_at: now,
+            device_bytes: fast.size_bytes,
             outstanding: 0,
             copies: Default::default(),
             old: false,
@@ -119,6 +135,7 @@ impl Cache {
             gone: BTreeSet::new(),
             missed: BTreeSet::new(),
             next_weu: 0,
+            around: BTreeMap::new(),
             tails: Tails::default(),
             found: Vec::new(),
             chunks: vec![Vec::new(); n],
@@ -167,7 +184,7 @@ impl Cache {
                     r.least[what as usize] = r.life << LIFE_SHIFT;
                     self.read_headers(now, out)
                 }
-                Stage::Headers => self.start_failed(now, &format!("the header of WEU {what} can't be read"), out),
+                Stage::Headers => self.headers_unreadable(now, what, (c.io.offset, c.io.len), out),
                 stage => self.start_failed(now, &format!("{stage:?}: it can't be read or flushed"), out),
             };
         }
@@ -175,7 +192,14 @@ impl Cache {
         match r.stage {
             Stage::Page => self.page_read(now, bytes.as_slice(), out),
             Stage::Journal => self.journal_read(now, what as usize, Some(bytes.as_slice()), out),
-            Stage::Headers => self.headers_read(now, what, bytes.as_slice(), out),
+            Stage::Headers => match r.around.get_mut(&what) {
+                Some(a) => {
+                    let from = (c.io.offset - a.at) as usize;
+                    a.bytes[from..from + bytes.len()].copy_from_slice(bytes.as_slice());
+                    self.read_around(now, what, out);
+                }
+                None => self.headers_read(now, what, bytes.as_slice(), out),
+            },
             Stage::Tail => self.tail_read(now, what, Some(bytes), out),
             Stage::Flush => {
                 r.stage = Stage::Epoch;
@@ -190,7 +214,12 @@ impl Cache {
             Ok(found) => found,
             Err(why) => return self.fail(&why, out),
         };
-        let ours = Layout { salt: found.salt, version: found.version, ..self.layout };
+        let mut ours = Layout { salt: found.salt, version: found.version, ..self.layout };
+        if found.half_bytes != ours.half_bytes
+            && let Ok(earlier) = Layout::earlier(self.r().device_bytes, ours.block_bytes, ours.shape, found.salt)
+        {
+            ours = Layout { version: found.version, nvram: ours.nvram, ..earlier };
+        }
         if found.nvram != ours.nvram {
             let why = match found.nvram {
                 true => {
@@ -211,7 +240,7 @@ impl Cache {
             return self.fail(&why, out);
         }
         self.r().old = found.version != self.layout.version;
-        self.layout = Layout { version: self.layout.version, ..found };
+        self.take_layout(Layout { version: self.layout.version, ..found });
         for v in 0..self.volumes.len() {
             let (key, config) = (self.volumes[v].key, self.volumes[v].config);
             if let Some(config) = config {
@@ -224,6 +253,24 @@ impl Cache {
         for copy in 0..if self.r().old { 2 } else { 4 } {
             self.read_journal_piece(now, copy, out);
         }
+    }
+
+    /// The device is laid out so: with as many WEUs as the program had that made it.
+    fn take_layout(&mut self, found: Layout) {
+        let had = std::mem::replace(&mut self.layout, found).weus;
+        if found.weus == had {
+            return;
+        }
+        if self.config.weus_max >= had {
+            self.config.weus_max = u32::MAX;
+        }
+        self.index.set_weus(found.weus);
+        let (n, r) = (found.weus as usize, self.r());
+        r.marks = vec![Marks::default(); n];
+        (r.least, r.confirmed) = (vec![0; n], vec![0; n]);
+        r.held = vec![(0, 0); n];
+        r.chunks = vec![Vec::new(); n];
+        self.share_out();
     }
 
     /// Offset and length of a copy of a half of the journal.
@@ -355,6 +402,44 @@ impl Cache {
         }
         if self.r().outstanding == 0 {
             self.headers_over(now, out);
+        }
+    }
+
+    /// A read of a WEU's headers failed: it is halved until what can't be read are single blocks. What they had is told from what was
+    /// never written as if it were corrupt.
+    fn headers_unreadable(&mut self, now: Time, weu: u32, (at, len): (u64, u64), out: &mut Actions) {
+        let block = u64::from(self.layout.block_bytes);
+        let r = self.recovery.as_mut().expect("it is recovering");
+        let around =
+            r.around.entry(weu).or_insert_with(|| Around { at, bytes: vec![0; len as usize], todo: Vec::new() });
+        if len > block {
+            let (from, half) = (at - around.at, (len / 2).next_multiple_of(block));
+            around.todo.extend([(from + half, len - half), (from, half)]);
+            return self.read_around(now, weu, out);
+        }
+        self.counters.unreadable += 1;
+        if self.counters.unreadable > UNREADABLE_MAX {
+            return self.start_failed(
+                now,
+                &format!("more than {UNREADABLE_MAX} sectors of headers can't be read"),
+                out,
+            );
+        }
+        self.read_around(now, weu, out);
+    }
+
+    /// Reads the next piece of such headers, one at a time.
+    fn read_around(&mut self, now: Time, weu: u32, out: &mut Actions) {
+        let Some(around) = self.r().around.get_mut(&weu) else { return };
+        match around.todo.pop() {
+            Some((from, len)) => {
+                let at = around.at + from;
+                self.recovery_send(now, (at, len), weu, out);
+            }
+            None => {
+                let all = self.r().around.remove(&weu).expect("just seen").bytes;
+                self.headers_read(now, weu, &all, out);
+            }
         }
     }
 

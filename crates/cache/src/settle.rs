@@ -132,7 +132,8 @@ impl Cache {
             }
             self.adopt_headers(weu, chunks);
         }
-        let load = std::mem::replace(&mut self.r().load, Found::new(0));
+        let mut load = std::mem::replace(&mut self.r().load, Found::new(0));
+        load.forgets_lost = self.planted(Planted::LostDuplicateForgotten);
         self.r().report.extents = load.extents() as u64;
         let r = self.recovery.as_ref().expect("it is recovering");
         // Some may have been deleted meanwhile.
@@ -140,9 +141,12 @@ impl Cache {
             (0..=u16::MAX).zip(&self.volumes).map(|(slot, v)| self.by_key.get(&v.key) == Some(&slot)).collect();
         let (mut maybe_dirty, named) = self.index.load(load, |loc| r.order(loc), |slot| there[slot as usize]);
         maybe_dirty.extend(named.dirty);
-        named.lost.into_iter().for_each(|key| self.lose(key));
         self.refs = named.refs.into_iter().collect();
         self.finish_index(maybe_dirty);
+        for key in named.lost {
+            self.dirty.set_lost(key);
+            self.lose(key);
+        }
         let r = self.r();
         (r.tails, r.stage) = (Tails::default(), Stage::Flush);
         r.outstanding += 1;

@@ -5,7 +5,7 @@
 mod common;
 use common::*;
 use plimsoll_base::*;
-use plimsoll_cache::format::JournalBlock;
+use plimsoll_cache::format::{ChunkHeader, JournalBlock, Slot};
 use plimsoll_cache::*;
 use plimsoll_stack::sim::oracle::Oracle;
 use plimsoll_stack::sim::{Corruption, SimDisk, SimPool};
@@ -37,6 +37,7 @@ struct Tally {
     places: BTreeMap<Place, u64>,
     trials: u64,
     double: u64,
+    targets: u64,
     while_serving: u64,
     right: u64,
     lost: u64,
@@ -126,6 +127,39 @@ fn spoil(mut disks: Disks, setup: &Setup, rng: &mut Rng, tally: &mut Tally) -> V
         }
     }
     done
+}
+
+/// Corrupts the header of a WEU of clean extents that has the bytes of a dirty duplicate.
+fn spoil_target(disks: &mut [SimDisk], setup: &Setup, rng: &mut Rng, tally: &mut Tally) -> Vec<String> {
+    let l = layout_of(setup.block);
+    let header = |weu: u32| {
+        let bytes = disks[FAST_DISK].peek(l.weu_at(weu), u64::from(l.shape.weu_bytes));
+        ChunkHeader::decode(bytes.as_slice(), l.salt, l.block_bytes, false)
+    };
+    let headers: Vec<Option<ChunkHeader>> = (0..l.weus).map(header).collect();
+    let dirty = headers.iter().flatten().filter(|h| h.dirty).flat_map(|h| &h.entries).filter(|e| !e.dead);
+    // Headers of clean extents have no copy.
+    let clean = |weu: u32, number: u64| {
+        let there = headers.get(weu as usize).and_then(Option::as_ref);
+        there.is_some_and(|h| !h.dirty && h.sequence == number)
+    };
+    let targets: Vec<u32> = dirty
+        .filter_map(|e| match e.what {
+            Slot::Ref { weu, sequence, .. } if clean(weu, sequence) => Some(weu),
+            _ => None,
+        })
+        .collect();
+    if targets.is_empty() {
+        return Vec::new();
+    }
+    let sector = l.weu_at(targets[rng.below(targets.len() as u64) as usize]) / SECTOR;
+    let how = some_how(&disks[FAST_DISK], rng);
+    if !apply(&mut disks[FAST_DISK], sector, how) {
+        return Vec::new();
+    }
+    tally.rots += 1;
+    tally.targets += 1;
+    vec![format!("header of a duplicate's bytes, sector {sector}: {how:?}")]
 }
 
 /// Corrupts both copies of something of which a later write says that it was durable.
@@ -274,7 +308,9 @@ fn is_its_own(oracle: &Oracle, volume: u32, sector: u64, got: &[u8]) -> bool {
 /// Starts over disks of which something is corrupt, and judges all that is seen, also later. If that is one sector `alone`, which can
 /// be read, no more than the extents in it may be lost.
 fn judge(disks: Vec<SimDisk>, life: &Life, done: &[String], rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
-    let alone = done.len() == 1 && !done[0].contains("Unreadable");
+    // The page is read as a whole, and the NVRAM's records are too.
+    let fatal = |d: &String| d.contains("Unreadable") && (d.starts_with("Page") || d.starts_with("Nvram"));
+    let alone = done.len() == 1 && !fatal(&done[0]);
     let both_of_nvram = done.first().is_some_and(|d| d.starts_with("both of disk 2"));
     let mut oracle = life.oracle.clone();
     oracle.power_lost();
@@ -295,12 +331,6 @@ fn judge(disks: Vec<SimDisk>, life: &Life, done: &[String], rng: &mut Rng, tally
     let named = |why: &str, v: u32| why.contains(&format!("volume {v}.", v = v + 1)) && why.contains("may be missing");
     let seen = look(&mut p, &oracle)?;
     let (after, later) = said(&mut p);
-    // A duplicate's bytes may be gone with the header of the clean extent that has them: it is listed, and is as it was before.
-    let lost = p.stack().layer::<Cache>().unwrap().status().lost;
-    let listed = |v: u32, s: u64| {
-        let at = s * SECTOR;
-        lost.iter().any(|l| l.volume == oracle.key(v) && (l.offset..l.offset + l.len).contains(&at))
-    };
     let mut outcome = 0;
     for (v, all) in (0u32..).zip(&seen) {
         for (s, got) in (0u64..).zip(all) {
@@ -310,11 +340,6 @@ fn judge(disks: Vec<SimDisk>, life: &Life, done: &[String], rng: &mut Rng, tally
                 Some(got) if oracle.allows(v, s, got) => {}
                 Some(got)
                     if !alone && named(&why, v) && state == LayerState::Degraded && is_its_own(&oracle, v, s, got) =>
-                {
-                    outcome = outcome.max(2);
-                }
-                Some(got)
-                    if !alone && listed(v, s) && after == LayerState::Degraded && is_its_own(&oracle, v, s, got) =>
                 {
                     outcome = outcome.max(2);
                 }
@@ -435,6 +460,121 @@ fn run(seed: u64, planted: Option<Planted>, tally: &mut Tally) -> Result<(), Str
     Ok(())
 }
 
+/// A life in which duplicates of clean extents are dirty: volume 0 is written through, then volume 1 in the cache.
+fn with_duplicates(seed: u64, planted: Option<Planted>) -> Result<Life, String> {
+    let mut rng = Rng::new(seed, "duplicates");
+    let mut setup = Setup { known: Some([false, true]), ..Setup::of([Mode::Through, Mode::Back]) };
+    setup.config = CacheConfig {
+        planted,
+        codec: [Codec::None, Codec::Lz4][rng.below(2) as usize],
+        watermark_percent: 90,
+        weus_max: 16,
+        ..setup.config
+    };
+    setup.block = if seed.is_multiple_of(3) { 4096 } else { 512 };
+    let oracle = oracle();
+    let disks = disks(seed, setup.block).into_iter().map(SimDisk::with_history).collect();
+    let mut p = pool(disks, &setup, &oracle);
+    if p.start() != LayerState::Ready {
+        return Err(format!("it doesn't start: {:?}", said(&mut p)));
+    }
+    let mut life = Life { pool: p, oracle, setup, may_fail: false, failed: 0, slow_lost: false };
+    for from in (0..44).step_by(4) {
+        life.ask_extents(Op::Write, 0, from..from + 4)?;
+        life.all_end(100_000)?;
+    }
+    life.ask_flush(0)?;
+    // The WEUs are confirmed.
+    life.settle()?;
+    life.ask_extents(Op::Write, 1, 0..4 + rng.below(20))?;
+    life.all_end(100_000)?;
+    life.ask_flush(1)?;
+    life.all_end(100_000)?;
+    Ok(life)
+}
+
+/// One seed of those: the header of the extents that a duplicate needs is corrupt.
+fn run_duplicates(seed: u64, planted: Option<Planted>, tally: &mut Tally) -> Result<(), String> {
+    let mut life = with_duplicates(seed, planted)?;
+    let mut rng = Rng::new(seed, "rot of duplicates");
+    let (mut disks, setup) = (life.cut(), life.setup);
+    let done = spoil_target(&mut disks, &setup, &mut rng, tally);
+    if done.is_empty() {
+        return Ok(());
+    }
+    judge(disks, &life, &done, &mut rng, tally).map_err(|e| format!("{done:?}: {e}"))
+}
+
+/// A duplicate whose bytes are gone is lost, over restarts too, until its extent is written again as a whole.
+#[test]
+fn a_duplicate_whose_bytes_are_gone_is_lost_until_it_is_written() {
+    let mut tally = Tally::default();
+    for seed in 0..60 {
+        run_duplicates(seed, None, &mut tally).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+    println!("{tally:?}");
+    assert!(tally.targets > 40 && tally.lost > 20, "{tally:?}");
+    let mut written = 0;
+    for seed in 0..10 {
+        let mut life = with_duplicates(seed, None).unwrap();
+        let (mut disks, setup) = (life.cut(), life.setup);
+        let l = layout_of(setup.block);
+        let clean = |weu: &u32| {
+            let bytes = disks[FAST_DISK].peek(l.weu_at(*weu), u64::from(l.shape.weu_bytes));
+            ChunkHeader::decode(bytes.as_slice(), l.salt, l.block_bytes, false).is_some_and(|h| !h.dirty)
+        };
+        for weu in (0..l.weus).filter(clean).collect::<Vec<_>>() {
+            disks[FAST_DISK].corrupt(l.weu_at(weu) / SECTOR, Corruption::Zeroes);
+        }
+        let again = |disks: Vec<SimDisk>, life: &Life| {
+            let mut oracle = life.oracle.clone();
+            oracle.power_lost();
+            let mut p = pool(disks, &setup, &oracle);
+            let state = p.start();
+            (Life { pool: p, oracle, setup, may_fail: true, failed: 0, slow_lost: false }, state)
+        };
+        let (mut life, _) = again(disks, &life);
+        let lost = life.cache().status().lost;
+        if lost.is_empty() {
+            continue;
+        }
+        // Once more, as what is lost stays so.
+        let disks = life.cut();
+        let (mut life, state) = again(disks, &life);
+        assert_eq!((life.cache().status().lost, state), (lost.clone(), LayerState::Degraded));
+        for l in &lost {
+            let extents = l.offset / EXTENT..(l.offset + l.len) / EXTENT;
+            let sectors = EXTENT / SECTOR;
+            for n in extents.clone() {
+                let head = |op, from, len, now| {
+                    IoHead::new(op, l.volume, TenantId(1), (n * sectors + from) * SECTOR, len * SECTOR, now)
+                };
+                let read = head(Op::Read, 3, 2, life.pool.now());
+                assert!(!ask(&mut life.pool, read).unwrap().outcome.is_done(), "it is lost");
+                let part = head(Op::WriteZeroes, 1, 1, life.pool.now());
+                assert!(!ask(&mut life.pool, part).unwrap().outcome.is_done(), "the rest of it is lost");
+                let status = head(Op::BlockStatus, 0, sectors, life.pool.now());
+                let c = ask(&mut life.pool, status).unwrap();
+                let Data::Status(runs) = &c.io.data else { panic!("{:?}", c.outcome) };
+                assert!(runs.iter().all(|r| !r.zero && !r.hole), "it isn't known to be zero");
+            }
+            let op = if seed % 2 == 0 { Op::Write } else { Op::Trim };
+            life.may_fail = false;
+            life.ask_extents(op, l.volume.id - 1, extents.clone()).unwrap();
+            written += extents.count();
+        }
+        life.all_end(100_000).unwrap();
+        life.ask_flush(1).unwrap();
+        life.all_end(100_000).unwrap();
+        let disks = life.cut();
+        let (mut life, state) = again(disks, &life);
+        assert_eq!((life.cache().status().lost, state), (vec![], LayerState::Ready), "{:?}", life.cache().status());
+        life.may_fail = false;
+        life.judge().unwrap();
+    }
+    assert!(written > 10, "{written}");
+}
+
 /// Many more with `PLIMSOLL_ROT_SEEDS=5000`, one of them with `PLIMSOLL_ROT_SEED=7`.
 #[test]
 fn whatever_rots_nothing_is_silently_other() {
@@ -457,7 +597,10 @@ fn whatever_rots_nothing_is_silently_other() {
 fn every_planted_mistake_about_rot_is_found() {
     let mut missed = Vec::new();
     for planted in Planted::OF_ROT {
-        let found = (0..300).find_map(|seed| Some((seed, run(seed, Some(planted), &mut Tally::default()).err()?)));
+        let found = (0..300).find_map(|seed| {
+            let run = if planted == Planted::LostDuplicateForgotten { run_duplicates } else { run };
+            Some((seed, run(seed, Some(planted), &mut Tally::default()).err()?))
+        });
         match found {
             Some((seed, e)) => println!("{planted:?}: seed {seed}: {e}"),
             None => missed.push(planted),

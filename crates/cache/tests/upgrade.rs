@@ -116,3 +116,26 @@ fn a_power_loss_at_any_instant_of_the_conversion_harms_nothing() {
         assert!(ready > 3 && cuts > 20);
     }
 }
+
+/// A device that an earlier program laid out has more WEUs and a smaller journal than this one would give it: it keeps both.
+#[test]
+fn a_device_with_a_small_journal_keeps_its_layout() {
+    let earlier = Layout::earlier(FAST_BYTES, 512, shape(), 0x5a17).unwrap();
+    assert_ne!((earlier.weus, earlier.half_bytes), (layout().weus, layout().half_bytes));
+    let setup = Setup { config: CacheConfig { weus_max: u32::MAX, ..config() }, ..Setup::of([Mode::Back, Mode::Back]) };
+    let mut disks = common::disks(5, 512);
+    for (at, bytes) in format_device(&earlier, 0) {
+        disks[1].write_durably(at, &bytes);
+    }
+    let mut life = Life::start(disks, setup, oracle()).unwrap();
+    assert_eq!(life.cache().status().weus, (earlier.weus, earlier.weus, 0));
+    life.run(&some_acts(5, 200), &mut |_| Ok(true)).unwrap();
+    life.all_end(100_000).unwrap();
+    life.ask_flush(0).unwrap();
+    life.all_end(100_000).unwrap();
+    let (disks, mut oracle) = (life.cut(), life.oracle.clone());
+    oracle.power_lost();
+    assert_eq!(Layout::decode(disks[1].peek(0, 4096).as_slice()), Ok(earlier));
+    let mut life = Life::again(disks, setup, oracle).unwrap();
+    assert_eq!(life.cache().status().weus.0, earlier.weus);
+}

@@ -160,7 +160,7 @@ impl Logs {
         }
     }
 
-    fn logs_in_use(&self) -> Vec<u32> {
+    pub(crate) fn logs_in_use(&self) -> Vec<u32> {
         let used = |&log: &u32| match self.logs[log as usize].state {
             State::Open => self.logs[log as usize].tail > 0,
             State::Bad => self.mtl.valid_in(log) > 0 || self.logs[log as usize].no_space,
@@ -169,7 +169,7 @@ impl Logs {
         (0..self.layout.logs).filter(used).collect()
     }
 
-    fn begin_clean(&mut self, now: Time, why: Why, logs: Vec<u32>, target: Option<u32>, out: &mut Actions) {
+    pub(crate) fn begin_clean(&mut self, now: Time, why: Why, logs: Vec<u32>, target: Option<u32>, out: &mut Actions) {
         if logs.is_empty() {
             return;
         }
@@ -295,6 +295,7 @@ impl Logs {
                 }
             }
             Life::Degraded(_) => self.no_image_comes(now, out),
+            Life::Recovering if !self.is_image_busy() => self.image_at_start(now, out),
             _ => {}
         }
         self.arm(now, out);
@@ -670,8 +671,9 @@ impl Logs {
             self.dirty.insert(target);
         }
         if !self.begin_image(now, logs, out) {
-            self.clean_failed(now);
+            return self.clean_failed(now);
         }
+        self.making_room = None;
     }
 
     /// What of a home range is still at `from` is now at `to`, in `log`.

@@ -117,6 +117,8 @@ pub struct Logs {
     pub(crate) clients_inside: usize,
     pub(crate) client_at: Time,
     pub(crate) recovery: Option<Box<Recovery>>,
+    /// A start needs an image before it serves; attempts to make room for it.
+    pub(crate) making_room: Option<u32>,
     pub(crate) adapt: Adapt,
     pub(crate) counters: Counters,
 }
@@ -322,6 +324,7 @@ impl Logs {
             clients_inside: 0,
             client_at: Time::ZERO,
             recovery: None,
+            making_room: None,
             adapt: Adapt::new(&config),
             counters: Counters::default(),
             config,

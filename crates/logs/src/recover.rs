@@ -27,6 +27,7 @@ use crate::layer::{Life, Logs, Own};
 use crate::layout::{BadLayout, IMAGE_HEADER_BYTES, LAYOUTS_AT, Layout, NOTES_AT, PAGE_BYTES};
 use crate::log::{Log, Open, State};
 use crate::mtl::Mapped;
+use crate::status::Why;
 use plimsoll_base::{Buf, Completion, Data, Op, OwnKind, Time};
 use plimsoll_stack::Actions;
 use std::collections::VecDeque;
@@ -37,6 +38,8 @@ pub(crate) const LOOK_BYTES: u64 = 64 << 10;
 const READ_BYTES: u64 = 1 << 20;
 /// The longest header of a record.
 const RECORD_HEADER_MAX: u64 = 4096;
+/// Attempts to bring home what makes the table too full for an image. One that fails retires a log that can't be read.
+const ROOM_TRIES: u32 = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -723,13 +726,8 @@ impl Logs {
             // What was passed over now must never be looked at again: what the capacitor wrote says that there are no later
             // records, and a log that can't be read today might be tomorrow. Until an image says otherwise, nothing is
             // served.
-            if !self.begin_image(now, Vec::new(), out) {
-                self.refuse(
-                    "the MTL table is too full to be written at the start: restore the device from a copy".into(),
-                    out,
-                );
-            }
-            return;
+            self.making_room = Some(0);
+            return self.image_at_start(now, out);
         }
         let number = r.image.as_ref().map(|i| i.number);
         let other = 1 - self.image_slot as usize;
@@ -743,6 +741,32 @@ impl Logs {
             return self.write_note(now, out);
         }
         self.begin_serving(now, out);
+    }
+
+    /// Begins the image that a start needs before anything is served. If the table is too full for one, what is logged goes home first, as
+    /// in a checkpoint; the image that empties the logs then is the one. A power loss before that changes nothing of what the next start
+    /// finds.
+    pub(crate) fn image_at_start(&mut self, now: Time, out: &mut Actions) {
+        while let Some(tries) = self.making_room
+            && self.life == Life::Recovering
+            && self.clean.is_none()
+        {
+            if self.begin_image(now, Vec::new(), out) {
+                self.making_room = None;
+                return;
+            }
+            let mut logs = self.logs_in_use();
+            if tries > 0 {
+                // What can't be read stays where it is.
+                logs.retain(|log| self.logs[*log as usize].state != State::Bad);
+            }
+            if tries >= ROOM_TRIES || logs.is_empty() {
+                let what = "the MTL table is too full to be written at the start, and what is logged can't be brought home: restore the device from a copy";
+                return self.refuse(what.into(), out);
+            }
+            self.making_room = Some(tries + 1);
+            self.begin_clean(now, Why::Full, logs, None, out);
+        }
     }
 
     /// What was found is what the device says, in as many copies as there should be.

@@ -11,7 +11,7 @@
 use crate::format::Witness;
 use crate::log::{Log, State};
 use plimsoll_base::{Span, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A record that holds a witness.
 #[derive(Clone, Copy, Debug)]
@@ -34,10 +34,20 @@ struct Claim {
     carriers: [Option<Carrier>; 2],
 }
 
-/// See the module's documentation. One claim per log at most.
+/// See the module's documentation. One claim per log at most. After a start each log with records has one: what is asked for with every
+/// request is found by index.
 #[derive(Default, Debug)]
 pub(crate) struct Claims {
     open: BTreeMap<u32, Claim>,
+    /// Claims that no record names, and those that no empty record does.
+    bare: [BTreeSet<u32>; 2],
+    /// The latter by their age.
+    aging: BTreeSet<(Time, u32)>,
+    /// Claims that some record names.
+    carried: BTreeSet<u32>,
+    /// Claims looked at.
+    #[cfg(test)]
+    looked: usize,
 }
 
 impl Claims {
@@ -45,57 +55,74 @@ impl Claims {
         self.open.is_empty()
     }
 
+    /// Changes the claim of `log`, or makes or ends it, and keeps the indexes.
+    fn change(&mut self, log: u32, change: impl FnOnce(Option<Claim>) -> Option<Claim>) {
+        #[cfg(test)]
+        {
+            self.looked += 1;
+        }
+        let old = self.open.remove(&log);
+        if let Some(c) = old {
+            self.bare.iter_mut().for_each(|b| {
+                b.remove(&log);
+            });
+            self.aging.remove(&(c.since, log));
+            self.carried.remove(&log);
+        }
+        let Some(c) = change(old) else { return };
+        for (bare, carrier) in self.bare.iter_mut().zip(c.carriers) {
+            match carrier {
+                None => {
+                    bare.insert(log);
+                }
+                Some(_) => {
+                    self.carried.insert(log);
+                }
+            }
+        }
+        if c.carriers[1].is_none() {
+            self.aging.insert((c.since, log));
+        }
+        self.open.insert(log, c);
+    }
+
     /// The records of `log` are durable up to `tail`.
     pub fn add(&mut self, now: Time, log: u32, epoch: u32, tail: u32) {
         let new = Claim { epoch, tail, since: now, carriers: [None; 2] };
-        let claim = self.open.entry(log).or_insert(new);
-        if claim.epoch == epoch {
-            claim.tail = tail;
-        } else {
-            *claim = new;
-        }
+        self.change(log, |old| Some(old.filter(|c| c.epoch == epoch).map_or(new, |c| Claim { tail, ..c })));
     }
 
     /// The log was emptied: an image has what it had.
     pub fn remove(&mut self, log: u32) {
-        self.open.remove(&log);
+        self.change(log, |_| None);
     }
 
     /// Number of witnesses that an empty record would have.
     pub fn unwritten(&self) -> usize {
-        self.open.values().filter(|c| c.carriers[1].is_none()).count()
+        self.bare[1].len()
     }
 
     /// Witnesses for a record with room for `room` of them that ends at `end` of `log`. `empty`: it was made for them.
     pub fn take(&mut self, now: Time, room: usize, (log, epoch, end): (u32, u32, u32), empty: bool) -> Vec<Witness> {
-        let mut taken = Vec::new();
-        for (&of, claim) in self.open.iter_mut().filter(|(_, c)| c.carriers[usize::from(empty)].is_none()).take(room) {
-            let carrier = Carrier { log, epoch, end, tail: claim.tail, built_at: now };
-            claim.carriers[usize::from(empty)] = Some(carrier);
-            taken.push(Witness { log: of, epoch: claim.epoch, tail: claim.tail });
+        let which = usize::from(empty);
+        let logs: Vec<u32> = self.bare[which].iter().take(room).copied().collect();
+        let mut taken = Vec::with_capacity(logs.len());
+        for of in logs {
+            self.change(of, |claim| {
+                let mut claim = claim?;
+                claim.carriers[which] = Some(Carrier { log, epoch, end, tail: claim.tail, built_at: now });
+                taken.push(Witness { log: of, epoch: claim.epoch, tail: claim.tail });
+                Some(claim)
+            });
         }
         taken
     }
 
     /// Closes claims whose witnesses are durable, and forgets witnesses that never will be.
     pub fn confirm(&mut self, logs: &[Log]) {
-        self.open.retain(|_, claim| {
-            for i in 0..claim.carriers.len() {
-                let Some(c) = claim.carriers[i] else { continue };
-                let l = &logs[c.log as usize];
-                let durable = l.epoch != c.epoch || l.flushed_tail >= c.end;
-                if durable && c.tail >= claim.tail {
-                    return false;
-                }
-                if durable {
-                    // What became durable since came after it was built.
-                    (claim.since, claim.carriers) = (claim.since.max(c.built_at), [None; 2]);
-                } else if l.state == State::Bad {
-                    claim.carriers[i] = None;
-                }
-            }
-            true
-        });
+        for log in self.carried.iter().copied().collect::<Vec<_>>() {
+            self.change(log, |claim| confirmed(claim?, logs));
+        }
     }
 
     /// Claims that an image begun now will close.
@@ -106,18 +133,101 @@ impl Claims {
     /// An image is in force that was begun at `begun_at`, when these were open.
     pub fn close(&mut self, begun_at: Time, snapshot: &[Witness]) {
         for w in snapshot {
-            let Some(claim) = self.open.get_mut(&w.log).filter(|c| c.epoch == w.epoch) else { continue };
-            if claim.tail <= w.tail {
-                self.open.remove(&w.log);
-            } else {
-                claim.since = claim.since.max(begun_at);
-            }
+            self.change(w.log, |claim| match claim {
+                Some(c) if c.epoch == w.epoch && c.tail <= w.tail => None,
+                Some(c) if c.epoch == w.epoch => Some(Claim { since: c.since.max(begun_at), ..c }),
+                other => other,
+            });
         }
     }
 
     /// When an empty record is due.
     pub fn due_at(&self, after: Span) -> Time {
-        let open = self.open.values().filter(|c| c.carriers[1].is_none());
-        open.map(|c| c.since + after).min().unwrap_or(Time::NEVER)
+        self.aging.first().map_or(Time::NEVER, |(since, _)| *since + after)
+    }
+}
+
+/// What becomes of a claim once its witnesses are looked at.
+fn confirmed(mut claim: Claim, logs: &[Log]) -> Option<Claim> {
+    for i in 0..claim.carriers.len() {
+        let Some(c) = claim.carriers[i] else { continue };
+        let l = &logs[c.log as usize];
+        let durable = l.epoch != c.epoch || l.flushed_tail >= c.end;
+        if durable && c.tail >= claim.tail {
+            return None;
+        }
+        if durable {
+            // What became durable since came after it was built.
+            (claim.since, claim.carriers) = (claim.since.max(c.built_at), [None; 2]);
+        } else if l.state == State::Bad {
+            claim.carriers[i] = None;
+        }
+    }
+    Some(claim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::Rng;
+
+    const LOGS: u32 = 10_000;
+
+    fn log(epoch: u32) -> Log {
+        Log::new(0, 0, epoch, false)
+    }
+
+    /// After a start every log has a claim. A request looks at as many as its record names, not at all.
+    #[test]
+    fn a_request_looks_at_few_of_many_claims() {
+        let mut claims = Claims::default();
+        let mut logs: Vec<Log> = (0..LOGS).map(|_| log(1)).collect();
+        (0..LOGS).for_each(|log| claims.add(Time::from_nanos(5), log, 1, 100));
+        claims.looked = 0;
+        let (room, mut flushes) = (20, 0);
+        for request in 0..2_000u32 {
+            let now = Time::from_nanos(1000 + u64::from(request));
+            let before = claims.looked;
+            assert_eq!(claims.due_at(Span::ZERO).is_set(), claims.unwritten() > 0);
+            let end = (request + 1) * 10;
+            claims.take(now, room, (7, 1, end), request % 2 == 0);
+            if request % 4 == 3 {
+                logs[7].flushed_tail = end;
+                claims.confirm(&logs);
+                flushes += 1;
+            }
+            let looked = claims.looked - before;
+            assert!(looked <= 5 * room, "request {request} looked at {looked} claims");
+        }
+        assert!(claims.is_empty() && flushes > 0, "all were discharged on the way");
+    }
+
+    /// Indexes against claims looked through one by one.
+    #[test]
+    fn indexes_say_what_claims_do() {
+        let (mut rng, mut claims) = (Rng::new(4, "claims"), Claims::default());
+        let mut logs: Vec<Log> = (0..12).map(|_| log(1)).collect();
+        let mut snapshot = Vec::new();
+        for n in 0..5_000u64 {
+            let (now, log) = (Time::from_nanos(n), rng.below(12) as u32);
+            match rng.below(8) {
+                0..3 => claims.add(now, log, logs[log as usize].epoch, rng.below(100) as u32),
+                3 => {
+                    claims.take(now, rng.below(5) as usize, (log, logs[log as usize].epoch, n as u32), rng.chance(0.5));
+                }
+                4 => logs[log as usize].flushed_tail = n as u32,
+                5 => claims.confirm(&logs),
+                6 if rng.chance(0.5) => snapshot = claims.snapshot(),
+                6 => claims.close(now, &snapshot),
+                _ => claims.remove(log),
+            }
+            let open = || claims.open.values().filter(|c| c.carriers[1].is_none());
+            assert_eq!(claims.unwritten(), open().count());
+            assert_eq!(claims.due_at(Span::ZERO), open().map(|c| c.since).min().unwrap_or(Time::NEVER));
+            let bare = |c: &Claim| c.carriers[0].is_none();
+            assert_eq!(claims.bare[0].len(), claims.open.values().filter(|c| bare(c)).count());
+            let carried = |c: &&Claim| c.carriers.iter().any(Option::is_some);
+            assert_eq!(claims.carried.len(), claims.open.values().filter(carried).count());
+        }
     }
 }

@@ -146,6 +146,15 @@ fn show(name: &str, v: &LogsView) {
         v.spilled
     );
     println!("  reads       {} found something in a log", v.reads_from_logs);
+    if v.reads_corrupt + v.reads_lost + v.lost_bytes + v.table_errors > 0 {
+        println!(
+            "  damage      {} reads found corrupt data, {} found data that are lost; {} lost; {} writes of tables failed",
+            v.reads_corrupt,
+            v.reads_lost,
+            bytes(v.lost_bytes),
+            v.table_errors
+        );
+    }
     println!("  swaps       {}", v.swaps);
     match &v.cleaning {
         None => println!("  checkpoints {}, {} moved", v.checkpoints, bytes(v.cleaned_bytes)),

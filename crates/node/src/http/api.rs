@@ -223,6 +223,16 @@ pub struct LogsView {
     pub cleaned_bytes: u64,
     /// Logs retired after an error.
     pub logs_retired: u64,
+    /// Reads that found other bytes in a log than were written there.
+    pub reads_corrupt: u64,
+    /// Reads of logged data that are known lost.
+    pub reads_lost: u64,
+    /// Bytes whose reads fail until they are written again, as what was logged of them is lost.
+    pub lost_bytes: u64,
+    /// Records written only to say what was durable before them.
+    pub witness_records: u64,
+    /// Writes of the MTL table and its notes that failed.
+    pub table_errors: u64,
     /// How long the last checkpoint or swap took.
     pub last_cleaning_us: Option<u64>,
     /// How long recovery took at the start.
@@ -262,6 +272,11 @@ impl From<&plimsoll_logs::LogsStatus> for LogsView {
             checkpoints: c.checkpoints,
             cleaned_bytes: c.cleaned_bytes,
             logs_retired: c.logs_retired,
+            reads_corrupt: c.reads_corrupt,
+            reads_lost: c.reads_lost,
+            lost_bytes: s.lost_bytes,
+            witness_records: c.witness_records,
+            table_errors: c.table_errors,
             last_cleaning_us: c.last_clean.map(|r| r.took.as_micros()),
             recovery_us: c.recovery.took.as_micros(),
             recovery_logs: c.recovery.logs_scanned,
@@ -329,7 +344,9 @@ pub struct CacheView {
     pub ahead: u64,
     /// Extents read back that weren't what they should be.
     pub corrupt: u64,
-    /// Of them, those that only the cache had.
+    /// Reads of the fast device that failed.
+    pub unreadable: u64,
+    /// Of both, extents that only the cache had.
     pub lost: u64,
     /// Where they are: volume, offset, length.
     pub lost_ranges: Vec<(String, u64, u64)>,
@@ -405,6 +422,7 @@ impl CacheView {
             scans: c.scans,
             ahead: c.ahead,
             corrupt: c.corrupt,
+            unreadable: c.unreadable,
             lost: c.lost,
             lost_ranges: s.lost.iter().map(|l| (name_of(l.volume), l.offset, l.len)).collect(),
             start_us: s.start.took.as_micros(),

@@ -305,7 +305,8 @@ fn cache(page: &mut Page, control: &Control, views: &Views) {
     per_pool("plimsoll_cache_corrupt_total", "Extents read back that weren't what they should be.", |s| {
         s.counters.corrupt
     });
-    per_pool("plimsoll_cache_lost_total", "Of them, those that only the cache had.", |s| s.counters.lost);
+    per_pool("plimsoll_cache_unreadable_total", "Reads of the fast device that failed.", |s| s.counters.unreadable);
+    per_pool("plimsoll_cache_lost_total", "Of both, extents that only the cache had.", |s| s.counters.lost);
 }
 
 /// Of pools with scattered logs.
@@ -339,6 +340,19 @@ fn logs(page: &mut Page, control: &Control, views: &Views) {
     per_pool("plimsoll_logs_swaps_total", "Logs swapped.", |l| l.swaps);
     per_pool("plimsoll_logs_checkpoints_total", "Checkpoints, whole or in idle time.", |l| l.checkpoints);
     per_pool("plimsoll_logs_cleaned_bytes_total", "Bytes brought home or swapped.", |l| l.cleaned_bytes);
+    per_pool(
+        "plimsoll_logs_reads_corrupt_total",
+        "Reads that found other bytes in a log than were written there.",
+        |l| l.reads_corrupt,
+    );
+    per_pool("plimsoll_logs_reads_lost_total", "Reads of logged data that are known lost.", |l| l.reads_lost);
+    per_pool("plimsoll_logs_lost_bytes", "Bytes whose reads fail until they are written again.", |l| l.lost_bytes);
+    per_pool("plimsoll_logs_witness_records_total", "Records written only to say what was durable before them.", |l| {
+        l.witness_records
+    });
+    per_pool("plimsoll_logs_table_errors_total", "Writes of the MTL table and its notes that failed.", |l| {
+        l.table_errors
+    });
     page.family("plimsoll_logs_recovery_seconds", "gauge", "How long the logs took to recover at the start.");
     for (pool, l) in &all {
         page.sample("plimsoll_logs_recovery_seconds", &[("pool", pool)], l.recovery_us as f64 / 1e6);
