@@ -173,7 +173,7 @@ impl Nvram {
         out: &mut Actions,
     ) {
         let mut head = IoHead::new(op, VolumeKey::POOL, TenantId::default(), at, len, now);
-        (head.id, head.origin, head.skips) = (out.new_id(), Origin::Own(kind), out.own_skips());
+        (head.id, head.origin) = (out.new_id(), Origin::Own(kind));
         if port == NVRAM && op == Op::Write {
             head.flags = IoFlags::FUA;
         }

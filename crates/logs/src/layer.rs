@@ -347,7 +347,6 @@ impl Logs {
         let mut head = IoHead::new(op, VolumeKey::POOL, Default::default(), at, len, now);
         head.id = out.new_id();
         head.origin = Origin::Own(kind);
-        head.skips = out.own_skips();
         Io::new(head, Data::Absent)
     }
 
@@ -435,8 +434,7 @@ impl Logs {
         let mut split = Box::new(split);
         let mut covered = 0;
         for (i, p) in pieces.into_iter().enumerate() {
-            let mut child = out.child(&io.head, io.op, p.at, p.read.len, at | (i as u64) << 32);
-            child.head.origin = Origin::Own(OwnKind::Piece);
+            let mut child = out.piece(&io.head, io.op, p.at, p.read.len, at | (i as u64) << 32);
             child.data = io.data.slice(io.len, covered, p.read.take);
             covered += p.read.take;
             self.reads_from(&p);

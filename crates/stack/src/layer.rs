@@ -149,7 +149,6 @@ pub struct Actions {
     pub(crate) from: usize,
     pub(crate) wake_at: Option<Time>,
     pub(crate) next_id: u64,
-    pub(crate) skips_own: u16,
 }
 
 /// One order of a layer, for the stack to carry out in turn.
@@ -236,6 +235,12 @@ impl Actions {
         IoId(self.next_id)
     }
 
+    /// A part of `parent`'s range, or of what it was translated to: as [`Actions::child`], and counted as the client's if `parent` is
+    /// (see [`IoHead::piece`]).
+    pub fn piece(&mut self, parent: &IoHead, op: Op, offset: u64, len: u64, tag: u64) -> Io {
+        self.child(&parent.piece(), op, offset, len, tag)
+    }
+
     /// A request derived from `parent` with an id of its own and no payload: same tenant, volume, priority, deadline
     /// and path; whoever makes it sets the rest.
     pub fn child(&mut self, parent: &IoHead, op: Op, offset: u64, len: u64, tag: u64) -> Io {
@@ -243,12 +248,6 @@ impl Actions {
         head.id = self.new_id();
         (head.op, head.offset, head.len, head.tag) = (op, offset, len, tag);
         Io::new(head, Data::Absent)
-    }
-
-    /// Layers that requests made by the calling layer pass by: none above matters, those below as configured for
-    /// requests without a volume.
-    pub fn own_skips(&self) -> u16 {
-        self.skips_own
     }
 }
 

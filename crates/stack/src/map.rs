@@ -266,8 +266,7 @@ impl Layer for Map {
             let (device_offset, run) = table.locate(head.offset + covered);
             let len = (head.len - covered).min(run);
             let tag = at | (pending.pieces.len() as u64) << 32;
-            let mut piece = out.child(&head, head.op, device_offset, len, tag);
-            piece.head.origin = Origin::Own(OwnKind::Piece);
+            let mut piece = out.piece(&head, head.op, device_offset, len, tag);
             piece.data = io.data.slice(head.len, covered, len);
             pending.pieces.push((len, Data::Absent));
             out.submit(0, piece);

@@ -131,22 +131,11 @@ pub(crate) fn forecast_below(
     at: Time,
     head: &IoHead,
 ) -> Forecast {
-    match resolve(nodes, nodes[me].ports[port as usize], head.skips) {
+    match nodes[me].ports[port as usize] {
         Target::Node(n) => nodes[n].layer.forecast(at, head, Ports::new(nodes, n, now)),
         Target::Face(n, face) => nodes[n].layer.forecast(at, &IoHead { face, ..*head }, Ports::new(nodes, n, now)),
         Target::Device(_) => Forecast::NONE,
     }
-}
-
-/// Follows a target past the layers that the request's volume doesn't pass.
-fn resolve(nodes: &[Node], mut target: Target, skips: u16) -> Target {
-    while let Some((n, face)) = target.node() {
-        if skips & (1 << n) == 0 {
-            break;
-        }
-        target = nodes[n].ports[usize::from(face)];
-    }
-    target
 }
 
 /// Did a device fail to make durable what it had acknowledged? The kernel tells so once, whoever asked: a client's flush, a
@@ -299,12 +288,7 @@ impl Stack {
 
     /// What would a request wait that arrived now?
     pub fn forecast(&self, now: Time, head: &IoHead) -> Forecast {
-        match resolve(&self.nodes, Target::Node(0), head.skips) {
-            Target::Node(n) | Target::Face(n, _) => {
-                self.nodes[n].layer.forecast(now, head, Ports::new(&self.nodes, n, now))
-            }
-            Target::Device(_) => Forecast::NONE,
-        }
+        self.nodes[0].layer.forecast(now, head, Ports::new(&self.nodes, 0, now))
     }
 
     /// Offers a client's request: forecasts it and, in the same step, accepts or refuses it.
@@ -341,10 +325,7 @@ impl Stack {
         }
         io.head.expected_at = expected_at;
         self.accepted += 1;
-        match resolve(&self.nodes, Target::Node(0), io.skips) {
-            Target::Node(to) | Target::Face(to, _) => self.enter(now, (to, 0), io),
-            Target::Device(d) => self.send_to_device(d, io),
-        }
+        self.enter(now, (0, 0), io);
         self.run(now);
         Offered::Accepted(id)
     }
@@ -353,11 +334,9 @@ impl Stack {
         self.refused += 1;
         let mut head = *head;
         for n in 0..self.nodes.len() {
-            if head.skips & (1 << n) == 0 {
-                self.nodes[n].stats.refused_part(forecast.parts[n]);
-                self.call(now, n, |layer, out| layer.refused(now, &head, forecast, out));
-                head = self.nodes[n].layer.below_as(&head);
-            }
+            self.nodes[n].stats.refused_part(forecast.parts[n]);
+            self.call(now, n, |layer, out| layer.refused(now, &head, forecast, out));
+            head = self.nodes[n].layer.below_as(&head);
         }
         self.run(now);
     }
@@ -399,16 +378,8 @@ impl Stack {
         if lost_durability(&c) {
             self.tell_of_loss(now, device);
         }
-        let mut from = Target::Device(device);
-        // The nearest node above that this request passes; the device's parents are the nodes with a port to it.
-        let to = loop {
-            let up = (0..self.nodes.len()).rev().find(|&n| self.nodes[n].ports.contains(&from));
-            match up {
-                Some(n) if c.io.skips & (1 << n) == 0 => break Some(n),
-                Some(n) => from = Target::Node(n),
-                None => break None,
-            }
-        };
+        // The device's parent is the lowest node with a port to it.
+        let to = (0..self.nodes.len()).rev().find(|&n| self.nodes[n].ports.contains(&Target::Device(device)));
         match to {
             Some(to) => self.call(now, to, |layer, out| layer.completed(now, c, out)),
             None => self.finish(c),
@@ -623,7 +594,7 @@ impl Stack {
                     {
                         by_node[n] += waited;
                     }
-                    let target = resolve(&self.nodes, self.nodes[n].ports[port as usize], io.skips);
+                    let target = self.nodes[n].ports[port as usize];
                     self.check_overlaps(n, target, &io.head);
                     match target {
                         Target::Node(to) => self.enter(now, (to, 0), io),
@@ -642,9 +613,7 @@ impl Stack {
                     }
                 }
                 Action::Declare { port, head } => {
-                    if let Some(&target) = self.nodes[n].ports.get(port as usize)
-                        && let Some((to, face)) = resolve(&self.nodes, target, head.skips).node()
-                    {
+                    if let Some((to, face)) = self.nodes[n].ports.get(port as usize).and_then(|p| p.node()) {
                         let head = IoHead { face, ..*head };
                         *self.declared.entry(head.id).or_default() |= 1 << to;
                         self.call(now, to, |layer, out| layer.declared(&head, out));
@@ -753,13 +722,7 @@ impl Stack {
         if !self.declared.is_empty() {
             self.undeclare_all(now, c.io.id);
         }
-        let mut up = self.above(n, c.io.face);
-        while let Some(u) = up
-            && c.io.skips & (1 << u) != 0
-        {
-            up = self.above(u, 0);
-        }
-        match up {
+        match self.above(n, c.io.face) {
             Some(to) => self.call(now, to, |layer, out| layer.completed(now, c, out)),
             None => self.finish(c),
         }

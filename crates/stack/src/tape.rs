@@ -29,7 +29,6 @@ pub struct Asked {
     flags: u8,
     tenant: u16,
     priority: (u8, u8),
-    skips: u16,
     volume: (u32, u32),
     offset: u64,
     len: u64,
@@ -239,7 +238,6 @@ impl Asked {
             flags: h.flags.bits(),
             tenant: h.tenant.0,
             priority: (number(&CLASSES, &h.priority.class), h.priority.level),
-            skips: h.skips,
             volume: key(h.volume),
             offset: h.offset,
             len: h.len,
@@ -255,7 +253,6 @@ impl Asked {
         let mut h = IoHead::new(op, volume, tenant, self.offset, self.len, arrived_at);
         h.flags = IoFlags::from_bits(self.flags);
         h.priority = Priority { class: *CLASSES.get(usize::from(self.priority.0))?, level: self.priority.1 };
-        h.skips = self.skips;
         h.deadline = time(self.deadline_ns);
         Some(h)
     }
