@@ -171,10 +171,21 @@ enum Before {
     NotYet,
 }
 
+/// Bytes that a call moves between the stream and the server's memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// As many bytes of the stream as it returns, in the server's memory.
+    Bytes,
+    /// As many bytes of the stream as it returns, which nobody sees.
+    Unseen,
+    /// Nothing of the stream.
+    Nothing,
+}
+
 /// Around a read: `call` makes it, `feed` shows the walker what came.
 pub fn around_read(
     fd: i32,
-    consumes: bool,
+    takes: Takes,
     call: &mut dyn FnMut() -> Size,
     feed: &mut dyn FnMut(&mut Walker, usize) -> Came,
 ) -> Size {
@@ -187,12 +198,17 @@ pub fn around_read(
         return -1;
     }
     let n = call();
-    if n > 0 && consumes {
+    if n > 0 && takes != Takes::Nothing {
         let saved = errno();
         guarded(shim, || {
             if let Some(mut held) = hold(fd)
                 && !held.link().walker.is_tls()
             {
+                let mut unseen = |w: &mut Walker, _| {
+                    w.pass_unseen();
+                    w.input(&[0])
+                };
+                let feed = if takes == Takes::Bytes { feed } else { &mut unseen };
                 after_read(shim, fd, &mut held, n as usize, feed);
             }
         });
@@ -370,6 +386,7 @@ pub fn settle(shim: &Shim, link: &mut Link) {
 pub fn around_write(
     fd: i32,
     tls: bool,
+    gives: Takes,
     call: &mut dyn FnMut() -> Size,
     feed: &mut dyn FnMut(&mut Walker, usize) -> Went,
 ) -> Size {
@@ -386,7 +403,13 @@ pub fn around_write(
             if link.walker.is_lost() || link.walker.is_tls() != tls {
                 return;
             }
-            let went = feed(&mut link.walker, n as usize);
+            let went = match gives {
+                Takes::Bytes => feed(&mut link.walker, n as usize),
+                _ => {
+                    link.walker.pass_unseen();
+                    link.walker.output(&[0])
+                }
+            };
             if link.walker.is_lost() {
                 lost(shim, link);
                 return;
