@@ -165,8 +165,9 @@ fn peer_of(fd: i32) -> Option<Peer> {
 
 /// Whether a read may be made now.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Before {
-    Read,
+pub enum Before {
+    /// Yes, of so many bytes at most.
+    Read(usize),
     /// As if nothing had come.
     NotYet,
 }
@@ -182,23 +183,27 @@ pub enum Takes {
     Nothing,
 }
 
-/// Around a read: `call` makes it, `feed` shows the walker what came.
+/// Around a read: `call` makes it, of so many bytes at most where it can; `feed` shows the walker what came.
 pub fn around_read(
     fd: i32,
     takes: Takes,
-    call: &mut dyn FnMut() -> Size,
+    call: &mut dyn FnMut(usize) -> Size,
     feed: &mut dyn FnMut(&mut Walker, usize) -> Came,
 ) -> Size {
-    if !table::is_tracked(fd) {
-        return call();
+    if !table::is_tracked(fd) || takes == Takes::Nothing {
+        return call(usize::MAX);
     }
-    let (Some(shim), Some(_inside)) = (shim(), sys::enter()) else { return call() };
-    if guarded(shim, || before_read(shim, fd)) == Some(Before::NotYet) {
-        set_errno(libc::EAGAIN);
-        return -1;
-    }
-    let n = call();
-    if n > 0 && takes != Takes::Nothing {
+    let (Some(shim), Some(_inside)) = (shim(), sys::enter()) else { return call(usize::MAX) };
+    let most = match guarded(shim, || before_read(shim, fd)) {
+        Some(Before::NotYet) => {
+            set_errno(libc::EAGAIN);
+            return -1;
+        }
+        Some(Before::Read(most)) => most,
+        None => usize::MAX,
+    };
+    let n = call(most);
+    if n > 0 {
         let saved = errno();
         guarded(shim, || {
             if let Some(mut held) = hold(fd)
@@ -246,14 +251,10 @@ pub fn around_tls_read(
 }
 
 fn before_read(shim: &Shim, fd: i32) -> Before {
-    let Some(mut held) = hold(fd) else { return Before::Read };
+    const ALL: Before = Before::Read(usize::MAX);
+    let Some(mut held) = hold(fd) else { return ALL };
     match shim.profile {
-        Profile::Postgres => {
-            if crate::epoll::may_read(shim, fd, held.link()) {
-                return Before::Read;
-            }
-            return Before::NotYet;
-        }
+        Profile::Postgres => return crate::epoll::may_read(shim, fd, held.link()),
         p if p.holds_in_read() => {
             let link = held.link();
             if link.walker.at_rest() {
@@ -262,7 +263,7 @@ fn before_read(shim: &Shim, fd: i32) -> Before {
         }
         _ => {}
     }
-    Before::Read
+    ALL
 }
 
 fn after_read(shim: &Shim, fd: i32, held: &mut Held, n: usize, feed: &mut dyn FnMut(&mut Walker, usize) -> Came) {

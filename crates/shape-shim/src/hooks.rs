@@ -78,28 +78,28 @@ fn gives(flags: c_int) -> Takes {
 }
 
 hook! { fn read(fd: c_int, buf: *mut c_void, n: size_t) -> Size {
-    around_read(fd, Takes::Bytes, &mut || call!(SYS_read, fd, buf, n), &mut |w, n| w.input(bytes(buf, n)))
+    around_read(fd, Takes::Bytes, &mut |most| call!(SYS_read, fd, buf, n.min(most)), &mut |w, n| w.input(bytes(buf, n)))
 }}
 hook! { fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, _size: size_t) -> Size {
-    around_read(fd, Takes::Bytes, &mut || call!(SYS_read, fd, buf, n), &mut |w, n| w.input(bytes(buf, n)))
+    around_read(fd, Takes::Bytes, &mut |most| call!(SYS_read, fd, buf, n.min(most)), &mut |w, n| w.input(bytes(buf, n)))
 }}
 hook! { fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Size {
-    around_read(fd, Takes::Bytes, &mut || call!(SYS_readv, fd, iov, count), &mut |w, n| input_pieces(w, iov, count as usize, n))
+    around_read(fd, Takes::Bytes, &mut |_| call!(SYS_readv, fd, iov, count), &mut |w, n| input_pieces(w, iov, count as usize, n))
 }}
 hook! { fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> Size {
-    let mut call = || call!(SYS_recvfrom, fd, buf, n, flags, 0usize, 0usize);
+    let mut call = |most| call!(SYS_recvfrom, fd, buf, n.min(most), flags, 0usize, 0usize);
     around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
 }}
 hook! { fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, _size: size_t, flags: c_int) -> Size {
-    let mut call = || call!(SYS_recvfrom, fd, buf, n, flags, 0usize, 0usize);
+    let mut call = |most| call!(SYS_recvfrom, fd, buf, n.min(most), flags, 0usize, 0usize);
     around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
 }}
 hook! { fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, len: *mut socklen_t) -> Size {
-    let mut call = || call!(SYS_recvfrom, fd, buf, n, flags, from, len);
+    let mut call = |most| call!(SYS_recvfrom, fd, buf, n.min(most), flags, from, len);
     around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
 }}
 hook! { fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Size {
-    let mut call = || call!(SYS_recvmsg, fd, msg, flags);
+    let mut call = |_| call!(SYS_recvmsg, fd, msg, flags);
     // SAFETY: the server's own struct, which the call accepted.
     around_read(fd, takes(flags), &mut call, &mut |w, n| unsafe { input_pieces(w, (*msg).msg_iov, (*msg).msg_iovlen, n) })
 }}
