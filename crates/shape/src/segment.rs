@@ -15,8 +15,8 @@ use plimsoll_base::Time;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PLMSHAPE");
@@ -83,6 +83,8 @@ pub const FAILED_SHIM: u32 = 2;
 
 /// Set in the lock word when somebody sleeps for it.
 const CONTENDED: u32 = 1 << 31;
+/// Names of a new file that are tried.
+const NAMES_MAX: u32 = 100;
 /// Spins before sleeping: about 2 µs, longer than the lock is ever held by a thread that runs.
 const SPINS: u32 = 200;
 
@@ -123,20 +125,27 @@ impl Segment {
     /// If the file can't be made or mapped.
     pub fn create(path: &Path, knobs: Knobs, now: Time) -> io::Result<Segment> {
         // A new file, never the old one's pages: a server that still maps those must not see them change.
-        let fresh = path.with_extension("new");
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&fresh)?;
-        file.set_len(AT.end as u64)?;
+        let (file, fresh) = fresh_file(path)?;
+        Segment::fill(&file, knobs, now)
+            .and_then(|segment| std::fs::rename(&fresh, path).map(|()| segment))
+            .inspect_err(|_| {
+                let _ = std::fs::remove_file(&fresh); // the first error is returned
+            })
+    }
+
+    fn fill(file: &File, knobs: Knobs, now: Time) -> io::Result<Segment> {
+        // Allocated, not only long: a page that a full file system can't provide later is a bus error in the server.
+        rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, AT.end as u64)?;
         let mut header = Vec::new();
         header.extend(MAGIC.to_le_bytes());
         for n in [VERSION, USERS as u32, CONNS as u32] {
             header.extend(n.to_le_bytes());
         }
         file.write_all_at(&header, 0)?;
-        let segment = Segment::map(&file)?;
+        let segment = Segment::map(file)?;
         segment.control().heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
         segment.control().p_wanted.store(knobs.p, Ordering::Relaxed);
         segment.lock(1, now).gate().init(knobs, now);
-        std::fs::rename(&fresh, path)?;
         Ok(segment)
     }
 
@@ -262,6 +271,28 @@ impl Segment {
     }
 }
 
+/// Makes a file beside `path` that nobody can have put there. The folder may be one that others write to if its sticky bit is set.
+fn fresh_file(path: &Path) -> io::Result<(File, PathBuf)> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = std::fs::metadata(folder)?.mode();
+    if mode & libc::S_IWOTH != 0 && mode & libc::S_ISVTX == 0 {
+        let what =
+            format!("anybody may replace files in {}: use a folder that only its owner writes to", folder.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    for n in 0..NAMES_MAX {
+        let mut fresh = path.as_os_str().to_owned();
+        fresh.push(format!(".{}-{}-{n}", std::process::id(), monotonic().as_nanos()));
+        let fresh = PathBuf::from(fresh);
+        // Exclusive: neither a file nor a link that is there already is followed.
+        match File::options().read(true).write(true).create_new(true).mode(0o600).open(&fresh) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|file| (file, fresh)),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "all names that were tried beside it are taken"))
+}
+
 /// The lock, held.
 pub struct Guard<'a> {
     segment: &'a Segment,
@@ -378,6 +409,7 @@ pub fn monotonic() -> Time {
 mod tests {
     use super::*;
     use crate::gate::Verdict;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn two_mappings_are_one_gate_and_other_files_are_refused() {
@@ -438,5 +470,34 @@ mod tests {
         let before = std::time::Instant::now();
         assert_eq!(s.lock(2, monotonic()).gate().head.counters.repairs, 1);
         assert!(before.elapsed() < std::time::Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_link_beside_it_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, victim) = (dir.path().join("s"), dir.path().join("victim"));
+        std::fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("s.new")).unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        Segment::create(&path, Knobs::default(), monotonic()).unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 3, "{left:?}");
+    }
+
+    #[test]
+    fn all_of_it_is_allocated_and_only_its_owners() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        Segment::create(&path, Knobs::default(), monotonic()).unwrap();
+        let made = std::fs::metadata(&path).unwrap();
+        assert!(made.blocks() * 512 >= AT.end as u64, "{} blocks", made.blocks());
+        assert_eq!(made.mode() & 0o7777, 0o600);
+        let mode = |mode| std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o777);
+        let refused = Segment::create(&path, Knobs::default(), monotonic()).err().expect("anybody may replace it");
+        assert!(refused.to_string().contains("anybody may replace files in"), "{refused}");
+        mode(0o1777);
+        assert!(Segment::create(&path, Knobs::default(), monotonic()).is_ok());
     }
 }
