@@ -77,7 +77,7 @@ fn begin(shim: Shim) {
     control.failed_open.fetch_and(!FAILED_SHIM, Ordering::Relaxed);
     // Whatever an earlier server left is gone with it.
     let now = monotonic();
-    shim.segment.lock(sys::tid(), now).gate().reap(now, &mut plimsoll_shape::segment::is_dead);
+    shim.segment.reap_earlier_server(sys::tid(), now);
     crate::ssl::resolve();
     // SAFETY: registers a function that only stores integers.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PLMSHAPE");
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Users in a segment.
 pub const USERS: usize = USERS_MAX;
 /// Connections in a segment.
@@ -72,6 +72,12 @@ pub struct Control {
     pub unfairness_max_milli: AtomicU32,
     /// … and a coefficient of variation of latency of so many thousandths (0: any).
     pub variability_max_milli: AtomicU32,
+    /// 1 once processes of different pid namespaces have mapped it: a number says nothing of whether its process lives.
+    mixed: AtomicU32,
+    /// Pid namespace of the process that made it.
+    pid_namespace: AtomicU64,
+    /// Pid namespace of the last server under the shim; 0 before the first.
+    server_namespace: AtomicU64,
 }
 
 /// See [`Control::p_wanted`].
@@ -143,6 +149,7 @@ impl Segment {
         }
         file.write_all_at(&header, 0)?;
         let segment = Segment::map(file)?;
+        segment.control().pid_namespace.store(pid_namespace(), Ordering::Relaxed);
         segment.control().heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
         segment.control().p_wanted.store(knobs.p, Ordering::Relaxed);
         segment.lock(1, now).gate().init(knobs, now);
@@ -169,7 +176,11 @@ impl Segment {
         if (word(12), word(16), len) != (USERS as u32, CONNS as u32, AT.end as u64) {
             return Err(wrong(format!("{len} bytes for {} users and {} connections don't fit", word(12), word(16))));
         }
-        Segment::map(&file)
+        let segment = Segment::map(&file)?;
+        if segment.control().pid_namespace.load(Ordering::Relaxed) != pid_namespace() {
+            segment.control().mixed.store(1, Ordering::Relaxed);
+        }
+        Ok(segment)
     }
 
     fn map(file: &File) -> io::Result<Segment> {
@@ -254,13 +265,33 @@ impl Segment {
                 continue;
             }
             let slept = futex_wait(word.as_ptr(), marked, 10_000_000);
-            if !slept && is_dead(marked & !CONTENDED) {
+            if !slept && self.is_dead(marked & !CONTENDED) {
                 let mine = tid | CONTENDED;
                 if word.compare_exchange(marked, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return true;
                 }
             }
         }
+    }
+
+    /// Processes of several pid namespaces use it: none can name another's.
+    pub fn is_mixed(&self) -> bool {
+        self.control().mixed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes back what an earlier server left, when one starts in this process.
+    pub fn reap_earlier_server(&self, tid: u32, now: Time) {
+        let own = pid_namespace();
+        let before = self.control().server_namespace.swap(own, Ordering::Relaxed);
+        // The server's own processes name each other, whatever the controller's namespace. In a new one the earlier server can't be asked
+        // for; it has ended, as a segment has one server.
+        self.lock(tid, now).gate().reap(now, &mut |pid| before != own || is_dead(pid));
+    }
+
+    /// Whether no process or thread that uses this segment has this id any more. Never where they are of several pid
+    /// namespaces, in which numbers mean different processes.
+    pub fn is_dead(&self, id: u32) -> bool {
+        !self.is_mixed() && is_dead(id)
     }
 
     fn unlock(&self) {
@@ -291,6 +322,11 @@ fn fresh_file(path: &Path) -> io::Result<(File, PathBuf)> {
         }
     }
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "all names that were tried beside it are taken"))
+}
+
+/// This process' pid namespace; 0 where that can't be seen.
+fn pid_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
 }
 
 /// The lock, held.
@@ -427,7 +463,7 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[8] = 99;
         std::fs::write(dir.path().join("y"), &bytes).unwrap();
-        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 4");
+        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 5");
         bytes[8] = VERSION as u8;
         std::fs::write(dir.path().join("z"), &bytes[..4096]).unwrap();
         assert!(wrong("z").contains("don't fit"));
@@ -470,6 +506,30 @@ mod tests {
         let before = std::time::Instant::now();
         assert_eq!(s.lock(2, monotonic()).gate().head.counters.repairs, 1);
         assert!(before.elapsed() < std::time::Duration::from_secs(1));
+    }
+
+    #[test]
+    fn across_pid_namespaces_nobody_is_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let s = Segment::create(&path, Knobs::default(), monotonic()).unwrap();
+        assert!(s.is_dead(0x3fff_ffff) && Segment::open(&path).unwrap().is_dead(0x3fff_ffff));
+        // As if another namespace's process had made it.
+        s.control().pid_namespace.store(1, Ordering::Relaxed);
+        Segment::open(&path).unwrap();
+        assert!(!s.is_dead(0x3fff_ffff));
+        // A server's own processes are of one namespace, or the earlier server of another has ended.
+        let me = std::process::id();
+        let left = |s: &Segment| s.lock(1, monotonic()).gate().owners();
+        s.reap_earlier_server(1, monotonic());
+        for pid in [me, 0x3fff_ffff] {
+            s.lock(1, monotonic()).gate().open(pid).unwrap();
+        }
+        s.reap_earlier_server(1, monotonic());
+        assert_eq!(left(&s), [me]);
+        s.control().server_namespace.store(1, Ordering::Relaxed);
+        s.reap_earlier_server(1, monotonic());
+        assert_eq!(left(&s), []);
     }
 
     #[test]

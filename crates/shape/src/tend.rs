@@ -4,7 +4,7 @@
 use crate::control::{Controller, PMode, ZetaMode};
 use crate::gate::{ConnId, Knobs};
 use crate::profile::Profile;
-use crate::segment::{FAILED_SILENT, P_WANTED_AUTO, Segment, is_dead, wake_process};
+use crate::segment::{FAILED_SILENT, P_WANTED_AUTO, Segment, wake_process};
 use crate::tune::parallelism::TunerConfig;
 use crate::tune::zeta::ZetaConfig;
 use plimsoll_base::{Span, Time};
@@ -32,6 +32,8 @@ impl Woken {
     /// Wakes it: threads sleep on the segment; a PostgreSQL process waits for its latch's signal.
     pub fn wake(&self, segment: &Segment) {
         match segment.profile() {
+            // Of another namespace its number is another process': it looks by itself every tenth of a second.
+            Some(Profile::Postgres) if segment.is_mixed() => {}
             Some(Profile::Postgres) => wake_process(self.owner_pid),
             _ => segment.wake(self.conn),
         }
@@ -129,7 +131,7 @@ impl Tender {
 /// Takes places back from processes that died. These are asked for without the lock: there may be thousands.
 fn reap(segment: &Segment, tid: u32, now: Time) {
     let owners = segment.lock(tid, now).gate().owners();
-    let dead: Vec<u32> = owners.into_iter().filter(|pid| is_dead(*pid)).collect();
+    let dead: Vec<u32> = owners.into_iter().filter(|pid| segment.is_dead(*pid)).collect();
     if !dead.is_empty() {
         segment.lock(tid, now).gate().reap(now, &mut |pid| dead.contains(&pid));
     }
