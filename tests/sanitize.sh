@@ -8,5 +8,5 @@ set -eu
 cd "$(dirname "$0")/.."
 export RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR="$PWD/target/sanitize"
 target=x86_64-unknown-linux-gnu
-cargo test --target $target -p plimsoll-shape --lib --test killed
+cargo test --target $target -p plimsoll-shape --lib --test hostile --test killed
 cargo test --target $target -p plimsoll-node --lib engine::
