@@ -3,7 +3,7 @@
 //! the same commands look at it and turn its knobs; so do rules, and what makes a user.
 
 use crate::gate::{Answered, ConnId, Gate, USER_OTHERS, Verdict};
-use crate::segment::{CONNS, Segment, monotonic};
+use crate::segment::{CONNS, FAILED_SHIM, Guard, Segment, monotonic};
 use crate::tend::{LOOK, Tender};
 use crate::users::{GroupBy, Peer, classify};
 use crate::walk::{Came, Protocol, Walker};
@@ -53,19 +53,34 @@ struct Shared {
     segment: Segment,
     tid: u32,
     waiting: Vec<Rc<Notify>>,
+    /// The owner of the gate's lock was stopped: everything passes until the proxy's next start.
+    off: Cell<bool>,
 }
 
 impl Shared {
-    /// Does something to the gate and tells who was let in.
-    fn change<T>(&self, f: impl FnOnce(&mut Gate<'_>, Time) -> T) -> T {
+    /// Does something to the gate and tells who was let in. `None` once the proxy goes on without the gate.
+    fn change<T>(&self, f: impl FnOnce(&mut Gate<'_>, Time) -> T) -> Option<T> {
         let now = monotonic();
-        let mut guard = self.segment.lock(self.tid, now);
+        let mut guard = self.lock(now)?;
         let mut gate = guard.gate();
         let out = f(&mut gate, now);
         while let Some(id) = gate.take_grant() {
             self.tell(id);
         }
-        out
+        Some(out)
+    }
+
+    fn lock(&self, now: Time) -> Option<Guard<'_>> {
+        if self.off.get() {
+            return None;
+        }
+        let guard = self.segment.lock_in_time(self.tid, now);
+        if guard.is_none() {
+            self.off.set(true);
+            self.segment.control().failed_open.fetch_or(FAILED_SHIM, Ordering::Relaxed);
+            self.waiting.iter().for_each(|w| w.notify_one());
+        }
+        guard
     }
 
     fn tell(&self, id: ConnId) {
@@ -91,7 +106,7 @@ async fn serve_on(
     connections: usize,
 ) -> io::Result<()> {
     let waiting = (0..CONNS).map(|_| Rc::new(Notify::new())).collect();
-    let (config, shared) = (Rc::new(config), Rc::new(Shared { segment, tid, waiting }));
+    let (config, shared) = (Rc::new(config), Rc::new(Shared { segment, tid, waiting, off: Cell::new(false) }));
     let local = LocalSet::new();
     let looked = shared.clone();
     local.spawn_local(async move {
@@ -170,7 +185,7 @@ async fn connection(
     }
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let opened = shared.change(|g, _| g.open(0));
+    let opened = shared.change(|g, _| g.open(0)).flatten();
     // No room in the table: it passes.
     let Some(conn) = opened else {
         tokio::select! {
@@ -234,7 +249,7 @@ impl Flow {
             }
             !came.urgent && g.request(now, self.conn) == Verdict::Wait
         };
-        let waits = came.request && self.shared.change(ask);
+        let waits = came.request && self.shared.change(ask) == Some(true);
         self.give_up_if_lost();
         waits
     }
@@ -245,7 +260,7 @@ impl Flow {
         // Once it has sent more, whether it's still there can't be seen behind that.
         let mut quiet = true;
         // A late word may be for the place's last connection.
-        while self.shared.change(|g, _| g.is_waiting(self.conn)) {
+        while self.shared.change(|g, _| g.is_waiting(self.conn)) == Some(true) {
             tokio::select! {
                 () = self.notify.notified() => {}
                 more = client.peek(&mut byte), if quiet => match more {
@@ -294,7 +309,7 @@ impl Flow {
         let segment = &self.shared.segment;
         let by = GroupBy::of_code(segment.control().group_by.load(Ordering::Relaxed));
         let (name, rule) = {
-            let guard = segment.lock(self.shared.tid, monotonic());
+            let Some(guard) = self.shared.lock(monotonic()) else { return };
             let (name, rule) = classify(guard.rules(), by, &account, &database, self.peer);
             (name, rule.copied())
         };

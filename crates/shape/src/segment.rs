@@ -3,12 +3,17 @@
 //! ```text
 //! Control (magic, version, sizes, lock, heartbeat) | Head | rules | users | connections
 //! ```
-//! Whoever changes the gate holds the lock: a futex word with its owner's thread id, taken over from an owner that died (the
-//! gate is then repaired). The only unsafe code of this crate is here: mapping the file, and views into the mapping.
+//! Whoever changes the gate holds the lock: a futex word with its owner's thread id. It is taken over from an owner that died or failed,
+//! and the gate is then repaired. From one that was stopped it can't be taken, as that may go on at any time: a server under the shim
+//! and the proxy go on without the gate ([`Segment::lock_in_time`]). Across pid namespaces a number says nothing, and nobody is dead.
+//!
+//! Whoever may write to the file, which is its owner and root, can stop the server with a bus error by cutting it. The only unsafe code of
+//! this crate is here: mapping the file, and views into the mapping.
 #![allow(unsafe_code)]
 
 use crate::gate::{Conn, ConnId, Gate, Head, Knobs, USERS_MAX, User};
 use crate::profile::Profile;
+use crate::sync::{FutexWord, Lock, Owner, PATIENCE, Taken};
 use crate::users::{RULES_MAX, Rule};
 use bytemuck::Zeroable;
 use plimsoll_base::Time;
@@ -36,8 +41,8 @@ pub struct Control {
     version: u32,
     users: u32,
     conns: u32,
-    /// The lock: 0, or its owner's thread id, with [`CONTENDED`] if somebody waits.
-    lock: AtomicU32,
+    /// The gate's lock.
+    lock: Lock<AtomicU32, AtomicU32>,
     /// When the controller was last alive, on the monotonic clock.
     pub heartbeat_ns: AtomicU64,
     /// Why everything passes though nobody asked for it: [`FAILED_SILENT`], [`FAILED_SHIM`].
@@ -87,12 +92,38 @@ pub const FAILED_SILENT: u32 = 1;
 /// In [`Control::failed_open`]: the shim failed, and is off until the server is started again.
 pub const FAILED_SHIM: u32 = 2;
 
-/// Set in the lock word when somebody sleeps for it.
-const CONTENDED: u32 = 1 << 31;
 /// Names of a new file that are tried.
 const NAMES_MAX: u32 = 100;
-/// Spins before sleeping: about 2 µs, longer than the lock is ever held by a thread that runs.
-const SPINS: u32 = 200;
+/// Looks at the lock's owner so often.
+const LOOK_NS: u64 = 10_000_000;
+
+impl FutexWord for AtomicU32 {
+    /// About 2 µs, longer than the lock is ever held by a thread that runs.
+    const SPINS: u32 = 200;
+    fn compare_exchange(&self, from: u32, to: u32, success: Ordering) -> Result<u32, u32> {
+        AtomicU32::compare_exchange(self, from, to, success, Ordering::Relaxed)
+    }
+    fn load(&self) -> u32 {
+        AtomicU32::load(self, Ordering::Acquire)
+    }
+    fn swap(&self, to: u32) -> u32 {
+        AtomicU32::swap(self, to, Ordering::Release)
+    }
+    fn wait(&self, value: u32) -> bool {
+        // Signals of the server don't put off looking at the owner.
+        let end = monotonic().as_nanos() + LOOK_NS;
+        loop {
+            let left = end.saturating_sub(monotonic().as_nanos());
+            match futex_wait(self.as_ptr(), value, left) {
+                Slept::Interrupted if left > 0 => {}
+                slept => return slept == Slept::Woken,
+            }
+        }
+    }
+    fn wake(&self) {
+        futex_wake(self.as_ptr());
+    }
+}
 
 struct Offsets {
     head: usize,
@@ -229,49 +260,32 @@ impl Segment {
 
     /// Waits for the lock. `tid`: this thread's id, never 0.
     pub fn lock(&self, tid: u32, now: Time) -> Guard<'_> {
-        let word = &self.control().lock;
-        let mut repair = false;
-        if word.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            repair = self.lock_slowly(tid);
-        }
-        let mut guard = Guard { segment: self };
-        if repair {
-            guard.gate().repair(now);
-        }
-        guard
+        self.take(tid, now, None).expect("it is waited for without a bound")
     }
 
-    /// True if it was taken from an owner that is dead.
-    #[cold]
-    fn lock_slowly(&self, tid: u32) -> bool {
-        let word = &self.control().lock;
-        for _ in 0..SPINS {
-            if word.compare_exchange_weak(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return false;
-            }
-            std::hint::spin_loop();
+    /// Waits for the lock, but not for ever: `None` if its owner lives and was stopped for a second (see [`PATIENCE`]). Such an owner
+    /// keeps the lock: nothing of the gate may be used without it.
+    pub fn lock_in_time(&self, tid: u32, now: Time) -> Option<Guard<'_>> {
+        self.take(tid, now, Some(PATIENCE))
+    }
+
+    /// The lock, if nobody has it.
+    pub fn lock_if_free(&self, tid: u32) -> Option<Guard<'_>> {
+        // Not `then_some`: a guard that is made and dropped gives another's lock back.
+        self.control().lock.take_if_free(tid).then(|| Guard { segment: self })
+    }
+
+    fn take(&self, tid: u32, now: Time, patience: Option<u32>) -> Option<Guard<'_>> {
+        let taken = self.control().lock.take(tid, &|id| self.owner(id), patience)?;
+        let mut guard = Guard { segment: self };
+        if taken == Taken::FromDead {
+            guard.gate().repair(now);
         }
-        loop {
-            let seen = word.load(Ordering::Relaxed);
-            if seen == 0 {
-                // Others may sleep: they're woken one by one, each keeping the mark for the next.
-                if word.compare_exchange(0, tid | CONTENDED, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    return false;
-                }
-                continue;
-            }
-            let marked = seen | CONTENDED;
-            if seen != marked && word.compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-                continue;
-            }
-            let slept = futex_wait(word.as_ptr(), marked, 10_000_000);
-            if !slept && self.is_dead(marked & !CONTENDED) {
-                let mine = tid | CONTENDED;
-                if word.compare_exchange(marked, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    return true;
-                }
-            }
-        }
+        Some(guard)
+    }
+
+    fn owner(&self, id: u32) -> Owner {
+        if self.is_mixed() { Owner::Waits } else { state_of(id) }
     }
 
     /// Processes of several pid namespaces use it: none can name another's.
@@ -280,25 +294,21 @@ impl Segment {
     }
 
     /// Takes back what an earlier server left, when one starts in this process.
-    pub fn reap_earlier_server(&self, tid: u32, now: Time) {
+    /// False if the lock can't be had.
+    pub fn reap_earlier_server(&self, tid: u32, now: Time) -> bool {
+        let Some(mut guard) = self.lock_in_time(tid, now) else { return false };
         let own = pid_namespace();
         let before = self.control().server_namespace.swap(own, Ordering::Relaxed);
         // The server's own processes name each other, whatever the controller's namespace. In a new one the earlier server can't be asked
         // for; it has ended, as a segment has one server.
-        self.lock(tid, now).gate().reap(now, &mut |pid| before != own || is_dead(pid));
+        guard.gate().reap(now, &mut |pid| before != own || is_dead(pid));
+        true
     }
 
     /// Whether no process or thread that uses this segment has this id any more. Never where they are of several pid
     /// namespaces, in which numbers mean different processes.
     pub fn is_dead(&self, id: u32) -> bool {
         !self.is_mixed() && is_dead(id)
-    }
-
-    fn unlock(&self) {
-        let word = &self.control().lock;
-        if word.swap(0, Ordering::Release) & CONTENDED != 0 {
-            futex_wake(word.as_ptr());
-        }
     }
 }
 
@@ -370,12 +380,25 @@ impl Guard<'_> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.segment.unlock();
+        // A panic within leaves the gate half changed: who takes the lock next repairs it.
+        let lock = &self.segment.control().lock;
+        if std::thread::panicking() { lock.break_off() } else { lock.give_back() }
     }
 }
 
-/// Sleeps while the word has this value, for at most so long; false if the time was up.
-fn futex_wait(word: *mut u32, value: u32, timeout_ns: u64) -> bool {
+/// Reason for which a sleep ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Slept {
+    /// It was woken, or the word had another value.
+    Woken,
+    /// By a signal.
+    Interrupted,
+    /// The time was up.
+    InTime,
+}
+
+/// Sleeps while the word has this value, for at most so long.
+fn futex_wait(word: *mut u32, value: u32, timeout_ns: u64) -> Slept {
     let timeout = libc::timespec {
         tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
@@ -384,7 +407,11 @@ fn futex_wait(word: *mut u32, value: u32, timeout_ns: u64) -> bool {
     // other processes wake it too.
     let r = unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, value, &timeout) };
     // SAFETY: errno's address is always valid.
-    r == 0 || unsafe { *libc::__errno_location() } != libc::ETIMEDOUT
+    match unsafe { *libc::__errno_location() } {
+        libc::ETIMEDOUT if r != 0 => Slept::InTime,
+        libc::EINTR if r != 0 => Slept::Interrupted,
+        _ => Slept::Woken,
+    }
 }
 
 /// Wakes one that sleeps on the word.
@@ -395,11 +422,23 @@ fn futex_wake(word: *mut u32) {
 
 /// No process or thread has this id, or only what is left of one that has ended and that nobody has waited for.
 pub fn is_dead(id: u32) -> bool {
+    state_of(id) == Owner::Dead
+}
+
+/// State of a process or thread of this pid namespace.
+fn state_of(id: u32) -> Owner {
     // SAFETY: signal 0 only asks.
     let r = unsafe { libc::kill(id as libc::pid_t, 0) };
     // SAFETY: errno's address is always valid.
-    let gone = r == -1 && unsafe { *libc::__errno_location() } == libc::ESRCH;
-    gone || is_zombie(id)
+    if r == -1 && unsafe { *libc::__errno_location() } == libc::ESRCH {
+        return Owner::Dead;
+    }
+    match state_letter(id) {
+        Some(b'Z' | b'X' | b'x') => Owner::Dead,
+        Some(b'T' | b't') => Owner::Stopped,
+        Some(b'R') => Owner::Runs,
+        _ => Owner::Waits,
+    }
 }
 
 /// Tells a process that sleeps for its latch (PostgreSQL) that it was let in.
@@ -409,11 +448,11 @@ pub fn wake_process(pid: u32) {
 }
 
 /// By `/proc`, without allocation: it's asked within a server's own calls.
-fn is_zombie(id: u32) -> bool {
+fn state_letter(id: u32) -> Option<u8> {
     let mut path = [0u8; 32];
     let mut left = &mut path[..31];
     if io::Write::write_fmt(&mut left, format_args!("/proc/{id}/stat")).is_err() {
-        return false;
+        return None;
     }
     let mut text = [0u8; 128];
     // SAFETY: the path ends with a NUL, the buffer is as long as is said, and the descriptor is closed once. System calls are made directly,
@@ -421,7 +460,7 @@ fn is_zombie(id: u32) -> bool {
     let n = unsafe {
         let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if fd < 0 {
-            return false;
+            return None;
         }
         let n = libc::syscall(libc::SYS_read, fd, text.as_mut_ptr(), text.len());
         libc::syscall(libc::SYS_close, fd);
@@ -429,8 +468,7 @@ fn is_zombie(id: u32) -> bool {
     };
     let text = &text[..usize::try_from(n).unwrap_or(0)];
     // The state stands behind the name, which may have any characters.
-    let state = text.iter().rposition(|b| *b == b')').and_then(|at| text.get(at + 2));
-    matches!(state, Some(b'Z' | b'X' | b'x'))
+    text.iter().rposition(|b| *b == b')').and_then(|at| text.get(at + 2)).copied()
 }
 
 /// Now, on the monotonic clock that all processes share.
@@ -506,6 +544,32 @@ mod tests {
         let before = std::time::Instant::now();
         assert_eq!(s.lock(2, monotonic()).gate().head.counters.repairs, 1);
         assert!(before.elapsed() < std::time::Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_lock_that_is_not_free_stays_its_owners() {
+        let dir = tempfile::tempdir().unwrap();
+        let s = Segment::create(&dir.path().join("s"), Knobs::default(), monotonic()).unwrap();
+        let guard = s.lock(1, monotonic());
+        assert!(s.lock_if_free(2).is_none() && s.lock_if_free(2).is_none());
+        drop(guard);
+        assert!(s.lock_if_free(2).is_some() && s.lock_if_free(2).is_some());
+    }
+
+    #[test]
+    fn a_change_that_a_panic_broke_off_is_repaired() {
+        let dir = tempfile::tempdir().unwrap();
+        let s = Segment::create(&dir.path().join("s"), Knobs::default(), monotonic()).unwrap();
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut guard = s.lock(1, monotonic());
+            guard.gate().head.waiting = 5; // which isn't so
+            std::panic::resume_unwind(Box::new("broken off"));
+        }));
+        assert!(failed.is_err());
+        let mut guard = s.lock(2, monotonic());
+        let mut gate = guard.gate();
+        gate.check();
+        assert_eq!(gate.head.counters.repairs, 1);
     }
 
     #[test]
