@@ -13,7 +13,7 @@ mod tuning;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use plimsoll_shape::gate::Knobs;
-use plimsoll_shape::segment::{HEARTBEAT_MAX_NS, Segment, is_dead, monotonic};
+use plimsoll_shape::segment::{HEARTBEAT_MAX_NS, Segment, monotonic};
 use plimsoll_shape::users::{GroupBy, Rule, parse_rules};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -94,7 +94,7 @@ fn is_tended(segment: &Segment) -> Option<u32> {
     let control = segment.control();
     let pid = control.controller_pid.load(Ordering::Relaxed);
     let silent_ns = monotonic().as_nanos().saturating_sub(control.heartbeat_ns.load(Ordering::Relaxed));
-    (pid != 0 && !is_dead(pid) && silent_ns < HEARTBEAT_MAX_NS).then_some(pid)
+    (pid != 0 && !segment.is_dead(pid) && silent_ns < HEARTBEAT_MAX_NS).then_some(pid)
 }
 
 /// A new control segment, which the server's account may write to.

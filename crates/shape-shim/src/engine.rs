@@ -18,31 +18,69 @@ const RECHECK_NS: u64 = 100_000_000;
 /// Only the oldest waiter looks when something falls due; the others a little later, and find it done.
 const OTHERS_LATER_NS: u64 = 10_000_000;
 
-/// Runs the shim's own part of a call. A panic ends there: the shim is switched off and everybody is let go.
+/// Unwinds out of the shim's part of a call: the gate's lock can't be had.
+struct Stuck;
+
+/// Runs the shim's own part of a call. A panic ends there: the shim is switched off and everybody is let go. So it does where the owner
+/// of the gate's lock was stopped: a stopped controller doesn't stop the server.
 pub fn guarded<T>(shim: &Shim, f: impl FnOnce() -> T) -> Option<T> {
-    match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(v) => Some(v),
-        Err(_) => {
-            start::switch_off();
-            // A process of PostgreSQL's has one client: the others go on being shaped.
-            if shim.profile != Profile::Postgres {
-                shim.segment.control().failed_open.fetch_or(FAILED_SHIM, Ordering::Relaxed);
-            }
-            // It fails again only if the memory is worse than a repair can mend: then the places stay taken until this process ends.
-            let _ = catch_unwind(AssertUnwindSafe(|| give_up(shim)));
-            None
+    let why = match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(v) => return Some(v),
+        Err(why) => why,
+    };
+    start::switch_off();
+    // A process of PostgreSQL's has one client: the others go on being shaped.
+    if shim.profile != Profile::Postgres {
+        shim.segment.control().failed_open.fetch_or(FAILED_SHIM, Ordering::Relaxed);
+    }
+    if why.is::<Stuck>() {
+        start::set_owing(true);
+    } else {
+        // It fails again only if the memory is worse than a repair can mend: then the places stay taken until this process ends.
+        let done = catch_unwind(AssertUnwindSafe(|| give_up(shim)));
+        start::set_owing(done.is_err_and(|why| why.is::<Stuck>()));
+    }
+    let _ = catch_unwind(crate::epoll::show_all); // as above
+    None
+}
+
+/// The gate's lock.
+fn lock(shim: &Shim, now: Time) -> Guard<'_> {
+    // Not `panic!`: the hook has nothing to say of it.
+    shim.segment.lock_in_time(sys::tid(), now).unwrap_or_else(|| std::panic::resume_unwind(Box::new(Stuck)))
+}
+
+/// After a failure.
+fn give_up(shim: &Shim) {
+    let now = monotonic();
+    let mut guard = lock(shim, now);
+    // What the gate says may be what the shim failed over.
+    guard.gate().repair(now);
+    guard.gate().head.counters.panics += 1;
+    leave_gate(shim, guard);
+}
+
+/// This process went on without the gate, and something of it is still in there: it is taken out as soon as the lock is free.
+#[cold]
+pub fn pay_back(shim: &Shim) {
+    let Some(_inside) = sys::enter() else { return };
+    let saved = errno();
+    if let Some(mut guard) = shim.segment.lock_if_free(sys::tid()) {
+        // One thread does it. It fails only if the memory can't be used any more.
+        if start::set_owing(false) {
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                guard.gate().head.counters.stuck += 1;
+                leave_gate(shim, guard);
+            }));
         }
     }
+    set_errno(saved);
 }
 
 /// Nothing of this process is in the gate any more, and nothing of it is held.
-fn give_up(shim: &Shim) {
+fn leave_gate(shim: &Shim, mut guard: Guard<'_>) {
     let now = monotonic();
-    let mut guard = shim.segment.lock(sys::tid(), now);
     let mut g = guard.gate();
-    // What the gate says may be what the shim failed over.
-    g.repair(now);
-    g.head.counters.panics += 1;
     for i in 0..g.conns.len() as u32 {
         if g.conns[i as usize].owner_pid == start::pid() {
             g.close(now, ConnId(i));
@@ -56,8 +94,6 @@ fn give_up(shim: &Shim) {
             break;
         }
     }
-    drop(guard);
-    crate::epoll::show_all();
 }
 
 /// Who is to be woken once the lock is given back.
@@ -102,14 +138,14 @@ impl Wakes {
 /// Does something to the gate under its lock, then wakes who was let in.
 pub fn change<T>(shim: &Shim, wakes: &mut Wakes, f: impl FnOnce(&mut Gate<'_>, Time) -> T) -> T {
     let now = monotonic();
-    let mut guard = shim.segment.lock(sys::tid(), now);
+    let mut guard = lock(shim, now);
     let mut gate = guard.gate();
     watch_controller(shim, &mut gate, now);
     let out = f(&mut gate, now);
     wakes.collect(&mut gate);
     drop(guard);
     while wakes.fire(shim) {
-        let mut guard = shim.segment.lock(sys::tid(), now);
+        let mut guard = lock(shim, now);
         wakes.collect(&mut guard.gate());
     }
     out
@@ -165,34 +201,55 @@ fn peer_of(fd: i32) -> Option<Peer> {
 
 /// Whether a read may be made now.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Before {
-    Read,
+pub enum Before {
+    /// Yes, of so many bytes at most.
+    Read(usize),
     /// As if nothing had come.
     NotYet,
 }
 
-/// Around a read: `call` makes it, `feed` shows the walker what came.
+/// Bytes that a call moves between the stream and the server's memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// As many bytes of the stream as it returns, in the server's memory.
+    Bytes,
+    /// As many bytes of the stream as it returns, which nobody sees.
+    Unseen,
+    /// Nothing of the stream.
+    Nothing,
+}
+
+/// Around a read: `call` makes it, of so many bytes at most where it can; `feed` shows the walker what came.
 pub fn around_read(
     fd: i32,
-    consumes: bool,
-    call: &mut dyn FnMut() -> Size,
+    takes: Takes,
+    call: &mut dyn FnMut(usize) -> Size,
     feed: &mut dyn FnMut(&mut Walker, usize) -> Came,
 ) -> Size {
-    if !table::is_tracked(fd) {
-        return call();
+    if !table::is_tracked(fd) || takes == Takes::Nothing {
+        return call(usize::MAX);
     }
-    let (Some(shim), Some(_inside)) = (shim(), sys::enter()) else { return call() };
-    if guarded(shim, || before_read(shim, fd)) == Some(Before::NotYet) {
-        set_errno(libc::EAGAIN);
-        return -1;
-    }
-    let n = call();
-    if n > 0 && consumes {
+    let (Some(shim), Some(_inside)) = (shim(), sys::enter()) else { return call(usize::MAX) };
+    let most = match guarded(shim, || before_read(shim, fd)) {
+        Some(Before::NotYet) => {
+            set_errno(libc::EAGAIN);
+            return -1;
+        }
+        Some(Before::Read(most)) => most,
+        None => usize::MAX,
+    };
+    let n = call(most);
+    if n > 0 {
         let saved = errno();
         guarded(shim, || {
             if let Some(mut held) = hold(fd)
                 && !held.link().walker.is_tls()
             {
+                let mut unseen = |w: &mut Walker, _| {
+                    w.pass_unseen();
+                    w.input(&[0])
+                };
+                let feed = if takes == Takes::Bytes { feed } else { &mut unseen };
                 after_read(shim, fd, &mut held, n as usize, feed);
             }
         });
@@ -230,14 +287,10 @@ pub fn around_tls_read(
 }
 
 fn before_read(shim: &Shim, fd: i32) -> Before {
-    let Some(mut held) = hold(fd) else { return Before::Read };
+    const ALL: Before = Before::Read(usize::MAX);
+    let Some(mut held) = hold(fd) else { return ALL };
     match shim.profile {
-        Profile::Postgres => {
-            if crate::epoll::may_read(shim, fd, held.link()) {
-                return Before::Read;
-            }
-            return Before::NotYet;
-        }
+        Profile::Postgres => return crate::epoll::may_read(shim, fd, held.link()),
         p if p.holds_in_read() => {
             let link = held.link();
             if link.walker.at_rest() {
@@ -246,7 +299,7 @@ fn before_read(shim: &Shim, fd: i32) -> Before {
         }
         _ => {}
     }
-    Before::Read
+    ALL
 }
 
 fn after_read(shim: &Shim, fd: i32, held: &mut Held, n: usize, feed: &mut dyn FnMut(&mut Walker, usize) -> Came) {
@@ -292,7 +345,7 @@ fn identify(shim: &Shim, fd: i32, held: &mut Held) {
     let link = held.link();
     let (account, database) = link.walker.identity();
     let now = monotonic();
-    let mut guard: Guard<'_> = shim.segment.lock(sys::tid(), now);
+    let mut guard: Guard<'_> = lock(shim, now);
     let by = GroupBy::of_code(shim.segment.control().group_by.load(Ordering::Relaxed));
     let (name, rule) = classify(guard.rules(), by, &account, &database, link.peer);
     let rule = rule.copied();
@@ -370,6 +423,7 @@ pub fn settle(shim: &Shim, link: &mut Link) {
 pub fn around_write(
     fd: i32,
     tls: bool,
+    gives: Takes,
     call: &mut dyn FnMut() -> Size,
     feed: &mut dyn FnMut(&mut Walker, usize) -> Went,
 ) -> Size {
@@ -386,7 +440,13 @@ pub fn around_write(
             if link.walker.is_lost() || link.walker.is_tls() != tls {
                 return;
             }
-            let went = feed(&mut link.walker, n as usize);
+            let went = match gives {
+                Takes::Bytes => feed(&mut link.walker, n as usize),
+                _ => {
+                    link.walker.pass_unseen();
+                    link.walker.output(&[0])
+                }
+            };
             if link.walker.is_lost() {
                 lost(shim, link);
                 return;

@@ -6,7 +6,7 @@
 //!   the process waits for; its latch and the postmaster's death stay in, so terminate, timeouts and shutdown work.
 //! * *Redis* is one loop. A turn of the loop is passed events of at most P connections; what is readable is reported again.
 
-use crate::engine::{Wakes, change, guarded as around_gate, settle};
+use crate::engine::{Before, Wakes, change, guarded as around_gate, settle};
 use crate::start::{Shim, shim};
 use crate::sys::{self, call, errno, set_errno};
 use crate::table::{self, Link, hold};
@@ -291,33 +291,46 @@ fn turn_event(shim: &Shim, fd: i32, link: &mut Link, mask: u32) -> u32 {
     mask
 }
 
-/// PostgreSQL is about to read: may it? Nothing, or what never counts, is read as it is.
-pub fn may_read(shim: &Shim, fd: i32, link: &mut Link) -> bool {
+/// PostgreSQL is about to read: may it? What was looked at is all that it reads: a request that came since has no place yet.
+pub fn may_read(shim: &Shim, fd: i32, link: &mut Link) -> Before {
+    const ALL: Before = Before::Read(usize::MAX);
     if !link.walker.at_rest() || link.inside || link.granted {
-        return true;
+        return ALL;
     }
-    let Some(conn) = link.conn else { return true };
+    let Some(conn) = link.conn else { return ALL };
     let mut bytes = [0u8; PEEK_BYTES];
     let n = peek(fd, &mut bytes);
+    if n < 0 && errno() == libc::EAGAIN && is_nonblocking(fd) {
+        return Before::NotYet;
+    }
     if n <= 0 {
-        return true;
+        return ALL;
     }
     if !link.walker.is_tls() {
         let mut walker = link.walker;
         let came = walker.input(&bytes[..n as usize]);
-        let unseen = available(fd).saturating_sub(n as u64);
+        let (seen, there) = (n as u64, available(fd).max(n as u64));
         // Half of a request takes no place: it is asked for when the read would complete it. What is none (the rest of a COPY) takes none at all.
-        if !came.request && walker.lacks().is_none_or(|bytes| bytes > unseen) {
-            return true;
+        match walker.lacks() {
+            _ if came.request => {}
+            None => return Before::Read(seen as usize),
+            Some(bytes) if bytes > there - seen => return Before::Read(there as usize),
+            Some(_) => {}
         }
     }
     let go = change(shim, &mut Wakes::new(), |g, now| g.request(now, conn) == Verdict::Go);
     (link.withheld, link.granted) = (!go, go);
-    if go {
-        link.inside = true;
-        show(fd, link);
+    if !go {
+        return Before::NotYet;
     }
-    go
+    link.inside = true;
+    show(fd, link);
+    ALL
+}
+
+/// A read that finds nothing returns at once.
+fn is_nonblocking(fd: i32) -> bool {
+    call!(SYS_fcntl, fd, libc::F_GETFL) & libc::O_NONBLOCK as isize != 0
 }
 
 /// The bytes of a request of PostgreSQL's were read.

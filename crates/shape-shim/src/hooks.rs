@@ -1,7 +1,7 @@
 //! The C faces, each in the place of the C library's function of the same name. Their contract is that function's; what is added
 //! is in `engine`. Not covered, as no server of the profiles uses it for clients: `splice`, `recvmmsg`, io_uring.
 
-use crate::engine::{accepted, around_read, around_write, closing, shutting_down};
+use crate::engine::{Takes, accepted, around_read, around_write, closing, shutting_down};
 use crate::sys::{Size, call};
 use libc::{iovec, msghdr, size_t, sockaddr, socklen_t};
 use plimsoll_shape::walk::{Came, Walker, Went};
@@ -16,6 +16,9 @@ pub(crate) fn bytes<'a>(buf: *const c_void, n: usize) -> &'a [u8] {
 
 /// The pieces that hold the first `n` bytes.
 fn pieces(iov: *const iovec, count: usize, mut n: usize, f: &mut dyn FnMut(&[u8])) {
+    if iov.is_null() || count == 0 {
+        return; // the call took nothing from it
+    }
     // SAFETY: the server's own array, which the call accepted.
     for v in unsafe { from_raw_parts(iov, count) } {
         let take = v.iov_len.min(n);
@@ -58,54 +61,66 @@ macro_rules! hook {
     };
 }
 
-fn takes(flags: c_int) -> bool {
-    flags & libc::MSG_PEEK == 0
+/// Effect of a read with these flags on the stream of requests.
+fn takes(flags: c_int) -> Takes {
+    match flags {
+        // Left where it is, from beside the stream, or no data of the peer's at all.
+        f if f & (libc::MSG_PEEK | libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 => Takes::Nothing,
+        // TCP throws the bytes away: the buffer, which may be NULL, has none of them.
+        f if f & libc::MSG_TRUNC != 0 => Takes::Unseen,
+        _ => Takes::Bytes,
+    }
+}
+
+/// Effect of a write with these flags on the stream of answers. The last byte of urgent data is beside it.
+fn gives(flags: c_int) -> Takes {
+    if flags & libc::MSG_OOB != 0 { Takes::Unseen } else { Takes::Bytes }
 }
 
 hook! { fn read(fd: c_int, buf: *mut c_void, n: size_t) -> Size {
-    around_read(fd, true, &mut || call!(SYS_read, fd, buf, n), &mut |w, n| w.input(bytes(buf, n)))
+    around_read(fd, Takes::Bytes, &mut |most| call!(SYS_read, fd, buf, n.min(most)), &mut |w, n| w.input(bytes(buf, n)))
 }}
 hook! { fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, _size: size_t) -> Size {
-    around_read(fd, true, &mut || call!(SYS_read, fd, buf, n), &mut |w, n| w.input(bytes(buf, n)))
+    around_read(fd, Takes::Bytes, &mut |most| call!(SYS_read, fd, buf, n.min(most)), &mut |w, n| w.input(bytes(buf, n)))
 }}
 hook! { fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Size {
-    around_read(fd, true, &mut || call!(SYS_readv, fd, iov, count), &mut |w, n| input_pieces(w, iov, count as usize, n))
+    around_read(fd, Takes::Bytes, &mut |_| call!(SYS_readv, fd, iov, count), &mut |w, n| input_pieces(w, iov, count as usize, n))
 }}
 hook! { fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> Size {
-    let mut call = || call!(SYS_recvfrom, fd, buf, n, flags, 0usize, 0usize);
+    let mut call = |most| call!(SYS_recvfrom, fd, buf, n.min(most), flags, 0usize, 0usize);
     around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
 }}
 hook! { fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, _size: size_t, flags: c_int) -> Size {
-    let mut call = || call!(SYS_recvfrom, fd, buf, n, flags, 0usize, 0usize);
+    let mut call = |most| call!(SYS_recvfrom, fd, buf, n.min(most), flags, 0usize, 0usize);
     around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
 }}
 hook! { fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, len: *mut socklen_t) -> Size {
-    let mut call = || call!(SYS_recvfrom, fd, buf, n, flags, from, len);
+    let mut call = |most| call!(SYS_recvfrom, fd, buf, n.min(most), flags, from, len);
     around_read(fd, takes(flags), &mut call, &mut |w, n| w.input(bytes(buf, n)))
 }}
 hook! { fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Size {
-    let mut call = || call!(SYS_recvmsg, fd, msg, flags);
+    let mut call = |_| call!(SYS_recvmsg, fd, msg, flags);
     // SAFETY: the server's own struct, which the call accepted.
     around_read(fd, takes(flags), &mut call, &mut |w, n| unsafe { input_pieces(w, (*msg).msg_iov, (*msg).msg_iovlen, n) })
 }}
 hook! { fn write(fd: c_int, buf: *const c_void, n: size_t) -> Size {
-    around_write(fd, false, &mut || call!(SYS_write, fd, buf, n), &mut |w, n| w.output(bytes(buf, n)))
+    around_write(fd, false, Takes::Bytes, &mut || call!(SYS_write, fd, buf, n), &mut |w, n| w.output(bytes(buf, n)))
 }}
 hook! { fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Size {
-    around_write(fd, false, &mut || call!(SYS_writev, fd, iov, count), &mut |w, n| output_pieces(w, iov, count as usize, n))
+    around_write(fd, false, Takes::Bytes, &mut || call!(SYS_writev, fd, iov, count), &mut |w, n| output_pieces(w, iov, count as usize, n))
 }}
 hook! { fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> Size {
     let mut call = || call!(SYS_sendto, fd, buf, n, flags, 0usize, 0usize);
-    around_write(fd, false, &mut call, &mut |w, n| w.output(bytes(buf, n)))
+    around_write(fd, false, gives(flags), &mut call, &mut |w, n| w.output(bytes(buf, n)))
 }}
 hook! { fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, to: *const sockaddr, len: socklen_t) -> Size {
     let mut call = || call!(SYS_sendto, fd, buf, n, flags, to, len);
-    around_write(fd, false, &mut call, &mut |w, n| w.output(bytes(buf, n)))
+    around_write(fd, false, gives(flags), &mut call, &mut |w, n| w.output(bytes(buf, n)))
 }}
 hook! { fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Size {
     let mut call = || call!(SYS_sendmsg, fd, msg, flags);
     // SAFETY: the server's own struct, which the call accepted.
-    around_write(fd, false, &mut call, &mut |w, n| unsafe { output_pieces(w, (*msg).msg_iov, (*msg).msg_iovlen, n) })
+    around_write(fd, false, gives(flags), &mut call, &mut |w, n| unsafe { output_pieces(w, (*msg).msg_iov, (*msg).msg_iovlen, n) })
 }}
 hook! { fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     let new = call!(SYS_accept, fd, addr, len) as c_int;

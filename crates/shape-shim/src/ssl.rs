@@ -1,6 +1,6 @@
 //! TLS: the server's calls of `SSL_read` and `SSL_write` show the bytes in plain.
 
-use crate::engine::{around_tls_read, around_write};
+use crate::engine::{Takes, around_tls_read, around_write};
 use crate::hooks::bytes;
 use crate::sys::Size;
 use std::ffi::{c_char, c_int, c_void};
@@ -57,5 +57,5 @@ pub unsafe extern "C" fn SSL_write(ssl: *mut c_void, buf: *mut c_void, num: c_in
     let real = unsafe { std::mem::transmute::<*mut c_void, Io>(real) };
     // SAFETY: the server's own arguments.
     let mut call = || unsafe { real(ssl, buf, num) } as Size;
-    around_write(fd_of(ssl), true, &mut call, &mut |w, n| w.output(bytes(buf, n))) as c_int
+    around_write(fd_of(ssl), true, Takes::Bytes, &mut call, &mut |w, n| w.output(bytes(buf, n))) as c_int
 }

@@ -27,9 +27,23 @@ static SHIM: OnceLock<Shim> = OnceLock::new();
 static ON: AtomicBool = AtomicBool::new(false);
 static PID: AtomicU32 = AtomicU32::new(0);
 
+/// Off, and connections of this process are still in the gate.
+static OWING: AtomicBool = AtomicBool::new(false);
+
 /// The shim, unless it is off.
 pub fn shim() -> Option<&'static Shim> {
-    if ON.load(Ordering::Relaxed) { SHIM.get() } else { None }
+    if ON.load(Ordering::Relaxed) {
+        return SHIM.get();
+    }
+    if OWING.load(Ordering::Relaxed) {
+        SHIM.get().into_iter().for_each(crate::engine::pay_back);
+    }
+    None
+}
+
+/// Notes whether connections of this process are still in the gate, after it was switched off; whether they were before.
+pub fn set_owing(owing: bool) -> bool {
+    OWING.swap(owing, Ordering::Relaxed)
 }
 
 /// This process.
@@ -77,7 +91,9 @@ fn begin(shim: Shim) {
     control.failed_open.fetch_and(!FAILED_SHIM, Ordering::Relaxed);
     // Whatever an earlier server left is gone with it.
     let now = monotonic();
-    shim.segment.lock(sys::tid(), now).gate().reap(now, &mut plimsoll_shape::segment::is_dead);
+    if !shim.segment.reap_earlier_server(sys::tid(), now) {
+        return complain("whoever has the control segment's lock was stopped");
+    }
     crate::ssl::resolve();
     // SAFETY: registers a function that only stores integers.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };

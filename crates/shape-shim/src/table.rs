@@ -1,6 +1,7 @@
 //! What is known of each file descriptor of this process: its connection in the gate and its walker.
 
 use plimsoll_shape::gate::ConnId;
+use plimsoll_shape::sync::Handover;
 use plimsoll_shape::users::Peer;
 use plimsoll_shape::walk::{Protocol, Walker};
 use std::cell::UnsafeCell;
@@ -37,15 +38,14 @@ pub struct Link {
 struct Entry {
     /// 1 + the connection's number for who needs it without the link (KILL); [`NO_CONN`] while it has none yet.
     tracked: AtomicU32,
-    busy: AtomicBool,
-    /// 1 + the connection whose event is to come again; 0: none.
-    wanted: AtomicU32,
+    /// Holder of the link, and 1 + the connection whose event is to come again meanwhile.
+    handover: Handover<AtomicBool, AtomicU32>,
     /// The data of its events, for who only has that.
     data: AtomicU64,
     link: UnsafeCell<MaybeUninit<Link>>,
 }
 
-// SAFETY: `link` is only reached by who set `busy`, and is written before `tracked` says that it's there.
+// SAFETY: `link` is only reached by who took `handover`, and is written before `tracked` says that it's there.
 unsafe impl Sync for Entry {}
 
 const NO_CONN: u32 = u32::MAX;
@@ -53,8 +53,7 @@ const NO_CONN: u32 = u32::MAX;
 static TABLE: [Entry; FDS] = [const {
     Entry {
         tracked: AtomicU32::new(0),
-        busy: AtomicBool::new(false),
-        wanted: AtomicU32::new(0),
+        handover: Handover::idle(),
         data: AtomicU64::new(0),
         link: UnsafeCell::new(MaybeUninit::uninit()),
     }
@@ -93,7 +92,7 @@ pub struct Held(&'static Entry, i32);
 impl Held {
     /// The link.
     pub fn link(&mut self) -> &mut Link {
-        // SAFETY: `busy` is ours, and `tracked` was seen set after that, so the link is written.
+        // SAFETY: `handover` is ours, and `tracked` was seen set after that, so the link is written.
         unsafe { (*self.0.link.get()).assume_init_mut() }
     }
 
@@ -105,7 +104,7 @@ impl Held {
 
     /// Forgets the descriptor.
     pub fn forget(self) {
-        self.0.wanted.store(0, Ordering::SeqCst);
+        self.0.handover.forget();
         self.0.tracked.store(0, Ordering::Release);
     }
 }
@@ -113,8 +112,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         // In one order with `want_event`: either that finds the link free, or this finds what it wants.
-        self.0.busy.store(false, Ordering::SeqCst);
-        if self.0.wanted.load(Ordering::SeqCst) != 0 {
+        if self.0.handover.give_back() {
             crate::epoll::rearm_wanted(self.1);
         }
     }
@@ -123,14 +121,14 @@ impl Drop for Held {
 /// Its connection's event is to come again. Who has the link just now sees to it when it gives it back.
 pub fn want_event(fd: i32, conn: ConnId) {
     if let Some(e) = entry(fd) {
-        e.wanted.store(conn.0 + 1, Ordering::SeqCst);
+        e.handover.want(conn.0 + 1);
     }
 }
 
 impl Held {
     /// Was this connection's event wanted again? From now on it isn't.
     pub fn take_wanted(&mut self) -> bool {
-        let wanted = self.0.wanted.swap(0, Ordering::SeqCst);
+        let wanted = self.0.handover.take_wanted();
         // A grant may come after its connection was closed: the descriptor is another's by then.
         wanted != 0 && self.link().conn.is_some_and(|c| c.0 + 1 == wanted)
     }
@@ -140,7 +138,7 @@ impl Held {
 /// passes through).
 pub fn hold(fd: i32) -> Option<Held> {
     let e = entry(fd)?;
-    if e.tracked.load(Ordering::Acquire) == 0 || e.busy.swap(true, Ordering::SeqCst) {
+    if e.tracked.load(Ordering::Acquire) == 0 || !e.handover.take() {
         return None;
     }
     let held = Held(e, fd);
@@ -150,7 +148,7 @@ pub fn hold(fd: i32) -> Option<Held> {
 /// Begins to follow a descriptor that was just accepted.
 pub fn track(fd: i32, protocol: Protocol, peer: Peer) -> Option<Held> {
     let e = entry(fd)?;
-    if e.busy.swap(true, Ordering::Acquire) {
+    if !e.handover.take() {
         return None;
     }
     let link = Link {
@@ -165,9 +163,9 @@ pub fn track(fd: i32, protocol: Protocol, peer: Peer) -> Option<Held> {
         withheld: false,
         hidden: false,
     };
-    // SAFETY: `busy` is ours. What was there before has no destructor.
+    // SAFETY: `handover` is ours. What was there before has no destructor.
     unsafe { (*e.link.get()).write(link) };
-    e.wanted.store(0, Ordering::SeqCst);
+    e.handover.forget();
     e.tracked.store(NO_CONN, Ordering::Release);
     Some(Held(e, fd))
 }

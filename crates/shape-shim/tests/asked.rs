@@ -106,6 +106,45 @@ fn answer(c: &mut TcpStream) -> u32 {
     u32::from_le_bytes(body[15..19].try_into().unwrap())
 }
 
+/// Reads that aren't of the stream, or that nobody sees: the server goes on, and only a connection whose bytes passed unseen isn't
+/// followed any more.
+#[test]
+fn odd_reads_harm_nobody() {
+    let knobs = Knobs { p: 2, stall_ns: 60_000_000_000, ..Knobs::default() };
+    let s = Server::odd(knobs);
+    let exchange = |c: &mut TcpStream, request: u32| {
+        c.write_all(&message(request, "find", b"")).unwrap();
+        if request == 3 {
+            rustix::net::send(&c, b"!", rustix::net::SendFlags::OOB).unwrap();
+        }
+        let mut out = [0; 38];
+        c.read_exact(&mut out).unwrap_or_else(|e| panic!("request {request}: {e}\n{}", s.log()));
+        assert_eq!(out[8..12], request.to_le_bytes());
+    };
+    let mut c = connect(&s);
+    exchange(&mut c, 1);
+    exchange(&mut c, 3);
+    exchange(&mut c, 4);
+    exchange(&mut c, 1);
+    let seen = s.counters();
+    assert_eq!((seen.unparsed, seen.panics), (0, 0), "its stream was followed all the time");
+    assert!(seen.finished >= 3, "{seen:?}");
+    exchange(&mut c, 2);
+    exchange(&mut c, 2);
+    exchange(&mut c, 1);
+    assert_eq!(s.counters().unparsed, 1, "what passed unseen can't be followed");
+    drop(c);
+    s.assert_empty();
+    // The next connection is followed again.
+    let mut c = connect(&s);
+    exchange(&mut c, 1);
+    exchange(&mut c, 1);
+    s.await_that(|s| s.counters().finished > seen.finished);
+    drop(c);
+    s.assert_empty();
+    assert_eq!(s.counters().panics, 0);
+}
+
 #[test]
 fn mongo_commands_are_capped_and_an_awaitable_hello_takes_no_place() {
     let Some(s) = server(Profile::Mongo, 2) else { return };

@@ -52,6 +52,40 @@ fn hot_rows_flow_and_the_cap_is_exact() {
     s.assert_empty();
 }
 
+/// However a test ends, what keeps the cores busy does.
+struct Stop<'a>(&'a AtomicBool);
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A process that is descheduled between looking for a request and reading it reads only what it saw: a request that came meanwhile
+/// asks for its place.
+#[test]
+fn on_busy_cores_nobody_goes_in_unasked() {
+    let Some(s) = server(4) else { return };
+    // A client that gets no core in time must not look silent, nor the server stalled: nobody escapes.
+    s.set(|k| (k.lend_ns, k.stall_ns, k.hold_max_ns) = (60_000_000_000, 60_000_000_000, 60_000_000_000));
+    let busy = AtomicBool::new(true);
+    let ((done, high), open) = scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while busy.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let _stop = Stop(&busy);
+        most_open(&s, || load(&s, 24, 3 * SECOND))
+    });
+    let c = s.counters();
+    println!("{done} transactions, high {high}, {open} open, {c:?}");
+    assert_eq!((c.bypass, c.lent, c.stall_escapes, c.hold_escapes), (0, 0, 0, 0));
+    assert!(done > 100 && (1..=4).contains(&open), "{done} done, {open} open");
+    s.assert_empty();
+}
+
 #[test]
 fn idle_transactions_lend_their_places() {
     let Some(s) = server(2) else { return };

@@ -18,6 +18,7 @@ pub mod gate;
 pub mod profile;
 pub mod proxy;
 pub mod segment;
+pub mod sync;
 pub mod tend;
 pub mod tune;
 pub mod users;

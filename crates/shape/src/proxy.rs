@@ -3,7 +3,7 @@
 //! the same commands look at it and turn its knobs; so do rules, and what makes a user.
 
 use crate::gate::{Answered, ConnId, Gate, USER_OTHERS, Verdict};
-use crate::segment::{CONNS, Segment, monotonic};
+use crate::segment::{CONNS, FAILED_SHIM, Guard, Segment, monotonic};
 use crate::tend::{LOOK, Tender};
 use crate::users::{GroupBy, Peer, classify};
 use crate::walk::{Came, Protocol, Walker};
@@ -12,12 +12,13 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::LocalSet;
 
 /// What the proxy does.
@@ -32,6 +33,18 @@ pub struct ProxyConfig {
 
 /// Bytes read at a time.
 const CHUNK: usize = 16_384;
+/// Connections at once; more wait to be accepted. A connection takes two descriptors, and some are kept for all else.
+const CONNECTIONS_MAX: u64 = CONNS as u64;
+/// Descriptors that connections don't get.
+const DESCRIPTORS_KEPT: u64 = 32;
+/// A connection to the server takes no longer.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// A peer that vanished without a word is noticed after this silence, ...
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// ... and so many unanswered probes, ...
+const KEEPALIVE_PROBES: u32 = 6;
+/// ... so far apart: two minutes in all.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Out of descriptors: tried again after so long.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
@@ -40,19 +53,34 @@ struct Shared {
     segment: Segment,
     tid: u32,
     waiting: Vec<Rc<Notify>>,
+    /// The owner of the gate's lock was stopped: everything passes until the proxy's next start.
+    off: Cell<bool>,
 }
 
 impl Shared {
-    /// Does something to the gate and tells who was let in.
-    fn change<T>(&self, f: impl FnOnce(&mut Gate<'_>, Time) -> T) -> T {
+    /// Does something to the gate and tells who was let in. `None` once the proxy goes on without the gate.
+    fn change<T>(&self, f: impl FnOnce(&mut Gate<'_>, Time) -> T) -> Option<T> {
         let now = monotonic();
-        let mut guard = self.segment.lock(self.tid, now);
+        let mut guard = self.lock(now)?;
         let mut gate = guard.gate();
         let out = f(&mut gate, now);
         while let Some(id) = gate.take_grant() {
             self.tell(id);
         }
-        out
+        Some(out)
+    }
+
+    fn lock(&self, now: Time) -> Option<Guard<'_>> {
+        if self.off.get() {
+            return None;
+        }
+        let guard = self.segment.lock_in_time(self.tid, now);
+        if guard.is_none() {
+            self.off.set(true);
+            self.segment.control().failed_open.fetch_or(FAILED_SHIM, Ordering::Relaxed);
+            self.waiting.iter().for_each(|w| w.notify_one());
+        }
+        guard
     }
 
     fn tell(&self, id: ConnId) {
@@ -64,10 +92,21 @@ impl Shared {
 ///
 /// # Errors
 /// If it can't listen.
-pub async fn serve(config: ProxyConfig, segment: Segment, tid: u32, mut tender: Tender) -> io::Result<()> {
+pub async fn serve(config: ProxyConfig, segment: Segment, tid: u32, tender: Tender) -> io::Result<()> {
     let listener = TcpListener::bind(config.listen).await?;
+    serve_on(listener, config, segment, tid, tender, connections_max()).await
+}
+
+async fn serve_on(
+    listener: TcpListener,
+    config: ProxyConfig,
+    segment: Segment,
+    tid: u32,
+    mut tender: Tender,
+    connections: usize,
+) -> io::Result<()> {
     let waiting = (0..CONNS).map(|_| Rc::new(Notify::new())).collect();
-    let (config, shared) = (Rc::new(config), Rc::new(Shared { segment, tid, waiting }));
+    let (config, shared) = (Rc::new(config), Rc::new(Shared { segment, tid, waiting, off: Cell::new(false) }));
     let local = LocalSet::new();
     let looked = shared.clone();
     local.spawn_local(async move {
@@ -78,14 +117,19 @@ pub async fn serve(config: ProxyConfig, segment: Segment, tid: u32, mut tender: 
             tokio::time::sleep(Duration::from_nanos(LOOK.as_nanos())).await;
         }
     });
+    let places = Arc::new(Semaphore::new(connections));
     local
         .run_until(async move {
             loop {
+                let place = places.clone().acquire_owned().await.expect("never closed");
                 match listener.accept().await {
                     Ok((client, peer)) => {
                         let (config, shared) = (config.clone(), shared.clone());
                         // A connection that breaks is its client's to notice.
-                        tokio::task::spawn_local(async move { connection(config, shared, client, peer).await.ok() });
+                        tokio::task::spawn_local(async move {
+                            connection(config, shared, client, peer).await.ok();
+                            drop(place);
+                        });
                     }
                     // Those that are open go on; out of descriptors, an accept fails at once, again and again.
                     Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
@@ -93,6 +137,23 @@ pub async fn serve(config: ProxyConfig, segment: Segment, tid: u32, mut tender: 
             }
         })
         .await
+}
+
+/// As many as there are places in the gate and descriptors for.
+fn connections_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let descriptors = limit.map_or(u64::MAX, |n| n.saturating_sub(DESCRIPTORS_KEPT) / 2);
+    descriptors.clamp(1, CONNECTIONS_MAX) as usize
+}
+
+/// Notices a peer that vanished without a word: it must not hold a connection of the database for ever.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    Ok(())
 }
 
 struct Flow {
@@ -117,12 +178,14 @@ async fn connection(
     client: TcpStream,
     peer: SocketAddr,
 ) -> io::Result<()> {
-    let server = TcpStream::connect(config.server).await?;
-    client.set_nodelay(true)?;
-    server.set_nodelay(true)?;
+    let server = tokio::time::timeout(CONNECT_TIME, TcpStream::connect(config.server)).await??;
+    for stream in [&client, &server] {
+        stream.set_nodelay(true)?;
+        keep_alive(stream)?;
+    }
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let opened = shared.change(|g, _| g.open(0));
+    let opened = shared.change(|g, _| g.open(0)).flatten();
     // No room in the table: it passes.
     let Some(conn) = opened else {
         tokio::select! {
@@ -186,7 +249,7 @@ impl Flow {
             }
             !came.urgent && g.request(now, self.conn) == Verdict::Wait
         };
-        let waits = came.request && self.shared.change(ask);
+        let waits = came.request && self.shared.change(ask) == Some(true);
         self.give_up_if_lost();
         waits
     }
@@ -197,7 +260,7 @@ impl Flow {
         // Once it has sent more, whether it's still there can't be seen behind that.
         let mut quiet = true;
         // A late word may be for the place's last connection.
-        while self.shared.change(|g, _| g.is_waiting(self.conn)) {
+        while self.shared.change(|g, _| g.is_waiting(self.conn)) == Some(true) {
             tokio::select! {
                 () = self.notify.notified() => {}
                 more = client.peek(&mut byte), if quiet => match more {
@@ -246,7 +309,7 @@ impl Flow {
         let segment = &self.shared.segment;
         let by = GroupBy::of_code(segment.control().group_by.load(Ordering::Relaxed));
         let (name, rule) = {
-            let guard = segment.lock(self.shared.tid, monotonic());
+            let Some(guard) = self.shared.lock(monotonic()) else { return };
             let (name, rule) = classify(guard.rules(), by, &account, &database, self.peer);
             (name, rule.copied())
         };
@@ -258,5 +321,69 @@ impl Flow {
             }
             g.identify(self.conn, user);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn both_sides_are_probed_when_they_are_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        keep_alive(&stream).unwrap();
+        use rustix::net::sockopt;
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEPALIVE_IDLE);
+        assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), KEEPALIVE_PROBES);
+        assert!((1..=CONNS).contains(&connections_max()));
+    }
+
+    #[tokio::test]
+    async fn who_finds_it_full_waits_until_one_leaves() {
+        use crate::control::{ControlConfig, Controller, PMode};
+        let dir = tempfile::tempdir().unwrap();
+        let segment = Segment::create(&dir.path().join("s"), Default::default(), monotonic()).unwrap();
+        let tender = Tender::new(&segment, Controller::new(ControlConfig::new(PMode::Fixed(8)), 4));
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listen = proxy.local_addr().unwrap();
+        let config = ProxyConfig { listen, server: server.local_addr().unwrap(), protocol: Protocol::Generic };
+        let accepted = Cell::new(0);
+        let echoes = async {
+            let mut all = tokio::task::JoinSet::new();
+            loop {
+                let (mut stream, _) = server.accept().await.unwrap();
+                accepted.set(accepted.get() + 1);
+                all.spawn(async move {
+                    let (mut from, mut to) = stream.split();
+                    tokio::io::copy(&mut from, &mut to).await.ok()
+                });
+            }
+        };
+        async fn echo(c: &mut TcpStream) {
+            c.write_all(b"?").await.unwrap();
+            assert_eq!(c.read_u8().await.unwrap(), b'?');
+        }
+        let clients = async {
+            let mut inside = [TcpStream::connect(listen).await.unwrap(), TcpStream::connect(listen).await.unwrap()];
+            for c in &mut inside {
+                echo(c).await;
+            }
+            let mut waits = TcpStream::connect(listen).await.unwrap();
+            for _ in 0..200 {
+                echo(&mut inside[0]).await;
+            }
+            assert_eq!(accepted.get(), 2, "the third is not taken in");
+            drop(inside);
+            echo(&mut waits).await;
+            assert_eq!(accepted.get(), 3);
+        };
+        tokio::select! {
+            r = serve_on(proxy, config, segment, 1, tender, 2) => panic!("{r:?}"),
+            () = echoes => {}
+            () = clients => {}
+        }
     }
 }

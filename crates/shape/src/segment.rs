@@ -3,25 +3,30 @@
 //! ```text
 //! Control (magic, version, sizes, lock, heartbeat) | Head | rules | users | connections
 //! ```
-//! Whoever changes the gate holds the lock: a futex word with its owner's thread id, taken over from an owner that died (the
-//! gate is then repaired). The only unsafe code of this crate is here: mapping the file, and views into the mapping.
+//! Whoever changes the gate holds the lock: a futex word with its owner's thread id. It is taken over from an owner that died or failed,
+//! and the gate is then repaired. From one that was stopped it can't be taken, as that may go on at any time: a server under the shim
+//! and the proxy go on without the gate ([`Segment::lock_in_time`]). Across pid namespaces a number says nothing, and nobody is dead.
+//!
+//! Whoever may write to the file, which is its owner and root, can stop the server with a bus error by cutting it. The only unsafe code of
+//! this crate is here: mapping the file, and views into the mapping.
 #![allow(unsafe_code)]
 
 use crate::gate::{Conn, ConnId, Gate, Head, Knobs, USERS_MAX, User};
 use crate::profile::Profile;
+use crate::sync::{FutexWord, Lock, Owner, PATIENCE, Taken};
 use crate::users::{RULES_MAX, Rule};
 use bytemuck::Zeroable;
 use plimsoll_base::Time;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PLMSHAPE");
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Users in a segment.
 pub const USERS: usize = USERS_MAX;
 /// Connections in a segment.
@@ -36,8 +41,8 @@ pub struct Control {
     version: u32,
     users: u32,
     conns: u32,
-    /// The lock: 0, or its owner's thread id, with [`CONTENDED`] if somebody waits.
-    lock: AtomicU32,
+    /// The gate's lock.
+    lock: Lock<AtomicU32, AtomicU32>,
     /// When the controller was last alive, on the monotonic clock.
     pub heartbeat_ns: AtomicU64,
     /// Why everything passes though nobody asked for it: [`FAILED_SILENT`], [`FAILED_SHIM`].
@@ -72,6 +77,12 @@ pub struct Control {
     pub unfairness_max_milli: AtomicU32,
     /// … and a coefficient of variation of latency of so many thousandths (0: any).
     pub variability_max_milli: AtomicU32,
+    /// 1 once processes of different pid namespaces have mapped it: a number says nothing of whether its process lives.
+    mixed: AtomicU32,
+    /// Pid namespace of the process that made it.
+    pid_namespace: AtomicU64,
+    /// Pid namespace of the last server under the shim; 0 before the first.
+    server_namespace: AtomicU64,
 }
 
 /// See [`Control::p_wanted`].
@@ -81,10 +92,38 @@ pub const FAILED_SILENT: u32 = 1;
 /// In [`Control::failed_open`]: the shim failed, and is off until the server is started again.
 pub const FAILED_SHIM: u32 = 2;
 
-/// Set in the lock word when somebody sleeps for it.
-const CONTENDED: u32 = 1 << 31;
-/// Spins before sleeping: about 2 µs, longer than the lock is ever held by a thread that runs.
-const SPINS: u32 = 200;
+/// Names of a new file that are tried.
+const NAMES_MAX: u32 = 100;
+/// Looks at the lock's owner so often.
+const LOOK_NS: u64 = 10_000_000;
+
+impl FutexWord for AtomicU32 {
+    /// About 2 µs, longer than the lock is ever held by a thread that runs.
+    const SPINS: u32 = 200;
+    fn compare_exchange(&self, from: u32, to: u32, success: Ordering) -> Result<u32, u32> {
+        AtomicU32::compare_exchange(self, from, to, success, Ordering::Relaxed)
+    }
+    fn load(&self) -> u32 {
+        AtomicU32::load(self, Ordering::Acquire)
+    }
+    fn swap(&self, to: u32) -> u32 {
+        AtomicU32::swap(self, to, Ordering::Release)
+    }
+    fn wait(&self, value: u32) -> bool {
+        // Signals of the server don't put off looking at the owner.
+        let end = monotonic().as_nanos() + LOOK_NS;
+        loop {
+            let left = end.saturating_sub(monotonic().as_nanos());
+            match futex_wait(self.as_ptr(), value, left) {
+                Slept::Interrupted if left > 0 => {}
+                slept => return slept == Slept::Woken,
+            }
+        }
+    }
+    fn wake(&self) {
+        futex_wake(self.as_ptr());
+    }
+}
 
 struct Offsets {
     head: usize,
@@ -123,20 +162,28 @@ impl Segment {
     /// If the file can't be made or mapped.
     pub fn create(path: &Path, knobs: Knobs, now: Time) -> io::Result<Segment> {
         // A new file, never the old one's pages: a server that still maps those must not see them change.
-        let fresh = path.with_extension("new");
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&fresh)?;
-        file.set_len(AT.end as u64)?;
+        let (file, fresh) = fresh_file(path)?;
+        Segment::fill(&file, knobs, now)
+            .and_then(|segment| std::fs::rename(&fresh, path).map(|()| segment))
+            .inspect_err(|_| {
+                let _ = std::fs::remove_file(&fresh); // the first error is returned
+            })
+    }
+
+    fn fill(file: &File, knobs: Knobs, now: Time) -> io::Result<Segment> {
+        // Allocated, not only long: a page that a full file system can't provide later is a bus error in the server.
+        rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, AT.end as u64)?;
         let mut header = Vec::new();
         header.extend(MAGIC.to_le_bytes());
         for n in [VERSION, USERS as u32, CONNS as u32] {
             header.extend(n.to_le_bytes());
         }
         file.write_all_at(&header, 0)?;
-        let segment = Segment::map(&file)?;
+        let segment = Segment::map(file)?;
+        segment.control().pid_namespace.store(pid_namespace(), Ordering::Relaxed);
         segment.control().heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
         segment.control().p_wanted.store(knobs.p, Ordering::Relaxed);
         segment.lock(1, now).gate().init(knobs, now);
-        std::fs::rename(&fresh, path)?;
         Ok(segment)
     }
 
@@ -160,7 +207,11 @@ impl Segment {
         if (word(12), word(16), len) != (USERS as u32, CONNS as u32, AT.end as u64) {
             return Err(wrong(format!("{len} bytes for {} users and {} connections don't fit", word(12), word(16))));
         }
-        Segment::map(&file)
+        let segment = Segment::map(&file)?;
+        if segment.control().pid_namespace.load(Ordering::Relaxed) != pid_namespace() {
+            segment.control().mixed.store(1, Ordering::Relaxed);
+        }
+        Ok(segment)
     }
 
     fn map(file: &File) -> io::Result<Segment> {
@@ -209,57 +260,83 @@ impl Segment {
 
     /// Waits for the lock. `tid`: this thread's id, never 0.
     pub fn lock(&self, tid: u32, now: Time) -> Guard<'_> {
-        let word = &self.control().lock;
-        let mut repair = false;
-        if word.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            repair = self.lock_slowly(tid);
-        }
+        self.take(tid, now, None).expect("it is waited for without a bound")
+    }
+
+    /// Waits for the lock, but not for ever: `None` if its owner lives and was stopped for a second (see [`PATIENCE`]). Such an owner
+    /// keeps the lock: nothing of the gate may be used without it.
+    pub fn lock_in_time(&self, tid: u32, now: Time) -> Option<Guard<'_>> {
+        self.take(tid, now, Some(PATIENCE))
+    }
+
+    /// The lock, if nobody has it.
+    pub fn lock_if_free(&self, tid: u32) -> Option<Guard<'_>> {
+        // Not `then_some`: a guard that is made and dropped gives another's lock back.
+        self.control().lock.take_if_free(tid).then(|| Guard { segment: self })
+    }
+
+    fn take(&self, tid: u32, now: Time, patience: Option<u32>) -> Option<Guard<'_>> {
+        let taken = self.control().lock.take(tid, &|id| self.owner(id), patience)?;
         let mut guard = Guard { segment: self };
-        if repair {
+        if taken == Taken::FromDead {
             guard.gate().repair(now);
         }
-        guard
+        Some(guard)
     }
 
-    /// True if it was taken from an owner that is dead.
-    #[cold]
-    fn lock_slowly(&self, tid: u32) -> bool {
-        let word = &self.control().lock;
-        for _ in 0..SPINS {
-            if word.compare_exchange_weak(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return false;
-            }
-            std::hint::spin_loop();
-        }
-        loop {
-            let seen = word.load(Ordering::Relaxed);
-            if seen == 0 {
-                // Others may sleep: they're woken one by one, each keeping the mark for the next.
-                if word.compare_exchange(0, tid | CONTENDED, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    return false;
-                }
-                continue;
-            }
-            let marked = seen | CONTENDED;
-            if seen != marked && word.compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-                continue;
-            }
-            let slept = futex_wait(word.as_ptr(), marked, 10_000_000);
-            if !slept && is_dead(marked & !CONTENDED) {
-                let mine = tid | CONTENDED;
-                if word.compare_exchange(marked, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    return true;
-                }
-            }
-        }
+    fn owner(&self, id: u32) -> Owner {
+        if self.is_mixed() { Owner::Waits } else { state_of(id) }
     }
 
-    fn unlock(&self) {
-        let word = &self.control().lock;
-        if word.swap(0, Ordering::Release) & CONTENDED != 0 {
-            futex_wake(word.as_ptr());
+    /// Processes of several pid namespaces use it: none can name another's.
+    pub fn is_mixed(&self) -> bool {
+        self.control().mixed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes back what an earlier server left, when one starts in this process.
+    /// False if the lock can't be had.
+    pub fn reap_earlier_server(&self, tid: u32, now: Time) -> bool {
+        let Some(mut guard) = self.lock_in_time(tid, now) else { return false };
+        let own = pid_namespace();
+        let before = self.control().server_namespace.swap(own, Ordering::Relaxed);
+        // The server's own processes name each other, whatever the controller's namespace. In a new one the earlier server can't be asked
+        // for; it has ended, as a segment has one server.
+        guard.gate().reap(now, &mut |pid| before != own || is_dead(pid));
+        true
+    }
+
+    /// Whether no process or thread that uses this segment has this id any more. Never where they are of several pid
+    /// namespaces, in which numbers mean different processes.
+    pub fn is_dead(&self, id: u32) -> bool {
+        !self.is_mixed() && is_dead(id)
+    }
+}
+
+/// Makes a file beside `path` that nobody can have put there. The folder may be one that others write to if its sticky bit is set.
+fn fresh_file(path: &Path) -> io::Result<(File, PathBuf)> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = std::fs::metadata(folder)?.mode();
+    if mode & libc::S_IWOTH != 0 && mode & libc::S_ISVTX == 0 {
+        let what =
+            format!("anybody may replace files in {}: use a folder that only its owner writes to", folder.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    for n in 0..NAMES_MAX {
+        let mut fresh = path.as_os_str().to_owned();
+        fresh.push(format!(".{}-{}-{n}", std::process::id(), monotonic().as_nanos()));
+        let fresh = PathBuf::from(fresh);
+        // Exclusive: neither a file nor a link that is there already is followed.
+        match File::options().read(true).write(true).create_new(true).mode(0o600).open(&fresh) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|file| (file, fresh)),
         }
     }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "all names that were tried beside it are taken"))
+}
+
+/// This process' pid namespace; 0 where that can't be seen.
+fn pid_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
 }
 
 /// The lock, held.
@@ -303,12 +380,25 @@ impl Guard<'_> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.segment.unlock();
+        // A panic within leaves the gate half changed: who takes the lock next repairs it.
+        let lock = &self.segment.control().lock;
+        if std::thread::panicking() { lock.break_off() } else { lock.give_back() }
     }
 }
 
-/// Sleeps while the word has this value, for at most so long; false if the time was up.
-fn futex_wait(word: *mut u32, value: u32, timeout_ns: u64) -> bool {
+/// Reason for which a sleep ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Slept {
+    /// It was woken, or the word had another value.
+    Woken,
+    /// By a signal.
+    Interrupted,
+    /// The time was up.
+    InTime,
+}
+
+/// Sleeps while the word has this value, for at most so long.
+fn futex_wait(word: *mut u32, value: u32, timeout_ns: u64) -> Slept {
     let timeout = libc::timespec {
         tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
@@ -317,7 +407,11 @@ fn futex_wait(word: *mut u32, value: u32, timeout_ns: u64) -> bool {
     // other processes wake it too.
     let r = unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, value, &timeout) };
     // SAFETY: errno's address is always valid.
-    r == 0 || unsafe { *libc::__errno_location() } != libc::ETIMEDOUT
+    match unsafe { *libc::__errno_location() } {
+        libc::ETIMEDOUT if r != 0 => Slept::InTime,
+        libc::EINTR if r != 0 => Slept::Interrupted,
+        _ => Slept::Woken,
+    }
 }
 
 /// Wakes one that sleeps on the word.
@@ -328,11 +422,23 @@ fn futex_wake(word: *mut u32) {
 
 /// No process or thread has this id, or only what is left of one that has ended and that nobody has waited for.
 pub fn is_dead(id: u32) -> bool {
+    state_of(id) == Owner::Dead
+}
+
+/// State of a process or thread of this pid namespace.
+fn state_of(id: u32) -> Owner {
     // SAFETY: signal 0 only asks.
     let r = unsafe { libc::kill(id as libc::pid_t, 0) };
     // SAFETY: errno's address is always valid.
-    let gone = r == -1 && unsafe { *libc::__errno_location() } == libc::ESRCH;
-    gone || is_zombie(id)
+    if r == -1 && unsafe { *libc::__errno_location() } == libc::ESRCH {
+        return Owner::Dead;
+    }
+    match state_letter(id) {
+        Some(b'Z' | b'X' | b'x') => Owner::Dead,
+        Some(b'T' | b't') => Owner::Stopped,
+        Some(b'R') => Owner::Runs,
+        _ => Owner::Waits,
+    }
 }
 
 /// Tells a process that sleeps for its latch (PostgreSQL) that it was let in.
@@ -342,11 +448,11 @@ pub fn wake_process(pid: u32) {
 }
 
 /// By `/proc`, without allocation: it's asked within a server's own calls.
-fn is_zombie(id: u32) -> bool {
+fn state_letter(id: u32) -> Option<u8> {
     let mut path = [0u8; 32];
     let mut left = &mut path[..31];
     if io::Write::write_fmt(&mut left, format_args!("/proc/{id}/stat")).is_err() {
-        return false;
+        return None;
     }
     let mut text = [0u8; 128];
     // SAFETY: the path ends with a NUL, the buffer is as long as is said, and the descriptor is closed once. System calls are made directly,
@@ -354,7 +460,7 @@ fn is_zombie(id: u32) -> bool {
     let n = unsafe {
         let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if fd < 0 {
-            return false;
+            return None;
         }
         let n = libc::syscall(libc::SYS_read, fd, text.as_mut_ptr(), text.len());
         libc::syscall(libc::SYS_close, fd);
@@ -362,8 +468,7 @@ fn is_zombie(id: u32) -> bool {
     };
     let text = &text[..usize::try_from(n).unwrap_or(0)];
     // The state stands behind the name, which may have any characters.
-    let state = text.iter().rposition(|b| *b == b')').and_then(|at| text.get(at + 2));
-    matches!(state, Some(b'Z' | b'X' | b'x'))
+    text.iter().rposition(|b| *b == b')').and_then(|at| text.get(at + 2)).copied()
 }
 
 /// Now, on the monotonic clock that all processes share.
@@ -378,6 +483,7 @@ pub fn monotonic() -> Time {
 mod tests {
     use super::*;
     use crate::gate::Verdict;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn two_mappings_are_one_gate_and_other_files_are_refused() {
@@ -395,7 +501,7 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[8] = 99;
         std::fs::write(dir.path().join("y"), &bytes).unwrap();
-        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 4");
+        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 5");
         bytes[8] = VERSION as u8;
         std::fs::write(dir.path().join("z"), &bytes[..4096]).unwrap();
         assert!(wrong("z").contains("don't fit"));
@@ -438,5 +544,84 @@ mod tests {
         let before = std::time::Instant::now();
         assert_eq!(s.lock(2, monotonic()).gate().head.counters.repairs, 1);
         assert!(before.elapsed() < std::time::Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_lock_that_is_not_free_stays_its_owners() {
+        let dir = tempfile::tempdir().unwrap();
+        let s = Segment::create(&dir.path().join("s"), Knobs::default(), monotonic()).unwrap();
+        let guard = s.lock(1, monotonic());
+        assert!(s.lock_if_free(2).is_none() && s.lock_if_free(2).is_none());
+        drop(guard);
+        assert!(s.lock_if_free(2).is_some() && s.lock_if_free(2).is_some());
+    }
+
+    #[test]
+    fn a_change_that_a_panic_broke_off_is_repaired() {
+        let dir = tempfile::tempdir().unwrap();
+        let s = Segment::create(&dir.path().join("s"), Knobs::default(), monotonic()).unwrap();
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut guard = s.lock(1, monotonic());
+            guard.gate().head.waiting = 5; // which isn't so
+            std::panic::resume_unwind(Box::new("broken off"));
+        }));
+        assert!(failed.is_err());
+        let mut guard = s.lock(2, monotonic());
+        let mut gate = guard.gate();
+        gate.check();
+        assert_eq!(gate.head.counters.repairs, 1);
+    }
+
+    #[test]
+    fn across_pid_namespaces_nobody_is_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let s = Segment::create(&path, Knobs::default(), monotonic()).unwrap();
+        assert!(s.is_dead(0x3fff_ffff) && Segment::open(&path).unwrap().is_dead(0x3fff_ffff));
+        // As if another namespace's process had made it.
+        s.control().pid_namespace.store(1, Ordering::Relaxed);
+        Segment::open(&path).unwrap();
+        assert!(!s.is_dead(0x3fff_ffff));
+        // A server's own processes are of one namespace, or the earlier server of another has ended.
+        let me = std::process::id();
+        let left = |s: &Segment| s.lock(1, monotonic()).gate().owners();
+        s.reap_earlier_server(1, monotonic());
+        for pid in [me, 0x3fff_ffff] {
+            s.lock(1, monotonic()).gate().open(pid).unwrap();
+        }
+        s.reap_earlier_server(1, monotonic());
+        assert_eq!(left(&s), [me]);
+        s.control().server_namespace.store(1, Ordering::Relaxed);
+        s.reap_earlier_server(1, monotonic());
+        assert_eq!(left(&s), []);
+    }
+
+    #[test]
+    fn a_link_beside_it_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, victim) = (dir.path().join("s"), dir.path().join("victim"));
+        std::fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("s.new")).unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        Segment::create(&path, Knobs::default(), monotonic()).unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 3, "{left:?}");
+    }
+
+    #[test]
+    fn all_of_it_is_allocated_and_only_its_owners() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        Segment::create(&path, Knobs::default(), monotonic()).unwrap();
+        let made = std::fs::metadata(&path).unwrap();
+        assert!(made.blocks() * 512 >= AT.end as u64, "{} blocks", made.blocks());
+        assert_eq!(made.mode() & 0o7777, 0o600);
+        let mode = |mode| std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o777);
+        let refused = Segment::create(&path, Knobs::default(), monotonic()).err().expect("anybody may replace it");
+        assert!(refused.to_string().contains("anybody may replace files in"), "{refused}");
+        mode(0o1777);
+        assert!(Segment::create(&path, Knobs::default(), monotonic()).is_ok());
     }
 }

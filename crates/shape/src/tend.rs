@@ -4,7 +4,7 @@
 use crate::control::{Controller, PMode, ZetaMode};
 use crate::gate::{ConnId, Knobs};
 use crate::profile::Profile;
-use crate::segment::{FAILED_SILENT, P_WANTED_AUTO, Segment, is_dead, wake_process};
+use crate::segment::{FAILED_SILENT, P_WANTED_AUTO, Segment, wake_process};
 use crate::tune::parallelism::TunerConfig;
 use crate::tune::zeta::ZetaConfig;
 use plimsoll_base::{Span, Time};
@@ -32,6 +32,8 @@ impl Woken {
     /// Wakes it: threads sleep on the segment; a PostgreSQL process waits for its latch's signal.
     pub fn wake(&self, segment: &Segment) {
         match segment.profile() {
+            // Of another namespace its number is another process': it looks by itself every tenth of a second.
+            Some(Profile::Postgres) if segment.is_mixed() => {}
             Some(Profile::Postgres) => wake_process(self.owner_pid),
             _ => segment.wake(self.conn),
         }
@@ -103,7 +105,7 @@ impl Tender {
         self.controller.freeze(flags & FROZEN != 0);
         self.controller.set_pressure(control.pressure_milli.load(Ordering::Relaxed));
         self.controller.set_p(p_wanted(segment));
-        let mut guard = segment.lock(tid, now);
+        let Some(mut guard) = segment.lock_in_time(tid, now) else { return Vec::new() };
         let mut gate = guard.gate();
         self.controller.set_zeta(zeta_wanted(segment), gate.head.knobs.zeta);
         let open = u32::from(flags & OFF != 0);
@@ -128,9 +130,11 @@ impl Tender {
 
 /// Takes places back from processes that died. These are asked for without the lock: there may be thousands.
 fn reap(segment: &Segment, tid: u32, now: Time) {
-    let owners = segment.lock(tid, now).gate().owners();
-    let dead: Vec<u32> = owners.into_iter().filter(|pid| is_dead(*pid)).collect();
-    if !dead.is_empty() {
-        segment.lock(tid, now).gate().reap(now, &mut |pid| dead.contains(&pid));
+    let Some(owners) = segment.lock_in_time(tid, now).map(|mut guard| guard.gate().owners()) else { return };
+    let dead: Vec<u32> = owners.into_iter().filter(|pid| segment.is_dead(*pid)).collect();
+    if !dead.is_empty()
+        && let Some(mut guard) = segment.lock_in_time(tid, now)
+    {
+        guard.gate().reap(now, &mut |pid| dead.contains(&pid));
     }
 }

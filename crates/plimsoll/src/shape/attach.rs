@@ -4,7 +4,7 @@ use super::tuning::{Tuning, tender};
 use super::{Which, is_tended, tid};
 use anyhow::{Result, bail};
 use clap::Args;
-use plimsoll_shape::segment::{is_dead, monotonic};
+use plimsoll_shape::segment::monotonic;
 use plimsoll_shape::tend::LOOK;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,13 +29,13 @@ impl Attach {
             bail!("{at}: process {pid} looks after it; `plimsoll shape set` changes what that does");
         }
         let server = control.server_pid.load(Ordering::Relaxed);
-        if server == 0 || is_dead(server) {
+        if server == 0 || segment.is_dead(server) {
             bail!("{at}: no server runs under it");
         }
         self.tuning.store(&segment)?;
         let mut tender = tender(&segment);
         let stop = super::run::signals::Stop::new()?;
-        while !is_dead(server) && tender.is_in_charge(&segment) && stop.take().is_none() {
+        while !segment.is_dead(server) && tender.is_in_charge(&segment) && stop.take().is_none() {
             tender.look(&segment, tid(), monotonic()).iter().for_each(|w| w.wake(&segment));
             // The gate tells nobody of stalls and windows: it is looked at.
             std::thread::sleep(Duration::from_nanos(LOOK.as_nanos()));

@@ -90,7 +90,8 @@ fn metrics(v: &View) -> String {
         ("overflow_total", "Connections or users beyond the tables.", c.overflow),
         ("users_given_back_total", "Entries of unused users that others got.", c.given_back),
         ("panics_total", "Panics caught at the shim's boundary.", c.panics),
-        ("repairs_total", "Times the lock was taken from a dead owner.", c.repairs),
+        ("repairs_total", "Times the lock was taken from an owner that died or failed.", c.repairs),
+        ("stuck_total", "Processes that went on without the gate, as the owner of its lock was stopped.", c.stuck),
     ] {
         one(name, "counter", help, alone(value));
     }

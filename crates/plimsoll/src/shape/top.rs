@@ -107,8 +107,8 @@ fn text(a: &View, b: &View) -> String {
     );
     let _ = writeln!(
         out,
-        "escapes: stall {}, hold {}, bypass {}; lent {}; undone {}; unparsed {}, reaped {}, panics {}\n",
-        c.stall_escapes, c.hold_escapes, c.bypass, c.lent, c.undone, c.unparsed, c.reaped, c.panics
+        "escapes: stall {}, hold {}, bypass {}; lent {}; undone {}; unparsed {}, reaped {}, panics {}, stuck {}\n",
+        c.stall_escapes, c.hold_escapes, c.bypass, c.lent, c.undone, c.unparsed, c.reaped, c.panics, c.stuck
     );
     let row = |(i, u): (usize, &User)| {
         let before = u.earlier(&a.users, i).unwrap_or(u);

@@ -4,10 +4,21 @@ use super::{Server, tid};
 use plimsoll_base::Time;
 use plimsoll_shape::gate::{Counters, Knobs};
 use plimsoll_shape::profile::Profile;
-use plimsoll_shape::segment::monotonic;
+use plimsoll_shape::segment::{Guard, monotonic};
 use plimsoll_shape::tend::Woken;
+use std::process::{Child, Command};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+/// A process that was stopped; it ends with this.
+pub struct Stopped(Child);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // it can't have ended
+        let _ = self.0.wait();
+    }
+}
 
 impl Server {
     fn gate<T>(&self, f: impl FnOnce(&mut plimsoll_shape::gate::Gate<'_>) -> T) -> T {
@@ -61,6 +72,14 @@ impl Server {
     pub fn die_in_the_lock(&self) {
         // An id that no process has, as the largest is far below.
         std::mem::forget(self.segment.lock(0x3fff_ffff, monotonic()));
+    }
+
+    /// A process is stopped with the lock in its hand, until the guard is dropped. Nothing of the gate can be asked meanwhile.
+    pub fn stopped_in_the_lock(&self) -> (Stopped, Guard<'_>) {
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::STOP).unwrap();
+        let guard = self.segment.lock(child.id(), monotonic());
+        (Stopped(child), guard)
     }
 
     /// Takes every entry of the users' table that may be had, for users that were here at that time and have no connection.

@@ -316,6 +316,20 @@ impl Server {
         s
     }
 
+    /// The server of `odd.c`, which speaks MongoDB's protocol and reads as no real one does.
+    pub fn odd(knobs: Knobs) -> Server {
+        let turn = turn();
+        let (port, dir) = (free_port(), folder(None));
+        let (source, program) = (concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/odd.c"), dir.path().join("odd"));
+        let program = program.to_str().unwrap().to_string();
+        run(None, "cc", &["-O1", "-Wall", "-o", &program, source]);
+        let launch =
+            Launch { profile: Profile::Mongo, preload: true, user: None, program, args: vec![port.to_string()] };
+        let s = start(turn, dir, knobs, port, launch);
+        s.await_port();
+        s
+    }
+
     /// Ends the server as an operator would, and starts it again with the same gate.
     pub fn restart(&mut self) {
         self.end();

@@ -124,3 +124,33 @@ where
     }
     n
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::{Knobs, OwnGate, Verdict};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// A list of one element, which is its own neighbour on both sides: as zeroes are for connection 0.
+    fn ring(i: u32) -> (List, Link) {
+        (bytemuck::cast([i, i]), bytemuck::cast([i, i]))
+    }
+
+    #[test]
+    fn a_list_that_others_bent_into_a_ring_ends() {
+        let knobs = Knobs { p: 1, ..Knobs::default() };
+        let mut own = OwnGate::new(2, 4, knobs, Time::ZERO);
+        let mut g = own.gate();
+        let ids: Vec<_> = (0..2).map(|_| g.open(0).expect("room")).collect();
+        assert_eq!((g.request(Time::ZERO, ids[0]), g.request(Time::ZERO, ids[1])), (Verdict::Go, Verdict::Wait));
+        (g.head.granted, g.conns[0].link) = ring(0);
+        g.conns[0].granted = 1;
+        assert!(catch_unwind(AssertUnwindSafe(|| while g.take_grant().is_some() {})).is_err());
+        // Without debug assertions, too, each is let in once.
+        let waits = ids[1].0;
+        (g.users[0].queue, g.conns[waits as usize].link) = ring(waits);
+        (g.head.waiting, g.users[0].waiting) = (u32::MAX, u32::MAX);
+        let open = Knobs { p: u32::MAX, ..knobs };
+        assert!(catch_unwind(AssertUnwindSafe(|| g.set_knobs(Time::ZERO, open))).is_err());
+    }
+}

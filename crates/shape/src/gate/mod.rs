@@ -344,6 +344,8 @@ impl Gate<'_> {
 
     /// Takes a waiting connection out of its queue.
     fn dequeue(&mut self, now: Time, i: u32) {
+        // In memory that others write to a queue may be a ring: each is let in once, so letting in comes to an end.
+        assert!(self.conns[i as usize].phase == phase::WAITING, "only who waits is in a queue");
         let u = self.conns[i as usize].user;
         self.head.waiting -= 1;
         self.head.by_age.remove::<1, _>(self.conns, i);
@@ -380,7 +382,8 @@ impl Gate<'_> {
     /// The next connection that was let in while it waited, and must be told so.
     pub fn take_grant(&mut self) -> Option<ConnId> {
         let i = self.head.granted.pop::<0, _>(self.conns)?;
-        self.conns[i as usize].granted = 0;
+        // In memory that others write to a list may be a ring, which would never end.
+        assert!(std::mem::take(&mut self.conns[i as usize].granted) == 1, "only who was granted is told");
         Some(ConnId(i))
     }
 

@@ -85,8 +85,10 @@ pub struct Counters {
     pub given_back: u64,
     /// Panics caught at the boundary.
     pub panics: u64,
-    /// Times the lock was taken from a dead owner.
+    /// Times the lock was taken from an owner that died or failed.
     pub repairs: u64,
+    /// Processes that went on without the gate, as the owner of its lock was stopped.
+    pub stuck: u64,
 }
 
 impl Counters {

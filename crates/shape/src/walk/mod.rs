@@ -92,6 +92,33 @@ pub enum Walker {
     Redis(redis::Redis),
     /// See [`generic`].
     Generic(generic::Generic),
+    /// See [`Walker::pass_unseen`].
+    Lost(Lost),
+}
+
+/// A connection some of whose bytes passed unseen: nothing is concluded any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Lost;
+
+impl Lost {
+    fn input(self, _: &[u8]) -> Came {
+        Came::default()
+    }
+    fn output(self, _: &[u8]) -> Went {
+        Went::default()
+    }
+    fn stands(self) -> Answered {
+        Answered::Done
+    }
+    fn is_lost(self) -> bool {
+        true
+    }
+    fn at_rest(self) -> bool {
+        false
+    }
+    fn identity(self) -> (Name, Name) {
+        (Name::EMPTY, Name::EMPTY)
+    }
 }
 
 macro_rules! each {
@@ -102,6 +129,7 @@ macro_rules! each {
             Walker::Mongo($w) => $what,
             Walker::Redis($w) => $what,
             Walker::Generic($w) => $what,
+            Walker::Lost($w) => $what,
         }
     };
 }
@@ -124,6 +152,12 @@ impl Walker {
     /// Bytes to the client.
     pub fn output(&mut self, bytes: &[u8]) -> Went {
         each!(self, w => w.output(bytes))
+    }
+    /// Bytes from the client, or to it, passed and can't be seen. Only a protocol whose bytes don't matter goes on.
+    pub fn pass_unseen(&mut self) {
+        if !matches!(self, Walker::Generic(_)) {
+            *self = Walker::Lost(Lost);
+        }
     }
     /// How the connection stands after its last answer.
     pub fn stands(&self) -> Answered {

@@ -1,0 +1,270 @@
+//! Two hand-overs between threads, apart from the memory they happen in: a lock over a futex word, and a connection whose event
+//! is wanted while another thread has it. The atomics are parameters, so that `tests/model.rs` runs every order of their steps.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Set in the lock word when somebody sleeps for it.
+pub const CONTENDED: u32 = 1 << 31;
+/// Stands in the lock word for an owner that failed within. No thread has this id.
+pub const BROKEN: u32 = CONTENDED - 1;
+
+/// A word on which threads and processes sleep.
+pub trait FutexWord {
+    /// Number of tries of a taken lock before sleeping.
+    const SPINS: u32;
+    /// As [`AtomicU32::compare_exchange`].
+    ///
+    /// # Errors
+    /// The value, if it isn't `from`.
+    fn compare_exchange(&self, from: u32, to: u32, success: Ordering) -> Result<u32, u32>;
+    /// As [`AtomicU32::load`], acquiring.
+    fn load(&self) -> u32;
+    /// As [`AtomicU32::swap`], releasing.
+    fn swap(&self, to: u32) -> u32;
+    /// Sleeps while the word has this value, for a while at most; false if the time was up.
+    fn wait(&self, value: u32) -> bool;
+    /// Wakes one that sleeps on it.
+    fn wake(&self);
+}
+
+/// A number beside the word.
+pub trait Number {
+    /// As [`AtomicU32::load`], relaxed.
+    fn load(&self) -> u32;
+    /// As [`AtomicU32::store`], relaxed.
+    fn store(&self, to: u32);
+}
+
+impl Number for AtomicU32 {
+    fn load(&self) -> u32 {
+        AtomicU32::load(self, Ordering::Relaxed)
+    }
+    fn store(&self, to: u32) {
+        AtomicU32::store(self, to, Ordering::Relaxed);
+    }
+}
+
+/// State of the lock's owner, as the system tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// It has ended: nothing of it writes any more.
+    Dead,
+    /// It was stopped by a signal or a debugger. It may go on at any time.
+    Stopped,
+    /// It sleeps, is frozen, or can't be seen.
+    Waits,
+    /// It has a core, or waits for one.
+    Runs,
+}
+
+impl Owner {
+    /// Part of [`PATIENCE`] that a look uses up which finds the owner so.
+    fn wear(self) -> u32 {
+        match self {
+            Owner::Stopped => 10,
+            Owner::Waits => 2,
+            Owner::Runs | Owner::Dead => 1,
+        }
+    }
+}
+
+/// Looks at an owner in one hold are worth so much at most, at 10 ms each: 1 s stopped, 5 s asleep, 10 s without getting a core.
+pub const PATIENCE: u32 = 1000;
+
+/// Way in which the lock was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taken {
+    /// From nobody, or from who gave it back.
+    Free,
+    /// From an owner that is dead or failed: its change is half done.
+    FromDead,
+}
+
+/// A lock whose owner may die or be stopped. It is taken from the dead only: nothing keeps a stopped owner from writing when it
+/// goes on, so who can't wait for it goes on without the lock.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Lock<W, N> {
+    /// 0, or the owner's thread id, with [`CONTENDED`] if somebody waits.
+    word: W,
+    /// Number of the hold. It changes before the word says that a hold is over.
+    turn: N,
+    /// 1 + the hold that somebody gave up on: nobody else waits for that one.
+    given_up: N,
+}
+
+impl<W: FutexWord, N: Number> Lock<W, N> {
+    /// Over these words; the numbers are 0.
+    pub fn new(word: W, turn: N, given_up: N) -> Lock<W, N> {
+        Lock { word, turn, given_up }
+    }
+
+    /// The word itself.
+    pub fn word(&self) -> &W {
+        &self.word
+    }
+
+    /// Takes the lock for `tid`, which is neither 0 nor [`BROKEN`], if nobody has it.
+    pub fn take_if_free(&self, tid: u32) -> bool {
+        self.word.compare_exchange(0, tid, Ordering::Acquire).is_ok()
+    }
+
+    /// Takes the lock for `tid`. `None` if one hold wore out `patience`, or already another waiter's.
+    pub fn take(&self, tid: u32, look: &dyn Fn(u32) -> Owner, patience: Option<u32>) -> Option<Taken> {
+        if self.take_if_free(tid) { Some(Taken::Free) } else { self.take_slowly(tid, look, patience) }
+    }
+
+    #[cold]
+    fn take_slowly(&self, tid: u32, look: &dyn Fn(u32) -> Owner, patience: Option<u32>) -> Option<Taken> {
+        for _ in 0..W::SPINS {
+            if self.take_if_free(tid) {
+                return Some(Taken::Free);
+            }
+            std::hint::spin_loop();
+        }
+        // Others may sleep: they're woken one by one, each keeping the mark for the next.
+        let mine = tid | CONTENDED;
+        let (mut turn, mut worn) = (self.turn.load(), 0);
+        loop {
+            let seen = self.word.load();
+            let owner = seen & !CONTENDED;
+            if owner == 0 || owner == BROKEN {
+                if self.word.compare_exchange(seen, mine, Ordering::Acquire).is_ok() {
+                    return Some(if owner == BROKEN { Taken::FromDead } else { Taken::Free });
+                }
+                continue;
+            }
+            let hold = self.turn.load();
+            if hold != turn {
+                (turn, worn) = (hold, 0);
+            }
+            if patience.is_some() && self.given_up.load() == turn.wrapping_add(1) {
+                return None;
+            }
+            let marked = seen | CONTENDED;
+            if seen != marked && self.word.compare_exchange(seen, marked, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            if self.word.wait(marked) {
+                continue;
+            }
+            let state = look(owner);
+            if state == Owner::Dead && self.word.compare_exchange(marked, mine, Ordering::Acquire).is_ok() {
+                // Who gave up on the dead one's hold didn't give up on this.
+                self.turn.store(turn.wrapping_add(1));
+                return Some(Taken::FromDead);
+            }
+            worn += state.wear();
+            // Still the same hold: of another, nothing was looked at.
+            if patience.is_some_and(|most| worn >= most) && self.word.load() == marked && self.turn.load() == turn {
+                self.given_up.store(turn.wrapping_add(1));
+                return None;
+            }
+        }
+    }
+
+    /// Gives the lock back and wakes one that sleeps for it.
+    pub fn give_back(&self) {
+        self.leave(0);
+    }
+
+    /// Gives the lock back half-way through a change: whoever takes it next is told.
+    pub fn break_off(&self) {
+        self.leave(BROKEN);
+    }
+
+    fn leave(&self, word: u32) {
+        self.turn.store(self.turn.load().wrapping_add(1));
+        if self.word.swap(word) & CONTENDED != 0 {
+            self.word.wake();
+        }
+    }
+}
+
+/// A flag that one thread at a time sets.
+pub trait Flag {
+    /// As [`AtomicBool::swap`], sequentially consistent.
+    fn swap(&self, to: bool) -> bool;
+    /// As [`AtomicBool::store`], sequentially consistent.
+    fn store(&self, to: bool);
+}
+
+impl Flag for AtomicBool {
+    fn swap(&self, to: bool) -> bool {
+        AtomicBool::swap(self, to, Ordering::SeqCst)
+    }
+    fn store(&self, to: bool) {
+        AtomicBool::store(self, to, Ordering::SeqCst);
+    }
+}
+
+/// A number that says what is wanted; 0 is nothing.
+pub trait Wish {
+    /// As [`AtomicU32::load`], sequentially consistent.
+    fn load(&self) -> u32;
+    /// As [`AtomicU32::store`], sequentially consistent.
+    fn store(&self, to: u32);
+    /// As [`AtomicU32::swap`], sequentially consistent.
+    fn swap(&self, to: u32) -> u32;
+}
+
+impl Wish for AtomicU32 {
+    fn load(&self) -> u32 {
+        AtomicU32::load(self, Ordering::SeqCst)
+    }
+    fn store(&self, to: u32) {
+        AtomicU32::store(self, to, Ordering::SeqCst);
+    }
+    fn swap(&self, to: u32) -> u32 {
+        AtomicU32::swap(self, to, Ordering::SeqCst)
+    }
+}
+
+/// Something that one thread has at a time, and what others want of it meanwhile. Whoever wants something notes it and then tries
+/// to take it; whoever gives it back looks for a note afterwards. In one order over both words, one of the two sees the other.
+#[derive(Debug)]
+pub struct Handover<B, W> {
+    busy: B,
+    wanted: W,
+}
+
+impl Handover<AtomicBool, AtomicU32> {
+    /// Free, and nothing wanted.
+    pub const fn idle() -> Handover<AtomicBool, AtomicU32> {
+        Handover { busy: AtomicBool::new(false), wanted: AtomicU32::new(0) }
+    }
+}
+
+impl<B: Flag, W: Wish> Handover<B, W> {
+    /// Over these two words.
+    pub fn new(busy: B, wanted: W) -> Handover<B, W> {
+        Handover { busy, wanted }
+    }
+
+    /// Takes it; false if another thread has it.
+    pub fn take(&self) -> bool {
+        !self.busy.swap(true)
+    }
+
+    /// Gives it back. True if something is wanted: try to take it again, and see to that.
+    #[must_use]
+    pub fn give_back(&self) -> bool {
+        self.busy.store(false);
+        self.wanted.load() != 0
+    }
+
+    /// Notes what is wanted; not 0. Then try to take it.
+    pub fn want(&self, what: u32) {
+        self.wanted.store(what);
+    }
+
+    /// Nothing is wanted any more.
+    pub fn forget(&self) {
+        self.wanted.store(0);
+    }
+
+    /// Takes what is wanted; 0 if nothing is. For who has it.
+    pub fn take_wanted(&self) -> u32 {
+        self.wanted.swap(0)
+    }
+}
