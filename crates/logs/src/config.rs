@@ -197,6 +197,8 @@ pub enum Planted {
     WitnessIgnored,
     /// Nothing is written for durable records that no record follows.
     WitnessNeverWritten,
+    /// The copies in a record that failed are killed before the writes are durable elsewhere.
+    KilledBeforeReplaced,
     /// A record names what isn't durable yet.
     WitnessTooEarly,
     /// Behind a corrupt record of a log none is looked for.
@@ -228,6 +230,9 @@ impl Planted {
         Planted::LossForgotten,
         Planted::LossNotKept,
     ];
+
+    /// Power losses among failing requests show it.
+    pub const OF_ERRORS: Planted = Planted::KilledBeforeReplaced;
 
     /// The others: a power loss shows them.
     pub const ALL: [Planted; 20] = [
