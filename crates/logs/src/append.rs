@@ -268,7 +268,8 @@ impl Logs {
         let place = Place { at, log, previous: l.sum, epoch: l.epoch };
         let room = witnesses_max(entries.len(), header_len);
         let witnesses = self.claims.take(now, room, (log, l.epoch, l.tail + len as u32), items.is_empty());
-        let (header, record_sum) = encode_record(&mut self.buffers, &self.layout, place, &entries, &witnesses);
+        let (header, record_sum) =
+            encode_record(&mut self.buffers, &self.layout, place, &entries, &witnesses, self.start);
         assert_eq!(header.len() as u64, header_len, "a header is as long as planned");
         parts[0] = (header_len, Data::Bytes(header.clone()));
         // FUA makes it durable, but only a chain without volatile records makes it findable.

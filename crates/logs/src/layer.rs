@@ -87,6 +87,8 @@ pub struct Logs {
     pub(crate) early: Vec<Io>,
     /// Superseded by something at home, and no record or image says so yet.
     pub(crate) kills: Vec<Kill>,
+    /// A number that no other start of these logs has, in all its records. 0 where nothing was recovered.
+    pub(crate) start: u64,
     /// Copies of writes in records that failed.
     pub(crate) stale: StaleCopies,
     pub(crate) flush_job: Option<FlushJob>,
@@ -305,6 +307,7 @@ impl Logs {
             held: Vec::new(),
             early: Vec::new(),
             kills: Vec::new(),
+            start: 0,
             stale: StaleCopies::default(),
             flush_job: None,
             flush_next: Vec::new(),
@@ -338,7 +341,9 @@ impl Logs {
 
     /// A layer over a device that was just formatted: there is nothing to read.
     pub fn fresh(layout: Layout, config: LogsConfig) -> Logs {
-        Logs { life: Life::Ready, ..Logs::new(layout, config) }
+        let mut logs = Logs { life: Life::Ready, ..Logs::new(layout, config) };
+        logs.notes.start_afresh();
+        logs
     }
 
     /// Is this mistake planted?
