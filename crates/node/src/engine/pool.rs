@@ -165,7 +165,7 @@ pub struct Pool {
     forgetting: Vec<TenantId>,
     /// When to go on withdrawing what clients that are gone left behind.
     withdraw_at: Time,
-    /// Permits have come back since those who wait were last looked at.
+    /// Since those who wait were last looked at, permits have come back or requests have left the stack.
     freed: bool,
     /// When slow clients were last looked for.
     looked_at: Time,
@@ -709,6 +709,8 @@ impl Pool {
         let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
         let mut held = Held::one(bytes_of(&inside.request));
         self.admission.answered(tenant, held);
+        // Who waits for the stack may go on, though the permit isn't back yet.
+        self.freed = true;
         if planted::is(Mistake::PermitsUntilDone) {
             self.admission.give(tenant, inside.conn, std::mem::take(&mut held));
         }

@@ -356,3 +356,29 @@ fn what_has_come_is_taken_in_before_clients_are_judged() {
     drop(client);
     s.end();
 }
+
+/// A request that leaves the stack lets others in at once, also while its answer waits to be taken.
+#[test]
+fn a_request_that_leaves_the_stack_wakes_who_waits_for_it() {
+    const MANY: u64 = 40;
+    let mut s = scene(PermitLimits { jobs_max: 1, bytes_max: 64 << 20 });
+    s.set_volume(1);
+    let mut client = s.connect(1);
+    // More than a connection may have unsent, so that it's parsed again when some of it has been taken.
+    client.write_all(&reads(MANY, 1 << 20)).unwrap();
+    client.set_nonblocking(true).unwrap();
+    let (mut left, mut buffer, mut rounds) = (MANY as usize * (16 + (1 << 20)), vec![0; 100_000], 0);
+    while left > 0 {
+        s.round();
+        let idle = s.pool.timeout().is_none_or(|t| t > Duration::ZERO);
+        assert!(
+            !(idle && s.pool.admission.has_due() && !s.pool.stack.is_full()),
+            "{left} bytes left: a wake-up is lost"
+        );
+        left -= client.read(&mut buffer).unwrap_or(0);
+        rounds += 1;
+        assert!(rounds < 100_000, "{left} bytes left");
+    }
+    drop(client);
+    s.end();
+}
