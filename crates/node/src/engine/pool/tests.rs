@@ -212,7 +212,8 @@ fn withdrawing_is_done_in_stretches() {
     println!("{LEFT} left: {rounds} rounds, at most {most} ended and {longest:?} of the thread's time in one");
     // Beside what is withdrawn, the modelled disk ends as many as are at it.
     assert!(most <= WITHDRAW_MAX + 64, "{most} in one round");
-    assert!(longest < Duration::from_millis(25), "{longest:?} in one round");
+    // Processor time, so that a busy machine doesn't matter. The number above is the bound; this is fifty times a stretch.
+    assert!(longest < 50 * WITHDRAW_TIME, "{longest:?} in one round");
     drop(others);
     s.end();
 }
