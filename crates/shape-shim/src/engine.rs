@@ -60,20 +60,22 @@ fn give_up(shim: &Shim) {
     leave_gate(shim, guard);
 }
 
-/// This process went on without the gate, and something of it is still in there: it is taken out as soon as the lock is free.
+/// This process went on without the gate, and something of it is still in there: it is taken out as soon as the lock is free or its owner
+/// has died.
 #[cold]
 pub fn pay_back(shim: &Shim) {
     let Some(_inside) = sys::enter() else { return };
     let saved = errno();
-    if let Some(mut guard) = shim.segment.lock_if_free(sys::tid()) {
-        // One thread does it. It fails only if the memory can't be used any more.
-        if start::set_owing(false) {
-            let _ = catch_unwind(AssertUnwindSafe(|| {
-                guard.gate().head.counters.stuck += 1;
-                leave_gate(shim, guard);
-            }));
+    // It fails only if the memory can't be used any more.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(mut guard) = shim.segment.lock_now(sys::tid(), monotonic())
+            // One thread does it.
+            && start::set_owing(false)
+        {
+            guard.gate().head.counters.stuck += 1;
+            leave_gate(shim, guard);
         }
-    }
+    }));
     set_errno(saved);
 }
 

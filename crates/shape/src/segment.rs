@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PLMSHAPE");
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Users in a segment.
 pub const USERS: usize = USERS_MAX;
 /// Connections in a segment.
@@ -42,7 +42,7 @@ pub struct Control {
     users: u32,
     conns: u32,
     /// The gate's lock.
-    lock: Lock<AtomicU32, AtomicU32>,
+    lock: Lock<AtomicU32, AtomicU64>,
     /// When the controller was last alive, on the monotonic clock.
     pub heartbeat_ns: AtomicU64,
     /// Why everything passes though nobody asked for it: [`FAILED_SILENT`], [`FAILED_SHIM`].
@@ -269,19 +269,23 @@ impl Segment {
         self.take(tid, now, Some(PATIENCE))
     }
 
-    /// The lock, if nobody has it.
-    pub fn lock_if_free(&self, tid: u32) -> Option<Guard<'_>> {
-        // Not `then_some`: a guard that is made and dropped gives another's lock back.
-        self.control().lock.take_if_free(tid).then(|| Guard { segment: self })
+    /// The lock without waiting: `None` if its owner lives.
+    pub fn lock_now(&self, tid: u32, now: Time) -> Option<Guard<'_>> {
+        let taken = self.control().lock.take_now(tid, &|id| self.owner(id))?;
+        Some(self.guard(taken, now))
     }
 
     fn take(&self, tid: u32, now: Time, patience: Option<u32>) -> Option<Guard<'_>> {
         let taken = self.control().lock.take(tid, &|id| self.owner(id), patience)?;
+        Some(self.guard(taken, now))
+    }
+
+    fn guard(&self, taken: Taken, now: Time) -> Guard<'_> {
         let mut guard = Guard { segment: self };
         if taken == Taken::FromDead {
             guard.gate().repair(now);
         }
-        Some(guard)
+        guard
     }
 
     fn owner(&self, id: u32) -> Owner {
@@ -501,7 +505,7 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[8] = 99;
         std::fs::write(dir.path().join("y"), &bytes).unwrap();
-        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 5");
+        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 6");
         bytes[8] = VERSION as u8;
         std::fs::write(dir.path().join("z"), &bytes[..4096]).unwrap();
         assert!(wrong("z").contains("don't fit"));
@@ -547,13 +551,18 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_not_free_stays_its_owners() {
+    fn a_lock_without_waiting_is_had_from_nobody_and_from_the_dead() {
         let dir = tempfile::tempdir().unwrap();
         let s = Segment::create(&dir.path().join("s"), Knobs::default(), monotonic()).unwrap();
         let guard = s.lock(1, monotonic());
-        assert!(s.lock_if_free(2).is_none() && s.lock_if_free(2).is_none());
+        assert!(s.lock_now(2, monotonic()).is_none() && s.lock_now(2, monotonic()).is_none());
         drop(guard);
-        assert!(s.lock_if_free(2).is_some() && s.lock_if_free(2).is_some());
+        let repairs = || s.lock_now(2, monotonic()).expect("it is free").gate().head.counters.repairs;
+        assert_eq!((repairs(), repairs()), (0, 0));
+        std::mem::forget(s.lock(0x3fff_ffff, monotonic()));
+        assert_eq!((repairs(), repairs()), (1, 1));
+        s.control().lock.break_off();
+        assert_eq!((repairs(), repairs()), (2, 2));
     }
 
     #[test]
