@@ -96,6 +96,7 @@ extern "C" fn init() {
 fn begin(shim: Shim) {
     std::panic::set_hook(Box::new(|_| {}));
     PID.store(std::process::id(), Ordering::Relaxed);
+    shim.segment.join();
     let control = shim.segment.control();
     control.server_pid.store(std::process::id(), Ordering::Relaxed);
     control.profile.store(shim.profile.code(), Ordering::Relaxed);

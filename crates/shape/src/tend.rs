@@ -81,6 +81,7 @@ pub fn zeta_wanted(segment: &Segment) -> ZetaMode {
 impl Tender {
     /// Takes the segment's gate over.
     pub fn new(segment: &Segment, controller: Controller) -> Tender {
+        segment.join();
         segment.control().controller_pid.store(std::process::id(), Ordering::Relaxed);
         Tender { controller, looks: 0 }
     }
