@@ -406,6 +406,7 @@ impl Logs {
         }
         if durable {
             l.flushed_tail = r.end;
+            self.claims.moved(r.log);
             self.claim_durable(now, r.log);
             self.claims.confirm(&self.logs);
         } else {

@@ -113,6 +113,7 @@ impl Logs {
             if self.logs[tail.log as usize].flushed(tail) {
                 self.dirty.remove(&tail.log);
             }
+            self.claims.moved(tail.log);
             self.claim_durable(now, tail.log);
         }
         self.claims.confirm(&self.logs);

@@ -579,6 +579,7 @@ impl Logs {
             self.dirty.remove(&log);
             self.crowded.remove(&log);
             self.claims.remove(log);
+            self.claims.moved(log);
             let l = &mut self.logs[log as usize];
             if l.state == State::Bad && !l.no_space {
                 continue;

@@ -512,6 +512,7 @@ impl Logs {
             l.state = State::Bad;
             self.open.remove(log);
             self.crowded.remove(&log);
+            self.claims.moved(log);
             self.counters.logs_retired += 1;
             self.changed += 1;
         }

@@ -761,6 +761,12 @@ impl Logs {
                 self.making_room = None;
                 return;
             }
+            if self.stopping {
+                // A job begun now would be given up again. The next start finds what this one did.
+                let what =
+                    "the pool was stopped while its start made room in the MTL table: nothing is lost; start again";
+                return self.refuse(what.into(), out);
+            }
             let mut logs = self.logs_in_use();
             if tries > 0 {
                 // What can't be read stays where it is.
