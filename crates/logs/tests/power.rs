@@ -163,20 +163,6 @@ fn nothing_promised_is_lost_at_any_instant() {
     }
 }
 
-/// A record fails after its bytes reached the device, and the power is lost between its kill and what replaces it.
-#[test]
-fn a_kill_before_its_replacement_is_found() {
-    let run = |seed, planted| {
-        let config = LogsConfig { planted, ..configs(block_of(seed))[0] };
-        run(seed, 160, config, 1.0, &mut Tally::default())
-    };
-    // One run of eight has single requests that fail.
-    let found = (5..400).step_by(8).find_map(|seed| Some((seed, run(seed, Some(Planted::OF_ERRORS)).err()?)));
-    let (seed, e) = found.expect("found");
-    println!("{:?}: seed {seed}: {e}", Planted::OF_ERRORS);
-    run(seed, None).expect("nothing is lost without it");
-}
-
 /// Tests of the test: every planted mistake is found.
 #[test]
 fn every_planted_mistake_is_found() {
