@@ -53,7 +53,8 @@ soak: build-deps test-deps
 	PLIMSOLL_FUZZ_MOUNTS=200000 cargo test --release -p plimsoll-cache --test fuzz_smoke -- --nocapture
 	PLIMSOLL_ROT_SEEDS=60 cargo test --release -p plimsoll-store --test rot -- --nocapture
 	PLIMSOLL_CHAOS_SEEDS=5000 cargo test --release -p plimsoll-chaos --test simulated -- --nocapture
-	PLIMSOLL_RESOURCES=500 cargo test --release -p plimsoll --test resources -- --nocapture --test-threads 1
+	PLIMSOLL_RESOURCES=500 cargo test --release -p plimsoll --test resources -- --nocapture --test-threads 1 --skip planted_mistakes
+	PLIMSOLL_PLANTED=all cargo test -p plimsoll --test resources -- --nocapture --exact planted_mistakes_are_found
 	PLIMSOLL_SOAK_KILLS=500 cargo test --release -p plimsoll --test crash -- --nocapture
 
 # Whole pools drawn from seeds, in the simulator and live (docs/chaos.md): a quarter of an hour. Prints each live seed and what repeats it.

@@ -113,6 +113,8 @@ pub enum Planted {
     JournalEndsAtCorruption,
     /// Copies of headers aren't looked at.
     HeaderReadOnce,
+    /// A start does not seal what a header may name that it could not read.
+    UnreadableUnsealed,
     /// A flush ends before the journal says what it made durable.
     FlushUnsaid,
     /// A chunk that is corrupt is taken for torn, although the journal says that it was durable.
@@ -137,8 +139,9 @@ impl Planted {
         [Planted::CleanWhenBroken, Planted::ForgetCleaning, Planted::BelieveAfterLoss, Planted::FlushOutOfOrder];
 
     /// Those that show when sectors are corrupt.
-    pub const OF_ROT: [Planted; 11] = [
+    pub const OF_ROT: [Planted; 12] = [
         Planted::HeaderReadOnce,
+        Planted::UnreadableUnsealed,
         Planted::IgnoreChecksum,
         Planted::JournalUnchecked,
         Planted::JournalEndsAtCorruption,

@@ -105,9 +105,11 @@ impl Cache {
     }
 
     /// Counts headers that the journal says are there, and aren't among those that were found. What a header named is gone with it, for
-    /// good.
-    pub(crate) fn miss_headers(&mut self, weu: u32, found: &[ChunkHeader]) {
-        let (may_miss, dirty) = (self.may_be_behind(), self.lacks_headers(weu, found));
+    /// good. `hides`: further headers may be in blocks that could not be read.
+    pub(crate) fn miss_headers(&mut self, weu: u32, found: &[ChunkHeader], hides: bool) {
+        let (may_miss, mut dirty) = (self.may_be_behind(), self.lacks_headers(weu, found));
+        // The journal of a version 2 device does not say which headers there are.
+        dirty |= self.r().old && hides && found.first().is_none_or(|h| h.dirty);
         let r = self.recovery.as_mut().expect("it is recovering");
         if dirty && may_miss {
             match &self.known {
@@ -124,7 +126,10 @@ impl Cache {
         r.report.damaged_dirty += u32::from(dirty && may_miss);
         // Counted once: what is missing is in `missed` from now on. What is left of it counts.
         if (dirty || clean) && found.is_empty() {
-            r.least[weu as usize] = held.max(confirmed) + 1;
+            r.least[weu as usize] = r.least[weu as usize].max(held.max(confirmed) + 1);
+        }
+        if found.is_empty() {
+            self.seal_whole(weu);
         }
     }
 

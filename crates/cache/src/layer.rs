@@ -437,6 +437,7 @@ impl Layer for Cache {
     }
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
+        self.recovery_woken(now, out);
         self.progress(now, out);
     }
 

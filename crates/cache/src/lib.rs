@@ -40,6 +40,7 @@ pub mod table;
 mod tails;
 pub mod tasks;
 mod truth;
+mod unreadable;
 mod volumes;
 mod weu;
 mod write;

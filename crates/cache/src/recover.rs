@@ -20,9 +20,10 @@ use crate::request::Pending;
 use crate::status::StartReport;
 use crate::tails::Tails;
 use crate::tasks::bytes_of;
+use crate::unreadable::Unreadable;
 use plimsoll_base::{BufMut, Completion, Data, Op, Outcome, OwnKind, Time, VolumeKey};
 use plimsoll_stack::{Actions, Offer};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Headers read at once.
 const READS_MAX: u32 = 32;
@@ -30,9 +31,6 @@ const READS_MAX: u32 = 32;
 const PIECE_BYTES: u64 = 1 << 20;
 /// A WEU's headers are looked for in as much first.
 const HEADERS_BYTES: u64 = 32 << 10;
-
-/// Sectors of headers that a start may find unreadable before the device counts as failed: each may take a drive a second.
-const UNREADABLE_MAX: u64 = 1000;
 
 /// Numbers of WEUs and chunks have the number of their start above these bits.
 pub(crate) const LIFE_SHIFT: u32 = 40;
@@ -50,15 +48,6 @@ pub(crate) enum Stage {
     Flush,
     Epoch,
     Upgrade,
-}
-
-/// Headers of a WEU that are read around sectors that can't be: those read as zeroes, and then count as corrupt.
-struct Around {
-    /// Where the first byte is on the device.
-    at: u64,
-    bytes: Vec<u8>,
-    /// Offsets and lengths in `bytes` that are to be read, the next one last.
-    todo: Vec<(u64, u64)>,
 }
 
 /// See the module's documentation.
@@ -94,8 +83,7 @@ pub(crate) struct Recovery {
     /// See [`Cache::missed`].
     pub missed: BTreeSet<VolumeKey>,
     pub next_weu: u32,
-    /// By WEU.
-    around: BTreeMap<u32, Around>,
+    pub unreadable: Unreadable,
     pub tails: Tails,
     /// WEUs that hold something: number, WEU, is it for dirty extents, and whose it is.
     pub found: Vec<(u64, u32, bool, Option<u16>)>,
@@ -135,7 +123,7 @@ impl Cache {
             gone: BTreeSet::new(),
             missed: BTreeSet::new(),
             next_weu: 0,
-            around: BTreeMap::new(),
+            unreadable: Unreadable::default(),
             tails: Tails::default(),
             found: Vec::new(),
             chunks: vec![Vec::new(); n],
@@ -177,13 +165,6 @@ impl Cache {
                 Stage::Tail => self.tail_read(now, what, None, out),
                 // Its other copy may say the same.
                 Stage::Journal => self.journal_read(now, what as usize, None, out),
-                // What it holds is nothing from now on, also if it can be read one day; unless somebody would miss it.
-                Stage::Headers if !self.may_be_behind() => {
-                    self.counters.unreadable += 1;
-                    let r = self.r();
-                    r.least[what as usize] = r.life << LIFE_SHIFT;
-                    self.read_headers(now, out)
-                }
                 Stage::Headers => self.headers_unreadable(now, what, (c.io.offset, c.io.len), out),
                 stage => self.start_failed(now, &format!("{stage:?}: it can't be read or flushed"), out),
             };
@@ -192,13 +173,9 @@ impl Cache {
         match r.stage {
             Stage::Page => self.page_read(now, bytes.as_slice(), out),
             Stage::Journal => self.journal_read(now, what as usize, Some(bytes.as_slice()), out),
-            Stage::Headers => match r.around.get_mut(&what) {
-                Some(a) => {
-                    let from = (c.io.offset - a.at) as usize;
-                    a.bytes[from..from + bytes.len()].copy_from_slice(bytes.as_slice());
-                    self.read_around(now, what, out);
-                }
-                None => self.headers_read(now, what, bytes.as_slice(), out),
+            Stage::Headers => match r.unreadable.take_piece(what, c.io.offset, bytes.as_slice()) {
+                true => self.read_around(now, what, out),
+                false => self.headers_read(now, what, bytes.as_slice(), out),
             },
             Stage::Tail => self.tail_read(now, what, Some(bytes), out),
             Stage::Flush => {
@@ -392,58 +369,21 @@ impl Cache {
         }
     }
 
-    fn read_headers(&mut self, now: Time, out: &mut Actions) {
+    pub(crate) fn read_headers(&mut self, now: Time, out: &mut Actions) {
         let len = HEADERS_BYTES.min(u64::from(self.layout.shape.weu_bytes));
-        while self.r().outstanding < READS_MAX && self.r().next_weu < self.layout.weus {
+        while self.r().outstanding < READS_MAX && !self.r().unreadable.is_full() && self.r().next_weu < self.layout.weus
+        {
             let weu = self.r().next_weu;
             self.r().next_weu += 1;
             let at = self.layout.weu_at(weu);
             self.recovery_send(now, (at, len), weu, out);
         }
-        if self.r().outstanding == 0 {
+        if self.r().outstanding == 0 && !self.waits_to_retry(now, out) {
             self.headers_over(now, out);
         }
     }
 
-    /// A read of a WEU's headers failed: it is halved until what can't be read are single blocks. What they had is told from what was
-    /// never written as if it were corrupt.
-    fn headers_unreadable(&mut self, now: Time, weu: u32, (at, len): (u64, u64), out: &mut Actions) {
-        let block = u64::from(self.layout.block_bytes);
-        let r = self.recovery.as_mut().expect("it is recovering");
-        let around =
-            r.around.entry(weu).or_insert_with(|| Around { at, bytes: vec![0; len as usize], todo: Vec::new() });
-        if len > block {
-            let (from, half) = (at - around.at, (len / 2).next_multiple_of(block));
-            around.todo.extend([(from + half, len - half), (from, half)]);
-            return self.read_around(now, weu, out);
-        }
-        self.counters.unreadable += 1;
-        if self.counters.unreadable > UNREADABLE_MAX {
-            return self.start_failed(
-                now,
-                &format!("more than {UNREADABLE_MAX} sectors of headers can't be read"),
-                out,
-            );
-        }
-        self.read_around(now, weu, out);
-    }
-
-    /// Reads the next piece of such headers, one at a time.
-    fn read_around(&mut self, now: Time, weu: u32, out: &mut Actions) {
-        let Some(around) = self.r().around.get_mut(&weu) else { return };
-        match around.todo.pop() {
-            Some((from, len)) => {
-                let at = around.at + from;
-                self.recovery_send(now, (at, len), weu, out);
-            }
-            None => {
-                let all = self.r().around.remove(&weu).expect("just seen").bytes;
-                self.headers_read(now, weu, &all, out);
-            }
-        }
-    }
-
-    fn headers_read(&mut self, now: Time, weu: u32, bytes: &[u8], out: &mut Actions) {
+    pub(crate) fn headers_read(&mut self, now: Time, weu: u32, bytes: &[u8], out: &mut Actions) {
         let (salt, block, whole) = (self.layout.salt, self.layout.block_bytes, u64::from(self.layout.shape.weu_bytes));
         let trusting = self.planted(Planted::IgnoreHeaderChecksum);
         let found = headers(bytes, salt, block, weu, None, trusting);
@@ -466,7 +406,8 @@ impl Cache {
             let sequence = self.r().held[weu as usize].0;
             found = headers_or_copies(bytes, salt, block, weu, sequence);
         }
-        self.miss_headers(weu, &found);
+        let hides = self.hides_headers(weu, bytes, &found);
+        self.miss_headers(weu, &found, hides);
         self.take_headers(weu, found);
         self.read_headers(now, out);
     }
@@ -493,6 +434,7 @@ impl Cache {
         if r.marks[weu as usize].sequence != sequence {
             r.marks[weu as usize] = Marks { sequence, ..Marks::default() };
         }
+        self.seal_behind(weu, &found);
         let doubtful = found.iter().any(|h| self.is_doubtful(h));
         if doubtful && !self.planted(Planted::BelieveTornChunks) {
             self.index.weu_mut(weu).sequence = sequence;

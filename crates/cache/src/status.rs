@@ -49,7 +49,7 @@ pub struct Counters {
     pub evicted: u64,
     /// Extents read back that were not what they should be; read from the slow device instead.
     pub corrupt: u64,
-    /// Reads of the fast device that failed; likewise.
+    /// Reads of the fast device that failed since it is ready; likewise.
     pub unreadable: u64,
     /// Of what was corrupt or unreadable, what only the cache had: lost.
     pub lost: u64,
@@ -103,6 +103,8 @@ pub struct StartReport {
     pub damaged: u32,
     /// Of them, those that had what only the cache had.
     pub damaged_dirty: u32,
+    /// Blocks of headers that could not be read, each counted once.
+    pub unreadable: u32,
     /// The journal was corrupt in both of its copies, nobody could miss anything, and the cache began anew.
     pub journal_lost: bool,
     /// The device was of an earlier version.

@@ -200,6 +200,73 @@ fn a_header_that_cannot_be_read_is_like_a_corrupt_one() {
     assert!(state == LayerState::Failed && why.contains("volume 1.1") && why.contains("more than"), "{state:?}: {why}");
 }
 
+/// Blocks of headers that a start can't read don't count as reads that failed since: one more doesn't make the device a failed one.
+#[test]
+fn headers_that_cannot_be_read_do_not_count_as_reads_since() {
+    let setup = Setup { known: Some([true, false]), ..plain([Mode::Back, Mode::Through]) };
+    let setup = Setup { config: CacheConfig { watermark_percent: 90, ..setup.config }, ..setup };
+    let mut life = written(setup);
+    let l = layout();
+    let mut disks = life.killed();
+    // Two WEUs that nothing was written to.
+    let blocks = l.weu_at(l.weus - 2) / SECTOR..l.weu_at(l.weus) / SECTOR;
+    assert!(blocks.clone().count() > 100);
+    blocks.clone().for_each(|sector| disks[1].lose_sector(sector));
+    let (state, mut next) = start(disks, setup, &life);
+    let status = next.cache().status();
+    assert_eq!((state, status.why, status.counters.unreadable), (LayerState::Ready, None, 0));
+    assert_eq!(u64::from(status.start.unreadable), blocks.clone().count() as u64, "each once");
+    // Then some reads fail.
+    next.may_fail = true;
+    unreadable(next.pool.disk(1), (l.weu_at(1) - 2048) / SECTOR * SECTOR);
+    for v in 0..2 {
+        next.ask_extents(Op::Read, v, 0..30).unwrap();
+    }
+    next.all_end(50_000).unwrap();
+    let status = next.cache().status();
+    assert!(status.counters.unreadable > 0 && status.state == "ready", "{:?}", status.why);
+}
+
+/// A read of headers that fails once is repeated: what it was for is there.
+#[test]
+fn a_header_that_cannot_be_read_once_is_read_again() {
+    for known in [true, false] {
+        let mode = if known { Mode::Back } else { Mode::Through };
+        let setup = Setup { known: Some([known, false]), ..plain([mode, Mode::Through]) };
+        let mut life = written(setup);
+        life.order(Order::Stop);
+        let now = life.pool.now();
+        life.pool.with_layer(|c: &mut Cache, out| c.drain(now, out));
+        life.settle().unwrap();
+        let l = layout();
+        let whole = Life::start(life.killed(), setup, life.oracle.clone()).unwrap().cache().status().start;
+        assert!(whole.weus > 2);
+        for reads in [1, 1000] {
+            let mut disks = life.killed();
+            for weu in 0..l.weus / 2 {
+                (0..8).for_each(|block| disks[1].fail_reads_of(l.weu_at(weu) / SECTOR + block, reads));
+            }
+            let (state, mut next) = start(disks, setup, &life);
+            let status = next.cache().status();
+            assert_ne!(state, LayerState::Failed, "{:?}", status.why);
+            if reads == 1 {
+                assert_eq!((state, status.start.unreadable), (LayerState::Ready, 0));
+                assert_eq!((status.start.weus, status.start.extents), (whole.weus, whole.extents));
+            } else {
+                assert!(status.start.unreadable >= l.weus / 2 && status.start.weus < whole.weus, "{:?}", status.start);
+            }
+        }
+        // More than half of them: the device has failed, whoever would miss something.
+        let mut disks = life.killed();
+        (0..=l.weus / 2).for_each(|weu| disks[1].lose_sector(l.weu_at(weu) / SECTOR));
+        let (state, mut next) = start(disks, setup, &life);
+        let status = next.cache().status();
+        let why = status.why.unwrap_or_default();
+        assert!(why.contains("device failed") && why.contains("more than half"), "{state:?}: {why}");
+        assert_eq!((state == LayerState::Failed, status.state == "broken"), (known, !known));
+    }
+}
+
 /// One extent of the fast device can't be read: its reads are the slow device's; if only the cache had it, they fail, and all else
 /// goes on.
 #[test]

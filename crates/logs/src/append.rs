@@ -268,7 +268,8 @@ impl Logs {
         let place = Place { at, log, previous: l.sum, epoch: l.epoch };
         let room = witnesses_max(entries.len(), header_len);
         let witnesses = self.claims.take(now, room, (log, l.epoch, l.tail + len as u32), items.is_empty());
-        let (header, record_sum) = encode_record(&mut self.buffers, &self.layout, place, &entries, &witnesses);
+        let (header, record_sum) =
+            encode_record(&mut self.buffers, &self.layout, place, &entries, &witnesses, self.start);
         assert_eq!(header.len() as u64, header_len, "a header is as long as planned");
         parts[0] = (header_len, Data::Bytes(header.clone()));
         // FUA makes it durable, but only a chain without volatile records makes it findable.
@@ -401,6 +402,7 @@ impl Logs {
         }
         if durable {
             l.flushed_tail = r.end;
+            self.claims.moved(r.log);
             self.claim_durable(now, r.log);
             self.claims.confirm(&self.logs);
         } else {
@@ -422,6 +424,9 @@ impl Logs {
                     let (mine, rest) = sums.split_at(units(len).count());
                     let whole = Mapped { at, len: len as u32, log: r.log, key: head.volume, unit: None };
                     self.map_units(head.offset, whole, mine);
+                    if let Some(sequence) = self.stale.replaced(head.id) {
+                        self.add_kill_of(head.offset, len, head.volume, sequence);
+                    }
                     sums = rest;
                     at += len;
                     self.counters.logged += 1;
@@ -438,13 +443,18 @@ impl Logs {
         }
     }
 
-    /// Nothing of the record counts, although all of it may be on the device: what it holds is killed and logged anew
-    /// elsewhere.
+    /// Nothing of the record counts, although all of it may be on the device: what it holds is logged anew elsewhere, and killed when
+    /// that is durable.
     fn record_failed(&mut self, r: Append, out: &mut Actions) {
         self.counters.records_failed += 1;
         for q in r.items {
             if let Queued::Write(io) = &q {
-                self.add_kill(io.offset, io.len, io.volume);
+                if self.has(Planted::KilledBeforeReplaced) {
+                    self.add_kill(io.offset, io.len, io.volume);
+                } else {
+                    self.stale.failed(io.id, self.next_sequence);
+                    self.next_sequence += 1;
+                }
                 self.queue_bytes += io.len;
                 out.declare(0, self.derived(&io.head));
             }

@@ -203,6 +203,10 @@ pub enum Planted {
     WitnessIgnored,
     /// Nothing is written for durable records that no record follows.
     WitnessNeverWritten,
+    /// Records don't say of which start they are.
+    StartsAlike,
+    /// The copies in a record that failed are killed before the writes are durable elsewhere.
+    KilledBeforeReplaced,
     /// A record names what isn't durable yet.
     WitnessTooEarly,
     /// Behind a corrupt record of a log none is looked for.
@@ -234,6 +238,12 @@ impl Planted {
         Planted::LossForgotten,
         Planted::LossNotKept,
     ];
+
+    /// Two power losses, one right after the other, show it.
+    pub const OF_STARTS: Planted = Planted::StartsAlike;
+
+    /// Power losses among failing requests show it.
+    pub const OF_ERRORS: Planted = Planted::KilledBeforeReplaced;
 
     /// The others: a power loss shows them.
     pub const ALL: [Planted; 20] = [

@@ -19,6 +19,8 @@ pub(crate) struct Kill {
     pub len: u64,
     pub key: VolumeKey,
     pub sequence: u64,
+    /// The next sequence number when it came to be wanted: flushes that began later record it.
+    pub since: u64,
 }
 
 /// Kills that wait at most before an image is written for them.
@@ -29,7 +31,7 @@ const KILL_BYTES_MAX: u64 = 1 << 31;
 /// A flush with more to do than to be passed on.
 pub(crate) struct FlushJob {
     waiters: Vec<Completion>,
-    /// Kills with a lower sequence number are recorded with it.
+    /// Kills that were wanted before this sequence number are recorded with it.
     limit: u64,
     /// The kills that it records, until they are durable.
     kills: Vec<Kill>,
@@ -111,6 +113,7 @@ impl Logs {
             if self.logs[tail.log as usize].flushed(tail) {
                 self.dirty.remove(&tail.log);
             }
+            self.claims.moved(tail.log);
             self.claim_durable(now, tail.log);
         }
         self.claims.confirm(&self.logs);
@@ -145,7 +148,8 @@ impl Logs {
 
     /// What was logged of a range is superseded by what is at home. True if there was anything.
     pub(crate) fn kill(&mut self, home: u64, len: u64, key: VolumeKey) -> bool {
-        let killed = self.mtl.kill(home, home + len);
+        let is_stale = self.stale.superseded(home, home + len);
+        let killed = self.mtl.kill(home, home + len) || is_stale;
         if killed {
             self.add_kill(home, len, key);
         }
@@ -153,10 +157,15 @@ impl Logs {
     }
 
     /// That nothing older than now is valid of a range must be recorded.
-    pub(crate) fn add_kill(&mut self, mut home: u64, mut len: u64, key: VolumeKey) {
+    pub(crate) fn add_kill(&mut self, home: u64, len: u64, key: VolumeKey) {
+        self.add_kill_of(home, len, key, self.next_sequence);
+    }
+
+    /// That nothing older than `sequence` is valid of a range must be recorded.
+    pub(crate) fn add_kill_of(&mut self, mut home: u64, mut len: u64, key: VolumeKey, sequence: u64) {
         while len > 0 {
             let n = len.min(KILL_BYTES_MAX);
-            self.kills.push(Kill { home, len: n, key, sequence: self.next_sequence });
+            self.kills.push(Kill { home, len: n, key, sequence, since: self.next_sequence });
             (home, len) = (home + n, len - n);
         }
         self.next_sequence += 1;
@@ -188,14 +197,14 @@ impl Logs {
         let job = self.flush_job.as_mut().expect("a job runs");
         job.is_home_durable = true;
         let limit = job.limit;
-        let (ready, later): (Vec<Kill>, Vec<Kill>) = self.kills.iter().partition(|k| k.sequence < limit);
+        let (ready, later): (Vec<Kill>, Vec<Kill>) = self.kills.iter().partition(|k| k.since < limit);
         if ready.is_empty() || forgotten {
             return self.end_flush_job(now, Outcome::Done, out);
         }
         job.recording = ready.len();
         job.kills.clone_from(&ready);
         self.kills = later;
-        for Kill { home, len, key, sequence } in ready {
+        for Kill { home, len, key, sequence, .. } in ready {
             self.queue.push_back(Queued::Kill { home, len: len as u32, key, sequence });
         }
         self.write_records(now, out);
@@ -229,7 +238,8 @@ impl Logs {
 
     /// Image `number` holds, and all changes before `sequence` with it.
     pub(crate) fn image_discharges(&mut self, now: Time, number: u64, sequence: u64, out: &mut Actions) {
-        self.kills.retain(|k| k.sequence >= sequence);
+        self.kills.retain(|k| k.since >= sequence);
+        self.stale.discharged(sequence);
         let Some(job) = self.flush_job.as_mut().filter(|j| j.image.is_some_and(|n| n <= number)) else { return };
         job.image = None;
         self.kills_recorded(now, out);

@@ -3,7 +3,7 @@
 //! ```text
 //! layout  0 "PLIMLOGS" │ version u32 │ block u32 │ device, group, log bytes u64 │ extents u32 │ 0 │ salt u64 │ sum u64
 //! record  0 "PLR2" │ header bytes u32 │ data bytes u64 │ at u64 │ log u32 │ entries u32 │ previous sum u64 │ epoch u32
-//!           │ witnesses u32 │ sum u64 │ 0 … │ entries from 64 on, 40 bytes each: home u64, len u32, kind u32, volume u32,
+//!           │ witnesses u32 │ sum u64 │ start u64 │ entries from 64 on, 40 bytes each: home u64, len u32, kind u32, volume u32,
 //!           generation u32, sequence u64, sum u64 │ witnesses, 12 bytes each: log u32, epoch u32, tail u32 │ then, from the
 //!           next block on, the data of the entries of kind 0 in order
 //! image   0 "PLI2" │ complete, has_loss u32 │ number u64 │ next sequence u64 │ logs u32 │ extents u32 │ body sum u64 │ sum u64
@@ -13,7 +13,8 @@
 //! ```
 //! All little-endian. Every sum is xxh3-64 seeded with the device's salt; the layout's own with 0. A record's sum covers
 //! its header and so the sum of the record before it in its log: what an earlier life of the log left behind never follows a
-//! newer record. Each entry has a sum of its data. Decoding trusts nothing: any bytes give a value or nothing.
+//! newer record. It covers the number of the node's start, too (the newest note's when the logs began to serve): else two starts could write
+//! the same empty record, and what the first one wrote behind it, unacknowledged, would follow the second one's. Each entry has a sum of its data. Decoding trusts nothing: any bytes give a value or nothing.
 //!
 //! A corrupt structure is never taken for one that was not written, because another one says that it was:
 //! * layout page, note and image are kept twice;
@@ -40,6 +41,7 @@ const IMAGE_MAGIC: u32 = u32::from_le_bytes(*b"PLI2");
 const NOTE_MAGIC: u32 = u32::from_le_bytes(*b"PLN2");
 pub(crate) const RECORD_HEAD: usize = 64;
 pub(crate) const RECORD_SUM_AT: usize = 48;
+const RECORD_START_AT: usize = 56;
 const ENTRY_BYTES: usize = 40;
 const WITNESS_BYTES: usize = 12;
 /// The most bytes that one sum covers: what must be read to check a part of them.
@@ -179,6 +181,7 @@ pub fn encode_record(
     place: Place,
     entries: &[Entry],
     witnesses: &[Witness],
+    start: u64,
 ) -> (Buf, u64) {
     let len = ((RECORD_HEAD + entries.len() * ENTRY_BYTES + witnesses.len().max(1) * WITNESS_BYTES) as u64)
         .next_multiple_of(layout.block());
@@ -195,6 +198,7 @@ pub fn encode_record(
     put(b, 32, &place.previous.to_le_bytes());
     put(b, 40, &place.epoch.to_le_bytes());
     put(b, 44, &(witnesses.len() as u32).to_le_bytes());
+    put(b, RECORD_START_AT, &start.to_le_bytes());
     for (e, b) in entries.iter().zip(b[RECORD_HEAD..].chunks_exact_mut(ENTRY_BYTES)) {
         put(b, 0, &e.home.to_le_bytes());
         put(b, 8, &e.len.to_le_bytes());
@@ -695,7 +699,7 @@ mod tests {
         let mut entries: Vec<Entry> = (0..20).map(|i| entry(i * 8192, 50 + i)).collect();
         entries[3].kind = EntryKind::Kill;
         let witnesses: Vec<Witness> = (0..5).map(|log| Witness { log, epoch: 9, tail: log * 512 }).collect();
-        let (bytes, sum) = encode_record(&mut BufPool::new(), &l, place, &entries, &witnesses);
+        let (bytes, sum) = encode_record(&mut BufPool::new(), &l, place, &entries, &witnesses, 1);
         assert_eq!(bytes.len(), 1024);
         let r = decode_record(&l, place, bytes.as_slice()).unwrap();
         assert_eq!((r.entries, r.witnesses, r.sum, r.data_bytes), (entries, witnesses, sum, 19 * 4096));
@@ -719,7 +723,7 @@ mod tests {
     fn a_record_counts_only_where_it_was_written_and_after_what_it_follows() {
         let l = layout();
         let place = Place { at: l.log_start(2), log: 2, previous: 77, epoch: 3 };
-        let (bytes, _) = encode_record(&mut BufPool::new(), &l, place, &[entry(0, 1)], &[]);
+        let (bytes, _) = encode_record(&mut BufPool::new(), &l, place, &[entry(0, 1)], &[], 1);
         assert!(decode_record(&l, Place { previous: 78, ..place }, bytes.as_slice()).is_none());
         assert!(decode_record(&l, Place { at: place.at + 512, ..place }, bytes.as_slice()).is_none());
         assert!(decode_record(&l, Place { epoch: 4, ..place }, bytes.as_slice()).is_none());
@@ -733,7 +737,7 @@ mod tests {
     fn corruption_is_noticed() {
         let l = layout();
         let place = Place { at: l.log_start(0), log: 0, previous: 1, epoch: 3 };
-        let (record, _) = encode_record(&mut BufPool::new(), &l, place, &[entry(0, 1), entry(8192, 2)], &[]);
+        let (record, _) = encode_record(&mut BufPool::new(), &l, place, &[entry(0, 1), entry(8192, 2)], &[], 1);
         let mut rng = Rng::new(4, "corrupt");
         for at in 0..record.len() {
             let mut b = record.as_slice().to_vec();

@@ -125,6 +125,8 @@ pub(crate) struct Notes {
     first: usize,
     /// A recovery looks at all logs anyway.
     off: bool,
+    /// A note of this start is durable: its number is in all records of the start.
+    is_started: bool,
 }
 
 impl Notes {
@@ -143,7 +145,13 @@ impl Notes {
             renew: false,
             first: 0,
             off,
+            is_started: false,
         }
+    }
+
+    /// Logs that were never recovered begin without a note.
+    pub fn start_afresh(&mut self) {
+        self.is_started = true;
     }
 
     /// Takes the notes that a recovery found; without a note any log may have records. `bad` is the copy that can't be used or is older.
@@ -173,10 +181,16 @@ impl Notes {
         self.wanted[c] = true;
     }
 
-    /// Will a recovery look at `log`, now and after the note under way?
+    /// Do the notes on the device name `log`?
+    pub fn names(&self, log: u32) -> bool {
+        self.off || self.noted[self.chunk(log)]
+    }
+
+    /// May a record go to `log`: will a recovery look at it, now and after the note under way?
     pub fn covers(&self, log: u32) -> bool {
         let c = self.chunk(log);
-        self.off || (self.noted[c] && self.writing.as_ref().is_none_or(|w| w.note.chunks[c]))
+        let stays = self.writing.as_ref().is_none_or(|w| w.note.chunks[c]);
+        self.is_started && self.names(log) && (self.off || stays)
     }
 
     /// A note waits to be tried again.
@@ -249,6 +263,10 @@ impl Logs {
             let note = self.notes.writing.take().expect("just seen").note;
             self.notes.noted = note.chunks;
             self.notes.first = 0;
+            if self.start == 0 && !self.has(Planted::StartsAlike) {
+                self.start = note.number;
+            }
+            self.notes.is_started = true;
             let named = self.image.as_ref().is_some_and(|j| j.stage == Stage::Note && j.number == note.image);
             match (named, self.layouts_due) {
                 (true, true) => self.write_layout(now, 0, out),
@@ -561,6 +579,7 @@ impl Logs {
             self.dirty.remove(&log);
             self.crowded.remove(&log);
             self.claims.remove(log);
+            self.claims.moved(log);
             let l = &mut self.logs[log as usize];
             if l.state == State::Bad && !l.no_space {
                 continue;

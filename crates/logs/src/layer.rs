@@ -20,6 +20,7 @@ use crate::layout::Layout;
 use crate::log::{Log, Open, State, Tail};
 use crate::mtl::{Mapped, Mtl};
 use crate::recover::Recovery;
+use crate::stale::StaleCopies;
 use crate::status::Counters;
 use crate::witness::Claims;
 use plimsoll_base::{
@@ -86,6 +87,10 @@ pub struct Logs {
     pub(crate) early: Vec<Io>,
     /// Superseded by something at home, and no record or image says so yet.
     pub(crate) kills: Vec<Kill>,
+    /// A number that no other start of these logs has, in all its records. 0 where nothing was recovered.
+    pub(crate) start: u64,
+    /// Copies of writes in records that failed.
+    pub(crate) stale: StaleCopies,
     pub(crate) flush_job: Option<FlushJob>,
     /// What waits for the next one.
     pub(crate) flush_next: Vec<Completion>,
@@ -302,6 +307,8 @@ impl Logs {
             held: Vec::new(),
             early: Vec::new(),
             kills: Vec::new(),
+            start: 0,
+            stale: StaleCopies::default(),
             flush_job: None,
             flush_next: Vec::new(),
             image: None,
@@ -334,7 +341,9 @@ impl Logs {
 
     /// A layer over a device that was just formatted: there is nothing to read.
     pub fn fresh(layout: Layout, config: LogsConfig) -> Logs {
-        Logs { life: Life::Ready, ..Logs::new(layout, config) }
+        let mut logs = Logs { life: Life::Ready, ..Logs::new(layout, config) };
+        logs.notes.start_afresh();
+        logs
     }
 
     /// Is this mistake planted?
@@ -501,6 +510,7 @@ impl Logs {
             l.state = State::Bad;
             self.open.remove(log);
             self.crowded.remove(&log);
+            self.claims.moved(log);
             self.counters.logs_retired += 1;
             self.changed += 1;
         }
@@ -534,10 +544,15 @@ impl Logs {
     /// A client's request went home and came back.
     fn went_home(&mut self, now: Time, mut c: Completion, out: &mut Actions) {
         let head = c.io.head;
-        if !head.op.is_change() || !c.outcome.is_done() {
+        if !head.op.is_change() {
+            return self.end_client(now, c, out);
+        }
+        if !c.outcome.is_done() {
+            self.stale.ended(head.id, head.offset, head.len, head.volume);
             return self.end_client(now, c, out);
         }
         let forgotten = head.op == Op::Trim && self.has(Planted::TrimForgotten);
+        self.stale.ended(head.id, head.offset, head.len, head.volume);
         let killed = !forgotten && self.kill(head.offset, head.len, head.volume);
         if head.flags.has(IoFlags::FUA) && self.durability_lost {
             // It is there, but maybe not what makes a recovery look for it there.
@@ -791,6 +806,7 @@ impl Layer for Logs {
         if let Some(i) = self.queue.iter().position(|q| q.id() == Some(id)) {
             let Some(Queued::Write(io)) = self.queue.remove(i) else { unreachable!("only writes have an id") };
             self.queue_bytes -= io.len;
+            self.stale.ended(id, io.offset, io.len, io.volume);
             out.retract(0, id);
             let io = Completion { io, outcome: Outcome::Failed(IoError::Cancelled), dispatched_at: Time::NEVER };
             return self.end_client(now, io, out);

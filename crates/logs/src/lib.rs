@@ -14,6 +14,7 @@ pub mod layout;
 mod log;
 pub mod mtl;
 mod recover;
+mod stale;
 pub mod status;
 mod witness;
 

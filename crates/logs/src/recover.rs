@@ -405,7 +405,7 @@ impl Logs {
         // Without a note nothing can be left out.
         let all = newest.is_none() || self.config.capacitor.is_some();
         self.notes.recovered(newest, image.number, bad);
-        let of_interest = |log: &u32| !image.complete && (all || self.notes.covers(*log));
+        let of_interest = |log: &u32| !image.complete && (all || self.notes.names(*log));
         self.counters.recovery.from_dump = image.complete;
         r.to_scan = (0..self.layout.logs).filter(of_interest).collect();
         r.phase = Phase::Scan;
@@ -735,10 +735,16 @@ impl Logs {
             let image = r.image.expect("it was read");
             self.copy_due = Some(Buf::copy_of(&encode_image(&self.layout, &image)));
         }
+        // The new note's number is this start's, and no record of another start has it: records wait for it.
+        if self.has(Planted::OlderNoteLeft) {
+            self.notes.start_afresh();
+        } else {
+            self.notes.renew();
+            self.write_note(now, out);
+        }
         if r.renote {
             // No record may go to a log that one copy only names, and the image that the older one names isn't overwritten.
-            self.notes.renew();
-            return self.write_note(now, out);
+            return;
         }
         self.begin_serving(now, out);
     }
@@ -754,6 +760,12 @@ impl Logs {
             if self.begin_image(now, Vec::new(), out) {
                 self.making_room = None;
                 return;
+            }
+            if self.stopping {
+                // A job begun now would be given up again. The next start finds what this one did.
+                let what =
+                    "the pool was stopped while its start made room in the MTL table: nothing is lost; start again";
+                return self.refuse(what.into(), out);
             }
             let mut logs = self.logs_in_use();
             if tries > 0 {

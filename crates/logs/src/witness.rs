@@ -43,8 +43,10 @@ pub(crate) struct Claims {
     bare: [BTreeSet<u32>; 2],
     /// The latter by their age.
     aging: BTreeSet<(Time, u32)>,
-    /// Claims that some record names.
-    carried: BTreeSet<u32>,
+    /// Records that name claims, each by its log, that log's epoch, its end, and the claim.
+    carried: BTreeSet<(u32, u32, u32, u32)>,
+    /// Logs that became durable further, were emptied or retired since the last [`Claims::confirm`].
+    moved: BTreeSet<u32>,
     /// Claims looked at.
     #[cfg(test)]
     looked: usize,
@@ -67,18 +69,16 @@ impl Claims {
                 b.remove(&log);
             });
             self.aging.remove(&(c.since, log));
-            self.carried.remove(&log);
+            for r in c.carriers.iter().flatten() {
+                self.carried.remove(&(r.log, r.epoch, r.end, log));
+            }
         }
         let Some(c) = change(old) else { return };
         for (bare, carrier) in self.bare.iter_mut().zip(c.carriers) {
             match carrier {
-                None => {
-                    bare.insert(log);
-                }
-                Some(_) => {
-                    self.carried.insert(log);
-                }
-            }
+                None => bare.insert(log),
+                Some(r) => self.carried.insert((r.log, r.epoch, r.end, log)),
+            };
         }
         if c.carriers[1].is_none() {
             self.aging.insert((c.since, log));
@@ -118,10 +118,25 @@ impl Claims {
         taken
     }
 
-    /// Closes claims whose witnesses are durable, and forgets witnesses that never will be.
+    /// Notes that `log` became durable further, was emptied or retired: its records may count or be lost now.
+    pub fn moved(&mut self, log: u32) {
+        self.moved.insert(log);
+    }
+
+    /// Closes claims whose witnesses are durable, and forgets witnesses that never will be. Looks only at records in logs that moved,
+    /// and of them only at those that are durable or lost now.
     pub fn confirm(&mut self, logs: &[Log]) {
-        for log in self.carried.iter().copied().collect::<Vec<_>>() {
-            self.change(log, |claim| confirmed(claim?, logs));
+        const MAX: u32 = u32::MAX;
+        for of in std::mem::take(&mut self.moved) {
+            let l = &logs[of as usize];
+            let upto = if l.state == State::Bad { MAX } else { l.flushed_tail };
+            let before = self.carried.range((of, 0, 0, 0)..(of, l.epoch, 0, 0));
+            let durable = self.carried.range((of, l.epoch, 0, 0)..=(of, l.epoch, upto, MAX));
+            let after = self.carried.range((of, l.epoch, MAX, MAX)..=(of, MAX, MAX, MAX));
+            let claims: BTreeSet<u32> = before.chain(durable).chain(after).map(|c| c.3).collect();
+            for log in claims {
+                self.change(log, |claim| confirmed(claim?, logs));
+            }
         }
     }
 
@@ -193,6 +208,7 @@ mod tests {
             claims.take(now, room, (7, 1, end), request % 2 == 0);
             if request % 4 == 3 {
                 logs[7].flushed_tail = end;
+                claims.moved(7);
                 claims.confirm(&logs);
                 flushes += 1;
             }
@@ -200,6 +216,38 @@ mod tests {
             assert!(looked <= 5 * room, "request {request} looked at {looked} claims");
         }
         assert!(claims.is_empty() && flushes > 0, "all were discharged on the way");
+    }
+
+    /// Records of a log that isn't flushed name all claims. What becomes durable in another log doesn't look at them, however often.
+    #[test]
+    fn what_moves_in_another_log_looks_at_no_claim() {
+        let mut claims = Claims::default();
+        let mut logs: Vec<Log> = (0..LOGS).map(|_| log(1)).collect();
+        (0..LOGS).for_each(|log| claims.add(Time::from_nanos(5), log, 1, 100));
+        for n in 0..LOGS / 20 {
+            claims.take(Time::from_nanos(6), 20, (7, 1, (n + 1) * 10), false);
+        }
+        assert_eq!(claims.carried.len(), LOGS as usize);
+        claims.looked = 0;
+        for fua in 0..1_000u32 {
+            logs[9].flushed_tail += 10;
+            claims.moved(9);
+            claims.confirm(&logs);
+            // Nor does what becomes durable before them in theirs.
+            logs[7].flushed_tail = fua % 10;
+            claims.moved(7);
+            claims.confirm(&logs);
+        }
+        assert_eq!(claims.looked, 0);
+        logs[7].flushed_tail = 15;
+        claims.moved(7);
+        claims.confirm(&logs);
+        assert_eq!((claims.looked, claims.open.len()), (20, LOGS as usize - 20), "those of one record");
+        // The log is emptied: an image has what it had.
+        logs[7].epoch = 2;
+        claims.moved(7);
+        claims.confirm(&logs);
+        assert!(claims.is_empty());
     }
 
     /// Indexes against claims looked through one by one.
@@ -210,13 +258,32 @@ mod tests {
         let mut snapshot = Vec::new();
         for n in 0..5_000u64 {
             let (now, log) = (Time::from_nanos(n), rng.below(12) as u32);
-            match rng.below(8) {
+            match rng.below(10) {
                 0..3 => claims.add(now, log, logs[log as usize].epoch, rng.below(100) as u32),
+                // No record goes to a retired log.
+                3 if logs[log as usize].state == State::Bad => {}
                 3 => {
                     claims.take(now, rng.below(5) as usize, (log, logs[log as usize].epoch, n as u32), rng.chance(0.5));
                 }
-                4 => logs[log as usize].flushed_tail = n as u32,
-                5 => claims.confirm(&logs),
+                4 => {
+                    logs[log as usize].flushed_tail = n as u32;
+                    claims.moved(log);
+                }
+                5 => {
+                    claims.confirm(&logs);
+                    let says = |c: &Claim| confirmed(*c, &logs).map(|c| c.carriers.map(|c| c.is_some()));
+                    let is = |c: &Claim| Some(c.carriers.map(|c| c.is_some()));
+                    assert!(claims.open.values().all(|c| says(c) == is(c)), "nothing is left to confirm");
+                }
+                8 if rng.chance(0.2) => {
+                    let l = &mut logs[log as usize];
+                    (l.epoch, l.flushed_tail, l.state) = (l.epoch + 1, 0, State::Open);
+                    claims.moved(log);
+                }
+                9 if rng.chance(0.2) => {
+                    logs[log as usize].state = State::Bad;
+                    claims.moved(log);
+                }
                 6 if rng.chance(0.5) => snapshot = claims.snapshot(),
                 6 => claims.close(now, &snapshot),
                 _ => claims.remove(log),
@@ -226,8 +293,8 @@ mod tests {
             assert_eq!(claims.due_at(Span::ZERO), open().map(|c| c.since).min().unwrap_or(Time::NEVER));
             let bare = |c: &Claim| c.carriers[0].is_none();
             assert_eq!(claims.bare[0].len(), claims.open.values().filter(|c| bare(c)).count());
-            let carried = |c: &&Claim| c.carriers.iter().any(Option::is_some);
-            assert_eq!(claims.carried.len(), claims.open.values().filter(carried).count());
+            let carriers = claims.open.values().flat_map(|c| c.carriers).flatten().count();
+            assert_eq!(claims.carried.len(), carriers);
         }
     }
 }

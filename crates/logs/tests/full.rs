@@ -57,8 +57,8 @@ fn spoiled(mut disk: SimDisk) -> SimDisk {
     disk
 }
 
-#[test]
-fn a_table_too_full_for_an_image_is_emptied_at_the_start() {
+/// A pool that has written and trimmed so much that its table has no room for an image.
+fn crowded() -> SimPool {
     let l = layout();
     let mut disk = SimDisk::new(l.device_bytes, (us(1), us(200)), 3, DiskFaults::default()).with_history();
     for (at, bytes) in format_device(&l) {
@@ -85,6 +85,12 @@ fn a_table_too_full_for_an_image_is_emptied_at_the_start() {
         }
     }
     ask(&mut p, Op::Flush, 0, 0, 0);
+    p
+}
+
+#[test]
+fn a_table_too_full_for_an_image_is_emptied_at_the_start() {
+    let mut p = crowded();
     let (mut starts, mut emptied, mut cuts) = (0, 0, 0);
     loop {
         let disk = spoiled(p.disk(0).clone());
@@ -121,4 +127,54 @@ fn a_table_too_full_for_an_image_is_emptied_at_the_start() {
     }
     println!("{starts} starts, {emptied} of them made room; {cuts} power losses meanwhile");
     assert!(emptied > 2 && cuts > 20, "{emptied} of {starts} starts made room, {cuts} power losses meanwhile");
+}
+
+/// Stopped at any instant of that, the start ends soon. The next one finds what this one did.
+#[test]
+fn a_start_that_is_stopped_while_it_makes_room_ends() {
+    let mut p = crowded();
+    let disk = loop {
+        let disk = spoiled(p.disk(0).clone());
+        let mut next = pool(disk.clone());
+        assert_eq!(next.start(), LayerState::Ready);
+        if logs(&mut next).counters.checkpoints > 0 {
+            break disk;
+        }
+        p.step().expect("some start makes room");
+    };
+    let mut ended = 0;
+    for events in 0.. {
+        let mut p = pool(disk.clone());
+        let now = p.now();
+        p.stack().start(now);
+        p.with_layer(|_: &mut Logs, _| ());
+        let over = (0..events).any(|_| p.step().is_none()) || p.stack().state() == LayerState::Ready;
+        if over {
+            break;
+        }
+        // Somebody waits for the start.
+        let now = p.now();
+        p.offer(now, Io::new(IoHead::new(Op::Read, key(0), TenantId(1), 0, SECTOR, now), Data::Absent));
+        p.with_layer(|l: &mut Logs, out| l.ordered(now, Order::Stop, out));
+        let begun = logs(&mut p).counters.cleans_failed;
+        p.run();
+        assert!(p.next_done().is_some(), "after {events} events");
+        let again = logs(&mut p).counters.cleans_failed - begun;
+        assert!(again <= 1, "after {events} events {again} jobs were begun in vain");
+        match p.start() {
+            LayerState::Ready => {}
+            state => {
+                let why = problem(&mut p).unwrap_or_default();
+                assert!(
+                    state == LayerState::Failed && why.contains("start again"),
+                    "after {events} events {state:?}: {why}"
+                );
+                ended += 1;
+            }
+        }
+        let mut again = pool(p.disk(0).clone());
+        assert_eq!(again.start(), LayerState::Ready, "after {events} events: {:?}", problem(&mut again));
+        assert_eq!(read_all(&mut again), expected(), "after {events} events");
+    }
+    assert!(ended > 5, "{ended} starts ended");
 }

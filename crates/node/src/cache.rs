@@ -27,12 +27,25 @@ pub fn weu_bytes(c: &Section) -> u64 {
     u64::from(shape(c).weu_bytes)
 }
 
-/// Write-evict units that a cache has on a device of so many bytes.
+/// The most write-evict units that a cache may have on a device of so many bytes. A device that an earlier program made has more than one
+/// made now, as its journal is smaller.
 ///
 /// # Errors
 /// If it's too small.
-pub fn weus(c: &Section, bytes: u64, block_bytes: u32) -> Result<u32, String> {
-    Ok(layout(c, bytes, block_bytes, 0)?.weus)
+pub fn weus_most(c: &Section, bytes: u64, block_bytes: u32) -> Result<u32, String> {
+    let earlier = Layout::earlier(bytes, block_bytes, shape(c), 0).map_or(0, |l| l.weus);
+    Ok(layout(c, bytes, block_bytes, 0)?.weus.max(earlier))
+}
+
+/// Write-evict units of the cache on a device: those that its page says, or those of a cache made now if the page can't be decoded.
+///
+/// # Errors
+/// If it's too small, or can't be read.
+pub fn weus_of(c: &Section, file: &File, region: Region, block_bytes: u32) -> Result<u32, String> {
+    match Layout::decode(&page_of(file, region)?) {
+        Ok(there) => Ok(there.weus),
+        Err(_) => Ok(layout(c, region.len, block_bytes, 0)?.weus),
+    }
 }
 
 /// The most of a cache that can be asked to be kept free, in percent.
@@ -292,5 +305,64 @@ pub fn domain(c: &Section, tenant: &str) -> u64 {
         CacheDedup::Tenant | CacheDedup::Off => {
             Uuid::new_v5(&Uuid::NAMESPACE_OID, tenant.as_bytes()).as_u64_pair().0 | 1
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// A device size on which a cache made by an earlier program has more WEUs than one made now, and both numbers.
+    fn larger_before() -> (u64, u32, u32) {
+        let sizes = (8..400).map(|n| n * plimsoll_store::DEVICE_BYTES_MIN.max(4 << 20));
+        let counts = sizes.map(|bytes| {
+            let of = |make: fn(u64, u32, Shape, u64) -> Result<Layout, String>| {
+                make(bytes, 4096, Shape::default(), 7).map_or(0, |l| l.weus)
+            };
+            (bytes, of(Layout::earlier), of(Layout::new))
+        });
+        counts.into_iter().find(|(_, earlier, now)| earlier > now).expect("some size is like that")
+    }
+
+    /// Volumes whose parts fill the cache of a device that an earlier program made, and one unit more of one of them.
+    #[test]
+    fn a_configuration_over_a_device_of_an_earlier_program_is_not_refused() {
+        let (bytes, earlier, now) = larger_before();
+        let unit = u64::from(Shape::default().weu_bytes);
+        let (a, b) = (u64::from(earlier) / 2 * unit, u64::from(earlier).div_ceil(2) * unit);
+        assert!(a + b > u64::from(now) * unit);
+        let check = |b: u64| {
+            let volume = |name: &str, bytes: u64| {
+                format!(
+                    "[[volume]]\nname = \"{name}\"\npool = \"p\"\nsize = \"64MiB\"\ntenant = \"t\"\ncache_size = {bytes}\n"
+                )
+            };
+            let text = format!(
+                "[[pool]]\nname = \"p\"\n[pool.device]\nfile = \"/nowhere/a\"\n[pool.cache]\nfile = \"/nowhere/b\"\n\
+                 device_size = {bytes}\nsharing = \"pervolume\"\n[[tenant]]\nname = \"t\"\nclass = \"best-effort\"\n{}{}",
+                volume("a", a),
+                volume("b", b)
+            );
+            let config: Config = toml::from_str(&text).expect("it is a configuration");
+            crate::fence::check(&config, &config.pool[0])
+        };
+        assert_eq!(check(b), Ok(()));
+        assert!(check(b + unit).expect_err("no device has so many").contains("add up to"));
+    }
+
+    /// What is on the device counts, not what a cache made now would have.
+    #[test]
+    fn a_device_says_how_many_units_it_has() {
+        let (bytes, earlier, now) = larger_before();
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(bytes + 8192).expect("it is sparse");
+        let kind = plimsoll_store::superblock::RegionKind::Home;
+        let region = Region { kind, offset: 8192, len: bytes };
+        let section: Section = toml::from_str("file = \"/nowhere/b\"").expect("it is a section");
+        assert_eq!(weus_of(&section, &file, region, 4096), Ok(now), "none is made yet");
+        let page = Layout::earlier(bytes, 4096, Shape::default(), 7).expect("it fits").encode();
+        file.write_all_at(&page, region.offset).expect("it is written");
+        assert_eq!(weus_of(&section, &file, region, 4096), Ok(earlier));
     }
 }

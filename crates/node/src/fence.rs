@@ -145,7 +145,7 @@ pub fn check<'a>(config: &'a Config, pool: &'a PoolConfig) -> Result<(), String>
             }
             let part = |v: &VolumeConfig| (v.name.get_ref().clone(), v.cache_size.map(|s| s.0));
             // Of a device that isn't there yet; one that is may be of another size, which the start knows.
-            if let Ok(weus) = crate::cache::weus(cache, all, 4096) {
+            if let Ok(weus) = crate::cache::weus_most(cache, all, 4096) {
                 check_parts(cache, weus, all, &mine().map(part).collect::<Vec<_>>())?;
             }
         }

@@ -329,13 +329,13 @@ fn open_cache(
     facts.nvram_salt = salt.unwrap_or(0);
     set_formatted(&mut opened.device)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
+    let weus = crate::cache::weus_of(c, &buffered, opened.region, block_bytes)?;
     let mut devices: Vec<Device> = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
     if let Some(v) = &c.volatile_cache {
         // It writes sector by sector, which direct I/O may refuse.
         let region = opened.device.home();
         devices[0] = volatile(v, FileDevice { file: buffered, start: region.offset, len: region.len, block_bytes });
     }
-    let weus = crate::cache::weus(c, opened.region.len, block_bytes)?;
     let cache = PoolCache { section: c.clone(), device_bytes: opened.region.len, weus, _locks: (opened.device, nvram) };
     Ok(Some((cache, devices)))
 }

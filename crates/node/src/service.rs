@@ -290,7 +290,12 @@ fn refusal_note(notes: &Seldom, limit: &str) -> Option<String> {
     notes.may().then(|| format!("an NBD client is refused: {limit} is reached; raise it if there are to be more"))
 }
 
-/// A host that vanished without a word would hold its connection, and what its tenant may have, for ever.
+/// Makes the kernel ask silent clients whether they are still there. A host that vanished without a word would hold its
+/// connection, and what its tenant may have, for ever.
+///
+/// TCP_USER_TIMEOUT isn't set, although keepalive says nothing while answers are unacknowledged. It also ends connections
+/// whose window is closed, however often the peer acknowledges probes: a client that pauses would be cut, which it may do as
+/// long as nobody waits for what it holds. The kernel's own retransmissions end the others (`tcp_retries2`).
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;

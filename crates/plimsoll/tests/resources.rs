@@ -120,15 +120,14 @@ impl WellBehaved {
     }
 
     /// The tenant was served well meanwhile. The bounds are those of a busy machine: each attack alone broke them by an
-    /// order of magnitude. The median.
-    fn was_served(&self, during: &str) -> Duration {
+    /// order of magnitude.
+    fn was_served(&self, during: &str) {
         let [[p50, p99, max], writes] = self.took();
         println!("{during}: p50 {p50:?}, p99 {p99:?}, max {max:?}; writes {writes:?}");
         // A busy disk may keep one write waiting; the median says whether the node does.
         assert!(writes[0] < Duration::from_millis(250), "{during}: p50 of writes {:?}", writes[0]);
         assert!(p50 < Duration::from_millis(20), "{during}: p50 {p50:?}");
         assert!(p99 < Duration::from_millis(250), "{during}: p99 {p99:?}");
-        p50
     }
 }
 
@@ -145,6 +144,23 @@ fn resident(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
     let line = status.lines().find(|l| l.starts_with("VmRSS")).expect("a line for it");
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// The kernel counts threads' processor time in these for user space.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Processor time of the node's threads of a name so far.
+fn ticks_of(server: &Server, thread: &str) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
+    let ticks = tasks.filter_map(|task| {
+        let read = |file| std::fs::read_to_string(task.as_ref().ok()?.path().join(file)).ok();
+        let (name, stat) = (read("comm")?, read("stat")?);
+        // After the name in parentheses, the 12th and 13th: in user mode and in the kernel.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let used = |at: usize| fields[at].parse::<u64>().expect("ticks");
+        (name.trim() == thread).then(|| used(11) + used(12))
+    });
+    ticks.sum()
 }
 
 #[track_caller]
@@ -235,9 +251,10 @@ fn idle_and_deaf_clients() {
     let reads: Vec<u8> = (0..32).flat_map(|n| header(READ, n, n * MIB, MIB)).collect();
     let deaf: Vec<UnixStream> = (0..scaled(200)).map(|_| quick(&socket, "bad", &reads).unwrap()).collect();
     wait_for_connections(&s.server, |n| n > (idle.len() + deaf.len()) as u64);
-    s.good.was_served("beside 200 clients that don't read");
+    s.good.took();
     // The tenant's permits, half as much for the kernel's ends of the sockets, and what was there.
-    resident_is_below(&s.server, s.before + 250 * MIB, "200 clients that don't read");
+    resident_is_below(&s.server, s.before + 250 * MIB, "permits of 200 clients that don't read");
+    s.good.was_served("beside 200 clients that don't read");
     drop((idle, deaf));
     wait_for_connections(&s.server, |n| n == 1);
     resident_is_below(&s.server, s.before + 60 * MIB, "after they have gone");
@@ -249,7 +266,7 @@ fn idle_and_deaf_clients() {
 /// them: its other connection goes on. None of them is let go meanwhile.
 #[test]
 fn deaf_clients_of_the_same_tenant() {
-    let s = scene_of(&CONFIG.replace("payload_idle = \"2s\"", "payload_idle = \"60s\""));
+    let s = scene_of(&CONFIG.replace("payload_idle = \"2s\"", "payload_idle = \"1h\"\npayload_time = \"1h\""));
     let socket = s.server.socket();
     let reads = |many: u64, length| (0..many).flat_map(|n| header(READ, n, n % 200 * MIB, length)).collect::<Vec<u8>>();
     // Half of them want to hold bytes, half of them requests.
@@ -284,14 +301,18 @@ fn abandoned_writes() {
             let length = [MIB, MIB / 2, 64 << 10, 300 << 10, 4096, MIB][n % 6];
             let mut then = header(WRITE, 1, 0, length);
             then.resize(then.len() + [0, 4096, 60_000][n % 3].min(length as usize - 1), 1);
-            quick(&socket, "bad", &then).unwrap();
+            // Where those before haven't all been seen to leave, a newcomer may be refused.
+            let end = Instant::now() + Duration::from_secs(20);
+            while let Err(e) = quick(&socket, "bad", &then) {
+                assert!(Instant::now() < end, "nobody gets in: {e}");
+            }
         }
     };
     std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(abandon))));
-    s.good.was_served("beside abandoned writes");
     wait_for_connections(&s.server, |n| n == 1);
     println!("before: {} MiB resident", s.before / MIB);
     resident_is_below(&s.server, s.before + 80 * MIB, &format!("after {} abandoned writes", scaled(20_000)));
+    s.good.was_served("beside abandoned writes");
     drop(s.good);
     assert!(s.server.stop());
 }
@@ -324,7 +345,8 @@ fn a_full_pool_and_a_client_that_leaves_it() {
         std::thread::sleep(Duration::from_millis(5));
     }
     writer.write_all(&vec![7; MIB as usize]).unwrap();
-    assert_eq!(s.server.control("GET", "/healthz").code, 200);
+    let alive = health_at(&s.server.dir.join("control.sock")).unwrap_or(false);
+    assert!(alive, "a payload that comes when the stack is full ends the node");
     filler.shutdown(std::net::Shutdown::Both).unwrap();
     threads.into_iter().for_each(|t| t.join().unwrap());
     drop(filler);
@@ -381,6 +403,7 @@ fn block_status_loops() {
         writer.write(n * (32 << 10), &[1; 4096]).unwrap().unwrap();
     }
     s.good.took();
+    let ticks_before = ticks_of(&s.server, "pool-fast");
     let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let loops: Vec<_> = (0..4)
         .map(|_| {
@@ -404,9 +427,12 @@ fn block_status_loops() {
         assert!(Instant::now() < end, "block status isn't answered");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let p50 = s.good.was_served("beside 64 loops of block status");
-    // A question takes about a millisecond; several of them wait at any time.
-    assert!(p50 < Duration::from_millis(5), "block status is in others' way: p50 {p50:?}");
+    let (ticks, answers) = (ticks_of(&s.server, "pool-fast") - ticks_before, asked.load(Ordering::Relaxed));
+    let each = TICK * ticks as u32 / answers as u32;
+    println!("{answers} answers: {each:?} of the pool's thread for each, with what others asked meanwhile");
+    // Processor time, not delays: those are the machine's. 12 us are usual, and 650 us where the pool's thread asks itself.
+    assert!(each < Duration::from_micros(150), "block status takes {each:?} of the pool's thread");
+    s.good.was_served("beside 64 loops of block status");
     stop.store(true, Ordering::Relaxed);
     loops.into_iter().for_each(|l| l.join().unwrap());
     drop((writer, s.good));
@@ -519,40 +545,59 @@ fn the_operator_gets_in() {
     assert!(server.stop());
 }
 
-/// Undoes each bound in the node, one at a time: the test that is there for it fails. Only builds with debug assertions can
-/// plant mistakes; it takes minutes, so it's run with `PLIMSOLL_PLANTED` only.
+/// Mistakes, each with the test that is there for it and a part of what that says.
+const PLANTED: [(&str, &str, &str); 7] = [
+    ("PermitsUntilDone", "idle_and_deaf_clients", "permits of 200 clients that don't read: "),
+    ("PayloadsLost", "abandoned_writes", " abandoned writes: "),
+    ("StackOverfilled", "a_full_pool_and_a_client_that_leaves_it", "comes when the stack is full"),
+    ("PayloadsForEver", "dribbled_payloads", "a large write waits for ever"),
+    ("StatusOnPool", "block_status_loops", "block status takes "),
+    ("OldestGivesWay", "silent_connections", " clients "),
+    ("NothingOwn", "deaf_clients_of_the_same_tenant", "the tenant isn't served"),
+];
+
+/// Runs one test in a process of its own, with a mistake planted or none. What it panicked with, if it did.
+fn run_planted(test: &str, mistake: Option<&str>) -> Option<String> {
+    let run = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env("PLIMSOLL_TEST_MISTAKE", mistake.unwrap_or("none"))
+        .env_remove("PLIMSOLL_PLANTED")
+        .output()
+        .unwrap();
+    let (out, said) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(out.contains("running 1 test"), "{test} is no test: {out}");
+    // The line after the place of the test's own panic, not of one of its threads.
+    let begins = format!("thread '{test}'");
+    let own = said.lines().skip_while(|l| !(l.starts_with(&begins) && l.contains("panicked at"))).nth(1);
+    (!run.status.success()).then(|| own.unwrap_or("nothing").to_string())
+}
+
+/// Undoes each bound in the node, one at a time: the test that is there for it fails, for the reason that it's there for,
+/// and succeeds without the mistake. Only builds with debug assertions can plant mistakes; it takes minutes, so it's run
+/// with `PLIMSOLL_PLANTED` only: `all`, or one mistake's name. `make soak` does.
 #[test]
 fn planted_mistakes_are_found() {
-    if !cfg!(debug_assertions) || std::env::var_os("PLIMSOLL_PLANTED").is_none() {
+    let Ok(only) = std::env::var("PLIMSOLL_PLANTED") else {
         return println!("ran without planted mistakes: set PLIMSOLL_PLANTED, and build with debug assertions");
+    };
+    if !cfg!(debug_assertions) {
+        panic!("PLIMSOLL_PLANTED is set, but this build can't plant mistakes");
     }
-    let only = std::env::var("PLIMSOLL_PLANTED").unwrap();
-    let mut missed = Vec::new();
-    for (mistake, test) in [
-        ("PermitsUntilDone", "idle_and_deaf_clients"),
-        ("PayloadsLost", "abandoned_writes"),
-        ("StackOverfilled", "a_full_pool_and_a_client_that_leaves_it"),
-        ("PayloadsForEver", "dribbled_payloads"),
-        ("StatusOnPool", "block_status_loops"),
-        ("OldestGivesWay", "silent_connections"),
-        ("NothingOwn", "deaf_clients_of_the_same_tenant"),
-    ] {
-        if only != "all" && only != mistake {
-            continue;
-        }
-        let run = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
-            .env("PLIMSOLL_TEST_MISTAKE", mistake)
-            .env_remove("PLIMSOLL_PLANTED")
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&run.stderr);
-        // The line after a panic's place is what it says.
-        let why = said.lines().skip_while(|l| !l.contains("panicked at")).nth(1).unwrap_or("");
-        println!("{mistake}: {test}: {}: {}", if run.status.success() { "NOT FOUND" } else { "found" }, why);
-        if run.status.success() {
-            missed.push(mistake);
+    let chosen: Vec<_> = PLANTED.iter().filter(|(mistake, _, _)| only == "all" || only == *mistake).collect();
+    assert!(!chosen.is_empty(), "there is no mistake {only}");
+    let mut wrong = Vec::new();
+    for (mistake, test, expected) in chosen {
+        let (without, with) = (run_planted(test, None), run_planted(test, Some(mistake)));
+        let verdict = match (&without, &with) {
+            (Some(why), _) => format!("fails without it, too: {why}"),
+            (None, None) => "NOT FOUND".to_string(),
+            (None, Some(why)) if why.contains(expected) => format!("found: {why}"),
+            (None, Some(why)) => format!("FOUND BY SOMETHING ELSE than \"{expected}\": {why}"),
+        };
+        println!("{mistake}: {test}: {verdict}");
+        if !verdict.starts_with("found: ") {
+            wrong.push(mistake);
         }
     }
-    assert!(missed.is_empty(), "nobody finds {missed:?}");
+    assert!(wrong.is_empty(), "not found as they should be: {wrong:?}");
 }

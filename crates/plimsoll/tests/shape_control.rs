@@ -83,7 +83,7 @@ fn an_interrupt_ends_the_server_whoever_is_connected() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
     let data = dir.path().join("data").display().to_string();
     let as_postgres = |program: &str, arguments: &[&str]| {
         let mut c = Command::new("setpriv");

@@ -11,12 +11,15 @@ use plimsoll_shape::users::{GroupBy, Peer, classify};
 use plimsoll_shape::walk::{Came, Walker, Went};
 use std::net::{IpAddr, Ipv6Addr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Looks at the wait again at least so often: nobody depends on being woken.
 const RECHECK_NS: u64 = 100_000_000;
 /// Only the oldest waiter looks when something falls due; the others a little later, and find it done.
 const OTHERS_LATER_NS: u64 = 10_000_000;
+
+/// A process that owes something to the gate asks for the lock so often at most.
+const PAY_BACK_NS: u64 = 10_000_000;
 
 /// Unwinds out of the shim's part of a call: the gate's lock can't be had.
 struct Stuck;
@@ -60,20 +63,31 @@ fn give_up(shim: &Shim) {
     leave_gate(shim, guard);
 }
 
-/// This process went on without the gate, and something of it is still in there: it is taken out as soon as the lock is free.
+/// This process went on without the gate, and something of it is still in there: it is taken out as soon as the lock is free or its owner
+/// has died.
 #[cold]
 pub fn pay_back(shim: &Shim) {
+    static NEXT_NS: AtomicU64 = AtomicU64::new(0);
     let Some(_inside) = sys::enter() else { return };
-    let saved = errno();
-    if let Some(mut guard) = shim.segment.lock_if_free(sys::tid()) {
-        // One thread does it. It fails only if the memory can't be used any more.
-        if start::set_owing(false) {
-            let _ = catch_unwind(AssertUnwindSafe(|| {
-                guard.gate().head.counters.stuck += 1;
-                leave_gate(shim, guard);
-            }));
-        }
+    let now = monotonic();
+    // Whether the owner has died takes three system calls.
+    if now.as_nanos() < NEXT_NS.load(Ordering::Relaxed) {
+        return;
     }
+    NEXT_NS.store(now.as_nanos() + PAY_BACK_NS, Ordering::Relaxed);
+    let saved = errno();
+    // It fails only if the memory can't be used any more.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(mut guard) = shim.segment.lock_now(sys::tid(), now)
+            // One thread does it.
+            && start::set_owing(false)
+        {
+            guard.gate().head.counters.stuck += 1;
+            leave_gate(shim, guard);
+            // What a thread withheld that the gate answered before it was left.
+            crate::epoll::show_all();
+        }
+    }));
     set_errno(saved);
 }
 

@@ -7,7 +7,7 @@
 //! * *Redis* is one loop. A turn of the loop is passed events of at most P connections; what is readable is reported again.
 
 use crate::engine::{Before, Wakes, change, guarded as around_gate, settle};
-use crate::start::{Shim, shim};
+use crate::start::{self, Shim, shim};
 use crate::sys::{self, call, errno, set_errno};
 use crate::table::{self, Link, hold};
 use libc::{EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLRDHUP, epoll_event, sigset_t};
@@ -16,12 +16,15 @@ use plimsoll_shape::gate::{ConnId, Verdict};
 use plimsoll_shape::profile::Profile;
 use plimsoll_shape::segment::monotonic;
 use std::ffi::{c_int, c_void};
+use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// A waiting loop looks at the gate at least so often.
 const LOOK_MS: c_int = 25;
-/// Bytes of a request that are looked at before they are read.
-const PEEK_BYTES: usize = 128;
+/// A process that left something in the gate waits for no longer before it asks for the lock again.
+const OWING_LOOK_MS: c_int = 100;
+/// Bytes of a request that are looked at before they are read: at least a header and what a walker keeps of a packet.
+const PEEK_BYTES: usize = 256;
 const GONE: u32 = (EPOLLHUP | EPOLLERR | EPOLLRDHUP) as u32;
 
 /// From an event's data to its descriptor: a cache, checked against what the descriptor's link says.
@@ -124,44 +127,95 @@ fn raw_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, m
     call!(SYS_epoll_pwait, epfd, events, max, timeout, mask, 8usize) as c_int
 }
 
+/// Milliseconds until `end`; [`c_int::MAX`] for no end.
+fn ms_until(end: Option<u64>) -> c_int {
+    end.map_or(c_int::MAX, |e| {
+        e.saturating_sub(monotonic().as_nanos()).div_ceil(1_000_000).min(c_int::MAX as u64) as c_int
+    })
+}
+
+/// As `epoll_wait` has it.
+fn timeout_of(ms: c_int) -> c_int {
+    if ms == c_int::MAX { -1 } else { ms }
+}
+
 /// `epoll_wait` and `epoll_pwait`.
 pub fn wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
     let shaped = shim().filter(|s| !s.profile.holds_in_read() && max > 0);
-    let (Some(shim), Some(_inside)) = (shaped, sys::enter()) else { return raw_wait(epfd, events, max, timeout, mask) };
+    if shaped.is_none() && !start::is_owing() {
+        return raw_wait(epfd, events, max, timeout, mask);
+    }
     let end = (timeout >= 0).then(|| monotonic().as_nanos() + timeout as u64 * 1_000_000);
+    let shaped = shaped.and_then(|shim| shaped_wait(shim, epfd, events, max, end, mask));
+    shaped.unwrap_or_else(|| unshaped_wait(epfd, events, max, end, mask))
+}
+
+/// Without the gate. As long as something of this process is still in there, the lock is asked for from time to time: an idle process
+/// makes no other call that would.
+fn unshaped_wait(epfd: c_int, events: *mut epoll_event, max: c_int, end: Option<u64>, mask: *const sigset_t) -> c_int {
+    loop {
+        shim(); // which gives back what is owed, if it can
+        let left = ms_until(end);
+        if !start::is_owing() {
+            return raw_wait(epfd, events, max, timeout_of(left), mask);
+        }
+        let n = raw_wait(epfd, events, max, left.min(OWING_LOOK_MS), mask);
+        if n != 0 || left <= OWING_LOOK_MS {
+            return n;
+        }
+    }
+}
+
+/// `None` if the shim is off, or this thread is in it already.
+fn shaped_wait(
+    shim: &Shim,
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    end: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let _inside = sys::enter()?;
     let mut first = true;
     loop {
-        let left = end.map_or(c_int::MAX, |e| e.saturating_sub(monotonic().as_nanos()).div_ceil(1_000_000) as c_int);
+        let left = ms_until(end);
         if left == 0 && !std::mem::take(&mut first) {
-            return 0;
+            return Some(0);
         }
         first = false;
-        let n = match shim.profile {
+        let ms = match shim.profile {
             Profile::Postgres => around_gate(shim, || hide_while_held(shim, left)),
             Profile::Redis => around_gate(shim, || end_turn(shim, left)),
             _ => Some(left.min(LOOK_MS)),
         };
-        // A panic switched the shim off: as without it.
-        let Some(ms) = n else { return raw_wait(epfd, events, max, timeout, mask) };
-        let ms = if ms == c_int::MAX { -1 } else { ms };
-        let n = raw_wait(epfd, events, max, ms, mask);
+        // Switched off, here or by another thread: as without it.
+        let ms = ms.filter(|_| start::is_on())?;
+        let n = raw_wait(epfd, events, max, timeout_of(ms), mask);
         let saved = errno();
-        if n < 0 {
-            return n;
+        if n <= 0 && (n < 0 || ms == left) {
+            return Some(n);
         }
         // SAFETY: the call wrote so many.
         let list = unsafe { std::slice::from_raw_parts_mut(events, n as usize) };
-        let kept = around_gate(shim, || match shim.profile {
+        let kept = match shim.profile {
             Profile::MysqlPool => filter(shim, list, pool_event),
             Profile::Redis => filter(shim, list, turn_event),
-            _ => client_gone(shim, epfd, list),
-        });
+            _ => {
+                around_gate(shim, || client_gone(shim, epfd, list));
+                list.len()
+            }
+        };
+        let on = start::is_on();
+        if !on {
+            // What this thread withheld after all was shown: nobody else shows that.
+            let _ = catch_unwind(show_all); // fails only if the memory can't be used any more
+        }
         set_errno(saved);
         match kept {
-            None => return n,
-            Some(0) if n > 0 && shim.profile == Profile::Redis => pause(),
-            Some(0) if n > 0 || ms < left => {}
-            Some(kept) => return kept as c_int,
+            0 if !on => return None,
+            0 if n > 0 && shim.profile == Profile::Redis => pause(),
+            0 => {}
+            kept => return Some(kept as c_int),
         }
         tick(shim);
     }
@@ -177,25 +231,32 @@ fn tick(shim: &Shim) {
     around_gate(shim, || change(shim, &mut Wakes::new(), |g, now| g.tick(now)));
 }
 
-/// Keeps the events for which `keep` leaves something, in place.
+/// Keeps the events for which `keep` leaves something, in place. From the one on over which it fails, or once the shim is off, all are
+/// kept: none is lost, and none comes twice.
 fn filter(shim: &Shim, list: &mut [epoll_event], keep: fn(&Shim, i32, &mut Link, u32) -> u32) -> usize {
-    let mut kept = 0;
-    for i in 0..list.len() {
-        let (mask, data) = (list[i].events, list[i].u64);
-        let left = match fd_of(data).and_then(|fd| hold(fd).map(|h| (fd, h))) {
-            Some((fd, mut held)) => keep(shim, fd, held.link(), mask),
-            None => mask,
-        };
-        if left != 0 {
-            list[kept] = epoll_event { events: left, u64: data };
-            kept += 1;
+    let (mut kept, mut seen) = (0, 0);
+    around_gate(shim, || {
+        while seen < list.len() && start::is_on() {
+            let (mask, data) = (list[seen].events, list[seen].u64);
+            let left = match fd_of(data).and_then(|fd| hold(fd).map(|h| (fd, h))) {
+                Some((fd, mut held)) => keep(shim, fd, held.link(), mask),
+                None => mask,
+            };
+            seen += 1;
+            if left != 0 {
+                list[kept] = epoll_event { events: left, u64: data };
+                kept += 1;
+            }
         }
-    }
-    kept
+    });
+    list.copy_within(seen.., kept);
+    kept + list.len() - seen
 }
 
 /// An event of a pooled connection: what of it the server sees.
 fn pool_event(shim: &Shim, fd: i32, link: &mut Link, mask: u32) -> u32 {
+    // It is here: nobody is to arm it again before the server does.
+    link.withheld = false;
     let (Some(conn), true) = (link.conn, link.walker.at_rest()) else { return mask };
     if mask & GONE != 0 {
         return mask;

@@ -32,13 +32,24 @@ static OWING: AtomicBool = AtomicBool::new(false);
 
 /// The shim, unless it is off.
 pub fn shim() -> Option<&'static Shim> {
-    if ON.load(Ordering::Relaxed) {
+    if is_on() {
         return SHIM.get();
     }
-    if OWING.load(Ordering::Relaxed) {
+    if is_owing() {
         SHIM.get().into_iter().for_each(crate::engine::pay_back);
     }
     None
+}
+
+/// Not off.
+pub fn is_on() -> bool {
+    // In one order with `hold`: who switches off and then shows all, and who withholds an event and then looks here.
+    ON.load(Ordering::SeqCst)
+}
+
+/// Connections of this process are still in the gate, after it was switched off.
+pub fn is_owing() -> bool {
+    OWING.load(Ordering::Relaxed)
 }
 
 /// Notes whether connections of this process are still in the gate, after it was switched off; whether they were before.
@@ -53,7 +64,7 @@ pub fn pid() -> u32 {
 
 /// Passes everything through from now on.
 pub fn switch_off() {
-    ON.store(false, Ordering::Relaxed);
+    ON.store(false, Ordering::SeqCst);
 }
 
 #[used]
@@ -85,6 +96,7 @@ extern "C" fn init() {
 fn begin(shim: Shim) {
     std::panic::set_hook(Box::new(|_| {}));
     PID.store(std::process::id(), Ordering::Relaxed);
+    shim.segment.join();
     let control = shim.segment.control();
     control.server_pid.store(std::process::id(), Ordering::Relaxed);
     control.profile.store(shim.profile.code(), Ordering::Relaxed);

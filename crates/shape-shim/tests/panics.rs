@@ -66,3 +66,34 @@ fn a_process_of_postgres_whose_client_is_held_lets_it_go() {
         assert_eq!(broken(Server::postgres(strict(), &[]), "SELECT pg_sleep(6)"), 0);
     }
 }
+
+/// Of three events that the server is handed at once, the first is withheld, the second passes, and the shim fails over the third: each
+/// comes to the server, once.
+#[test]
+fn a_failure_amid_a_batch_of_events_loses_none_and_doubles_none() {
+    // A release build counts over what this test breaks.
+    if !cfg!(debug_assertions) || !have("/usr/bin/python3") {
+        return;
+    }
+    let s = Server::pooled(strict());
+    let mut inside = s.client("inside");
+    assert_eq!(inside.query("BEGIN").unwrap(), Answer::Ok);
+    s.await_inside((1, 0, 0, 0));
+    let (mut waits, mut passes, mut fails) = (s.client("waits"), s.client("passes"), s.client("fails"));
+    s.await_that(|s| s.known() == 4);
+    s.break_user("fails");
+    // All three have come before it looks.
+    let server = rustix::process::Pid::from_child(&s.child);
+    rustix::process::kill_process(server, rustix::process::Signal::STOP).unwrap();
+    waits.send("SELECT 1").unwrap();
+    passes.send("KILL 1").unwrap();
+    fails.send("SELECT 1").unwrap();
+    rustix::process::kill_process(server, rustix::process::Signal::CONT).unwrap();
+    for c in [&mut waits, &mut passes, &mut fails] {
+        assert_eq!(c.receive().unwrap(), Answer::Ok);
+    }
+    assert_eq!(s.segment.control().failed_open.load(Ordering::Relaxed), FAILED_SHIM);
+    assert_eq!(s.counters().panics, 1);
+    assert_eq!(waits.query("SELECT 1").unwrap(), Answer::Ok);
+    assert_eq!(waits.answer()[5], 0, "events without anything to read");
+}

@@ -82,7 +82,7 @@ fn on_busy_cores_nobody_goes_in_unasked() {
     let c = s.counters();
     println!("{done} transactions, high {high}, {open} open, {c:?}");
     assert_eq!((c.bypass, c.lent, c.stall_escapes, c.hold_escapes), (0, 0, 0, 0));
-    assert!(done > 100 && (1..=4).contains(&open), "{done} done, {open} open");
+    assert!(done > 20 && (1..=4).contains(&open), "{done} done, {open} open");
     s.assert_empty();
 }
 

@@ -37,15 +37,18 @@ fn goes_on(mut s: Server, sleep: &str) {
     ok(&mut rests, "SELECT 1");
     assert_eq!(held.receive().unwrap(), Answer::Ok);
     let took = begun.elapsed();
-    // Before the one inside made room, and from then on without waiting again.
-    assert!(took < 4 * SECOND, "{took:?}");
+    // Not for ever; how long, a busy machine decides. From then on without waiting again.
+    assert!(took < 20 * SECOND, "{took:?}");
     ok(&mut rests, "SELECT 1");
     let mut new = s.client("a");
     ok(&mut new, "SELECT 1");
     println!("{}: all go on after {took:?}, {:?} with a new one", s.protocol_name(), begun.elapsed());
     drop(guard);
     drop(stopped);
-    // Its process says so when it sends again.
+    if s.launch.profile == Profile::Postgres && shimmed {
+        // Those of `held`, `rests` and `new` give back what they owe though their clients are silent.
+        s.await_that(|s| s.counters().stuck >= 3);
+    }
     assert_eq!(busy.receive().unwrap(), Answer::Ok);
     for c in [&mut busy, &mut held, &mut rests, &mut new] {
         ok(c, "SELECT 1");
@@ -63,9 +66,10 @@ fn goes_on(mut s: Server, sleep: &str) {
         return;
     }
     assert_eq!(failed(&s), FAILED_SHIM);
+    // Its places are given back while its clients stay.
+    s.await_that(|s| s.counters().stuck == 1 && s.known() == 0);
+    s.assert_empty();
     if shimmed {
-        s.assert_empty();
-        assert_eq!(s.counters().stuck, 1);
         s.restart();
         s.await_ready("a", "t");
         assert_eq!(failed(&s), 0, "until the next start");

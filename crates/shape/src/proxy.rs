@@ -55,6 +55,8 @@ struct Shared {
     waiting: Vec<Rc<Notify>>,
     /// The owner of the gate's lock was stopped: everything passes until the proxy's next start.
     off: Cell<bool>,
+    /// Off, and connections are still in the gate.
+    owing: Cell<bool>,
 }
 
 impl Shared {
@@ -77,10 +79,29 @@ impl Shared {
         let guard = self.segment.lock_in_time(self.tid, now);
         if guard.is_none() {
             self.off.set(true);
+            self.owing.set(true);
             self.segment.control().failed_open.fetch_or(FAILED_SHIM, Ordering::Relaxed);
             self.waiting.iter().for_each(|w| w.notify_one());
         }
         guard
+    }
+
+    /// Takes out of the gate what is still in there, if the lock can be had. False if it can't.
+    fn pay_back(&self, now: Time) -> bool {
+        if !self.owing.get() {
+            return true;
+        }
+        let Some(mut guard) = self.segment.lock_now(self.tid, now) else { return false };
+        let mut gate = guard.gate();
+        gate.head.counters.stuck += 1;
+        for i in 0..gate.conns.len() as u32 {
+            // Connections of a proxy have no process. One that is free stays so.
+            if gate.conns[i as usize].owner_pid == 0 {
+                gate.close(now, ConnId(i));
+            }
+        }
+        self.owing.set(false);
+        true
     }
 
     fn tell(&self, id: ConnId) {
@@ -106,13 +127,20 @@ async fn serve_on(
     connections: usize,
 ) -> io::Result<()> {
     let waiting = (0..CONNS).map(|_| Rc::new(Notify::new())).collect();
-    let (config, shared) = (Rc::new(config), Rc::new(Shared { segment, tid, waiting, off: Cell::new(false) }));
+    let (config, shared) =
+        (Rc::new(config), Rc::new(Shared { segment, tid, waiting, off: Cell::new(false), owing: Cell::new(false) }));
     let local = LocalSet::new();
     let looked = shared.clone();
     local.spawn_local(async move {
         loop {
-            let woken = tender.look(&looked.segment, tid, monotonic());
-            woken.iter().for_each(|w| looked.tell(w.conn));
+            let now = monotonic();
+            // A look waits for the lock, and all connections with it.
+            if looked.pay_back(now) {
+                let woken = tender.look(&looked.segment, tid, now);
+                woken.iter().for_each(|w| looked.tell(w.conn));
+            } else {
+                tender.beat(&looked.segment, now);
+            }
             // The gate tells nobody of stalls and windows: it is looked at.
             tokio::time::sleep(Duration::from_nanos(LOOK.as_nanos())).await;
         }

@@ -5,7 +5,8 @@
 //! ```
 //! Whoever changes the gate holds the lock: a futex word with its owner's thread id. It is taken over from an owner that died or failed,
 //! and the gate is then repaired. From one that was stopped it can't be taken, as that may go on at any time: a server under the shim
-//! and the proxy go on without the gate ([`Segment::lock_in_time`]). Across pid namespaces a number says nothing, and nobody is dead.
+//! and the proxy go on without the gate ([`Segment::lock_in_time`]). Across pid namespaces a number says nothing, and nobody is dead: a
+//! process that only looks in from another one takes the lock under a name that no thread has.
 //!
 //! Whoever may write to the file, which is its owner and root, can stop the server with a bus error by cutting it. The only unsafe code of
 //! this crate is here: mapping the file, and views into the mapping.
@@ -13,7 +14,7 @@
 
 use crate::gate::{Conn, ConnId, Gate, Head, Knobs, USERS_MAX, User};
 use crate::profile::Profile;
-use crate::sync::{FutexWord, Lock, Owner, PATIENCE, Taken};
+use crate::sync::{BROKEN, CONTENDED, FutexWord, Lock, Owner, PATIENCE, Taken};
 use crate::users::{RULES_MAX, Rule};
 use bytemuck::Zeroable;
 use plimsoll_base::Time;
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PLMSHAPE");
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Users in a segment.
 pub const USERS: usize = USERS_MAX;
 /// Connections in a segment.
@@ -42,7 +43,7 @@ pub struct Control {
     users: u32,
     conns: u32,
     /// The gate's lock.
-    lock: Lock<AtomicU32, AtomicU32>,
+    lock: Lock<AtomicU32, AtomicU64>,
     /// When the controller was last alive, on the monotonic clock.
     pub heartbeat_ns: AtomicU64,
     /// Why everything passes though nobody asked for it: [`FAILED_SILENT`], [`FAILED_SHIM`].
@@ -77,7 +78,8 @@ pub struct Control {
     pub unfairness_max_milli: AtomicU32,
     /// … and a coefficient of variation of latency of so many thousandths (0: any).
     pub variability_max_milli: AtomicU32,
-    /// 1 once processes of different pid namespaces have mapped it: a number says nothing of whether its process lives.
+    /// 1 once a server or controller of another pid namespace than the maker's has joined: a number says nothing of whether its process
+    /// lives.
     mixed: AtomicU32,
     /// Pid namespace of the process that made it.
     pid_namespace: AtomicU64,
@@ -145,9 +147,14 @@ const fn offsets() -> Offsets {
 }
 const AT: Offsets = offsets();
 
+/// Stands in the lock word for an owner of another pid namespace than the segment's maker, server and controller. No thread has this id.
+const FOREIGN: u32 = BROKEN - 1;
+
 /// A mapped control segment.
 pub struct Segment {
     base: *mut u8,
+    /// This process is of another pid namespace than the segment's maker.
+    foreign: bool,
 }
 
 // SAFETY: the mapping lives as long as the process; plain parts are only reached under the lock, the rest is atomic.
@@ -207,11 +214,17 @@ impl Segment {
         if (word(12), word(16), len) != (USERS as u32, CONNS as u32, AT.end as u64) {
             return Err(wrong(format!("{len} bytes for {} users and {} connections don't fit", word(12), word(16))));
         }
-        let segment = Segment::map(&file)?;
-        if segment.control().pid_namespace.load(Ordering::Relaxed) != pid_namespace() {
-            segment.control().mixed.store(1, Ordering::Relaxed);
-        }
+        let mut segment = Segment::map(&file)?;
+        segment.foreign = segment.control().pid_namespace.load(Ordering::Relaxed) != pid_namespace();
         Ok(segment)
+    }
+
+    /// Notes that this process serves clients or looks after the gate. Others only come by: they change nothing of how processes know
+    /// of each other.
+    pub fn join(&self) {
+        if self.foreign {
+            self.control().mixed.store(1, Ordering::Relaxed);
+        }
     }
 
     fn map(file: &File) -> io::Result<Segment> {
@@ -229,7 +242,7 @@ impl Segment {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Segment { base: base.cast() })
+        Ok(Segment { base: base.cast(), foreign: false })
     }
 
     /// The part that needs no lock.
@@ -269,28 +282,56 @@ impl Segment {
         self.take(tid, now, Some(PATIENCE))
     }
 
-    /// The lock, if nobody has it.
-    pub fn lock_if_free(&self, tid: u32) -> Option<Guard<'_>> {
-        // Not `then_some`: a guard that is made and dropped gives another's lock back.
-        self.control().lock.take_if_free(tid).then(|| Guard { segment: self })
+    /// The lock without waiting: `None` if its owner lives.
+    pub fn lock_now(&self, tid: u32, now: Time) -> Option<Guard<'_>> {
+        let taken = self.control().lock.take_now(self.name(tid), &|id| self.owner(id))?;
+        Some(self.guard(taken, now))
     }
 
     fn take(&self, tid: u32, now: Time, patience: Option<u32>) -> Option<Guard<'_>> {
-        let taken = self.control().lock.take(tid, &|id| self.owner(id), patience)?;
+        let taken = self.control().lock.take(self.name(tid), &|id| self.owner(id), patience)?;
+        Some(self.guard(taken, now))
+    }
+
+    fn guard(&self, taken: Taken, now: Time) -> Guard<'_> {
         let mut guard = Guard { segment: self };
         if taken == Taken::FromDead {
             guard.gate().repair(now);
         }
-        Some(guard)
+        guard
+    }
+
+    /// This thread, as the others know it.
+    fn name(&self, tid: u32) -> u32 {
+        if self.foreign { FOREIGN } else { tid }
     }
 
     fn owner(&self, id: u32) -> Owner {
-        if self.is_mixed() { Owner::Waits } else { state_of(id) }
+        if id == FOREIGN || self.is_mixed() { Owner::Waits } else { state_of(id) }
     }
 
-    /// Processes of several pid namespaces use it: none can name another's.
+    /// Who has the lock just now, for a message.
+    pub fn lock_owner(&self) -> String {
+        match self.control().lock.word().load(Ordering::Acquire) & !CONTENDED {
+            0 => "nobody".into(),
+            BROKEN => "an owner that failed".into(),
+            FOREIGN => "a process of another pid namespace".into(),
+            id if self.is_mixed() => format!("thread {id} of some pid namespace"),
+            id => {
+                let does = match self.owner(id) {
+                    Owner::Dead => "is dead",
+                    Owner::Stopped => "is stopped",
+                    Owner::Waits => "sleeps",
+                    Owner::Runs => "runs",
+                };
+                format!("thread {id}, which {does}")
+            }
+        }
+    }
+
+    /// Processes of several pid namespaces use it, or this one is of another: none can name another's.
     pub fn is_mixed(&self) -> bool {
-        self.control().mixed.load(Ordering::Relaxed) != 0
+        self.foreign || self.control().mixed.load(Ordering::Relaxed) != 0
     }
 
     /// Takes back what an earlier server left, when one starts in this process.
@@ -501,7 +542,7 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[8] = 99;
         std::fs::write(dir.path().join("y"), &bytes).unwrap();
-        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 5");
+        assert_eq!(wrong("y"), "version 99 of the control segment; this program has 6");
         bytes[8] = VERSION as u8;
         std::fs::write(dir.path().join("z"), &bytes[..4096]).unwrap();
         assert!(wrong("z").contains("don't fit"));
@@ -547,13 +588,18 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_not_free_stays_its_owners() {
+    fn a_lock_without_waiting_is_had_from_nobody_and_from_the_dead() {
         let dir = tempfile::tempdir().unwrap();
         let s = Segment::create(&dir.path().join("s"), Knobs::default(), monotonic()).unwrap();
         let guard = s.lock(1, monotonic());
-        assert!(s.lock_if_free(2).is_none() && s.lock_if_free(2).is_none());
+        assert!(s.lock_now(2, monotonic()).is_none() && s.lock_now(2, monotonic()).is_none());
         drop(guard);
-        assert!(s.lock_if_free(2).is_some() && s.lock_if_free(2).is_some());
+        let repairs = || s.lock_now(2, monotonic()).expect("it is free").gate().head.counters.repairs;
+        assert_eq!((repairs(), repairs()), (0, 0));
+        std::mem::forget(s.lock(0x3fff_ffff, monotonic()));
+        assert_eq!((repairs(), repairs()), (1, 1));
+        s.control().lock.break_off();
+        assert_eq!((repairs(), repairs()), (2, 2));
     }
 
     #[test]
@@ -578,9 +624,20 @@ mod tests {
         let path = dir.path().join("s");
         let s = Segment::create(&path, Knobs::default(), monotonic()).unwrap();
         assert!(s.is_dead(0x3fff_ffff) && Segment::open(&path).unwrap().is_dead(0x3fff_ffff));
-        // As if another namespace's process had made it.
+        // As if another namespace's process had made it. Who only looks in changes nothing for the others, ...
         s.control().pid_namespace.store(1, Ordering::Relaxed);
-        Segment::open(&path).unwrap();
+        let looks_in = Segment::open(&path).unwrap();
+        assert!(!looks_in.is_dead(0x3fff_ffff) && s.is_dead(0x3fff_ffff));
+        // ... and is not dead to them.
+        let guard = looks_in.lock(0x3fff_ffff, monotonic());
+        assert!(s.lock_now(1, monotonic()).is_none());
+        assert_eq!(s.lock_owner(), "a process of another pid namespace");
+        drop(guard);
+        std::mem::forget(s.lock(0x3fff_ffff, monotonic()));
+        assert!(looks_in.lock_now(1, monotonic()).is_none(), "it can't see who is dead");
+        assert_eq!(s.lock_now(1, monotonic()).expect("its owner is dead").gate().head.counters.repairs, 1);
+        // A server or controller is there for as long as the segment is.
+        looks_in.join();
         assert!(!s.is_dead(0x3fff_ffff));
         // A server's own processes are of one namespace, or the earlier server of another has ended.
         let me = std::process::id();

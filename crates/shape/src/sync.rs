@@ -1,7 +1,7 @@
 //! Two hand-overs between threads, apart from the memory they happen in: a lock over a futex word, and a connection whose event
 //! is wanted while another thread has it. The atomics are parameters, so that `tests/model.rs` runs every order of their steps.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Set in the lock word when somebody sleeps for it.
 pub const CONTENDED: u32 = 1 << 31;
@@ -27,20 +27,20 @@ pub trait FutexWord {
     fn wake(&self);
 }
 
-/// A number beside the word.
+/// A number beside the word. It has 64 bits so that it never comes round to a value that it had.
 pub trait Number {
-    /// As [`AtomicU32::load`], relaxed.
-    fn load(&self) -> u32;
-    /// As [`AtomicU32::store`], relaxed.
-    fn store(&self, to: u32);
+    /// As [`AtomicU64::load`], relaxed.
+    fn load(&self) -> u64;
+    /// As [`AtomicU64::store`], relaxed.
+    fn store(&self, to: u64);
 }
 
-impl Number for AtomicU32 {
-    fn load(&self) -> u32 {
-        AtomicU32::load(self, Ordering::Relaxed)
+impl Number for AtomicU64 {
+    fn load(&self) -> u64 {
+        AtomicU64::load(self, Ordering::Relaxed)
     }
-    fn store(&self, to: u32) {
-        AtomicU32::store(self, to, Ordering::Relaxed);
+    fn store(&self, to: u64) {
+        AtomicU64::store(self, to, Ordering::Relaxed);
     }
 }
 
@@ -89,7 +89,7 @@ pub struct Lock<W, N> {
     word: W,
     /// Number of the hold. It changes before the word says that a hold is over.
     turn: N,
-    /// 1 + the hold that somebody gave up on: nobody else waits for that one.
+    /// 1 + the hold that somebody gave up on: nobody else waits for that one, unless its owner runs or is dead.
     given_up: N,
 }
 
@@ -109,7 +109,35 @@ impl<W: FutexWord, N: Number> Lock<W, N> {
         self.word.compare_exchange(0, tid, Ordering::Acquire).is_ok()
     }
 
-    /// Takes the lock for `tid`. `None` if one hold wore out `patience`, or already another waiter's.
+    /// Takes the lock for `tid` without waiting: if nobody has it, or if its owner is dead or failed.
+    pub fn take_now(&self, tid: u32, look: &dyn Fn(u32) -> Owner) -> Option<Taken> {
+        if self.take_if_free(tid) {
+            return Some(Taken::Free);
+        }
+        let seen = self.word.load();
+        let hold = self.turn.load();
+        // The mark stays: somebody may sleep.
+        let mine = tid | (seen & CONTENDED);
+        let taken = match seen & !CONTENDED {
+            0 => return self.take_if_free(tid).then_some(Taken::Free),
+            BROKEN => self.word.compare_exchange(seen, mine, Ordering::Acquire).is_ok(),
+            owner => look(owner) == Owner::Dead && self.take_over(seen, hold, mine),
+        };
+        taken.then_some(Taken::FromDead)
+    }
+
+    /// Takes the lock from an owner that is dead, and whose hold is `hold`.
+    fn take_over(&self, seen: u32, hold: u64, mine: u32) -> bool {
+        let taken = self.word.compare_exchange(seen, mine, Ordering::Acquire).is_ok();
+        if taken {
+            // Who gave up on the dead one's hold didn't give up on this.
+            self.turn.store(hold.wrapping_add(1));
+        }
+        taken
+    }
+
+    /// Takes the lock for `tid`. `None` if one hold wore out `patience`, or already another
+    /// waiter's and its owner still doesn't run.
     pub fn take(&self, tid: u32, look: &dyn Fn(u32) -> Owner, patience: Option<u32>) -> Option<Taken> {
         if self.take_if_free(tid) { Some(Taken::Free) } else { self.take_slowly(tid, look, patience) }
     }
@@ -139,7 +167,14 @@ impl<W: FutexWord, N: Number> Lock<W, N> {
                 (turn, worn) = (hold, 0);
             }
             if patience.is_some() && self.given_up.load() == turn.wrapping_add(1) {
-                return None;
+                // Since somebody gave up on it, the owner may have died, and this may be the only one that comes by. Or it goes on;
+                // so does one that took the lock from a dead owner and is about to number its hold.
+                match look(owner) {
+                    Owner::Dead if self.take_over(seen, turn, mine) => return Some(Taken::FromDead),
+                    Owner::Dead => continue,
+                    Owner::Runs => {}
+                    Owner::Stopped | Owner::Waits => return None,
+                }
             }
             let marked = seen | CONTENDED;
             if seen != marked && self.word.compare_exchange(seen, marked, Ordering::Relaxed).is_err() {
@@ -149,9 +184,7 @@ impl<W: FutexWord, N: Number> Lock<W, N> {
                 continue;
             }
             let state = look(owner);
-            if state == Owner::Dead && self.word.compare_exchange(marked, mine, Ordering::Acquire).is_ok() {
-                // Who gave up on the dead one's hold didn't give up on this.
-                self.turn.store(turn.wrapping_add(1));
+            if state == Owner::Dead && self.take_over(marked, turn, mine) {
                 return Some(Taken::FromDead);
             }
             worn += state.wear();

@@ -81,6 +81,7 @@ pub fn zeta_wanted(segment: &Segment) -> ZetaMode {
 impl Tender {
     /// Takes the segment's gate over.
     pub fn new(segment: &Segment, controller: Controller) -> Tender {
+        segment.join();
         segment.control().controller_pid.store(std::process::id(), Ordering::Relaxed);
         Tender { controller, looks: 0 }
     }
@@ -90,13 +91,20 @@ impl Tender {
         segment.control().controller_pid.load(Ordering::Relaxed) == std::process::id()
     }
 
+    /// Says that the controller is alive, without a look.
+    pub fn beat(&self, segment: &Segment, now: Time) {
+        if self.is_in_charge(segment) {
+            segment.control().heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
     /// One look, by the thread `tid`. Who is told by somebody else isn't among those to be woken.
     pub fn look(&mut self, segment: &Segment, tid: u32, now: Time) -> Vec<Woken> {
         if !self.is_in_charge(segment) {
             return Vec::new();
         }
+        self.beat(segment, now);
         let control = segment.control();
-        control.heartbeat_ns.store(now.as_nanos(), Ordering::Relaxed);
         if self.looks.is_multiple_of(REAP_EVERY) {
             reap(segment, tid, now);
         }

@@ -113,6 +113,27 @@ fn a_stopped_owner_is_given_up_on_and_goes_on_undisturbed() {
     assert_eq!(repairs, 0, "nothing was half done");
 }
 
+/// Nobody else looks after the gate: the process that gave up on the owner is the one that must notice its end.
+#[test]
+fn a_stopped_owner_that_is_killed_after_it_was_given_up_on_is_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    for without_waiting in [false, true] {
+        let path = dir.path().join("segment");
+        let segment = Segment::create(&path, Knobs::default(), monotonic()).unwrap();
+        let mut holder = Holder::of(&path, "");
+        holder.signal(rustix::process::Signal::STOP);
+        assert!(segment.lock_in_time(1, monotonic()).is_none());
+        assert!(segment.lock_now(1, monotonic()).is_none(), "it may go on");
+        holder.child.kill().unwrap();
+        holder.child.wait().unwrap();
+        let guard =
+            if without_waiting { segment.lock_now(1, monotonic()) } else { segment.lock_in_time(1, monotonic()) };
+        assert_eq!(guard.expect("its owner is dead").gate().head.counters.repairs, 1);
+        let again = segment.lock_now(1, monotonic()).expect("it is free").gate().head.counters.repairs;
+        assert_eq!(again, 1);
+    }
+}
+
 /// What an owner needs that has to share its core isn't counted as a stop.
 #[test]
 fn an_owner_that_runs_is_waited_for() {

@@ -2,10 +2,10 @@
 //! here unless the test says so: a wake-up that is lost is a deadlock, which loom reports.
 
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicBool, AtomicU32};
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use plimsoll_shape::sync::{Flag, FutexWord, Handover, Lock, Number, Owner, Taken, Wish};
+use plimsoll_shape::sync::{Flag, FutexWord, Handover, Lock, Number, Owner, PATIENCE, Taken, Wish};
 use std::sync::atomic::Ordering;
 
 /// A futex: the kernel compares and goes to sleep under a lock of its own.
@@ -49,12 +49,12 @@ impl<const TIMES_OUT: bool> FutexWord for Word<TIMES_OUT> {
     }
 }
 
-struct Count(AtomicU32);
+struct Count(AtomicU64);
 impl Number for Count {
-    fn load(&self) -> u32 {
+    fn load(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
-    fn store(&self, to: u32) {
+    fn store(&self, to: u64) {
         self.0.store(to, Ordering::Relaxed);
     }
 }
@@ -81,7 +81,7 @@ struct Guarded<const TIMES_OUT: bool> {
 
 impl<const TIMES_OUT: bool> Guarded<TIMES_OUT> {
     fn of(owner: u32) -> Arc<Guarded<TIMES_OUT>> {
-        let count = || Count(AtomicU32::new(0));
+        let count = || Count(AtomicU64::new(0));
         Arc::new(Guarded { lock: Lock::new(Word::new(owner), count(), count()), inside: UnsafeCell::new(0) })
     }
 
@@ -233,7 +233,9 @@ fn after_a_hold_that_was_given_up(give_back: fn(&Guarded<true>)) {
         })
     };
     if next_has_it.load(Ordering::Acquire) {
-        assert!(g.take(1, &slow_is_stopped, TWO_LOOKS).is_some(), "given up on an owner that runs");
+        // One that is seen to run would be waited for whatever its hold's number.
+        let sleeps = |_| Owner::Waits;
+        assert!(g.take(1, &sleeps, Some(PATIENCE)).is_some(), "given up on another's hold");
     }
     slow.join().unwrap();
     next.join().unwrap();
@@ -247,10 +249,38 @@ fn giving_up_is_for_one_hold() {
 /// The test of the test: the number of the hold isn't changed, as if it were no part of giving back.
 #[test]
 fn a_hold_without_a_number_is_found() {
-    assert_found(3, "given up on an owner that runs", || {
+    assert_found(3, "given up on another's hold", || {
         after_a_hold_that_was_given_up(|g| {
             g.lock.word().swap(0);
         });
+    });
+}
+
+/// Somebody gave up on a stopped owner, which is then killed. Two come: one that waits, one that only looks by.
+#[test]
+fn an_owner_that_dies_after_it_was_given_up_on_is_followed() {
+    fn dead(tid: u32) -> Owner {
+        if tid == SLOW { Owner::Dead } else { Owner::Runs }
+    }
+    check(2, || {
+        let g = Guarded::<true>::of(SLOW);
+        assert_eq!(g.take(1, &slow_is_stopped, TWO_LOOKS), None);
+        let other = {
+            let g = g.clone();
+            thread::spawn(move || {
+                let taken = g.lock.take_now(2, &dead);
+                if taken.is_some() {
+                    g.touch();
+                    g.lock.give_back();
+                }
+                taken
+            })
+        };
+        let waited = g.take(1, &dead, TWO_LOOKS);
+        let got = [waited, other.join().unwrap()];
+        assert!(waited.is_some(), "given up on a dead owner");
+        assert_eq!(got.iter().filter(|t| **t == Some(Taken::FromDead)).count(), 1, "{got:?}");
+        assert_eq!(g.taken_in_the_end(), got.iter().flatten().count() as u32);
     });
 }
 

@@ -128,7 +128,7 @@ fn records(layout: &Layout, left: &Left, seed: u64, disk: &mut SimDisk) -> Note 
         };
         let entries: Vec<Entry> = (0..WRITES).map(entry).collect();
         let (header, next) =
-            encode_record(&mut buffers, layout, Place { at, log, previous, epoch: epoch_of(2) }, &entries, &[]);
+            encode_record(&mut buffers, layout, Place { at, log, previous, epoch: epoch_of(2) }, &entries, &[], 1);
         disk.write_durably(at, header.as_slice());
         (room, at, previous) = (room - total, at + total, next);
     }

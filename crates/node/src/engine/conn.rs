@@ -1,5 +1,6 @@
 //! One client's connection in the transmission phase: bytes in, requests out; completions in, replies out.
 
+use super::lag::{Lag, Pace};
 use super::permits::Held;
 use super::promise::micros;
 use super::ring::{RecvInto, SendBatch};
@@ -119,14 +120,14 @@ impl Answers {
     }
 }
 
-/// Bytes that a client is slow to send or to take.
+/// A payload that a client is slow to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transfer {
     /// Time that the client has had for it so far.
     pub took: Span,
     /// The same since it last went on.
     pub silent: Span,
-    /// Bytes that have come or gone.
+    /// Bytes that have come.
     pub done: u64,
     /// All bytes.
     pub whole: u64,
@@ -154,8 +155,12 @@ pub struct Conn {
     sending_bytes: usize,
     /// Their requests' permits.
     sending_held: Held,
-    /// When sending them began, when some were last taken, and how many have been.
-    sending: (Time, Time, usize),
+    /// Bytes of it that the client has taken.
+    sending_done: usize,
+    /// How far the client is behind in taking all that is unsent.
+    lag: Lag,
+    /// Something has been unsent since the lag began.
+    lags: bool,
     /// A receive is under way.
     pub receiving: bool,
     /// Since when.
@@ -182,7 +187,7 @@ pub struct Conn {
 
 impl Conn {
     /// A connection whose first bytes of transmission, `early`, arrived with the handshake.
-    pub fn new(fd: OwnedFd, params: ExportParams, early: &[u8], seat: Option<Arc<Seat>>) -> Conn {
+    pub fn new(fd: OwnedFd, params: ExportParams, pace: Pace, early: &[u8], seat: Option<Arc<Seat>>) -> Conn {
         let writes_replicas = params.used_as == Some(ReplicaUse::Write);
         if writes_replicas {
             params.replica.writer_came();
@@ -203,7 +208,9 @@ impl Conn {
             unpermitted_bytes: 0,
             sending_bytes: 0,
             sending_held: Held::default(),
-            sending: (Time::ZERO, Time::ZERO, 0),
+            sending_done: 0,
+            lag: Lag::new(pace),
+            lags: false,
             receiving: false,
             receives_since: Time::ZERO,
             stalled: None,
@@ -424,11 +431,9 @@ impl Conn {
         })
     }
 
-    /// The batch of answers that the client has not yet taken.
-    pub fn sends(&self, now: Time) -> Option<Transfer> {
-        let (began_at, progress_at, done) = self.sending;
-        let (whole, took, silent) = (self.sending_bytes as u64, now.since(began_at), now.since(progress_at));
-        (whole > 0).then_some(Transfer { took, silent, done: done as u64, whole })
+    /// Does the client take its answers too slowly? All that is unsent is judged together, however many batches it makes.
+    pub fn takes_slowly(&self, now: Time) -> bool {
+        self.sending_bytes > 0 && self.lag.is_too_long(now)
     }
 
     /// Moves what the buffer has of the payload; the request if that was the rest.
@@ -462,19 +467,24 @@ impl Conn {
             None if self.unsent.batch.is_empty() => return None,
             None => std::mem::take(&mut self.unsent),
         };
+        if !std::mem::replace(&mut self.lags, true) {
+            self.lag.begin(now);
+        }
         self.sending_bytes = next.len();
         self.sending_held = next.held;
-        self.sending = (now, now, 0);
+        self.sending_done = 0;
         Some(next.batch)
     }
 
     /// The client has taken `done` bytes of the batch that is being sent.
     pub fn sent_part(&mut self, now: Time, done: usize) {
-        (self.sending.1, self.sending.2) = (now, done);
+        self.lag.took(now, done - self.sending_done);
+        self.sending_done = done;
     }
 
     /// A batch was sent whole: its vectors are used again, its payloads may be too. The permits that come back.
-    pub fn sent(&mut self, batch: SendBatch, pool: &mut BufPool) -> Held {
+    pub fn sent(&mut self, now: Time, batch: SendBatch, pool: &mut BufPool) -> Held {
+        self.sent_part(now, self.sending_bytes);
         self.sending_bytes = 0;
         let batch = recycled(batch, pool);
         if self.unsent.batch.bytes.capacity() == 0 && batch.bytes.capacity() <= KEPT_BYTES {
@@ -482,6 +492,7 @@ impl Conn {
         }
         if self.unsent_bytes() == 0 {
             self.unpermitted_bytes = 0;
+            self.lags = false;
         }
         std::mem::take(&mut self.sending_held)
     }
@@ -516,9 +527,9 @@ impl Conn {
 
     /// The peer is gone: nothing more is sent, not even `batch`, which was on its way. The permits that come back. The
     /// caller ends the connection, too.
-    pub fn lost(&mut self, batch: SendBatch, pool: &mut BufPool) -> Held {
+    pub fn lost(&mut self, now: Time, batch: SendBatch, pool: &mut BufPool) -> Held {
         self.broken = true;
-        let mut held = self.sent(batch, pool);
+        let mut held = self.sent(now, batch, pool);
         for unsent in self.full.drain(..).chain([std::mem::take(&mut self.unsent)]) {
             recycled(unsent.batch, pool);
             held.add(unsent.held);
@@ -765,7 +776,7 @@ mod tests {
         let (tenant, deadline, auto, priority) = (TenantId(1), None, None, Priority::DEFAULT);
         let (replica, used_as) = (Replica::new(1 << 20, Default::default(), None), None);
         let params = ExportParams { volume, tenant, deadline, auto, priority, rules, meta_contexts, replica, used_as };
-        Conn::new(ours.into(), params, &[], None)
+        Conn::new(ours.into(), params, Pace { rate: 64 << 10, allowed: Span::from_secs(30) }, &[], None)
     }
 
     /// Plays the kernel and the pool: `bytes` come in pieces of at most `piece`, every request gets its permit at once.
@@ -844,7 +855,7 @@ mod tests {
         assert_eq!(took(&conn, 9_999), (Span::from_secs(2), Span::ZERO, 1000), "the client could send nothing");
         let mut back = Held::default();
         while let Some(batch) = conn.take_unsent(at(10_000)) {
-            back.add(conn.sent(batch, &mut pool));
+            back.add(conn.sent(at(10_000), batch, &mut pool));
         }
         assert_eq!(back, Held { jobs: 10, bytes: 10 << 20 });
         receive(&mut conn, 10_000, 10_003, 1000);
@@ -862,7 +873,7 @@ mod tests {
                 conn.reply(&read_of(512), Outcome::Done, data, &[], Held::one(512), &mut pool);
             }
             while let Some(batch) = conn.take_unsent(Time::ZERO) {
-                conn.sent(batch, &mut pool);
+                conn.sent(Time::ZERO, batch, &mut pool);
             }
             let unsent = &conn.unsent.batch.bytes;
             assert!(unsent.is_empty() && unsent.capacity() <= KEPT_BYTES, "{} bytes are kept", unsent.capacity());

@@ -7,6 +7,7 @@
 mod command;
 mod conn;
 mod device;
+mod lag;
 pub mod metrics;
 mod permits;
 mod pool;

@@ -8,6 +8,7 @@ mod tests;
 use super::command::{Command, Ears, Health, Reply};
 use super::conn::{Conn, Parsed, Ready, Stalled, Transfer, op_of};
 use super::device::Devices;
+use super::lag::Pace;
 use super::metrics::ExportMetrics;
 use super::permits::{Admission, Held, WaitsFor};
 use super::promise::Courses;
@@ -48,8 +49,9 @@ pub struct PoolOptions {
     pub client_end: Duration,
     /// A client that sends nothing for this long of a payload that it announced is let go.
     pub payload_time: Duration,
-    /// The same for one that sends fewer bytes of it a second, on average after [`PoolOptions::payload_time`]; or takes
-    /// fewer of its answers while its tenant's other clients wait for their permits.
+    /// The same for one that sends fewer bytes of it a second, on average after [`PoolOptions::payload_time`]; or that is
+    /// behind this rate by more than that time in taking its answers, while its tenant's other clients wait for what it
+    /// holds.
     pub payload_rate: u64,
     /// The same for one that hasn't sent all of it after this long, and could have at [`PoolOptions::payload_rate`].
     pub payload_end: Duration,
@@ -92,10 +94,9 @@ impl PoolOptions {
         u128::from(t.done) * 1000 < measured * u128::from(self.payload_rate)
     }
 
-    /// Are answers taken too slowly, if others wait for what they hold?
-    fn is_taken_too_slowly(&self, t: &Transfer) -> bool {
-        let [whole, silent] = [t.took, t.silent].map(Duration::from);
-        silent > self.payload_time || self.is_below_rate(whole, t)
+    /// The pace at which answers are to be taken, if others wait for what they hold.
+    fn pace(&self) -> Pace {
+        Pace { rate: self.payload_rate, allowed: Span::from(self.payload_time) }
     }
 }
 
@@ -164,7 +165,7 @@ pub struct Pool {
     forgetting: Vec<TenantId>,
     /// When to go on withdrawing what clients that are gone left behind.
     withdraw_at: Time,
-    /// Permits have come back since those who wait were last looked at.
+    /// Since those who wait were last looked at, permits have come back or requests have left the stack.
     freed: bool,
     /// When slow clients were last looked for.
     looked_at: Time,
@@ -251,19 +252,13 @@ impl Pool {
     /// Waits until there is something to do, and does it. True when the pool has ended.
     fn round(&mut self) -> io::Result<bool> {
         self.tick();
-        self.patience.sleeps(self.now);
-        self.wait()?;
+        let timeout = self.timeout();
+        self.patience.sleeps(self.now, timeout.map(Span::from));
+        self.ring.wait(timeout)?;
         crate::panics::point("pool");
         self.tick();
         self.patience.woke(self.now);
-        while let Some((op, result)) = self.ring.next_completed() {
-            let from_client = matches!(op, RingOp::Recv { .. });
-            self.handle(op, result)?;
-            if from_client {
-                // What could be answered at once goes out at once: its client works on while others are served.
-                self.serve_connections()?;
-            }
-        }
+        self.reap()?;
         if self.stack.next_wake() <= self.now {
             self.stack.wake(self.now);
         }
@@ -282,16 +277,30 @@ impl Pool {
         }
         self.serve_connections()?;
         if Duration::from(self.now.since(self.looked_at)) > self.options.payload_time / 4 {
-            self.end_slow();
+            self.look_around()?;
         }
         Ok(self.stopping && self.stop_when_idle()?)
+    }
+
+    /// Handles what the kernel has completed.
+    fn reap(&mut self) -> io::Result<()> {
+        while let Some((op, result)) = self.ring.next_completed() {
+            let from_client = matches!(op, RingOp::Recv { .. });
+            self.handle(op, result)?;
+            if from_client {
+                // What could be answered at once goes out at once: its client works on while others are served.
+                self.serve_connections()?;
+            }
+        }
+        Ok(())
     }
 
     fn tick(&mut self) {
         self.now = Time::from_nanos(self.started.elapsed().as_nanos() as u64).max(self.now);
     }
 
-    fn wait(&mut self) -> io::Result<()> {
+    /// Returns how long the thread may sleep until it has something to do.
+    fn timeout(&mut self) -> Option<Duration> {
         let wake = self.stack.next_wake();
         // Look around now and then, for clients that don't read while the pool ends, or don't send what they announced.
         let look = match (self.stopping, self.conns.is_empty()) {
@@ -300,7 +309,7 @@ impl Pool {
             (false, true) => None,
         };
         if !self.going_on.is_empty() || (self.freed && self.admission.has_due()) {
-            return self.ring.wait(Some(Duration::ZERO));
+            return Some(Duration::ZERO);
         }
         let look = match self.inside.withdraws() {
             false => look,
@@ -311,7 +320,7 @@ impl Pool {
         };
         if !wake.is_set() {
             self.stack.pause();
-            return self.ring.wait(look);
+            return look;
         }
         self.tick();
         let left: Duration = wake.since(self.now).into();
@@ -322,7 +331,7 @@ impl Pool {
         } else {
             Duration::ZERO
         };
-        self.ring.wait(Some(look.map_or(left, |look| look.min(left))))
+        Some(look.map_or(left, |look| look.min(left)))
     }
 
     /// Takes nothing more in; what is inside finishes. Space that is being zeroed stays in deletion: the next start goes on.
@@ -388,7 +397,7 @@ impl Pool {
         match result {
             Ok(n) if n > 0 && start + n < batch.len() => {
                 let fd = c.raw_fd();
-                c.sent_part(self.now, start + n);
+                c.sent_part(self.patience.at(self.now), start + n);
                 return self.ring.submit(RingOp::Send { conn, fd, batch, start: start + n });
             }
             Ok(_) => self.sent(conn, batch),
@@ -700,6 +709,8 @@ impl Pool {
         let data = if c.outcome.is_done() { c.io.into_data() } else { Data::Absent };
         let mut held = Held::one(bytes_of(&inside.request));
         self.admission.answered(tenant, held);
+        // Who waits for the stack may go on, though the permit isn't back yet.
+        self.freed = true;
         if planted::is(Mistake::PermitsUntilDone) {
             self.admission.give(tenant, inside.conn, std::mem::take(&mut held));
         }
@@ -785,7 +796,7 @@ impl Pool {
     }
 
     fn send_unsent(&mut self, conn: usize) -> io::Result<()> {
-        while let Some(batch) = self.conns[conn].1.take_unsent(self.now) {
+        while let Some(batch) = self.conns[conn].1.take_unsent(self.patience.at(self.now)) {
             self.send(conn, batch)?;
         }
         Ok(())
@@ -795,7 +806,7 @@ impl Pool {
     fn sent(&mut self, conn: usize, batch: SendBatch) {
         let c = &mut self.conns[conn].1;
         let tenant = c.params.tenant;
-        let back = c.sent(batch, &mut self.buffers);
+        let back = c.sent(self.patience.at(self.now), batch, &mut self.buffers);
         self.give(conn, tenant, back);
     }
 
@@ -808,7 +819,7 @@ impl Pool {
                 return Ok(());
             }
             Ok(n) => {
-                c.sent_part(self.now, n);
+                c.sent_part(self.patience.at(self.now), n);
                 n
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
@@ -825,7 +836,7 @@ impl Pool {
     fn lost(&mut self, conn: usize, batch: SendBatch) {
         let c = &mut self.conns[conn].1;
         let tenant = c.params.tenant;
-        let back = c.lost(batch, &mut self.buffers);
+        let back = c.lost(self.patience.at(self.now), batch, &mut self.buffers);
         self.give(conn, tenant, back);
         self.end(conn);
         self.inside.withdraw(conn);
@@ -876,7 +887,7 @@ impl Pool {
                 }
                 let serial = self.next_serial;
                 self.next_serial += 1;
-                let conn = self.conns.insert((serial, Conn::new(fd, params, &early, seat)));
+                let conn = self.conns.insert((serial, Conn::new(fd, params, self.options.pace(), &early, seat)));
                 self.conns[conn].1.ending = self.stopping;
                 self.touched.push(conn);
                 self.parse(conn)?;
@@ -996,6 +1007,15 @@ impl Pool {
         }
     }
 
+    /// Looks for slow clients, after what they did until now has been taken in.
+    fn look_around(&mut self) -> io::Result<()> {
+        self.ring.wait(Some(Duration::ZERO))?;
+        self.reap()?;
+        self.serve_connections()?;
+        self.end_slow();
+        Ok(())
+    }
+
     /// Lets go who announced a payload and doesn't send it, and who doesn't take answers whose permits others wait for.
     fn end_slow(&mut self) {
         self.looked_at = self.now;
@@ -1008,7 +1028,7 @@ impl Pool {
             // Who holds only its own keeps nobody waiting.
             let keeps_others = self.admission.others_wait(tenant, at)
                 && (receives.is_some() || self.admission.holds_shared(tenant, at));
-            let takes_slowly = keeps_others && c.sends(self.now).is_some_and(|t| self.options.is_taken_too_slowly(&t));
+            let takes_slowly = keeps_others && c.takes_slowly(patient);
             if sends_slowly || takes_slowly {
                 tracing::info!(tenant = c.params.tenant.0, sends_slowly, takes_slowly, "a slow client is let go");
                 // Its sends and receives end now, as if the client had closed.

@@ -33,7 +33,7 @@ impl Attach {
             bail!("{at}: no server runs under it");
         }
         self.tuning.store(&segment)?;
-        let mut tender = tender(&segment);
+        let mut tender = tender(&segment)?;
         let stop = super::run::signals::Stop::new()?;
         while !segment.is_dead(server) && tender.is_in_charge(&segment) && stop.take().is_none() {
             tender.look(&segment, tid(), monotonic()).iter().for_each(|w| w.wake(&segment));

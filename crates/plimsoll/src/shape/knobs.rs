@@ -1,11 +1,11 @@
 //! `plimsoll shape set`, `freeze`, `off`: write the control segment; the controller acts within one look (20 ms).
 
 use super::tuning::{check_range, p_code, p_mode, percent, zeta_mode};
-use super::{Which, group_by, read_rules, tid};
+use super::{Which, group_by, lock, read_rules};
 use anyhow::{Context, Error, Result, bail};
 use clap::Args;
 use plimsoll_shape::gate::{Gate, Knobs, USER_OTHERS, UserClass};
-use plimsoll_shape::segment::{Control, Segment, monotonic};
+use plimsoll_shape::segment::{Control, Segment};
 use plimsoll_shape::users::Rule;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -50,7 +50,7 @@ fn set(segment: &Segment, changes: &[String]) -> Result<()> {
     };
     let changes: Vec<Change> = changes.iter().map(read).collect::<Result<_>>()?;
     check_range(limit(segment, &changes, |c| &c.p_floor, 2), limit(segment, &changes, |c| &c.p_ceiling, 1024))?;
-    let mut guard = segment.lock(tid(), monotonic());
+    let mut guard = lock(segment)?;
     for change in changes {
         if let Change::Rules(rules) = &change {
             guard.set_rules(rules);
@@ -103,7 +103,7 @@ fn fraction(value: &str, low: f64, high: f64) -> Result<f64> {
 
 /// A user's entry by its name.
 fn user(segment: &Segment, name: &str) -> Result<usize> {
-    let mut guard = segment.lock(tid(), monotonic());
+    let mut guard = lock(segment)?;
     let known = guard.gate().known_users().iter().position(|u| u.name() == name);
     known.with_context(|| format!("no user `{name}` has been here; `plimsoll shape top` lists them"))
 }
@@ -199,8 +199,10 @@ impl Off {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tid;
     use super::*;
     use plimsoll_shape::control::PMode;
+    use plimsoll_shape::segment::monotonic;
     use plimsoll_shape::tend::p_wanted;
 
     fn fresh() -> (tempfile::TempDir, Segment) {

@@ -18,7 +18,7 @@ pub struct Metrics {
 impl Metrics {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        print!("{}", metrics(&view(&self.which.open()?)));
+        print!("{}", metrics(&view(&self.which.open()?)?));
         Ok(())
     }
 }
@@ -122,7 +122,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let segment = Segment::create(&dir.path().join("s"), Knobs::default(), monotonic()).unwrap();
         segment.lock(1, monotonic()).gate().user(monotonic(), "a\"b\\c\nd\x1b[2J").unwrap();
-        metrics(&view(&segment))
+        metrics(&view(&segment).unwrap())
     }
 
     #[test]

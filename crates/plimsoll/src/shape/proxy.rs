@@ -1,12 +1,11 @@
 //! `plimsoll shape proxy`
 
 use super::tuning::{Tuning, tender};
-use super::{Which, group_by, read_rules, segment, tid};
+use super::{Which, group_by, lock, read_rules, segment, tid};
 use anyhow::{Context, Result};
 use clap::Args;
 use plimsoll_shape::profile::Profile;
 use plimsoll_shape::proxy::{ProxyConfig, serve};
-use plimsoll_shape::segment::monotonic;
 use plimsoll_shape::users::GroupBy;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -47,10 +46,10 @@ impl Proxy {
         let rules = read_rules(self.rules.as_deref())?;
         let segment = segment(&self.which.control, self.tuning.knobs(), None)?;
         self.tuning.store_all(&segment)?;
-        segment.lock(tid(), monotonic()).set_rules(&rules);
+        lock(&segment)?.set_rules(&rules);
         segment.control().group_by.store(self.group_by.code(), Ordering::Relaxed);
         self.storage.watch(&self.which.control, self.tuning.p())?;
-        let tender = tender(&segment);
+        let tender = tender(&segment)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listen = self.listen;
         let config = ProxyConfig { listen, server: self.server, protocol: self.profile.protocol() };

@@ -1,7 +1,7 @@
 //! `plimsoll shape -- SERVER …`
 
 use super::tuning::{Tuning, tender};
-use super::{Which, group_by, read_rules, segment, tid};
+use super::{Which, group_by, lock, read_rules, segment, tid};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use plimsoll_shape::profile::Profile;
@@ -55,7 +55,7 @@ impl Run {
         let segment = segment(&self.which.control, self.tuning.knobs(), account)?;
         self.tuning.store_all(&segment)?;
         segment.control().profile.store(profile.code(), Ordering::Relaxed);
-        segment.lock(tid(), monotonic()).set_rules(&rules);
+        lock(&segment)?.set_rules(&rules);
         segment.control().group_by.store(self.group_by.code(), Ordering::Relaxed);
         self.storage.watch(&self.which.control, self.tuning.p())?;
         let mut command = Command::new(&program);
@@ -69,8 +69,9 @@ impl Run {
         command.env("PLIMSOLL_SHAPE_PROFILE", profile.to_string()).env("PLIMSOLL_SHAPE_PROGRAM", &program);
         // Its own group: what ends this program from the keyboard is passed on once, below.
         command.process_group(0);
+        let tender = tender(&segment)?;
         let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-        look_after(&segment, tender(&segment), profile, child)
+        look_after(&segment, tender, profile, child)
     }
 
     fn shim(&self) -> Result<PathBuf> {

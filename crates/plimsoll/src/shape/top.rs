@@ -1,11 +1,11 @@
 //! `plimsoll shape top`.
 
-use super::{Which, tid};
+use super::{Which, failed, lock};
 use crate::table::{micros, table};
 use anyhow::{Result, bail};
 use clap::Args;
 use plimsoll_shape::gate::{Head, P_UNLIMITED, User, UserClass};
-use plimsoll_shape::segment::{FAILED_SHIM, FAILED_SILENT, Segment, monotonic};
+use plimsoll_shape::segment::{Segment, monotonic};
 use plimsoll_shape::tune::fairness::{Seen, UserWindow, unfairness_milli};
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -41,12 +41,14 @@ pub struct View {
 const AT_A_TIME: usize = 32;
 
 /// Looks at the gate.
-pub fn view(segment: &Segment) -> View {
-    let lock = || segment.lock(tid(), monotonic());
-    let head = *lock().gate().head;
+///
+/// # Errors
+/// If whoever has the gate's lock was stopped.
+pub fn view(segment: &Segment) -> Result<View> {
+    let head = *lock(segment)?.gate().head;
     let mut users: Vec<User> = Vec::new();
     loop {
-        let mut guard = lock();
+        let mut guard = lock(segment)?;
         let gate = guard.gate();
         let more = gate.known_users().iter().skip(users.len()).take(AT_A_TIME);
         let before = users.len();
@@ -56,7 +58,7 @@ pub fn view(segment: &Segment) -> View {
         }
     }
     let control = segment.control();
-    View {
+    Ok(View {
         head,
         seen: users.iter().map(|u| u.seen(monotonic())).collect(),
         users,
@@ -66,7 +68,7 @@ pub fn view(segment: &Segment) -> View {
             0 => 1000,
             n => n.min(1000),
         },
-    }
+    })
 }
 
 /// A user's name as a terminal may be shown it: it came from a client.
@@ -83,13 +85,12 @@ fn pressed(milli: u32) -> String {
 }
 
 fn state(v: &View) -> &'static str {
-    match (v.failed_open, v.flags & 2 != 0, v.flags & 1 != 0) {
-        (f, ..) if f & FAILED_SHIM != 0 => "FAILED OPEN: the shim failed, all pass until the server is started again",
-        (f, ..) if f & FAILED_SILENT != 0 => "FAILED OPEN: the controller is silent, all pass",
-        (_, true, _) => "off: all pass",
-        (_, _, true) => "frozen",
+    let asked = match (v.flags & 2 != 0, v.flags & 1 != 0) {
+        (true, _) => "off: all pass",
+        (_, true) => "frozen",
         _ => "shaping",
-    }
+    };
+    failed(v.failed_open).unwrap_or(asked)
 }
 
 fn text(a: &View, b: &View) -> String {
@@ -160,10 +161,10 @@ impl Top {
             bail!("--json prints once: say `shape top --once --json`");
         }
         let segment = self.which.open()?;
-        let mut before = view(&segment);
+        let mut before = view(&segment)?;
         loop {
             std::thread::sleep(REFRESH);
-            let now = view(&segment);
+            let now = view(&segment)?;
             if self.json {
                 println!("{}", serde_json::to_string_pretty(&json(&before, &now))?);
             } else {

@@ -1,11 +1,11 @@
 //! What a controller is to do: the same options wherever one is started.
 
-use super::tid;
+use super::lock;
 use anyhow::{Result, bail};
 use clap::Args;
 use plimsoll_shape::control::{ControlConfig, Controller, PMode};
 use plimsoll_shape::gate::{Knobs, P_UNLIMITED};
-use plimsoll_shape::segment::{P_WANTED_AUTO, Segment, monotonic};
+use plimsoll_shape::segment::{P_WANTED_AUTO, Segment};
 use plimsoll_shape::tend::{Tender, p_wanted, zeta_wanted};
 use plimsoll_shape::tune::parallelism::TunerConfig;
 use std::sync::atomic::Ordering;
@@ -51,7 +51,7 @@ impl Tuning {
     /// What was asked for goes into the segment, from which the controller takes it; the rest stays as it is there.
     ///
     /// # Errors
-    /// If it contradicts itself, or what is there.
+    /// If it contradicts itself, or what is there, or whoever has the gate's lock was stopped.
     pub fn store(&self, segment: &Segment) -> Result<()> {
         let control = segment.control();
         let limits = TunerConfig::default();
@@ -59,6 +59,11 @@ impl Tuning {
         let floor = now(self.p_floor, control.p_floor.load(Ordering::Relaxed), limits.floor);
         let ceiling = now(self.p_ceiling, control.p_ceiling.load(Ordering::Relaxed), limits.ceiling);
         check_range(floor, ceiling)?;
+        // Nothing is stored if the lock can't be had.
+        let mut guard = lock(segment)?;
+        if let Some(ms) = self.hold_max_ms {
+            guard.gate().head.knobs.hold_max_ns = ms * 1_000_000;
+        }
         control.p_floor.store(floor, Ordering::Relaxed);
         control.p_ceiling.store(ceiling, Ordering::Relaxed);
         if let Some(p) = self.p {
@@ -70,9 +75,6 @@ impl Tuning {
             (self.cv_max, &control.variability_max_milli),
         ] {
             given.into_iter().for_each(|n| to.store(n, Ordering::Relaxed));
-        }
-        if let Some(ms) = self.hold_max_ms {
-            segment.lock(tid(), monotonic()).gate().head.knobs.hold_max_ns = ms * 1_000_000;
         }
         Ok(())
     }
@@ -87,10 +89,13 @@ impl Tuning {
 }
 
 /// What looks after a segment's gate, as that asks for.
-pub fn tender(segment: &Segment) -> Tender {
-    let zeta = segment.lock(tid(), monotonic()).gate().head.knobs.zeta;
+///
+/// # Errors
+/// If whoever has the gate's lock was stopped.
+pub fn tender(segment: &Segment) -> Result<Tender> {
+    let zeta = lock(segment)?.gate().head.knobs.zeta;
     let config = ControlConfig { zeta: zeta_wanted(segment), ..ControlConfig::new(p_wanted(segment)) };
-    Tender::new(segment, Controller::new(config, zeta))
+    Ok(Tender::new(segment, Controller::new(config, zeta)))
 }
 
 /// P as the segment has it.

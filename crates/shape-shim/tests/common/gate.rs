@@ -68,6 +68,14 @@ impl Server {
         self.gate(|g| (g.head.waiting, g.head.knobs.p) = (g.head.waiting + 5, p));
     }
 
+    /// Breaks a user's entry: when its next request is to wait, that fails within the gate.
+    pub fn break_user(&self, user: &str) {
+        self.gate(|g| {
+            let at = g.known_users().iter().position(|u| u.name() == user).unwrap();
+            g.users[at].waiting = u32::MAX;
+        });
+    }
+
     /// Dies with the lock in its hand: the next one repairs the gate.
     pub fn die_in_the_lock(&self) {
         // An id that no process has, as the largest is far below.

@@ -316,6 +316,18 @@ impl Server {
         s
     }
 
+    /// `pooled.py`, one thread that takes all events that there are at a time.
+    pub fn pooled(knobs: Knobs) -> Server {
+        let turn = turn();
+        let port = free_port();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/pooled.py");
+        let (profile, program) = (Profile::MysqlPool, "/usr/bin/python3".into());
+        let args = vec![script.to_string(), port.to_string()];
+        let s = start(turn, folder(None), knobs, port, Launch { profile, preload: true, user: None, program, args });
+        s.await_port();
+        s
+    }
+
     /// The server of `odd.c`, which speaks MongoDB's protocol and reads as no real one does.
     pub fn odd(knobs: Knobs) -> Server {
         let turn = turn();

@@ -65,8 +65,8 @@ pub struct SimDisk {
     fua: BTreeMap<IoId, (u64, u64)>,
     /// Earlier durable contents by sector, newest last, at most [`HISTORY_MAX`]; `None`: not kept.
     history: Option<BTreeMap<u64, Vec<Sector>>>,
-    /// Sectors that can't be read until they are written again.
-    unreadable: BTreeSet<u64>,
+    /// Sectors that can't be read until they are written again or healed, and how many reads of each still fail.
+    unreadable: BTreeMap<u64, u32>,
     block_bytes: u64,
     faults: DiskFaults,
     flushes: u64,
@@ -89,7 +89,7 @@ impl SimDisk {
             unanswered: BTreeSet::new(),
             fua: BTreeMap::new(),
             history: None,
-            unreadable: BTreeSet::new(),
+            unreadable: BTreeMap::new(),
             block_bytes: SECTOR_BYTES,
             faults,
             flushes: 0,
@@ -226,9 +226,19 @@ impl SimDisk {
         true
     }
 
-    /// A sector can't be read until it's written again.
+    /// Makes a sector unreadable until it is written again, or until [`SimDisk::heal_sectors`].
     pub fn lose_sector(&mut self, sector: u64) {
-        self.unreadable.insert(sector);
+        self.unreadable.insert(sector, u32::MAX);
+    }
+
+    /// Fails the next `reads` reads that touch a sector.
+    pub fn fail_reads_of(&mut self, sector: u64, reads: u32) {
+        self.unreadable.insert(sector, reads);
+    }
+
+    /// Makes all sectors readable again, with the content that they had.
+    pub fn heal_sectors(&mut self) {
+        self.unreadable.clear();
     }
 
     /// Sectors from `first` up to `end` that hold something other than zeroes, in order: what a corruption is worth trying on.
@@ -250,7 +260,14 @@ impl SimDisk {
 
     fn read(&mut self, io: &mut Io) -> Outcome {
         self.assert_aligned(io);
-        let lost = self.unreadable.range(io.offset / SECTOR_BYTES..io.end() / SECTOR_BYTES).next().is_some();
+        let mut lost = false;
+        let sectors = io.offset / SECTOR_BYTES..io.end() / SECTOR_BYTES;
+        for (_, left) in self.unreadable.range_mut(sectors).filter(|(_, left)| **left > 0) {
+            lost = true;
+            if *left < u32::MAX {
+                *left -= 1;
+            }
+        }
         if lost || self.faults.unreadable.is_some_and(|(from, to)| io.offset < to && from < io.end()) {
             return Outcome::Failed(IoError::Device);
         }
