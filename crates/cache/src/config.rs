@@ -25,7 +25,7 @@ pub enum Hash {
     Sha1,
 }
 
-pub use plimsoll_stack::CacheMode as Mode;
+pub use plimsoll_base::CacheMode as Mode;
 
 /// Is the space shared, or has each volume its own (VirtualFence §4.5)?
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

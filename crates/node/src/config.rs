@@ -9,7 +9,7 @@ mod tenant;
 mod text;
 
 pub use limits::Limits;
-pub use plimsoll_stack::CacheMode;
+pub use plimsoll_base::CacheMode;
 pub use pool::{
     CacheConfig, CacheDedup, DeviceConfig, FenceConfig, LogsConfig, NvramConfig, PoolConfig, VolatileConfig,
 };

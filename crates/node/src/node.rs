@@ -16,8 +16,12 @@ use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::store::PoolStore;
 use crate::view::PoolView;
+use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, IoError, Span, TenantId};
-use plimsoll_stack::{CacheMode, Extent, FrontVolume, LayerState, Order, VolumeTerms};
+use plimsoll_cache::{CacheControl, CacheTerms};
+use plimsoll_fence::FenceTerms;
+use plimsoll_logs::LogsControl;
+use plimsoll_stack::{Addressed, Extent, FrontVolume, LayerState, Message, OwnTerms, VolumeTerms};
 use plimsoll_store::{DeviceFile, MetaError, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -307,18 +311,13 @@ impl Node {
             true => self.slots_of(&record.name, &record.tenant),
             false => 0,
         };
-        let Some(c) = cache else {
-            return VolumeTerms { size_bytes, tenant, domain: 0, cache: CacheMode::Off, cache_bytes: 0, slots };
-        };
-        let own = self.cache_sizes.get(&record.name).copied();
-        VolumeTerms {
-            size_bytes,
-            tenant,
+        let part = self.cache_sizes.get(&record.name).copied();
+        let cache = cache.map_or(CacheTerms::OFF, |c| CacheTerms {
+            mode: record.cache.unwrap_or(c.section.mode),
             domain: crate::cache::domain(&c.section, &record.tenant),
-            cache: record.cache.unwrap_or(c.section.mode),
-            cache_bytes: crate::fence::part_bytes(own, c.device_bytes),
-            slots,
-        }
+            bytes: crate::fence::part_bytes(part, c.device_bytes),
+        });
+        VolumeTerms { size_bytes, tenant, own: OwnTerms::of(&cache).with(&FenceTerms { slots }) }
     }
 
     /// The name of a pool's volume, as far as it's known.
@@ -568,16 +567,24 @@ impl Node {
         Ok(())
     }
 
-    /// Brings home what is logged in a pool. Answers when it has begun.
-    pub async fn checkpoint_pool(&self, name: &str) -> Result<()> {
+    /// Writes a pool's logged data back to their places. Answers when that has begun.
+    pub async fn checkpoint_logs(&self, name: &str) -> Result<()> {
+        self.tell_layer(name, &LogsControl::Checkpoint, "[pool.logs]").await
+    }
+
+    /// Writes all dirty extents of a pool's cache back. Answers when that has begun.
+    pub async fn flush_cache(&self, name: &str) -> Result<()> {
+        self.tell_layer(name, &CacheControl::Flush, "[pool.cache]").await
+    }
+
+    /// Passes a message to a pool's layer, which the pool has if its configuration has `section`.
+    async fn tell_layer<M: Message>(&self, name: &str, message: &M, section: &str) -> Result<()> {
         let p = &self.pools[self.pool_named(name)?];
-        let view = p.handle.ask(|reply| Command::Snapshot { reply }).await.map_err(|_| p.gone())?;
-        if view.logs.is_none() && view.cache.is_none() {
-            let what = format!("pool `{name}` has neither logs nor a cache: nothing waits to go home");
-            return Err(NodeError::Refused(what));
+        let to = Addressed::new(message);
+        match p.handle.ask(|reply| Command::Tell { to, reply }).await.map_err(|_| p.gone())? {
+            true => Ok(()),
+            false => Err(NodeError::Refused(format!("pool `{name}` has no {section}: there is nothing to write back"))),
         }
-        let order = Order::Checkpoint;
-        p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())
     }
 
     /// Every pool's metrics; `None` for one whose thread has ended or doesn't answer.

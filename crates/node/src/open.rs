@@ -1,11 +1,12 @@
 //! Opening a pool: its devices, their metadata, and the layers over them.
 
-use crate::config::{PoolConfig, VolatileConfig};
+use crate::config::{PoolConfig, TenantConfig, VolatileConfig};
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, VolatileFile};
 use crate::plan::{CacheFacts, Facts};
+use plimsoll_base::CacheMode;
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_pool::{GivenUp, KnownVolume, PoolPlan};
-use plimsoll_stack::{CacheMode, Layer, Offer, Stack};
+use plimsoll_stack::{Layer, Offer, Stack};
 use plimsoll_store::{
     CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaStore, ROLE_MAIN, Superblock,
     Uuid, VolumeRecord,
@@ -143,12 +144,18 @@ const FAST_BYTES_ASSUMED: u64 = 1 << 30;
 const NVRAM_BYTES_ASSUMED: u64 = 64 << 20;
 
 /// What volumes may have together in a pool on a new device of `device_bytes`, and the plan of its stack there: without making
-/// anything.
+/// anything. Facts that only a start finds out (the cache's generation and volumes, the time of day, settings that were changed live) are
+/// left at their defaults in the plan.
 ///
 /// # Errors
 /// Why the pool couldn't be served.
-pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<(u64, PoolPlan), String> {
-    let facts = Facts::of_files(config)?;
+pub fn rehearse(
+    config: &PoolConfig,
+    tenants: &[TenantConfig],
+    device_bytes: u64,
+) -> std::result::Result<(u64, PoolPlan), String> {
+    let budgets = crate::predict::Particulars::of(tenants).has_percentiles();
+    let facts = Facts { budgets, ..Facts::of_files(config)? };
     let offer =
         |size_bytes| Offer { size_bytes, block_bytes: 512, io_bytes_max: 32 << 20, atomic_bytes: 512, queue_max: 64 };
     if config.device.null {

@@ -3,11 +3,12 @@
 
 use crate::config::{ByteSize, PoolConfig, TenantConfig};
 use plimsoll_base::{Class, Span};
-use plimsoll_device::FlashSpec;
+use plimsoll_cores::Allotment;
+use plimsoll_device::{DeviceSpec, FlashSpec};
 use plimsoll_pool::{Costs, MemoryPlan, ModelPlan};
 use plimsoll_sched::promise::AutoTerms;
 use plimsoll_sched::{Discipline, Profile, SchedulerKind};
-use plimsoll_stack::{Allotment, Terms};
+use plimsoll_stack::{OwnTerms, Terms};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -85,11 +86,25 @@ pub fn costs(
         return Err(format!("{file}: has no `{part}` part, which {needed_by} needs"));
     }
     if kind == SchedulerKind::Ssd {
+        check_pages(file, profile, model)?;
         check_name(config, file, profile)?;
         return Ok((Costs::Profile(Box::new(profile.clone())), Discipline::Fifo));
     }
     let discipline = profile.discipline();
     Ok((Costs::Profile(Box::new(profile.clone())), discipline))
+}
+
+/// Are the profile's pages the modelled drive's?
+fn check_pages(file: &str, profile: &Profile, model: Option<&ModelPlan>) -> Result<(), String> {
+    let (Some(flash), Some(DeviceSpec::Flash { spec, .. })) = (&profile.flash, model.map(|m| &m.spec)) else {
+        return Ok(());
+    };
+    if u64::from(flash.page_bytes) == spec.page_bytes() {
+        return Ok(());
+    }
+    let (name, theirs, ours) = (&profile.device.name, flash.page_bytes, spec.page_bytes());
+    let what = format!("`{name}` with pages of {theirs} bytes, and this one's have {ours}");
+    Err(format!("{file}: is the profile of another device: {what}: measure this one"))
 }
 
 /// The page cache of so many bytes (MittCache).
@@ -131,7 +146,7 @@ impl Particulars {
         let window = |bp: u16| (SLOW_READS_IN_WINDOW * 10_000).div_ceil(10_000 - u64::from(bp)) as u32;
         let (percentile, allotment) = self.0.get(name).copied().unwrap_or_default();
         let budget = percentile.map(|bp| (bp, window(bp)));
-        Terms { budget, allotment, ..Terms::of(class.clone(), in_flight_max) }
+        Terms { budget, own: OwnTerms::of(&allotment), ..Terms::of(class.clone(), in_flight_max) }
     }
 }
 

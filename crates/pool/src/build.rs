@@ -170,6 +170,9 @@ fn scheduled(s: &SchedulerPlan, model: Option<ModelLayer<AnyModel>>, below_bytes
     if s.options.depth == 0 {
         return Err(BadPlan("depth 0 would serve nothing".into()));
     }
+    if let crate::Costs::Profile(p) = &s.costs {
+        p.check().map_err(|what| BadPlan(format!("the profile of `{}`: {what}", p.device.name)))?;
+    }
     if s.kind == SchedulerKind::Ssd {
         let shown = model.and_then(|m| m.model().flash().map(|f| f.page_bytes()).map(|page_bytes| (m, page_bytes)));
         let Some((model, page_bytes)) = shown else {
@@ -184,10 +187,9 @@ fn scheduled(s: &SchedulerPlan, model: Option<ModelLayer<AnyModel>>, below_bytes
                 let flash =
                     flash.ok_or_else(|| BadPlan("profile: has no `flash` part, which sched `ssd` needs".into()))?;
                 if flash.page_bytes != page_bytes {
+                    let (theirs, name) = (flash.page_bytes, &p.device.name);
                     return Err(BadPlan(format!(
-                        "profile: is the profile of another device: `{}` with pages of {} bytes, and this one's have {page_bytes}: \
-                         measure this one",
-                        p.device.name, flash.page_bytes
+                        "the profile of `{name}` has pages of {theirs} bytes, and the device has {page_bytes}"
                     )));
                 }
                 MittSsd::new(flash, SsdPrecision::FULL)

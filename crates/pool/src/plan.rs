@@ -171,7 +171,7 @@ impl Costs {
     /// The costs of a disk of `size_bytes`.
     ///
     /// # Errors
-    /// If profile: has no `disk` part, which this pool's scheduler needs.
+    /// If the profile has no `disk` part.
     pub fn of_disk(&self, size_bytes: u64) -> Result<DiskModel, BadPlan> {
         match self {
             Costs::Unknown => Ok(DiskModel::unknown(size_bytes)),

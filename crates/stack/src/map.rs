@@ -6,7 +6,7 @@
 //!
 //! Space that changes owner is zeroed here ([`Map::zero`]) before the store hands it out again.
 
-use crate::layer::{Actions, Forecast, Layer, Offer, Order, Ports};
+use crate::layer::{Actions, Forecast, Layer, Offer, Ports};
 use plimsoll_base::{Completion, Data, Io, IoError, IoHead, IoId, Op, Origin, Outcome, OwnKind, Time, VolumeKey};
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -315,8 +315,8 @@ impl Layer for Map {
     }
 
     /// Zeroing can wait for the next start: each job ends as unavailable after the piece that is under way.
-    fn ordered(&mut self, _now: Time, order: Order, _out: &mut Actions) {
-        self.stopping |= order == Order::Stop;
+    fn stop(&mut self, _now: Time, _out: &mut Actions) {
+        self.stopping = true;
     }
 
     fn is_idle(&self) -> bool {

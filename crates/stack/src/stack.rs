@@ -5,9 +5,10 @@
 
 use crate::front::Front;
 use crate::layer::{
-    Action, Actions, Face, Forecast, Layer, LayerState, NODES_MAX, Offer, Order, Port, Ports, Terms, VolumeTerms,
+    Action, Actions, Face, Forecast, Layer, LayerState, NODES_MAX, Offer, Port, Ports, Terms, VolumeTerms,
 };
 use crate::map::Map;
+use crate::message::Addressed;
 use crate::overlaps::{Overlaps, Place};
 use crate::sim::EventHash;
 use crate::stats::{AccountStats, NodeStats};
@@ -439,10 +440,18 @@ impl Stack {
         self.nodes.iter().all(|n| n.layer.may_believe())
     }
 
-    /// Passes an operator's order to all layers, top first.
-    pub fn order(&mut self, now: Time, order: Order) {
+    /// Passes a message to the layer that it is addressed to; false if there is none, or it doesn't understand the message.
+    pub fn tell(&mut self, now: Time, to: &Addressed) -> bool {
+        let Some(n) = self.nodes.iter().position(|n| n.layer.name() == to.layer) else { return false };
+        let understood = self.call(now, n, |layer, out| layer.told(now, &to.message, out));
+        self.run(now);
+        understood
+    }
+
+    /// Tells all layers, top first, that the pool will end.
+    pub fn stop(&mut self, now: Time) {
         for n in 0..self.nodes.len() {
-            self.call(now, n, |layer, out| layer.ordered(now, order, out));
+            self.call(now, n, |layer, out| layer.stop(now, out));
             self.run(now);
         }
     }

@@ -2,9 +2,9 @@
 
 use super::text::{ByteSize, SpanText};
 use super::{Place, yes};
+use plimsoll_base::CacheMode;
 use plimsoll_cache::{Codec, Sharing};
 use plimsoll_device::DeviceSpec;
-use plimsoll_stack::CacheMode;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
