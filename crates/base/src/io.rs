@@ -114,17 +114,21 @@ impl VolumeKey {
 pub enum Origin {
     /// A client asked.
     Client,
+    /// A part of a client's request that a layer split or widened.
+    Piece(OfParent),
     /// A layer made it: tagged, bounded, charged to the tenant that it serves, never refused Busy.
     Own(OwnKind),
 }
+
+/// Shows that a request was derived from a client's, and so has its account: only [`IoHead::piece`] makes one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct OfParent(());
 
 /// What a layer's own I/O is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum OwnKind {
     /// The other half of a block that a client wrote in part.
     ReadModifyWrite,
-    /// A piece of a client's request that was split.
-    Piece,
     /// Moving logged data to its home.
     Checkpoint,
     /// Bringing data into a cache.
@@ -162,8 +166,6 @@ pub struct IoHead {
     pub account: u16,
     /// Which of the stack's client requests it is, or is made for; the stack's own.
     pub root: u32,
-    /// Layers this request passes by, one bit per node of the stack (its volume's choice).
-    pub skips: u16,
     /// By which of its faces it entered the layer that now has it; kept by the stack, 0 for layers with one.
     pub face: u8,
     /// Whose data.
@@ -195,7 +197,6 @@ impl IoHead {
             origin: Origin::Client,
             account: 0,
             root: 0,
-            skips: 0,
             face: 0,
             volume,
             offset,
@@ -205,6 +206,17 @@ impl IoHead {
             deadline: Time::NEVER,
             expected_at: Time::NEVER,
         }
+    }
+
+    /// A part of this request, for whoever derives it to give an id, an address and a length: it has the tenant, the account and the
+    /// promise of this one. A part of a layer's own request is of the same kind.
+    #[must_use]
+    pub fn piece(&self) -> IoHead {
+        let origin = match self.origin {
+            Origin::Client | Origin::Piece(_) => Origin::Piece(OfParent(())),
+            own @ Origin::Own(_) => own,
+        };
+        IoHead { origin, ..*self }
     }
 
     /// One past the last byte (saturating).
@@ -224,7 +236,7 @@ impl IoHead {
 
     /// Is it a client's request or a part of one?
     pub const fn is_of_client(&self) -> bool {
-        matches!(self.origin, Origin::Client | Origin::Own(OwnKind::Piece))
+        matches!(self.origin, Origin::Client | Origin::Piece(_))
     }
 }
 

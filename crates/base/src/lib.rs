@@ -18,10 +18,10 @@ pub use buf::{Buf, BufMut, BufPool};
 pub use bytes::parse_bytes;
 pub use hist::LatencyHistogram;
 pub use io::{
-    Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, IoParts, Op, Origin, Outcome, OwnKind,
+    Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, IoParts, OfParent, Op, Origin, Outcome, OwnKind,
     StatusExtent, VolumeKey,
 };
 pub use load::LatencyByLoad;
 pub use rng::Rng;
-pub use tenant::{BadPriority, Class, Objective, Priority, PriorityClass, TenantId};
+pub use tenant::{BadPriority, CacheMode, Class, Objective, Priority, PriorityClass, TenantId};
 pub use time::{Span, Time};

@@ -1,6 +1,7 @@
 //! Tenants and what they were promised.
 
 use crate::time::Span;
+use serde::{Deserialize, Serialize};
 
 /// A tenant's number in its pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
@@ -118,6 +119,18 @@ impl Class {
             Class::Fenced { .. } => "fenced",
         }
     }
+}
+
+/// What a volume's requests are to a cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheMode {
+    /// They pass by.
+    Off,
+    /// A write is done when the slow device has it (NI-M15).
+    Through,
+    /// A write is done when the cache has it, durable at the next flush; the slow device gets it later.
+    Back,
 }
 
 #[cfg(test)]

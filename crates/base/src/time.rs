@@ -4,6 +4,7 @@
 //! engine's own start (the live engine's monotonic clock, the simulator's virtual time zero), so two
 //! engines' instants must not be mixed.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub, SubAssign};
 use std::time::Duration;
@@ -255,6 +256,49 @@ impl std::str::FromStr for Span {
     }
 }
 
+impl Serialize for Span {
+    /// A text without loss: `20ms`, `1500us`, `forever`.
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
+        let (unit_ns, unit) = units.into_iter().find(|(ns, _)| self.0.is_multiple_of(*ns)).expect("the last fits all");
+        match *self {
+            Span::MAX => s.serialize_str("forever"),
+            _ => s.collect_str(&format_args!("{}{unit}", self.0 / unit_ns)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Span, D::Error> {
+        let text = String::deserialize(d)?;
+        let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let unit_ns = match &text[split..] {
+            "s" => 1_000_000_000,
+            "ms" => 1_000_000,
+            "us" => 1_000,
+            "ns" => 1,
+            "forever" if split == 0 => return Ok(Span::MAX),
+            _ => return text.parse().map_err(de::Error::custom),
+        };
+        // Whole numbers exactly: a float has 53 bits.
+        let ns = text[..split].parse::<u64>().ok().and_then(|n| n.checked_mul(unit_ns));
+        ns.map(Span).ok_or_else(|| de::Error::custom(BadSpan(text)))
+    }
+}
+
+impl Serialize for Time {
+    /// As the span since the engine's start.
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        Span(self.0).serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Time, D::Error> {
+        Span::deserialize(d).map(|s| Time(s.0))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,6 +320,23 @@ mod tests {
         }
         assert_eq!(Span::from_micros(6100).to_string(), "6.10ms");
         assert_eq!(Span::MAX.to_string(), "forever");
+    }
+
+    #[test]
+    fn spans_are_kept_as_texts_without_loss() {
+        use serde::de::IntoDeserializer;
+        use serde::de::value::{Error, StrDeserializer};
+        let read = |text: &'static str| {
+            let d: StrDeserializer<'_, Error> = text.into_deserializer();
+            Span::deserialize(d)
+        };
+        for (text, ns) in [("20ms", 20_000_000), ("9007199254740993ns", (1 << 53) + 1), ("1.5s", 1_500_000_000)] {
+            assert_eq!(read(text), Ok(Span(ns)), "{text}");
+        }
+        assert_eq!(read("forever"), Ok(Span::MAX));
+        for text in ["20", "99999999999999s", "", "s"] {
+            assert!(read(text).is_err(), "{text}");
+        }
     }
 
     #[test]

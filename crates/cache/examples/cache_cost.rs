@@ -4,11 +4,12 @@
 //! `cache_cost misses lz4`, for who counts their instructions; `cache_cost dirty EXTENTS REQUESTS` hits and writes where only the cache
 //! has so many extents.
 
+use plimsoll_base::CacheMode;
 use plimsoll_base::{Buf, Completion, Data, Io, IoHead, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::format::{ChunkEntry, ChunkHeader, ExtentName, JournalBlock, Record, Slot, records_per_block};
 use plimsoll_cache::pieces::Pieces;
 use plimsoll_cache::{Cache, CacheConfig, Codec, Layout, Shape, format_device};
-use plimsoll_stack::{CacheMode, Extent, Front, FrontVolume, Map, Offer, Stack, StackConfig, Target, VolumeTerms};
+use plimsoll_stack::{Extent, Front, FrontVolume, Map, Offer, Stack, StackConfig, Target, VolumeTerms};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
@@ -111,7 +112,11 @@ impl Machine {
         self.stack.with_layer(self.now, |f: &mut Front, _| f.set_volume(VOLUME, volume));
         let extents = [Extent { device_offset: 0, len: size_bytes }];
         self.stack.with_layer(self.now, |map: &mut Map, _| map.set_volume(VOLUME, &extents));
-        let terms = VolumeTerms { size_bytes, tenant: 1, domain: 1, cache, cache_bytes: 0, slots: 0 };
+        let terms = VolumeTerms {
+            size_bytes,
+            tenant: 1,
+            own: plimsoll_stack::OwnTerms::of(&plimsoll_cache::CacheTerms { mode: cache, domain: 1, bytes: 0 }),
+        };
         self.stack.set_volume(self.now, VOLUME, &terms);
     }
 

@@ -17,7 +17,7 @@ pub enum Codec {
 }
 
 /// What fingerprints are made with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Hash {
     /// BLAKE3, keyed by the deduplication domain.
     Blake3,
@@ -25,7 +25,7 @@ pub enum Hash {
     Sha1,
 }
 
-pub use plimsoll_stack::CacheMode as Mode;
+pub use plimsoll_base::CacheMode as Mode;
 
 /// Is the space shared, or has each volume its own (VirtualFence §4.5)?
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -185,7 +185,8 @@ impl Planted {
 }
 
 /// How long a modelled core takes for a layer's work, in bytes per second.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Speeds {
     /// Any task, before its first byte.
     pub task: Span,
@@ -208,7 +209,8 @@ impl Default for Speeds {
 }
 
 /// See the module's documentation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CacheConfig {
     /// Fingerprints kept, in percent of the extents that fit uncompressed; 0 turns deduplication off (NI-M6).
     pub fingerprints_percent: u32,
@@ -241,6 +243,7 @@ pub struct CacheConfig {
     /// How long modelled cores take.
     pub speeds: Speeds,
     /// For tests of the tests.
+    #[serde(skip)]
     pub planted: Option<Planted>,
 }
 
@@ -267,7 +270,8 @@ impl Default for CacheConfig {
 }
 
 /// The parts of a cache's shape that are the device's format (Table 3.1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Shape {
     /// The unit of caching: a power of two, 4 to 128 KiB.
     pub extent_bytes: u32,

@@ -14,6 +14,7 @@ use crate::broken::Life;
 use crate::chunk::Chunk;
 use crate::config::{CacheConfig, CacheVolume, Mode, Planted, Sharing};
 use crate::confirm::Confirming;
+use crate::control::{CacheControl, CacheTerms};
 use crate::deaths::Deaths;
 use crate::dirty::Dirty;
 use crate::evict::Evict;
@@ -33,7 +34,7 @@ use crate::status::{Counters, LostRange, StartReport};
 use crate::streams::Streams;
 use crate::volumes::Volume;
 use plimsoll_base::{Completion, Io, IoHead, IoId, Outcome, TenantId, Time, VolumeKey};
-use plimsoll_stack::{Actions, Forecast, Knob, Layer, LayerState, Offer, Order, Port, Ports, VolumeTerms, Worked};
+use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Message, Offer, Port, Ports, VolumeTerms, Worked};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -311,12 +312,15 @@ impl Layer for Cache {
     }
 
     fn set_volume(&mut self, now: Time, volume: VolumeKey, terms: &VolumeTerms, out: &mut Actions) {
-        let weus_max = (terms.cache_bytes / u64::from(self.layout.shape.weu_bytes)).min(u64::from(self.layout.weus));
+        let own: Option<CacheTerms> = terms.own.get();
+        debug_assert!(own.is_some(), "a volume of a pool with a cache has terms for it");
+        let own = own.unwrap_or(CacheTerms::OFF);
+        let weus_max = (own.bytes / u64::from(self.layout.shape.weu_bytes)).min(u64::from(self.layout.weus));
         let config = CacheVolume {
             size_bytes: terms.size_bytes,
-            mode: terms.cache,
+            mode: own.mode,
             tenant: TenantId(terms.tenant),
-            domain: terms.domain,
+            domain: own.domain,
             weus_max: weus_max as u32,
         };
         // More volumes than there can be slots pass by.
@@ -453,26 +457,29 @@ impl Layer for Cache {
         }
     }
 
-    fn ordered(&mut self, now: Time, order: Order, out: &mut Actions) {
-        match order {
-            Order::Checkpoint => {
+    fn told(&mut self, now: Time, message: &[u8], out: &mut Actions) -> bool {
+        let Some(control) = CacheControl::decode(message) else { return false };
+        match control {
+            CacheControl::Flush => {
                 self.volumes.iter_mut().for_each(|v| v.draining = v.dirty > 0);
                 self.dirty.want_all();
                 self.flush_asked = self.dirty.wanted() > 0;
             }
-            Order::Stop => {
-                self.stopping = true;
-                self.end_unnoted(out);
-            }
-            Order::CacheBytes(bytes) => {
+            CacheControl::Bytes(bytes) => {
                 let weus = bytes / u64::from(self.layout.shape.weu_bytes);
                 self.set_weus_max(now, weus.min(u64::from(self.layout.weus)) as u32, out);
             }
-            Order::CacheNoted => self.noted(now, out),
-            Order::CacheGiveUp { id, generation } => self.give_up(VolumeKey { id, generation }),
-            Order::Set(Knob::FingerprintsPercent(percent)) => self.set_fingerprints(percent),
-            Order::Fence { .. } | Order::Set(_) => {}
+            CacheControl::FailureNoted => self.noted(now, out),
+            CacheControl::GiveUp { id, generation } => self.give_up(VolumeKey { id, generation }),
+            CacheControl::FingerprintsPercent(percent) => self.set_fingerprints(percent),
         }
+        self.progress(now, out);
+        true
+    }
+
+    fn stop(&mut self, now: Time, out: &mut Actions) {
+        self.stopping = true;
+        self.end_unnoted(out);
         self.progress(now, out);
     }
 

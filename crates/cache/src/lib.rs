@@ -7,6 +7,7 @@ mod broken;
 pub mod chunk;
 pub mod config;
 mod confirm;
+mod control;
 mod deaths;
 mod destage;
 mod dirty;
@@ -46,6 +47,7 @@ mod weu;
 mod write;
 
 pub use config::{CacheConfig, CacheVolume, Codec, Hash, Mode, Planted, Shape, Sharing, Speeds};
+pub use control::{CacheControl, CacheTerms};
 pub use layer::{Cache, FAST, SLOW};
 pub use layout::Layout;
 pub use nvram::Nvram;

@@ -13,9 +13,9 @@
 use crate::config::Planted;
 use crate::nvram_ring::{Reading, Record, Ring};
 use crate::pieces::Pieces;
-use crate::tasks::bytes_of;
 use plimsoll_base::{
-    Completion, Data, Io, IoError, IoFlags, IoHead, Op, Origin, Outcome, OwnKind, TenantId, Time, VolumeKey,
+    Buf, BufMut, Completion, Data, Io, IoError, IoFlags, IoHead, Op, Origin, Outcome, OwnKind, TenantId, Time,
+    VolumeKey,
 };
 use plimsoll_stack::{Actions, Layer, LayerState, Offer, Port};
 use slab::Slab;
@@ -173,7 +173,7 @@ impl Nvram {
         out: &mut Actions,
     ) {
         let mut head = IoHead::new(op, VolumeKey::POOL, TenantId::default(), at, len, now);
-        (head.id, head.origin, head.skips) = (out.new_id(), Origin::Own(kind), out.own_skips());
+        (head.id, head.origin) = (out.new_id(), Origin::Own(kind));
         if port == NVRAM && op == Op::Write {
             head.flags = IoFlags::FUA;
         }
@@ -218,15 +218,17 @@ impl Nvram {
 
     /// Writes a record of a small write, or has it wait for room.
     fn log(&mut self, now: Time, mut io: Io, out: &mut Actions) {
-        let Some(bytes) = bytes_of(&io.data, io.len) else {
-            return self.pass(io, None, out); // in a simulation without bytes there is nothing to keep
+        let Some(bytes) = record_bytes(&io.data, io.len) else {
+            return self.pass(io, None, out); // in a simulation of contents there is nothing to keep
         };
         let number = self.ring.next_sequence();
         let Some((at, record)) = self.ring.record(io.offset, bytes.as_slice()) else {
             self.wants_move = true;
             return self.waiting.push_back(io);
         };
-        io.data = Data::Bytes(bytes); // in one piece, as the device wants it later
+        if !has_absent(&io.data) {
+            io.data = Data::Bytes(bytes); // in one piece, as the device wants it later
+        }
         let places = self.ring.places(at);
         let left = places.len();
         let logged = self.logged.insert(Logged { io, number, left, failed: None });
@@ -427,6 +429,37 @@ impl Nvram {
             self.fresh.put(offset, len, &Data::Bytes(plimsoll_base::Buf::copy_of(&data)));
         }
         self.begin_moving(now, self.ring.next_sequence(), out);
+    }
+}
+
+/// A record's bytes. Where a tape left clients' bytes out there are zeroes: the record is as long as it was. `None` if there are only names
+/// of contents.
+fn record_bytes(data: &Data, len: u64) -> Option<Buf> {
+    if let Data::Bytes(b) = data {
+        return Some(b.clone());
+    }
+    if has_names(data) {
+        return None;
+    }
+    let mut bytes = BufMut::zeroed(len as usize);
+    data.copy_to(bytes.as_mut_slice());
+    Some(bytes.freeze())
+}
+
+fn has_names(data: &Data) -> bool {
+    match data {
+        Data::Parts(parts) => parts.iter().any(|(_, d)| has_names(d)),
+        Data::Content(_) => true,
+        _ => false,
+    }
+}
+
+/// What is absent stays so: a layer that checks what it reads doesn't check that.
+fn has_absent(data: &Data) -> bool {
+    match data {
+        Data::Parts(parts) => parts.iter().any(|(_, d)| has_absent(d)),
+        Data::Absent => true,
+        _ => false,
     }
 }
 

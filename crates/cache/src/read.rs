@@ -230,8 +230,7 @@ impl Cache {
         let mut head = o.head;
         let whole = o.pieces.len() == 1;
         if !whole {
-            head = out.child(&o.head, Op::Read, 0, 0, 0).head;
-            head.origin = Origin::Own(OwnKind::Piece);
+            head = out.piece(&o.head, Op::Read, 0, 0, 0).head;
         }
         (head.offset, head.len) = (wide_from, wide_to - wide_from);
         head.arrived_at = head.arrived_at.min(now);
@@ -389,15 +388,8 @@ impl Cache {
             self.pin(loc.weu());
             return self.fetches[first].joined.push(fetch);
         }
-        let (tenant, priority) = (f.tenant, f.priority);
         self.pin(loc.weu());
-        // Its volume's, so that a fence below serves it in the volume's slot.
-        let volume = self.volumes[f.key.volume() as usize].key;
-        let mut head = IoHead::new(Op::Read, volume, tenant, from, to - from, now);
-        head.id = out.new_id();
-        head.origin = Origin::Own(OwnKind::Piece);
-        head.priority = priority;
-        head.skips = out.own_skips();
+        let mut head = self.fetch_head(now, &f, (from, to - from), out);
         let fetch = self.fetches.insert(f);
         self.reading.entry(loc.place()).or_insert(fetch);
         head.tag = self.pending.insert(Pending::Fetch(fetch)) as u64;
@@ -411,20 +403,27 @@ impl Cache {
     }
 
     fn fetch_slow(&mut self, now: Time, f: Fetch, out: &mut Actions) {
-        let (offset, len) = (f.key.extent() * self.extent_bytes() + f.wanted.0, f.wanted.1);
-        let (volume, tenant) = (self.volumes[f.key.volume() as usize].key, f.tenant);
+        let range = (f.key.extent() * self.extent_bytes() + f.wanted.0, f.wanted.1);
+        let mut head = self.fetch_head(now, &f, range, out);
         let fetch = self.fetches.insert(f);
-        let pending = Pending::Fetch(fetch);
-        self.send_own(
-            now,
-            SLOW,
-            (Op::Read, OwnKind::Piece),
-            (volume, tenant),
-            (offset, len),
-            Data::Absent,
-            pending,
-            out,
-        );
+        head.tag = self.pending.insert(Pending::Fetch(fetch)) as u64;
+        out.submit(SLOW, Io::new(head, Data::Absent));
+    }
+
+    /// The request for a fetch of `range`: a piece of the client's request that needs it, or write-back's own. It is its volume's, so
+    /// that a fence below serves it in the volume's slot. Nothing below may refuse it: the client's request was accepted.
+    fn fetch_head(&self, now: Time, f: &Fetch, (offset, len): (u64, u64), out: &mut Actions) -> IoHead {
+        let volume = self.volumes[f.key.volume() as usize].key;
+        let new = IoHead::new(Op::Read, volume, f.tenant, offset, len, now);
+        let own = |kind| (Origin::Own(kind), 0, 0);
+        let (origin, account, root) = match f.purpose {
+            Purpose::Piece { op, .. } | Purpose::Rest { op } => {
+                let piece = self.ops[op].head.piece();
+                (piece.origin, piece.account, piece.root)
+            }
+            Purpose::Destage { .. } => own(OwnKind::WriteBack),
+        };
+        IoHead { id: out.new_id(), origin, account, root, priority: f.priority, ..new }
     }
 
     /// A device has answered a fetch.

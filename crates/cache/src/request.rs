@@ -156,7 +156,6 @@ impl Cache {
         let mut head = IoHead::new(op, volume, tenant, offset, len, now);
         head.id = out.new_id();
         head.origin = Origin::Own(kind);
-        head.skips = out.own_skips();
         head.tag = self.pending.insert(pending) as u64;
         if matches!(self.pending[head.tag as usize], Pending::Journal | Pending::Upgrade) {
             head.flags = IoFlags::FUA;

@@ -11,9 +11,7 @@ use crate::layer::{Cache, SLOW};
 use crate::read::Purpose;
 use crate::request::{ClientOp, Pending};
 use crate::tasks::extract;
-use plimsoll_base::{
-    BufMut, Data, Io, IoError, IoFlags, IoHead, Op, Origin, Outcome, OwnKind, Priority, TenantId, Time,
-};
+use plimsoll_base::{BufMut, Data, Io, IoError, IoFlags, IoHead, Op, Outcome, Priority, TenantId, Time};
 use plimsoll_stack::Actions;
 
 impl Cache {
@@ -107,8 +105,7 @@ impl Cache {
             let mut part = head;
             let whole = (from, to) == (head.offset, head.end());
             if !whole {
-                part = out.child(&head, head.op, from, to - from, 0).head;
-                part.origin = Origin::Own(OwnKind::Piece);
+                part = out.piece(&head, head.op, from, to - from, 0).head;
             }
             part.tag = self.pending.insert(Pending::Through { op }) as u64;
             let data = match head.op {

@@ -6,7 +6,7 @@ use common::*;
 use plimsoll_base::*;
 use plimsoll_cache::*;
 use plimsoll_stack::sim::{DiskFaults, SimPool};
-use plimsoll_stack::{LayerState, Order, Stack, StackConfig, Target};
+use plimsoll_stack::{LayerState, Stack, StackConfig, Target};
 
 const LIVES: usize = 3;
 const ACTS: usize = 110;
@@ -107,7 +107,7 @@ fn note(life: &mut Life, tally: &mut Tally) {
     if life.cache().wants_note() {
         tally.noted += 1;
         life.setup.config.generation += 1;
-        life.order(Order::CacheNoted);
+        life.order(plimsoll_cache::CacheControl::FailureNoted);
     }
 }
 
@@ -197,7 +197,7 @@ fn run(seed: u64, planted: Option<Planted>, tally: &mut Tally) -> Result<(), Str
         life = next(life, &mut rng, tally).map_err(|e| format!("after life {n}: {e} ({setup:?})"))?;
     }
     // All goes home, and only home is looked at.
-    life.order(Order::Checkpoint);
+    life.order(plimsoll_cache::CacheControl::Flush);
     life.settle()?;
     let status = life.cache().status();
     match (status.dirty, status.flush_left) {

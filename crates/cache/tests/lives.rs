@@ -8,7 +8,6 @@ use plimsoll_base::*;
 use plimsoll_cache::*;
 use plimsoll_stack::sim::SimDisk;
 use plimsoll_stack::sim::oracle::Ask;
-use plimsoll_stack::{Layer, Order};
 
 /// Requests and pauses of a life, if it isn't over before.
 const ACTS: usize = 80;
@@ -111,7 +110,9 @@ fn at_home(life: &mut Life) -> Result<(), String> {
     life.run(&[whole(0), whole(1)], &mut |_| Ok(true))?;
     life.settle()?;
     let now = life.pool.now();
-    life.pool.with_layer(|c: &mut Cache, out| c.ordered(now, Order::Checkpoint, out));
+    life.pool.with_layer(|c: &mut Cache, out| {
+        plimsoll_stack::Layer::told(c, now, &plimsoll_stack::Message::encode(&plimsoll_cache::CacheControl::Flush), out)
+    });
     life.settle()?;
     let status = life.cache().status();
     if status.dirty > 0 || !status.lost.is_empty() {

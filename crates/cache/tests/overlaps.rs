@@ -33,7 +33,14 @@ fn run(seed: u64, planted: Option<Planted>) -> (Option<String>, u64) {
     assert_eq!(pool.start(), LayerState::Ready);
     let checkpoint = |p: &mut SimPool| {
         let now = p.now();
-        p.with_layer(|c: &mut Cache, out| c.ordered(now, Order::Checkpoint, out));
+        p.with_layer(|c: &mut Cache, out| {
+            plimsoll_stack::Layer::told(
+                c,
+                now,
+                &plimsoll_stack::Message::encode(&plimsoll_cache::CacheControl::Flush),
+                out,
+            )
+        });
     };
     let wrong = pipelined(&mut pool, key, BYTES, &mut rng, checkpoint);
     (wrong, pool.stack().layer::<Poisons>().unwrap().poisoned)

@@ -79,7 +79,7 @@ fn run(seed: u64, acts: usize, setup: Setup, cuts: f64, tally: &mut Tally) -> Re
     let mut last = judged(life.cut(), &life, tally)?;
     let now = last.pool.now();
     last.pool.with_layer(|c: &mut Cache, out| {
-        plimsoll_stack::Layer::ordered(c, now, plimsoll_stack::Order::Checkpoint, out)
+        plimsoll_stack::Layer::told(c, now, &plimsoll_stack::Message::encode(&plimsoll_cache::CacheControl::Flush), out)
     });
     last.settle()?;
     match last.cache().status().dirty {

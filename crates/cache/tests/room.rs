@@ -5,8 +5,8 @@ mod common;
 use common::*;
 use plimsoll_base::Op;
 use plimsoll_cache::*;
+use plimsoll_stack::Layer;
 use plimsoll_stack::sim::DiskFaults;
-use plimsoll_stack::{Layer, Order};
 
 const EXTENTS: u64 = SECTORS * SECTOR / EXTENT;
 
@@ -33,7 +33,7 @@ fn a_cache_made_as_small_as_it_gets_goes_on() {
     for bytes in [0, 1 << 15, 3 << 15, 1 << 20] {
         let mut life = begin(config());
         flood(&mut life, 0..2);
-        life.order(Order::CacheBytes(bytes));
+        life.order(plimsoll_cache::CacheControl::Bytes(bytes));
         flood(&mut life, 0..2);
         life.settle().unwrap();
         life.judge().unwrap();
@@ -47,7 +47,7 @@ fn parts_that_together_want_more_than_there_is_go_on() {
     for weus_max in [4, 6, 8, 9, 24] {
         let mut life = begin(CacheConfig { sharing: Sharing::PerVolume, weus_max, ..config() });
         flood(&mut life, 0..2);
-        life.order(Order::CacheBytes(16 << 15));
+        life.order(plimsoll_cache::CacheControl::Bytes(16 << 15));
         flood(&mut life, 0..2);
         life.settle().unwrap();
         life.judge().unwrap();
@@ -70,7 +70,7 @@ fn what_the_slow_device_refuses_holds_up_nobody_else() {
             life.ask_extents(Op::Write, 0, 22..EXTENTS).unwrap();
             life.all_end(50_000).unwrap_or_else(|e| panic!("{sharing:?}, {n}: {e}"));
         }
-        life.order(Order::Checkpoint);
+        life.order(plimsoll_cache::CacheControl::Flush);
         let left = |life: &mut Life| life.cache().status().flush_left;
         for _ in 0..20_000 {
             life.step().unwrap();
@@ -93,7 +93,7 @@ fn an_orderly_end_ends() {
             life.ask_extents(Op::Write, v, 0..EXTENTS).unwrap();
         }
         slow(&mut life, DiskFaults { away, ..DiskFaults::default() });
-        life.order(Order::Stop);
+        life.stop();
         life.all_end(50_000).unwrap_or_else(|e| panic!("away {away}: {e}"));
         assert_eq!(life.failed > 0, away, "{} failed", life.failed);
         let now = life.pool.now();
@@ -114,7 +114,7 @@ fn a_flush_of_the_cache_ends_under_load_and_not_before() {
     let mut life = begin(CacheConfig { weus_max: 20, watermark_percent: 90, ..config() });
     life.ask_extents(Op::Write, 0, 0..EXTENTS).unwrap();
     life.all_end(50_000).unwrap();
-    life.order(Order::Checkpoint);
+    life.order(plimsoll_cache::CacheControl::Flush);
     assert_eq!(life.cache().status().flush_left, EXTENTS);
     let mut n = 0;
     while life.cache().status().flush_left > 0 {

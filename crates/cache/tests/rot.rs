@@ -7,9 +7,9 @@ use common::*;
 use plimsoll_base::*;
 use plimsoll_cache::format::{ChunkHeader, JournalBlock, Slot};
 use plimsoll_cache::*;
+use plimsoll_stack::LayerState;
 use plimsoll_stack::sim::oracle::Oracle;
 use plimsoll_stack::sim::{Corruption, SimDisk, SimPool};
-use plimsoll_stack::{LayerState, Order};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -390,7 +390,14 @@ fn judge(disks: Vec<SimDisk>, life: &Life, done: &[String], rng: &mut Rng, tally
     // Nothing else is true later: when all that can be is written back, or after another power loss.
     if rng.chance(0.5) {
         let now = p.now();
-        p.with_layer(|c: &mut Cache, out| plimsoll_stack::Layer::ordered(c, now, Order::Checkpoint, out));
+        p.with_layer(|c: &mut Cache, out| {
+            plimsoll_stack::Layer::told(
+                c,
+                now,
+                &plimsoll_stack::Message::encode(&plimsoll_cache::CacheControl::Flush),
+                out,
+            )
+        });
         for _ in 0..20_000 {
             if p.step().is_none() {
                 break;
@@ -439,7 +446,7 @@ fn heal(p: SimPool, seen: &Seen, oracle: &Oracle, life: &Life, rng: &mut Rng, ta
     let mut second = Life { pool: p, oracle: oracle.clone(), setup, may_fail: true, failed: 0, slow_lost: false };
     if second.cache().wants_note() {
         second.setup.config.generation += 1;
-        second.order(Order::CacheNoted);
+        second.order(plimsoll_cache::CacheControl::FailureNoted);
     }
     let mut written = [vec![false; extents as usize], vec![false; extents as usize]];
     for _ in 0..1 + rng.below(4) {
@@ -452,7 +459,7 @@ fn heal(p: SimPool, seen: &Seen, oracle: &Oracle, life: &Life, rng: &mut Rng, ta
         written[v as usize][from as usize..to as usize].fill(true);
     }
     if rng.chance(0.8) {
-        second.order(Order::Checkpoint);
+        second.order(plimsoll_cache::CacheControl::Flush);
     }
     // What is lost is tried again and again.
     for _ in 0..20_000 {
@@ -528,7 +535,7 @@ fn run_with(seed: u64, planted: Option<Planted>, tally: &mut Tally, unreadable: 
         }
         if life.cache().wants_note() {
             life.setup.config.generation += 1;
-            life.order(Order::CacheNoted);
+            life.order(plimsoll_cache::CacheControl::FailureNoted);
         }
         // A disk that is damaged already has one copy less of something.
         if !rng.chance(0.12) || life.may_fail {

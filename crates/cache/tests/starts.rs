@@ -5,7 +5,7 @@ use common::*;
 use plimsoll_base::*;
 use plimsoll_cache::*;
 use plimsoll_stack::sim::{DiskFaults, SimDisk};
-use plimsoll_stack::{Layer, LayerState, Order};
+use plimsoll_stack::{Layer, LayerState};
 
 const EXTENTS: u64 = SECTORS * SECTOR / EXTENT;
 
@@ -55,7 +55,7 @@ fn a_sector_that_cannot_be_read_stops_only_who_would_miss_it() {
         assert_ne!(state, LayerState::Failed, "at {at}: {:?}", next.cache().status().why);
         if next.cache().wants_note() {
             next.setup.config.generation += 1;
-            next.order(Order::CacheNoted);
+            next.order(plimsoll_cache::CacheControl::FailureNoted);
         }
         let found = next.read_all().unwrap();
         next.oracle.check_killed(&found).unwrap();
@@ -137,7 +137,7 @@ fn stays_named(mut state: LayerState, mut life: Life, setup: Setup) {
     for _ in 0..3 {
         let why = life.cache().status().why.unwrap_or_default();
         assert!(state == LayerState::Degraded && why.contains("volume 1.1 may be missing"), "{state:?}: {why}");
-        life.order(Order::Stop);
+        life.stop();
         let now = life.pool.now();
         life.pool.with_layer(|c: &mut Cache, out| c.drain(now, out));
         life.settle().unwrap();
@@ -234,7 +234,7 @@ fn a_header_that_cannot_be_read_once_is_read_again() {
         let mode = if known { Mode::Back } else { Mode::Through };
         let setup = Setup { known: Some([known, false]), ..plain([mode, Mode::Through]) };
         let mut life = written(setup);
-        life.order(Order::Stop);
+        life.stop();
         let now = life.pool.now();
         life.pool.with_layer(|c: &mut Cache, out| c.drain(now, out));
         life.settle().unwrap();
@@ -313,7 +313,7 @@ fn a_start_checks_only_what_the_journal_leaves_open() {
     }
     let disks = life.killed();
     let killed = Life::start(disks, setup, life.oracle.clone()).unwrap().cache().status().start.doubtful;
-    life.order(Order::Stop);
+    life.stop();
     let now = life.pool.now();
     life.pool.with_layer(|c: &mut Cache, out| c.drain(now, out));
     life.settle().unwrap();

@@ -4,7 +4,6 @@ mod common;
 use common::*;
 use plimsoll_base::*;
 use plimsoll_cache::*;
-use plimsoll_stack::Order;
 
 /// The runs of an answer: length in extents, and whether it's called zero.
 fn status(life: &mut Life, volume: u32) -> Vec<(u64, bool)> {
@@ -39,7 +38,7 @@ fn dirty_extents_are_data_and_the_rest_is_what_the_slow_device_says() {
         // After a power loss, too; and when all of it is written back.
         let mut life = Life::again(life.cut(), setup, life.oracle.clone()).unwrap();
         assert_eq!(status(&mut life, 0), expected);
-        life.order(Order::Checkpoint);
+        life.order(plimsoll_cache::CacheControl::Flush);
         life.settle().unwrap();
         assert_eq!(life.cache().status().dirty, 0);
         assert_eq!(status(&mut life, 0), expected, "the slow device's own answer");

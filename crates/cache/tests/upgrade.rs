@@ -5,8 +5,8 @@ mod common;
 use common::*;
 use flate2::read::GzDecoder;
 use plimsoll_cache::*;
+use plimsoll_stack::LayerState;
 use plimsoll_stack::sim::{DiskFaults, SimDisk};
-use plimsoll_stack::{LayerState, Order};
 use std::io::Read;
 
 const PLAIN: [&[u8]; 3] = [
@@ -64,7 +64,7 @@ fn check(disks: Vec<SimDisk>, setup: Setup, cut_after: u64) {
     let mut life = Life::start(disks, setup, oracle()).unwrap();
     assert!(!life.cache().status().start.converted);
     assert_eq!(life.read_all().unwrap(), expected(), "cut after {cut_after}, once more");
-    life.order(Order::Checkpoint);
+    life.order(plimsoll_cache::CacheControl::Flush);
     life.settle().unwrap();
     assert_eq!(life.cache().status().dirty, 0);
     for (v, expected) in (0..).zip(expected()) {

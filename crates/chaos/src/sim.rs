@@ -3,14 +3,22 @@
 use crate::oracle::{Asked, Oracle};
 use crate::plan::{Lies, Plan, VOLUME_BYTES_MAX};
 use crate::work::{End, Operation, Step, Work};
+use plimsoll_base::CacheMode;
 use plimsoll_base::{Buf, Data, Io, IoFlags, IoHead, Op, Outcome, Rng, Span, TenantId, VolumeKey};
+use plimsoll_cache::{CacheControl, CacheTerms};
+use plimsoll_cores::CoresControl;
 use plimsoll_device::pagecache::Planted as PagePlanted;
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer, PageCacheLayer};
+use plimsoll_fence::{FenceControl, FenceTerms};
+use plimsoll_logs::LogsControl;
 use plimsoll_node::config::{Config, PoolConfig};
 use plimsoll_node::open::build_stack;
+use plimsoll_node::plan::Facts;
+use plimsoll_pool::KnownVolume;
+use plimsoll_sched::cfq::CfqControl;
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
 use plimsoll_stack::{
-    CacheMode, Extent, Front, FrontVolume, Knob, Layer, LayerState, Map, Offer, Order, Terms, VolumeTerms,
+    Addressed, Extent, Front, FrontVolume, Layer, LayerState, Map, Message, Offer, OwnTerms, Terms, VolumeTerms,
 };
 use plimsoll_store::superblock::{Region, RegionKind};
 use std::fs::File;
@@ -166,8 +174,8 @@ fn blank(plan: &Plan, config: &PoolConfig, rng: &mut Rng) -> Result<Vec<SimDisk>
     if let Some(cache) = &config.cache {
         let seen = seen(cache.model.as_deref(), &disks[1])?;
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
-        let (block, mut cache) = (seen.block_bytes, cache.clone());
-        format(&mut disks[1], |f| plimsoll_node::cache::format_if_blank(&mut cache, f, region, block, 1, 11))?;
+        let block = seen.block_bytes;
+        format(&mut disks[1], |f| plimsoll_node::cache::format_if_blank(cache, f, region, block, 1, 11).map(drop))?;
     }
     disks.truncate(match &plan.cache {
         None => 1,
@@ -234,12 +242,14 @@ impl Run {
 
     /// Builds the pool anew over the disks as they are.
     fn build(&mut self) -> Result<(), String> {
-        let (mut config, all) = parsed(&self.plan)?;
-        if let Some(c) = &mut config.cache {
-            c.generation = Some(1);
-            c.known = Some(self.volumes.iter().map(|v| (v.key.id, v.key.generation, v.behind)).collect());
+        let (config, all) = parsed(&self.plan)?;
+        let mut facts = Facts::default();
+        if config.cache.is_some() {
+            let known = |v: &Volume| KnownVolume { id: v.key.id, generation: v.key.generation, behind: v.behind };
+            facts.cache.generation = 1;
+            facts.cache.known = Some(self.volumes.iter().map(known).collect());
             let page = self.pool.disk(1).peek(0, 4096);
-            c.nvram_salt = plimsoll_cache::Layout::decode(page.as_slice()).ok().map(|l| l.salt);
+            facts.cache.nvram_salt = plimsoll_cache::Layout::decode(page.as_slice()).map_or(0, |l| l.salt);
         }
         let stub = SimPool::with_stack(Vec::new(), |_| plimsoll_stack::Stack::new(Default::default(), Vec::new()));
         let mut disks = std::mem::replace(&mut self.pool, stub).lose_power();
@@ -252,10 +262,13 @@ impl Run {
         }
         let mut wrong = None;
         self.pool = SimPool::with_stack(disks, |offers| {
-            build_stack(&config, offers).unwrap_or_else(|e| {
-                wrong = Some(e);
-                plimsoll_stack::Stack::new(Default::default(), Vec::new())
-            })
+            build_stack(&config, &facts, offers).map_or_else(
+                |e| {
+                    wrong = Some(e);
+                    plimsoll_stack::Stack::new(Default::default(), Vec::new())
+                },
+                |(_, stack)| stack,
+            )
         });
         if let Some(e) = wrong {
             return Err(format!("the stack can't be built: {e}"));
@@ -280,13 +293,15 @@ impl Run {
         let v = &mut self.volumes[volume];
         v.behind |= self.plan.has_cache() && v.mode == CacheMode::Back;
         let key = v.key;
+        let cache = CacheTerms {
+            mode: v.mode,
+            domain: [0, v.tenant as u64 + 1][usize::from(self.plan.seed.is_multiple_of(2))],
+            bytes: self.plan.part_bytes(),
+        };
         let terms = VolumeTerms {
             size_bytes: v.size_bytes,
             tenant: v.tenant as u16 + 1,
-            domain: [0, v.tenant as u64 + 1][usize::from(self.plan.seed.is_multiple_of(2))],
-            cache: v.mode,
-            cache_bytes: self.plan.part_bytes(),
-            slots: u32::from(self.plan.fence.is_some() && volume == 0),
+            own: OwnTerms::of(&cache).with(&FenceTerms { slots: u32::from(self.plan.fence.is_some() && volume == 0) }),
         };
         let front = FrontVolume { size_bytes: v.size_bytes, read_only: false };
         self.pool.with_layer(|f: &mut Front, _| f.set_volume(key, front));
@@ -331,7 +346,9 @@ impl Run {
             return Ok(()); // the next start takes the power
         }
         self.tally.stops += 1;
-        self.order(Order::Stop);
+        let now = self.pool.now();
+        self.pool.stack().stop(now);
+        self.collect_orders();
         self.until("the end in order", |r| r.oracle.in_flight() == 0 && r.pool.stack().is_idle())?;
         let now = self.pool.now();
         self.pool.stack().drain(now);
@@ -347,9 +364,9 @@ impl Run {
         Ok(())
     }
 
-    fn order(&mut self, order: Order) {
+    fn tell(&mut self, message: &impl Message) {
         let now = self.pool.now();
-        self.pool.stack().order(now, order);
+        self.pool.stack().tell(now, &Addressed::new(message));
         self.collect_orders();
     }
 
@@ -474,16 +491,21 @@ impl Run {
                 self.publish(volume);
             }
             Operation::Remake(volume, bytes) => self.remake(volume, bytes)?,
-            Operation::Checkpoint => self.order(Order::Checkpoint),
-            Operation::CacheBytes(bytes) => self.order(Order::CacheBytes(bytes)),
-            Operation::LoggedWrite(bytes) => self.order(Order::Set(Knob::LoggedWriteBytes(bytes))),
-            Operation::IdleUs(us) => self.order(Order::Set(Knob::IdleNs(us * 1000))),
-            Operation::Fingerprints(percent) => self.order(Order::Set(Knob::FingerprintsPercent(percent as u32))),
-            Operation::Slack(low, high) => {
-                let (low_ns, high_ns) = (low * 1000, high * 1000);
-                self.order(Order::Set(Knob::CoreSlack { low_ns, high_ns, poll_windows: 4 }));
+            Operation::Checkpoint => {
+                self.tell(&CacheControl::Flush);
+                self.tell(&LogsControl::Checkpoint);
             }
-            Operation::Slots(slots, ms) => self.order(Order::Fence { slots: slots as u32, slot_ns: ms * 1_000_000 }),
+            Operation::CacheBytes(bytes) => self.tell(&CacheControl::Bytes(bytes)),
+            Operation::LoggedWrite(bytes) => self.tell(&LogsControl::LoggedWriteBytes(bytes)),
+            Operation::IdleUs(us) => self.tell(&CfqControl::SliceIdle(Span::from_micros(us))),
+            Operation::Fingerprints(percent) => self.tell(&CacheControl::FingerprintsPercent(percent as u32)),
+            Operation::Slack(low, high) => {
+                let (low, high) = (Span::from_micros(low), Span::from_micros(high));
+                self.tell(&CoresControl::Slack { low, high, poll_windows: 4 });
+            }
+            Operation::Slots(slots, ms) => {
+                self.tell(&FenceControl::Slots { slots: slots as u32, slot: Span::from_millis(ms) })
+            }
         }
         self.collect()
     }

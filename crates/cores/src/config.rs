@@ -2,9 +2,11 @@
 
 use crate::window::CorePolicy;
 use plimsoll_base::Span;
+use serde::{Deserialize, Serialize};
 
 /// Cores, and who decides about them.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CoresConfig {
     /// How many there are, 1 to 1024.
     pub cores: u32,
@@ -58,7 +60,7 @@ impl CoresConfig {
 }
 
 /// The policies: QWin, and what it is compared with (QW-M13, QW-M14).
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum PolicyConfig {
     /// As many cores as the objectives need; best effort has the rest.
     Qwin(QwinConfig),
@@ -90,7 +92,7 @@ pub enum PolicyConfig {
 }
 
 /// By whose deadline a window's requests are judged; see [`crate::demand`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Deadlines {
     /// The first one's, as published.
     Window,
@@ -100,7 +102,7 @@ pub enum Deadlines {
 }
 
 /// Which core policy a queue has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum CoreRule {
     /// Changed by slack every [`QwinConfig::poll_windows`] windows (QW-M7).
     #[default]
@@ -111,7 +113,8 @@ pub enum CoreRule {
 
 /// QWin's parameters. [`QwinConfig::published`] are the paper's (§5); by default each request has its own deadline and cores are
 /// looked at after each request, as slack is then kept by a margin.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct QwinConfig {
     /// How the demand is calculated.
     pub deadlines: Deadlines,

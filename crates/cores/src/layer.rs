@@ -3,11 +3,12 @@
 use crate::admission::{self, Fit};
 use crate::bound::WriteBound;
 use crate::config::CoresConfig;
+use crate::control::CoresControl;
 use crate::policy::{self, Policy};
 use crate::queue::{CoreChange, Queues};
 use crate::status::{CoresStatus, QueueStatus};
 use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
-use plimsoll_stack::{Actions, Forecast, Knob, Layer, Offer, Order, Ports, Terms};
+use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Ports, Terms};
 use slab::Slab;
 
 /// Below this many requests measured, a queue's wait is a guess.
@@ -257,10 +258,10 @@ impl Layer for Cores {
         out.cancel(0, id);
     }
 
-    fn ordered(&mut self, _now: Time, order: Order, _out: &mut Actions) {
-        if let Order::Set(Knob::CoreSlack { low_ns, high_ns, poll_windows }) = order {
-            self.policy.set_slack(Span::from_nanos(low_ns), Span::from_nanos(high_ns), poll_windows);
-        }
+    fn told(&mut self, _now: Time, message: &[u8], _out: &mut Actions) -> bool {
+        let Some(CoresControl::Slack { low, high, poll_windows }) = CoresControl::decode(message) else { return false };
+        self.policy.set_slack(low, high, poll_windows);
+        true
     }
 
     fn is_idle(&self) -> bool {

@@ -16,6 +16,7 @@
 pub mod admission;
 pub mod bound;
 pub mod config;
+mod control;
 pub mod demand;
 pub mod layer;
 pub mod policy;
@@ -26,6 +27,7 @@ pub mod window;
 
 pub use admission::{Fit, Verdict, fit};
 pub use config::{CoreRule, CoresConfig, Deadlines, PolicyConfig, QwinConfig};
+pub use control::{Allotment, CoresControl};
 pub use layer::Cores;
 pub use status::{CoresStatus, QueueStatus};
 pub use window::CorePolicy;

@@ -2,9 +2,10 @@
 //!
 //! Tenants with the same objectives share a queue: a latency-critical *type* (§2.1). Each best-effort tenant has its own.
 
+use crate::control::Allotment;
 use crate::service::ServiceTimes;
 use plimsoll_base::{Class, Io, Objective, Span, TenantId, Time};
-use plimsoll_stack::{Allotment, Terms};
+use plimsoll_stack::Terms;
 use std::collections::VecDeque;
 
 /// Whose queue it is.
@@ -36,6 +37,8 @@ pub struct Queue {
     pub born: u64,
     /// The tenants that share it, with their terms.
     pub tenants: Vec<(TenantId, Terms)>,
+    /// What they are allotted together.
+    allotment: Allotment,
     /// Oldest first.
     pub waiting: VecDeque<Waiting>,
     /// In service.
@@ -70,6 +73,7 @@ impl Queue {
             kind,
             born,
             tenants: Vec::new(),
+            allotment: Allotment::NONE,
             waiting: VecDeque::new(),
             in_service: 0,
             service: ServiceTimes::new(percentiles),
@@ -114,13 +118,18 @@ impl Queue {
 
     /// What its tenants are allotted together. A limit is theirs if each has one.
     pub fn allotment(&self) -> Allotment {
-        let all = || self.tenants.iter().map(|(_, t)| t.allotment);
-        let is_limited = all().all(|a| a.limit > 0);
-        Allotment {
-            cores: all().map(|a| a.cores).sum(),
-            reservation: all().map(|a| a.reservation).sum(),
-            limit: if is_limited { all().map(|a| a.limit).sum() } else { 0 },
-        }
+        self.allotment
+    }
+
+    /// Its tenants have changed.
+    fn tenants_changed(&mut self) {
+        let all: Vec<Allotment> = self.tenants.iter().map(|(_, t)| t.own.get().unwrap_or_default()).collect();
+        let is_limited = all.iter().all(|a| a.limit > 0);
+        self.allotment = Allotment {
+            cores: all.iter().map(|a| a.cores).sum(),
+            reservation: all.iter().map(|a| a.reservation).sum(),
+            limit: if is_limited { all.iter().map(|a| a.limit).sum() } else { 0 },
+        };
     }
 
     /// When the request that waits longest arrived.
@@ -269,6 +278,7 @@ impl Queues {
                 return false;
             }
             self.list[at].tenants.retain(|(id, _)| *id != tenant);
+            self.list[at].tenants_changed();
         }
         let index = usize::from(tenant.0);
         if self.by_tenant.len() <= index {
@@ -281,6 +291,7 @@ impl Queues {
         let at = self.queue_for(terms);
         self.list[at].tenants.push((tenant, terms.clone()));
         self.list[at].tenants.sort_by_key(|(id, _)| *id);
+        self.list[at].tenants_changed();
         self.by_tenant[index] = at as u16;
         true
     }

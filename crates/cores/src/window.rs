@@ -5,9 +5,10 @@
 
 use crate::config::{CoreRule, QwinConfig};
 use plimsoll_base::{LatencyHistogram, Objective, Span};
+use serde::{Deserialize, Serialize};
 
 /// How often the number of cores is looked at within a window.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum CorePolicy {
     /// Only at its beginning.
     Conservative,

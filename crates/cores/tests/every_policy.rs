@@ -5,13 +5,14 @@ mod common;
 
 use common::{Machine, at_us, best_effort, critical, us};
 use plimsoll_base::{IoHead, Span, Time};
+use plimsoll_cores::Allotment;
 use plimsoll_cores::{CorePolicy, CoreRule, CoresConfig, Deadlines, PolicyConfig, QwinConfig};
-use plimsoll_stack::{Allotment, Offered, Terms};
+use plimsoll_stack::{Offered, OwnTerms, Terms};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 fn allotted(terms: Terms, cores: u32, reservation: u64, limit: u64) -> Terms {
-    Terms { allotment: Allotment { cores, reservation, limit }, ..terms }
+    Terms { own: OwnTerms::of(&Allotment { cores, reservation, limit }), ..terms }
 }
 
 fn policies() -> Vec<PolicyConfig> {

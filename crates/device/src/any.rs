@@ -25,10 +25,12 @@ use crate::smr::zoned::{ZoneSpec, ZonedDisk};
 use crate::smr::{SmrDisk, SmrSpec};
 use plimsoll_base::{Time, parse_bytes};
 use plimsoll_stack::inside::FlashInside;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// What differs between two devices of one kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DeviceOptions {
     /// Draws what a specification leaves open: the platters' angle, an aged drive's overwrites.
     pub seed: u64,
@@ -37,7 +39,7 @@ pub struct DeviceOptions {
 }
 
 /// A device's parameters, whatever its kind.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum DeviceSpec {
     /// A disk.
     Disk(Box<DiskSpec>),

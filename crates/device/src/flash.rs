@@ -27,6 +27,7 @@ use std::collections::VecDeque;
 
 use plimsoll_base::{Rng, Time};
 use plimsoll_stack::inside::{FlashInside, UnitWork};
+use serde::{Deserialize, Serialize};
 
 use crate::disk::{Mismatch, SpecError};
 use crate::model::{Done, Model, Op, Request, assert_in_range};
@@ -39,7 +40,8 @@ pub use ftl::{FtlStats, Wear};
 pub use spec::{FlashGeometry, FlashSpec, FlashTiming, FtlSpec, HybridFtlSpec, Interface, PageFtlSpec, WriteBuffer};
 
 /// What a drive has been through before time zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum History {
     /// Nothing was ever written; such pages read as zeroes without touching the flash.
     #[default]

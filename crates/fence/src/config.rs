@@ -2,6 +2,7 @@
 
 use crate::predict::{DiskPredictor, FlashPredictor, Predictor};
 use plimsoll_base::{IoHead, Op, Span, TenantId, VolumeKey};
+use serde::{Deserialize, Serialize};
 
 /// The most slots: a rotation is looked through when a request is forecast.
 pub const SLOTS_MAX: u32 = 64;
@@ -11,7 +12,8 @@ pub const SLOT_DEFAULT: Span = Span::from_millis(20);
 pub const SLOT_MAX: Span = Span::from_secs(10);
 
 /// A device that is fenced, by what is known of it.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DeviceKind {
     /// What batches take on it.
     pub predictor: Predictor,
@@ -35,7 +37,8 @@ impl DeviceKind {
 }
 
 /// See the module's documentation.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FenceConfig {
     /// Slots in a rotation, 1 to [`SLOTS_MAX`].
     pub slots: u32,

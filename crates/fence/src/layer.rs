@@ -1,6 +1,7 @@
 //! The layer: requests wait in their volume's queues until a slot of the volume comes.
 
 use crate::config::{FenceConfig, check_slots};
+use crate::control::{FenceControl, FenceTerms};
 use crate::idle::Lent;
 use crate::predict::{Arm, Predictor};
 use crate::queue::{Lane, Leaving};
@@ -11,7 +12,7 @@ use crate::timetable::Timetable;
 use plimsoll_base::{
     Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
 };
-use plimsoll_stack::{Actions, Forecast, Layer, Offer, Order, Port, Ports, VolumeTerms};
+use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Port, Ports, VolumeTerms};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -395,17 +396,18 @@ impl Layer for Fence {
 
     /// A volume that wants more slots than are free gets those; who configures it must have seen to that before.
     fn set_volume(&mut self, now: Time, volume: VolumeKey, terms: &VolumeTerms, out: &mut Actions) {
+        let slots = terms.own.get::<FenceTerms>().unwrap_or_default().slots;
         self.account(now);
         self.end_turns(now);
         let n = self.devices.len();
         self.volumes
             .entry(volume)
             .or_insert_with(|| Volume { lanes: (0..n).map(|_| Lane::default()).collect(), ..Volume::default() });
-        if self.promised.get(&volume).copied().unwrap_or(0) == terms.slots {
+        if self.promised.get(&volume).copied().unwrap_or(0) == slots {
             return;
         }
         self.slots.release(volume);
-        match terms.slots {
+        match slots {
             0 => {
                 self.promised.remove(&volume);
             }
@@ -439,12 +441,12 @@ impl Layer for Fence {
         self.sent.iter().any(|(_, s)| s.volume == volume) || self.padded.iter().any(|p| p.1.volume == volume)
     }
 
-    fn ordered(&mut self, now: Time, order: Order, out: &mut Actions) {
-        if let Order::Fence { slots, slot_ns } = order {
-            // What can't be was refused where it was ordered.
-            let _ = self.set_slots(now, slots, Span::from_nanos(slot_ns));
-            self.go_on(now, out);
-        }
+    fn told(&mut self, now: Time, message: &[u8], out: &mut Actions) -> bool {
+        let Some(FenceControl::Slots { slots, slot }) = FenceControl::decode(message) else { return false };
+        // Whoever sent the message has checked it.
+        let _ = self.set_slots(now, slots, slot);
+        self.go_on(now, out);
+        true
     }
 
     fn is_idle(&self) -> bool {

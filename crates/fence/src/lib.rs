@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+mod control;
 mod forecast;
 pub mod idle;
 pub mod layer;
@@ -35,6 +36,7 @@ pub mod timetable;
 mod turn;
 
 pub use config::{DeviceKind, FenceConfig, SLOTS_MAX};
+pub use control::{FenceControl, FenceTerms};
 pub use layer::Fence;
 pub use predict::{DiskPredictor, FlashPredictor, Line, Predictor};
 pub use status::{FenceStatus, SlotStatus, VolumeStatus};

@@ -8,6 +8,7 @@
 //! Differs from §4.5.3: the paper's requests are all of one block, so it has no term for length, and one line for both kinds.
 
 use plimsoll_base::{IoHead, Op, Span};
+use serde::{Deserialize, Serialize};
 
 /// The most knots.
 pub const KNOTS_MAX: usize = 64;
@@ -17,13 +18,30 @@ pub const BLOCK_BYTES: u64 = 4096;
 const COST_MAX_NS: u64 = 10_000_000_000;
 
 /// A disk's requests by distance.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Knots")]
 pub struct DiskPredictor {
     /// Distance in bytes and cost in nanoseconds, rising in distance, the first at 0.
     knots: Vec<(u64, u64)>,
     /// The same of the first request of a batch.
     first: Vec<(u64, u64)>,
     ns_per_kib: u64,
+}
+
+/// A [`DiskPredictor`] as it is written, before it is checked.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Knots {
+    knots: Vec<(u64, u64)>,
+    first: Vec<(u64, u64)>,
+    ns_per_kib: u64,
+}
+
+impl TryFrom<Knots> for DiskPredictor {
+    type Error = String;
+    fn try_from(k: Knots) -> Result<DiskPredictor, String> {
+        DiskPredictor::new(k.knots, k.ns_per_kib)?.with_first(k.first)
+    }
 }
 
 impl DiskPredictor {
@@ -114,7 +132,8 @@ fn by_distance(knots: &[(u64, u64)], distance: u64) -> u64 {
 }
 
 /// Flash's batches by size.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FlashPredictor {
     /// The reads of a batch.
     pub reads: Line,
@@ -125,7 +144,8 @@ pub struct FlashPredictor {
 }
 
 /// What requests of one kind take together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Line {
     /// If there are any, ns.
     pub fixed_ns: u64,
@@ -151,7 +171,7 @@ impl FlashPredictor {
 }
 
 /// One of them.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Predictor {
     /// By distance.
     Disk(DiskPredictor),

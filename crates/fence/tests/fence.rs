@@ -5,7 +5,6 @@ use common::{A, B, Bench, C, FLASH, at, by_distance, by_distance_of, config, ms,
 use plimsoll_base::{Data, Io, Op, Rng, Span};
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor};
-use plimsoll_stack::Order;
 
 /// VF-M7, M8: a volume is served in its slot only, although nobody else is there.
 #[test]
@@ -186,7 +185,9 @@ fn neighbours_change_nothing_where_predictions_hold() {
 fn slots_change_live() {
     let mut b = Bench::new(config(2, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1)]);
     b.send(at(25), A, 0);
-    b.pool.stack().order(at(25), Order::Fence { slots: 8, slot_ns: ms(10).as_nanos() });
+    b.pool
+        .stack()
+        .tell(at(25), &plimsoll_stack::Addressed::new(&plimsoll_fence::FenceControl::Slots { slots: 8, slot: ms(10) }));
     b.run_to(at(39));
     assert_eq!(b.fence().status(at(39)).slot, ms(20), "the running slot ends first");
     b.run_to(at(130));
@@ -214,7 +215,9 @@ fn a_change_resets_no_counts() {
     for (t, slots) in [(30, 1), (130, 2)] {
         let terms = terms(u32::from(slots == 2));
         b.pool.stack().set_volume(at(t), B, &terms);
-        b.pool.stack().order(at(t), Order::Fence { slots, slot_ns: ms(40).as_nanos() });
+        b.pool
+            .stack()
+            .tell(at(t), &plimsoll_stack::Addressed::new(&plimsoll_fence::FenceControl::Slots { slots, slot: ms(40) }));
         b.run_to(at(t + 100));
     }
     let counters = first(&mut b, 230).counters;
@@ -228,7 +231,9 @@ fn a_change_resets_no_counts() {
 fn slots_that_are_about_to_come_are_waited_for() {
     let mut b = Bench::new(config(2, ms(20), ms(5), ms(1)), (ms(5), ms(1)), &[(A, 1), (B, 1)]);
     b.send(at(1), A, 0);
-    b.pool.stack().order(at(2), Order::Fence { slots: 4, slot_ns: ms(20).as_nanos() });
+    b.pool
+        .stack()
+        .tell(at(2), &plimsoll_stack::Addressed::new(&plimsoll_fence::FenceControl::Slots { slots: 4, slot: ms(20) }));
     b.pool.stack().set_volume(at(3), C, &terms(1));
     b.send(at(4), C, 0);
     b.run_to(at(19));
@@ -368,7 +373,9 @@ fn a_change_begins_a_new_turn() {
     let mut b = by_distance(|_| {});
     b.send(at(1), A, 0);
     b.run_to(at(17));
-    b.pool.stack().order(at(17), Order::Fence { slots: 2, slot_ns: ms(20).as_nanos() });
+    b.pool
+        .stack()
+        .tell(at(17), &plimsoll_stack::Addressed::new(&plimsoll_fence::FenceControl::Slots { slots: 2, slot: ms(20) }));
     b.send(at(18), A, 0);
     b.run_to(at(100));
     assert_eq!(b.ends(A).iter().map(|e| e.round()).collect::<Vec<_>>(), [16.0, 33.0]);

@@ -3,7 +3,7 @@
 mod common;
 use common::{A, B, Bench, C, FLASH, at, by_distance, config, ms};
 use plimsoll_base::{Data, Io, Rng, Span};
-use plimsoll_stack::{Offered, Order};
+use plimsoll_stack::Offered;
 
 /// Outside its slot a request's wait is known, hits and misses alike. Certain means certain: whatever neighbours do whose turns end
 /// early or overrun. Else it's wrong by what they do.
@@ -74,7 +74,9 @@ fn a_pending_change_is_uncertain() {
     let sure = |b: &mut Bench, v, t: u64| b.pool.stack().forecast(at(t), &Bench::head(v, 0, at(t))).confidence.0;
     assert_eq!((sure(&mut b, B, 22), sure(&mut b, A, 22)), (1000, 950), "B's turn comes before A's");
     b.send(at(22), B, 0);
-    b.pool.stack().order(at(23), Order::Fence { slots: 8, slot_ns: ms(20).as_nanos() });
+    b.pool
+        .stack()
+        .tell(at(23), &plimsoll_stack::Addressed::new(&plimsoll_fence::FenceControl::Slots { slots: 8, slot: ms(20) }));
     assert_eq!(sure(&mut b, A, 24), 500);
     b.run_to(at(41));
     assert_eq!(sure(&mut b, B, 41), 800, "its own are before it");

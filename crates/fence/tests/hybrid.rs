@@ -4,7 +4,6 @@ mod common;
 use common::{A, B, Bench, C, FLASH, at, config, ms};
 use plimsoll_base::{Rng, Span, VolumeKey};
 use plimsoll_fence::FenceConfig;
-use plimsoll_stack::Order;
 
 fn hybrid(lend_permille: u64, slots: &[(VolumeKey, u32)]) -> Bench {
     let c = FenceConfig { hybrid: true, lend_permille, ..config(4, ms(20), ms(5), ms(1)) };
@@ -128,7 +127,13 @@ fn the_same_seed_is_the_same_run() {
             let t = at(k * 7) + Span::from_micros(rng.below(6_999));
             b.send(t, v, rng.below(2) * FLASH + (rng.below(500) << 20));
             if k % 1000 == 999 {
-                b.pool.stack().order(t, Order::Fence { slots: 4 + k as u32 / 1000, slot_ns: ms(15).as_nanos() });
+                b.pool.stack().tell(
+                    t,
+                    &plimsoll_stack::Addressed::new(&plimsoll_fence::FenceControl::Slots {
+                        slots: 4 + k as u32 / 1000,
+                        slot: ms(15),
+                    }),
+                );
             }
         }
         b.run_to(at(40_000));

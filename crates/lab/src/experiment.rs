@@ -198,6 +198,10 @@ pub trait Experiment: Sync {
     fn files(&self) -> Vec<&'static str> {
         Vec::new()
     }
+    /// True if its figures are wall-clock time of this machine: two runs differ.
+    fn is_timed(&self) -> bool {
+        false
+    }
     /// Can traces be named for it to use instead of its own?
     fn takes_traces(&self) -> bool {
         false

@@ -22,6 +22,7 @@
 
 pub mod cluster;
 pub mod database;
+mod decided;
 pub mod experiment;
 pub mod lru;
 pub mod nitro;

@@ -103,9 +103,9 @@ fn a_run_repeats_to_the_bit() {
 
 #[test]
 fn an_experiment_repeats_to_the_bit() {
-    let run = || {
+    let run = |seeds| {
         let options = RunOptions {
-            seeds: 3,
+            seeds,
             inputs: Inputs { quick: true, ..Inputs::default() },
             cache: None,
             program: "test".into(),
@@ -115,7 +115,9 @@ fn an_experiment_repeats_to_the_bit() {
         let report = experiment::run(e.as_ref(), &options, &|| {}).unwrap();
         (report.to_json(), report)
     };
-    assert_eq!(run(), run());
+    let (three, four) = (run(3), run(4));
+    assert_eq!(three, run(3));
+    assert_ne!(three.1.decisions, four.1.decisions, "the hash is of what was decided");
 }
 
 #[test]

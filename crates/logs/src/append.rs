@@ -16,7 +16,7 @@ use crate::mtl::{Mapped, Unit};
 use crate::recover::LOOK_BYTES;
 use crate::status::Why;
 use plimsoll_base::{
-    Buf, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, Span, Time, VolumeKey,
+    Buf, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Outcome, OwnKind, Span, Time, VolumeKey,
 };
 use plimsoll_stack::Actions;
 use std::num::NonZeroU32;
@@ -343,11 +343,7 @@ impl Logs {
         });
         let mut io = match first {
             None => self.own(now, Op::Write, at, len, OwnKind::Metadata, out),
-            Some(head) => {
-                let mut io = out.child(&head, Op::Write, at, len, 0);
-                io.head.origin = Origin::Own(OwnKind::Piece);
-                io
-            }
+            Some(head) => out.piece(&head, Op::Write, at, len, 0),
         };
         io.head.flags = if record.fua || self.config.capacitor.is_some() { IoFlags::FUA } else { IoFlags::NONE };
         io

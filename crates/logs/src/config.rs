@@ -1,9 +1,11 @@
 //! What can be set, live, of the logs' behaviour (their layout is [`crate::Shape`]).
 
 use plimsoll_base::{Span, Time};
+use serde::{Deserialize, Serialize};
 
 /// How the layer behaves. Each default says where it comes from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LogsConfig {
     /// LoggedWriteSize: writes up to this go to a log (Manylogs §III-C: 256 KB for the block layer); 0 logs nothing.
     pub logged_write_bytes: u64,
@@ -37,6 +39,7 @@ pub struct LogsConfig {
     /// with it that finds no further loss no longer says so of an earlier one.
     pub accept_loss: bool,
     /// A mistake planted by a test that looks whether it is found.
+    #[serde(skip)]
     pub planted: Option<Planted>,
 }
 
@@ -62,7 +65,8 @@ impl Default for LogsConfig {
 }
 
 /// When logged data go home (§III-F). Whatever is set: when no log has room, and when the operator asks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CleanConfig {
     /// Once a day, in bulk.
     pub off_hours: Option<OffHours>,
@@ -95,7 +99,8 @@ impl Default for CleanConfig {
 }
 
 /// A window that comes again every day.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct OffHours {
     /// When it next begins, on the layer's clock.
     pub first: Time,
@@ -129,7 +134,8 @@ impl OffHours {
 
 /// Capacitor-backed RAM that holds the MTL table (§III-E). It is used to recover faster and is never the only place of
 /// anything: what it can't write out in its time, the records' headers still say.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Capacitor {
     /// How long the capacitor feeds RAM and device after the power is lost (100 to 400 ms).
     pub lasts: Span,

@@ -13,6 +13,7 @@ use crate::adapt::Adapt;
 use crate::append::{Append, Queued};
 use crate::clean::Clean;
 use crate::config::{LogsConfig, Planted};
+use crate::control::LogsControl;
 use crate::flush::{FlushJob, Kill};
 use crate::format::is_as_written;
 use crate::image::{CopyJob, ImageJob, Notes, Trouble};
@@ -27,7 +28,7 @@ use plimsoll_base::{
     Buf, BufPool, Completion, Data, Io, IoError, IoFlags, IoHead, IoId, Op, Origin, Outcome, OwnKind, StatusExtent,
     Time, VolumeKey,
 };
-use plimsoll_stack::{Actions, Forecast, Knob, Layer, LayerState, Offer, Order, Port, Ports};
+use plimsoll_stack::{Actions, Forecast, Layer, LayerState, Message, Offer, Port, Ports};
 use slab::Slab;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -356,7 +357,6 @@ impl Logs {
         let mut head = IoHead::new(op, VolumeKey::POOL, Default::default(), at, len, now);
         head.id = out.new_id();
         head.origin = Origin::Own(kind);
-        head.skips = out.own_skips();
         Io::new(head, Data::Absent)
     }
 
@@ -444,8 +444,7 @@ impl Logs {
         let mut split = Box::new(split);
         let mut covered = 0;
         for (i, p) in pieces.into_iter().enumerate() {
-            let mut child = out.child(&io.head, io.op, p.at, p.read.len, at | (i as u64) << 32);
-            child.head.origin = Origin::Own(OwnKind::Piece);
+            let mut child = out.piece(&io.head, io.op, p.at, p.read.len, at | (i as u64) << 32);
             child.data = io.data.slice(io.len, covered, p.read.take);
             covered += p.read.take;
             self.reads_from(&p);
@@ -834,20 +833,21 @@ impl Layer for Logs {
         out.declare(0, self.derived(head));
     }
 
-    fn ordered(&mut self, now: Time, order: Order, out: &mut Actions) {
-        match order {
-            Order::Checkpoint => self.clean_asked = true,
-            Order::Stop => self.stop(now),
-            Order::Set(Knob::LoggedWriteBytes(bytes)) => {
+    fn told(&mut self, now: Time, message: &[u8], out: &mut Actions) -> bool {
+        let Some(control) = LogsControl::decode(message) else { return false };
+        match control {
+            LogsControl::Checkpoint => self.clean_asked = true,
+            LogsControl::LoggedWriteBytes(bytes) => {
                 self.config.logged_write_bytes = bytes;
                 self.adapt.configure(bytes);
             }
-            Order::CacheBytes(_)
-            | Order::CacheNoted
-            | Order::CacheGiveUp { .. }
-            | Order::Fence { .. }
-            | Order::Set(_) => {}
         }
+        self.work(now, out);
+        true
+    }
+
+    fn stop(&mut self, now: Time, out: &mut Actions) {
+        self.begin_stop(now);
         self.work(now, out);
     }
 

@@ -9,10 +9,12 @@
 //! A log lies in the middle of its group, so that no place is farther from a log than half a group; the paper's file
 //! system has it at the group's end, its block layer doesn't say.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What an operator chooses about a device's layout. It can't change once the device is formatted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Shape {
     /// GroupSize: one log lies in every so many bytes (Manylogs §VI: 100 MB).
     pub group_bytes: u64,

@@ -5,6 +5,7 @@ mod adapt;
 mod append;
 mod clean;
 pub mod config;
+mod control;
 mod flush;
 pub mod format;
 mod format_v1;
@@ -19,6 +20,7 @@ pub mod status;
 mod witness;
 
 pub use config::{Capacitor, CleanConfig, LogsConfig, OffHours, Planted};
+pub use control::LogsControl;
 pub use format::{Formatted, decode_layout, format_device, is_formatted};
 pub use layer::Logs;
 pub use layout::{BadLayout, Layout, Shape};

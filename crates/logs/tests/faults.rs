@@ -117,7 +117,14 @@ fn a_burst_becomes_few_records_and_a_checkpoint_few_ascending_writes() {
     let s = logs(&mut p);
     assert!(s.counters.logged == 16 && s.counters.records <= 3, "{:?}", s.counters);
     let now = p.now();
-    p.with_layer(|l: &mut Logs, out| l.ordered(now, Order::Checkpoint, out));
+    p.with_layer(|l: &mut Logs, out| {
+        plimsoll_stack::Layer::told(
+            l,
+            now,
+            &plimsoll_stack::Message::encode(&plimsoll_logs::LogsControl::Checkpoint),
+            out,
+        )
+    });
     p.run();
     let s = logs(&mut p);
     let report = s.counters.last_clean.unwrap();
@@ -232,7 +239,14 @@ fn without_space(range: (u64, u64)) -> SimPool {
 
 fn checkpoint(p: &mut SimPool) {
     let now = p.now();
-    p.with_layer(|l: &mut Logs, out| l.ordered(now, Order::Checkpoint, out));
+    p.with_layer(|l: &mut Logs, out| {
+        plimsoll_stack::Layer::told(
+            l,
+            now,
+            &plimsoll_stack::Message::encode(&plimsoll_logs::LogsControl::Checkpoint),
+            out,
+        )
+    });
 }
 
 /// A full file system under the table is no reason to give up: the table is written when there is room.

@@ -155,7 +155,7 @@ fn a_start_that_is_stopped_while_it_makes_room_ends() {
         // Somebody waits for the start.
         let now = p.now();
         p.offer(now, Io::new(IoHead::new(Op::Read, key(0), TenantId(1), 0, SECTOR, now), Data::Absent));
-        p.with_layer(|l: &mut Logs, out| l.ordered(now, Order::Stop, out));
+        p.with_layer(|l: &mut Logs, out| Layer::stop(l, now, out));
         let begun = logs(&mut p).counters.cleans_failed;
         p.run();
         assert!(p.next_done().is_some(), "after {events} events");

@@ -32,7 +32,14 @@ fn run(seed: u64, planted: Option<Planted>) -> (Option<String>, u64) {
     assert_eq!(pool.start(), LayerState::Ready);
     let checkpoint = |p: &mut SimPool| {
         let now = p.now();
-        p.with_layer(|l: &mut Logs, out| l.ordered(now, Order::Checkpoint, out));
+        p.with_layer(|l: &mut Logs, out| {
+            plimsoll_stack::Layer::told(
+                l,
+                now,
+                &plimsoll_stack::Message::encode(&plimsoll_logs::LogsControl::Checkpoint),
+                out,
+            )
+        });
     };
     let wrong = pipelined(&mut pool, key(0), BYTES, &mut rng, checkpoint);
     (wrong, pool.stack().layer::<Poisons>().unwrap().poisoned)

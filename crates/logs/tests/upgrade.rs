@@ -83,7 +83,14 @@ fn an_old_device_opens_is_converted_and_stays_so() {
         is_as_expected(&old, &found);
         // All of it can be brought home.
         let now = p.now();
-        p.with_layer(|l: &mut Logs, out| l.ordered(now, Order::Checkpoint, out));
+        p.with_layer(|l: &mut Logs, out| {
+            plimsoll_stack::Layer::told(
+                l,
+                now,
+                &plimsoll_stack::Message::encode(&plimsoll_logs::LogsControl::Checkpoint),
+                out,
+            )
+        });
         p.run_until(now + Span::from_secs(1));
         assert_eq!(logs(&mut p).valid_bytes, 0);
         let (_, mut found) = recovered(p.lose_power().remove(0), config, None).unwrap();

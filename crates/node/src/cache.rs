@@ -1,9 +1,9 @@
 //! A pool's flash cache: from what the configuration says to a layer over a formatted fast device.
 
 use crate::config::{CacheConfig as Section, CacheDedup};
-use plimsoll_base::VolumeKey;
-use plimsoll_cache::{Cache, CacheConfig, Layout, Nvram, Shape};
-use plimsoll_stack::Offer;
+use crate::plan::CacheFacts;
+use plimsoll_cache::{CacheConfig, Layout, Shape};
+use plimsoll_pool::{CachePlan, NvramPlan};
 use plimsoll_store::superblock::Region;
 use plimsoll_store::{CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Uuid};
 use std::fs::File;
@@ -95,50 +95,58 @@ pub fn check(c: &Section) -> Result<(), String> {
     Ok(())
 }
 
-/// The layer over what the fast device offers.
+/// What the section says, as a pool's plan has it.
 ///
 /// # Errors
-/// If the cache doesn't fit the device.
-pub fn layer(c: &Section, fast: &Offer) -> Result<Cache, String> {
-    let layout = layout(c, fast.size_bytes, fast.block_bytes, 0)?;
+/// What is wrong.
+pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, String> {
+    // Every field is named, so that a new one can't be forgotten here.
+    let Section {
+        file: _,
+        device_size: _,
+        size,
+        configured_size: _,
+        mode: _,
+        extent: _,
+        weu: _,
+        codec,
+        dedup,
+        fingerprints_percent,
+        sharing,
+        watermark_percent,
+        free_percent,
+        trim,
+        prefetch,
+        nvram,
+        model,
+        volatile_cache: _,
+    } = c;
+    let CacheFacts { generation, known, given_up, nvram_salt } = facts;
     let default = CacheConfig::default();
-    let weus = |bytes: u64| (bytes / u64::from(layout.shape.weu_bytes)).min(u64::from(layout.weus)) as u32;
-    if let Some(size) = c.size.filter(|size| size.0 < size_min(c)) {
-        return Err(format!("cache: size {} is too small: it needs {} bytes at least", size.0, size_min(c)));
-    }
-    let config = CacheConfig {
-        fingerprints_percent: if c.dedup == CacheDedup::Off { 0 } else { c.fingerprints_percent },
-        codec: c.codec,
-        sharing: c.sharing,
-        weus_max: c.size.map_or(layout.weus, |b| weus(b.0)),
-        watermark_percent: c.watermark_percent,
-        free_percent: c.free_percent,
-        trim: c.trim,
-        prefetch_bytes_max: c.prefetch.map_or(default.prefetch_bytes_max, |b| b.0),
-        generation: c.generation.unwrap_or(0),
-        ..default
-    };
-    let given_up = c.given_up.iter().flatten();
-    let since = given_up.map(|(id, generation, since)| (VolumeKey { id: *id, generation: *generation }, *since));
-    let cache = Cache::new(layout, config).with_given_up(since);
-    let key = |(id, generation, behind): &(u32, u32, bool)| (VolumeKey { id: *id, generation: *generation }, *behind);
-    Ok(match &c.known {
-        Some(known) => cache.with_known(known.iter().map(key)),
-        None => cache,
+    Ok(CachePlan {
+        shape: shape(c),
+        config: CacheConfig {
+            fingerprints_percent: if *dedup == CacheDedup::Off { 0 } else { *fingerprints_percent },
+            codec: *codec,
+            sharing: *sharing,
+            watermark_percent: *watermark_percent,
+            free_percent: *free_percent,
+            trim: *trim,
+            prefetch_bytes_max: prefetch.map_or(default.prefetch_bytes_max, |b| b.0),
+            generation: *generation,
+            ..default
+        },
+        size_bytes: size.map(|b| b.0),
+        known: known.clone(),
+        given_up: given_up.clone(),
+        nvram: nvram.as_ref().map(|_| NvramPlan { salt: *nvram_salt }),
+        model: model.as_deref().map(crate::plan::model).transpose()?,
     })
 }
 
 fn layout(c: &Section, bytes: u64, block_bytes: u32, salt: u64) -> Result<Layout, String> {
     let layout = Layout::new(bytes, block_bytes, shape(c), salt).map_err(|e| format!("cache: {e}"))?;
     Ok(Layout { nvram: c.nvram.is_some(), ..layout })
-}
-
-/// The layer of its NVRAM, over what that offers.
-///
-/// # Errors
-/// If it is too small.
-pub fn nvram(c: &Section, offer: &Offer) -> Result<Nvram, String> {
-    Nvram::new(offer.size_bytes, offer.block_bytes, c.nvram_salt.unwrap_or(0)).map_err(|e| format!("cache: {e}"))
 }
 
 /// Opens a cache's NVRAM; makes it when the cache is made, before anything says that there is a cache. `file` is the fast device.
@@ -264,31 +272,30 @@ pub fn check_page(file: &File, fast: &Opened, needed: Option<&str>) -> Result<()
     }
 }
 
-/// Formats the cache of a device that has none yet, with `salt`; notes the salt of the cache that is there then.
+/// Formats the cache of a device that has none yet, with `salt`. Returns the salt of the cache that is there then; `None` if its page can't
+/// be read as one, which the layer reports.
 ///
 /// # Errors
 /// Those of reading and writing, in words.
 pub fn format_if_blank(
-    c: &mut Section,
+    c: &Section,
     file: &File,
     region: Region,
     block_bytes: u32,
     generation: u16,
     salt: u64,
-) -> Result<(), String> {
+) -> Result<Option<u64>, String> {
     let failed = |e: std::io::Error| format!("cache: formatting failed: {e}");
     let page = page_of(file, region)?;
     if !is_blank(&page) {
-        c.nvram_salt = Layout::decode(&page).ok().map(|l| l.salt);
-        return Ok(()); // the layer sees for itself whether it is what it should be
+        return Ok(Layout::decode(&page).ok().map(|l| l.salt)); // the layer sees for itself whether it is what it should be
     }
     let layout = layout(c, region.len, block_bytes, salt)?;
     for (at, bytes) in plimsoll_cache::format_device(&layout, generation) {
         file.write_all_at(&bytes, region.offset + at).map_err(failed)?;
         file.sync_data().map_err(failed)?;
     }
-    c.nvram_salt = Some(layout.salt);
-    Ok(())
+    Ok(Some(layout.salt))
 }
 
 /// Whose duplicates are found: the tenant's own, or everybody's.

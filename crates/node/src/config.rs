@@ -9,7 +9,7 @@ mod tenant;
 mod text;
 
 pub use limits::Limits;
-pub use plimsoll_stack::CacheMode;
+pub use plimsoll_base::CacheMode;
 pub use pool::{
     CacheConfig, CacheDedup, DeviceConfig, FenceConfig, LogsConfig, NvramConfig, PoolConfig, VolatileConfig,
 };
@@ -223,6 +223,7 @@ impl Config {
         self.control.unix.as_mut().map(fix);
         self.control.token_file.as_mut().map(fix);
         self.pool.iter_mut().for_each(|p| p.make_absolute(base));
+        self.volume.iter_mut().filter_map(|v| v.baseline.as_mut()).for_each(fix);
         if let Some(tls) = &mut self.listen.tls {
             [&mut tls.certificate, &mut tls.key, &mut tls.client_ca].into_iter().for_each(fix);
         }

@@ -2,7 +2,7 @@
 
 use crate::config::PoolConfig;
 use plimsoll_base::Span;
-use plimsoll_cores::{Cores, CoresConfig, PolicyConfig, QwinConfig};
+use plimsoll_cores::{CoresConfig, PolicyConfig, QwinConfig};
 
 /// Names of the policies that need no more than a name.
 const POLICIES: &str =
@@ -56,12 +56,4 @@ pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
     let config = CoresConfig { depth: pool.core_depth.unwrap_or(1), policy, ..CoresConfig::new(cores) };
     config.check()?;
     Ok(Some(config))
-}
-
-/// The layer, if the pool has cores.
-///
-/// # Errors
-/// As [`config`].
-pub fn layer(pool: &PoolConfig) -> Result<Option<Cores>, String> {
-    Ok(config(pool)?.map(Cores::new))
 }

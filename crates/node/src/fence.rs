@@ -2,26 +2,21 @@
 
 use crate::config::{ByteSize, Config, FenceConfig as Section, PoolConfig, SpanText, VolumeConfig};
 use crate::http::fence::Baseline;
+use crate::plan::Facts;
+use crate::predict::Measured;
 use plimsoll_base::{Class, Span};
 use plimsoll_device::DeviceSpec;
 use plimsoll_fence::config::{DeviceKind, SLOT_DEFAULT, check_slots};
-use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor, Line};
-use plimsoll_sched::Profile;
-use plimsoll_sched::batches::{BatchProfile, FlashBatches};
+use plimsoll_fence::{DiskPredictor, FenceConfig, FlashPredictor, Line};
+use plimsoll_sched::batches::FlashBatches;
 use plimsoll_store::FenceRecord;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// What is known of a device's batches: what was measured, or what is typical.
-fn batches(path: Option<&Path>, text: Option<&str>) -> Result<Option<(String, BatchProfile)>, String> {
-    let (Some(path), Some(text)) = (path, text) else { return Ok(None) };
-    let file = path.display().to_string();
-    let profile = Profile::parse(&file, text).map_err(|e| e.to_string())?;
-    Ok(profile.batches.map(|b| (file, b)))
-}
-
-fn disk(known: &Option<(String, BatchProfile)>, size_bytes: u64) -> Result<DeviceKind, String> {
-    let Some((file, BatchProfile { disk: Some(d), .. })) = known else {
+/// A disk of `size_bytes`, by what was measured of its batches, or by what is typical.
+fn disk(known: Option<&Measured>, size_bytes: u64) -> Result<DeviceKind, String> {
+    let batches = known.and_then(|m| Some((&m.file, m.profile.batches.as_ref()?.disk.as_ref()?)));
+    let Some((file, d)) = batches else {
         return Ok(DeviceKind::disk(DiskPredictor::typical(size_bytes)));
     };
     let p = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into());
@@ -34,19 +29,18 @@ fn flash_predictor(f: &FlashBatches) -> FlashPredictor {
     FlashPredictor { reads, writes, both_permille: f.both_permille.unwrap_or(1000).into() }
 }
 
-fn flash(known: &Option<(String, BatchProfile)>) -> DeviceKind {
-    let Some((_, BatchProfile { flash: Some(f), .. })) = known else {
-        return DeviceKind::flash(FlashPredictor::TYPICAL);
-    };
-    DeviceKind::flash(flash_predictor(f))
+/// A flash drive, by what was measured of its batches, or by what is typical.
+fn flash(known: Option<&Measured>) -> DeviceKind {
+    let batches = known.and_then(|m| m.profile.batches.as_ref()?.flash.as_ref());
+    DeviceKind::flash(batches.map_or(FlashPredictor::TYPICAL, flash_predictor))
 }
 
 /// What a pool's section says, for a device of `size_bytes`; `None` if nothing is fenced.
 ///
 /// # Errors
 /// What is wrong, and what to write.
-pub fn config(pool: &PoolConfig, size_bytes: u64) -> Result<Option<FenceConfig>, String> {
-    let Some(config) = unchecked(pool, size_bytes)? else { return Ok(None) };
+pub fn config(pool: &PoolConfig, facts: &Facts, size_bytes: u64) -> Result<Option<FenceConfig>, String> {
+    let Some(config) = unchecked(pool, facts, size_bytes)? else { return Ok(None) };
     let away = config.arm_away;
     let checked = config.check().and_then(|()| check_slots(config.slots, config.slot, &config.devices, away));
     checked.map_err(|what| format!("fence: {what}"))?;
@@ -54,19 +48,19 @@ pub fn config(pool: &PoolConfig, size_bytes: u64) -> Result<Option<FenceConfig>,
 }
 
 /// The same without looking at whether it can be.
-fn unchecked(pool: &PoolConfig, size_bytes: u64) -> Result<Option<FenceConfig>, String> {
+fn unchecked(pool: &PoolConfig, facts: &Facts, size_bytes: u64) -> Result<Option<FenceConfig>, String> {
     let Some(f) = &pool.fence else { return Ok(None) };
     let model = pool.device.model.as_deref().map(DeviceSpec::named).transpose().map_err(|e| e.to_string())?;
-    let slow = batches(pool.profile.as_deref(), pool.profile_text.as_deref())?;
+    let slow = facts.profile.as_ref();
     let is_flash = match f.device.as_deref() {
         Some("flash") => true,
         Some("disk") => false,
         Some(other) => return Err(format!("fence: device = \"{other}\": write `disk` or `flash`")),
         None => model.as_ref().is_some_and(|m| !m.is_rotational()),
     };
-    let mut devices = vec![if is_flash { flash(&slow) } else { disk(&slow, size_bytes)? }];
+    let mut devices = vec![if is_flash { flash(slow) } else { disk(slow, size_bytes)? }];
     if pool.cache.is_some() {
-        devices.push(flash(&batches(f.cache_profile.as_deref(), f.cache_profile_text.as_deref())?));
+        devices.push(flash(facts.cache_profile.as_ref()));
     }
     let config = FenceConfig {
         slot: f.slot.map_or(SLOT_DEFAULT, |s| s.0),
@@ -76,14 +70,6 @@ fn unchecked(pool: &PoolConfig, size_bytes: u64) -> Result<Option<FenceConfig>, 
         ..FenceConfig::new(f.slots, devices)
     };
     Ok(Some(config))
-}
-
-/// The layer, if the pool is fenced.
-///
-/// # Errors
-/// As [`config`].
-pub fn layer(pool: &PoolConfig, size_bytes: u64) -> Result<Option<Fence>, String> {
-    Ok(config(pool, size_bytes)?.map(Fence::new))
 }
 
 /// Slots of a volume: its own, or as many as its tenant has if it's fenced.
@@ -175,11 +161,11 @@ pub fn check<'a>(config: &'a Config, pool: &'a PoolConfig) -> Result<(), String>
     }
     // Profiles are read at the start; sizes are known then, too. How long a request takes is not before.
     const SIZE: u64 = 160_000_000_000;
+    let facts = Facts::default();
     match pool.profile.is_some() {
-        false => drop(self::config(pool, SIZE)?),
+        false => drop(self::config(pool, &facts, SIZE)?),
         true => {
-            let unread = PoolConfig { profile: None, ..pool.clone() };
-            let config = unchecked(&unread, SIZE)?.map(|c| FenceConfig { slot: c.slot.max(SLOT_DEFAULT), ..c });
+            let config = unchecked(pool, &facts, SIZE)?.map(|c| FenceConfig { slot: c.slot.max(SLOT_DEFAULT), ..c });
             config.map_or(Ok(()), |c| c.check()).map_err(|what| format!("fence: {what}"))?;
         }
     }
@@ -274,18 +260,6 @@ pub fn take_kept(section: &mut Section, kept: Option<FenceRecord>) {
     if let Some(k) = kept.filter(|k| k.configured == configured(section)) {
         (section.slots, section.slot) = (k.slots, Some(SpanText(Span::from_nanos(k.slot_ns))));
     }
-}
-
-/// Reads the profile of the cache's device into the section, so that a tape replays alike.
-///
-/// # Errors
-/// If it can't be read.
-pub fn read_profile(section: &mut Section) -> Result<(), String> {
-    if let Some(path) = &section.cache_profile {
-        let text = std::fs::read_to_string(path);
-        section.cache_profile_text = Some(text.map_err(|e| format!("{}: cannot be read: {e}", path.display()))?);
-    }
-    Ok(())
 }
 
 /// What volumes were measured to get alone, as far as their files are named.

@@ -4,9 +4,12 @@
 
 use crate::config::{CacheDedup, PoolConfig};
 use plimsoll_base::Span;
-use plimsoll_cores::{PolicyConfig, QwinConfig};
+use plimsoll_cache::CacheControl;
+use plimsoll_cores::{CoresControl, PolicyConfig, QwinConfig};
+use plimsoll_logs::LogsControl;
+use plimsoll_sched::cfq::CfqControl;
 use plimsoll_sched::{SchedulerKind, SchedulerOptions};
-use plimsoll_stack::Knob;
+use plimsoll_stack::Addressed;
 use plimsoll_store::{KnobValues, KnobsRecord};
 
 /// CFQ may keep the device for nobody in particular for no longer than this.
@@ -101,18 +104,18 @@ impl Knobs {
         }
     }
 
-    /// These with what is wanted, and what the layers must be told.
+    /// These with what is wanted, and the messages that make it so.
     ///
     /// # Errors
     /// What the pool has not, or what is out of its range.
-    pub fn changed(&self, wanted: &Wanted) -> Result<(Knobs, Vec<Knob>), String> {
+    pub fn changed(&self, wanted: &Wanted) -> Result<(Knobs, Vec<Addressed>), String> {
         let (mut new, mut orders) = (*self, Vec::new());
         if let Some(idle) = wanted.idle {
             new.idle.as_mut().map(|i| *i = idle).ok_or("idle time: the pool's scheduler isn't cfq")?;
             if idle > IDLE_MAX {
                 return Err(format!("idle time: {idle} is more than {IDLE_MAX}"));
             }
-            orders.push(Knob::IdleNs(idle.as_nanos()));
+            orders.push(Addressed::new(&CfqControl::SliceIdle(idle)));
         }
         if let Some(bytes) = wanted.logged_write {
             let (now, most) = new.logged_write.as_mut().ok_or("logged write: the pool has no logs")?;
@@ -120,7 +123,7 @@ impl Knobs {
                 return Err(format!("logged write: {bytes} bytes are more than a quarter of a log: at most {most}"));
             }
             *now = bytes;
-            orders.push(Knob::LoggedWriteBytes(bytes));
+            orders.push(Addressed::new(&LogsControl::LoggedWriteBytes(bytes)));
         }
         if let Some(percent) = wanted.fingerprints_percent {
             let now = new.fingerprints_percent.as_mut();
@@ -128,7 +131,7 @@ impl Knobs {
             if !(1..=100).contains(&percent) {
                 return Err(format!("fingerprints: {percent} % is not between 1 and 100"));
             }
-            orders.push(Knob::FingerprintsPercent(percent));
+            orders.push(Addressed::new(&CacheControl::FingerprintsPercent(percent)));
         }
         if wanted.core_slack_low.is_some() || wanted.core_slack_high.is_some() || wanted.core_poll_windows.is_some() {
             let s = new.core_slack.as_mut().ok_or("core slack: the pool has no cores, or their policy isn't QWin's")?;
@@ -141,8 +144,8 @@ impl Knobs {
             if s.poll_windows == 0 {
                 return Err("core slack: 0 windows from one look to the next: nobody would ever look".into());
             }
-            let (low_ns, high_ns) = (s.low.as_nanos(), s.high.as_nanos());
-            orders.push(Knob::CoreSlack { low_ns, high_ns, poll_windows: s.poll_windows });
+            let CoreSlack { low, high, poll_windows } = *s;
+            orders.push(Addressed::new(&CoresControl::Slack { low, high, poll_windows }));
         }
         Ok((new, orders))
     }
@@ -171,8 +174,9 @@ mod tests {
             Wanted { idle: Some(Span::ZERO), core_slack_high: Some(Span::from_millis(5)), ..Wanted::default() };
         let (new, orders) = knobs().changed(&wanted).unwrap();
         assert_eq!((new.idle, new.logged_write), (Some(Span::ZERO), Some((4096, 65_536))));
-        let slack = Knob::CoreSlack { low_ns: 300_000, high_ns: 5_000_000, poll_windows: 2000 };
-        assert_eq!(orders, [Knob::IdleNs(0), slack]);
+        let (low, high) = (Span::from_micros(300), Span::from_millis(5));
+        let slack = CoresControl::Slack { low, high, poll_windows: 2000 };
+        assert_eq!(orders, [Addressed::new(&CfqControl::SliceIdle(Span::ZERO)), Addressed::new(&slack)]);
         assert_eq!(knobs().changed(&Wanted::default()).unwrap(), (knobs(), vec![]));
     }
 

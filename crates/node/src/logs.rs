@@ -2,8 +2,8 @@
 
 use crate::config::{ByteSize, LogsConfig as Section};
 use plimsoll_base::{Span, Time};
-use plimsoll_logs::{CleanConfig, Formatted, Layout, Logs, LogsConfig, OffHours, Shape};
-use plimsoll_stack::Offer;
+use plimsoll_logs::{CleanConfig, Formatted, Layout, LogsConfig, OffHours, Shape};
+use plimsoll_pool::LogsPlan;
 use plimsoll_store::superblock::{REGION_ALIGN, Region, Superblock};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,11 +21,11 @@ fn shape(c: &Section) -> Shape {
     }
 }
 
-fn behaviour(c: &Section) -> Result<LogsConfig, String> {
+fn behaviour(c: &Section, started_s_of_day: u64) -> Result<LogsConfig, String> {
     let default = LogsConfig::default();
     let off_hours = match &c.off_hours {
         None => None,
-        Some(text) => Some(parse_off_hours(text, c.started_s_of_day.unwrap_or(0))?),
+        Some(text) => Some(parse_off_hours(text, started_s_of_day)?),
     };
     Ok(LogsConfig {
         logged_write_bytes: c.logged_write.map_or(default.logged_write_bytes, |b| b.0),
@@ -71,7 +71,7 @@ pub fn seconds_of_day() -> u64 {
 /// # Errors
 /// What is wrong.
 pub fn check(c: &Section) -> Result<(), String> {
-    behaviour(c)?;
+    behaviour(c, 0)?;
     let (wanted, largest) = logged_write(c);
     if wanted > largest {
         return Err(format!("logs: logged_write of {wanted} bytes is more than a quarter of a log: at most {largest}"));
@@ -84,12 +84,12 @@ pub fn logged_write(c: &Section) -> (u64, u64) {
     (c.logged_write.map_or(LogsConfig::default().logged_write_bytes, |b| b.0), shape(c).log_bytes / 4)
 }
 
-/// The layer over what `below` offers.
+/// What the section says, as a pool's plan has it; the pool starts so many seconds after midnight, UTC.
 ///
 /// # Errors
-/// If the logs don't fit the device.
-pub fn layer(c: &Section, below: &Offer) -> Result<Logs, String> {
-    Ok(Logs::new(layout(c, below.size_bytes, below.block_bytes)?, behaviour(c)?))
+/// What is wrong.
+pub fn plan(c: &Section, started_s_of_day: u64) -> Result<LogsPlan, String> {
+    Ok(LogsPlan { shape: shape(c), config: behaviour(c, started_s_of_day)? })
 }
 
 fn layout(c: &Section, bytes: u64, block_bytes: u32) -> Result<Layout, String> {

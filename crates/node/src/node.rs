@@ -11,12 +11,17 @@ use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Trace};
 use crate::open::{PoolCache, open_pool};
+use crate::plan::Facts;
 use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::store::PoolStore;
 use crate::view::PoolView;
+use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, IoError, Span, TenantId};
-use plimsoll_stack::{CacheMode, Extent, FrontVolume, LayerState, Order, VolumeTerms};
+use plimsoll_cache::{CacheControl, CacheTerms};
+use plimsoll_fence::FenceTerms;
+use plimsoll_logs::LogsControl;
+use plimsoll_stack::{Addressed, Extent, FrontVolume, LayerState, Message, OwnTerms, VolumeTerms};
 use plimsoll_store::{DeviceFile, MetaError, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -138,11 +143,8 @@ impl Node {
         let particulars = Particulars::of(&config.tenant);
         let mut pools = Vec::new();
         for p in &config.pool {
-            let pool = PoolConfig { budgets: particulars.has_percentiles(), ..p.clone() };
-            pools.push(
-                start_pool(&pool, config.control.trace_every, &config.limits)
-                    .or_else(|e| RunningPool::failed(&pool, e))?,
-            );
+            let opened = start_pool(p, particulars.has_percentiles(), config.control.trace_every, &config.limits);
+            pools.push(opened.or_else(|e| RunningPool::failed(p, e))?);
         }
         if let Some(why) = pools.iter().all(|p| p.failed.is_some()).then(|| pools[0].failed.clone()).flatten() {
             return Err(NodeError::Failed(why));
@@ -309,18 +311,13 @@ impl Node {
             true => self.slots_of(&record.name, &record.tenant),
             false => 0,
         };
-        let Some(c) = cache else {
-            return VolumeTerms { size_bytes, tenant, domain: 0, cache: CacheMode::Off, cache_bytes: 0, slots };
-        };
-        let own = self.cache_sizes.get(&record.name).copied();
-        VolumeTerms {
-            size_bytes,
-            tenant,
+        let part = self.cache_sizes.get(&record.name).copied();
+        let cache = cache.map_or(CacheTerms::OFF, |c| CacheTerms {
+            mode: record.cache.unwrap_or(c.section.mode),
             domain: crate::cache::domain(&c.section, &record.tenant),
-            cache: record.cache.unwrap_or(c.section.mode),
-            cache_bytes: crate::fence::part_bytes(own, c.device_bytes),
-            slots,
-        }
+            bytes: crate::fence::part_bytes(part, c.device_bytes),
+        });
+        VolumeTerms { size_bytes, tenant, own: OwnTerms::of(&cache).with(&FenceTerms { slots }) }
     }
 
     /// The name of a pool's volume, as far as it's known.
@@ -570,16 +567,24 @@ impl Node {
         Ok(())
     }
 
-    /// Brings home what is logged in a pool. Answers when it has begun.
-    pub async fn checkpoint_pool(&self, name: &str) -> Result<()> {
+    /// Writes a pool's logged data back to their places. Answers when that has begun.
+    pub async fn checkpoint_logs(&self, name: &str) -> Result<()> {
+        self.tell_layer(name, &LogsControl::Checkpoint, "[pool.logs]").await
+    }
+
+    /// Writes all dirty extents of a pool's cache back. Answers when that has begun.
+    pub async fn flush_cache(&self, name: &str) -> Result<()> {
+        self.tell_layer(name, &CacheControl::Flush, "[pool.cache]").await
+    }
+
+    /// Passes a message to a pool's layer, which the pool has if its configuration has `section`.
+    async fn tell_layer<M: Message>(&self, name: &str, message: &M, section: &str) -> Result<()> {
         let p = &self.pools[self.pool_named(name)?];
-        let view = p.handle.ask(|reply| Command::Snapshot { reply }).await.map_err(|_| p.gone())?;
-        if view.logs.is_none() && view.cache.is_none() {
-            let what = format!("pool `{name}` has neither logs nor a cache: nothing waits to go home");
-            return Err(NodeError::Refused(what));
+        let to = Addressed::new(message);
+        match p.handle.ask(|reply| Command::Tell { to, reply }).await.map_err(|_| p.gone())? {
+            true => Ok(()),
+            false => Err(NodeError::Refused(format!("pool `{name}` has no {section}: there is nothing to write back"))),
         }
-        let order = Order::Checkpoint;
-        p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())
     }
 
     /// Every pool's metrics; `None` for one whose thread has ended or doesn't answer.
@@ -819,26 +824,21 @@ fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
     }
 }
 
-fn start_pool(config: &PoolConfig, trace_every: u32, limits: &Limits) -> Result<RunningPool> {
+fn start_pool(config: &PoolConfig, budgets: bool, trace_every: u32, limits: &Limits) -> Result<RunningPool> {
     let name = config.name.get_ref().clone();
     let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
     let mut config = config.clone();
-    if let Some(logs) = &mut config.logs {
-        logs.started_s_of_day = Some(crate::logs::seconds_of_day());
+    if config.profile.is_none() {
+        tracing::info!(pool = name, "no profile: waits are learned from completions");
     }
-    if let Some(fence) = &mut config.fence {
-        crate::fence::read_profile(fence).map_err(|e| in_pool(&e))?;
-    }
-    if let Some(path) = &config.profile {
-        let text = std::fs::read_to_string(path);
-        config.profile_text = Some(text.map_err(|e| in_pool(&format!("{}: cannot be read: {e}", path.display())))?);
-    }
+    let files = Facts::of_files(&config).map_err(|e| in_pool(&e))?;
+    let facts = Facts { budgets, started_s_of_day: crate::logs::seconds_of_day(), ..files };
     let fence_configured = config.fence.as_ref().map(crate::fence::configured);
-    let opened = open_pool(&config, trace_every).map_err(|e| in_pool(&e))?;
+    let opened = open_pool(&config, facts, trace_every).map_err(|e| in_pool(&e))?;
     config.fence = opened.fence;
     let config = &config;
     let knobs_configured = crate::knobs::Knobs::of(config);
-    let fence = crate::fence::config(config, opened.devices.offers()[0].size_bytes).map_err(|e| in_pool(&e))?;
+    let fence = opened.plan.fence.clone();
     let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
     let (stack, devices) = (opened.stack, opened.devices);
@@ -852,7 +852,7 @@ fn start_pool(config: &PoolConfig, trace_every: u32, limits: &Limits) -> Result<
         None => None,
         Some(path) => {
             let bytes_max = config.tape_max.map_or(TAPE_BYTES_MAX_DEFAULT, |b| b.0);
-            let opened = TapeWriter::create(path, bytes_max, config, &devices.offers());
+            let opened = TapeWriter::create(path, bytes_max, &name, &opened.plan, &devices.offers());
             Some(opened.map_err(|e| NodeError::Failed(format!("pool `{name}`: tape {}: {e}", path.display())))?)
         }
     };

@@ -1,13 +1,12 @@
 //! Opening a pool: its devices, their metadata, and the layers over them.
 
-use crate::config::{PoolConfig, VolatileConfig};
+use crate::config::{PoolConfig, TenantConfig, VolatileConfig};
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, VolatileFile};
-use crate::predict;
-use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, ModelLayer};
-use plimsoll_sched::choice::UnknownScheduler;
-use plimsoll_sched::promise::Budgets;
-use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{CacheMode, Front, Layer, Map, Offer, Stack, StackConfig, Target};
+use crate::plan::{CacheFacts, Facts};
+use plimsoll_base::CacheMode;
+use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, ModelLayer};
+use plimsoll_pool::{GivenUp, KnownVolume, PoolPlan};
+use plimsoll_stack::{Layer, Offer, Stack};
 use plimsoll_store::{
     CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaStore, ROLE_MAIN, Superblock,
     Uuid, VolumeRecord,
@@ -15,8 +14,6 @@ use plimsoll_store::{
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Requests at a device at once where the configuration doesn't say: enough to keep an SSD busy.
-const DEPTH_DEFAULT: u32 = 32;
 const MIB: u64 = 1 << 20;
 
 /// A pool's flash cache.
@@ -33,6 +30,8 @@ pub(crate) struct Opened {
     pub cache: Option<PoolCache>,
     /// With the slots that were last set live.
     pub fence: Option<crate::config::FenceConfig>,
+    /// What the stack was built from.
+    pub plan: PoolPlan,
     pub stack: Stack,
     pub devices: Devices,
     pub store: Option<MetaStore>,
@@ -63,18 +62,23 @@ fn pool_options(config: &PoolConfig, precise_timers: bool, trace_every: u32) -> 
 ///
 /// # Errors
 /// What is wrong with them or with the configuration.
-pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::Result<Opened, String> {
+pub(crate) fn open_pool(
+    config: &PoolConfig,
+    mut facts: Facts,
+    trace_every: u32,
+) -> std::result::Result<Opened, String> {
     let d = &config.device;
     crate::engine::check_allowed(config.worker_cpus.as_deref().unwrap_or_default())?;
     if d.null {
         let size_bytes = d.size.expect("checked with the configuration").0;
         let devices = Devices::new(vec![Device::Null { size_bytes }]);
-        let stack = build_stack(config, devices.offers())?;
+        let (plan, stack) = build_stack(config, &facts, devices.offers())?;
         let device = format!("null, {size_bytes} bytes");
         let options = pool_options(config, false, trace_every);
         return Ok(Opened {
             cache: None,
             fence: config.fence.clone(),
+            plan,
             stack,
             devices,
             store: None,
@@ -113,15 +117,16 @@ pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::R
     if let Some(fence) = &mut config.fence {
         crate::fence::take_kept(fence, store.fence());
     }
-    let fast = open_cache(&mut config, &device_file, &mut store)?;
+    let fast = open_cache(&mut config, &mut facts.cache, &device_file, &mut store)?;
     let (cache, fast) = fast.map_or((None, Vec::new()), |(cache, devices)| (Some(cache), devices));
     let devices = Devices::new(std::iter::once(device).chain(fast).collect());
     let modelled = d.model.is_some() || config.cache.as_ref().is_some_and(|c| c.model.is_some());
     let options = pool_options(&config, modelled, trace_every);
-    let stack = build_stack(&config, devices.offers())?;
+    let (plan, stack) = build_stack(&config, &facts, devices.offers())?;
     Ok(Opened {
         cache,
         fence: config.fence.clone(),
+        plan,
         stack,
         devices,
         store: Some(store),
@@ -134,17 +139,28 @@ pub(crate) fn open_pool(config: &PoolConfig, trace_every: u32) -> std::result::R
     })
 }
 
-/// What volumes may have together in a pool on a new device of `device_bytes`, and what its layers would say of that device:
-/// without making anything.
+/// Bytes of a cache's device, and of its NVRAM, that are rehearsed with where the configuration leaves the size to what is there.
+const FAST_BYTES_ASSUMED: u64 = 1 << 30;
+const NVRAM_BYTES_ASSUMED: u64 = 64 << 20;
+
+/// What volumes may have together in a pool on a new device of `device_bytes`, and the plan of its stack there: without making
+/// anything. Facts that only a start finds out (the cache's generation and volumes, the time of day, settings that were changed live) are
+/// left at their defaults in the plan.
 ///
 /// # Errors
 /// Why the pool couldn't be served.
-pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<u64, String> {
+pub fn rehearse(
+    config: &PoolConfig,
+    tenants: &[TenantConfig],
+    device_bytes: u64,
+) -> std::result::Result<(u64, PoolPlan), String> {
+    let budgets = crate::predict::Particulars::of(tenants).has_percentiles();
+    let facts = Facts { budgets, ..Facts::of_files(config)? };
     let offer =
         |size_bytes| Offer { size_bytes, block_bytes: 512, io_bytes_max: 32 << 20, atomic_bytes: 512, queue_max: 64 };
     if config.device.null {
-        build_stack(config, vec![offer(device_bytes)])?;
-        return Ok(device_bytes);
+        let (plan, _) = build_stack(config, &facts, vec![offer(device_bytes)])?;
+        return Ok((device_bytes, plan));
     }
     if device_bytes < plimsoll_store::DEVICE_BYTES_MIN {
         return Err(format!("a device needs at least {} bytes", plimsoll_store::DEVICE_BYTES_MIN));
@@ -153,11 +169,16 @@ pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<u
     let home = *Superblock::region_map(device_bytes, tables).last().expect("home is the last");
     let len = home.len + tables;
     let seen = model_of(config, len)?.map_or(len, |m| m.offer(&[offer(len)]).size_bytes.min(len));
-    build_stack(config, vec![offer(len)])?;
-    match &config.logs {
-        None => Ok(seen / MIB * MIB),
-        Some(logs) => crate::logs::home_bytes(logs, seen, 512),
-    }
+    let fast = |c: &crate::config::CacheConfig| offer(c.device_size.map_or(FAST_BYTES_ASSUMED, |s| s.0));
+    let nvram =
+        |c: &crate::config::CacheConfig| Some(offer(c.nvram.as_ref()?.size.map_or(NVRAM_BYTES_ASSUMED, |s| s.0)));
+    let further = config.cache.iter().flat_map(|c| std::iter::once(fast(c)).chain(nvram(c)));
+    let (plan, _) = build_stack(config, &facts, std::iter::once(offer(len)).chain(further).collect())?;
+    let has = match &config.logs {
+        None => seen / MIB * MIB,
+        Some(logs) => crate::logs::home_bytes(logs, seen, 512)?,
+    };
+    Ok((has, plan))
 }
 
 /// Opens a pool's device and its metadata; makes them at the first use.
@@ -265,6 +286,7 @@ fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)], made: bool) -> std::re
 /// Opens a pool's fast device and the NVRAM before it, if it's configured to have them; formats them at the first use.
 fn open_cache(
     config: &mut PoolConfig,
+    facts: &mut CacheFacts,
     slow: &DeviceFile,
     store: &mut MetaStore,
 ) -> std::result::Result<Option<(PoolCache, Vec<Device>)>, String> {
@@ -297,19 +319,21 @@ fn open_cache(
     if fresh || store.cache().absent {
         store.outdate_cache().map_err(|e| e.to_string())?;
     }
-    c.known = Some(note_behind(c.mode, store, fresh)?);
+    facts.known = Some(note_behind(c.mode, store, fresh)?);
     // It wraps after 65,536 failures of the device, long after any cached content of that number is gone.
     let generation = store.cache_generation() as u16;
-    c.generation = Some(generation);
-    let given_up = |v: &VolumeRecord| Some((v.key.id, v.key.generation, v.given_up? as u16));
-    c.given_up = Some(store.volumes().filter_map(given_up).collect());
+    facts.generation = generation;
+    let given_up =
+        |v: &VolumeRecord| Some(GivenUp { id: v.key.id, generation: v.key.generation, since: v.given_up? as u16 });
+    facts.given_up = store.volumes().filter_map(given_up).collect();
     let block_bytes = opened.device.block_bytes();
     let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
     // A cache that is just being made needs nothing of what was there before; a blank page of one that was there is damage.
     crate::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !fresh))?;
     let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
     let salt = Uuid::new_v4().as_u64_pair().0;
-    crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;
+    let salt = crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;
+    facts.nvram_salt = salt.unwrap_or(0);
     set_formatted(&mut opened.device)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
     let weus = crate::cache::weus_of(c, &buffered, opened.region, block_bytes)?;
@@ -325,16 +349,16 @@ fn open_cache(
 
 /// Notes of which volumes only the cache may have something from now on, before anything is written to them; all volumes, and of
 /// which of them it may have something already. A new cache has nothing of any.
-fn note_behind(
-    mode: CacheMode,
-    store: &mut MetaStore,
-    is_new: bool,
-) -> std::result::Result<Vec<(u32, u32, bool)>, String> {
+fn note_behind(mode: CacheMode, store: &mut MetaStore, is_new: bool) -> std::result::Result<Vec<KnownVolume>, String> {
     let is_back = |v: &&VolumeRecord| v.cache.unwrap_or(mode) == CacheMode::Back;
     let (back, others): (Vec<&VolumeRecord>, Vec<&VolumeRecord>) = store.volumes().partition(is_back);
     let ids = |all: Vec<&VolumeRecord>| all.iter().map(|v| v.key.id).collect::<Vec<u32>>();
     let (back, others) = (ids(back), ids(others));
-    let known = |v: &VolumeRecord| (v.key.id, v.key.generation, !is_new && store.may_be_behind(v));
+    let known = |v: &VolumeRecord| KnownVolume {
+        id: v.key.id,
+        generation: v.key.generation,
+        behind: !is_new && store.may_be_behind(v),
+    };
     let known = store.volumes().map(known).collect();
     store.set_behind(&back, true).map_err(|e| e.to_string())?;
     if is_new {
@@ -395,92 +419,16 @@ fn device_bytes(path: &Path) -> u64 {
     std::fs::File::open(path).and_then(|mut f| f.seek(SeekFrom::End(0))).unwrap_or(0)
 }
 
-/// A pool's layers, as configured, over devices that offer `offers`: budgets if tenants have any, front, cores if it
-/// has any, a flash cache if it has a fast device, map, a page cache and logs if it has any, a fence if it has slots,
-/// scheduler, and a model if the device is modelled.
+/// A pool's plan and stack, as configured, over devices that offer `offers`.
 ///
 /// # Errors
 /// What is wrong with the configuration.
-pub fn build_stack(config: &PoolConfig, offers: Vec<Offer>) -> std::result::Result<Stack, String> {
-    let depth = config.depth.unwrap_or(DEPTH_DEFAULT);
-    let model = model_of(config, offers[0].size_bytes)?;
-    let below = model.as_ref().map_or(offers[0], |m| m.offer(&offers));
-    let fence = crate::fence::layer(config, below.size_bytes)?;
-    let mut layers: Vec<Box<dyn Layer>> = Vec::new();
-    if config.budgets {
-        layers.push(Box::new(Budgets::new(StackConfig::default().failover_hop)));
-    }
-    layers.push(Box::new(Front::new()));
-    if let Some(cores) = crate::cores::layer(config)? {
-        layers.push(Box::new(cores));
-    }
-    let (mut cache_at, mut flash_model) = (None, None);
-    if let (Some(cache), Some(fast)) = (&config.cache, offers.get(1)) {
-        flash_model = model_named(cache.model.as_deref(), fast.size_bytes)?;
-        let seen = flash_model.as_ref().map_or(*fast, |m| m.offer(&[*fast]));
-        let fast = Offer { size_bytes: seen.size_bytes.min(fast.size_bytes), ..seen };
-        cache_at = Some(layers.len());
-        layers.push(Box::new(crate::cache::layer(cache, &fast)?));
-    }
-    let nvram = match (&config.cache, offers.get(2)) {
-        (Some(cache), Some(offer)) if cache.nvram.is_some() => Some(crate::cache::nvram(cache, offer)?),
-        _ => None,
-    };
-    let map = Map::new();
-    layers.push(Box::new(match &fence {
-        Some(f) => map.with_pieces(f.config().piece_bytes()),
-        None => map,
-    }));
-    layers.extend(predict::page_cache(config, below.size_bytes)?);
-    if let Some(logs) = &config.logs {
-        layers.push(Box::new(crate::logs::layer(logs, &below)?));
-    }
-    let fence_at = fence.is_some().then_some(layers.len());
-    layers.extend(fence.map(|f| Box::new(f) as Box<dyn Layer>));
-    let kind: SchedulerKind = match &config.sched {
-        Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
-        None => SchedulerKind::default(),
-    };
-    let (costs, discipline, model) = match kind {
-        SchedulerKind::Ssd => (DiskModel::unknown(0), Discipline::Fifo, predict::from_inside(config, model)?),
-        _ => {
-            // A modelled disk's profile is of all of it, however small the file behind it.
-            let size_bytes = model.as_ref().map_or(below.size_bytes, |m| m.model().size_bytes());
-            let (costs, discipline) = predict::device_costs(config, size_bytes)?;
-            (costs, discipline, model)
-        }
-    };
-    let default = SchedulerOptions::default();
-    let slice_idle = config.idle_time.map_or(default.slice_idle, |t| t.0);
-    layers.push(kind.layer(&SchedulerOptions { depth, discipline, slice_idle, ..default }, costs));
-    layers.extend(model.map(|m| Box::new(m) as Box<dyn Layer>));
-    let mut stack = Stack::new(StackConfig::default(), offers);
-    let last = layers.len() - 1;
-    // Behind the chain: NVRAM, and the modelled drive that the cache's file is.
-    let drive_at = last + 1 + usize::from(nvram.is_some());
-    let drive = if flash_model.is_some() { Target::Node(drive_at) } else { Target::Device(1) };
-    for (i, layer) in layers.into_iter().enumerate() {
-        let below = if i < last { Target::Node(i + 1) } else { Target::Device(0) };
-        let flash = if nvram.is_some() { Target::Node(last + 1) } else { drive };
-        // The cache's device is behind the fence, too, by a face of its own.
-        let fast = match fence_at {
-            Some(fence) if cache_at == Some(i) => Some(Target::Face(fence, 1)),
-            None if cache_at == Some(i) => Some(flash),
-            Some(fence) if cache_at.is_some() && fence == i => Some(flash),
-            _ => None,
-        };
-        stack.push(layer, std::iter::once(below).chain(fast).collect());
-    }
-    if let Some(nvram) = nvram {
-        stack.push(Box::new(nvram), vec![Target::Device(2), drive]);
-    }
-    if let Some(model) = flash_model {
-        // It takes no more than its queue holds.
-        let depth = model.model().queue_max() as u32;
-        let options = SchedulerOptions { depth, ..SchedulerOptions::default() };
-        let queue = SchedulerKind::Noop.layer(&options, DiskModel::unknown(model.model().size_bytes()));
-        stack.push(queue, vec![Target::Node(drive_at + 1)]);
-        stack.push(Box::new(model), vec![Target::Device(1)]);
-    }
-    Ok(stack)
+pub fn build_stack(
+    config: &PoolConfig,
+    facts: &Facts,
+    offers: Vec<Offer>,
+) -> std::result::Result<(PoolPlan, Stack), String> {
+    let plan = crate::plan::plan(config, facts, offers[plimsoll_pool::SLOW])?;
+    let stack = plimsoll_pool::build(&plan, offers).map_err(|e| e.to_string())?;
+    Ok((plan, stack))
 }

@@ -1,14 +1,14 @@
 //! What a pool's waits are predicted by, as configured: costs or a profile for the scheduler, a predictor in visible flash, a
 //! page cache in memory, tenants' terms.
 
-use crate::config::{PoolConfig, TenantConfig};
+use crate::config::{ByteSize, PoolConfig, TenantConfig};
 use plimsoll_base::{Class, Span};
-use plimsoll_device::pagecache::Lru;
-use plimsoll_device::{AnyModel, DeviceSpec, FlashSpec, Model, ModelLayer, PageCache, PageCacheLayer};
+use plimsoll_cores::Allotment;
+use plimsoll_device::{DeviceSpec, FlashSpec};
+use plimsoll_pool::{Costs, MemoryPlan, ModelPlan};
 use plimsoll_sched::promise::AutoTerms;
-use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
-use plimsoll_sched::{Discipline, DiskModel, Profile};
-use plimsoll_stack::{Allotment, Layer, Terms};
+use plimsoll_sched::{Discipline, Profile, SchedulerKind};
+use plimsoll_stack::{OwnTerms, Terms};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -17,24 +17,26 @@ const PAGE: u64 = 4096;
 /// Slow reads that a budget's window is long enough for: with fewer, whether a read is slow would be luck.
 const SLOW_READS_IN_WINDOW: u64 = 100;
 
-fn profile_of(config: &PoolConfig) -> Result<Option<(String, Profile)>, String> {
-    let Some(path) = &config.profile else {
-        tracing::info!(pool = config.name.get_ref(), "no profile: waits are learned from what requests take");
-        return Ok(None);
-    };
-    let file = path.display().to_string();
-    let profile = match &config.profile_text {
-        Some(text) => Profile::parse(&file, text).map_err(|e| e.to_string())?,
-        None => read_profile(path)?,
-    };
-    Ok(Some((file, profile)))
+/// A device's profile, and the file that it is from.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// For messages.
+    pub file: String,
+    /// What `plimsoll profile` measured.
+    pub profile: Profile,
 }
 
-/// What `plimsoll profile` wrote to `path`, or what is wrong with it.
-fn read_profile(path: &Path) -> Result<Profile, String> {
-    let file = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
-    Profile::parse(&file, &text).map_err(|e| e.to_string())
+impl Measured {
+    /// Reads a profile.
+    ///
+    /// # Errors
+    /// If it can't be read or is none.
+    pub fn read(path: &Path) -> Result<Measured, String> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
+        let profile = Profile::parse(&file, &text).map_err(|e| e.to_string())?;
+        Ok(Measured { file, profile })
+    }
 }
 
 /// A model's profile is another model's no more than it's of another size. Files may have been moved: that is said only.
@@ -54,68 +56,65 @@ fn check_name(config: &PoolConfig, file: &str, profile: &Profile) -> Result<(), 
     Ok(())
 }
 
-/// What requests are believed to cost the device: by its profile, or nothing until completions tell.
+/// Where a scheduler's predictions begin, by the device's profile if there is one; and how the device orders its queue.
 ///
 /// # Errors
 /// If the profile is none, or another device's.
-pub fn device_costs(config: &PoolConfig, size_bytes: u64) -> Result<(DiskModel, Discipline), String> {
-    let Some((file, profile)) = profile_of(config)? else {
-        // Only of a modelled disk is it known that it takes the nearest first.
-        let rotational = match &config.device.model {
-            None => false,
-            Some(name) => DeviceSpec::named(name).map_err(|e| e.to_string())?.is_rotational(),
-        };
-        let discipline = if rotational { Discipline::Sstf } else { Discipline::Fifo };
-        return Ok((DiskModel::unknown(size_bytes), discipline));
-    };
-    profile.check_device(&file, size_bytes).map_err(|e| e.to_string())?;
-    check_name(config, &file, &profile)?;
-    let costs = profile.disk_model().ok_or_else(|| format!("{file}: has no `disk` part, which this pool needs"))?;
-    Ok((costs, profile.discipline()))
-}
-
-/// The modelled device with a predictor that sees its inside (MittSSD).
-///
-/// # Errors
-/// If it isn't flash that shows its inside, or the profile isn't of such a drive.
-pub fn from_inside(
+pub fn costs(
     config: &PoolConfig,
-    model: Option<ModelLayer<AnyModel>>,
-) -> Result<Option<ModelLayer<AnyModel>>, String> {
-    let inside = model.as_ref().and_then(|m| m.model().flash());
-    let Some(inside) = inside else {
-        return Err("sched `ssd` predicts from a flash drive's inside, which only a modelled one shows: name a flash \
-                    `model`, or use sched `blackbox`"
-            .into());
+    measured: Option<&Measured>,
+    kind: SchedulerKind,
+    size_bytes: u64,
+    model: Option<&ModelPlan>,
+) -> Result<(Costs, Discipline), String> {
+    let Some(Measured { file, profile }) = measured else {
+        // Only of a modelled disk is it known that it takes the nearest first.
+        let rotational = kind != SchedulerKind::Ssd && model.is_some_and(|m| m.spec.is_rotational());
+        let discipline = if rotational { Discipline::Sstf } else { Discipline::Fifo };
+        return Ok((Costs::Unknown, discipline));
     };
-    let predictor = match profile_of(config)? {
-        None => MittSsd::unprofiled(),
-        Some((file, profile)) => {
-            let name = &profile.device.name;
-            let flash = profile.flash.as_ref();
-            let flash = flash.ok_or_else(|| format!("{file}: has no `flash` part, which sched `ssd` needs"))?;
-            if flash.page_bytes != inside.page_bytes() {
-                let (theirs, ours) = (flash.page_bytes, inside.page_bytes());
-                let what = format!("`{name}` with pages of {theirs} bytes, and this one's have {ours}");
-                return Err(format!("{file}: is the profile of another device: {what}: measure this one"));
-            }
-            check_name(config, &file, &profile)?;
-            MittSsd::new(flash, SsdPrecision::FULL)
-        }
+    let (part, needed_by) = match kind {
+        SchedulerKind::Ssd => ("flash", "sched `ssd`"),
+        _ => ("disk", "this pool"),
     };
-    Ok(model.map(|m| m.with_predictor(Box::new(predictor))))
+    let has_part = if kind == SchedulerKind::Ssd { profile.flash.is_some() } else { profile.disk.is_some() };
+    if kind != SchedulerKind::Ssd {
+        profile.check_device(file, size_bytes).map_err(|e| e.to_string())?;
+        check_name(config, file, profile)?;
+    }
+    if !has_part {
+        return Err(format!("{file}: has no `{part}` part, which {needed_by} needs"));
+    }
+    if kind == SchedulerKind::Ssd {
+        check_pages(file, profile, model)?;
+        check_name(config, file, profile)?;
+        return Ok((Costs::Profile(Box::new(profile.clone())), Discipline::Fifo));
+    }
+    let discipline = profile.discipline();
+    Ok((Costs::Profile(Box::new(profile.clone())), discipline))
 }
 
-/// The page cache over a device of `size_bytes`, if the pool has one (MittCache).
+/// Are the profile's pages the modelled drive's?
+fn check_pages(file: &str, profile: &Profile, model: Option<&ModelPlan>) -> Result<(), String> {
+    let (Some(flash), Some(DeviceSpec::Flash { spec, .. })) = (&profile.flash, model.map(|m| &m.spec)) else {
+        return Ok(());
+    };
+    if u64::from(flash.page_bytes) == spec.page_bytes() {
+        return Ok(());
+    }
+    let (name, theirs, ours) = (&profile.device.name, flash.page_bytes, spec.page_bytes());
+    let what = format!("`{name}` with pages of {theirs} bytes, and this one's have {ours}");
+    Err(format!("{file}: is the profile of another device: {what}: measure this one"))
+}
+
+/// The page cache of so many bytes (MittCache).
 ///
 /// # Errors
-/// If it's larger than can be counted.
-pub fn page_cache(config: &PoolConfig, size_bytes: u64) -> Result<Option<Box<dyn Layer>>, String> {
-    let Some(memory) = config.memory else { return Ok(None) };
+/// If it has less than a page, or more than can be counted.
+pub fn memory(memory: ByteSize) -> Result<MemoryPlan, String> {
     let pages = u32::try_from(memory.0 / PAGE).ok().filter(|n| (1..u32::MAX).contains(n));
     let pages = pages.ok_or_else(|| format!("memory of {} bytes: 4 KiB to 16 TiB make sense", memory.0))?;
-    let cache = PageCache::<Lru>::new(pages, size_bytes / PAGE, Span::ZERO);
-    Ok(Some(Box::new(PageCacheLayer::new(cache))))
+    Ok(MemoryPlan { pages, hit: Span::ZERO })
 }
 
 /// In blocks of how many bytes clients' requests reach a pool's layers: memory's pages, or the device's.
@@ -147,7 +146,7 @@ impl Particulars {
         let window = |bp: u16| (SLOW_READS_IN_WINDOW * 10_000).div_ceil(10_000 - u64::from(bp)) as u32;
         let (percentile, allotment) = self.0.get(name).copied().unwrap_or_default();
         let budget = percentile.map(|bp| (bp, window(bp)));
-        Terms { budget, allotment, ..Terms::of(class.clone(), in_flight_max) }
+        Terms { budget, own: OwnTerms::of(&allotment), ..Terms::of(class.clone(), in_flight_max) }
     }
 }
 

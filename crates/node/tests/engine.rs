@@ -9,7 +9,7 @@ use plimsoll_node::engine::{
 };
 use plimsoll_node::replica::Replica;
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{CacheMode, Extent, Front, FrontVolume, Map, Stack, StackConfig, Target, Terms, VolumeTerms};
+use plimsoll_stack::{Extent, Front, FrontVolume, Map, Stack, StackConfig, Target, Terms, VolumeTerms};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
@@ -44,8 +44,7 @@ fn start(inflight_max: usize, patience: Duration) -> Running {
     let (reply, answer) = tokio::sync::oneshot::channel();
     let front = FrontVolume { size_bytes: SIZE_BYTES, read_only: false };
     let extents = vec![Extent { device_offset: 0, len: SIZE_BYTES }];
-    let terms =
-        VolumeTerms { size_bytes: SIZE_BYTES, tenant: 1, domain: 0, cache: CacheMode::Off, cache_bytes: 0, slots: 0 };
+    let terms = VolumeTerms { size_bytes: SIZE_BYTES, tenant: 1, own: plimsoll_stack::OwnTerms::default() };
     handle.send(Command::SetVolume { key: VOLUME, front, extents, terms, reply }).unwrap();
     answer.blocking_recv().unwrap();
     Running { handle, thread, file }

@@ -4,9 +4,10 @@ use anyhow::{Result, bail};
 use clap::Args;
 use plimsoll_node::config::{Config, DeviceConfig, PoolConfig, VolumeConfig};
 use plimsoll_node::open::rehearse;
+use plimsoll_pool::PoolPlan;
 use plimsoll_store::GRANULE_BYTES;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::net::SocketAddr;
@@ -18,9 +19,12 @@ use std::path::{Path, PathBuf};
 pub struct Check {
     /// The configuration file.
     file: PathBuf,
-    /// Print JSON.
+    /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print each pool's plan as JSON: every setting of every layer, defaults filled in (but what only a start finds out)
+    #[arg(long)]
+    resolved: bool,
 }
 
 #[derive(Serialize)]
@@ -40,13 +44,15 @@ struct Report<'a> {
 struct Findings {
     errors: Vec<String>,
     warnings: Vec<String>,
+    /// By pool.
+    plans: BTreeMap<String, PoolPlan>,
 }
 
 impl Check {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         let config = Config::load(&self.file)?;
-        let Findings { errors, warnings } = findings(&config);
+        let Findings { errors, warnings, plans } = findings(&config);
         let report = Report {
             file: &self.file,
             pools: config.pool.len(),
@@ -56,10 +62,10 @@ impl Check {
             errors,
             warnings,
         };
-        if self.json {
-            crate::client::print_json(&report)?;
-        } else {
-            report.print();
+        match (self.resolved && report.errors.is_empty(), self.json) {
+            (true, _) => crate::client::print_json(&plans)?,
+            (false, true) => crate::client::print_json(&report)?,
+            (false, false) => report.print(),
         }
         match report.errors.len() {
             0 => Ok(()),
@@ -95,7 +101,7 @@ fn findings(config: &Config) -> Findings {
     all
 }
 
-fn addresses(config: &Config, Findings { errors, warnings }: &mut Findings) {
+fn addresses(config: &Config, Findings { errors, warnings, .. }: &mut Findings) {
     if config.listen.unix.is_none() && config.listen.tcp.is_none() {
         warnings.push("listen: neither unix nor tcp: no NBD client can come".into());
     }
@@ -152,13 +158,13 @@ fn pool(p: &PoolConfig, config: &Config, all: &mut Findings) {
     device(&p.device, &mut found);
     let space = |v: &&VolumeConfig| v.pool.get_ref() == name;
     let wanted: u64 = config.volume.iter().filter(space).map(|v| v.size.0.next_multiple_of(GRANULE_BYTES)).sum();
-    match bytes_of(&p.device).map(|bytes| rehearse(p, bytes)) {
+    match bytes_of(&p.device).map(|bytes| rehearse(p, &config.tenant, bytes)) {
         None => {} // what is wrong with the device was told
         Some(Err(what)) => found.errors.push(what),
-        Some(Ok(has)) if has < wanted => {
+        Some(Ok((has, _))) if has < wanted => {
             found.errors.push(format!("its volumes want {wanted} bytes, but its device has {has} for them"));
         }
-        Some(Ok(_)) => {}
+        Some(Ok((_, plan))) => drop(all.plans.insert(name.clone(), plan)),
     }
     all.errors.extend(found.errors.into_iter().map(said));
     all.warnings.extend(found.warnings.into_iter().map(said));
@@ -171,7 +177,7 @@ fn bytes_of(d: &DeviceConfig) -> Option<u64> {
     there.filter(|bytes| *bytes > 0).or(d.size.map(|s| s.0))
 }
 
-fn device(d: &DeviceConfig, Findings { errors, warnings }: &mut Findings) {
+fn device(d: &DeviceConfig, Findings { errors, warnings, .. }: &mut Findings) {
     use std::os::unix::fs::FileTypeExt;
     if d.volatile_cache.is_some() {
         warnings.push("volatile_cache loses data on purpose: for tests only".into());
@@ -291,7 +297,7 @@ mod tests {
             volumes = ["w"]
             tenants = ["u"]
         "#;
-        let Findings { errors, warnings } = check(dir.path(), text);
+        let Findings { errors, warnings, .. } = check(dir.path(), text);
         let (errors, warnings) = (errors.join("\n"), warnings.join("\n"));
         for part in [
             "listen.tcp and control.http both want",

@@ -4,7 +4,6 @@ use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_node::engine::tape::TapeReader;
-use plimsoll_node::open::build_stack;
 use plimsoll_stack::tape::{Entry, Replay};
 use serde_json::json;
 use std::io::IsTerminal;
@@ -42,9 +41,9 @@ impl Tape {
         let Command::Replay { file, depth, json } = self.command;
         let mut tape = TapeReader::open(&file).map_err(|e| anyhow!(e))?;
         let failed = |e| anyhow!("{}: {e}", file.display());
-        let mut pool = tape.header.pool().map_err(failed)?;
-        pool.depth = depth.or(pool.depth);
-        let stack = build_stack(&pool, tape.header.offers()).map_err(failed)?;
+        let mut plan = tape.header.plan().map_err(failed)?;
+        plan.scheduler.options.depth = depth.unwrap_or(plan.scheduler.options.depth);
+        let stack = plimsoll_pool::build(&plan, tape.header.offers()).map_err(|e| failed(e.to_string()))?;
         let mut replay = Replay::new(stack);
         let bar = bar(std::fs::metadata(&file).map_or(0, |m| m.len()));
         // A panic of the replay is told as an error, once.
@@ -55,7 +54,7 @@ impl Tape {
         bar.finish_and_clear();
         all.map_err(|what| anyhow!(what))?;
         let seen = replay.seen();
-        let name = pool.name.get_ref();
+        let name = &tape.header.pool;
         if json {
             println!("{}", json!({ "pool": name, "same": true, "replayed": seen }));
             return Ok(());

@@ -24,7 +24,8 @@ use crate::disk::DiskModel;
 use crate::tree::Key;
 use node::{Group, Node, NodeKey, tree_of};
 use plimsoll_base::{Completion, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
-use plimsoll_stack::{Actions, Forecast, Knob, Layer, Offer, Order, Ports, Terms};
+use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Ports, Terms};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use tolerance::NO_LIMIT;
 
@@ -55,8 +56,19 @@ pub struct CfqConfig {
     pub predict_order: bool,
 }
 
+/// A setting that changes while CFQ serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CfqControl {
+    /// How long the device is kept for a process's next request (OpTune's `idle_time`).
+    SliceIdle(Span),
+}
+
+impl Message for CfqControl {
+    const LAYER: &'static str = "cfq";
+}
+
 /// What is done with an accepted request whose deadline can no longer be met, while nothing of it reached the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Late {
     /// It ends Busy.
     Cancel,
@@ -690,12 +702,12 @@ impl Layer for Cfq {
         }
     }
 
-    fn ordered(&mut self, now: Time, order: Order, out: &mut Actions) {
-        if let Order::Set(Knob::IdleNs(ns)) = order {
-            self.set_slice_idle(Span::from_nanos(ns));
-            // Whoever the device is kept for may no longer be waited for.
-            self.fill_device(now, out);
-        }
+    fn told(&mut self, now: Time, message: &[u8], out: &mut Actions) -> bool {
+        let Some(CfqControl::SliceIdle(idle)) = CfqControl::decode(message) else { return false };
+        self.set_slice_idle(idle);
+        // Whoever the device is kept for may no longer be waited for.
+        self.fill_device(now, out);
+        true
     }
 
     fn is_idle(&self) -> bool {

@@ -10,11 +10,13 @@ use crate::ssd::SsdQueue;
 use plimsoll_base::Span;
 use plimsoll_stack::inside::Knowledge;
 use plimsoll_stack::{Layer, Stack};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// A scheduler by name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SchedulerKind {
     /// First in, first out.
     #[default]
@@ -31,7 +33,8 @@ pub enum SchedulerKind {
 }
 
 /// What all schedulers are told.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SchedulerOptions {
     /// Requests at the device at once, at least 1.
     pub depth: u32,

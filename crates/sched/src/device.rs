@@ -5,11 +5,12 @@
 
 use crate::disk::{DiskModel, Ratio};
 use plimsoll_base::{Completion, Confidence, IoHead, IoId, Op, Span, Time};
+use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// How a device orders what it has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Discipline {
     /// As it came.
     Fifo,

@@ -166,7 +166,11 @@ impl Profile {
         toml::to_string(self).expect("a profile is tables, numbers and strings")
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Checks its figures.
+    ///
+    /// # Errors
+    /// The figure that no device has, or the part that is missing.
+    pub fn check(&self) -> Result<(), String> {
         if let Some(b) = &self.batches {
             b.check()?;
         }

@@ -19,6 +19,7 @@
 //! Rejected: ordering all reads with changes in every layer. A cache that reads whole extents would then delay a client's change of
 //! other bytes behind a slow read, and promises would not know of that delay.
 
+use crate::message::OwnTerms;
 use crate::work::{Work, Worked};
 use plimsoll_base::{
     Class, Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, TenantId, Time, VolumeKey,
@@ -149,7 +150,6 @@ pub struct Actions {
     pub(crate) from: usize,
     pub(crate) wake_at: Option<Time>,
     pub(crate) next_id: u64,
-    pub(crate) skips_own: u16,
 }
 
 /// One order of a layer, for the stack to carry out in turn.
@@ -236,6 +236,12 @@ impl Actions {
         IoId(self.next_id)
     }
 
+    /// A part of `parent`'s range, or of what it was translated to: as [`Actions::child`], and counted as the client's if `parent` is
+    /// (see [`IoHead::piece`]).
+    pub fn piece(&mut self, parent: &IoHead, op: Op, offset: u64, len: u64, tag: u64) -> Io {
+        self.child(&parent.piece(), op, offset, len, tag)
+    }
+
     /// A request derived from `parent` with an id of its own and no payload: same tenant, volume, priority, deadline
     /// and path; whoever makes it sets the rest.
     pub fn child(&mut self, parent: &IoHead, op: Op, offset: u64, len: u64, tag: u64) -> Io {
@@ -243,12 +249,6 @@ impl Actions {
         head.id = self.new_id();
         (head.op, head.offset, head.len, head.tag) = (op, offset, len, tag);
         Io::new(head, Data::Absent)
-    }
-
-    /// Layers that requests made by the calling layer pass by: none above matters, those below as configured for
-    /// requests without a volume.
-    pub fn own_skips(&self) -> u16 {
-        self.skips_own
     }
 }
 
@@ -264,110 +264,26 @@ pub struct Terms {
     pub budget: Option<(u16, u32)>,
     /// Requests that it may have inside at once.
     pub in_flight_max: u32,
-    /// What it's given by policies that go by fixed numbers.
-    pub allotment: Allotment,
+    /// Terms that concern one layer each.
+    pub own: OwnTerms,
 }
 
 impl Terms {
     /// A class by its own weight, and nothing else.
     pub fn of(class: Class, in_flight_max: u32) -> Terms {
-        Terms { weight: class.weight(), class, budget: None, in_flight_max, allotment: Allotment::NONE }
+        Terms { weight: class.weight(), class, budget: None, in_flight_max, own: OwnTerms::default() }
     }
 }
 
-/// What a tenant is given where a pool's policy doesn't work it out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
-pub struct Allotment {
-    /// Cores of its own under a static partition; 0: one.
-    pub cores: u32,
-    /// Requests a second that it has at least under mClock; 0: none is reserved.
-    pub reservation: u64,
-    /// Requests a second that it has at most under mClock; 0: no limit.
-    pub limit: u64,
-}
-
-impl Allotment {
-    /// Nothing is said.
-    pub const NONE: Allotment = Allotment { cores: 0, reservation: 0, limit: 0 };
-}
-
-/// What a volume's requests are to a cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CacheMode {
-    /// They pass by.
-    Off,
-    /// A write is done when the slow device has it (NI-M15).
-    Through,
-    /// A write is done when the cache has it, durable at the next flush; the slow device gets it later.
-    Back,
-}
-
 /// What layers must know of a volume beside its place.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct VolumeTerms {
     /// Its size.
     pub size_bytes: u64,
     /// Who pays for what is done for it when nobody asks.
     pub tenant: u16,
-    /// Deduplication reaches as far as this is the same: a stable name of the tenant, or 0 for all.
-    pub domain: u64,
-    /// How it is cached.
-    pub cache: CacheMode,
-    /// Bytes of the cache that it may have where each volume has its own part.
-    pub cache_bytes: u64,
-    /// Time slots that are its own where time is fenced; 0: it shares what is left.
-    #[serde(default)]
-    pub slots: u32,
-}
-
-/// What an operator may ask of a pool's layers while it serves. Each layer does what concerns it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-pub enum Order {
-    /// Bring home what is only logged.
-    Checkpoint,
-    /// The pool will end: begin no own work that can wait for the next start.
-    Stop,
-    /// The cache may use so many bytes of its device from now on.
-    CacheBytes(u64),
-    /// That the cache's device failed is known for the next start: what it holds is no longer true.
-    CacheNoted,
-    /// What only the cache had of this volume is given up, as its device failed for good. That is known for the next start.
-    CacheGiveUp {
-        /// The volume's number ...
-        id: u32,
-        /// ... and generation.
-        generation: u32,
-    },
-    /// Time is fenced by so many slots of so many nanoseconds from the end of the running slot on.
-    Fence {
-        /// How many.
-        slots: u32,
-        /// How long each.
-        slot_ns: u64,
-    },
-    /// A setting of one layer changes.
-    Set(Knob),
-}
-
-/// A setting that a layer can change while it serves, and that is worth tuning.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-pub enum Knob {
-    /// How long CFQ keeps the device for a process's next request, in nanoseconds (OpTune's `idle_time`).
-    IdleNs(u64),
-    /// Writes up to so many bytes are logged (Manylogs' LoggedWriteSize).
-    LoggedWriteBytes(u64),
-    /// Fingerprints that the cache keeps, in percent of its extents (Nitro's fingerprint index ratio), 1 to 100.
-    FingerprintsPercent(u32),
-    /// QWin's thresholds of slack, in nanoseconds, low not above high, and how many windows pass between two looks.
-    CoreSlack {
-        /// `THRESH_LOW`.
-        low_ns: u64,
-        /// `THRESH_HIGH`.
-        high_ns: u64,
-        /// `THRESH_WIN`, at least 1.
-        poll_windows: u64,
-    },
+    /// Terms that concern one layer each.
+    pub own: OwnTerms,
 }
 
 /// A policy or a device model in a stack. The methods are called by the stack only; see the crate's documentation for
@@ -490,9 +406,16 @@ pub trait Layer: Any + Send {
         false
     }
 
-    /// An operator's order.
-    fn ordered(&mut self, now: Time, order: Order, out: &mut Actions) {
-        let _ = (now, order, out);
+    /// A message for this layer, in its own encoding (see [`crate::Message`]): an operator's order, a setting that changes. False if the
+    /// layer doesn't understand it; nothing changes then.
+    fn told(&mut self, now: Time, message: &[u8], out: &mut Actions) -> bool {
+        let _ = (now, message, out);
+        false
+    }
+
+    /// The pool will end: begin no own work that can wait for the next start.
+    fn stop(&mut self, now: Time, out: &mut Actions) {
+        let _ = (now, out);
     }
 
     /// Stop making own I/O and write out what must survive; the layer counts as drained when [`Layer::is_idle`].

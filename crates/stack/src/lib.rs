@@ -5,6 +5,7 @@ pub mod front;
 pub mod inside;
 pub mod layer;
 pub mod map;
+pub mod message;
 mod overlaps;
 pub mod sim;
 pub mod stack;
@@ -13,10 +14,9 @@ pub mod tape;
 pub mod work;
 
 pub use front::{Front, FrontVolume};
-pub use layer::{
-    Actions, Allotment, CacheMode, Forecast, Knob, Layer, LayerState, Offer, Order, Port, Ports, Terms, VolumeTerms,
-};
+pub use layer::{Actions, Forecast, Layer, LayerState, Offer, Port, Ports, Terms, VolumeTerms};
 pub use map::{Extent, Map};
+pub use message::{Addressed, Message, OwnTerms};
 pub use stack::{Offered, Stack, StackConfig, Target};
 pub use stats::{AccountStats, NodeStats};
 pub use work::{Answer, Task, Work, Worked};

@@ -6,7 +6,7 @@
 //!
 //! Space that changes owner is zeroed here ([`Map::zero`]) before the store hands it out again.
 
-use crate::layer::{Actions, Forecast, Layer, Offer, Order, Ports};
+use crate::layer::{Actions, Forecast, Layer, Offer, Ports};
 use plimsoll_base::{Completion, Data, Io, IoError, IoHead, IoId, Op, Origin, Outcome, OwnKind, Time, VolumeKey};
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -266,8 +266,7 @@ impl Layer for Map {
             let (device_offset, run) = table.locate(head.offset + covered);
             let len = (head.len - covered).min(run);
             let tag = at | (pending.pieces.len() as u64) << 32;
-            let mut piece = out.child(&head, head.op, device_offset, len, tag);
-            piece.head.origin = Origin::Own(OwnKind::Piece);
+            let mut piece = out.piece(&head, head.op, device_offset, len, tag);
             piece.data = io.data.slice(head.len, covered, len);
             pending.pieces.push((len, Data::Absent));
             out.submit(0, piece);
@@ -316,8 +315,8 @@ impl Layer for Map {
     }
 
     /// Zeroing can wait for the next start: each job ends as unavailable after the piece that is under way.
-    fn ordered(&mut self, _now: Time, order: Order, _out: &mut Actions) {
-        self.stopping |= order == Order::Stop;
+    fn stop(&mut self, _now: Time, _out: &mut Actions) {
+        self.stopping = true;
     }
 
     fn is_idle(&self) -> bool {

@@ -9,8 +9,9 @@
 //! recovery decides by, under one checksum. So a tape is as confidential as the pool that it was recorded of.
 
 use crate::front::{Front, FrontVolume};
-use crate::layer::{Allotment, Forecast, LayerState, Order, Terms, VolumeTerms};
+use crate::layer::{Forecast, LayerState, Terms, VolumeTerms};
 use crate::map::{Extent, Map};
+use crate::message::{Addressed, OwnTerms};
 use crate::stack::{Offered, Stack};
 use crate::work::{Answer, WORDS, Work, Worked};
 use plimsoll_base::{
@@ -29,7 +30,6 @@ pub struct Asked {
     flags: u8,
     tenant: u16,
     priority: (u8, u8),
-    skips: u16,
     volume: (u32, u32),
     offset: u64,
     len: u64,
@@ -73,8 +73,10 @@ pub enum Change {
     ZeroVolume((u32, u32), u64, Vec<(u64, u64)>),
     /// Flushes are believed again after one failed.
     Recovered,
-    /// An operator's order.
-    Ordered(Order),
+    /// A message to one layer.
+    Told(Addressed),
+    /// The pool will end.
+    Stop,
     /// A tenant's terms; `None`: it goes.
     SetTenant(u16, Option<KeptTerms>),
     /// Layers are told of a volume.
@@ -90,7 +92,7 @@ pub struct KeptTerms {
     weight: u32,
     budget: Option<(u16, u32)>,
     in_flight_max: u32,
-    allotment: Allotment,
+    own: OwnTerms,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -113,8 +115,8 @@ impl KeptTerms {
             Class::BestEffort { weight } => KeptClass::BestEffort(*weight),
             Class::Fenced { slots } => KeptClass::Fenced(*slots),
         };
-        let &Terms { weight, budget, in_flight_max, allotment, .. } = t;
-        KeptTerms { class, weight, budget, in_flight_max, allotment }
+        let Terms { weight, budget, in_flight_max, own, .. } = t;
+        KeptTerms { class, weight: *weight, budget: *budget, in_flight_max: *in_flight_max, own: own.clone() }
     }
 
     fn terms(&self) -> Terms {
@@ -127,8 +129,8 @@ impl KeptTerms {
             KeptClass::BestEffort(weight) => Class::BestEffort { weight: *weight },
             KeptClass::Fenced(slots) => Class::Fenced { slots: *slots },
         };
-        let &KeptTerms { weight, budget, in_flight_max, allotment, .. } = self;
-        Terms { class, weight, budget, in_flight_max, allotment }
+        let KeptTerms { weight, budget, in_flight_max, own, .. } = self;
+        Terms { class, weight: *weight, budget: *budget, in_flight_max: *in_flight_max, own: own.clone() }
     }
 }
 
@@ -239,7 +241,6 @@ impl Asked {
             flags: h.flags.bits(),
             tenant: h.tenant.0,
             priority: (number(&CLASSES, &h.priority.class), h.priority.level),
-            skips: h.skips,
             volume: key(h.volume),
             offset: h.offset,
             len: h.len,
@@ -255,7 +256,6 @@ impl Asked {
         let mut h = IoHead::new(op, volume, tenant, self.offset, self.len, arrived_at);
         h.flags = IoFlags::from_bits(self.flags);
         h.priority = Priority { class: *CLASSES.get(usize::from(self.priority.0))?, level: self.priority.1 };
-        h.skips = self.skips;
         h.deadline = time(self.deadline_ns);
         Some(h)
     }
@@ -436,7 +436,7 @@ impl<R: Recorder> Taped<R> {
 
     /// As [`Stack::set_volume`].
     pub fn set_terms(&mut self, now: Time, volume: VolumeKey, terms: &VolumeTerms) {
-        self.change(now, Change::SetTerms(key(volume), *terms));
+        self.change(now, Change::SetTerms(key(volume), terms.clone()));
     }
 
     /// As [`Stack::forget_volume`].
@@ -463,9 +463,15 @@ impl<R: Recorder> Taped<R> {
         may
     }
 
-    /// As [`Stack::order`].
-    pub fn order(&mut self, now: Time, order: Order) {
-        self.change(now, Change::Ordered(order));
+    /// As [`Stack::tell`].
+    pub fn tell(&mut self, now: Time, to: Addressed) -> bool {
+        self.told(now, || Told::Change(Change::Told(to.clone())));
+        self.stack.tell(now, &to)
+    }
+
+    /// As [`Stack::stop`].
+    pub fn stop(&mut self, now: Time) {
+        self.change(now, Change::Stop);
     }
 
     /// As [`Stack::set_tenant`].
@@ -527,7 +533,8 @@ fn apply(stack: &mut Stack, now: Time, change: &Change) {
         }
         Change::SetTerms(k, terms) => stack.set_volume(now, volume_key(*k), terms),
         Change::ForgetVolume(k) => stack.forget_volume(now, volume_key(*k)),
-        Change::Ordered(order) => stack.order(now, *order),
+        Change::Told(to) => drop(stack.tell(now, to)),
+        Change::Stop => stack.stop(now),
         Change::SetTenant(tenant, kept) => {
             let terms = kept.as_ref().map(KeptTerms::terms);
             stack.set_tenant(now, TenantId(*tenant), terms.as_ref());

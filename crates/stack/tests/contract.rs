@@ -292,18 +292,6 @@ fn only_what_waits_can_be_cancelled() {
     assert!(pool.stack().is_idle());
 }
 
-/// A layer that a volume doesn't pass sees nothing of it, in either direction.
-#[test]
-fn a_skipped_layer_sees_nothing() {
-    let mut pool = over_server(vec![Box::new(Gate::new(at_us(1000)))]);
-    let mut skipping = io(Op::Read, 0, 4096, at_us(0));
-    skipping.head.skips = 1 << 1;
-    let through = accepted(pool.offer(at_us(0), io(Op::Read, 1 << 20, 4096, at_us(0))));
-    assert_eq!(pool.stack().forecast(at_us(0), &skipping.head).wait, us(104), "what the gate holds is declared below");
-    let past = accepted(pool.offer(at_us(0), skipping));
-    assert_eq!(ends(&mut pool), [(past, Outcome::Done, at_us(104)), (through, Outcome::Done, at_us(1104))]);
-}
-
 /// After a failed flush every later flush fails, until recovery.
 #[test]
 fn a_failed_flush_is_not_forgotten() {

@@ -1,8 +1,8 @@
 //! The records of the metadata store, how they are written as JSON, and which of them are lawful.
 
 use crate::space::GRANULE_BYTES;
+use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Objective, Span, VolumeKey};
-use plimsoll_stack::CacheMode;
 use plimsoll_stack::map::Extent;
 use serde::{Deserialize, Serialize};
 use std::fmt;

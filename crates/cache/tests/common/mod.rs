@@ -420,10 +420,16 @@ impl Life {
         self.run(&[flush], &mut |_| Ok(true))
     }
 
-    /// An operator's order.
-    pub fn order(&mut self, order: Order) {
+    /// Sends the cache a message.
+    pub fn order(&mut self, control: plimsoll_cache::CacheControl) {
+        let (now, message) = (self.pool.now(), plimsoll_stack::Message::encode(&control));
+        self.pool.with_layer(|c: &mut Cache, out| c.told(now, &message, out));
+    }
+
+    /// The pool will end.
+    pub fn stop(&mut self) {
         let now = self.pool.now();
-        self.pool.with_layer(|c: &mut Cache, out| c.ordered(now, order, out));
+        self.pool.with_layer(|c: &mut Cache, out| plimsoll_stack::Layer::stop(c, now, out));
     }
 
     /// Until nothing is left to happen.
@@ -461,7 +467,14 @@ impl Life {
                 Act::Pause(n) => u64::from(n),
                 Act::Rest => 80,
                 Act::Checkpoint => {
-                    self.pool.with_layer(|l: &mut Cache, out| l.ordered(now, Order::Checkpoint, out));
+                    self.pool.with_layer(|l: &mut Cache, out| {
+                        plimsoll_stack::Layer::told(
+                            l,
+                            now,
+                            &plimsoll_stack::Message::encode(&plimsoll_cache::CacheControl::Flush),
+                            out,
+                        )
+                    });
                     2
                 }
                 Act::Delete => {

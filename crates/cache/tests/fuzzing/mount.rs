@@ -6,9 +6,9 @@
 use crate::common::*;
 use plimsoll_base::*;
 use plimsoll_cache::*;
+use plimsoll_stack::LayerState;
 use plimsoll_stack::sim::SimDisk;
 use plimsoll_stack::sim::oracle::Oracle;
-use plimsoll_stack::{LayerState, Order};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
@@ -122,7 +122,9 @@ pub fn fuzz_one(data: &[u8]) {
     }
     assert_eq!(left, 0, "every read ends");
     let now = p.now();
-    p.with_layer(|c: &mut Cache, out| plimsoll_stack::Layer::ordered(c, now, Order::Checkpoint, out));
+    p.with_layer(|c: &mut Cache, out| {
+        plimsoll_stack::Layer::told(c, now, &plimsoll_stack::Message::encode(&plimsoll_cache::CacheControl::Flush), out)
+    });
     // What is lost is tried again and again: it never rests.
     for _ in 0..2000 {
         if p.step().is_none() {

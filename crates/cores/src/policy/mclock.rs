@@ -3,10 +3,10 @@
 //! Each queue has a tag for its reservation, its limit and its share, spaced by 1/rate. First whoever's reservation is due,
 //! then, of those below their limit, the smallest share tag; a request served by share gives its reservation tag back.
 
+use crate::control::Allotment;
 use crate::policy::{Policy, wait_behind};
 use crate::queue::Queues;
 use plimsoll_base::{Span, Time};
-use plimsoll_stack::Allotment;
 
 const SECOND_NS: u64 = 1_000_000_000;
 

@@ -8,9 +8,11 @@ use plimsoll_base::Time;
 
 use crate::disk::{Disk, DiskOptions, DiskSpec, SpecError};
 use crate::model::{Done, Model, Op, Request, assert_in_range};
+use serde::{Deserialize, Serialize};
 
 /// How a disk is divided into zones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZoneSpec {
     /// Bytes of a zone: 256 MiB on the 8 TB drives known.
     pub zone_bytes: u64,

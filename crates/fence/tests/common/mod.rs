@@ -6,9 +6,7 @@ use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, FlashPredictor};
 use plimsoll_stack::map::{Extent, Map};
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
-use plimsoll_stack::{
-    Actions, CacheMode, Forecast, Layer, Offer, Offered, Ports, Stack, StackConfig, Target, VolumeTerms,
-};
+use plimsoll_stack::{Actions, Forecast, Layer, Offer, Offered, Ports, Stack, StackConfig, Target, VolumeTerms};
 use std::sync::{Arc, Mutex};
 
 pub const A: VolumeKey = VolumeKey { id: 1, generation: 0 };
@@ -195,7 +193,11 @@ pub fn by_distance_of(really: Span, change: impl Fn(&mut FenceConfig)) -> Bench 
 }
 
 pub fn terms(slots: u32) -> VolumeTerms {
-    VolumeTerms { size_bytes: SIZE, tenant: 1, domain: 0, cache: CacheMode::Off, cache_bytes: 0, slots }
+    VolumeTerms {
+        size_bytes: SIZE,
+        tenant: 1,
+        own: plimsoll_stack::OwnTerms::of(&plimsoll_fence::FenceTerms { slots }),
+    }
 }
 
 pub const FLASH: u64 = SIZE;

@@ -3,9 +3,9 @@
 use crate::cluster::cpu::Threads;
 use crate::cluster::source::InOrder;
 use crate::cluster::{Begins, GetSource, Hog, HostCpu, Noise};
+use crate::decided;
 use crate::replay::Pool;
 use crate::replay::address::Placer;
-use crate::replay::measure::EventHash;
 use crate::replay::open::{VOLUME, io, pool_op};
 use crate::replay::pool::BadPool;
 use plimsoll_base::{
@@ -14,6 +14,7 @@ use plimsoll_base::{
 use plimsoll_client::{Answer, Course, Ended, Get, Probe, ReplicaPolicy, Reply, Step};
 use plimsoll_device::{Hop, HopSpec};
 use plimsoll_stack::Offered;
+use plimsoll_stack::sim::EventHash;
 use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -346,6 +347,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
             self.look_ahead(&mut ends);
         }
         self.m.event_hash = self.hash.value();
+        decided::note(self.m.event_hash);
         self.m.clock = self.now;
         self.m.cpu_waited = self.threads.map_or(Span::ZERO, |t| t.waited);
         self.m

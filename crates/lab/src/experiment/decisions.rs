@@ -132,6 +132,9 @@ fn measure(batches: usize) -> Vec<f64> {
 }
 
 impl Experiment for DecisionCosts {
+    fn is_timed(&self) -> bool {
+        true
+    }
     fn id(&self) -> &'static str {
         "MT-E20"
     }

@@ -9,8 +9,9 @@ use crate::trace::stream::RecordStream as _;
 use crate::trace::tools::window::{Busy, WindowFinder};
 use crate::trace::{ReadOptions, TraceReader};
 use plimsoll_base::{Span, Time};
+use plimsoll_logs::LogsControl;
 use plimsoll_logs::{CleanConfig, Logs, LogsConfig, Shape};
-use plimsoll_stack::Order;
+use plimsoll_stack::Addressed;
 
 /// ML-E10 and ML-E13.
 pub struct LazyCheckpoint;
@@ -103,7 +104,7 @@ impl Experiment for LazyCheckpoint {
                 |pool: &crate::replay::Pool| pool.stack().layer::<Logs>().expect("it is there").status(Time::ZERO);
             let table = logs(&pool).mtl_bytes;
             let begun = Time::ZERO + m.elapsed() + HOUR;
-            pool.stack.order(begun, Order::Checkpoint);
+            pool.stack.tell(begun, &Addressed::new(&LogsControl::Checkpoint));
             while logs(&pool).cleaning.is_some() {
                 let at = pool.stack.next_wake().max(begun);
                 pool.stack.wake(at);

@@ -152,6 +152,7 @@ fn recovered(left: &Left, seed: u64) -> Result<RecoveryReport, LabError> {
     if pool.start() != LayerState::Ready {
         return Err(LabError(format!("{}: it doesn't start", left.what)));
     }
+    crate::decided::note(pool.stack().decisions());
     let report = pool.stack().layer::<Logs>().expect("it is there").counters().recovery;
     if report.records != left.records || report.image_extents != u64::from(left.extents) {
         return Err(LabError(format!("{}: found {report:?}", left.what)));

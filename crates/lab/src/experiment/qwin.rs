@@ -18,11 +18,12 @@ use crate::workload::random::Sizes;
 use crate::workload::together::Together;
 use crate::workload::{BadWorkload, ClosedLoop};
 use plimsoll_base::{Class, LatencyHistogram, Objective, Span, TenantId, Time};
+use plimsoll_cores::Allotment;
 use plimsoll_cores::config::PolicyConfig;
 use plimsoll_cores::queue::CoreChange;
 use plimsoll_cores::{Cores, CoresConfig, CoresStatus};
 use plimsoll_device::{DeviceOptions, ModelLayer};
-use plimsoll_stack::{Allotment, Layer, Terms};
+use plimsoll_stack::{Layer, OwnTerms, Terms};
 
 /// All of them.
 pub fn all() -> Vec<Box<dyn Experiment>> {
@@ -166,7 +167,7 @@ impl Client {
             Some(o) => Class::LatencyCritical { objectives: vec![o], weight: Class::CRITICAL_WEIGHT },
             None => Class::BestEffort { weight: 100 },
         };
-        Terms { allotment: self.allotment, ..Terms::of(class, self.load.in_flight()) }
+        Terms { own: OwnTerms::of(&self.allotment), ..Terms::of(class, self.load.in_flight()) }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Runs an experiment over seeds on all cores, judges it, and remembers the result by its inputs.
 
+use crate::decided;
 use crate::experiment::stats::estimate;
 use crate::experiment::{Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::plot::Plot;
 use crate::table::{Table, Values};
+use plimsoll_stack::sim::EventHash;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -79,13 +81,17 @@ pub struct ExperimentReport {
     pub quick: bool,
     /// What to know.
     pub notes: Vec<String>,
+    /// Hash of every decision of the simulated pools and, unless figures are wall-clock time, of every figure, over all seeds.
+    /// Equal inputs give an equal hash until some layer, model or workload decides otherwise.
+    #[serde(default)]
+    pub decisions: String,
     /// Distributions under the first seed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plots: Vec<Plot>,
 }
 
 impl ExperimentReport {
-    /// As JSON: `{id, pass, rows: [{name, unit, paper, ours, lo, hi, pass}], seeds, commit, device, notes}`, a schema that
+    /// As JSON: `{id, pass, rows: [{name, unit, paper, ours, lo, hi, pass}], seeds, commit, decisions, device, notes}`, a schema that
     /// scripts rely on. What else is known of a row is said in a note that begins with its name.
     pub fn to_json(&self) -> String {
         #[derive(Serialize)]
@@ -105,6 +111,7 @@ impl ExperimentReport {
             rows: Vec<Row<'a>>,
             seeds: u64,
             commit: &'a str,
+            decisions: &'a str,
             device: &'a str,
             notes: Vec<String>,
         }
@@ -123,6 +130,7 @@ impl ExperimentReport {
             rows: self.rows.iter().map(row).collect(),
             seeds: self.seeds,
             commit: &self.commit,
+            decisions: &self.decisions,
             device: &self.device,
             notes,
         };
@@ -165,19 +173,22 @@ pub fn run(
         return Ok(ExperimentReport { commit: options.commit.clone(), ..report });
     }
     let one = |seed| {
+        decided::take();
         let sample = experiment.sample(seed, &options.inputs);
         progress();
-        sample
+        sample.map(|s| (s, decided::take()))
     };
-    let samples: Vec<Sample> = (1..=options.seeds).into_par_iter().map(one).collect::<Result<_, _>>()?;
-    let report = judge(experiment, options, samples);
+    let seeds: Vec<(Sample, u64)> = (1..=options.seeds).into_par_iter().map(one).collect::<Result<_, _>>()?;
+    let (samples, decisions): (Vec<Sample>, Vec<u64>) = seeds.into_iter().unzip();
+    let hash = hash_of(&samples, &decisions, experiment.is_timed());
+    let report = judge(experiment, options, samples, hash);
     if let Some(path) = kept {
         write_cached(&path, &report)?;
     }
     Ok(report)
 }
 
-fn judge(experiment: &dyn Experiment, options: &RunOptions, mut samples: Vec<Sample>) -> ExperimentReport {
+fn judge(experiment: &dyn Experiment, options: &RunOptions, mut samples: Vec<Sample>, hash: u64) -> ExperimentReport {
     let specs = experiment.rows(&options.inputs);
     assert!(samples.iter().all(|s| s.values.len() == specs.len()), "{}: a row wasn't filled", experiment.id());
     let rows: Vec<RowReport> =
@@ -205,8 +216,20 @@ fn judge(experiment: &dyn Experiment, options: &RunOptions, mut samples: Vec<Sam
         source: experiment.source().into(),
         quick: options.inputs.quick,
         notes,
+        decisions: format!("{hash:016x}"),
         plots,
     }
+}
+
+/// Hash of what was decided under each seed and, unless they are wall-clock time, of the figures.
+fn hash_of(samples: &[Sample], decisions: &[u64], is_timed: bool) -> u64 {
+    let mut hash = EventHash::default();
+    for (sample, decided) in samples.iter().zip(decisions) {
+        hash.note([*decided]);
+        let figures = sample.values.iter().filter(|_| !is_timed);
+        figures.for_each(|v| hash.note([u64::from(v.is_some()), v.map_or(0, f64::to_bits)]));
+    }
+    hash.value()
 }
 
 fn row(id: &str, spec: RowSpec, i: usize, samples: &[Sample]) -> RowReport {

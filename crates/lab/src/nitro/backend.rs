@@ -172,7 +172,7 @@ impl Backend {
             for (op, offset, len) in &parts {
                 let mut head = IoHead::new(*op, VolumeKey::POOL, TenantId::default(), *offset, *len, now);
                 (head.id, head.tag) = (out.new_id(), at as u64);
-                head.origin = Origin::Own(OwnKind::Piece);
+                head.origin = Origin::Own(OwnKind::Fill);
                 out.submit(0, Io::new(head, Data::Absent));
             }
             job.outstanding = parts.len();

@@ -8,12 +8,14 @@ use crate::nitro::dedup_store::{DedupStore, PAGE_EXTENTS};
 use crate::nitro::extent_cache::ExtentCache;
 use crate::nitro::traces::Access;
 use crate::replay::DeviceChoice;
+use plimsoll_base::CacheMode;
 use plimsoll_base::{Data, Io, IoHead, Op, Outcome, Span, TenantId, VolumeKey};
 use plimsoll_cache::{Cache, CacheConfig, Layout, Nvram, Shape, format_device};
+use plimsoll_cache::{CacheControl, CacheTerms};
 use plimsoll_device::{DeviceOptions, Disk, DiskOptions, Model, ModelLayer, Raid0};
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::SimPool;
-use plimsoll_stack::{CacheMode, LayerState, Offered, Order, Stack, StackConfig, Target, VolumeTerms};
+use plimsoll_stack::{Addressed, LayerState, Offered, OwnTerms, Stack, StackConfig, Target, VolumeTerms};
 
 const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 1 };
 /// Nitro's platform (§3.5.4), data spindles only; both backends get as many.
@@ -179,7 +181,11 @@ pub(crate) fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabE
         return Err(LabError(format!("the cache isn't ready: {:?}", pool.stack().layer::<Cache>().map(Cache::status))));
     }
     let mode = if let Front::Nitro(_, _, mode) = setup.front { mode } else { CacheMode::Off };
-    let terms = VolumeTerms { size_bytes: volume_bytes, tenant: 1, domain: 1, cache: mode, cache_bytes: 0, slots: 0 };
+    let terms = VolumeTerms {
+        size_bytes: volume_bytes,
+        tenant: 1,
+        own: OwnTerms::of(&CacheTerms { mode, domain: 1, bytes: 0 }),
+    };
     let now = pool.now();
     pool.stack().set_volume(now, VOLUME, &terms);
     Ok(pool)
@@ -234,7 +240,7 @@ pub fn replay(
             if ended == warm {
                 (began, before) = (pool.now(), hits(&mut pool));
                 if setup.write_back {
-                    pool.stack().order(began, Order::Checkpoint);
+                    pool.stack().tell(began, &Addressed::new(&CacheControl::Flush));
                 }
             }
         }
@@ -250,6 +256,7 @@ pub fn replay(
         }
     }
     let after = hits(&mut pool);
+    crate::decided::note(pool.stack().decisions());
     let elapsed = pool.now().since(began).as_secs_f64();
     Ok(Measured {
         iops: (ended - warm) as f64 / elapsed,

@@ -2,6 +2,7 @@
 
 use crate::replay::address::Placer;
 use plimsoll_base::{Completion, IoHead, LatencyHistogram, Op, Outcome, Span, Time};
+use plimsoll_stack::sim::EventHash;
 
 /// Whether the forecast at admission agreed with what became of a request, seen from the deadline.
 ///
@@ -23,24 +24,6 @@ impl Verdicts {
     /// All requests judged.
     pub fn all(&self) -> u64 {
         self.true_accept + self.false_accept + self.false_reject + self.true_reject
-    }
-}
-
-/// A hash of events in their order.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct EventHash(u64);
-
-impl EventHash {
-    /// Multiply and fold: order matters, and every bit of each word reaches the sum.
-    pub(crate) fn note(&mut self, words: [u64; 3]) {
-        for w in words {
-            let p = u128::from(self.0 ^ w ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f_u128;
-            self.0 = (p as u64) ^ (p >> 64) as u64 ^ self.0.rotate_left(23);
-        }
-    }
-
-    pub(crate) fn value(self) -> u64 {
-        self.0
     }
 }
 
@@ -201,7 +184,7 @@ impl Measured {
     }
 
     fn note(&mut self, words: [u64; 3]) {
-        let mut hash = EventHash(self.event_hash);
+        let mut hash = EventHash::from(self.event_hash);
         hash.note(words);
         self.event_hash = hash.value();
     }

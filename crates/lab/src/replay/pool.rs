@@ -120,6 +120,12 @@ pub struct Pool {
     failover_hop: Span,
 }
 
+impl Drop for Pool {
+    fn drop(&mut self) {
+        crate::decided::note(self.stack.decisions());
+    }
+}
+
 impl Pool {
     /// Scheduler over model, started at time zero.
     ///
@@ -184,7 +190,7 @@ impl Pool {
     pub fn of_stack(stack: Stack, disks: Vec<SimDisk>, config: &PoolConfig) -> Result<Pool, BadPool> {
         let mut pool = Pool {
             offer: stack.offered(),
-            stack,
+            stack: stack.hashing_decisions(),
             disks,
             at_disk: EventQueue::new(),
             workers: SimWorkers::new(WORKERS),

@@ -12,17 +12,23 @@ use crate::nitro::traces::{Generator, TRACES, Tweak};
 use crate::replay::{DeviceChoice, Placer};
 use crate::system::{record, set_each};
 use crate::trace::record::TraceRecord;
+use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Data, Io, IoHead, Objective, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
+use plimsoll_cache::CacheControl;
 use plimsoll_cache::{CacheConfig, Shape as CacheShape};
+use plimsoll_cores::CoresControl;
 use plimsoll_cores::{Cores, CoresConfig};
 use plimsoll_device::{DeviceOptions, Model, ModelLayer};
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig};
+use plimsoll_fence::{FenceControl, FenceTerms};
+use plimsoll_logs::LogsControl;
 use plimsoll_logs::{Layout, Logs, LogsConfig, Shape};
+use plimsoll_sched::cfq::CfqControl;
 use plimsoll_sched::{Cfq, CfqConfig, DiskModel};
 use plimsoll_stack::sim::SimPool;
 use plimsoll_stack::{
-    CacheMode, Knob, Layer, LayerState, Offered, Order, Stack, StackConfig, Target, Terms, VolumeTerms,
+    Addressed, Layer, LayerState, Message, Offered, OwnTerms, Stack, StackConfig, Target, Terms, VolumeTerms,
 };
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
@@ -177,6 +183,12 @@ fn volume(tenant: u16) -> VolumeKey {
     VolumeKey { id: u32::from(tenant) + 1, generation: 1 }
 }
 
+impl Drop for NodePool {
+    fn drop(&mut self) {
+        crate::decided::note(self.pool.stack().decisions());
+    }
+}
+
 impl NodePool {
     /// Cores, logs, slots and CFQ over a modelled disk; the load repeats.
     ///
@@ -219,8 +231,7 @@ impl NodePool {
             };
             let terms = Terms::of(class, 1024);
             pool.stack().set_tenant(Time::ZERO, TenantId(tenant), Some(&terms));
-            let (cache, domain) = (CacheMode::Off, u64::from(tenant) + 1);
-            let terms = VolumeTerms { size_bytes, tenant, domain, cache, cache_bytes: 0, slots: 1 };
+            let terms = VolumeTerms { size_bytes, tenant, own: OwnTerms::of(&FenceTerms { slots: 1 }) };
             pool.stack().set_volume(Time::ZERO, volume(tenant), &terms);
         }
         NodePool::new(pool, requests, disk_space(), u32::from(TENANTS))
@@ -349,9 +360,9 @@ impl NodePool {
         record(&mut self.run, if is_write { "write" } else { "read" }, n, ms);
     }
 
-    fn order(&mut self, order: Order) {
+    fn tell(&mut self, message: &impl Message) {
         let now = self.pool.now();
-        self.pool.stack().order(now, order);
+        self.pool.stack().tell(now, &Addressed::new(message));
     }
 }
 
@@ -362,15 +373,14 @@ impl Adapter for NodePool {
             let span = || value.parse::<Span>().ok();
             match name {
                 "deadline" => self.deadline = if value == "none" { None } else { Some(span()?) },
-                "logged_write" => self.order(Order::Set(Knob::LoggedWriteBytes(value.parse().ok()?))),
-                "slot" => self.order(Order::Fence { slots: self.slots, slot_ns: span()?.as_nanos() }),
-                "idle_time" => self.order(Order::Set(Knob::IdleNs(span()?.as_nanos()))),
+                "logged_write" => self.tell(&LogsControl::LoggedWriteBytes(value.parse().ok()?)),
+                "slot" => self.tell(&FenceControl::Slots { slots: self.slots, slot: span()? }),
+                "idle_time" => self.tell(&CfqControl::SliceIdle(span()?)),
                 "core_slack" => {
-                    let high_ns = span()?.as_nanos();
-                    let slack = Knob::CoreSlack { low_ns: high_ns * 3 / 10, high_ns, poll_windows: 2000 };
-                    self.order(Order::Set(slack));
+                    let high = span()?;
+                    self.tell(&CoresControl::Slack { low: high.scale(3, 10), high, poll_windows: 2000 });
                 }
-                "fingerprints" => self.order(Order::Set(Knob::FingerprintsPercent(value.parse().ok()?))),
+                "fingerprints" => self.tell(&CacheControl::FingerprintsPercent(value.parse().ok()?)),
                 _ => return None,
             }
             Some(())

@@ -601,7 +601,14 @@ impl Life {
                 // Until everything that was begun has ended, idle work included, but not for ever.
                 Act::Rest => 60,
                 Act::Checkpoint => {
-                    self.pool.with_layer(|l: &mut Logs, out| l.ordered(now, Order::Checkpoint, out));
+                    self.pool.with_layer(|l: &mut Logs, out| {
+                        plimsoll_stack::Layer::told(
+                            l,
+                            now,
+                            &plimsoll_stack::Message::encode(&plimsoll_logs::LogsControl::Checkpoint),
+                            out,
+                        )
+                    });
                     2
                 }
                 _ => 0,

@@ -102,7 +102,14 @@ pub fn fuzz_one(data: &[u8]) {
         ask(&mut p, op, 4096 * i as u64, len, 3);
     }
     let now = p.now();
-    p.with_layer(|l: &mut Logs, out| l.ordered(now, Order::Checkpoint, out));
+    p.with_layer(|l: &mut Logs, out| {
+        plimsoll_stack::Layer::told(
+            l,
+            now,
+            &plimsoll_stack::Message::encode(&plimsoll_logs::LogsControl::Checkpoint),
+            out,
+        )
+    });
     p.run_until(now + Span::from_millis(200));
     p.with_layer(|l: &mut Logs, out| l.drain(now, out));
     p.run_until(now + Span::from_secs(100));

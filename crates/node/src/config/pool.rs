@@ -2,9 +2,9 @@
 
 use super::text::{ByteSize, SpanText};
 use super::{Place, yes};
+use plimsoll_base::CacheMode;
 use plimsoll_cache::{Codec, Sharing};
 use plimsoll_device::DeviceSpec;
-use plimsoll_stack::CacheMode;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -25,13 +25,8 @@ pub struct PoolConfig {
     pub idle_time: Option<SpanText>,
     /// Memory for pages that were read or written, as a page cache.
     pub memory: Option<ByteSize>,
-    /// Do some tenants' deadlines have percentiles? Set by the node itself, so that a tape replays alike.
-    #[serde(default)]
-    pub budgets: bool,
     /// What `plimsoll profile` measured of the device; without it, waits are learned from nothing.
     pub profile: Option<PathBuf>,
-    /// That file's text. Set by the node itself, so that a tape replays alike wherever the file is by then.
-    pub profile_text: Option<String>,
     /// Cores that the pool's requests are served by; see docs/cores.md. Without it, all are served as they come.
     pub cores: Option<u32>,
     /// Requests that a core has in flight; 1 if not said.
@@ -104,8 +99,6 @@ pub struct LogsConfig {
     pub adaptive: bool,
     /// Serve, degraded, although durable records in the logs are lost of which the ranges aren't known.
     pub accept_loss: bool,
-    /// Seconds since midnight (UTC) when the pool started. Set by the node itself, so that a tape replays alike.
-    pub started_s_of_day: Option<u64>,
 }
 
 impl Default for LogsConfig {
@@ -121,7 +114,6 @@ impl Default for LogsConfig {
             clean_when_idle: true,
             adaptive: true,
             accept_loss: false,
-            started_s_of_day: None,
         }
     }
 }
@@ -146,8 +138,6 @@ pub struct FenceConfig {
     pub device: Option<String>,
     /// What `plimsoll profile` measured of the cache's device. The pool's own is in its `profile`.
     pub cache_profile: Option<PathBuf>,
-    /// That file's text. Set by the node itself, so that a tape replays alike.
-    pub cache_profile_text: Option<String>,
 }
 
 /// Whose duplicates a cache finds.
@@ -212,14 +202,6 @@ pub struct CacheConfig {
     /// For tests, as a pool's `device` has it: the fast device loses, tears and reorders what isn't flushed when the process is killed.
     #[serde(default)]
     pub volatile_cache: Option<VolatileConfig>,
-    /// Set by the node itself, so that a tape replays alike.
-    pub generation: Option<u16>,
-    /// Likewise: the volumes that there were (id and generation), and whether only the cache might have something of each.
-    pub known: Option<Vec<(u32, u32, bool)>>,
-    /// Likewise: volumes (id and generation) of which what only the cache had was given up, and since which generation of the cache.
-    pub given_up: Option<Vec<(u32, u32, u16)>>,
-    /// Likewise: what tells its NVRAM's records from those of other caches.
-    pub nvram_salt: Option<u64>,
 }
 
 /// `nvram = { … }` of `[pool.cache]`
@@ -319,5 +301,6 @@ impl PoolConfig {
         self.profile.as_mut().map(fix);
         self.cache.as_mut().map(|c| &mut c.file).map(fix);
         self.cache.as_mut().and_then(|c| c.nvram.as_mut()).map(|n| &mut n.file).map(fix);
+        self.fence.as_mut().and_then(|f| f.cache_profile.as_mut()).map(fix);
     }
 }

@@ -3,8 +3,9 @@
 use super::pool::PoolConfig;
 use super::text::{ByteSize, SpanText};
 use super::{Config, Place, yes};
+use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Objective, Priority, Span};
-use plimsoll_stack::{Allotment, CacheMode};
+use plimsoll_cores::Allotment;
 use serde::Deserialize;
 use std::path::PathBuf;
 use toml::Spanned;

@@ -13,7 +13,7 @@ use plimsoll_fence::FenceStatus;
 use plimsoll_logs::LogsStatus;
 use plimsoll_sched::promise::BudgetView;
 use plimsoll_stack::inside::Knowledge;
-use plimsoll_stack::{Extent, FrontVolume, LayerState, NodeStats, Order, Terms, VolumeTerms};
+use plimsoll_stack::{Addressed, Extent, FrontVolume, LayerState, NodeStats, Terms, VolumeTerms};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -104,12 +104,12 @@ pub enum Command {
         /// Answered when done; false if a layer can't without a restart.
         reply: Reply<bool>,
     },
-    /// Pass an operator's order to the layers.
-    Order {
-        /// Which.
-        order: Order,
-        /// Answered when it was passed on.
-        reply: Reply<()>,
+    /// Pass a message to the layer that it is addressed to.
+    Tell {
+        /// The message.
+        to: Addressed,
+        /// Answered when it was passed on; false if there is no such layer.
+        reply: Reply<bool>,
     },
     /// Take no more requests, finish what is inside, flush, end.
     Shutdown,

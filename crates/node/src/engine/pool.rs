@@ -29,7 +29,7 @@ use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags, MetaContext, MetaContexts, NoteKind};
 use plimsoll_sched::promise::AutoDeadline;
 use plimsoll_stack::tape::Taped;
-use plimsoll_stack::{Extent, Forecast, Front, LayerState, Offered, Order, Stack};
+use plimsoll_stack::{Extent, Forecast, Front, LayerState, Offered, Stack};
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::io;
@@ -344,7 +344,7 @@ impl Pool {
         for d in self.deleting.drain(..) {
             let _ = d.reply.send(Err(IoError::Unavailable)); // whoever asked may have gone
         }
-        self.stack.order(self.now, Order::Stop);
+        self.stack.stop(self.now);
     }
 
     fn listen_for_commands(&mut self) -> io::Result<()> {
@@ -930,10 +930,10 @@ impl Pool {
                 self.tell_health();
                 let _ = reply.send(recovered);
             }
-            Command::Order { order, reply } => {
-                self.stack.order(self.now, order);
+            Command::Tell { to, reply } => {
+                let known = self.stack.tell(self.now, to);
                 self.pump()?;
-                let _ = reply.send(());
+                let _ = reply.send(known);
             }
             Command::Shutdown => {
                 self.stop();

@@ -1,9 +1,10 @@
 //! A pool's tape in a file: written beside the pool's thread, read back to be replayed in the simulator.
 //!
 //! The file is a magic number, a header, then frames of entries; header and frames have a length and a checksum each, so
-//! that a tape that was cut (the node was killed) is good up to the cut.
+//! that a tape that was cut (the node was killed) is good up to the cut. A checksum covers the frame's number, too: a frame that is
+//! missing in the middle is noticed.
 
-use crate::config::PoolConfig;
+use plimsoll_pool::PoolPlan;
 use plimsoll_stack::Offer;
 use plimsoll_stack::tape::{Entry, Recorder};
 use serde::{Deserialize, Serialize};
@@ -15,9 +16,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 const MAGIC: &[u8; 8] = b"PLIMTAPE";
-const VERSION: u32 = 4;
-/// The oldest that can be read: version 3 also has the bytes that checkpoints read.
-const VERSION_OLDEST: u32 = 3;
+/// Since version 5 the header has the pool's plan, and no configuration.
+const VERSION: u32 = 5;
 /// Entries are handed to the writer in pieces of about this size, ...
 const FRAME_BYTES: usize = 256 << 10;
 /// ... or after this long, and whenever the pool sleeps with this much: little is missing when the node is killed.
@@ -36,19 +36,21 @@ pub struct TapeHeader {
     pub plimsoll: String,
     /// Unix time of the pool's start, s.
     pub started_unix_s: u64,
-    /// The pool's section of the configuration, as TOML.
-    pool: String,
+    /// The pool's name.
+    pub pool: String,
+    /// The pool's plan, as JSON.
+    plan: String,
     /// What its devices offered: size, block, largest request, atomic unit (bytes each), and queue length.
     offers: Vec<(u64, u32, u64, u32, u32)>,
 }
 
 impl TapeHeader {
-    /// The pool's configuration.
+    /// The pool's plan.
     ///
     /// # Errors
     /// If this program doesn't know all that it says.
-    pub fn pool(&self) -> Result<PoolConfig, String> {
-        toml::from_str(&self.pool).map_err(|e| format!("the recorded pool's configuration: {e}"))
+    pub fn plan(&self) -> Result<PoolPlan, String> {
+        serde_json::from_str(&self.plan).map_err(|e| format!("the recorded pool's plan: {e}"))
     }
 
     /// What the devices offered.
@@ -77,13 +79,20 @@ impl TapeWriter {
     ///
     /// # Errors
     /// If it can't be written, or something else than a tape is there.
-    pub fn create(path: &Path, bytes_max: u64, pool: &PoolConfig, offers: &[Offer]) -> io::Result<TapeWriter> {
+    pub fn create(
+        path: &Path,
+        bytes_max: u64,
+        pool: &str,
+        plan: &PoolPlan,
+        offers: &[Offer],
+    ) -> io::Result<TapeWriter> {
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let offer = |o: &Offer| (o.size_bytes, o.block_bytes, o.io_bytes_max, o.atomic_bytes, o.queue_max);
         let header = TapeHeader {
             plimsoll: env!("CARGO_PKG_VERSION").to_string(),
             started_unix_s: since_1970.map_or(0, |d| d.as_secs()),
-            pool: toml::to_string(pool).map_err(io::Error::other)?,
+            pool: pool.to_string(),
+            plan: serde_json::to_string(plan).map_err(io::Error::other)?,
             offers: offers.iter().map(offer).collect(),
         };
         keep_older(path)?;
@@ -91,13 +100,13 @@ impl TapeWriter {
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(MAGIC)?;
         file.write_all(&VERSION.to_le_bytes())?;
-        write_frame(&mut file, &postcard::to_stdvec(&header).map_err(io::Error::other)?)?;
+        write_frame(&mut file, 0, &postcard::to_stdvec(&header).map_err(io::Error::other)?)?;
         let (writer, frames) = sync_channel::<Vec<u8>>(FRAMES_WAITING_MAX);
         let shown = path.display().to_string();
         let thread = std::thread::Builder::new().name("tape".into()).spawn(move || {
-            for frame in frames {
+            for (number, frame) in (1..).zip(frames) {
                 crate::panics::point("tape");
-                if let Err(error) = write_frame(&mut file, &frame) {
+                if let Err(error) = write_frame(&mut file, number, &frame) {
                     tracing::error!(tape = shown, %error, "the tape ends here: it cannot be written");
                     return;
                 }
@@ -184,9 +193,17 @@ fn keep_older(path: &Path) -> io::Result<()> {
     }
 }
 
-fn write_frame(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+/// The checksum of a frame.
+fn sum_of(number: u64, bytes: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&number.to_le_bytes());
+    sum.update(bytes);
+    sum.finalize()
+}
+
+fn write_frame(file: &mut File, number: u64, bytes: &[u8]) -> io::Result<()> {
     file.write_all(&(bytes.len() as u32).to_le_bytes())?;
-    file.write_all(&crc32fast::hash(bytes).to_le_bytes())?;
+    file.write_all(&sum_of(number, bytes).to_le_bytes())?;
     file.write_all(bytes)
 }
 
@@ -195,6 +212,8 @@ pub struct TapeReader {
     path: PathBuf,
     file: BufReader<File>,
     at: u64,
+    /// The next frame's number.
+    number: u64,
     /// What it was recorded of.
     pub header: TapeHeader,
 }
@@ -214,14 +233,15 @@ impl TapeReader {
             return Err(fail("is not a tape"));
         }
         let version = u32::from_le_bytes(magic[8..].try_into().expect("four bytes"));
-        if !(VERSION_OLDEST..=VERSION).contains(&version) {
-            let reads = format!("versions {VERSION_OLDEST} to {VERSION}");
-            return Err(fail(&format!("is a tape of version {version}; this program reads {reads}")));
+        if version != VERSION {
+            let what = format!("is a tape of version {version}; this program reads version {VERSION}");
+            return Err(fail(&format!("{what}: replay it with the version of plimsoll that recorded it")));
         }
         let mut at = 12;
-        let frame = read_frame(&mut file, &mut at).map_err(|e| fail(&e))?.ok_or_else(|| fail("its header was cut"))?;
+        let frame =
+            read_frame(&mut file, 0, &mut at).map_err(|e| fail(&e))?.ok_or_else(|| fail("its header was cut"))?;
         let header = postcard::from_bytes(&frame).map_err(|e| fail(&format!("its header makes no sense: {e}")))?;
-        Ok(TapeReader { path: path.to_owned(), file, at, header })
+        Ok(TapeReader { path: path.to_owned(), file, at, number: 1, header })
     }
 
     /// Where it is.
@@ -241,7 +261,9 @@ impl TapeReader {
     pub fn next_frame(&mut self) -> Result<Option<Vec<Entry>>, String> {
         let began = self.at;
         let fail = |what: &str| format!("{}: at byte {began}: {what}", self.path.display());
-        let Some(frame) = read_frame(&mut self.file, &mut self.at).map_err(|e| fail(&e))? else { return Ok(None) };
+        let frame = read_frame(&mut self.file, self.number, &mut self.at).map_err(|e| fail(&e))?;
+        let Some(frame) = frame else { return Ok(None) };
+        self.number += 1;
         let mut rest = &frame[..];
         let mut entries = Vec::new();
         while !rest.is_empty() {
@@ -254,7 +276,7 @@ impl TapeReader {
 }
 
 /// A frame's bytes; `None` where the file ends, also in the middle of it.
-fn read_frame(file: &mut impl Read, at: &mut u64) -> Result<Option<Vec<u8>>, String> {
+fn read_frame(file: &mut impl Read, number: u64, at: &mut u64) -> Result<Option<Vec<u8>>, String> {
     let mut head = [0; 8];
     if file.read_exact(&mut head).is_err() {
         return Ok(None);
@@ -269,8 +291,8 @@ fn read_frame(file: &mut impl Read, at: &mut u64) -> Result<Option<Vec<u8>>, Str
     if bytes.len() < len as usize {
         return Ok(None);
     }
-    if crc32fast::hash(&bytes).to_le_bytes() != sum {
-        return Err("damaged: its checksum is wrong".into());
+    if sum_of(number, &bytes).to_le_bytes() != sum {
+        return Err(format!("damaged: the checksum of frame {number} is wrong, or a frame before it is missing"));
     }
     *at += 8 + u64::from(len);
     Ok(Some(bytes))

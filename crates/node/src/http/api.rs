@@ -1,7 +1,7 @@
 //! The API's words, for the node that says them and for clients that hear them. Times are in microseconds and sizes in
 //! bytes, as the fields' names say; rates are left to the reader, who has two answers and the time between them.
 
-use plimsoll_stack::CacheMode;
+use plimsoll_base::CacheMode;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

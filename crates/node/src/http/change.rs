@@ -202,9 +202,17 @@ pub async fn give_up_cache(
     show_cache(State(control), Path(name)).await
 }
 
-pub async fn checkpoint(State(control): Shared, Path(name): Path<String>) -> Result<StatusCode> {
+pub async fn checkpoint_logs(State(control): Shared, Path(name): Path<String>) -> Result<StatusCode> {
     let owned = name.clone();
-    let begun = change(&control.node, |node| async move { node.checkpoint_pool(&owned).await });
+    let begun = change(&control.node, |node| async move { node.checkpoint_logs(&owned).await });
+    begun.await.map_err(|e| e.at(format!("pool `{name}`")))?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// `POST /v1/pools/{name}/cache/flush`: writes all dirty extents back, and answers when that has begun.
+pub async fn flush_cache(State(control): Shared, Path(name): Path<String>) -> Result<StatusCode> {
+    let owned = name.clone();
+    let begun = change(&control.node, |node| async move { node.flush_cache(&owned).await });
     begun.await.map_err(|e| e.at(format!("pool `{name}`")))?;
     Ok(StatusCode::ACCEPTED)
 }

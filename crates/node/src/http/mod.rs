@@ -66,11 +66,11 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<Control>>)> {
         ("/v1/pools/{name}/cores", get(cores::show)),
         ("/v1/pools/{name}/fence", get(fence::show).patch(fence::patch)),
         ("/v1/pools/{name}/cache", get(change::show_cache).patch(change::change_cache)),
-        ("/v1/pools/{name}/cache/flush", post(change::checkpoint)),
+        ("/v1/pools/{name}/cache/flush", post(change::flush_cache)),
         ("/v1/pools/{name}/cache/give-up", post(change::give_up_cache)),
         ("/v1/pools/{name}/knobs", get(knobs::show).patch(knobs::patch)),
         ("/v1/pools/{name}/logs", get(change::show_logs)),
-        ("/v1/pools/{name}/logs/checkpoint", post(change::checkpoint)),
+        ("/v1/pools/{name}/logs/checkpoint", post(change::checkpoint_logs)),
     ]
 }
 

@@ -4,7 +4,9 @@
 use super::{ANSWER_TIME, Node, NodeError, Result, blocking};
 use crate::engine::{Command, Note, PoolHandle};
 use crate::store::PoolStore;
-use plimsoll_stack::{CacheMode, Order};
+use plimsoll_base::CacheMode;
+use plimsoll_cache::CacheControl;
+use plimsoll_stack::Addressed;
 use plimsoll_store::{CacheRecord, MetaView, VolumeRecord};
 use std::sync::Arc;
 
@@ -87,8 +89,8 @@ impl Node {
         }
         let owned = name.to_string();
         blocking(move || store.change().give_up(&owned)).await?;
-        let order = Order::CacheGiveUp { id: volume.key.id, generation: volume.key.generation };
-        p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())
+        let (id, generation) = (volume.key.id, volume.key.generation);
+        p.tell(Addressed::new(&CacheControl::GiveUp { id, generation })).await
     }
 
     /// Names of a pool's volumes of which only the cache may have the latest.
@@ -113,8 +115,7 @@ impl Node {
                 Err(NodeError::Refused(what))
             }
             Some(c) => {
-                let order = Order::CacheBytes(bytes);
-                p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())?;
+                p.tell(Addressed::new(&CacheControl::Bytes(bytes))).await?;
                 let configured_bytes = c.section.configured_size.map(|b| b.0);
                 let Some(store) = p.store.clone() else { return Ok(()) };
                 blocking(move || {
@@ -144,7 +145,8 @@ pub(super) fn note_of(pool: String, store: Option<Arc<PoolStore>>, handle: PoolH
                 }
             }
             let (reply, _) = tokio::sync::oneshot::channel();
-            let _ = handle.send(Command::Order { order: Order::CacheNoted, reply }); // a pool that ended needs none
+            let to = Addressed::new(&CacheControl::FailureNoted);
+            let _ = handle.send(Command::Tell { to, reply }); // a pool that ended needs none
             tracing::error!(pool, "the cache's device failed; `plimsoll cache status` says what that means");
         });
         if let Err(error) = noting {

@@ -4,7 +4,7 @@ use super::{Command, Node, NodeError, Result, RunningPool};
 use crate::config::check_deadline;
 use crate::knobs::{Knobs, Wanted};
 use plimsoll_base::Span;
-use plimsoll_stack::{Knob, Order};
+use plimsoll_stack::Addressed;
 use plimsoll_store::{DeadlineRecord, KnobsRecord, VolumeRecord};
 
 impl Node {
@@ -80,11 +80,15 @@ impl Node {
 }
 
 impl RunningPool {
+    /// Passes a message to one of the pool's layers.
+    pub(super) async fn tell(&self, to: Addressed) -> Result<()> {
+        self.handle.ask(|reply| Command::Tell { to, reply }).await.map(drop).map_err(|_| self.gone())
+    }
+
     /// Tells the layers.
-    async fn turn(&self, new: Knobs, orders: Vec<Knob>) -> Result<()> {
-        for knob in orders {
-            let order = Order::Set(knob);
-            self.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| self.gone())?;
+    async fn turn(&self, new: Knobs, messages: Vec<Addressed>) -> Result<()> {
+        for to in messages {
+            self.tell(to).await?;
         }
         *self.knobs.lock().expect("no panic while held") = new;
         Ok(())

@@ -3,11 +3,11 @@
 use super::{Node, NodeError, Result};
 use crate::config::Config;
 use crate::directory::Volume;
-use crate::engine::Command;
 use crate::fence::Without;
 use crate::open::PoolCache;
 use plimsoll_base::{Class, Span};
-use plimsoll_stack::Order;
+use plimsoll_fence::FenceControl;
+use plimsoll_stack::Addressed;
 use plimsoll_store::{FenceRecord, VolumeRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,8 +64,8 @@ impl Node {
                 slots,
                 "fewer slots were set live than are promised now: those configured hold"
             );
-            let order = Order::Fence { slots, slot_ns };
-            p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())?;
+            let slot = Span::from_nanos(slot_ns);
+            p.tell(Addressed::new(&FenceControl::Slots { slots, slot })).await?;
             let fence = plimsoll_fence::FenceConfig { slots, slot: Span::from_nanos(slot_ns), ..fence };
             *p.fence.lock().expect("no panic while held") = Some(fence);
         }
@@ -165,8 +165,7 @@ impl Node {
             let record = FenceRecord { slots, slot_ns: slot.as_nanos(), configured };
             super::blocking(move || store.change().set_fence(record)).await?;
         }
-        let order = Order::Fence { slots, slot_ns: slot.as_nanos() };
-        p.handle.ask(|reply| Command::Order { order, reply }).await.map_err(|_| p.gone())?;
+        p.tell(Addressed::new(&FenceControl::Slots { slots, slot })).await?;
         *p.fence.lock().expect("no panic while held") = Some(plimsoll_fence::FenceConfig { slots, slot, ..fence });
         Ok(())
     }

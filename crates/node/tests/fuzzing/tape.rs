@@ -16,13 +16,12 @@ pub fn fuzz_one(data: &[u8]) {
         tape.extend(rest);
     } else {
         tape.extend(b"PLIMTAPE");
-        tape.extend(u32::from(3 + (how >> 1 & 1)).to_le_bytes());
+        tape.extend(u32::from(5 - (how >> 1 & 1)).to_le_bytes());
         // The first piece is the header, unless the given bytes are all entries.
-        let header = [&[5], &b"0.1.0"[..], &[0], &[13], b"name = \"p\"\n  ", &[0]].concat();
-        if how & 4 == 0 {
-            frame(&mut tape, &header);
-        }
-        rest.split(|b| *b == 0xfe).for_each(|piece| frame(&mut tape, piece));
+        let header = [&[5], &b"0.1.0"[..], &[0], &[1], b"p", &[2], b"{}", &[0]].concat();
+        let header = (how & 4 == 0).then_some(&header[..]);
+        let pieces = header.into_iter().chain(rest.split(|b| *b == 0xfe));
+        (0..).zip(pieces).for_each(|(number, piece)| frame(&mut tape, number, piece));
     }
     let memory = rustix::fs::memfd_create("tape", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
     let mut file = std::fs::File::from(memory);
@@ -32,7 +31,7 @@ pub fn fuzz_one(data: &[u8]) {
         Ok(reader) => reader,
         Err(e) => return assert!(!e.is_empty() && !e.contains('\n'), "{e:?}"),
     };
-    let _ = reader.header.pool();
+    let _ = reader.header.plan();
     reader.header.offers();
     loop {
         match reader.next_frame() {
@@ -43,8 +42,11 @@ pub fn fuzz_one(data: &[u8]) {
     }
 }
 
-fn frame(tape: &mut Vec<u8>, bytes: &[u8]) {
+fn frame(tape: &mut Vec<u8>, number: u64, bytes: &[u8]) {
     tape.extend((bytes.len() as u32).to_le_bytes());
-    tape.extend(crc32fast::hash(bytes).to_le_bytes());
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&number.to_le_bytes());
+    sum.update(bytes);
+    tape.extend(sum.finalize().to_le_bytes());
     tape.extend(bytes);
 }

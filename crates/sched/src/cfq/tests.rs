@@ -404,6 +404,6 @@ fn the_device_is_kept_for_near_reads_that_come_soon() {
 fn what_idling_is_set_to_holds_at_once() {
     let (kept, mut s, mut now) = is_kept(8, Op::Read, PriorityClass::BestEffort, 4096, Span::from_millis(1));
     assert!(kept);
-    s.order(now, Order::Set(Knob::IdleNs(0)));
+    assert!(s.tell(now, &plimsoll_stack::Addressed::new(&CfqControl::SliceIdle(Span::ZERO))));
     assert_eq!(serve(&mut s, &mut now), Some(2));
 }

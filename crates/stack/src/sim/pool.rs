@@ -54,7 +54,7 @@ impl SimPool {
             atomic_bytes: SECTOR_BYTES as u32,
             queue_max: 1 << 16,
         };
-        let stack = build(disks.iter().map(offer).collect()).checking_overlaps(true);
+        let stack = build(disks.iter().map(offer).collect()).checking_overlaps(true).hashing_decisions();
         SimPool {
             stack,
             disks,

@@ -5,17 +5,20 @@ use crate::experiment::LabError;
 use crate::experiment::fence::{Blank, formatted, offer_of};
 use crate::profiling::{flash_batches_of, flash_predictor};
 use crate::replay::{DeviceChoice, Pool, PoolConfig};
+use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Objective, Span, TenantId, Time, VolumeKey};
+use plimsoll_cache::CacheTerms;
 use plimsoll_cache::{Cache, CacheConfig, Codec, Layout as CacheLayout, Shape as CacheShape};
 use plimsoll_cores::{Cores, CoresConfig};
 use plimsoll_device::pagecache::{Lru, PageCache};
 use plimsoll_device::{AnyModel, DeviceOptions, Model, ModelLayer, PageCacheLayer};
+use plimsoll_fence::FenceTerms;
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig};
 use plimsoll_logs::{Layout, Logs, LogsConfig, Shape};
 use plimsoll_sched::{Discipline, DiskModel, Late, Profile, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{
-    CacheMode, Extent, Front, FrontVolume, Layer, Map, Stack, StackConfig, Target, Terms, VolumeTerms,
+    Extent, Front, FrontVolume, Layer, Map, OwnTerms, Stack, StackConfig, Target, Terms, VolumeTerms,
 };
 
 /// Which layers there are beside the front, the map and the device.
@@ -238,13 +241,8 @@ fn tell_volume(pool: &mut Pool, now: Time, (volume, tenant): (VolumeKey, TenantI
     pool.stack.with_layer(now, |f: &mut Front, _| f.set_volume(volume, front));
     let extents = [Extent { device_offset, len: BYTES }];
     pool.stack.with_layer(now, |m: &mut Map, _| m.set_volume(volume, &extents));
-    let terms = VolumeTerms {
-        size_bytes: BYTES,
-        tenant: tenant.0,
-        domain: u64::from(tenant.0),
-        cache: CacheMode::Through,
-        cache_bytes: CACHE_BYTES / 2,
-        slots: 1,
-    };
+    let cache = CacheTerms { mode: CacheMode::Through, domain: u64::from(tenant.0), bytes: CACHE_BYTES / 2 };
+    let terms =
+        VolumeTerms { size_bytes: BYTES, tenant: tenant.0, own: OwnTerms::of(&cache).with(&FenceTerms { slots: 1 }) };
     pool.stack.set_volume(now, volume, &terms);
 }

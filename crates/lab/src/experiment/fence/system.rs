@@ -4,16 +4,19 @@ use crate::experiment::LabError;
 use crate::experiment::fence::file::FileBacked;
 use crate::profiling::{disk_batches_of, flash_batches_of, flash_predictor};
 use crate::replay::{DeviceChoice, Pool, PoolConfig, volume_of};
+use plimsoll_base::CacheMode;
 use plimsoll_base::{Completion, Data, Io, Op, Span, Time};
+use plimsoll_cache::CacheTerms;
 use plimsoll_cache::{Cache, CacheConfig, Codec, Layout, Shape, Sharing, format_device};
 use plimsoll_device::{AnyModel, DeviceOptions, Disk, DiskOptions, Mismatch, Model, ModelLayer};
+use plimsoll_fence::FenceTerms;
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::plan::far;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, Predictor};
 use plimsoll_sched::batches::{DiskBatches, FlashBatches};
 use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::{DiskFaults, SimDisk};
-use plimsoll_stack::{Actions, CacheMode, Layer, Offer, Stack, StackConfig, Target, VolumeTerms};
+use plimsoll_stack::{Actions, Layer, Offer, OwnTerms, Stack, StackConfig, Target, VolumeTerms};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -167,13 +170,12 @@ impl System {
         let mut pool = Pool::of_stack(built, disks, &PoolConfig { seed: self.seed, ..PoolConfig::default() })?;
         let (now, size_bytes) = (pool.ready_at(), pool.offer().size_bytes);
         for m in 0..self.machines {
+            let cache = CacheTerms { mode: CacheMode::Back, domain: u64::from(m) + 1, bytes: self.cache_bytes };
             let terms = VolumeTerms {
                 size_bytes,
                 tenant: m,
-                domain: u64::from(m) + 1,
-                cache: CacheMode::Back,
-                cache_bytes: self.cache_bytes,
-                slots: u32::from(self.fenced && m < self.fenced_machines),
+                own: OwnTerms::of(&cache)
+                    .with(&FenceTerms { slots: u32::from(self.fenced && m < self.fenced_machines) }),
             };
             pool.stack.set_volume(now, volume_of(m), &terms);
         }

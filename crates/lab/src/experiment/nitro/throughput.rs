@@ -5,8 +5,8 @@ use crate::experiment::study::Study;
 use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
 use crate::nitro::machine::{Behind, Extents, Front, Measured, Setup, replay};
 use crate::nitro::traces::{Generator, TRACES, Trace, Tweak};
+use plimsoll_base::CacheMode;
 use plimsoll_cache::{CacheConfig, Codec, Shape};
-use plimsoll_stack::CacheMode;
 
 /// Smaller than the paper's by as much, as every request is simulated through all layers: WebVM is small enough anyway.
 fn scale(t: &Trace) -> u64 {

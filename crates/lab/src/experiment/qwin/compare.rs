@@ -6,9 +6,9 @@ use crate::experiment::qwin::{
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::plot::{Curve, Plot};
 use plimsoll_base::{Objective, Span, TenantId};
+use plimsoll_cores::Allotment;
 use plimsoll_cores::QwinConfig;
 use plimsoll_cores::config::PolicyConfig;
-use plimsoll_stack::Allotment;
 
 /// One of the figures' four parts: the objectives of the three latency-critical tenants.
 #[derive(Clone, Copy)]

@@ -9,11 +9,13 @@ use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::plot::{Plot, Scale, Shares};
 use crate::replay::open::VOLUME;
 use crate::replay::{DeviceChoice, Pool, PoolConfig};
+use plimsoll_base::CacheMode;
 use plimsoll_base::{Completion, Data, Io, IoHead, Op, Origin, OwnKind, Rng, Span, TenantId, Time, VolumeKey};
+use plimsoll_cache::CacheTerms;
 use plimsoll_cache::{Cache, CacheConfig, Codec, Layout, Shape};
 use plimsoll_client::{Get, PolicyKind, Preference};
 use plimsoll_device::{DeviceOptions, Model, ModelLayer, PageCache, PageCacheLayer};
-use plimsoll_stack::{Actions, CacheMode, Layer, Offer, Offered, Stack, StackConfig, Target, VolumeTerms};
+use plimsoll_stack::{Actions, Layer, Offer, Offered, OwnTerms, Stack, StackConfig, Target, VolumeTerms};
 use std::ops::Range;
 
 /// See the module's documentation.
@@ -129,10 +131,7 @@ pub(super) fn node(dropped_permille: u32, config: &PoolConfig) -> Result<Pool, L
     let terms = VolumeTerms {
         size_bytes: SPAN_BYTES,
         tenant: 0,
-        domain: 0,
-        cache: CacheMode::Through,
-        cache_bytes: 0,
-        slots: 0,
+        own: OwnTerms::of(&CacheTerms { mode: CacheMode::Through, domain: 0, bytes: 0 }),
     };
     let now = pool.ready_at();
     pool.stack.set_volume(now, VOLUME, &terms);

@@ -11,7 +11,7 @@ use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_nbd::request::Rules;
 use plimsoll_nbd::wire::TransmissionFlags;
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{CacheMode, FrontVolume, Map, StackConfig, Target, VolumeTerms};
+use plimsoll_stack::{FrontVolume, Map, StackConfig, Target, VolumeTerms};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
@@ -63,14 +63,7 @@ impl Scene {
         let (reply, _answer) = tokio::sync::oneshot::channel();
         let front = FrontVolume { size_bytes: SIZE_BYTES, read_only: false };
         let extents = vec![Extent { device_offset: u64::from(id) * SIZE_BYTES, len: SIZE_BYTES }];
-        let terms = VolumeTerms {
-            size_bytes: SIZE_BYTES,
-            tenant: 1,
-            domain: 0,
-            cache: CacheMode::Off,
-            cache_bytes: 0,
-            slots: 0,
-        };
+        let terms = VolumeTerms { size_bytes: SIZE_BYTES, tenant: 1, own: plimsoll_stack::OwnTerms::default() };
         self.pool.obey_one(Command::SetVolume { key: volume(id), front, extents, terms, reply }).unwrap();
     }
 

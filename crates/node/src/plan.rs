@@ -1,0 +1,119 @@
+//! From a pool's section of the configuration to the plan that its stack is built from.
+
+use crate::config::PoolConfig;
+use crate::predict;
+use crate::predict::Measured;
+use plimsoll_device::{DeviceOptions, DeviceSpec};
+use plimsoll_pool::{GivenUp, KnownVolume, ModelPlan, PoolPlan, SchedulerPlan};
+use plimsoll_sched::choice::UnknownScheduler;
+use plimsoll_sched::{SchedulerKind, SchedulerOptions};
+use plimsoll_stack::{Offer, StackConfig};
+
+/// Requests at a device at once by default: enough to keep an SSD busy.
+const DEPTH_DEFAULT: u32 = 32;
+
+/// Everything beside the configuration that a plan depends on. The node finds it out when it opens the pool.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Whether deadlines of some tenants are of a percentile.
+    pub budgets: bool,
+    /// Seconds since midnight (UTC) when the pool starts.
+    pub started_s_of_day: u64,
+    /// The profile of the pool's device.
+    pub profile: Option<Measured>,
+    /// The profile of the cache's device.
+    pub cache_profile: Option<Measured>,
+    /// The cache as the pool's metadata and its own device know it.
+    pub cache: CacheFacts,
+}
+
+/// The part of [`Facts`] that concerns the flash cache.
+#[derive(Clone, Debug, Default)]
+pub struct CacheFacts {
+    /// How often the fast device's content was declared out of date.
+    pub generation: u16,
+    /// The pool's volumes; `None` before they are known.
+    pub known: Option<Vec<KnownVolume>>,
+    /// Volumes whose dirty extents were given up.
+    pub given_up: Vec<GivenUp>,
+    /// Tells the NVRAM's records from those of other caches.
+    pub nvram_salt: u64,
+}
+
+impl Facts {
+    /// The profiles that the configuration names, read; nothing else.
+    ///
+    /// # Errors
+    /// If a profile can't be read or is none.
+    pub fn of_files(config: &PoolConfig) -> Result<Facts, String> {
+        let cache_profile = config.fence.as_ref().and_then(|f| f.cache_profile.as_deref());
+        Ok(Facts {
+            profile: config.profile.as_deref().map(Measured::read).transpose()?,
+            cache_profile: cache_profile.map(Measured::read).transpose()?,
+            ..Facts::default()
+        })
+    }
+}
+
+/// The plan of a pool over a device that offers `slow`.
+///
+/// # Errors
+/// What is wrong with the configuration, or with the profiles that it names.
+pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan, String> {
+    // Every field is named, so that a new one can't be forgotten here.
+    let PoolConfig {
+        name: _,
+        device,
+        depth,
+        sched,
+        idle_time,
+        memory,
+        profile: _,
+        cores: _,
+        core_depth: _,
+        core_policy: _,
+        core_slack: _,
+        bound_best_effort_writes: _,
+        worker_cpus: _,
+        logs,
+        cache,
+        fence: _,
+        tape: _,
+        tape_max: _,
+    } = config;
+    let model = device.model.as_deref().map(model).transpose()?;
+    let seen = plimsoll_pool::seen(model.as_ref(), slow).map_err(|e| e.to_string())?;
+    let kind: SchedulerKind = match sched {
+        Some(name) => name.get_ref().parse().map_err(|e: UnknownScheduler| e.to_string())?,
+        None => SchedulerKind::default(),
+    };
+    // A modelled disk's profile is of all of it, however small the file behind it.
+    let (costs, discipline) = predict::costs(config, facts.profile.as_ref(), kind, seen.whole_bytes, model.as_ref())?;
+    let default = SchedulerOptions::default();
+    let slice_idle = idle_time.map_or(default.slice_idle, |t| t.0);
+    let depth = depth.unwrap_or(DEPTH_DEFAULT);
+    Ok(PoolPlan {
+        stack: StackConfig::default(),
+        budgets: facts.budgets,
+        cores: crate::cores::config(config)?,
+        cache: cache.as_ref().map(|c| crate::cache::plan(c, &facts.cache)).transpose()?,
+        memory: memory.map(predict::memory).transpose()?,
+        logs: logs.as_ref().map(|l| crate::logs::plan(l, facts.started_s_of_day)).transpose()?,
+        fence: crate::fence::config(config, facts, seen.offer.size_bytes)?,
+        scheduler: SchedulerPlan {
+            kind,
+            options: SchedulerOptions { depth, discipline, slice_idle, ..default },
+            costs,
+        },
+        model,
+    })
+}
+
+/// The device modelled by this profile.
+///
+/// # Errors
+/// If there is no such profile, or it can't be read.
+pub fn model(name: &str) -> Result<ModelPlan, String> {
+    let spec = DeviceSpec::named(name).map_err(|e| e.to_string())?;
+    Ok(ModelPlan { spec, options: DeviceOptions::default() })
+}

@@ -1,0 +1,204 @@
+//! The order of a pool's layers.
+
+use crate::plan::{BadPlan, CachePlan, ModelPlan, PoolPlan, SchedulerPlan};
+use crate::wiring::{To, Wiring};
+use plimsoll_cache::{Cache, Layout as CacheLayout, Nvram, WEUS_MIN};
+use plimsoll_cores::Cores;
+use plimsoll_device::pagecache::Lru;
+use plimsoll_device::{AnyModel, Model, ModelLayer, PageCache, PageCacheLayer};
+use plimsoll_fence::Fence;
+use plimsoll_fence::config::check_slots;
+use plimsoll_logs::{Layout as LogsLayout, Logs};
+use plimsoll_sched::promise::Budgets;
+use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
+use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_stack::{Front, Layer, Map, Offer, Stack};
+
+/// The slow device's number: the pool's own.
+pub const SLOW: usize = 0;
+/// The fast device's number: the cache's.
+pub const FAST: usize = 1;
+/// The NVRAM's number.
+pub const NVRAM: usize = 2;
+
+/// Bytes of a page in memory.
+const PAGE_BYTES: u64 = 4096;
+
+/// Builds the pool of `plan` over devices that offer `offers`: the slow one, then the fast one and the NVRAM if there is a cache that has
+/// them.
+///
+/// # Errors
+/// If a layer's configuration is out of its range, a layer doesn't fit its device, or a device that the plan needs is missing.
+pub fn build(plan: &PoolPlan, offers: Vec<Offer>) -> Result<Stack, BadPlan> {
+    let PoolPlan { stack, budgets, cores, cache, memory, logs, fence, scheduler, model } = plan;
+    let cache = cache.as_ref();
+    let devices = 1 + usize::from(cache.is_some()) + usize::from(cache.is_some_and(|c| c.nvram.is_some()));
+    if offers.len() < devices {
+        return Err(BadPlan(format!("the pool needs {devices} devices, and {} are there", offers.len())));
+    }
+    let model = model.as_ref().map(|m| modelled(m, offers[SLOW].size_bytes)).transpose()?;
+    let below = model.as_ref().map_or(offers[SLOW], |m| m.offer(&offers[SLOW..=SLOW]));
+    let mut w = Wiring::default();
+    if *budgets {
+        w.chain("budgets", Box::new(Budgets::new(stack.failover_hop)));
+    }
+    w.chain("front", Box::new(Front::new()));
+    if let Some(config) = cores {
+        config.check().map_err(BadPlan)?;
+        w.chain("cores", Box::new(Cores::new(config.clone())));
+    }
+    let mut flash_model = None;
+    if let Some(c) = cache {
+        flash_model = c.model.as_ref().map(|m| modelled(m, offers[FAST].size_bytes)).transpose()?;
+        let seen = flash_model.as_ref().map_or(offers[FAST], |m| m.offer(&[offers[FAST]]));
+        let seen = Offer { size_bytes: seen.size_bytes.min(offers[FAST].size_bytes), ..seen };
+        w.chain("cache", Box::new(cache_layer(c, &seen)?));
+    }
+    let map = Map::new();
+    w.chain(
+        "map",
+        Box::new(match fence {
+            Some(f) => map.with_pieces(f.piece_bytes()),
+            None => map,
+        }),
+    );
+    if let Some(m) = memory {
+        if m.pages == 0 {
+            return Err(BadPlan("memory: 0 pages: at least one is needed".into()));
+        }
+        let pages = PageCache::<Lru>::new(m.pages, below.size_bytes / PAGE_BYTES, m.hit);
+        w.chain("memory", Box::new(PageCacheLayer::new(pages)));
+    }
+    if let Some(l) = logs {
+        let layout = LogsLayout::new(below.size_bytes, below.block_bytes, l.shape, 0);
+        let layout = layout.map_err(|e| BadPlan(format!("logs: {e}")))?;
+        w.chain("logs", Box::new(Logs::new(layout, l.config)));
+    }
+    if let Some(f) = fence {
+        let wrong = |what| BadPlan(format!("fence: {what}"));
+        f.check().and_then(|()| check_slots(f.slots, f.slot, &f.devices, f.arm_away)).map_err(wrong)?;
+        if f.devices.len() != 1 + usize::from(cache.is_some()) {
+            return Err(wrong(format!("{} devices are described, but the pool's are another number", f.devices.len())));
+        }
+        w.chain("fence", Box::new(Fence::new(f.clone())));
+    }
+    let (queue, model) = scheduled(scheduler, model, below.size_bytes)?;
+    w.chain("scheduler", queue);
+    if let Some(model) = model {
+        w.chain("model", Box::new(model));
+    }
+    w.end_chain(To::Device(SLOW));
+    if let Some(c) = cache {
+        let drive = if flash_model.is_some() { To::Layer("flash queue") } else { To::Device(FAST) };
+        let mut flash = drive;
+        if let Some(n) = c.nvram {
+            let offer = offers[NVRAM];
+            let nvram = Nvram::new(offer.size_bytes, offer.block_bytes, n.salt);
+            let nvram = nvram.map_err(|e| BadPlan(format!("cache: {e}")))?;
+            w.beside("nvram", Box::new(nvram), vec![To::Device(NVRAM), drive]);
+            flash = To::Layer("nvram");
+        }
+        if let Some(model) = flash_model {
+            // It takes no more than its queue holds.
+            let depth = model.model().queue_max() as u32;
+            let options = SchedulerOptions { depth, ..SchedulerOptions::default() };
+            let queue = SchedulerKind::Noop.layer(&options, DiskModel::unknown(model.model().size_bytes()));
+            w.beside("flash queue", queue, vec![To::Layer("flash")]);
+            w.beside("flash", Box::new(model), vec![To::Device(FAST)]);
+        }
+        // The cache's device is behind the fence, too, by a face of its own.
+        match fence {
+            Some(_) => {
+                w.port("cache", To::Face("fence", 1));
+                w.port("fence", flash);
+            }
+            None => w.port("cache", flash),
+        }
+    }
+    Ok(w.stack(*stack, offers))
+}
+
+/// A device as the layers above its model see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// What they are offered.
+    pub offer: Offer,
+    /// Bytes of the whole modelled device, which may be larger than the device behind it; those of the offer without a model.
+    pub whole_bytes: u64,
+}
+
+/// Returns how a device that offers `offer` is seen behind the model of `plan`, if there is one.
+///
+/// # Errors
+/// If the model's parameters contradict each other.
+pub fn seen(plan: Option<&ModelPlan>, offer: Offer) -> Result<Seen, BadPlan> {
+    let Some(model) = plan.map(|m| modelled(m, offer.size_bytes)).transpose()? else {
+        return Ok(Seen { offer, whole_bytes: offer.size_bytes });
+    };
+    Ok(Seen { offer: model.offer(&[offer]), whole_bytes: model.model().size_bytes() })
+}
+
+/// The model over a device of `size_bytes`. A flash drive's maps take memory by capacity: no more of it than the device behind it.
+fn modelled(plan: &ModelPlan, size_bytes: u64) -> Result<ModelLayer<AnyModel>, BadPlan> {
+    let model = plan.spec.clone().at_most(size_bytes).build(plan.options);
+    Ok(ModelLayer::new(model.map_err(|e| BadPlan(e.to_string()))?))
+}
+
+fn cache_layer(c: &CachePlan, fast: &Offer) -> Result<Cache, BadPlan> {
+    let wrong = |e: String| BadPlan(format!("cache: {e}"));
+    c.shape.check().map_err(wrong)?;
+    let layout = CacheLayout::new(fast.size_bytes, fast.block_bytes, c.shape, 0).map_err(wrong)?;
+    let layout = CacheLayout { nvram: c.nvram.is_some(), ..layout };
+    let weu_bytes = u64::from(c.shape.weu_bytes);
+    let size_min = weu_bytes * u64::from(WEUS_MIN);
+    if let Some(size) = c.size_bytes.filter(|size| *size < size_min) {
+        return Err(wrong(format!("size {size} is too small: it needs {size_min} bytes at least")));
+    }
+    let weus = c.size_bytes.map_or(layout.weus, |b| (b / weu_bytes).min(u64::from(layout.weus)) as u32);
+    let config = plimsoll_cache::CacheConfig { weus_max: c.config.weus_max.min(weus), ..c.config };
+    let cache = Cache::new(layout, config).with_given_up(c.given_up.iter().map(|g| (g.key(), g.since)));
+    Ok(match &c.known {
+        Some(known) => cache.with_known(known.iter().map(|k| (k.key(), k.behind))),
+        None => cache,
+    })
+}
+
+/// The scheduler, and the model with the predictor that the scheduler needs.
+type Scheduled = (Box<dyn Layer>, Option<ModelLayer<AnyModel>>);
+
+fn scheduled(s: &SchedulerPlan, model: Option<ModelLayer<AnyModel>>, below_bytes: u64) -> Result<Scheduled, BadPlan> {
+    if s.options.depth == 0 {
+        return Err(BadPlan("depth 0 would serve nothing".into()));
+    }
+    if let crate::Costs::Profile(p) = &s.costs {
+        p.check().map_err(|what| BadPlan(format!("the profile of `{}`: {what}", p.device.name)))?;
+    }
+    if s.kind == SchedulerKind::Ssd {
+        let shown = model.and_then(|m| m.model().flash().map(|f| f.page_bytes()).map(|page_bytes| (m, page_bytes)));
+        let Some((model, page_bytes)) = shown else {
+            let what = "sched `ssd` predicts from a flash drive's inside, which only a modelled one shows: name a flash \
+                        `model`, or use sched `blackbox`";
+            return Err(BadPlan(what.into()));
+        };
+        let predictor = match &s.costs {
+            crate::Costs::Unknown => MittSsd::unprofiled(),
+            crate::Costs::Profile(p) => {
+                let flash = p.flash.as_ref();
+                let flash =
+                    flash.ok_or_else(|| BadPlan("profile: has no `flash` part, which sched `ssd` needs".into()))?;
+                if flash.page_bytes != page_bytes {
+                    let (theirs, name) = (flash.page_bytes, &p.device.name);
+                    return Err(BadPlan(format!(
+                        "the profile of `{name}` has pages of {theirs} bytes, and the device has {page_bytes}"
+                    )));
+                }
+                MittSsd::new(flash, SsdPrecision::FULL)
+            }
+        };
+        let queue = s.kind.layer(&s.options, DiskModel::unknown(0));
+        return Ok((queue, Some(model.with_predictor(Box::new(predictor)))));
+    }
+    // A modelled disk's profile is of all of it, however small the device behind it.
+    let size_bytes = model.as_ref().map_or(below_bytes, |m| m.model().size_bytes());
+    Ok((s.kind.layer(&s.options, s.costs.of_disk(size_bytes)?), model))
+}

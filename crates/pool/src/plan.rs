@@ -1,0 +1,202 @@
+//! The plan of a pool: its layers, each with its whole configuration.
+
+use plimsoll_base::{Span, VolumeKey};
+use plimsoll_cache::{CacheConfig, Shape as CacheShape};
+use plimsoll_cores::CoresConfig;
+use plimsoll_device::{DeviceOptions, DeviceSpec};
+use plimsoll_fence::FenceConfig;
+use plimsoll_logs::{LogsConfig, Shape as LogsShape};
+use plimsoll_sched::{DiskModel, Profile, SchedulerKind, SchedulerOptions};
+use plimsoll_stack::StackConfig;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A pool, complete and resolved: everything that decides which stack is built, except what its devices offer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolPlan {
+    /// How requests are admitted.
+    pub stack: StackConfig,
+    /// Whether tenants' deadlines may be of a percentile (MittOS §7.2's budgets).
+    pub budgets: bool,
+    /// Cores that requests are served by.
+    pub cores: Option<CoresConfig>,
+    /// The flash cache, on the fast device.
+    pub cache: Option<CachePlan>,
+    /// A page cache in memory.
+    pub memory: Option<MemoryPlan>,
+    /// Scattered logs.
+    pub logs: Option<LogsPlan>,
+    /// Time slots.
+    pub fence: Option<FenceConfig>,
+    /// The scheduler of the slow device.
+    pub scheduler: SchedulerPlan,
+    /// The modelled device in front of the slow one.
+    pub model: Option<ModelPlan>,
+}
+
+impl PoolPlan {
+    /// A front and a map over a scheduler that takes requests as they come.
+    pub fn new() -> PoolPlan {
+        PoolPlan {
+            stack: StackConfig::default(),
+            budgets: false,
+            cores: None,
+            cache: None,
+            memory: None,
+            logs: None,
+            fence: None,
+            scheduler: SchedulerPlan::default(),
+            model: None,
+        }
+    }
+}
+
+impl Default for PoolPlan {
+    fn default() -> PoolPlan {
+        PoolPlan::new()
+    }
+}
+
+/// A flash cache.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CachePlan {
+    /// Part of the device's format.
+    pub shape: CacheShape,
+    /// How it behaves. `weus_max` bounds it beside `size_bytes`.
+    pub config: CacheConfig,
+    /// Bytes of the fast device that are used at most; `None`: all.
+    pub size_bytes: Option<u64>,
+    /// The pool's volumes when it starts; `None`: any may come (a volume of which nothing is known is not recovered, it is kept).
+    pub known: Option<Vec<KnownVolume>>,
+    /// Volumes whose dirty extents were given up.
+    pub given_up: Vec<GivenUp>,
+    /// A device that keeps writes through a power loss, in front of the fast one.
+    pub nvram: Option<NvramPlan>,
+    /// The modelled drive in front of the fast device.
+    pub model: Option<ModelPlan>,
+}
+
+/// A volume that exists when the cache starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownVolume {
+    /// Number.
+    pub id: u32,
+    /// Generation of the number.
+    pub generation: u32,
+    /// Whether only the cache may have its newest data.
+    pub behind: bool,
+}
+
+/// A volume whose dirty extents were given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GivenUp {
+    /// Number.
+    pub id: u32,
+    /// Generation of the number.
+    pub generation: u32,
+    /// The cache's generation at that time: what it cached before is not used.
+    pub since: u16,
+}
+
+impl KnownVolume {
+    /// Its key.
+    pub fn key(&self) -> VolumeKey {
+        VolumeKey { id: self.id, generation: self.generation }
+    }
+}
+
+impl GivenUp {
+    /// Its key.
+    pub fn key(&self) -> VolumeKey {
+        VolumeKey { id: self.id, generation: self.generation }
+    }
+}
+
+/// A cache's NVRAM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvramPlan {
+    /// Tells its records from those of other caches.
+    pub salt: u64,
+}
+
+/// A page cache in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryPlan {
+    /// Pages of 4 KiB, at least 1.
+    pub pages: u32,
+    /// How long a hit takes; 0 where the processor's own time is real.
+    pub hit: Span,
+}
+
+/// Scattered logs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogsPlan {
+    /// Part of the device's format.
+    pub shape: LogsShape,
+    /// How they behave.
+    pub config: LogsConfig,
+}
+
+/// A device's scheduler.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SchedulerPlan {
+    /// Which.
+    pub kind: SchedulerKind,
+    /// What it is told.
+    pub options: SchedulerOptions,
+    /// Where its predictions begin.
+    pub costs: Costs,
+}
+
+/// What is known beforehand of what a device's requests cost.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Costs {
+    /// Nothing: costs are learned from completions.
+    #[default]
+    Unknown,
+    /// What was measured.
+    Profile(Box<Profile>),
+}
+
+impl Costs {
+    /// The costs of a disk of `size_bytes`.
+    ///
+    /// # Errors
+    /// If the profile has no `disk` part.
+    pub fn of_disk(&self, size_bytes: u64) -> Result<DiskModel, BadPlan> {
+        match self {
+            Costs::Unknown => Ok(DiskModel::unknown(size_bytes)),
+            Costs::Profile(p) => p.disk_model().ok_or_else(|| BadPlan("the profile has no `disk` part".into())),
+        }
+    }
+}
+
+/// A modelled device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelPlan {
+    /// Its parameters.
+    pub spec: DeviceSpec,
+    /// How it deviates from them.
+    pub options: DeviceOptions,
+}
+
+/// Why no stack can be built from a plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadPlan(pub String);
+
+impl fmt::Display for BadPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for BadPlan {}
