@@ -375,6 +375,8 @@ impl SimDisk {
     pub fn abandoned(&mut self) {
         self.fua.clear();
         self.unanswered.clear();
+        // Its next user counts requests anew: one in flight must not be taken for one of these, which no flush would cover then.
+        self.volatile.values_mut().flatten().for_each(|(id, _)| *id = IoId(0));
     }
 
     fn status(&self, offset: u64, len: u64) -> Data {

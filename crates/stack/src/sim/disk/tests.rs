@@ -95,3 +95,21 @@ fn a_lost_sector_is_unreadable_until_it_is_written() {
     write(&mut d, 1, 1, IoFlags::NONE);
     assert!(d.apply(read(), Time::ZERO).outcome.is_done());
 }
+
+/// The first user's request has the number of one of the second user's that is in flight.
+#[test]
+fn a_flush_of_the_next_user_covers_what_the_last_one_wrote() {
+    for seed in 0..20 {
+        let mut d = disk(seed);
+        write(&mut d, 5, 1, IoFlags::NONE);
+        d.abandoned();
+        let mut head = IoHead::new(Op::Write, VolumeKey::POOL, TenantId(1), BLOCK, BLOCK, Time::ZERO);
+        head.id = IoId(5);
+        assert!(d.apply(Io::new(head, Data::Zeroes), Time::ZERO).outcome.is_done());
+        let mut flush = IoHead::new(Op::Flush, VolumeKey::POOL, TenantId(1), 0, 0, Time::ZERO);
+        flush.id = IoId(6);
+        assert!(d.apply(Io::new(flush, Data::Absent), Time::ZERO).outcome.is_done());
+        d.lose_power();
+        assert_eq!(first_bytes(&d), [1; 8], "seed {seed}");
+    }
+}
