@@ -203,6 +203,8 @@ pub enum Planted {
     WitnessIgnored,
     /// Nothing is written for durable records that no record follows.
     WitnessNeverWritten,
+    /// A log with a record that can't be read is used on.
+    UnreadableUnsealed,
     /// Records don't say of which start they are.
     StartsAlike,
     /// The copies in a record that failed are killed before the writes are durable elsewhere.
@@ -225,7 +227,7 @@ pub enum Planted {
 
 impl Planted {
     /// Those that show only when something becomes corrupt.
-    pub const NEED_CORRUPTION: [Planted; 11] = [
+    pub const NEED_CORRUPTION: [Planted; 12] = [
         Planted::OlderImageUsed,
         Planted::NoteOnce,
         Planted::OlderNoteLeft,
@@ -237,6 +239,7 @@ impl Planted {
         Planted::CleanUnchecked,
         Planted::LossForgotten,
         Planted::LossNotKept,
+        Planted::UnreadableUnsealed,
     ];
 
     /// Two power losses, one right after the other, show it.

@@ -70,6 +70,8 @@ pub(crate) struct Recovery {
     witnesses: Vec<Witness>,
     /// Logs that could not be read to their ends.
     unreadable: Vec<u32>,
+    /// Logs with a record whose data can't be read now, and perhaps at a later start: they are retired before anything is served.
+    sealed: Vec<u32>,
     /// An image is to be written before anything is served.
     repair: bool,
     /// Both copies of the note are.
@@ -152,6 +154,7 @@ impl Logs {
             found: Vec::new(),
             witnesses: Vec::new(),
             unreadable: Vec::new(),
+            sealed: Vec::new(),
             repair: false,
             renote: false,
         }));
@@ -430,7 +433,12 @@ impl Logs {
                 (scan.bytes, scan.from) = (Vec::new(), at);
             }
             // The header can be read, the data can't: as if they were corrupt.
-            None if scan.record == Some(scan.at) => scan.unreadable = Some(scan.at),
+            None if scan.record == Some(scan.at) => {
+                scan.unreadable = Some(scan.at);
+                if !self.has(Planted::UnreadableUnsealed) {
+                    r.sealed.push(scan.log);
+                }
+            }
             None => {
                 let log = scan.log;
                 self.counters.recovery.logs_unreadable += 1;
@@ -722,7 +730,7 @@ impl Logs {
             }
         }
         let old = r.version < VERSION;
-        if self.counters.recovery.from_dump || !r.unreadable.is_empty() || r.repair || old {
+        if self.counters.recovery.from_dump || !r.unreadable.is_empty() || !r.sealed.is_empty() || r.repair || old {
             // What was passed over now must never be looked at again: what the capacitor wrote says that there are no later
             // records, and a log that can't be read today might be tomorrow. Until an image says otherwise, nothing is
             // served.
@@ -736,7 +744,7 @@ impl Logs {
             self.copy_due = Some(Buf::copy_of(&encode_image(&self.layout, &image)));
         }
         // The new note's number is this start's, and no record of another start has it: records wait for it.
-        if self.has(Planted::OlderNoteLeft) {
+        if self.has(Planted::OlderNoteLeft) && !r.renote {
             self.notes.start_afresh();
         } else {
             self.notes.renew();
@@ -827,7 +835,7 @@ impl Logs {
             if end < durable[log] && !bad {
                 missing.push(format!("log {log} bytes {end} to {}", durable[log]));
             }
-            if unreadable || (end < durable[log] && !bad) {
+            if unreadable || r.sealed.contains(&(log as u32)) || (end < durable[log] && !bad) {
                 self.retire(log as u32);
             }
         }

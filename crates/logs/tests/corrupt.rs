@@ -125,6 +125,10 @@ fn judge(
         .map_err(|e| context(format!("second life: {e}")))?;
         let (at, mut disk) = (next.pool.now(), next.pool.disk(0).clone());
         disk.lose_power();
+        // Something lost by name may be read rightly again; nothing that the first start left out may come back.
+        if !has_eio && state == LayerState::Ready && rng.chance(0.5) {
+            disk.heal_sectors();
+        }
         let (mut p, state, found) = started(disk, config).map_err(context)?;
         let problem = common::problem(&mut p);
         if state == LayerState::Failed {
