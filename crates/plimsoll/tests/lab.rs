@@ -206,7 +206,7 @@ fn the_lab_lists_runs_keeps_and_reports() {
     // Scripts rely on exactly these; order doesn't matter to them.
     let keys = |v: &serde_json::Value| v.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
     let set = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<BTreeSet<_>>();
-    assert_eq!(keys(&v), set(&["id", "pass", "rows", "seeds", "commit", "device", "notes"]));
+    assert_eq!(keys(&v), set(&["id", "pass", "rows", "seeds", "commit", "decisions", "device", "notes"]));
     let of_row = set(&["name", "unit", "paper", "ours", "lo", "hi", "pass"]);
     assert!(v["rows"].as_array().unwrap().iter().all(|r| keys(r) == of_row));
     let noted = |start: &str| v["notes"].as_array().unwrap().iter().any(|n| n.as_str().unwrap().starts_with(start));
