@@ -121,7 +121,7 @@ impl Class {
     }
 }
 
-/// What a volume's requests are to a cache.
+/// Treatment of a volume's requests by a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheMode {

@@ -34,7 +34,7 @@ impl Message for CacheControl {
 /// A volume's terms, as far as the cache is concerned. A volume without them passes by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CacheTerms {
-    /// How it is cached.
+    /// The volume's cache mode.
     pub mode: Mode,
     /// Deduplication reaches as far as this is the same: a stable name of the tenant, or 0 for all.
     pub domain: u64,

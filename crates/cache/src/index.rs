@@ -89,7 +89,7 @@ impl Index {
         }
     }
 
-    /// Has so many WEUs from now on, all of them free.
+    /// Sets the number of WEUs; all of them are free.
     ///
     /// # Panics
     /// If something is in one already.

@@ -253,7 +253,7 @@ fn earlier_half_bytes(shape: Shape, weus: u64, block_bytes: u32) -> u64 {
     bytes_for(2 * snapshot_max(shape, weus) + RECORDS_MIN).max(4 * u64::from(block_bytes))
 }
 
-/// Bytes of so many records: a block of 512 bytes has 464 for them.
+/// Bytes of `records` journal records: a block of 512 bytes has 464 for them.
 fn bytes_for(records: u64) -> u64 {
     (records * RECORD_BYTES * 512 / 464).next_multiple_of(PAGE_BYTES)
 }

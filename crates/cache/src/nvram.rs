@@ -454,7 +454,7 @@ fn has_names(data: &Data) -> bool {
     }
 }
 
-/// What is absent stays so: a layer that checks what it reads doesn't check that.
+/// Whether some of the data is absent. Absent data stays absent: a layer that verifies what it reads skips it.
 fn has_absent(data: &Data) -> bool {
     match data {
         Data::Parts(parts) => parts.iter().any(|(_, d)| has_absent(d)),

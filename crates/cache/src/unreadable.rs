@@ -25,7 +25,7 @@ const WAITING_MAX: usize = 32;
 
 /// Headers of a WEU that are read in pieces. What cannot be read is zero in `bytes`.
 struct Around {
-    /// Where the first byte is on the device.
+    /// Byte offset on the device.
     at: u64,
     bytes: Vec<u8>,
     /// Offsets and lengths in `bytes` that are to be read, the next one last.
@@ -49,7 +49,7 @@ pub(crate) struct Unreadable {
 }
 
 impl Unreadable {
-    /// Do so many reads wait that no others may begin?
+    /// Whether the limit of reads in flight is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.len() >= WAITING_MAX
     }

@@ -439,8 +439,8 @@ fn judge(disks: Vec<SimDisk>, life: &Life, done: &[String], rng: &mut Rng, tally
     Ok(())
 }
 
-/// What could not be read can be read again at the next start, when some of it was written anew and written back: nothing old may be
-/// there.
+/// Makes unreadable sectors readable again before the next start. Some of their blocks were overwritten and written back meanwhile: no
+/// older data may come back.
 fn heal(p: SimPool, seen: &Seen, oracle: &Oracle, life: &Life, rng: &mut Rng, tally: &mut Tally) -> Result<(), String> {
     let (setup, extents) = (life.setup, SECTORS / 8);
     let mut second = Life { pool: p, oracle: oracle.clone(), setup, may_fail: true, failed: 0, slow_lost: false };

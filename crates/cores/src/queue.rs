@@ -37,7 +37,7 @@ pub struct Queue {
     pub born: u64,
     /// The tenants that share it, with their terms.
     pub tenants: Vec<(TenantId, Terms)>,
-    /// What they are allotted together.
+    /// The allotment that they share.
     allotment: Allotment,
     /// Oldest first.
     pub waiting: VecDeque<Waiting>,

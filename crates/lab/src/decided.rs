@@ -1,4 +1,4 @@
-//! What the pools of one sample decided, as one hash.
+//! One hash over every decision of the pools of one sample.
 //!
 //! An experiment's result has the hash of every decision of every pool that it simulated, so that a change that should change no
 //! decision can be held against it. Pools add their hash when they end, on the thread that fills the sample; the runner takes it.

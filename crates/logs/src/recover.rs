@@ -757,8 +757,8 @@ impl Logs {
         self.begin_serving(now, out);
     }
 
-    /// Begins the image that a start needs before anything is served. If the table is too full for one, what is logged goes home first, as
-    /// in a checkpoint; the image that empties the logs then is the one. A power loss before that changes nothing of what the next start
+    /// Begins the image that a start needs before anything is served. If the table is too full for one, logged blocks are written back first,
+    /// as in a checkpoint; the image that empties the logs then is the one. A power loss before that changes nothing of what the next start
     /// finds.
     pub(crate) fn image_at_start(&mut self, now: Time, out: &mut Actions) {
         while let Some(tries) = self.making_room
@@ -789,7 +789,7 @@ impl Logs {
         }
     }
 
-    /// What was found is what the device says, in as many copies as there should be.
+    /// Begins serving, and a missing second copy of the image if recovery found only one.
     pub(crate) fn begin_serving(&mut self, now: Time, out: &mut Actions) {
         if let Some(bytes) = self.copy_due.take() {
             self.begin_copy(now, bytes, out);

@@ -162,7 +162,7 @@ impl Claims {
     }
 }
 
-/// What becomes of a claim once its witnesses are looked at.
+/// Returns the claim without the carriers that failed; None once a durable record carries it.
 fn confirmed(mut claim: Claim, logs: &[Log]) -> Option<Claim> {
     for i in 0..claim.carriers.len() {
         let Some(c) = claim.carriers[i] else { continue };

@@ -1,4 +1,4 @@
-//! A table that a power loss left too full for an image, which the start must write first: what is logged goes home, and the start succeeds.
+//! A table that a power loss left too full for an image, which the start must write first: logged blocks are written back, and the start succeeds.
 
 mod common;
 use common::*;
@@ -32,7 +32,7 @@ fn pool(disk: SimDisk) -> SimPool {
     )
 }
 
-/// What is on the first of the volume: each write's sectors but for its second, which was trimmed.
+/// Expected content of the volume's beginning: each write's sectors but for its second, which was trimmed.
 fn expected() -> Vec<u8> {
     (0..WRITES)
         .flat_map(|n| {

@@ -27,7 +27,7 @@ pub fn weu_bytes(c: &Section) -> u64 {
     u64::from(shape(c).weu_bytes)
 }
 
-/// The most write-evict units that a cache may have on a device of so many bytes. A device that an earlier program made has more than one
+/// The most write-evict units that a cache may have on a device of this size. A device that an earlier program made has more than one
 /// made now, as its journal is smaller.
 ///
 /// # Errors
@@ -95,10 +95,10 @@ pub fn check(c: &Section) -> Result<(), String> {
     Ok(())
 }
 
-/// What the section says, as a pool's plan has it.
+/// Translates the configuration's section into the cache's part of a pool's plan.
 ///
 /// # Errors
-/// What is wrong.
+/// Names the invalid setting and its limit.
 pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, String> {
     // Every field is named, so that a new one can't be forgotten here.
     let Section {
@@ -348,10 +348,10 @@ mod tests {
             crate::fence::check(&config, &config.pool[0])
         };
         assert_eq!(check(b), Ok(()));
-        assert!(check(b + unit).expect_err("no device has so many").contains("add up to"));
+        assert!(check(b + unit).expect_err("more than the device has").contains("add up to"));
     }
 
-    /// What is on the device counts, not what a cache made now would have.
+    /// The layout on the device decides, not the layout of a new cache.
     #[test]
     fn a_device_says_how_many_units_it_has() {
         let (bytes, earlier, now) = larger_before();

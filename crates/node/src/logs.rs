@@ -84,10 +84,11 @@ pub fn logged_write(c: &Section) -> (u64, u64) {
     (c.logged_write.map_or(LogsConfig::default().logged_write_bytes, |b| b.0), shape(c).log_bytes / 4)
 }
 
-/// What the section says, as a pool's plan has it; the pool starts so many seconds after midnight, UTC.
+/// Translates the configuration's section into the logs' part of a pool's plan. `started_s_of_day`: seconds after midnight, UTC,
+/// at which the pool starts.
 ///
 /// # Errors
-/// What is wrong.
+/// Names the invalid setting and its limit.
 pub fn plan(c: &Section, started_s_of_day: u64) -> Result<LogsPlan, String> {
     Ok(LogsPlan { shape: shape(c), config: behaviour(c, started_s_of_day)? })
 }

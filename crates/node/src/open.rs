@@ -30,7 +30,7 @@ pub(crate) struct Opened {
     pub cache: Option<PoolCache>,
     /// With the slots that were last set live.
     pub fence: Option<crate::config::FenceConfig>,
-    /// What the stack was built from.
+    /// The plan that the stack was built from.
     pub plan: PoolPlan,
     pub stack: Stack,
     pub devices: Devices,
@@ -143,8 +143,7 @@ pub(crate) fn open_pool(
 const FAST_BYTES_ASSUMED: u64 = 1 << 30;
 const NVRAM_BYTES_ASSUMED: u64 = 64 << 20;
 
-/// What volumes may have together in a pool on a new device of `device_bytes`, and the plan of its stack there: without making
-/// anything. Facts that only a start finds out (the cache's generation and volumes, the time of day, settings that were changed live) are
+/// Computes the room for volumes in a pool on a new device of `device_bytes`, and the plan of its stack. Makes nothing. Facts that only a start finds out (the cache's generation and volumes, the time of day, settings that were changed live) are
 /// left at their defaults in the plan.
 ///
 /// # Errors

@@ -30,7 +30,7 @@ pub struct Facts {
 /// The part of [`Facts`] that concerns the flash cache.
 #[derive(Clone, Debug, Default)]
 pub struct CacheFacts {
-    /// How often the fast device's content was declared out of date.
+    /// Number of times that the fast device's content was declared out of date.
     pub generation: u16,
     /// The pool's volumes; `None` before they are known.
     pub known: Option<Vec<KnownVolume>>,
@@ -58,7 +58,7 @@ impl Facts {
 /// The plan of a pool over a device that offers `slow`.
 ///
 /// # Errors
-/// What is wrong with the configuration, or with the profiles that it names.
+/// Names the fault of the configuration, or of a profile that it names.
 pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan, String> {
     // Every field is named, so that a new one can't be forgotten here.
     let PoolConfig {

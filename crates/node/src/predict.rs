@@ -22,7 +22,7 @@ const SLOW_READS_IN_WINDOW: u64 = 100;
 pub struct Measured {
     /// For messages.
     pub file: String,
-    /// What `plimsoll profile` measured.
+    /// Measured by `plimsoll profile`.
     pub profile: Profile,
 }
 
@@ -56,7 +56,7 @@ fn check_name(config: &PoolConfig, file: &str, profile: &Profile) -> Result<(), 
     Ok(())
 }
 
-/// Where a scheduler's predictions begin, by the device's profile if there is one; and how the device orders its queue.
+/// Returns a scheduler's initial costs, from the device's profile if there is one, and the order of the device's queue.
 ///
 /// # Errors
 /// If the profile is none, or another device's.
@@ -107,7 +107,7 @@ fn check_pages(file: &str, profile: &Profile, model: Option<&ModelPlan>) -> Resu
     Err(format!("{file}: is the profile of another device: {what}: measure this one"))
 }
 
-/// The page cache of so many bytes (MittCache).
+/// The plan of a page cache of this size (MittCache).
 ///
 /// # Errors
 /// If it has less than a page, or more than can be counted.

@@ -121,7 +121,7 @@ pub fn build(plan: &PoolPlan, offers: Vec<Offer>) -> Result<Stack, BadPlan> {
 /// A device as the layers above its model see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
-    /// What they are offered.
+    /// Its offer to the layers above.
     pub offer: Offer,
     /// Bytes of the whole modelled device, which may be larger than the device behind it; those of the offer without a model.
     pub whole_bytes: u64,

@@ -15,7 +15,7 @@ use std::fmt;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolPlan {
-    /// How requests are admitted.
+    /// Settings of the stack itself: the admission of requests.
     pub stack: StackConfig,
     /// Whether tenants' deadlines may be of a percentile (MittOS §7.2's budgets).
     pub budgets: bool,
@@ -64,7 +64,7 @@ impl Default for PoolPlan {
 pub struct CachePlan {
     /// Part of the device's format.
     pub shape: CacheShape,
-    /// How it behaves. `weus_max` bounds it beside `size_bytes`.
+    /// The cache's own settings. `weus_max` bounds the cache beside `size_bytes`.
     pub config: CacheConfig,
     /// Bytes of the fast device that are used at most; `None`: all.
     pub size_bytes: Option<u64>,
@@ -130,7 +130,7 @@ pub struct NvramPlan {
 pub struct MemoryPlan {
     /// Pages of 4 KiB, at least 1.
     pub pages: u32,
-    /// How long a hit takes; 0 where the processor's own time is real.
+    /// Duration of a hit; 0 where the processor's own time is real.
     pub hit: Span,
 }
 
@@ -140,7 +140,7 @@ pub struct MemoryPlan {
 pub struct LogsPlan {
     /// Part of the device's format.
     pub shape: LogsShape,
-    /// How they behave.
+    /// The logs' own settings.
     pub config: LogsConfig,
 }
 
@@ -148,22 +148,22 @@ pub struct LogsPlan {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SchedulerPlan {
-    /// Which.
+    /// The scheduling algorithm.
     pub kind: SchedulerKind,
-    /// What it is told.
+    /// The scheduler's options.
     pub options: SchedulerOptions,
-    /// Where its predictions begin.
+    /// Initial costs of its predictions.
     pub costs: Costs,
 }
 
-/// What is known beforehand of what a device's requests cost.
+/// Initial knowledge of the cost of a device's requests.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Costs {
     /// Nothing: costs are learned from completions.
     #[default]
     Unknown,
-    /// What was measured.
+    /// A measured profile.
     Profile(Box<Profile>),
 }
 
@@ -186,7 +186,7 @@ impl Costs {
 pub struct ModelPlan {
     /// Its parameters.
     pub spec: DeviceSpec,
-    /// How it deviates from them.
+    /// Deviations from `spec`.
     pub options: DeviceOptions,
 }
 

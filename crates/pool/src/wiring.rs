@@ -2,7 +2,7 @@
 
 use plimsoll_stack::{Layer, Offer, Stack, StackConfig, Target};
 
-/// Where a port leads.
+/// Destination of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum To {
     /// A layer's first face.

@@ -59,7 +59,7 @@ pub struct CfqConfig {
 /// A setting that changes while CFQ serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum CfqControl {
-    /// How long the device is kept for a process's next request (OpTune's `idle_time`).
+    /// Time that the device is kept for a process's next request (OpTune's `idle_time`).
     SliceIdle(Span),
 }
 

@@ -216,7 +216,7 @@ fn peer_of(fd: i32) -> Option<Peer> {
 /// Whether a read may be made now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Before {
-    /// Yes, of so many bytes at most.
+    /// Yes, up to this number of bytes.
     Read(usize),
     /// As if nothing had come.
     NotYet,
@@ -233,7 +233,7 @@ pub enum Takes {
     Nothing,
 }
 
-/// Around a read: `call` makes it, of so many bytes at most where it can; `feed` shows the walker what came.
+/// Surrounds a read. `call` makes the read, with a limit in bytes where it can take one; `feed` shows the walker the bytes that came.
 pub fn around_read(
     fd: i32,
     takes: Takes,

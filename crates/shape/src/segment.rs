@@ -310,7 +310,7 @@ impl Segment {
         if id == FOREIGN || self.is_mixed() { Owner::Waits } else { state_of(id) }
     }
 
-    /// Who has the lock just now, for a message.
+    /// The lock's present owner, for a message.
     pub fn lock_owner(&self) -> String {
         match self.control().lock.word().load(Ordering::Acquire) & !CONTENDED {
             0 => "nobody".into(),
@@ -438,7 +438,7 @@ enum Slept {
     InTime,
 }
 
-/// Sleeps while the word has this value, for at most so long.
+/// Sleeps while the word has this value, for at most `timeout_ns`.
 fn futex_wait(word: *mut u32, value: u32, timeout_ns: u64) -> Slept {
     let timeout = libc::timespec {
         tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,

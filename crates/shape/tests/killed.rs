@@ -134,7 +134,7 @@ fn a_stopped_owner_that_is_killed_after_it_was_given_up_on_is_followed() {
     }
 }
 
-/// What an owner needs that has to share its core isn't counted as a stop.
+/// An owner that has to share its core isn't taken for a stopped one.
 #[test]
 fn an_owner_that_runs_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();

@@ -287,8 +287,8 @@ impl Life {
         let mut pool = pool(disks, &setup, &oracle);
         let state = pool.start();
         let status = pool.stack().layer::<Cache>().unwrap().status();
-        let rotted = setup.rots && !status.missed.is_empty() && status.lost.is_empty();
-        if state != LayerState::Ready && !rotted {
+        let corrupt = setup.rots && !status.missed.is_empty() && status.lost.is_empty();
+        if state != LayerState::Ready && !corrupt {
             return Err(format!("after recovery it is {state:?}: {:?}, lost {:?}", status.why, status.lost));
         }
         if status.start.damaged > 0 && !setup.rots {

@@ -101,7 +101,7 @@ struct Payload {
     buf: BufMut,
     filled: usize,
     waited_since: Option<Time>,
-    /// How long the node has waited for it: only while it reads the socket.
+    /// Time that the node has waited for it; it passes only while the node reads the socket.
     waited: Span,
 }
 
@@ -157,7 +157,7 @@ pub struct Conn {
     sending_held: Held,
     /// Bytes of it that the client has taken.
     sending_done: usize,
-    /// How far the client is behind in taking all that is unsent.
+    /// The client's lag in taking all unsent answers.
     lag: Lag,
     /// Something has been unsent since the lag began.
     lags: bool,
@@ -862,7 +862,7 @@ mod tests {
         assert_eq!(took(&conn, 10_004), (Span::from_secs(5), Span::ZERO, 2000));
     }
 
-    /// What a connection keeps for its answers doesn't stay as large as the largest was.
+    /// A connection's buffers for answers shrink again after the largest one.
     #[test]
     fn a_connection_keeps_a_small_buffer_for_its_answers() {
         let (mut conn, mut pool) = (conn(), BufPool::new());

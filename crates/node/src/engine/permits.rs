@@ -11,7 +11,7 @@
 //! A tenant's connections share its permits:
 //!
 //! * Requests in the stack never exceed the tenant's bound, whoever sent them.
-//! * Each connection has [`OWN`]: so many requests and bytes of it count as its own. Only what it holds beyond that counts
+//! * Each connection has [`OWN`]: this number of requests and bytes is its own. Only what it holds beyond that counts
 //!   against the tenant's bound while it waits to be sent. Payloads of up to [`OWN`]'s bytes need no room either. So
 //!   clients that don't read, or announce and don't send, can't stop a connection that holds little.
 //! * Who waits is let in in the order of coming. A connection that holds more than the tenant's permits divided by its
@@ -86,7 +86,7 @@ impl Held {
         self.bytes = self.bytes.checked_sub(other.bytes).expect("a permit was given back twice");
     }
 
-    /// What is beyond `other`.
+    /// The excess over `other`, by requests and bytes.
     const fn beyond(self, other: Held) -> Held {
         Held { jobs: self.jobs.saturating_sub(other.jobs), bytes: self.bytes.saturating_sub(other.bytes) }
     }
@@ -132,7 +132,7 @@ struct Permits {
     in_stack: Held,
     /// All that hold a permit, until their answers have been sent.
     held: Held,
-    /// What connections hold beyond [`OWN`], together.
+    /// Requests and bytes that connections hold beyond [`OWN`], together.
     shared: Held,
     /// Bytes of payloads that have room and no permit yet.
     announced: u64,
@@ -153,7 +153,7 @@ impl Permits {
         self.parts.get(&conn).map_or(Held::NONE, |p| p.held)
     }
 
-    /// What another request of a connection takes of the shared permits.
+    /// Shared permits that another request of a connection takes.
     fn needs(&self, conn: usize, bytes: u64) -> Held {
         let held = self.held_by(conn);
         held.plus(Held::one(bytes)).beyond(own()).beyond(held.beyond(own()))

@@ -13,11 +13,11 @@ use std::ops::Index;
 pub struct Inside {
     /// Its connection's place.
     pub conn: usize,
-    /// Which user of that place it was: connections come and go.
+    /// Serial number of the place's user: connections come and go.
     pub serial: u64,
     /// The request.
     pub request: Request,
-    /// Where it's counted.
+    /// Index of the export that counts it.
     pub export: usize,
     /// Its number in the stack.
     pub id: IoId,

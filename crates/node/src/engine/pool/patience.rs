@@ -1,7 +1,7 @@
 //! The clock by which clients are judged that send or take slowly.
 //!
-//! What a client does while the pool's thread is busy, or while the whole node is stopped (SIGSTOP, a paused machine), is
-//! seen only after that. Such time isn't the client's. This clock therefore stands still during long stretches of work, and
+//! A clock for clients' timeouts. While the pool's thread is busy, or the whole node is stopped (SIGSTOP, a paused machine),
+//! nobody sees a client's progress. Such time isn't the client's. This clock therefore stands still during long stretches of work, and
 //! during sleeps beyond the timeout that the thread asked for.
 
 use plimsoll_base::{Span, Time};
@@ -17,7 +17,7 @@ pub struct Patience {
     since: Time,
     /// Limit on what counts of it; `None` without one.
     counts: Option<Span>,
-    /// How long the clock has stood still before.
+    /// Total time that the clock has stood still before.
     behind: Span,
 }
 
@@ -37,7 +37,7 @@ impl Patience {
         (self.since, self.counts) = (now, counts);
     }
 
-    /// How long the clock has stood still since the last turn.
+    /// Time that the clock has stood still since the last turn.
     fn still(&self, now: Time) -> Span {
         self.counts.map_or(Span::ZERO, |most| now.since(self.since).saturating_sub(most))
     }

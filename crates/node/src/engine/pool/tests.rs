@@ -327,7 +327,7 @@ fn a_stopped_node_lets_nobody_go() {
     s.end();
 }
 
-/// What a client sent until it's judged counts, though the thread hasn't seen it yet.
+/// A client is judged by all bytes that it sent until then, also those that the thread hasn't seen yet.
 #[test]
 fn what_has_come_is_taken_in_before_clients_are_judged() {
     let mut s = scene(PermitLimits::default());
