@@ -4,24 +4,12 @@ mod common;
 
 use common::shaped::{Ended, PLIMSOLL, Shaped, free_port, ping, refused, until};
 use rustix::process::{Pid, Signal, kill_process};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-fn have(program: &str) -> bool {
-    let there = Path::new(program).exists();
-    if !there {
-        println!("ran without {program}: `make test` installs it");
-    }
-    there
-}
 
 /// A server outlives its controller by kill -9: it passes everything, until another one looks after it.
 #[test]
 fn a_killed_controller_leaves_the_server_open_and_another_takes_over() {
-    if !have("/usr/bin/redis-server") {
-        return;
-    }
     let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
     let pidfile = dir.path().join("pid");
     let options =
@@ -76,12 +64,8 @@ fn a_killed_controller_leaves_the_server_open_and_another_takes_over() {
 /// An interrupt ends PostgreSQL though a client is connected, which a termination would wait for.
 #[test]
 fn an_interrupt_ends_the_server_whoever_is_connected() {
-    let Some(bin) =
-        std::fs::read_dir("/usr/lib/postgresql").ok().and_then(|d| d.flatten().map(|v| v.path().join("bin")).max())
-    else {
-        println!("ran without PostgreSQL: `make test` installs it");
-        return;
-    };
+    let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is missing: `make test` installs it");
+    let bin = versions.flatten().map(|v| v.path().join("bin")).max().expect("a version of PostgreSQL");
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
     let data = dir.path().join("data").display().to_string();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Server, during, have};
+use common::{Server, during, needs};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
 use std::io::{Read, Write};
@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn server(profile: Profile, p: u32) -> Option<Server> {
-    have("/usr/bin/python3").then(|| Server::asked(profile, Knobs { p, stall_ns: 60_000_000_000, ..Knobs::default() }))
+fn server(profile: Profile, p: u32) -> Server {
+    needs("/usr/bin/python3");
+    Server::asked(profile, Knobs { p, stall_ns: 60_000_000_000, ..Knobs::default() })
 }
 
 fn connect(s: &Server) -> TcpStream {
@@ -39,7 +40,7 @@ fn ask(c: &mut TcpStream, line: &str) -> u32 {
 
 #[test]
 fn any_question_and_answer_is_capped_and_a_forked_helper_changes_nothing() {
-    let Some(s) = server(Profile::Generic, 3) else { return };
+    let s = server(Profile::Generic, 3);
     let done = AtomicU64::new(0);
     scope(|scope| {
         for i in 0..12 {
@@ -65,7 +66,7 @@ fn any_question_and_answer_is_capped_and_a_forked_helper_changes_nothing() {
 
 #[test]
 fn who_vanishes_from_an_unknown_protocol_leaves_nothing() {
-    let Some(s) = server(Profile::Generic, 1) else { return };
+    let s = server(Profile::Generic, 1);
     s.set(|k| k.stall_ns = 60_000_000_000);
     let mut busy = connect(&s);
     busy.write_all(b"8\n").unwrap();
@@ -147,7 +148,7 @@ fn odd_reads_harm_nobody() {
 
 #[test]
 fn mongo_commands_are_capped_and_an_awaitable_hello_takes_no_place() {
-    let Some(s) = server(Profile::Mongo, 2) else { return };
+    let s = server(Profile::Mongo, 2);
     let begun = Instant::now();
     let mut watchers: Vec<TcpStream> = (0..6).map(|_| connect(&s)).collect();
     for w in &mut watchers {
@@ -180,7 +181,7 @@ fn mongo_commands_are_capped_and_an_awaitable_hello_takes_no_place() {
 
 #[test]
 fn a_mongo_transaction_keeps_its_place_until_it_is_committed() {
-    let Some(s) = server(Profile::Mongo, 1) else { return };
+    let s = server(Profile::Mongo, 1);
     s.set(|k| (k.stall_ns, k.lend_ns) = (60_000_000_000, 60_000_000_000));
     let (mut a, mut b) = (connect(&s), connect(&s));
     a.write_all(&message(2, "insert", b"\x08startTransaction\0\x01\x08autocommit\0\0")).unwrap();
@@ -214,7 +215,7 @@ fn answered(profile: Profile, c: &mut TcpStream) {
 #[test]
 fn a_thousand_connections_leave_nothing_behind() {
     for profile in [Profile::Generic, Profile::Mongo] {
-        let Some(s) = server(profile, 2) else { return };
+        let s = server(profile, 2);
         scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
@@ -242,7 +243,7 @@ fn a_thousand_connections_leave_nothing_behind() {
 #[test]
 fn without_its_controller_the_gate_opens() {
     for profile in [Profile::Generic, Profile::Mongo] {
-        let Some(mut s) = server(profile, 1) else { return };
+        let mut s = server(profile, 1);
         s.set(|k| (k.lend_ns, k.hold_max_ns) = (60_000_000_000, 60_000_000_000));
         let (mut busy, mut held) = (connect(&s), connect(&s));
         // A transaction keeps its place; so does a question that takes long.
@@ -267,9 +268,7 @@ fn without_its_controller_the_gate_opens() {
 /// Who has said all that it has to say still waits for the answer.
 #[test]
 fn through_the_proxy_a_client_that_hangs_up_gets_its_answer() {
-    if !have("/usr/bin/python3") {
-        return;
-    }
+    needs("/usr/bin/python3");
     let s = Server::asked_as(Profile::Generic, false, Knobs { p: 1, stall_ns: 60_000_000_000, ..Knobs::default() });
     let mut clients: Vec<TcpStream> = (0..3).map(|_| connect(&s)).collect();
     for c in &mut clients {

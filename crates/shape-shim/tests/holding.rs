@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, during, have};
+use common::{Server, during, needs};
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
@@ -17,12 +17,14 @@ fn strict(p: u32) -> Knobs {
     Knobs { p, stall_ns: 60_000_000_000, lend_ns: 60_000_000_000, hold_max_ns: 60_000_000_000, ..Knobs::default() }
 }
 
-fn mariadb(knobs: Knobs) -> Option<Server> {
-    have("/usr/sbin/mariadbd").then(|| Server::mariadb(Profile::MysqlThread, knobs, &[]))
+fn mariadb(knobs: Knobs) -> Server {
+    needs("/usr/sbin/mariadbd");
+    Server::mariadb(Profile::MysqlThread, knobs, &[])
 }
 
-fn postgres(knobs: Knobs) -> Option<Server> {
-    have("/usr/lib/postgresql").then(|| Server::postgres(knobs, &[]))
+fn postgres(knobs: Knobs) -> Server {
+    needs("/usr/lib/postgresql");
+    Server::postgres(knobs, &[])
 }
 
 fn ok(c: &mut Client, sql: &str) {
@@ -51,18 +53,15 @@ fn half_a_request(s: &Server, kind: &[u8], text: usize) {
 #[test]
 fn half_of_a_request_takes_no_place() {
     const TEXT: usize = 30_000;
-    if let Some(s) = mariadb(strict(1)) {
-        let length = (1 + 8 + TEXT as u32 + 1).to_le_bytes();
-        half_a_request(&s, &[length[0], length[1], length[2], 0, 3], TEXT);
-    }
-    if let Some(s) = postgres(strict(1)) {
-        half_a_request(&s, &[&b"Q"[..], &(4 + 8 + TEXT as u32 + 2).to_be_bytes()].concat(), TEXT);
-    }
+    let length = (1 + 8 + TEXT as u32 + 1).to_le_bytes();
+    half_a_request(&mariadb(strict(1)), &[length[0], length[1], length[2], 0, 3], TEXT);
+    let length = (4 + 8 + TEXT as u32 + 2).to_be_bytes();
+    half_a_request(&postgres(strict(1)), &[&b"Q"[..], &length].concat(), TEXT);
 }
 
 #[test]
 fn a_session_that_only_holds_a_lock_is_in_nobodys_way() {
-    let Some(s) = postgres(strict(1)) else { return };
+    let s = postgres(strict(1));
     let (mut pinned, mut other) = (s.client("a"), s.client("b"));
     ok(&mut pinned, "SELECT pg_advisory_lock(1)");
     s.await_that(|s| s.inside().0 == 0);
@@ -82,7 +81,7 @@ fn a_session_that_only_holds_a_lock_is_in_nobodys_way() {
 
 #[test]
 fn a_copy_that_failed_or_is_half_done_shuts_nobody_out() {
-    let Some(s) = postgres(Knobs { p: 1, hold_max_ns: 60_000_000_000, ..Knobs::default() }) else { return };
+    let s = postgres(Knobs { p: 1, hold_max_ns: 60_000_000_000, ..Knobs::default() });
     let psql = |script: &str| {
         let mut c = std::process::Command::new("psql");
         c.arg(format!("host=127.0.0.1 port={} user=a dbname=t", s.port)).args(["-q", "-t", "-A"]);
@@ -114,7 +113,7 @@ fn a_copy_that_failed_or_is_half_done_shuts_nobody_out() {
 /// Two transactions that are busy all the time have both places; their answers are no progress for who waits.
 #[test]
 fn transactions_that_are_busy_for_long_starve_nobody() {
-    let Some(s) = mariadb(Knobs { p: 2, hold_max_ns: 60_000_000_000, ..Knobs::default() }) else { return };
+    let s = mariadb(Knobs { p: 2, hold_max_ns: 60_000_000_000, ..Knobs::default() });
     let stop = AtomicBool::new(false);
     let mut waits = Vec::new();
     scope(|scope| {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, during, have};
+use common::{Server, during, needs};
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn server(p: u32) -> Option<Server> {
-    have("/usr/sbin/mariadbd").then(|| Server::mariadb(Profile::MysqlThread, Knobs { p, ..Knobs::default() }, &[]))
+fn server(p: u32) -> Server {
+    needs("/usr/sbin/mariadbd");
+    Server::mariadb(Profile::MysqlThread, Knobs { p, ..Knobs::default() }, &[])
 }
 
 fn ok(c: &mut Client, sql: &str) {
@@ -23,7 +24,7 @@ fn ok(c: &mut Client, sql: &str) {
 /// Tables that are locked, all of them at once, and transactions that are prepared by name: who has such a lock goes on, whoever waits.
 #[test]
 fn locked_tables_flushes_and_prepared_transactions_flow_under_a_small_p() {
-    let Some(s) = server(2) else { return };
+    let s = server(2);
     let (done, longest) = (AtomicU64::new(0), AtomicU64::new(0));
     scope(|scope| {
         for i in 0..9 {
@@ -86,7 +87,7 @@ fn locked_tables_flushes_and_prepared_transactions_flow_under_a_small_p() {
 /// A deadlock's victim is rolled back by the server: its flags are those of before, its place is free all the same.
 #[test]
 fn the_victim_of_a_deadlock_keeps_no_place() {
-    let Some(s) = server(3) else { return };
+    let s = server(3);
     let (victims, done) = (AtomicU64::new(0), AtomicU64::new(0));
     let mut clients: Vec<Client> = (0..6).map(|_| s.client("a")).collect();
     scope(|scope| {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, have};
+use common::{Server, needs};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
 use std::io::{Read, Write};
@@ -77,9 +77,7 @@ fn prepared(s: &Server) {
 
 #[test]
 fn answers_without_definitions_end_where_they_end() {
-    if !have("/usr/sbin/mariadbd") {
-        return;
-    }
+    needs("/usr/sbin/mariadbd");
     let strict = Knobs { p: 1, stall_ns: 60_000_000_000, lend_ns: 60_000_000_000, ..Knobs::default() };
     for preload in [true, false] {
         prepared(&Server::mariadb_as(Profile::MysqlThread, preload, strict, &[]));

@@ -3,7 +3,7 @@
 mod common;
 
 use common::observer::{assert_capped, most_open};
-use common::{Server, during, have};
+use common::{Server, during, needs};
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
-fn server(p: u32) -> Option<Server> {
-    let knobs = Knobs { p, ..Knobs::default() };
-    have("/usr/sbin/mariadbd")
-        .then(|| Server::mariadb(Profile::MysqlPool, knobs, &["--thread-handling=pool-of-threads"]))
+fn server(p: u32) -> Server {
+    needs("/usr/sbin/mariadbd");
+    Server::mariadb(Profile::MysqlPool, Knobs { p, ..Knobs::default() }, &["--thread-handling=pool-of-threads"])
 }
 
 fn ok(c: &mut Client, sql: &str) {
@@ -23,7 +22,7 @@ fn ok(c: &mut Client, sql: &str) {
 
 #[test]
 fn hot_rows_flow_the_cap_is_exact_and_nothing_is_left() {
-    let Some(s) = server(4) else { return };
+    let s = server(4);
     let (done, high) = (AtomicU64::new(0), AtomicU32::new(0));
     let ((), open) = most_open(&s, || {
         scope(|scope| {
@@ -56,7 +55,7 @@ fn hot_rows_flow_the_cap_is_exact_and_nothing_is_left() {
 
 #[test]
 fn idle_transactions_lend_and_kill_reaches_the_held() {
-    let Some(s) = server(2) else { return };
+    let s = server(2);
     let mut idle: Vec<Client> = (0..2).map(|_| s.client("a")).collect();
     idle.iter_mut().for_each(|c| ok(c, "BEGIN"));
     idle.iter_mut().enumerate().for_each(|(i, c)| ok(c, &format!("INSERT INTO hot VALUES ({}, 0)", 100 + i)));
@@ -86,7 +85,7 @@ fn idle_transactions_lend_and_kill_reaches_the_held() {
 
 #[test]
 fn a_thousand_connections_leave_nothing_behind() {
-    let Some(s) = server(2) else { return };
+    let s = server(2);
     scope(|scope| {
         for t in 0..8 {
             let s = &s;
@@ -110,7 +109,7 @@ fn a_thousand_connections_leave_nothing_behind() {
 
 #[test]
 fn without_its_controller_the_gate_opens_and_a_restart_leaves_nothing() {
-    let Some(mut s) = server(1) else { return };
+    let mut s = server(1);
     let (mut busy, mut other) = (s.client("a"), s.client("b"));
     s.set(|k| k.stall_ns = 60_000_000_000);
     busy.send("SELECT SLEEP(30)").unwrap();
@@ -130,7 +129,7 @@ fn without_its_controller_the_gate_opens_and_a_restart_leaves_nothing() {
 /// The controller can't arm a pooled connection's event: it must leave that to the pool's own threads.
 #[test]
 fn a_real_controller_raises_p_lowers_it_and_switches_off_with_clients_held() {
-    let Some(mut s) = server(1) else { return };
+    let mut s = server(1);
     s.set(|k| (k.stall_ns, k.hold_max_ns) = (60_000_000_000, 60_000_000_000));
     s.tend(1);
     let (mut busy, mut killer) = (s.client("a"), s.client("root"));
@@ -167,7 +166,7 @@ fn a_real_controller_raises_p_lowers_it_and_switches_off_with_clients_held() {
 /// A repaired gate tells all that run again: none of them may go to a second thread while the first still serves it.
 #[test]
 fn a_gate_that_is_repaired_under_load_gives_no_connection_to_two_threads() {
-    let Some(s) = server(4) else { return };
+    let s = server(4);
     let repairs = AtomicU32::new(0);
     scope(|scope| {
         for i in 0..16 {

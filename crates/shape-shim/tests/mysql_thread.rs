@@ -3,7 +3,7 @@
 mod common;
 
 use common::observer::{assert_capped, most_open};
-use common::{Server, during, have};
+use common::{Server, during, needs};
 use plimsoll_base::Time;
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn server(p: u32) -> Option<Server> {
-    have("/usr/sbin/mariadbd").then(|| Server::mariadb(Profile::MysqlThread, Knobs { p, ..Knobs::default() }, &[]))
+fn server(p: u32) -> Server {
+    needs("/usr/sbin/mariadbd");
+    Server::mariadb(Profile::MysqlThread, Knobs { p, ..Knobs::default() }, &[])
 }
 
 fn ok(c: &mut Client, sql: &str) {
@@ -57,7 +58,7 @@ fn load(s: &Server, clients: u64, time: Duration) -> (u64, Duration) {
 
 #[test]
 fn hot_rows_under_a_small_p_flow_and_the_cap_is_exact() {
-    let Some(s) = server(4) else { return };
+    let s = server(4);
     let watching = AtomicBool::new(true);
     let high = AtomicU32::new(0);
     let ((done, pause), open) = most_open(&s, || {
@@ -83,7 +84,7 @@ fn hot_rows_under_a_small_p_flow_and_the_cap_is_exact() {
 
 #[test]
 fn clients_idle_in_a_transaction_lend_their_places() {
-    let Some(s) = server(4) else { return };
+    let s = server(4);
     let mut idle: Vec<Client> = (0..4).map(|_| s.client("a")).collect();
     for (i, c) in idle.iter_mut().enumerate() {
         ok(c, "BEGIN");
@@ -100,7 +101,7 @@ fn clients_idle_in_a_transaction_lend_their_places() {
 
 #[test]
 fn a_lock_that_no_flag_shows_is_followed_by_its_words() {
-    let Some(s) = server(2) else { return };
+    let s = server(2);
     let (done, longest) = (AtomicU64::new(0), AtomicU64::new(0));
     scope(|scope| {
         for _ in 0..12 {
@@ -124,7 +125,7 @@ fn a_lock_that_no_flag_shows_is_followed_by_its_words() {
 
 #[test]
 fn a_lock_that_nothing_shows_is_survived_by_the_stall_escape() {
-    let Some(s) = server(2) else { return };
+    let s = server(2);
     s.sql(
         "root",
         "t",
@@ -149,7 +150,7 @@ fn a_lock_that_nothing_shows_is_survived_by_the_stall_escape() {
 
 #[test]
 fn kill_reaches_a_held_connection_and_a_vanished_client_leaves_nothing() {
-    let Some(s) = server(1) else { return };
+    let s = server(1);
     let mut busy = s.client("a");
     let mut held = s.client("b");
     let id = held.mysql_id().unwrap();
@@ -174,7 +175,7 @@ fn kill_reaches_a_held_connection_and_a_vanished_client_leaves_nothing() {
 
 #[test]
 fn p_is_changed_under_load() {
-    let Some(s) = server(4) else { return };
+    let s = server(4);
     scope(|scope| {
         let running = scope.spawn(|| load(&s, 16, 3 * SECOND));
         sleep(SECOND / 2);
@@ -192,7 +193,7 @@ fn p_is_changed_under_load() {
 
 #[test]
 fn without_its_controller_the_gate_opens_and_with_it_it_closes() {
-    let Some(mut s) = server(1) else { return };
+    let mut s = server(1);
     let mut busy = s.client("a");
     let mut other = s.client("b");
     s.set(|k| k.stall_ns = 60_000_000_000);
@@ -216,7 +217,7 @@ fn without_its_controller_the_gate_opens_and_with_it_it_closes() {
 
 #[test]
 fn a_thousand_connections_leave_nothing_behind() {
-    let Some(s) = server(2) else { return };
+    let s = server(2);
     scope(|scope| {
         for t in 0..8 {
             let s = &s;
@@ -251,7 +252,7 @@ fn a_thousand_connections_leave_nothing_behind() {
 
 #[test]
 fn answers_are_the_same_with_and_without() {
-    let Some(s) = server(1) else { return };
+    let s = server(1);
     let mut c = s.client("a");
     for sql in [
         "SELECT * FROM hot",
@@ -278,7 +279,7 @@ fn answers_are_the_same_with_and_without() {
 
 #[test]
 fn the_server_is_restarted_or_killed_with_clients_held_and_inside() {
-    let Some(mut s) = server(1) else { return };
+    let mut s = server(1);
     restarted(&mut s, Server::restart);
     println!("now by kill -9");
     restarted(&mut s, Server::restart_killed);
@@ -323,7 +324,7 @@ fn shares(s: &Server, connections: [usize; 2]) -> [u64; 2] {
 
 #[test]
 fn users_share_by_weight_and_not_by_connections() {
-    let Some(s) = server(2) else { return };
+    let s = server(2);
     s.set(|k| k.zeta = 1);
     let [many, few] = shares(&s, [28, 6]);
     println!("28 connections: {many}, 6 connections: {few}");
@@ -338,7 +339,7 @@ fn users_share_by_weight_and_not_by_connections() {
 /// Users' entries are given back to who needs one; who comes while there are none is served like anybody, in `others`' turns.
 #[test]
 fn beyond_the_last_entry_of_the_users_table_the_next_are_served_in_one() {
-    let Some(s) = server(2) else { return };
+    let s = server(2);
     let finished = |name: &str| s.users().into_iter().find(|u| u.0 == name).map(|u| u.1);
     s.fill_users("old", Time::ZERO);
     s.reset();

@@ -3,7 +3,7 @@
 mod common;
 
 use common::observer::{assert_capped, most_open};
-use common::{Server, during, have};
+use common::{Server, during, needs};
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn server(p: u32) -> Option<Server> {
-    have("/usr/lib/postgresql").then(|| Server::postgres(Knobs { p, ..Knobs::default() }, &[]))
+fn server(p: u32) -> Server {
+    needs("/usr/lib/postgresql");
+    Server::postgres(Knobs { p, ..Knobs::default() }, &[])
 }
 
 fn ok(c: &mut Client, sql: &str) {
@@ -43,7 +44,7 @@ fn load(s: &Server, clients: u64, time: Duration) -> (u64, u32) {
 
 #[test]
 fn hot_rows_flow_and_the_cap_is_exact() {
-    let Some(s) = server(4) else { return };
+    let s = server(4);
     let ((done, high), open) = most_open(&s, || load(&s, 24, 3 * SECOND));
     println!("{done} transactions, high {high}, {:?}", s.counters());
     assert!(done > 300);
@@ -64,7 +65,7 @@ impl Drop for Stop<'_> {
 /// asks for its place.
 #[test]
 fn on_busy_cores_nobody_goes_in_unasked() {
-    let Some(s) = server(4) else { return };
+    let s = server(4);
     // A client that gets no core in time must not look silent, nor the server stalled: nobody escapes.
     s.set(|k| (k.lend_ns, k.stall_ns, k.hold_max_ns) = (60_000_000_000, 60_000_000_000, 60_000_000_000));
     let busy = AtomicBool::new(true);
@@ -88,7 +89,7 @@ fn on_busy_cores_nobody_goes_in_unasked() {
 
 #[test]
 fn idle_transactions_lend_their_places() {
-    let Some(s) = server(2) else { return };
+    let s = server(2);
     let mut idle: Vec<Client> = (0..2).map(|_| s.client("a")).collect();
     for (i, c) in idle.iter_mut().enumerate() {
         ok(c, "BEGIN");
@@ -104,7 +105,7 @@ fn idle_transactions_lend_their_places() {
 
 #[test]
 fn terminate_reaches_the_held_and_a_vanished_client_leaves_nothing() {
-    let Some(s) = server(1) else { return };
+    let s = server(1);
     s.set(|k| k.stall_ns = 60_000_000_000);
     let (mut busy, mut held, mut vanishing) = (s.client("a"), s.client("b"), s.client("b"));
     let mut monitor = s.client("root");
@@ -131,7 +132,7 @@ fn terminate_reaches_the_held_and_a_vanished_client_leaves_nothing() {
 
 #[test]
 fn a_killed_backend_gives_its_place_back() {
-    let Some(s) = server(1) else { return };
+    let s = server(1);
     let mut busy = s.client("a");
     ok(&mut busy, "SELECT pg_backend_pid()");
     let digits: String = busy.answer().iter().map(|b| char::from(*b)).collect();
@@ -157,7 +158,7 @@ fn a_killed_backend_gives_its_place_back() {
 
 #[test]
 fn a_thousand_connections_leave_nothing_behind() {
-    let Some(s) = server(2) else { return };
+    let s = server(2);
     scope(|scope| {
         for t in 0..8 {
             let s = &s;
@@ -179,7 +180,7 @@ fn a_thousand_connections_leave_nothing_behind() {
 
 #[test]
 fn a_lock_of_the_session_is_followed_and_p_is_changed_under_load() {
-    let Some(s) = server(2) else { return };
+    let s = server(2);
     let (done, longest) = (AtomicU64::new(0), AtomicU64::new(0));
     let seen = AtomicBool::new(false);
     scope(|scope| {
@@ -215,7 +216,7 @@ fn a_lock_of_the_session_is_followed_and_p_is_changed_under_load() {
 
 #[test]
 fn without_its_controller_the_gate_opens() {
-    let Some(mut s) = server(1) else { return };
+    let mut s = server(1);
     let (mut busy, mut other) = (s.client("a"), s.client("b"));
     s.set(|k| k.stall_ns = 60_000_000_000);
     busy.send("SELECT pg_sleep(12)").unwrap();
@@ -231,7 +232,7 @@ fn without_its_controller_the_gate_opens() {
 
 #[test]
 fn the_server_is_restarted_with_clients_held_and_inside() {
-    let Some(mut s) = server(1) else { return };
+    let mut s = server(1);
     s.set(|k| k.stall_ns = 60_000_000_000);
     let (mut busy, mut held) = (s.client("a"), s.client("b"));
     busy.send("SELECT pg_sleep(60)").unwrap();
@@ -249,7 +250,7 @@ fn the_server_is_restarted_with_clients_held_and_inside() {
 
 #[test]
 fn copy_both_ways_and_errors_in_transactions_are_followed() {
-    let Some(s) = server(1) else { return };
+    let s = server(1);
     let run = |script: &str| {
         let mut c = std::process::Command::new("psql");
         c.arg(format!("host=127.0.0.1 port={} user=a dbname=t", s.port)).args(["-q", "-t", "-A"]);

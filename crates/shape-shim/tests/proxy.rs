@@ -3,7 +3,7 @@
 mod common;
 
 use common::observer::{assert_capped, most_open};
-use common::{Server, during, have};
+use common::{Server, during, needs};
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn mariadb(p: u32) -> Option<Server> {
+fn mariadb(p: u32) -> Server {
     let knobs = Knobs { p, ..Knobs::default() };
-    have("/usr/sbin/mariadbd").then(|| Server::mariadb_as(Profile::MysqlThread, false, knobs, &[]))
+    needs("/usr/sbin/mariadbd");
+    Server::mariadb_as(Profile::MysqlThread, false, knobs, &[])
 }
 
 fn ok(c: &mut Client, sql: &str) {
@@ -51,7 +52,7 @@ fn hot_rows(s: &Server, clients: u64) -> (u64, u32) {
 
 #[test]
 fn mariadb_flows_under_a_small_p_and_the_cap_is_exact() {
-    let Some(s) = mariadb(4) else { return };
+    let s = mariadb(4);
     let ((done, high), open) = most_open(&s, || hot_rows(&s, 24));
     println!("{done} transactions, {:?}", s.counters());
     assert!(done > 200);
@@ -64,9 +65,7 @@ fn mariadb_flows_under_a_small_p_and_the_cap_is_exact() {
 
 #[test]
 fn postgres_flows_too() {
-    if !have("/usr/lib/postgresql") {
-        return;
-    }
+    needs("/usr/lib/postgresql");
     let s = Server::postgres_as(false, Knobs { p: 3, ..Knobs::default() }, &[]);
     let ((done, high), open) = most_open(&s, || hot_rows(&s, 16));
     println!("{done} transactions, {:?}", s.counters());
@@ -77,7 +76,7 @@ fn postgres_flows_too() {
 
 #[test]
 fn a_held_client_that_vanishes_goes_at_once_and_kill_reaches_another() {
-    let Some(s) = mariadb(1) else { return };
+    let s = mariadb(1);
     s.set(|k| k.stall_ns = 60_000_000_000);
     let (mut busy, mut held, mut vanishing) = (s.client("a"), s.client("b"), s.client("b"));
     let id = held.mysql_id().unwrap();
@@ -102,7 +101,7 @@ fn a_held_client_that_vanishes_goes_at_once_and_kill_reaches_another() {
 
 #[test]
 fn idle_transactions_lend_through_the_proxy() {
-    let Some(s) = mariadb(2) else { return };
+    let s = mariadb(2);
     let mut idle: Vec<Client> = (0..2).map(|_| s.client("a")).collect();
     for (i, c) in idle.iter_mut().enumerate() {
         ok(c, "BEGIN");
@@ -119,7 +118,7 @@ fn idle_transactions_lend_through_the_proxy() {
 
 #[test]
 fn the_server_is_restarted_under_its_clients() {
-    let Some(mut s) = mariadb(1) else { return };
+    let mut s = mariadb(1);
     let (mut busy, mut held) = (s.client("a"), s.client("b"));
     s.set(|k| k.stall_ns = 60_000_000_000);
     busy.send("SELECT SLEEP(30)").unwrap();
@@ -138,7 +137,7 @@ fn the_server_is_restarted_under_its_clients() {
 
 #[test]
 fn a_thousand_connections_leave_nothing_behind() {
-    let Some(s) = mariadb(2) else { return };
+    let s = mariadb(2);
     scope(|scope| {
         for t in 0..8 {
             let s = &s;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, have};
+use common::{Server, needs};
 use plimsoll_shape::gate::Knobs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn users_of_few_and_of_many_connections_share_the_loop() {
-    if !have("/usr/bin/redis-server") {
-        return;
-    }
+    needs("/usr/bin/redis-server");
     let s = Server::redis(Knobs { p: 2, zeta: 1, ..Knobs::default() }, &[]);
     let command = |c: &mut TcpStream, line: &str, want: &str| {
         c.write_all(line.as_bytes()).unwrap();
@@ -75,9 +73,7 @@ fn asked(c: &mut TcpStream, line: &str) -> String {
 
 #[test]
 fn a_snapshots_fork_is_inert_and_the_load_goes_on() {
-    if !have("/usr/bin/redis-server") {
-        return;
-    }
+    needs("/usr/bin/redis-server");
     let s = Server::redis(Knobs { p: 1, ..Knobs::default() }, &[]);
     let done = AtomicU64::new(0);
     scope(|scope| {
@@ -107,9 +103,7 @@ fn a_snapshots_fork_is_inert_and_the_load_goes_on() {
 
 #[test]
 fn a_thousand_connections_and_those_that_vanish_leave_nothing_behind() {
-    if !have("/usr/bin/redis-server") {
-        return;
-    }
+    needs("/usr/bin/redis-server");
     let s = Server::redis(Knobs { p: 2, ..Knobs::default() }, &[]);
     scope(|scope| {
         for _ in 0..8 {
@@ -133,9 +127,7 @@ fn a_thousand_connections_and_those_that_vanish_leave_nothing_behind() {
 
 #[test]
 fn threads_for_reading_and_a_restart_change_nothing() {
-    if !have("/usr/bin/redis-server") {
-        return;
-    }
+    needs("/usr/bin/redis-server");
     let mut s =
         Server::redis(Knobs { p: 2, ..Knobs::default() }, &["--io-threads", "2", "--io-threads-do-reads", "yes"]);
     for _ in 0..2 {
@@ -156,9 +148,7 @@ fn threads_for_reading_and_a_restart_change_nothing() {
 
 #[test]
 fn without_its_controller_the_loop_goes_on() {
-    if !have("/usr/bin/redis-server") {
-        return;
-    }
+    needs("/usr/bin/redis-server");
     let mut s = Server::redis(Knobs { p: 1, ..Knobs::default() }, &[]);
     let mut clients: Vec<TcpStream> = (0..8).map(|_| connect(&s)).collect();
     s.stop_heart();

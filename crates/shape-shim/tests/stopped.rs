@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, have};
+use common::{Server, needs};
 use plimsoll_shape::drive::client::{Answer, Client};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
@@ -79,26 +79,23 @@ fn goes_on(mut s: Server, sleep: &str) {
 
 #[test]
 fn mariadb_goes_on_beside_a_stopped_controller() {
-    if have("/usr/sbin/mariadbd") {
-        for (profile, how) in [
-            (Profile::MysqlThread, "--thread-handling=one-thread-per-connection"),
-            (Profile::MysqlPool, "--thread-handling=pool-of-threads"),
-        ] {
-            goes_on(Server::mariadb(profile, strict(), &[how]), "SELECT SLEEP(5)");
-        }
+    needs("/usr/sbin/mariadbd");
+    for (profile, how) in [
+        (Profile::MysqlThread, "--thread-handling=one-thread-per-connection"),
+        (Profile::MysqlPool, "--thread-handling=pool-of-threads"),
+    ] {
+        goes_on(Server::mariadb(profile, strict(), &[how]), "SELECT SLEEP(5)");
     }
 }
 
 #[test]
 fn postgres_goes_on_and_its_next_processes_are_shaped() {
-    if have("/usr/lib/postgresql") {
-        goes_on(Server::postgres(strict(), &[]), "SELECT pg_sleep(5)");
-    }
+    needs("/usr/lib/postgresql");
+    goes_on(Server::postgres(strict(), &[]), "SELECT pg_sleep(5)");
 }
 
 #[test]
 fn the_proxy_goes_on_too() {
-    if have("/usr/lib/postgresql") {
-        goes_on(Server::postgres_as(false, strict(), &[]), "SELECT pg_sleep(5)");
-    }
+    needs("/usr/lib/postgresql");
+    goes_on(Server::postgres_as(false, strict(), &[]), "SELECT pg_sleep(5)");
 }

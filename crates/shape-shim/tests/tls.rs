@@ -4,7 +4,7 @@
 mod common;
 
 use common::observer::most_open;
-use common::{Server, have};
+use common::{Server, needs};
 use plimsoll_shape::gate::Knobs;
 use plimsoll_shape::profile::Profile;
 use std::io::Write;
@@ -93,9 +93,7 @@ fn mariadb_with(dir: &Path, preload: bool, p: u32) -> Server {
 
 #[test]
 fn mariadbs_transactions_in_tls_are_capped_and_counted() {
-    if !have("/usr/sbin/mariadbd") {
-        return;
-    }
+    needs("/usr/sbin/mariadbd");
     let dir = certificate("mysql");
     let s = mariadb_with(dir.path(), true, 2);
     let mut asked = mariadb_client(s.port, true);
@@ -113,9 +111,7 @@ fn mariadbs_transactions_in_tls_are_capped_and_counted() {
 
 #[test]
 fn postgres_transactions_in_tls_are_capped_and_counted() {
-    if !have("/usr/lib/postgresql") {
-        return;
-    }
+    needs("/usr/lib/postgresql");
     let dir = certificate("postgres");
     let at = |name: &str| dir.path().join(name).display().to_string();
     let settings =
@@ -141,9 +137,7 @@ fn postgres_transactions_in_tls_are_capped_and_counted() {
 
 #[test]
 fn in_tls_too_the_gate_opens_without_its_controller() {
-    if !have("/usr/sbin/mariadbd") {
-        return;
-    }
+    needs("/usr/sbin/mariadbd");
     let dir = certificate("mysql");
     let mut s = mariadb_with(dir.path(), true, 1);
     s.set(|k| k.hold_max_ns = 60_000_000_000);
@@ -166,9 +160,7 @@ fn in_tls_too_the_gate_opens_without_its_controller() {
 
 #[test]
 fn through_the_proxy_tls_passes_unshaped() {
-    if !have("/usr/sbin/mariadbd") {
-        return;
-    }
+    needs("/usr/sbin/mariadbd");
     let dir = certificate("mysql");
     let s = mariadb_with(dir.path(), false, 1);
     s.reset();
@@ -180,9 +172,7 @@ fn through_the_proxy_tls_passes_unshaped() {
 
 #[test]
 fn compressed_connections_pass_and_are_counted() {
-    if !have("/usr/sbin/mariadbd") {
-        return;
-    }
+    needs("/usr/sbin/mariadbd");
     let s = Server::mariadb(Profile::MysqlThread, strict(1), &[]);
     let compressed = || {
         let mut c = mariadb_client(s.port, false);

@@ -461,13 +461,12 @@ pub fn postgres_bin() -> PathBuf {
     found.pop().unwrap()
 }
 
-/// Is the program there? Says so if it isn't.
-pub fn have(program: &str) -> bool {
-    let there = Path::new(program).exists();
-    if !there {
-        println!("ran without {program}: install the Debian packages that `make test` names");
-    }
-    there
+/// Requires a program of the machine.
+///
+/// # Panics
+/// If it's missing: a test that passes without its server tests nothing.
+pub fn needs(program: &str) {
+    assert!(Path::new(program).exists(), "{program} is missing: `make test` installs it");
 }
 
 /// Calls `f` until `time` is over; how often it was called.
