@@ -27,18 +27,6 @@ fn extent(n: usize, version: u64) -> Vec<u8> {
     (0..EXTENT).map(|i| if i < EXTENT / 2 { 7 } else { rng.below(256) as u8 }).collect()
 }
 
-/// A client, as soon as the pool serves: right after a start it may still be recovering.
-fn client(s: &Server) -> Client {
-    let began = Instant::now();
-    loop {
-        match Client::connect(&s.socket(), "vol") {
-            Ok(client) => return client,
-            Err(e) => assert!(began.elapsed() < Duration::from_secs(20), "{e}"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 fn write_all(c: &mut Client, version: u64) {
     for n in 0..EXTENTS {
         c.write((n * EXTENT) as u64, &extent(n, version)).unwrap().unwrap();
@@ -79,7 +67,7 @@ fn reads_hit_also_after_a_crash_and_damage_is_noticed() {
     // Small enough that most of its WEUs are confirmed soon.
     let config = with_cache("through", "fast.img").replace("device_size = \"64MiB\"", "device_size = \"32MiB\"");
     let server = Server::start(dir.path(), &config);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 1);
     wait_for(&server, "all is cached", |v| count(v, "inserted") >= EXTENTS as u64);
     check_all(&mut c, 1);
@@ -94,7 +82,7 @@ fn reads_hit_also_after_a_crash_and_damage_is_noticed() {
     let server = Server::start(dir.path(), &config);
     let v = status(&server);
     assert!(count(&v, "start_extents") > EXTENTS as u64 / 3, "{v}");
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     check_all(&mut c, 1);
     assert!(count(&status(&server), "read_hits") > EXTENTS as u64 / 3);
     write_all(&mut c, 2);
@@ -111,7 +99,7 @@ fn reads_hit_also_after_a_crash_and_damage_is_noticed() {
         fast.write_all_at(&[!b[0]], at).unwrap();
     }
     let server = Server::start(dir.path(), &config);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     check_all(&mut c, 2);
     check_all(&mut c, 2);
     drop(c);
@@ -123,7 +111,7 @@ fn written_back_data_survive_a_crash_and_go_home_when_asked() {
     let dir = tempfile::tempdir().unwrap();
     let config = with_cache("back", "fast.img");
     let server = Server::start(dir.path(), &config);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 1);
     c.flush().unwrap().unwrap();
     let v = status(&server);
@@ -133,7 +121,7 @@ fn written_back_data_survive_a_crash_and_go_home_when_asked() {
 
     let server = Server::start(dir.path(), &config);
     assert!(count(&status(&server), "dirty_extents") > 0);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     check_all(&mut c, 1);
     let shown = server.cli(&["cache", "flush", "p"]);
     assert!(shown.contains("only here    0 extents"), "{shown}");
@@ -169,7 +157,7 @@ fn written_back_data_survive_a_crash_and_go_home_when_asked() {
     assert!(said.contains("isn't here") && said.contains("vol"), "{said}");
     std::fs::rename(dir.path().join("away.img"), dir.path().join("fast.img")).unwrap();
     let server = Server::start(dir.path(), &config);
-    check_all(&mut client(&server), 4);
+    check_all(&mut Client::once_served(&server.socket(), "vol"), 4);
 }
 
 #[test]
@@ -225,7 +213,7 @@ fn a_write_through_volume_goes_on_without_its_cache() {
     let dir = tempfile::tempdir().unwrap();
     let Some((failing, config)) = on_failing_device(dir.path(), "through") else { return };
     let server = Server::start(dir.path(), &config);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 1);
     failing.fail("read", true);
     failing.fail("write", true);
@@ -241,7 +229,7 @@ fn a_write_through_volume_goes_on_without_its_cache() {
     failing.fail("read", false);
     failing.fail("write", false);
     let server = Server::start(dir.path(), &config);
-    check_all(&mut client(&server), 2);
+    check_all(&mut Client::once_served(&server.socket(), "vol"), 2);
 }
 
 /// Served by the same pool without its cache.
@@ -256,7 +244,7 @@ fn a_cache_may_go_when_nothing_is_only_there_and_is_out_of_date_when_it_comes_ba
     let dir = tempfile::tempdir().unwrap();
     let (back, through) = (with_cache("back", "fast.img"), with_cache("through", "fast.img"));
     let server = Server::start(dir.path(), &back);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 1);
     c.flush().unwrap().unwrap();
     drop(c);
@@ -271,19 +259,19 @@ fn a_cache_may_go_when_nothing_is_only_there_and_is_out_of_date_when_it_comes_ba
     std::fs::rename(dir.path().join("away.img"), dir.path().join("fast.img")).unwrap();
     let server = Server::start(dir.path(), &through);
     wait_for(&server, "the pool knows that all is home", |v| v["volumes"][0]["behind"] == false);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     check_all(&mut c, 1);
     check_all(&mut c, 1);
     drop(c);
     assert!(server.stop());
     let server = Server::start(dir.path(), &without());
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     check_all(&mut c, 1);
     write_all(&mut c, 2);
     drop(c);
     assert!(server.stop());
     let server = Server::start(dir.path(), &through);
-    check_all(&mut client(&server), 2);
+    check_all(&mut Client::once_served(&server.socket(), "vol"), 2);
 }
 
 /// How much of its device is used is kept over a restart, and less than it can work with is refused.
@@ -297,13 +285,13 @@ fn a_cache_that_was_resized_stays_so_and_is_never_too_small() {
         assert!(said.contains("too few"), "{said}");
     }
     server.cli(&["cache", "resize", "p", "--size", "1MiB"]);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 1);
     drop(c);
     assert!(server.stop());
     let server = Server::start(dir.path(), &config);
     assert_eq!(count(&status(&server), "weus_max"), 4);
-    check_all(&mut client(&server), 1);
+    check_all(&mut Client::once_served(&server.socket(), "vol"), 1);
     assert!(server.stop());
     // What is configured otherwise since is meant.
     let server = Server::start(dir.path(), &config.replace("weu = \"256KiB\"", "weu = \"256KiB\"\nsize = \"4MiB\""));
@@ -322,7 +310,7 @@ fn a_write_back_volume_stops_without_its_cache_and_says_what_is_at_risk() {
     let Some((failing, config)) = on_failing_device(dir.path(), "back") else { return };
     let server = Server::start(dir.path(), &config);
     server.cli(&["volume", "create", "other", "--pool", "p", "--size", "1MiB", "--tenant", "t", "--cache", "through"]);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 1);
     c.flush().unwrap().unwrap();
     let dirty = count(&status(&server), "dirty_extents");
@@ -349,7 +337,7 @@ fn a_write_back_volume_stops_without_its_cache_and_says_what_is_at_risk() {
     failing.fail("read", false);
     failing.fail("write", false);
     let server = Server::start(dir.path(), &config);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     for n in 0..EXTENTS {
         let read = c.read((n * EXTENT) as u64, EXTENT as u32).unwrap().unwrap();
         assert!(read == extent(n, 1) || read == extent(n, 2), "extent {n} is what was flushed, or newer");
@@ -362,7 +350,7 @@ fn what_a_failed_device_had_can_be_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let Some((failing, config)) = on_failing_device(dir.path(), "back") else { return };
     let server = Server::start(dir.path(), &config);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 1);
     c.flush().unwrap().unwrap();
     server.cli(&["cache", "flush", "p"]);
@@ -400,7 +388,7 @@ fn what_a_failed_device_had_can_be_given_up() {
     failing.fail("write", false);
     for _ in 0..2 {
         let server = Server::start(dir.path(), &config);
-        let mut c = client(&server);
+        let mut c = Client::once_served(&server.socket(), "vol");
         check_all(&mut c, 4);
         check_all(&mut c, 4);
         drop(c);
@@ -414,7 +402,7 @@ fn what_a_missing_device_had_can_be_given_up_while_nothing_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let config = with_cache("back", "fast.img");
     let server = Server::start(dir.path(), &config);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 1);
     c.flush().unwrap().unwrap();
     drop(c);
@@ -443,14 +431,14 @@ fn what_a_missing_device_had_can_be_given_up_while_nothing_is_served() {
     assert!(!done && said.contains("has nothing of volume"), "only once: {said}");
     // Without its cache it may be served now; what is written then is not undone when the device turns up again.
     let server = Server::start(dir.path(), &without());
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 2);
     c.flush().unwrap().unwrap();
     drop(c);
     assert!(server.stop());
     std::fs::rename(dir.path().join("away.img"), dir.path().join("fast.img")).unwrap();
     let server = Server::start(dir.path(), &config);
-    check_all(&mut client(&server), 2);
+    check_all(&mut Client::once_served(&server.socket(), "vol"), 2);
 }
 
 /// The same with NVRAM: a flush waits for nothing else, a crash loses nothing, and the cache doesn't work without it.
@@ -465,7 +453,7 @@ fn nvram_keeps_what_was_flushed_and_is_missed_if_it_is_gone() {
         }
     };
     let server = Server::start(dir.path(), &with);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     for n in 0..64 {
         c.write((n * EXTENT) as u64, &extent(n, 1)).unwrap().unwrap();
         c.flush().unwrap().unwrap();
@@ -473,7 +461,7 @@ fn nvram_keeps_what_was_flushed_and_is_missed_if_it_is_gone() {
     drop(c);
     server.kill();
     let server = Server::start(dir.path(), &with);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     check(&mut c);
     drop(c);
     server.kill();
@@ -485,7 +473,7 @@ fn nvram_keeps_what_was_flushed_and_is_missed_if_it_is_gone() {
     assert!(said.contains("NVRAM isn't here"), "{said}");
     std::fs::rename(dir.path().join("away.img"), dir.path().join("nv.img")).unwrap();
     let server = Server::start(dir.path(), &with);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     check(&mut c);
     drop(c);
     assert!(server.stop());
@@ -505,7 +493,7 @@ fn nvram_that_is_too_small_is_refused_before_a_file_is_made() {
     // As an attempt would leave it that ended while it made the file.
     std::fs::write(dir.path().join("nv.img"), b"").unwrap();
     let server = Server::start(dir.path(), &with("8MiB"));
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     c.write(0, &extent(0, 1)).unwrap().unwrap();
     c.flush().unwrap().unwrap();
     drop(c);
@@ -518,7 +506,7 @@ fn a_first_start_that_was_cut_short_does_not_stop_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let without = config(r#"{ file = "slow.img", size = "64MiB" }"#, "16MiB");
     let server = Server::start(dir.path(), &without);
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     write_all(&mut c, 1);
     drop(c);
     assert!(server.stop());
@@ -534,13 +522,13 @@ fn a_first_start_that_was_cut_short_does_not_stop_the_next() {
     assert!(dir.path().join("fast.img").exists(), "the cache's device was made before the mistake was met");
 
     let server = Server::start(dir.path(), &nvram("nvram.img"));
-    let mut c = client(&server);
+    let mut c = Client::once_served(&server.socket(), "vol");
     check_all(&mut c, 1);
     write_all(&mut c, 2);
     c.flush().unwrap().unwrap();
     drop(c);
     server.kill();
     let server = Server::start(dir.path(), &nvram("nvram.img"));
-    check_all(&mut client(&server), 2);
+    check_all(&mut Client::once_served(&server.socket(), "vol"), 2);
     assert!(server.stop());
 }

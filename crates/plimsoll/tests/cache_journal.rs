@@ -17,17 +17,6 @@ fn with_cache() -> String {
     config(r#"{ file = "slow.img", size = "64MiB" }"#, "16MiB").replace("[[tenant]]", section)
 }
 
-fn client(s: &Server) -> Client {
-    let began = Instant::now();
-    loop {
-        match Client::connect(&s.socket(), "vol") {
-            Ok(client) => return client,
-            Err(e) => assert!(began.elapsed() < Duration::from_secs(20), "{e}"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// The cache's status, as soon as the start is over.
 fn status(s: &Server) -> Value {
     let began = Instant::now();
@@ -62,7 +51,7 @@ fn a_lost_journal_fails_the_pool_until_what_only_the_cache_has_is_given_up() {
         let dir = dir.path().join(if offline { "offline" } else { "served" });
         std::fs::create_dir(&dir).unwrap();
         let server = Server::start(&dir, &with_cache());
-        let mut c = client(&server);
+        let mut c = Client::once_served(&server.socket(), "vol");
         c.write(0, &[1; LEN as usize]).unwrap().unwrap();
         c.flush().unwrap().unwrap();
         server.cli(&["cache", "flush", "p"]);
@@ -94,14 +83,17 @@ fn a_lost_journal_fails_the_pool_until_what_only_the_cache_has_is_given_up() {
         let server = Server::start(&dir, &with_cache());
         let v = status(&server);
         assert!(v["state"] == "ready" && v["problem"].as_str().unwrap().contains("journal was corrupt"), "{v}");
-        let mut c = client(&server);
+        let mut c = Client::once_served(&server.socket(), "vol");
         assert!(c.read(0, LEN).unwrap().unwrap().iter().all(|b| *b == 1), "what the slow device has");
         c.write(0, &[3; LEN as usize]).unwrap().unwrap();
         c.flush().unwrap().unwrap();
         drop(c);
         server.kill();
         let server = Server::start(&dir, &with_cache());
-        assert!(client(&server).read(0, LEN).unwrap().unwrap().iter().all(|b| *b == 3), "and it goes on");
+        assert!(
+            Client::once_served(&server.socket(), "vol").read(0, LEN).unwrap().unwrap().iter().all(|b| *b == 3),
+            "and it goes on"
+        );
         assert!(status(&server)["problem"].is_null(), "said once");
         assert!(server.stop());
     }

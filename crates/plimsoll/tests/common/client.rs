@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// How a request ended: the data of a read, or the server's words.
 pub type Ended = Result<Vec<u8>, String>;
@@ -22,6 +23,21 @@ pub struct Client {
 }
 
 impl Client {
+    /// Connects as soon as the pool serves: right after a start it may still be recovering.
+    ///
+    /// # Panics
+    /// If it doesn't within 20 s.
+    pub fn once_served(socket: &Path, export: &str) -> Client {
+        let began = Instant::now();
+        loop {
+            match Client::connect(socket, export) {
+                Ok(client) => return client,
+                Err(e) => assert!(began.elapsed() < Duration::from_secs(20), "{e}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     pub fn connect(socket: &Path, export: &str) -> io::Result<Client> {
         let mut stream = UnixStream::connect(socket)?;
         let mut handshake = ClientHandshake::new(Wishes::open(export));
