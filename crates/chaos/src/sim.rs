@@ -168,14 +168,16 @@ fn blank(plan: &Plan, config: &PoolConfig, rng: &mut Rng) -> Result<Vec<SimDisk>
         let seen = seen(config.device.model.as_deref(), &disks[0])?;
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
         format(&mut disks[0], |f| {
-            plimsoll_node::logs::format_if_blank(logs, f, region, seen.block_bytes, 7, false).map(drop)
+            plimsoll_node::parts::logs::format_if_blank(logs, f, region, seen.block_bytes, 7, false).map(drop)
         })?;
     }
     if let Some(cache) = &config.cache {
         let seen = seen(cache.model.as_deref(), &disks[1])?;
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
         let block = seen.block_bytes;
-        format(&mut disks[1], |f| plimsoll_node::cache::format_if_blank(cache, f, region, block, 1, 11).map(drop))?;
+        format(&mut disks[1], |f| {
+            plimsoll_node::parts::cache::format_if_blank(cache, f, region, block, 1, 11).map(drop)
+        })?;
     }
     disks.truncate(match &plan.cache {
         None => 1,

@@ -3,14 +3,13 @@
 //! An export's name only chooses among what the peer was granted; it never grants anything.
 
 use crate::config::{Config, Grant, Peer, TenantConfig, VolumeConfig, check_deadline};
-use crate::engine::{ExportParams, Health, PermitLimits};
+use crate::engine::{AutoTerms, ExportParams, Health, PermitLimits};
 use crate::predict::auto_terms;
 use crate::replica::{Behind, Replica, ReplicaUse};
 use plimsoll_base::{BadPriority, Class, Priority, Span, TenantId, VolumeKey};
 use plimsoll_nbd::export::{BlockSizes, ExportInfo, ListedExport, Refusal, RefusalReason};
 use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
-use plimsoll_sched::promise::AutoTerms;
 use plimsoll_stack::{Extent, LayerState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -207,6 +206,12 @@ fn parse_name(name: &str) -> Result<Asked<'_>, String> {
 }
 
 impl Directory {
+    /// Returns the name of a pool's volume; its number if it is deleted.
+    pub fn volume_name(&self, pool: usize, key: VolumeKey) -> String {
+        let named = self.volumes.values().find(|v| v.pool == pool && v.key == key);
+        named.map_or_else(|| format!("{}.{}", key.id, key.generation), |v| v.name.clone())
+    }
+
     /// Adds a tenant or changes its class and permits; its number stays.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! From a pool's section of the configuration to the plan that its stack is built from.
 
 use crate::config::PoolConfig;
+use crate::engine::tape::TapeHeader;
 use crate::predict;
 use crate::predict::Measured;
 use plimsoll_device::{DeviceOptions, DeviceSpec};
@@ -55,6 +56,14 @@ impl Facts {
     }
 }
 
+/// Returns the plan of the pool that a tape was recorded of.
+///
+/// # Errors
+/// If this program doesn't know everything in the plan.
+pub fn recorded(tape: &TapeHeader) -> Result<PoolPlan, String> {
+    serde_json::from_str(&tape.plan).map_err(|e| format!("the recorded pool's plan: {e}"))
+}
+
 /// The plan of a pool over a device that offers `slow`.
 ///
 /// # Errors
@@ -73,6 +82,7 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
         core_depth: _,
         core_policy: _,
         core_slack: _,
+        core_poll_windows: _,
         bound_best_effort_writes: _,
         worker_cpus: _,
         logs,
@@ -95,11 +105,11 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
     Ok(PoolPlan {
         stack: StackConfig::default(),
         budgets: facts.budgets,
-        cores: crate::cores::config(config)?,
-        cache: cache.as_ref().map(|c| crate::cache::plan(c, &facts.cache)).transpose()?,
+        cores: crate::parts::cores::config(config)?,
+        cache: cache.as_ref().map(|c| crate::parts::cache::plan(c, &facts.cache)).transpose()?,
         memory: memory.map(predict::memory).transpose()?,
-        logs: logs.as_ref().map(|l| crate::logs::plan(l, facts.started_s_of_day)).transpose()?,
-        fence: crate::fence::config(config, facts, seen.offer.size_bytes)?,
+        logs: logs.as_ref().map(|l| crate::parts::logs::plan(l, facts.started_s_of_day)).transpose()?,
+        fence: crate::parts::fence::config(config, facts, seen.offer.size_bytes)?,
         scheduler: SchedulerPlan {
             kind,
             options: SchedulerOptions { depth, discipline, slice_idle, ..default },

@@ -8,6 +8,7 @@ mod fence;
 mod generate;
 mod lab;
 mod logs;
+mod part;
 mod pool;
 mod profile;
 mod replay;
@@ -52,7 +53,7 @@ enum Command {
     Volume(volume::Volume),
     /// List, set, remove tenants
     Tenant(tenant::Tenant),
-    /// Show and change what can be tuned of a pool, bring one back after a failed flush
+    /// Show a pool's layers, show and change its settings, bring one back after a failed flush
     Pool(pool::Pool),
     /// Show who has a pool's cores, and whether they suffice
     Cores(cores::Cores),

@@ -265,7 +265,7 @@ epoch = "1s"
 tolerance = 1.0
 tail = inf
 [adapter]
-apply = "{BIN} pool set p --logged-write {{logged_write}} --control {socket} && {BIN} volume deadline vol {{deadline}} --control {socket}"
+apply = "{BIN} pool set p logged_write={{logged_write}} --control {socket} && {BIN} volume deadline vol {{deadline}} --control {socket}"
 measure = "{BIN} tune load '{uri}' --trace {trace} --seconds {{seconds}}"
 timeout = "60s"
 profile_time = "1500ms"

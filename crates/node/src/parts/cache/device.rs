@@ -1,11 +1,10 @@
-//! A pool's flash cache: from what the configuration says to a layer over a formatted fast device.
+//! The devices of a pool's cache: opened, made and formatted.
 
-use crate::config::{CacheConfig as Section, CacheDedup};
-use crate::plan::CacheFacts;
-use plimsoll_cache::{CacheConfig, Layout, Shape};
-use plimsoll_pool::{CachePlan, NvramPlan};
+use super::shape;
+use crate::config::CacheConfig as Section;
+use plimsoll_cache::Layout;
 use plimsoll_store::superblock::Region;
-use plimsoll_store::{CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Uuid};
+use plimsoll_store::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Uuid};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 
@@ -13,19 +12,6 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 const ROLE_FAST: &str = "fast";
 /// That of its NVRAM.
 const ROLE_NVRAM: &str = "nvram";
-
-fn shape(c: &Section) -> Shape {
-    let default = Shape::default();
-    Shape {
-        extent_bytes: c.extent.map_or(default.extent_bytes, |b| b.0 as u32),
-        weu_bytes: c.weu.map_or(default.weu_bytes, |b| b.0 as u32),
-    }
-}
-
-/// Bytes of a write-evict unit.
-pub fn weu_bytes(c: &Section) -> u64 {
-    u64::from(shape(c).weu_bytes)
-}
 
 /// The most write-evict units that a cache may have on a device of this size. A device that an earlier program made has more than one
 /// made now, as its journal is smaller.
@@ -46,102 +32,6 @@ pub fn weus_of(c: &Section, file: &File, region: Region, block_bytes: u32) -> Re
         Ok(there) => Ok(there.weus),
         Err(_) => Ok(layout(c, region.len, block_bytes, 0)?.weus),
     }
-}
-
-/// The most of a cache that can be asked to be kept free, in percent.
-const FREE_PERCENT_MAX: u32 = 50;
-
-/// How much of its device was last set live to be used, unless the configuration says something else since.
-pub fn take_kept(c: &mut Section, kept: CacheRecord) {
-    if kept.size_bytes.is_some() && kept.configured_bytes == c.size.map(|b| b.0) {
-        (c.configured_size, c.size) = (c.size, kept.size_bytes.map(crate::config::ByteSize));
-    } else {
-        c.configured_size = c.size;
-    }
-}
-
-/// Bytes without which it can't work.
-pub fn size_min(c: &Section) -> u64 {
-    weu_bytes(c) * u64::from(plimsoll_cache::WEUS_MIN)
-}
-
-/// Checks what can be checked without the device.
-///
-/// # Errors
-/// What is wrong.
-pub fn check(c: &Section) -> Result<(), String> {
-    let too_large = |b: Option<crate::config::ByteSize>| b.is_some_and(|b| b.0 > 4 << 20);
-    if too_large(c.extent) || too_large(c.weu) {
-        return Err("cache: an extent has 4 to 128 KiB, a WEU up to 4 MiB".into());
-    }
-    shape(c).check().map_err(|e| format!("cache: {e}"))?;
-    if !(1..=90).contains(&c.watermark_percent) {
-        return Err(format!("cache: watermark_percent {} is not between 1 and 90", c.watermark_percent));
-    }
-    if c.free_percent > FREE_PERCENT_MAX {
-        return Err(format!("cache: free_percent {} is more than {FREE_PERCENT_MAX}", c.free_percent));
-    }
-    // What a file that the node makes must have room for.
-    let least = plimsoll_store::DEVICE_BYTES_MIN;
-    if let Some(size) = c.nvram.as_ref().and_then(|n| n.size).filter(|size| size.0 < least) {
-        return Err(format!("cache: nvram size {} is too small: it needs {least} bytes at least", size.0));
-    }
-    if let Some(size) = c.device_size.filter(|size| size.0 < least) {
-        return Err(format!("cache: device_size {} is too small: it needs {least} bytes at least", size.0));
-    }
-    if c.fingerprints_percent > 100 {
-        return Err(format!("cache: fingerprints_percent {} is more than 100", c.fingerprints_percent));
-    }
-    Ok(())
-}
-
-/// Translates the configuration's section into the cache's part of a pool's plan.
-///
-/// # Errors
-/// Names the invalid setting and its limit.
-pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, String> {
-    // Every field is named, so that a new one can't be forgotten here.
-    let Section {
-        file: _,
-        device_size: _,
-        size,
-        configured_size: _,
-        mode: _,
-        extent: _,
-        weu: _,
-        codec,
-        dedup,
-        fingerprints_percent,
-        sharing,
-        watermark_percent,
-        free_percent,
-        trim,
-        prefetch,
-        nvram,
-        model,
-        volatile_cache: _,
-    } = c;
-    let CacheFacts { generation, known, given_up, nvram_salt } = facts;
-    let default = CacheConfig::default();
-    Ok(CachePlan {
-        shape: shape(c),
-        config: CacheConfig {
-            fingerprints_percent: if *dedup == CacheDedup::Off { 0 } else { *fingerprints_percent },
-            codec: *codec,
-            sharing: *sharing,
-            watermark_percent: *watermark_percent,
-            free_percent: *free_percent,
-            trim: *trim,
-            prefetch_bytes_max: prefetch.map_or(default.prefetch_bytes_max, |b| b.0),
-            generation: *generation,
-            ..default
-        },
-        size_bytes: size.map(|b| b.0),
-        known: known.clone(),
-        given_up: given_up.clone(),
-        nvram: nvram.as_ref().map(|_| NvramPlan { salt: *nvram_salt }),
-        model: model.as_deref().map(crate::plan::model).transpose()?,
-    })
 }
 
 fn layout(c: &Section, bytes: u64, block_bytes: u32, salt: u64) -> Result<Layout, String> {
@@ -298,20 +188,11 @@ pub fn format_if_blank(
     Ok(Some(layout.salt))
 }
 
-/// Whose duplicates are found: the tenant's own, or everybody's.
-pub fn domain(c: &Section, tenant: &str) -> u64 {
-    match c.dedup {
-        CacheDedup::Pool => 0,
-        CacheDedup::Tenant | CacheDedup::Off => {
-            Uuid::new_v5(&Uuid::NAMESPACE_OID, tenant.as_bytes()).as_u64_pair().0 | 1
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Config;
+    use plimsoll_cache::Shape;
 
     /// A device size on which a cache made by an earlier program has more WEUs than one made now, and both numbers.
     fn larger_before() -> (u64, u32, u32) {
@@ -345,7 +226,7 @@ mod tests {
                 volume("b", b)
             );
             let config: Config = toml::from_str(&text).expect("it is a configuration");
-            crate::fence::check(&config, &config.pool[0])
+            crate::parts::fence::check(&config, &config.pool[0])
         };
         assert_eq!(check(b), Ok(()));
         assert!(check(b + unit).expect_err("more than the device has").contains("add up to"));

@@ -2,49 +2,57 @@
 
 use super::{Command, Node, NodeError, Result, RunningPool};
 use crate::config::check_deadline;
-use crate::knobs::{Knobs, Wanted};
+use crate::parts::settings::{self, Changed, SettingView};
 use plimsoll_base::Span;
 use plimsoll_stack::Addressed;
-use plimsoll_store::{DeadlineRecord, KnobsRecord, VolumeRecord};
+use plimsoll_store::{DeadlineRecord, VolumeRecord};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 impl Node {
     /// A pool's settings as they are now.
-    pub fn knobs(&self, name: &str) -> Result<Knobs> {
-        let pool = self.pool_named(name)?;
-        Ok(*self.pools[pool].knobs.lock().expect("no panic while held"))
+    pub fn settings(&self, name: &str) -> Result<Vec<SettingView>> {
+        let p = &self.pools[self.pool_named(name)?];
+        let live = p.live().ok_or_else(|| p.gone())?;
+        Ok(settings::views(&live))
     }
 
-    /// What was set live in an earlier life of the node holds again, where the same is configured as then.
-    pub(super) async fn settle_knobs(&self) -> Result<()> {
-        for p in &self.pools {
-            let record = p.store.as_ref().and_then(|s| s.view().knobs());
-            let Some(record) = record else { continue };
-            let configured = p.knobs_configured;
-            match configured.changed(&configured.kept(&record)) {
-                Ok((new, orders)) => p.turn(new, orders).await?,
-                Err(what) => {
-                    tracing::warn!(
-                        pool = p.name,
-                        what,
-                        "what was set live doesn't fit any more: what is configured holds"
-                    );
-                }
-            }
+    /// Settings that were set live may not fit the volumes that are configured by now: then the configured ones hold.
+    pub(super) async fn settle_settings(&self) -> Result<()> {
+        for (pool, p) in self.pools.iter().enumerate() {
+            let Some(live) = p.live() else { continue };
+            let volumes = self.stored_parts(pool);
+            let Err(what) = settings::check(&live, &volumes) else { continue };
+            let back = settings::as_configured(&live);
+            settings::check(&back.live, &volumes)
+                .map_err(|what| NodeError::Refused(format!("pool `{}`: {what}", p.name)))?;
+            tracing::warn!(
+                pool = p.name,
+                what,
+                "settings that were changed live don't fit any more: the configured ones hold"
+            );
+            p.apply(back).await?;
         }
         Ok(())
     }
 
     /// Changes a pool's settings, also for later starts, each until something else is configured for it.
-    pub async fn change_knobs(&self, name: &str, wanted: Wanted) -> Result<()> {
+    pub async fn change_settings(&self, name: &str, wanted: BTreeMap<String, u64>) -> Result<()> {
         let _one = self.changing.lock().await;
-        let p = &self.pools[self.pool_named(name)?];
-        let now = *p.knobs.lock().expect("no panic while held");
-        let (new, orders) = now.changed(&wanted).map_err(NodeError::Refused)?;
+        let pool = self.pool_named(name)?;
+        let p = &self.pools[pool];
+        let live = p.live().ok_or_else(|| p.gone())?;
+        let changed = settings::change(&live, &wanted, &self.served_parts(pool)).map_err(NodeError::Refused)?;
         if let Some(store) = p.store.clone() {
-            let record = KnobsRecord { set: new.values(), configured: p.knobs_configured.values() };
-            super::blocking(move || store.change().set_knobs(record)).await?;
+            let configured = p.configured.clone();
+            super::blocking(move || {
+                let mut store = store.change();
+                let record = settings::recorded(store.settings(), &wanted, &configured);
+                store.set_settings(record)
+            })
+            .await?;
         }
-        p.turn(new, orders).await
+        p.apply(changed).await
     }
 
     /// Connections that ask for a volume from now on have this deadline unless they say their own; `None`: their tenant's. Also after
@@ -85,12 +93,12 @@ impl RunningPool {
         self.handle.ask(|reply| Command::Tell { to, reply }).await.map(drop).map_err(|_| self.gone())
     }
 
-    /// Tells the layers.
-    async fn turn(&self, new: Knobs, messages: Vec<Addressed>) -> Result<()> {
-        for to in messages {
+    /// Makes a change so.
+    async fn apply(&self, changed: Changed) -> Result<()> {
+        for to in changed.messages {
             self.tell(to).await?;
         }
-        *self.knobs.lock().expect("no panic while held") = new;
+        *self.live.lock().expect("no panic while held") = Some(Arc::new(changed.live));
         Ok(())
     }
 }
