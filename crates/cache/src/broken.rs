@@ -1,5 +1,6 @@
 //! When a device fails: what goes on without the cache, what stops, what is lost.
 
+use crate::control::CacheReport;
 use crate::index::Key;
 use crate::layer::Cache;
 use crate::read::Ahead;
@@ -28,8 +29,7 @@ pub(crate) enum Life {
 }
 
 impl Cache {
-    /// The fast device has failed and that isn't noted yet: somebody must make it known for the next start that what it holds
-    /// is no longer true. Changes wait meanwhile.
+    /// Whether the fast device has failed and the answer to [`CacheReport::DeviceFailed`] is still to come. Changes wait meanwhile.
     pub fn wants_note(&self) -> bool {
         matches!(self.life, Life::Broken { noted: false, .. })
     }
@@ -60,6 +60,7 @@ impl Cache {
             return;
         }
         self.life = Life::Broken { why: format!("the fast device failed ({what})"), noted: false };
+        out.report(&CacheReport::DeviceFailed);
         self.fills.clear();
         self.ahead = Ahead::default();
         self.recipes.forget(|_| true);
@@ -113,6 +114,9 @@ impl Cache {
             )),
             false => Life::Broken { why, noted: false },
         };
+        if self.wants_note() {
+            out.report(&CacheReport::DeviceFailed);
+        }
         self.end_early(now, out);
     }
 

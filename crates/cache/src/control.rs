@@ -1,4 +1,4 @@
-//! Messages that the cache understands.
+//! Messages that the cache understands, and its reports.
 
 use crate::config::Mode;
 use plimsoll_stack::Message;
@@ -28,6 +28,18 @@ pub enum CacheControl {
 }
 
 impl Message for CacheControl {
+    const LAYER: &'static str = NAME;
+}
+
+/// A report to the pool's owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CacheReport {
+    /// The fast device failed. Changes wait until the owner has recorded that its content is out of date, and has answered with
+    /// [`CacheControl::FailureNoted`].
+    DeviceFailed,
+}
+
+impl Message for CacheReport {
     const LAYER: &'static str = NAME;
 }
 

@@ -47,7 +47,7 @@ mod weu;
 mod write;
 
 pub use config::{CacheConfig, CacheVolume, Codec, Hash, Mode, Planted, Shape, Sharing, Speeds};
-pub use control::{CacheControl, CacheTerms};
+pub use control::{CacheControl, CacheReport, CacheTerms};
 pub use layer::{Cache, FAST, SLOW};
 pub use layout::Layout;
 pub use nvram::Nvram;

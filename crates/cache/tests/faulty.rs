@@ -105,6 +105,8 @@ fn inject(life: &mut Life, kind: Kind, rng: &mut Rng) {
 /// As the node does it: the next start must know.
 fn note(life: &mut Life, tally: &mut Tally) {
     if life.cache().wants_note() {
+        let report = life.pool.stack().next_report().and_then(|r| r.get());
+        assert_eq!(report, Some(plimsoll_cache::CacheReport::DeviceFailed), "reported once");
         tally.noted += 1;
         life.setup.config.generation += 1;
         life.order(plimsoll_cache::CacheControl::FailureNoted);

@@ -3,14 +3,13 @@
 //! An export's name only chooses among what the peer was granted; it never grants anything.
 
 use crate::config::{Config, Grant, Peer, TenantConfig, VolumeConfig, check_deadline};
-use crate::engine::{ExportParams, Health, PermitLimits};
+use crate::engine::{AutoTerms, ExportParams, Health, PermitLimits};
 use crate::predict::auto_terms;
 use crate::replica::{Behind, Replica, ReplicaUse};
 use plimsoll_base::{BadPriority, Class, Priority, Span, TenantId, VolumeKey};
 use plimsoll_nbd::export::{BlockSizes, ExportInfo, ListedExport, Refusal, RefusalReason};
 use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
-use plimsoll_sched::promise::AutoTerms;
 use plimsoll_stack::{Extent, LayerState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

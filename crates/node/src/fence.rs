@@ -1,7 +1,6 @@
 //! A pool's fence: from what the configuration says to a layer, and who may have how many slots.
 
 use crate::config::{ByteSize, Config, FenceConfig as Section, PoolConfig, SpanText, VolumeConfig};
-use crate::http::fence::Baseline;
 use crate::plan::Facts;
 use crate::predict::Measured;
 use plimsoll_base::{Class, Span};
@@ -10,6 +9,7 @@ use plimsoll_fence::config::{DeviceKind, SLOT_DEFAULT, check_slots};
 use plimsoll_fence::{DiskPredictor, FenceConfig, FlashPredictor, Line};
 use plimsoll_sched::batches::FlashBatches;
 use plimsoll_store::FenceRecord;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -259,6 +259,53 @@ pub fn configured(section: &Section) -> (u32, u64) {
 pub fn take_kept(section: &mut Section, kept: Option<FenceRecord>) {
     if let Some(k) = kept.filter(|k| k.configured == configured(section)) {
         (section.slots, section.slot) = (k.slots, Some(SpanText(Span::from_nanos(k.slot_ns))));
+    }
+}
+
+/// A volume's measured service while it was alone, as `plimsoll fence baseline` writes it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Baseline {
+    /// The volume.
+    pub volume: String,
+    /// Mean response time of its clients' requests.
+    pub response_ms: f64,
+    /// Of which so many ended a second.
+    pub per_second: f64,
+    /// Requests that the figures rest on.
+    pub requests: u64,
+    /// How long was measured.
+    pub seconds: f64,
+    /// Slots of the pool.
+    pub slots: u32,
+    /// Their length.
+    pub slot_us: u64,
+    /// Slots of the volume.
+    pub own_slots: u32,
+}
+
+impl Baseline {
+    /// What a file says.
+    ///
+    /// # Errors
+    /// If it can't be read or is no baseline.
+    pub fn read(path: &std::path::Path) -> Result<Baseline, String> {
+        let file = path.display();
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
+        serde_json::from_str(&text)
+            .map_err(|e| format!("{file}: is no baseline ({e}): write one with `plimsoll fence baseline`"))
+    }
+
+    /// Compares the slots of the measurement with the pool's `slots` of `slot_us` each, `own_slots` of them the volume's. Returns the
+    /// difference, for the operator.
+    pub fn differs(&self, slots: u32, slot_us: u64, own_slots: u32) -> Option<String> {
+        let (then, is) = ((self.slots, self.slot_us, self.own_slots), (slots, slot_us, own_slots));
+        (then != is).then(|| {
+            format!(
+                "`{}` was measured with {} of {} slots of {} us, and has {} of {} of {} us now: measure it anew",
+                self.volume, then.2, then.0, then.1, is.2, is.0, is.1
+            )
+        })
     }
 }
 

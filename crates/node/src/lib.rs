@@ -13,6 +13,7 @@ mod memory;
 pub mod node;
 pub mod open;
 pub mod panics;
+pub mod parts;
 pub mod plan;
 mod planted;
 mod predict;

@@ -11,17 +11,17 @@ use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Trace};
 use crate::open::{PoolCache, open_pool};
+use crate::parts::look::{Layers, PoolView};
 use crate::plan::Facts;
 use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::store::PoolStore;
-use crate::view::PoolView;
 use plimsoll_base::CacheMode;
-use plimsoll_base::{Class, IoError, Span, TenantId};
+use plimsoll_base::{Class, IoError, Span, TenantId, Time};
 use plimsoll_cache::{CacheControl, CacheTerms};
 use plimsoll_fence::FenceTerms;
 use plimsoll_logs::LogsControl;
-use plimsoll_stack::{Addressed, Extent, FrontVolume, LayerState, Message, OwnTerms, VolumeTerms};
+use plimsoll_stack::{Addressed, Extent, FrontVolume, LayerState, Message, OwnTerms, Stack, VolumeTerms};
 use plimsoll_store::{DeviceFile, MetaError, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -111,7 +111,7 @@ pub struct Node {
     /// How much of the cache volumes may have, by name, as configured.
     cache_sizes: BTreeMap<String, u64>,
     /// What volumes were measured to get alone.
-    baselines: BTreeMap<String, crate::http::fence::Baseline>,
+    baselines: BTreeMap<String, crate::fence::Baseline>,
     /// Deadlines of volumes, by name, as configured.
     deadlines: BTreeMap<String, Span>,
     /// Slots of volumes, by name, as configured.
@@ -602,12 +602,7 @@ impl Node {
     pub async fn pool_snapshots(&self) -> Vec<Option<PoolView>> {
         let mut all = Vec::new();
         for p in &self.pools {
-            all.push(
-                p.ask_soon(|reply| Command::Snapshot { reply })
-                    .await
-                    .ok()
-                    .map(|pool| PoolView { pool: *pool, exports: Vec::new() }),
-            );
+            all.push(p.view_of_pool().await.ok());
         }
         all
     }
@@ -717,19 +712,33 @@ impl RunningPool {
         tokio::time::timeout(ANSWER_TIME, self.handle.ask(make)).await.unwrap_or(Err(PoolGone))
     }
 
+    /// Looks at the stack on the pool's thread; a thread that doesn't answer soon is as good as gone.
+    async fn look_soon<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Stack, Time) -> T + Send + 'static,
+    ) -> std::result::Result<T, PoolGone> {
+        tokio::time::timeout(ANSWER_TIME, self.handle.look(look)).await.unwrap_or(Err(PoolGone))
+    }
+
+    /// The pool's metrics and its layers' status, without what is counted per volume and tenant.
+    async fn view_of_pool(&self) -> std::result::Result<PoolView, PoolGone> {
+        let pool = self.ask_soon(|reply| Command::Snapshot { reply });
+        let (pool, layers) = tokio::join!(pool, self.look_soon(Layers::of));
+        Ok(PoolView { pool: *pool?, layers: layers?, exports: Vec::new() })
+    }
+
     async fn view(&self) -> std::result::Result<PoolView, PoolGone> {
-        let pool = *self.ask_soon(|reply| Command::Snapshot { reply }).await?;
-        let mut exports = Vec::new();
+        let mut view = self.view_of_pool().await?;
         let mut at = 0;
         while let Some((place, export)) = self.ask_soon(|reply| Command::SnapshotExport { at, reply }).await? {
-            exports.push(*export);
-            if exports.len().is_multiple_of(COPIES_AT_ONCE) {
+            view.exports.push(*export);
+            if view.exports.len().is_multiple_of(COPIES_AT_ONCE) {
                 // Others' requests come first: a pool of many volumes would be busy with copies alone.
                 tokio::time::sleep(COPY_REST).await;
             }
             at = place + 1;
         }
-        Ok(PoolView { pool, exports })
+        Ok(view)
     }
 
     fn zeroing_failed(&self, volume: &str, e: IoError) -> NodeError {
@@ -857,12 +866,12 @@ fn start_pool(config: &PoolConfig, budgets: bool, trace_every: u32, limits: &Lim
         }
     };
     let store = opened.store.map(|s| Arc::new(PoolStore::new(s)));
-    let note = caching::note_of(name.clone(), store.clone(), handle.clone());
+    let report = caching::recorder(name.clone(), store.clone(), handle.clone());
     let thread_name = name.clone();
     let thread = std::thread::Builder::new()
         .name(format!("pool-{name}"))
         .spawn(move || {
-            let pool = Pool::new(stack, tape, devices, ears, options).map(|p| p.with_note(note));
+            let pool = Pool::new(stack, tape, devices, ears, options).map(|p| p.with_report(report));
             let ended = pool.and_then(Pool::run);
             match &ended {
                 Ok(()) => tracing::info!(pool = thread_name, "ended"),

@@ -1,6 +1,7 @@
 //! From a pool's section of the configuration to the plan that its stack is built from.
 
 use crate::config::PoolConfig;
+use crate::engine::tape::TapeHeader;
 use crate::predict;
 use crate::predict::Measured;
 use plimsoll_device::{DeviceOptions, DeviceSpec};
@@ -53,6 +54,14 @@ impl Facts {
             ..Facts::default()
         })
     }
+}
+
+/// Returns the plan of the pool that a tape was recorded of.
+///
+/// # Errors
+/// If this program doesn't know everything in the plan.
+pub fn recorded(tape: &TapeHeader) -> Result<PoolPlan, String> {
+    serde_json::from_str(&tape.plan).map_err(|e| format!("the recorded pool's plan: {e}"))
 }
 
 /// The plan of a pool over a device that offers `slow`.

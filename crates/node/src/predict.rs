@@ -2,11 +2,11 @@
 //! page cache in memory, tenants' terms.
 
 use crate::config::{ByteSize, PoolConfig, TenantConfig};
+use crate::engine::AutoTerms;
 use plimsoll_base::{Class, Span};
 use plimsoll_cores::Allotment;
 use plimsoll_device::{DeviceSpec, FlashSpec};
 use plimsoll_pool::{Costs, MemoryPlan, ModelPlan};
-use plimsoll_sched::promise::AutoTerms;
 use plimsoll_sched::{Discipline, Profile, SchedulerKind};
 use plimsoll_stack::{OwnTerms, Terms};
 use std::collections::BTreeMap;

@@ -3,18 +3,8 @@
 //! A histogram has 40 KiB, however little it holds, and an export has eleven. A scrape of a node of many volumes would
 //! hold them all at once; of each only the buckets that hold something are kept.
 
-use crate::engine::PoolSnapshot;
 use crate::engine::metrics::ExportMetrics;
 use plimsoll_base::{LatencyHistogram, Span, TenantId, Time, VolumeKey};
-
-/// All that a pool counts.
-#[derive(Clone, Debug)]
-pub struct PoolView {
-    /// The pool's own.
-    pub pool: PoolSnapshot,
-    /// Per volume and tenant.
-    pub exports: Vec<ExportView>,
-}
 
 /// What is counted of one tenant on one volume, as [`crate::engine::metrics::ExportMetrics`] explains it.
 #[derive(Clone, Debug)]

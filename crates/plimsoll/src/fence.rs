@@ -8,8 +8,9 @@ use hyper::Method;
 use plimsoll_base::Span;
 use plimsoll_fence::plan::{Wanted, deviation_percent, far, plan};
 use plimsoll_fence::{DiskPredictor, Predictor, SLOTS_MAX};
+use plimsoll_node::fence::Baseline;
 use plimsoll_node::http::api::Status;
-use plimsoll_node::http::fence::{Baseline, FenceChange, FenceSlotView, FenceView, FenceVolumeView};
+use plimsoll_node::http::fence::{FenceChange, FenceSlotView, FenceView, FenceVolumeView};
 use plimsoll_sched::Profile;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -231,7 +232,7 @@ impl Show {
         let read = |path: &PathBuf| Baseline::read(path).map_err(anyhow::Error::msg);
         let baselines = self.baseline.iter().map(read).collect::<Result<Vec<_>>>()?;
         let view = view(client, pool)?;
-        if let Some(what) = baselines.iter().find_map(|b| b.differs(&view)) {
+        if let Some(what) = baselines.iter().find_map(|b| view.differs_from(b)) {
             bail!("{what}");
         }
         let now = measure(client, pool, self.seconds)?;

@@ -41,7 +41,7 @@ impl Tape {
         let Command::Replay { file, depth, json } = self.command;
         let mut tape = TapeReader::open(&file).map_err(|e| anyhow!(e))?;
         let failed = |e| anyhow!("{}: {e}", file.display());
-        let mut plan = tape.header.plan().map_err(failed)?;
+        let mut plan = plimsoll_node::plan::recorded(&tape.header).map_err(failed)?;
         plan.scheduler.options.depth = depth.unwrap_or(plan.scheduler.options.depth);
         let stack = plimsoll_pool::build(&plan, tape.header.offers()).map_err(|e| failed(e.to_string()))?;
         let mut replay = Replay::new(stack);

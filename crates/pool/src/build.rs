@@ -9,7 +9,7 @@ use plimsoll_device::{AnyModel, Model, ModelLayer, PageCache, PageCacheLayer};
 use plimsoll_fence::Fence;
 use plimsoll_fence::config::check_slots;
 use plimsoll_logs::{Layout as LogsLayout, Logs};
-use plimsoll_sched::promise::Budgets;
+use plimsoll_sched::budgets::Budgets;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Front, Layer, Map, Offer, Stack};

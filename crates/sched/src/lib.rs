@@ -7,6 +7,7 @@
 
 pub mod batches;
 pub mod blackbox;
+pub mod budgets;
 mod buffer;
 pub mod cfq;
 pub mod choice;
@@ -20,7 +21,6 @@ pub mod measure;
 pub mod noop;
 pub mod ordered;
 pub mod profile;
-pub mod promise;
 pub mod ssd;
 #[cfg(test)]
 mod testing;

@@ -19,7 +19,7 @@
 //! Rejected: ordering all reads with changes in every layer. A cache that reads whole extents would then delay a client's change of
 //! other bytes behind a slow read, and promises would not know of that delay.
 
-use crate::message::OwnTerms;
+use crate::message::{Addressed, Message, OwnTerms};
 use crate::work::{Work, Worked};
 use plimsoll_base::{
     Class, Completion, Confidence, Data, Io, IoHead, IoId, Op, Outcome, Span, TenantId, Time, VolumeKey,
@@ -150,7 +150,12 @@ pub struct Actions {
     pub(crate) from: usize,
     pub(crate) wake_at: Option<Time>,
     pub(crate) next_id: u64,
+    /// Reports that the engine hasn't taken yet.
+    pub(crate) reports: VecDeque<Addressed>,
 }
+
+/// Reports that wait for the engine at most. A simulated pool may take none: beyond the limit, the oldest is dropped.
+const REPORTS_MAX: usize = 64;
 
 /// One order of a layer, for the stack to carry out in turn.
 #[derive(Debug)]
@@ -228,6 +233,15 @@ impl Actions {
     /// how much it has outstanding, counts as not idle meanwhile, and charges it to the tenant it serves.
     pub fn work(&mut self, work: Work) {
         self.order(Action::Work(work));
+    }
+
+    /// Reports something to the pool's owner, in this layer's own encoding. A report isn't repeated: a layer that waits for an answer
+    /// gets it by [`Layer::told`].
+    pub fn report<M: Message>(&mut self, report: &M) {
+        if self.reports.len() == REPORTS_MAX {
+            self.reports.pop_front();
+        }
+        self.reports.push_back(Addressed::new(report));
     }
 
     /// A name for a request that this layer makes.

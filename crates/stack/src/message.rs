@@ -1,10 +1,10 @@
-//! Messages to one layer, in that layer's own encoding: the contract carries them and knows none.
+//! Messages to one layer, and reports from it, in that layer's own encoding: the contract carries them and knows none.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A value that one layer understands: an operator's order, or its part of a volume's or a tenant's terms.
+/// A value in one layer's encoding: an operator's order, its part of a volume's or a tenant's terms, or a report of it.
 pub trait Message: Serialize + DeserializeOwned {
     /// The layer's name, as [`crate::Layer::name`] has it.
     const LAYER: &'static str;
@@ -20,7 +20,7 @@ pub trait Message: Serialize + DeserializeOwned {
     }
 }
 
-/// A message on its way to a layer.
+/// A message on its way to a layer, or a report on its way from one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Addressed {
     /// The layer's name.
@@ -33,6 +33,11 @@ impl Addressed {
     /// Addresses `message` to the layer that understands it.
     pub fn new<M: Message>(message: &M) -> Addressed {
         Addressed { layer: M::LAYER.to_string(), message: message.encode() }
+    }
+
+    /// The message as an `M`; `None` if it is another layer's, or no `M`.
+    pub fn get<M: Message>(&self) -> Option<M> {
+        (self.layer == M::LAYER).then(|| M::decode(&self.message)).flatten()
     }
 }
 

@@ -427,6 +427,11 @@ impl Stack {
         self.done.pop_front()
     }
 
+    /// The next report of a layer to the pool's owner.
+    pub fn next_report(&mut self) -> Option<Addressed> {
+        self.actions.reports.pop_front()
+    }
+
     /// Asks all layers to drain, top first.
     pub fn drain(&mut self, now: Time) {
         for n in 0..self.nodes.len() {

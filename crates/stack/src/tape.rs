@@ -408,6 +408,11 @@ impl<R: Recorder> Taped<R> {
         Some((device, io))
     }
 
+    /// As [`Stack::next_report`]: the pool's owner answers a report by a message, which is on the tape.
+    pub fn next_report(&mut self) -> Option<Addressed> {
+        self.stack.next_report()
+    }
+
     /// As [`Stack::next_work`].
     pub fn next_work(&mut self) -> Option<(usize, Work)> {
         let (node, work) = self.stack.next_work()?;

@@ -5,15 +5,8 @@ use super::permits::PermitLimits;
 use super::trace::Trace;
 use crate::seats::Seat;
 use crate::view::ExportView;
-use plimsoll_base::{IoError, LatencyHistogram, TenantId, Time, VolumeKey};
-use plimsoll_cache::CacheStatus;
-use plimsoll_cores::{CoresStatus, Fit};
-use plimsoll_device::CacheCounts;
-use plimsoll_fence::FenceStatus;
-use plimsoll_logs::LogsStatus;
-use plimsoll_sched::promise::BudgetView;
-use plimsoll_stack::inside::Knowledge;
-use plimsoll_stack::{Addressed, Extent, FrontVolume, LayerState, NodeStats, Terms, VolumeTerms};
+use plimsoll_base::{IoError, TenantId, Time, VolumeKey};
+use plimsoll_stack::{Addressed, Extent, FrontVolume, LayerState, NodeStats, Stack, Terms, VolumeTerms};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -67,20 +60,13 @@ pub enum Command {
         /// What the layers are told.
         terms: Terms,
     },
-    /// Would a tenant with these terms fit among those that there are?
-    Fit {
-        /// What it would be promised.
-        terms: Terms,
-        /// A tenant whose terms these would replace.
-        except: Option<TenantId>,
-        /// The answer; `None` from a pool without cores.
-        reply: Reply<Option<Fit>>,
-    },
     /// A tenant was removed: forget what it counted and may have, unless it's still connected.
     ForgetTenant {
         /// Which.
         tenant: TenantId,
     },
+    /// Look at the stack between two requests, at the pool's time. Requests wait meanwhile.
+    Look(Look),
     /// A copy of the pool's own metrics.
     Snapshot {
         /// Where to.
@@ -115,6 +101,9 @@ pub enum Command {
     Shutdown,
 }
 
+/// A function that looks at a pool's stack. It can't change the stack.
+pub type Look = Box<dyn FnOnce(&Stack, Time) + Send>;
+
 /// A copy of a pool's metrics.
 #[derive(Clone, Debug)]
 pub struct PoolSnapshot {
@@ -134,8 +123,6 @@ pub struct PoolSnapshot {
     pub inflight: usize,
     /// Requests that wait in the front for an overlapping one.
     pub overlap_waiting: usize,
-    /// Requests waiting in the scheduler, and at the device.
-    pub sched_depths: (usize, usize),
     /// The oldest request's arrival, and where it waits.
     pub oldest: Option<(Time, &'static str)>,
     /// Connections by volume and tenant.
@@ -144,31 +131,6 @@ pub struct PoolSnapshot {
     pub permit_waiting: BTreeMap<TenantId, u32>,
     /// Requests accepted, refused and ended since the start.
     pub counts: (u64, u64, u64),
-    /// Who predicts waits, and what that rests on.
-    pub predictor: Option<(&'static str, Knowledge)>,
-    /// Tenants' budgets of slow reads.
-    pub budgets: Vec<BudgetView>,
-    /// Its page cache, if it has one.
-    pub memory: Option<CacheCounts>,
-    /// Its flash cache, if it has one.
-    pub cache: Option<Box<CacheStatus>>,
-    /// Its scattered logs, if it has any.
-    pub logs: Option<Box<LogsStatus>>,
-    /// Who has its cores, if it has any.
-    pub cores: Option<Box<CoresStatus>>,
-    /// Whose time it is, if it's fenced.
-    pub fence: Option<Box<FenceStatus>>,
-    /// How the modelled device keeps its times, if there is one.
-    pub model: Option<ModelTimes>,
-}
-
-/// How a device that is modelled in real time keeps to its model.
-#[derive(Clone, Debug)]
-pub struct ModelTimes {
-    /// How long after its due time each completion was noticed.
-    pub lateness: LatencyHistogram,
-    /// Completions that were due while the real bytes were still on their way.
-    pub data_late: u64,
 }
 
 /// The sending side of a pool's commands.
@@ -239,6 +201,19 @@ impl PoolHandle {
         let (reply, answer) = tokio::sync::oneshot::channel();
         self.send(make(reply))?;
         answer.await.map_err(|_| PoolGone)
+    }
+
+    /// Looks at the stack on the pool's thread.
+    pub async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Stack, Time) -> T + Send + 'static,
+    ) -> Result<T, PoolGone> {
+        self.ask(|reply| {
+            Command::Look(Box::new(move |stack, now| {
+                let _ = reply.send(look(stack, now)); // whoever asked may have gone
+            }))
+        })
+        .await
     }
 }
 

@@ -1,5 +1,6 @@
 //! One client's connection in the transmission phase: bytes in, requests out; completions in, replies out.
 
+use super::auto_deadline::AutoTerms;
 use super::lag::{Lag, Pace};
 use super::permits::Held;
 use super::promise::micros;
@@ -15,7 +16,6 @@ use plimsoll_nbd::wire::{
     Command, CommandFlags, ErrorCode, Extent, MetaContext, MetaContexts, NoteKind, REQUEST_BYTES, STATE_HOLE,
     STATE_ZERO,
 };
-use plimsoll_sched::promise::AutoTerms;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 //! timer, a command. It tells the stack, carries out what the stack orders, and waits again. No lock is taken and
 //! nothing is logged per request.
 
+mod auto_deadline;
 mod command;
 mod conn;
 mod device;
@@ -21,11 +22,12 @@ mod volatile;
 pub mod watchdog;
 mod workers;
 
-pub use command::{Command, Ears, Health, ModelTimes, PoolGone, PoolHandle, PoolSnapshot, Reply};
+pub use auto_deadline::AutoTerms;
+pub use command::{Command, Ears, Health, PoolGone, PoolHandle, PoolSnapshot, Reply};
 pub use conn::ExportParams;
 pub use device::{Device, Devices, FileDevice};
 pub use permits::PermitLimits;
-pub use pool::{Note, Pool, PoolOptions};
+pub use pool::{Pool, PoolOptions, Report};
 pub use trace::Trace;
 pub use volatile::VolatileFile;
 pub(crate) use workers::{check_allowed, check_cpus};

@@ -5,6 +5,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
+use super::auto_deadline::AutoDeadline;
 use super::command::{Command, Ears, Health, Reply};
 use super::conn::{Conn, Parsed, Ready, Stalled, Transfer, op_of};
 use super::device::Devices;
@@ -22,14 +23,11 @@ use patience::Patience;
 use plimsoll_base::{
     BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, Op, Outcome, Span, TenantId, Time, VolumeKey,
 };
-use plimsoll_cache::Cache;
-use plimsoll_cores::Cores;
 use plimsoll_nbd::promise::{Deadline, Note as Said};
 use plimsoll_nbd::request::Request;
 use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags, MetaContext, MetaContexts, NoteKind};
-use plimsoll_sched::promise::AutoDeadline;
 use plimsoll_stack::tape::Taped;
-use plimsoll_stack::{Extent, Forecast, Front, LayerState, Offered, Stack};
+use plimsoll_stack::{Addressed, Extent, Forecast, Front, LayerState, Offered, Stack};
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::io;
@@ -113,8 +111,8 @@ const WITHDRAW_REST: u32 = 3;
 /// 60 us late when idle).
 const SPIN: Duration = Duration::from_micros(60);
 
-/// Makes it known for the next start that the cache's device failed.
-pub type Note = Box<dyn Fn() + Send>;
+/// Takes a layer's report. It is called on the pool's thread and doesn't wait.
+pub type Report = Box<dyn Fn(&Addressed) + Send>;
 
 struct Export {
     key: VolumeKey,
@@ -173,7 +171,7 @@ pub struct Pool {
     stopping: bool,
     /// While stopping: since when nothing is inside.
     quiet_since: Option<Time>,
-    note: Option<Note>,
+    report: Option<Report>,
 }
 
 impl Pool {
@@ -218,13 +216,13 @@ impl Pool {
             patience: Patience::default(),
             stopping: false,
             quiet_since: None,
-            note: None,
+            report: None,
         })
     }
 
-    /// What to do when the cache's device fails.
-    pub fn with_note(mut self, note: Note) -> Pool {
-        self.note = Some(note);
+    /// Passes layers' reports to `report`.
+    pub fn with_report(mut self, report: Report) -> Pool {
+        self.report = Some(report);
         self
     }
 
@@ -726,12 +724,12 @@ impl Pool {
         }
     }
 
-    /// Says how the pool is, where that has changed.
+    /// Passes layers' reports on, and the pool's health where that has changed.
     fn tell_health(&mut self) {
-        if self.stack.layer::<Cache>().is_some_and(Cache::wants_note)
-            && let Some(note) = self.note.take()
-        {
-            note();
+        while let Some(report) = self.stack.next_report() {
+            if let Some(take) = &self.report {
+                take(&report);
+            }
         }
         let flush_failed = self.stack.layer::<Front>().is_some_and(Front::flush_failed);
         let health = Health { state: self.stack.state(), flush_failed };
@@ -908,14 +906,12 @@ impl Pool {
                 self.stack.set_tenant(self.now, tenant, Some(&terms));
                 self.pump()?;
             }
-            Command::Fit { terms, except, reply } => {
-                let _ = reply.send(self.stack.layer::<Cores>().map(|c| c.fit(&terms, except)));
-            }
             Command::ForgetTenant { tenant } => {
                 self.forgetting.push(tenant);
                 self.forget_tenants();
                 self.pump()?;
             }
+            Command::Look(look) => look(&self.stack, self.now),
             Command::Snapshot { reply } => {
                 let _ = reply.send(Box::new(self.snapshot()));
             }

@@ -4,7 +4,6 @@
 //! that a tape that was cut (the node was killed) is good up to the cut. A checksum covers the frame's number, too: a frame that is
 //! missing in the middle is noticed.
 
-use plimsoll_pool::PoolPlan;
 use plimsoll_stack::Offer;
 use plimsoll_stack::tape::{Entry, Recorder};
 use serde::{Deserialize, Serialize};
@@ -38,21 +37,13 @@ pub struct TapeHeader {
     pub started_unix_s: u64,
     /// The pool's name.
     pub pool: String,
-    /// The pool's plan, as JSON.
-    plan: String,
+    /// The pool's plan, as JSON (see [`crate::plan::recorded`]).
+    pub plan: String,
     /// What its devices offered: size, block, largest request, atomic unit (bytes each), and queue length.
     offers: Vec<(u64, u32, u64, u32, u32)>,
 }
 
 impl TapeHeader {
-    /// The pool's plan.
-    ///
-    /// # Errors
-    /// If this program doesn't know all that it says.
-    pub fn plan(&self) -> Result<PoolPlan, String> {
-        serde_json::from_str(&self.plan).map_err(|e| format!("the recorded pool's plan: {e}"))
-    }
-
     /// What the devices offered.
     pub fn offers(&self) -> Vec<Offer> {
         let offer = |&(size_bytes, block_bytes, io_bytes_max, atomic_bytes, queue_max): &(u64, u32, u64, u32, u32)| {
@@ -83,7 +74,7 @@ impl TapeWriter {
         path: &Path,
         bytes_max: u64,
         pool: &str,
-        plan: &PoolPlan,
+        plan: &impl Serialize,
         offers: &[Offer],
     ) -> io::Result<TapeWriter> {
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

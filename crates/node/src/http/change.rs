@@ -155,7 +155,7 @@ pub async fn show_logs(State(control): Shared, Path(name): Path<String>) -> Resu
     let gone = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("pool `{name}` doesn't answer"));
     let view = views[n].as_ref().ok_or_else(gone)?;
     let none = || ApiError::missing(format!("pool `{name}` has no logs")).todo("they are made with a pool's device");
-    Ok(Json(LogsView::from(view.pool.logs.as_deref().ok_or_else(none)?)))
+    Ok(Json(LogsView::from(view.layers.logs.as_deref().ok_or_else(none)?)))
 }
 
 pub async fn show_cache(State(control): Shared, Path(name): Path<String>) -> Result<Json<CacheView>> {
@@ -165,7 +165,7 @@ pub async fn show_cache(State(control): Shared, Path(name): Path<String>) -> Res
     let gone = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("pool `{name}` doesn't answer"));
     let view = views[n].as_ref().ok_or_else(gone)?;
     let none = || ApiError::missing(format!("pool `{name}` has no cache")).todo("configure [pool.cache]");
-    let status = view.pool.cache.as_deref().ok_or_else(none)?;
+    let status = view.layers.cache.as_deref().ok_or_else(none)?;
     let behind = control.node.volumes_behind(n);
     Ok(Json(CacheView::of(status, |key| control.node.volume_name(n, key), &behind)))
 }

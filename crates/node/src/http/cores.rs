@@ -125,7 +125,7 @@ pub(super) async fn show(State(control): Shared, Path(name): Path<String>) -> Re
     let view = views[n].as_ref().ok_or_else(gone)?;
     let none = || ApiError::missing(format!("pool `{name}` has no cores")).todo("say `cores = N` in its section");
     let directory = control.node.directory.read().expect("no panic while held");
-    Ok(Json(CoresView::of(view.pool.cores.as_deref().ok_or_else(none)?, &directory)))
+    Ok(Json(CoresView::of(view.layers.cores.as_deref().ok_or_else(none)?, &directory)))
 }
 
 /// A number of one queue, for a metric.
@@ -164,7 +164,7 @@ const CORE_POLICIES: [&str; 3] = ["conservative", "slo-aware", "aggressive"];
 /// The metrics of all pools that have cores; a queue's label is its tenants, joined by `+`.
 pub(super) fn metrics(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
     let all: Vec<(&str, CoresView)> = (control.node.pools.iter().zip(views))
-        .filter_map(|(p, v)| Some((p.name.as_str(), CoresView::of(v.as_ref()?.pool.cores.as_deref()?, directory))))
+        .filter_map(|(p, v)| Some((p.name.as_str(), CoresView::of(v.as_ref()?.layers.cores.as_deref()?, directory))))
         .collect();
     page.family("plimsoll_cores_best_effort", "gauge", "Cores that no latency-critical queue has.");
     for (pool, v) in &all {

@@ -4,7 +4,8 @@ use super::change::{change, parse, span_of_us};
 use super::prometheus::Page;
 use super::status::Views;
 use super::{ApiError, Control, Shared};
-use crate::view::PoolView;
+use crate::fence::Baseline;
+use crate::parts::look::PoolView;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -92,53 +93,6 @@ pub struct FenceVolumeView {
     pub deviation_percent: Option<f64>,
 }
 
-/// What a volume got alone: what `plimsoll fence baseline` writes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Baseline {
-    /// The volume.
-    pub volume: String,
-    /// Mean response time of its clients' requests.
-    pub response_ms: f64,
-    /// Of which so many ended a second.
-    pub per_second: f64,
-    /// Requests that the figures rest on.
-    pub requests: u64,
-    /// How long was measured.
-    pub seconds: f64,
-    /// Slots of the pool.
-    pub slots: u32,
-    /// Their length.
-    pub slot_us: u64,
-    /// Slots of the volume.
-    pub own_slots: u32,
-}
-
-impl Baseline {
-    /// What a file says.
-    ///
-    /// # Errors
-    /// If it can't be read or is no baseline.
-    pub fn read(path: &std::path::Path) -> Result<Baseline, String> {
-        let file = path.display();
-        let text = std::fs::read_to_string(path).map_err(|e| format!("{file}: cannot be read: {e}"))?;
-        serde_json::from_str(&text)
-            .map_err(|e| format!("{file}: is no baseline ({e}): write one with `plimsoll fence baseline`"))
-    }
-
-    /// What it was measured with, if that isn't what there is now.
-    pub fn differs(&self, now: &FenceView) -> Option<String> {
-        let own = now.volumes.iter().find(|v| v.volume == self.volume).map_or(0, |v| v.slots);
-        let (then, is) = ((self.slots, self.slot_us, self.own_slots), (now.slots.len() as u32, now.slot_us, own));
-        (then != is).then(|| {
-            format!(
-                "`{}` was measured with {} of {} slots of {} us, and has {} of {} of {} us now: measure it anew",
-                self.volume, then.2, then.0, then.1, is.2, is.0, is.1
-            )
-        })
-    }
-}
-
 /// One device's batches.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FenceDeviceView {
@@ -171,10 +125,16 @@ fn us(s: Span) -> u64 {
 }
 
 impl FenceView {
+    /// Compares the pool's slots with those that `baseline` was measured with. Returns the difference, for the operator.
+    pub fn differs_from(&self, baseline: &Baseline) -> Option<String> {
+        let own = self.volumes.iter().find(|v| v.volume == baseline.volume).map_or(0, |v| v.slots);
+        baseline.differs(self.slots.len() as u32, self.slot_us, own)
+    }
+
     /// Of a pool whose thread says this, if it's fenced.
     fn of(control: &Control, n: usize, view: &PoolView) -> Option<FenceView> {
         let named = |key| control.node.volume_name(n, key);
-        let mut found = FenceView::of_layer(view.pool.fence.as_deref()?, &named);
+        let mut found = FenceView::of_layer(view.layers.fence.as_deref()?, &named);
         let mut means: Vec<Option<f64>> = Vec::new();
         for v in &mut found.volumes {
             let mine = || view.exports.iter().filter(|e| named(e.key) == v.volume);
@@ -186,7 +146,7 @@ impl FenceView {
             means.push((count > 0).then(|| sum / count as f64));
         }
         let deviation = |(v, mean): (&FenceVolumeView, Option<f64>)| {
-            let baseline = control.node.baseline(&v.volume).filter(|b| b.differs(&found).is_none())?;
+            let baseline = control.node.baseline(&v.volume).filter(|b| found.differs_from(b).is_none())?;
             Some(plimsoll_fence::plan::deviation_percent(baseline.response_ms, mean?))
         };
         let deviations: Vec<_> = found.volumes.iter().zip(means).map(deviation).collect();

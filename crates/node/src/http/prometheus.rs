@@ -5,11 +5,12 @@ use super::api::LogsView;
 use super::status::{Views, objective, objectives, pool_state, sum_of_tenant};
 use crate::directory::{Directory, VolumeState};
 use crate::engine::metrics::OP_NAMES;
-use crate::view::{ExportView, OpView, PoolView, Summary};
+use crate::parts::look::PoolView;
+use crate::view::{ExportView, OpView, Summary};
 use plimsoll_base::Span;
 use plimsoll_cache::CacheStatus;
 use plimsoll_device::CacheCounts;
-use plimsoll_sched::promise::BudgetView;
+use plimsoll_sched::budgets::BudgetView;
 use plimsoll_stack::inside::Knowledge;
 use std::fmt::Write;
 
@@ -109,8 +110,8 @@ fn pools(page: &mut Page, control: &Control, views: &Views) {
         "Requests by where they are: waiting for an overlapping one (front), in the scheduler, at the device.",
     );
     for (p, view) in named() {
-        let Some(s) = view.as_ref().map(|v| &v.pool) else { continue };
-        let depths = [("front", s.overlap_waiting), ("sched", s.sched_depths.0), ("device", s.sched_depths.1)];
+        let Some((s, l)) = view.as_ref().map(|v| (&v.pool, &v.layers)) else { continue };
+        let depths = [("front", s.overlap_waiting), ("sched", l.sched_depths.0), ("device", l.sched_depths.1)];
         for (place, depth) in depths {
             page.sample("plimsoll_queue_depth", &[("pool", &p.name), ("at", place)], depth);
         }
@@ -134,7 +135,7 @@ fn models(page: &mut Page, control: &Control, views: &Views) {
     let Some(watchdog) = &control.node.watchdog else { return };
     let modelled = || {
         let with_view = control.node.pools.iter().zip(views);
-        with_view.filter_map(|(p, view)| Some((&p.name, view.as_ref()?.pool.model.as_ref()?)))
+        with_view.filter_map(|(p, view)| Some((&p.name, view.as_ref()?.layers.model.as_ref()?)))
     };
     page.family(
         "plimsoll_model_lateness_seconds",
@@ -211,11 +212,12 @@ fn layers(page: &mut Page, control: &Control, views: &Views) {
 
 /// What waits are predicted by, and how many late reads tenants' budgets let in.
 fn predictors(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
-    let pools = || control.node.pools.iter().zip(views).filter_map(|(p, v)| Some((p.name.as_str(), &v.as_ref()?.pool)));
+    let pools =
+        || control.node.pools.iter().zip(views).filter_map(|(p, v)| Some((p.name.as_str(), &v.as_ref()?.layers)));
     let mut per_predictor = |name: &str, help: &str, value: fn(&Knowledge) -> f64| {
         page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
-        for (pool, s) in pools() {
-            if let Some((predictor, k)) = &s.predictor {
+        for (pool, l) in pools() {
+            if let Some((predictor, k)) = &l.predictor {
                 page.sample(name, &[("pool", pool), ("predictor", predictor)], value(k));
             }
         }
@@ -233,8 +235,8 @@ fn predictors(page: &mut Page, control: &Control, directory: &Directory, views: 
     });
     let mut per_budget = |name: &str, help: &str, value: fn(&BudgetView) -> u64| {
         page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
-        for (pool, s) in pools() {
-            for b in &s.budgets {
+        for (pool, l) in pools() {
+            for b in &l.budgets {
                 if let Some((tenant, _)) = directory.tenants.iter().find(|(_, t)| t.id == b.tenant) {
                     page.sample(name, &[("tenant", tenant), ("pool", pool)], value(b));
                 }
@@ -253,7 +255,7 @@ fn memory(page: &mut Page, control: &Control, views: &Views) {
     let mut per_pool = |name: &str, help: &str, value: fn(&CacheCounts) -> u64| {
         page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
         for (p, view) in control.node.pools.iter().zip(views) {
-            if let Some(counts) = view.as_ref().and_then(|v| v.pool.memory.as_ref()) {
+            if let Some(counts) = view.as_ref().and_then(|v| v.layers.memory.as_ref()) {
                 page.sample(name, &[("pool", &p.name)], value(counts));
             }
         }
@@ -276,7 +278,7 @@ fn cache(page: &mut Page, control: &Control, views: &Views) {
     let mut per_pool = |name: &str, help: &str, value: fn(&CacheStatus) -> u64| {
         page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
         for (p, v) in control.node.pools.iter().zip(views) {
-            if let Some(status) = v.as_ref().and_then(|v| v.pool.cache.as_deref()) {
+            if let Some(status) = v.as_ref().and_then(|v| v.layers.cache.as_deref()) {
                 page.sample(name, &[("pool", p.name.as_str())], value(status));
             }
         }
@@ -312,7 +314,7 @@ fn cache(page: &mut Page, control: &Control, views: &Views) {
 /// Of pools with scattered logs.
 fn logs(page: &mut Page, control: &Control, views: &Views) {
     let all: Vec<_> = (control.node.pools.iter().zip(views))
-        .filter_map(|(p, v)| Some((p.name.as_str(), LogsView::from(v.as_ref()?.pool.logs.as_deref()?))))
+        .filter_map(|(p, v)| Some((p.name.as_str(), LogsView::from(v.as_ref()?.layers.logs.as_deref()?))))
         .collect();
     let mut per_pool = |name: &str, help: &str, value: fn(&LogsView) -> u64| {
         page.family(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);

@@ -6,11 +6,12 @@ use super::api::{
     PoolStatus, Status, TenantStatus, Traffic, VolumeStatus,
 };
 use crate::directory::{Directory, Tenant, Volume};
+use crate::engine::PoolSnapshot;
 use crate::engine::metrics::OP_NAMES;
 use crate::engine::watchdog::Watchdog;
-use crate::engine::{ModelTimes, PoolSnapshot};
 use crate::node::{Node, RunningPool};
-use crate::view::{ExportView, PoolView, Summary};
+use crate::parts::look::{ModelTimes, PoolView};
+use crate::view::{ExportView, Summary};
 use plimsoll_base::{Class, Objective, Span, TenantId, Time};
 use plimsoll_stack::{LayerState, NodeStats};
 
@@ -84,6 +85,7 @@ pub fn pool_state(opened: bool, pool: Option<&PoolSnapshot>) -> &'static str {
 fn pool(node: &Node, n: usize, view: Option<&PoolView>) -> PoolStatus {
     let p = &node.pools[n];
     let s = view.map(|v| &v.pool);
+    let layers = view.map(|v| &v.layers);
     let oldest = s.and_then(|s| s.oldest.map(|(at, place)| (s.now.since(at), place)));
     PoolStatus {
         name: p.name.clone(),
@@ -96,14 +98,14 @@ fn pool(node: &Node, n: usize, view: Option<&PoolView>) -> PoolStatus {
         connections: s.map_or(0, |s| s.connections.values().sum()),
         inside: s.map_or(0, |s| s.inflight as u64),
         overlap_waiting: s.map_or(0, |s| s.overlap_waiting as u64),
-        sched_waiting: s.map_or(0, |s| s.sched_depths.0 as u64),
-        at_device: s.map_or(0, |s| s.sched_depths.1 as u64),
+        sched_waiting: layers.map_or(0, |l| l.sched_depths.0 as u64),
+        at_device: layers.map_or(0, |l| l.sched_depths.1 as u64),
         oldest: oldest.map(|(age, place)| Oldest { age_us: age.as_micros(), at: place.to_string() }),
         accepted: s.map_or(0, |s| s.counts.0),
         refused: s.map_or(0, |s| s.counts.1),
         ended: s.map_or(0, |s| s.counts.2),
         layers: s.map_or(Vec::new(), |s| s.places().map(|(name, stats)| layer(name, stats)).collect()),
-        model: s.and_then(|s| s.model.as_ref()).map(model),
+        model: layers.and_then(|l| l.model.as_ref()).map(model),
     }
 }
 
@@ -172,7 +174,7 @@ fn tenant(name: &str, t: &Tenant, directory: &Directory, views: &Views) -> Tenan
         Class::BestEffort { weight } | Class::LatencyCritical { weight, .. } => (Some(weight), None),
         Class::Fenced { slots } => (None, Some(slots)),
     };
-    let has_cores = views.iter().flatten().any(|v| v.pool.cores.is_some());
+    let has_cores = views.iter().flatten().any(|v| v.layers.cores.is_some());
     let (enforced, enforcement) = enforcement(&t.class, has_cores);
     TenantStatus {
         name: name.to_string(),
@@ -331,19 +333,10 @@ mod tests {
             permits: Default::default(),
             inflight: 0,
             overlap_waiting: 0,
-            sched_depths: (0, 0),
             oldest: None,
             connections: Default::default(),
             permit_waiting: Default::default(),
             counts: (0, 0, 0),
-            predictor: None,
-            budgets: Vec::new(),
-            memory: None,
-            cache: None,
-            cores: None,
-            fence: None,
-            logs: None,
-            model: None,
         }
     }
 

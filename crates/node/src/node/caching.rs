@@ -1,11 +1,12 @@
 //! The caches of a node's pools: how volumes are cached, how much of a device is used, what has come home, and what is noted when a
 //! device fails.
 
-use super::{ANSWER_TIME, Node, NodeError, Result, blocking};
-use crate::engine::{Command, Note, PoolHandle};
+use super::{Node, NodeError, Result, blocking};
+use crate::engine::{Command, PoolHandle, Report};
+use crate::parts::look;
 use crate::store::PoolStore;
 use plimsoll_base::CacheMode;
-use plimsoll_cache::CacheControl;
+use plimsoll_cache::{Cache, CacheControl, CacheReport};
 use plimsoll_stack::Addressed;
 use plimsoll_store::{CacheRecord, MetaView, VolumeRecord};
 use std::sync::Arc;
@@ -60,9 +61,8 @@ impl Node {
         // As long as this is held no volume becomes write-back again.
         let _one = self.changing.lock().await;
         let keys = leaving(&store.view());
-        let asked = tokio::time::timeout(ANSWER_TIME, p.handle.ask(|reply| Command::Snapshot { reply })).await;
-        let Ok(Ok(view)) = asked else { return Ok(()) };
-        let status = view.cache.map_or_else(Vec::new, |c| c.volumes);
+        let volumes = p.look_soon(|stack, _| stack.layer::<Cache>().map_or(Vec::new(), |c| c.status().volumes)).await;
+        let Ok(status) = volumes else { return Ok(()) };
         let is_home = |k: &&plimsoll_base::VolumeKey| status.iter().any(|v| v.key == **k && v.at_home);
         let home: Vec<u32> = keys.iter().filter(is_home).map(|k| k.id).collect();
         blocking(move || store.change().set_behind(&home, false)).await
@@ -78,8 +78,8 @@ impl Node {
             let what = format!("pool `{pool}` has no cache, or volume `{name}` isn't in it");
             return Err(NodeError::Refused(what));
         };
-        let view = p.handle.ask(|reply| Command::Snapshot { reply }).await.map_err(|_| p.gone())?;
-        let state = view.cache.as_ref().map_or("gone", |c| c.state);
+        let cache = p.handle.look(|stack, _| look::cache(stack)).await.map_err(|_| p.gone())?;
+        let state = cache.map_or("gone", |c| c.state);
         if !matches!(state, "broken" | "failed") {
             let what = format!(
                 "the cache is {state}, and its device hasn't failed: have the volume written back with `plimsoll volume cache {name} \
@@ -129,10 +129,11 @@ impl Node {
     }
 }
 
-/// What a pool does when its cache's device has failed: it is noted in the pool's store that what that device holds is no
-/// longer true, and the cache is told.
-pub(super) fn note_of(pool: String, store: Option<Arc<PoolStore>>, handle: PoolHandle) -> Note {
-    Box::new(move || {
+/// Returns a recorder of the cache's reports. When the cache's device has failed, the pool's store records that the device's content
+/// is out of date, and the cache gets its answer.
+pub(super) fn recorder(pool: String, store: Option<Arc<PoolStore>>, handle: PoolHandle) -> Report {
+    Box::new(move |report| {
+        let Some(CacheReport::DeviceFailed) = report.get() else { return };
         let (pool, store, handle) = (pool.clone(), store.clone(), handle.clone());
         let noting = std::thread::Builder::new().name("note".into()).spawn(move || {
             let Some(store) = store else { return };

@@ -2,8 +2,9 @@
 //! no reason to refuse. Who uses none yet might use any.
 
 use super::{Node, NodeError, Result};
-use crate::engine::{Command, PermitLimits};
+use crate::engine::PermitLimits;
 use plimsoll_base::Class;
+use plimsoll_cores::Cores;
 
 impl Node {
     /// Refuses a promise that cores couldn't keep beside those given already.
@@ -29,7 +30,8 @@ impl Node {
         let except = self.directory_ref(|d| d.tenants.get(name).map(|t| t.id));
         let p = &self.pools[pool];
         // A pool that has ended keeps no promise anyway.
-        let fit = p.handle.ask(|reply| Command::Fit { terms, except, reply }).await.unwrap_or(None);
+        let fit =
+            p.handle.look(move |stack, _| Some(stack.layer::<Cores>()?.fit(&terms, except))).await.unwrap_or(None);
         match fit.filter(|fit| !fit.is_accepted()) {
             Some(fit) => {
                 Err(NodeError::Conflict(format!("the objective of tenant `{name}` in pool `{}` {fit}", p.name)))

@@ -6,14 +6,14 @@ use crate::directory::Volume;
 use crate::fence::Without;
 use crate::open::PoolCache;
 use plimsoll_base::{Class, Span};
-use plimsoll_fence::FenceControl;
+use plimsoll_fence::{Fence, FenceControl};
 use plimsoll_stack::Addressed;
 use plimsoll_store::{FenceRecord, VolumeRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Node {
     /// What a volume was measured to get alone, if that is known.
-    pub fn baseline(&self, volume: &str) -> Option<&crate::http::fence::Baseline> {
+    pub fn baseline(&self, volume: &str) -> Option<&crate::fence::Baseline> {
         self.baselines.get(volume)
     }
 
@@ -173,12 +173,14 @@ impl Node {
     /// Refuses to remove a volume while it owns the slot that runs.
     pub(super) async fn check_not_running(&self, volume: &Volume) -> Result<()> {
         let p = &self.pools[volume.pool];
-        let Ok(view) = p.view().await else { return Ok(()) };
+        let key = volume.key;
+        let asked = p.look_soon(move |stack, now| stack.layer::<Fence>().map(|f| f.status(now).may_remove(key))).await;
+        let Ok(Some(may)) = asked else { return Ok(()) };
         let refused = |left| {
             let what =
                 format!("volume `{}` owns the time slot that runs, for {left} more: try again then", volume.name);
             NodeError::Conflict(what)
         };
-        view.pool.fence.as_deref().map_or(Ok(()), |f| f.may_remove(volume.key)).map_err(refused)
+        may.map_err(refused)
     }
 }

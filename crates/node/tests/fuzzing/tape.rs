@@ -31,7 +31,7 @@ pub fn fuzz_one(data: &[u8]) {
         Ok(reader) => reader,
         Err(e) => return assert!(!e.is_empty() && !e.contains('\n'), "{e:?}"),
     };
-    let _ = reader.header.plan();
+    let _ = plimsoll_node::plan::recorded(&reader.header);
     reader.header.offers();
     loop {
         match reader.next_frame() {

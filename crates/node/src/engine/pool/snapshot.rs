@@ -1,18 +1,11 @@
 //! Copies of what a pool has counted, for whoever watches.
 
 use super::{Pool, account_of};
-use crate::engine::command::{ModelTimes, PoolSnapshot};
+use crate::engine::auto_deadline::AutoDeadline;
+use crate::engine::command::PoolSnapshot;
 use crate::view::ExportView;
 use plimsoll_base::{IoHead, Op};
-use plimsoll_cache::{Cache, Nvram};
-use plimsoll_cores::Cores;
-use plimsoll_device::{AnyModel, ModelLayer, PageCacheLayer};
-use plimsoll_fence::Fence;
-use plimsoll_logs::Logs;
-use plimsoll_sched::SchedulerView;
-use plimsoll_sched::promise::{AutoDeadline, Budgets};
 use plimsoll_stack::Front;
-use plimsoll_stack::inside::Knowledge;
 use std::collections::BTreeMap;
 
 /// The read whose wait is told: the smallest that every volume has room for.
@@ -22,7 +15,6 @@ impl Pool {
     pub(super) fn snapshot(&mut self) -> PoolSnapshot {
         let now = self.now;
         let front = self.stack.layer::<Front>();
-        let sched = plimsoll_sched::choice::view(&self.stack);
         let outside =
             self.conns.iter().filter_map(|(_, (_, c))| match (&c.stalled, c.receives(self.patience.at(now))) {
                 (Some(s), _) => Some((s.since, "permit")),
@@ -49,36 +41,10 @@ impl Pool {
             devices: (0..self.devices.offers().len()).map(|d| self.stack.device_stats(d).clone()).collect(),
             permits: self.admission.inside(),
             inflight: self.stack.inflight(),
-            sched_depths: sched.map_or((0, 0), |s| (s.waiting, s.at_device)),
             connections,
             permit_waiting: self.admission.waiting(),
             counts: self.stack.counts(),
-            predictor: self.predictor(sched),
-            budgets: self.stack.layer::<Budgets>().map_or(Vec::new(), Budgets::views),
-            memory: self.stack.layer::<PageCacheLayer>().map(PageCacheLayer::counts),
-            cache: self.stack.layer::<Cache>().map(|c| {
-                let mut status = c.status();
-                // Without its NVRAM the cache never starts: it is the one to say why.
-                if let Some(why) = self.stack.layer::<Nvram>().and_then(Nvram::why) {
-                    (status.state, status.why) = ("failed", Some(why.to_string()));
-                }
-                Box::new(status)
-            }),
-            logs: self.stack.layer::<Logs>().map(|l| Box::new(l.status(now))),
-            cores: self.stack.layer::<Cores>().map(|c| Box::new(c.status(now))),
-            fence: self.stack.layer::<Fence>().map(|f| Box::new(f.status(now))),
-            model: self
-                .stack
-                .layer::<ModelLayer<AnyModel>>()
-                .map(|m| ModelTimes { lateness: m.lateness().clone(), data_late: m.data_late() }),
         }
-    }
-
-    /// Who predicts waits, and what that rests on: the scheduler, or the modelled device whose inside is seen.
-    fn predictor(&self, sched: Option<SchedulerView>) -> Option<(&'static str, Knowledge)> {
-        let sched = sched?;
-        let inside = || self.stack.layer::<ModelLayer<AnyModel>>().and_then(ModelLayer::knowledge);
-        Some((sched.name, sched.knowledge.or_else(inside)?))
     }
 
     pub(super) fn snapshot_export(&mut self, at: usize) -> Option<(usize, Box<ExportView>)> {

@@ -1,9 +1,8 @@
-//! Promises over many requests: "p99 within d" as a sliding budget of slow requests, and deadlines that set themselves.
+//! Promises over many requests: "p99 within d" as a sliding budget of slow requests.
 //!
 //! A deadline by itself refuses every read that would miss it. A tenant that was promised a percentile may have some slow
 //! ones, and would rather have them served than refused: as long as its budget lasts, a read that would be late is
-//! accepted after all. And a tenant that named no deadline can have one found: MittOS §8.1 leaves open how, between too
-//! many refusals and too few.
+//! accepted after all.
 
 use plimsoll_base::{Completion, Io, IoHead, Op, Span, TenantId, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
@@ -192,72 +191,10 @@ impl Layer for Budgets {
     }
 }
 
-/// A deadline that sets itself: a share of reads that may be refused is aimed at.
-///
-/// It follows the quantile of what reads take that leaves that share beyond it: up by a large step when one took longer
-/// (or was refused), down by a small one when not, the two in the proportion of the shares. So it settles where the share is
-/// met, and follows drift; a refusal counts as a read beyond it, so refusing more makes it looser, never tighter.
-#[derive(Clone, Debug)]
-pub struct AutoDeadline {
-    deadline_ns: u64,
-    refuse_permille: u64,
-    bounds_ns: (u64, u64),
-}
-
-/// What a deadline that sets itself is held to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AutoTerms {
-    /// Thousandths of reads that may be refused, 1..=500.
-    pub refuse_permille: u64,
-    /// It's never shorter.
-    pub least: Span,
-    /// It's never longer, and this at first: nothing is refused before something was seen.
-    pub most: Span,
-}
-
-impl AutoTerms {
-    /// A deadline that nothing has taught yet.
-    ///
-    /// # Panics
-    /// As [`AutoDeadline::new`].
-    pub fn begin(&self) -> AutoDeadline {
-        AutoDeadline::new(self.most, self.refuse_permille, self.least, self.most)
-    }
-}
-
-impl AutoDeadline {
-    /// Starts at `first`, aims at `refuse_permille` thousandths of reads refused, and stays within `least..=most`.
-    ///
-    /// # Panics
-    /// If the share isn't within 1..=500, or the bounds are crossed.
-    pub fn new(first: Span, refuse_permille: u64, least: Span, most: Span) -> AutoDeadline {
-        assert!((1..=500).contains(&refuse_permille) && least <= most && least > Span::ZERO, "a share and a range");
-        let bounds_ns = (least.as_nanos(), most.as_nanos());
-        AutoDeadline { deadline_ns: first.as_nanos().clamp(bounds_ns.0, bounds_ns.1), refuse_permille, bounds_ns }
-    }
-
-    /// What it is now.
-    pub fn deadline(&self) -> Span {
-        Span::from_nanos(self.deadline_ns)
-    }
-
-    /// A read took so long, or was refused.
-    pub fn ended(&mut self, took: Option<Span>) {
-        let step = (self.deadline_ns / 10_000).max(1);
-        let beyond = took.is_none_or(|t| t.as_nanos() > self.deadline_ns);
-        let ns = if beyond {
-            self.deadline_ns.saturating_add(step * (1000 - self.refuse_permille) / 10)
-        } else {
-            self.deadline_ns.saturating_sub(step * self.refuse_permille / 10)
-        };
-        self.deadline_ns = ns.clamp(self.bounds_ns.0, self.bounds_ns.1);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::{Class, Data, Outcome, Rng, VolumeKey};
+    use plimsoll_base::{Class, Data, Outcome, VolumeKey};
     use plimsoll_stack::{Offered, Stack, StackConfig, Target};
 
     #[test]
@@ -270,25 +207,6 @@ mod tests {
         assert!(!b.allows(0));
         (0..160).for_each(|_| b.ended(false));
         assert!(b.allows(0), "the slow ones have slid out");
-    }
-
-    #[test]
-    fn a_deadline_finds_its_share_and_follows_drift() {
-        let mut rng = Rng::new(1, "auto deadline");
-        let mut a = AutoDeadline::new(Span::from_millis(1), 50, Span::from_micros(100), Span::from_secs(10));
-        for scale_ms in [10.0, 30.0, 5.0] {
-            let mut refused = 0;
-            for i in 0..40_000 {
-                let took = Span::from_millis_f64(scale_ms * rng.exp1());
-                let busy = took > a.deadline();
-                a.ended((!busy).then_some(took));
-                refused += u32::from(busy && i >= 20_000);
-            }
-            let share = f64::from(refused) / 200.0;
-            assert!((4.0..6.0).contains(&share), "{share} % refused at {scale_ms} ms");
-            let p95 = scale_ms * 20f64.ln();
-            assert!((a.deadline().as_millis_f64() / p95 - 1.0).abs() < 0.15, "{:?} for {p95} ms", a.deadline());
-        }
     }
 
     /// A layer that says a wait, and a device that takes it.

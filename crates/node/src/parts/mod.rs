@@ -1,0 +1,3 @@
+//! Layers as the node knows them outside their crates.
+
+pub mod look;
