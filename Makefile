@@ -24,6 +24,7 @@ lint: build-deps
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	tests/dependencies.py
+	tests/arrows.py
 
 bench: build-deps test-deps bench-deps
 	cargo build --release -p plimsoll

@@ -1,0 +1,143 @@
+#!/usr/bin/python3
+"""Checks which part of the program may name which, and that each rule finds a planted violation.
+
+usage: tests/arrows.py
+
+1. `crates/stack`, the contract, names only `base`.
+2. A layer's crate names only `base` and `stack`, thus no other layer and no message of one. Layers' crates are those that
+   `crates/pool` depends on.
+3. `crates/node/src/engine` names only `base`, `stack` and `nbd`, and few modules of its own crate. Its tests may build stacks.
+4. Of `crates/node`, only `http/` itself and `serve.rs`, which starts it, name `http`.
+"""
+import re
+import shutil
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ENGINE = "crates/node/src/engine"
+# Modules of the node that know no layer either.
+ENGINE_MODULES = {"engine", "panics", "planted", "replica", "seats", "view"}
+HTTP_MODULES = {"http", "serve", "lib"}
+
+
+def dependencies(root, crate):
+    """The project's crates that a crate depends on, by its manifest."""
+    manifest = tomllib.loads((root / f"crates/{crate}/Cargo.toml").read_text())
+    tables = [manifest] + list(manifest.get("target", {}).values())
+    kinds = ("dependencies", "dev-dependencies", "build-dependencies")
+    names = {name for table in tables for kind in kinds for name in table.get(kind, {})}
+    return {name.removeprefix("plimsoll-") for name in names if name.startswith("plimsoll-")}
+
+
+def lines(file):
+    """Number and code of each line, without comments."""
+    for number, line in enumerate(file.read_text().split("\n"), 1):
+        code = line.split("//")[0]
+        if code.strip():
+            yield number, code
+
+
+def crates_named(code, known):
+    return {name for name in re.findall(r"\bplimsoll_([a-z_]+)", code) if name.replace("_", "-") in known}
+
+
+def modules_named(file):
+    """Line and name of each module of its own crate that a file names, also in a group over several lines."""
+    code = "\n".join(line.split("//")[0] for line in file.read_text().split("\n"))
+    for found in re.finditer(r"\bcrate::(?:(\w+)|\{)", code):
+        number = code.count("\n", 0, found.start()) + 1
+        if found[1]:
+            yield number, found[1]
+            continue
+        depth, name = 1, ""
+        for c in code[found.end() :]:
+            if c in ",}" and depth == 1:
+                yield number, name.strip().split("::")[0].split(" ")[0]
+                name = ""
+            elif depth == 1:
+                name += c
+            depth += {"{": 1, "}": -1}.get(c, 0)
+            if depth == 0:
+                break
+
+
+def problems(root):
+    """All violations under `root`, as `file:line: what`."""
+    known = {p.parent.name for p in root.glob("crates/*/Cargo.toml")}
+    layers = dependencies(root, "pool") - {"base", "stack"}
+    found = []
+
+    def only(crate, allowed, why):
+        for name in sorted(dependencies(root, crate) - allowed):
+            found.append(f"crates/{crate}/Cargo.toml: depends on `{name}`: {why}")
+        for file in sorted((root / f"crates/{crate}").rglob("*.rs")):
+            for number, code in lines(file):
+                for name in crates_named(code, known) - allowed - {crate}:
+                    found.append(f"{file.relative_to(root)}:{number}: names `{name}`: {why}")
+
+    only("stack", {"base"}, "the contract knows no layer")
+    for layer in sorted(layers):
+        only(layer, {"base", "stack"}, "a layer knows no other layer")
+    for file in sorted((root / ENGINE).rglob("*.rs")):
+        if file.name == "tests.rs":
+            continue
+        for number, code in lines(file):
+            for name in crates_named(code, known) - {"base", "stack", "nbd"}:
+                found.append(f"{file.relative_to(root)}:{number}: names `{name}`: the engine knows no layer")
+        for number, name in modules_named(file):
+            if name not in ENGINE_MODULES:
+                found.append(f"{file.relative_to(root)}:{number}: names `crate::{name}`: the engine knows no layer")
+    source = root / "crates/node/src"
+    for file in sorted(source.rglob("*.rs")):
+        if file.relative_to(source).parts[0].removesuffix(".rs") in HTTP_MODULES:
+            continue
+        named = [number for number, name in modules_named(file) if name == "http"]
+        named += [number for number, code in lines(file) if re.search(r"\bsuper::http\b", code)]
+        for number in named:
+            found.append(f"{file.relative_to(root)}:{number}: names `http`: the node's domain doesn't know its HTTP")
+    return found
+
+
+# Each breaks one rule: a file and the line that is added to it.
+PLANTED = [
+    ("crates/stack/src/stack.rs", "use plimsoll_cache::Cache;"),
+    ("crates/stack/Cargo.toml", "[build-dependencies]\nplimsoll-sched.workspace = true"),
+    ("crates/logs/src/lib.rs", "fn planted(_: plimsoll_cache::CacheControl) {}"),
+    ("crates/fence/Cargo.toml", "[target.'cfg(unix)'.dependencies]\nplimsoll-cores.workspace = true"),
+    ("crates/cache/tests/lives.rs", "use plimsoll_logs::Logs;"),
+    (f"{ENGINE}/pool.rs", "use plimsoll_fence::Fence;"),
+    (f"{ENGINE}/trace.rs", "use plimsoll_pool::PoolPlan;"),
+    (f"{ENGINE}/ring.rs", "use crate::parts::look::Layers;"),
+    (f"{ENGINE}/conn.rs", "use crate::{\n    replica::Replica,\n    open::{open_pool, rehearse},\n};"),
+    ("crates/node/src/node/slots.rs", "use crate::http::Control;"),
+    ("crates/node/src/fence.rs", "use crate::{config, http as api};"),
+    ("crates/node/src/view.rs", "use super::http::fence::FenceView;"),
+]
+
+
+def missed(root):
+    """Violations that aren't found when they are planted in a copy of the sources under `root`."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for file in [*root.glob("crates/*/Cargo.toml"), *root.glob("crates/*/**/*.rs")]:
+            to = copy / file.relative_to(root)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, to)
+        for name, line in PLANTED:
+            file = copy / name
+            before = file.read_text()
+            file.write_text(f"{before}\n{line}\n")
+            if not any(p.startswith(name) for p in problems(copy)):
+                yield f"{name}: a planted `{line}` isn't found"
+            file.write_text(before)
+
+
+root = Path(__file__).resolve().parent.parent
+wrong = problems(root)
+wrong = wrong or list(missed(root))
+for line in wrong:
+    print(line, file=sys.stderr)
+print(f"arrows between crates and modules: {len(PLANTED)} planted violations; {len(wrong)} problems")
+sys.exit(bool(wrong))
