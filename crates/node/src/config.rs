@@ -14,8 +14,8 @@ pub use pool::{
     CacheConfig, CacheDedup, DeviceConfig, FenceConfig, LogsConfig, NvramConfig, PoolConfig, VolatileConfig,
 };
 pub use tenant::{
-    AutoDeadlineConfig, Grant, JOBS_MAX, ObjectiveConfig, Peer, TenantConfig, VolumeConfig, check_deadline,
-    check_jobs_max, class_of,
+    AutoDeadlineConfig, Grant, JOBS_MAX, ObjectiveConfig, Peer, TenantConfig, ThrottleConfig, VolumeConfig,
+    check_deadline, check_jobs_max, class_of,
 };
 pub use text::{ByteSize, SpanText};
 
@@ -206,7 +206,7 @@ impl Config {
         }
         for p in &self.pool {
             let in_pool = |what| (at(&p.name), format!("pool `{}`: {what}", p.name.get_ref()));
-            crate::parts::fence::check(self, p).map_err(in_pool)?;
+            crate::parts::PARTS.iter().try_for_each(|part| part.check_config(self, p)).map_err(in_pool)?;
         }
         for v in &self.volume {
             v.check(self)?;

@@ -12,17 +12,16 @@ use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Trace};
 use crate::open::{CacheLocks, open_pool};
 use crate::parts::settings::Live;
-use crate::parts::{self, Layers, Part, PoolView};
+use crate::parts::{self, Layers, PARTS, Part, PoolView};
 use crate::plan::Facts;
 use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::store::PoolStore;
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, IoError, Span, TenantId, Time};
-use plimsoll_cache::CacheTerms;
-use plimsoll_fence::FenceTerms;
 use plimsoll_stack::{Addressed, Extent, FrontVolume, LayerState, Message, OwnTerms, Stack, VolumeTerms};
 use plimsoll_store::{DeviceFile, MetaError, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
+use plimsoll_throttle::ThrottleTerms;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
@@ -114,6 +113,8 @@ pub struct Node {
     slots: BTreeMap<String, u32>,
     /// Volumes as configured.
     volumes_configured: Vec<VolumeConfig>,
+    /// Limits of volumes, by name, as configured.
+    throttles: BTreeMap<String, ThrottleTerms>,
     /// By number, as configured.
     pub pools: Vec<RunningPool>,
     /// Volumes, tenants, grants.
@@ -161,6 +162,7 @@ impl Node {
             deadlines: promises.volumes.clone(),
             slots,
             volumes_configured: config.volume.clone(),
+            throttles: config.volume.iter().filter_map(throttled).collect(),
             pools,
             directory: Arc::default(),
             watchdog,
@@ -303,18 +305,13 @@ impl Node {
     /// What the layers must know of a volume.
     fn terms_of(&self, pool: usize, record: &VolumeRecord) -> VolumeTerms {
         let tenant = self.directory_ref(|d| d.tenants.get(&record.tenant).map_or(0, |t| t.id.0));
-        let live = self.pools[pool].live();
-        let section = live.as_ref().and_then(|live| live.config.cache.as_ref());
-        let device_bytes = live.as_ref().and_then(|live| live.cache_device).map_or(0, |d| d.bytes);
         let class = self.directory_ref(|d| d.tenants.get(&record.tenant).map(|t| t.class.clone()));
         let part = self.part_of(&record.name, class.as_ref());
-        let slots = if self.pools[pool].is_fenced() { part.slots } else { 0 };
-        let cache = section.map_or(CacheTerms::OFF, |section| CacheTerms {
-            mode: record.cache.unwrap_or(section.mode),
-            domain: parts::cache::domain(section, &record.tenant),
-            bytes: parts::cache::part_bytes(part.cache_bytes, device_bytes),
+        let live = self.pools[pool].live();
+        let own = live.iter().fold(OwnTerms::default(), |own, live| {
+            PARTS.iter().fold(own, |own, p| p.add_terms(live, record, &part, own))
         });
-        VolumeTerms { size_bytes: record.size_bytes, tenant, own: OwnTerms::of(&cache).with(&FenceTerms { slots }) }
+        VolumeTerms { size_bytes: record.size_bytes, tenant, own }
     }
 
     /// A volume may name a tenant that is no longer declared: it's kept as best effort, and said so.
@@ -804,6 +801,11 @@ fn of_store(e: MetaError) -> NodeError {
         | MetaError::TooMany { .. } => NodeError::Conflict(text),
         _ => NodeError::Failed(text),
     }
+}
+
+/// The limits of a volume whose configuration was checked.
+fn throttled(v: &VolumeConfig) -> Option<(String, ThrottleTerms)> {
+    Some((v.name.get_ref().clone(), parts::throttle::terms(v.throttle.as_ref()?).ok()?))
 }
 
 fn permits_of(t: &TenantConfig) -> PermitLimits {

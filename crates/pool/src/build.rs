@@ -13,6 +13,7 @@ use plimsoll_sched::budgets::Budgets;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Front, Layer, Map, Offer, Stack};
+use plimsoll_throttle::Throttle;
 
 /// The slow device's number: the pool's own.
 pub const SLOW: usize = 0;
@@ -30,7 +31,7 @@ const PAGE_BYTES: u64 = 4096;
 /// # Errors
 /// If a layer's configuration is out of its range, a layer doesn't fit its device, or a device that the plan needs is missing.
 pub fn build(plan: &PoolPlan, offers: Vec<Offer>) -> Result<Stack, BadPlan> {
-    let PoolPlan { stack, budgets, cores, cache, memory, logs, fence, scheduler, model } = plan;
+    let PoolPlan { stack, budgets, throttle, cores, cache, memory, logs, fence, scheduler, model } = plan;
     let cache = cache.as_ref();
     let devices = 1 + usize::from(cache.is_some()) + usize::from(cache.is_some_and(|c| c.nvram.is_some()));
     if offers.len() < devices {
@@ -43,6 +44,9 @@ pub fn build(plan: &PoolPlan, offers: Vec<Offer>) -> Result<Stack, BadPlan> {
         w.chain("budgets", Box::new(Budgets::new(stack.failover_hop)));
     }
     w.chain("front", Box::new(Front::new()));
+    if *throttle {
+        w.chain("throttle", Box::new(Throttle::new()));
+    }
     if let Some(config) = cores {
         config.check().map_err(BadPlan)?;
         w.chain("cores", Box::new(Cores::new(config.clone())));

@@ -19,6 +19,8 @@ pub struct PoolPlan {
     pub stack: StackConfig,
     /// Whether tenants' deadlines may be of a percentile (MittOS §7.2's budgets).
     pub budgets: bool,
+    /// Limits of volumes' requests and bytes per second.
+    pub throttle: bool,
     /// Cores that requests are served by.
     pub cores: Option<CoresConfig>,
     /// The flash cache, on the fast device.
@@ -41,6 +43,7 @@ impl PoolPlan {
         PoolPlan {
             stack: StackConfig::default(),
             budgets: false,
+            throttle: false,
             cores: None,
             cache: None,
             memory: None,

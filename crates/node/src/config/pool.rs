@@ -24,6 +24,9 @@ pub struct PoolConfig {
     pub sched: Option<Spanned<String>>,
     /// For `cfq`: how long the device is kept for a client's next request; 8 ms if not said. Can be changed live.
     pub idle_time: Option<SpanText>,
+    /// Volumes may have limits of their requests and bytes per second; see docs/throttle.md.
+    #[serde(default)]
+    pub throttle: bool,
     /// Memory for pages that were read or written, as a page cache.
     pub memory: Option<ByteSize>,
     /// What `plimsoll profile` measured of the device; without it, waits are learned from nothing.

@@ -22,6 +22,7 @@ impl Node {
             name: name.to_string(),
             slots: slots_of(self.slots.get(name).copied(), class),
             cache_bytes: self.cache_sizes.get(name).copied(),
+            throttle: self.throttles.get(name).copied().unwrap_or_default(),
         }
     }
 

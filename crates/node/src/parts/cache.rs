@@ -13,10 +13,10 @@ use crate::config::{ByteSize, CacheConfig as Section, CacheDedup, Place, PoolCon
 use crate::node::NodeError;
 use crate::plan::CacheFacts;
 use plimsoll_base::{CacheMode, Span, Time, VolumeKey, bytes_text};
-use plimsoll_cache::{CacheConfig, CacheControl, CacheStatus, Nvram, Shape};
+use plimsoll_cache::{CacheConfig, CacheControl, CacheStatus, CacheTerms, Nvram, Shape};
 use plimsoll_pool::{CachePlan, NvramPlan};
-use plimsoll_stack::{Addressed, Stack};
-use plimsoll_store::Uuid;
+use plimsoll_stack::{Addressed, OwnTerms, Stack};
+use plimsoll_store::{Uuid, VolumeRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -120,7 +120,7 @@ pub fn plan(c: &Section, facts: &CacheFacts) -> Result<CachePlan, String> {
 }
 
 /// Whose duplicates are found: the tenant's own, or everybody's.
-pub fn domain(c: &Section, tenant: &str) -> u64 {
+fn domain(c: &Section, tenant: &str) -> u64 {
     match c.dedup {
         CacheDedup::Pool => 0,
         CacheDedup::Tenant | CacheDedup::Off => {
@@ -204,6 +204,15 @@ impl Part for Cache {
             true => Err((None, "a null device needs no cache: take out `cache`".into())),
             false => Ok(()),
         }
+    }
+
+    fn add_terms(live: &Live, record: &VolumeRecord, part: &VolumePart, own: OwnTerms) -> OwnTerms {
+        let device_bytes = live.cache_device.map_or(0, |d| d.bytes);
+        own.with(&live.config.cache.as_ref().map_or(CacheTerms::OFF, |section| CacheTerms {
+            mode: record.cache.unwrap_or(section.mode),
+            domain: domain(section, &record.tenant),
+            bytes: part_bytes(part.cache_bytes, device_bytes),
+        }))
     }
 
     fn check_volumes(live: &Live, volumes: &[VolumePart]) -> Result<(), String> {

@@ -56,7 +56,6 @@ pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
             (q.slack_low, q.slack_high) =
                 pool.core_slack.map_or((q.slack_low, q.slack_high), |[low, high]| (low.0, high.0));
             q.poll_windows = pool.core_poll_windows.unwrap_or(q.poll_windows);
-            check_slack(q)?;
         }
         _ if pool.bound_best_effort_writes.is_some() => {
             return Err("bound_best_effort_writes is for core_policy qwin and qwin-window".into());
@@ -76,16 +75,6 @@ pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
 const SLACK_MAX: Span = Span::from_secs(10);
 /// More windows than one looks at in a day.
 const POLL_WINDOWS_MAX: u64 = 1_000_000_000;
-
-fn check_slack(q: &QwinConfig) -> Result<(), String> {
-    if q.slack_low > q.slack_high || q.slack_high > SLACK_MAX {
-        return Err(format!("core slack: {} to {} doesn't ascend within 0 to {SLACK_MAX}", q.slack_low, q.slack_high));
-    }
-    if q.poll_windows == 0 {
-        return Err("core_poll_windows: 0 windows between two looks: nobody would ever look".into());
-    }
-    Ok(())
-}
 
 /// QWin's configuration of a pool that has it.
 fn qwin(pool: &PoolConfig) -> Option<QwinConfig> {

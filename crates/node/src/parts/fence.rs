@@ -14,9 +14,13 @@ use plimsoll_base::{Class, Span, Time, VolumeKey};
 use plimsoll_device::DeviceSpec;
 use plimsoll_fence::config::{DeviceKind, SLOT_DEFAULT, check_slots};
 use plimsoll_fence::status::{BatchCounters, SlotStatus, VolumeStatus};
-use plimsoll_fence::{DiskPredictor, FenceConfig, FenceControl, FenceStatus, FlashPredictor, Line, SLOTS_MAX};
+use plimsoll_fence::{
+    DiskPredictor, FenceConfig, FenceControl, FenceStatus, FenceTerms, FlashPredictor, Line, SLOTS_MAX,
+};
 use plimsoll_sched::batches::FlashBatches;
-use plimsoll_stack::{Addressed, Stack};
+use plimsoll_stack::{Addressed, OwnTerms, Stack};
+use plimsoll_store::VolumeRecord;
+use plimsoll_throttle::ThrottleTerms;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
@@ -155,6 +159,7 @@ pub fn check<'a>(config: &'a Config, pool: &'a PoolConfig) -> Result<(), String>
                 name: v.name.get_ref().clone(),
                 slots: 0,
                 cache_bytes: v.cache_size.map(|s| s.0),
+                throttle: ThrottleTerms::default(),
             };
             // Of a device that isn't there yet; one that is may be of another size, which the start knows.
             if let Ok(weus) = cache::weus_most(section, all, 4096) {
@@ -276,6 +281,15 @@ impl Part for Fence {
 
     fn metrics(page: &mut Page, pools: &[(&str, FenceView)]) {
         metrics(page, pools);
+    }
+
+    fn check_config(config: &Config, pool: &PoolConfig) -> Result<(), String> {
+        check(config, pool)
+    }
+
+    fn add_terms(live: &Live, _: &VolumeRecord, part: &VolumePart, own: OwnTerms) -> OwnTerms {
+        let slots = if live.config.fence.is_some() { part.slots } else { 0 };
+        own.with(&FenceTerms { slots })
     }
 
     fn check_volumes(live: &Live, volumes: &[VolumePart]) -> Result<(), String> {

@@ -14,15 +14,17 @@ pub mod model;
 pub mod page;
 pub mod scheduler;
 pub mod settings;
+pub mod throttle;
 
-use crate::config::{Place, PoolConfig};
+use crate::config::{Config, Place, PoolConfig};
 use crate::directory::Directory;
 use crate::engine::PoolSnapshot;
 use crate::node::{Node, NodeError};
 use crate::view::ExportView;
 use page::Page;
 use plimsoll_base::{Time, VolumeKey};
-use plimsoll_stack::Stack;
+use plimsoll_stack::{OwnTerms, Stack};
+use plimsoll_store::VolumeRecord;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -35,6 +37,7 @@ use std::sync::Arc;
 /// Every part, in the order of the layers from the top down.
 pub static PARTS: &[&dyn AnyPart] = &[
     &budgets::Budgets,
+    &throttle::Throttle,
     &cores::Cores,
     &cache::Cache,
     &memory::Memory,
@@ -76,6 +79,19 @@ pub trait Part: Sync + 'static {
     /// The place in the file if it is another than the pool's, and the fault.
     fn check(_config: &PoolConfig) -> Result<(), (Place, String)> {
         Ok(())
+    }
+
+    /// Checks the configuration of the pool's volumes, without devices.
+    ///
+    /// # Errors
+    /// The fault, and the remedy.
+    fn check_config(_config: &Config, _pool: &PoolConfig) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Adds the layer's part of a volume's terms.
+    fn add_terms(_live: &Live, _record: &VolumeRecord, _part: &VolumePart, own: OwnTerms) -> OwnTerms {
+        own
     }
 
     /// Checks the layer's configuration together with the pool's devices and volumes.
@@ -225,6 +241,11 @@ pub trait AnyPart: Sync {
     /// [`Part::check`].
     #[allow(clippy::missing_errors_doc, reason = "those of the part")]
     fn check(&self, config: &PoolConfig) -> Result<(), (Place, String)>;
+    /// [`Part::check_config`].
+    #[allow(clippy::missing_errors_doc, reason = "those of the part")]
+    fn check_config(&self, config: &Config, pool: &PoolConfig) -> Result<(), String>;
+    /// [`Part::add_terms`].
+    fn add_terms(&self, live: &Live, record: &VolumeRecord, part: &VolumePart, own: OwnTerms) -> OwnTerms;
     /// [`Part::check_volumes`].
     #[allow(clippy::missing_errors_doc, reason = "those of the part")]
     fn check_volumes(&self, live: &Live, volumes: &[VolumePart]) -> Result<(), String>;
@@ -268,6 +289,14 @@ impl<P: Part> AnyPart for P {
 
     fn check(&self, config: &PoolConfig) -> Result<(), (Place, String)> {
         P::check(config)
+    }
+
+    fn check_config(&self, config: &Config, pool: &PoolConfig) -> Result<(), String> {
+        P::check_config(config, pool)
+    }
+
+    fn add_terms(&self, live: &Live, record: &VolumeRecord, part: &VolumePart, own: OwnTerms) -> OwnTerms {
+        P::add_terms(live, record, part, own)
     }
 
     fn check_volumes(&self, live: &Live, volumes: &[VolumePart]) -> Result<(), String> {

@@ -9,6 +9,7 @@ use plimsoll_base::Span;
 use plimsoll_pool::PoolPlan;
 use plimsoll_stack::Addressed;
 use plimsoll_store::SettingsRecord;
+use plimsoll_throttle::ThrottleTerms;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -106,6 +107,8 @@ pub struct VolumePart {
     pub slots: u32,
     /// Bytes of the cache, if it says so itself.
     pub cache_bytes: Option<u64>,
+    /// Limits of its requests and bytes.
+    pub throttle: ThrottleTerms,
 }
 
 /// `GET /v1/pools/{name}/settings`: one setting as it is.
@@ -327,7 +330,7 @@ mod tests {
         assert!(refused(&[("fingerprints_percent", 50)]).contains("configure [pool.cache]"));
         assert!(refused(&[("logged_write_bytes", 1 << 40)]).contains("is not between 0 B and"));
         assert!(refused(&[("idle_us", 2_000_000)]).contains("`idle_us`: 2.00s is not between"));
-        assert!(refused(&[("core_slack_low_us", 2000)]).contains("doesn't ascend"));
+        assert!(refused(&[("core_slack_low_us", 2000)]).contains("2.00ms at least is above 1.00ms"));
         assert!(refused(&[("core_poll_windows", 0)]).contains("is not between 1 and"));
         assert!(refused(&[("tea", 0)]).contains("no setting: there are core_slack_low_us"));
     }
