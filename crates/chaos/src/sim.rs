@@ -16,6 +16,7 @@ use plimsoll_node::open::build_stack;
 use plimsoll_node::plan::Facts;
 use plimsoll_pool::KnownVolume;
 use plimsoll_sched::cfq::CfqControl;
+use plimsoll_throttle::{Limit, ThrottleTerms};
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
 use plimsoll_stack::{
     Addressed, Extent, Front, FrontVolume, Layer, LayerState, Map, Message, Offer, OwnTerms, Terms, VolumeTerms,
@@ -300,11 +301,11 @@ impl Run {
             domain: [0, v.tenant as u64 + 1][usize::from(self.plan.seed.is_multiple_of(2))],
             bytes: self.plan.part_bytes(),
         };
-        let terms = VolumeTerms {
-            size_bytes: v.size_bytes,
-            tenant: v.tenant as u16 + 1,
-            own: OwnTerms::of(&cache).with(&FenceTerms { slots: u32::from(self.plan.fence.is_some() && volume == 0) }),
-        };
+        let slots = u32::from(self.plan.fence.is_some() && volume == 0);
+        let limit = self.plan.limit_iops.filter(|_| volume + 1 == self.plan.volumes.len()).map(Limit::per_second);
+        let own = OwnTerms::of(&cache).with(&FenceTerms { slots });
+        let own = own.with(&ThrottleTerms { requests: limit, bytes: None });
+        let terms = VolumeTerms { size_bytes: v.size_bytes, tenant: v.tenant as u16 + 1, own };
         let front = FrontVolume { size_bytes: v.size_bytes, read_only: false };
         self.pool.with_layer(|f: &mut Front, _| f.set_volume(key, front));
         self.pool.with_layer(|m: &mut Map, _| m.set_volume(key, &extents_of(key)));
