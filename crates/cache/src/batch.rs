@@ -79,6 +79,14 @@ impl Batch {
     }
 }
 
+/// Dirty extents of a partition.
+pub(crate) struct DirtyPart {
+    pub part: u16,
+    pub dirty: u64,
+    /// All dirty extents of some volume in it must be written back.
+    pub drains: bool,
+}
+
 /// A partition's write-back.
 #[derive(Default)]
 pub(crate) struct WriteBack {

@@ -8,7 +8,7 @@
 //! A batch gets larger as long as flushes take longer than what they cover. What the slow device refuses is tried again later,
 //! alone, while the rest goes on.
 
-use crate::batch::{Batch, Item, Piece, WriteBack, runs_of};
+use crate::batch::{Batch, DirtyPart, Item, Piece, WriteBack, runs_of};
 use crate::config::{Mode, Planted};
 use crate::format::Record;
 use crate::index::{Key, Loc, set_bit};
@@ -17,7 +17,7 @@ use crate::read::Purpose;
 use crate::request::{Pending, RETRY, join};
 use plimsoll_base::{Data, Op, Outcome, OwnKind, TenantId, Time, VolumeKey};
 use plimsoll_stack::Actions;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Bytes in a batch at first, per request at the slow device at once ...
@@ -57,15 +57,20 @@ impl Cache {
         if self.dirty.is_empty() {
             return self.write_backs.iter_mut().for_each(|w| w.on = false);
         }
-        // By partition: how many, and must all of some volume go?
-        let mut state: BTreeMap<u16, (u64, bool)> = BTreeMap::new();
-        for slot in self.dirty.volumes() {
+        let mut parts = std::mem::take(&mut self.dirty_parts);
+        parts.extend(self.dirty.volumes().map(|slot| {
             let v = &self.volumes[slot as usize];
-            let (dirty, drains) = state.entry(v.partition).or_default();
-            *dirty += v.dirty;
-            *drains |= v.drains();
-        }
-        for (part, (dirty, drains)) in state {
+            DirtyPart { part: v.partition, dirty: v.dirty, drains: v.drains() }
+        }));
+        parts.sort_unstable_by_key(|p| p.part);
+        parts.dedup_by(|from, into| {
+            let same = from.part == into.part;
+            if same {
+                (into.dirty, into.drains) = (into.dirty + from.dirty, into.drains | from.drains);
+            }
+            same
+        });
+        for DirtyPart { part, dirty, drains } in parts.drain(..) {
             if self.write_backs.len() <= usize::from(part) {
                 self.write_backs.resize_with(usize::from(part) + 1, WriteBack::default);
             }
@@ -81,6 +86,7 @@ impl Cache {
                 self.begin_batch(now, part, false, out);
             }
         }
+        self.dirty_parts = parts;
     }
 
     /// What is dirty of a partition's volumes, from `from` on and round.

@@ -9,7 +9,7 @@
 //! Each state below is kept by one of the modules `read`, `write`, `insert`, `evict`, `flush`, `confirm`, `destage`, `recover`;
 //! what may go on after an event goes on in [`Cache::progress`].
 
-use crate::batch::WriteBack;
+use crate::batch::{DirtyPart, WriteBack};
 use crate::broken::Life;
 use crate::chunk::Chunk;
 use crate::config::{CacheConfig, CacheVolume, Mode, Planted, Sharing};
@@ -124,6 +124,8 @@ pub struct Cache {
     pub(crate) missed: BTreeSet<VolumeKey>,
     /// By partition.
     pub(crate) write_backs: Vec<WriteBack>,
+    /// Empty. Every event fills it while anything is dirty: its memory is used again.
+    pub(crate) dirty_parts: Vec<DirtyPart>,
     /// On their way to the slow device.
     pub(crate) destaging: BTreeSet<Key>,
     /// The slow device has lost what it had acknowledged, and tells only once: what was changed and not flushed before that may be gone,
@@ -204,6 +206,7 @@ impl Cache {
             given_up: BTreeMap::new(),
             missed: BTreeSet::new(),
             write_backs: Vec::new(),
+            dirty_parts: Vec::new(),
             destaging: BTreeSet::new(),
             slow_lost: false,
             clean_after: Time::ZERO,

@@ -227,13 +227,13 @@ fn default_dedup() -> CacheDedup {
     CacheDedup::Tenant
 }
 fn default_fingerprints() -> u32 {
-    100
+    plimsoll_cache::CacheConfig::default().fingerprints_percent
 }
 fn default_sharing() -> Sharing {
     Sharing::Shared
 }
 fn default_watermark() -> u32 {
-    30
+    plimsoll_cache::CacheConfig::default().watermark_percent
 }
 
 /// `volatile_cache = { … }`, for tests.

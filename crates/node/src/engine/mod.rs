@@ -5,21 +5,29 @@
 //! nothing is logged per request.
 
 mod auto_deadline;
+mod clients;
 mod command;
 mod conn;
+mod deletions;
 mod device;
+mod exports;
+mod inbox;
 mod lag;
 pub mod metrics;
+mod outbox;
+mod patience;
 mod permits;
 mod pool;
 mod promise;
 mod requests;
 mod ring;
+mod slow;
 mod statuses;
 pub mod tape;
 mod trace;
 mod volatile;
 pub mod watchdog;
+mod withdrawal;
 mod workers;
 
 pub use auto_deadline::AutoTerms;

@@ -4,6 +4,7 @@ use super::*;
 use crate::engine::command::PoolHandle;
 use crate::engine::conn::ExportParams;
 use crate::engine::device::Device;
+use crate::engine::exports::ACCOUNT_MAX;
 use crate::engine::permits::PermitLimits;
 use crate::replica::Replica;
 use plimsoll_base::Priority;
@@ -11,7 +12,7 @@ use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_nbd::request::Rules;
 use plimsoll_nbd::wire::TransmissionFlags;
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{FrontVolume, Map, StackConfig, Target, VolumeTerms};
+use plimsoll_stack::{Extent, FrontVolume, Map, StackConfig, Target, VolumeTerms};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
@@ -50,7 +51,7 @@ fn scene_of(stack: Stack, devices: Devices, limits: PermitLimits) -> Scene {
     let (handle, ears) = PoolHandle::new().unwrap();
     let mut pool = Pool::new(stack, None, devices, ears, PoolOptions::default()).unwrap();
     pool.begin().unwrap();
-    pool.admission.set_limits(TENANT, limits);
+    pool.clients.set_limits(TENANT, limits);
     Scene { pool, handle }
 }
 
@@ -112,14 +113,19 @@ impl Scene {
     fn stop(&mut self, time: Duration, timeout: Duration) {
         let pool = &mut self.pool;
         pool.tick();
-        pool.patience.sleeps(pool.now, Some(Span::from(timeout)));
+        pool.clients.sleeps(pool.now, Some(Span::from(timeout)));
         pool.started -= time;
         pool.tick();
-        pool.patience.woke(pool.now);
+        pool.clients.woke(pool.now);
     }
 
-    fn done(&self) -> u64 {
-        self.pool.exports.iter().map(|(_, e)| e.metrics.ops.iter().map(|o| o.done).sum::<u64>()).sum()
+    fn done(&mut self) -> u64 {
+        let (mut at, mut done) = (0, 0);
+        while let Some((place, view)) = self.pool.exports.view(at, self.pool.now) {
+            done += view.ops.iter().map(|o| o.done).sum::<u64>();
+            at = place + 1;
+        }
+        done
     }
 
     fn end(mut self) {
@@ -204,9 +210,9 @@ fn withdrawing_is_done_in_stretches() {
     }
     println!("{LEFT} left: {rounds} rounds, at most {most} ended and {longest:?} of the thread's time in one");
     // Beside what is withdrawn, the modelled disk ends as many as are at it.
-    assert!(most <= WITHDRAW_MAX + 64, "{most} in one round");
+    assert!(most <= STRETCH_MAX + 64, "{most} in one round");
     // Processor time, so that a busy machine doesn't matter. The number above is the bound; this is fifty times a stretch.
-    assert!(longest < 50 * WITHDRAW_TIME, "{longest:?} in one round");
+    assert!(longest < 50 * STRETCH_TIME, "{longest:?} in one round");
     drop(others);
     s.end();
 }
@@ -229,8 +235,6 @@ fn more_exports_than_accounts_are_served() {
         }
         clients.push(client);
     }
-    let places: Vec<usize> = s.pool.exports.iter().map(|(at, _)| at).collect();
-    assert_eq!(places, (0..EXPORTS as usize).collect::<Vec<_>>());
     let mut at = 0;
     while let Some((place, view)) = s.pool.snapshot_export(at) {
         assert_eq!(view.inside, [], "export {place}");
@@ -258,7 +262,7 @@ fn let_go_after(each_second: usize) -> Option<u64> {
     waits.write_all(&reads(1, 8 << 20)).unwrap();
     waits.set_nonblocking(true).unwrap();
     s.round();
-    assert_eq!(s.pool.admission.waiting().get(&TENANT), Some(&1));
+    assert_eq!(s.pool.clients.waiting().get(&TENANT), Some(&1));
     let (mut buffer, mut left, mut after) = (vec![0; each_second], ANSWERS as usize * (16 + (1 << 20)), None);
     for second in 1.. {
         s.pass(SECOND);
@@ -271,7 +275,7 @@ fn let_go_after(each_second: usize) -> Option<u64> {
             s.round();
         }
         s.round();
-        if s.pool.conns.len() < 2 {
+        if s.pool.clients.iter().count() < 2 {
             after = Some(second);
             break;
         }
@@ -342,11 +346,11 @@ fn what_has_come_is_taken_in_before_clients_are_judged() {
     client.write_all(&[1; 64 << 10]).unwrap();
     s.pool.look_around().unwrap();
     (0..3).for_each(|_| s.round());
-    assert_eq!(s.pool.conns.len(), 1, "it has sent something");
+    assert_eq!(s.pool.clients.iter().count(), 1, "it has sent something");
     s.pass(31 * SECOND);
     s.pool.look_around().unwrap();
     (0..3).for_each(|_| s.round());
-    assert_eq!(s.pool.conns.len(), 0, "and then nothing for too long");
+    assert_eq!(s.pool.clients.iter().count(), 0, "and then nothing for too long");
     drop(client);
     s.end();
 }
@@ -365,10 +369,7 @@ fn a_request_that_leaves_the_stack_wakes_who_waits_for_it() {
     while left > 0 {
         s.round();
         let idle = s.pool.timeout().is_none_or(|t| t > Duration::ZERO);
-        assert!(
-            !(idle && s.pool.admission.has_due() && !s.pool.stack.is_full()),
-            "{left} bytes left: a wake-up is lost"
-        );
+        assert!(!(idle && s.pool.clients.has_due() && !s.pool.stack.is_full()), "{left} bytes left: a wake-up is lost");
         left -= client.read(&mut buffer).unwrap_or(0);
         rounds += 1;
         assert!(rounds < 100_000, "{left} bytes left");

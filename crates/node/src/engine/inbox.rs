@@ -1,0 +1,372 @@
+//! Receiving side of a connection: bytes in, requests out.
+
+use super::ring::RecvInto;
+use crate::planted::{self, Mistake};
+use plimsoll_base::{BufMut, BufPool, Data, Span, Time};
+use plimsoll_nbd::request::{Incoming, RefusedRequest, Request, Rules};
+use plimsoll_nbd::wire::{Command, REQUEST_BYTES};
+
+/// Bytes received but not yet understood are at most this many.
+pub const RECV_BYTES: usize = 256 << 10;
+/// Payloads of writes up to this size are received into the connection's own buffer: their requests take a permit, and
+/// a block of memory, when all their bytes are there. Larger ones are announced (see `permits.rs`).
+pub const BUFFERED_PAYLOAD_BYTES: usize = 32 << 10;
+
+/// A request that is ready to go into the stack.
+pub struct Ready {
+    /// As the client sent it.
+    pub request: Request,
+    /// A write's bytes.
+    pub data: Data,
+    /// When it came, if it had to wait for a permit since.
+    pub waited_since: Option<Time>,
+}
+
+/// The next of a client's messages.
+pub enum Heard {
+    /// A request. Unless [`is_announced`], it is complete.
+    Asks(Request),
+    /// A write that was announced, now with its bytes.
+    Ready(Ready),
+    /// A request that is answered without being served. Its payload is skipped.
+    Refused(RefusedRequest),
+    /// More bytes are needed.
+    NeedBytes,
+    /// The client ends the session.
+    Disconnects,
+    /// Bytes that are no NBD.
+    Nonsense,
+}
+
+/// Is the request a write whose bytes need room of their own before they are received?
+pub fn is_announced(request: &Request) -> bool {
+    request.command == Command::Write && request.length as usize > BUFFERED_PAYLOAD_BYTES
+}
+
+/// A payload that a client is slow to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transfer {
+    /// Time that the client has had for it so far.
+    pub took: Span,
+    /// The same since it last went on.
+    pub silent: Span,
+    /// Bytes that have come.
+    pub done: u64,
+    /// All bytes.
+    pub whole: u64,
+}
+
+struct Payload {
+    request: Request,
+    buf: BufMut,
+    filled: usize,
+    waited_since: Option<Time>,
+    /// Time that the node has waited for it; it passes only while the node reads the socket.
+    waited: Span,
+}
+
+/// See the module's documentation.
+pub struct Inbox {
+    rules: Rules,
+    /// Absent while the kernel fills it.
+    buffer: Option<Box<[u8]>>,
+    have: std::ops::Range<usize>,
+    payload: Option<Payload>,
+    skip: u64,
+    /// A receive is under way.
+    receiving: bool,
+    /// Since when.
+    receives_since: Time,
+}
+
+impl Inbox {
+    /// An inbox whose first bytes, `early`, arrived with the handshake.
+    pub fn new(rules: Rules, early: &[u8]) -> Inbox {
+        let mut buffer = vec![0; RECV_BYTES.max(early.len())].into_boxed_slice();
+        buffer[..early.len()].copy_from_slice(early);
+        Inbox {
+            rules,
+            buffer: Some(buffer),
+            have: 0..early.len(),
+            payload: None,
+            skip: 0,
+            receiving: false,
+            receives_since: Time::ZERO,
+        }
+    }
+
+    /// Is a receive under way?
+    pub fn is_receiving(&self) -> bool {
+        self.receiving
+    }
+
+    /// Is there something received that could be understood?
+    pub fn has_received(&self) -> bool {
+        !self.have.is_empty()
+    }
+
+    /// Begins a receive. Returns the place of the next bytes.
+    pub fn receive(&mut self, now: Time) -> RecvInto {
+        self.receiving = true;
+        self.receives_since = now;
+        if self.have.is_empty()
+            && let Some(p) = &mut self.payload
+        {
+            return RecvInto::Payload(std::mem::replace(&mut p.buf, BufMut::zeroed(0)), p.filled);
+        }
+        let mut buffer = self.buffer.take().expect("not receiving, so the buffer is here");
+        if self.have.start > 0 {
+            buffer.copy_within(self.have.clone(), 0);
+            self.have = 0..self.have.len();
+        }
+        RecvInto::Buffer(buffer, self.have.end)
+    }
+
+    /// A receive has ended: `n` bytes have arrived where [`Inbox::receive`] said.
+    pub fn received(&mut self, now: Time, into: RecvInto, n: usize) {
+        self.receiving = false;
+        if let Some(p) = &mut self.payload {
+            p.waited += now.since(self.receives_since);
+        }
+        match into {
+            RecvInto::Buffer(buffer, _) => {
+                self.buffer = Some(buffer);
+                self.have.end += n;
+            }
+            RecvInto::Payload(buf, _) => {
+                let p = self.payload.as_mut().expect("a payload was wanted");
+                p.buf = buf;
+                p.filled += n;
+            }
+        }
+    }
+
+    /// Understands the next message of what was received.
+    pub fn next(&mut self) -> Heard {
+        if let Some(ready) = self.finish_payload() {
+            return Heard::Ready(ready);
+        }
+        if self.payload.is_some() {
+            return Heard::NeedBytes;
+        }
+        let skipped = self.skip.min(self.have.len() as u64) as usize;
+        self.skip -= skipped as u64;
+        self.have.start += skipped;
+        if self.have.len() < REQUEST_BYTES || self.skip > 0 {
+            return Heard::NeedBytes;
+        }
+        let buffer = self.buffer.as_ref().expect("not receiving");
+        let header = buffer[self.have.start..][..REQUEST_BYTES].try_into().expect("a header's length");
+        let Ok(incoming) = self.rules.judge(header) else { return Heard::Nonsense };
+        if let Incoming::Serve(request) = &incoming
+            && request.command == Command::Write
+            && !is_announced(request)
+            && self.have.len() < REQUEST_BYTES + request.length as usize
+        {
+            return Heard::NeedBytes;
+        }
+        self.have.start += REQUEST_BYTES;
+        match incoming {
+            Incoming::Disconnect => Heard::Disconnects,
+            Incoming::Refuse(r) => {
+                self.skip = u64::from(r.skip_bytes);
+                Heard::Refused(r)
+            }
+            Incoming::Serve(request) => Heard::Asks(request),
+        }
+    }
+
+    /// Takes a complete request's payload out of the buffer.
+    pub fn admit(&mut self, request: Request, waited_since: Option<Time>, pool: &mut BufPool) -> Ready {
+        if request.command != Command::Write {
+            return Ready { request, data: Data::Absent, waited_since };
+        }
+        let len = request.length as usize;
+        let mut buf = pool.take(len);
+        let buffer = self.buffer.as_ref().expect("not receiving");
+        buf.as_mut_slice().copy_from_slice(&buffer[self.have.start..][..len]);
+        self.have.start += len;
+        Ready { request, data: Data::Bytes(buf.freeze()), waited_since }
+    }
+
+    /// Prepares room for an announced write's payload, which is received next.
+    pub fn expect_payload(&mut self, request: Request, waited_since: Option<Time>, pool: &mut BufPool) {
+        let buf = pool.take(request.length as usize);
+        self.payload = Some(Payload { buf, request, filled: 0, waited_since, waited: Span::ZERO });
+    }
+
+    /// The payload that is being received. Time in which the node itself doesn't read the socket isn't the client's.
+    pub fn transfer(&self, now: Time) -> Option<Transfer> {
+        let silent = if self.receiving { now.since(self.receives_since) } else { Span::ZERO };
+        self.payload.as_ref().map(|p| Transfer {
+            took: p.waited + silent,
+            silent,
+            done: p.filled as u64,
+            whole: u64::from(p.request.length),
+        })
+    }
+
+    /// Moves what the buffer has of the payload; the request if that was the rest.
+    fn finish_payload(&mut self) -> Option<Ready> {
+        let p = self.payload.as_mut()?;
+        let wanted = p.request.length as usize - p.filled;
+        let n = wanted.min(self.have.len());
+        if n > 0 {
+            let buffer = self.buffer.as_ref().expect("not receiving");
+            p.buf.as_mut_slice()[p.filled..p.filled + n].copy_from_slice(&buffer[self.have.start..][..n]);
+            p.filled += n;
+            self.have.start += n;
+        }
+        if p.filled < p.request.length as usize {
+            return None;
+        }
+        let p = self.payload.take().expect("just seen");
+        Some(Ready { request: p.request, data: Data::Bytes(p.buf.freeze()), waited_since: p.waited_since })
+    }
+
+    /// Drops what was received and not understood yet.
+    pub fn clear(&mut self) {
+        self.have.start = self.have.end;
+    }
+
+    /// Gives an unfinished payload's block back. Returns the payload's bytes, whose room is to be given back.
+    pub fn abandon_payload(&mut self, pool: &mut BufPool) -> Option<u64> {
+        let p = self.payload.take()?;
+        if planted::is(Mistake::PayloadsLost) {
+            std::mem::forget(p.buf);
+        } else {
+            pool.give(p.buf.freeze());
+        }
+        Some(u64::from(p.request.length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_nbd::wire::{CommandFlags, TransmissionFlags};
+    use proptest::prelude::*;
+
+    fn inbox() -> Inbox {
+        let rules = Rules {
+            size_bytes: 1 << 20,
+            flags: TransmissionFlags::SEND_FLUSH.with(TransmissionFlags::SEND_TRIM),
+            block_bytes_min: 1,
+            payload_bytes_max: 1 << 16,
+            structured_replies: true,
+            block_status: false,
+            promises: false,
+        };
+        Inbox::new(rules, &[])
+    }
+
+    /// Plays the kernel and the pool: `bytes` come in pieces of at most `piece`, every request gets its permit at once.
+    fn understood(bytes: &[u8], piece: usize) -> Vec<String> {
+        let (mut inbox, mut pool, mut rest, mut seen) = (inbox(), BufPool::new(), bytes, Vec::new());
+        let note = |ready: &Ready| {
+            let mut payload = Vec::new();
+            if let Data::Bytes(b) = &ready.data {
+                payload.extend_from_slice(b.as_slice());
+            }
+            format!("{:?} {payload:?}", ready.request)
+        };
+        'session: loop {
+            let mut into = inbox.receive(Time::ZERO);
+            let room = match &mut into {
+                RecvInto::Buffer(b, start) => &mut b[*start..],
+                RecvInto::Payload(b, start) => &mut b.as_mut_slice()[*start..],
+            };
+            let n = room.len().min(rest.len()).min(piece);
+            room[..n].copy_from_slice(&rest[..n]);
+            rest = &rest[n..];
+            inbox.received(Time::ZERO, into, n);
+            loop {
+                match inbox.next() {
+                    Heard::NeedBytes => break,
+                    Heard::Disconnects => seen.push("disconnects".to_string()),
+                    Heard::Nonsense => seen.push("nonsense".to_string()),
+                    Heard::Refused(r) => {
+                        seen.push(format!("{r:?}"));
+                        continue;
+                    }
+                    Heard::Asks(request) if is_announced(&request) => {
+                        inbox.expect_payload(request, None, &mut pool);
+                        continue;
+                    }
+                    Heard::Asks(request) => {
+                        seen.push(note(&inbox.admit(request, None, &mut pool)));
+                        continue;
+                    }
+                    Heard::Ready(ready) => {
+                        seen.push(note(&ready));
+                        continue;
+                    }
+                }
+                break 'session;
+            }
+            if n == 0 {
+                break;
+            }
+        }
+        seen
+    }
+
+    /// While the node doesn't read a socket because its client has too many answers to take, a payload's time stands still.
+    #[test]
+    fn a_payloads_time_runs_only_while_the_node_reads() {
+        let (mut inbox, mut pool) = (inbox(), BufPool::new());
+        let at = |s| Time::ZERO + Span::from_secs(s);
+        let receive = |inbox: &mut Inbox, asked: u64, came: u64, n: usize| {
+            let into = inbox.receive(at(asked));
+            assert_eq!(inbox.transfer(at(came)).map(|t| t.silent), Some(Span::from_secs(came - asked)));
+            inbox.received(at(came), into, n);
+            assert!(matches!(inbox.next(), Heard::NeedBytes));
+        };
+        let took = |inbox: &Inbox, now| {
+            let t = inbox.transfer(at(now)).expect("a payload");
+            (t.took, t.silent, t.done)
+        };
+        let flags = CommandFlags::EMPTY;
+        let write = Request { command: Command::Write, flags, cookie: 1, offset: 0, length: 1 << 20 };
+        inbox.expect_payload(write, None, &mut pool);
+        assert_eq!(took(&inbox, 5), (Span::ZERO, Span::ZERO, 0), "nobody reads yet");
+        receive(&mut inbox, 5, 7, 1000);
+        assert_eq!(took(&inbox, 7), (Span::from_secs(2), Span::ZERO, 1000));
+        assert_eq!(took(&inbox, 9_999), (Span::from_secs(2), Span::ZERO, 1000), "the client could send nothing");
+        receive(&mut inbox, 10_000, 10_003, 1000);
+        assert_eq!(took(&inbox, 10_004), (Span::from_secs(5), Span::ZERO, 2000));
+    }
+
+    /// A header that may be lawful, with its payload if it says that it has one.
+    fn message() -> impl Strategy<Value = Vec<u8>> {
+        let magic = prop_oneof![20 => Just(0x2560_9513_u32), 1 => any::<u32>()];
+        let length = prop_oneof![8 => 0u32..5000, 1 => any::<u32>()];
+        (magic, 0u16..4, 0u16..9, any::<u64>(), 0u64..2 << 20, length, any::<u8>()).prop_map(
+            |(magic, flags, command, cookie, offset, length, fill)| {
+                let mut b = magic.to_be_bytes().to_vec();
+                b.extend(flags.to_be_bytes());
+                b.extend(command.to_be_bytes());
+                b.extend(cookie.to_be_bytes());
+                b.extend(offset.to_be_bytes());
+                b.extend(length.to_be_bytes());
+                let payload = if command == 1 { length.min(70_000) as usize } else { 0 };
+                b.resize(b.len() + payload, fill);
+                b
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn how_the_bytes_arrive_changes_nothing(messages in prop::collection::vec(message(), 0..12), piece in 1usize..3000) {
+            let bytes = messages.concat();
+            prop_assert_eq!(understood(&bytes, piece), understood(&bytes, usize::MAX));
+        }
+
+        #[test]
+        fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..300), piece in 1usize..40) {
+            prop_assert_eq!(understood(&bytes, piece), understood(&bytes, usize::MAX));
+        }
+    }
+}
