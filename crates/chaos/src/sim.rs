@@ -16,12 +16,12 @@ use plimsoll_node::open::build_stack;
 use plimsoll_node::plan::Facts;
 use plimsoll_pool::KnownVolume;
 use plimsoll_sched::cfq::CfqControl;
-use plimsoll_throttle::{Limit, ThrottleTerms};
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
 use plimsoll_stack::{
     Addressed, Extent, Front, FrontVolume, Layer, LayerState, Map, Message, Offer, OwnTerms, Terms, VolumeTerms,
 };
 use plimsoll_store::superblock::{Region, RegionKind};
+use plimsoll_throttle::{Limit, ThrottleTerms};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;

@@ -118,11 +118,7 @@ pub(crate) fn open_pool(
     let mut configured = config.clone();
     let mut config = config.clone();
     if let Err(what) = settings::keep(&mut config, &store.settings()) {
-        tracing::warn!(
-            pool = config.name.get_ref(),
-            what,
-            "settings that were changed live don't fit any more: the configured ones hold"
-        );
+        warn_of_settings(&config, &what);
     }
     let cache = open_cache(&config, &mut facts.cache, &device_file, &mut store)?;
     let (cache_locks, cache_device, fast) =
@@ -135,7 +131,14 @@ pub(crate) fn open_pool(
     let devices = Devices::new(std::iter::once(device).chain(fast).collect());
     let modelled = d.model.is_some() || config.cache.as_ref().is_some_and(|c| c.model.is_some());
     let options = pool_options(&config, modelled, trace_every);
-    let (plan, stack) = build_stack(&config, &facts, devices.offers())?;
+    let (plan, stack) = match build_stack(&config, &facts, devices.offers()) {
+        Err(what) if settings::values(&config) != settings::values(&configured) => {
+            warn_of_settings(&config, &what);
+            config = configured.clone();
+            build_stack(&config, &facts, devices.offers())?
+        }
+        built => built?,
+    };
     let block_bytes = crate::predict::block_bytes(&config, block_bytes);
     Ok(Opened {
         cache_locks,
@@ -150,6 +153,12 @@ pub(crate) fn open_pool(
         device: description,
         lock: Some(device_file),
     })
+}
+
+/// Says that settings which were changed live don't fit the configuration.
+pub(crate) fn warn_of_settings(config: &PoolConfig, what: &str) {
+    let pool = config.name.get_ref();
+    tracing::warn!(pool, what, "settings that were changed live don't fit any more: the configured ones hold");
 }
 
 /// Bytes of a cache's device, and of its NVRAM, that are rehearsed with where the configuration leaves the size to what is there.

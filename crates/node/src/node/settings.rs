@@ -26,11 +26,7 @@ impl Node {
             let back = settings::as_configured(&live);
             settings::check(&back.live, &volumes)
                 .map_err(|what| NodeError::Refused(format!("pool `{}`: {what}", p.name)))?;
-            tracing::warn!(
-                pool = p.name,
-                what,
-                "settings that were changed live don't fit any more: the configured ones hold"
-            );
+            crate::open::warn_of_settings(&live.config, &what);
             p.apply(back).await?;
         }
         Ok(())

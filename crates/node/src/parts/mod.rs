@@ -70,7 +70,7 @@ pub trait Part: Sync + 'static {
     /// The layer's state for people.
     fn shown(view: &Self::View) -> Shown;
 
-    /// The layer's metrics, of all pools that have it.
+    /// The layer's metrics, of all pools that have it; without one, the families alone.
     fn metrics(page: &mut Page, pools: &[(&str, Self::View)]);
 
     /// Checks the layer's configuration, without devices.
@@ -321,9 +321,7 @@ impl<P: Part> AnyPart for P {
 
     fn metrics(&self, page: &mut Page, pools: &[(&str, About)]) {
         let all: Vec<_> = pools.iter().filter_map(|(name, about)| Some((*name, view::<P>(about)?))).collect();
-        if !all.is_empty() {
-            P::metrics(page, &all);
-        }
+        P::metrics(page, &all);
     }
 
     fn schema(&self, generator: &mut SchemaGenerator) -> Value {
