@@ -33,11 +33,11 @@ mod study;
 mod traces;
 pub mod tuning;
 
-use crate::plot::Plot;
-use crate::replay::pool::BadPool;
 use crate::report::figure;
-use crate::trace::error::TraceError;
-use crate::workload::BadWorkload;
+use plimsoll_figure::plot::Plot;
+use plimsoll_replay::pool::BadPool;
+use plimsoll_replay::workload::BadWorkload;
+use plimsoll_trace::error::TraceError;
 use std::fmt;
 use std::path::{Path, PathBuf};
 

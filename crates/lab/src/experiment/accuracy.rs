@@ -11,14 +11,14 @@ use crate::experiment::judged::{
 use crate::experiment::slowed::Slowed;
 use crate::experiment::traces;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::profiling::{costs_of, profile_of};
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig};
-use crate::trace::record::TraceRecord;
 use plimsoll_base::{Span, Time};
 use plimsoll_device::{Disk, DiskOptions, Mismatch, Model, ModelLayer, profile};
+use plimsoll_replay::profiling::{costs_of, profile_of};
+use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig};
 use plimsoll_sched::blackbox::{BlackBox, BlackBoxConfig};
 use plimsoll_sched::{Cfq, CfqConfig, DiskModel, Late, Precision, Profile};
 use plimsoll_stack::Layer;
+use plimsoll_trace::record::TraceRecord;
 
 /// The drive that everything runs on, and how far it is from its profile.
 const DEVICE: &str = "cheetah-15k5";

@@ -1,14 +1,14 @@
 //! MT-E14: what wrong answers cost. A cluster whose nodes refuse reads by forecast, and answer wrongly on purpose at set rates
 //! (MittOS §7.7).
 
-use crate::cluster::{Cluster, ClusterConfig, ClusterMeasured, Gets, GetsConfig, Noise};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot};
-use crate::profiling::profile_of;
-use crate::replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_base::{Rng, Span, Time};
 use plimsoll_client::{PolicyKind, PolicySettings};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
+use plimsoll_figure::plot::{Curve, Plot};
+use plimsoll_replay::cluster::{Cluster, ClusterConfig, ClusterMeasured, Gets, GetsConfig, Noise};
+use plimsoll_replay::profiling::profile_of;
+use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_sched::inject::Inject;
 use plimsoll_sched::{Cfq, CfqConfig, Late, Profile};
 use plimsoll_stack::Layer;

@@ -2,20 +2,20 @@
 
 use crate::experiment::traces::busy_s;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot};
-use crate::profiling::profile_of;
-use crate::replay::{DeviceChoice, Limits, Measured, Pool, PoolConfig, open_loop};
-use crate::trace::record::{Op as TraceOp, Tables, TraceRecord};
-use crate::trace::stream::Held;
-use crate::trace::stream::RecordStream as _;
-use crate::trace::tools::mix::{MANYLOGS_MIXES, MANYLOGS_WINDOW, ManylogsMix, Pick};
-use crate::trace::tools::window::{Busy, Window, WindowFinder};
-use crate::trace::{ReadOptions, TraceReader};
 use plimsoll_base::{LatencyHistogram, Rng, Span, Time};
 use plimsoll_device::{DeviceOptions, Model, ModelLayer};
+use plimsoll_figure::plot::{Curve, Plot};
 use plimsoll_logs::{CleanConfig, Counters, Layout, Logs, LogsConfig, Shape};
+use plimsoll_replay::profiling::profile_of;
+use plimsoll_replay::{DeviceChoice, Limits, Measured, Pool, PoolConfig, open_loop};
 use plimsoll_sched::DiskModel;
 use plimsoll_stack::Layer;
+use plimsoll_trace::record::{Op as TraceOp, Tables, TraceRecord};
+use plimsoll_trace::stream::Held;
+use plimsoll_trace::stream::RecordStream as _;
+use plimsoll_trace::tools::mix::{MANYLOGS_MIXES, MANYLOGS_WINDOW, ManylogsMix, Pick};
+use plimsoll_trace::tools::window::{Busy, Window, WindowFinder};
+use plimsoll_trace::{ReadOptions, TraceReader};
 use std::collections::BTreeMap;
 
 /// The disk of Manylogs §V-B, its write cache off as there.

@@ -2,7 +2,6 @@
 
 use crate::experiment::manylogs::{DEVICE, SPREAD};
 use crate::experiment::{Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::replay::{DeviceChoice, PoolConfig};
 use plimsoll_base::{BufPool, Rng, Span, VolumeKey};
 use plimsoll_device::{DeviceOptions, Model, ModelLayer};
 use plimsoll_logs::format::{
@@ -12,6 +11,7 @@ use plimsoll_logs::format::{
 use plimsoll_logs::layout::NOTES_AT;
 use plimsoll_logs::mtl::{Mapped, Unit};
 use plimsoll_logs::{Layout, Logs, LogsConfig, RecoveryReport, Shape, format_device};
+use plimsoll_replay::{DeviceChoice, PoolConfig};
 use plimsoll_sched::DiskModel;
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
 use plimsoll_stack::{Layer, LayerState, StackConfig};
@@ -152,7 +152,7 @@ fn recovered(left: &Left, seed: u64) -> Result<RecoveryReport, LabError> {
     if pool.start() != LayerState::Ready {
         return Err(LabError(format!("{}: it doesn't start", left.what)));
     }
-    crate::decided::note(pool.stack().decisions());
+    plimsoll_replay::decided::note(pool.stack().decisions());
     let report = pool.stack().layer::<Logs>().expect("it is there").counters().recovery;
     if report.records != left.records || report.image_extents != u64::from(left.extents) {
         return Err(LabError(format!("{}: found {report:?}", left.what)));

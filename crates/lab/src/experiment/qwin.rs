@@ -10,19 +10,19 @@ mod rules;
 mod step;
 
 use crate::experiment::{Experiment, LabError};
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, closed_loop_watched};
-use crate::workload::filebench::oltp::{Oltp, OltpConfig};
-use crate::workload::filebench::{Filebench, FilebenchConfig, Personality};
-use crate::workload::fio::{Fio, FioJob, Pattern};
-use crate::workload::random::Sizes;
-use crate::workload::together::Together;
-use crate::workload::{BadWorkload, ClosedLoop};
 use plimsoll_base::{Class, LatencyHistogram, Objective, Span, TenantId, Time};
 use plimsoll_cores::Allotment;
 use plimsoll_cores::config::PolicyConfig;
 use plimsoll_cores::queue::CoreChange;
 use plimsoll_cores::{Cores, CoresConfig, CoresStatus};
 use plimsoll_device::{DeviceOptions, ModelLayer};
+use plimsoll_replay::workload::filebench::oltp::{Oltp, OltpConfig};
+use plimsoll_replay::workload::filebench::{Filebench, FilebenchConfig, Personality};
+use plimsoll_replay::workload::fio::{Fio, FioJob, Pattern};
+use plimsoll_replay::workload::random::Sizes;
+use plimsoll_replay::workload::together::Together;
+use plimsoll_replay::workload::{BadWorkload, ClosedLoop};
+use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig, closed_loop_watched};
 use plimsoll_stack::{Layer, OwnTerms, Terms};
 
 /// All of them.

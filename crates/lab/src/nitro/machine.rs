@@ -7,12 +7,12 @@ use crate::nitro::contents::Held;
 use crate::nitro::dedup_store::{DedupStore, PAGE_EXTENTS};
 use crate::nitro::extent_cache::ExtentCache;
 use crate::nitro::traces::Access;
-use crate::replay::DeviceChoice;
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Data, Io, IoHead, Op, Outcome, Span, TenantId, VolumeKey};
 use plimsoll_cache::{Cache, CacheConfig, Layout, Nvram, Shape, format_device};
 use plimsoll_cache::{CacheControl, CacheTerms};
 use plimsoll_device::{DeviceOptions, Disk, DiskOptions, Model, ModelLayer, Raid0};
+use plimsoll_replay::DeviceChoice;
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::SimPool;
 use plimsoll_stack::{Addressed, LayerState, Offered, OwnTerms, Stack, StackConfig, Target, VolumeTerms};
@@ -256,7 +256,7 @@ pub fn replay(
         }
     }
     let after = hits(&mut pool);
-    crate::decided::note(pool.stack().decisions());
+    plimsoll_replay::decided::note(pool.stack().decisions());
     let elapsed = pool.now().since(began).as_secs_f64();
     Ok(Measured {
         iops: (ended - warm) as f64 / elapsed,

@@ -9,9 +9,7 @@ use crate::experiment::LabError;
 use crate::nitro::EXTENT_BYTES;
 use crate::nitro::machine::{self, Behind, Extents, Front, Setup};
 use crate::nitro::traces::{Generator, TRACES, Tweak};
-use crate::replay::{DeviceChoice, Placer};
 use crate::system::{record, set_each};
-use crate::trace::record::TraceRecord;
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Data, Io, IoHead, Objective, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::CacheControl;
@@ -24,12 +22,14 @@ use plimsoll_fence::{DiskPredictor, Fence, FenceConfig};
 use plimsoll_fence::{FenceControl, FenceTerms};
 use plimsoll_logs::LogsControl;
 use plimsoll_logs::{Layout, Logs, LogsConfig, Shape};
+use plimsoll_replay::{DeviceChoice, Placer};
 use plimsoll_sched::cfq::CfqControl;
 use plimsoll_sched::{Cfq, CfqConfig, DiskModel};
 use plimsoll_stack::sim::SimPool;
 use plimsoll_stack::{
     Addressed, Layer, LayerState, Message, Offered, OwnTerms, Stack, StackConfig, Target, Terms, VolumeTerms,
 };
+use plimsoll_trace::record::TraceRecord;
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
 use plimsoll_tune::space::{Parameter, Setting, Space};
@@ -115,7 +115,7 @@ pub fn cached_space() -> Space {
 /// reads on in 256 KiB. Poisson arrivals.
 pub fn mixed(lasts: Span, seed: u64) -> Vec<Request> {
     let mut rng = Rng::new(seed, "node load");
-    let hot = crate::system::Zipf::new(50_000, 0.9);
+    let hot = plimsoll_replay::workload::web::Ranks::new(50_000, 0.9);
     let (mut at, mut backup) = (Span::ZERO, 0u64);
     let mut requests = Vec::new();
     while at < lasts {
@@ -147,7 +147,7 @@ pub fn of_trace(records: &[TraceRecord], size_bytes: u64) -> Result<Vec<Request>
     let mut one = |r: &TraceRecord| {
         let (offset, len) = placer.place(r.device, r.offset, r.len);
         let tenant = (r.device % u32::from(TENANTS)) as u16;
-        let is_write = r.op == crate::trace::Op::Write;
+        let is_write = r.op == plimsoll_trace::Op::Write;
         Request {
             at: r.arrived_at.since(Time::ZERO).scale(wanted, lasts),
             tenant,
@@ -157,7 +157,7 @@ pub fn of_trace(records: &[TraceRecord], size_bytes: u64) -> Result<Vec<Request>
             content: None,
         }
     };
-    let kept = records.iter().filter(|r| matches!(r.op, crate::trace::Op::Read | crate::trace::Op::Write));
+    let kept = records.iter().filter(|r| matches!(r.op, plimsoll_trace::Op::Read | plimsoll_trace::Op::Write));
     let all: Vec<Request> = kept.map(&mut one).collect();
     if all.is_empty() { Err(LabError("the trace has no reads or writes".into())) } else { Ok(begin_mixed(all)) }
 }
@@ -185,7 +185,7 @@ fn volume(tenant: u16) -> VolumeKey {
 
 impl Drop for NodePool {
     fn drop(&mut self) {
-        crate::decided::note(self.pool.stack().decisions());
+        plimsoll_replay::decided::note(self.pool.stack().decisions());
     }
 }
 

@@ -3,8 +3,6 @@
 use super::{BLOCK, BYTES, CRITICAL, DEEP, DEVICE, OTHER, OTHER_VOLUME, SPREAD, VOLUME};
 use crate::experiment::LabError;
 use crate::experiment::fence::{Blank, formatted, offer_of};
-use crate::profiling::{flash_batches_of, flash_predictor};
-use crate::replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Objective, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::CacheTerms;
@@ -16,6 +14,8 @@ use plimsoll_fence::FenceTerms;
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig};
 use plimsoll_logs::{Layout, Logs, LogsConfig, Shape};
+use plimsoll_replay::profiling::{flash_batches_of, flash_predictor};
+use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_sched::{Discipline, DiskModel, Late, Profile, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{
     Extent, Front, FrontVolume, Layer, Map, OwnTerms, Stack, StackConfig, Target, Terms, VolumeTerms,

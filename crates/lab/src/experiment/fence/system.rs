@@ -2,8 +2,6 @@
 
 use crate::experiment::LabError;
 use crate::experiment::fence::file::FileBacked;
-use crate::profiling::{disk_batches_of, flash_batches_of, flash_predictor};
-use crate::replay::{DeviceChoice, Pool, PoolConfig, volume_of};
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Completion, Data, Io, Op, Span, Time};
 use plimsoll_cache::CacheTerms;
@@ -13,6 +11,8 @@ use plimsoll_fence::FenceTerms;
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::plan::far;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, Predictor};
+use plimsoll_replay::profiling::{disk_batches_of, flash_batches_of, flash_predictor};
+use plimsoll_replay::{DeviceChoice, Pool, PoolConfig, volume_of};
 use plimsoll_sched::batches::{DiskBatches, FlashBatches};
 use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::{DiskFaults, SimDisk};

@@ -4,15 +4,15 @@
 
 use crate::experiment::qwin::objective;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::replay::{Limits, Pool, PoolConfig, open_loop_watched};
-use crate::trace::error::TraceError;
-use crate::trace::record::{Op, Tables, TraceRecord};
-use crate::trace::stream::RecordStream;
 use plimsoll_base::{Class, Completion, Confidence, Io, IoHead, Outcome as Ended, Rng, Span, TenantId, Time};
 use plimsoll_cores::config::PolicyConfig;
 use plimsoll_cores::queue::CoreChange;
 use plimsoll_cores::{Cores, CoresConfig, QwinConfig};
+use plimsoll_replay::{Limits, Pool, PoolConfig, open_loop_watched};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
+use plimsoll_trace::error::TraceError;
+use plimsoll_trace::record::{Op, Tables, TraceRecord};
+use plimsoll_trace::stream::RecordStream;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 

@@ -2,11 +2,11 @@
 
 use super::{DEVICE, FLASH, FLASH_BYTES, MEMORY_BYTES, MEMORY_HIT, PAGE_BYTES, Scene, Storage, tiers};
 use crate::experiment::LabError;
-use crate::profiling::{flash_profile_of, profile_of};
-use crate::replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_device::{
     DeviceOptions, Flash, FlashOptions, FlashSpec, History, Mismatch, ModelLayer, PageCache, PageCacheLayer, SpecError,
 };
+use plimsoll_replay::profiling::{flash_profile_of, profile_of};
+use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_sched::{Discipline, DiskModel, Profile, SchedulerOptions};
 use plimsoll_stack::Layer;

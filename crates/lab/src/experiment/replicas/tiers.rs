@@ -3,18 +3,18 @@
 use super::micro::hogs;
 use super::nodes::{flash, flash_spec, known_disk};
 use super::{DEVICE, Filled, GET_BYTES, MEMORY_HIT, PAGE_BYTES, REPLICAS, Scene, Storage, Tail, fill, specs};
-use crate::cluster::gap_closed;
 use crate::experiment::fence::system::{Blank, formatted, offer_of};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Plot, Scale, Shares};
-use crate::replay::open::VOLUME;
-use crate::replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Completion, Data, Io, IoHead, Op, Origin, OwnKind, Rng, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::CacheTerms;
 use plimsoll_cache::{Cache, CacheConfig, Codec, Layout, Shape};
 use plimsoll_client::{Get, PolicyKind, Preference};
 use plimsoll_device::{DeviceOptions, Model, ModelLayer, PageCache, PageCacheLayer};
+use plimsoll_figure::plot::{Plot, Scale, Shares};
+use plimsoll_replay::cluster::gap_closed;
+use plimsoll_replay::open::VOLUME;
+use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_stack::{Actions, Layer, Offer, Offered, OwnTerms, Stack, StackConfig, Target, VolumeTerms};
 use std::ops::Range;
 

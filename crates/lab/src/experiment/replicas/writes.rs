@@ -3,12 +3,12 @@
 use super::nodes::known_disk;
 use super::{DEVICE, Filled, GET_BYTES, NoiseKind, Scene, TENANT_BYTES, Tail, fill, noise, specs};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Plot, Scale, Shares};
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
-use crate::trace::record::{Op as TraceOp, Tables, TraceRecord};
-use crate::trace::stream::Held;
 use plimsoll_base::{Op, Rng, Span, Time};
 use plimsoll_device::DeviceSpec;
+use plimsoll_figure::plot::{Plot, Scale, Shares};
+use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
+use plimsoll_trace::record::{Op as TraceOp, Tables, TraceRecord};
+use plimsoll_trace::stream::Held;
 
 /// See the module's documentation.
 pub struct Writes;
