@@ -11,7 +11,7 @@ use plimsoll_fence::config::check_slots;
 use plimsoll_logs::{Layout as LogsLayout, Logs};
 use plimsoll_sched::promise::Budgets;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
-use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Front, Layer, Map, Offer, Stack};
 
 /// The slow device's number: the pool's own.
@@ -117,7 +117,9 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
         if let Some(model) = flash_model {
             // It takes no more than its queue holds.
             let depth = model.model().queue_max() as u32;
-            let options = SchedulerOptions { depth, ..SchedulerOptions::default() };
+            let rotational = c.model.as_ref().is_some_and(|m| m.spec.is_rotational());
+            let discipline = if rotational { Discipline::Sstf } else { Discipline::Fifo };
+            let options = SchedulerOptions { depth, discipline, ..SchedulerOptions::default() };
             let queue = SchedulerKind::Noop.layer(&options, DiskModel::unknown(model.model().size_bytes()));
             w.beside("flash queue", queue, vec![To::Layer("flash")]);
             w.beside("flash", Box::new(model), vec![To::Device(FAST)]);
