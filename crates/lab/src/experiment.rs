@@ -34,8 +34,7 @@ mod traces;
 pub mod tuning;
 
 use crate::report::figure;
-use plimsoll_figure::plot::Plot;
-use plimsoll_replay::pool::BadPool;
+use plimsoll_pool::BadPlan;
 use plimsoll_replay::workload::BadWorkload;
 use plimsoll_trace::error::TraceError;
 use std::fmt;
@@ -171,6 +170,11 @@ impl From<TraceError> for LabError {
 }
 impl From<BadPool> for LabError {
     fn from(e: BadPool) -> LabError {
+        LabError(e.to_string())
+    }
+}
+impl From<BadPlan> for LabError {
+    fn from(e: BadPlan) -> LabError {
         LabError(e.to_string())
     }
 }

@@ -1,10 +1,13 @@
-//! The simulated pool that a replay drives: a scheduler over a device model without payload.
+//! The simulated pool that a replay drives: a plan's layers over a device model without payload.
 
 use crate::cluster::Begins;
 use plimsoll_base::{Completion, Span, Time};
-use plimsoll_device::{DeviceOptions, DeviceSpec, DiskSpec, Model, ModelLayer, any};
-use plimsoll_sched::ssd::MittSsd;
-use plimsoll_sched::{Discipline, DiskModel, Late, SchedulerKind, SchedulerOptions};
+use plimsoll_device::{DeviceOptions, DeviceSpec, DiskSpec, any};
+use plimsoll_logs::{Layout as LogsLayout, Logs};
+use plimsoll_pool::{
+    BadPlan, Costs, ModelPlan, Models, PoolPlan, SLOW, SchedulerPlan, UNLIMITED, Wiring, compose, seen,
+};
+use plimsoll_sched::{Discipline, Late, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::{EventQueue, SimDisk, SimWorkers};
 use plimsoll_stack::{Layer, LayerState, Offer, Stack, StackConfig, Target};
 use std::fmt;
@@ -13,6 +16,11 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadPool(pub String);
 
+impl From<BadPlan> for BadPool {
+    fn from(e: BadPlan) -> BadPool {
+        BadPool(e.0)
+    }
+}
 impl fmt::Display for BadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -93,6 +101,31 @@ impl Default for PoolConfig {
 }
 
 impl PoolConfig {
+    /// How the stack admits requests.
+    pub fn stack(&self) -> StackConfig {
+        StackConfig {
+            inflight_max: self.inflight_max,
+            failover_hop: self.failover_hop,
+            flag_only: self.late == Late::Flag,
+        }
+    }
+
+    /// The plan of a pool over the modelled device `spec`.
+    pub fn plan(&self, spec: &DeviceSpec, costs: Costs) -> PoolPlan {
+        let discipline = if spec.is_rotational() { Discipline::Sstf } else { Discipline::Fifo };
+        let options = DeviceOptions { seed: self.seed, mismatch: self.mismatch };
+        PoolPlan {
+            stack: self.stack(),
+            scheduler: SchedulerPlan {
+                kind: self.sched,
+                options: SchedulerOptions { discipline, ..self.scheduler() },
+                costs,
+            },
+            model: Some(ModelPlan { spec: spec.clone(), options }),
+            ..PoolPlan::new()
+        }
+    }
+
     /// What the scheduler is told.
     pub fn scheduler(&self) -> SchedulerOptions {
         SchedulerOptions {
@@ -102,6 +135,28 @@ impl PoolConfig {
             ..SchedulerOptions::default()
         }
     }
+}
+
+/// The layers of `plan` as the product composes them, over a modelled device without bytes. Its logs, if it has any, are new.
+///
+/// # Errors
+/// Those of [`compose`].
+pub fn composed(plan: &PoolPlan, models: &mut Models<'_>) -> Result<Wiring, BadPlan> {
+    Ok(composed_over(plan, [UNLIMITED; 2], models)?.without("front").without("map"))
+}
+
+/// The same with a cache on a fast device and an NVRAM that offer `fast`.
+///
+/// # Errors
+/// Those of [`compose`].
+pub fn composed_over(plan: &PoolPlan, fast: [Offer; 2], models: &mut Models<'_>) -> Result<Wiring, BadPlan> {
+    let mut wiring = compose(plan, vec![UNLIMITED, fast[0], fast[1]], models)?.bare(SLOW);
+    if let Some(l) = &plan.logs {
+        let Offer { size_bytes, block_bytes, .. } = seen(plan.model.as_ref(), UNLIMITED)?.offer;
+        let layout = LogsLayout::new(size_bytes, block_bytes, l.shape, 0).map_err(|e| BadPlan(format!("logs: {e}")))?;
+        wiring = wiring.instead("logs", Box::new(Logs::fresh(layout, l.config)));
+    }
+    Ok(wiring)
 }
 
 /// Cores that do layers' work.
@@ -128,55 +183,38 @@ impl Drop for Pool {
 }
 
 impl Pool {
-    /// Scheduler over model, started at time zero.
+    /// A pool over `device`, started at time zero, its costs unknown.
     ///
     /// # Errors
     /// If the device's parameters contradict each other or the depth is zero.
     pub fn new(device: &DeviceChoice, config: &PoolConfig) -> Result<Pool, BadPool> {
-        Pool::with_model(device, config, None)
+        Pool::with_costs(device, config, Costs::Unknown)
     }
 
-    /// The same with what is known beforehand of what the device's requests cost.
+    /// The same with initial knowledge of the cost of the device's requests.
     ///
     /// # Errors
     /// As [`Pool::new`].
-    pub fn with_model(device: &DeviceChoice, config: &PoolConfig, model: Option<DiskModel>) -> Result<Pool, BadPool> {
-        let bad = |what: &dyn fmt::Display| BadPool(format!("device `{}`: {what}", device.name));
-        if config.depth == 0 || config.inflight_max == 0 {
+    pub fn with_costs(device: &DeviceChoice, config: &PoolConfig, costs: Costs) -> Result<Pool, BadPool> {
+        let bad = |what: BadPlan| BadPool(format!("device `{}`: {what}", device.name));
+        if config.inflight_max == 0 {
             return Err(BadPool("depth 0 would serve nothing: use 1 or more".into()));
         }
-        let options = DeviceOptions { seed: config.seed, mismatch: config.mismatch };
-        let discipline = if device.spec.is_rotational() { Discipline::Sstf } else { Discipline::Fifo };
-        let by_inside = config.sched == SchedulerKind::Ssd;
-        let device = device.spec.build(options).map_err(|e| bad(&e))?;
-        if by_inside && device.flash().is_none() {
-            return Err(bad(&"sched `ssd` predicts from a flash drive's inside, which this device hasn't"));
-        }
-        let model = model.unwrap_or_else(|| DiskModel::unknown(device.size_bytes()));
-        let scheduler = SchedulerOptions { discipline, ..config.scheduler() };
-        let mut layers: Vec<Box<dyn Layer>> = vec![config.sched.layer(&scheduler, model)];
+        let plan = config.plan(&device.spec, costs);
+        let mut wiring = composed(&plan, &mut ModelPlan::before).map_err(bad)?;
         if config.tells_begin {
-            layers.push(Box::new(Begins::default()));
+            wiring = wiring.above("model", "begins", Box::new(Begins::default()));
         }
-        let device = match by_inside {
-            true => ModelLayer::new(device).with_predictor(Box::new(MittSsd::unprofiled())),
-            false => ModelLayer::new(device),
-        };
-        layers.push(Box::new(device));
-        Pool::of_layers(layers, config)
+        Pool::of_stack(wiring.stack(), Vec::new(), config)
     }
 
-    /// A pool of `layers`, top first, each over the next, the last a device model without a port.
+    /// Layers by themselves, top first, each over the next: a predictor that is judged alone, a system that is no Plimsoll pool. There is
+    /// no front and no map.
     ///
     /// # Errors
     /// If a layer isn't ready at once.
-    pub fn of_layers(layers: Vec<Box<dyn Layer>>, config: &PoolConfig) -> Result<Pool, BadPool> {
-        let stack_config = StackConfig {
-            inflight_max: config.inflight_max,
-            failover_hop: config.failover_hop,
-            flag_only: config.late == Late::Flag,
-        };
-        let mut stack = Stack::new(stack_config, Vec::new());
+    pub fn alone(layers: Vec<Box<dyn Layer>>, config: &PoolConfig) -> Result<Pool, BadPool> {
+        let mut stack = Stack::new(config.stack(), Vec::new());
         let last = layers.len() - 1;
         for (i, layer) in layers.into_iter().enumerate() {
             stack.push(layer, if i < last { vec![Target::Node(i + 1)] } else { Vec::new() });

@@ -49,7 +49,7 @@ impl<T: Ord> Storage<T> {
         let cfq = Cfq::new(config, DiskModel::unknown(disk.size_bytes()));
         let layers: Vec<Box<dyn Layer>> = vec![Box::new(cfq), Box::new(ModelLayer::new(disk))];
         let config = PoolConfig { seed, inflight_max: INFLIGHT_MAX, ..PoolConfig::default() };
-        let pool = Pool::of_layers(layers, &config)?;
+        let pool = Pool::alone(layers, &config)?;
         Ok(Storage {
             pool,
             timers: BinaryHeap::new(),

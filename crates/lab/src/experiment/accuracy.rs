@@ -107,7 +107,7 @@ fn replay(records: &[TraceRecord], r: &Replay<'_>) -> Result<Vec<Read>, LabError
     };
     let layers: Vec<Box<dyn Layer>> = vec![Box::new(cfq), device];
     let pool = PoolConfig { late: Late::Flag, failover_hop: Span::ZERO, seed: r.seed, ..PoolConfig::default() };
-    let mut pool = Pool::of_layers(layers, &pool)?;
+    let mut pool = Pool::alone(layers, &pool)?;
     replay_reads(&mut pool, records, &Limits { deadline: r.deadline, processes: true, ..Limits::default() })
 }
 
@@ -205,7 +205,7 @@ fn by_black_box(p: &Prepared, seed: u64) -> Result<[Option<f64>; 3], LabError> {
         let layers: Vec<Box<dyn Layer>> = vec![Box::new(hidden), Box::new(ModelLayer::new(drive(seed)?))];
         let pool = PoolConfig { late: Late::Flag, failover_hop: Span::ZERO, seed, ..PoolConfig::default() };
         let limits = Limits { deadline, processes: true, ..Limits::default() };
-        replay_reads(&mut Pool::of_layers(layers, &pool)?, &p.records, &limits)
+        replay_reads(&mut Pool::alone(layers, &pool)?, &p.records, &limits)
     };
     let deadline = p95(&with(None)?, p.middle);
     let all = with(Some(deadline))?;

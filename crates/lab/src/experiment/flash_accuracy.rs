@@ -63,7 +63,7 @@ fn replay(
     let queue_max = spec.interface.queue_depth as usize;
     let config =
         PoolConfig { late: Late::Flag, failover_hop: Span::ZERO, inflight_max: queue_max, ..PoolConfig::default() };
-    let mut pool = Pool::of_layers(layers, &config)?;
+    let mut pool = Pool::alone(layers, &config)?;
     replay_reads(&mut pool, records, &Limits { deadline, ..Limits::default() })
 }
 

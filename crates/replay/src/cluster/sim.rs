@@ -227,7 +227,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
             return Err(bad(&"it needs between 1 and 65,535 nodes and clients"));
         }
         let hop = || Hop::new(config.hop, config.seed, "hop").map_err(|e| bad(&e));
-        let hops = (0..nodes.len() * policies.len()).map(|_| Ok([hop()?, hop()?])).collect::<Result<_, _>>()?;
+        let hops = (0..nodes.len() * policies.len()).map(|_| Ok([hop()?, hop()?])).collect::<Result<_, BadPool>>()?;
         let node = |pool: Pool| {
             let o = pool.offer();
             let placer = Placer::new(o.size_bytes, o.block_bytes, o.io_bytes_max);

@@ -46,7 +46,7 @@ fn play(scene: &Scene, node: u16, is_buffered: bool, is_noisy: bool, length: Spa
     spec.buffer.write_cache_level = if is_buffered { 2 } else { 0 };
     let device = DeviceChoice { name: DEVICE.into(), spec: DeviceSpec::Disk(Box::new(spec)) };
     let config = PoolConfig { seed: scene.seed * 1_000 + u64::from(node), ..scene.pool };
-    let mut pool = Pool::with_model(&device, &config, Some(known_disk()?))?;
+    let mut pool = Pool::with_costs(&device, &config, known_disk()?)?;
     let mut rng = Rng::new(scene.seed, &format!("writes {node}"));
     let (mut at, mut records) = (Time::ZERO, Vec::new());
     while at < Time::ZERO + length {
