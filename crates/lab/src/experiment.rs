@@ -34,7 +34,9 @@ mod traces;
 pub mod tuning;
 
 use crate::report::figure;
+use plimsoll_figure::plot::Plot;
 use plimsoll_pool::BadPlan;
+use plimsoll_replay::pool::BadPool;
 use plimsoll_replay::workload::BadWorkload;
 use plimsoll_trace::error::TraceError;
 use std::fmt;

@@ -7,6 +7,7 @@ use plimsoll_client::{PolicyKind, PolicySettings};
 use plimsoll_device::DeviceSpec;
 use plimsoll_figure::plot::{Curve, Plot};
 use plimsoll_pool::{Costs, ModelPlan};
+use plimsoll_replay::cluster::{Cluster, ClusterConfig, ClusterMeasured, Gets, GetsConfig, Noise};
 use plimsoll_replay::pool::composed;
 use plimsoll_replay::profiling::profile_of;
 use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};

@@ -15,6 +15,7 @@ use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, Raid0};
 use plimsoll_pool::{
     BadPlan, CachePlan, Costs, FAST, ModelPlan, NVRAM, NvramPlan, PoolPlan, SLOW, SchedulerPlan, UNLIMITED, compose,
 };
+use plimsoll_replay::DeviceChoice;
 use plimsoll_sched::{SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::SimPool;
 use plimsoll_stack::{Addressed, Layer, LayerState, Offer, Offered, OwnTerms, VolumeTerms};

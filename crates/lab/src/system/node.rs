@@ -28,6 +28,7 @@ use plimsoll_sched::SchedulerKind;
 use plimsoll_sched::cfq::CfqControl;
 use plimsoll_stack::sim::SimPool;
 use plimsoll_stack::{Addressed, LayerState, Message, Offered, OwnTerms, Terms, VolumeTerms};
+use plimsoll_trace::record::TraceRecord;
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
 use plimsoll_tune::space::{Parameter, Setting, Space};

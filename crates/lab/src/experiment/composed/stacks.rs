@@ -3,6 +3,7 @@
 use super::{BLOCK, BYTES, CRITICAL, DEEP, DEVICE, OTHER, OTHER_VOLUME, SPREAD, VOLUME};
 use crate::experiment::LabError;
 use crate::experiment::fence::{Blank, formatted, offer_of};
+use SchedulerKind::{Cfq, Deadline, Noop};
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Objective, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::CacheTerms;
@@ -35,8 +36,6 @@ pub struct Combination {
 const fn plain(name: &'static str, sched: SchedulerKind) -> Combination {
     Combination { name, sched, memory: false, logs: false, cores: false, cache: false, fence: false }
 }
-
-use SchedulerKind::{Cfq, Deadline, Noop};
 
 pub const COMBINATIONS: [Combination; 13] = [
     plain("noop", Noop),

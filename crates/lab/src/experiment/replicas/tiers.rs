@@ -13,6 +13,7 @@ use plimsoll_client::{Get, PolicyKind, Preference};
 use plimsoll_device::{Model, PageCache, PageCacheLayer};
 use plimsoll_figure::plot::{Plot, Scale, Shares};
 use plimsoll_pool::{CachePlan, PoolPlan, UNLIMITED};
+use plimsoll_replay::cluster::gap_closed;
 use plimsoll_replay::open::VOLUME;
 use plimsoll_replay::pool::composed_over;
 use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
