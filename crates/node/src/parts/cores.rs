@@ -31,11 +31,18 @@ fn policy(name: &str) -> Result<PolicyConfig, String> {
     })
 }
 
-/// What a pool's section says; `None` if it has no cores.
+/// The cores of a pool's section; `None` if it has none.
 ///
 /// # Errors
 /// What is wrong, and what to write.
 pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
+    let config = unchecked(pool)?;
+    config.as_ref().map_or(Ok(()), CoresConfig::check)?;
+    Ok(config)
+}
+
+/// The same, but for the ranges of its values: settings are put one after the other, and only fit all together.
+fn unchecked(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
     let Some(cores) = pool.cores else {
         let stray = [
             ("core_depth", pool.core_depth.is_some()),
@@ -66,9 +73,7 @@ pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
         }
         _ => {}
     }
-    let config = CoresConfig { depth: pool.core_depth.unwrap_or(1), policy, ..CoresConfig::new(cores) };
-    config.check()?;
-    Ok(Some(config))
+    Ok(Some(CoresConfig { depth: pool.core_depth.unwrap_or(1), policy, ..CoresConfig::new(cores) }))
 }
 
 /// Slack is measured against objectives of milliseconds to seconds.
@@ -78,7 +83,7 @@ const POLL_WINDOWS_MAX: u64 = 1_000_000_000;
 
 /// QWin's configuration of a pool that has it.
 fn qwin(pool: &PoolConfig) -> Option<QwinConfig> {
-    match config(pool) {
+    match unchecked(pool) {
         Ok(Some(CoresConfig { policy: PolicyConfig::Qwin(q), .. })) => Some(q),
         _ => None,
     }

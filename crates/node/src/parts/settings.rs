@@ -319,6 +319,10 @@ mod tests {
         let record =
             recorded(record, &of(&[]), &values(&config(&TUNED.replace("cores = 4", "cores = 4\nidle_time = \"4ms\""))));
         assert_eq!(record.set, of(&[("core_poll_windows", 500)]), "it holds no longer");
+        let both = of(&[("core_slack_low_us", 2000), ("core_slack_high_us", 8000)]);
+        let mut slack = configured.clone();
+        keep(&mut slack, &recorded(SettingsRecord::default(), &both, &values(&configured))).unwrap();
+        assert_eq!(values(&slack)["core_slack_low_us"], 2000, "each alone would be out of order");
         let mut none = config("");
         keep(&mut none, &record).unwrap();
         assert_eq!(values(&none).len(), 0, "the pool has no such layer any more");
