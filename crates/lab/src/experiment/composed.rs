@@ -16,7 +16,7 @@ use crate::replay::DeviceChoice;
 use bench::{Bench, Seen};
 use plimsoll_base::{TenantId, VolumeKey};
 use plimsoll_sched::Profile;
-use stacks::{COMBINATIONS, Combination};
+pub use stacks::{COMBINATIONS, Combination, plan};
 
 /// See the module's documentation.
 pub struct ComposedForecasts;
