@@ -102,11 +102,12 @@ def main():
                     results.setdefault((rate, name), []).append(measure(node, rate, a.seconds, r))
                     print(f"round {r + 1}, {rate} writes/s, {name} logs: {results[rate, name][-1][0]:.1f} MB/s", flush=True)
         late = json.loads(nodes["with"].cli("status", "--json"))
+        model = json.loads(nodes["with"].cli("pool", "show", "p", "--json"))["model"]
         for node in nodes.values():
             node.stop()
     alone = {name: statistics.median(m for m, _, _ in results[0, name]) for name in nodes}
     print(f"\n{a.model}, {a.rounds} rounds of {a.seconds:g} s; alone {alone['without']:.1f} MB/s without logs, {alone['with']:.1f} with\n")
-    model, pauses = late["pools"][0]["model"], late["node"]["host_pauses"]
+    pauses = late["node"]["host_pauses"]
     print(f"the host: answers later than the model's p50 {model['late_p50_us']} us, p99 {model['late_p99_us']}, most {model['late_max_us']}; "
           f"{pauses['count']} pauses of 250 us or more, {pauses['total_us'] / late['node']['uptime_us']:.1%} of the time\n")
     print("| writes/s | logs | bandwidth kept (min..max) | batch + flush mean / p99 ms | flush alone mean / p99 ms |")

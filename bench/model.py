@@ -19,7 +19,7 @@ def measure(plimsoll, model, seconds):
             subprocess.run(["fio", "--name=x", "--ioengine=nbd", f"--uri={uri(folder)}", "--bs=4k", "--rw=randread", "--iodepth=1",
                             "--time_based", f"--runtime={seconds}", "--size=2G", "--randrepeat=1", "--norandommap",
                             "--output=/dev/null"], check=True, cwd=folder)
-            return json.loads(node.cli("status", "--json"))
+            return json.loads(node.cli("status", "--json")), json.loads(node.cli("pool", "show", "p", "--json"))["model"]
 
 
 def main():
@@ -33,8 +33,8 @@ def main():
     print("| model | completions | late p50 us | p95 us | p99 us | max us | bytes late | host pauses >= 250 us | of the time |")
     print("| --- " * 9 + "|")
     for model in a.models * a.rounds:
-        status = measure(plimsoll, model, a.seconds)
-        m, h = status["pools"][0]["model"], status["node"]["host_pauses"]
+        status, m = measure(plimsoll, model, a.seconds)
+        h = status["node"]["host_pauses"]
         share = 100 * h["total_us"] / status["node"]["uptime_us"]
         print(f"| {model} | {m['completions']} | {m['late_p50_us']} | {m['late_p95_us']} | {m['late_p99_us']} | {m['late_max_us']} "
               f"| {m['data_late']} | {h['count']} | {share:.2f} % |", flush=True)

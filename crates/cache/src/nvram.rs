@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 pub const NVRAM: Port = 0;
 /// The port to the device it stands before.
 pub const DEVICE: Port = 1;
-/// Writes up to this go to the NVRAM, and up to an eighth of it.
+/// Writes up to this go to the NVRAM, up to an eighth of what it keeps, and up to a quarter of a unit that the device is written in.
 const SMALL_MAX: u64 = 128 << 10;
 /// Less isn't worth it.
 const BYTES_MIN: u64 = 64 << 10;
@@ -149,6 +149,13 @@ impl Nvram {
         })
     }
 
+    /// Before a device that is written in units of so many bytes: writes of a quarter of one or more aren't small.
+    #[must_use]
+    pub fn with_units(mut self, bytes: u64) -> Nvram {
+        self.small_max = self.small_max.min(bytes / 4);
+        self
+    }
+
     /// With a mistake, which the crash tests must find.
     #[must_use]
     pub fn with_planted(mut self, planted: Option<Planted>) -> Nvram {
@@ -218,15 +225,13 @@ impl Nvram {
 
     /// Writes a record of a small write, or has it wait for room.
     fn log(&mut self, now: Time, mut io: Io, out: &mut Actions) {
-        let Some(bytes) = record_bytes(&io.data, io.len) else {
-            return self.pass(io, None, out); // in a simulation of contents there is nothing to keep
-        };
+        let bytes = record_bytes(&io.data, io.len);
         let number = self.ring.next_sequence();
         let Some((at, record)) = self.ring.record(io.offset, bytes.as_slice()) else {
             self.wants_move = true;
             return self.waiting.push_back(io);
         };
-        if !has_absent(&io.data) {
+        if is_of_bytes(&io.data) {
             io.data = Data::Bytes(bytes); // in one piece, as the device wants it later
         }
         let places = self.ring.places(at);
@@ -264,7 +269,7 @@ impl Nvram {
         let into = if self.cut.is_some_and(|cut| number >= cut) { &mut self.newer } else { &mut self.fresh };
         if failed.is_none() {
             self.ring.written(number);
-            into.put(io.offset, io.len, &io.data);
+            into.put_whole(io.offset, io.len, &io.data); // as the device wants it later: whole blocks
         }
         out.complete(Completion { io, outcome: failed.unwrap_or(Outcome::Done), dispatched_at: c.dispatched_at });
         if failed.is_some() {
@@ -432,34 +437,23 @@ impl Nvram {
     }
 }
 
-/// A record's bytes. Where a tape left clients' bytes out there are zeroes: the record is as long as it was. `None` if there are only names
-/// of contents.
-fn record_bytes(data: &Data, len: u64) -> Option<Buf> {
+/// A record's bytes. Where a tape left clients' bytes out, or a simulation has only names of contents, there are zeroes: the record is as
+/// long as it was.
+fn record_bytes(data: &Data, len: u64) -> Buf {
     if let Data::Bytes(b) = data {
-        return Some(b.clone());
-    }
-    if has_names(data) {
-        return None;
+        return b.clone();
     }
     let mut bytes = BufMut::zeroed(len as usize);
     data.copy_to(bytes.as_mut_slice());
-    Some(bytes.freeze())
+    bytes.freeze()
 }
 
-fn has_names(data: &Data) -> bool {
+/// Whether the data is all there. Absent data stays absent: a layer that verifies what it reads skips it; and a name stays a name.
+fn is_of_bytes(data: &Data) -> bool {
     match data {
-        Data::Parts(parts) => parts.iter().any(|(_, d)| has_names(d)),
-        Data::Content(_) => true,
-        _ => false,
-    }
-}
-
-/// Whether some of the data is absent. Absent data stays absent: a layer that verifies what it reads skips it.
-fn has_absent(data: &Data) -> bool {
-    match data {
-        Data::Parts(parts) => parts.iter().any(|(_, d)| has_absent(d)),
-        Data::Absent => true,
-        _ => false,
+        Data::Parts(parts) => parts.iter().all(|(_, d)| is_of_bytes(d)),
+        Data::Absent | Data::Content(_) => false,
+        _ => true,
     }
 }
 

@@ -32,6 +32,11 @@ impl Pieces {
             }
             return;
         }
+        self.put_whole(offset, len, data);
+    }
+
+    /// Puts data there as one piece, whatever it is made of.
+    pub fn put_whole(&mut self, offset: u64, len: u64, data: &Data) {
         self.clear(offset, offset + len);
         self.pieces.insert(offset, (len, data.clone()));
     }
@@ -87,6 +92,17 @@ impl Pieces {
 mod tests {
     use super::*;
     use plimsoll_base::{Buf, Rng};
+
+    /// What a device is written in must be whole blocks, whatever is in them.
+    #[test]
+    fn a_piece_that_is_put_whole_stays_one() {
+        let parts = Data::Parts([(16, Data::Bytes(Buf::copy_of(&[7; 16]))), (1008, Data::Content([9].into()))].into());
+        let mut pieces = Pieces::default();
+        pieces.put_whole(512, 1024, &parts);
+        assert_eq!(pieces.iter().map(|(at, len, _)| (at, len)).collect::<Vec<_>>(), [(512, 1024)]);
+        pieces.clear(0, 1024);
+        assert_eq!(pieces.iter().map(|(at, len, _)| (at, len)).collect::<Vec<_>>(), [(1024, 512)]);
+    }
 
     /// Against a plain array of bytes.
     #[test]

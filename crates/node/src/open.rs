@@ -117,7 +117,7 @@ pub(crate) fn open_pool(
     };
     let mut configured = config.clone();
     let mut config = config.clone();
-    if let Err(what) = settings::keep(&mut config, &store.settings()) {
+    for what in settings::keep(&mut config, &store.settings()) {
         warn_of_settings(&config, &what);
     }
     let cache = open_cache(&config, &mut facts.cache, &device_file, &mut store)?;

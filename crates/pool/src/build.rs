@@ -114,7 +114,7 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
         if let Some(n) = c.nvram {
             let offer = offers[NVRAM];
             let nvram = Nvram::new(offer.size_bytes, offer.block_bytes, n.salt);
-            let nvram = nvram.map_err(|e| BadPlan(format!("cache: {e}")))?;
+            let nvram = nvram.map_err(|e| BadPlan(format!("cache: {e}")))?.with_units(u64::from(c.shape.weu_bytes));
             w.beside("nvram", Box::new(nvram), vec![To::Device(NVRAM), drive]);
             flash = To::Layer("nvram");
         }

@@ -8,10 +8,11 @@ use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::{DiskPredictor, FenceConfig, FlashPredictor};
 use plimsoll_logs::{LogsConfig, Shape as LogsShape};
 use plimsoll_pool::{
-    CachePlan, Costs, GivenUp, KnownVolume, LogsPlan, MemoryPlan, ModelPlan, NvramPlan, PoolPlan, SchedulerPlan, build,
+    CachePlan, Costs, GivenUp, KnownVolume, LogsPlan, MemoryPlan, ModelPlan, NvramPlan, PoolPlan, SLOW, SchedulerPlan,
+    build, compose,
 };
 use plimsoll_sched::{SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{Offer, Stack};
+use plimsoll_stack::{Map, Offer, Stack};
 
 const GIB: u64 = 1 << 30;
 
@@ -84,6 +85,35 @@ fn layers_are_in_their_order_whatever_is_left_out() {
         let chain: Vec<&str> = all.iter().take(10).copied().filter(|name| found.contains(name)).collect();
         assert_eq!(found[..chain.len()], chain, "left out {leave_out:07b}");
     }
+}
+
+/// What a simulation changes by name is changed, and nothing else: every port leads where it led.
+#[test]
+fn a_composition_is_changed_by_name() {
+    let composed = |plan: &PoolPlan| compose(plan, offers(), &mut ModelPlan::before).unwrap();
+    let plan = PoolPlan { budgets: false, cores: None, memory: None, logs: None, fence: None, ..whole() };
+    let layers = ["front", "cache", "map", "cfq", "model", "nvram", "noop", "model"];
+    assert_eq!(names(&composed(&plan).stack()), layers);
+    assert_eq!(names(&composed(&plan).without("front").without("map").stack())[..2], ["cache", "cfq"]);
+    let above = composed(&plan).above("scheduler", "another map", Box::new(Map::new())).stack();
+    assert_eq!(names(&above)[..5], ["front", "cache", "map", "map", "cfq"]);
+    assert_eq!(names(&composed(&plan).instead("scheduler", Box::new(Map::new())).stack())[3], "map");
+    let bare = composed(&plan).bare(SLOW).stack();
+    assert_eq!(names(&bare), layers, "a model alone stays");
+    assert_eq!(bare.offered().size_bytes, 160_041_885_696, "of the whole model");
+    let ended = composed(&plan).ending(SLOW, "end", Box::new(Map::new()));
+    assert_eq!(names(&ended.stack()).last(), Some(&"map"));
+    // A fence's second face is not on the way of what is put above the fence.
+    let fenced =
+        composed(&PoolPlan { fence: whole().fence, ..plan }).above("fence", "another map", Box::new(Map::new()));
+    assert_eq!(names(&fenced.stack())[2..5], ["map", "map", "fence"]);
+}
+
+#[test]
+#[should_panic(expected = "there is no layer `cores`")]
+fn a_layer_that_is_not_there_cannot_be_changed() {
+    let plan = PoolPlan { cores: None, ..whole() };
+    let _ = compose(&plan, offers(), &mut ModelPlan::before).unwrap().without("cores");
 }
 
 #[test]

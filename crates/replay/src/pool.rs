@@ -1,7 +1,8 @@
 //! The simulated pool that a replay drives: a plan's layers over a device model without payload.
 
 use crate::cluster::Begins;
-use plimsoll_base::{Completion, Span, Time};
+use crate::open::VOLUME;
+use plimsoll_base::{Completion, Span, Time, VolumeKey};
 use plimsoll_device::{DeviceOptions, DeviceSpec, DiskSpec, any};
 use plimsoll_logs::{Layout as LogsLayout, Logs};
 use plimsoll_pool::{
@@ -9,7 +10,7 @@ use plimsoll_pool::{
 };
 use plimsoll_sched::{Discipline, Late, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::{EventQueue, SimDisk, SimWorkers};
-use plimsoll_stack::{Layer, LayerState, Offer, Stack, StackConfig, Target};
+use plimsoll_stack::{Extent, Front, FrontVolume, Layer, LayerState, Map, Offer, Stack, StackConfig, Target};
 use std::fmt;
 
 /// Why a pool can't be built: what is wrong, and what to do.
@@ -142,7 +143,7 @@ impl PoolConfig {
 /// # Errors
 /// Those of [`compose`].
 pub fn composed(plan: &PoolPlan, models: &mut Models<'_>) -> Result<Wiring, BadPlan> {
-    Ok(composed_over(plan, [UNLIMITED; 2], models)?.without("front").without("map"))
+    composed_over(plan, [UNLIMITED; 2], models)
 }
 
 /// The same with a cache on a fast device and an NVRAM that offer `fast`.
@@ -158,6 +159,16 @@ pub fn composed_over(plan: &PoolPlan, fast: [Offer; 2], models: &mut Models<'_>)
     }
     Ok(wiring)
 }
+
+/// Has the front and the map, if there are any, take requests of a volume that lies in one extent.
+pub fn add_volume(stack: &mut Stack, now: Time, key: VolumeKey, extent: Extent) {
+    let volume = FrontVolume { size_bytes: extent.len, read_only: false };
+    stack.with_layer(now, |front: &mut Front, _| front.set_volume(key, volume));
+    stack.with_layer(now, |map: &mut Map, _| map.set_volume(key, &[extent]));
+}
+
+/// Bytes of a sector: clients' requests are of whole ones.
+const SECTOR: u32 = 512;
 
 /// Cores that do layers' work.
 const WORKERS: usize = 2;
@@ -228,7 +239,7 @@ impl Pool {
     /// If a layer doesn't become ready.
     pub fn of_stack(stack: Stack, disks: Vec<SimDisk>, config: &PoolConfig) -> Result<Pool, BadPool> {
         let mut pool = Pool {
-            offer: stack.offered(),
+            offer: Offer { block_bytes: stack.offered().block_bytes.max(SECTOR), ..stack.offered() },
             stack: stack.hashing_decisions(),
             disks,
             at_disk: EventQueue::new(),
@@ -241,11 +252,19 @@ impl Pool {
             pool.stack.start(pool.now);
             pool.collect(pool.now);
             match (pool.stack.state(), pool.next_event()) {
-                (LayerState::Ready, _) => return Ok(pool),
+                (LayerState::Ready, _) => break,
                 (LayerState::Recovering, at) if at.is_set() => pool.advance(at),
                 (state, _) => return Err(BadPool(format!("a layer isn't ready at the start: {state:?}"))),
             }
         }
+        pool.add_volume(VOLUME);
+        Ok(pool)
+    }
+
+    /// A volume of all that it offers. A trace's devices, tenants and noise are told apart by volumes that share their addresses, which
+    /// volumes of a served pool never do.
+    pub fn add_volume(&mut self, key: VolumeKey) {
+        add_volume(&mut self.stack, self.now, key, Extent { device_offset: 0, len: self.offer.size_bytes });
     }
 
     /// When it is ready: zero, unless layers had to read first.

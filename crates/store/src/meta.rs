@@ -392,8 +392,9 @@ impl MetaStore {
     /// A failing storage.
     pub fn outdate_cache(&mut self) -> Result<u32, MetaError> {
         let next = self.cache_generation() + 1;
-        let record = CacheRecord { absent: false };
-        self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutCache(Some(record))], true)?;
+        let mut edits = self.edits_of_cache(CacheRecord { absent: false });
+        edits.push(Edit::PutGeneration(CACHE_ROW, next));
+        self.commit(edits, true)?;
         Ok(next)
     }
 
@@ -413,7 +414,13 @@ impl MetaStore {
     /// # Errors
     /// A failing storage.
     pub fn set_cache(&mut self, record: CacheRecord) -> Result<(), MetaError> {
-        self.commit(vec![Edit::PutCache(Some(record))], true)
+        self.commit(self.edits_of_cache(record), true)
+    }
+
+    /// The edits that write the cache's row. An earlier program's row may have a size that was changed live: it gets into today's row.
+    fn edits_of_cache(&self, record: CacheRecord) -> Vec<Edit> {
+        let settings = self.state.settings.clone().map(|settings| Edit::PutSettings(Some(settings)));
+        settings.into_iter().chain([Edit::PutCache(Some(record))]).collect()
     }
 
     /// Makes a volume larger. Its extents keep their places; the last may get longer, others are added.

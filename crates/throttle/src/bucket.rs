@@ -16,7 +16,7 @@ impl Bucket {
         Bucket { limit, empty_at: Time::ZERO }
     }
 
-    /// The same content under another limit.
+    /// As far from empty as before, in time, under another limit.
     pub fn with(self, limit: Limit) -> Bucket {
         Bucket { limit, ..self }
     }
@@ -26,10 +26,9 @@ impl Bucket {
         Span::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// The earliest time at which a request may go on, after requests of `queued` units that wait before it.
-    pub fn allows_at(&self, now: Time, queued: u64) -> Time {
-        let empty_at = self.empty_at.max(now) + self.takes(queued);
-        (empty_at - self.takes(self.limit.burst)).max(now)
+    /// The earliest time from `now` on at which a request may go on.
+    pub fn allows_at(&self, now: Time) -> Time {
+        (self.empty_at.max(now) - self.takes(self.limit.burst)).max(now)
     }
 
     /// A request of `units` goes on.
@@ -47,18 +46,17 @@ mod tests {
         let mut b = Bucket::new(Limit { per_s: 100, burst: 5 });
         let t = Time::from_nanos(7_000_000_000);
         for _ in 0..6 {
-            assert_eq!(b.allows_at(t, 0), t);
+            assert_eq!(b.allows_at(t), t);
             b.add(t, 1);
         }
-        assert_eq!(b.allows_at(t, 0), t + Span::from_millis(10));
-        assert_eq!(b.allows_at(t, 3), t + Span::from_millis(40));
-        assert_eq!(b.allows_at(t + Span::from_secs(1), 0), t + Span::from_secs(1), "idle time empties it");
+        assert_eq!(b.allows_at(t), t + Span::from_millis(10));
+        assert_eq!(b.allows_at(t + Span::from_secs(1)), t + Span::from_secs(1), "idle time empties it");
     }
 
     #[test]
     fn a_request_larger_than_the_burst_goes_on_and_is_paid_for_later() {
         let mut b = Bucket::new(Limit { per_s: 1000, burst: 10 });
         b.add(Time::ZERO, 5000);
-        assert_eq!(b.allows_at(Time::ZERO, 0), Time::ZERO + Span::from_millis(4990));
+        assert_eq!(b.allows_at(Time::ZERO), Time::ZERO + Span::from_millis(4990));
     }
 }

@@ -17,16 +17,51 @@ pub struct Throttle {
     due: BTreeSet<(Time, VolumeKey)>,
 }
 
+/// Both limits of a volume.
+#[derive(Clone, Copy, Debug, Default)]
+struct Buckets {
+    requests: Option<Bucket>,
+    bytes: Option<Bucket>,
+}
+
+impl Buckets {
+    fn new(terms: ThrottleTerms) -> Buckets {
+        Buckets { requests: terms.requests.map(Bucket::new), bytes: terms.bytes.map(Bucket::new) }
+    }
+
+    /// Changes the limits. A bucket that stays is as far from empty as before, in time.
+    fn change(&mut self, terms: ThrottleTerms) {
+        let with = |old: Option<Bucket>, limit| match (old, limit) {
+            (Some(old), Some(limit)) => Some(old.with(limit)),
+            (None, Some(limit)) => Some(Bucket::new(limit)),
+            (_, None) => None,
+        };
+        *self = Buckets { requests: with(self.requests, terms.requests), bytes: with(self.bytes, terms.bytes) };
+    }
+
+    /// The earliest time at which a request may go on.
+    fn allows_at(&self, now: Time) -> Time {
+        let of = |b: Option<Bucket>| b.map_or(now, |b| b.allows_at(now));
+        of(self.requests).max(of(self.bytes))
+    }
+
+    /// A request goes on.
+    fn add(&mut self, now: Time, bytes: u64) {
+        self.requests.iter_mut().for_each(|b| b.add(now, 1));
+        self.bytes.iter_mut().for_each(|b| b.add(now, bytes));
+    }
+}
+
 /// A volume with a limit.
 struct Capped {
     terms: ThrottleTerms,
-    requests: Option<Bucket>,
-    bytes: Option<Bucket>,
+    buckets: Buckets,
     queue: VecDeque<Io>,
     /// When the queue's first request may go on; its entry in [`Throttle::due`].
     due_at: Option<Time>,
-    /// Bytes that the queue's requests cost.
-    queued_bytes: u64,
+    /// The buckets as they will be when the queue's last request has gone on, and when that is. Each limit runs empty while the other
+    /// one holds the queue: the wait is not the longer one of two.
+    planned: (Time, Buckets),
     held: u64,
     /// Time that requests waited, of those that went on.
     waited: Span,
@@ -48,48 +83,43 @@ pub struct ThrottleStatus {
 /// Returns the bytes that a request costs; `None` if it passes.
 fn cost(head: &IoHead) -> Option<u64> {
     match head.op {
-        Op::Read | Op::Write => Some(head.len),
+        Op::Read | Op::Write | Op::Cache => Some(head.len),
         Op::Trim | Op::WriteZeroes => Some(0),
-        Op::Flush | Op::Cache | Op::BlockStatus => None,
+        Op::Flush | Op::BlockStatus => None,
     }
 }
 
 impl Capped {
     fn new(terms: ThrottleTerms) -> Capped {
+        let buckets = Buckets::new(terms);
         Capped {
             terms,
-            requests: terms.requests.map(Bucket::new),
-            bytes: terms.bytes.map(Bucket::new),
+            buckets,
             queue: VecDeque::new(),
             due_at: None,
-            queued_bytes: 0,
+            planned: (Time::ZERO, buckets),
             held: 0,
             waited: Span::ZERO,
         }
     }
 
-    /// Changes the limits. What the buckets hold stays.
-    fn change(&mut self, terms: ThrottleTerms) {
-        let with = |old: Option<Bucket>, limit| match (old, limit) {
-            (Some(old), Some(limit)) => Some(old.with(limit)),
-            (None, Some(limit)) => Some(Bucket::new(limit)),
-            (_, None) => None,
-        };
-        self.requests = with(self.requests, terms.requests);
-        self.bytes = with(self.bytes, terms.bytes);
-        self.terms = terms;
+    /// The earliest time at which a request may go on that comes after all that wait.
+    fn allows_next_at(&self, now: Time) -> Time {
+        match self.queue.is_empty() {
+            true => self.buckets.allows_at(now),
+            false => self.planned.1.allows_at(now.max(self.planned.0)),
+        }
     }
 
-    /// When a request may go on that comes after `requests` others of `bytes`.
-    fn allows_at(&self, now: Time, requests: u64, bytes: u64) -> Time {
-        let by_requests = self.requests.map_or(now, |b| b.allows_at(now, requests));
-        let by_bytes = self.bytes.map_or(now, |b| b.allows_at(now, bytes));
-        by_requests.max(by_bytes)
-    }
-
-    fn add(&mut self, now: Time, bytes: u64) {
-        self.requests.iter_mut().for_each(|b| b.add(now, 1));
-        self.bytes.iter_mut().for_each(|b| b.add(now, bytes));
+    /// Plans the whole queue anew. Costs as much as the queue is long.
+    fn plan(&mut self, now: Time) {
+        let mut buckets = self.buckets;
+        let mut at = now;
+        for io in &self.queue {
+            at = buckets.allows_at(at);
+            buckets.add(at, cost(io).expect("only requests that cost something wait"));
+        }
+        self.planned = (at, buckets);
     }
 }
 
@@ -114,7 +144,7 @@ impl Throttle {
             self.due.remove(&(at, volume));
         }
         while let Some(io) = v.queue.front() {
-            let at = v.allows_at(now, 0, 0);
+            let at = v.buckets.allows_at(now);
             if at > now {
                 v.due_at = Some(at);
                 self.due.insert((at, volume));
@@ -122,9 +152,8 @@ impl Throttle {
             }
             let bytes = cost(io).expect("only requests that cost something wait");
             self.waiting.remove(&io.id);
-            v.queued_bytes -= bytes;
             v.waited += now.since(io.entered_at);
-            v.add(now, bytes);
+            v.buckets.add(now, bytes);
             out.submit(0, v.queue.pop_front().expect("just seen"));
         }
         if let Some((at, _)) = self.due.first() {
@@ -156,7 +185,7 @@ impl Layer for Throttle {
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         let wait = match (self.volumes.get(&head.volume), cost(head)) {
-            (Some(v), Some(_)) => v.allows_at(at, v.queue.len() as u64, v.queued_bytes).since(at),
+            (Some(v), Some(_)) => v.allows_next_at(at).since(at),
             _ => Span::ZERO,
         };
         below.after(wait, below.ask(0, at + wait, head))
@@ -164,14 +193,20 @@ impl Layer for Throttle {
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
         let (Some(v), Some(bytes)) = (self.volumes.get_mut(&io.volume), cost(&io)) else { return out.submit(0, io) };
-        if v.queue.is_empty() && v.allows_at(now, 0, 0) <= now {
-            v.add(now, bytes);
+        if v.queue.is_empty() && v.buckets.allows_at(now) <= now {
+            v.buckets.add(now, bytes);
             return out.submit(0, io);
         }
         out.declare(0, io.head);
-        (v.held, v.queued_bytes) = (v.held + 1, v.queued_bytes + bytes);
+        v.held += 1;
         self.waiting.insert(io.id, io.volume);
         let volume = io.volume;
+        let at = v.allows_next_at(now);
+        if v.queue.is_empty() {
+            v.planned.1 = v.buckets;
+        }
+        v.planned.0 = at;
+        v.planned.1.add(at, bytes);
         v.queue.push_back(io);
         self.let_go(now, volume, out);
     }
@@ -191,7 +226,7 @@ impl Layer for Throttle {
         let v = self.volumes.get_mut(&volume).expect("requests wait for volumes with a limit");
         let at = v.queue.iter().position(|io| io.id == id).expect("it waits");
         let io = v.queue.remove(at).expect("just found");
-        v.queued_bytes -= cost(&io).expect("only requests that cost something wait");
+        v.plan(now);
         out.end(io, Outcome::Failed(IoError::Cancelled));
         self.let_go(now, volume, out);
     }
@@ -201,12 +236,22 @@ impl Layer for Throttle {
         if wanted == ThrottleTerms::default() {
             return self.release(volume, out);
         }
-        self.volumes.entry(volume).or_insert_with(|| Capped::new(wanted)).change(wanted);
+        let v = self.volumes.entry(volume).or_insert_with(|| Capped::new(wanted));
+        v.terms = wanted;
+        v.buckets.change(wanted);
+        v.plan(now);
         self.let_go(now, volume, out);
     }
 
     fn forget_volume(&mut self, _now: Time, volume: VolumeKey, out: &mut Actions) {
         self.release(volume, out);
+    }
+
+    /// A pool that ends waits for nobody's rate.
+    fn stop(&mut self, _now: Time, out: &mut Actions) {
+        while let Some(volume) = self.volumes.first_key_value().map(|(volume, _)| *volume) {
+            self.release(volume, out);
+        }
     }
 
     fn is_idle(&self) -> bool {

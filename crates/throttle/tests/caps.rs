@@ -113,6 +113,32 @@ fn limits_change_while_requests_wait_and_a_cancelled_one_ends() {
     assert!(p.stack().is_idle(), "without a limit everything goes on");
 }
 
+#[test]
+fn both_limits_are_forecast_together() {
+    let mut p = pool();
+    cap(&mut p, Some(Limit { per_s: 10, burst: 0 }), Some(Limit { per_s: 1 << 20, burst: 0 }));
+    ask(&mut p, Time::ZERO, Op::Write, CAPPED, 10 << 20);
+    for _ in 0..100 {
+        ask(&mut p, Time::ZERO, Op::Read, CAPPED, 512);
+    }
+    // The byte limit lets the first read go after 10 s; the request limit, which ran empty meanwhile, the others one after the other.
+    let forecast = p.stack().forecast(Time::ZERO, &head(Op::Read, CAPPED, 512, Time::ZERO)).wait;
+    ask(&mut p, Time::ZERO, Op::Read, CAPPED, 512);
+    let ended = ends(&mut p).last().expect("all end").1;
+    assert_eq!((ended, Time::ZERO + forecast), (ms(20_000), ms(20_000)));
+}
+
+#[test]
+fn a_pool_that_ends_waits_for_no_limit() {
+    let mut p = pool();
+    cap(&mut p, Some(Limit { per_s: 1, burst: 0 }), None);
+    for _ in 0..100 {
+        ask(&mut p, Time::ZERO, Op::Read, CAPPED, 4096);
+    }
+    p.stack().stop(Time::ZERO);
+    assert_eq!(ends(&mut p).last().map(|e| e.1), Some(Time::ZERO));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, rng_seed: proptest::test_runner::RngSeed::Fixed(7), ..ProptestConfig::default() })]
 

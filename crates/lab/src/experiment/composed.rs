@@ -16,7 +16,7 @@ use plimsoll_base::{TenantId, VolumeKey};
 use plimsoll_replay::DeviceChoice;
 use plimsoll_replay::profiling::profile_of;
 use plimsoll_sched::Profile;
-use stacks::{COMBINATIONS, Combination};
+pub use stacks::{COMBINATIONS, Combination, plan};
 
 /// See the module's documentation.
 pub struct ComposedForecasts;

@@ -16,7 +16,8 @@ pub(crate) mod system;
 mod variants;
 
 use crate::experiment::study::Study;
-use crate::experiment::{Experiment, Sample};
+use crate::experiment::{Experiment, LabError, Sample};
+use plimsoll_pool::PoolPlan;
 pub(crate) use system::{Blank, formatted, offer_of};
 
 /// What they have in common.
@@ -31,6 +32,14 @@ const FENCE: Study = Study {
     rows: Vec::new,
     sample: |_, _| Ok(Sample::default()),
 };
+
+/// The plan of VirtualFence: a disk and a flash cache of so many bytes for each of four machines, behind fences.
+///
+/// # Errors
+/// If a model can't be built.
+pub fn plan(cache_bytes: u64, seed: u64) -> Result<PoolPlan, LabError> {
+    system::System::virtual_fence(cache_bytes, seed).plan()
+}
 
 /// All of them.
 pub fn all() -> Vec<Box<dyn Experiment>> {

@@ -48,7 +48,7 @@ pub(crate) fn pool_with(device: &DeviceChoice, shape: Shape, logs: LogsConfig, s
 }
 
 /// The plan of a pool with logs over a modelled device.
-pub(crate) fn plan(device: &DeviceChoice, shape: Shape, config: LogsConfig, seed: u64) -> PoolPlan {
+pub fn plan(device: &DeviceChoice, shape: Shape, config: LogsConfig, seed: u64) -> PoolPlan {
     let pool = PoolConfig { mismatch: SPREAD, seed, ..PoolConfig::default() };
     PoolPlan { logs: Some(LogsPlan { shape, config }), ..pool.plan(&device.spec, Costs::Unknown) }
 }

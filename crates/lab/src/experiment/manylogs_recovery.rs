@@ -10,7 +10,7 @@ use plimsoll_logs::format::{
 use plimsoll_logs::layout::NOTES_AT;
 use plimsoll_logs::mtl::{Mapped, Unit};
 use plimsoll_logs::{Layout, Logs, LogsConfig, RecoveryReport, Shape, format_device};
-use plimsoll_pool::{ModelPlan, UNLIMITED, compose, seen};
+use plimsoll_pool::{UNLIMITED, build, seen};
 use plimsoll_replay::DeviceChoice;
 use plimsoll_stack::LayerState;
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
@@ -142,9 +142,7 @@ fn recovered(left: &Left, seed: u64) -> Result<RecoveryReport, LabError> {
     let slow = seen(plan.model.as_ref(), UNLIMITED).map_err(|e| failed(&e))?.offer;
     let layout = Layout::new(slow.size_bytes, slow.block_bytes, Shape::default(), 1).map_err(|e| failed(&e))?;
     let mut pool = SimPool::with_stack(vec![disk(&layout, left, seed)], |offers| {
-        let wiring =
-            compose(&plan, offers, &mut ModelPlan::before).expect("logs fit on the disk that they were put on");
-        wiring.without("front").without("map").stack()
+        build(&plan, offers).expect("logs fit on the disk that they were put on")
     });
     if pool.start() != LayerState::Ready {
         return Err(LabError(format!("{}: it doesn't start", left.what)));

@@ -203,7 +203,8 @@ const COURSE: Span = Span::from_secs(10);
 
 impl Run<'_> {
     fn plan(&self) -> Result<PoolPlan, LabError> {
-        let pool = PoolConfig { seed: self.seed, mismatch: 0.15, ..PoolConfig::default() };
+        // Cores leave fewer requests than the scheduler lets through.
+        let pool = PoolConfig { depth: 32, seed: self.seed, mismatch: 0.15, ..PoolConfig::default() };
         let cores = CoresConfig {
             policy: self.policy.clone(),
             history_max: 1 << 18,
@@ -217,7 +218,7 @@ impl Run<'_> {
     fn pool(&self) -> Result<Pool, LabError> {
         let config = PoolConfig { seed: self.seed, ..PoolConfig::default() };
         let wiring = composed(&self.plan()?, &mut ModelPlan::before)?;
-        let stack = wiring.instead("scheduler", Box::new(host::Host::new())).stack();
+        let stack = wiring.above("scheduler", "host", Box::new(host::Host::new())).stack();
         let mut pool = Pool::of_stack(stack, Vec::new(), &config)?;
         for (i, client) in self.clients.iter().enumerate() {
             pool.stack.set_tenant(Time::ZERO, TenantId(i as u16), Some(&client.terms()));

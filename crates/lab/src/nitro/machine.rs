@@ -16,9 +16,10 @@ use plimsoll_pool::{
     BadPlan, CachePlan, Costs, FAST, ModelPlan, NVRAM, NvramPlan, PoolPlan, SLOW, SchedulerPlan, UNLIMITED, compose,
 };
 use plimsoll_replay::DeviceChoice;
-use plimsoll_sched::{SchedulerKind, SchedulerOptions};
+use plimsoll_replay::pool::add_volume;
+use plimsoll_sched::{Discipline, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::SimPool;
-use plimsoll_stack::{Addressed, Layer, LayerState, Offer, Offered, OwnTerms, VolumeTerms};
+use plimsoll_stack::{Addressed, Extent, Layer, LayerState, Offer, Offered, OwnTerms, VolumeTerms};
 
 const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 1 };
 /// Nitro's platform (§3.5.4), data spindles only; both backends get as many.
@@ -107,7 +108,7 @@ fn array() -> Result<DeviceSpec, LabError> {
     Ok(DeviceSpec::Raid0 { member, members: DISKS, chunk_bytes: CHUNK_BYTES })
 }
 
-/// The models of a plan: the array's platters are turned one by one, and a fast drive is as large as it is.
+/// The model of a plan as large as it is: the cache has half of the fast drive. The array's platters are turned one by one.
 fn models(plan: &ModelPlan, _size_bytes: u64) -> Result<AnyModel, BadPlan> {
     let DeviceSpec::Raid0 { member, members, chunk_bytes } = &plan.spec else { return plan.before(u64::MAX) };
     let failed = |e: &dyn std::fmt::Display| BadPlan(e.to_string());
@@ -122,7 +123,8 @@ fn models(plan: &ModelPlan, _size_bytes: u64) -> Result<AnyModel, BadPlan> {
 /// A queue before a device, as deep as the device's own.
 fn scheduler(model: &ModelPlan) -> Result<SchedulerPlan, LabError> {
     let depth = models(model, u64::MAX)?.queue_max() as u32;
-    let options = SchedulerOptions { depth, ..SchedulerOptions::default() };
+    let discipline = if model.spec.is_rotational() { Discipline::Sstf } else { Discipline::Fifo };
+    let options = SchedulerOptions { depth, discipline, ..SchedulerOptions::default() };
     Ok(SchedulerPlan { kind: SchedulerKind::Noop, options, costs: Costs::Unknown })
 }
 
@@ -131,7 +133,10 @@ fn of_bytes(size_bytes: u64) -> Offer {
 }
 
 /// The plan of a setup's pool over a volume of `volume_bytes`.
-pub(crate) fn plan(setup: &Setup, volume_bytes: u64) -> Result<PoolPlan, LabError> {
+///
+/// # Errors
+/// If a model can't be built.
+pub fn plan(setup: &Setup, volume_bytes: u64) -> Result<PoolPlan, LabError> {
     let fast_bytes = match setup.front {
         Front::AllFast => volume_bytes,
         _ => setup.cache_bytes,
@@ -143,7 +148,7 @@ pub(crate) fn plan(setup: &Setup, volume_bytes: u64) -> Result<PoolPlan, LabErro
     let fast = ModelPlan { spec: DeviceChoice::named(&fast_name)?.spec, options };
     let slow = ModelPlan { spec: array()?, options };
     let cache = match setup.front {
-        // The plain extent cache takes the flash cache's place.
+        // The plain extent cache takes the flash cache's place. It writes in place, and has no NVRAM.
         Front::Extents => Some((CacheConfig::default(), Shape::default())),
         Front::Nitro(config, shape, _) => Some((config, shape)),
         Front::None | Front::AllFast => None,
@@ -156,7 +161,7 @@ pub(crate) fn plan(setup: &Setup, volume_bytes: u64) -> Result<PoolPlan, LabErro
         size_bytes: None,
         known: None,
         given_up: Vec::new(),
-        nvram: Some(NvramPlan { salt: setup.seed }),
+        nvram: matches!(setup.front, Front::Nitro(..)).then_some(NvramPlan { salt: setup.seed }),
         model: Some(fast.clone()),
     });
     let model = if matches!(setup.front, Front::AllFast) { fast } else { slow };
@@ -185,7 +190,7 @@ pub(crate) fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabE
     let plan = plan(setup, volume_bytes)?;
     let fast = [of_bytes(setup.cache_bytes), of_bytes(setup.nvram_bytes.max(1 << 20))];
     let offers = vec![UNLIMITED, fast[0], fast[1]];
-    let mut wiring = compose(&plan, offers, &mut models)?.without("front").without("map");
+    let mut wiring = compose(&plan, offers, &mut models)?;
     if let Front::AllFast = setup.front {
         all().for_each(|(e, c)| held.put(e * EXTENT_BYTES, EXTENT_BYTES, &Data::Content(vec![c].into())));
         wiring = wiring.ending(SLOW, "held", Box::new(held));
@@ -200,13 +205,16 @@ pub(crate) fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabE
         if let Front::Extents = setup.front {
             wiring = wiring.instead("cache", Box::new(ExtentCache::new(setup.cache_bytes)));
         }
-        if plan.cache.is_some() {
-            let nvram = Held::new(fast[1].size_bytes);
-            wiring = wiring.ending(FAST, "held", Box::new(held)).ending(NVRAM, "held nvram", Box::new(nvram));
+        if let Some(cache) = &plan.cache {
+            wiring = wiring.ending(FAST, "held", Box::new(held));
+            if cache.nvram.is_some() {
+                wiring = wiring.ending(NVRAM, "held nvram", Box::new(Held::new(fast[1].size_bytes)));
+            }
         }
     }
     let stack = wiring.stack();
-    let mut pool = SimPool::with_stack(Vec::new(), |_| stack);
+    // An array behind the cache writes what it rearranges in places of its own choice.
+    let mut pool = SimPool::with_stack(Vec::new(), |_| stack).unchecked();
     if pool.start() != LayerState::Ready {
         return Err(LabError(format!("the cache isn't ready: {:?}", pool.stack().layer::<Cache>().map(Cache::status))));
     }
@@ -217,6 +225,7 @@ pub(crate) fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabE
         own: OwnTerms::of(&CacheTerms { mode, domain: 1, bytes: 0 }),
     };
     let now = pool.now();
+    add_volume(pool.stack(), now, VOLUME, Extent { device_offset: 0, len: volume_bytes });
     pool.stack().set_volume(now, VOLUME, &terms);
     Ok(pool)
 }

@@ -22,12 +22,12 @@ use plimsoll_fence::{FenceControl, FenceTerms};
 use plimsoll_logs::LogsControl;
 use plimsoll_logs::{LogsConfig, Shape};
 use plimsoll_pool::{Costs, LogsPlan, ModelPlan, PoolPlan, UNLIMITED, seen};
-use plimsoll_replay::pool::composed;
+use plimsoll_replay::pool::{add_volume, composed};
 use plimsoll_replay::{DeviceChoice, Placer, PoolConfig};
 use plimsoll_sched::SchedulerKind;
 use plimsoll_sched::cfq::CfqControl;
 use plimsoll_stack::sim::SimPool;
-use plimsoll_stack::{Addressed, LayerState, Message, Offered, OwnTerms, Terms, VolumeTerms};
+use plimsoll_stack::{Addressed, Extent, LayerState, Message, Offered, OwnTerms, Terms, VolumeTerms};
 use plimsoll_trace::record::TraceRecord;
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
@@ -60,6 +60,8 @@ const CORES: u32 = 8;
 /// Between two requests of the disk's load: what two slots of 20 ms can bear, in which a turn of 40 ms may serve no more than one request of
 /// each. Under a load that some setting can't bear there is no distribution: reads wait ever longer, and none of a window's end in it.
 const MEAN_GAP: Span = Span::from_millis(60);
+/// The second tenant's volume begins here.
+const BACKUPS_AT: u64 = 100_000_000_000 >> 12 << 12;
 /// Nitro's Homes, this much smaller, and a cache of so many thousandths of it.
 const CACHED_SCALE: u64 = 4096;
 const CACHED_PERMILLE: u64 = 10;
@@ -114,14 +116,14 @@ pub fn cached_space() -> Space {
 /// reads on in 256 KiB. Poisson arrivals.
 pub fn mixed(lasts: Span, seed: u64) -> Vec<Request> {
     let mut rng = Rng::new(seed, "node load");
-    let hot = plimsoll_replay::workload::web::Ranks::new(50_000, 0.9);
+    let hot = crate::system::Zipf::new(50_000, 0.9);
     let (mut at, mut backup) = (Span::ZERO, 0u64);
     let mut requests = Vec::new();
     while at < lasts {
         let draw = rng.unit();
         requests.push(if draw < 0.15 {
             backup += 256 << 10;
-            let offset = (100_000_000_000 + backup % 20_000_000_000) >> 12 << 12;
+            let offset = (backup % 20_000_000_000) >> 12 << 12;
             Request { at, tenant: 1, is_write: false, offset, len: 256 << 10, content: None }
         } else {
             let page = hot.draw(&mut rng) as u64;
@@ -139,13 +141,14 @@ pub fn mixed(lasts: Span, seed: u64) -> Vec<Request> {
 ///
 /// # Errors
 /// If it has no reads or writes.
-pub fn of_trace(records: &[TraceRecord], size_bytes: u64) -> Result<Vec<Request>, LabError> {
+pub fn of_trace(records: &[TraceRecord]) -> Result<Vec<Request>, LabError> {
+    let size_bytes = composed(&disk_plan(1)?, &mut ModelPlan::before)?.stack().offered().size_bytes;
     let lasts = records.last().map_or(1, |r| r.arrived_at.as_nanos().max(1));
     let wanted = MEAN_GAP.as_nanos() * records.len() as u64;
-    let mut placer = Placer::new(size_bytes, 4096, 4 << 20);
+    let mut placers = [0, 1].map(|tenant| Placer::new(part(tenant, size_bytes).len, 4096, 4 << 20));
     let mut one = |r: &TraceRecord| {
-        let (offset, len) = placer.place(r.device, r.offset, r.len);
         let tenant = (r.device % u32::from(TENANTS)) as u16;
+        let (offset, len) = placers[usize::from(tenant)].place(r.device, r.offset, r.len);
         let is_write = r.op == plimsoll_trace::Op::Write;
         Request {
             at: r.arrived_at.since(Time::ZERO).scale(wanted, lasts),
@@ -194,6 +197,14 @@ pub fn disk_plan(seed: u64) -> Result<PoolPlan, LabError> {
     })
 }
 
+/// A tenant's part of a disk of so many bytes: the first has the databases, the other the backups.
+fn part(tenant: u16, size_bytes: u64) -> Extent {
+    match tenant {
+        0 => Extent { device_offset: 0, len: BACKUPS_AT },
+        _ => Extent { device_offset: BACKUPS_AT, len: size_bytes - BACKUPS_AT },
+    }
+}
+
 fn volume(tenant: u16) -> VolumeKey {
     VolumeKey { id: u32::from(tenant) + 1, generation: 1 }
 }
@@ -212,7 +223,7 @@ impl NodePool {
     pub fn on_disk(requests: Vec<Request>, seed: u64) -> Result<NodePool, LabError> {
         let plan = disk_plan(seed)?;
         let stack = composed(&plan, &mut ModelPlan::before)?.stack();
-        let size_bytes = stack.offered().size_bytes;
+        let offered = stack.offered().size_bytes;
         let mut pool = SimPool::with_stack(Vec::new(), |_| stack);
         if pool.start() != LayerState::Ready {
             return Err(LabError("a layer isn't ready".into()));
@@ -224,7 +235,9 @@ impl NodePool {
             };
             let terms = Terms::of(class, 1024);
             pool.stack().set_tenant(Time::ZERO, TenantId(tenant), Some(&terms));
-            let terms = VolumeTerms { size_bytes, tenant, own: OwnTerms::of(&FenceTerms { slots: 1 }) };
+            let extent = part(tenant, offered);
+            add_volume(pool.stack(), Time::ZERO, volume(tenant), extent);
+            let terms = VolumeTerms { size_bytes: extent.len, tenant, own: OwnTerms::of(&FenceTerms { slots: 1 }) };
             pool.stack().set_volume(Time::ZERO, volume(tenant), &terms);
         }
         NodePool::new(pool, requests, disk_space(), u32::from(TENANTS))

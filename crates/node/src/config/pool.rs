@@ -39,7 +39,7 @@ pub struct PoolConfig {
     pub core_policy: Option<Spanned<String>>,
     /// For `qwin` and `qwin-window`: the slack that objectives are kept with, at least and at most; 300 us and 1 ms if not said.
     pub core_slack: Option<[SpanText; 2]>,
-    /// For `qwin` and `qwin-window`: windows between two looks at the slack; 2000 if not said.
+    /// For `qwin` and `qwin-window`: windows between two looks at the slack, by default 2000.
     pub core_poll_windows: Option<u64>,
     /// What best effort writes is bounded by how many requests with an objective are late; for `qwin` and `qwin-window`.
     pub bound_best_effort_writes: Option<bool>,

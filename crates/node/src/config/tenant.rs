@@ -106,7 +106,7 @@ pub struct VolumeConfig {
     pub throttle: Option<ThrottleConfig>,
 }
 
-/// `throttle = { … }` of `[[volume]]`: requests and bytes per second, each with a burst; a tenth of a second's if not said.
+/// `throttle = { … }` of `[[volume]]`: requests and bytes per second, each with a burst, by default a tenth of a second's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ThrottleConfig {

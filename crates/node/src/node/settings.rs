@@ -2,6 +2,7 @@
 
 use super::{Command, Node, NodeError, Result, RunningPool};
 use crate::config::check_deadline;
+use crate::parts::PARTS;
 use crate::parts::settings::{self, Changed, SettingView};
 use plimsoll_base::Span;
 use plimsoll_stack::Addressed;
@@ -17,17 +18,20 @@ impl Node {
         Ok(settings::views(&live))
     }
 
-    /// Settings that were set live may not fit the volumes that are configured by now: then the configured ones hold.
+    /// A layer's settings that were changed live may not fit the volumes that are there by now: then its configured ones hold. Refuses
+    /// volumes, stored or configured, that don't fit those either.
     pub(super) async fn settle_settings(&self) -> Result<()> {
         for (pool, p) in self.pools.iter().enumerate() {
-            let Some(live) = p.live() else { continue };
             let volumes = self.stored_parts(pool);
-            let Err(what) = settings::check(&live, &volumes) else { continue };
-            let back = settings::as_configured(&live);
-            settings::check(&back.live, &volumes)
-                .map_err(|what| NodeError::Refused(format!("pool `{}`: {what}", p.name)))?;
-            crate::open::warn_of_settings(&live.config, &what);
-            p.apply(back).await?;
+            for part in PARTS.iter().copied() {
+                let Some(live) = p.live() else { continue };
+                let Err(what) = settings::check(part, &live, &volumes) else { continue };
+                let back = settings::as_configured(part, &live);
+                settings::check(part, &back.live, &volumes)
+                    .map_err(|what| NodeError::Refused(format!("pool `{}`: {what}", p.name)))?;
+                crate::open::warn_of_settings(&live.config, &what);
+                p.apply(back).await?;
+            }
         }
         Ok(())
     }
@@ -40,10 +44,10 @@ impl Node {
         let live = p.live().ok_or_else(|| p.gone())?;
         let changed = settings::change(&live, &wanted, &self.served_parts(pool)).map_err(NodeError::Refused)?;
         if let Some(store) = p.store.clone() {
-            let configured = p.configured.clone();
+            let (now, configured) = (settings::values(&live.config), p.configured.clone());
             super::blocking(move || {
                 let mut store = store.change();
-                let record = settings::recorded(store.settings(), &wanted, &configured);
+                let record = settings::recorded(store.settings(), &wanted, &now, &configured);
                 store.set_settings(record)
             })
             .await?;

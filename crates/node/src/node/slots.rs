@@ -8,7 +8,7 @@ use crate::parts::settings::VolumePart;
 use plimsoll_base::Class;
 use plimsoll_fence::Fence;
 use plimsoll_store::VolumeRecord;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Node {
     /// A volume's service while it was alone, if it was measured.
@@ -64,7 +64,11 @@ impl Node {
     /// Refuses a class of a tenant that the pools of its volumes have no room for.
     pub(super) fn check_class(&self, tenant: &str, class: &Class) -> Result<()> {
         let changed = |d: &Directory, name: &str| if name == tenant { Some(class.clone()) } else { class_of(d, name) };
-        (0..self.pools.len()).try_for_each(|pool| self.check_volumes(pool, &self.parts_by(pool, changed)))
+        let mine = |d: &Directory| {
+            d.volumes.values().filter(|v| v.tenant == tenant).map(|v| v.pool).collect::<BTreeSet<usize>>()
+        };
+        let pools = self.directory_ref(mine);
+        pools.into_iter().try_for_each(|pool| self.check_volumes(pool, &self.parts_by(pool, changed)))
     }
 
     fn check_volumes(&self, pool: usize, volumes: &[VolumePart]) -> Result<()> {

@@ -7,9 +7,9 @@ pub use device::{Opened, check_page, format_if_blank, open, open_nvram, weus_mos
 pub use share::{check_part, check_parts, part_bytes, too_large};
 
 use super::page::{Family, Page};
-use super::settings::{Live, Setting, Unit, VolumePart};
+use super::settings::{CacheDevice, Live, Setting, Unit, VolumePart};
 use super::{About, Acting, Action, Part, Shown};
-use crate::config::{ByteSize, CacheConfig as Section, CacheDedup, Place, PoolConfig};
+use crate::config::{ByteSize, CacheConfig as Section, CacheDedup, Config, Place, PoolConfig};
 use crate::node::NodeError;
 use crate::plan::CacheFacts;
 use plimsoll_base::{CacheMode, Span, Time, VolumeKey, bytes_text};
@@ -203,6 +203,23 @@ impl Part for Cache {
         match pool.device.null {
             true => Err((None, "a null device needs no cache: take out `cache`".into())),
             false => Ok(()),
+        }
+    }
+
+    fn check_config(config: &Config, pool: &PoolConfig) -> Result<(), String> {
+        let Some(section) = &pool.cache else { return Ok(()) };
+        let mine = config.volume.iter().filter(|v| v.pool.get_ref() == pool.name.get_ref());
+        let parts: Vec<VolumePart> = mine.map(VolumePart::configured).collect();
+        let sized = || parts.iter().filter_map(|v| Some((&v.name, v.cache_bytes?)));
+        sized().try_for_each(|(volume, bytes)| check_part(section, volume, bytes))?;
+        let Some(ByteSize(all)) = section.device_size else { return Ok(()) };
+        if let Some((volume, bytes)) = sized().find(|v| v.1 > all) {
+            return Err(too_large(volume, bytes, all));
+        }
+        // Of a device that isn't there yet; one that is may be of another size, which the start knows.
+        match weus_most(section, all, 4096) {
+            Ok(weus) => check_parts(section, CacheDevice { bytes: all, weus }, &parts),
+            Err(_) => Ok(()),
         }
     }
 
@@ -489,6 +506,6 @@ impl CacheView {
 pub struct CacheGiveUp {
     /// Of which volume.
     pub volume: String,
-    /// Must be said: what only the cache had of it is lost for good.
+    /// Must be true: the volume's dirty extents are lost.
     pub lose: bool,
 }

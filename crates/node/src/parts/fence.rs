@@ -5,11 +5,12 @@ mod baseline;
 pub use baseline::{Baseline, baselines};
 
 use super::page::{Family, Page};
-use super::settings::{CacheDevice, Live, Setting, Unit, VolumePart};
-use super::{About, Part, Shown, cache};
-use crate::config::{ByteSize, Config, FenceConfig as Section, PoolConfig, SpanText, VolumeConfig};
+use super::settings::{Live, Setting, Unit, VolumePart};
+use super::{About, Part, Shown};
+use crate::config::{Config, FenceConfig as Section, PoolConfig, SpanText, VolumeConfig};
 use crate::plan::Facts;
 use crate::predict::Measured;
+use crate::view::ExportView;
 use plimsoll_base::{Class, Span, Time, VolumeKey};
 use plimsoll_device::DeviceSpec;
 use plimsoll_fence::config::{DeviceKind, SLOT_DEFAULT, check_slots};
@@ -20,9 +21,9 @@ use plimsoll_fence::{
 use plimsoll_sched::batches::FlashBatches;
 use plimsoll_stack::{Addressed, OwnTerms, Stack};
 use plimsoll_store::VolumeRecord;
-use plimsoll_throttle::ThrottleTerms;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// A disk of `size_bytes`, by what was measured of its batches, or by what is typical.
@@ -145,29 +146,9 @@ pub fn check_promises(without: Without, slots: u32, volumes: &[(String, u32)]) -
 ///
 /// # Errors
 /// The volume or pool that it's about, and what is wrong.
-pub fn check<'a>(config: &'a Config, pool: &'a PoolConfig) -> Result<(), String> {
+fn check<'a>(config: &'a Config, pool: &'a PoolConfig) -> Result<(), String> {
     let name = pool.name.get_ref();
     let mine = || config.volume.iter().filter(move |v| v.pool.get_ref() == name);
-    if let Some(section) = &pool.cache {
-        let sized = |v: &VolumeConfig| v.cache_size.map(|s| (v.name.get_ref().clone(), s.0));
-        mine().filter_map(sized).try_for_each(|(volume, bytes)| cache::check_part(section, &volume, bytes))?;
-        if let Some(ByteSize(all)) = section.device_size {
-            if let Some((volume, bytes)) = mine().filter_map(sized).find(|v| v.1 > all) {
-                return Err(cache::too_large(&volume, bytes, all));
-            }
-            let part = |v: &VolumeConfig| VolumePart {
-                name: v.name.get_ref().clone(),
-                slots: 0,
-                cache_bytes: v.cache_size.map(|s| s.0),
-                throttle: ThrottleTerms::default(),
-            };
-            // Of a device that isn't there yet; one that is may be of another size, which the start knows.
-            if let Ok(weus) = cache::weus_most(section, all, 4096) {
-                let device = CacheDevice { bytes: all, weus };
-                cache::check_parts(section, device, &mine().map(part).collect::<Vec<_>>())?;
-            }
-        }
-    }
     let Some(f) = &pool.fence else {
         return match mine().find(|v| v.slots.is_some()) {
             Some(v) => Err(format!("volume `{}`: slots mean nothing without [pool.fence]", v.name.get_ref())),
@@ -428,19 +409,40 @@ fn us(s: Span) -> u64 {
     s.as_micros()
 }
 
+/// Clients' requests of a volume that ended as asked.
+#[derive(Clone, Copy, Default)]
+struct Served {
+    requests: u64,
+    us: u64,
+    last_minute: (u64, f64),
+}
+
+impl Served {
+    fn add(&mut self, e: &ExportView) {
+        self.requests += e.ops.iter().map(|o| o.response.count()).sum::<u64>();
+        self.us += e.ops.iter().map(|o| us(o.response.sum())).sum::<u64>();
+        self.last_minute.0 += e.minute.count();
+        self.last_minute.1 += e.minute.sum().as_millis_f64();
+    }
+
+    /// Mean response time of the last minute.
+    fn last_minute_ms(&self) -> Option<f64> {
+        let (requests, ms) = self.last_minute;
+        (requests > 0).then(|| ms / requests as f64)
+    }
+}
+
 impl FenceView {
     fn of(seen: &FenceStatus, about: &About) -> FenceView {
-        let named = |key| about.volume_name(key);
-        let mut found = FenceView::of_layer(seen, &named);
-        let mut means: Vec<Option<f64>> = Vec::new();
-        for v in &mut found.volumes {
-            let mine = || about.pool_view.exports.iter().filter(|e| named(e.key) == v.volume);
-            let all = || mine().flat_map(|e| &e.ops);
-            (v.served, v.served_us) =
-                (all().map(|o| o.response.count()).sum(), all().map(|o| us(o.response.sum())).sum());
-            let (count, sum) =
-                mine().fold((0, 0.0), |(n, s), e| (n + e.minute.count(), s + e.minute.sum().as_millis_f64()));
-            means.push((count > 0).then(|| sum / count as f64));
+        let mut found = FenceView::of_layer(seen, &|key| about.volume_name(key));
+        let (mut served, mut means) = (BTreeMap::<VolumeKey, Served>::new(), Vec::new());
+        for e in &about.pool_view.exports {
+            served.entry(e.key).or_default().add(e);
+        }
+        for (v, of) in found.volumes.iter_mut().zip(&seen.volumes) {
+            let served = served.get(&of.volume).copied().unwrap_or_default();
+            (v.served, v.served_us) = (served.requests, served.us);
+            means.push(served.last_minute_ms());
         }
         let deviation = |(v, mean): (&FenceVolumeView, Option<f64>)| {
             let baseline = about.node.baseline(&v.volume).filter(|b| b.differs(&found).is_none())?;

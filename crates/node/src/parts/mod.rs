@@ -348,6 +348,7 @@ mod tests {
     fn names_and_keys_are_unique() {
         let names: BTreeSet<_> = PARTS.iter().map(|p| p.name()).collect();
         assert_eq!(names.len(), PARTS.len());
+        assert!(!names.contains("settings") && !names.contains("recover"), "those are other routes of a pool");
         let keys: Vec<_> = PARTS.iter().flat_map(|p| p.settings()).map(|s| s.key).collect();
         assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
     }

@@ -68,9 +68,9 @@ impl Part for Model {
     }
 
     fn shown(v: &ModelStatus) -> Shown {
-        let [p50, p99, max] = [v.late_p50_us, v.late_p99_us, v.late_max_us].map(Span::from_micros);
-        let mut shown = Shown::new(format!("{} completions, late by {p50} (p50), {p99} (p99)", v.completions));
-        shown.line("latest", format!("{max} after it was due"));
+        let [p50, p95, max] = [v.late_p50_us, v.late_p95_us, v.late_max_us].map(Span::from_micros);
+        let late = format!("late by {p50} (p50), {p95} (p95), {max} at most");
+        let mut shown = Shown::new(format!("{} completions, {late}", v.completions));
         shown.line("data late", format!("{} completions: the file was slower than the modelled device", v.data_late));
         shown
     }

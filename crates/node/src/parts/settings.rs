@@ -3,8 +3,8 @@
 //! A setting is a key of the pool's configuration. A change is made in a copy of the configuration, which is checked as a whole; the layer
 //! then has a message. It is kept for later starts, until something else is configured for the key.
 
-use super::PARTS;
-use crate::config::PoolConfig;
+use super::{AnyPart, PARTS};
+use crate::config::{PoolConfig, VolumeConfig};
 use plimsoll_base::Span;
 use plimsoll_pool::PoolPlan;
 use plimsoll_stack::Addressed;
@@ -12,7 +12,7 @@ use plimsoll_store::SettingsRecord;
 use plimsoll_throttle::ThrottleTerms;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 /// Unit of a setting's value.
@@ -111,6 +111,18 @@ pub struct VolumePart {
     pub throttle: ThrottleTerms,
 }
 
+impl VolumePart {
+    /// Parts of a configured volume that don't depend on its tenant.
+    pub fn configured(v: &VolumeConfig) -> VolumePart {
+        VolumePart {
+            name: v.name.get_ref().clone(),
+            slots: v.slots.unwrap_or(0),
+            cache_bytes: v.cache_size.map(|s| s.0),
+            throttle: ThrottleTerms::default(),
+        }
+    }
+}
+
 /// `GET /v1/pools/{name}/settings`: one setting as it is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SettingView {
@@ -159,36 +171,39 @@ pub fn views(live: &Live) -> Vec<SettingView> {
     all().filter_map(view).collect()
 }
 
-/// The record of a change: `wanted` beside what was changed before and still holds, with the `configured` values of all.
+/// The record of a change: `wanted` beside what was changed before and holds in `now`, with the `configured` values of all.
 pub fn recorded(
     before: SettingsRecord,
     wanted: &BTreeMap<String, u64>,
+    now: &BTreeMap<String, u64>,
     configured: &BTreeMap<String, u64>,
 ) -> SettingsRecord {
-    let holds = |key: &String| before.configured.get(key) == configured.get(key);
-    let mut set: BTreeMap<String, u64> = before.set.clone().into_iter().filter(|(key, _)| holds(key)).collect();
+    let mut set: BTreeMap<String, u64> =
+        before.set.into_iter().filter(|(key, value)| now.get(key) == Some(value)).collect();
     set.extend(wanted.clone());
     let configured =
         configured.iter().filter(|(key, _)| set.contains_key(*key)).map(|(key, value)| (key.clone(), *value));
     SettingsRecord { configured: configured.collect(), set }
 }
 
-/// Puts the settings that were changed live into a pool's configuration: those that are configured as they were then. If they don't fit
-/// each other or the configuration any more, none is put.
-///
-/// # Errors
-/// Why they don't fit.
-pub fn keep(config: &mut PoolConfig, record: &SettingsRecord) -> Result<(), String> {
-    let mut with = config.clone();
-    for (_, s) in all() {
-        let (now, then) = ((s.get)(config), record.configured.get(s.key).copied());
-        if let Some(set) = record.set.get(s.key).filter(|_| now == then) {
-            (s.put)(&mut with, *set);
+/// Puts the settings that were changed live into a pool's configuration: those that are configured as they were then. A layer whose
+/// settings don't fit each other or the configuration any more has none of them; its fault is returned.
+pub fn keep(config: &mut PoolConfig, record: &SettingsRecord) -> Vec<String> {
+    let mut faults = Vec::new();
+    for part in PARTS {
+        let mut with = config.clone();
+        for s in part.settings() {
+            let (now, then) = ((s.get)(config), record.configured.get(s.key).copied());
+            if let Some(set) = record.set.get(s.key).filter(|_| now == then) {
+                (s.put)(&mut with, *set);
+            }
+        }
+        match part.check(&with) {
+            Ok(()) => *config = with,
+            Err((_, what)) => faults.push(what),
         }
     }
-    PARTS.iter().try_for_each(|p| p.check(&with)).map_err(|(_, what)| what)?;
-    *config = with;
-    Ok(())
+    faults
 }
 
 /// A change of settings, checked.
@@ -206,7 +221,7 @@ pub struct Changed {
 /// The setting that there isn't, that is out of its range, or that doesn't fit the others, the devices or the volumes.
 pub fn change(live: &Live, wanted: &BTreeMap<String, u64>, volumes: &[VolumePart]) -> Result<Changed, String> {
     let mut new = live.clone();
-    let mut changed = Vec::new();
+    let (mut changed, mut concerned) = (Vec::new(), BTreeSet::new());
     for (key, value) in wanted {
         let found = all().find(|(_, s)| s.key == key);
         let (part, s) = found.ok_or_else(|| format!("`{key}` is no setting: there are {}", keys()))?;
@@ -221,30 +236,36 @@ pub fn change(live: &Live, wanted: &BTreeMap<String, u64>, volumes: &[VolumePart
         }
         (s.put)(&mut new.config, *value);
         changed.push(s);
+        concerned.insert(part);
     }
-    check(&new, volumes)?;
+    for part in PARTS.iter().filter(|p| concerned.contains(p.name())) {
+        check(*part, &new, volumes)?;
+    }
     let messages = messages(&new.config, changed.into_iter());
     Ok(Changed { live: new, messages })
 }
 
-/// Checks a pool's settings together with each other, its devices and its volumes.
+/// Checks a layer's settings together with each other, the pool's devices and its volumes.
 ///
 /// # Errors
 /// The fault, and the remedy.
-pub fn check(live: &Live, volumes: &[VolumePart]) -> Result<(), String> {
-    for p in PARTS {
-        p.check(&live.config).map_err(|(_, what)| what)?;
-        p.check_volumes(live, volumes)?;
-    }
-    Ok(())
+pub fn check(part: &dyn AnyPart, live: &Live, volumes: &[VolumePart]) -> Result<(), String> {
+    part.check(&live.config).map_err(|(_, what)| what)?;
+    part.check_volumes(live, volumes)
 }
 
-/// The change back to the configured settings.
-pub fn as_configured(live: &Live) -> Changed {
+/// The change of a layer's settings back to the configured ones.
+pub fn as_configured(part: &dyn AnyPart, live: &Live) -> Changed {
+    let mut new = live.clone();
     let differs = |s: &&Setting| (s.get)(&live.config) != (s.get)(&live.configured);
-    let changed = all().map(|(_, s)| s).filter(differs);
-    let messages = messages(&live.configured, changed);
-    Changed { live: Live { config: live.configured.clone(), ..live.clone() }, messages }
+    let changed: Vec<&Setting> = part.settings().iter().filter(differs).collect();
+    for s in &changed {
+        if let Some(value) = (s.get)(&live.configured) {
+            (s.put)(&mut new.config, value);
+        }
+    }
+    let messages = messages(&new.config, changed.into_iter());
+    Changed { live: new, messages }
 }
 
 /// The messages of changed settings, each once.
@@ -298,8 +319,10 @@ mod tests {
         let messages = [Addressed::new(&slack), Addressed::new(&CfqControl::SliceIdle(Span::ZERO))];
         assert_eq!(changed.messages.len(), 2, "the two slacks have one message");
         assert!(messages.iter().all(|m| changed.messages.contains(m)));
-        let back = as_configured(&changed.live);
-        assert_eq!((values(&back.live.config), back.messages.len()), (values(&before.config), 2));
+        let back = as_configured(&crate::parts::cores::Cores, &changed.live);
+        let back_to = values(&back.live.config);
+        assert_eq!((back_to["core_slack_low_us"], back_to["core_slack_high_us"], back.messages.len()), (300, 1000, 1));
+        assert_eq!(back_to["idle_us"], 0, "another layer's setting holds");
         let none = change(&before, &of(&[]), &[]).unwrap();
         assert_eq!((values(&none.live.config), none.messages), (values(&before.config), vec![]));
     }
@@ -307,25 +330,41 @@ mod tests {
     #[test]
     fn a_setting_changed_live_holds_until_something_else_is_configured() {
         let configured = config(TUNED);
-        let record = recorded(SettingsRecord::default(), &of(&[("idle_us", 0)]), &values(&configured));
-        let record = recorded(record, &of(&[("core_poll_windows", 500)]), &values(&configured));
+        let with = |before, wanted: &[(&str, u64)], now: &[(&str, u64)]| {
+            recorded(before, &of(wanted), &of(now), &values(&configured))
+        };
+        let first = with(SettingsRecord::default(), &[("idle_us", 0)], &[("idle_us", 8000)]);
+        let record = with(first, &[("core_poll_windows", 500)], &[("idle_us", 0)]);
         assert_eq!(record.set, of(&[("idle_us", 0), ("core_poll_windows", 500)]));
-        let mut same = configured.clone();
-        keep(&mut same, &record).unwrap();
-        assert_eq!((values(&same)["idle_us"], values(&same)["core_poll_windows"]), (0, 500));
-        let mut other = config(&TUNED.replace("cores = 4", "cores = 4\nidle_time = \"4ms\""));
-        keep(&mut other, &record).unwrap();
-        assert_eq!((values(&other)["idle_us"], values(&other)["core_poll_windows"]), (4000, 500));
-        let record =
-            recorded(record, &of(&[]), &values(&config(&TUNED.replace("cores = 4", "cores = 4\nidle_time = \"4ms\""))));
-        assert_eq!(record.set, of(&[("core_poll_windows", 500)]), "it holds no longer");
-        let both = of(&[("core_slack_low_us", 2000), ("core_slack_high_us", 8000)]);
-        let mut slack = configured.clone();
-        keep(&mut slack, &recorded(SettingsRecord::default(), &both, &values(&configured))).unwrap();
-        assert_eq!(values(&slack)["core_slack_low_us"], 2000, "each alone would be out of order");
-        let mut none = config("");
-        keep(&mut none, &record).unwrap();
-        assert_eq!(values(&none).len(), 0, "the pool has no such layer any more");
+        let kept = |config: &PoolConfig, record: &SettingsRecord| {
+            let mut config = config.clone();
+            let faults = keep(&mut config, record);
+            (values(&config), faults.len())
+        };
+        let (same, faults) = kept(&configured, &record);
+        assert_eq!((same["idle_us"], same["core_poll_windows"], faults), (0, 500, 0));
+        let other = config(&TUNED.replace("cores = 4", "cores = 4\nidle_time = \"4ms\""));
+        let (other, faults) = kept(&other, &record);
+        assert_eq!((other["idle_us"], other["core_poll_windows"], faults), (4000, 500, 0));
+        let later = with(record.clone(), &[], &[("idle_us", 4000), ("core_poll_windows", 500)]);
+        assert_eq!(later.set, of(&[("core_poll_windows", 500)]), "it holds no longer");
+        assert_eq!(kept(&config(""), &record), (of(&[]), 0), "the pool has no such layer any more");
+    }
+
+    #[test]
+    fn settings_of_one_layer_fit_together_or_are_left_out_alone() {
+        let configured = config(TUNED);
+        let with =
+            |wanted: &[(&str, u64)]| recorded(SettingsRecord::default(), &of(wanted), &of(&[]), &values(&configured));
+        let mut both = configured.clone();
+        assert!(keep(&mut both, &with(&[("core_slack_low_us", 2000), ("core_slack_high_us", 8000)])).is_empty());
+        assert_eq!(values(&both)["core_slack_low_us"], 2000, "each alone would be out of order");
+        let mut some = configured.clone();
+        let faults = keep(&mut some, &with(&[("core_slack_low_us", 2000), ("idle_us", 0)]));
+        assert!(faults.len() == 1 && faults[0].contains("is above"), "{faults:?}");
+        assert_eq!((values(&some)["core_slack_low_us"], values(&some)["idle_us"]), (300, 0));
+        let change = change(&live(TUNED), &of(&[("core_slack_low_us", 2000), ("core_slack_high_us", 8000)]), &[]);
+        assert!(change.is_ok());
     }
 
     #[test]

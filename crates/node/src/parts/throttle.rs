@@ -39,6 +39,9 @@ pub struct ThrottledVolume {
     pub waited_us: u64,
 }
 
+/// With less, a request of the largest size would hold the next one up for more than an hour.
+const BANDWIDTH_MIN: u64 = 16 << 10;
+
 /// Translates a volume's section into the terms of the layer.
 ///
 /// # Errors
@@ -57,6 +60,9 @@ pub fn terms(c: &ThrottleConfig) -> Result<ThrottleTerms, String> {
         bytes: limit(c.bandwidth.map(|b| b.0), c.bandwidth_burst.map(|b| b.0), "bandwidth")?,
     };
     terms.check().map_err(|what| format!("throttle: {what}"))?;
+    if let Some(l) = terms.bytes.filter(|l| l.per_s < BANDWIDTH_MIN) {
+        return Err(format!("throttle: bandwidth of {} bytes per second is less than {BANDWIDTH_MIN}", l.per_s));
+    }
     Ok(terms)
 }
 
@@ -152,12 +158,14 @@ mod tests {
 
     #[test]
     fn a_section_becomes_limits() {
-        let c = ThrottleConfig { iops: Some(100), bandwidth: Some(ByteSize(1000)), ..ThrottleConfig::default() };
+        let c = ThrottleConfig { iops: Some(100), bandwidth: Some(ByteSize(1 << 20)), ..ThrottleConfig::default() };
         let t = terms(&c).unwrap();
         assert_eq!(t.requests, Some(Limit { per_s: 100, burst: 10 }));
-        assert_eq!(t.bytes, Some(Limit { per_s: 1000, burst: 100 }));
+        assert_eq!(t.bytes, Some(Limit { per_s: 1 << 20, burst: (1 << 20) / 10 }));
         let refused = |c: ThrottleConfig| terms(&c).unwrap_err();
         assert!(refused(ThrottleConfig { iops: Some(0), ..ThrottleConfig::default() }).contains("0 per second"));
+        let slow = ThrottleConfig { bandwidth: Some(ByteSize(1)), ..ThrottleConfig::default() };
+        assert!(refused(slow).contains("is less than 16384"));
         assert!(refused(ThrottleConfig { iops_burst: Some(1), ..ThrottleConfig::default() }).contains("without iops"));
     }
 }

@@ -208,6 +208,11 @@ const HOG_WAITS: Span = Span::from_millis(1);
 /// Noise comes from another process than gets, and each hog is one of its own.
 const NOISE_VOLUME: VolumeKey = VolumeKey { id: VOLUME.id + 1, generation: 0 };
 
+/// The volume of a hog.
+fn hog_volume(hog: usize) -> VolumeKey {
+    VolumeKey { id: NOISE_VOLUME.id + 1 + hog as u32, ..NOISE_VOLUME }
+}
+
 /// A message's direction, which its jitter is drawn by.
 const THERE: u64 = 0;
 const BACK: u64 = 1;
@@ -228,7 +233,8 @@ impl<P: ReplicaPolicy> Cluster<P> {
         }
         let hop = || Hop::new(config.hop, config.seed, "hop").map_err(|e| bad(&e));
         let hops = (0..nodes.len() * policies.len()).map(|_| Ok([hop()?, hop()?])).collect::<Result<_, BadPool>>()?;
-        let node = |pool: Pool| {
+        let node = |mut pool: Pool| {
+            pool.add_volume(NOISE_VOLUME);
             let o = pool.offer();
             let placer = Placer::new(o.size_bytes, o.block_bytes, o.io_bytes_max);
             Node { placer, pool, wake_at: Time::NEVER, latency: LatencyByLoad::default() }
@@ -275,6 +281,9 @@ impl<P: ReplicaPolicy> Cluster<P> {
     #[must_use]
     pub fn with_hogs(mut self, hogs: Vec<Hog>) -> Cluster<P> {
         assert!(hogs.len() < 1 << 16, "too many hogs");
+        for hog in 0..hogs.len() {
+            self.nodes.iter_mut().for_each(|n| n.pool.add_volume(hog_volume(hog)));
+        }
         self.hogs = hogs;
         self
     }
@@ -513,8 +522,7 @@ impl<P: ReplicaPolicy> Cluster<P> {
 
     fn hog(&mut self, hog: usize, ends: &mut Ends<'_>) {
         let noise = self.hogs[hog].next(self.now);
-        let volume = VolumeKey { id: NOISE_VOLUME.id + 1 + hog as u32, ..NOISE_VOLUME };
-        if !self.add_noise(&noise, NOISE_TAG - 1 - hog as u64, volume, ends) {
+        if !self.add_noise(&noise, NOISE_TAG - 1 - hog as u64, hog_volume(hog), ends) {
             self.push(self.now + HOG_WAITS, Event::Hog { hog });
         }
     }

@@ -3,7 +3,6 @@
 use super::{BLOCK, BYTES, CRITICAL, DEEP, DEVICE, OTHER, OTHER_VOLUME, SPREAD, VOLUME};
 use crate::experiment::LabError;
 use crate::experiment::fence::{Blank, formatted, offer_of};
-use SchedulerKind::{Cfq, Deadline, Noop};
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Objective, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::CacheTerms;
@@ -15,21 +14,28 @@ use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::{DiskPredictor, FenceConfig};
 use plimsoll_logs::{LogsConfig, Shape};
 use plimsoll_pool::{BadPlan, CachePlan, Costs, LogsPlan, MemoryPlan, ModelPlan, PoolPlan, SchedulerPlan, UNLIMITED};
-use plimsoll_replay::pool::composed_over;
+use plimsoll_replay::pool::{add_volume, composed_over};
 use plimsoll_replay::profiling::{flash_batches_of, flash_predictor};
 use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_sched::{Discipline, DiskModel, Late, Profile, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{Extent, Front, FrontVolume, Map, OwnTerms, Terms, VolumeTerms};
+use plimsoll_stack::{Extent, OwnTerms, Terms, VolumeTerms};
 
 /// Which layers there are beside the front, the map and the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Combination {
+    /// In rows.
     pub name: &'static str,
+    /// The slow device's scheduler.
     pub sched: SchedulerKind,
+    /// With a page cache.
     pub memory: bool,
+    /// With scattered logs.
     pub logs: bool,
+    /// With two cores.
     pub cores: bool,
+    /// With a flash cache.
     pub cache: bool,
+    /// With two slots.
     pub fence: bool,
 }
 
@@ -37,6 +43,9 @@ const fn plain(name: &'static str, sched: SchedulerKind) -> Combination {
     Combination { name, sched, memory: false, logs: false, cores: false, cache: false, fence: false }
 }
 
+use SchedulerKind::{Cfq, Deadline, Noop};
+
+/// All that are tried.
 pub const COMBINATIONS: [Combination; 13] = [
     plain("noop", Noop),
     plain("deadline", Deadline),
@@ -101,6 +110,9 @@ fn whole(plan: &ModelPlan, _size_bytes: u64) -> Result<AnyModel, BadPlan> {
 }
 
 /// The plan of a combination's pool.
+///
+/// # Errors
+/// If a model can't be built, or the profile lacks what a fence needs.
 pub fn plan(c: &Combination, profile: &Profile, seed: u64) -> Result<PoolPlan, LabError> {
     let flash = c.cache.then(|| model(FLASH, seed)).transpose()?;
     let fence = |kinds| FenceConfig { slot: SLOT, revoke_late: false, ..FenceConfig::new(2, kinds) };
@@ -201,10 +213,7 @@ fn tell_tenants(pool: &mut Pool, now: Time, c: &Combination) {
 }
 
 fn tell_volume(pool: &mut Pool, now: Time, (volume, tenant): (VolumeKey, TenantId), device_offset: u64) {
-    let front = FrontVolume { size_bytes: BYTES, read_only: false };
-    pool.stack.with_layer(now, |f: &mut Front, _| f.set_volume(volume, front));
-    let extents = [Extent { device_offset, len: BYTES }];
-    pool.stack.with_layer(now, |m: &mut Map, _| m.set_volume(volume, &extents));
+    add_volume(&mut pool.stack, now, volume, Extent { device_offset, len: BYTES });
     let cache = CacheTerms { mode: CacheMode::Through, domain: u64::from(tenant.0), bytes: CACHE_BYTES / 2 };
     let terms =
         VolumeTerms { size_bytes: BYTES, tenant: tenant.0, own: OwnTerms::of(&cache).with(&FenceTerms { slots: 1 }) };

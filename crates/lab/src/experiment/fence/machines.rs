@@ -122,8 +122,8 @@ impl Run {
 }
 
 fn load(system: &System, number: u16, m: Machine, warm_at: Time) -> Result<Box<dyn ClosedLoop>, BadWorkload> {
-    let (start, bytes) = system.part(number);
-    let mut config = FilebenchConfig::new(m.personality, start, bytes);
+    let (_, bytes) = system.part(number);
+    let mut config = FilebenchConfig::new(m.personality, 0, bytes);
     config.files = if m.personality == Personality::Fileserver { 400 } else { 2000 };
     (config.threads, config.ops_per_second) = (m.threads, m.rate);
     (config.capped_from, config.at_random) = (warm_at, true);

@@ -12,13 +12,13 @@ use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::plan::far;
 use plimsoll_fence::{DiskPredictor, FenceConfig, Predictor};
 use plimsoll_pool::{BadPlan, CachePlan, Costs, ModelPlan, PoolPlan, UNLIMITED};
-use plimsoll_replay::pool::composed_over;
+use plimsoll_replay::pool::{add_volume, composed_over};
 use plimsoll_replay::profiling::{disk_batches_of, flash_batches_of, flash_predictor};
 use plimsoll_replay::{DeviceChoice, Pool, PoolConfig, volume_of};
 use plimsoll_sched::SchedulerKind;
 use plimsoll_sched::batches::{DiskBatches, FlashBatches};
 use plimsoll_stack::sim::{DiskFaults, SimDisk};
-use plimsoll_stack::{Actions, Layer, Offer, OwnTerms, VolumeTerms};
+use plimsoll_stack::{Actions, Extent, Layer, Offer, OwnTerms, VolumeTerms};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -114,7 +114,7 @@ impl System {
         System::new(Devices::Hybrid(Sharing::PerVolume), true, cache_bytes, seed)
     }
 
-    /// Where each machine's part begins, and how much of it its files are spread over.
+    /// Where each machine's volume begins, and how much of it its files are spread over.
     pub fn part(&self, machine: u16) -> (u64, u64) {
         let (size, most) = match self.devices {
             Devices::Ssd => (2400 << 20, 600 << 20),
@@ -168,7 +168,7 @@ impl System {
             let name = if plan.spec.is_rotational() { DISK } else { self.flash };
             model(name, self.seed).map_err(|e| BadPlan(e.0))
         };
-        let mut wiring = composed_over(&plan, [fast, UNLIMITED], &mut kept)?.without("front").without("map");
+        let mut wiring = composed_over(&plan, [fast, UNLIMITED], &mut kept)?;
         if plan.cache.is_some() {
             wiring = wiring.above("scheduler", "blank", Box::new(Blank));
         } else if self.backing != Backing::Partition {
@@ -176,9 +176,15 @@ impl System {
             wiring = wiring.above(if self.fenced { "fence" } else { "scheduler" }, "file", Box::new(file));
         }
         let config = PoolConfig { seed: self.seed, ..PoolConfig::default() };
-        let mut pool = Pool::of_stack(wiring.stack(), disks, &config)?;
-        let (now, size_bytes) = (pool.ready_at(), pool.offer().size_bytes);
+        // A file's metadata is written over and over, also while it is being written.
+        let stack = wiring.stack();
+        let stack = if self.backing == Backing::Partition { stack } else { stack.checking_overlaps(false) };
+        let mut pool = Pool::of_stack(stack, disks, &config)?;
+        let now = pool.ready_at();
+        let size_bytes = self.part(1).0;
         for m in 0..self.machines {
+            let extent = Extent { device_offset: self.part(m).0, len: size_bytes };
+            add_volume(&mut pool.stack, now, volume_of(m), extent);
             let cache = CacheTerms { mode: CacheMode::Back, domain: u64::from(m) + 1, bytes: self.cache_bytes };
             let terms = VolumeTerms {
                 size_bytes,
@@ -193,7 +199,6 @@ impl System {
     }
 
     fn cache(&self, sharing: Sharing, config: &PoolConfig) -> Result<CachePlan, LabError> {
-        let all = self.cache_bytes * u64::from(self.machines) / u64::from(SHAPE.weu_bytes);
         let options = DeviceOptions { seed: config.seed, mismatch: config.mismatch };
         Ok(CachePlan {
             shape: SHAPE,
@@ -201,14 +206,13 @@ impl System {
                 fingerprints_percent: 0,
                 codec: Codec::None,
                 sharing,
-                weus_max: all as u32,
                 free_percent: 10,
                 trim: false,
                 sequential_bytes: u64::MAX,
                 prefetch_bytes_max: 0,
                 ..CacheConfig::default()
             },
-            size_bytes: None,
+            size_bytes: Some(self.cache_bytes * u64::from(self.machines)),
             known: None,
             given_up: Vec::new(),
             nvram: None,

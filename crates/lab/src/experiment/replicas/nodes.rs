@@ -40,9 +40,10 @@ pub(super) fn flash_spec(storage: Storage) -> Result<FlashSpec, LabError> {
 /// The plan of a pool over an aged drive of the kind, predicted from the profile of another one.
 pub(super) fn flash(spec: &FlashSpec, config: &PoolConfig) -> Result<PoolPlan, LabError> {
     let profile = flash_profile_of(spec, FLASH_BYTES).map_err(|e| LabError(e.to_string()))?;
+    let queue_depth = spec.interface.queue_depth;
     let history = History::Aged { overwrites_permille: 1_000 };
     let spec = DeviceSpec::Flash { spec: Box::new(spec.clone()), history, bytes_max: FLASH_BYTES };
-    let config = PoolConfig { sched: SchedulerKind::Ssd, ..*config };
+    let config = PoolConfig { sched: SchedulerKind::Ssd, depth: queue_depth, ..*config };
     Ok(config.plan(&spec, Costs::Profile(Box::new(profile))))
 }
 
@@ -63,7 +64,7 @@ fn memory(dropped_permille: u32, config: &PoolConfig) -> Result<Pool, LabError> 
     let plan = PoolPlan { memory, ..config.plan(&DeviceChoice::named(DEVICE)?.spec, known_disk()?) };
     // Of the disk, memory knows the part that is used.
     let slow = Offer { size_bytes: MEMORY_BYTES, ..UNLIMITED };
-    let wiring = compose(&plan, vec![slow], &mut ModelPlan::before)?.bare(SLOW).without("front").without("map");
+    let wiring = compose(&plan, vec![slow], &mut ModelPlan::before)?.bare(SLOW);
     let mut pool = Pool::of_stack(wiring.stack(), Vec::new(), config)?;
     pool.stack.with_layer(Time::ZERO, |memory: &mut PageCacheLayer, _| {
         (0..pages).for_each(|page| {
@@ -84,7 +85,7 @@ impl Scene {
             Storage::Flash | Storage::FlashPart => {
                 let spec = flash_spec(self.storage)?;
                 let config = PoolConfig { inflight_max: spec.interface.queue_depth as usize, ..config };
-                let wiring = composed(&flash(&spec, &config)?, &mut ModelPlan::before)?.without("scheduler");
+                let wiring = composed(&flash(&spec, &config)?, &mut ModelPlan::before)?;
                 Ok(Pool::of_stack(wiring.stack(), Vec::new(), &config)?)
             }
         }

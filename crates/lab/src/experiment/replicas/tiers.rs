@@ -17,6 +17,7 @@ use plimsoll_replay::cluster::gap_closed;
 use plimsoll_replay::open::VOLUME;
 use plimsoll_replay::pool::composed_over;
 use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
+use plimsoll_sched::{DiskModel, SchedulerKind};
 use plimsoll_stack::{Actions, Layer, Offer, Offered, OwnTerms, VolumeTerms};
 use std::ops::Range;
 
@@ -128,7 +129,9 @@ pub(super) fn node(dropped_permille: u32, config: &PoolConfig) -> Result<Pool, L
     // The cache has a part of the drive.
     let fast = Offer { size_bytes: CACHE_BYTES, ..offer_of(&held) };
     let mut wiring = composed_over(&plan, [fast, UNLIMITED], &mut |m, _| m.before(u64::MAX))?;
-    wiring = wiring.without("front").without("map").without("flash queue").instead("flash", Box::new(drive));
+    wiring = wiring.instead("flash", Box::new(drive));
+    // A queue that asks the drive.
+    wiring = wiring.instead("flash queue", SchedulerKind::Ssd.layer(&flash.scheduler.options, DiskModel::unknown(0)));
     wiring = wiring.above("cache", "memory", Box::new(PageCacheLayer::new(memory)));
     wiring = wiring.above("scheduler", "blank", Box::new(Blank));
     if dropped_permille > 0 {
@@ -274,6 +277,9 @@ impl Experiment for AllInOne {
     fn notes(&self) -> Vec<String> {
         vec![
             "three nodes, each a page cache over a flash cache (ours, for bcache) over a disk under CFQ; one volume with the data of three              users: 1 GiB in memory, 128 MiB on flash, 4 GiB on the disk; deadlines 0.1, 2 and 20 ms; a hop takes 0.3 ms"
+                .into(),
+            "a pool of the product has its page cache below the flash cache; here it is above, as a host's is above bcache, and the \
+             flash cache's drive tells its inside"
                 .into(),
             "on the first node, which all ask first: four threads read 4 KiB at random from the disk, one writes 64 KiB at a time to the              flash beside the cache, a fifth of the pages is gone"
                 .into(),

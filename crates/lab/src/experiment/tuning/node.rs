@@ -23,7 +23,7 @@ fn load(seed: u64, stream: u64, inputs: &Inputs, traced: bool) -> Result<Vec<Req
         Some(path) => {
             let mut reader = TraceReader::open(&path, &ReadOptions::default())?;
             let records = reader.records().collect::<Result<Vec<_>, _>>()?;
-            of_trace(&records, 150_000_000_000)?
+            of_trace(&records)?
         }
         None => mixed(Span::from_secs(3_600), seed + 1_000 * stream),
     })

@@ -226,7 +226,7 @@ mod tests {
                 volume("b", b)
             );
             let config: Config = toml::from_str(&text).expect("it is a configuration");
-            crate::parts::fence::check(&config, &config.pool[0])
+            <crate::parts::cache::Cache as crate::parts::Part>::check_config(&config, &config.pool[0])
         };
         assert_eq!(check(b), Ok(()));
         assert!(check(b + unit).expect_err("more than the device has").contains("add up to"));

@@ -4,7 +4,7 @@ use super::weu_bytes;
 use crate::config::CacheConfig as Section;
 use crate::parts::settings::{CacheDevice, VolumePart};
 
-/// What a volume's part of the cache is of the device if nothing is said: one of so many.
+/// A volume that doesn't set its own part has this fraction of the device: 1/8.
 const PARTS: u64 = 8;
 
 /// Bytes of a volume's part of the cache, of a device of so many.
@@ -12,8 +12,8 @@ pub fn part_bytes(own: Option<u64>, device_bytes: u64) -> u64 {
     own.unwrap_or(device_bytes / PARTS)
 }
 
-/// Do the parts of these volumes fit the cache together, those of which nothing is said among them? Else who comes last would wait for
-/// space that never gets free.
+/// Checks that the parts of these volumes fit the cache together, also those that have the default. Otherwise the last volume would wait
+/// for space that never gets free.
 ///
 /// # Errors
 /// By how much not, and what to write.

@@ -14,7 +14,7 @@ pub struct Baseline {
     pub volume: String,
     /// Mean response time of its clients' requests.
     pub response_ms: f64,
-    /// Of which so many ended a second.
+    /// Number of requests per second.
     pub per_second: f64,
     /// Requests that the figures rest on.
     pub requests: u64,
