@@ -112,7 +112,7 @@ PLANTED = [
     (f"{ENGINE}/ring.rs", "use crate::parts::look::Layers;"),
     (f"{ENGINE}/conn.rs", "use crate::{\n    replica::Replica,\n    open::{open_pool, rehearse},\n};"),
     ("crates/node/src/node/slots.rs", "use crate::http::Control;"),
-    ("crates/node/src/fence.rs", "use crate::{config, http as api};"),
+    ("crates/node/src/open.rs", "use crate::{config, http as api};"),
     ("crates/node/src/view.rs", "use super::http::fence::FenceView;"),
 ]
 
