@@ -85,14 +85,15 @@ failover: build-deps
 
 # Three nodes in real time, with noise: percentiles of base, hedged and mitt side by side, seven minutes.
 live: build-deps
-	cargo run --release -p plimsoll -- lab run mittos-live
+	cargo build --release -p plimsoll -p plimsoll-lab
+	target/release/plimsoll lab run mittos-live
 
 # Hit counts of our LRU against libCacheSim's, on the traces of ../shared/data (or name others: TRACES="a.csv.gz …").
 peers: build-deps
 	@command -v python3 >/dev/null && python3 -m venv --help >/dev/null || { echo "python3 with venv is needed"; exit 1; }
 	[ -d target/peers ] || python3 -m venv target/peers
 	target/peers/bin/pip install --quiet libcachesim
-	cargo build --release -p plimsoll-lab --example lru_hits
+	cargo build --release -p plimsoll-replay --example lru_hits
 	target/peers/bin/python tests/peers/libcachesim_lru.py --ours target/release/examples/lru_hits $(TRACES)
 
 # The tuner on a real nginx, through the shell adapter: two minutes.

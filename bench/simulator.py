@@ -40,7 +40,7 @@ def main():
     p.add_argument("--no-callgrind", action="store_true")
     a = p.parse_args()
     os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-    subprocess.run(["cargo", "build", "--quiet", "--release", "-p", "plimsoll-lab", "-p", "plimsoll-device", "--examples"], check=True)
+    subprocess.run(["cargo", "build", "--quiet", "--release", "-p", "plimsoll-replay", "-p", "plimsoll-device", "--examples"], check=True)
     command = lambda s, n: [f"{FOLDER}/{s[1]}"] + s[2] + [str(n)] + s[3]
     best = {}
     for _ in range(a.rounds):

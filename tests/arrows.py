@@ -109,11 +109,11 @@ PLANTED = [
     ("crates/cache/tests/lives.rs", "use plimsoll_logs::Logs;"),
     (f"{ENGINE}/pool.rs", "use plimsoll_fence::Fence;"),
     (f"{ENGINE}/trace.rs", "use plimsoll_pool::PoolPlan;"),
-    (f"{ENGINE}/ring.rs", "use crate::parts::look::Layers;"),
+    (f"{ENGINE}/ring.rs", "use crate::parts::Layers;"),
     (f"{ENGINE}/conn.rs", "use crate::{\n    replica::Replica,\n    open::{open_pool, rehearse},\n};"),
     ("crates/node/src/node/slots.rs", "use crate::http::Control;"),
-    ("crates/node/src/open.rs", "use crate::{config, http as api};"),
-    ("crates/node/src/view.rs", "use super::http::fence::FenceView;"),
+    ("crates/node/src/parts/fence.rs", "use crate::{config, http as api};"),
+    ("crates/node/src/view.rs", "use super::http::api::Status;"),
 ]
 
 

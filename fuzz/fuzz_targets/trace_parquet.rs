@@ -1,6 +1,6 @@
 #![no_main]
-use plimsoll_lab::fuzzing::{as_format, outlive_decoder_panics};
-use plimsoll_lab::trace::Format;
+use plimsoll_trace::fuzz::{as_format, outlive_decoder_panics};
+use plimsoll_trace::Format;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     outlive_decoder_panics();

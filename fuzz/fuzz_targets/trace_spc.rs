@@ -1,5 +1,5 @@
 #![no_main]
-use plimsoll_lab::fuzzing::as_format;
-use plimsoll_lab::trace::Format;
+use plimsoll_trace::fuzz::as_format;
+use plimsoll_trace::Format;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| as_format(Format::Spc, data));

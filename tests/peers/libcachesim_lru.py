@@ -5,7 +5,7 @@ libCacheSim reads the trace itself (its CSV reader for objects; for blocks this 
 in our reader or in our cache shows.
 
     pip install libcachesim            # in a virtual environment
-    cargo build --release -p plimsoll-lab --example lru_hits
+    cargo build --release -p plimsoll-replay --example lru_hits
     tests/peers/libcachesim_lru.py --ours target/release/examples/lru_hits [--data ../shared/data] [TRACE.csv.gz ...]
 
 Traces are ours (`t_us,dev,op,offset,size,...`) and of one device, as libCacheSim's objects have no device.

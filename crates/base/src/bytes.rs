@@ -20,6 +20,16 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     n.checked_mul(unit).ok_or_else(bad)
 }
 
+/// A number of bytes for people: `512 B`, `2.0 GiB`.
+pub fn bytes_text(n: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    let power = (n.ilog2() / 10).min(UNITS.len() as u32);
+    format!("{:.1} {}", n as f64 / (1u64 << (10 * power)) as f64, UNITS[power as usize - 1])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,6 +41,15 @@ mod tests {
         }
         for text in ["", "K", "-1", "1.5G", "4kb", "99999999999T"] {
             assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_for_people() {
+        for (n, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (2 << 30, "2.0 GiB"), (u64::MAX, "16384.0 PiB")]
+        {
+            assert_eq!(bytes_text(n), text);
         }
     }
 }

@@ -15,7 +15,7 @@ pub mod tenant;
 pub mod time;
 
 pub use buf::{Buf, BufMut, BufPool};
-pub use bytes::parse_bytes;
+pub use bytes::{bytes_text, parse_bytes};
 pub use hist::LatencyHistogram;
 pub use io::{
     Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, IoId, IoParts, OfParent, Op, Origin, Outcome, OwnKind,

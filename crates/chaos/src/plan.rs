@@ -92,6 +92,8 @@ pub struct Plan {
     depth: u64,
     memory_kib: Option<u64>,
     cores: Option<(u64, &'static str, u64)>,
+    /// Requests per second of the last volume, if it has a limit.
+    pub limit_iops: Option<u64>,
     /// Scattered logs, if it has any; part of the device's format.
     pub logs: Option<LogsPlan>,
     /// A flash cache, if it has one.
@@ -167,6 +169,7 @@ impl Plan {
             depth: 8,
             memory_kib: None,
             cores: None,
+            limit_iops: None,
             logs,
             cache,
             fence: None,
@@ -246,6 +249,7 @@ impl Plan {
                 ..c.clone()
             };
         }
+        self.limit_iops = rng.chance(0.25).then(|| one_of(rng, &[500, 2000, 10_000]));
     }
 
     /// Bytes of the blocks that trims are cut to.
@@ -292,6 +296,9 @@ impl Plan {
         if let Some((n, policy, _)) = self.cores {
             add(format!("{n} cores {policy}"));
         }
+        if let Some(iops) = self.limit_iops {
+            add(format!("limit {iops}/s"));
+        }
         if let Some(c) = &self.cache {
             let nvram = if c.nvram { " nvram" } else { "" };
             let sharing = if c.per_volume { " pervolume" } else { "" };
@@ -331,6 +338,9 @@ impl Plan {
         }
         if let Some((cores, policy, depth)) = self.cores {
             line(format!("cores = {cores}\ncore_policy = \"{policy}\"\ncore_depth = {depth}"));
+        }
+        if self.limit_iops.is_some() {
+            line("throttle = true".into());
         }
         if let Some(f) = &self.fence {
             line(format!(
@@ -387,6 +397,9 @@ impl Plan {
             }
             if self.fence.is_some() && n == 0 {
                 line("slots = 1".into());
+            }
+            if let Some(iops) = self.limit_iops.filter(|_| n + 1 == self.volumes.len()) {
+                line(format!("throttle = {{ iops = {iops} }}"));
             }
         }
         line("[[grant]]\npeer = \"local\"\nvolumes = [\"*\"]\ntenants = [\"*\"]".into());

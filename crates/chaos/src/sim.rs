@@ -21,6 +21,7 @@ use plimsoll_stack::{
     Addressed, Extent, Front, FrontVolume, Layer, LayerState, Map, Message, Offer, OwnTerms, Terms, VolumeTerms,
 };
 use plimsoll_store::superblock::{Region, RegionKind};
+use plimsoll_throttle::{Limit, ThrottleTerms};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -168,14 +169,16 @@ fn blank(plan: &Plan, config: &PoolConfig, rng: &mut Rng) -> Result<Vec<SimDisk>
         let seen = seen(config.device.model.as_deref(), &disks[0])?;
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
         format(&mut disks[0], |f| {
-            plimsoll_node::logs::format_if_blank(logs, f, region, seen.block_bytes, 7, false).map(drop)
+            plimsoll_node::parts::logs::format_if_blank(logs, f, region, seen.block_bytes, 7, false).map(drop)
         })?;
     }
     if let Some(cache) = &config.cache {
         let seen = seen(cache.model.as_deref(), &disks[1])?;
         let region = Region { kind: RegionKind::Home, offset: 0, len: seen.size_bytes };
         let block = seen.block_bytes;
-        format(&mut disks[1], |f| plimsoll_node::cache::format_if_blank(cache, f, region, block, 1, 11).map(drop))?;
+        format(&mut disks[1], |f| {
+            plimsoll_node::parts::cache::format_if_blank(cache, f, region, block, 1, 11).map(drop)
+        })?;
     }
     disks.truncate(match &plan.cache {
         None => 1,
@@ -298,11 +301,11 @@ impl Run {
             domain: [0, v.tenant as u64 + 1][usize::from(self.plan.seed.is_multiple_of(2))],
             bytes: self.plan.part_bytes(),
         };
-        let terms = VolumeTerms {
-            size_bytes: v.size_bytes,
-            tenant: v.tenant as u16 + 1,
-            own: OwnTerms::of(&cache).with(&FenceTerms { slots: u32::from(self.plan.fence.is_some() && volume == 0) }),
-        };
+        let slots = u32::from(self.plan.fence.is_some() && volume == 0);
+        let limit = self.plan.limit_iops.filter(|_| volume + 1 == self.plan.volumes.len()).map(Limit::per_second);
+        let own = OwnTerms::of(&cache).with(&FenceTerms { slots });
+        let own = own.with(&ThrottleTerms { requests: limit, bytes: None });
+        let terms = VolumeTerms { size_bytes: v.size_bytes, tenant: v.tenant as u16 + 1, own };
         let front = FrontVolume { size_bytes: v.size_bytes, read_only: false };
         self.pool.with_layer(|f: &mut Front, _| f.set_volume(key, front));
         self.pool.with_layer(|m: &mut Map, _| m.set_volume(key, &extents_of(key)));

@@ -33,11 +33,12 @@ mod study;
 mod traces;
 pub mod tuning;
 
-use crate::plot::Plot;
-use crate::replay::pool::BadPool;
 use crate::report::figure;
-use crate::trace::error::TraceError;
-use crate::workload::BadWorkload;
+use plimsoll_figure::plot::Plot;
+use plimsoll_pool::BadPlan;
+use plimsoll_replay::pool::BadPool;
+use plimsoll_replay::workload::BadWorkload;
+use plimsoll_trace::error::TraceError;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -171,6 +172,11 @@ impl From<TraceError> for LabError {
 }
 impl From<BadPool> for LabError {
     fn from(e: BadPool) -> LabError {
+        LabError(e.to_string())
+    }
+}
+impl From<BadPlan> for LabError {
+    fn from(e: BadPlan) -> LabError {
         LabError(e.to_string())
     }
 }

@@ -1,7 +1,7 @@
 //! One self-contained HTML page of results: tables and plots, with how they were measured.
 
 use crate::experiment::{ExperimentReport, RowReport};
-use crate::plot::escaped;
+use plimsoll_figure::plot::escaped;
 use std::fmt::Write as _;
 
 /// Where the page's results were made.

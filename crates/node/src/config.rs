@@ -14,8 +14,8 @@ pub use pool::{
     CacheConfig, CacheDedup, DeviceConfig, FenceConfig, LogsConfig, NvramConfig, PoolConfig, VolatileConfig,
 };
 pub use tenant::{
-    AutoDeadlineConfig, Grant, JOBS_MAX, ObjectiveConfig, Peer, TenantConfig, VolumeConfig, check_deadline,
-    check_jobs_max, class_of,
+    AutoDeadlineConfig, Grant, JOBS_MAX, ObjectiveConfig, Peer, TenantConfig, ThrottleConfig, VolumeConfig,
+    check_deadline, check_jobs_max, class_of,
 };
 pub use text::{ByteSize, SpanText};
 
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 /// Where in the text something is wrong, in bytes; none where it's about the whole.
-type Place = Option<usize>;
+pub type Place = Option<usize>;
 
 /// The default of what is on unless it's turned off.
 fn yes() -> bool {
@@ -206,7 +206,7 @@ impl Config {
         }
         for p in &self.pool {
             let in_pool = |what| (at(&p.name), format!("pool `{}`: {what}", p.name.get_ref()));
-            crate::fence::check(self, p).map_err(in_pool)?;
+            crate::parts::PARTS.iter().try_for_each(|part| part.check_config(self, p)).map_err(in_pool)?;
         }
         for v in &self.volume {
             v.check(self)?;

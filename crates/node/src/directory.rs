@@ -206,6 +206,12 @@ fn parse_name(name: &str) -> Result<Asked<'_>, String> {
 }
 
 impl Directory {
+    /// Returns the name of a pool's volume; its number if it is deleted.
+    pub fn volume_name(&self, pool: usize, key: VolumeKey) -> String {
+        let named = self.volumes.values().find(|v| v.pool == pool && v.key == key);
+        named.map_or_else(|| format!("{}.{}", key.id, key.generation), |v| v.name.clone())
+    }
+
     /// Adds a tenant or changes its class and permits; its number stays.
     ///
     /// # Errors

@@ -1,14 +1,9 @@
 //! A storage node.
-pub mod cache;
 pub mod config;
-pub mod cores;
 pub mod crowd;
 pub mod directory;
 pub mod engine;
-pub mod fence;
 pub mod http;
-pub mod knobs;
-pub mod logs;
 mod memory;
 pub mod node;
 pub mod open;

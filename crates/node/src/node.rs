@@ -2,7 +2,7 @@
 
 mod caching;
 mod fit;
-mod knobs;
+mod settings;
 mod slots;
 
 use crate::config::{Config, Limits, PoolConfig, TenantConfig, VolumeConfig};
@@ -10,19 +10,18 @@ use crate::directory::{Directory, Promises, Volume};
 use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Trace};
-use crate::open::{PoolCache, open_pool};
-use crate::parts::look::{Layers, PoolView};
+use crate::open::{CacheLocks, open_pool};
+use crate::parts::settings::Live;
+use crate::parts::{self, Layers, PARTS, Part, PoolView};
 use crate::plan::Facts;
 use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::store::PoolStore;
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, IoError, Span, TenantId, Time};
-use plimsoll_cache::{CacheControl, CacheTerms};
-use plimsoll_fence::FenceTerms;
-use plimsoll_logs::LogsControl;
 use plimsoll_stack::{Addressed, Extent, FrontVolume, LayerState, Message, OwnTerms, Stack, VolumeTerms};
 use plimsoll_store::{DeviceFile, MetaError, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
+use plimsoll_throttle::ThrottleTerms;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
@@ -89,16 +88,12 @@ pub struct RunningPool {
     home_start: u64,
     block_bytes: u32,
     rotational: bool,
-    /// Its flash cache, if it has one.
-    cache: Option<PoolCache>,
-    /// How its time is fenced, as configured or last changed.
-    fence: Mutex<Option<plimsoll_fence::FenceConfig>>,
-    /// What can be tuned, as configured or last changed.
-    knobs: Mutex<crate::knobs::Knobs>,
-    /// What can be tuned, as configured.
-    knobs_configured: crate::knobs::Knobs,
-    /// What the configuration says of its slots.
-    fence_configured: Option<(u32, u64)>,
+    /// Keep its cache's devices locked against another node.
+    _cache_locks: Option<CacheLocks>,
+    /// The pool as it is served; `None` if it couldn't be opened.
+    live: Mutex<Option<Arc<Live>>>,
+    /// Values of its settings in the configuration.
+    configured: BTreeMap<String, u64>,
     /// Volumes of a pool without a store.
     next_volatile_id: Mutex<(u32, u64)>,
     thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
@@ -111,11 +106,15 @@ pub struct Node {
     /// How much of the cache volumes may have, by name, as configured.
     cache_sizes: BTreeMap<String, u64>,
     /// What volumes were measured to get alone.
-    baselines: BTreeMap<String, crate::fence::Baseline>,
+    baselines: BTreeMap<String, parts::fence::Baseline>,
     /// Deadlines of volumes, by name, as configured.
     deadlines: BTreeMap<String, Span>,
     /// Slots of volumes, by name, as configured.
     slots: BTreeMap<String, u32>,
+    /// Volumes as configured.
+    volumes_configured: Vec<VolumeConfig>,
+    /// Limits of volumes, by name, as configured.
+    throttles: BTreeMap<String, ThrottleTerms>,
     /// By number, as configured.
     pub pools: Vec<RunningPool>,
     /// Volumes, tenants, grants.
@@ -159,9 +158,11 @@ impl Node {
         let promises = Promises::of(config);
         let node = Node {
             cache_sizes,
-            baselines: crate::fence::baselines(&config.volume).map_err(NodeError::Failed)?,
+            baselines: parts::fence::baselines(&config.volume).map_err(NodeError::Failed)?,
             deadlines: promises.volumes.clone(),
             slots,
+            volumes_configured: config.volume.clone(),
+            throttles: config.volume.iter().filter_map(throttled).collect(),
             pools,
             directory: Arc::default(),
             watchdog,
@@ -180,9 +181,7 @@ impl Node {
         for record in node.stored_tenants() {
             node.apply_tenant(&record.name, record.class.clone(), permits_of_record(&record.limits))?;
         }
-        node.settle_slots(config).await?;
-        node.check_stored_parts(config)?;
-        node.settle_knobs().await?;
+        node.settle_settings().await?;
         for pool in 0..node.pools.len() {
             node.bring_back(pool).await?;
         }
@@ -306,24 +305,13 @@ impl Node {
     /// What the layers must know of a volume.
     fn terms_of(&self, pool: usize, record: &VolumeRecord) -> VolumeTerms {
         let tenant = self.directory_ref(|d| d.tenants.get(&record.tenant).map_or(0, |t| t.id.0));
-        let (size_bytes, cache) = (record.size_bytes, self.pools[pool].cache.as_ref());
-        let slots = match self.pools[pool].is_fenced() {
-            true => self.slots_of(&record.name, &record.tenant),
-            false => 0,
-        };
-        let part = self.cache_sizes.get(&record.name).copied();
-        let cache = cache.map_or(CacheTerms::OFF, |c| CacheTerms {
-            mode: record.cache.unwrap_or(c.section.mode),
-            domain: crate::cache::domain(&c.section, &record.tenant),
-            bytes: crate::fence::part_bytes(part, c.device_bytes),
+        let class = self.directory_ref(|d| d.tenants.get(&record.tenant).map(|t| t.class.clone()));
+        let part = self.part_of(&record.name, class.as_ref());
+        let live = self.pools[pool].live();
+        let own = live.iter().fold(OwnTerms::default(), |own, live| {
+            PARTS.iter().fold(own, |own, p| p.add_terms(live, record, &part, own))
         });
-        VolumeTerms { size_bytes, tenant, own: OwnTerms::of(&cache).with(&FenceTerms { slots }) }
-    }
-
-    /// The name of a pool's volume, as far as it's known.
-    pub fn volume_name(&self, pool: usize, key: plimsoll_base::VolumeKey) -> String {
-        let named = |d: &Directory| d.volumes.values().find(|v| v.pool == pool && v.key == key).map(|v| v.name.clone());
-        self.directory_ref(named).unwrap_or_else(|| format!("{}.{}", key.id, key.generation))
+        VolumeTerms { size_bytes: record.size_bytes, tenant, own }
     }
 
     /// A volume may name a tenant that is no longer declared: it's kept as best effort, and said so.
@@ -394,7 +382,7 @@ impl Node {
         let _one = self.changing.lock().await;
         let pool = self.pool_named(pool)?;
         let (name, tenant) = (new.name.as_str(), new.tenant.as_str());
-        if new.cache.is_some_and(|m| m != CacheMode::Off) && self.pools[pool].cache.is_none() {
+        if new.cache.is_some_and(|m| m != CacheMode::Off) && self.pools[pool].cache_section().is_none() {
             let what = format!("pool `{}` has no cache: configure [pool.cache]", self.pools[pool].name);
             return Err(NodeError::Refused(what));
         }
@@ -409,7 +397,7 @@ impl Node {
         self.must_fit_in(pool, tenant).await?;
         let record = match self.pools[pool].store.clone() {
             Some(store) => {
-                let mode = self.pools[pool].cache.as_ref().map(|c| new.cache.unwrap_or(c.section.mode));
+                let mode = self.pools[pool].cache_section().map(|c| new.cache.unwrap_or(c.mode));
                 let create = move || {
                     let mut store = store.change();
                     let record = store.create_volume(new)?;
@@ -567,23 +555,13 @@ impl Node {
         Ok(())
     }
 
-    /// Writes a pool's logged data back to their places. Answers when that has begun.
-    pub async fn checkpoint_logs(&self, name: &str) -> Result<()> {
-        self.tell_layer(name, &LogsControl::Checkpoint, "[pool.logs]").await
-    }
-
-    /// Writes all dirty extents of a pool's cache back. Answers when that has begun.
-    pub async fn flush_cache(&self, name: &str) -> Result<()> {
-        self.tell_layer(name, &CacheControl::Flush, "[pool.cache]").await
-    }
-
-    /// Passes a message to a pool's layer, which the pool has if its configuration has `section`.
-    async fn tell_layer<M: Message>(&self, name: &str, message: &M, section: &str) -> Result<()> {
+    /// Passes a message to `P`'s layer of a pool.
+    pub async fn tell_layer<P: Part>(&self, name: &str, message: &impl Message) -> Result<()> {
         let p = &self.pools[self.pool_named(name)?];
         let to = Addressed::new(message);
         match p.handle.ask(|reply| Command::Tell { to, reply }).await.map_err(|_| p.gone())? {
             true => Ok(()),
-            false => Err(NodeError::Refused(format!("pool `{name}` has no {section}: there is nothing to write back"))),
+            false => Err(NodeError::Refused(format!("pool `{name}` has no {}: {}", P::NAME, P::HOW))),
         }
     }
 
@@ -691,11 +669,9 @@ impl RunningPool {
             home_start: 0,
             block_bytes: 512,
             rotational: false,
-            cache: None,
-            fence: Mutex::new(None),
-            knobs: Mutex::default(),
-            knobs_configured: crate::knobs::Knobs::default(),
-            fence_configured: None,
+            _cache_locks: None,
+            live: Mutex::new(None),
+            configured: BTreeMap::new(),
             next_volatile_id: Mutex::new((0, 0)),
             thread: Mutex::new(None),
             _lock: None,
@@ -723,7 +699,7 @@ impl RunningPool {
     /// The pool's metrics and its layers' status, without what is counted per volume and tenant.
     async fn view_of_pool(&self) -> std::result::Result<PoolView, PoolGone> {
         let pool = self.ask_soon(|reply| Command::Snapshot { reply });
-        let (pool, layers) = tokio::join!(pool, self.look_soon(Layers::of));
+        let (pool, layers) = tokio::join!(pool, self.look_soon(Layers::look));
         Ok(PoolView { pool: *pool?, layers: layers?, exports: Vec::new() })
     }
 
@@ -779,8 +755,18 @@ impl RunningPool {
         })
     }
 
+    /// The pool as it is served.
+    fn live(&self) -> Option<Arc<Live>> {
+        self.live.lock().expect("no panic while held").clone()
+    }
+
+    /// The section of its cache, as it is served.
+    fn cache_section(&self) -> Option<crate::config::CacheConfig> {
+        self.live.lock().expect("no panic while held").as_ref()?.config.cache.clone()
+    }
+
     fn is_fenced(&self) -> bool {
-        self.fence.lock().expect("no panic while held").is_some()
+        self.live.lock().expect("no panic while held").as_ref().is_some_and(|live| live.config.fence.is_some())
     }
 
     async fn forget(&self, volume: &Volume) -> Result<()> {
@@ -817,6 +803,11 @@ fn of_store(e: MetaError) -> NodeError {
     }
 }
 
+/// The limits of a volume whose configuration was checked.
+fn throttled(v: &VolumeConfig) -> Option<(String, ThrottleTerms)> {
+    Some((v.name.get_ref().clone(), parts::throttle::terms(v.throttle.as_ref()?).ok()?))
+}
+
 fn permits_of(t: &TenantConfig) -> PermitLimits {
     let default = PermitLimits::default();
     PermitLimits {
@@ -836,18 +827,13 @@ fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
 fn start_pool(config: &PoolConfig, budgets: bool, trace_every: u32, limits: &Limits) -> Result<RunningPool> {
     let name = config.name.get_ref().clone();
     let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
-    let mut config = config.clone();
     if config.profile.is_none() {
         tracing::info!(pool = name, "no profile: waits are learned from completions");
     }
-    let files = Facts::of_files(&config).map_err(|e| in_pool(&e))?;
-    let facts = Facts { budgets, started_s_of_day: crate::logs::seconds_of_day(), ..files };
-    let fence_configured = config.fence.as_ref().map(crate::fence::configured);
-    let opened = open_pool(&config, facts, trace_every).map_err(|e| in_pool(&e))?;
-    config.fence = opened.fence;
-    let config = &config;
-    let knobs_configured = crate::knobs::Knobs::of(config);
-    let fence = opened.plan.fence.clone();
+    let files = Facts::of_files(config).map_err(|e| in_pool(&e))?;
+    let facts = Facts { budgets, started_s_of_day: parts::logs::seconds_of_day(), ..files };
+    let configured = parts::settings::values(config);
+    let opened = open_pool(config, facts, trace_every).map_err(|e| in_pool(&e))?;
     let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
     let volatile_bytes = opened.devices.offers()[0].size_bytes;
     let (stack, devices) = (opened.stack, opened.devices);
@@ -861,7 +847,7 @@ fn start_pool(config: &PoolConfig, budgets: bool, trace_every: u32, limits: &Lim
         None => None,
         Some(path) => {
             let bytes_max = config.tape_max.map_or(TAPE_BYTES_MAX_DEFAULT, |b| b.0);
-            let opened = TapeWriter::create(path, bytes_max, &name, &opened.plan, &devices.offers());
+            let opened = TapeWriter::create(path, bytes_max, &name, &opened.live.plan, &devices.offers());
             Some(opened.map_err(|e| NodeError::Failed(format!("pool `{name}`: tape {}: {e}", path.display())))?)
         }
     };
@@ -887,11 +873,9 @@ fn start_pool(config: &PoolConfig, budgets: bool, trace_every: u32, limits: &Lim
         device_uuid: opened.lock.as_ref().map(|d| d.superblock().device_uuid),
         handle,
         store,
-        cache: opened.cache,
-        fence: Mutex::new(fence),
-        knobs: Mutex::new(knobs_configured),
-        knobs_configured,
-        fence_configured,
+        _cache_locks: opened.cache_locks,
+        live: Mutex::new(Some(Arc::new(opened.live))),
+        configured,
         home_start: opened.home_start,
         block_bytes: opened.block_bytes,
         rotational: opened.rotational,

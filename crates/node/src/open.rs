@@ -1,7 +1,8 @@
 //! Opening a pool: its devices, their metadata, and the layers over them.
 
-use crate::config::{PoolConfig, TenantConfig, VolatileConfig};
+use crate::config::{ByteSize, PoolConfig, TenantConfig, VolatileConfig};
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, VolatileFile};
+use crate::parts::settings::{self, CacheDevice, Live};
 use crate::plan::{CacheFacts, Facts};
 use plimsoll_base::CacheMode;
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, ModelLayer};
@@ -16,22 +17,23 @@ use std::path::Path;
 
 const MIB: u64 = 1 << 20;
 
-/// A pool's flash cache.
-pub(crate) struct PoolCache {
-    pub section: crate::config::CacheConfig,
-    pub device_bytes: u64,
-    pub weus: u32,
-    /// Keep the fast device and its NVRAM locked.
-    _locks: (DeviceFile, Option<DeviceFile>),
+/// Keeps a cache's devices locked against another node.
+pub(crate) struct CacheLocks(
+    #[allow(dead_code, reason = "locks while they are there")] (DeviceFile, Option<DeviceFile>),
+);
+
+/// The opened devices of a cache.
+struct OpenCache {
+    locks: CacheLocks,
+    device: CacheDevice,
+    devices: Vec<Device>,
 }
 
 /// A pool whose devices are open, before its thread begins.
 pub(crate) struct Opened {
-    pub cache: Option<PoolCache>,
-    /// With the slots that were last set live.
-    pub fence: Option<crate::config::FenceConfig>,
-    /// The plan that the stack was built from.
-    pub plan: PoolPlan,
+    pub cache_locks: Option<CacheLocks>,
+    /// The pool as it will be served.
+    pub live: Live,
     pub stack: Stack,
     pub devices: Devices,
     pub store: Option<MetaStore>,
@@ -75,10 +77,10 @@ pub(crate) fn open_pool(
         let (plan, stack) = build_stack(config, &facts, devices.offers())?;
         let device = format!("null, {size_bytes} bytes");
         let options = pool_options(config, false, trace_every);
+        let live = Live { config: config.clone(), configured: config.clone(), plan, cache_device: None };
         return Ok(Opened {
-            cache: None,
-            fence: config.fence.clone(),
-            plan,
+            cache_locks: None,
+            live,
             stack,
             devices,
             store: None,
@@ -105,7 +107,7 @@ pub(crate) fn open_pool(
         Some(_) => std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?,
     };
     // With logs, their tables come before home, and the logs lie in it.
-    let region = device_file.logs().map_or(home, |tables| crate::logs::device_of(tables, home));
+    let region = device_file.logs().map_or(home, |tables| crate::parts::logs::device_of(tables, home));
     let file = FileDevice { file: data, start: region.offset, len: region.len, block_bytes };
     let kind = d.model.as_ref().map_or("file".to_string(), |m| format!("modelled {m} over"));
     let description = format!("{kind} {}", path.display());
@@ -113,30 +115,50 @@ pub(crate) fn open_pool(
         None => Device::File(file),
         Some(v) => volatile(v, file),
     };
+    let mut configured = config.clone();
     let mut config = config.clone();
-    if let Some(fence) = &mut config.fence {
-        crate::fence::take_kept(fence, store.fence());
+    if let Err(what) = settings::keep(&mut config, &store.settings()) {
+        warn_of_settings(&config, &what);
     }
-    let fast = open_cache(&mut config, &mut facts.cache, &device_file, &mut store)?;
-    let (cache, fast) = fast.map_or((None, Vec::new()), |(cache, devices)| (Some(cache), devices));
+    let cache = open_cache(&config, &mut facts.cache, &device_file, &mut store)?;
+    let (cache_locks, cache_device, fast) =
+        cache.map_or((None, None, Vec::new()), |c| (Some(c.locks), Some(c.device), c.devices));
+    if let Some(device) = cache_device {
+        // Without a size the cache has all of its device.
+        let sections = [&mut config, &mut configured].map(|c| c.cache.as_mut());
+        sections.into_iter().flatten().for_each(|c| c.size = c.size.or(Some(ByteSize(device.bytes))));
+    }
     let devices = Devices::new(std::iter::once(device).chain(fast).collect());
     let modelled = d.model.is_some() || config.cache.as_ref().is_some_and(|c| c.model.is_some());
     let options = pool_options(&config, modelled, trace_every);
-    let (plan, stack) = build_stack(&config, &facts, devices.offers())?;
+    let (plan, stack) = match build_stack(&config, &facts, devices.offers()) {
+        Err(what) if settings::values(&config) != settings::values(&configured) => {
+            warn_of_settings(&config, &what);
+            config = configured.clone();
+            build_stack(&config, &facts, devices.offers())?
+        }
+        built => built?,
+    };
+    let block_bytes = crate::predict::block_bytes(&config, block_bytes);
     Ok(Opened {
-        cache,
-        fence: config.fence.clone(),
-        plan,
+        cache_locks,
+        live: Live { config, configured, plan, cache_device },
         stack,
         devices,
         store: Some(store),
         home_start: home.offset,
-        block_bytes: crate::predict::block_bytes(&config, block_bytes),
+        block_bytes,
         rotational,
         options,
         device: description,
         lock: Some(device_file),
     })
+}
+
+/// Says that settings which were changed live don't fit the configuration.
+pub(crate) fn warn_of_settings(config: &PoolConfig, what: &str) {
+    let pool = config.name.get_ref();
+    tracing::warn!(pool, what, "settings that were changed live don't fit any more: the configured ones hold");
 }
 
 /// Bytes of a cache's device, and of its NVRAM, that are rehearsed with where the configuration leaves the size to what is there.
@@ -164,7 +186,7 @@ pub fn rehearse(
     if device_bytes < plimsoll_store::DEVICE_BYTES_MIN {
         return Err(format!("a device needs at least {} bytes", plimsoll_store::DEVICE_BYTES_MIN));
     }
-    let tables = config.logs.as_ref().map_or(Ok(0), |logs| crate::logs::table_bytes(logs, device_bytes))?;
+    let tables = config.logs.as_ref().map_or(Ok(0), |logs| crate::parts::logs::table_bytes(logs, device_bytes))?;
     let home = *Superblock::region_map(device_bytes, tables).last().expect("home is the last");
     let len = home.len + tables;
     let seen = model_of(config, len)?.map_or(len, |m| m.offer(&[offer(len)]).size_bytes.min(len));
@@ -175,7 +197,7 @@ pub fn rehearse(
     let (plan, _) = build_stack(config, &facts, std::iter::once(offer(len)).chain(further).collect())?;
     let has = match &config.logs {
         None => seen / MIB * MIB,
-        Some(logs) => crate::logs::home_bytes(logs, seen, 512)?,
+        Some(logs) => crate::parts::logs::home_bytes(logs, seen, 512)?,
     };
     Ok((has, plan))
 }
@@ -196,7 +218,7 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
         }
         let logs_bytes = match &config.logs {
             Some(logs) => {
-                crate::logs::table_bytes(logs, if size_bytes == 0 { device_bytes(path) } else { size_bytes })?
+                crate::parts::logs::table_bytes(logs, if size_bytes == 0 { device_bytes(path) } else { size_bytes })?
             }
             None => 0,
         };
@@ -241,18 +263,18 @@ fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceF
             return Err(format!("{}: {what}", path.display()));
         }
         (Some(logs), Some(tables)) => {
-            let mut region = crate::logs::device_of(tables, device.home());
+            let mut region = crate::parts::logs::device_of(tables, device.home());
             // A modelled disk may be smaller than the file behind it.
             region.len = region.len.min(model_of(config, region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes));
             let file = std::fs::File::options().read(true).write(true).open(path).map_err(|e| e.to_string())?;
             let salt = Uuid::new_v4().as_u64_pair().0;
             let (block_bytes, was_formatted) = (device.block_bytes(), device.is_formatted());
-            let made = crate::logs::format_if_blank(logs, &file, region, block_bytes, salt, was_formatted)?;
+            let made = crate::parts::logs::format_if_blank(logs, &file, region, block_bytes, salt, was_formatted)?;
             if !was_formatted {
-                reserve_logs(&device, &crate::logs::log_runs(logs, region, block_bytes)?, made)?;
+                reserve_logs(&device, &crate::parts::logs::log_runs(logs, region, block_bytes)?, made)?;
             }
             set_formatted(&mut device)?;
-            crate::logs::home_bytes(logs, region.len, device.block_bytes())?
+            crate::parts::logs::home_bytes(logs, region.len, device.block_bytes())?
         }
     };
     if let Some(error) = device.unreserved() {
@@ -284,13 +306,13 @@ fn reserve_logs(device: &DeviceFile, runs: &[(u64, u64)], made: bool) -> std::re
 
 /// Opens a pool's fast device and the NVRAM before it, if it's configured to have them; formats them at the first use.
 fn open_cache(
-    config: &mut PoolConfig,
+    config: &PoolConfig,
     facts: &mut CacheFacts,
     slow: &DeviceFile,
     store: &mut MetaStore,
-) -> std::result::Result<Option<(PoolCache, Vec<Device>)>, String> {
+) -> std::result::Result<Option<OpenCache>, String> {
     let behind: Vec<String> = store.volumes().filter(|v| store.may_be_behind(v)).map(|v| v.name.clone()).collect();
-    let Some(c) = &mut config.cache else {
+    let Some(c) = &config.cache else {
         if !behind.is_empty() {
             return Err(format!(
                 "volumes {} are cached write-back, or were: without [pool.cache] what only the cache has would be lost. Serve them \
@@ -301,15 +323,14 @@ fn open_cache(
         }
         // What is written from now on passes the cache by: what it has is out of date should it come back.
         if store.cache_generation() > 0 && !store.cache().absent {
-            let record = CacheRecord { absent: true, ..store.cache() };
+            let record = CacheRecord { absent: true };
             store.set_cache(record).map_err(|e| e.to_string())?;
         }
         return Ok(None);
     };
-    crate::cache::take_kept(c, store.cache());
     let had_one = store.cache_generation() > 0;
     let needed = (had_one && !behind.is_empty()).then(|| format!("what was written to {}", behind.join(", ")));
-    let mut opened = crate::cache::open(c, slow.superblock().pool_uuid, needed.clone())?;
+    let mut opened = crate::parts::cache::open(c, slow.superblock().pool_uuid, needed.clone())?;
     // A modelled drive may be smaller than the file behind it.
     let seen = model_named(c.model.as_deref(), opened.region.len)?.map_or(u64::MAX, |m| m.offer(&[]).size_bytes);
     opened.region.len = opened.region.len.min(seen);
@@ -328,22 +349,22 @@ fn open_cache(
     let block_bytes = opened.device.block_bytes();
     let buffered = std::fs::File::options().read(true).write(true).open(&c.file).map_err(|e| e.to_string())?;
     // A cache that is just being made needs nothing of what was there before; a blank page of one that was there is damage.
-    crate::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !fresh))?;
-    let nvram = crate::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
+    crate::parts::cache::check_page(&buffered, &opened, needed.as_deref().filter(|_| !fresh))?;
+    let nvram = crate::parts::cache::open_nvram(c, slow.superblock().pool_uuid, &buffered, &opened)?;
     let salt = Uuid::new_v4().as_u64_pair().0;
-    let salt = crate::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;
+    let salt = crate::parts::cache::format_if_blank(c, &buffered, opened.region, block_bytes, generation, salt)?;
     facts.nvram_salt = salt.unwrap_or(0);
     set_formatted(&mut opened.device)?;
     let devices = [Some(&opened.device), nvram.as_ref()];
-    let weus = crate::cache::weus_of(c, &buffered, opened.region, block_bytes)?;
+    let weus = crate::parts::cache::weus_of(c, &buffered, opened.region, block_bytes)?;
     let mut devices: Vec<Device> = devices.into_iter().flatten().map(home_of).collect::<std::result::Result<_, _>>()?;
     if let Some(v) = &c.volatile_cache {
         // It writes sector by sector, which direct I/O may refuse.
         let region = opened.device.home();
         devices[0] = volatile(v, FileDevice { file: buffered, start: region.offset, len: region.len, block_bytes });
     }
-    let cache = PoolCache { section: c.clone(), device_bytes: opened.region.len, weus, _locks: (opened.device, nvram) };
-    Ok(Some((cache, devices)))
+    let device = CacheDevice { bytes: opened.region.len, weus };
+    Ok(Some(OpenCache { locks: CacheLocks((opened.device, nvram)), device, devices }))
 }
 
 /// Notes of which volumes only the cache may have something from now on, before anything is written to them; all volumes, and of

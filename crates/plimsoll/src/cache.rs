@@ -1,13 +1,14 @@
 //! `plimsoll cache …`
 
-use crate::client::{Client, Control, print_json, segment};
-use crate::table::{bytes, micros, table};
+use crate::client::{Client, Control};
+use crate::part;
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_node::config::{ByteSize, Config, PoolConfig};
-use plimsoll_node::http::api::{CacheChange, CacheGiveUp, CacheView, Status};
+use plimsoll_node::parts::cache::{Cache as Layer, CacheGiveUp, CacheView};
+use plimsoll_node::parts::settings::SettingView;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -81,13 +82,15 @@ impl Cache {
         match self.command {
             Command::Status { pool, control } => {
                 let (name, view) = find(&Client::new(&control)?, pool)?;
-                print(&name, &view, &control)
+                part::show::<Layer>(&name, &view, &control)
             }
             Command::Resize { pool, size, control } => {
                 let client = Client::new(&control)?;
                 let (name, _) = find(&client, pool)?;
-                let view = client.send(Method::PATCH, &path(&name), &CacheChange { size_bytes: size.0 })?;
-                print(&name, &view, &control)
+                let wanted = [("cache_size_bytes".to_string(), size.0)].into();
+                let _: Vec<SettingView> = part::change(&client, &name, &wanted)?;
+                let view = part::view::<Layer>(&client, &name)?;
+                part::show::<Layer>(&name, &view, &control)
             }
             Command::GiveUp { lose_data: false, volume, .. } => {
                 bail!(
@@ -99,23 +102,24 @@ impl Cache {
                 let client = Client::new(&control)?;
                 let (name, _) = find(&client, pool)?;
                 let order = CacheGiveUp { volume: volume.clone(), lose: true };
-                let view: CacheView = client.send(Method::POST, &format!("{}/give-up", path(&name)), &order)?;
+                client.tell(Method::POST, &part::path(&name, "cache/give-up"), &order)?;
+                let view = part::view::<Layer>(&client, &name)?;
                 if !control.json && view.state == "failed" {
                     println!(
                         "volume {volume}: given up; which extents are lost isn't known. Restart the node to serve it"
                     );
                 }
-                print(&name, &view, &control)
+                part::show::<Layer>(&name, &view, &control)
             }
             Command::Flush { pool, no_wait, control } => {
                 let client = Client::new(&control)?;
                 let (name, _) = find(&client, pool)?;
-                client.order(Method::POST, &format!("{}/flush", path(&name)))?;
+                client.order(Method::POST, &part::path(&name, "cache/flush"))?;
                 if no_wait {
                     return Ok(());
                 }
                 let view = wait(&client, &name, |view| view.flush_left)?;
-                print(&name, &view, &control)
+                part::show::<Layer>(&name, &view, &control)
             }
         }
     }
@@ -132,23 +136,11 @@ fn give_up_offline(volume: &str, pool: Option<String>, config: &Path) -> Result<
     Ok(())
 }
 
-fn path(pool: &str) -> String {
-    format!("/v1/pools/{}/cache", segment(pool))
-}
-
 /// The pool meant, and its cache.
 fn find(client: &Client, named: Option<String>) -> Result<(String, CacheView)> {
-    if let Some(name) = named {
-        let view = client.get(&path(&name))?;
-        return Ok((name, view));
-    }
-    let status: Status = client.get("/v1/status")?;
-    let cached = status.pools.iter().filter(|p| p.layers.iter().any(|l| l.name == "cache"));
-    match cached.map(|p| p.name.clone()).collect::<Vec<_>>().as_slice() {
-        [] => bail!("no pool has a cache: see [pool.cache] in the configuration"),
-        [one] => Ok((one.clone(), client.get(&path(one))?)),
-        several => bail!("several pools have a cache: name one of {}", several.join(", ")),
-    }
+    let name = part::pool_with::<Layer>(client, named)?;
+    let view = part::view::<Layer>(client, &name)?;
+    Ok((name, view))
 }
 
 /// How long nothing may move before it's said that nothing does.
@@ -160,7 +152,7 @@ fn wait(client: &Client, name: &str, left: impl Fn(&CacheView) -> u64) -> Result
     bar.set_style(ProgressStyle::with_template("{wide_bar} {pos}/{len} extents {eta}").expect("a constant template"));
     let (mut all, mut last, mut moved_at) = (0, (0, 0), Instant::now());
     loop {
-        let view: CacheView = client.get(&path(name))?;
+        let view: CacheView = part::view::<Layer>(client, name)?;
         let now = left(&view);
         if now == 0 {
             bar.finish_and_clear();
@@ -190,69 +182,4 @@ pub fn wait_until_home(client: &Client, pool: &str, volume: &str) -> Result<()> 
         ours.map_or(0, |v| v.dirty_extents.max(1))
     };
     wait(client, pool, left).map(drop)
-}
-
-fn percent(part: u64, of: u64) -> String {
-    if of == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / of as f64) }
-}
-
-fn ratio(r: Option<f64>) -> String {
-    r.map_or("-".into(), |r| format!("{r:.2}"))
-}
-
-fn print(name: &str, v: &CacheView, control: &Control) -> Result<()> {
-    if control.json {
-        return print_json(v);
-    }
-    let weus = |n: u32| bytes(u64::from(n) * u64::from(v.weu_bytes));
-    println!(
-        "pool {name}: cache {}, {} of {} used, {} on the device",
-        v.state,
-        weus(v.weus_used),
-        weus(v.weus_max),
-        weus(v.weus)
-    );
-    if let Some(problem) = &v.problem {
-        println!("  problem      {problem}");
-    }
-    println!(
-        "  made of      extents of {} in WEUs of {}, {}",
-        bytes(v.extent_bytes.into()),
-        bytes(v.weu_bytes.into()),
-        v.codec
-    );
-    println!("  reads        {}, {} hit", v.reads, percent(v.read_hits, v.reads));
-    println!(
-        "  extents      {} cached, {} fingerprints, {} of memory",
-        v.extents,
-        v.fingerprints,
-        bytes(v.memory_bytes)
-    );
-    let dedup = if v.dedup { ratio(v.dedup_ratio) } else { "off".into() };
-    println!("  saves        dedup ratio {dedup}, compression ratio {}", ratio(v.compression_ratio));
-    println!(
-        "  writes       {} to the device, amplification {}, wear saved {}",
-        bytes(v.written_bytes),
-        ratio(v.write_amplification),
-        v.wear_saved_percent.map_or("-".into(), |p| format!("{p:.0} %"))
-    );
-    println!("  only here    {} extents; {} written back", v.dirty_extents, v.written_back);
-    println!("  evicted      {} WEUs; {} sequential extents not cached, {} read ahead", v.evicted, v.scans, v.ahead);
-    println!("  corrupt      {} extents, {} of them lost", v.corrupt, v.lost);
-    for (volume, offset, len) in &v.lost_ranges {
-        println!("    lost       {volume}: {len} bytes at {offset}");
-    }
-    println!("  last start   {}, {} extents found", micros(v.start_us), v.start_extents);
-    if v.start_damaged > 0 {
-        println!("  damaged      {} headers that must have been there: what they named isn't cached", v.start_damaged);
-    }
-    let row = |c: &plimsoll_node::http::api::CachedVolume| {
-        let mode = format!("{:?}", c.mode).to_lowercase();
-        let needed = if c.behind { "needed" } else { "may go" };
-        let (hits, here) = (percent(c.read_hits, c.reads), c.dirty_extents.to_string());
-        vec![c.name.clone(), mode, c.reads.to_string(), hits, here, needed.into()]
-    };
-    let head = ["VOLUME", "MODE", "READS", "HIT", "ONLY HERE", "CACHE"];
-    print!("{}", table(&head, &v.volumes.iter().map(row).collect::<Vec<_>>()));
-    Ok(())
 }

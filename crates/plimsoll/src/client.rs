@@ -74,6 +74,12 @@ impl Client {
         self.understand(path, &answer)
     }
 
+    /// Sends `body` to `path`, which has no answer.
+    pub fn tell(&self, method: Method, path: &str, body: &impl Serialize) -> Result<()> {
+        let body = serde_json::to_vec(body).context("a request that can't be written as JSON")?;
+        self.runtime.block_on(self.call(method, path, Some(body))).map(drop)
+    }
+
     /// Asks for a change that has no answer.
     pub fn order(&self, method: Method, path: &str) -> Result<()> {
         self.runtime.block_on(self.call(method, path, None)).map(drop)

@@ -1,16 +1,15 @@
 //! `plimsoll fence …`
 
-use crate::client::{Client, Control, print_json, segment};
-use crate::table::{micros, table};
+use crate::client::{Client, Control, print_json};
+use crate::part;
+use crate::table::table;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use hyper::Method;
 use plimsoll_base::Span;
 use plimsoll_fence::plan::{Wanted, deviation_percent, far, plan};
 use plimsoll_fence::{DiskPredictor, Predictor, SLOTS_MAX};
-use plimsoll_node::fence::Baseline;
-use plimsoll_node::http::api::Status;
-use plimsoll_node::http::fence::{FenceChange, FenceSlotView, FenceView, FenceVolumeView};
+use plimsoll_node::parts::fence::{Baseline, Fence as Layer, FenceVolumeView};
+use plimsoll_node::parts::settings::SettingView;
 use plimsoll_sched::Profile;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -130,29 +129,12 @@ impl Fence {
     }
 }
 
-fn pool_of(client: &Client, named: Option<String>) -> Result<String> {
-    if let Some(name) = named {
-        return Ok(name);
-    }
-    let status: Status = client.get("/v1/status")?;
-    let fenced = status.pools.iter().filter(|p| p.layers.iter().any(|l| l.name == "fence"));
-    match fenced.map(|p| p.name.clone()).collect::<Vec<_>>().as_slice() {
-        [] => bail!("no pool is fenced: write [pool.fence] in its section of the configuration"),
-        [one] => Ok(one.clone()),
-        several => bail!("several pools are fenced: name one of {}", several.join(", ")),
-    }
-}
-
-fn view(client: &Client, pool: &str) -> Result<FenceView> {
-    client.get(&format!("/v1/pools/{}/fence", segment(pool)))
-}
-
 /// What every volume gets in the next seconds.
 fn measure(client: &Client, pool: &str, seconds: u64) -> Result<Vec<Baseline>> {
-    let before = view(client, pool)?;
+    let before = part::view::<Layer>(client, pool)?;
     let began = Instant::now();
     std::thread::sleep(Duration::from_secs(seconds));
-    let after = view(client, pool)?;
+    let after = part::view::<Layer>(client, pool)?;
     let seconds = began.elapsed().as_secs_f64();
     let of = |v: &FenceVolumeView| {
         let old = before.volumes.iter().find(|o| o.volume == v.volume);
@@ -172,7 +154,7 @@ const REQUESTS_MIN: u64 = 20;
 impl Alone {
     fn run(self) -> Result<()> {
         let client = Client::new(&self.control)?;
-        let pool = pool_of(&client, self.pool)?;
+        let pool = part::pool_with::<Layer>(&client, self.pool)?;
         let all = measure(&client, &pool, self.seconds)?;
         let Some(mine) = all.iter().find(|m| m.volume == self.volume) else {
             bail!("pool `{pool}` has no volume `{}`", self.volume);
@@ -202,11 +184,11 @@ impl Alone {
 impl Set {
     fn run(self) -> Result<()> {
         let client = Client::new(&self.control)?;
-        let change = FenceChange { slots: self.slots, slot_us: self.slot.map(|s| s.as_micros()) };
-        let view: FenceView =
-            client.send(Method::PATCH, &format!("/v1/pools/{}/fence", segment(&self.pool)), &change)?;
+        let slots = self.slots.map(|slots| ("slots".to_string(), slots.into()));
+        let slot = self.slot.map(|slot| ("slot_us".to_string(), slot.as_micros()));
+        let _: Vec<SettingView> = part::change(&client, &self.pool, &slots.into_iter().chain(slot).collect())?;
         if self.control.json {
-            return print_json(&view);
+            return print_json(&part::view::<Layer>(&client, &self.pool)?);
         }
         println!("pool {}: changes when the running slot has ended", self.pool);
         Ok(())
@@ -216,23 +198,19 @@ impl Set {
 impl Show {
     fn run(self) -> Result<()> {
         let client = Client::new(&self.control)?;
-        let pool = pool_of(&client, self.pool.clone())?;
+        let pool = part::pool_with::<Layer>(&client, self.pool.clone())?;
         if !self.baseline.is_empty() {
             return self.compare(&client, &pool);
         }
-        let v = view(&client, &pool)?;
-        if self.control.json {
-            return print_json(&v);
-        }
-        show(&pool, &v);
-        Ok(())
+        let v = part::view::<Layer>(&client, &pool)?;
+        part::show::<Layer>(&pool, &v, &self.control)
     }
 
     fn compare(&self, client: &Client, pool: &str) -> Result<()> {
         let read = |path: &PathBuf| Baseline::read(path).map_err(anyhow::Error::msg);
         let baselines = self.baseline.iter().map(read).collect::<Result<Vec<_>>>()?;
-        let view = view(client, pool)?;
-        if let Some(what) = baselines.iter().find_map(|b| view.differs_from(b)) {
+        let view = part::view::<Layer>(client, pool)?;
+        if let Some(what) = baselines.iter().find_map(|b| b.differs(&view)) {
             bail!("{what}");
         }
         let now = measure(client, pool, self.seconds)?;
@@ -264,39 +242,6 @@ impl Show {
         }
         print!("{}", table(&["VOLUME", "ALONE", "NOW", "RESPONSE DEVIATES", "THROUGHPUT DEVIATES"], &rows));
         Ok(())
-    }
-}
-
-fn show(pool: &str, v: &FenceView) {
-    let rest = if v.hybrid { ", what is left is shared" } else { "" };
-    println!("pool {pool}: {} slots of {}, slot {} runs{rest}", v.slots.len(), micros(v.slot_us), v.running);
-    let slot = |(i, s): (usize, &FenceSlotView)| {
-        vec![
-            i.to_string(),
-            s.volume.clone().unwrap_or("-".into()),
-            format!("{} of {}", s.used, s.turns),
-            format!("{} ({})", s.early, micros(s.credit_us)),
-            format!("{} ({})", s.overruns, micros(s.debit_us)),
-        ]
-    };
-    let rows: Vec<_> = v.slots.iter().enumerate().map(slot).collect();
-    print!("{}", table(&["SLOT", "VOLUME", "TURNS USED", "EARLY (CREDIT)", "OVERRUNS (DEBIT)"], &rows));
-    let volume = |v: &FenceVolumeView| {
-        let mean = |us: u64| micros(us / v.requests.max(1));
-        vec![
-            v.volume.clone(),
-            v.slots.to_string(),
-            v.waiting.to_string(),
-            v.requests.to_string(),
-            mean(v.response_us),
-            mean(v.waited_us),
-            micros(v.imposed_us),
-        ]
-    };
-    let rows: Vec<_> = v.volumes.iter().map(volume).collect();
-    print!("{}", table(&["VOLUME", "SLOTS", "WAIT", "REQUESTS", "RESPONSE", "WAITED", "FOR OTHERS"], &rows));
-    if v.hybrid {
-        println!("idle time that could be used: {}, used: {}", micros(v.idle_us), micros(v.lent_us));
     }
 }
 

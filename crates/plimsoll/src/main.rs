@@ -5,9 +5,9 @@ mod check;
 mod client;
 mod cores;
 mod fence;
-mod generate;
 mod lab;
 mod logs;
+mod part;
 mod pool;
 mod profile;
 mod replay;
@@ -23,7 +23,7 @@ mod trace;
 mod tune;
 mod volume;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ enum Command {
     Volume(volume::Volume),
     /// List, set, remove tenants
     Tenant(tenant::Tenant),
-    /// Show and change what can be tuned of a pool, bring one back after a failed flush
+    /// Show a pool's layers, show and change its settings, bring one back after a failed flush
     Pool(pool::Pool),
     /// Show who has a pool's cores, and whether they suffice
     Cores(cores::Cores),
@@ -63,7 +63,7 @@ enum Command {
     Logs(logs::Logs),
     /// Write man pages or shell completions
     #[command(hide = true)]
-    Generate(generate::Generate),
+    Generate(plimsoll_manual::Generate),
     /// Measure what a device's requests cost, for the predictors
     Profile(profile::ProfileArgs),
     /// Replay a trace or a workload on a modelled device
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
         Command::Fence(f) => f.run(),
         Command::Cache(c) => c.run(),
         Command::Logs(c) => c.run(),
-        Command::Generate(c) => c.run(),
+        Command::Generate(c) => c.run(Cli::command()),
         Command::Profile(c) => c.run(),
         Command::Replay(c) => c.run(),
         Command::Lab(c) => c.run(),
@@ -110,5 +110,15 @@ fn main() -> ExitCode {
             let _ = writeln!(std::io::stderr(), "plimsoll: {e:#}");
             if e.is::<tune::Interrupted>() { ExitCode::from(tune::STATUS_INTERRUPTED) } else { ExitCode::FAILURE }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_a_completion_and_an_example() {
+        plimsoll_manual::check(&Cli::command(), tempfile::tempdir().unwrap().path());
     }
 }

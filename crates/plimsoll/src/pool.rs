@@ -1,18 +1,18 @@
 //! `plimsoll pool …`
 
 use crate::client::{Client, Control, print_json, segment};
-use crate::table::{bytes, micros, table};
-use anyhow::Result;
+use crate::part;
+use crate::table::table;
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
-use plimsoll_base::Span;
-use plimsoll_node::config::ByteSize;
-use plimsoll_node::http::knobs::{KnobsChange, KnobsView};
+use plimsoll_node::parts::settings::SettingView;
+use std::collections::BTreeMap;
 
-/// Show and change a pool's settings; bring it back after a failed flush.
+/// Show a pool's layers, show and change its settings; bring it back after a failed flush.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  plimsoll pool show main\n  plimsoll pool set main --idle-time 16ms --control control.sock\n  plimsoll pool recover main --control control.sock"
+    after_help = "Examples:\n  plimsoll pool show main\n  plimsoll pool set main idle=16ms --control control.sock\n  plimsoll pool recover main --control control.sock"
 )]
 pub struct Pool {
     #[command(subcommand)]
@@ -29,7 +29,7 @@ enum Command {
         #[command(flatten)]
         control: Control,
     },
-    /// Show what can be tuned while it serves, as it is now
+    /// Show every layer of a pool
     #[command(after_help = "Example:\n  plimsoll pool show main")]
     Show {
         /// Its name.
@@ -37,39 +37,28 @@ enum Command {
         #[command(flatten)]
         control: Control,
     },
-    /// Change that, each setting until something else is configured for it; what isn't said stays
+    /// Show the settings that can be changed while it serves
+    #[command(after_help = "Example:\n  plimsoll pool settings main")]
+    Settings {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Change settings, all or none, each until something else is configured for it
     #[command(
-        after_help = "Time slots are changed with `plimsoll fence set`, deadlines with `plimsoll volume deadline`.\n\nExamples:\n  \
-        plimsoll pool set main --idle-time 16ms\n  plimsoll pool set main --logged-write 64KiB --fingerprints 50"
+        after_help = "`plimsoll pool settings` lists them. A key may be written without its unit.\n\nExamples:\n  \
+        plimsoll pool set main idle=16ms\n  plimsoll pool set main logged_write=64KiB fingerprints=50%"
     )]
-    Set(Set),
-}
-
-#[derive(Args)]
-#[group(required = true, multiple = true, args = ["idle_time", "logged_write", "fingerprints", "core_slack_low", "core_slack_high", "core_poll_windows"])]
-struct Set {
-    /// Its name.
-    name: String,
-    /// How long cfq keeps the device for a client's next request.
-    #[arg(long, value_name = "TIME")]
-    idle_time: Option<Span>,
-    /// Writes up to this are logged (LoggedWriteSize); 0B: none.
-    #[arg(long, value_name = "SIZE")]
-    logged_write: Option<ByteSize>,
-    /// Fingerprints that the cache keeps, in percent of its extents.
-    #[arg(long, value_name = "PERCENT")]
-    fingerprints: Option<u32>,
-    /// With less slack than this, QWin gives cores aggressively.
-    #[arg(long, value_name = "TIME")]
-    core_slack_low: Option<Span>,
-    /// With more than this, conservatively.
-    #[arg(long, value_name = "TIME")]
-    core_slack_high: Option<Span>,
-    /// Windows from one look at the slack to the next.
-    #[arg(long, value_name = "N")]
-    core_poll_windows: Option<u64>,
-    #[command(flatten)]
-    control: Control,
+    Set {
+        /// Its name.
+        name: String,
+        /// A setting and its value, with its unit.
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<String>,
+        #[command(flatten)]
+        control: Control,
+    },
 }
 
 impl Pool {
@@ -79,44 +68,67 @@ impl Pool {
             Command::Recover { name, control } => {
                 Client::new(&control)?.order(Method::POST, &format!("/v1/pools/{}/recover", segment(&name)))
             }
-            Command::Show { name, control } => show(&Client::new(&control)?.get(&path(&name))?, &control),
-            Command::Set(set) => set.run(),
+            Command::Show { name, control } => part::show_all(&Client::new(&control)?, &name, &control),
+            Command::Settings { name, control } => print(&part::settings(&Client::new(&control)?, &name)?, &control),
+            Command::Set { name, settings, control } => {
+                let client = Client::new(&control)?;
+                let known = part::settings(&client, &name)?;
+                let wanted = settings.iter().map(|s| parse(s, &known)).collect::<Result<BTreeMap<_, _>>>()?;
+                print(&part::change::<Vec<SettingView>>(&client, &name, &wanted)?, &control)
+            }
         }
     }
 }
 
-impl Set {
-    fn run(self) -> Result<()> {
-        let us = |s: Option<Span>| s.map(Span::as_micros);
-        let change = KnobsChange {
-            idle_us: us(self.idle_time),
-            logged_write_bytes: self.logged_write.map(|b| b.0),
-            fingerprints_percent: self.fingerprints,
-            core_slack_low_us: us(self.core_slack_low),
-            core_slack_high_us: us(self.core_slack_high),
-            core_poll_windows: self.core_poll_windows,
-        };
-        show(&Client::new(&self.control)?.send(Method::PATCH, &path(&self.name), &change)?, &self.control)
-    }
+/// `idle=16ms`: the key and the value in its unit.
+fn parse(text: &str, known: &[SettingView]) -> Result<(String, u64)> {
+    let Some((key, value)) = text.split_once('=') else { bail!("`{text}`: write KEY=VALUE, such as idle=16ms") };
+    let is = |s: &&SettingView| s.key == key || s.key.rsplit_once('_').is_some_and(|(name, _)| name == key);
+    let Some(setting) = known.iter().find(is) else {
+        let keys: Vec<&str> = known.iter().map(|s| s.key.as_str()).collect();
+        bail!("`{key}` is no setting of this pool: it has {}", keys.join(", "));
+    };
+    let value = setting.unit.parse(value).map_err(|what| anyhow!("{key}: {what}"))?;
+    Ok((setting.key.clone(), value))
 }
 
-fn path(name: &str) -> String {
-    format!("/v1/pools/{}/knobs", segment(name))
-}
-
-fn show(k: &KnobsView, control: &Control) -> Result<()> {
+fn print(settings: &[SettingView], control: &Control) -> Result<()> {
     if control.json {
-        return print_json(k);
+        return print_json(&settings);
     }
-    let all = [
-        ("idle time", k.idle_us.map(micros)),
-        ("logged write", k.logged_write_bytes.map(bytes)),
-        ("fingerprints", k.fingerprints_percent.map(|p| format!("{p} %"))),
-        ("core slack, low", k.core_slack_low_us.map(micros)),
-        ("core slack, high", k.core_slack_high_us.map(micros)),
-        ("core poll windows", k.core_poll_windows.map(|n| n.to_string())),
-    ];
-    let rows: Vec<Vec<String>> = all.into_iter().filter_map(|(n, v)| Some(vec![n.to_string(), v?])).collect();
-    print!("{}", table(&["SETTING", "NOW"], &rows));
+    let row = |s: &SettingView| {
+        let text = |value| s.unit.text(value);
+        let range = format!("{} to {}", text(s.min), text(s.max));
+        let configured = s.configured.map_or("-".into(), text);
+        vec![s.part.clone(), s.key.clone(), text(s.value), configured, range, s.help.clone()]
+    };
+    let head = ["LAYER", "SETTING", "NOW", "CONFIGURED", "RANGE", "MEANING"];
+    print!("{}", table(&head, &settings.iter().map(row).collect::<Vec<_>>()));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_node::parts::settings::Unit;
+
+    #[test]
+    fn a_setting_is_named_with_or_without_its_unit() {
+        let known = [SettingView {
+            part: "scheduler".into(),
+            key: "idle_us".into(),
+            unit: Unit::Us,
+            value: 8000,
+            min: 0,
+            max: 1_000_000,
+            configured: None,
+            help: String::new(),
+        }];
+        for text in ["idle=16ms", "idle_us=16ms"] {
+            assert_eq!(parse(text, &known).unwrap(), ("idle_us".into(), 16_000));
+        }
+        for (text, what) in [("idle", "write KEY=VALUE"), ("tea=1", "it has idle_us"), ("idle=16", "no time such as")] {
+            assert!(parse(text, &known).unwrap_err().to_string().contains(what), "{text}");
+        }
+    }
 }

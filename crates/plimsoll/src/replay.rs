@@ -4,16 +4,14 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_base::{LatencyHistogram, Span, Time};
-use plimsoll_lab::plot::{Curve, Plot};
-use plimsoll_lab::replay::report::distribution_table;
-use plimsoll_lab::replay::{
-    DeviceChoice, Limits, Measured, Pool, ReplayReport, ReplaySettings, closed_loop, open_loop,
-};
-use plimsoll_lab::trace::tools::rerate::{Rerate, Speed};
-use plimsoll_lab::trace::{Format, ReadOptions, TraceReader};
-use plimsoll_lab::workload::named::{NAMES, NamedWorkload, Workload};
-use plimsoll_lab::workload::open::Until;
+use plimsoll_figure::plot::{Curve, Plot};
+use plimsoll_replay::report::distribution_table;
+use plimsoll_replay::workload::named::{NAMES, NamedWorkload, Workload};
+use plimsoll_replay::workload::open::Until;
+use plimsoll_replay::{DeviceChoice, Limits, Measured, Pool, ReplayReport, ReplaySettings, closed_loop, open_loop};
 use plimsoll_sched::SchedulerKind;
+use plimsoll_trace::tools::rerate::{Rerate, Speed};
+use plimsoll_trace::{Format, ReadOptions, TraceReader};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -85,7 +83,7 @@ pub struct Replay {
 }
 
 fn after_help() -> String {
-    let devices: Vec<&str> = plimsoll_lab::replay::device_names().collect();
+    let devices: Vec<&str> = plimsoll_replay::device_names().collect();
     format!(
         "Workloads: {NAMES}.\n  fio keys: bs, depth, jobs, rate, think, mix, span, zipf; with iops=N they arrive in \
          an open loop (arrivals=poisson|constant).\n  ycsb keys: records, threads, target. filebench keys: files, \
@@ -197,7 +195,7 @@ impl Replay {
         if source.removed() > Span::ZERO {
             notes.push(format!("{} of idle time left out", source.removed()));
         }
-        let devices = plimsoll_lab::trace::RecordStream::tables(&source).devices.len();
+        let devices = plimsoll_trace::RecordStream::tables(&source).devices.len();
         if devices > 1 {
             notes.push(format!("{devices} devices of the trace share the one modelled device, apart"));
         }
@@ -228,7 +226,7 @@ impl Replay {
         }
         let all = m.all_responses();
         let mut named = vec![("all", &all)];
-        let kinds = plimsoll_lab::replay::measure::KINDS;
+        let kinds = plimsoll_replay::measure::KINDS;
         named.extend(kinds.iter().copied().zip(&m.response).filter(|(_, h)| h.count() > 0));
         if labels.len() > 1 {
             named.extend(labels.iter().filter(|l| l.1.count() > 0).map(|l| (l.0.as_str(), &l.1)));

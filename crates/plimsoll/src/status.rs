@@ -47,13 +47,15 @@ fn print(s: &api::Status) {
     };
     let head = ["POOL", "STATE", "FREE", "CLIENTS", "INSIDE", "OLDEST", "DEVICE"];
     print!("\n{}", table(&head, &s.pools.iter().map(pool).collect::<Vec<_>>()));
-    let us = crate::table::micros;
-    for (p, m) in s.pools.iter().filter_map(|p| Some((p, p.model.as_ref()?))) {
-        let (half, most, max) = (us(m.late_p50_us), us(m.late_p95_us), us(m.late_max_us));
-        println!("\n{}: modelled completions late by {half} (p50), {most} (p95), {max} at most", p.name);
+    for p in s.pools.iter().filter(|p| !p.parts.is_empty()) {
+        println!("\n{}", p.name);
+        for part in &p.parts {
+            println!("  {:<10} {}", part.name, part.headline);
+            part.problem.iter().for_each(|problem| println!("  {:<10} ! {problem}", ""));
+        }
     }
     if let Some(h) = &s.node.host_pauses {
-        println!("host: {} pauses of 250 us and more, {} all together", h.count, us(h.total_us));
+        println!("host: {} pauses of 250 us and more, {} all together", h.count, crate::table::micros(h.total_us));
     }
     let volume = |v: &api::VolumeStatus| {
         let busy = v.traffic.busy_refused + v.traffic.busy_revoked;

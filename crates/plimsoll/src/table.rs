@@ -1,5 +1,7 @@
 //! Plain text tables.
 
+pub use plimsoll_base::bytes_text as bytes;
+
 /// Rows in columns two spaces apart, numbers to the right.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let columns = columns(head, rows);
@@ -23,16 +25,6 @@ pub fn columns(head: &[&str], rows: &[Vec<String>]) -> Vec<(usize, bool)> {
     (0..head.len()).map(|c| (width(c), right(c))).collect()
 }
 
-/// A number of bytes: `512 B`, `2.0 GiB`.
-pub fn bytes(n: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if n < 1024 {
-        return format!("{n} B");
-    }
-    let power = (n.ilog2() / 10).min(UNITS.len() as u32);
-    format!("{:.1} {}", n as f64 / (1u64 << (10 * power)) as f64, UNITS[power as usize - 1])
-}
-
 /// A time in microseconds: `85us`, `1.20ms`.
 pub fn micros(us: u64) -> String {
     plimsoll_base::Span::from_micros(us).to_string()
@@ -47,14 +39,5 @@ mod tests {
         let rows = vec![vec!["a".into(), "5".into()], vec!["long".into(), "10".into()]];
         assert_eq!(table(&["NAME", "N"], &rows), "NAME   N\na      5\nlong  10\n");
         assert_eq!(table(&["NAME"], &[]), "NAME\n");
-    }
-
-    #[test]
-    fn sizes_for_people() {
-        for (n, text) in
-            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (2 << 30, "2.0 GiB"), (u64::MAX, "16384.0 PiB")]
-        {
-            assert_eq!(bytes(n), text);
-        }
     }
 }

@@ -3,14 +3,14 @@
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use plimsoll_base::{LatencyHistogram, Span, Time};
-use plimsoll_lab::trace::tools::convert;
-use plimsoll_lab::trace::tools::cut::{Cut, Piece};
-use plimsoll_lab::trace::tools::info::{TraceInfo, info};
-use plimsoll_lab::trace::tools::mix::{Mix, MixInput, Placement};
-use plimsoll_lab::trace::tools::rerate::{Rerate, Speed};
-use plimsoll_lab::trace::tools::window::{Busy, busiest};
-use plimsoll_lab::trace::{Format, Op, OutputFormat, ReadOptions, RecordStream, TraceReader, TraceWriter};
-use plimsoll_lab::workload::named::parse_bytes;
+use plimsoll_replay::workload::named::parse_bytes;
+use plimsoll_trace::tools::convert;
+use plimsoll_trace::tools::cut::{Cut, Piece};
+use plimsoll_trace::tools::info::{TraceInfo, info};
+use plimsoll_trace::tools::mix::{Mix, MixInput, Placement};
+use plimsoll_trace::tools::rerate::{Rerate, Speed};
+use plimsoll_trace::tools::window::{Busy, busiest};
+use plimsoll_trace::{Format, Op, OutputFormat, ReadOptions, RecordStream, TraceReader, TraceWriter};
 use std::path::{Path, PathBuf};
 
 /// Describe and change block traces: all formats in, CSV, Parquet or oracleGeneral out.
@@ -199,7 +199,7 @@ impl Info {
 
 fn as_json(reader: &TraceReader, i: &TraceInfo) -> serde_json::Value {
     let times = |h: &LatencyHistogram| {
-        (h.count() > 0).then(|| serde_json::to_value(plimsoll_lab::replay::report::Times::of(h)).expect("numbers"))
+        (h.count() > 0).then(|| serde_json::to_value(plimsoll_replay::report::Times::of(h)).expect("numbers"))
     };
     let op = |op| serde_json::json!({ "requests": i.op(op).requests, "bytes": i.op(op).bytes });
     serde_json::json!({

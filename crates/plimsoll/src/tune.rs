@@ -12,7 +12,7 @@ pub use live::{Interrupted, STATUS_INTERRUPTED};
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, Subcommand};
-use plimsoll_lab::plot::Plot;
+use plimsoll_figure::plot::Plot;
 use plimsoll_tune::file::TuneFile;
 use std::path::{Path, PathBuf};
 

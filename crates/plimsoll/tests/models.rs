@@ -6,7 +6,8 @@ use common::{Server, config};
 
 const VOLUME: u64 = 64 << 20;
 
-fn served(model: &str) -> serde_json::Value {
+/// The node's status and the model's.
+fn served(model: &str) -> [serde_json::Value; 2] {
     let dir = tempfile::tempdir().unwrap();
     let device = format!(r#"{{ model = "{model}", file = "disk.img", size = "128MiB" }}"#);
     let server = Server::start(dir.path(), &config(&device, "64MiB"));
@@ -17,14 +18,14 @@ fn served(model: &str) -> serde_json::Value {
         c.write(offset, &bytes).unwrap().unwrap();
         assert!(c.read(offset, 8192).unwrap().unwrap() == bytes, "{model}: bytes differ at {offset}");
     }
-    serde_json::from_str(&server.cli(&["status", "--json"])).unwrap()
+    let status = serde_json::from_str(&server.cli(&["status", "--json"])).unwrap();
+    [status, server.control("GET", "/v1/pools/p/model").expect(200)]
 }
 
 #[test]
 fn every_kind_of_model_serves_a_live_volume() {
     for model in ["cheetah-15k5", "seagate-archive-8tb", "nvme-modern", "nitro-mlc", "raid0:2:64K:hdd-160g-7200"] {
-        let status = served(model);
-        let m = &status["pools"][0]["model"];
+        let [status, m] = served(model);
         assert!(m["completions"].as_u64() >= Some(24), "{model}: {m}");
         // How late, the machine decides; that it's a distribution, we do.
         let late = |p: &str| m[p].as_u64().unwrap();

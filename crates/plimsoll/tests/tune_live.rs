@@ -141,6 +141,17 @@ fn tuned_text() -> String {
     )
 }
 
+/// Values of the settings of pool `p` by key, as the command prints them.
+fn values(printed: &str) -> serde_json::Value {
+    let settings: serde_json::Value = serde_json::from_str(printed).unwrap();
+    let of = |s: &serde_json::Value| (s["key"].as_str().unwrap().to_string(), s["value"].clone());
+    settings.as_array().unwrap().iter().map(of).collect::<serde_json::Map<_, _>>().into()
+}
+
+fn settings(node: &Server) -> serde_json::Value {
+    values(&node.cli(&["pool", "settings", "p", "--json"]))
+}
+
 fn tuned_node(dir: &Path) -> Server {
     Server::start(dir, &tuned_text())
 }
@@ -149,38 +160,33 @@ fn tuned_node(dir: &Path) -> Server {
 fn a_nodes_settings_change_while_it_serves() {
     let dir = tempfile::tempdir().unwrap();
     let node = tuned_node(dir.path());
-    let shown = |args: &[&str]| -> serde_json::Value { serde_json::from_str(&node.cli(args)).unwrap() };
-    let first = shown(&["pool", "show", "p", "--json"]);
-    let expected = serde_json::json!({ "idle_us": 4000, "logged_write_bytes": 16384, "logged_write_bytes_max": 2_621_440,
+    let first = settings(&node);
+    let cache_bytes = first["cache_size_bytes"].clone();
+    let expected = serde_json::json!({ "idle_us": 4000, "logged_write_bytes": 16384, "cache_size_bytes": cache_bytes,
         "fingerprints_percent": 100, "core_slack_low_us": 300, "core_slack_high_us": 1000, "core_poll_windows": 2000 });
     assert_eq!(first, expected);
-    let set = ["pool", "set", "p", "--idle-time", "0ms", "--logged-write", "64KiB", "--fingerprints", "25", "--json"];
-    let changed = shown(&set);
+    let set = ["pool", "set", "p", "idle=0ms", "logged_write=64KiB", "fingerprints=25%", "--json"];
+    let changed = values(&node.cli(&set));
     assert_eq!(
         (&changed["idle_us"], &changed["logged_write_bytes"], &changed["fingerprints_percent"]),
         (&0.into(), &65_536.into(), &25.into())
     );
-    assert_eq!(changed["core_poll_windows"], 2000, "what isn't said stays");
-    node.cli(&[
-        "pool",
-        "set",
-        "p",
-        "--core-slack-low",
-        "2ms",
-        "--core-slack-high",
-        "8ms",
-        "--core-poll-windows",
-        "500",
-    ]);
-    assert_eq!(shown(&["pool", "show", "p", "--json"])["core_slack_high_us"], 8000);
+    assert_eq!(changed["core_poll_windows"], 2000, "a setting that isn't named stays");
+    node.cli(&["pool", "set", "p", "core_slack_low=2ms", "core_slack_high=8ms", "core_poll_windows=500"]);
+    assert_eq!(settings(&node)["core_slack_high_us"], 8000);
+    let listed = node.cli(&["pool", "settings", "p"]);
+    let line = listed.lines().find(|l| l.contains("idle_us")).unwrap_or_else(|| panic!("{listed}"));
+    assert!(line.contains("4.00ms") && line.contains("0ns to 1.00s"), "as configured, and the range: {line}");
+    assert!(node.cli(&["pool", "show", "p"]).contains("logs: "), "every layer is shown");
     // The layers have them: the logs say so themselves.
     let logs: serde_json::Value = serde_json::from_str(&node.cli(&["logs", "status", "p", "--json"])).unwrap();
     assert_eq!(logs["logged_write_bytes_configured"], 65_536, "{logs}");
     for (args, says) in [
-        (&["pool", "set", "p", "--logged-write", "1GiB"][..], "at most 2621440"),
-        (&["pool", "set", "p", "--fingerprints", "101"], "between 1 and 100"),
-        (&["pool", "set", "p", "--core-slack-low", "9ms"], "doesn't ascend"),
-        (&["pool", "set", "q", "--idle-time", "1ms"], "no pool `q`"),
+        (&["pool", "set", "p", "logged_write=1GiB"][..], "is not between 0 B and 2.5 MiB"),
+        (&["pool", "set", "p", "fingerprints=101%"], "101 % is not between 1 % and 100 %"),
+        (&["pool", "set", "p", "core_slack_low=9ms"], "9.00ms at least is above 8.00ms"),
+        (&["pool", "set", "p", "slots=4"], "`slots` is no setting of this pool: it has"),
+        (&["pool", "set", "q", "idle=1ms"], "no pool `q`"),
         (&["pool", "show", "q"], "no pool `q`"),
         (&["volume", "deadline", "nothing", "5ms"], "no volume `nothing`"),
         (&["volume", "deadline", "vol", "2h"], "at most an hour"),
@@ -198,13 +204,13 @@ fn a_nodes_settings_change_while_it_serves() {
 fn a_nodes_settings_survive_its_restart() {
     let dir = tempfile::tempdir().unwrap();
     let node = tuned_node(dir.path());
-    node.cli(&["pool", "set", "p", "--idle-time", "1ms", "--logged-write", "64KiB", "--fingerprints", "25"]);
-    node.cli(&["pool", "set", "p", "--core-slack-low", "2ms", "--core-slack-high", "8ms"]);
+    node.cli(&["pool", "set", "p", "idle=1ms", "logged_write=64KiB", "fingerprints=25%"]);
+    node.cli(&["pool", "set", "p", "core_slack_low=2ms", "core_slack_high=8ms"]);
     node.cli(&["volume", "deadline", "vol", "77ms"]);
     node.kill();
     let seen = |text: &str| {
         let node = Server::start(dir.path(), text);
-        let pool: serde_json::Value = serde_json::from_str(&node.cli(&["pool", "show", "p", "--json"])).unwrap();
+        let pool = settings(&node);
         let logs: serde_json::Value = serde_json::from_str(&node.cli(&["logs", "status", "p", "--json"])).unwrap();
         // Which deadline a read gets that asks for none; done or refused by it.
         let mut client = Client::connect(&node.socket(), "vol").unwrap();
@@ -219,7 +225,8 @@ fn a_nodes_settings_survive_its_restart() {
     let text = tuned_text().replace("[control]\n", "[control]\ntrace_every = 1\n");
     for _ in 0..2 {
         let (pool, logged, deadline_us) = seen(&text);
-        let expected = serde_json::json!({ "idle_us": 1000, "logged_write_bytes": 65_536, "logged_write_bytes_max": 2_621_440,
+        let cache_bytes = pool["cache_size_bytes"].clone();
+        let expected = serde_json::json!({ "idle_us": 1000, "logged_write_bytes": 65_536, "cache_size_bytes": cache_bytes,
             "fingerprints_percent": 25, "core_slack_low_us": 2000, "core_slack_high_us": 8000, "core_poll_windows": 2000 });
         assert_eq!((pool, logged), (expected, 65_536.into()), "the layers have it, too");
         assert_eq!(deadline_us, Some(77_000));
@@ -265,7 +272,7 @@ epoch = "1s"
 tolerance = 1.0
 tail = inf
 [adapter]
-apply = "{BIN} pool set p --logged-write {{logged_write}} --control {socket} && {BIN} volume deadline vol {{deadline}} --control {socket}"
+apply = "{BIN} pool set p logged_write={{logged_write}} --control {socket} && {BIN} volume deadline vol {{deadline}} --control {socket}"
 measure = "{BIN} tune load '{uri}' --trace {trace} --seconds {{seconds}}"
 timeout = "60s"
 profile_time = "1500ms"
@@ -279,8 +286,7 @@ profile_time = "1500ms"
         &["tune", "profile", file, "--out", &profile, "--current", "logged_write=0B", "--current", "deadline=none"],
     );
     assert!(out.contains("under 4 of 4 settings"), "{out}");
-    let now: serde_json::Value = serde_json::from_str(&node.cli(&["pool", "show", "p", "--json"])).unwrap();
-    assert_eq!(now["logged_write_bytes"], 0, "it ends where it began");
+    assert_eq!(settings(&node)["logged_write_bytes"], 0, "it ends where it began");
     assert!(ok(BIN, &["tune", "solve", file, "--profile", &profile]).contains("proven"));
     assert!(ok(BIN, &["tune", "run", file, "--profile", &profile, "--periods", "1"]).contains("period 1"));
     // A measurement that fails: what worked last is put back.
@@ -292,6 +298,5 @@ profile_time = "1500ms"
     let told = String::from_utf8_lossy(&failed.stderr).into_owned();
     assert!(!failed.status.success() && told.contains("/nowhere.csv"), "{told}");
     assert!(told.contains("put back to logged_write=64KiB deadline=none, which worked last"), "{told}");
-    let now: serde_json::Value = serde_json::from_str(&node.cli(&["pool", "show", "p", "--json"])).unwrap();
-    assert_eq!(now["logged_write_bytes"], 65_536);
+    assert_eq!(settings(&node)["logged_write_bytes"], 65_536);
 }

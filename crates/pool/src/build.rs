@@ -11,8 +11,9 @@ use plimsoll_fence::config::check_slots;
 use plimsoll_logs::{Layout as LogsLayout, Logs};
 use plimsoll_sched::budgets::Budgets;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
-use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Front, Layer, Map, Offer, Stack};
+use plimsoll_throttle::Throttle;
 
 /// The slow device's number: the pool's own.
 pub const SLOW: usize = 0;
@@ -21,8 +22,15 @@ pub const FAST: usize = 1;
 /// The NVRAM's number.
 pub const NVRAM: usize = 2;
 
+/// The offer of a device that limits nothing: what stands behind a model that is alone ([`Wiring::bare`]).
+pub const UNLIMITED: Offer =
+    Offer { size_bytes: u64::MAX, block_bytes: 1, io_bytes_max: u64::MAX, atomic_bytes: u32::MAX, queue_max: u32::MAX };
+
 /// Bytes of a page in memory.
 const PAGE_BYTES: u64 = 4096;
+
+/// Builds the model of a plan before a device of so many bytes.
+pub type Models<'a> = dyn FnMut(&ModelPlan, u64) -> Result<AnyModel, BadPlan> + 'a;
 
 /// Builds the pool of `plan` over devices that offer `offers`: the slow one, then the fast one and the NVRAM if there is a cache that has
 /// them.
@@ -30,26 +38,38 @@ const PAGE_BYTES: u64 = 4096;
 /// # Errors
 /// If a layer's configuration is out of its range, a layer doesn't fit its device, or a device that the plan needs is missing.
 pub fn build(plan: &PoolPlan, offers: Vec<Offer>) -> Result<Stack, BadPlan> {
-    let PoolPlan { stack, budgets, cores, cache, memory, logs, fence, scheduler, model } = plan;
+    Ok(compose(plan, offers, &mut ModelPlan::before)?.stack())
+}
+
+/// Composes the pool of `plan` as [`build`] does, with models that `models` builds, and leaves its layers open to changes by name.
+///
+/// # Errors
+/// As [`build`].
+pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> Result<Wiring, BadPlan> {
+    let PoolPlan { stack, budgets, throttle, cores, cache, memory, logs, fence, scheduler, model } = plan;
     let cache = cache.as_ref();
     let devices = 1 + usize::from(cache.is_some()) + usize::from(cache.is_some_and(|c| c.nvram.is_some()));
     if offers.len() < devices {
         return Err(BadPlan(format!("the pool needs {devices} devices, and {} are there", offers.len())));
     }
-    let model = model.as_ref().map(|m| modelled(m, offers[SLOW].size_bytes)).transpose()?;
+    let mut modelled = |m: &ModelPlan, device: usize| Ok(ModelLayer::new(models(m, offers[device].size_bytes)?));
+    let model = model.as_ref().map(|m| modelled(m, SLOW)).transpose()?;
     let below = model.as_ref().map_or(offers[SLOW], |m| m.offer(&offers[SLOW..=SLOW]));
-    let mut w = Wiring::default();
+    let mut w = Wiring::new(*stack, offers.clone());
     if *budgets {
         w.chain("budgets", Box::new(Budgets::new(stack.failover_hop)));
     }
     w.chain("front", Box::new(Front::new()));
+    if *throttle {
+        w.chain("throttle", Box::new(Throttle::new()));
+    }
     if let Some(config) = cores {
         config.check().map_err(BadPlan)?;
         w.chain("cores", Box::new(Cores::new(config.clone())));
     }
     let mut flash_model = None;
     if let Some(c) = cache {
-        flash_model = c.model.as_ref().map(|m| modelled(m, offers[FAST].size_bytes)).transpose()?;
+        flash_model = c.model.as_ref().map(|m| modelled(m, FAST)).transpose()?;
         let seen = flash_model.as_ref().map_or(offers[FAST], |m| m.offer(&[offers[FAST]]));
         let seen = Offer { size_bytes: seen.size_bytes.min(offers[FAST].size_bytes), ..seen };
         w.chain("cache", Box::new(cache_layer(c, &seen)?));
@@ -101,7 +121,9 @@ pub fn build(plan: &PoolPlan, offers: Vec<Offer>) -> Result<Stack, BadPlan> {
         if let Some(model) = flash_model {
             // It takes no more than its queue holds.
             let depth = model.model().queue_max() as u32;
-            let options = SchedulerOptions { depth, ..SchedulerOptions::default() };
+            let rotational = c.model.as_ref().is_some_and(|m| m.spec.is_rotational());
+            let discipline = if rotational { Discipline::Sstf } else { Discipline::Fifo };
+            let options = SchedulerOptions { depth, discipline, ..SchedulerOptions::default() };
             let queue = SchedulerKind::Noop.layer(&options, DiskModel::unknown(model.model().size_bytes()));
             w.beside("flash queue", queue, vec![To::Layer("flash")]);
             w.beside("flash", Box::new(model), vec![To::Device(FAST)]);
@@ -115,7 +137,7 @@ pub fn build(plan: &PoolPlan, offers: Vec<Offer>) -> Result<Stack, BadPlan> {
             None => w.port("cache", flash),
         }
     }
-    Ok(w.stack(*stack, offers))
+    Ok(w)
 }
 
 /// A device as the layers above its model see it.
@@ -132,16 +154,11 @@ pub struct Seen {
 /// # Errors
 /// If the model's parameters contradict each other.
 pub fn seen(plan: Option<&ModelPlan>, offer: Offer) -> Result<Seen, BadPlan> {
-    let Some(model) = plan.map(|m| modelled(m, offer.size_bytes)).transpose()? else {
+    let Some(model) = plan.map(|m| m.before(offer.size_bytes)).transpose()? else {
         return Ok(Seen { offer, whole_bytes: offer.size_bytes });
     };
-    Ok(Seen { offer: model.offer(&[offer]), whole_bytes: model.model().size_bytes() })
-}
-
-/// The model over a device of `size_bytes`. A flash drive's maps take memory by capacity: no more of it than the device behind it.
-fn modelled(plan: &ModelPlan, size_bytes: u64) -> Result<ModelLayer<AnyModel>, BadPlan> {
-    let model = plan.spec.clone().at_most(size_bytes).build(plan.options);
-    Ok(ModelLayer::new(model.map_err(|e| BadPlan(e.to_string()))?))
+    let whole_bytes = model.size_bytes();
+    Ok(Seen { offer: ModelLayer::new(model).offer(&[offer]), whole_bytes })
 }
 
 fn cache_layer(c: &CachePlan, fast: &Offer) -> Result<Cache, BadPlan> {

@@ -3,7 +3,7 @@
 use plimsoll_base::{Span, VolumeKey};
 use plimsoll_cache::{CacheConfig, Shape as CacheShape};
 use plimsoll_cores::CoresConfig;
-use plimsoll_device::{DeviceOptions, DeviceSpec};
+use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec};
 use plimsoll_fence::FenceConfig;
 use plimsoll_logs::{LogsConfig, Shape as LogsShape};
 use plimsoll_sched::{DiskModel, Profile, SchedulerKind, SchedulerOptions};
@@ -19,6 +19,8 @@ pub struct PoolPlan {
     pub stack: StackConfig,
     /// Whether tenants' deadlines may be of a percentile (MittOS §7.2's budgets).
     pub budgets: bool,
+    /// Limits of volumes' requests and bytes per second.
+    pub throttle: bool,
     /// Cores that requests are served by.
     pub cores: Option<CoresConfig>,
     /// The flash cache, on the fast device.
@@ -41,6 +43,7 @@ impl PoolPlan {
         PoolPlan {
             stack: StackConfig::default(),
             budgets: false,
+            throttle: false,
             cores: None,
             cache: None,
             memory: None,
@@ -188,6 +191,16 @@ pub struct ModelPlan {
     pub spec: DeviceSpec,
     /// Deviations from `spec`.
     pub options: DeviceOptions,
+}
+
+impl ModelPlan {
+    /// The model before a device of `size_bytes`. A flash drive's maps take memory by capacity: no more of it than the device behind it.
+    ///
+    /// # Errors
+    /// If its parameters contradict each other.
+    pub fn before(&self, size_bytes: u64) -> Result<AnyModel, BadPlan> {
+        self.spec.clone().at_most(size_bytes).build(self.options).map_err(|e| BadPlan(e.to_string()))
+    }
 }
 
 /// Why no stack can be built from a plan.

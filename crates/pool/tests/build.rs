@@ -28,6 +28,7 @@ fn whole() -> PoolPlan {
     let fast = DeviceKind::flash(FlashPredictor::TYPICAL);
     PoolPlan {
         budgets: true,
+        throttle: true,
         cores: Some(CoresConfig::new(4)),
         cache: Some(CachePlan {
             shape: CacheShape::default(),
@@ -61,15 +62,16 @@ fn names(stack: &Stack) -> Vec<&'static str> {
 
 #[test]
 fn layers_are_in_their_order_whatever_is_left_out() {
-    let all = ["budgets", "front", "cores", "cache", "map", "pagecache", "logs", "fence", "cfq", "disk"];
+    let all = ["budgets", "front", "throttle", "cores", "cache", "map", "pagecache", "logs", "fence", "cfq", "disk"];
     let found = names(&build(&whole(), offers()).unwrap());
-    assert_eq!(found[..9], all[..9], "{found:?}");
-    let fast = &found[10..];
+    assert_eq!(found[..10], all[..10], "{found:?}");
+    let fast = &found[11..];
     assert_eq!(fast.len(), 3, "NVRAM, a queue and the modelled drive: {fast:?}");
-    for leave_out in 0..1u32 << 6 {
+    for leave_out in 0..1u32 << 7 {
         let has = |bit: u32| leave_out & (1 << bit) == 0;
         let mut plan = whole();
         plan.budgets = has(0);
+        plan.throttle = has(6);
         plan.cores = plan.cores.filter(|_| has(1));
         plan.cache = plan.cache.filter(|_| has(2));
         plan.memory = plan.memory.filter(|_| has(3));
@@ -79,8 +81,8 @@ fn layers_are_in_their_order_whatever_is_left_out() {
             fence.devices.truncate(1);
         }
         let found = names(&build(&plan, offers()).unwrap());
-        let chain: Vec<&str> = all.iter().take(9).copied().filter(|name| found.contains(name)).collect();
-        assert_eq!(found[..chain.len()], chain, "left out {leave_out:06b}");
+        let chain: Vec<&str> = all.iter().take(10).copied().filter(|name| found.contains(name)).collect();
+        assert_eq!(found[..chain.len()], chain, "left out {leave_out:07b}");
     }
 }
 

@@ -4,6 +4,7 @@
 //! some corrupt bytes it panics nevertheless (its own asserts). That is caught here, and only here, because a node must name
 //! the device and go on serving its other pools; the database that panicked is never used again.
 
+use crate::earlier;
 use crate::meta::MetaError;
 use crate::record::{tenant_from_json, tenant_to_json, volume_from_json, volume_to_json};
 use crate::region::{MetaStorage, full};
@@ -20,13 +21,12 @@ const VOLUMES: TableDefinition<u32, &[u8]> = TableDefinition::new("volumes");
 const NAMES: TableDefinition<&str, u32> = TableDefinition::new("names");
 const GENERATIONS: TableDefinition<u32, u32> = TableDefinition::new("generations");
 const TENANTS: TableDefinition<&str, &[u8]> = TableDefinition::new("tenants");
-const SETTINGS: TableDefinition<&str, &[u8]> = TableDefinition::new("settings");
+pub(crate) const SETTINGS: TableDefinition<&str, &[u8]> = TableDefinition::new("settings");
 
 /// The rows of [`SETTINGS`].
 const SCHEMA_ROW: &str = "schema";
-const FENCE_ROW: &str = "fence";
-const KNOBS_ROW: &str = "knobs";
-const CACHE_ROW: &str = "cache";
+const LIVE_ROW: &str = "live";
+pub(crate) const CACHE_ROW: &str = "cache";
 /// Number of the newest durable mutation; absent before the first since superblocks of version 3.
 const COMMIT_ROW: &str = "commit";
 
@@ -183,9 +183,11 @@ pub(crate) fn write(db: &Database, edits: &[Edit]) -> Result<(), MetaError> {
                     txn.open_table(TENANTS)?.insert(t.name.as_str(), tenant_to_json(t).as_slice())?;
                 }
                 Edit::DropTenant(name) => drop(txn.open_table(TENANTS)?.remove(name.as_str())?),
-                Edit::PutFence(f) => put_setting(&txn, FENCE_ROW, f)?,
                 Edit::PutCache(c) => put_setting(&txn, CACHE_ROW, c)?,
-                Edit::PutKnobs(k) => put_setting(&txn, KNOBS_ROW, k)?,
+                Edit::PutSettings(s) => {
+                    put_setting(&txn, LIVE_ROW, s)?;
+                    earlier::drop_rows(&txn)?;
+                }
                 Edit::PutCommit(commit) => put_setting(&txn, COMMIT_ROW, &Some(commit))?,
             }
         }
@@ -223,8 +225,10 @@ fn load(db: &Database) -> Result<State, MetaError> {
         state.generations.insert(id.value(), generation.value());
     }
     let settings = txn.open_table(SETTINGS).map_err(|e| of(e.into()))?;
-    state.fence = setting(&settings, FENCE_ROW)?;
-    state.knobs = setting(&settings, KNOBS_ROW)?;
+    state.settings = match setting(&settings, LIVE_ROW)? {
+        Some(live) => Some(live),
+        None => earlier::settings(&settings)?,
+    };
     state.cache = setting(&settings, CACHE_ROW)?;
     state.commit = setting(&settings, COMMIT_ROW)?.unwrap_or(0);
     if state.commit > COMMIT_MAX {
@@ -251,7 +255,7 @@ fn put_setting(
 }
 
 /// A row that is there only once something was set.
-fn setting<T: serde::de::DeserializeOwned>(
+pub(crate) fn setting<T: serde::de::DeserializeOwned>(
     settings: &impl ReadableTable<&'static str, &'static [u8]>,
     row: &'static str,
 ) -> Result<Option<T>, MetaError> {

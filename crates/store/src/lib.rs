@@ -13,6 +13,7 @@
 
 mod db;
 pub mod device;
+mod earlier;
 pub mod meta;
 mod probe;
 pub mod record;
@@ -24,8 +25,8 @@ pub mod superblock;
 pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, ROLE_MAIN};
 pub use meta::{MetaError, MetaReader, MetaStore, MetaView};
 pub use record::{
-    CacheRecord, DeadlineRecord, FenceRecord, KnobValues, KnobsRecord, NewVolume, RecordError, ReplicaRecord,
-    TenantLimits, TenantRecord, VolumeRecord, VolumeState,
+    CacheRecord, DeadlineRecord, NewVolume, RecordError, ReplicaRecord, SettingsRecord, TenantLimits, TenantRecord,
+    VolumeRecord, VolumeState,
 };
 pub use region::{Medium, MetaStorage, Owner, RegionBackend};
 pub use space::GRANULE_BYTES;

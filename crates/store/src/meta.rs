@@ -9,8 +9,8 @@
 
 use crate::db::{self, Storage};
 use crate::record::{
-    CacheRecord, DeadlineRecord, EXTENTS_MAX, FenceRecord, KnobsRecord, NewVolume, RecordError, ReplicaRecord,
-    TenantRecord, VolumeRecord, VolumeState, check_name, check_size,
+    CacheRecord, DeadlineRecord, EXTENTS_MAX, NewVolume, RecordError, ReplicaRecord, SettingsRecord, TenantRecord,
+    VolumeRecord, VolumeState, check_name, check_size,
 };
 use crate::region::MetaStorage;
 use crate::space::{GRANULE_BYTES, Space};
@@ -236,14 +236,9 @@ impl MetaView {
         volume.behind.unwrap_or(self.cache_generation() > 0)
     }
 
-    /// The pool's settings, if they were ever changed live.
-    pub fn knobs(&self) -> Option<KnobsRecord> {
-        self.state.knobs
-    }
-
-    /// The pool's time slots, if they were ever changed live.
-    pub fn fence(&self) -> Option<FenceRecord> {
-        self.state.fence
+    /// The pool's settings that were ever changed live.
+    pub fn settings(&self) -> SettingsRecord {
+        self.state.settings.clone().unwrap_or_default()
     }
 
     /// How often the pool's cache device was declared to be out of date; 0 if the pool never had one.
@@ -387,16 +382,8 @@ impl MetaStore {
     ///
     /// # Errors
     /// A failing storage.
-    pub fn set_knobs(&mut self, knobs: KnobsRecord) -> Result<(), MetaError> {
-        self.commit(vec![Edit::PutKnobs(Some(knobs))], false)
-    }
-
-    /// Keeps the pool's time slots as they are from now on.
-    ///
-    /// # Errors
-    /// A failing storage.
-    pub fn set_fence(&mut self, fence: FenceRecord) -> Result<(), MetaError> {
-        self.commit(vec![Edit::PutFence(Some(fence))], false)
+    pub fn set_settings(&mut self, settings: SettingsRecord) -> Result<(), MetaError> {
+        self.commit(vec![Edit::PutSettings(Some(settings))], false)
     }
 
     /// Declares what the pool's cache device holds to be out of date: it failed, and writes go on without it, or it was away.
@@ -405,7 +392,7 @@ impl MetaStore {
     /// A failing storage.
     pub fn outdate_cache(&mut self) -> Result<u32, MetaError> {
         let next = self.cache_generation() + 1;
-        let record = CacheRecord { absent: false, ..self.cache() };
+        let record = CacheRecord { absent: false };
         self.commit(vec![Edit::PutGeneration(CACHE_ROW, next), Edit::PutCache(Some(record))], true)?;
         Ok(next)
     }

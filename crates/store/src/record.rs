@@ -5,6 +5,7 @@ use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Objective, Span, VolumeKey};
 use plimsoll_stack::map::Extent;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The most extents a volume may have.
@@ -83,52 +84,21 @@ pub struct ReplicaRecord {
     pub behind: u8,
 }
 
-/// A pool's time slots as they were last changed live.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+/// A pool's settings as they were last changed live, each by its key, with the unit in the key.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-pub struct FenceRecord {
-    /// How many.
-    pub slots: u32,
-    /// How long each is.
-    pub slot_ns: u64,
-    /// Number and length that were configured then: where something else is configured by now, that is meant.
-    pub configured: (u32, u64),
+pub struct SettingsRecord {
+    /// Their values.
+    pub set: BTreeMap<String, u64>,
+    /// The values that were configured then. A setting that is configured otherwise by now is meant as configured.
+    pub configured: BTreeMap<String, u64>,
 }
 
-/// A pool's settings, each where it has a layer that it concerns.
+/// State of a pool's cache. Earlier programs wrote further fields, which [`SettingsRecord`] has today.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
-#[serde(deny_unknown_fields, default)]
-pub struct KnobValues {
-    /// CFQ's idle time.
-    pub idle_ns: Option<u64>,
-    /// LoggedWriteSize.
-    pub logged_write_bytes: Option<u64>,
-    /// In percent of the cache's extents.
-    pub fingerprints_percent: Option<u32>,
-    /// QWin's lower and upper threshold in nanoseconds, and windows from one look to the next.
-    pub core_slack: Option<(u64, u64, u64)>,
-}
-
-/// A pool's settings as they were last changed live.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
-#[serde(deny_unknown_fields)]
-pub struct KnobsRecord {
-    /// As they are.
-    pub set: KnobValues,
-    /// As they were configured then: of what is configured otherwise by now, that is meant.
-    pub configured: KnobValues,
-}
-
-/// What is kept of a pool's cache.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
-#[serde(deny_unknown_fields)]
 pub struct CacheRecord {
     /// The pool was served without it since: what it holds may be older than the pool's own device.
     pub absent: bool,
-    /// How much of its device it may use, as last changed live.
-    pub size_bytes: Option<u64>,
-    /// What was configured then: where it's something else by now, that is meant.
-    pub configured_bytes: Option<u64>,
 }
 
 /// A volume's deadline as it was last changed live.

@@ -1,6 +1,6 @@
 //! The metadata store's contents in memory, and the edits that change them.
 
-use crate::record::{CacheRecord, FenceRecord, KnobsRecord, TenantRecord, VolumeRecord, VolumeState};
+use crate::record::{CacheRecord, SettingsRecord, TenantRecord, VolumeRecord, VolumeState};
 use crate::space::{GRANULE_BYTES, Space};
 use crate::superblock::Region;
 use std::collections::BTreeMap;
@@ -18,8 +18,7 @@ pub(crate) enum Edit {
     DropGeneration(u32),
     PutTenant(TenantRecord),
     DropTenant(String),
-    PutFence(Option<FenceRecord>),
-    PutKnobs(Option<KnobsRecord>),
+    PutSettings(Option<SettingsRecord>),
     PutCache(Option<CacheRecord>),
     /// The number of the mutation that this is part of.
     PutCommit(u64),
@@ -33,8 +32,7 @@ pub(crate) struct State {
     pub(crate) names: BTreeMap<String, u32>,
     pub(crate) tenants: BTreeMap<String, TenantRecord>,
     pub(crate) generations: BTreeMap<u32, u32>,
-    pub(crate) fence: Option<FenceRecord>,
-    pub(crate) knobs: Option<KnobsRecord>,
+    pub(crate) settings: Option<SettingsRecord>,
     pub(crate) cache: Option<CacheRecord>,
     /// Number of mutations, since mutations have numbers.
     pub(crate) commit: u64,
@@ -101,8 +99,7 @@ impl State {
             Edit::DropTenant(name) => {
                 Edit::PutTenant(self.tenants.remove(&name).expect("only tenants that are there are dropped"))
             }
-            Edit::PutFence(f) => Edit::PutFence(std::mem::replace(&mut self.fence, f)),
-            Edit::PutKnobs(k) => Edit::PutKnobs(std::mem::replace(&mut self.knobs, k)),
+            Edit::PutSettings(s) => Edit::PutSettings(std::mem::replace(&mut self.settings, s)),
             Edit::PutCache(c) => Edit::PutCache(std::mem::replace(&mut self.cache, c)),
             Edit::PutCommit(commit) => Edit::PutCommit(std::mem::replace(&mut self.commit, commit)),
         }

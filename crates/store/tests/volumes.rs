@@ -7,8 +7,8 @@ mod disk;
 use disk::Disk;
 use plimsoll_base::{Class, Objective, Span, VolumeKey};
 use plimsoll_store::{
-    DeadlineRecord, KnobValues, KnobsRecord, Medium, MetaError, MetaStore, NewVolume, RecordError, Region,
-    RegionBackend, RegionKind, TenantLimits, TenantRecord, VolumeRecord,
+    DeadlineRecord, Medium, MetaError, MetaStore, NewVolume, RecordError, Region, RegionBackend, RegionKind,
+    SettingsRecord, TenantLimits, TenantRecord, VolumeRecord,
 };
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -109,15 +109,15 @@ fn tenants_are_kept() {
 fn what_was_set_live_is_kept() {
     let (disk, mut store) = store();
     store.create_volume(new("a", MIB)).expect("room");
-    assert_eq!((store.knobs(), store.volume("a").expect("made").deadline), (None, None));
-    let set = KnobValues { idle_ns: Some(0), core_slack: Some((1, 2, 3)), ..KnobValues::default() };
-    let knobs = KnobsRecord { set, configured: KnobValues { idle_ns: Some(8), ..KnobValues::default() } };
-    store.set_knobs(knobs).expect("set");
+    assert_eq!((store.settings(), store.volume("a").expect("made").deadline), (SettingsRecord::default(), None));
+    let of = |idle_us| [("idle_us".to_owned(), idle_us)].into();
+    let settings = SettingsRecord { set: of(0), configured: of(8) };
+    store.set_settings(settings.clone()).expect("set");
     let deadline = DeadlineRecord { deadline_ns: Some(20), configured_ns: None };
     store.set_volume_deadline("a", deadline).expect("set");
     assert!(matches!(store.set_volume_deadline("b", deadline), Err(MetaError::UnknownVolume { .. })));
     let store = reopen(&disk, store);
-    assert_eq!((store.knobs(), store.volume("a").expect("made").deadline), (Some(knobs), Some(deadline)));
+    assert_eq!((store.settings(), store.volume("a").expect("made").deadline), (settings, Some(deadline)));
 }
 
 /// A disk whose sync waits until it is let go.

@@ -3,8 +3,8 @@
 use super::limiter::Limit;
 use super::throttle::Throttle;
 use super::{DatabaseConfig, Front, Measured, Neighbour, Sensitive, Setting};
-use crate::lru::Lru;
 use plimsoll_base::{LatencyHistogram, Rng, Span, Time};
+use plimsoll_replay::lru::Lru;
 use plimsoll_shape::control::{ControlConfig, Controller, PMode, ZetaMode};
 use plimsoll_shape::gate::{Answered, ConnId, Gate, Knobs, OwnGate, P_UNLIMITED, UserClass, Verdict};
 use plimsoll_shape::tune::parallelism::TunerConfig;

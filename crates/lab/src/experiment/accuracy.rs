@@ -11,14 +11,14 @@ use crate::experiment::judged::{
 use crate::experiment::slowed::Slowed;
 use crate::experiment::traces;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::profiling::{costs_of, profile_of};
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig};
-use crate::trace::record::TraceRecord;
 use plimsoll_base::{Span, Time};
 use plimsoll_device::{Disk, DiskOptions, Mismatch, Model, ModelLayer, profile};
+use plimsoll_replay::profiling::{costs_of, profile_of};
+use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig};
 use plimsoll_sched::blackbox::{BlackBox, BlackBoxConfig};
 use plimsoll_sched::{Cfq, CfqConfig, DiskModel, Late, Precision, Profile};
 use plimsoll_stack::Layer;
+use plimsoll_trace::record::TraceRecord;
 
 /// The drive that everything runs on, and how far it is from its profile.
 const DEVICE: &str = "cheetah-15k5";
@@ -107,7 +107,7 @@ fn replay(records: &[TraceRecord], r: &Replay<'_>) -> Result<Vec<Read>, LabError
     };
     let layers: Vec<Box<dyn Layer>> = vec![Box::new(cfq), device];
     let pool = PoolConfig { late: Late::Flag, failover_hop: Span::ZERO, seed: r.seed, ..PoolConfig::default() };
-    let mut pool = Pool::of_layers(layers, &pool)?;
+    let mut pool = Pool::alone(layers, &pool)?;
     replay_reads(&mut pool, records, &Limits { deadline: r.deadline, processes: true, ..Limits::default() })
 }
 
@@ -205,7 +205,7 @@ fn by_black_box(p: &Prepared, seed: u64) -> Result<[Option<f64>; 3], LabError> {
         let layers: Vec<Box<dyn Layer>> = vec![Box::new(hidden), Box::new(ModelLayer::new(drive(seed)?))];
         let pool = PoolConfig { late: Late::Flag, failover_hop: Span::ZERO, seed, ..PoolConfig::default() };
         let limits = Limits { deadline, processes: true, ..Limits::default() };
-        replay_reads(&mut Pool::of_layers(layers, &pool)?, &p.records, &limits)
+        replay_reads(&mut Pool::alone(layers, &pool)?, &p.records, &limits)
     };
     let deadline = p95(&with(None)?, p.middle);
     let all = with(Some(deadline))?;

@@ -11,10 +11,10 @@ mod stacks;
 
 use crate::experiment::stats::quantile;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::profiling::profile_of;
-use crate::replay::DeviceChoice;
 use bench::{Bench, Seen};
 use plimsoll_base::{TenantId, VolumeKey};
+use plimsoll_replay::DeviceChoice;
+use plimsoll_replay::profiling::profile_of;
 use plimsoll_sched::Profile;
 use stacks::{COMBINATIONS, Combination};
 

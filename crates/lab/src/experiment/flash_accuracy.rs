@@ -6,16 +6,16 @@ use crate::experiment::judged::{
 };
 use crate::experiment::traces;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::profiling::flash_profile_of;
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig};
-use crate::trace::record::TraceRecord;
 use plimsoll_base::Span;
 use plimsoll_device::{BlackBox as HiddenFlash, Flash, FlashOptions, FlashSpec, History, Mismatch, ModelLayer};
+use plimsoll_replay::profiling::flash_profile_of;
+use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig};
 use plimsoll_sched::Late;
 use plimsoll_sched::blackbox::{BlackBox, BlackBoxConfig};
 use plimsoll_sched::profile::FlashProfile;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_stack::Layer;
+use plimsoll_trace::record::TraceRecord;
 
 /// See the module's documentation.
 pub struct FlashAccuracy;
@@ -63,7 +63,7 @@ fn replay(
     let queue_max = spec.interface.queue_depth as usize;
     let config =
         PoolConfig { late: Late::Flag, failover_hop: Span::ZERO, inflight_max: queue_max, ..PoolConfig::default() };
-    let mut pool = Pool::of_layers(layers, &config)?;
+    let mut pool = Pool::alone(layers, &config)?;
     replay_reads(&mut pool, records, &Limits { deadline, ..Limits::default() })
 }
 

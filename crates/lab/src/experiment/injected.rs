@@ -1,17 +1,18 @@
 //! MT-E14: what wrong answers cost. A cluster whose nodes refuse reads by forecast, and answer wrongly on purpose at set rates
 //! (MittOS §7.7).
 
-use crate::cluster::{Cluster, ClusterConfig, ClusterMeasured, Gets, GetsConfig, Noise};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot};
-use crate::profiling::profile_of;
-use crate::replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_base::{Rng, Span, Time};
 use plimsoll_client::{PolicyKind, PolicySettings};
-use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
+use plimsoll_device::DeviceSpec;
+use plimsoll_figure::plot::{Curve, Plot};
+use plimsoll_pool::{Costs, ModelPlan};
+use plimsoll_replay::cluster::{Cluster, ClusterConfig, ClusterMeasured, Gets, GetsConfig, Noise};
+use plimsoll_replay::pool::composed;
+use plimsoll_replay::profiling::profile_of;
+use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_sched::inject::Inject;
-use plimsoll_sched::{Cfq, CfqConfig, Late, Profile};
-use plimsoll_stack::Layer;
+use plimsoll_sched::{Late, Profile, SchedulerKind};
 
 /// See the module's documentation.
 pub struct InjectedErrors;
@@ -38,21 +39,26 @@ struct Wrong {
 }
 
 fn node(profile: &Profile, wrong: Wrong, seed: u64) -> Result<Pool, LabError> {
+    // Refused at the top only: that is where errors are injected.
+    let plan = PoolConfig {
+        sched: SchedulerKind::Cfq,
+        depth: 1,
+        late: Late::Keep,
+        seed,
+        mismatch: SPREAD,
+        ..PoolConfig::default()
+    };
     let config = PoolConfig { seed, mismatch: SPREAD, ..PoolConfig::default() };
     let spec = DeviceSpec::named(DEVICE).map_err(|e| LabError(e.to_string()))?;
-    let model = spec.build(DeviceOptions { seed, mismatch: SPREAD }).map_err(|e| LabError(e.to_string()))?;
-    let costs = profile.disk_model().ok_or_else(|| LabError("the profile has no costs".into()))?;
-    // Refused at the top only: that is where errors are injected.
-    let cfq = CfqConfig { late: Late::Keep, ..CfqConfig::default() };
     let inject = Inject {
         false_negative_percent: wrong.negative,
         false_positive_percent: wrong.positive,
         seed,
         failover_hop: config.failover_hop,
     };
-    let layers: Vec<Box<dyn Layer>> =
-        vec![Box::new(inject), Box::new(Cfq::new(cfq, costs)), Box::new(ModelLayer::new(model))];
-    Ok(Pool::of_layers(layers, &config)?)
+    let wiring = composed(&plan.plan(&spec, Costs::Profile(Box::new(profile.clone()))), &mut ModelPlan::before)?;
+    let stack = wiring.above("scheduler", "inject", Box::new(inject)).stack();
+    Ok(Pool::of_stack(stack, Vec::new(), &config)?)
 }
 
 /// Every so often another node has several large reads at once.

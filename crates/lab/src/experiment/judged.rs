@@ -4,10 +4,10 @@
 //! was expected late and whether it was.
 
 use crate::experiment::LabError;
-use crate::replay::{Limits, Pool, open_loop_watched};
-use crate::trace::record::{Tables, TraceRecord};
-use crate::trace::stream::Held;
 use plimsoll_base::{Completion, LatencyHistogram, Op, Span, Time};
+use plimsoll_replay::{Limits, Pool, open_loop_watched};
+use plimsoll_trace::record::{Tables, TraceRecord};
+use plimsoll_trace::stream::Held;
 
 /// A read that ended, as the accounting needs it.
 #[derive(Clone, Copy)]

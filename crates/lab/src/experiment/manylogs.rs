@@ -2,20 +2,19 @@
 
 use crate::experiment::traces::busy_s;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot};
-use crate::profiling::profile_of;
-use crate::replay::{DeviceChoice, Limits, Measured, Pool, PoolConfig, open_loop};
-use crate::trace::record::{Op as TraceOp, Tables, TraceRecord};
-use crate::trace::stream::Held;
-use crate::trace::stream::RecordStream as _;
-use crate::trace::tools::mix::{MANYLOGS_MIXES, MANYLOGS_WINDOW, ManylogsMix, Pick};
-use crate::trace::tools::window::{Busy, Window, WindowFinder};
-use crate::trace::{ReadOptions, TraceReader};
 use plimsoll_base::{LatencyHistogram, Rng, Span, Time};
-use plimsoll_device::{DeviceOptions, Model, ModelLayer};
-use plimsoll_logs::{CleanConfig, Counters, Layout, Logs, LogsConfig, Shape};
-use plimsoll_sched::DiskModel;
-use plimsoll_stack::Layer;
+use plimsoll_figure::plot::{Curve, Plot};
+use plimsoll_logs::{CleanConfig, Counters, Logs, LogsConfig, Shape};
+use plimsoll_pool::{BadPlan, Costs, LogsPlan, ModelPlan, PoolPlan};
+use plimsoll_replay::pool::composed;
+use plimsoll_replay::profiling::profile_of;
+use plimsoll_replay::{DeviceChoice, Limits, Measured, Pool, PoolConfig, open_loop};
+use plimsoll_trace::record::{Op as TraceOp, Tables, TraceRecord};
+use plimsoll_trace::stream::Held;
+use plimsoll_trace::stream::RecordStream as _;
+use plimsoll_trace::tools::mix::{MANYLOGS_MIXES, MANYLOGS_WINDOW, ManylogsMix, Pick};
+use plimsoll_trace::tools::window::{Busy, Window, WindowFinder};
+use plimsoll_trace::{ReadOptions, TraceReader};
 use std::collections::BTreeMap;
 
 /// The disk of Manylogs §V-B, its write cache off as there.
@@ -42,13 +41,16 @@ const QUICK: Span = Span::from_secs(60);
 /// A pool with logs over a device whose other end has no bytes.
 pub(crate) fn pool_with(device: &DeviceChoice, shape: Shape, logs: LogsConfig, seed: u64) -> Result<Pool, LabError> {
     let config = PoolConfig { mismatch: SPREAD, seed, ..PoolConfig::default() };
-    let failed = |e: &dyn std::fmt::Display| LabError(format!("device `{}`: {e}", device.name));
-    let model = device.spec.build(DeviceOptions { seed, mismatch: SPREAD }).map_err(|e| failed(&e))?;
-    let layout = Layout::new(model.size_bytes(), model.block_bytes(), shape, 1).map_err(|e| failed(&e))?;
-    let scheduler = config.sched.layer(&config.scheduler(), DiskModel::unknown(model.size_bytes()));
-    let layers: Vec<Box<dyn Layer>> =
-        vec![Box::new(Logs::fresh(layout, logs)), scheduler, Box::new(ModelLayer::new(model))];
-    Ok(Pool::of_layers(layers, &config)?)
+    let plan = plan(device, shape, logs, seed);
+    let failed = |e: BadPlan| LabError(format!("device `{}`: {e}", device.name));
+    let wiring = composed(&plan, &mut ModelPlan::before).map_err(failed)?;
+    Ok(Pool::of_stack(wiring.stack(), Vec::new(), &config)?)
+}
+
+/// The plan of a pool with logs over a modelled device.
+pub(crate) fn plan(device: &DeviceChoice, shape: Shape, config: LogsConfig, seed: u64) -> PoolPlan {
+    let pool = PoolConfig { mismatch: SPREAD, seed, ..PoolConfig::default() };
+    PoolPlan { logs: Some(LogsPlan { shape, config }), ..pool.plan(&device.spec, Costs::Unknown) }
 }
 
 /// One log for the whole disk, as large as all scattered ones together, in its middle.

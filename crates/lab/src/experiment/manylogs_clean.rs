@@ -3,15 +3,15 @@
 
 use crate::experiment::manylogs::{DEVICE, mean_ms, replay, swapping};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::replay::{DeviceChoice, Measured};
-use crate::trace::record::TraceRecord;
-use crate::trace::stream::RecordStream as _;
-use crate::trace::tools::window::{Busy, WindowFinder};
-use crate::trace::{ReadOptions, TraceReader};
 use plimsoll_base::{Span, Time};
 use plimsoll_logs::LogsControl;
 use plimsoll_logs::{CleanConfig, Logs, LogsConfig, Shape};
+use plimsoll_replay::{DeviceChoice, Measured};
 use plimsoll_stack::Addressed;
+use plimsoll_trace::record::TraceRecord;
+use plimsoll_trace::stream::RecordStream as _;
+use plimsoll_trace::tools::window::{Busy, WindowFinder};
+use plimsoll_trace::{ReadOptions, TraceReader};
 
 /// ML-E10 and ML-E13.
 pub struct LazyCheckpoint;
@@ -101,7 +101,7 @@ impl Experiment for LazyCheckpoint {
                 LogsConfig { clean: CleanConfig { idle_after: None, ..CleanConfig::default() }, ..swapping(256 << 10) };
             let (m, before, mut pool) = replay(&device, Shape::default(), logs, &records, seed)?;
             let logs =
-                |pool: &crate::replay::Pool| pool.stack().layer::<Logs>().expect("it is there").status(Time::ZERO);
+                |pool: &plimsoll_replay::Pool| pool.stack().layer::<Logs>().expect("it is there").status(Time::ZERO);
             let table = logs(&pool).mtl_bytes;
             let begun = Time::ZERO + m.elapsed() + HOUR;
             pool.stack.tell(begun, &Addressed::new(&LogsControl::Checkpoint));

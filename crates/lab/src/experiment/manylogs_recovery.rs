@@ -1,10 +1,8 @@
 //! ML-M8: how long a start takes after a power loss, on a large disk that holds bytes.
 
-use crate::experiment::manylogs::{DEVICE, SPREAD};
+use crate::experiment::manylogs::{DEVICE, plan};
 use crate::experiment::{Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::replay::{DeviceChoice, PoolConfig};
 use plimsoll_base::{BufPool, Rng, Span, VolumeKey};
-use plimsoll_device::{DeviceOptions, Model, ModelLayer};
 use plimsoll_logs::format::{
     Entry, EntryKind, Image, LogEntry, Note, Place, data_sum, encode_image, encode_note, encode_record, epoch_of,
     first_sum, header_bytes, logs_per_chunk,
@@ -12,9 +10,10 @@ use plimsoll_logs::format::{
 use plimsoll_logs::layout::NOTES_AT;
 use plimsoll_logs::mtl::{Mapped, Unit};
 use plimsoll_logs::{Layout, Logs, LogsConfig, RecoveryReport, Shape, format_device};
-use plimsoll_sched::DiskModel;
+use plimsoll_pool::{ModelPlan, UNLIMITED, compose, seen};
+use plimsoll_replay::DeviceChoice;
+use plimsoll_stack::LayerState;
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
-use plimsoll_stack::{Layer, LayerState, StackConfig};
 use std::num::NonZeroU32;
 
 /// See the module's documentation.
@@ -139,20 +138,18 @@ fn records(layout: &Layout, left: &Left, seed: u64, disk: &mut SimDisk) -> Note 
 fn recovered(left: &Left, seed: u64) -> Result<RecoveryReport, LabError> {
     let device = DeviceChoice::named(DEVICE)?;
     let failed = |e: &dyn std::fmt::Display| LabError(format!("device `{}`: {e}", device.name));
-    let model = device.spec.build(DeviceOptions { seed, mismatch: SPREAD }).map_err(|e| failed(&e))?;
-    let layout = Layout::new(model.size_bytes(), model.block_bytes(), Shape::default(), 1).map_err(|e| failed(&e))?;
-    let config = PoolConfig::default();
-    let disk = disk(&layout, left, seed);
-    let layers: Vec<Box<dyn Layer>> = vec![
-        Box::new(Logs::new(layout, LogsConfig::default())),
-        config.sched.layer(&config.scheduler(), DiskModel::unknown(layout.device_bytes)),
-        Box::new(ModelLayer::new(model)),
-    ];
-    let mut pool = SimPool::chain(StackConfig::default(), layers, vec![disk]);
+    let plan = plan(&device, Shape::default(), LogsConfig::default(), seed);
+    let slow = seen(plan.model.as_ref(), UNLIMITED).map_err(|e| failed(&e))?.offer;
+    let layout = Layout::new(slow.size_bytes, slow.block_bytes, Shape::default(), 1).map_err(|e| failed(&e))?;
+    let mut pool = SimPool::with_stack(vec![disk(&layout, left, seed)], |offers| {
+        let wiring =
+            compose(&plan, offers, &mut ModelPlan::before).expect("logs fit on the disk that they were put on");
+        wiring.without("front").without("map").stack()
+    });
     if pool.start() != LayerState::Ready {
         return Err(LabError(format!("{}: it doesn't start", left.what)));
     }
-    crate::decided::note(pool.stack().decisions());
+    plimsoll_replay::decided::note(pool.stack().decisions());
     let report = pool.stack().layer::<Logs>().expect("it is there").counters().recovery;
     if report.records != left.records || report.image_extents != u64::from(left.extents) {
         return Err(LabError(format!("{}: found {report:?}", left.what)));

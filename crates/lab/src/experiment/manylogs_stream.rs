@@ -5,11 +5,11 @@
 
 use crate::experiment::manylogs::{one_log, pool_with, swapping};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, closed_loop};
-use crate::trace::record::Op;
-use crate::workload::{ClosedLoop, Request, Step};
 use plimsoll_base::{LatencyHistogram, Rng, Span, Time};
 use plimsoll_logs::{LogsConfig, Shape};
+use plimsoll_replay::workload::{ClosedLoop, Request, Step};
+use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig, closed_loop};
+use plimsoll_trace::record::Op;
 
 /// See the module's documentation.
 pub struct StreamBesideBatches;

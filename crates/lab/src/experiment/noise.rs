@@ -1,17 +1,17 @@
 //! MT-E2 to E4: how noisy neighbours look from 20 nodes, by our generator and by the published schedule.
 //!
-//! The generator was given figures of MittOS §6 (see [`crate::workload::noise`]); that it has them is no finding, and
+//! The generator was given figures of MittOS §6 (see [`plimsoll_replay::workload::noise`]); that it has them is no finding, and
 //! such rows say "generator check". What the modelled disk makes of the noise is a finding: there the noise is reads.
 
 use crate::experiment::stats::quantile;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot, Scale, Shares};
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
-use crate::trace::error::TraceError;
-use crate::trace::record::{Op, Tables, TraceRecord};
-use crate::trace::stream::RecordStream;
-use crate::workload::noise::{NOISE_READ_BYTES, NoiseProfile, NoiseSchedule, SlowPeriod, SlowPeriods};
 use plimsoll_base::{LatencyHistogram, Rng, Span, Time};
+use plimsoll_figure::plot::{Curve, Plot, Scale, Shares};
+use plimsoll_replay::workload::noise::{NOISE_READ_BYTES, NoiseProfile, NoiseSchedule, SlowPeriod, SlowPeriods};
+use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
+use plimsoll_trace::error::TraceError;
+use plimsoll_trace::record::{Op, Tables, TraceRecord};
+use plimsoll_trace::stream::RecordStream;
 use std::fs::File;
 use std::io::BufReader;
 

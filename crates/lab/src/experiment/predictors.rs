@@ -6,11 +6,11 @@
 //! On flash distance is nothing: there the time is a line over the numbers of reads and of writes.
 
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot, Scale, Shares};
-use crate::replay::DeviceChoice;
 use plimsoll_base::linear::least_squares;
 use plimsoll_base::{Rng, Span, Time};
 use plimsoll_device::{DeviceOptions, DeviceSpec, Disk, DiskOptions, Mismatch, Model, Op, Request};
+use plimsoll_figure::plot::{Curve, Plot, Scale, Shares};
+use plimsoll_replay::DeviceChoice;
 
 /// See the module's documentation.
 pub struct BatchPredictors;

@@ -10,20 +10,21 @@ mod rules;
 mod step;
 
 use crate::experiment::{Experiment, LabError};
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, closed_loop_watched};
-use crate::workload::filebench::oltp::{Oltp, OltpConfig};
-use crate::workload::filebench::{Filebench, FilebenchConfig, Personality};
-use crate::workload::fio::{Fio, FioJob, Pattern};
-use crate::workload::random::Sizes;
-use crate::workload::together::Together;
-use crate::workload::{BadWorkload, ClosedLoop};
 use plimsoll_base::{Class, LatencyHistogram, Objective, Span, TenantId, Time};
 use plimsoll_cores::Allotment;
 use plimsoll_cores::config::PolicyConfig;
 use plimsoll_cores::queue::CoreChange;
 use plimsoll_cores::{Cores, CoresConfig, CoresStatus};
-use plimsoll_device::{DeviceOptions, ModelLayer};
-use plimsoll_stack::{Layer, OwnTerms, Terms};
+use plimsoll_pool::{Costs, ModelPlan, PoolPlan};
+use plimsoll_replay::pool::composed;
+use plimsoll_replay::workload::filebench::oltp::{Oltp, OltpConfig};
+use plimsoll_replay::workload::filebench::{Filebench, FilebenchConfig, Personality};
+use plimsoll_replay::workload::fio::{Fio, FioJob, Pattern};
+use plimsoll_replay::workload::random::Sizes;
+use plimsoll_replay::workload::together::Together;
+use plimsoll_replay::workload::{BadWorkload, ClosedLoop};
+use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig, closed_loop_watched};
+use plimsoll_stack::{OwnTerms, Terms};
 
 /// All of them.
 pub fn all() -> Vec<Box<dyn Experiment>> {
@@ -201,20 +202,23 @@ struct Outcome {
 const COURSE: Span = Span::from_secs(10);
 
 impl Run<'_> {
-    fn pool(&self) -> Result<Pool, LabError> {
-        let device = DeviceChoice::named(self.drive.name)?;
-        let options = DeviceOptions { seed: self.seed, mismatch: 0.15 };
-        let model = device.spec.build(options).map_err(|e| LabError(e.to_string()))?;
-        let config = CoresConfig {
+    fn plan(&self) -> Result<PoolPlan, LabError> {
+        let pool = PoolConfig { seed: self.seed, mismatch: 0.15, ..PoolConfig::default() };
+        let cores = CoresConfig {
             policy: self.policy.clone(),
             history_max: 1 << 18,
             revoke_late: false,
             ..CoresConfig::new(self.cores)
         };
-        let layers: Vec<Box<dyn Layer>> =
-            vec![Box::new(Cores::new(config)), Box::new(host::Host::new()), Box::new(ModelLayer::new(model))];
-        let pool_config = PoolConfig { seed: self.seed, ..PoolConfig::default() };
-        let mut pool = Pool::of_layers(layers, &pool_config)?;
+        let spec = DeviceChoice::named(self.drive.name)?.spec;
+        Ok(PoolPlan { cores: Some(cores), ..pool.plan(&spec, Costs::Unknown) })
+    }
+
+    fn pool(&self) -> Result<Pool, LabError> {
+        let config = PoolConfig { seed: self.seed, ..PoolConfig::default() };
+        let wiring = composed(&self.plan()?, &mut ModelPlan::before)?;
+        let stack = wiring.instead("scheduler", Box::new(host::Host::new())).stack();
+        let mut pool = Pool::of_stack(stack, Vec::new(), &config)?;
         for (i, client) in self.clients.iter().enumerate() {
             pool.stack.set_tenant(Time::ZERO, TenantId(i as u16), Some(&client.terms()));
         }

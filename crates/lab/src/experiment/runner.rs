@@ -1,10 +1,10 @@
 //! Runs an experiment over seeds on all cores, judges it, and remembers the result by its inputs.
 
-use crate::decided;
 use crate::experiment::stats::estimate;
 use crate::experiment::{Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::Plot;
-use crate::table::{Table, Values};
+use plimsoll_figure::plot::Plot;
+use plimsoll_figure::table::{Table, Values};
+use plimsoll_replay::decided;
 use plimsoll_stack::sim::EventHash;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};

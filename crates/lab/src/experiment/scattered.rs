@@ -1,11 +1,11 @@
 //! ML-E1: what a few random requests a second cost a sequential stream.
 
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot};
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, closed_loop};
-use crate::trace::record::Op;
-use crate::workload::{ClosedLoop, Request, Step};
 use plimsoll_base::{LatencyHistogram, Rng, Span, Time};
+use plimsoll_figure::plot::{Curve, Plot};
+use plimsoll_replay::workload::{ClosedLoop, Request, Step};
+use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig, closed_loop};
+use plimsoll_trace::record::Op;
 
 /// See the module's documentation.
 pub struct RandomAgainstStream;

@@ -1,14 +1,14 @@
 //! SCHED-CMP: noop, deadline and CFQ scheduling on recorded traces.
 
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot};
-use crate::replay::{DeviceChoice, Limits, Measured, Pool, PoolConfig, open_loop};
-use crate::trace::record::{Tables, TraceRecord};
-use crate::trace::stream::{Held, RecordStream};
-use crate::trace::tools::rerate::{Rerate, Speed};
-use crate::trace::{ReadOptions, TraceReader};
 use plimsoll_base::{Rng, Span, Time};
+use plimsoll_figure::plot::{Curve, Plot};
+use plimsoll_replay::{DeviceChoice, Limits, Measured, Pool, PoolConfig, open_loop};
 use plimsoll_sched::SchedulerKind;
+use plimsoll_trace::record::{Tables, TraceRecord};
+use plimsoll_trace::stream::{Held, RecordStream};
+use plimsoll_trace::tools::rerate::{Rerate, Speed};
+use plimsoll_trace::{ReadOptions, TraceReader};
 use std::path::PathBuf;
 
 /// See the module's documentation.

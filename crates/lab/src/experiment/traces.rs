@@ -1,12 +1,12 @@
 //! Recorded traces as accuracy experiments replay them: a busy stretch, at a speed that the device can follow.
 
 use crate::experiment::{Inputs, LabError};
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop};
-use crate::trace::record::{Op, Tables, TraceRecord};
-use crate::trace::stream::{Held, RecordStream};
-use crate::trace::tools::window::{Busy, WindowFinder};
-use crate::trace::{ReadOptions, TraceReader};
 use plimsoll_base::{Rng, Span, Time};
+use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop};
+use plimsoll_trace::record::{Op, Tables, TraceRecord};
+use plimsoll_trace::stream::{Held, RecordStream};
+use plimsoll_trace::tools::window::{Busy, WindowFinder};
+use plimsoll_trace::{ReadOptions, TraceReader};
 use std::path::PathBuf;
 
 /// A recorded trace.

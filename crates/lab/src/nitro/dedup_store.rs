@@ -12,9 +12,9 @@
 //!
 //! No ageing yet: nothing is reclaimed, and what lies together was written together.
 
-use crate::lru::Lru;
 use crate::nitro::EXTENT_BYTES;
 use plimsoll_base::Op;
+use plimsoll_replay::lru::Lru;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Extents that one recipe page describes: 32 bytes each, the fingerprint's 20 and a place (NI-M13).

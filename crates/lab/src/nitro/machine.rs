@@ -7,20 +7,23 @@ use crate::nitro::contents::Held;
 use crate::nitro::dedup_store::{DedupStore, PAGE_EXTENTS};
 use crate::nitro::extent_cache::ExtentCache;
 use crate::nitro::traces::Access;
-use crate::replay::DeviceChoice;
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Data, Io, IoHead, Op, Outcome, Span, TenantId, VolumeKey};
-use plimsoll_cache::{Cache, CacheConfig, Layout, Nvram, Shape, format_device};
+use plimsoll_cache::{Cache, CacheConfig, Layout, Shape, format_device};
 use plimsoll_cache::{CacheControl, CacheTerms};
-use plimsoll_device::{DeviceOptions, Disk, DiskOptions, Model, ModelLayer, Raid0};
-use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
+use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, Model, Raid0};
+use plimsoll_pool::{
+    BadPlan, CachePlan, Costs, FAST, ModelPlan, NVRAM, NvramPlan, PoolPlan, SLOW, SchedulerPlan, UNLIMITED, compose,
+};
+use plimsoll_replay::DeviceChoice;
+use plimsoll_sched::{SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::SimPool;
-use plimsoll_stack::{Addressed, LayerState, Offered, OwnTerms, Stack, StackConfig, Target, VolumeTerms};
+use plimsoll_stack::{Addressed, Layer, LayerState, Offer, Offered, OwnTerms, VolumeTerms};
 
 const VOLUME: VolumeKey = VolumeKey { id: 1, generation: 1 };
 /// Nitro's platform (§3.5.4), data spindles only; both backends get as many.
 const DISK: &str = "constellation-es3-1tb";
-const DISKS: u64 = 10;
+const DISKS: u32 = 10;
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Of a recipe's pages and the containers' lists, so many are in memory: one in eight.
 const METADATA_IN_MEMORY: u64 = 8;
@@ -96,19 +99,39 @@ fn bad(e: impl std::fmt::Display) -> LabError {
 }
 
 /// The array. Its drives' buffers are as small as they can be: at full size they would hold all of a scaled-down footprint.
-fn array(seed: u64) -> Result<Raid0<Disk>, LabError> {
+fn array() -> Result<DeviceSpec, LabError> {
     let mut spec = DeviceChoice::named(DISK)?.disk()?.clone();
     let b = &mut spec.buffer;
     (b.segments, b.write_segments, b.segment_sectors, b.read_ahead_max_sectors) = (2, 1, 64, 0);
-    let disk = |i| Disk::new(&spec, DiskOptions { seed: seed * DISKS + i, mismatch: None }).map_err(bad);
-    Raid0::new((0..DISKS).map(disk).collect::<Result<_, _>>()?, CHUNK_BYTES).map_err(bad)
+    let member = Box::new(DeviceSpec::Disk(Box::new(spec)));
+    Ok(DeviceSpec::Raid0 { member, members: DISKS, chunk_bytes: CHUNK_BYTES })
 }
 
-/// A pool of such a setup, started.
-pub(crate) fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabError> {
-    let n = extents.contents.len() as u64;
-    let volume_bytes = (0..n).map(extents.address).max().unwrap_or(0) + extents.bytes;
-    let all = || (0..n).map(|e| ((extents.address)(e) / EXTENT_BYTES, extents.contents[e as usize]));
+/// The models of a plan: the array's platters are turned one by one, and a fast drive is as large as it is.
+fn models(plan: &ModelPlan, _size_bytes: u64) -> Result<AnyModel, BadPlan> {
+    let DeviceSpec::Raid0 { member, members, chunk_bytes } = &plan.spec else { return plan.before(u64::MAX) };
+    let failed = |e: &dyn std::fmt::Display| BadPlan(e.to_string());
+    let each = (0..u64::from(*members)).map(|i| {
+        let seed = plan.options.seed * u64::from(*members) + i;
+        member.build(DeviceOptions { seed, ..plan.options }).map_err(|e| failed(&e))
+    });
+    let striped = Raid0::new(each.collect::<Result<_, _>>()?, *chunk_bytes);
+    Ok(AnyModel::Raid0(Box::new(striped.map_err(|e| failed(&e))?)))
+}
+
+/// A queue before a device, as deep as the device's own.
+fn scheduler(model: &ModelPlan) -> Result<SchedulerPlan, LabError> {
+    let depth = models(model, u64::MAX)?.queue_max() as u32;
+    let options = SchedulerOptions { depth, ..SchedulerOptions::default() };
+    Ok(SchedulerPlan { kind: SchedulerKind::Noop, options, costs: Costs::Unknown })
+}
+
+fn of_bytes(size_bytes: u64) -> Offer {
+    Held::new(size_bytes).offer(&[])
+}
+
+/// The plan of a setup's pool over a volume of `volume_bytes`.
+pub(crate) fn plan(setup: &Setup, volume_bytes: u64) -> Result<PoolPlan, LabError> {
     let fast_bytes = match setup.front {
         Front::AllFast => volume_bytes,
         _ => setup.cache_bytes,
@@ -116,18 +139,36 @@ pub(crate) fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabE
     // A read of what was never written costs a drive nothing: the one that has everything is a filled one.
     let history = if matches!(setup.front, Front::AllFast) { "" } else { "fresh:" };
     let fast_name = format!("{history}sized:{}M:vf-sata-60g", ((fast_bytes * 2) >> 20).max(512));
+    let options = DeviceOptions { seed: setup.seed, mismatch: 0.0 };
+    let fast = ModelPlan { spec: DeviceChoice::named(&fast_name)?.spec, options };
+    let slow = ModelPlan { spec: array()?, options };
+    let cache = match setup.front {
+        // The plain extent cache takes the flash cache's place.
+        Front::Extents => Some((CacheConfig::default(), Shape::default())),
+        Front::Nitro(config, shape, _) => Some((config, shape)),
+        Front::None | Front::AllFast => None,
+    };
+    // A plain array has no recipes (NI-M13): asked for them it would read all that they are of.
+    let has_recipes = setup.behind == Behind::Dedup;
+    let cache = cache.map(|(config, shape)| CachePlan {
+        shape,
+        config: CacheConfig { recipe_bytes: if has_recipes { config.recipe_bytes } else { 0 }, ..config },
+        size_bytes: None,
+        known: None,
+        given_up: Vec::new(),
+        nvram: Some(NvramPlan { salt: setup.seed }),
+        model: Some(fast.clone()),
+    });
+    let model = if matches!(setup.front, Front::AllFast) { fast } else { slow };
+    Ok(PoolPlan { cache, scheduler: scheduler(&model)?, model: Some(model), ..PoolPlan::new() })
+}
+
+/// A pool of such a setup, started.
+pub(crate) fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabError> {
+    let n = extents.contents.len() as u64;
+    let volume_bytes = (0..n).map(extents.address).max().unwrap_or(0) + extents.bytes;
+    let all = || (0..n).map(|e| ((extents.address)(e) / EXTENT_BYTES, extents.contents[e as usize]));
     let mut held = Held::new(u64::MAX >> 1);
-    let mut stack = Stack::new(StackConfig::default(), Vec::new());
-    // A queue before each device, as deep as the device's own.
-    fn queued<M: Model + Send + 'static>(stack: &mut Stack, device: M, below: Option<usize>) {
-        let options = SchedulerOptions { depth: device.queue_max() as u32, ..SchedulerOptions::default() };
-        let scheduler = SchedulerKind::Noop.layer(&options, DiskModel::unknown(device.size_bytes()));
-        let at = stack.len();
-        stack.push(scheduler, vec![Target::Node(at + 1)]);
-        stack.push(Box::new(ModelLayer::new(device)), below.map(Target::Node).into_iter().collect());
-    }
-    let fast = DeviceChoice::named(&fast_name)?.spec;
-    let fast = fast.build(DeviceOptions { seed: setup.seed, mismatch: 0.0 }).map_err(bad)?;
     let pages = (volume_bytes / EXTENT_BYTES).div_ceil(PAGE_EXTENTS);
     let store = || match setup.behind {
         Behind::Plain => Store::Plain,
@@ -141,41 +182,30 @@ pub(crate) fn pool(setup: &Setup, extents: &Extents<'_>) -> Result<SimPool, LabE
         }
     };
     let backend = || Box::new(Backend::new(store(), setup.nvram_bytes, all()).with_free_writes(setup.free_writes));
-    match setup.front {
-        Front::AllFast => {
-            all().for_each(|(e, c)| held.put(e * EXTENT_BYTES, EXTENT_BYTES, &Data::Content(vec![c].into())));
-            queued(&mut stack, fast, Some(2));
-            stack.push(Box::new(held), vec![]);
+    let plan = plan(setup, volume_bytes)?;
+    let fast = [of_bytes(setup.cache_bytes), of_bytes(setup.nvram_bytes.max(1 << 20))];
+    let offers = vec![UNLIMITED, fast[0], fast[1]];
+    let mut wiring = compose(&plan, offers, &mut models)?.without("front").without("map");
+    if let Front::AllFast = setup.front {
+        all().for_each(|(e, c)| held.put(e * EXTENT_BYTES, EXTENT_BYTES, &Data::Content(vec![c].into())));
+        wiring = wiring.ending(SLOW, "held", Box::new(held));
+    } else {
+        wiring = wiring.bare(SLOW).above("scheduler", "backend", backend());
+        if let Front::Nitro(_, shape, _) = setup.front {
+            let layout = Layout::new(setup.cache_bytes, 512, shape, setup.seed).map_err(bad)?;
+            for (at, bytes) in format_device(&Layout { nvram: true, ..layout }, 0) {
+                held.put(at, bytes.len() as u64, &Data::Bytes(plimsoll_base::Buf::copy_of(&bytes)));
+            }
         }
-        Front::None => {
-            stack.push(backend(), vec![Target::Node(1)]);
-            queued(&mut stack, array(setup.seed)?, None);
+        if let Front::Extents = setup.front {
+            wiring = wiring.instead("cache", Box::new(ExtentCache::new(setup.cache_bytes)));
         }
-        Front::Extents | Front::Nitro(..) => {
-            let cache: Box<dyn plimsoll_stack::Layer> = match setup.front {
-                Front::Nitro(config, shape, _) => {
-                    let layout = Layout::new(setup.cache_bytes, 512, shape, setup.seed).map_err(bad)?;
-                    let layout = Layout { nvram: true, ..layout };
-                    for (at, bytes) in format_device(&layout, 0) {
-                        held.put(at, bytes.len() as u64, &Data::Bytes(plimsoll_base::Buf::copy_of(&bytes)));
-                    }
-                    // A plain array has no recipes (NI-M13): asked for them it would read all that they are of.
-                    let has_recipes = setup.behind == Behind::Dedup;
-                    let recipe_bytes = if has_recipes { config.recipe_bytes } else { 0 };
-                    Box::new(Cache::new(layout, CacheConfig { recipe_bytes, ..config }))
-                }
-                _ => Box::new(ExtentCache::new(setup.cache_bytes)),
-            };
-            stack.push(cache, vec![Target::Node(1), Target::Node(4)]);
-            stack.push(backend(), vec![Target::Node(2)]);
-            queued(&mut stack, array(setup.seed)?, None);
-            let nvram = Nvram::new(setup.nvram_bytes.max(1 << 20), 512, setup.seed).map_err(bad)?;
-            stack.push(Box::new(nvram), vec![Target::Node(8), Target::Node(5)]);
-            queued(&mut stack, fast, Some(7));
-            stack.push(Box::new(held), vec![]);
-            stack.push(Box::new(Held::new(setup.nvram_bytes)), vec![]);
+        if plan.cache.is_some() {
+            let nvram = Held::new(fast[1].size_bytes);
+            wiring = wiring.ending(FAST, "held", Box::new(held)).ending(NVRAM, "held nvram", Box::new(nvram));
         }
     }
+    let stack = wiring.stack();
     let mut pool = SimPool::with_stack(Vec::new(), |_| stack);
     if pool.start() != LayerState::Ready {
         return Err(LabError(format!("the cache isn't ready: {:?}", pool.stack().layer::<Cache>().map(Cache::status))));
@@ -256,7 +286,7 @@ pub fn replay(
         }
     }
     let after = hits(&mut pool);
-    crate::decided::note(pool.stack().decisions());
+    plimsoll_replay::decided::note(pool.stack().decisions());
     let elapsed = pool.now().since(began).as_secs_f64();
     Ok(Measured {
         iops: (ended - warm) as f64 / elapsed,

@@ -7,8 +7,8 @@
 //! what ±25 % of each does.
 
 use crate::nitro::EXTENT_BYTES;
-use crate::workload::random::Zipf;
 use plimsoll_base::Rng;
+use plimsoll_replay::workload::random::Zipf;
 
 const ZIPF: f64 = 0.9;
 /// Accesses per extent of the footprint; the first two thirds warm the cache (the paper: 16 days of 21).

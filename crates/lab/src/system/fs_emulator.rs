@@ -6,10 +6,11 @@
 //! the least recently used block is evicted with that probability, otherwise the new block isn't kept.
 
 use crate::experiment::LabError;
-use crate::system::storage::{Event, Storage};
-use crate::system::{Zipf, record, set_each};
-use crate::trace::record::{Op as TraceOp, TraceRecord};
+use crate::system::{record, set_each};
 use plimsoll_base::{Op, Rng, Span, Time};
+use plimsoll_replay::storage::{Event, Storage};
+use plimsoll_replay::workload::web::Ranks;
+use plimsoll_trace::record::{Op as TraceOp, TraceRecord};
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
 use plimsoll_tune::space::{Parameter, Setting, Space};
@@ -144,7 +145,7 @@ pub fn space(idle_ms: &[u64]) -> Space {
 pub fn file_server(requests: usize, mean_gap: Span, seed: u64) -> Vec<FsRequest> {
     let mut rng = Rng::new(seed, "file server");
     let files = 6_000u64;
-    let zipf = Zipf::new(files as usize, 0.9);
+    let zipf = Ranks::new(files as usize, 0.9);
     let stride = 1_024u64;
     let mut sizes = Rng::new(7, "file sizes");
     let lengths: Vec<u64> =

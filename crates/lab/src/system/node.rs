@@ -9,27 +9,26 @@ use crate::experiment::LabError;
 use crate::nitro::EXTENT_BYTES;
 use crate::nitro::machine::{self, Behind, Extents, Front, Setup};
 use crate::nitro::traces::{Generator, TRACES, Tweak};
-use crate::replay::{DeviceChoice, Placer};
 use crate::system::{record, set_each};
-use crate::trace::record::TraceRecord;
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Data, Io, IoHead, Objective, Op, Outcome, Rng, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::CacheControl;
 use plimsoll_cache::{CacheConfig, Shape as CacheShape};
+use plimsoll_cores::CoresConfig;
 use plimsoll_cores::CoresControl;
-use plimsoll_cores::{Cores, CoresConfig};
-use plimsoll_device::{DeviceOptions, Model, ModelLayer};
 use plimsoll_fence::config::DeviceKind;
-use plimsoll_fence::{DiskPredictor, Fence, FenceConfig};
+use plimsoll_fence::{DiskPredictor, FenceConfig};
 use plimsoll_fence::{FenceControl, FenceTerms};
 use plimsoll_logs::LogsControl;
-use plimsoll_logs::{Layout, Logs, LogsConfig, Shape};
+use plimsoll_logs::{LogsConfig, Shape};
+use plimsoll_pool::{Costs, LogsPlan, ModelPlan, PoolPlan, UNLIMITED, seen};
+use plimsoll_replay::pool::composed;
+use plimsoll_replay::{DeviceChoice, Placer, PoolConfig};
+use plimsoll_sched::SchedulerKind;
 use plimsoll_sched::cfq::CfqControl;
-use plimsoll_sched::{Cfq, CfqConfig, DiskModel};
 use plimsoll_stack::sim::SimPool;
-use plimsoll_stack::{
-    Addressed, Layer, LayerState, Message, Offered, OwnTerms, Stack, StackConfig, Target, Terms, VolumeTerms,
-};
+use plimsoll_stack::{Addressed, LayerState, Message, Offered, OwnTerms, Terms, VolumeTerms};
+use plimsoll_trace::record::TraceRecord;
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
 use plimsoll_tune::space::{Parameter, Setting, Space};
@@ -115,7 +114,7 @@ pub fn cached_space() -> Space {
 /// reads on in 256 KiB. Poisson arrivals.
 pub fn mixed(lasts: Span, seed: u64) -> Vec<Request> {
     let mut rng = Rng::new(seed, "node load");
-    let hot = crate::system::Zipf::new(50_000, 0.9);
+    let hot = plimsoll_replay::workload::web::Ranks::new(50_000, 0.9);
     let (mut at, mut backup) = (Span::ZERO, 0u64);
     let mut requests = Vec::new();
     while at < lasts {
@@ -147,7 +146,7 @@ pub fn of_trace(records: &[TraceRecord], size_bytes: u64) -> Result<Vec<Request>
     let mut one = |r: &TraceRecord| {
         let (offset, len) = placer.place(r.device, r.offset, r.len);
         let tenant = (r.device % u32::from(TENANTS)) as u16;
-        let is_write = r.op == crate::trace::Op::Write;
+        let is_write = r.op == plimsoll_trace::Op::Write;
         Request {
             at: r.arrived_at.since(Time::ZERO).scale(wanted, lasts),
             tenant,
@@ -157,7 +156,7 @@ pub fn of_trace(records: &[TraceRecord], size_bytes: u64) -> Result<Vec<Request>
             content: None,
         }
     };
-    let kept = records.iter().filter(|r| matches!(r.op, crate::trace::Op::Read | crate::trace::Op::Write));
+    let kept = records.iter().filter(|r| matches!(r.op, plimsoll_trace::Op::Read | plimsoll_trace::Op::Write));
     let all: Vec<Request> = kept.map(&mut one).collect();
     if all.is_empty() { Err(LabError("the trace has no reads or writes".into())) } else { Ok(begin_mixed(all)) }
 }
@@ -179,13 +178,29 @@ fn begin_mixed(all: Vec<Request>) -> Vec<Request> {
     all.into_iter().skip(at).map(|r| Request { at: r.at.saturating_sub(first), ..r }).collect()
 }
 
+/// The plan of the pool on a disk.
+pub fn disk_plan(seed: u64) -> Result<PoolPlan, LabError> {
+    let spec = DeviceChoice::named(DISK)?.spec;
+    let pool = PoolConfig { sched: SchedulerKind::Cfq, depth: 4, mismatch: 0.15, seed, ..PoolConfig::default() };
+    let plan = pool.plan(&spec, Costs::Unknown);
+    let size_bytes = seen(plan.model.as_ref(), UNLIMITED)?.whole_bytes;
+    let kind = DeviceKind::disk(DiskPredictor::typical(size_bytes));
+    let config = LogsConfig { adaptive: false, off_below: Span::ZERO, ..LogsConfig::default() };
+    Ok(PoolPlan {
+        cores: Some(CoresConfig { depth: 2, ..CoresConfig::new(CORES) }),
+        logs: Some(LogsPlan { shape: Shape::default(), config }),
+        fence: Some(FenceConfig::new(u32::from(TENANTS), vec![kind])),
+        ..plan
+    })
+}
+
 fn volume(tenant: u16) -> VolumeKey {
     VolumeKey { id: u32::from(tenant) + 1, generation: 1 }
 }
 
 impl Drop for NodePool {
     fn drop(&mut self) {
-        crate::decided::note(self.pool.stack().decisions());
+        plimsoll_replay::decided::note(self.pool.stack().decisions());
     }
 }
 
@@ -195,35 +210,13 @@ impl NodePool {
     /// # Errors
     /// If the load is empty, or a layer can't be built.
     pub fn on_disk(requests: Vec<Request>, seed: u64) -> Result<NodePool, LabError> {
-        let failed = |e: &dyn std::fmt::Display| LabError(format!("{DISK}: {e}"));
-        let options = DeviceOptions { seed, mismatch: 0.15 };
-        let model = DeviceChoice::named(DISK)?.spec.build(options).map_err(|e| failed(&e))?;
-        let layout =
-            Layout::new(model.size_bytes(), model.block_bytes(), Shape::default(), 1).map_err(|e| failed(&e))?;
-        let kind = DeviceKind::disk(DiskPredictor::typical(model.size_bytes()));
-        let cfq = CfqConfig { depth: 4, ..CfqConfig::default() };
-        let layers: Vec<Box<dyn Layer>> = vec![
-            Box::new(Cores::new(CoresConfig { depth: 2, ..CoresConfig::new(CORES) })),
-            Box::new(Logs::fresh(
-                layout,
-                LogsConfig { adaptive: false, off_below: Span::ZERO, ..LogsConfig::default() },
-            )),
-            Box::new(Fence::new(FenceConfig::new(u32::from(TENANTS), vec![kind]))),
-            Box::new(Cfq::new(cfq, DiskModel::unknown(model.size_bytes()))),
-            Box::new(ModelLayer::new(model)),
-        ];
-        let last = layers.len() - 1;
-        let mut pool = SimPool::with_stack(Vec::new(), |_| {
-            let mut stack = Stack::new(StackConfig::default(), Vec::new());
-            for (i, layer) in layers.into_iter().enumerate() {
-                stack.push(layer, if i < last { vec![Target::Node(i + 1)] } else { Vec::new() });
-            }
-            stack
-        });
+        let plan = disk_plan(seed)?;
+        let stack = composed(&plan, &mut ModelPlan::before)?.stack();
+        let size_bytes = stack.offered().size_bytes;
+        let mut pool = SimPool::with_stack(Vec::new(), |_| stack);
         if pool.start() != LayerState::Ready {
             return Err(LabError("a layer isn't ready".into()));
         }
-        let size_bytes = layout.home_bytes;
         for tenant in 0..TENANTS {
             let class = match tenant {
                 0 => Class::LatencyCritical { objectives: vec![OBJECTIVE], weight: 100 },

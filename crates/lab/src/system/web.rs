@@ -6,10 +6,13 @@
 //! read-ahead does.
 
 use crate::experiment::LabError;
-use crate::system::gdsf::{Gdsf, SizeExponent};
-use crate::system::storage::{Event, Storage};
-use crate::system::{Zipf, record, set_each};
+use crate::system::{record, set_each};
 use plimsoll_base::{Op, Rng, Span, Time};
+use plimsoll_replay::gdsf::{Gdsf, SizeExponent};
+use plimsoll_replay::storage::{Event, Storage};
+use plimsoll_replay::workload::web::{
+    BLOCK_BYTES, CACHED_BYTES_MAX, FileSizes, Ranks, WINDOWS_AHEAD, chunk_at, next_window, place_file,
+};
 use plimsoll_tune::adapter::{Adapter, AdapterError, Run};
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};
 use plimsoll_tune::space::{Parameter, Setting, Space};
@@ -61,54 +64,10 @@ impl Default for WebConfig {
     }
 }
 
-/// File sizes of web servers: lognormal ones, and some that are of a Pareto distribution.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct FileSizes {
-    /// Median of the lognormal ones in bytes.
-    pub median_bytes: f64,
-    /// Standard deviation of their logarithms.
-    pub sigma: f64,
-    /// Share of the others.
-    pub tail_share: f64,
-    /// The least of those in bytes.
-    pub tail_from_bytes: f64,
-    /// Their index.
-    pub tail: f64,
-}
-
-impl FileSizes {
-    /// The median of all, 60 KB, and the tail's index are OpTune's (§5.4.1). It doesn't say what the rest is like, which ProWGen
-    /// has as a lognormal: its deviation, the tail's share and where the tail begins, relative to the median, are those
-    /// that Barford and Crovella measured (SURGE, 1998). The paper's standard deviation of 10 MB only says how large the
-    /// largest files were: a Pareto of index 1.2 has none.
-    pub const OPTUNE: FileSizes =
-        FileSizes { median_bytes: 53e3, sigma: 1.318, tail_share: 0.07, tail_from_bytes: 609e3, tail: 1.2 };
-
-    /// The next size, at least 1 and at most `largest`.
-    pub fn draw(&self, largest: u64, rng: &mut Rng) -> u64 {
-        let bytes = match rng.chance(self.tail_share) {
-            true => self.tail_from_bytes * (rng.exp1() / self.tail).exp(),
-            false => self.median_bytes * (rng.normal() * self.sigma).exp(),
-        };
-        (bytes as u64).clamp(1, largest)
-    }
-}
-
 /// `idle_time` in milliseconds, as OpTune explores it.
 pub const IDLE_MS: [u64; 5] = [0, 4, 8, 16, 24];
 /// Exponents of `Size(f)`, as OpTune explores them.
 pub const EXPONENTS: [f64; 4] = [0.1, 0.5, 1.0, 2.0];
-/// Files above this aren't cached (footnote 3).
-pub const CACHED_BYTES_MAX: u64 = 2_000_000;
-/// The kernel's first read-ahead window, ...
-const WINDOW_FIRST: u64 = 32 << 10;
-/// ... each of the next ones being twice as large, up to this.
-const WINDOW_MAX: u64 = 128 << 10;
-/// Windows asked for at once, after the first: a thread that comes to a window asks for the next one, and waits for this one.
-pub const WINDOWS_AHEAD: usize = 2;
-/// Contiguous pieces in which files lie: ext4's largest.
-const EXTENT_BYTES: u64 = 128 << 20;
-const BLOCK_BYTES: u64 = 4096;
 
 /// What a timer is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -154,7 +113,7 @@ pub struct WebServer {
     storage: Storage<Timer>,
     cache: Gdsf,
     files: Vec<File>,
-    popularity: Zipf,
+    popularity: Ranks,
     config: WebConfig,
     rng: Rng,
     requests: Slab<Request>,
@@ -200,7 +159,7 @@ impl WebServer {
         let mut rng = Rng::new(config.seed, "web files");
         let files = place(&config, storage.size_bytes(), &mut rng);
         let mut server = WebServer {
-            popularity: Zipf::new(config.files, config.zipf),
+            popularity: Ranks::new(config.files, config.zipf),
             cache: Gdsf::new(config.cache_bytes, CACHED_BYTES_MAX, SizeExponent(1.0)),
             rng: Rng::new(config.seed, "web requests").split(&config.stream.to_string()),
             threads: (0..config.threads).rev().collect(),
@@ -363,25 +322,6 @@ impl WebServer {
     }
 }
 
-/// Where on a disk of `size_bytes` the part of a file lies that begins at `done_bytes`, if the file begins at `offset`. Extents
-/// lie a stride apart, so that a large file costs a seek for each.
-pub fn chunk_at(offset: u64, done_bytes: u64, size_bytes: u64) -> u64 {
-    let extent = done_bytes / EXTENT_BYTES;
-    (offset + extent * (1021 << 20)) % (size_bytes / 2) + done_bytes % EXTENT_BYTES
-}
-
-/// The window that follows one of `before` bytes, of a file of which `left` bytes weren't asked for.
-pub fn next_window(before: u64, left: u64) -> u64 {
-    let window = if before == 0 { WINDOW_FIRST } else { (before * 2).min(WINDOW_MAX) };
-    window.min(left)
-}
-
-/// Where a file may begin: somewhere in the disk's outer half.
-pub fn place_file(size_bytes: u64, rng: &mut Rng) -> u64 {
-    let span = size_bytes / 2 - (64 << 20);
-    rng.below(span / BLOCK_BYTES) * BLOCK_BYTES
-}
-
 /// Files somewhere in the disk's outer half, popularity and size independent.
 fn place(config: &WebConfig, size_bytes: u64, rng: &mut Rng) -> Vec<File> {
     let one = |_| {
@@ -431,19 +371,6 @@ mod tests {
             let get = of("cache", o.request).or(of("disk", o.request)).unwrap();
             let sum = of("parse", o.request).unwrap() + get + of("reply", o.request).unwrap();
             assert!((sum - o.value).abs() < 1e-6, "{o:?}: {sum}");
-        }
-    }
-
-    #[test]
-    fn file_sizes_have_their_quantiles() {
-        let mut rng = Rng::new(1, "sizes");
-        let mut all: Vec<u64> = (0..200_000).map(|_| FileSizes::OPTUNE.draw(1 << 30, &mut rng)).collect();
-        all.sort_unstable();
-        let at = |share: f64| all[(share * all.len() as f64) as usize] as f64;
-        // A tenth of the tail is beyond 10^(1/1.2) times its beginning; few of the others are.
-        for (share, bytes, within) in [(0.5, 60e3, 0.03), (0.148, 53e3 * (-1.318f64).exp(), 0.05), (0.993, 4.15e6, 0.1)]
-        {
-            assert!((at(share) / bytes - 1.0).abs() < within, "{share}: {} against {bytes}", at(share));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::text::{ByteSize, SpanText};
 use super::{Place, yes};
+use crate::parts::PARTS;
 use plimsoll_base::CacheMode;
 use plimsoll_cache::{Codec, Sharing};
 use plimsoll_device::DeviceSpec;
@@ -23,6 +24,9 @@ pub struct PoolConfig {
     pub sched: Option<Spanned<String>>,
     /// For `cfq`: how long the device is kept for a client's next request; 8 ms if not said. Can be changed live.
     pub idle_time: Option<SpanText>,
+    /// Volumes may have limits of their requests and bytes per second; see docs/throttle.md.
+    #[serde(default)]
+    pub throttle: bool,
     /// Memory for pages that were read or written, as a page cache.
     pub memory: Option<ByteSize>,
     /// What `plimsoll profile` measured of the device; without it, waits are learned from nothing.
@@ -35,6 +39,8 @@ pub struct PoolConfig {
     pub core_policy: Option<Spanned<String>>,
     /// For `qwin` and `qwin-window`: the slack that objectives are kept with, at least and at most; 300 us and 1 ms if not said.
     pub core_slack: Option<[SpanText; 2]>,
+    /// For `qwin` and `qwin-window`: windows between two looks at the slack; 2000 if not said.
+    pub core_poll_windows: Option<u64>,
     /// What best effort writes is bounded by how many requests with an objective are late; for `qwin` and `qwin-window`.
     pub bound_best_effort_writes: Option<bool>,
     /// The CPUs of the threads that hash, compress and check, one thread on each; else as many as there are CPUs, up to 8, on any.
@@ -162,9 +168,6 @@ pub struct CacheConfig {
     pub device_size: Option<ByteSize>,
     /// Bytes of the device that are used at most; all of them if not said. Can be changed live.
     pub size: Option<ByteSize>,
-    /// Set by the node itself: what `size` was configured as, where it was changed live.
-    #[serde(skip)]
-    pub configured_size: Option<ByteSize>,
     /// How volumes are cached that don't say it themselves: `off`, `through` or `back`.
     #[serde(default = "default_cache_mode")]
     pub mode: CacheMode,
@@ -264,31 +267,11 @@ impl PoolConfig {
         let named = |s: &Spanned<String>, what: String| (Some(s.span().start), what);
         let wrong = |what| named(&self.name, format!("pool `{}`: {what}", self.name.get_ref()));
         self.device.check().map_err(wrong)?;
-        if let Some(s) = &self.sched {
-            let unknown = |e: plimsoll_sched::choice::UnknownScheduler| named(s, e.to_string());
-            s.get_ref().parse::<plimsoll_sched::SchedulerKind>().map_err(unknown)?;
-        }
-        if let Some(logs) = &self.logs {
-            crate::logs::check(logs).map_err(wrong)?;
-            if self.device.null {
-                return Err(wrong("a null device forgets what it logs: take out `logs`".into()));
-            }
-        }
-        crate::cores::config(self).map_err(|what| {
-            let place = self.core_policy.as_ref().filter(|_| self.cores.is_some()).unwrap_or(&self.name);
-            named(place, format!("pool `{}`: {what}", self.name.get_ref()))
-        })?;
-        if let Some(cache) = &self.cache {
-            crate::cache::check(cache).map_err(wrong)?;
-            if self.device.null {
-                return Err(wrong("a null device needs no cache: take out `cache`".into()));
-            }
+        for part in PARTS {
+            part.check(self).map_err(|(place, what)| (place.or(wrong(String::new()).0), wrong(what).1))?;
         }
         if let Some(cpus) = &self.worker_cpus {
             crate::engine::check_cpus(cpus).map_err(|what| wrong(format!("worker_cpus: {what}")))?;
-        }
-        if self.depth == Some(0) {
-            return Err(wrong("depth 0 would serve nothing".into()));
         }
         Ok(())
     }

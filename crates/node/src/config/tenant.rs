@@ -102,6 +102,22 @@ pub struct VolumeConfig {
     pub baseline: Option<PathBuf>,
     /// Time slots that are its own where its pool is fenced; as many as its tenant has if that is fenced, else none.
     pub slots: Option<u32>,
+    /// Limits of its requests and bytes per second, in a pool with `throttle = true`.
+    pub throttle: Option<ThrottleConfig>,
+}
+
+/// `throttle = { … }` of `[[volume]]`: requests and bytes per second, each with a burst; a tenth of a second's if not said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ThrottleConfig {
+    /// Reads, writes, trims and zeroings per second.
+    pub iops: Option<u64>,
+    /// Requests that go on at once after an idle time.
+    pub iops_burst: Option<u64>,
+    /// Bytes read and written per second.
+    pub bandwidth: Option<ByteSize>,
+    /// Bytes that go on at once after an idle time.
+    pub bandwidth_burst: Option<ByteSize>,
 }
 
 /// `[[grant]]`

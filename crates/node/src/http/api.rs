@@ -57,23 +57,6 @@ pub struct HostPauses {
     pub max_us: u64,
 }
 
-/// How a device that is modelled in real time keeps to its model: how long after its due time each completion came.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ModelStatus {
-    /// Completions.
-    pub completions: u64,
-    /// Half of them were at most this late.
-    pub late_p50_us: u64,
-    /// 95 % of them.
-    pub late_p95_us: u64,
-    /// 99 % of them.
-    pub late_p99_us: u64,
-    /// The latest.
-    pub late_max_us: u64,
-    /// Completions that the real bytes weren't there for in time: the file is slower than the modelled device.
-    pub data_late: u64,
-}
-
 /// Where a node listens; absent where it doesn't.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Listens {
@@ -124,8 +107,21 @@ pub struct PoolStatus {
     pub ended: u64,
     /// Its layers, top first.
     pub layers: Vec<LayerStatus>,
-    /// Where its device is modelled.
-    pub model: Option<ModelStatus>,
+    /// Its layers that are more than a queue, for people. The rest is at `/v1/pools/{name}/{layer}`.
+    pub parts: Vec<PartStatus>,
+}
+
+/// A layer of a pool, for people.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PartStatus {
+    /// Its name.
+    pub name: String,
+    /// The most important in a few words.
+    pub headline: String,
+    /// The fault and its consequences, if there is one.
+    pub problem: Option<String>,
+    /// Further lines: label and text.
+    pub lines: Vec<(String, String)>,
 }
 
 /// The oldest request inside.
@@ -168,269 +164,6 @@ pub struct LayerStatus {
     pub refused_with_part: u64,
     /// Requests it gave back busy after they were accepted.
     pub revoked: u64,
-}
-
-/// `GET /v1/pools/{name}/logs`: a pool's scattered logs.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LogsView {
-    /// What is wrong, if something is.
-    pub problem: Option<String>,
-    /// How many logs there are.
-    pub logs: u32,
-    /// One log's bytes.
-    pub log_bytes: u64,
-    /// One group's bytes.
-    pub group_bytes: u64,
-    /// Writes up to this are logged now; 0: none.
-    pub logged_write_bytes: u64,
-    /// The same as configured.
-    pub logged_write_bytes_configured: u64,
-    /// Logging is off because the load doesn't gain by it.
-    pub switched_off: bool,
-    /// How full each log is in percent, in the order of their places on the device; 255: retired.
-    pub occupancy_percent: Vec<u8>,
-    /// Valid logged bytes: what a checkpoint would bring home.
-    pub valid_bytes: u64,
-    /// Extents in the MTL table.
-    pub extents: u64,
-    /// As many as it may have.
-    pub extents_max: u64,
-    /// Bytes of the table.
-    pub mtl_bytes: u64,
-    /// Why logs are being emptied now: `full`, `asked`, `off-hours`, `periodic`, `idle`, `swap`.
-    pub cleaning: Option<String>,
-    /// Bytes that still have to move.
-    pub cleaning_left_bytes: u64,
-    /// How long that will take, by what it took so far.
-    pub cleaning_left_us: Option<u64>,
-    /// Since the start: writes logged.
-    pub logged: u64,
-    /// Their bytes.
-    pub logged_bytes: u64,
-    /// Records written for them.
-    pub records: u64,
-    /// Small writes that went home because no log had room.
-    pub spilled: u64,
-    /// Reads that found something in a log.
-    pub reads_from_logs: u64,
-    /// Images of the table written.
-    pub images: u64,
-    /// Logs swapped.
-    pub swaps: u64,
-    /// Checkpoints, whole or piece by piece.
-    pub checkpoints: u64,
-    /// Bytes brought home or swapped.
-    pub cleaned_bytes: u64,
-    /// Logs retired after an error.
-    pub logs_retired: u64,
-    /// Reads that found other bytes in a log than were written there.
-    pub reads_corrupt: u64,
-    /// Reads of logged data that are known lost.
-    pub reads_lost: u64,
-    /// Bytes whose reads fail until they are written again, as what was logged of them is lost.
-    pub lost_bytes: u64,
-    /// Records written only to say what was durable before them.
-    pub witness_records: u64,
-    /// Writes of the MTL table and its notes that failed.
-    pub table_errors: u64,
-    /// How long the last checkpoint or swap took.
-    pub last_cleaning_us: Option<u64>,
-    /// How long recovery took at the start.
-    pub recovery_us: u64,
-    /// Logs that it looked at.
-    pub recovery_logs: u32,
-    /// Records that it found.
-    pub recovery_records: u64,
-}
-
-impl From<&plimsoll_logs::LogsStatus> for LogsView {
-    fn from(s: &plimsoll_logs::LogsStatus) -> LogsView {
-        let c = &s.counters;
-        LogsView {
-            problem: s.problem.clone(),
-            logs: s.logs,
-            log_bytes: s.log_bytes,
-            group_bytes: s.group_bytes,
-            logged_write_bytes: s.logged_write_bytes,
-            logged_write_bytes_configured: s.logged_write_bytes_configured,
-            switched_off: s.switched_off,
-            occupancy_percent: s.occupancy.clone(),
-            valid_bytes: s.valid_bytes,
-            extents: s.extents,
-            extents_max: s.extents_max,
-            mtl_bytes: s.mtl_bytes,
-            cleaning: s.cleaning.map(|(why, _)| why.name().to_string()),
-            cleaning_left_bytes: s.cleaning.map_or(0, |(_, left)| left),
-            cleaning_left_us: s.cleaning_left.map(|l| l.as_micros()),
-            logged: c.logged,
-            logged_bytes: c.logged_bytes,
-            records: c.records,
-            spilled: c.spilled,
-            reads_from_logs: c.reads_from_logs,
-            images: c.images,
-            swaps: c.swaps,
-            checkpoints: c.checkpoints,
-            cleaned_bytes: c.cleaned_bytes,
-            logs_retired: c.logs_retired,
-            reads_corrupt: c.reads_corrupt,
-            reads_lost: c.reads_lost,
-            lost_bytes: s.lost_bytes,
-            witness_records: c.witness_records,
-            table_errors: c.table_errors,
-            last_cleaning_us: c.last_clean.map(|r| r.took.as_micros()),
-            recovery_us: c.recovery.took.as_micros(),
-            recovery_logs: c.recovery.logs_scanned,
-            recovery_records: c.recovery.records,
-        }
-    }
-}
-
-/// `GET /v1/pools/{name}/cache`: a pool's flash cache.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CacheView {
-    /// `recovering`, `ready`, `broken` (its device failed), `failed` (not this cache's device).
-    pub state: String,
-    /// What is wrong and what is at risk, if something is.
-    pub problem: Option<String>,
-    /// An extent's bytes.
-    pub extent_bytes: u32,
-    /// A WEU's bytes.
-    pub weu_bytes: u32,
-    /// `lz4`, `zstd`, `none`.
-    pub codec: String,
-    /// Are duplicates found?
-    pub dedup: bool,
-    /// WEUs on the device.
-    pub weus: u32,
-    /// WEUs that may be used.
-    pub weus_max: u32,
-    /// WEUs in use.
-    pub weus_used: u32,
-    /// Entries of the file index.
-    pub extents: u64,
-    /// Entries of the fingerprint index.
-    pub fingerprints: u64,
-    /// Extents that only the cache has.
-    pub dirty_extents: u64,
-    /// Memory of all indexes.
-    pub memory_bytes: u64,
-    /// Since the start: reads.
-    pub reads: u64,
-    /// Reads that needed nothing from the slow device.
-    pub read_hits: u64,
-    /// Extents that were put in.
-    pub inserted: u64,
-    /// Of them, those whose content was there.
-    pub duplicates: u64,
-    /// Extents put in for each that was stored.
-    pub dedup_ratio: Option<f64>,
-    /// Bytes before compression for each after.
-    pub compression_ratio: Option<f64>,
-    /// Bytes written to the device for each of compressed extents.
-    pub write_amplification: Option<f64>,
-    /// Of what a cache without deduplication and compression would have written, how much wasn't, in percent.
-    pub wear_saved_percent: Option<f64>,
-    /// Bytes of WEUs and of the journal written.
-    pub written_bytes: u64,
-    /// WEUs evicted.
-    pub evicted: u64,
-    /// Of what was dirty when somebody asked for all of it to be written back, what isn't yet.
-    pub flush_left: u64,
-    /// Extents written back.
-    pub written_back: u64,
-    /// Sequential extents that weren't cached.
-    pub scans: u64,
-    /// Extents read ahead.
-    pub ahead: u64,
-    /// Extents read back that weren't what they should be.
-    pub corrupt: u64,
-    /// Reads of the fast device that failed.
-    pub unreadable: u64,
-    /// Of both, extents that only the cache had.
-    pub lost: u64,
-    /// Where they are: volume, offset, length.
-    pub lost_ranges: Vec<(String, u64, u64)>,
-    /// How long the last start took.
-    pub start_us: u64,
-    /// Extents that it found.
-    pub start_extents: u64,
-    /// WEUs with headers that must have been there, and were damaged.
-    pub start_damaged: u32,
-    /// Per volume.
-    pub volumes: Vec<CachedVolume>,
-}
-
-/// A volume in a cache.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CachedVolume {
-    /// Its name.
-    pub name: String,
-    /// `off`, `through`, `back`.
-    pub mode: CacheMode,
-    /// Only the cache may have the latest of it, as the pool has noted: the cache must not go.
-    pub behind: bool,
-    /// Extents that only the cache has.
-    pub dirty_extents: u64,
-    /// Reads.
-    pub reads: u64,
-    /// Reads that needed nothing from the slow device.
-    pub read_hits: u64,
-}
-
-impl CacheView {
-    /// What a cache says of itself; `name_of` names its volumes, `behind` are those of which only it may have the latest.
-    pub fn of(
-        s: &plimsoll_cache::CacheStatus,
-        name_of: impl Fn(plimsoll_base::VolumeKey) -> String,
-        behind: &[String],
-    ) -> CacheView {
-        let c = &s.counters;
-        let volume = |v: &plimsoll_cache::VolumeStatus| CachedVolume {
-            behind: behind.contains(&name_of(v.key)),
-            name: name_of(v.key),
-            mode: v.mode,
-            dirty_extents: v.dirty,
-            reads: v.reads,
-            read_hits: v.read_hits,
-        };
-        CacheView {
-            state: s.state.into(),
-            problem: s.why.clone(),
-            extent_bytes: s.extent_bytes,
-            weu_bytes: s.weu_bytes,
-            codec: format!("{:?}", s.codec).to_lowercase(),
-            dedup: s.dedup,
-            weus: s.weus.0,
-            weus_max: s.weus.1,
-            weus_used: s.weus.2,
-            extents: s.entries.0,
-            fingerprints: s.entries.1,
-            dirty_extents: s.dirty,
-            memory_bytes: s.memory_bytes,
-            reads: c.reads,
-            read_hits: c.read_hits,
-            inserted: c.inserted,
-            duplicates: c.duplicates,
-            dedup_ratio: s.dedup_ratio(),
-            compression_ratio: s.compression_ratio(),
-            write_amplification: s.write_amplification(),
-            wear_saved_percent: s.wear_saved_percent(u64::from(s.extent_bytes)),
-            written_bytes: c.weu_bytes + c.journal_bytes,
-            evicted: c.evicted,
-            flush_left: s.flush_left,
-            written_back: c.written_back,
-            scans: c.scans,
-            ahead: c.ahead,
-            corrupt: c.corrupt,
-            unreadable: c.unreadable,
-            lost: c.lost,
-            lost_ranges: s.lost.iter().map(|l| (name_of(l.volume), l.offset, l.len)).collect(),
-            start_us: s.start.took.as_micros(),
-            start_extents: s.start.extents,
-            start_damaged: s.start.damaged,
-            volumes: s.volumes.iter().map(volume).collect(),
-        }
-    }
 }
 
 /// A volume.
@@ -633,24 +366,6 @@ pub enum ReplicaChange {
         /// Changes; negative if its own is larger.
         add: i64,
     },
-}
-
-/// `PATCH /v1/pools/{name}/cache`
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CacheChange {
-    /// Bytes of its device that it may use from now on.
-    pub size_bytes: u64,
-}
-
-/// `POST /v1/pools/{name}/cache/give-up`
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CacheGiveUp {
-    /// Of which volume.
-    pub volume: String,
-    /// Must be said: what only the cache had of it is lost for good.
-    pub lose: bool,
 }
 
 /// `PUT /v1/tenants/{name}`: what isn't said is the default, not what was before.

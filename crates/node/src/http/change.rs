@@ -2,10 +2,7 @@
 //!
 //! A change that has begun goes on when its client goes away: it runs in a task of its own.
 
-use super::api::{
-    CacheChange, CacheGiveUp, CacheView, LogsView, NewVolume, ReplicaChange, TenantSpec, TenantStatus, VolumeChange,
-    VolumeStatus,
-};
+use super::api::{NewVolume, ReplicaChange, TenantSpec, TenantStatus, VolumeChange, VolumeStatus};
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
 use crate::node::{Node, NodeError};
@@ -146,75 +143,6 @@ pub async fn recover_pool(State(control): Shared, Path(name): Path<String>) -> R
     recovered.await.map_err(|e| e.at(format!("pool `{name}`")))?;
     tracing::warn!(pool = name, "flushes are believed again: the operator has seen what was lost");
     Ok(StatusCode::NO_CONTENT)
-}
-
-pub async fn show_logs(State(control): Shared, Path(name): Path<String>) -> Result<Json<LogsView>> {
-    let missing = || ApiError::missing(format!("there is no pool `{name}`")).todo("GET /v1/status lists them");
-    let n = control.node.pools.iter().position(|p| p.name == name).ok_or_else(missing)?;
-    let views = control.node.snapshots().await;
-    let gone = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("pool `{name}` doesn't answer"));
-    let view = views[n].as_ref().ok_or_else(gone)?;
-    let none = || ApiError::missing(format!("pool `{name}` has no logs")).todo("they are made with a pool's device");
-    Ok(Json(LogsView::from(view.layers.logs.as_deref().ok_or_else(none)?)))
-}
-
-pub async fn show_cache(State(control): Shared, Path(name): Path<String>) -> Result<Json<CacheView>> {
-    let missing = || ApiError::missing(format!("there is no pool `{name}`")).todo("GET /v1/status lists them");
-    let n = control.node.pools.iter().position(|p| p.name == name).ok_or_else(missing)?;
-    let views = control.node.snapshots().await;
-    let gone = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("pool `{name}` doesn't answer"));
-    let view = views[n].as_ref().ok_or_else(gone)?;
-    let none = || ApiError::missing(format!("pool `{name}` has no cache")).todo("configure [pool.cache]");
-    let status = view.layers.cache.as_deref().ok_or_else(none)?;
-    let behind = control.node.volumes_behind(n);
-    Ok(Json(CacheView::of(status, |key| control.node.volume_name(n, key), &behind)))
-}
-
-pub async fn change_cache(
-    State(control): Shared,
-    Path(name): Path<String>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<Json<CacheView>> {
-    let wanted: CacheChange = parse(&uri, &headers, &body)?;
-    let owned = name.clone();
-    let changed = change(&control.node, |node| async move { node.resize_cache(&owned, wanted.size_bytes).await });
-    changed.await.map_err(|e| e.at(format!("pool `{name}`")))?;
-    show_cache(State(control), Path(name)).await
-}
-
-pub async fn give_up_cache(
-    State(control): Shared,
-    Path(name): Path<String>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<Json<CacheView>> {
-    let wanted: CacheGiveUp = parse(&uri, &headers, &body)?;
-    if !wanted.lose {
-        let what = "what only the cache had of the volume would be lost for good";
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, what).todo("say `\"lose\": true` if that is meant"));
-    }
-    let owned = name.clone();
-    let given_up = change(&control.node, |node| async move { node.give_up(&owned, &wanted.volume).await });
-    given_up.await.map_err(|e| e.at(format!("pool `{name}`")))?;
-    show_cache(State(control), Path(name)).await
-}
-
-pub async fn checkpoint_logs(State(control): Shared, Path(name): Path<String>) -> Result<StatusCode> {
-    let owned = name.clone();
-    let begun = change(&control.node, |node| async move { node.checkpoint_logs(&owned).await });
-    begun.await.map_err(|e| e.at(format!("pool `{name}`")))?;
-    Ok(StatusCode::ACCEPTED)
-}
-
-/// `POST /v1/pools/{name}/cache/flush`: writes all dirty extents back, and answers when that has begun.
-pub async fn flush_cache(State(control): Shared, Path(name): Path<String>) -> Result<StatusCode> {
-    let owned = name.clone();
-    let begun = change(&control.node, |node| async move { node.flush_cache(&owned).await });
-    begun.await.map_err(|e| e.at(format!("pool `{name}`")))?;
-    Ok(StatusCode::ACCEPTED)
 }
 
 /// Carries out a change to its end, whether or not its client waits for it.

@@ -1,17 +1,18 @@
 //! What an operator sees and steers: the control API, metrics and the dashboard, over HTTP.
 //!
 //! Reading is free to peers on this host. Changing anything takes the token, or the control unix socket, whose peers
-//! are root and the node's own user. See `auth.rs` for who is let in, [`api`] for the words, `openapi.json` for all of it.
+//! are root and the node's own user. See `auth.rs` for who is let in, [`api`] for the words, `openapi.rs` for the
+//! description of all of it.
 
 pub mod api;
 mod auth;
 mod change;
-pub mod cores;
 mod error;
-pub mod fence;
-pub mod knobs;
 mod listen;
+mod openapi;
+mod parts;
 mod prometheus;
+mod settings;
 mod status;
 mod token;
 mod traces;
@@ -20,9 +21,11 @@ pub use listen::{serve_tcp, serve_unix};
 pub use token::Token;
 
 use crate::node::Node;
+use crate::parts::PARTS;
 use crate::serve::Bound;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{StatusCode, header};
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
@@ -49,9 +52,9 @@ pub struct Control {
 
 type Shared = State<Arc<Control>>;
 
-/// Each route with what answers it. `openapi.json` describes the same ones; a test compares.
-fn routes() -> Vec<(&'static str, MethodRouter<Arc<Control>>)> {
-    vec![
+/// Each route with its handlers. The API's description has the same ones; a test compares.
+fn routes() -> Vec<(String, MethodRouter<Arc<Control>>)> {
+    let fixed = [
         ("/", get(dashboard)),
         ("/healthz", get(healthz)),
         ("/metrics", get(metrics)),
@@ -63,22 +66,27 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<Control>>)> {
         ("/v1/tenants", get(change::list_tenants)),
         ("/v1/tenants/{name}", get(change::show_tenant).put(change::set_tenant).delete(change::remove_tenant)),
         ("/v1/pools/{name}/recover", post(change::recover_pool)),
-        ("/v1/pools/{name}/cores", get(cores::show)),
-        ("/v1/pools/{name}/fence", get(fence::show).patch(fence::patch)),
-        ("/v1/pools/{name}/cache", get(change::show_cache).patch(change::change_cache)),
-        ("/v1/pools/{name}/cache/flush", post(change::flush_cache)),
-        ("/v1/pools/{name}/cache/give-up", post(change::give_up_cache)),
-        ("/v1/pools/{name}/knobs", get(knobs::show).patch(knobs::patch)),
-        ("/v1/pools/{name}/logs", get(change::show_logs)),
-        ("/v1/pools/{name}/logs/checkpoint", post(change::checkpoint_logs)),
-    ]
+        ("/v1/pools/{name}/settings", get(settings::show).patch(settings::patch)),
+    ];
+    let mut routes: Vec<_> = fixed.into_iter().map(|(path, answers)| (path.to_string(), answers)).collect();
+    for part in PARTS.iter().copied() {
+        let show = get(move |control: Shared, name: Path<String>| parts::show(part, control, name));
+        routes.push((format!("/v1/pools/{{name}}/{}", part.name()), show));
+        for action in part.actions() {
+            let act = move |control: Shared, name: Path<String>, uri: Uri, headers: HeaderMap, body: Bytes| {
+                parts::act(action, control, name, uri, headers, body)
+            };
+            routes.push((format!("/v1/pools/{{name}}/{}/{}", part.name(), action.name), post(act)));
+        }
+    }
+    routes
 }
 
 /// The whole API.
 pub fn router(control: Arc<Control>) -> Router {
     let mut router = Router::new();
     for (path, answers) in routes() {
-        router = router.route(path, answers);
+        router = router.route(&path, answers);
     }
     router
         .fallback(error::no_route)
@@ -96,7 +104,7 @@ async fn dashboard() -> Response {
 }
 
 async fn openapi() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], include_str!("openapi.json")).into_response()
+    ([(header::CONTENT_TYPE, "application/json")], openapi::document().to_string()).into_response()
 }
 
 async fn healthz(State(control): Shared) -> Response {
@@ -124,9 +132,10 @@ mod tests {
     /// The methods of each path are compared against a running node.
     #[test]
     fn the_description_has_the_paths_that_there_are() {
-        let doc: serde_json::Value = serde_json::from_str(include_str!("openapi.json")).unwrap();
+        let doc = openapi::document();
         let described: BTreeSet<&str> = doc["paths"].as_object().unwrap().keys().map(String::as_str).collect();
-        let there: BTreeSet<&str> = routes().into_iter().map(|(path, _)| path).collect();
+        let routes = routes();
+        let there: BTreeSet<&str> = routes.iter().map(|(path, _)| path.as_str()).collect();
         assert_eq!(described, there);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Control;
 use super::api::{
-    HostPauses, Latency, LayerStatus, Listens, ModelStatus, NodeStatus, ObjectiveStatus, Oldest, OpTraffic, Permits,
+    HostPauses, Latency, LayerStatus, Listens, NodeStatus, ObjectiveStatus, Oldest, OpTraffic, PartStatus, Permits,
     PoolStatus, Status, TenantStatus, Traffic, VolumeStatus,
 };
 use crate::directory::{Directory, Tenant, Volume};
@@ -10,7 +10,10 @@ use crate::engine::PoolSnapshot;
 use crate::engine::metrics::OP_NAMES;
 use crate::engine::watchdog::Watchdog;
 use crate::node::{Node, RunningPool};
-use crate::parts::look::{ModelTimes, PoolView};
+use crate::parts::PoolView;
+use crate::parts::cores::Cores;
+use crate::parts::scheduler::Scheduler;
+use crate::parts::{About, PARTS, Shown};
 use crate::view::{ExportView, Summary};
 use plimsoll_base::{Class, Objective, Span, TenantId, Time};
 use plimsoll_stack::{LayerState, NodeStats};
@@ -39,7 +42,7 @@ pub fn status(control: &Control, views: &Views) -> Status {
             },
             host_pauses: control.node.watchdog.as_ref().map(host_pauses),
         },
-        pools: (0..views.len()).map(|n| pool(&control.node, n, views[n].as_ref())).collect(),
+        pools: (0..views.len()).map(|n| pool(&control.node, &directory, n, views[n].as_ref())).collect(),
         volumes: directory.volumes.values().map(|v| volume(&control.node, v, views)).collect(),
         tenants: directory.tenants.iter().map(|(name, t)| tenant(name, t, &directory, views)).collect(),
     }
@@ -82,10 +85,10 @@ pub fn pool_state(opened: bool, pool: Option<&PoolSnapshot>) -> &'static str {
     }
 }
 
-fn pool(node: &Node, n: usize, view: Option<&PoolView>) -> PoolStatus {
+fn pool(node: &Node, directory: &Directory, n: usize, view: Option<&PoolView>) -> PoolStatus {
     let p = &node.pools[n];
     let s = view.map(|v| &v.pool);
-    let layers = view.map(|v| &v.layers);
+    let queue = view.and_then(|v| v.layers.of::<Scheduler>());
     let oldest = s.and_then(|s| s.oldest.map(|(at, place)| (s.now.since(at), place)));
     PoolStatus {
         name: p.name.clone(),
@@ -98,27 +101,23 @@ fn pool(node: &Node, n: usize, view: Option<&PoolView>) -> PoolStatus {
         connections: s.map_or(0, |s| s.connections.values().sum()),
         inside: s.map_or(0, |s| s.inflight as u64),
         overlap_waiting: s.map_or(0, |s| s.overlap_waiting as u64),
-        sched_waiting: layers.map_or(0, |l| l.sched_depths.0 as u64),
-        at_device: layers.map_or(0, |l| l.sched_depths.1 as u64),
+        sched_waiting: queue.map_or(0, |q| q.waiting as u64),
+        at_device: queue.map_or(0, |q| q.at_device as u64),
         oldest: oldest.map(|(age, place)| Oldest { age_us: age.as_micros(), at: place.to_string() }),
         accepted: s.map_or(0, |s| s.counts.0),
         refused: s.map_or(0, |s| s.counts.1),
         ended: s.map_or(0, |s| s.counts.2),
         layers: s.map_or(Vec::new(), |s| s.places().map(|(name, stats)| layer(name, stats)).collect()),
-        model: layers.and_then(|l| l.model.as_ref()).map(model),
+        parts: view.map_or(Vec::new(), |pool_view| {
+            let about = About { node, directory, pool: n, pool_view };
+            PARTS.iter().filter_map(|p| Some(part(p.name(), p.shown(&about)?))).collect()
+        }),
     }
 }
 
-fn model(m: &ModelTimes) -> ModelStatus {
-    let late = |percent| m.lateness.percentile(percent).as_micros();
-    ModelStatus {
-        completions: m.lateness.count(),
-        late_p50_us: late(50.0),
-        late_p95_us: late(95.0),
-        late_p99_us: late(99.0),
-        late_max_us: m.lateness.max().as_micros(),
-        data_late: m.data_late,
-    }
+fn part(name: &str, shown: Shown) -> PartStatus {
+    let Shown { headline, problem, lines, tables: _ } = shown;
+    PartStatus { name: name.to_string(), headline, problem, lines }
 }
 
 fn host_pauses(w: &Watchdog) -> HostPauses {
@@ -174,7 +173,7 @@ fn tenant(name: &str, t: &Tenant, directory: &Directory, views: &Views) -> Tenan
         Class::BestEffort { weight } | Class::LatencyCritical { weight, .. } => (Some(weight), None),
         Class::Fenced { slots } => (None, Some(slots)),
     };
-    let has_cores = views.iter().flatten().any(|v| v.layers.cores.is_some());
+    let has_cores = views.iter().flatten().any(|v| v.layers.of::<Cores>().is_some());
     let (enforced, enforcement) = enforcement(&t.class, has_cores);
     TenantStatus {
         name: name.to_string(),

@@ -3,12 +3,12 @@
 
 use super::{Node, NodeError, Result, blocking};
 use crate::engine::{Command, PoolHandle, Report};
-use crate::parts::look;
+use crate::parts::{Part, cache};
 use crate::store::PoolStore;
 use plimsoll_base::CacheMode;
 use plimsoll_cache::{Cache, CacheControl, CacheReport};
 use plimsoll_stack::Addressed;
-use plimsoll_store::{CacheRecord, MetaView, VolumeRecord};
+use plimsoll_store::{MetaView, VolumeRecord};
 use std::sync::Arc;
 
 /// How often it's looked whether volumes that aren't write-back any more are written back.
@@ -24,7 +24,7 @@ impl Node {
         let _one = self.changing.lock().await;
         let volume = self.volume_named(name)?;
         let p = &self.pools[volume.pool];
-        let (Some(store), Some(_)) = (p.store.clone(), &p.cache) else {
+        let (Some(store), Some(_)) = (p.store.clone(), p.cache_section()) else {
             let what = format!("pool `{}` has no cache: configure [pool.cache]", p.name);
             return Err(NodeError::Refused(what));
         };
@@ -49,8 +49,8 @@ impl Node {
 
     async fn note_homecoming(&self, pool: usize) -> Result<()> {
         let p = &self.pools[pool];
-        let (Some(store), Some(cache)) = (p.store.clone(), &p.cache) else { return Ok(()) };
-        let mode = cache.section.mode;
+        let (Some(store), Some(section)) = (p.store.clone(), p.cache_section()) else { return Ok(()) };
+        let mode = section.mode;
         let leaving = move |store: &MetaView| -> Vec<plimsoll_base::VolumeKey> {
             let leaves = |v: &&VolumeRecord| v.cache.unwrap_or(mode) != CacheMode::Back && store.may_be_behind(v);
             store.volumes().filter(leaves).map(|v| v.key).collect()
@@ -74,11 +74,11 @@ impl Node {
         let _one = self.changing.lock().await;
         let (n, volume) = (self.pool_named(pool)?, self.volume_named(name)?);
         let p = &self.pools[n];
-        let (Some(store), true) = (p.store.clone(), p.cache.is_some() && volume.pool == n) else {
+        let (Some(store), true) = (p.store.clone(), p.cache_section().is_some() && volume.pool == n) else {
             let what = format!("pool `{pool}` has no cache, or volume `{name}` isn't in it");
             return Err(NodeError::Refused(what));
         };
-        let cache = p.handle.look(|stack, _| look::cache(stack)).await.map_err(|_| p.gone())?;
+        let cache = p.handle.look(cache::Cache::look).await.map_err(|_| p.gone())?;
         let state = cache.map_or("gone", |c| c.state);
         if !matches!(state, "broken" | "failed") {
             let what = format!(
@@ -98,34 +98,6 @@ impl Node {
         let Some(store) = &self.pools[pool].store else { return Vec::new() };
         let store = store.view();
         store.volumes().filter(|v| store.may_be_behind(v)).map(|v| v.name.clone()).collect()
-    }
-
-    /// Lets a pool's cache use so many bytes of its device from now on.
-    pub async fn resize_cache(&self, name: &str, bytes: u64) -> Result<()> {
-        let p = &self.pools[self.pool_named(name)?];
-        match &p.cache {
-            None => Err(NodeError::Refused(format!("pool `{name}` has no cache: configure [pool.cache]"))),
-            Some(c) if bytes > c.device_bytes => {
-                let what = format!("the cache's device has {} bytes; {bytes} are too many", c.device_bytes);
-                Err(NodeError::Refused(what))
-            }
-            Some(c) if bytes < crate::cache::size_min(&c.section) => {
-                let what =
-                    format!("{bytes} bytes are too few: it needs {} at least", crate::cache::size_min(&c.section));
-                Err(NodeError::Refused(what))
-            }
-            Some(c) => {
-                p.tell(Addressed::new(&CacheControl::Bytes(bytes))).await?;
-                let configured_bytes = c.section.configured_size.map(|b| b.0);
-                let Some(store) = p.store.clone() else { return Ok(()) };
-                blocking(move || {
-                    let mut store = store.change();
-                    let record = CacheRecord { size_bytes: Some(bytes), configured_bytes, ..store.cache() };
-                    store.set_cache(record)
-                })
-                .await
-            }
-        }
     }
 }
 

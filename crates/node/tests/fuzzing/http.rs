@@ -75,14 +75,13 @@ pub fn fuzz_one(data: &[u8]) {
     let bytes = if how & 1 == 0 {
         rest.to_vec()
     } else {
-        const REQUESTS: [&str; 9] = [
+        const REQUESTS: [&str; 8] = [
             "POST /v1/volumes",
             "PATCH /v1/volumes/vol",
             "PUT /v1/tenants/t",
             "PUT /v1/tenants/u",
-            "PATCH /v1/pools/p/knobs",
-            "PATCH /v1/pools/p/fence",
-            "PATCH /v1/pools/p/cache",
+            "PATCH /v1/pools/p/settings",
+            "POST /v1/pools/p/cache/give-up",
             "POST /v1/pools/p/recover",
             "DELETE /v1/volumes/x",
         ];

@@ -1,4 +1,4 @@
-//! What `plimsoll top` shows: three tables, in a terminal or as text.
+//! The tables of `plimsoll top`, in a terminal or as text.
 
 use super::rates::{Rates, View};
 use crate::table::{bytes, columns, micros, table};
@@ -12,12 +12,18 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table};
 
 const TENANTS: [&str; 9] = ["TENANT", "PROMISE", "KEPT", "IOPS", "RATE", "P50", "P99", "P99.9", "BUSY/S"];
 const VOLUMES: [&str; 10] = ["VOLUME", "STATE", "SIZE", "CLIENTS", "IOPS", "RATE", "P99", "BUSY/S", "INSIDE", "OLDEST"];
-const LAYERS: [&str; 9] = ["POOL", "LAYER", "ENTERED", "WAITED", "WAIT P50", "WAIT P99", "OWN I/O", "REVOKED", "NOW"];
+const LAYERS: [&str; 8] = ["POOL", "LAYER", "ENTERED", "WAITED", "WAIT P50", "WAIT P99", "OWN I/O", "REVOKED"];
+const STATES: [&str; 3] = ["POOL", "LAYER", "STATE"];
 
-/// All three tables as text.
+/// All tables as text.
 pub fn text(view: &View) -> String {
-    let parts = [table(&TENANTS, &tenants(view)), table(&VOLUMES, &volumes(view)), table(&LAYERS, &layers(view))];
-    parts.join("\n")
+    let tables = [
+        table(&TENANTS, &tenants(view)),
+        table(&VOLUMES, &volumes(view)),
+        table(&LAYERS, &layers(view)),
+        table(&STATES, &states(view)),
+    ];
+    tables.join("\n")
 }
 
 fn tenants(view: &View) -> Vec<Vec<String>> {
@@ -51,16 +57,24 @@ fn layers(view: &View) -> Vec<Vec<String>> {
         let waits =
             if l.waited == 0 { ["-".into(), "-".into()] } else { [micros(l.wait_p50_us), micros(l.wait_p99_us)] };
         let own = format!("{} ({})", l.own_ios, bytes(l.own_bytes));
-        let now = match l.name.as_str() {
-            "front" => format!("{} waiting", p.overlap_waiting),
-            "noop" | "deadline" | "cfq" => format!("{} waiting, {} at device", p.sched_waiting, p.at_device),
-            _ => String::new(),
-        };
         let [p50, p99] = waits;
-        vec![p.name.clone(), l.name.clone(), l.entered.to_string(), waited, p50, p99, own, l.revoked.to_string(), now]
+        vec![p.name.clone(), l.name.clone(), l.entered.to_string(), waited, p50, p99, own, l.revoked.to_string()]
     };
     let all = view.status.pools.iter().flat_map(|p| p.layers.iter().map(move |l| (p, l)));
     all.map(row).collect()
+}
+
+fn states(view: &View) -> Vec<Vec<String>> {
+    let of = |p: &PoolStatus| {
+        let front = format!("{} waiting for an overlapping request", p.overlap_waiting);
+        let parts = p.parts.iter().map(|part| match &part.problem {
+            Some(problem) => (part.name.clone(), format!("{}: {problem}", part.headline)),
+            None => (part.name.clone(), part.headline.clone()),
+        });
+        let all = std::iter::once(("front".to_string(), front)).chain(parts);
+        all.map(|(name, state)| vec![p.name.clone(), name, state]).collect::<Vec<_>>()
+    };
+    view.status.pools.iter().flat_map(of).collect()
 }
 
 fn speed(r: &Rates) -> [String; 2] {
@@ -81,6 +95,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &View, trouble: Option<&str>) {
         Constraint::Length(2),
         heights(view.tenants.len()),
         heights(view.volumes.len()),
+        heights(layers(view).len()),
         Constraint::Min(4),
         Constraint::Length(1),
     ])
@@ -89,8 +104,9 @@ pub fn draw(frame: &mut Frame<'_>, view: &View, trouble: Option<&str>) {
     frame.render_widget(widget(" Tenants ", &TENANTS, tenants(view)), areas[1]);
     frame.render_widget(widget(" Volumes ", &VOLUMES, volumes(view)), areas[2]);
     frame.render_widget(widget(" Layers, since the start ", &LAYERS, layers(view)), areas[3]);
+    frame.render_widget(widget(" State of layers ", &STATES, states(view)), areas[4]);
     let keys = "q ends   latencies: last second   promises: last minute   classes are measured, not enforced, where no layer does";
-    frame.render_widget(Paragraph::new(keys).style(Style::new().fg(Color::DarkGray)), areas[4]);
+    frame.render_widget(Paragraph::new(keys).style(Style::new().fg(Color::DarkGray)), areas[5]);
 }
 
 fn headline<'a>(view: &View, trouble: Option<&'a str>) -> Paragraph<'a> {

@@ -2,7 +2,7 @@
 
 use crate::table::table;
 use indicatif::{ProgressBar, ProgressStyle};
-use plimsoll_lab::plot::{Curve, Plot};
+use plimsoll_figure::plot::{Curve, Plot};
 use plimsoll_tune::cdf::Cdf;
 use plimsoll_tune::objective::{Goal, Objective, Point};
 use plimsoll_tune::solve::{Candidate, Epochs, Mix, Solution, Unsolved};

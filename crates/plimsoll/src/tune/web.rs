@@ -1,7 +1,7 @@
 //! OpTune's web server, for real: static files over HTTP, a GDSF memory cache, a disk modelled in real time (§5.3.1).
 //!
 //! The server and its load are systems to try the tuner on, and to see what a setting does; the simulator has the same one
-//! (`plimsoll_lab::system::web`), with the same cache, disk and file sizes.
+//! (`plimsoll-lab`'s `system::web`), with the same cache, disk and file sizes.
 
 mod files;
 mod load;

@@ -302,7 +302,7 @@ impl Run<'_> {
     fn operate(&mut self, operation: Operation) -> Result<(), String> {
         let volume = |n: usize| format!("/v1/volumes/{}", self.plan.volumes[n].name);
         let pool = |what: &str| format!("/v1/pools/{POOL}/{what}");
-        let knob = |body: Value| self.control("PATCH", &pool("knobs"), Some(body)).map(drop);
+        let set = |body: Value| self.control("PATCH", &pool("settings"), Some(body)).map(drop);
         match operation {
             Operation::Mode(n, mode) => self.control("PATCH", &volume(n), Some(json!({ "cache": mode }))).map(drop),
             Operation::Checkpoint => {
@@ -314,17 +314,12 @@ impl Run<'_> {
                 }
                 Ok(())
             }
-            Operation::CacheBytes(bytes) => {
-                self.control("PATCH", &pool("cache"), Some(json!({ "size_bytes": bytes }))).map(drop)
-            }
-            Operation::LoggedWrite(bytes) => knob(json!({ "logged_write_bytes": bytes })),
-            Operation::IdleUs(us) => knob(json!({ "idle_us": us })),
-            Operation::Fingerprints(percent) => knob(json!({ "fingerprints_percent": percent })),
-            Operation::Slack(low, high) => knob(json!({ "core_slack_low_us": low, "core_slack_high_us": high })),
-            Operation::Slots(slots, ms) => {
-                let body = json!({ "slots": slots, "slot_us": ms * 1000 });
-                self.control("PATCH", &pool("fence"), Some(body)).map(drop)
-            }
+            Operation::CacheBytes(bytes) => set(json!({ "cache_size_bytes": bytes })),
+            Operation::LoggedWrite(bytes) => set(json!({ "logged_write_bytes": bytes })),
+            Operation::IdleUs(us) => set(json!({ "idle_us": us })),
+            Operation::Fingerprints(percent) => set(json!({ "fingerprints_percent": percent })),
+            Operation::Slack(low, high) => set(json!({ "core_slack_low_us": low, "core_slack_high_us": high })),
+            Operation::Slots(slots, ms) => set(json!({ "slots": slots, "slot_us": ms * 1000 })),
             Operation::Grow(n, bytes) => {
                 let path = volume(n);
                 self.until(|r| r.oracle.in_flight_of(n) == 0)?;

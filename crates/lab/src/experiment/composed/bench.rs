@@ -3,9 +3,9 @@
 use super::stacks::{Combination, pool};
 use super::{BLOCK, BYTES, CRITICAL, DEEP, OTHER, OTHER_VOLUME, PROBES, Probe, VOLUME};
 use crate::experiment::LabError;
-use crate::replay::Pool;
 use plimsoll_base::{Completion, Data, Io, IoHead, Op, Rng, TenantId, Time};
 use plimsoll_device::PageCacheLayer;
+use plimsoll_replay::Pool;
 use plimsoll_sched::Profile;
 use plimsoll_stack::Offered;
 use std::collections::VecDeque;

@@ -3,23 +3,23 @@
 use super::{BLOCK, BYTES, CRITICAL, DEEP, DEVICE, OTHER, OTHER_VOLUME, SPREAD, VOLUME};
 use crate::experiment::LabError;
 use crate::experiment::fence::{Blank, formatted, offer_of};
-use crate::profiling::{flash_batches_of, flash_predictor};
-use crate::replay::{DeviceChoice, Pool, PoolConfig};
+use SchedulerKind::{Cfq, Deadline, Noop};
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Objective, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::CacheTerms;
-use plimsoll_cache::{Cache, CacheConfig, Codec, Layout as CacheLayout, Shape as CacheShape};
-use plimsoll_cores::{Cores, CoresConfig};
-use plimsoll_device::pagecache::{Lru, PageCache};
-use plimsoll_device::{AnyModel, DeviceOptions, Model, ModelLayer, PageCacheLayer};
+use plimsoll_cache::{CacheConfig, Codec, Layout as CacheLayout, Shape as CacheShape};
+use plimsoll_cores::CoresConfig;
+use plimsoll_device::{AnyModel, DeviceOptions, Model};
 use plimsoll_fence::FenceTerms;
 use plimsoll_fence::config::DeviceKind;
-use plimsoll_fence::{DiskPredictor, Fence, FenceConfig};
-use plimsoll_logs::{Layout, Logs, LogsConfig, Shape};
+use plimsoll_fence::{DiskPredictor, FenceConfig};
+use plimsoll_logs::{LogsConfig, Shape};
+use plimsoll_pool::{BadPlan, CachePlan, Costs, LogsPlan, MemoryPlan, ModelPlan, PoolPlan, SchedulerPlan, UNLIMITED};
+use plimsoll_replay::pool::composed_over;
+use plimsoll_replay::profiling::{flash_batches_of, flash_predictor};
+use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_sched::{Discipline, DiskModel, Late, Profile, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{
-    Extent, Front, FrontVolume, Layer, Map, OwnTerms, Stack, StackConfig, Target, Terms, VolumeTerms,
-};
+use plimsoll_stack::{Extent, Front, FrontVolume, Map, OwnTerms, Terms, VolumeTerms};
 
 /// Which layers there are beside the front, the map and the device.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +36,6 @@ pub struct Combination {
 const fn plain(name: &'static str, sched: SchedulerKind) -> Combination {
     Combination { name, sched, memory: false, logs: false, cores: false, cache: false, fence: false }
 }
-
-use SchedulerKind::{Cfq, Deadline, Noop};
 
 pub const COMBINATIONS: [Combination; 13] = [
     plain("noop", Noop),
@@ -89,75 +87,54 @@ const CACHE_SHAPE: CacheShape = CacheShape { extent_bytes: 16 << 10, weu_bytes: 
 /// As long as some thirty reads take.
 const SLOT: Span = Span::from_millis(250);
 
-struct Building<'a> {
-    nodes: Vec<(Box<dyn Layer>, Vec<Target>)>,
-    c: &'a Combination,
-    seed: u64,
-}
-
 fn failed(e: impl std::fmt::Display) -> LabError {
     LabError(e.to_string())
 }
 
-fn model(name: &str, seed: u64) -> Result<AnyModel, LabError> {
-    let spec = DeviceChoice::named(name)?.spec;
-    spec.build(DeviceOptions { seed, mismatch: SPREAD }).map_err(failed)
+fn model(name: &str, seed: u64) -> Result<ModelPlan, LabError> {
+    Ok(ModelPlan { spec: DeviceChoice::named(name)?.spec, options: DeviceOptions { seed, mismatch: SPREAD } })
 }
 
-impl Building<'_> {
-    /// Over the one that is pushed next.
-    fn push(&mut self, layer: impl Layer) {
-        let next = self.nodes.len() + 1;
-        self.nodes.push((Box::new(layer), vec![Target::Node(next)]));
-    }
+/// A plan's model as large as it is, of which a cache may have a part.
+fn whole(plan: &ModelPlan, _size_bytes: u64) -> Result<AnyModel, BadPlan> {
+    plan.before(u64::MAX)
+}
 
-    fn queue(&mut self, kind: SchedulerKind, discipline: Discipline, costs: DiskModel) {
-        let depth = DEEP as u32;
-        let options = SchedulerOptions { depth, discipline, late: Late::Keep, ..SchedulerOptions::default() };
-        let next = self.nodes.len() + 1;
-        self.nodes.push((kind.layer(&options, costs), vec![Target::Node(next)]));
-    }
-
-    fn upper(&mut self, cache: Option<Cache>) -> Option<usize> {
-        self.push(Front::new());
-        if self.c.cores {
-            self.push(Cores::new(self.c.cores_config()));
-        }
-        let cache_at = cache.map(|cache| {
-            self.push(cache);
-            self.nodes.len() - 1
-        });
-        self.push(Map::new());
-        cache_at
-    }
-
-    fn lower(&mut self, profile: &Profile, flash: Option<&AnyModel>) -> Result<Option<usize>, LabError> {
-        let disk = model(DEVICE, self.seed)?;
-        if self.c.memory {
-            let cache = PageCache::<Lru>::new(1 << 16, disk.size_bytes() / BLOCK, Span::ZERO);
-            self.push(PageCacheLayer::new(cache));
-        }
-        if self.c.logs {
-            let layout = Layout::new(disk.size_bytes(), disk.block_bytes(), Shape::default(), 1).map_err(failed)?;
-            self.push(Logs::fresh(layout, LogsConfig::default()));
-        }
-        let fence_at = self.c.fence.then_some(self.nodes.len());
-        if self.c.fence {
-            let kinds = fenced(profile, flash, self.seed)?;
-            self.push(Fence::new(FenceConfig { slot: SLOT, revoke_late: false, ..FenceConfig::new(2, kinds) }));
-        }
-        if self.c.cache {
-            self.push(Blank);
-        }
-        let costs = profile.disk_model().ok_or_else(|| failed("the profile has no costs"))?;
-        self.queue(self.c.sched, profile.discipline(), costs);
-        self.nodes.push((Box::new(ModelLayer::new(disk)), Vec::new()));
-        Ok(fence_at)
-    }
+/// The plan of a combination's pool.
+pub fn plan(c: &Combination, profile: &Profile, seed: u64) -> Result<PoolPlan, LabError> {
+    let flash = c.cache.then(|| model(FLASH, seed)).transpose()?;
+    let fence = |kinds| FenceConfig { slot: SLOT, revoke_late: false, ..FenceConfig::new(2, kinds) };
+    Ok(PoolPlan {
+        cores: c.cores.then(|| c.cores_config()),
+        memory: c.memory.then_some(MemoryPlan { pages: 1 << 16, hit: Span::ZERO }),
+        logs: c.logs.then(|| LogsPlan { shape: Shape::default(), config: LogsConfig::default() }),
+        fence: if c.fence { Some(fence(fenced(profile, flash.as_ref(), seed)?)) } else { None },
+        scheduler: SchedulerPlan {
+            kind: c.sched,
+            options: SchedulerOptions {
+                depth: DEEP as u32,
+                discipline: profile.discipline(),
+                late: Late::Keep,
+                ..SchedulerOptions::default()
+            },
+            costs: Costs::Profile(Box::new(profile.clone())),
+        },
+        model: Some(model(DEVICE, seed)?),
+        cache: flash.map(|flash| CachePlan {
+            shape: CACHE_SHAPE,
+            config: cache_config(),
+            size_bytes: None,
+            known: None,
+            given_up: Vec::new(),
+            nvram: None,
+            model: Some(flash),
+        }),
+        ..PoolPlan::new()
+    })
 }
 
 /// What the fence knows of the devices, measured beforehand on others of the kind.
-fn fenced(profile: &Profile, flash: Option<&AnyModel>, seed: u64) -> Result<Vec<DeviceKind>, LabError> {
+fn fenced(profile: &Profile, flash: Option<&ModelPlan>, seed: u64) -> Result<Vec<DeviceKind>, LabError> {
     let batches = profile.batches.as_ref().and_then(|b| b.disk.as_ref());
     let d = batches.ok_or_else(|| failed("the profile has no batches"))?;
     let disk = DiskPredictor::new(d.knots_ns(), d.transfer_ns_per_kib.into())
@@ -165,7 +142,7 @@ fn fenced(profile: &Profile, flash: Option<&AnyModel>, seed: u64) -> Result<Vec<
         .map_err(LabError)?;
     let mut kinds = vec![DeviceKind::disk(disk)];
     if let Some(flash) = flash {
-        let f = flash_batches_of(flash.clone(), seed).ok_or_else(|| failed("flash batches tell nothing"))?;
+        let f = flash_batches_of(whole(flash, 0)?, seed).ok_or_else(|| failed("flash batches tell nothing"))?;
         kinds.push(DeviceKind::flash(flash_predictor(&f)));
     }
     Ok(kinds)
@@ -182,38 +159,25 @@ fn cache_config() -> CacheConfig {
     }
 }
 
-/// The pool of a combination, its tenants and volumes known.
+/// The pool of a combination, its tenants and volumes known. What the flash cache has in the slow device's place is zeroes, and its drive's
+/// own queue is as deep as the others.
 pub fn pool(c: &Combination, profile: &Profile, seed: u64) -> Result<Pool, LabError> {
-    let mut b = Building { nodes: Vec::new(), c, seed };
-    let flash = c.cache.then(|| model(FLASH, seed)).transpose()?;
+    let plan = plan(c, profile, seed)?;
     let mut disks = Vec::new();
-    let mut cache = None;
-    if let Some(flash) = &flash {
+    if c.cache {
         let layout = CacheLayout::new(CACHE_BYTES, BLOCK as u32, CACHE_SHAPE, seed).map_err(LabError)?;
-        disks.push(formatted(&layout, flash.size_bytes()));
-        cache = Some(Cache::new(layout, cache_config()));
+        disks.push(formatted(&layout, CACHE_BYTES));
     }
-    let cache_at = b.upper(cache);
-    let fence_at = b.lower(profile, flash.as_ref())?;
-    if let (Some(flash), Some(cache_at)) = (flash, cache_at) {
-        let fast = Target::Node(b.nodes.len());
-        let unknown = DiskModel::unknown(flash.size_bytes());
-        b.queue(Noop, Discipline::Fifo, unknown);
-        b.nodes.push((Box::new(ModelLayer::new(flash)), vec![Target::Device(0)]));
-        match fence_at {
-            Some(fence) => {
-                b.nodes[cache_at].1.push(Target::Face(fence, 1));
-                b.nodes[fence].1.push(fast);
-            }
-            None => b.nodes[cache_at].1.push(fast),
-        }
+    let fast = disks.first().map_or(UNLIMITED, offer_of);
+    let mut wiring = composed_over(&plan, [fast, UNLIMITED], &mut whole)?;
+    if let Some(flash) = plan.cache.as_ref().and_then(|c| c.model.as_ref()) {
+        let options =
+            SchedulerOptions { depth: DEEP as u32, discipline: Discipline::Fifo, ..SchedulerOptions::default() };
+        let queue = Noop.layer(&options, DiskModel::unknown(whole(flash, CACHE_BYTES)?.size_bytes()));
+        wiring = wiring.above("scheduler", "blank", Box::new(Blank)).instead("flash queue", queue);
     }
     let config = PoolConfig { seed, late: Late::Keep, ..PoolConfig::default() };
-    let mut stack = Stack::new(StackConfig::default(), disks.iter().map(offer_of).collect());
-    for (layer, ports) in b.nodes {
-        stack.push(layer, ports);
-    }
-    let mut pool = Pool::of_stack(stack, disks, &config).map_err(|e| failed(format!("{}: {e}", c.name)))?;
+    let mut pool = Pool::of_stack(wiring.stack(), disks, &config).map_err(|e| failed(format!("{}: {e}", c.name)))?;
     let now = pool.ready_at();
     tell_tenants(&mut pool, now, c);
     tell_volume(&mut pool, now, (VOLUME, CRITICAL), 0);

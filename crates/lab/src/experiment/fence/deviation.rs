@@ -5,9 +5,9 @@ use crate::experiment::fence::machines::{ALL, Compared, Deviation, HETEROGENEOUS
 use crate::experiment::fence::system::{Devices, System};
 use crate::experiment::study::Study;
 use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot};
-use crate::workload::filebench::Personality;
 use plimsoll_cache::Sharing;
+use plimsoll_figure::plot::{Curve, Plot};
+use plimsoll_replay::workload::filebench::Personality;
 
 /// The response times of the first machine beside others.
 pub fn curves(c: &Compared, of: &str) -> Vec<Curve> {

@@ -5,7 +5,7 @@ use crate::experiment::fence::machines::{Deviation, Machine, Run, Times, cache_b
 use crate::experiment::fence::system::System;
 use crate::experiment::study::Study;
 use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
-use crate::workload::filebench::Personality;
+use plimsoll_replay::workload::filebench::Personality;
 
 const P: Personality = Personality::Fileserver;
 /// Two fenced machines of four slots, two without slots.

@@ -13,7 +13,7 @@ use crate::experiment::fence::machines::{
 use crate::experiment::fence::system::{DISCARDED, FLASH, System};
 use crate::experiment::study::Study;
 use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
-use crate::workload::filebench::Personality;
+use plimsoll_replay::workload::filebench::Personality;
 
 /// What each of three asks for beside one of 8, % of saturation.
 const LOADS: [u64; 4] = [12, 16, 20, 24];

@@ -2,15 +2,15 @@
 
 use crate::experiment::LabError;
 use crate::experiment::fence::system::System;
-use crate::replay::{Limits, Pool, closed_loop, closed_loop_watched};
-use crate::workload::filebench::{Filebench, FilebenchConfig, Personality};
-use crate::workload::together::Together;
-use crate::workload::{BadWorkload, ClosedLoop};
 use plimsoll_base::{LatencyHistogram, Span, Time};
 use plimsoll_cache::Cache;
 use plimsoll_fence::plan::deviation_percent;
 use plimsoll_fence::status::BatchCounters;
 use plimsoll_fence::{Fence, FenceStatus};
+use plimsoll_replay::workload::filebench::{Filebench, FilebenchConfig, Personality};
+use plimsoll_replay::workload::together::Together;
+use plimsoll_replay::workload::{BadWorkload, ClosedLoop};
+use plimsoll_replay::{Limits, Pool, closed_loop, closed_loop_watched};
 
 /// The paper's three.
 pub const ALL: [Personality; 3] = [Personality::Fileserver, Personality::Varmail, Personality::Webserver];

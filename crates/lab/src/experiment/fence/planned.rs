@@ -7,9 +7,9 @@ use crate::experiment::fence::machines::{
 use crate::experiment::fence::system::{Devices, System};
 use crate::experiment::study::Study;
 use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
-use crate::workload::filebench::Personality;
 use plimsoll_base::Span;
 use plimsoll_fence::plan::{Wanted, predict};
+use plimsoll_replay::workload::filebench::Personality;
 
 /// The paper's slots for all three; VF-E8's numbers and VF-E9's lengths for Fileserver.
 const POINTS: [(Personality, u16, u64); 9] = [

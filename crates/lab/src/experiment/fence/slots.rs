@@ -5,8 +5,8 @@ use crate::experiment::fence::machines::{HETEROGENEOUS, Times, cache_bytes, comp
 use crate::experiment::fence::system::System;
 use crate::experiment::study::Study;
 use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
-use crate::workload::filebench::Personality;
 use plimsoll_base::Span;
+use plimsoll_replay::workload::filebench::Personality;
 
 const P: Personality = Personality::Fileserver;
 /// Of slots.

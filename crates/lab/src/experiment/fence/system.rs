@@ -2,21 +2,23 @@
 
 use crate::experiment::LabError;
 use crate::experiment::fence::file::FileBacked;
-use crate::profiling::{disk_batches_of, flash_batches_of, flash_predictor};
-use crate::replay::{DeviceChoice, Pool, PoolConfig, volume_of};
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Completion, Data, Io, Op, Span, Time};
 use plimsoll_cache::CacheTerms;
-use plimsoll_cache::{Cache, CacheConfig, Codec, Layout, Shape, Sharing, format_device};
-use plimsoll_device::{AnyModel, DeviceOptions, Disk, DiskOptions, Mismatch, Model, ModelLayer};
+use plimsoll_cache::{CacheConfig, Codec, Layout, Shape, Sharing, format_device};
+use plimsoll_device::{AnyModel, DeviceOptions, Disk, DiskOptions, Mismatch, Model};
 use plimsoll_fence::FenceTerms;
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::plan::far;
-use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, Predictor};
+use plimsoll_fence::{DiskPredictor, FenceConfig, Predictor};
+use plimsoll_pool::{BadPlan, CachePlan, Costs, ModelPlan, PoolPlan, UNLIMITED};
+use plimsoll_replay::pool::composed_over;
+use plimsoll_replay::profiling::{disk_batches_of, flash_batches_of, flash_predictor};
+use plimsoll_replay::{DeviceChoice, Pool, PoolConfig, volume_of};
+use plimsoll_sched::SchedulerKind;
 use plimsoll_sched::batches::{DiskBatches, FlashBatches};
-use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::sim::{DiskFaults, SimDisk};
-use plimsoll_stack::{Actions, Layer, Offer, OwnTerms, Stack, StackConfig, Target, VolumeTerms};
+use plimsoll_stack::{Actions, Layer, Offer, OwnTerms, VolumeTerms};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -122,52 +124,59 @@ impl System {
         (u64::from(machine) * each, each.min(most))
     }
 
+    /// The plan of its pool.
+    pub fn plan(&self) -> Result<PoolPlan, LabError> {
+        let (name, sharing) = match self.devices {
+            Devices::Hdd => (DISK, None),
+            Devices::Ssd => (self.flash, None),
+            Devices::Hybrid(sharing) => (DISK, Some(sharing)),
+        };
+        let config = PoolConfig {
+            sched: if self.fenced { SchedulerKind::Noop } else { self.sched },
+            depth: 32,
+            mismatch: SPREAD,
+            seed: self.seed,
+            ..PoolConfig::default()
+        };
+        let mut kinds = Vec::new();
+        if self.fenced && name == DISK {
+            kinds.push(self.disk_kind()?);
+        }
+        if self.fenced && (name != DISK || sharing.is_some()) {
+            kinds.push(self.flash_kind()?);
+        }
+        let plan = config.plan(&DeviceChoice::named(name)?.spec, Costs::Unknown);
+        let cache = match sharing {
+            Some(sharing) => Some(self.cache(sharing, &config)?),
+            None => None,
+        };
+        Ok(PoolPlan { cache, fence: self.fenced.then(|| self.fence(kinds)), ..plan })
+    }
+
     pub fn pool(&self) -> Result<Pool, LabError> {
-        let mut stack = Stacking { nodes: Vec::new() };
+        let plan = self.plan()?;
         let mut disks = Vec::new();
-        match self.devices {
-            Devices::Hdd | Devices::Ssd => {
-                let name = if self.devices == Devices::Hdd { DISK } else { self.flash };
-                if self.backing != Backing::Partition {
-                    let each = self.part(1).0;
-                    let through = self.backing == Backing::FileThrough;
-                    stack.push(Box::new(FileBacked::new(each, through)), vec![Target::Node(1)]);
-                }
-                if self.fenced {
-                    let kind = if self.devices == Devices::Hdd { self.disk_kind()? } else { self.flash_kind()? };
-                    let below = stack.next() + 1;
-                    stack.push(self.fence(vec![kind]), vec![Target::Node(below)]);
-                }
-                self.device(&mut stack, name, self.fenced, Vec::new())?;
-            }
-            Devices::Hybrid(sharing) => {
-                let model = model(self.flash, self.seed)?;
-                // What the machines have together, and room for the journal.
-                let bytes = (self.cache_bytes * u64::from(self.machines) + (16 << 20)).min(model.size_bytes());
-                let layout = Layout::new(bytes, 4096, SHAPE, self.seed).map_err(LabError)?;
-                disks.push(formatted(&layout, model.size_bytes()));
-                let cache = Box::new(self.cache(layout, sharing));
-                // cache, (fence,) blank, scheduler, disk, scheduler, flash
-                let slow = 1 + usize::from(self.fenced);
-                let fast = slow + 3;
-                if self.fenced {
-                    stack.push(cache, vec![Target::Node(1), Target::Face(1, 1)]);
-                    let kinds = vec![self.disk_kind()?, self.flash_kind()?];
-                    stack.push(self.fence(kinds), vec![Target::Node(slow), Target::Node(fast)]);
-                } else {
-                    stack.push(cache, vec![Target::Node(slow), Target::Node(fast)]);
-                }
-                stack.push(Box::new(Blank), vec![Target::Node(slow + 1)]);
-                self.device(&mut stack, DISK, self.fenced, Vec::new())?;
-                self.device(&mut stack, self.flash, true, vec![Target::Device(0)])?;
-            }
+        if let Some(cache) = &plan.cache {
+            let model = model(self.flash, self.seed)?;
+            // What the machines have together, and room for the journal.
+            let bytes = (self.cache_bytes * u64::from(self.machines) + (16 << 20)).min(model.size_bytes());
+            let layout = Layout::new(bytes, 4096, cache.shape, self.seed).map_err(LabError)?;
+            disks.push(formatted(&layout, bytes));
         }
-        let offers = disks.iter().map(offer_of).collect();
-        let mut built = Stack::new(StackConfig::default(), offers);
-        for (layer, ports) in stack.nodes {
-            built.push(layer, ports);
+        let fast = disks.first().map_or(UNLIMITED, offer_of);
+        let mut kept = |plan: &ModelPlan, _size_bytes| {
+            let name = if plan.spec.is_rotational() { DISK } else { self.flash };
+            model(name, self.seed).map_err(|e| BadPlan(e.0))
+        };
+        let mut wiring = composed_over(&plan, [fast, UNLIMITED], &mut kept)?.without("front").without("map");
+        if plan.cache.is_some() {
+            wiring = wiring.above("scheduler", "blank", Box::new(Blank));
+        } else if self.backing != Backing::Partition {
+            let file = FileBacked::new(self.part(1).0, self.backing == Backing::FileThrough);
+            wiring = wiring.above(if self.fenced { "fence" } else { "scheduler" }, "file", Box::new(file));
         }
-        let mut pool = Pool::of_stack(built, disks, &PoolConfig { seed: self.seed, ..PoolConfig::default() })?;
+        let config = PoolConfig { seed: self.seed, ..PoolConfig::default() };
+        let mut pool = Pool::of_stack(wiring.stack(), disks, &config)?;
         let (now, size_bytes) = (pool.ready_at(), pool.offer().size_bytes);
         for m in 0..self.machines {
             let cache = CacheTerms { mode: CacheMode::Back, domain: u64::from(m) + 1, bytes: self.cache_bytes };
@@ -183,41 +192,31 @@ impl System {
         Ok(pool)
     }
 
-    /// A scheduler and a modelled device.
-    fn device(
-        &self,
-        stack: &mut Stacking,
-        name: &'static str,
-        plain: bool,
-        ports: Vec<Target>,
-    ) -> Result<(), LabError> {
-        let model = model(name, self.seed)?;
-        let kind = if plain { SchedulerKind::Noop } else { self.sched };
-        let discipline = if name == DISK { Discipline::Sstf } else { Discipline::Fifo };
-        let options = SchedulerOptions { depth: 32, discipline, ..SchedulerOptions::default() };
-        let next = stack.next() + 1;
-        stack.push(kind.layer(&options, DiskModel::unknown(model.size_bytes())), vec![Target::Node(next)]);
-        stack.push(Box::new(ModelLayer::new(model)), ports);
-        Ok(())
-    }
-
-    fn cache(&self, layout: Layout, sharing: Sharing) -> Cache {
+    fn cache(&self, sharing: Sharing, config: &PoolConfig) -> Result<CachePlan, LabError> {
         let all = self.cache_bytes * u64::from(self.machines) / u64::from(SHAPE.weu_bytes);
-        let config = CacheConfig {
-            fingerprints_percent: 0,
-            codec: Codec::None,
-            sharing,
-            weus_max: all as u32,
-            free_percent: 10,
-            trim: false,
-            sequential_bytes: u64::MAX,
-            prefetch_bytes_max: 0,
-            ..CacheConfig::default()
-        };
-        Cache::new(layout, config)
+        let options = DeviceOptions { seed: config.seed, mismatch: config.mismatch };
+        Ok(CachePlan {
+            shape: SHAPE,
+            config: CacheConfig {
+                fingerprints_percent: 0,
+                codec: Codec::None,
+                sharing,
+                weus_max: all as u32,
+                free_percent: 10,
+                trim: false,
+                sequential_bytes: u64::MAX,
+                prefetch_bytes_max: 0,
+                ..CacheConfig::default()
+            },
+            size_bytes: None,
+            known: None,
+            given_up: Vec::new(),
+            nvram: None,
+            model: Some(ModelPlan { spec: DeviceChoice::named(self.flash)?.spec, options }),
+        })
     }
 
-    fn fence(&self, devices: Vec<DeviceKind>) -> Box<Fence> {
+    fn fence(&self, devices: Vec<DeviceKind>) -> FenceConfig {
         let (slot, hybrid, lend_permille) = (self.slot, self.hybrid, self.lend_permille);
         let plain = FenceConfig::new(self.slots, devices);
         let (ours, steady) = match self.rules {
@@ -225,7 +224,7 @@ impl System {
             Some(rules) => (rules != Rules::Published, rules == Rules::Steady),
         };
         let (first_anyway, arm_away) = (ours, ours);
-        Box::new(Fence::new(FenceConfig { slot, hybrid, lend_permille, first_anyway, arm_away, steady, ..plain }))
+        FenceConfig { slot, hybrid, lend_permille, first_anyway, arm_away, steady, ..plain }
     }
 
     fn disk_kind(&self) -> Result<DeviceKind, LabError> {
@@ -243,19 +242,6 @@ impl System {
 
     fn flash_kind(&self) -> Result<DeviceKind, LabError> {
         Ok(DeviceKind::flash(flash_predictor(&fitted(self.flash, self.seed)?.1)))
-    }
-}
-
-struct Stacking {
-    nodes: Vec<(Box<dyn Layer>, Vec<Target>)>,
-}
-
-impl Stacking {
-    fn next(&self) -> usize {
-        self.nodes.len()
-    }
-    fn push(&mut self, layer: Box<dyn Layer>, ports: Vec<Target>) {
-        self.nodes.push((layer, ports));
     }
 }
 

@@ -6,9 +6,9 @@ use crate::experiment::fence::machines::{HETEROGENEOUS, Times, cache_bytes, comp
 use crate::experiment::fence::system::{Devices, Rules, System};
 use crate::experiment::study::Study;
 use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
-use crate::plot::Plot;
-use crate::workload::filebench::Personality;
 use plimsoll_cache::Sharing;
+use plimsoll_figure::plot::Plot;
+use plimsoll_replay::workload::filebench::Personality;
 
 const SHARED: Devices = Devices::Hybrid(Sharing::Shared);
 const OWN: Devices = Devices::Hybrid(Sharing::PerVolume);

@@ -145,8 +145,8 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lru::Lru;
     use crate::nitro::traces::TRACES;
+    use plimsoll_replay::lru::Lru;
 
     /// With everything off it is an LRU cache, access by access: the one whose hits `make peers` compares with libCacheSim's.
     #[test]

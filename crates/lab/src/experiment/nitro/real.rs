@@ -4,11 +4,11 @@ use super::{SHOWN_REAL, Variant, gain, hit_percent, watch};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::nitro::EXTENT_BYTES;
 use crate::nitro::traces::{Access, Contents};
-use crate::trace::record::Op;
-use crate::trace::stream::RecordStream as _;
-use crate::trace::{ReadOptions, TraceReader};
 use plimsoll_base::Rng;
 use plimsoll_cache::policy::Policy;
+use plimsoll_trace::record::Op;
+use plimsoll_trace::stream::RecordStream as _;
+use plimsoll_trace::{ReadOptions, TraceReader};
 use std::collections::BTreeMap;
 use std::path::Path;
 

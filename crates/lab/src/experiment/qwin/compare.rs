@@ -4,11 +4,11 @@ use crate::experiment::qwin::{
     A, B, C, CORES, Client, D, Drive, E, F, FULL, G, H, J, K, Load, Outcome, ROOMY, Run, common_notes, objective,
 };
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot};
 use plimsoll_base::{Objective, Span, TenantId};
 use plimsoll_cores::Allotment;
 use plimsoll_cores::QwinConfig;
 use plimsoll_cores::config::PolicyConfig;
+use plimsoll_figure::plot::{Curve, Plot};
 
 /// One of the figures' four parts: the objectives of the three latency-critical tenants.
 #[derive(Clone, Copy)]

@@ -2,10 +2,10 @@
 
 use crate::experiment::qwin::{C, CORES, Client, H, Outcome, P, ROOMY, Run, common_notes, objective};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot, Scale, Shares};
 use plimsoll_base::{Span, Time};
 use plimsoll_cores::config::PolicyConfig;
 use plimsoll_cores::{CorePolicy, CoreRule, Deadlines, QwinConfig};
+use plimsoll_figure::plot::{Curve, Plot, Scale, Shares};
 
 /// See the module's documentation.
 pub struct CorePolicies;

@@ -2,9 +2,9 @@
 
 use crate::experiment::qwin::{A, C, CORES, Client, E, Load, ROOMY, Run, common_notes, objective};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot, Scale, Shares};
 use plimsoll_base::Span;
 use plimsoll_cores::config::PolicyConfig;
+use plimsoll_figure::plot::{Curve, Plot, Scale, Shares};
 
 /// QW-E1: Shenango's rule at different intervals.
 pub struct ShenangoIntervals;

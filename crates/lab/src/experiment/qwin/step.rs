@@ -4,15 +4,17 @@
 
 use crate::experiment::qwin::objective;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::replay::{Limits, Pool, PoolConfig, open_loop_watched};
-use crate::trace::error::TraceError;
-use crate::trace::record::{Op, Tables, TraceRecord};
-use crate::trace::stream::RecordStream;
 use plimsoll_base::{Class, Completion, Confidence, Io, IoHead, Outcome as Ended, Rng, Span, TenantId, Time};
 use plimsoll_cores::config::PolicyConfig;
 use plimsoll_cores::queue::CoreChange;
 use plimsoll_cores::{Cores, CoresConfig, QwinConfig};
+use plimsoll_pool::{ModelPlan, PoolPlan};
+use plimsoll_replay::pool::composed;
+use plimsoll_replay::{Limits, Pool, PoolConfig, open_loop_watched};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
+use plimsoll_trace::error::TraceError;
+use plimsoll_trace::record::{Op, Tables, TraceRecord};
+use plimsoll_trace::stream::RecordStream;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -111,8 +113,9 @@ struct Seen {
 fn run(policy: PolicyConfig, faster: u64, slow: u64, seed: u64, until: Span) -> Result<Seen, LabError> {
     let config = CoresConfig { policy, history_max: 1 << 22, ..CoresConfig::new(24) };
     let exact = Exact { slow, due: BinaryHeap::new(), ios: BTreeMap::new() };
-    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Cores::new(config)), Box::new(exact)];
-    let mut pool = Pool::of_layers(layers, &PoolConfig::default())?;
+    let plan = PoolPlan { cores: Some(config), ..PoolPlan::new() };
+    let stack = composed(&plan, &mut ModelPlan::before)?.instead("scheduler", Box::new(exact)).stack();
+    let mut pool = Pool::of_stack(stack, Vec::new(), &PoolConfig::default())?;
     let o = objective(9990, BOUND_MS);
     let terms = Terms::of(Class::LatencyCritical { objectives: vec![o], weight: 100 }, 256);
     pool.stack.set_tenant(Time::ZERO, TenantId(0), Some(&terms));

@@ -5,9 +5,9 @@ use super::{
     DEVICE, Filled, NOISE_BYTES, NoiseKind, SCHEDULE, Scene, Tail, fill, gets, noise, p95_of_base, reduction, specs,
 };
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Plot, Scale, Shares};
 use plimsoll_base::{Priority, Span, Time};
 use plimsoll_client::PolicyKind;
+use plimsoll_figure::plot::{Plot, Scale, Shares};
 
 /// See the module's documentation.
 pub struct Adaptivity;

@@ -1,12 +1,12 @@
 //! MT-E7: reads behind writes on visible flash (MittOS §7.1, Fig. 4c).
 
 use super::{Filled, Scene, Storage, Tail, fill, gets, specs};
-use crate::cluster::{Hog, gap_closed};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Plot, Scale, Shares};
-use crate::trace::record::Op;
 use plimsoll_base::{Priority, Rng, Span, TenantId, Time};
 use plimsoll_client::{PolicyKind, Preference};
+use plimsoll_figure::plot::{Plot, Scale, Shares};
+use plimsoll_replay::cluster::{Hog, gap_closed};
+use plimsoll_trace::record::Op;
 
 /// See the module's documentation.
 pub struct ReadsBehindWrites;

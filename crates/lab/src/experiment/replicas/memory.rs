@@ -2,9 +2,9 @@
 
 use super::{DEVICE, Filled, MEMORY_BYTES, Scene, Storage, Tail, fill, gets, reduction, specs};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Plot, Scale, Shares};
 use plimsoll_base::{Span, Time};
 use plimsoll_client::{PolicyKind, Preference};
+use plimsoll_figure::plot::{Plot, Scale, Shares};
 
 /// Less than any disk takes, more than memory does.
 const DEADLINE: Span = Span::from_micros(100);

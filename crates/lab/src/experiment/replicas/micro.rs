@@ -1,12 +1,12 @@
 //! MT-E5 and MT-E6: one noisy replica of three, asked first (MittOS §7.1, Fig. 4a and 4b).
 
 use super::{DEVICE, Filled, Scene, TENANT_BYTES, Tail, fill, gets, specs};
-use crate::cluster::{Hog, gap_closed};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Plot, Scale, Shares};
-use crate::trace::record::Op;
 use plimsoll_base::{Priority, PriorityClass, Rng, Span, TenantId, Time};
 use plimsoll_client::{PolicyKind, Preference};
+use plimsoll_figure::plot::{Plot, Scale, Shares};
+use plimsoll_replay::cluster::{Hog, gap_closed};
+use plimsoll_trace::record::Op;
 
 /// Fig. 4a or 4b: the noise's priority is below or above that of gets.
 pub struct OneNoisyReplica {

@@ -2,13 +2,13 @@
 
 use super::strategies::GAP;
 use super::{DEVICE, Filled, NOISE_BYTES, Scene, TENANT_BYTES, Tail, fill, gets, p95_of_base, reduction, specs};
-use crate::cluster::{Hog, Noise};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Plot, Scale, Shares};
-use crate::trace::record::Op;
 use flate2::read::GzDecoder;
 use plimsoll_base::{Priority, Rng, Span, TenantId, Time};
 use plimsoll_client::PolicyKind;
+use plimsoll_figure::plot::{Plot, Scale, Shares};
+use plimsoll_replay::cluster::{Hog, Noise};
+use plimsoll_trace::record::Op;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 

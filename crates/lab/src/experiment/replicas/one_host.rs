@@ -2,13 +2,13 @@
 
 use super::nodes::flash_spec;
 use super::{Filled, GET_BYTES, Scene, Storage, Tail, fill, reduction, specs};
-use crate::cluster::{GetsConfig, HostCpu, Noise, Users};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Plot, Scale, Shares};
-use crate::trace::record::Op;
-use crate::workload::noise::{NoiseProfile, SlowPeriods};
 use plimsoll_base::{Rng, Span, TenantId, Time};
 use plimsoll_client::PolicyKind;
+use plimsoll_figure::plot::{Plot, Scale, Shares};
+use plimsoll_replay::cluster::{GetsConfig, HostCpu, Noise, Users};
+use plimsoll_replay::workload::noise::{NoiseProfile, SlowPeriods};
+use plimsoll_trace::record::Op;
 
 /// See the module's documentation.
 pub struct OneHost;

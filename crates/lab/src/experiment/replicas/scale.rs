@@ -3,9 +3,9 @@
 use super::strategies::{GAP, scene};
 use super::{DEVICE, Filled, NoiseKind, SCHEDULE, Tail, fill, p95_of_base, reduction, specs};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Plot, Scale, Shares};
 use plimsoll_base::Span;
 use plimsoll_client::{PolicyKind, Preference};
+use plimsoll_figure::plot::{Plot, Scale, Shares};
 
 /// See the module's documentation.
 pub struct ScaleFactors;

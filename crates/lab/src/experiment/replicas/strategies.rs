@@ -3,11 +3,11 @@
 use super::{
     DEVICE, Filled, NoiseKind, Played, SCHEDULE, Scene, Tail, fill, gets, noise, p95_of_base, reduction, specs,
 };
-use crate::cluster::{Clairvoyant, gap_closed};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot, Scale, Shares};
 use plimsoll_base::{Span, Time};
 use plimsoll_client::PolicyKind;
+use plimsoll_figure::plot::{Curve, Plot, Scale, Shares};
+use plimsoll_replay::cluster::{Clairvoyant, gap_closed};
 
 /// See the module's documentation.
 pub struct Strategies;

@@ -1,21 +1,23 @@
 //! MT-E18: memory, flash and disk of one node, each with a user and with noise of its own (MittOS §7.8.5).
 
 use super::micro::hogs;
-use super::nodes::{flash, flash_spec, known_disk};
+use super::nodes::{drive, flash, flash_spec, known_disk};
 use super::{DEVICE, Filled, GET_BYTES, MEMORY_HIT, PAGE_BYTES, REPLICAS, Scene, Storage, Tail, fill, specs};
-use crate::cluster::gap_closed;
 use crate::experiment::fence::system::{Blank, formatted, offer_of};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Plot, Scale, Shares};
-use crate::replay::open::VOLUME;
-use crate::replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Completion, Data, Io, IoHead, Op, Origin, OwnKind, Rng, Span, TenantId, Time, VolumeKey};
 use plimsoll_cache::CacheTerms;
-use plimsoll_cache::{Cache, CacheConfig, Codec, Layout, Shape};
+use plimsoll_cache::{CacheConfig, Codec, Layout, Shape};
 use plimsoll_client::{Get, PolicyKind, Preference};
-use plimsoll_device::{DeviceOptions, Model, ModelLayer, PageCache, PageCacheLayer};
-use plimsoll_stack::{Actions, Layer, Offer, Offered, OwnTerms, Stack, StackConfig, Target, VolumeTerms};
+use plimsoll_device::{Model, PageCache, PageCacheLayer};
+use plimsoll_figure::plot::{Plot, Scale, Shares};
+use plimsoll_pool::{CachePlan, PoolPlan, UNLIMITED};
+use plimsoll_replay::cluster::gap_closed;
+use plimsoll_replay::open::VOLUME;
+use plimsoll_replay::pool::composed_over;
+use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
+use plimsoll_stack::{Actions, Layer, Offer, Offered, OwnTerms, VolumeTerms};
 use std::ops::Range;
 
 /// See the module's documentation.
@@ -100,34 +102,40 @@ impl Layer for Writer {
     }
 }
 
-/// A node; with `dropped_permille` of its pages gone it is the noisy one, whose flash others write, too.
+/// A node; with `dropped_permille` of its pages gone it is the noisy one, whose flash others write, too. The page cache is above the flash
+/// cache, as a host's is above bcache: a pool of the product has it below.
 pub(super) fn node(dropped_permille: u32, config: &PoolConfig) -> Result<Pool, LabError> {
-    let bad = |e: &dyn std::fmt::Display| LabError(e.to_string());
     let mut memory: PageCache = PageCache::new(MEMORY_PAGES as u32, SPAN_BYTES / PAGE_BYTES, MEMORY_HIT);
     // Everything was in memory once: a read that isn't served from there may be refused.
     for page in 0..SPAN_BYTES / PAGE_BYTES {
         memory.insert(page);
     }
-    let disk = DeviceChoice::named(DEVICE)?.spec;
-    let disk = disk.build(DeviceOptions { seed: config.seed, mismatch: config.mismatch }).map_err(|e| bad(&e))?;
     let flash = flash(&flash_spec(Storage::Flash)?, config)?;
-    let flash_bytes = flash.model().size_bytes();
+    let cache = CachePlan {
+        shape: SHAPE,
+        config: cache_config(),
+        size_bytes: None,
+        known: None,
+        given_up: Vec::new(),
+        nvram: None,
+        model: flash.model.clone(),
+    };
+    let plan = PoolPlan { cache: Some(cache), ..config.plan(&DeviceChoice::named(DEVICE)?.spec, known_disk()?) };
+    let drive = drive(&flash)?;
+    let flash_bytes = drive.model().size_bytes();
     let layout = Layout::new(CACHE_BYTES, 4096, SHAPE, config.seed).map_err(LabError)?;
     let held = formatted(&layout, flash_bytes);
-    let stack_config =
-        StackConfig { inflight_max: config.inflight_max, failover_hop: config.failover_hop, ..StackConfig::default() };
-    let mut stack = Stack::new(stack_config, vec![offer_of(&held)]);
-    stack.push(Box::new(PageCacheLayer::new(memory)), vec![Target::Node(1)]);
-    stack.push(Box::new(Cache::new(layout, cache_config())), vec![Target::Node(2), Target::Node(5)]);
-    stack.push(Box::new(Blank), vec![Target::Node(3)]);
-    stack.push(config.sched.layer(&config.scheduler(), known_disk()?), vec![Target::Node(4)]);
-    stack.push(Box::new(ModelLayer::new(disk)), vec![]);
+    // The cache has a part of the drive.
+    let fast = Offer { size_bytes: CACHE_BYTES, ..offer_of(&held) };
+    let mut wiring = composed_over(&plan, [fast, UNLIMITED], &mut |m, _| m.before(u64::MAX))?;
+    wiring = wiring.without("front").without("map").without("flash queue").instead("flash", Box::new(drive));
+    wiring = wiring.above("cache", "memory", Box::new(PageCacheLayer::new(memory)));
+    wiring = wiring.above("scheduler", "blank", Box::new(Blank));
     if dropped_permille > 0 {
         let rng = Rng::new(config.seed, "writer");
-        stack.push(Box::new(Writer { from: CACHE_BYTES, bytes: flash_bytes / 2, rng }), vec![Target::Node(6)]);
+        wiring = wiring.above("flash", "writer", Box::new(Writer { from: CACHE_BYTES, bytes: flash_bytes / 2, rng }));
     }
-    stack.push(Box::new(flash), vec![Target::Device(0)]);
-    let mut pool = Pool::of_stack(stack, vec![held], config)?;
+    let mut pool = Pool::of_stack(wiring.stack(), vec![held], config)?;
     let terms = VolumeTerms {
         size_bytes: SPAN_BYTES,
         tenant: 0,

@@ -2,11 +2,11 @@
 
 use super::strategies::scene;
 use super::{DEVICE, Filled, NoiseKind, Tail, fill, p95_of_base, reduction, specs};
-use crate::cluster::Asking;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot, Scale, Shares};
 use plimsoll_base::Span;
 use plimsoll_client::PolicyKind;
+use plimsoll_figure::plot::{Curve, Plot, Scale, Shares};
+use plimsoll_replay::cluster::Asking;
 
 /// See the module's documentation.
 pub struct TwoLevels;

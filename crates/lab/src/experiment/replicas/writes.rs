@@ -3,12 +3,12 @@
 use super::nodes::known_disk;
 use super::{DEVICE, Filled, GET_BYTES, NoiseKind, Scene, TENANT_BYTES, Tail, fill, noise, specs};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Plot, Scale, Shares};
-use crate::replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
-use crate::trace::record::{Op as TraceOp, Tables, TraceRecord};
-use crate::trace::stream::Held;
 use plimsoll_base::{Op, Rng, Span, Time};
 use plimsoll_device::DeviceSpec;
+use plimsoll_figure::plot::{Plot, Scale, Shares};
+use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
+use plimsoll_trace::record::{Op as TraceOp, Tables, TraceRecord};
+use plimsoll_trace::stream::Held;
 
 /// See the module's documentation.
 pub struct Writes;
@@ -46,7 +46,7 @@ fn play(scene: &Scene, node: u16, is_buffered: bool, is_noisy: bool, length: Spa
     spec.buffer.write_cache_level = if is_buffered { 2 } else { 0 };
     let device = DeviceChoice { name: DEVICE.into(), spec: DeviceSpec::Disk(Box::new(spec)) };
     let config = PoolConfig { seed: scene.seed * 1_000 + u64::from(node), ..scene.pool };
-    let mut pool = Pool::with_model(&device, &config, Some(known_disk()?))?;
+    let mut pool = Pool::with_costs(&device, &config, known_disk()?)?;
     let mut rng = Rng::new(scene.seed, &format!("writes {node}"));
     let (mut at, mut records) = (Time::ZERO, Vec::new());
     while at < Time::ZERO + length {

@@ -2,8 +2,8 @@
 
 use super::{Profiled, figures, objective};
 use crate::experiment::{Check, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot, Scale, Shares};
 use plimsoll_base::Span;
+use plimsoll_figure::plot::{Curve, Plot, Scale, Shares};
 use plimsoll_tune::adapter::Adapter;
 use plimsoll_tune::cdf::Cdf;
 use plimsoll_tune::solve::Mix;

@@ -2,8 +2,8 @@
 
 use super::{EPOCHS, objective, told};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::{Curve, Plot, Scale, Shares};
 use plimsoll_base::Rng;
+use plimsoll_figure::plot::{Curve, Plot, Scale, Shares};
 use plimsoll_tune::cdf::Cdf;
 use plimsoll_tune::compose::Composer;
 use plimsoll_tune::graph::{ServiceGraph, WrittenGraph};

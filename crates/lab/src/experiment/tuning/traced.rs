@@ -5,8 +5,8 @@ use super::{Profiled, figures, objective, profiled, told};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::system::fs_emulator::{FsConfig, FsEmulator, FsRequest, footprint, graph, of_trace, paced, space};
 use crate::system::web::IDLE_MS;
-use crate::trace::{ReadOptions, RecordStream, TraceReader};
 use plimsoll_base::Span;
+use plimsoll_trace::{ReadOptions, RecordStream, TraceReader};
 use plimsoll_tune::adapter::Adapter;
 use plimsoll_tune::space::Setting;
 

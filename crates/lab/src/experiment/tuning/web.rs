@@ -5,9 +5,9 @@ use super::rows::{
 };
 use super::{EPOCHS, Profiled, jobs, objective, profiled_by, told, whole, work};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
-use crate::plot::Plot;
 use crate::system::web::{EXPONENTS, IDLE_MS, WebConfig, WebServer, graph, space};
 use plimsoll_base::{Rng, Span};
+use plimsoll_figure::plot::Plot;
 use plimsoll_tune::adapter::Adapter;
 use plimsoll_tune::cdf::Cdf;
 use plimsoll_tune::compose::Composer;

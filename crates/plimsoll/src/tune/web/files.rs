@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use plimsoll_base::Rng;
-use plimsoll_lab::system::web::{FileSizes, place_file};
+use plimsoll_replay::workload::web::{FileSizes, place_file};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use hyper::client::conn::http1;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use plimsoll_base::{Rng, Span};
-use plimsoll_lab::system::Zipf;
+use plimsoll_replay::workload::web::Ranks;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
@@ -65,7 +65,7 @@ impl WebLoad {
         get(&server, &format!("{CONTROL}times")).await?; // what came before is nobody's
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
         let mut rng = Rng::new(self.seed.unwrap_or(now), "web load");
-        let popularity = Zipf::new(files.len(), self.zipf);
+        let popularity = Ranks::new(files.len(), self.zipf);
         let (began, mut due, mut under_way) = (Instant::now(), 0.0, JoinSet::new());
         loop {
             due += rng.exp1() * self.gap.as_secs_f64();

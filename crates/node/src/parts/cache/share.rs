@@ -1,0 +1,62 @@
+//! The parts of a cache that volumes have where each has its own.
+
+use super::weu_bytes;
+use crate::config::CacheConfig as Section;
+use crate::parts::settings::{CacheDevice, VolumePart};
+
+/// What a volume's part of the cache is of the device if nothing is said: one of so many.
+const PARTS: u64 = 8;
+
+/// Bytes of a volume's part of the cache, of a device of so many.
+pub fn part_bytes(own: Option<u64>, device_bytes: u64) -> u64 {
+    own.unwrap_or(device_bytes / PARTS)
+}
+
+/// Do the parts of these volumes fit the cache together, those of which nothing is said among them? Else who comes last would wait for
+/// space that never gets free.
+///
+/// # Errors
+/// By how much not, and what to write.
+pub fn check_parts(
+    cache: &Section,
+    CacheDevice { bytes: device_bytes, weus }: CacheDevice,
+    volumes: &[VolumePart],
+) -> Result<(), String> {
+    let weu = weu_bytes(cache);
+    let part = |v: &VolumePart| part_bytes(v.cache_bytes, device_bytes) / weu;
+    let sum: u64 = volumes.iter().map(part).sum();
+    if cache.sharing != plimsoll_cache::Sharing::PerVolume || sum <= u64::from(weus) {
+        return Ok(());
+    }
+    let unsaid = volumes.iter().filter(|v| v.cache_bytes.is_none()).count();
+    Err(format!(
+        "parts of the cache of {} volumes add up to {} bytes, and there are {}: give less to some with `cache_size` ({unsaid} say \
+         nothing and have an eighth of the device, {} bytes, each)",
+        volumes.len(),
+        sum * weu,
+        u64::from(weus) * weu,
+        part_bytes(None, device_bytes)
+    ))
+}
+
+/// A volume's part of the cache is larger than the device.
+pub fn too_large(volume: &str, bytes: u64, all: u64) -> String {
+    format!("volume `{volume}`: cache_size {bytes} is more than the cache's device has: {all}")
+}
+
+/// WEUs that a volume's own part has at least: one is filled and one evicted while others hold something.
+const PART_WEUS_MIN: u64 = 4;
+
+/// Is a volume's part of the cache large enough to work?
+///
+/// # Errors
+/// How large it must be.
+pub fn check_part(cache: &Section, volume: &str, bytes: u64) -> Result<(), String> {
+    let least = PART_WEUS_MIN * weu_bytes(cache);
+    match cache.sharing == plimsoll_cache::Sharing::PerVolume && bytes < least {
+        true => Err(format!(
+            "volume `{volume}`: cache_size {bytes} is less than {PART_WEUS_MIN} write-evict units: {least}"
+        )),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,374 @@
+//! A pool's cores (QWin).
+
+use super::page::{Family, Page};
+use super::settings::{Live, Setting, Unit};
+use super::{About, Part, Shown};
+use crate::config::{Place, PoolConfig, SpanText};
+use crate::directory::Directory;
+use plimsoll_base::{Span, Time};
+use plimsoll_cores::{CoresConfig, CoresControl, CoresStatus, PolicyConfig, QueueStatus, QwinConfig};
+use plimsoll_stack::{Addressed, Stack};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
+
+/// Names of the policies that need no more than a name.
+const POLICIES: &str =
+    "qwin, qwin-window, share-everything, partial-sharing, two-priorities, cake, shenango, static or mclock";
+
+fn policy(name: &str) -> Result<PolicyConfig, String> {
+    Ok(match name {
+        "qwin" => PolicyConfig::Qwin(QwinConfig::default()),
+        "qwin-window" => PolicyConfig::Qwin(QwinConfig::published()),
+        "share-everything" => PolicyConfig::ShareEverything,
+        "partial-sharing" => PolicyConfig::PartialSharing,
+        "two-priorities" => PolicyConfig::TwoPriorities,
+        "cake" => PolicyConfig::Cake { interval: Span::from_secs(1) },
+        "shenango" => PolicyConfig::Shenango { interval: Span::from_millis(1) },
+        "static" => PolicyConfig::Static,
+        "mclock" => PolicyConfig::Mclock,
+        other => return Err(format!("core_policy `{other}` is unknown: {POLICIES}")),
+    })
+}
+
+/// The cores of a pool's section; `None` if it has none.
+///
+/// # Errors
+/// What is wrong, and what to write.
+pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
+    let config = unchecked(pool)?;
+    config.as_ref().map_or(Ok(()), CoresConfig::check)?;
+    Ok(config)
+}
+
+/// The same, but for the ranges of its values: settings are put one after the other, and only fit all together.
+fn unchecked(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
+    let Some(cores) = pool.cores else {
+        let stray = [
+            ("core_depth", pool.core_depth.is_some()),
+            ("core_policy", pool.core_policy.is_some()),
+            ("core_slack", pool.core_slack.is_some()),
+            ("core_poll_windows", pool.core_poll_windows.is_some()),
+            ("bound_best_effort_writes", pool.bound_best_effort_writes.is_some()),
+        ];
+        return match stray.iter().find(|(_, set)| *set) {
+            Some((key, _)) => Err(format!("{key} means nothing without `cores`: say how many there are")),
+            None => Ok(None),
+        };
+    };
+    let mut policy = policy(pool.core_policy.as_ref().map_or("qwin", |p| p.get_ref()))?;
+    match &mut policy {
+        PolicyConfig::Qwin(q) => {
+            q.bound_writes = pool.bound_best_effort_writes.unwrap_or(q.bound_writes);
+            (q.slack_low, q.slack_high) =
+                pool.core_slack.map_or((q.slack_low, q.slack_high), |[low, high]| (low.0, high.0));
+            q.poll_windows = pool.core_poll_windows.unwrap_or(q.poll_windows);
+        }
+        _ if pool.bound_best_effort_writes.is_some() => {
+            return Err("bound_best_effort_writes is for core_policy qwin and qwin-window".into());
+        }
+        _ if pool.core_slack.is_some() => return Err("core_slack is for core_policy qwin and qwin-window".into()),
+        _ if pool.core_poll_windows.is_some() => {
+            return Err("core_poll_windows is for core_policy qwin and qwin-window".into());
+        }
+        _ => {}
+    }
+    Ok(Some(CoresConfig { depth: pool.core_depth.unwrap_or(1), policy, ..CoresConfig::new(cores) }))
+}
+
+/// Slack is measured against objectives of milliseconds to seconds.
+const SLACK_MAX: Span = Span::from_secs(10);
+/// More windows than one looks at in a day.
+const POLL_WINDOWS_MAX: u64 = 1_000_000_000;
+
+/// QWin's configuration of a pool that has it.
+fn qwin(pool: &PoolConfig) -> Option<QwinConfig> {
+    match unchecked(pool) {
+        Ok(Some(CoresConfig { policy: PolicyConfig::Qwin(q), .. })) => Some(q),
+        _ => None,
+    }
+}
+
+fn put_slack(pool: &mut PoolConfig, change: impl FnOnce(&mut Span, &mut Span)) {
+    let Some(QwinConfig { slack_low: mut low, slack_high: mut high, .. }) = qwin(pool) else { return };
+    change(&mut low, &mut high);
+    pool.core_slack = Some([SpanText(low), SpanText(high)]);
+}
+
+fn slack_message(pool: &PoolConfig) -> Addressed {
+    let q = qwin(pool).unwrap_or_default();
+    Addressed::new(&CoresControl::Slack { low: q.slack_low, high: q.slack_high, poll_windows: q.poll_windows })
+}
+
+fn slack_range(_: &Live) -> RangeInclusive<u64> {
+    0..=SLACK_MAX.as_micros()
+}
+
+/// The part.
+pub struct Cores;
+
+impl Part for Cores {
+    type Seen = CoresStatus;
+    type View = CoresView;
+    const NAME: &'static str = "cores";
+    const SUMMARY: &'static str = "Who has a pool's cores";
+    const HOW: &'static str = "say `cores = N` in the pool's section";
+
+    fn look(stack: &Stack, now: Time) -> Option<CoresStatus> {
+        stack.layer::<plimsoll_cores::Cores>().map(|c| c.status(now))
+    }
+
+    fn view(seen: &CoresStatus, about: &About) -> CoresView {
+        CoresView::of(seen, about.directory)
+    }
+
+    fn shown(v: &CoresView) -> Shown {
+        let depth = if v.depth == 1 { String::new() } else { format!(" of depth {}", v.depth) };
+        let bounded = v.best_effort_write_bytes_per_s.map_or(String::new(), |rate| {
+            format!(" and may write {:.1} MB/s (cut {} times)", rate as f64 / 1e6, v.best_effort_write_cuts)
+        });
+        let mut shown = Shown::new(format!(
+            "{} cores{depth} by {}, {} busy, best effort has {}{bounded}",
+            v.cores, v.policy, v.busy, v.best_effort_cores
+        ));
+        let us = |us: u64| Span::from_micros(us).to_string();
+        let row = |q: &CoreQueueView| {
+            let own = |text: String| if q.core_policy.is_some() { text } else { "-".into() };
+            let hopeless = if q.hopeless { ", the device alone misses it" } else { "" };
+            vec![
+                q.tenants.join(","),
+                own(format!("{} (at most {})", q.cores, q.cores_max)),
+                q.waiting.to_string(),
+                q.in_service.to_string(),
+                q.core_policy.clone().unwrap_or("-".into()),
+                own(format!("{} ({} late)", q.windows, q.late_windows)),
+                format!("{} / {}", us(q.service_mean_us), us(q.service_tail_us)),
+                own(us(q.predicted_tail_us)),
+                own(format!("{}{hopeless}", us(q.measured_tail_us))),
+            ]
+        };
+        let head = ["TENANTS", "CORES", "WAIT", "SERVED", "POLICY", "WINDOWS", "SERVICE/TAIL", "PREDICTED", "MEASURED"];
+        shown.table(&head, v.queues.iter().map(row).collect());
+        shown
+    }
+
+    fn metrics(page: &mut Page, pools: &[(&str, CoresView)]) {
+        metrics(page, pools);
+    }
+
+    fn check(pool: &PoolConfig) -> Result<(), (Place, String)> {
+        config(pool).map(drop).map_err(|what| {
+            let place = pool.core_policy.as_ref().filter(|_| pool.cores.is_some());
+            (place.map(|p| p.span().start), what)
+        })
+    }
+
+    const SETTINGS: &'static [Setting] = &[
+        Setting {
+            key: "core_slack_low_us",
+            unit: Unit::Us,
+            help: "With less slack than this, QWin gives a tenant cores aggressively.",
+            get: |pool| Some(qwin(pool)?.slack_low.as_micros()),
+            put: |pool, us| put_slack(pool, |low, _| *low = Span::from_micros(us)),
+            range: slack_range,
+            message: slack_message,
+        },
+        Setting {
+            key: "core_slack_high_us",
+            unit: Unit::Us,
+            help: "With more slack than this, QWin gives a tenant cores conservatively.",
+            get: |pool| Some(qwin(pool)?.slack_high.as_micros()),
+            put: |pool, us| put_slack(pool, |_, high| *high = Span::from_micros(us)),
+            range: slack_range,
+            message: slack_message,
+        },
+        Setting {
+            key: "core_poll_windows",
+            unit: Unit::Count,
+            help: "Windows between two looks at the slack.",
+            get: |pool| Some(qwin(pool)?.poll_windows),
+            put: |pool, windows| pool.core_poll_windows = Some(windows),
+            range: |_| 1..=POLL_WINDOWS_MAX,
+            message: slack_message,
+        },
+    ];
+}
+
+/// `GET /v1/pools/{name}/cores`: who has a pool's cores.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct CoresView {
+    /// Who decides: `qwin`, `two-priorities`, …
+    pub policy: String,
+    /// How many cores there are.
+    pub cores: u32,
+    /// Requests that one may have in flight.
+    pub depth: u32,
+    /// Requests in service.
+    pub busy: u32,
+    /// Cores that no latency-critical queue has: best effort's.
+    pub best_effort_cores: u32,
+    /// Reads answered busy as their deadline had passed while they waited.
+    pub revoked: u64,
+    /// Bytes a second that best effort may write; absent while that isn't bounded.
+    pub best_effort_write_bytes_per_s: Option<u64>,
+    /// How often that was cut.
+    pub best_effort_write_cuts: u64,
+    /// One for each set of objectives, and for each best-effort tenant.
+    pub queues: Vec<CoreQueueView>,
+}
+
+/// One queue.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct CoreQueueView {
+    /// The tenants that share it.
+    pub tenants: Vec<String>,
+    /// Its core policy: `conservative`, `slo-aware` or `aggressive`; absent of best effort and without windows.
+    pub core_policy: Option<String>,
+    /// Requests that wait for a core.
+    pub waiting: u64,
+    /// Requests in service.
+    pub in_service: u32,
+    /// Cores of its own.
+    pub cores: u32,
+    /// The most it had.
+    pub cores_max: u32,
+    /// Core time given to it since the start.
+    pub core_time_us: u64,
+    /// Cores taken since the start.
+    pub grown: u64,
+    /// Cores yielded since the start.
+    pub yielded: u64,
+    /// Windows since the start.
+    pub windows: u64,
+    /// Temp windows since the start.
+    pub temp_windows: u64,
+    /// Windows in which a request was later than an objective.
+    pub late_windows: u64,
+    /// Changes of its core policy.
+    pub policy_changes: u64,
+    /// What a request takes below.
+    pub service_mean_us: u64,
+    /// The tail of that at the highest of the objectives' percentiles.
+    pub service_tail_us: u64,
+    /// What the newest that waits will have taken, by what is known now.
+    pub predicted_tail_us: u64,
+    /// The tail of response times since the last poll.
+    pub measured_tail_us: u64,
+    /// The device alone breaks an objective: no number of cores keeps it.
+    pub hopeless: bool,
+}
+
+impl CoresView {
+    fn of(s: &CoresStatus, directory: &Directory) -> CoresView {
+        CoresView {
+            policy: s.policy.to_string(),
+            cores: s.cores,
+            depth: s.depth,
+            busy: s.busy,
+            best_effort_cores: s.unowned,
+            revoked: s.revoked,
+            best_effort_write_bytes_per_s: s.write_rate,
+            best_effort_write_cuts: s.write_cuts,
+            queues: s.queues.iter().filter(|q| !q.tenants.is_empty()).map(|q| queue(q, directory)).collect(),
+        }
+    }
+}
+
+fn queue(q: &QueueStatus, directory: &Directory) -> CoreQueueView {
+    let named = directory.tenants.iter().filter(|(_, t)| q.tenants.contains(&t.id));
+    let us = |s: Span| s.as_micros();
+    CoreQueueView {
+        tenants: named.map(|(name, _)| name.clone()).collect(),
+        core_policy: q.core_policy.map(|p| p.name().to_string()),
+        waiting: q.waiting as u64,
+        in_service: q.in_service,
+        cores: q.cores,
+        cores_max: q.cores_max,
+        core_time_us: us(q.core_time),
+        grown: q.grown,
+        yielded: q.yielded,
+        windows: q.windows,
+        temp_windows: q.temp_windows,
+        late_windows: q.late_windows,
+        policy_changes: q.policy_changes,
+        service_mean_us: us(q.service_mean),
+        service_tail_us: q.service_tails.iter().map(|t| us(t.1)).max().unwrap_or(0),
+        predicted_tail_us: us(q.predicted_tail),
+        measured_tail_us: us(q.measured_tail),
+        hopeless: q.is_hopeless,
+    }
+}
+
+const QUEUES: [Family<CoreQueueView>; 15] = [
+    ("plimsoll_cores_owned", "Cores that a queue has of its own.", |q| f64::from(q.cores)),
+    ("plimsoll_cores_waiting", "Requests of a queue that wait for a core.", |q| q.waiting as f64),
+    ("plimsoll_cores_in_service", "Requests of a queue in service.", |q| f64::from(q.in_service)),
+    ("plimsoll_cores_seconds_total", "Core time given to a queue.", |q| q.core_time_us as f64 / 1e6),
+    ("plimsoll_cores_grown_total", "Cores that a queue took.", |q| q.grown as f64),
+    ("plimsoll_cores_yielded_total", "Cores that a queue gave back.", |q| q.yielded as f64),
+    ("plimsoll_cores_windows_total", "Windows of a queue.", |q| q.windows as f64),
+    ("plimsoll_cores_temp_windows_total", "Temp windows that were looked at.", |q| q.temp_windows as f64),
+    ("plimsoll_cores_late_windows_total", "Windows in which a request was later than an objective.", |q| {
+        q.late_windows as f64
+    }),
+    ("plimsoll_cores_policy_changes_total", "Changes of a queue's core policy.", |q| q.policy_changes as f64),
+    ("plimsoll_cores_service_mean_seconds", "What a queue's requests take below.", |q| q.service_mean_us as f64 / 1e6),
+    ("plimsoll_cores_service_tail_seconds", "The tail of that at the objectives' highest percentile.", |q| {
+        q.service_tail_us as f64 / 1e6
+    }),
+    ("plimsoll_cores_predicted_tail_seconds", "What the newest that waits will have taken, as predicted.", |q| {
+        q.predicted_tail_us as f64 / 1e6
+    }),
+    ("plimsoll_cores_measured_tail_seconds", "The tail measured since the last poll of a queue.", |q| {
+        q.measured_tail_us as f64 / 1e6
+    }),
+    ("plimsoll_cores_hopeless", "1 if the device alone breaks an objective of the queue.", |q| {
+        f64::from(u8::from(q.hopeless))
+    }),
+];
+
+const CORE_POLICIES: [&str; 3] = ["conservative", "slo-aware", "aggressive"];
+
+/// A queue's label is its tenants, joined by `+`.
+fn metrics(page: &mut Page, all: &[(&str, CoresView)]) {
+    page.family("plimsoll_cores_best_effort", "gauge", "Cores that no latency-critical queue has.");
+    for (pool, v) in all {
+        page.sample("plimsoll_cores_best_effort", &[("pool", pool)], v.best_effort_cores);
+    }
+    page.family("plimsoll_cores_busy", "gauge", "Requests in service on a pool's cores.");
+    for (pool, v) in all {
+        page.sample("plimsoll_cores_busy", &[("pool", pool)], v.busy);
+    }
+    page.family(
+        "plimsoll_cores_best_effort_write_bytes_per_second",
+        "gauge",
+        "What best effort may write, where that is bounded.",
+    );
+    for (pool, v) in all {
+        if let Some(rate) = v.best_effort_write_bytes_per_s {
+            page.sample("plimsoll_cores_best_effort_write_bytes_per_second", &[("pool", pool)], rate);
+        }
+    }
+    page.family(
+        "plimsoll_cores_best_effort_write_cuts_total",
+        "counter",
+        "How often what best effort may write was cut.",
+    );
+    for (pool, v) in all {
+        page.sample("plimsoll_cores_best_effort_write_cuts_total", &[("pool", pool)], v.best_effort_write_cuts);
+    }
+    let name_of = |q: &CoreQueueView| q.tenants.join("+");
+    let queues: Vec<_> = all.iter().flat_map(|(pool, v)| v.queues.iter().map(|q| (*pool, name_of(q), q))).collect();
+    let labelled: Vec<_> = queues.iter().map(|(pool, name, q)| (vec![("pool", *pool), ("queue", name)], *q)).collect();
+    page.families(&QUEUES, &labelled);
+    page.family("plimsoll_cores_policy", "gauge", "1 for the core policy that a queue has, 0 for the others.");
+    for (pool, v) in all {
+        for q in v.queues.iter().filter(|q| q.core_policy.is_some()) {
+            for policy in CORE_POLICIES {
+                let is = q.core_policy.as_deref() == Some(policy);
+                let labels = [("pool", *pool), ("queue", &q.tenants.join("+")), ("policy", policy)];
+                page.sample("plimsoll_cores_policy", &labels, u8::from(is));
+            }
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! A pool's scattered logs (Manylogs).
+
+use super::page::{Family, Page};
+use super::settings::{Setting, Unit};
+use super::{About, Acting, Action, Part, Shown};
+use crate::config::{ByteSize, LogsConfig as Section, Place, PoolConfig};
+use plimsoll_base::{Span, Time, bytes_text};
+use plimsoll_logs::{CleanConfig, Formatted, Layout, LogsConfig, LogsControl, LogsStatus, OffHours, Shape};
+use plimsoll_pool::LogsPlan;
+use plimsoll_stack::{Addressed, Stack};
+use plimsoll_store::superblock::{REGION_ALIGN, Region, Superblock};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+const DAY_S: u64 = 24 * 3600;
+
+/// What an operator chose about the layout, defaults filled in.
+fn shape(c: &Section) -> Shape {
+    let default = Shape::default();
+    let bytes = |b: Option<ByteSize>, otherwise| b.map_or(otherwise, |b| b.0);
+    Shape {
+        group_bytes: bytes(c.group, default.group_bytes),
+        log_bytes: bytes(c.log, default.log_bytes),
+        extents_max: c.extents.unwrap_or(default.extents_max),
+    }
+}
+
+fn behaviour(c: &Section, started_s_of_day: u64) -> Result<LogsConfig, String> {
+    let default = LogsConfig::default();
+    let off_hours = match &c.off_hours {
+        None => None,
+        Some(text) => Some(parse_off_hours(text, started_s_of_day)?),
+    };
+    Ok(LogsConfig {
+        logged_write_bytes: c.logged_write.map_or(default.logged_write_bytes, |b| b.0),
+        clean: CleanConfig {
+            off_hours,
+            every: c.every.map(|s| s.0),
+            idle_after: c.idle.map_or(default.clean.idle_after, |s| Some(s.0)),
+            when_idle: c.clean_when_idle,
+            ..default.clean
+        },
+        adaptive: c.adaptive,
+        accept_loss: c.accept_loss,
+        ..default
+    })
+}
+
+/// `01:00-05:30`, UTC, on the pool's clock, which began `started_s` seconds after midnight.
+fn parse_off_hours(text: &str, started_s: u64) -> Result<OffHours, String> {
+    let bad = || format!("off_hours `{text}` is not a time of day: write HH:MM-HH:MM (UTC), such as 01:00-05:00");
+    let minute = |t: &str| {
+        let (h, m) = t.trim().split_once(':')?;
+        let (h, m): (u64, u64) = (h.parse().ok()?, m.parse().ok()?);
+        (h < 24 && m < 60).then_some(h * 3600 + m * 60)
+    };
+    let (from, to) = text.split_once('-').ok_or_else(bad)?;
+    let (from, to) = (minute(from).ok_or_else(bad)?, minute(to).ok_or_else(bad)?);
+    let lasts = (to + DAY_S - from) % DAY_S;
+    if lasts == 0 {
+        return Err(bad());
+    }
+    let first = (from + DAY_S - started_s % DAY_S) % DAY_S;
+    Ok(OffHours { first: Time::ZERO + Span::from_secs(first), lasts: Span::from_secs(lasts) })
+}
+
+/// Seconds since midnight, UTC.
+pub fn seconds_of_day() -> u64 {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since_1970.map_or(0, |d| d.as_secs()) % DAY_S
+}
+
+/// Checks what can be checked without the device.
+///
+/// # Errors
+/// What is wrong.
+pub fn check(c: &Section) -> Result<(), String> {
+    behaviour(c, 0)?;
+    let (wanted, largest) = logged_write(c);
+    if wanted > largest {
+        return Err(format!("logs: logged_write of {wanted} bytes is more than a quarter of a log: at most {largest}"));
+    }
+    Ok(())
+}
+
+/// LoggedWriteSize as configured, and the most that it may be.
+pub fn logged_write(c: &Section) -> (u64, u64) {
+    (c.logged_write.map_or(LogsConfig::default().logged_write_bytes, |b| b.0), shape(c).log_bytes / 4)
+}
+
+/// Translates the configuration's section into the logs' part of a pool's plan. `started_s_of_day`: seconds after midnight, UTC,
+/// at which the pool starts.
+///
+/// # Errors
+/// Names the invalid setting and its limit.
+pub fn plan(c: &Section, started_s_of_day: u64) -> Result<LogsPlan, String> {
+    Ok(LogsPlan { shape: shape(c), config: behaviour(c, started_s_of_day)? })
+}
+
+fn layout(c: &Section, bytes: u64, block_bytes: u32) -> Result<Layout, String> {
+    Layout::new(bytes, block_bytes, shape(c), 0).map_err(|e| format!("logs: {e}"))
+}
+
+/// How many bytes the tables of logs take on a device of `device_bytes`, in whole regions.
+///
+/// # Errors
+/// If the logs don't fit the device.
+pub fn table_bytes(c: &Section, device_bytes: u64) -> Result<u64, String> {
+    let metadata = Superblock::region_map(device_bytes, 0).last().expect("home").offset;
+    let device_bytes = device_bytes / REGION_ALIGN * REGION_ALIGN;
+    // Which block it has makes no difference here.
+    let layout = layout(c, device_bytes - metadata, 512)?;
+    Ok(layout.base.next_multiple_of(REGION_ALIGN))
+}
+
+/// What the pool's device is to the logs: the tables and home, which follow on each other.
+pub fn device_of(tables: Region, home: Region) -> Region {
+    Region { len: tables.len + home.len, ..tables }
+}
+
+/// How much home the logs leave, in whole regions, on `device` of that block.
+///
+/// # Errors
+/// If the logs don't fit the device.
+pub fn home_bytes(c: &Section, device_bytes: u64, block_bytes: u32) -> Result<u64, String> {
+    Ok(layout(c, device_bytes, block_bytes)?.home_bytes / REGION_ALIGN * REGION_ALIGN)
+}
+
+/// Returns where the logs themselves lie on the pool's device: offset and length of each run.
+///
+/// # Errors
+/// If the logs don't fit the device.
+pub fn log_runs(c: &Section, device: Region, block_bytes: u32) -> Result<Vec<(u64, u64)>, String> {
+    let layout = layout(c, device.len, block_bytes)?;
+    let run = |log| (device.offset + layout.log_start(log), layout.shape.log_bytes);
+    Ok((0..layout.logs).map(run).collect())
+}
+
+/// Formats the logs of a device that has none yet; true if it did. The layout page is written last: until then it has none.
+/// `was_formatted`: the device's superblock says that it had logs.
+///
+/// # Errors
+/// Those of reading and writing, in words; or if logs were in use there whose layout pages are blank.
+pub fn format_if_blank(
+    c: &Section,
+    file: &File,
+    device: Region,
+    block_bytes: u32,
+    salt: u64,
+    was_formatted: bool,
+) -> Result<bool, String> {
+    let failed = |e: std::io::Error| format!("logs: formatting failed: {e}");
+    let mut first = vec![0; plimsoll_logs::format::LOOK_BYTES as usize];
+    file.read_exact_at(&mut first, device.offset).map_err(failed)?;
+    match plimsoll_logs::is_formatted(&first) {
+        Formatted::No if !was_formatted => {}
+        Formatted::Yes => return Ok(false), // the layer sees for itself whether it is what it should be
+        Formatted::No | Formatted::LayoutLost => {
+            let what = "logs: the layout pages are blank, but logs were in use: not formatted again, as that would lose what is logged; restore the device from a copy";
+            return Err(what.into());
+        }
+    }
+    let layout = Layout::new(device.len, block_bytes, shape(c), salt).map_err(|e| format!("logs: {e}"))?;
+    for (at, bytes) in plimsoll_logs::format_device(&layout) {
+        if at == 0 {
+            file.sync_data().map_err(failed)?;
+        }
+        file.write_all_at(&bytes, device.offset + at).map_err(failed)?;
+    }
+    file.sync_data().map_err(failed)?;
+    Ok(true)
+}
+
+/// The part.
+pub struct Logs;
+
+impl Part for Logs {
+    type Seen = LogsStatus;
+    type View = LogsView;
+    const NAME: &'static str = "logs";
+    const SUMMARY: &'static str = "A pool's scattered logs";
+    const HOW: &'static str = "logs are made with a pool's device: see [pool.logs]";
+
+    fn look(stack: &Stack, now: Time) -> Option<LogsStatus> {
+        stack.layer::<plimsoll_logs::Logs>().map(|l| l.status(now))
+    }
+
+    fn view(seen: &LogsStatus, _: &About) -> LogsView {
+        LogsView::from(seen)
+    }
+
+    fn shown(v: &LogsView) -> Shown {
+        let full = v.occupancy_percent.iter().filter(|p| **p <= 100).max().copied().unwrap_or(0);
+        let mut shown = Shown::new(format!(
+            "{} logs of {}, one in every {}, the fullest {full} %",
+            v.logs,
+            bytes_text(v.log_bytes),
+            bytes_text(v.group_bytes)
+        ));
+        shown.problem = v.problem.clone();
+        let why = match (v.switched_off, v.logged_write_bytes < v.logged_write_bytes_configured) {
+            (true, _) => " (off: the load writes more than logs help with)",
+            (false, true) => " (lowered: the logs fill too fast)",
+            _ => "",
+        };
+        shown.line("logged", format!("writes up to {}{why}", bytes_text(v.logged_write_bytes)));
+        picture(&v.occupancy_percent).into_iter().for_each(|line| shown.line("", line));
+        shown.line("", format!("· empty   ▁ to █ fuller   x retired ({})", v.logs_retired));
+        let valid = bytes_text(v.valid_bytes);
+        shown.line("in logs", format!("{valid} in {} extents of at most {}", v.extents, v.extents_max));
+        shown.line("MTL table", format!("{}, written {} times", bytes_text(v.mtl_bytes), v.images));
+        let bytes = bytes_text(v.logged_bytes);
+        let writes = format!("{} logged ({bytes}) in {} records, {} found no room", v.logged, v.records, v.spilled);
+        shown.line("writes", writes);
+        shown.line("reads", format!("{} found something in a log", v.reads_from_logs));
+        if v.reads_corrupt + v.reads_lost + v.lost_bytes + v.table_errors > 0 {
+            let (corrupt, lost, failed) = (v.reads_corrupt, v.reads_lost, v.table_errors);
+            let bytes = bytes_text(v.lost_bytes);
+            let damage = format!(
+                "{corrupt} reads found corrupt data, {lost} found data that are lost; {bytes} lost; {failed} writes of tables failed"
+            );
+            shown.line("damage", damage);
+        }
+        shown.line("swaps", v.swaps.to_string());
+        let us = |us: u64| Span::from_micros(us).to_string();
+        shown.line(
+            "checkpoints",
+            match &v.cleaning {
+                None => format!("{}, {} moved", v.checkpoints, bytes_text(v.cleaned_bytes)),
+                Some(why) => {
+                    let left = v.cleaning_left_us.map_or(String::new(), |left| format!(", about {} more", us(left)));
+                    format!("{}; one ({why}) has {} to go{left}", v.checkpoints, bytes_text(v.cleaning_left_bytes))
+                }
+            },
+        );
+        let recovery =
+            format!("{}, {} logs looked at, {} records", us(v.recovery_us), v.recovery_logs, v.recovery_records);
+        shown.line("recovery", recovery);
+        shown
+    }
+
+    fn metrics(page: &mut Page, pools: &[(&str, LogsView)]) {
+        let of: Vec<_> = pools.iter().map(|(pool, v)| (vec![("pool", *pool)], v)).collect();
+        page.families(POOLS, &of);
+    }
+
+    fn check(pool: &PoolConfig) -> Result<(), (Place, String)> {
+        let Some(logs) = &pool.logs else { return Ok(()) };
+        check(logs).map_err(|what| (None, what))?;
+        match pool.device.null {
+            true => Err((None, "a null device forgets what it logs: take out `logs`".into())),
+            false => Ok(()),
+        }
+    }
+
+    const SETTINGS: &'static [Setting] = &[Setting {
+        key: "logged_write_bytes",
+        unit: Unit::Bytes,
+        help: "Writes up to this are logged (LoggedWriteSize); 0: none. The logs may choose less while they fill too fast.",
+        get: |pool| Some(logged_write(pool.logs.as_ref()?).0),
+        put: |pool, bytes| {
+            if let Some(logs) = &mut pool.logs {
+                logs.logged_write = Some(ByteSize(bytes));
+            }
+        },
+        range: |live| 0..=live.config.logs.as_ref().map_or(0, |logs| logged_write(logs).1),
+        message: |pool| {
+            Addressed::new(&LogsControl::LoggedWriteBytes(pool.logs.as_ref().map_or(0, |logs| logged_write(logs).0)))
+        },
+    }];
+
+    const ACTIONS: &'static [Action] = &[Action {
+        name: "checkpoint",
+        summary: "Write all logged data back to their places",
+        body: None,
+        act: |node, pool, _| -> Acting {
+            Box::pin(async move { node.tell_layer::<Logs>(&pool, &LogsControl::Checkpoint).await })
+        },
+    }];
+}
+
+/// `GET /v1/pools/{name}/logs`: a pool's scattered logs.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct LogsView {
+    /// What is wrong, if something is.
+    pub problem: Option<String>,
+    /// How many logs there are.
+    pub logs: u32,
+    /// One log's bytes.
+    pub log_bytes: u64,
+    /// One group's bytes.
+    pub group_bytes: u64,
+    /// Writes up to this are logged now; 0: none.
+    pub logged_write_bytes: u64,
+    /// The same as configured.
+    pub logged_write_bytes_configured: u64,
+    /// Logging is off because the load doesn't gain by it.
+    pub switched_off: bool,
+    /// How full each log is in percent, in the order of their places on the device; 255: retired.
+    pub occupancy_percent: Vec<u8>,
+    /// Valid logged bytes: what a checkpoint would bring home.
+    pub valid_bytes: u64,
+    /// Extents in the MTL table.
+    pub extents: u64,
+    /// As many as it may have.
+    pub extents_max: u64,
+    /// Bytes of the table.
+    pub mtl_bytes: u64,
+    /// Why logs are being emptied now: `full`, `asked`, `off-hours`, `periodic`, `idle`, `swap`.
+    pub cleaning: Option<String>,
+    /// Bytes that still have to move.
+    pub cleaning_left_bytes: u64,
+    /// How long that will take, by what it took so far.
+    pub cleaning_left_us: Option<u64>,
+    /// Since the start: writes logged.
+    pub logged: u64,
+    /// Their bytes.
+    pub logged_bytes: u64,
+    /// Records written for them.
+    pub records: u64,
+    /// Small writes that went home because no log had room.
+    pub spilled: u64,
+    /// Reads that found something in a log.
+    pub reads_from_logs: u64,
+    /// Images of the table written.
+    pub images: u64,
+    /// Logs swapped.
+    pub swaps: u64,
+    /// Checkpoints, whole or piece by piece.
+    pub checkpoints: u64,
+    /// Bytes brought home or swapped.
+    pub cleaned_bytes: u64,
+    /// Logs retired after an error.
+    pub logs_retired: u64,
+    /// Reads that found other bytes in a log than were written there.
+    pub reads_corrupt: u64,
+    /// Reads of logged data that are known lost.
+    pub reads_lost: u64,
+    /// Bytes whose reads fail until they are written again, as what was logged of them is lost.
+    pub lost_bytes: u64,
+    /// Records written only to say what was durable before them.
+    pub witness_records: u64,
+    /// Writes of the MTL table and its notes that failed.
+    pub table_errors: u64,
+    /// How long the last checkpoint or swap took.
+    pub last_cleaning_us: Option<u64>,
+    /// How long recovery took at the start.
+    pub recovery_us: u64,
+    /// Logs that it looked at.
+    pub recovery_logs: u32,
+    /// Records that it found.
+    pub recovery_records: u64,
+}
+
+impl From<&plimsoll_logs::LogsStatus> for LogsView {
+    fn from(s: &plimsoll_logs::LogsStatus) -> LogsView {
+        let c = &s.counters;
+        LogsView {
+            problem: s.problem.clone(),
+            logs: s.logs,
+            log_bytes: s.log_bytes,
+            group_bytes: s.group_bytes,
+            logged_write_bytes: s.logged_write_bytes,
+            logged_write_bytes_configured: s.logged_write_bytes_configured,
+            switched_off: s.switched_off,
+            occupancy_percent: s.occupancy.clone(),
+            valid_bytes: s.valid_bytes,
+            extents: s.extents,
+            extents_max: s.extents_max,
+            mtl_bytes: s.mtl_bytes,
+            cleaning: s.cleaning.map(|(why, _)| why.name().to_string()),
+            cleaning_left_bytes: s.cleaning.map_or(0, |(_, left)| left),
+            cleaning_left_us: s.cleaning_left.map(|l| l.as_micros()),
+            logged: c.logged,
+            logged_bytes: c.logged_bytes,
+            records: c.records,
+            spilled: c.spilled,
+            reads_from_logs: c.reads_from_logs,
+            images: c.images,
+            swaps: c.swaps,
+            checkpoints: c.checkpoints,
+            cleaned_bytes: c.cleaned_bytes,
+            logs_retired: c.logs_retired,
+            reads_corrupt: c.reads_corrupt,
+            reads_lost: c.reads_lost,
+            lost_bytes: s.lost_bytes,
+            witness_records: c.witness_records,
+            table_errors: c.table_errors,
+            last_cleaning_us: c.last_clean.map(|r| r.took.as_micros()),
+            recovery_us: c.recovery.took.as_micros(),
+            recovery_logs: c.recovery.logs_scanned,
+            recovery_records: c.recovery.records,
+        }
+    }
+}
+
+/// Metrics of a pool's logs.
+const POOLS: &[Family<LogsView>] = &[
+    ("plimsoll_logs_logged_write_bytes", "Writes up to this are logged now.", |l| l.logged_write_bytes as f64),
+    ("plimsoll_logs_valid_bytes", "Logged bytes that a checkpoint would bring home.", |l| l.valid_bytes as f64),
+    ("plimsoll_logs_used_bytes", "Bytes of logs that are taken, valid or not.", |l| {
+        let percent: u64 = l.occupancy_percent.iter().filter(|p| **p <= 100).map(|p| u64::from(*p)).sum();
+        (percent * (l.log_bytes / 100)) as f64
+    }),
+    ("plimsoll_logs_size_bytes", "Bytes of all logs.", |l| (u64::from(l.logs) * l.log_bytes) as f64),
+    ("plimsoll_logs_mtl_extents", "Extents in the MTL table.", |l| l.extents as f64),
+    ("plimsoll_logs_mtl_extents_max", "As many as it may have.", |l| l.extents_max as f64),
+    ("plimsoll_logs_retired", "Logs retired after an error.", |l| l.logs_retired as f64),
+    ("plimsoll_logs_cleaning", "1 while logs are being emptied.", |l| f64::from(u8::from(l.cleaning.is_some()))),
+    ("plimsoll_logs_writes_total", "Writes logged.", |l| l.logged as f64),
+    ("plimsoll_logs_written_bytes_total", "Bytes of those.", |l| l.logged_bytes as f64),
+    ("plimsoll_logs_records_total", "Records written for them.", |l| l.records as f64),
+    ("plimsoll_logs_spilled_total", "Small writes sent home as no log had room.", |l| l.spilled as f64),
+    ("plimsoll_logs_reads_total", "Reads that found something in a log.", |l| l.reads_from_logs as f64),
+    ("plimsoll_logs_images_total", "Images of the MTL table written.", |l| l.images as f64),
+    ("plimsoll_logs_swaps_total", "Logs swapped.", |l| l.swaps as f64),
+    ("plimsoll_logs_checkpoints_total", "Checkpoints, whole or in idle time.", |l| l.checkpoints as f64),
+    ("plimsoll_logs_cleaned_bytes_total", "Bytes brought home or swapped.", |l| l.cleaned_bytes as f64),
+    ("plimsoll_logs_reads_corrupt_total", "Reads that found other bytes in a log than were written there.", |l| {
+        l.reads_corrupt as f64
+    }),
+    ("plimsoll_logs_reads_lost_total", "Reads of logged data that are known lost.", |l| l.reads_lost as f64),
+    ("plimsoll_logs_lost_bytes", "Bytes whose reads fail until they are written again.", |l| l.lost_bytes as f64),
+    ("plimsoll_logs_witness_records_total", "Records written only to say what was durable before them.", |l| {
+        l.witness_records as f64
+    }),
+    ("plimsoll_logs_table_errors_total", "Writes of the MTL table and its notes that failed.", |l| {
+        l.table_errors as f64
+    }),
+    ("plimsoll_logs_recovery_seconds", "How long the logs took to recover at the start.", |l| {
+        l.recovery_us as f64 / 1e6
+    }),
+];
+
+/// Cells of a line of the picture.
+const COLUMNS: usize = 64;
+const LINES_MAX: usize = 16;
+
+/// The disk from its beginning on: each cell the fullest of its logs.
+fn picture(occupancy: &[u8]) -> Vec<String> {
+    let per_cell = occupancy.len().div_ceil(COLUMNS * LINES_MAX).max(1);
+    let cell = |logs: &[u8]| match logs.iter().copied().filter(|p| *p <= 100).max() {
+        _ if logs.contains(&255) => 'x',
+        None | Some(0) => '·',
+        Some(p) => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'][usize::from(p.min(99)) * 8 / 100],
+    };
+    let cells: Vec<char> = occupancy.chunks(per_cell).map(cell).collect();
+    cells.chunks(COLUMNS).map(|line| line.iter().collect()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn off_hours_are_times_of_day() {
+        let at = |text, started| parse_off_hours(text, started).map(|o| (o.first.as_nanos() / 1_000_000_000, o.lasts));
+        assert_eq!(at("01:00-05:30", 0), Ok((3600, Span::from_secs(16_200))));
+        assert_eq!(at("22:00-02:00", 23 * 3600), Ok((23 * 3600, Span::from_secs(4 * 3600))));
+        for bad in ["", "1-5", "01:00", "25:00-02:00", "01:00-01:00", "01:60-02:00"] {
+            assert!(at(bad, 0).unwrap_err().contains("HH:MM-HH:MM"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_picture_shows_the_fullest_log_of_each_cell() {
+        assert_eq!(picture(&[0, 1, 50, 100, 255]), ["·▁▅█x"]);
+        let many: Vec<u8> = (0..2048).map(|i| if i == 1 { 100 } else { 0 }).collect();
+        let drawn = picture(&many);
+        assert_eq!((drawn.len(), drawn[0].chars().next()), (16, Some('█')));
+    }
+}

@@ -1,0 +1,354 @@
+//! Settings of a pool that can be changed while it serves.
+//!
+//! A setting is a key of the pool's configuration. A change is made in a copy of the configuration, which is checked as a whole; the layer
+//! then has a message. It is kept for later starts, until something else is configured for the key.
+
+use super::PARTS;
+use crate::config::PoolConfig;
+use plimsoll_base::Span;
+use plimsoll_pool::PoolPlan;
+use plimsoll_stack::Addressed;
+use plimsoll_store::SettingsRecord;
+use plimsoll_throttle::ThrottleTerms;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+/// Unit of a setting's value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// Microseconds.
+    Us,
+    /// Bytes.
+    Bytes,
+    /// Percent.
+    Percent,
+    /// A number of things.
+    Count,
+}
+
+impl Unit {
+    /// A value of this unit as people write it.
+    pub fn text(self, value: u64) -> String {
+        match self {
+            Unit::Us => (Span::from_micros(1) * value).to_string(),
+            Unit::Bytes => plimsoll_base::bytes_text(value),
+            Unit::Percent => format!("{value} %"),
+            Unit::Count => value.to_string(),
+        }
+    }
+
+    /// The value that a text such as `16ms`, `64KiB`, `50%` or `8` means.
+    ///
+    /// # Errors
+    /// If it is none of this unit.
+    pub fn parse(self, text: &str) -> Result<u64, String> {
+        let number = |text: &str| text.trim().parse().map_err(|_| format!("`{text}` is no number"));
+        match self {
+            Unit::Us => {
+                let span: Span = text.parse().map_err(|e| format!("`{text}` is no time such as 16ms: {e}"))?;
+                Ok(span.as_micros())
+            }
+            Unit::Bytes => plimsoll_base::parse_bytes(text),
+            Unit::Percent => number(text.trim_end_matches('%')),
+            Unit::Count => number(text),
+        }
+    }
+}
+
+/// A setting of one layer.
+pub struct Setting {
+    /// Its key, with the unit.
+    pub key: &'static str,
+    /// The unit of its value.
+    pub unit: Unit,
+    /// Its meaning, in a line.
+    pub help: &'static str,
+    /// Its value in a configuration; `None` if the pool has no layer that it concerns.
+    pub get: fn(&PoolConfig) -> Option<u64>,
+    /// Puts a value into a configuration that has one.
+    pub put: fn(&mut PoolConfig, u64),
+    /// The values that it may have.
+    pub range: fn(&Live) -> RangeInclusive<u64>,
+    /// The layer's message once the configuration has the value.
+    pub message: fn(&PoolConfig) -> Addressed,
+}
+
+/// A pool as it is served.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// Its configuration with the settings that were changed live.
+    pub config: PoolConfig,
+    /// The same without them.
+    pub configured: PoolConfig,
+    /// The plan that its stack was built from.
+    pub plan: PoolPlan,
+    /// The device of its cache.
+    pub cache_device: Option<CacheDevice>,
+}
+
+/// The device of a pool's cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheDevice {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Write-evict units on it.
+    pub weus: u32,
+}
+
+/// What a volume has of its pool's layers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumePart {
+    /// Its name.
+    pub name: String,
+    /// Time slots.
+    pub slots: u32,
+    /// Bytes of the cache, if it says so itself.
+    pub cache_bytes: Option<u64>,
+    /// Limits of its requests and bytes.
+    pub throttle: ThrottleTerms,
+}
+
+/// `GET /v1/pools/{name}/settings`: one setting as it is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SettingView {
+    /// The layer.
+    pub part: String,
+    /// The key.
+    pub key: String,
+    /// The unit of the three values.
+    pub unit: Unit,
+    /// The value.
+    pub value: u64,
+    /// The least that it may be.
+    pub min: u64,
+    /// The most that it may be.
+    pub max: u64,
+    /// The value that was configured, if that is another one.
+    pub configured: Option<u64>,
+    /// Its meaning.
+    pub help: String,
+}
+
+fn all() -> impl Iterator<Item = (&'static str, &'static Setting)> {
+    PARTS.iter().flat_map(|p| p.settings().iter().map(|s| (p.name(), s)))
+}
+
+/// Values of all settings of a configuration.
+pub fn values(config: &PoolConfig) -> BTreeMap<String, u64> {
+    all().filter_map(|(_, s)| Some((s.key.to_string(), (s.get)(config)?))).collect()
+}
+
+/// The settings of a pool.
+pub fn views(live: &Live) -> Vec<SettingView> {
+    let view = |(part, s): (&'static str, &'static Setting)| {
+        let (value, range) = ((s.get)(&live.config)?, (s.range)(live));
+        Some(SettingView {
+            part: part.to_string(),
+            key: s.key.to_string(),
+            unit: s.unit,
+            value,
+            min: *range.start(),
+            max: *range.end(),
+            configured: (s.get)(&live.configured).filter(|c| *c != value),
+            help: s.help.to_string(),
+        })
+    };
+    all().filter_map(view).collect()
+}
+
+/// The record of a change: `wanted` beside what was changed before and still holds, with the `configured` values of all.
+pub fn recorded(
+    before: SettingsRecord,
+    wanted: &BTreeMap<String, u64>,
+    configured: &BTreeMap<String, u64>,
+) -> SettingsRecord {
+    let holds = |key: &String| before.configured.get(key) == configured.get(key);
+    let mut set: BTreeMap<String, u64> = before.set.clone().into_iter().filter(|(key, _)| holds(key)).collect();
+    set.extend(wanted.clone());
+    let configured =
+        configured.iter().filter(|(key, _)| set.contains_key(*key)).map(|(key, value)| (key.clone(), *value));
+    SettingsRecord { configured: configured.collect(), set }
+}
+
+/// Puts the settings that were changed live into a pool's configuration: those that are configured as they were then. If they don't fit
+/// each other or the configuration any more, none is put.
+///
+/// # Errors
+/// Why they don't fit.
+pub fn keep(config: &mut PoolConfig, record: &SettingsRecord) -> Result<(), String> {
+    let mut with = config.clone();
+    for (_, s) in all() {
+        let (now, then) = ((s.get)(config), record.configured.get(s.key).copied());
+        if let Some(set) = record.set.get(s.key).filter(|_| now == then) {
+            (s.put)(&mut with, *set);
+        }
+    }
+    PARTS.iter().try_for_each(|p| p.check(&with)).map_err(|(_, what)| what)?;
+    *config = with;
+    Ok(())
+}
+
+/// A change of settings, checked.
+#[derive(Clone, Debug)]
+pub struct Changed {
+    /// The pool with them.
+    pub live: Live,
+    /// The messages that make it so.
+    pub messages: Vec<Addressed>,
+}
+
+/// Changes settings, all or none.
+///
+/// # Errors
+/// The setting that there isn't, that is out of its range, or that doesn't fit the others, the devices or the volumes.
+pub fn change(live: &Live, wanted: &BTreeMap<String, u64>, volumes: &[VolumePart]) -> Result<Changed, String> {
+    let mut new = live.clone();
+    let mut changed = Vec::new();
+    for (key, value) in wanted {
+        let found = all().find(|(_, s)| s.key == key);
+        let (part, s) = found.ok_or_else(|| format!("`{key}` is no setting: there are {}", keys()))?;
+        if (s.get)(&live.config).is_none() {
+            let how = super::by_name(part).map_or("", |p| p.how());
+            return Err(format!("`{key}`: the pool has no such layer as {part}, or it has no use for this: {how}"));
+        }
+        let range = (s.range)(live);
+        if !range.contains(value) {
+            let [value, min, max] = [*value, *range.start(), *range.end()].map(|v| s.unit.text(v));
+            return Err(format!("`{key}`: {value} is not between {min} and {max}"));
+        }
+        (s.put)(&mut new.config, *value);
+        changed.push(s);
+    }
+    check(&new, volumes)?;
+    let messages = messages(&new.config, changed.into_iter());
+    Ok(Changed { live: new, messages })
+}
+
+/// Checks a pool's settings together with each other, its devices and its volumes.
+///
+/// # Errors
+/// The fault, and the remedy.
+pub fn check(live: &Live, volumes: &[VolumePart]) -> Result<(), String> {
+    for p in PARTS {
+        p.check(&live.config).map_err(|(_, what)| what)?;
+        p.check_volumes(live, volumes)?;
+    }
+    Ok(())
+}
+
+/// The change back to the configured settings.
+pub fn as_configured(live: &Live) -> Changed {
+    let differs = |s: &&Setting| (s.get)(&live.config) != (s.get)(&live.configured);
+    let changed = all().map(|(_, s)| s).filter(differs);
+    let messages = messages(&live.configured, changed);
+    Changed { live: Live { config: live.configured.clone(), ..live.clone() }, messages }
+}
+
+/// The messages of changed settings, each once.
+fn messages<'a>(config: &PoolConfig, changed: impl Iterator<Item = &'a Setting>) -> Vec<Addressed> {
+    let mut messages: Vec<Addressed> = Vec::new();
+    for message in changed.map(|s| (s.message)(config)) {
+        if !messages.contains(&message) {
+            messages.push(message);
+        }
+    }
+    messages
+}
+
+fn keys() -> String {
+    all().map(|(_, s)| s.key).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn config(more: &str) -> PoolConfig {
+        let text = format!("[[pool]]\nname = \"p\"\ndevice = {{ file = \"/nowhere/a\" }}\n{more}");
+        let config: Config = toml::from_str(&text).expect("it is a configuration");
+        config.pool.into_iter().next().expect("it has a pool")
+    }
+
+    fn live(more: &str) -> Live {
+        let config = config(more);
+        Live { configured: config.clone(), config, plan: PoolPlan::new(), cache_device: None }
+    }
+
+    const TUNED: &str = "sched = \"cfq\"\ncores = 4\n[pool.logs]\nlogged_write = \"4KiB\"\n";
+
+    fn of(wanted: &[(&str, u64)]) -> BTreeMap<String, u64> {
+        wanted.iter().map(|(key, value)| (key.to_string(), *value)).collect()
+    }
+
+    #[test]
+    fn a_change_is_made_and_the_rest_stays() {
+        use plimsoll_cores::CoresControl;
+        use plimsoll_sched::cfq::CfqControl;
+        let before = live(TUNED);
+        let changed =
+            change(&before, &of(&[("idle_us", 0), ("core_slack_high_us", 5000), ("core_slack_low_us", 300)]), &[]);
+        let changed = changed.unwrap();
+        let now = values(&changed.live.config);
+        assert_eq!((now["idle_us"], now["core_slack_high_us"], now["logged_write_bytes"]), (0, 5000, 4096));
+        let slack = CoresControl::Slack { low: Span::from_micros(300), high: Span::from_millis(5), poll_windows: 2000 };
+        let messages = [Addressed::new(&slack), Addressed::new(&CfqControl::SliceIdle(Span::ZERO))];
+        assert_eq!(changed.messages.len(), 2, "the two slacks have one message");
+        assert!(messages.iter().all(|m| changed.messages.contains(m)));
+        let back = as_configured(&changed.live);
+        assert_eq!((values(&back.live.config), back.messages.len()), (values(&before.config), 2));
+        let none = change(&before, &of(&[]), &[]).unwrap();
+        assert_eq!((values(&none.live.config), none.messages), (values(&before.config), vec![]));
+    }
+
+    #[test]
+    fn a_setting_changed_live_holds_until_something_else_is_configured() {
+        let configured = config(TUNED);
+        let record = recorded(SettingsRecord::default(), &of(&[("idle_us", 0)]), &values(&configured));
+        let record = recorded(record, &of(&[("core_poll_windows", 500)]), &values(&configured));
+        assert_eq!(record.set, of(&[("idle_us", 0), ("core_poll_windows", 500)]));
+        let mut same = configured.clone();
+        keep(&mut same, &record).unwrap();
+        assert_eq!((values(&same)["idle_us"], values(&same)["core_poll_windows"]), (0, 500));
+        let mut other = config(&TUNED.replace("cores = 4", "cores = 4\nidle_time = \"4ms\""));
+        keep(&mut other, &record).unwrap();
+        assert_eq!((values(&other)["idle_us"], values(&other)["core_poll_windows"]), (4000, 500));
+        let record =
+            recorded(record, &of(&[]), &values(&config(&TUNED.replace("cores = 4", "cores = 4\nidle_time = \"4ms\""))));
+        assert_eq!(record.set, of(&[("core_poll_windows", 500)]), "it holds no longer");
+        let both = of(&[("core_slack_low_us", 2000), ("core_slack_high_us", 8000)]);
+        let mut slack = configured.clone();
+        keep(&mut slack, &recorded(SettingsRecord::default(), &both, &values(&configured))).unwrap();
+        assert_eq!(values(&slack)["core_slack_low_us"], 2000, "each alone would be out of order");
+        let mut none = config("");
+        keep(&mut none, &record).unwrap();
+        assert_eq!(values(&none).len(), 0, "the pool has no such layer any more");
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_is_refused() {
+        let refused = |wanted: &[(&str, u64)]| change(&live(TUNED), &of(wanted), &[]).unwrap_err();
+        assert!(refused(&[("fingerprints_percent", 50)]).contains("configure [pool.cache]"));
+        assert!(refused(&[("logged_write_bytes", 1 << 40)]).contains("is not between 0 B and"));
+        assert!(refused(&[("idle_us", 2_000_000)]).contains("`idle_us`: 2.00s is not between"));
+        assert!(refused(&[("core_slack_low_us", 2000)]).contains("2.00ms at least is above 1.00ms"));
+        assert!(refused(&[("core_poll_windows", 0)]).contains("is not between 1 and"));
+        assert!(refused(&[("tea", 0)]).contains("no setting: there are core_slack_low_us"));
+    }
+
+    #[test]
+    fn values_are_written_and_read_with_their_units() {
+        for (unit, value, text) in [
+            (Unit::Us, 16_000, "16ms"),
+            (Unit::Bytes, 65_536, "64KiB"),
+            (Unit::Percent, 50, "50%"),
+            (Unit::Count, 8, "8"),
+        ] {
+            assert_eq!(unit.parse(text), Ok(value));
+        }
+        assert!(Unit::Us.parse("16").is_err(), "a time has a unit");
+    }
+}

@@ -1,0 +1,155 @@
+//! Caps are kept, at every instant, and no request waits longer than its cap asks for.
+
+use plimsoll_base::{Data, Io, IoHead, IoId, LatencyHistogram, Op, Outcome, Span, TenantId, Time, VolumeKey};
+use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
+use plimsoll_stack::{Layer, LayerState, Offered, OwnTerms, StackConfig, VolumeTerms};
+use plimsoll_throttle::{Limit, Throttle, ThrottleTerms};
+use proptest::prelude::*;
+
+const CAPPED: VolumeKey = VolumeKey { id: 1, generation: 1 };
+const FREE: VolumeKey = VolumeKey { id: 2, generation: 1 };
+
+fn pool() -> SimPool {
+    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Throttle::new())];
+    let disk = SimDisk::new(1 << 30, (Span::ZERO, Span::ZERO), 1, DiskFaults::default());
+    let mut pool = SimPool::chain(StackConfig::default(), layers, vec![disk]);
+    assert_eq!(pool.start(), LayerState::Ready);
+    pool
+}
+
+fn cap(pool: &mut SimPool, requests: Option<Limit>, bytes: Option<Limit>) {
+    let own = OwnTerms::of(&ThrottleTerms { requests, bytes });
+    let now = pool.now();
+    pool.stack().set_volume(now, CAPPED, &VolumeTerms { size_bytes: 1 << 30, tenant: 1, own });
+}
+
+fn head(op: Op, volume: VolumeKey, len: u64, now: Time) -> IoHead {
+    IoHead::new(op, volume, TenantId(1), 0, len, now)
+}
+
+fn ask(pool: &mut SimPool, at: Time, op: Op, volume: VolumeKey, len: u64) -> Offered {
+    pool.run_until(at);
+    pool.offer(at, Io::new(head(op, volume, len, at), Data::Absent))
+}
+
+fn ends(pool: &mut SimPool) -> Vec<(Op, Time)> {
+    let mut all = Vec::new();
+    while let Some(at) = Some(pool.next_event_at()) {
+        while let Some(c) = pool.next_done() {
+            assert_eq!(c.outcome, Outcome::Done);
+            all.push((c.io.op, pool.now()));
+        }
+        if pool.step().is_none() {
+            return all;
+        }
+        assert!(pool.now() >= at);
+    }
+    all
+}
+
+fn ms(n: u64) -> Time {
+    Time::ZERO + Span::from_millis(n)
+}
+
+#[test]
+fn a_burst_passes_and_the_rest_comes_at_the_rate() {
+    let mut p = pool();
+    cap(&mut p, Some(Limit { per_s: 100, burst: 2 }), None);
+    for _ in 0..6 {
+        ask(&mut p, Time::ZERO, Op::Read, CAPPED, 4096);
+    }
+    ask(&mut p, Time::ZERO, Op::Read, FREE, 4096);
+    let at: Vec<Time> = ends(&mut p).into_iter().map(|(_, at)| at).collect();
+    assert_eq!(at, [ms(0), ms(0), ms(0), ms(0), ms(10), ms(20), ms(30)], "the free volume's is one of those at 0");
+}
+
+#[test]
+fn bytes_are_capped_and_flushes_pass() {
+    let mut p = pool();
+    cap(&mut p, None, Some(Limit { per_s: 1 << 20, burst: 0 }));
+    for op in [Op::Write, Op::Write, Op::Flush, Op::Trim] {
+        ask(&mut p, Time::ZERO, op, CAPPED, if op == Op::Flush { 0 } else { 1 << 19 });
+    }
+    let all = ends(&mut p);
+    assert_eq!(all, [(Op::Write, ms(0)), (Op::Flush, ms(0)), (Op::Write, ms(500)), (Op::Trim, ms(1000))]);
+}
+
+#[test]
+fn a_read_whose_deadline_is_sooner_is_refused_at_once() {
+    let mut p = pool();
+    cap(&mut p, Some(Limit { per_s: 10, burst: 0 }), None);
+    ask(&mut p, Time::ZERO, Op::Read, CAPPED, 4096);
+    ask(&mut p, Time::ZERO, Op::Read, CAPPED, 4096);
+    let with = |deadline| IoHead { deadline, ..head(Op::Read, CAPPED, 4096, Time::ZERO) };
+    let Offered::Busy(f) = p.offer(Time::ZERO, Io::new(with(ms(150)), Data::Absent)) else { panic!("accepted") };
+    assert_eq!(f.wait, Span::from_millis(200));
+    assert!(matches!(p.offer(Time::ZERO, Io::new(with(ms(200)), Data::Absent)), Offered::Accepted(_)));
+}
+
+#[test]
+fn limits_change_while_requests_wait_and_a_cancelled_one_ends() {
+    let mut p = pool();
+    cap(&mut p, Some(Limit { per_s: 1, burst: 0 }), None);
+    let ids: Vec<IoId> = (0..4)
+        .map(|_| match ask(&mut p, Time::ZERO, Op::Read, CAPPED, 4096) {
+            Offered::Accepted(id) => id,
+            Offered::Busy(_) => unreachable!("without a deadline"),
+        })
+        .collect();
+    p.stack().cancel(Time::ZERO, ids[1]);
+    p.run_until(ms(500));
+    let cancelled = std::iter::from_fn(|| p.next_done()).filter(|c| !c.outcome.is_done()).count();
+    assert_eq!(cancelled, 1);
+    cap(&mut p, Some(Limit { per_s: 10, burst: 0 }), None);
+    assert_eq!(ends(&mut p).last().map(|e| e.1), Some(ms(1100)), "the bucket keeps what it holds");
+    cap(&mut p, Some(Limit { per_s: 1, burst: 0 }), None);
+    let now = p.now();
+    for _ in 0..3 {
+        ask(&mut p, now, Op::Read, CAPPED, 4096);
+    }
+    let now = p.now();
+    p.stack().forget_volume(now, CAPPED);
+    p.run_until(now);
+    assert!(p.stack().is_idle(), "without a limit everything goes on");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, rng_seed: proptest::test_runner::RngSeed::Fixed(7), ..ProptestConfig::default() })]
+
+    /// In no span of time does more go on than its rate and its burst allow (and one request beyond), and nothing waits while its
+    /// bucket would let it go.
+    #[test]
+    fn no_span_holds_more_than_it_may(
+        per_s in 1u64..2000,
+        burst in 0u64..50,
+        gaps in proptest::collection::vec(0u64..20_000, 1..200),
+    ) {
+        let mut p = pool();
+        cap(&mut p, Some(Limit { per_s, burst }), None);
+        let mut at = Time::ZERO;
+        for us in &gaps {
+            at += Span::from_micros(*us);
+            ask(&mut p, at, Op::Read, CAPPED, 512);
+        }
+        let mut went: Vec<Time> = Vec::new();
+        let mut waits = LatencyHistogram::new();
+        loop {
+            while let Some(c) = p.next_done() {
+                went.push(c.dispatched_at);
+                waits.record(c.dispatched_at.since(c.io.arrived_at));
+            }
+            if p.step().is_none() {
+                break;
+            }
+        }
+        prop_assert_eq!(went.len(), gaps.len());
+        went.sort_unstable();
+        for i in 0..went.len() {
+            for j in i..went.len() {
+                let span_ns = went[j].since(went[i]).as_nanos();
+                let may = burst + 2 + (u128::from(span_ns) * u128::from(per_s) / 1_000_000_000) as u64;
+                prop_assert!((j - i + 1) as u64 <= may, "{} in {span_ns} ns", j - i + 1);
+            }
+        }
+    }
+}
