@@ -1,105 +1,33 @@
 //! The node: its pools, volumes and tenants, and what can be done with them while clients are served.
 
 mod caching;
+mod error;
 mod fit;
+mod pool;
 mod settings;
 mod slots;
 
-use crate::config::{Config, Limits, PoolConfig, TenantConfig, VolumeConfig};
+pub use error::NodeError;
+pub use pool::RunningPool;
+
+use crate::config::{Config, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Promises, Volume};
-use crate::engine::tape::TapeWriter;
 use crate::engine::watchdog::Watchdog;
-use crate::engine::{Command, PermitLimits, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Trace};
-use crate::open::{CacheLocks, open_pool};
-use crate::parts::settings::{Live, VolumePart};
-use crate::parts::{self, Layers, PARTS, Part, PoolView};
-use crate::plan::Facts;
+use crate::engine::{Command, PermitLimits, Trace};
+use crate::parts::settings::VolumePart;
+use crate::parts::{self, PARTS, Part, PoolView};
 use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::store::PoolStore;
-use plimsoll_base::CacheMode;
-use plimsoll_base::{Class, IoError, Span, TenantId, Time};
-use plimsoll_stack::{Addressed, Extent, FrontVolume, LayerState, Message, OwnTerms, Stack, VolumeTerms};
-use plimsoll_store::{DeviceFile, MetaError, NewVolume, TenantLimits, TenantRecord, Uuid, VolumeRecord};
+use error::{Result, blocking};
+use plimsoll_base::{CacheMode, Class, Span, TenantId};
+use plimsoll_stack::{Addressed, FrontVolume, LayerState, Message, OwnTerms, VolumeTerms};
+use plimsoll_store::{MetaError, NewVolume, TenantLimits, TenantRecord, VolumeRecord};
 use plimsoll_throttle::ThrottleTerms;
+use pool::ANSWER_TIME;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 use tokio::task::JoinSet;
-
-/// Minutes at a full load, days at a light one.
-const TAPE_BYTES_MAX_DEFAULT: u64 = 1 << 30;
-
-/// What went wrong, for the operator: what, where, what to do.
-#[derive(Debug)]
-pub enum NodeError {
-    /// The request makes no sense, or names what isn't there.
-    Refused(String),
-    /// There is no such thing.
-    NotFound(String),
-    /// It exists already, or is in use.
-    Conflict(String),
-    /// Something below failed.
-    Failed(String),
-}
-
-impl fmt::Display for NodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (NodeError::Refused(what)
-        | NodeError::NotFound(what)
-        | NodeError::Conflict(what)
-        | NodeError::Failed(what)) = self;
-        f.write_str(what)
-    }
-}
-impl std::error::Error for NodeError {}
-
-impl NodeError {
-    /// The same, saying first what it's about, unless it does.
-    fn about(self, subject: &str) -> NodeError {
-        let say = |what: String| if what.contains(subject) { what } else { format!("{subject}: {what}") };
-        match self {
-            NodeError::Refused(what) => NodeError::Refused(say(what)),
-            NodeError::NotFound(what) => NodeError::NotFound(say(what)),
-            NodeError::Conflict(what) => NodeError::Conflict(say(what)),
-            NodeError::Failed(what) => NodeError::Failed(say(what)),
-        }
-    }
-}
-
-type Result<T> = std::result::Result<T, NodeError>;
-
-/// A pool that runs.
-pub struct RunningPool {
-    /// Its name.
-    pub name: String,
-    /// What its device is, for people.
-    pub device: String,
-    /// Why it couldn't be opened, if it couldn't: the node serves the others.
-    pub failed: Option<String>,
-    /// Which one it is; a null device is none in particular.
-    pub device_uuid: Option<Uuid>,
-    /// Its thread's commands.
-    pub handle: PoolHandle,
-    /// Its metadata; a null device has none, and forgets its volumes when the node ends.
-    store: Option<Arc<PoolStore>>,
-    /// Where the home region begins on the device: extents in the store are device addresses, in the stack they count
-    /// from here.
-    home_start: u64,
-    block_bytes: u32,
-    rotational: bool,
-    /// Keep its cache's devices locked against another node.
-    _cache_locks: Option<CacheLocks>,
-    /// The pool as it is served; `None` if it couldn't be opened.
-    live: Mutex<Option<Arc<Live>>>,
-    /// Values of its settings in the configuration.
-    configured: BTreeMap<String, u64>,
-    /// Volumes of a pool without a store.
-    next_volatile_id: Mutex<(u32, u64)>,
-    thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
-    /// Keeps the device locked against another node as long as the pool is there.
-    _lock: Option<DeviceFile>,
-}
 
 /// See the module's documentation.
 pub struct Node {
@@ -129,12 +57,6 @@ pub struct Node {
     changing: tokio::sync::Mutex<()>,
 }
 
-/// A pool's thread that hasn't answered for this long is as good as gone for who watches.
-const ANSWER_TIME: std::time::Duration = std::time::Duration::from_secs(2);
-/// After this many copies of what an export counts, the pool's thread has a rest from copying.
-const COPIES_AT_ONCE: usize = 8;
-const COPY_REST: std::time::Duration = std::time::Duration::from_millis(1);
-
 impl Node {
     /// Opens every pool, brings back its volumes, and makes sure that the configured ones exist. Clients are not yet
     /// taken in.
@@ -142,7 +64,8 @@ impl Node {
         let particulars = Particulars::of(&config.tenant);
         let mut pools = Vec::new();
         for p in &config.pool {
-            let opened = start_pool(p, particulars.has_percentiles(), config.control.trace_every, &config.limits);
+            let opened =
+                RunningPool::start(p, particulars.has_percentiles(), config.control.trace_every, &config.limits);
             pools.push(opened.or_else(|e| RunningPool::failed(p, e))?);
         }
         if let Some(why) = pools.iter().all(|p| p.failed.is_some()).then(|| pools[0].failed.clone()).flatten() {
@@ -646,15 +569,7 @@ impl Node {
         for p in &self.pools {
             let _ = p.handle.send(Command::Shutdown); // a pool that is gone has ended already
         }
-        let mut failed = Vec::new();
-        for p in &self.pools {
-            let thread = p.thread.lock().expect("no panic while held").take();
-            match thread.map(std::thread::JoinHandle::join) {
-                None | Some(Ok(Ok(()))) => {}
-                Some(Ok(Err(e))) => failed.push(format!("pool `{}` ended with an error: {e}", p.name)),
-                Some(Err(_)) => failed.push(format!("pool `{}` ended in a panic: please report what it said", p.name)),
-            }
-        }
+        let mut failed: Vec<String> = self.pools.iter().filter_map(|p| p.join().err()).collect();
         for volume in self.directory_ref(|d| d.volumes.values().cloned().collect::<Vec<_>>()) {
             // Where a pool didn't end in order, or had a flush fail, its volumes didn't either.
             let pool = &self.pools[volume.pool].name;
@@ -667,155 +582,6 @@ impl Node {
             }
         }
         if failed.is_empty() { Ok(()) } else { Err(NodeError::Failed(failed.join("; "))) }
-    }
-}
-
-impl RunningPool {
-    /// A pool that couldn't be opened, in its place: it answers nobody.
-    fn failed(config: &PoolConfig, why: NodeError) -> Result<RunningPool> {
-        let why = why.to_string();
-        tracing::error!(error = why, "the other pools are served");
-        Ok(RunningPool {
-            name: config.name.get_ref().clone(),
-            device: config.device.file.as_ref().map_or("null".into(), |f| f.display().to_string()),
-            failed: Some(why),
-            device_uuid: None,
-            handle: PoolHandle::new().map_err(failed)?.0,
-            store: None,
-            home_start: 0,
-            block_bytes: 512,
-            rotational: false,
-            _cache_locks: None,
-            live: Mutex::new(None),
-            configured: BTreeMap::new(),
-            next_volatile_id: Mutex::new((0, 0)),
-            thread: Mutex::new(None),
-            _lock: None,
-        })
-    }
-
-    fn gone(&self) -> NodeError {
-        let ended = || format!("pool `{}` has ended; the log says why", self.name);
-        NodeError::Failed(self.failed.clone().unwrap_or_else(ended))
-    }
-
-    /// Asks the pool's thread; one that doesn't answer soon is as good as gone.
-    async fn ask_soon<T>(&self, make: impl FnOnce(Reply<T>) -> Command) -> std::result::Result<T, PoolGone> {
-        tokio::time::timeout(ANSWER_TIME, self.handle.ask(make)).await.unwrap_or(Err(PoolGone))
-    }
-
-    /// Looks at the stack on the pool's thread; a thread that doesn't answer soon is as good as gone.
-    async fn look_soon<T: Send + 'static>(
-        &self,
-        look: impl FnOnce(&Stack, Time) -> T + Send + 'static,
-    ) -> std::result::Result<T, PoolGone> {
-        tokio::time::timeout(ANSWER_TIME, self.handle.look(look)).await.unwrap_or(Err(PoolGone))
-    }
-
-    /// The pool's metrics and its layers' status, without what is counted per volume and tenant.
-    async fn view_of_pool(&self) -> std::result::Result<PoolView, PoolGone> {
-        let pool = self.ask_soon(|reply| Command::Snapshot { reply });
-        let (pool, layers) = tokio::join!(pool, self.look_soon(Layers::look));
-        Ok(PoolView { pool: *pool?, layers: layers?, exports: Vec::new() })
-    }
-
-    async fn view(&self) -> std::result::Result<PoolView, PoolGone> {
-        let mut view = self.view_of_pool().await?;
-        let mut at = 0;
-        while let Some((place, export)) = self.ask_soon(|reply| Command::SnapshotExport { at, reply }).await? {
-            view.exports.push(*export);
-            if view.exports.len().is_multiple_of(COPIES_AT_ONCE) {
-                // Others' requests come first: a pool of many volumes would be busy with copies alone.
-                tokio::time::sleep(COPY_REST).await;
-            }
-            at = place + 1;
-        }
-        Ok(view)
-    }
-
-    fn zeroing_failed(&self, volume: &str, e: IoError) -> NodeError {
-        let what = format!(
-            "volume `{volume}`: zeroing its space in pool `{}` failed: {e}; it is tried again at the next start",
-            self.name
-        );
-        NodeError::Failed(what)
-    }
-
-    /// Device addresses to addresses in the stack.
-    fn stack_extents(&self, extents: &[Extent]) -> Vec<Extent> {
-        extents.iter().map(|e| Extent { device_offset: e.device_offset - self.home_start, len: e.len }).collect()
-    }
-
-    fn volatile_record(&self, new: NewVolume) -> Result<VolumeRecord> {
-        let mut next = self.next_volatile_id.lock().expect("no panic while held");
-        let len = new.size_bytes.next_multiple_of(4096);
-        if len > next.1 {
-            return Err(NodeError::Refused(format!("pool `{}` has {} bytes left", self.name, next.1)));
-        }
-        next.0 += 1;
-        next.1 -= len;
-        Ok(VolumeRecord {
-            key: plimsoll_base::VolumeKey { id: next.0, generation: 1 },
-            name: new.name,
-            size_bytes: new.size_bytes,
-            tenant: new.tenant,
-            read_only: new.read_only,
-            description: new.description,
-            cache: new.cache,
-            extents: vec![Extent { device_offset: next.1, len }],
-            state: plimsoll_store::VolumeState::Ready,
-            replica: plimsoll_store::ReplicaRecord::default(),
-            deadline: None,
-            behind: None,
-            given_up: None,
-        })
-    }
-
-    /// The pool as it is served.
-    fn live(&self) -> Option<Arc<Live>> {
-        self.live.lock().expect("no panic while held").clone()
-    }
-
-    /// The section of its cache, as it is served.
-    fn cache_section(&self) -> Option<crate::config::CacheConfig> {
-        self.live.lock().expect("no panic while held").as_ref()?.config.cache.clone()
-    }
-
-    fn is_fenced(&self) -> bool {
-        self.live.lock().expect("no panic while held").as_ref().is_some_and(|live| live.config.fence.is_some())
-    }
-
-    async fn forget(&self, volume: &Volume) -> Result<()> {
-        let (key, extents) = (volume.key, volume.extents.clone());
-        let zeroed = self.handle.ask(|reply| Command::DeleteVolume { key, extents, reply }).await;
-        zeroed.map_err(|_| self.gone())?.map_err(|e| self.zeroing_failed(&volume.name, e))
-    }
-}
-
-fn failed(e: impl fmt::Display) -> NodeError {
-    NodeError::Failed(e.to_string())
-}
-
-/// Runs a change of the store where waiting for the device hurts nobody.
-async fn blocking<T: Send + 'static>(
-    f: impl FnOnce() -> std::result::Result<T, MetaError> + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(f).await.map_err(failed)?.map_err(of_store)
-}
-
-/// Whose fault a refusal of the store is.
-fn of_store(e: MetaError) -> NodeError {
-    let text = e.to_string();
-    match e {
-        MetaError::Shrink { .. } | MetaError::Record(_) => NodeError::Refused(text),
-        MetaError::UnknownVolume { .. } | MetaError::UnknownTenant { .. } => NodeError::NotFound(text),
-        MetaError::NameTaken { .. }
-        | MetaError::TenantInUse { .. }
-        | MetaError::NoSpace { .. }
-        | MetaError::Fragmented { .. }
-        | MetaError::Full { .. }
-        | MetaError::TooMany { .. } => NodeError::Conflict(text),
-        _ => NodeError::Failed(text),
     }
 }
 
@@ -838,65 +604,4 @@ fn permits_of_record(limits: &TenantLimits) -> PermitLimits {
         jobs_max: limits.in_flight_requests_max.unwrap_or(default.jobs_max),
         bytes_max: limits.in_flight_bytes_max.unwrap_or(default.bytes_max),
     }
-}
-
-fn start_pool(config: &PoolConfig, budgets: bool, trace_every: u32, limits: &Limits) -> Result<RunningPool> {
-    let name = config.name.get_ref().clone();
-    let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
-    if config.profile.is_none() {
-        tracing::info!(pool = name, "no profile: waits are learned from completions");
-    }
-    let files = Facts::of_files(config).map_err(|e| in_pool(&e))?;
-    let facts = Facts { budgets, started_s_of_day: parts::logs::seconds_of_day(), ..files };
-    let configured = parts::settings::values(config);
-    let opened = open_pool(config, facts, trace_every).map_err(|e| in_pool(&e))?;
-    let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
-    let volatile_bytes = opened.devices.offers()[0].size_bytes;
-    let (stack, devices) = (opened.stack, opened.devices);
-    let options = PoolOptions {
-        payload_time: limits.payload_idle.0.into(),
-        payload_rate: limits.payload_rate.0,
-        payload_end: limits.payload_time.0.into(),
-        ..opened.options
-    };
-    let tape = match &config.tape {
-        None => None,
-        Some(path) => {
-            let bytes_max = config.tape_max.map_or(TAPE_BYTES_MAX_DEFAULT, |b| b.0);
-            let opened = TapeWriter::create(path, bytes_max, &name, &opened.live.plan, &devices.offers());
-            Some(opened.map_err(|e| NodeError::Failed(format!("pool `{name}`: tape {}: {e}", path.display())))?)
-        }
-    };
-    let store = opened.store.map(|s| Arc::new(PoolStore::new(s)));
-    let report = caching::recorder(name.clone(), store.clone(), handle.clone());
-    let thread_name = name.clone();
-    let thread = std::thread::Builder::new()
-        .name(format!("pool-{name}"))
-        .spawn(move || {
-            let pool = Pool::new(stack, tape, devices, ears, options).map(|p| p.with_report(report));
-            let ended = pool.and_then(Pool::run);
-            match &ended {
-                Ok(()) => tracing::info!(pool = thread_name, "ended"),
-                Err(error) => tracing::error!(pool = thread_name, %error, "failed: its volumes are no longer served"),
-            }
-            ended
-        })
-        .map_err(|e| in_pool(&e))?;
-    Ok(RunningPool {
-        name: name.clone(),
-        failed: None,
-        device: opened.device,
-        device_uuid: opened.lock.as_ref().map(|d| d.superblock().device_uuid),
-        handle,
-        store,
-        _cache_locks: opened.cache_locks,
-        live: Mutex::new(Some(Arc::new(opened.live))),
-        configured,
-        home_start: opened.home_start,
-        block_bytes: opened.block_bytes,
-        rotational: opened.rotational,
-        next_volatile_id: Mutex::new((0, volatile_bytes)),
-        thread: Mutex::new(Some(thread)),
-        _lock: opened.lock,
-    })
 }

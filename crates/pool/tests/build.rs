@@ -91,7 +91,8 @@ fn layers_are_in_their_order_whatever_is_left_out() {
 #[test]
 fn a_composition_is_changed_by_name() {
     let composed = |plan: &PoolPlan| compose(plan, offers(), &mut ModelPlan::before).unwrap();
-    let plan = PoolPlan { budgets: false, cores: None, memory: None, logs: None, fence: None, ..whole() };
+    let plan =
+        PoolPlan { budgets: false, throttle: false, cores: None, memory: None, logs: None, fence: None, ..whole() };
     let layers = ["front", "cache", "map", "cfq", "model", "nvram", "noop", "model"];
     assert_eq!(names(&composed(&plan).stack()), layers);
     assert_eq!(names(&composed(&plan).without("front").without("map").stack())[..2], ["cache", "cfq"]);

@@ -66,12 +66,14 @@ pub struct Clients {
 impl Index<usize> for Clients {
     type Output = Conn;
 
+    #[inline]
     fn index(&self, conn: usize) -> &Conn {
         &self.conns[conn].1
     }
 }
 
 impl IndexMut<usize> for Clients {
+    #[inline]
     fn index_mut(&mut self, conn: usize) -> &mut Conn {
         &mut self.conns[conn].1
     }
@@ -113,10 +115,12 @@ impl Clients {
     }
 
     /// The serial number of a place's user.
+    #[inline]
     pub fn serial(&self, conn: usize) -> u64 {
         self.conns[conn].0
     }
 
+    #[inline]
     fn tenant(&self, conn: usize) -> TenantId {
         self[conn].params.tenant
     }
@@ -158,6 +162,7 @@ impl Clients {
     }
 
     /// Is it time to look for slow clients?
+    #[inline]
     pub fn look_is_due(&self, now: Time) -> bool {
         now.since(self.looked_at) > self.look_interval()
     }
@@ -186,11 +191,13 @@ impl Clients {
     // Turns.
 
     /// A connection may have something to send or to receive.
+    #[inline]
     pub fn touch(&mut self, conn: usize) {
         self.touched.push(conn);
     }
 
     /// The next connection to be served that is still there.
+    #[inline]
     pub fn next_touched(&mut self) -> Option<usize> {
         while let Some(conn) = self.touched.pop() {
             if self.conns.contains(conn) {
@@ -215,6 +222,7 @@ impl Clients {
     }
 
     /// Can something be done without waiting: does a connection go on, or may somebody's wait be over?
+    #[inline]
     pub fn has_turns(&self) -> bool {
         !self.going_on.is_empty() || (self.freed && self.has_due())
     }
@@ -251,6 +259,7 @@ impl Clients {
     }
 
     /// Takes a permit for a complete request, if there is one.
+    #[inline]
     pub fn take_permit(&mut self, conn: usize, request: &Request) -> bool {
         self.permits.take(self.tenant(conn), conn, bytes_of(request))
     }
@@ -278,6 +287,7 @@ impl Clients {
     }
 
     /// All who wait are looked at from here on.
+    #[inline]
     pub fn look_at_waits(&mut self) {
         self.freed = false;
     }
@@ -302,6 +312,7 @@ impl Clients {
         Some(LetIn { conn: w.conn, ready })
     }
 
+    #[inline]
     fn give(&mut self, conn: usize, held: Held) {
         if held != Held::default() {
             self.permits.give(self.tenant(conn), conn, held);
@@ -319,6 +330,7 @@ impl Clients {
     }
 
     /// Ends a request that isn't in the stack.
+    #[inline]
     pub fn refuse(&mut self, conn: usize, request: &Request, outcome: Outcome, notes: &[Note]) {
         self[conn].outbox.refuse(request, outcome, notes);
         self.touch(conn);
@@ -357,22 +369,23 @@ impl Clients {
     }
 
     /// Begins a receive, if bytes are wanted.
+    #[inline]
     pub fn receive(&mut self, now: Time, conn: usize, ring: &mut Ring) -> io::Result<()> {
-        let patient = self.patience.at(now);
         let c = &mut self.conns[conn].1;
-        let fd = c.raw_fd();
-        match c.want_recv(patient) {
-            Some(into) => ring.submit(RingOp::Recv { conn, fd, into }),
-            None => Ok(()),
+        if !c.wants_recv() {
+            return Ok(());
         }
+        let (fd, into) = (c.raw_fd(), c.inbox.receive(self.patience.at(now)));
+        ring.submit(RingOp::Recv { conn, fd, into })
     }
 
     /// Sends what a connection has unsent: what the socket takes now, now (one call, and no completion to collect); the rest when it
     /// can. False if the client turns out to be gone.
     pub fn send(&mut self, now: Time, conn: usize, ring: &mut Ring, buffers: &mut BufPool) -> io::Result<bool> {
-        let patient = self.patience.at(now);
-        while let Some(batch) = self[conn].outbox.take_unsent(patient) {
+        while self[conn].outbox.wants_send() {
+            let patient = self.patience.at(now);
             let c = &mut self.conns[conn].1;
+            let batch = c.outbox.take_unsent(patient).expect("just seen");
             let start = match batch.send_now(c.socket()) {
                 Ok(n) if n == batch.len() => {
                     self.sent(now, conn, batch, buffers);
@@ -469,6 +482,7 @@ impl Clients {
     }
 
     /// Removes a connection that has nothing left to do. True if it was removed.
+    #[inline]
     pub fn remove_finished(&mut self, conn: usize, buffers: &mut BufPool) -> bool {
         if !self[conn].is_finished() {
             return false;

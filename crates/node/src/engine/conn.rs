@@ -112,17 +112,20 @@ impl Conn {
     }
 
     /// Does its client speak `x-plimsoll:promise`?
+    #[inline]
     pub fn promises(&self) -> bool {
         self.outbox.promises()
     }
 
     /// What a request asks for beside what its command says.
+    #[inline]
     pub fn promise_of(&self, request: &Request) -> Promise {
         let asks = self.promises() && request.command == Command::Read;
         if asks { Promise::of(request.cookie) } else { Promise::default() }
     }
 
     /// Why a request of this connection must not be served: it reads one of several replicas, which may lack writes.
+    #[inline]
     pub fn behind(&self, request: &Request) -> Option<Behind> {
         let one_of_several = matches!(self.params.used_as, Some(ReplicaUse::Read | ReplicaUse::Write));
         let reads = one_of_several && request.command == Command::Read;
@@ -162,11 +165,12 @@ impl Conn {
         self.fd.as_fd()
     }
 
-    /// Begins a receive, if bytes are wanted now.
-    pub fn want_recv(&mut self, now: Time) -> Option<RecvInto> {
+    /// Are bytes wanted now, and no receive under way?
+    #[inline]
+    pub fn wants_recv(&self) -> bool {
         let waits = self.goes_on || self.stalled.is_some() || self.outbox.is_full();
         let ends = self.ending || self.outbox.is_broken();
-        (!waits && !ends && !self.inbox.is_receiving()).then(|| self.inbox.receive(now))
+        !waits && !ends && !self.inbox.is_receiving()
     }
 
     /// A receive has ended. With no bytes nothing more will come: the end of the stream, or an error on the socket.
@@ -179,12 +183,14 @@ impl Conn {
     }
 
     /// May the next request be looked for?
+    #[inline]
     pub fn may_parse(&self) -> bool {
         let ends = self.volume_gone || self.outbox.is_broken();
         self.stalled.is_none() && !self.inbox.is_receiving() && !ends && !self.outbox.is_full()
     }
 
     /// Understands the next request of what was received.
+    #[inline]
     pub fn parse(&mut self) -> Parsed {
         loop {
             match self.inbox.next() {
@@ -217,16 +223,19 @@ impl Conn {
     }
 
     /// Has it received something that can be understood in this turn?
+    #[inline]
     pub fn has_turn(&self) -> bool {
         self.inbox.has_received() && !self.goes_on
     }
 
     /// Nothing is read from it until its request has its permit.
+    #[inline]
     pub fn stall(&mut self, stalled: Stalled) {
         self.stalled = Some(stalled);
     }
 
     /// The request that waits for a permit waits no longer.
+    #[inline]
     pub fn unstall(&mut self) -> Option<Stalled> {
         self.stalled.take()
     }
@@ -237,11 +246,13 @@ impl Conn {
     }
 
     /// A request of it entered the stack.
+    #[inline]
     pub fn entered(&mut self) {
         self.inflight += 1;
     }
 
     /// A request of it left the stack.
+    #[inline]
     pub fn answered(&mut self) {
         self.inflight -= 1;
     }
@@ -274,6 +285,7 @@ impl Conn {
     }
 
     /// Nothing left to do for a connection that is ending.
+    #[inline]
     pub fn is_finished(&self) -> bool {
         let quiet = !self.inbox.is_receiving() && self.inflight == 0 && !self.goes_on;
         quiet && self.ending && self.outbox.is_done()

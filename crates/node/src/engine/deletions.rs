@@ -68,6 +68,7 @@ impl Deletions {
     }
 
     /// Is some volume's space being zeroed?
+    #[inline]
     pub fn is_zeroing(&self) -> bool {
         !self.zeroing.is_empty()
     }
@@ -86,6 +87,7 @@ impl Deletions {
     }
 
     /// Is nothing being deleted?
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.zeroing.is_empty()
     }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 pub const ACCOUNT_MAX: u16 = if cfg!(test) { 7 } else { u16::MAX };
 
 /// The number under which the stack accounts for an export. Past the last number they share it.
+#[inline]
 pub fn account_of(place: usize) -> u16 {
     place.min(usize::from(ACCOUNT_MAX)) as u16
 }
@@ -32,6 +33,7 @@ pub struct Exports {
 
 impl Exports {
     /// Returns the place of a tenant's export of a volume, which is made at the first use.
+    #[inline]
     pub fn place(&mut self, key: VolumeKey, tenant: TenantId, auto: Option<AutoTerms>) -> usize {
         *self.places.entry((key, tenant)).or_insert_with(|| {
             let auto = auto.map(|terms| terms.begin());
@@ -46,6 +48,7 @@ impl Exports {
     }
 
     /// A read without a deadline of its own took so long, or (`None`) was refused: teaches the deadline that sets itself.
+    #[inline]
     pub fn teach(&mut self, place: usize, took: Option<Span>) {
         if let Some(auto) = &mut self.all[place].auto {
             auto.ended(took);
@@ -53,11 +56,13 @@ impl Exports {
     }
 
     /// Counts a request that was refused at once.
+    #[inline]
     pub fn refused(&mut self, place: usize) {
         self.all[place].metrics.busy_refused += 1;
     }
 
     /// Counts a request that ended.
+    #[inline]
     pub fn ended(&mut self, place: usize, now: Time, c: &Completion) {
         self.all[place].metrics.ended(now, c);
     }

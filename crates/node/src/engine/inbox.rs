@@ -39,6 +39,7 @@ pub enum Heard {
 }
 
 /// Is the request a write whose bytes need room of their own before they are received?
+#[inline]
 pub fn is_announced(request: &Request) -> bool {
     request.command == Command::Write && request.length as usize > BUFFERED_PAYLOAD_BYTES
 }
@@ -96,16 +97,19 @@ impl Inbox {
     }
 
     /// Is a receive under way?
+    #[inline]
     pub fn is_receiving(&self) -> bool {
         self.receiving
     }
 
     /// Is there something received that could be understood?
+    #[inline]
     pub fn has_received(&self) -> bool {
         !self.have.is_empty()
     }
 
     /// Begins a receive. Returns the place of the next bytes.
+    #[inline]
     pub fn receive(&mut self, now: Time) -> RecvInto {
         self.receiving = true;
         self.receives_since = now;
@@ -123,6 +127,7 @@ impl Inbox {
     }
 
     /// A receive has ended: `n` bytes have arrived where [`Inbox::receive`] said.
+    #[inline]
     pub fn received(&mut self, now: Time, into: RecvInto, n: usize) {
         self.receiving = false;
         if let Some(p) = &mut self.payload {
@@ -177,6 +182,7 @@ impl Inbox {
     }
 
     /// Takes a complete request's payload out of the buffer.
+    #[inline]
     pub fn admit(&mut self, request: Request, waited_since: Option<Time>, pool: &mut BufPool) -> Ready {
         if request.command != Command::Write {
             return Ready { request, data: Data::Absent, waited_since };
@@ -207,6 +213,7 @@ impl Inbox {
     }
 
     /// Moves what the buffer has of the payload; the request if that was the rest.
+    #[inline]
     fn finish_payload(&mut self) -> Option<Ready> {
         let p = self.payload.as_mut()?;
         let wanted = p.request.length as usize - p.filled;

@@ -100,25 +100,30 @@ impl Outbox {
     }
 
     /// Does its client speak `x-plimsoll:promise`?
+    #[inline]
     pub fn promises(&self) -> bool {
         self.contexts.contains(MetaContext::Promise)
     }
 
     /// Is the peer gone?
+    #[inline]
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
     /// Is nothing being sent, and nothing left to send to a peer that takes it?
+    #[inline]
     pub fn is_done(&self) -> bool {
         self.sending_bytes == 0 && (self.broken || self.unsent_bytes() == 0)
     }
 
     /// Waits too much to be sent? Then whoever doesn't read answers gets no more of them.
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.unsent_bytes() > UNSENT_BYTES_MAX || self.unpermitted_bytes > UNPERMITTED_BYTES_MAX
     }
 
+    #[inline]
     fn unsent_bytes(&self) -> usize {
         self.unsent.len() + self.full_bytes + self.sending_bytes
     }
@@ -130,6 +135,7 @@ impl Outbox {
     }
 
     /// Adds the permits of what was just encoded; a full batch is closed.
+    #[inline]
     fn fill(&mut self, held: Held) {
         self.unsent.held.add(held);
         if self.unsent.len() >= BATCH_BYTES {
@@ -144,9 +150,17 @@ impl Outbox {
         self.sending_bytes > 0 && self.lag.is_too_long(now)
     }
 
+    /// Is anything to be sent, and nothing under way?
+    #[inline]
+    pub fn wants_send(&self) -> bool {
+        let has_unsent = !self.unsent.batch.is_empty() || !self.full.is_empty();
+        has_unsent && self.sending_bytes == 0 && !self.broken
+    }
+
     /// Takes what is to be sent, if anything is and nothing is under way.
+    #[inline]
     pub fn take_unsent(&mut self, now: Time) -> Option<SendBatch> {
-        if self.sending_bytes > 0 || self.broken {
+        if !self.wants_send() {
             return None;
         }
         let next = match self.full.pop_front() {
@@ -154,7 +168,6 @@ impl Outbox {
                 self.full_bytes -= full.len();
                 full
             }
-            None if self.unsent.batch.is_empty() => return None,
             None => std::mem::take(&mut self.unsent),
         };
         if !std::mem::replace(&mut self.lags, true) {
@@ -224,6 +237,7 @@ impl Outbox {
     }
 
     /// Tells a client that speaks promises something of a read that goes on.
+    #[inline]
     pub fn note(&mut self, request: &Request, notes: &[Note]) {
         if self.promises() && request.command == Command::Read && !self.broken {
             promise::notes(&mut self.unsent.batch.bytes, request.cookie, MetaContext::Promise.id(), notes, Last::No);

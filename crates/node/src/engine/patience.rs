@@ -38,11 +38,13 @@ impl Patience {
     }
 
     /// Time that the clock has stood still since the last turn.
+    #[inline]
     fn still(&self, now: Time) -> Span {
         self.counts.map_or(Span::ZERO, |most| now.since(self.since).saturating_sub(most))
     }
 
     /// Returns the clock's time.
+    #[inline]
     pub fn at(&self, now: Time) -> Time {
         now - (self.behind + self.still(now))
     }

@@ -1,4 +1,13 @@
 //! A pool's thread.
+//!
+//! The thread works in rounds. A round waits for the kernel, takes in everything that has completed, and serves each connection that was
+//! touched. A connection that is served may parse requests, which enter the stack.
+//!
+//! Each call into the stack is followed by a pump before the round ends. A pump carries out the stack's orders until the stack has none, and
+//! encodes the answers of requests that ended. An answer touches its connection.
+//!
+//! A round ends because permits that come back while connections are served are given on in the next round only, and because a
+//! connection's turn is bounded by `PARSE_MAX`.
 
 mod snapshot;
 #[cfg(test)]
@@ -539,7 +548,7 @@ impl Pool {
                 }
             }
             if idle {
-                return self.go_on_deleting();
+                return if self.deletions.is_empty() { Ok(()) } else { self.go_on_deleting() };
             }
         }
     }

@@ -28,8 +28,8 @@ impl SlowLimits {
     }
 
     fn is_below_rate(&self, t: &Transfer) -> bool {
-        let judged_us = u128::from(t.took.saturating_sub(self.silent).as_micros());
-        u128::from(t.done) * 1_000_000 < judged_us * u128::from(self.rate)
+        let judged_ms = u128::from(t.took.saturating_sub(self.silent).as_micros() / 1000);
+        u128::from(t.done) * 1000 < judged_ms * u128::from(self.rate)
     }
 
     /// The pace at which answers are to be taken, if others wait for what they hold.

@@ -1,14 +1,12 @@
 //! A pool's settings and a volume's deadline, changed while they're in use.
 
-use super::{Command, Node, NodeError, Result, RunningPool};
+use super::{Node, NodeError, Result};
 use crate::config::check_deadline;
 use crate::parts::PARTS;
-use crate::parts::settings::{self, Changed, SettingView};
+use crate::parts::settings::{self, SettingView};
 use plimsoll_base::Span;
-use plimsoll_stack::Addressed;
 use plimsoll_store::{DeadlineRecord, VolumeRecord};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 impl Node {
     /// A pool's settings as they are now.
@@ -84,21 +82,5 @@ impl Node {
             Some(deadline) => drop(d.promises.volumes.insert(volume.to_string(), deadline)),
             None => drop(d.promises.volumes.remove(volume)),
         });
-    }
-}
-
-impl RunningPool {
-    /// Passes a message to one of the pool's layers.
-    pub(super) async fn tell(&self, to: Addressed) -> Result<()> {
-        self.handle.ask(|reply| Command::Tell { to, reply }).await.map(drop).map_err(|_| self.gone())
-    }
-
-    /// Makes a change so.
-    async fn apply(&self, changed: Changed) -> Result<()> {
-        for to in changed.messages {
-            self.tell(to).await?;
-        }
-        *self.live.lock().expect("no panic while held") = Some(Arc::new(changed.live));
-        Ok(())
     }
 }

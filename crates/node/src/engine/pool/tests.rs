@@ -343,7 +343,7 @@ fn what_has_come_is_taken_in_before_clients_are_judged() {
     s.round();
     s.pool.look_around().unwrap();
     s.pass(31 * SECOND);
-    client.write_all(&[1; 64 << 10]).unwrap();
+    client.write_all(&[1; 128 << 10]).unwrap();
     s.pool.look_around().unwrap();
     (0..3).for_each(|_| s.round());
     assert_eq!(s.pool.clients.iter().count(), 1, "it has sent something");

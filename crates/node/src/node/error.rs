@@ -1,0 +1,70 @@
+//! Errors of the node, for the operator: what, where, what to do.
+
+use plimsoll_store::MetaError;
+use std::fmt;
+
+/// An operation of the node that failed.
+#[derive(Debug)]
+pub enum NodeError {
+    /// The request makes no sense, or names what isn't there.
+    Refused(String),
+    /// There is no such thing.
+    NotFound(String),
+    /// It exists already, or is in use.
+    Conflict(String),
+    /// Something below failed.
+    Failed(String),
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (NodeError::Refused(what)
+        | NodeError::NotFound(what)
+        | NodeError::Conflict(what)
+        | NodeError::Failed(what)) = self;
+        f.write_str(what)
+    }
+}
+impl std::error::Error for NodeError {}
+
+impl NodeError {
+    /// The same, saying first what it's about, unless it does.
+    pub(super) fn about(self, subject: &str) -> NodeError {
+        let say = |what: String| if what.contains(subject) { what } else { format!("{subject}: {what}") };
+        match self {
+            NodeError::Refused(what) => NodeError::Refused(say(what)),
+            NodeError::NotFound(what) => NodeError::NotFound(say(what)),
+            NodeError::Conflict(what) => NodeError::Conflict(say(what)),
+            NodeError::Failed(what) => NodeError::Failed(say(what)),
+        }
+    }
+}
+
+pub(super) type Result<T> = std::result::Result<T, NodeError>;
+
+pub(super) fn failed(e: impl fmt::Display) -> NodeError {
+    NodeError::Failed(e.to_string())
+}
+
+/// Runs a change of the store where waiting for the device hurts nobody.
+pub(super) async fn blocking<T: Send + 'static>(
+    f: impl FnOnce() -> std::result::Result<T, MetaError> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(f).await.map_err(failed)?.map_err(of_store)
+}
+
+/// Whose fault a refusal of the store is.
+fn of_store(e: MetaError) -> NodeError {
+    let text = e.to_string();
+    match e {
+        MetaError::Shrink { .. } | MetaError::Record(_) => NodeError::Refused(text),
+        MetaError::UnknownVolume { .. } | MetaError::UnknownTenant { .. } => NodeError::NotFound(text),
+        MetaError::NameTaken { .. }
+        | MetaError::TenantInUse { .. }
+        | MetaError::NoSpace { .. }
+        | MetaError::Fragmented { .. }
+        | MetaError::Full { .. }
+        | MetaError::TooMany { .. } => NodeError::Conflict(text),
+        _ => NodeError::Failed(text),
+    }
+}

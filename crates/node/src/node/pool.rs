@@ -1,0 +1,316 @@
+//! A running pool as the node has it: its thread, its metadata, and its settings as they are served.
+
+use super::caching;
+use super::error::{NodeError, Result, failed};
+use crate::config::{Limits, PoolConfig};
+use crate::directory::Volume;
+use crate::engine::tape::TapeWriter;
+use crate::engine::{Command, Pool, PoolGone, PoolHandle, PoolOptions, Reply};
+use crate::open::{CacheLocks, open_pool};
+use crate::parts::settings::{Changed, Live};
+use crate::parts::{self, Layers, PoolView};
+use crate::plan::Facts;
+use crate::store::PoolStore;
+use plimsoll_base::{IoError, Time, VolumeKey};
+use plimsoll_stack::{Addressed, Extent, Stack};
+use plimsoll_store::{DeviceFile, NewVolume, Uuid, VolumeRecord};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+/// Minutes at a full load, days at a light one.
+const TAPE_BYTES_MAX_DEFAULT: u64 = 1 << 30;
+
+/// A pool's thread that hasn't answered for this long is as good as gone for who watches.
+pub(super) const ANSWER_TIME: std::time::Duration = std::time::Duration::from_secs(2);
+/// After this many copies of what an export counts, the pool's thread has a rest from copying.
+const COPIES_AT_ONCE: usize = 8;
+const COPY_REST: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// A pool that runs, or couldn't be opened.
+pub struct RunningPool {
+    /// Its name.
+    pub name: String,
+    /// What its device is, for people.
+    pub device: String,
+    /// Why it couldn't be opened, if it couldn't: the node serves the others.
+    pub failed: Option<String>,
+    /// Which one it is; a null device is none in particular.
+    pub device_uuid: Option<Uuid>,
+    /// Its thread's commands.
+    pub handle: PoolHandle,
+    /// Its metadata; a null device has none, and forgets its volumes when the node ends.
+    pub(super) store: Option<Arc<PoolStore>>,
+    /// Where the home region begins on the device: extents in the store are device addresses, in the stack they count
+    /// from here.
+    home_start: u64,
+    pub(super) block_bytes: u32,
+    pub(super) rotational: bool,
+    /// Keep its cache's devices locked against another node.
+    _cache_locks: Option<CacheLocks>,
+    /// The pool as it is served; `None` if it couldn't be opened.
+    live: Mutex<Option<Arc<Live>>>,
+    /// Values of its settings in the configuration.
+    pub(super) configured: BTreeMap<String, u64>,
+    /// Space of a pool without a store.
+    volatile: Mutex<VolatileSpace>,
+    thread: Mutex<Option<std::thread::JoinHandle<std::io::Result<()>>>>,
+    /// Keeps the device locked against another node as long as the pool is there.
+    _lock: Option<DeviceFile>,
+}
+
+/// Space of a pool that forgets its volumes when the node ends. Nothing is freed.
+#[derive(Default)]
+struct VolatileSpace {
+    last_id: u32,
+    left: u64,
+}
+
+impl VolatileSpace {
+    fn new(bytes: u64) -> VolatileSpace {
+        VolatileSpace { last_id: 0, left: bytes }
+    }
+
+    /// Allots space to a new volume, from the end.
+    ///
+    /// # Errors
+    /// The bytes that are left, if those are too few.
+    fn allot(&mut self, new: NewVolume) -> std::result::Result<VolumeRecord, u64> {
+        let len = new.size_bytes.next_multiple_of(4096);
+        if len > self.left {
+            return Err(self.left);
+        }
+        self.last_id += 1;
+        self.left -= len;
+        Ok(VolumeRecord {
+            key: VolumeKey { id: self.last_id, generation: 1 },
+            name: new.name,
+            size_bytes: new.size_bytes,
+            tenant: new.tenant,
+            read_only: new.read_only,
+            description: new.description,
+            cache: new.cache,
+            extents: vec![Extent { device_offset: self.left, len }],
+            state: plimsoll_store::VolumeState::Ready,
+            replica: plimsoll_store::ReplicaRecord::default(),
+            deadline: None,
+            behind: None,
+            given_up: None,
+        })
+    }
+}
+
+impl RunningPool {
+    /// Opens a pool and starts its thread.
+    pub(super) fn start(config: &PoolConfig, budgets: bool, trace_every: u32, limits: &Limits) -> Result<RunningPool> {
+        let name = config.name.get_ref().clone();
+        let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
+        if config.profile.is_none() {
+            tracing::info!(pool = name, "no profile: waits are learned from completions");
+        }
+        let files = Facts::of_files(config).map_err(|e| in_pool(&e))?;
+        let facts = Facts { budgets, started_s_of_day: parts::logs::seconds_of_day(), ..files };
+        let configured = parts::settings::values(config);
+        let opened = open_pool(config, facts, trace_every).map_err(|e| in_pool(&e))?;
+        let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;
+        let volatile_bytes = opened.devices.offers()[0].size_bytes;
+        let (stack, devices) = (opened.stack, opened.devices);
+        let options = PoolOptions {
+            payload_time: limits.payload_idle.0.into(),
+            payload_rate: limits.payload_rate.0,
+            payload_end: limits.payload_time.0.into(),
+            ..opened.options
+        };
+        let tape = match &config.tape {
+            None => None,
+            Some(path) => {
+                let bytes_max = config.tape_max.map_or(TAPE_BYTES_MAX_DEFAULT, |b| b.0);
+                let opened = TapeWriter::create(path, bytes_max, &name, &opened.live.plan, &devices.offers());
+                Some(opened.map_err(|e| NodeError::Failed(format!("pool `{name}`: tape {}: {e}", path.display())))?)
+            }
+        };
+        let store = opened.store.map(|s| Arc::new(PoolStore::new(s)));
+        let report = caching::recorder(name.clone(), store.clone(), handle.clone());
+        let thread_name = name.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("pool-{name}"))
+            .spawn(move || {
+                let pool = Pool::new(stack, tape, devices, ears, options).map(|p| p.with_report(report));
+                let ended = pool.and_then(Pool::run);
+                match &ended {
+                    Ok(()) => tracing::info!(pool = thread_name, "ended"),
+                    Err(error) => {
+                        tracing::error!(pool = thread_name, %error, "failed: its volumes are no longer served")
+                    }
+                }
+                ended
+            })
+            .map_err(|e| in_pool(&e))?;
+        Ok(RunningPool {
+            name: name.clone(),
+            failed: None,
+            device: opened.device,
+            device_uuid: opened.lock.as_ref().map(|d| d.superblock().device_uuid),
+            handle,
+            store,
+            _cache_locks: opened.cache_locks,
+            live: Mutex::new(Some(Arc::new(opened.live))),
+            configured,
+            home_start: opened.home_start,
+            block_bytes: opened.block_bytes,
+            rotational: opened.rotational,
+            volatile: Mutex::new(VolatileSpace::new(volatile_bytes)),
+            thread: Mutex::new(Some(thread)),
+            _lock: opened.lock,
+        })
+    }
+
+    /// A pool that couldn't be opened, in its place: it answers nobody.
+    pub(super) fn failed(config: &PoolConfig, why: NodeError) -> Result<RunningPool> {
+        let why = why.to_string();
+        tracing::error!(error = why, "the other pools are served");
+        Ok(RunningPool {
+            name: config.name.get_ref().clone(),
+            device: config.device.file.as_ref().map_or("null".into(), |f| f.display().to_string()),
+            failed: Some(why),
+            device_uuid: None,
+            handle: PoolHandle::new().map_err(failed)?.0,
+            store: None,
+            home_start: 0,
+            block_bytes: 512,
+            rotational: false,
+            _cache_locks: None,
+            live: Mutex::new(None),
+            configured: BTreeMap::new(),
+            volatile: Mutex::default(),
+            thread: Mutex::new(None),
+            _lock: None,
+        })
+    }
+
+    pub(super) fn gone(&self) -> NodeError {
+        let ended = || format!("pool `{}` has ended; the log says why", self.name);
+        NodeError::Failed(self.failed.clone().unwrap_or_else(ended))
+    }
+
+    /// Asks the pool's thread; one that doesn't answer soon is as good as gone.
+    pub(super) async fn ask_soon<T>(&self, make: impl FnOnce(Reply<T>) -> Command) -> std::result::Result<T, PoolGone> {
+        tokio::time::timeout(ANSWER_TIME, self.handle.ask(make)).await.unwrap_or(Err(PoolGone))
+    }
+
+    /// Looks at the stack on the pool's thread; a thread that doesn't answer soon is as good as gone.
+    pub(super) async fn look_soon<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Stack, Time) -> T + Send + 'static,
+    ) -> std::result::Result<T, PoolGone> {
+        tokio::time::timeout(ANSWER_TIME, self.handle.look(look)).await.unwrap_or(Err(PoolGone))
+    }
+
+    /// The pool's metrics and its layers' status, without what is counted per volume and tenant.
+    pub(super) async fn view_of_pool(&self) -> std::result::Result<PoolView, PoolGone> {
+        let pool = self.ask_soon(|reply| Command::Snapshot { reply });
+        let (pool, layers) = tokio::join!(pool, self.look_soon(Layers::look));
+        Ok(PoolView { pool: *pool?, layers: layers?, exports: Vec::new() })
+    }
+
+    pub(super) async fn view(&self) -> std::result::Result<PoolView, PoolGone> {
+        let mut view = self.view_of_pool().await?;
+        let mut at = 0;
+        while let Some((place, export)) = self.ask_soon(|reply| Command::SnapshotExport { at, reply }).await? {
+            view.exports.push(*export);
+            if view.exports.len().is_multiple_of(COPIES_AT_ONCE) {
+                // Others' requests come first: a pool of many volumes would be busy with copies alone.
+                tokio::time::sleep(COPY_REST).await;
+            }
+            at = place + 1;
+        }
+        Ok(view)
+    }
+
+    pub(super) fn zeroing_failed(&self, volume: &str, e: IoError) -> NodeError {
+        let what = format!(
+            "volume `{volume}`: zeroing its space in pool `{}` failed: {e}; it is tried again at the next start",
+            self.name
+        );
+        NodeError::Failed(what)
+    }
+
+    /// Device addresses to addresses in the stack.
+    pub(super) fn stack_extents(&self, extents: &[Extent]) -> Vec<Extent> {
+        extents.iter().map(|e| Extent { device_offset: e.device_offset - self.home_start, len: e.len }).collect()
+    }
+
+    /// The record of a new volume in a pool without a store.
+    pub(super) fn volatile_record(&self, new: NewVolume) -> Result<VolumeRecord> {
+        let record = self.volatile.lock().expect("no panic while held").allot(new);
+        record.map_err(|left| NodeError::Refused(format!("pool `{}` has {left} bytes left", self.name)))
+    }
+
+    /// The pool as it is served.
+    pub(super) fn live(&self) -> Option<Arc<Live>> {
+        self.live.lock().expect("no panic while held").clone()
+    }
+
+    /// The section of its cache, as it is served.
+    pub(super) fn cache_section(&self) -> Option<crate::config::CacheConfig> {
+        self.live.lock().expect("no panic while held").as_ref()?.config.cache.clone()
+    }
+
+    pub(super) fn is_fenced(&self) -> bool {
+        self.live.lock().expect("no panic while held").as_ref().is_some_and(|live| live.config.fence.is_some())
+    }
+
+    pub(super) async fn forget(&self, volume: &Volume) -> Result<()> {
+        let (key, extents) = (volume.key, volume.extents.clone());
+        let zeroed = self.handle.ask(|reply| Command::DeleteVolume { key, extents, reply }).await;
+        zeroed.map_err(|_| self.gone())?.map_err(|e| self.zeroing_failed(&volume.name, e))
+    }
+
+    /// Passes a message to one of the pool's layers.
+    pub(super) async fn tell(&self, to: Addressed) -> Result<()> {
+        self.handle.ask(|reply| Command::Tell { to, reply }).await.map(drop).map_err(|_| self.gone())
+    }
+
+    /// Makes a change so.
+    pub(super) async fn apply(&self, changed: Changed) -> Result<()> {
+        for to in changed.messages {
+            self.tell(to).await?;
+        }
+        *self.live.lock().expect("no panic while held") = Some(Arc::new(changed.live));
+        Ok(())
+    }
+
+    /// Waits until the pool's thread has ended.
+    ///
+    /// # Errors
+    /// If it didn't end in order, now or earlier: what was not flushed may be lost.
+    pub(super) fn join(&self) -> std::result::Result<(), String> {
+        let thread = self.thread.lock().expect("no panic while held").take();
+        match thread.map(std::thread::JoinHandle::join) {
+            None | Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(e))) => Err(format!("pool `{}` ended with an error: {e}", self.name)),
+            Some(Err(_)) => Err(format!("pool `{}` ended in a panic: please report what it said", self.name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(size_bytes: u64) -> NewVolume {
+        let (name, tenant) = ("v".to_string(), "t".to_string());
+        NewVolume { name, size_bytes, tenant, read_only: false, description: None, cache: None }
+    }
+
+    #[test]
+    fn volatile_volumes_never_overlap() {
+        let mut space = VolatileSpace::new(5 * 4096);
+        let mut allot =
+            |bytes| space.allot(volume(bytes)).map(|r| (r.key.id, r.extents[0].device_offset, r.extents[0].len));
+        assert_eq!(allot(4097), Ok((1, 3 * 4096, 2 * 4096)));
+        assert_eq!(allot(4 * 4096), Err(3 * 4096));
+        assert_eq!(allot(3 * 4096), Ok((2, 0, 3 * 4096)));
+        assert_eq!(allot(1), Err(0));
+    }
+}
