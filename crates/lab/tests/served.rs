@@ -7,14 +7,14 @@ use plimsoll_cache::{CacheConfig, Shape};
 use plimsoll_device::DeviceOptions;
 use plimsoll_lab::experiment::{composed, fence, manylogs};
 use plimsoll_lab::nitro::machine::{self, Behind, Front, Setup};
-use plimsoll_lab::profiling::profile_of;
-use plimsoll_lab::replay::DeviceChoice;
 use plimsoll_lab::system::node::disk_plan;
 use plimsoll_logs::LogsConfig;
 use plimsoll_node::config::Config;
 use plimsoll_node::plan::{Facts, plan};
 use plimsoll_pool::{PoolPlan, UNLIMITED};
-use plimsoll_sched::{Late, SchedulerKind};
+use plimsoll_replay::DeviceChoice;
+use plimsoll_replay::profiling::profile_of;
+use plimsoll_sched::{SchedulerKind, SchedulerOptions};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -35,7 +35,7 @@ fn as_configured(mut simulated: PoolPlan, node: &PoolPlan) -> PoolPlan {
     let cached = simulated.cache.as_mut().and_then(|c| c.model.as_mut());
     simulated.model.iter_mut().chain(cached).for_each(|m| m.options = DeviceOptions::default());
     // Accepted requests are served however late they are, so that forecasts can be compared with what happens.
-    simulated.scheduler.options.late = Late::default();
+    simulated.scheduler.options.late = SchedulerOptions::default().late;
     simulated.cores.iter_mut().for_each(|c| c.revoke_late = true);
     if let (Some(fence), Some(node)) = (&mut simulated.fence, &node.fence) {
         fence.revoke_late = true;

@@ -23,6 +23,7 @@ use plimsoll_logs::LogsControl;
 use plimsoll_logs::{LogsConfig, Shape};
 use plimsoll_pool::{Costs, LogsPlan, ModelPlan, PoolPlan, UNLIMITED, seen};
 use plimsoll_replay::pool::{add_volume, composed};
+use plimsoll_replay::workload::web::Ranks;
 use plimsoll_replay::{DeviceChoice, Placer, PoolConfig};
 use plimsoll_sched::SchedulerKind;
 use plimsoll_sched::cfq::CfqControl;
@@ -116,7 +117,7 @@ pub fn cached_space() -> Space {
 /// reads on in 256 KiB. Poisson arrivals.
 pub fn mixed(lasts: Span, seed: u64) -> Vec<Request> {
     let mut rng = Rng::new(seed, "node load");
-    let hot = crate::system::Zipf::new(50_000, 0.9);
+    let hot = Ranks::new(50_000, 0.9);
     let (mut at, mut backup) = (Span::ZERO, 0u64);
     let mut requests = Vec::new();
     while at < lasts {
