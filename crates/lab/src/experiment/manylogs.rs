@@ -6,7 +6,7 @@ use plimsoll_base::{LatencyHistogram, Rng, Span, Time};
 use plimsoll_device::{DeviceOptions, Model, ModelLayer};
 use plimsoll_figure::plot::{Curve, Plot};
 use plimsoll_logs::{CleanConfig, Counters, Layout, Logs, LogsConfig, Shape};
-use plimsoll_replay::profiling::profile_of;
+use plimsoll_profile::profile_of;
 use plimsoll_replay::{DeviceChoice, Limits, Measured, Pool, PoolConfig, open_loop};
 use plimsoll_sched::DiskModel;
 use plimsoll_stack::Layer;

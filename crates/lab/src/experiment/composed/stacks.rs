@@ -14,7 +14,7 @@ use plimsoll_fence::FenceTerms;
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig};
 use plimsoll_logs::{Layout, Logs, LogsConfig, Shape};
-use plimsoll_replay::profiling::{flash_batches_of, flash_predictor};
+use plimsoll_profile::{flash_batches_of, flash_predictor};
 use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_sched::{Discipline, DiskModel, Late, Profile, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{

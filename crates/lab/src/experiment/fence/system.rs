@@ -11,7 +11,7 @@ use plimsoll_fence::FenceTerms;
 use plimsoll_fence::config::DeviceKind;
 use plimsoll_fence::plan::far;
 use plimsoll_fence::{DiskPredictor, Fence, FenceConfig, Predictor};
-use plimsoll_replay::profiling::{disk_batches_of, flash_batches_of, flash_predictor};
+use plimsoll_profile::{disk_batches_of, flash_batches_of, flash_predictor};
 use plimsoll_replay::{DeviceChoice, Pool, PoolConfig, volume_of};
 use plimsoll_sched::batches::{DiskBatches, FlashBatches};
 use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};

@@ -5,7 +5,7 @@ use crate::experiment::LabError;
 use plimsoll_device::{
     DeviceOptions, Flash, FlashOptions, FlashSpec, History, Mismatch, ModelLayer, PageCache, PageCacheLayer, SpecError,
 };
-use plimsoll_replay::profiling::{flash_profile_of, profile_of};
+use plimsoll_profile::{flash_profile_of, profile_of};
 use plimsoll_replay::{DeviceChoice, Pool, PoolConfig};
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_sched::{Discipline, DiskModel, Profile, SchedulerOptions};
