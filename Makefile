@@ -12,9 +12,10 @@ DATA ?= $(CURDIR)/target/run
 
 .PHONY: run test lint bench fuzz sanitize soak chaos busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node
 
+# Only what serving needs, without link-time optimisation; the other targets build all commands as shipped.
 run: build-deps
-	cargo build --release -p plimsoll -p plimsoll-shape-shim
-	target/release/plimsoll serve --data $(DATA)
+	cargo build --profile quick --no-default-features -p plimsoll -p plimsoll-shape-shim
+	target/quick/plimsoll serve --data $(DATA)
 
 # Builds once, in one profile; prints each suite's own closing lines.
 test: build-deps test-deps
@@ -23,6 +24,7 @@ test: build-deps test-deps
 lint: build-deps
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p plimsoll --no-default-features --all-targets -- -D warnings
 	tests/dependencies.py
 	tests/arrows.py
 

@@ -10,7 +10,6 @@ mod logs;
 mod part;
 mod pool;
 mod profile;
-mod replay;
 mod resync;
 mod serve;
 mod shape;
@@ -18,12 +17,12 @@ mod status;
 mod table;
 mod tape;
 mod tenant;
+#[cfg_attr(not(feature = "tools"), path = "absent.rs")]
+mod tools;
 mod top;
-mod trace;
-mod tune;
 mod volume;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -61,21 +60,14 @@ enum Command {
     Cache(cache::Cache),
     /// Show a pool's scattered logs, bring home what is in them
     Logs(logs::Logs),
-    /// Write man pages or shell completions
-    #[command(hide = true)]
-    Generate(plimsoll_manual::Generate),
     /// Measure what a device's requests cost, for the predictors
     Profile(profile::ProfileArgs),
-    /// Replay a trace or a workload on a modelled device
-    Replay(Box<replay::Replay>),
     /// Run the papers' experiments on models, and report
     Lab(lab::Lab),
     /// Replay what a live pool was told
     Tape(tape::Tape),
-    /// Choose settings for several points of a latency distribution at once
-    Tune(Box<tune::Tune>),
-    /// Describe and change block traces
-    Trace(trace::Trace),
+    #[command(flatten)]
+    Tool(tools::Tool),
     /// Give a database's users fair, stable service from outside of it
     Shape(Box<shape::Shape>),
 }
@@ -94,13 +86,10 @@ fn main() -> ExitCode {
         Command::Fence(f) => f.run(),
         Command::Cache(c) => c.run(),
         Command::Logs(c) => c.run(),
-        Command::Generate(c) => c.run(Cli::command()),
         Command::Profile(c) => c.run(),
-        Command::Replay(c) => c.run(),
         Command::Lab(c) => c.run(),
         Command::Tape(c) => c.run(),
-        Command::Trace(c) => c.run(),
-        Command::Tune(c) => c.run(),
+        Command::Tool(c) => c.run(),
         Command::Shape(c) => c.run(),
     };
     match result {
@@ -108,17 +97,7 @@ fn main() -> ExitCode {
         Err(e) => {
             // Whoever reads it may have gone.
             let _ = writeln!(std::io::stderr(), "plimsoll: {e:#}");
-            if e.is::<tune::Interrupted>() { ExitCode::from(tune::STATUS_INTERRUPTED) } else { ExitCode::FAILURE }
+            tools::status(&e).map_or(ExitCode::FAILURE, ExitCode::from)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_command_has_a_page_a_completion_and_an_example() {
-        plimsoll_manual::check(&Cli::command(), tempfile::tempdir().unwrap().path());
     }
 }

@@ -5,8 +5,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_base::Span;
 use plimsoll_device::{DeviceSpec, Disk, DiskOptions, FlashSpec};
-use plimsoll_replay::DeviceChoice;
-use plimsoll_replay::profiling::{ModelTarget, disk_batches_of, flash_profile_of};
+use plimsoll_profile::{ModelTarget, disk_batches_of, flash_profile_of};
 use plimsoll_sched::Profile;
 use plimsoll_sched::batches::{BatchProfile, measure_disk_batches, measure_flash_batches};
 use plimsoll_sched::measure::{MeasureOptions, Target, measure_disk};
@@ -207,7 +206,7 @@ impl ProfileArgs {
             let device = DeviceId { name: self.device.clone(), ..profile.device };
             return Ok(Profile { device, ..profile });
         }
-        let spec = DeviceChoice::named(&self.device).context("it's no file and no model")?.spec;
+        let spec = DeviceSpec::named(&self.device).context("it's no file and no model")?;
         let DeviceSpec::Disk(spec) = spec else {
             bail!("{}: only disks and flash drives are profiled, each by itself", self.device);
         };

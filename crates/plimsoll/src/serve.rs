@@ -8,6 +8,9 @@ use plimsoll_node::node::Node;
 use plimsoll_node::serve::Bound;
 use std::io::Write;
 use std::path::PathBuf;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Run a storage node: from a configuration file, or with an embedded default in a folder.
 #[derive(Args)]
@@ -50,12 +53,14 @@ impl Serve {
 }
 
 fn start_logging(json: bool) {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("PLIMSOLL_LOG").unwrap_or_else(|_| "info".into());
+    let wanted = std::env::var("PLIMSOLL_LOG").ok().and_then(|w| w.parse().ok());
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let to_stderr = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    let to_stderr = tracing_subscriber::fmt::layer().with_ansi(colours).with_writer(std::io::stderr);
     // Nobody may take the log any more (a closed pipe, a full disk): complaining of that on stderr would be a panic.
     let to_stderr = to_stderr.log_internal_errors(false);
-    if json { to_stderr.json().init() } else { to_stderr.compact().with_target(false).init() }
+    let log = tracing_subscriber::registry().with(filter);
+    if json { log.with(to_stderr.json()).init() } else { log.with(to_stderr.compact().with_target(false)).init() }
 }
 
 /// Says what is served. Nobody may be there to read it (`plimsoll serve | head -1`), which harms nothing.

@@ -1,4 +1,5 @@
 //! `replay` and `trace` as a user sees them: what they print, where, and with which status.
+#![cfg(feature = "tools")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
 //! `plimsoll tune` as a user sees it: from a tune file to periods that are watched, and what happens when things fail.
+#![cfg(feature = "tools")]
 
 #[path = "common/tuned.rs"]
 mod tuned;

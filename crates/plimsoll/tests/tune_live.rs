@@ -1,4 +1,5 @@
 //! Tuning systems that run in real time: a web server over a modelled disk, and a node through its control API.
+#![cfg(feature = "tools")]
 
 mod common;
 

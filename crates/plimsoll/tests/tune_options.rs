@@ -1,5 +1,6 @@
 //! What `plimsoll tune` can be asked for besides: screens, confirmation, other methods, plots, load levels, warm-ups, other
 //! sources, and being told to end.
+#![cfg(feature = "tools")]
 
 #[path = "common/tuned.rs"]
 mod tuned;

@@ -12,7 +12,6 @@
 //!
 //! * [`workload`] generates requests: in an open loop (arrival times are given) or a closed one (completions bring the next).
 //! * [`cluster`] puts many pools, their clients and the network into one event queue.
-//! * [`profiling`] measures a modelled device as a real one is measured.
 //! * [`storage`] is a modelled disk with readers and timers in virtual time, [`real_disk`] the same disk in real time.
 //! * [`lru`] and [`gdsf`] are plain caches, to compare with.
 //! * [`decided`] hashes the decisions of all pools of a sample.
@@ -30,7 +29,6 @@ pub mod lru;
 pub mod measure;
 pub mod open;
 pub mod pool;
-pub mod profiling;
 pub mod real_disk;
 pub mod report;
 pub mod settings;

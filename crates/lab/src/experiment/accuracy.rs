@@ -13,7 +13,7 @@ use crate::experiment::traces;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use plimsoll_base::{Span, Time};
 use plimsoll_device::{Disk, DiskOptions, Mismatch, Model, ModelLayer, profile};
-use plimsoll_replay::profiling::{costs_of, profile_of};
+use plimsoll_profile::{costs_of, profile_of};
 use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig};
 use plimsoll_sched::blackbox::{BlackBox, BlackBoxConfig};
 use plimsoll_sched::{Cfq, CfqConfig, DiskModel, Late, Precision, Profile};

@@ -13,8 +13,8 @@ use crate::experiment::stats::quantile;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use bench::{Bench, Seen};
 use plimsoll_base::{TenantId, VolumeKey};
+use plimsoll_profile::profile_of;
 use plimsoll_replay::DeviceChoice;
-use plimsoll_replay::profiling::profile_of;
 use plimsoll_sched::Profile;
 pub use stacks::{COMBINATIONS, Combination, plan};
 

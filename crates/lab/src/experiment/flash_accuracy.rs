@@ -8,7 +8,7 @@ use crate::experiment::traces;
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use plimsoll_base::Span;
 use plimsoll_device::{BlackBox as HiddenFlash, Flash, FlashOptions, FlashSpec, History, Mismatch, ModelLayer};
-use plimsoll_replay::profiling::flash_profile_of;
+use plimsoll_profile::flash_profile_of;
 use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig};
 use plimsoll_sched::Late;
 use plimsoll_sched::blackbox::{BlackBox, BlackBoxConfig};

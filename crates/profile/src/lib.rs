@@ -1,4 +1,5 @@
-//! Modelled devices as what a profile is measured on.
+//! Profiles of modelled devices, measured as a real device's is.
+#![forbid(unsafe_code)]
 
 use plimsoll_base::{Span, Time};
 use plimsoll_device::{
