@@ -56,7 +56,8 @@ fn as_configured(mut simulated: PoolPlan, node: &PoolPlan) -> PoolPlan {
 
 #[test]
 fn every_composed_stack_is_one_that_a_node_serves() {
-    let profile = profile_of(DeviceChoice::named(DISK).unwrap().disk().unwrap(), 1, 4).unwrap();
+    let mut profile = profile_of(DeviceChoice::named(DISK).unwrap().disk().unwrap(), 1, 4).unwrap();
+    profile.device.name = DISK.into(); // as `plimsoll profile` calls a modelled device
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("disk.profile");
     std::fs::write(&file, profile.to_toml()).unwrap();
