@@ -148,8 +148,9 @@ pub fn plan(setup: &Setup, volume_bytes: u64) -> Result<PoolPlan, LabError> {
     let fast = ModelPlan { spec: DeviceChoice::named(&fast_name)?.spec, options };
     let slow = ModelPlan { spec: array()?, options };
     let cache = match setup.front {
-        // The plain extent cache takes the flash cache's place. It writes in place, and has no NVRAM.
-        Front::Extents => Some((CacheConfig::default(), Shape::default())),
+        // The plain extent cache takes the flash cache's place, whose units must fit a small one, too. It writes in place, and has no
+        // NVRAM.
+        Front::Extents => Some((CacheConfig::default(), Shape { weu_bytes: 32 << 10, ..Shape::default() })),
         Front::Nitro(config, shape, _) => Some((config, shape)),
         Front::None | Front::AllFast => None,
     };
