@@ -34,7 +34,15 @@ pub(crate) struct Record {
     at: u64,
 }
 
+/// No NVRAM is written that often, and no device is that large: a number above it is damage that its checksum doesn't show.
+const NUMBER_MAX: u64 = 1 << 62;
+const SENSELESS: &str = "the NVRAM's records make no sense";
+
 impl Record {
+    fn is_possible(&self) -> bool {
+        [self.number, self.first, self.whole, self.offset].iter().all(|n| *n <= NUMBER_MAX)
+    }
+
     fn encode(&self, salt: u64, block_bytes: u32, magic: u32) -> Vec<u8> {
         let len = (RECORD_HEAD_BYTES + self.data.len()).next_multiple_of(block_bytes as usize);
         let mut b = vec![0; len];
@@ -237,6 +245,9 @@ impl Ring {
         if found.is_empty() {
             return self.recover_old(read, lost);
         }
+        if !found.values().all(Record::is_possible) {
+            return Err(SENSELESS.into());
+        }
         let first = found.values().map(|r| r.first).max().unwrap_or(1);
         let whole = found.values().map(|r| r.whole).max().unwrap_or(1);
         found.retain(|n, _| *n >= first);
@@ -247,9 +258,7 @@ impl Ring {
             }
             expected = number + 1;
         }
-        let Some(last) = found.keys().next_back().copied() else {
-            return Err("the NVRAM's records make no sense".into());
-        };
+        let Some(last) = found.keys().next_back().copied() else { return Err(SENSELESS.into()) };
         (self.next, self.first) = (last + 1, first);
         self.take_over(found.into_values().collect())
     }
@@ -270,6 +279,9 @@ impl Ring {
                 Some(Record { at: (i * block) as u64, ..r })
             })
             .collect();
+        if !found.iter().all(Record::is_possible) {
+            return Err(SENSELESS.into());
+        }
         found.sort_unstable_by_key(|r| r.number);
         let Some(last) = found.last().map(|r| r.number) else { return Ok(Vec::new()) };
         if !lost.is_empty() {

@@ -12,6 +12,19 @@ fn an_extent_of_no_bytes_is_none() {
     mount::fuzz_one(&[252, 108, 219, 75, 221, 175, 162, 147, 171, 113, 184, 11, 195, 226, 209, 225, 199, 83, 166]);
 }
 
+/// An NVRAM record named the largest number there is, with a checksum that was right: counting on from it panicked.
+#[test]
+fn a_record_of_an_impossible_number_is_refused() {
+    mount::fuzz_one(&[7, 16, 196, 0, 1, 0, 8, 255, 255, 0, 8, 255, 255]);
+    for which in 0..16 {
+        for kind in [244, 245, 247] {
+            for at in 0..32 {
+                mount::fuzz_one(&[which, kind, 0, 0, at, 255, 255]);
+            }
+        }
+    }
+}
+
 /// Many more with `PLIMSOLL_FUZZ_MOUNTS=1000000`.
 #[test]
 fn a_mutated_cache_starts_or_says_why_not() {
