@@ -237,7 +237,7 @@ pub struct CacheConfig {
     pub prefetch_bytes_max: u64,
     /// Memory for recipes, where the slow device is a store that has them (NI-M12); 0 for none.
     pub recipe_bytes: u64,
-    /// How often it had to be noted elsewhere that the device's content is no longer true ([`crate::CacheReport::DeviceFailed`]). What
+    /// Number of times that the device's content was recorded as out of date ([`crate::CacheReport::DeviceFailed`]). What
     /// was cached under another number is not believed, except what only the cache has.
     pub generation: u16,
     /// How long modelled cores take.

@@ -149,7 +149,7 @@ impl Nvram {
         })
     }
 
-    /// Before a device that is written in units of so many bytes: writes of a quarter of one or more aren't small.
+    /// Before a device that is written in units of `bytes`: writes of a quarter of one or more aren't small.
     #[must_use]
     pub fn with_units(mut self, bytes: u64) -> Nvram {
         self.small_max = self.small_max.min(bytes / 4);

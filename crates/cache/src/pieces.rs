@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use plimsoll_base::{Buf, Rng};
 
-    /// What a device is written in must be whole blocks, whatever is in them.
+    /// A device is written in whole blocks, whatever is in them.
     #[test]
     fn a_piece_that_is_put_whole_stays_one() {
         let parts = Data::Parts([(16, Data::Bytes(Buf::copy_of(&[7; 16]))), (1008, Data::Content([9].into()))].into());

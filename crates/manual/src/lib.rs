@@ -18,12 +18,12 @@ pub struct Generate {
 enum What {
     /// A man page for each command
     Man {
-        /// Where to; made if it doesn't exist.
+        /// The folder to write to; made if it doesn't exist.
         dir: PathBuf,
     },
     /// Completions for each shell
     Completions {
-        /// Where to; made if it doesn't exist.
+        /// The folder to write to; made if it doesn't exist.
         dir: PathBuf,
     },
 }

@@ -29,7 +29,7 @@ pub const UNLIMITED: Offer =
 /// Bytes of a page in memory.
 const PAGE_BYTES: u64 = 4096;
 
-/// Builds the model of a plan before a device of so many bytes.
+/// Builds the model of a plan before a device of this size.
 pub type Models<'a> = dyn FnMut(&ModelPlan, u64) -> Result<AnyModel, BadPlan> + 'a;
 
 /// Builds the pool of `plan` over devices that offer `offers`: the slow one, then the fast one and the NVRAM if there is a cache that has

@@ -87,7 +87,7 @@ fn layers_are_in_their_order_whatever_is_left_out() {
     }
 }
 
-/// What a simulation changes by name is changed, and nothing else: every port leads where it led.
+/// A change by name changes that layer and nothing else: every port leads where it led.
 #[test]
 fn a_composition_is_changed_by_name() {
     let composed = |plan: &PoolPlan| compose(plan, offers(), &mut ModelPlan::before).unwrap();

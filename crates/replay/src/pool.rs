@@ -102,7 +102,7 @@ impl Default for PoolConfig {
 }
 
 impl PoolConfig {
-    /// How the stack admits requests.
+    /// Admission of requests by the stack.
     pub fn stack(&self) -> StackConfig {
         StackConfig {
             inflight_max: self.inflight_max,

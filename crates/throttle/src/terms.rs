@@ -41,7 +41,7 @@ impl Limit {
     /// Checks the ranges.
     ///
     /// # Errors
-    /// What is out of range.
+    /// The value that is out of range.
     pub fn check(&self) -> Result<(), String> {
         if !(1..=PER_S_MAX).contains(&self.per_s) {
             return Err(format!("{} per second is not between 1 and {PER_S_MAX}", self.per_s));
@@ -57,7 +57,7 @@ impl ThrottleTerms {
     /// Checks both limits.
     ///
     /// # Errors
-    /// Which limit is out of range, and why.
+    /// The limit that is out of range, and the reason.
     pub fn check(&self) -> Result<(), String> {
         let named = |name: &'static str, limit: Option<Limit>| {
             limit.map_or(Ok(()), |l| l.check().map_err(|what| format!("{name}: {what}")))

@@ -33,7 +33,7 @@ const FENCE: Study = Study {
     sample: |_, _| Ok(Sample::default()),
 };
 
-/// The plan of VirtualFence: a disk and a flash cache of so many bytes for each of four machines, behind fences.
+/// The plan of VirtualFence: a disk and a flash cache of this size for each of four machines, behind fences.
 ///
 /// # Errors
 /// If a model can't be built.

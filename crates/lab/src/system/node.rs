@@ -198,7 +198,7 @@ pub fn disk_plan(seed: u64) -> Result<PoolPlan, LabError> {
     })
 }
 
-/// A tenant's part of a disk of so many bytes: the first has the databases, the other the backups.
+/// A tenant's part of a disk of this size: the first has the databases, the other the backups.
 fn part(tenant: u16, size_bytes: u64) -> Extent {
     match tenant {
         0 => Extent { device_offset: 0, len: BACKUPS_AT },

@@ -16,7 +16,7 @@ pub struct AutoDeadline {
     bounds_ns: (u64, u64),
 }
 
-/// What a deadline that sets itself is held to.
+/// Bounds of a deadline that sets itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AutoTerms {
     /// Thousandths of reads that may be refused, 1..=500.
@@ -48,7 +48,7 @@ impl AutoDeadline {
         AutoDeadline { deadline_ns: first.as_nanos().clamp(bounds_ns.0, bounds_ns.1), refuse_permille, bounds_ns }
     }
 
-    /// What it is now.
+    /// The deadline now.
     pub fn deadline(&self) -> Span {
         Span::from_nanos(self.deadline_ns)
     }

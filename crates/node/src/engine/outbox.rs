@@ -30,7 +30,7 @@ const HOLE_BYTES_MIN: u64 = 512;
 
 /// A request's answer.
 pub struct Answer<'a> {
-    /// How the request ended.
+    /// Outcome of the request.
     pub outcome: Outcome,
     /// A read's bytes, or a status.
     pub data: Data,

@@ -31,17 +31,17 @@ const COPY_REST: std::time::Duration = std::time::Duration::from_millis(1);
 pub struct RunningPool {
     /// Its name.
     pub name: String,
-    /// What its device is, for people.
+    /// Its device, for people.
     pub device: String,
     /// Why it couldn't be opened, if it couldn't: the node serves the others.
     pub failed: Option<String>,
-    /// Which one it is; a null device is none in particular.
+    /// The device's UUID; a null device has none.
     pub device_uuid: Option<Uuid>,
     /// Its thread's commands.
     pub handle: PoolHandle,
     /// Its metadata; a null device has none, and forgets its volumes when the node ends.
     pub(super) store: Option<Arc<PoolStore>>,
-    /// Where the home region begins on the device: extents in the store are device addresses, in the stack they count
+    /// Beginning of the home region on the device: extents in the store are device addresses, in the stack they count
     /// from here.
     home_start: u64,
     pub(super) block_bytes: u32,

@@ -44,7 +44,7 @@ pub fn size_min(c: &Section) -> u64 {
 /// Checks what can be checked without the device.
 ///
 /// # Errors
-/// What is wrong.
+/// The fault.
 pub fn check(c: &Section) -> Result<(), String> {
     let too_large = |b: Option<crate::config::ByteSize>| b.is_some_and(|b| b.0 > 4 << 20);
     if too_large(c.extent) || too_large(c.weu) {
@@ -297,7 +297,7 @@ impl Part for Cache {
         },
         Action {
             name: "give-up",
-            summary: "Give up the dirty extents of a volume whose cache device failed for good",
+            summary: "Give up the dirty extents of a volume whose cache device failed permanently",
             body: Some(|generator| generator.subschema_for::<CacheGiveUp>().to_value()),
             act: |node, pool, body| -> Acting {
                 Box::pin(async move {
@@ -354,7 +354,7 @@ const POOLS: &[Family<CacheView>] = &[
 pub struct CacheView {
     /// `recovering`, `ready`, `broken` (its device failed), `failed` (not this cache's device).
     pub state: String,
-    /// What is wrong and what is at risk, if something is.
+    /// The fault and the data at risk, if there is a fault.
     pub problem: Option<String>,
     /// An extent's bytes.
     pub extent_bytes: u32,
@@ -416,9 +416,9 @@ pub struct CacheView {
     pub unreadable: u64,
     /// Of both, extents that only the cache had.
     pub lost: u64,
-    /// Where they are: volume, offset, length.
+    /// Their places: volume, offset, length.
     pub lost_ranges: Vec<(String, u64, u64)>,
-    /// How long the last start took.
+    /// Duration of the last start.
     pub start_us: u64,
     /// Extents that it found.
     pub start_extents: u64,

@@ -34,7 +34,7 @@ fn policy(name: &str) -> Result<PolicyConfig, String> {
 /// The cores of a pool's section; `None` if it has none.
 ///
 /// # Errors
-/// What is wrong, and what to write.
+/// The fault, and the remedy.
 pub fn config(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
     let config = unchecked(pool)?;
     config.as_ref().map_or(Ok(()), CoresConfig::check)?;
@@ -197,9 +197,9 @@ impl Part for Cores {
 /// `GET /v1/pools/{name}/cores`: who has a pool's cores.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CoresView {
-    /// Who decides: `qwin`, `two-priorities`, …
+    /// The policy: `qwin`, `two-priorities`, …
     pub policy: String,
-    /// How many cores there are.
+    /// Number of cores.
     pub cores: u32,
     /// Requests that one may have in flight.
     pub depth: u32,
@@ -211,7 +211,7 @@ pub struct CoresView {
     pub revoked: u64,
     /// Bytes a second that best effort may write; absent while that isn't bounded.
     pub best_effort_write_bytes_per_s: Option<u64>,
-    /// How often that was cut.
+    /// Number of times that it was cut.
     pub best_effort_write_cuts: u64,
     /// One for each set of objectives, and for each best-effort tenant.
     pub queues: Vec<CoreQueueView>,
@@ -246,11 +246,11 @@ pub struct CoreQueueView {
     pub late_windows: u64,
     /// Changes of its core policy.
     pub policy_changes: u64,
-    /// What a request takes below.
+    /// Mean time of a request below.
     pub service_mean_us: u64,
     /// The tail of that at the highest of the objectives' percentiles.
     pub service_tail_us: u64,
-    /// What the newest that waits will have taken, by what is known now.
+    /// Predicted response time of the newest request that waits.
     pub predicted_tail_us: u64,
     /// The tail of response times since the last poll.
     pub measured_tail_us: u64,

@@ -48,10 +48,10 @@ fn flash(known: Option<&Measured>) -> DeviceKind {
     DeviceKind::flash(batches.map_or(FlashPredictor::TYPICAL, flash_predictor))
 }
 
-/// What a pool's section says, for a device of `size_bytes`; `None` if nothing is fenced.
+/// The fence of a pool's section, for a device of `size_bytes`; `None` if nothing is fenced.
 ///
 /// # Errors
-/// What is wrong, and what to write.
+/// The fault, and the remedy.
 pub fn config(pool: &PoolConfig, facts: &Facts, size_bytes: u64) -> Result<Option<FenceConfig>, String> {
     let Some(config) = unchecked(pool, facts, size_bytes)? else { return Ok(None) };
     let away = config.arm_away;
@@ -94,7 +94,7 @@ pub fn slots_of(own: Option<u32>, class: Option<&Class>) -> u32 {
     }
 }
 
-/// What becomes of volumes without slots.
+/// Treatment of volumes without slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Without {
     /// There mustn't be any.
@@ -317,7 +317,7 @@ pub struct FenceView {
     pub slot_us: u64,
     /// The number of the slot that runs.
     pub running: u32,
-    /// How long it still has.
+    /// Time that it still has.
     pub running_left_us: u64,
     /// Volumes without slots share what is left.
     pub hybrid: bool,
@@ -325,7 +325,7 @@ pub struct FenceView {
     pub waiting_without: u64,
     /// Idle time of the first device that such volumes could have used since the start.
     pub idle_us: u64,
-    /// What they used of it.
+    /// The part of it that they used.
     pub lent_us: u64,
     /// Every slot, in their order.
     pub slots: Vec<FenceSlotView>,
@@ -340,7 +340,7 @@ pub struct FenceView {
 pub struct FenceSlotView {
     /// Whose it is; absent if nobody's.
     pub volume: Option<String>,
-    /// What its next turn is longer (or, below zero, shorter) by.
+    /// Time by which its next turn is longer (below zero: shorter).
     pub balance_us: i64,
     /// Turns since the start.
     pub turns: u64,
@@ -371,9 +371,9 @@ pub struct FenceVolumeView {
     pub bytes: u64,
     /// From when they came to the fence until they ended, summed.
     pub response_us: u64,
-    /// What of that they waited for a slot.
+    /// The part of that for which they waited for a slot.
     pub waited_us: u64,
-    /// What they waited for requests that were lent idle time.
+    /// Time that they waited for requests that were lent idle time.
     pub imposed_us: u64,
     /// Reads answered busy as their deadline had passed while they waited.
     pub revoked: u64,
@@ -395,9 +395,9 @@ pub struct FenceDeviceView {
     pub batches: u64,
     /// Requests in them.
     pub requests: u64,
-    /// What they were predicted to take.
+    /// Their predicted duration, in total.
     pub predicted_us: u64,
-    /// What they took.
+    /// Their duration, in total.
     pub took_us: u64,
     /// By how much predictions were wrong, summed.
     pub error_us: u64,

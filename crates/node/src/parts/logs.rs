@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 
 const DAY_S: u64 = 24 * 3600;
 
-/// What an operator chose about the layout, defaults filled in.
+/// The layout that the operator chose, defaults filled in.
 fn shape(c: &Section) -> Shape {
     let default = Shape::default();
     let bytes = |b: Option<ByteSize>, otherwise| b.map_or(otherwise, |b| b.0);
@@ -75,7 +75,7 @@ pub fn seconds_of_day() -> u64 {
 /// Checks what can be checked without the device.
 ///
 /// # Errors
-/// What is wrong.
+/// The fault.
 pub fn check(c: &Section) -> Result<(), String> {
     behaviour(c, 0)?;
     let (wanted, largest) = logged_write(c);
@@ -103,7 +103,7 @@ fn layout(c: &Section, bytes: u64, block_bytes: u32) -> Result<Layout, String> {
     Layout::new(bytes, block_bytes, shape(c), 0).map_err(|e| format!("logs: {e}"))
 }
 
-/// How many bytes the tables of logs take on a device of `device_bytes`, in whole regions.
+/// Bytes that the tables of logs take on a device of `device_bytes`, in whole regions.
 ///
 /// # Errors
 /// If the logs don't fit the device.
@@ -115,12 +115,12 @@ pub fn table_bytes(c: &Section, device_bytes: u64) -> Result<u64, String> {
     Ok(layout.base.next_multiple_of(REGION_ALIGN))
 }
 
-/// What the pool's device is to the logs: the tables and home, which follow on each other.
+/// The part of the pool's device that the logs have: the tables and home, which follow on each other.
 pub fn device_of(tables: Region, home: Region) -> Region {
     Region { len: tables.len + home.len, ..tables }
 }
 
-/// How much home the logs leave, in whole regions, on `device` of that block.
+/// Bytes of home that the logs leave, in whole regions, on `device` of that block.
 ///
 /// # Errors
 /// If the logs don't fit the device.
@@ -284,9 +284,9 @@ impl Part for Logs {
 /// `GET /v1/pools/{name}/logs`: a pool's scattered logs.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LogsView {
-    /// What is wrong, if something is.
+    /// The fault, if there is one.
     pub problem: Option<String>,
-    /// How many logs there are.
+    /// Number of logs.
     pub logs: u32,
     /// One log's bytes.
     pub log_bytes: u64,
@@ -298,7 +298,7 @@ pub struct LogsView {
     pub logged_write_bytes_configured: u64,
     /// Logging is off because the load doesn't gain by it.
     pub switched_off: bool,
-    /// How full each log is in percent, in the order of their places on the device; 255: retired.
+    /// Occupancy of each log in percent, in the order of their places on the device; 255: retired.
     pub occupancy_percent: Vec<u8>,
     /// Valid logged bytes: what a checkpoint would bring home.
     pub valid_bytes: u64,
@@ -312,7 +312,7 @@ pub struct LogsView {
     pub cleaning: Option<String>,
     /// Bytes that still have to move.
     pub cleaning_left_bytes: u64,
-    /// How long that will take, by what it took so far.
+    /// Estimated time for that, from the time so far.
     pub cleaning_left_us: Option<u64>,
     /// Since the start: writes logged.
     pub logged: u64,
@@ -344,9 +344,9 @@ pub struct LogsView {
     pub witness_records: u64,
     /// Writes of the MTL table and its notes that failed.
     pub table_errors: u64,
-    /// How long the last checkpoint or swap took.
+    /// Duration of the last checkpoint or swap.
     pub last_cleaning_us: Option<u64>,
-    /// How long recovery took at the start.
+    /// Duration of the recovery at the start.
     pub recovery_us: u64,
     /// Logs that it looked at.
     pub recovery_logs: u32,

@@ -58,7 +58,7 @@ pub trait Part: Sync + 'static {
     const NAME: &'static str;
     /// A line for the API's description.
     const SUMMARY: &'static str;
-    /// How a pool gets such a layer.
+    /// The way to give a pool such a layer.
     const HOW: &'static str;
 
     /// Looks at the layer; `None` if the pool has none.

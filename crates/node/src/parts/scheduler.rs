@@ -50,7 +50,7 @@ pub struct PredictorView {
     pub profiled: bool,
     /// Completions that it has learned from.
     pub learned: u64,
-    /// How sure predictions are, 0 to 1.
+    /// Confidence of the predictions, 0 to 1.
     pub confidence: f64,
 }
 

@@ -98,7 +98,7 @@ pub struct CacheDevice {
     pub weus: u32,
 }
 
-/// What a volume has of its pool's layers.
+/// A volume's parts of its pool's layers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VolumePart {
     /// Its name.

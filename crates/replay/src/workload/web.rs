@@ -50,7 +50,7 @@ impl FileSizes {
     }
 }
 
-/// Where on a disk of `size_bytes` the part of a file lies that begins at `done_bytes`, if the file begins at `offset`. Extents
+/// Place on a disk of `size_bytes` of the part of a file that begins at `done_bytes`, if the file begins at `offset`. Extents
 /// lie a stride apart, so that a large file costs a seek for each.
 pub fn chunk_at(offset: u64, done_bytes: u64, size_bytes: u64) -> u64 {
     let extent = done_bytes / EXTENT_BYTES;
@@ -63,7 +63,7 @@ pub fn next_window(before: u64, left: u64) -> u64 {
     window.min(left)
 }
 
-/// Where a file may begin: somewhere in the disk's outer half.
+/// A place where a file may begin: somewhere in the disk's outer half.
 pub fn place_file(size_bytes: u64, rng: &mut Rng) -> u64 {
     let span = size_bytes / 2 - (64 << 20);
     rng.below(span / BLOCK_BYTES) * BLOCK_BYTES

@@ -114,7 +114,7 @@ impl System {
         System::new(Devices::Hybrid(Sharing::PerVolume), true, cache_bytes, seed)
     }
 
-    /// Where each machine's volume begins, and how much of it its files are spread over.
+    /// Beginning of each machine's volume, and the part of it that its files are spread over.
     pub fn part(&self, machine: u16) -> (u64, u64) {
         let (size, most) = match self.devices {
             Devices::Ssd => (2400 << 20, 600 << 20),

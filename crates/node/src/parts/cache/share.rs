@@ -7,7 +7,7 @@ use crate::parts::settings::{CacheDevice, VolumePart};
 /// A volume that doesn't set its own part has this fraction of the device: 1/8.
 const PARTS: u64 = 8;
 
-/// Bytes of a volume's part of the cache, of a device of so many.
+/// Bytes of a volume's part of the cache, on a device of `device_bytes`.
 pub fn part_bytes(own: Option<u64>, device_bytes: u64) -> u64 {
     own.unwrap_or(device_bytes / PARTS)
 }
@@ -50,7 +50,7 @@ const PART_WEUS_MIN: u64 = 4;
 /// Is a volume's part of the cache large enough to work?
 ///
 /// # Errors
-/// How large it must be.
+/// The least size.
 pub fn check_part(cache: &Section, volume: &str, bytes: u64) -> Result<(), String> {
     let least = PART_WEUS_MIN * weu_bytes(cache);
     match cache.sharing == plimsoll_cache::Sharing::PerVolume && bytes < least {

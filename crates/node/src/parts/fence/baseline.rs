@@ -18,7 +18,7 @@ pub struct Baseline {
     pub per_second: f64,
     /// Requests that the figures rest on.
     pub requests: u64,
-    /// How long was measured.
+    /// Duration of the measurement.
     pub seconds: f64,
     /// Slots of the pool.
     pub slots: u32,
@@ -29,7 +29,7 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// What a file says.
+    /// The baseline in a file.
     ///
     /// # Errors
     /// If it can't be read or is no baseline.
@@ -40,7 +40,7 @@ impl Baseline {
             .map_err(|e| format!("{file}: is no baseline ({e}): write one with `plimsoll fence baseline`"))
     }
 
-    /// What it was measured with, if that isn't what there is now.
+    /// The slots that it was measured with, if they are others now.
     pub fn differs(&self, now: &FenceView) -> Option<String> {
         let own = now.volumes.iter().find(|v| v.volume == self.volume).map_or(0, |v| v.slots);
         let (then, is) = ((self.slots, self.slot_us, self.own_slots), (now.slots.len() as u32, now.slot_us, own));
@@ -53,7 +53,7 @@ impl Baseline {
     }
 }
 
-/// What volumes were measured to get alone, as far as their files are named.
+/// The baselines of volumes, as far as their files are named.
 ///
 /// # Errors
 /// If one can't be read or is none.
