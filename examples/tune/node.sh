@@ -72,7 +72,7 @@ cat > "$dir/apply" <<EOF
 # apply DEADLINE LOGGED_WRITE SLOT IDLE_TIME
 set -e
 for n in 1 2; do
-  "$plimsoll" pool set p --logged-write "\$2" --idle-time "\$4" --control "$dir/\$n/control.sock"
+  "$plimsoll" pool set p "logged_write=\$2" "idle=\$4" --control "$dir/\$n/control.sock"
   "$plimsoll" volume deadline db "\$1" --control "$dir/\$n/control.sock"
   "$plimsoll" fence set p --slot "\$3" --control "$dir/\$n/control.sock"
 done > /dev/null
@@ -135,7 +135,7 @@ cat > "$dir/apply-more" <<EOF
 # apply-more FINGERPRINTS SLACK_LOW: the high threshold is four times the low one
 set -e
 for n in 1 2; do
-  "$plimsoll" pool set p --fingerprints "\$1" --core-slack-low "\$2us" --core-slack-high "\$((\$2 * 4))us" --control "$dir/\$n/control.sock"
+  "$plimsoll" pool set p "fingerprints=\$1" "core_slack_low=\$2us" "core_slack_high=\$((\$2 * 4))us" --control "$dir/\$n/control.sock"
 done > /dev/null
 EOF
 chmod +x "$dir/apply-more"

@@ -1,5 +1,5 @@
 //! A Plimsoll node's pool as a system to tune, in the simulator, by the same orders as a live one's
-//! (`/v1/pools/{name}/knobs`, `/fence`) and a load's own deadline: what carries over a change carries over here too.
+//! (`/v1/pools/{name}/settings`) and a load's own deadline: what carries over a change carries over here too.
 //!
 //! Two pools: a disk behind cores, logs, time slots and CFQ ([`NodePool::on_disk`]), and a flash cache over an array
 //! ([`NodePool::cached`]). A read that is refused, or given back, for its deadline goes to another replica, which isn't
