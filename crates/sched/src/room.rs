@@ -197,7 +197,11 @@ impl Room {
                 };
                 ratio(c.bins.iter().position(within).unwrap_or(BINS - 1) + 1)
             };
-            RoomView { forecast: Span::from_nanos(forecast as u64), reads: c.reads, ratios: [at(500), at(900), at(990)] }
+            RoomView {
+                forecast: Span::from_nanos(forecast as u64),
+                reads: c.reads,
+                ratios: [at(500), at(900), at(990)],
+            }
         };
         self.classes.iter().enumerate().filter(|(_, c)| c.reads > 0).map(view).collect()
     }
@@ -241,7 +245,7 @@ impl Tolerance {
         } else {
             self.chance + (self.chance * self.miss_permyriad * STEP_UP / (10_000 - self.miss_permyriad) / 1000).max(1)
         };
-        self.chance = next.clamp(self.miss_permyriad * 50 << 8, TOLERANCE_MOST << 8);
+        self.chance = next.clamp((self.miss_permyriad * 50) << 8, TOLERANCE_MOST << 8);
     }
 }
 

@@ -81,35 +81,43 @@ impl Tally {
 /// The drive, by itself: one of its kind, not the one that was profiled.
 #[derive(Clone)]
 enum Drive {
-    Whole(AnyModel),
-    Even(Even),
+    Whole(Box<AnyModel>),
+    Even(Box<Even>),
 }
 
 impl Drive {
     fn of(c: &Case, seed: u64) -> Result<Drive, LabError> {
         let spec = DeviceChoice::named(c.device)?;
         if c.even {
-            let disk = Disk::new(spec.disk()?, DiskOptions { seed, mismatch: None }).map_err(|e| LabError(e.to_string()))?;
+            let disk =
+                Disk::new(spec.disk()?, DiskOptions { seed, mismatch: None }).map_err(|e| LabError(e.to_string()))?;
             let size_bytes = disk.size_bytes();
             let costs = costs_of(disk, seed, 10).ok_or_else(|| LabError("the drive has no costs".into()))?;
-            return Ok(Drive::Even(Even::new(costs, size_bytes)));
+            return Ok(Drive::Even(Box::new(Even::new(costs, size_bytes))));
         }
         let config = PoolConfig { mismatch: 0.15, seed, ..PoolConfig::default() };
         let plan = config.plan(&spec.spec, Costs::Unknown);
-        Ok(Drive::Whole(plan.model.expect("a modelled device").before(u64::MAX)?))
+        Ok(Drive::Whole(Box::new(plan.model.expect("a modelled device").before(u64::MAX)?)))
     }
 
     fn model(&mut self) -> &mut dyn Model {
         match self {
-            Drive::Whole(m) => m,
-            Drive::Even(m) => m,
+            Drive::Whole(m) => &mut **m,
+            Drive::Even(m) => &mut **m,
         }
     }
 }
 
 fn replay(c: &Case, records: &[TraceRecord], seed: u64, from: Time, room: bool) -> Result<Tally, LabError> {
     let device = DeviceChoice::named(c.device)?;
-    let config = PoolConfig { sched: c.sched, depth: c.depth, mismatch: 0.15, seed, late: Late::Cancel, ..PoolConfig::default() };
+    let config = PoolConfig {
+        sched: c.sched,
+        depth: c.depth,
+        mismatch: 0.15,
+        seed,
+        late: Late::Cancel,
+        ..PoolConfig::default()
+    };
     let costs = if c.profiled {
         Costs::Profile(Box::new(profile_of(device.disk()?, seed, 10).map_err(|e| LabError(e.to_string()))?))
     } else {
@@ -119,7 +127,7 @@ fn replay(c: &Case, records: &[TraceRecord], seed: u64, from: Time, room: bool) 
     plan.admission = Some(AdmissionConfig { room: room.then_some(RoomConfig::DEFAULT) });
     let mut wiring = composed(&plan, &mut ModelPlan::before)?;
     if let Drive::Even(even) = Drive::of(c, seed)? {
-        wiring = wiring.instead("model", Box::new(ModelLayer::new(even)));
+        wiring = wiring.instead("model", Box::new(ModelLayer::new(*even)));
     }
     let mut pool = Pool::of_stack(wiring.stack(), Vec::new(), &config)?;
     let mut t = Tally::default();
