@@ -107,8 +107,7 @@ impl Budgets {
     }
 
     fn is_late(&self, at: Time, head: &IoHead, f: &Forecast) -> bool {
-        let may_refuse = head.op == Op::Read && head.deadline.is_set() && !f.never_refused;
-        may_refuse && at + f.total() > head.deadline + self.failover_hop
+        head.may_be_refused() && !f.never_refused && at + f.total() > head.deadline + self.failover_hop
     }
 }
 
@@ -138,8 +137,7 @@ impl Layer for Budgets {
     }
 
     fn submit(&mut self, _now: Time, mut io: Io, out: &mut Actions) {
-        if io.op == Op::Read
-            && io.deadline.is_set()
+        if io.may_be_refused()
             && io.expected_at == io.deadline + self.failover_hop
             && let Some(t) = self.tenants.get_mut(&io.tenant)
         {
