@@ -31,7 +31,7 @@ use super::withdrawal::{STRETCH_MAX, STRETCH_TIME, Withdrawal};
 use super::workers::Workers;
 use crate::planted::{self, Mistake};
 use plimsoll_base::{
-    BufPool, Completion, Confidence, Data, Io, IoFlags, IoHead, Op, Outcome, Span, TenantId, Time, VolumeKey,
+    BufPool, Completion, Confidence, Data, Io, IoFlags, IoHead, OnBusy, Op, Outcome, Span, TenantId, Time, VolumeKey,
 };
 use plimsoll_nbd::promise::{Deadline, Note as Said};
 use plimsoll_nbd::request::Request;
@@ -373,7 +373,8 @@ impl Pool {
         self.pump()
     }
 
-    /// A request wants a permit: it gets one, or is refused if it has a promise, or waits and nothing is read meanwhile.
+    /// A request wants a permit: it gets one, or is refused if it has a promise and its client wants to hear of it, or waits and
+    /// nothing is read meanwhile.
     fn ask(&mut self, conn: usize, request: Request) {
         let c = &mut self.clients[conn];
         if let Some(why) = c.behind(&request) {
@@ -394,7 +395,7 @@ impl Pool {
         } else if !self.stack.is_full() && self.clients.take_permit(conn, &request) {
             let ready = self.clients[conn].inbox.admit(request, None, &mut self.buffers);
             self.enter(conn, ready);
-        } else if request.command == NbdCommand::Read && self.promised(conn, &request).is_some() {
+        } else if request.command == NbdCommand::Read && self.head_of(conn, &request, self.now).may_be_refused() {
             self.refuse_without_permit(conn, &request);
         } else {
             let ready = Ready { request, data: Data::Absent, waited_since: None };
@@ -482,6 +483,9 @@ impl Pool {
         head.deadline = self.promised(conn, request).map_or(Time::NEVER, |d| arrived_at + d);
         head.priority = params.priority;
         head.flags = flags_of(request);
+        if params.on_busy == OnBusy::Wait && head.op == Op::Read {
+            head.flags = head.flags.with(IoFlags::WAITS);
+        }
         head
     }
 

@@ -1,7 +1,7 @@
 //! The API's words, for the node that says them and for clients that hear them. Times are in microseconds and sizes in
 //! bytes, as the fields' names say; rates are left to the reader, who has two answers and the time between them.
 
-use plimsoll_base::CacheMode;
+use plimsoll_base::{CacheMode, OnBusy};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -206,8 +206,10 @@ pub struct Traffic {
     pub busy_revoked: u64,
     /// Done by their deadline, of those with one.
     pub deadlines_met: u64,
-    /// Done after it.
+    /// Accepted by a forecast that said they would meet it, and done after it.
     pub deadlines_missed: u64,
+    /// Done after it as was forecast: their clients wait instead of being refused.
+    pub deadlines_waited: u64,
     /// Inside now.
     pub inside: u64,
     /// The oldest inside.
@@ -348,6 +350,10 @@ pub struct VolumeChange {
     /// tenant's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<u64>,
+    /// What becomes of a read that would miss that deadline, on those connections: `wait` (it is served late) or `error` (it
+    /// fails at once). Clients that negotiated promises are told in any case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<OnBusy>,
 }
 
 /// What is said of a volume as one of several replicas.

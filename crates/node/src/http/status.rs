@@ -287,6 +287,7 @@ impl Sum {
         t.busy_revoked += e.busy_revoked;
         t.deadlines_met += e.deadline_met;
         t.deadlines_missed += e.deadline_missed;
+        t.deadlines_waited += e.deadline_waited;
         t.inside += e.inside.iter().map(|(_, n)| *n as u64).sum::<u64>();
         let oldest = e.oldest.map(|(at, place)| Oldest { age_us: now.since(at).as_micros(), at: place.to_string() });
         if oldest.as_ref().map(|o| o.age_us) > t.oldest.as_ref().map(|o| o.age_us) {
