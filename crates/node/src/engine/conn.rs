@@ -247,6 +247,11 @@ impl Conn {
         self.stalled.as_ref().map(|s| s.since)
     }
 
+    /// Does nobody wait for its answers any more, or come with further requests?
+    pub fn is_ending(&self) -> bool {
+        self.ending || self.outbox.is_broken()
+    }
+
     /// A request of it entered the stack.
     #[inline]
     pub fn entered(&mut self) {

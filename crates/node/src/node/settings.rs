@@ -3,6 +3,7 @@
 use super::{Node, NodeError, Result};
 use crate::config::check_deadline;
 use crate::directory::VolumePromise;
+use crate::engine::{Command, InjectTerms};
 use crate::parts::PARTS;
 use crate::parts::settings::{self, SettingView};
 use plimsoll_base::{OnBusy, Span};
@@ -70,6 +71,22 @@ impl Node {
         let missing = "it has no deadline of its own, which `busy` is for: set that too";
         let was = was.ok_or_else(|| NodeError::Refused(missing.into()))?;
         self.promise_live(name, Some(VolumePromise { busy, ..was })).await
+    }
+
+    /// Injects faults into a volume's requests from now on, instead of those before; `None`: no more. Nothing is kept.
+    pub async fn inject(&self, name: &str, terms: Option<InjectTerms>) -> Result<()> {
+        let volume = self.volume_named(name)?;
+        let (p, key) = (&self.pools[volume.pool], volume.key);
+        match p.handle.ask(|reply| Command::Inject { key, terms, reply }).await.map_err(|_| p.gone())? {
+            true => {
+                match terms {
+                    Some(terms) => tracing::warn!(volume = name, ?terms, "faults are injected into its requests"),
+                    None => tracing::warn!(volume = name, "no more faults are injected into its requests"),
+                }
+                Ok(())
+            }
+            false => Err(NodeError::Conflict("nothing is injected into it, or it isn't served any more".into())),
+        }
     }
 
     async fn promise_live(&self, name: &str, promise: Option<VolumePromise>) -> Result<()> {
