@@ -11,7 +11,7 @@ pub use error::NodeError;
 pub use pool::RunningPool;
 
 use crate::config::{Config, TenantConfig, VolumeConfig};
-use crate::directory::{Directory, Promises, Volume};
+use crate::directory::{Directory, Promises, Volume, VolumePromise};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Trace};
 use crate::parts::settings::VolumePart;
@@ -20,7 +20,7 @@ use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::store::PoolStore;
 use error::{Result, blocking};
-use plimsoll_base::{CacheMode, Class, Span, TenantId};
+use plimsoll_base::{CacheMode, Class, TenantId};
 use plimsoll_stack::{Addressed, FrontVolume, LayerState, Message, OwnTerms, VolumeTerms};
 use plimsoll_store::{MetaError, NewVolume, TenantLimits, TenantRecord, VolumeRecord};
 use plimsoll_throttle::ThrottleTerms;
@@ -35,8 +35,8 @@ pub struct Node {
     cache_sizes: BTreeMap<String, u64>,
     /// What volumes were measured to get alone.
     baselines: BTreeMap<String, parts::fence::Baseline>,
-    /// Deadlines of volumes, by name, as configured.
-    deadlines: BTreeMap<String, Span>,
+    /// Promises of volumes, by name, as configured.
+    promised: BTreeMap<String, VolumePromise>,
     /// Slots of volumes, by name, as configured.
     slots: BTreeMap<String, u32>,
     /// Volumes as configured.
@@ -81,7 +81,7 @@ impl Node {
         let node = Node {
             cache_sizes,
             baselines: parts::fence::baselines(&config.volume).map_err(NodeError::Failed)?,
-            deadlines: promises.volumes.clone(),
+            promised: promises.volumes.clone(),
             slots,
             volumes_configured: config.volume.clone(),
             throttles: config.volume.iter().filter_map(throttled).collect(),
@@ -386,7 +386,7 @@ impl Node {
     /// Whoever has its name next has what is configured for it, not what was set live.
     fn forget_volume(&self, name: &str) {
         self.directory_mut(|d| d.volumes.remove(name));
-        self.promise(name, self.deadlines.get(name).copied());
+        self.promise(name, self.promised.get(name).copied());
     }
 
     async fn finish_delete(&self, pool: usize, record: &VolumeRecord) -> Result<()> {

@@ -31,8 +31,10 @@ pub struct ExportView {
     pub busy_revoked: u64,
     /// Done in time.
     pub deadline_met: u64,
-    /// Done too late.
+    /// Done too late, against the forecast.
     pub deadline_missed: u64,
+    /// Done too late as was forecast: their clients wait.
+    pub deadline_waited: u64,
     /// From dispatch to completion.
     pub device: Summary,
     /// How far forecasts were off.
@@ -77,6 +79,7 @@ impl ExportView {
             busy_revoked: m.busy_revoked,
             deadline_met: m.deadline_met,
             deadline_missed: m.deadline_missed,
+            deadline_waited: m.deadline_waited,
             device: Summary::from(&m.device),
             forecast_error: Summary::from(&m.forecast_error),
             minute: Summary::from(m.minutes.judged()),

@@ -5,6 +5,7 @@ mod check;
 mod client;
 mod cores;
 mod fence;
+mod inject;
 mod lab;
 mod logs;
 mod part;
@@ -53,6 +54,7 @@ enum Command {
     Tenant(tenant::Tenant),
     /// Show a pool's layers, show and change its settings, bring one back after a failed flush
     Pool(pool::Pool),
+    Inject(inject::Inject),
     /// Show who has a pool's cores, and whether they suffice
     Cores(cores::Cores),
     Fence(fence::Fence),
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Command::Volume(c) => c.run(),
         Command::Tenant(c) => c.run(),
         Command::Pool(c) => c.run(),
+        Command::Inject(c) => c.run(),
         Command::Cores(c) => c.run(),
         Command::Fence(f) => f.run(),
         Command::Cache(c) => c.run(),

@@ -108,7 +108,7 @@ fn write_ready(out: &mut impl Write, node: &Node, bound: &Bound, embedded: bool)
     )?;
     writeln!(
         out,
-        "  fio --name=busy --ioengine=nbd --uri='nbd+unix:///archive%3Fdeadline=20ms?socket={socket}' --rw=randread --bs=4k --iodepth=8 --rate_iops=300 --rate_process=poisson --size=1G --runtime=10 --time_based --continue_on_error=io"
+        "  fio --name=busy --ioengine=nbd --uri='nbd+unix:///archive%3Fdeadline=20ms%26busy=error?socket={socket}' --rw=randread --bs=4k --iodepth=8 --rate_iops=300 --rate_process=poisson --size=1G --runtime=10 --time_based --continue_on_error=io"
     )?;
     if let Some(http) = bound.control_http {
         writeln!(

@@ -372,7 +372,7 @@ fn traces_tell_forecast_decision_and_outcome() {
     let node = Node::start(dir.path());
     let mut client = node.connect("vol?deadline=1h&tenant=t");
     client.write(8192, &[1; 4096]).unwrap().unwrap();
-    let mut hurried = node.connect("vol?deadline=1ns");
+    let mut hurried = node.connect("vol?deadline=1ns&busy=error");
     // Until the forecast knows better it takes everything in.
     let refused = (0..1000).any(|_| {
         let ended = hurried.read(1 << 20, 1 << 20).unwrap();

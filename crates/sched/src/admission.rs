@@ -6,7 +6,7 @@
 
 use crate::budgets::SlowBudget;
 use crate::room::{Room, RoomConfig, RoomView, Tolerance};
-use plimsoll_base::{Completion, Io, IoHead, Op, Outcome, Span, TenantId, Time};
+use plimsoll_base::{Completion, Io, IoFlags, IoHead, Op, Outcome, Span, TenantId, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, Terms};
 use serde::{Deserialize, Serialize};
 use slab::Slab;
@@ -77,8 +77,10 @@ struct Read {
     tag: u64,
     entered_at: Time,
     deadline: Time,
-    /// `None` if it was let in on a budget: then it is the budget's, not the forecast's.
+    /// `None` if it isn't known: the read was accepted though it was expected late.
     forecast: Option<Span>,
+    /// It was accepted on a budget.
+    let_in: bool,
 }
 
 /// Reads that pass while none with a deadline has ended: after this long the room isn't asked for, or it could refuse all, and
@@ -152,10 +154,11 @@ impl Admission {
             return Verdict::Forecast;
         }
         let tenant = self.tenants.get(&head.tenant);
-        let may_let_in = || tenant.is_some_and(Tenant::may_let_in);
+        let may_let_in = || head.may_be_refused() && tenant.is_some_and(Tenant::may_let_in);
         if at + f.total() > head.deadline + self.failover_hop {
             return if may_let_in() { Verdict::LetIn } else { Verdict::Forecast };
         }
+        // Of a client that waits, the read is accepted all the same; the stack notes then that it promised nothing.
         let Some(config) = self.config.room else { return Verdict::Forecast };
         if at.since(self.accepted_at) >= self.probe_after {
             return Verdict::Forecast;
@@ -178,7 +181,6 @@ impl Admission {
             let ended_at = if withdrawn { now.max(read.deadline + Span::from_nanos(1)) } else { now };
             self.room.note(now, forecast, ended_at.since(read.entered_at));
         }
-        let let_in = read.forecast.is_none();
         if !read.deadline.is_set() {
             return;
         }
@@ -191,12 +193,13 @@ impl Admission {
             },
         };
         // A budget that was taken away and given again knows nothing of those before.
-        t.late = t.late.saturating_sub(u64::from(let_in));
+        t.late = t.late.saturating_sub(u64::from(read.let_in));
         if let Some(budget) = t.budget.as_mut().filter(|_| outcome.is_done()) {
             budget.ended(now > read.deadline + self.failover_hop);
         }
         let broken = withdrawn || now > read.deadline;
-        if let Some(config) = self.config.room.filter(|_| judged && !let_in && self.room.is_learning()) {
+        if let Some(config) = self.config.room.filter(|_| judged && read.forecast.is_some() && self.room.is_learning())
+        {
             let mut tolerance = t.tolerance(config);
             tolerance.ended(broken);
             t.tolerance = Some(tolerance);
@@ -236,21 +239,24 @@ impl Layer for Admission {
 
     fn submit(&mut self, now: Time, mut io: Io, out: &mut Actions) {
         if io.op == Op::Read {
-            let promised = io.deadline.is_set();
-            let mut forecast = Some(io.expected_at.since(now));
-            if promised {
+            let mut read = Read {
+                tag: io.tag,
+                entered_at: now,
+                deadline: io.deadline,
+                forecast: (!io.flags.has(IoFlags::LATE)).then(|| io.expected_at.since(now)),
+                let_in: false,
+            };
+            if io.deadline.is_set() && read.forecast.is_some() {
                 self.accepted_at = now;
-                if io.expected_at == io.deadline + self.failover_hop
-                    && let Some(t) = self.tenants.get_mut(&io.tenant)
-                    && t.budget.is_some()
-                {
-                    t.late += 1;
-                    t.let_in += 1;
-                    forecast = None;
-                }
             }
-            let read = Read { tag: io.tag, entered_at: now, deadline: io.deadline, forecast };
-            if forecast.is_none() {
+            if io.may_be_refused()
+                && io.expected_at == io.deadline + self.failover_hop
+                && let Some(t) = self.tenants.get_mut(&io.tenant)
+                && t.budget.is_some()
+            {
+                t.late += 1;
+                t.let_in += 1;
+                (read.forecast, read.let_in) = (None, true);
                 // It was let in knowing that: nobody below gives it back for it.
                 io.head.deadline = Time::NEVER;
             }

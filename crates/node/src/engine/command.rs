@@ -1,6 +1,7 @@
 //! How other threads talk to a pool's thread: a queue of commands and a wake-up call.
 
 use super::conn::ExportParams;
+use super::inject::{InjectTerms, InjectView};
 use super::permits::PermitLimits;
 use super::trace::Trace;
 use crate::seats::Seat;
@@ -90,6 +91,15 @@ pub enum Command {
         /// Answered when done; false if a layer can't without a restart.
         reply: Reply<bool>,
     },
+    /// Inject faults into a volume's requests from now on, or (`None`) no more.
+    Inject {
+        /// Which volume.
+        key: VolumeKey,
+        /// What to inject.
+        terms: Option<InjectTerms>,
+        /// Answered when done; false if nothing was to be ended.
+        reply: Reply<bool>,
+    },
     /// Pass a message to the layer that it is addressed to.
     Tell {
         /// The message.
@@ -131,6 +141,8 @@ pub struct PoolSnapshot {
     pub permit_waiting: BTreeMap<TenantId, u32>,
     /// Requests accepted, refused and ended since the start.
     pub counts: (u64, u64, u64),
+    /// Faults that are injected now.
+    pub injections: Vec<InjectView>,
 }
 
 /// The sending side of a pool's commands.

@@ -1,6 +1,6 @@
 //! What a pool counts per volume and tenant. One thread writes; readers get copies.
 
-use plimsoll_base::{Completion, LatencyHistogram, Op, Outcome, Span, Time};
+use plimsoll_base::{Completion, IoFlags, LatencyHistogram, Op, Outcome, Span, Time};
 
 /// One operation's counters.
 #[derive(Clone, Debug, Default)]
@@ -26,8 +26,10 @@ pub struct ExportMetrics {
     pub busy_revoked: u64,
     /// Done by their deadline (those that had one).
     pub deadline_met: u64,
-    /// Done after it.
+    /// Accepted by a forecast that said they would meet it, and done after it: broken promises.
     pub deadline_missed: u64,
+    /// Done after it as was forecast: their clients wait instead of being refused.
+    pub deadline_waited: u64,
     /// From device dispatch to completion, of those that reached a device.
     pub device: LatencyHistogram,
     /// How far the admission's forecast was off (either way), of those that had one.
@@ -46,6 +48,7 @@ impl Default for ExportMetrics {
             busy_revoked: 0,
             deadline_met: 0,
             deadline_missed: 0,
+            deadline_waited: 0,
             device: LatencyHistogram::new(),
             forecast_error: LatencyHistogram::new(),
             minutes: Windows::every(Span::from_secs(60)),
@@ -87,8 +90,12 @@ impl ExportMetrics {
                     self.forecast_error.record(now.since(c.io.expected_at) + c.io.expected_at.since(now));
                 }
                 if c.io.deadline.is_set() {
-                    let met = now <= c.io.deadline;
-                    *(if met { &mut self.deadline_met } else { &mut self.deadline_missed }) += 1;
+                    let counter = match (now <= c.io.deadline, c.io.flags.has(IoFlags::LATE)) {
+                        (true, _) => &mut self.deadline_met,
+                        (false, true) => &mut self.deadline_waited,
+                        (false, false) => &mut self.deadline_missed,
+                    };
+                    *counter += 1;
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The API's words, for the node that says them and for clients that hear them. Times are in microseconds and sizes in
 //! bytes, as the fields' names say; rates are left to the reader, who has two answers and the time between them.
 
-use plimsoll_base::CacheMode;
+use plimsoll_base::{CacheMode, OnBusy};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -25,6 +25,8 @@ pub struct Status {
     pub volumes: Vec<VolumeStatus>,
     /// Its tenants, by name.
     pub tenants: Vec<TenantStatus>,
+    /// Faults that are injected now.
+    pub injections: Vec<InjectStatus>,
 }
 
 /// The node itself.
@@ -206,8 +208,10 @@ pub struct Traffic {
     pub busy_revoked: u64,
     /// Done by their deadline, of those with one.
     pub deadlines_met: u64,
-    /// Done after it.
+    /// Accepted by a forecast that said they would meet it, and done after it.
     pub deadlines_missed: u64,
+    /// Done after it as was forecast: their clients wait instead of being refused.
+    pub deadlines_waited: u64,
     /// Inside now.
     pub inside: u64,
     /// The oldest inside.
@@ -348,6 +352,78 @@ pub struct VolumeChange {
     /// tenant's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<u64>,
+    /// What becomes of a read that would miss that deadline, on those connections: `wait` (it is served late) or `error` (it
+    /// fails at once). Clients that negotiated promises are told in any case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<OnBusy>,
+}
+
+/// What happens to a request that an injection hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InjectFault {
+    /// It fails with an I/O error before anything of it is done.
+    Errors,
+    /// It is carried out, and answered later.
+    Latency,
+    /// It is carried out, and answered when the injection ends.
+    Stall,
+}
+
+/// Operations that an injection looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InjectOnly {
+    /// Reads.
+    Reads,
+    /// Writes, trims, zeroes and flushes.
+    Writes,
+}
+
+/// `PUT /v1/volumes/{name}/inject`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InjectSpec {
+    /// `errors`, `latency` or `stall`.
+    pub fault: InjectFault,
+    /// For `latency`: how much later; a minute at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<u64>,
+    /// To so many of a thousand requests.
+    pub share_permille: u16,
+    /// `reads` or `writes`; all requests if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<InjectOnly>,
+    /// How long; an hour at most. A restart of the node ends it, too.
+    pub for_us: u64,
+    /// Draws which requests: under the same seed the same ones.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+/// An injection as it is now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct InjectStatus {
+    /// The volume.
+    pub volume: String,
+    /// What happens.
+    pub fault: InjectFault,
+    /// How much later answers go out.
+    pub latency_us: Option<u64>,
+    /// To so many of a thousand requests.
+    pub share_permille: u16,
+    /// Of which operations; all if absent.
+    pub only: Option<InjectOnly>,
+    /// What draws them.
+    pub seed: u64,
+    /// How long it still lasts.
+    pub left_us: u64,
+    /// Requests that it has looked at.
+    pub seen: u64,
+    /// Requests that were hit.
+    pub hit: u64,
+    /// Answers that are held back now.
+    pub held: u64,
 }
 
 /// What is said of a volume as one of several replicas.

@@ -65,9 +65,17 @@ pub async fn change_volume(
         if let Some(mode) = wanted.cache {
             node.set_volume_cache(&owned, mode).await?;
         }
-        if let Some(us) = wanted.deadline_us {
-            let deadline = (us > 0).then(|| span_of_us(us));
-            node.set_volume_deadline(&owned, deadline).await?;
+        match (wanted.deadline_us, wanted.busy) {
+            (None, None) => {}
+            (None, Some(busy)) => node.set_volume_busy(&owned, busy).await?,
+            (Some(0), Some(_)) => {
+                let what = "`busy` is for a deadline, which `deadline_us` 0 takes away: send one of them";
+                return Err(NodeError::Refused(what.into()));
+            }
+            (Some(us), busy) => {
+                let deadline = (us > 0).then(|| span_of_us(us));
+                node.set_volume_deadline(&owned, deadline, busy).await?;
+            }
         }
         match wanted.replica {
             None => Ok(()),

@@ -8,6 +8,7 @@ pub mod api;
 mod auth;
 mod change;
 mod error;
+mod inject;
 mod listen;
 mod openapi;
 mod parts;
@@ -63,6 +64,7 @@ fn routes() -> Vec<(String, MethodRouter<Arc<Control>>)> {
         ("/v1/traces", get(traces::list)),
         ("/v1/volumes", get(change::list_volumes).post(change::create_volume)),
         ("/v1/volumes/{name}", get(change::show_volume).patch(change::change_volume).delete(change::delete_volume)),
+        ("/v1/volumes/{name}/inject", get(inject::show).put(inject::begin).delete(inject::end)),
         ("/v1/tenants", get(change::list_tenants)),
         ("/v1/tenants/{name}", get(change::show_tenant).put(change::set_tenant).delete(change::remove_tenant)),
         ("/v1/pools/{name}/recover", post(change::recover_pool)),
@@ -108,7 +110,11 @@ async fn openapi() -> Response {
 }
 
 async fn healthz(State(control): Shared) -> Response {
-    let problems = status::problems(&control.node, &control.node.pool_snapshots().await);
+    let views = control.node.pool_snapshots().await;
+    let problems = {
+        let directory = control.node.directory.read().expect("no panic while held");
+        status::problems(&control.node, &directory, &views)
+    };
     let code = if problems.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, Json(api::Health { healthy: problems.is_empty(), problems })).into_response()
 }

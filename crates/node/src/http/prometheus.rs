@@ -225,10 +225,10 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
     page.family(
         "plimsoll_deadlines_total",
         "counter",
-        "Requests with a deadline that were done by it (met) or after it (missed).",
+        "Requests with a deadline that were done by it (met), after it although forecast in time (missed), or after it as forecast (waited).",
     );
     for (labels, e, _) in all {
-        for (result, n) in [("met", e.deadline_met), ("missed", e.deadline_missed)] {
+        for (result, n) in [("met", e.deadline_met), ("missed", e.deadline_missed), ("waited", e.deadline_waited)] {
             page.sample("plimsoll_deadlines_total", &[labels[0], labels[1], ("result", result)], n);
         }
     }

@@ -1,10 +1,10 @@
 //! `GET /v1/status`: the node's state as the API says it.
 
-use super::Control;
 use super::api::{
     HostPauses, Latency, LayerStatus, Listens, NodeStatus, ObjectiveStatus, Oldest, OpTraffic, PartStatus, Permits,
     PoolStatus, Status, TenantStatus, Traffic, VolumeStatus,
 };
+use super::{Control, inject};
 use crate::directory::{Directory, Tenant, Volume};
 use crate::engine::PoolSnapshot;
 use crate::engine::metrics::OP_NAMES;
@@ -24,7 +24,7 @@ pub type Views = [Option<PoolView>];
 /// All of it.
 pub fn status(control: &Control, views: &Views) -> Status {
     let directory = control.node.directory.read().expect("no panic while held");
-    let problems = problems(&control.node, views);
+    let problems = problems(&control.node, &directory, views);
     let bound = &control.bound;
     let shown = |p: &Option<std::path::PathBuf>| p.as_ref().map(|p| p.display().to_string());
     Status {
@@ -45,16 +45,18 @@ pub fn status(control: &Control, views: &Views) -> Status {
         pools: (0..views.len()).map(|n| pool(&control.node, &directory, n, views[n].as_ref())).collect(),
         volumes: directory.volumes.values().map(|v| volume(&control.node, v, views)).collect(),
         tenants: directory.tenants.iter().map(|(name, t)| tenant(name, t, &directory, views)).collect(),
+        injections: inject::injections(&directory, views),
     }
 }
 
 /// What keeps the node from serving as it should, for `/healthz`.
-pub fn problems(node: &Node, views: &Views) -> Vec<String> {
+pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<String> {
     let problem = |(p, view): (&RunningPool, &Option<PoolView>)| match &p.failed {
         Some(why) => Some(format!("{why}: mend it, then restart the node")),
         None => problem(&p.name, view.as_ref().map(|v| &v.pool)),
     };
-    node.pools.iter().zip(views).filter_map(problem).collect()
+    let injected = inject::injections(directory, views);
+    node.pools.iter().zip(views).filter_map(problem).chain(injected.iter().map(inject::problem)).collect()
 }
 
 fn problem(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> {
@@ -287,6 +289,7 @@ impl Sum {
         t.busy_revoked += e.busy_revoked;
         t.deadlines_met += e.deadline_met;
         t.deadlines_missed += e.deadline_missed;
+        t.deadlines_waited += e.deadline_waited;
         t.inside += e.inside.iter().map(|(_, n)| *n as u64).sum::<u64>();
         let oldest = e.oldest.map(|(at, place)| Oldest { age_us: now.since(at).as_micros(), at: place.to_string() });
         if oldest.as_ref().map(|o| o.age_us) > t.oldest.as_ref().map(|o| o.age_us) {
@@ -336,6 +339,7 @@ mod tests {
             connections: Default::default(),
             permit_waiting: Default::default(),
             counts: (0, 0, 0),
+            injections: Vec::new(),
         }
     }
 

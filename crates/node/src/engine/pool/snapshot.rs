@@ -32,6 +32,7 @@ impl Pool {
             connections: self.clients.by_export(),
             permit_waiting: self.clients.waiting(),
             counts: self.stack.counts(),
+            injections: self.injections.views(now),
         }
     }
 
