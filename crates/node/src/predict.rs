@@ -136,11 +136,6 @@ impl Particulars {
         Particulars(tenants.iter().map(of).collect())
     }
 
-    /// Are some tenants' deadlines of a percentile?
-    pub fn has_percentiles(&self) -> bool {
-        self.0.values().any(|(percentile, _)| percentile.is_some())
-    }
-
     /// A tenant's terms, as layers are told.
     pub fn terms(&self, name: &str, class: &Class, in_flight_max: u32) -> Terms {
         let window = |bp: u16| (SLOW_READS_IN_WINDOW * 10_000).div_ceil(10_000 - u64::from(bp)) as u32;
