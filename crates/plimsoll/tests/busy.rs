@@ -82,6 +82,38 @@ fn a_late_read_of_an_ordinary_client_waits_unless_the_error_was_asked_for() {
     drop(noise);
 }
 
+/// An export's description says what its reads are promised: as configured, as its name asks for, and as it was last changed live,
+/// until something else is configured.
+#[test]
+fn an_exports_description_has_its_promise() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = "device = { file = \"d.img\", size = \"64MiB\" }";
+    let configured = config(device, "deadline = \"50ms\"", "16MiB");
+    let said = |server: &Server, export: &str| {
+        let opened = Client::once_served(&server.socket(), export).opened;
+        opened.description.unwrap().trim_start_matches("ready of tenant web, ").to_string()
+    };
+    let server = Server::start(dir.path(), &configured);
+    assert_eq!(said(&server, "vol"), "deadline 50.0ms, busy=wait");
+    assert_eq!(said(&server, "vol?deadline=5ms&busy=error"), "deadline 5.00ms, busy=error");
+    server.cli(&["volume", "deadline", "vol", "9ms", "--busy", "error"]);
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &configured);
+    assert_eq!(said(&server, "vol"), "deadline 9.00ms, busy=error");
+    assert!(server.stop());
+    let other = configured.replace("[[volume]]\n", "[[volume]]\ndeadline = \"7ms\"\nbusy = \"error\"\n");
+    let server = Server::start(dir.path(), &other);
+    assert_eq!(said(&server, "vol"), "deadline 7.00ms, busy=error");
+    server.cli(&["volume", "deadline", "vol", "7ms", "--busy", "wait"]);
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &other);
+    assert_eq!(said(&server, "vol"), "deadline 7.00ms, busy=wait");
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &other.replace("busy = \"error\"\n", ""));
+    assert_eq!(said(&server, "vol"), "deadline 7.00ms, busy=wait", "as configured by now");
+    assert!(server.stop());
+}
+
 /// A read that has no permit before its deadline has passed waits on, if its client does.
 #[test]
 fn a_read_that_waited_for_a_permit_beyond_its_deadline_is_served() {
