@@ -77,10 +77,8 @@ struct Read {
     tag: u64,
     entered_at: Time,
     deadline: Time,
-    /// `None` if it isn't known: the read was accepted though it was expected late.
+    /// `None` if it was let in on a budget: then it is the budget's, not the forecast's.
     forecast: Option<Span>,
-    /// It was accepted on a budget.
-    let_in: bool,
 }
 
 /// Reads that pass while none with a deadline has ended: after this long the room isn't asked for, or it could refuse all, and
@@ -158,7 +156,6 @@ impl Admission {
         if at + f.total() > head.deadline + self.failover_hop {
             return if may_let_in() { Verdict::LetIn } else { Verdict::Forecast };
         }
-        // Of a client that waits, the read is accepted all the same; the stack notes then that it promised nothing.
         let Some(config) = self.config.room else { return Verdict::Forecast };
         if at.since(self.accepted_at) >= self.probe_after {
             return Verdict::Forecast;
@@ -184,6 +181,7 @@ impl Admission {
             let ended_at = if withdrawn { now.max(read.deadline + Span::from_nanos(1)) } else { now };
             self.room.note(now, forecast, ended_at.since(read.entered_at));
         }
+        let let_in = read.forecast.is_none();
         if !read.deadline.is_set() {
             return;
         }
@@ -196,13 +194,12 @@ impl Admission {
             },
         };
         // A budget that was taken away and given again knows nothing of those before.
-        t.late = t.late.saturating_sub(u64::from(read.let_in));
+        t.late = t.late.saturating_sub(u64::from(let_in));
         if let Some(budget) = t.budget.as_mut().filter(|_| outcome.is_done()) {
             budget.ended(now > read.deadline + self.failover_hop);
         }
         let broken = withdrawn || now > read.deadline;
-        if let Some(config) = self.config.room.filter(|_| judged && read.forecast.is_some() && self.room.is_learning())
-        {
+        if let Some(config) = self.config.room.filter(|_| judged && !let_in && self.room.is_learning()) {
             let mut tolerance = t.tolerance(config);
             tolerance.ended(broken);
             t.tolerance = Some(tolerance);
@@ -256,14 +253,8 @@ impl Layer for Admission {
                     forecast = None;
                 }
             }
-            if io.may_be_refused()
-                && io.expected_at == io.deadline + self.failover_hop
-                && let Some(t) = self.tenants.get_mut(&io.tenant)
-                && t.budget.is_some()
-            {
-                t.late += 1;
-                t.let_in += 1;
-                (read.forecast, read.let_in) = (None, true);
+            let read = Read { tag: io.tag, entered_at: now, deadline: io.deadline, forecast };
+            if forecast.is_none() {
                 // It was let in knowing that: nobody below gives it back for it.
                 io.head.deadline = Time::NEVER;
             }
