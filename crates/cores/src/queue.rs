@@ -26,6 +26,8 @@ pub struct Waiting {
     pub serial: u64,
     /// The request.
     pub io: Io,
+    /// The request that it's the rest of, if a part of that has gone below.
+    pub of: Option<u32>,
 }
 
 /// One queue.
@@ -100,6 +102,11 @@ impl Queue {
     /// Has it no tenants, and nothing left of them?
     pub fn is_unused(&self) -> bool {
         self.tenants.is_empty() && self.waiting.is_empty() && self.in_service == 0
+    }
+
+    /// Is a request of it inside?
+    pub fn is_busy(&self) -> bool {
+        self.in_service > 0 || !self.waiting.is_empty()
     }
 
     /// Has it objectives?
@@ -323,7 +330,7 @@ impl Queues {
     pub fn push(&mut self, io: Io) -> usize {
         let at = self.of_tenant(io.tenant);
         self.next_serial += 1;
-        let waiting = Waiting { arrived_at: io.arrived_at, serial: self.next_serial, io };
+        let waiting = Waiting { arrived_at: io.arrived_at, serial: self.next_serial, io, of: None };
         self.list[at].waiting.push_back(waiting);
         at
     }

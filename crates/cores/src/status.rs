@@ -20,12 +20,21 @@ pub struct CoresStatus {
     pub unowned: u32,
     /// Reads answered Busy as their own deadline had passed while they waited.
     pub revoked: u64,
-    /// Bytes a second that best effort may write; `None` while that isn't bounded.
-    pub write_rate: Option<u64>,
-    /// How often that was cut.
-    pub write_cuts: u64,
+    /// The bound on best effort's changes, if there is one.
+    pub bound: Option<BoundStatus>,
     /// Each queue.
     pub queues: Vec<QueueStatus>,
+}
+
+/// The state of the bound on best effort's changes.
+#[derive(Clone, Copy, Debug)]
+pub struct BoundStatus {
+    /// Bytes of writes that best effort may have in flight on average; `None` while nothing is held.
+    pub in_flight_bytes: Option<u64>,
+    /// Is that the least that it ever is?
+    pub is_least: bool,
+    /// Late requests that lowered it.
+    pub cuts: u64,
 }
 
 /// One queue's state.

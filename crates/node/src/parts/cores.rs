@@ -59,7 +59,7 @@ fn unchecked(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
     let mut policy = policy(pool.core_policy.as_ref().map_or("qwin", |p| p.get_ref()))?;
     match &mut policy {
         PolicyConfig::Qwin(q) => {
-            q.bound_writes = pool.bound_best_effort_writes.unwrap_or(q.bound_writes);
+            q.bound_writes = pool.bound_best_effort_writes.unwrap_or(true);
             (q.slack_low, q.slack_high) =
                 pool.core_slack.map_or((q.slack_low, q.slack_high), |[low, high]| (low.0, high.0));
             q.poll_windows = pool.core_poll_windows.unwrap_or(q.poll_windows);
@@ -124,8 +124,9 @@ impl Part for Cores {
 
     fn shown(v: &CoresView) -> Shown {
         let depth = if v.depth == 1 { String::new() } else { format!(" of depth {}", v.depth) };
-        let bounded = v.best_effort_write_bytes_per_s.map_or(String::new(), |rate| {
-            format!(" and may write {:.1} MB/s (cut {} times)", rate as f64 / 1e6, v.best_effort_write_cuts)
+        let least = if v.best_effort_is_least { ", its least" } else { "" };
+        let bounded = v.best_effort_in_flight_bytes.map_or(String::new(), |bytes| {
+            format!(" and may have {:.0} KiB of writes in flight{least}", bytes as f64 / 1024.0)
         });
         let mut shown = Shown::new(format!(
             "{} cores{depth} by {}, {} busy, best effort has {}{bounded}",
@@ -209,10 +210,12 @@ pub struct CoresView {
     pub best_effort_cores: u32,
     /// Reads answered busy as their deadline had passed while they waited.
     pub revoked: u64,
-    /// Bytes a second that best effort may write; absent while that isn't bounded.
-    pub best_effort_write_bytes_per_s: Option<u64>,
-    /// Number of times that it was cut.
-    pub best_effort_write_cuts: u64,
+    /// Bytes of writes that best effort may have in flight on average; absent while that isn't bounded.
+    pub best_effort_in_flight_bytes: Option<u64>,
+    /// The bound is at its least.
+    pub best_effort_is_least: bool,
+    /// Late requests that lowered the bound since the start.
+    pub best_effort_cuts: u64,
     /// One for each set of objectives, and for each best-effort tenant.
     pub queues: Vec<CoreQueueView>,
 }
@@ -267,8 +270,9 @@ impl CoresView {
             busy: s.busy,
             best_effort_cores: s.unowned,
             revoked: s.revoked,
-            best_effort_write_bytes_per_s: s.write_rate,
-            best_effort_write_cuts: s.write_cuts,
+            best_effort_in_flight_bytes: s.bound.and_then(|b| b.in_flight_bytes),
+            best_effort_is_least: s.bound.is_some_and(|b| b.is_least),
+            best_effort_cuts: s.bound.map_or(0, |b| b.cuts),
             queues: s.queues.iter().filter(|q| !q.tenants.is_empty()).map(|q| queue(q, directory)).collect(),
         }
     }
@@ -340,22 +344,18 @@ fn metrics(page: &mut Page, all: &[(&str, CoresView)]) {
         page.sample("plimsoll_cores_busy", &[("pool", pool)], v.busy);
     }
     page.family(
-        "plimsoll_cores_best_effort_write_bytes_per_second",
+        "plimsoll_cores_best_effort_in_flight_bytes",
         "gauge",
-        "What best effort may write, where that is bounded.",
+        "Bytes of writes that best effort may have in flight on average, where that is bounded.",
     );
     for (pool, v) in all {
-        if let Some(rate) = v.best_effort_write_bytes_per_s {
-            page.sample("plimsoll_cores_best_effort_write_bytes_per_second", &[("pool", pool)], rate);
+        if let Some(bytes) = v.best_effort_in_flight_bytes {
+            page.sample("plimsoll_cores_best_effort_in_flight_bytes", &[("pool", pool)], bytes);
         }
     }
-    page.family(
-        "plimsoll_cores_best_effort_write_cuts_total",
-        "counter",
-        "How often what best effort may write was cut.",
-    );
+    page.family("plimsoll_cores_best_effort_cuts_total", "counter", "Late requests that lowered that bound.");
     for (pool, v) in all {
-        page.sample("plimsoll_cores_best_effort_write_cuts_total", &[("pool", pool)], v.best_effort_write_cuts);
+        page.sample("plimsoll_cores_best_effort_cuts_total", &[("pool", pool)], v.best_effort_cuts);
     }
     let name_of = |q: &CoreQueueView| q.tenants.join("+");
     let queues: Vec<_> = all.iter().flat_map(|(pool, v)| v.queues.iter().map(|q| (*pool, name_of(q), q))).collect();
