@@ -8,9 +8,11 @@
 //!
 //! * Each objective of each queue has a level of its own; the lowest holds. A late request lowers it by a sixteenth, one in time
 //!   raises it by as much less as makes the two balance where 60 % of what the objective allows is late.
-//! * A late request lowers nothing if best effort had nothing in flight shortly before. Requests that arrived before the last
-//!   round of cuts began can't halve the level a second time.
-//! * Levels also grow with time: while no request of an objective is inside, and while none is late.
+//! * A late request lowers nothing if best effort had nothing in flight shortly before. No level is more than halved in
+//!   [`ROUND`], nor by requests that had arrived before: a stall of the device is one event.
+//! * A new level begins at a quarter of a unit and grows quickly until a request is late.
+//! * While no request with an objective is inside, the levels count for more and more until nothing is held; the next one that
+//!   comes finds what was learned. Levels also grow with time while none is late, and fade slowly while there is none.
 //! * Best effort always has a least pace ([`HOLD_UNIT`]): no request at the front of a queue is held longer than [`HOLD_MAX`].
 
 use crate::status::BoundStatus;
@@ -25,23 +27,31 @@ pub const FLOOR: u64 = UNIT / 1024;
 /// From this level on nothing is held.
 pub const OPEN: u64 = 256 * UNIT;
 /// Best effort's least pace, at any level: when all that was in flight has ended, the next request follows after this time for
-/// each unit that ended last (16 units a second, 1 MiB of writes of 64 KiB), and at the latest after [`HOLD_MAX`].
-pub const HOLD_UNIT: Span = Span::from_micros(62_500);
+/// each unit that ended last (64 units a second, 4 MiB of writes of 64 KiB), and at the latest after [`HOLD_MAX`].
+pub const HOLD_UNIT: Span = Span::from_micros(15_625);
 /// See [`HOLD_UNIT`].
 pub const HOLD_MAX: Span = Span::from_millis(500);
 
 /// A late request lowers a level by this part.
 const CUT: u64 = 16;
+/// A request in time raises a new level, which no late one has lowered yet, by this part.
+const GROW_NEW: u64 = 128;
+/// Of a new level.
+const FIRST: u64 = UNIT / 4;
+/// The late requests of this time halve a level at most.
+const ROUND: Span = Span::from_millis(50);
 /// Of the late requests that an objective allows, so many of a thousand are aimed at.
 const AIM_PERMILLE: u64 = 600;
 /// Changes of best effort may delay requests that come so much later.
 const AFTER: Span = Span::from_millis(100);
 /// The most that was in flight is remembered for one to two of these.
 const PEAK_EPOCH: Span = Span::from_millis(20);
-/// No request inside for so long: levels double every [`IDLE_DOUBLES`].
+/// No request of an objective inside for so long: nothing of the kind for [`IDLE_DOUBLES`] more doubles what is passed.
 const IDLE: Span = Span::from_secs(1);
 const IDLE_DOUBLES: Span = Span::from_millis(250);
-/// None late for so long: levels double every [`CALM_DOUBLES`].
+/// What was learned doubles so often while there is none.
+const FADES: Span = Span::from_secs(60);
+/// None late for so long though best effort uses its level: levels double every [`CALM_DOUBLES`].
 const CALM: Span = Span::from_secs(10);
 const CALM_DOUBLES: Span = Span::from_secs(4);
 /// Unused credit is saved up for so long.
@@ -74,23 +84,25 @@ fn weight(op: Op, len: u64) -> u64 {
 #[derive(Clone, Copy, Debug)]
 struct Level {
     value: u64,
+    is_new: bool,
     /// When the last round of cuts began, and the level then.
-    round_at: Time,
+    round_at: Option<Time>,
     round_from: u64,
 }
 
 impl Default for Level {
     fn default() -> Level {
-        Level { value: OPEN, round_at: Time::ZERO, round_from: OPEN }
+        Level { value: FIRST, is_new: true, round_at: None, round_from: FIRST }
     }
 }
 
 impl Level {
     fn cut(&mut self, now: Time, arrived: Time, used: u64) {
-        if arrived >= self.round_at {
+        if self.round_at.is_none_or(|at| arrived >= at + ROUND) {
             // What isn't used says nothing of what the device stands.
-            (self.round_at, self.round_from) = (now, self.value.min(used.max(UNIT)));
+            (self.round_at, self.round_from) = (Some(now), self.value.min(used.max(UNIT)));
         }
+        self.is_new = false;
         let cut = self.value.min(self.round_from);
         self.value = (cut - cut / CUT).max(self.round_from / 2).max(FLOOR);
     }
@@ -99,7 +111,8 @@ impl Level {
         let all = 10_000 * 1_000;
         let aimed = u64::from(10_000 - o.percentile_bp.min(9_999)) * AIM_PERMILLE;
         // Levels are below 2^40, and a sixteenth of one times the aim below 2^60.
-        self.value = (self.value + (self.value / CUT * aimed / (all - aimed)).max(1)).min(OPEN);
+        let more = if self.is_new { self.value / GROW_NEW } else { self.value / CUT * aimed / (all - aimed) };
+        self.value = (self.value + more.max(1)).min(OPEN);
     }
 }
 
@@ -108,6 +121,8 @@ impl Level {
 pub struct WriteBound {
     /// By queue and objective.
     levels: Vec<Vec<Level>>,
+    /// They count for so many doublings more, as no request of an objective is inside.
+    doubled: u32,
     /// Requests of best effort in flight that are bounded: their weights, and when the last one left.
     in_flight: u64,
     left_at: Option<Time>,
@@ -148,9 +163,10 @@ fn ns(span: Span) -> i64 {
 }
 
 impl WriteBound {
-    /// The lowest level; [`OPEN`] if nothing is held.
+    /// The lowest level, as it counts now; [`OPEN`] if nothing is held.
     pub fn level(&self) -> u64 {
-        self.levels.iter().flatten().map(|l| l.value).min().unwrap_or(OPEN)
+        let learned = self.levels.iter().flatten().map(|l| l.value).min().unwrap_or(OPEN);
+        (learned << self.doubled).min(OPEN)
     }
 
     /// What it is now.
@@ -163,9 +179,11 @@ impl WriteBound {
         }
     }
 
-    /// The level of a queue's objectives, the lowest one.
-    pub fn level_of(&self, at: usize) -> u64 {
-        self.levels.get(at).into_iter().flatten().map(|l| l.value).min().unwrap_or(OPEN)
+    /// Do the objectives of queue `at` decide the level?
+    pub fn is_decided_by(&self, at: usize) -> bool {
+        let learned = |levels: &Vec<Level>| levels.iter().map(|l| l.value).min().unwrap_or(OPEN);
+        let lowest = self.levels.iter().map(learned).min().unwrap_or(OPEN);
+        self.level() < OPEN && self.levels.get(at).map(learned) == Some(lowest)
     }
 
     /// Queue `at` has other objectives, or none, from now on.
@@ -175,8 +193,13 @@ impl WriteBound {
         }
     }
 
+    /// Can't best effort be to blame for a request that arrived at `arrived`? It did nothing, or was at its least.
+    pub fn is_blameless(&self, arrived: Time) -> bool {
+        self.was_quiet(arrived) || self.level() <= FLOOR
+    }
+
     /// Was nothing of best effort in flight that could have delayed a request that arrived at `arrived`?
-    pub fn was_quiet(&self, arrived: Time) -> bool {
+    fn was_quiet(&self, arrived: Time) -> bool {
         self.in_flight == 0 && self.left_at.is_none_or(|left| left + AFTER < arrived)
     }
 
@@ -259,7 +282,7 @@ impl WriteBound {
         self.levels[at].resize(objectives.len(), Level::default());
         let arrived = now - response;
         let quiet = self.was_quiet(arrived);
-        let used = self.peaks[0].max(self.peaks[1]).max(self.in_flight);
+        let (used, is_used) = (self.used(), self.is_used());
         for (level, o) in self.levels[at].iter_mut().zip(objectives) {
             if response > o.bound {
                 self.late_at = now;
@@ -267,36 +290,54 @@ impl WriteBound {
                     level.cut(now, arrived, used);
                     self.cuts += 1;
                 }
-            } else if level.value < OPEN && (self.credit < 0 || used >= level.value / 2) {
+            } else if is_used {
                 // What isn't used needn't grow: it would say nothing of what the device stands.
                 level.raise(o);
             }
         }
     }
 
+    /// The most that was in flight lately.
+    fn used(&self) -> u64 {
+        self.peaks[0].max(self.peaks[1]).max(self.in_flight)
+    }
+
+    /// Does best effort use up its level?
+    fn is_used(&self) -> bool {
+        self.credit < 0 || self.used() >= self.level() / 2
+    }
+
+    /// A request of a latency-critical queue comes.
+    pub fn came(&mut self, now: Time) {
+        self.settle(now);
+        (self.doubled, self.busy_at) = (0, now);
+    }
+
     /// Lets levels grow with time. `is_busy`: a request of a latency-critical queue is inside.
     pub fn tick(&mut self, now: Time, is_busy: impl FnOnce() -> bool) {
         if self.level() >= OPEN {
-            self.grown_at = now;
-            return;
-        }
-        if is_busy() {
-            self.busy_at = now;
-        }
-        let (since, every) = match self.busy_at + IDLE <= now {
-            true => (self.busy_at + IDLE, IDLE_DOUBLES),
-            false => (self.late_at + CALM, CALM_DOUBLES),
-        };
-        let from = self.grown_at.max(since);
-        let times = now.since(from).as_nanos() / every.as_nanos();
-        if times == 0 {
             return;
         }
         self.settle(now);
+        if is_busy() {
+            self.busy_at = now;
+        }
+        let idle_at = self.busy_at + IDLE;
+        let is_idle = idle_at <= now;
+        let (since, every) = match is_idle {
+            true => (idle_at, FADES),
+            false if self.is_used() => (self.late_at + CALM, CALM_DOUBLES),
+            false => (now, CALM_DOUBLES),
+        };
+        self.grown_at = self.grown_at.max(since);
+        let times = now.since(self.grown_at).as_nanos() / every.as_nanos();
         for level in self.levels.iter_mut().flatten() {
             level.value = (level.value << times.min(20)).min(OPEN);
         }
-        self.grown_at = from + every * times;
+        self.grown_at += every * times;
+        if is_idle {
+            self.doubled = (now.since(idle_at).as_nanos() / IDLE_DOUBLES.as_nanos()).min(20) as u32;
+        }
     }
 }
 
@@ -392,16 +433,17 @@ mod tests {
     fn only_what_best_effort_can_have_delayed_lowers_the_level() {
         let mut b = WriteBound::default();
         (1..10_000).for_each(|i| b.ended(at_us(i * 1000), 0, &P99, LATE));
-        assert_eq!((b.level(), b.status().cuts), (OPEN, 0));
+        assert_eq!((b.level(), b.status().cuts), (FIRST, 0));
         b.passed(at_us(10_000_000), &write());
         b.left(at_us(10_001_000), &write(), Span::from_millis(1));
         b.ended(at_us(10_002_000), 0, &P99, LATE);
-        assert!(b.level() < UNIT, "from what was in flight on");
+        assert!(b.level() < FIRST);
     }
 
     #[test]
     fn one_stall_halves_it_at_most() {
-        let mut b = WriteBound::default();
+        let mut b =
+            WriteBound { levels: vec![vec![Level { value: OPEN, ..Level::default() }]], ..WriteBound::default() };
         (0..16).for_each(|_| b.passed(at_us(0), &write()));
         // All came before the first of them ended.
         (0..1000).for_each(|i| b.ended(at_us(50_000 + i), 0, &P99, Span::from_micros(50_000)));
@@ -433,8 +475,7 @@ mod tests {
         for _ in 0..steps {
             now += Span::from_micros(1 + rng.below(400));
             writer.step(&mut b, now);
-            let level = b.level().max(UNIT);
-            assert!(b.in_flight < level + UNIT || level >= OPEN / 2 || b.cuts > 0, "{} of {level}", b.in_flight);
+            b.came(now);
             b.ended(now, rng.below(3) as usize, &P99, if rng.below(100) < late { LATE } else { KEPT });
         }
         (b, writer, now)
@@ -479,7 +520,7 @@ mod tests {
                     }
                 }
             }
-            // 16 a second, beside what they take.
+            // 64 a second, beside what they take.
             let least = 20_000_000 / (takes + HOLD_UNIT.as_micros() + 500);
             prop_assert!(passed >= least, "{passed} of {least}");
         }

@@ -1,10 +1,11 @@
 //! The layer: requests wait in their tenants' queues until a core is theirs.
 
 use crate::admission::{self, Fit};
+use crate::bound::is_bounded;
 use crate::config::CoresConfig;
-use crate::control::CoresControl;
+use crate::control::{CoresControl, CoresReport};
 use crate::policy::{self, Policy};
-use crate::queue::{CoreChange, Queues, Waiting};
+use crate::queue::{CoreChange, Queue, Queues, Waiting};
 use crate::status::{CoresStatus, QueueStatus};
 use plimsoll_base::{Completion, Confidence, Data, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Ports, Terms};
@@ -112,7 +113,19 @@ impl Cores {
             unowned: self.queues.unowned(),
             revoked: self.revoked,
             bound: self.policy.write_bound().map(|b| b.status()),
-            queues: queues.map(|(at, q)| QueueStatus::of(now, q, self.policy.windows(at), self.queues.depth)).collect(),
+            queues: queues.map(|(at, q)| self.queue_status(now, at, q)).collect(),
+        }
+    }
+
+    fn queue_status(&self, now: Time, at: usize, q: &Queue) -> QueueStatus {
+        let of = QueueStatus::of(now, q, self.policy.windows(at), self.queues.depth);
+        let Some(bound) = self.policy.write_bound() else { return of };
+        let is_held = |head: &IoHead| !q.is_critical() && is_bounded(head) && bound.may_pass_at(now) != Time::ZERO;
+        QueueStatus {
+            held: q.waiting.front().filter(|w| is_held(&w.io.head)).map(|w| now.since(w.arrived_at)),
+            is_deciding: bound.is_decided_by(at),
+            is_hopeless: q.missed.is_some(),
+            ..of
         }
     }
 
@@ -232,6 +245,14 @@ impl Cores {
     }
 }
 
+fn report(q: &Queue) -> CoresReport {
+    let tenants = q.tenants.iter().map(|(id, _)| id.0).collect();
+    match q.missed {
+        Some(missed) => CoresReport::Unkept { tenants, missed },
+        None => CoresReport::KeptAgain { tenants },
+    }
+}
+
 impl Layer for Cores {
     fn name(&self) -> &'static str {
         "cores"
@@ -285,6 +306,12 @@ impl Layer for Cores {
             q.service.record(took);
             q.ended(response, served.window);
             q.done_bytes += c.io.len;
+            if q.is_critical()
+                && self.policy.write_bound().is_some_and(|b| b.is_blameless(served.arrived_at))
+                && q.ended_alone(response)
+            {
+                out.report(&report(q));
+            }
         }
         self.policy.left(now, at, &c.io.head, took, &self.queues);
         self.policy.ended(now, at, response, &mut self.queues);

@@ -1,5 +1,6 @@
 //! What the layer tells of itself.
 
+use crate::control::Missed;
 use crate::demand::Bound;
 use crate::queue::{Kind, Queue};
 use crate::window::{CorePolicy, Windows};
@@ -78,6 +79,14 @@ pub struct QueueStatus {
     pub predicted_tail: Span,
     /// An objective that requests miss by what they take below alone: no number of cores keeps it.
     pub is_hopeless: bool,
+    /// The same with what they take, as measured while best effort wasn't to blame.
+    pub missed: Option<Missed>,
+    /// Response times while best effort wasn't to blame: percentile in hundredths of a percent, and the time there.
+    pub alone_tails: Vec<(u16, Span)>,
+    /// The bound on best effort holds the oldest that waits, which came so long ago.
+    pub held: Option<Span>,
+    /// That bound follows from this queue's objectives.
+    pub is_deciding: bool,
     /// The tail measured at the last poll.
     pub measured_tail: Span,
     /// Bytes of requests that were done.
@@ -111,6 +120,10 @@ impl QueueStatus {
             service_tails: q.service.tails().to_vec(),
             predicted_tail: predicted(q, depth),
             is_hopeless: is_hopeless(q),
+            missed: q.missed,
+            alone_tails: q.measured_alone().map_or(Vec::new(), |a| a.tails().to_vec()),
+            held: None,
+            is_deciding: false,
             measured_tail: windows.map_or(Span::ZERO, |w| w.measured_tail),
             done_bytes: q.done_bytes,
         }

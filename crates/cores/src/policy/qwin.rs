@@ -234,12 +234,29 @@ impl Qwin {
                     continue; // this core was too much and is yielded
                 }
             }
-            self.runs[at].windows.take_up();
-            self.runs[at].moved_at = now;
-            return Some(at);
+            return Some(self.taken_by_own(now, at));
         }
-        let at = self.choose_of_rest(now, queues)?;
-        Some(self.taken_by_rest(at))
+        match self.choose_of_rest(now, queues) {
+            Some(at) => Some(self.taken_by_rest(at)),
+            None if self.bound.is_some() => self.choose_ahead(now, queues),
+            None => None,
+        }
+    }
+
+    fn taken_by_own(&mut self, now: Time, at: usize) -> usize {
+        self.runs[at].windows.take_up();
+        self.runs[at].moved_at = now;
+        at
+    }
+
+    /// Best effort may not, or need not, have the cores that are left: they serve objectives beyond the cores that those have. QWin as
+    /// published lets them stay free, as it knows no best effort that is held.
+    fn choose_ahead(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
+        let at = partition::critical_due(queues, |_| true)?;
+        if self.runs[at].windows.is_over() {
+            self.begin_window(now, at, queues);
+        }
+        Some(self.taken_by_own(now, at))
     }
 
     /// A queue without cores has a request taken up: it may be a latency-critical one that has lost its last.
@@ -323,7 +340,10 @@ impl Policy for Qwin {
         }
     }
 
-    fn arrived(&mut self, _now: Time, _at: usize, queues: &mut Queues) {
+    fn arrived(&mut self, now: Time, at: usize, queues: &mut Queues) {
+        if let Some(bound) = self.bound.as_mut().filter(|_| queues.get(at).is_critical()) {
+            bound.came(now);
+        }
         self.arm(queues);
     }
 
@@ -361,6 +381,9 @@ impl Policy for Qwin {
     }
 
     fn wake(&mut self, now: Time, queues: &mut Queues) {
+        if self.pass_at <= now {
+            self.pass_at = Time::NEVER; // a core that gets free asks again
+        }
         for at in 0..self.runs.len() {
             if self.still_at(at, queues) <= now {
                 self.runs[at].moved_at = now;

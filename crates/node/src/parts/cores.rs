@@ -6,7 +6,9 @@ use super::{About, Part, Shown};
 use crate::config::{Place, PoolConfig, SpanText};
 use crate::directory::Directory;
 use plimsoll_base::{Span, Time};
-use plimsoll_cores::{CoresConfig, CoresControl, CoresStatus, PolicyConfig, QueueStatus, QwinConfig};
+use plimsoll_cores::{
+    CoresConfig, CoresControl, CoresReport, CoresStatus, Missed, PolicyConfig, QueueStatus, QwinConfig,
+};
 use plimsoll_stack::{Addressed, Stack};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -104,6 +106,28 @@ fn slack_range(_: &Live) -> RangeInclusive<u64> {
     0..=SLACK_MAX.as_micros()
 }
 
+/// Logs what the cores of pool `pool` report.
+pub fn log(pool: &str, report: &CoresReport, directory: &Directory) {
+    let named = |tenants: &[u16]| {
+        let of = |(name, t): (&String, &crate::directory::Tenant)| tenants.contains(&t.id.0).then(|| name.clone());
+        directory.tenants.iter().filter_map(of).collect::<Vec<_>>().join(", ")
+    };
+    match report {
+        CoresReport::Unkept { tenants, missed: Missed { percentile_bp, within, alone } } => {
+            let (tenants, percentile) = (named(tenants), f64::from(*percentile_bp) / 100.0);
+            tracing::warn!(
+                pool,
+                tenants,
+                "the objective p{percentile} within {within} can't be kept: it's {alone} although best effort does nothing or is at \
+                 its least; allow more with `plimsoll tenant set`, or move other tenants with objectives to another pool"
+            );
+        }
+        CoresReport::KeptAgain { tenants } => {
+            tracing::info!(pool, tenants = named(tenants), "the objectives can be kept again");
+        }
+    }
+}
+
 /// The part.
 pub struct Cores;
 
@@ -135,7 +159,11 @@ impl Part for Cores {
         let us = |us: u64| Span::from_micros(us).to_string();
         let row = |q: &CoreQueueView| {
             let own = |text: String| if q.core_policy.is_some() { text } else { "-".into() };
-            let hopeless = if q.hopeless { ", the device alone misses it" } else { "" };
+            let hopeless = match (q.hopeless, q.alone_tail_us) {
+                (false, _) => String::new(),
+                (true, None) => ", the device alone misses it".into(),
+                (true, Some(tail)) => format!(", missed whatever best effort does: {}", us(tail)),
+            };
             vec![
                 q.tenants.join(","),
                 own(format!("{} (at most {})", q.cores, q.cores_max)),
@@ -148,6 +176,17 @@ impl Part for Cores {
                 own(format!("{}{hopeless}", us(q.measured_tail_us))),
             ]
         };
+        let held: Vec<String> = v
+            .queues
+            .iter()
+            .filter_map(|q| Some((q, q.held_us?)))
+            .map(|(q, held)| format!("{} (for {})", q.tenants.join(","), us(held)))
+            .collect();
+        if !held.is_empty() {
+            let deciding: Vec<String> =
+                v.queues.iter().filter(|q| q.decides_bound).flat_map(|q| q.tenants.clone()).collect();
+            shown.line("held", format!("{}, for the objectives of {}", held.join(", "), deciding.join(", ")));
+        }
         let head = ["TENANTS", "CORES", "WAIT", "SERVED", "POLICY", "WINDOWS", "SERVICE/TAIL", "PREDICTED", "MEASURED"];
         shown.table(&head, v.queues.iter().map(row).collect());
         shown
@@ -259,6 +298,12 @@ pub struct CoreQueueView {
     pub measured_tail_us: u64,
     /// The device alone breaks an objective: no number of cores keeps it.
     pub hopeless: bool,
+    /// The tail of response times while best effort did nothing or was at its least; absent until enough were measured.
+    pub alone_tail_us: Option<u64>,
+    /// The bound on best effort holds the oldest request, which has waited for this long; absent if it doesn't.
+    pub held_us: Option<u64>,
+    /// The bound on best effort follows from this queue's objectives.
+    pub decides_bound: bool,
 }
 
 impl CoresView {
@@ -300,6 +345,9 @@ fn queue(q: &QueueStatus, directory: &Directory) -> CoreQueueView {
         predicted_tail_us: us(q.predicted_tail),
         measured_tail_us: us(q.measured_tail),
         hopeless: q.is_hopeless,
+        alone_tail_us: q.alone_tails.iter().map(|t| us(t.1)).max(),
+        held_us: q.held.map(us),
+        decides_bound: q.is_deciding,
     }
 }
 
