@@ -62,9 +62,11 @@ impl Node {
     /// taken in.
     pub async fn start(config: &Config) -> Result<Node> {
         let particulars = Particulars::of(&config.tenant);
+        let directory = Arc::<RwLock<Directory>>::default();
         let mut pools = Vec::new();
         for p in &config.pool {
-            let opened = RunningPool::start(p, config.control.trace_every, &config.limits);
+            let shared = directory.clone();
+            let opened = RunningPool::start(p, config.control.trace_every, &config.limits, shared);
             pools.push(opened.or_else(|e| RunningPool::failed(p, e))?);
         }
         if let Some(why) = pools.iter().all(|p| p.failed.is_some()).then(|| pools[0].failed.clone()).flatten() {
@@ -86,7 +88,7 @@ impl Node {
             volumes_configured: config.volume.clone(),
             throttles: config.volume.iter().filter_map(throttled).collect(),
             pools,
-            directory: Arc::default(),
+            directory,
             watchdog,
             particulars,
             watching: tokio::sync::Mutex::new(()),

@@ -3,9 +3,9 @@
 use super::caching;
 use super::error::{NodeError, Result, failed};
 use crate::config::{Limits, PoolConfig};
-use crate::directory::Volume;
+use crate::directory::{Directory, Volume};
 use crate::engine::tape::TapeWriter;
-use crate::engine::{Command, Pool, PoolGone, PoolHandle, PoolOptions, Reply};
+use crate::engine::{Command, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Report};
 use crate::open::{CacheLocks, open_pool};
 use crate::parts::settings::{Changed, Live};
 use crate::parts::{self, Layers, PoolView};
@@ -16,7 +16,7 @@ use plimsoll_stack::{Addressed, Extent, Stack};
 use plimsoll_store::{DeviceFile, NewVolume, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// Minutes at a full load, days at a light one.
 const TAPE_BYTES_MAX_DEFAULT: u64 = 1 << 30;
@@ -102,7 +102,12 @@ impl VolatileSpace {
 
 impl RunningPool {
     /// Opens a pool and starts its thread.
-    pub(super) fn start(config: &PoolConfig, trace_every: u32, limits: &Limits) -> Result<RunningPool> {
+    pub(super) fn start(
+        config: &PoolConfig,
+        trace_every: u32,
+        limits: &Limits,
+        directory: Arc<RwLock<Directory>>,
+    ) -> Result<RunningPool> {
         let name = config.name.get_ref().clone();
         let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
         if config.profile.is_none() {
@@ -130,7 +135,12 @@ impl RunningPool {
             }
         };
         let store = opened.store.map(|s| Arc::new(PoolStore::new(s)));
-        let report = caching::recorder(name.clone(), store.clone(), handle.clone());
+        let caching = caching::recorder(name.clone(), store.clone(), handle.clone());
+        let pool = name.clone();
+        let report: Report = Box::new(move |report| match report.get() {
+            Some(cores) => parts::cores::log(&pool, &cores, &directory.read().expect("no panic while held")),
+            None => caching(report),
+        });
         let thread_name = name.clone();
         let thread = std::thread::Builder::new()
             .name(format!("pool-{name}"))
