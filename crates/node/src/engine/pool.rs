@@ -162,9 +162,9 @@ impl Pool {
         })
     }
 
-    /// Passes layers' reports to `report`.
-    pub fn with_report(mut self, report: Report) -> Pool {
-        self.report = Some(report);
+    /// Passes layers' reports to `report`, if anybody takes them.
+    pub fn with_report(mut self, report: Option<Report>) -> Pool {
+        self.report = report;
         self
     }
 
