@@ -37,7 +37,7 @@ fn as_configured(mut simulated: PoolPlan, node: &PoolPlan) -> PoolPlan {
     simulated.model.iter_mut().chain(cached).for_each(|m| m.options = DeviceOptions::default());
     // Accepted requests are served however late they are, so that forecasts can be compared with what happens.
     simulated.scheduler.options.late = SchedulerOptions::default().late;
-    for cores in &mut simulated.cores {
+    if let Some(cores) = &mut simulated.cores {
         cores.revoke_late = true;
         if let PolicyConfig::Qwin(qwin) = &mut cores.policy {
             qwin.bound_writes = true; // not in the paper
