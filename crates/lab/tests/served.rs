@@ -37,6 +37,8 @@ fn as_configured(mut simulated: PoolPlan, node: &PoolPlan) -> PoolPlan {
     simulated.model.iter_mut().chain(cached).for_each(|m| m.options = DeviceOptions::default());
     // Accepted requests are served however late they are, so that forecasts can be compared with what happens.
     simulated.scheduler.options.late = SchedulerOptions::default().late;
+    // Reads are accepted by their forecast alone, as published.
+    simulated.admission = node.admission;
     if let Some(cores) = &mut simulated.cores {
         cores.revoke_late = true;
         if let PolicyConfig::Qwin(qwin) = &mut cores.policy {
