@@ -3,7 +3,7 @@
 //! An export's name only chooses among what the peer was granted; it never grants anything.
 
 use crate::config::{Config, Grant, Peer, TenantConfig, VolumeConfig, check_deadline};
-use crate::engine::{AutoTerms, ExportParams, Health, PermitLimits};
+use crate::engine::{AutoTerms, DeadlineFrom, ExportParams, Health, PermitLimits};
 use crate::predict::auto_terms;
 use crate::replica::{Behind, Replica, ReplicaUse};
 use plimsoll_base::{BadPriority, Class, Priority, Span, TenantId, VolumeKey};
@@ -12,6 +12,8 @@ use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
 use plimsoll_stack::{Extent, LayerState};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -24,6 +26,20 @@ pub struct Identity {
     pub uid: Option<u32>,
     /// The common name of a verified TLS client certificate.
     pub cert: Option<String>,
+    /// A TCP peer's address.
+    pub address: Option<SocketAddr>,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.cert, self.address, self.uid) {
+            (Some(name), Some(address), _) => write!(f, "cert:{name} {address}"),
+            (Some(name), None, _) => write!(f, "cert:{name}"),
+            (None, Some(address), _) => write!(f, "{address}"),
+            (None, None, Some(uid)) => write!(f, "uid:{uid}"),
+            (None, None, None) => f.write_str("unix"),
+        }
+    }
 }
 
 /// A volume's life.
@@ -128,7 +144,7 @@ pub struct Directory {
 }
 
 /// A tenant's promise to requests that ask for nothing themselves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Promise {
     /// Reads are done within it, or refused at once.
     pub deadline: Option<Span>,
@@ -138,7 +154,12 @@ pub struct Promise {
     pub priority: Priority,
 }
 
-/// The configured promises, by names.
+impl Promise {
+    /// Of a tenant that was promised nothing.
+    pub const NONE: Promise = Promise { deadline: None, auto: None, priority: Priority::DEFAULT };
+}
+
+/// The promises of volumes and tenants, by names: as configured, or as changed live since.
 #[derive(Clone, Debug, Default)]
 pub struct Promises {
     /// Tenants'.
@@ -148,12 +169,22 @@ pub struct Promises {
 }
 
 impl Promises {
-    fn tenant(&self, name: &str) -> Promise {
-        self.tenants.get(name).copied().unwrap_or(Promise { deadline: None, auto: None, priority: Priority::DEFAULT })
+    /// A tenant's.
+    pub fn tenant(&self, name: &str) -> Promise {
+        self.tenants.get(name).copied().unwrap_or(Promise::NONE)
     }
 
-    fn volume(&self, name: &str) -> Option<Span> {
-        self.volumes.get(name).copied()
+    /// The deadline of a connection to a volume: its own, or the volume's, or its tenant's.
+    fn deadline(&self, asked: Option<Span>, volume: &str, tenant: &str) -> Option<(Span, DeadlineFrom)> {
+        let from = |deadline: Option<Span>, from| Some((deadline?, from));
+        from(asked, DeadlineFrom::Connection)
+            .or_else(|| from(self.volumes.get(volume).copied(), DeadlineFrom::Volume))
+            .or_else(|| from(self.tenant(tenant).deadline, DeadlineFrom::Tenant))
+    }
+
+    /// The deadline of connections to a volume that don't ask for one.
+    pub fn of_volume(&self, volume: &str, tenant: &str) -> Option<(Span, DeadlineFrom)> {
+        self.deadline(None, volume, tenant)
     }
 
     /// Those of a configuration that was checked.
@@ -302,9 +333,10 @@ impl Directory {
         let (volume, asked, _) = self.resolve(who, &agreed.export_name)?;
         let tenant = asked.tenant.unwrap_or(&volume.tenant);
         let params = ExportParams {
+            peer: who.to_string().into(),
             volume: volume.key,
             tenant: self.tenants[tenant].id,
-            deadline: asked.deadline.or(self.promises.volume(&volume.name)).or(self.promises.tenant(tenant).deadline),
+            deadline: self.promises.deadline(asked.deadline, &volume.name, tenant),
             auto: self.promises.tenant(tenant).auto,
             priority: asked.priority.unwrap_or(self.promises.tenant(tenant).priority),
             rules: agreed.rules(),

@@ -6,6 +6,8 @@ mod fit;
 mod pool;
 mod settings;
 mod slots;
+mod tenants;
+mod watch;
 
 pub use error::NodeError;
 pub use pool::RunningPool;
@@ -37,6 +39,8 @@ pub struct Node {
     baselines: BTreeMap<String, parts::fence::Baseline>,
     /// Deadlines of volumes, by name, as configured.
     deadlines: BTreeMap<String, Span>,
+    /// Deadlines of tenants, by name, as configured.
+    tenant_deadlines: BTreeMap<String, Span>,
     /// Slots of volumes, by name, as configured.
     slots: BTreeMap<String, u32>,
     /// Volumes as configured.
@@ -83,6 +87,11 @@ impl Node {
             cache_sizes,
             baselines: parts::fence::baselines(&config.volume).map_err(NodeError::Failed)?,
             deadlines: promises.volumes.clone(),
+            tenant_deadlines: promises
+                .tenants
+                .iter()
+                .filter_map(|(name, p)| Some((name.clone(), p.deadline?)))
+                .collect(),
             slots,
             volumes_configured: config.volume.clone(),
             throttles: config.volume.iter().filter_map(throttled).collect(),
@@ -103,6 +112,7 @@ impl Node {
         }
         for record in node.stored_tenants() {
             node.apply_tenant(&record.name, record.class.clone(), permits_of_record(&record.limits))?;
+            node.settle_tenant_deadline(&record);
         }
         node.settle_settings().await?;
         for pool in 0..node.pools.len() {
@@ -435,8 +445,12 @@ impl Node {
     }
 
     /// Declares a tenant or changes its promise, live; kept over a restart, where it goes before the configuration's.
-    pub async fn set_tenant(&self, mut record: TenantRecord) -> Result<()> {
+    pub async fn set_tenant(&self, record: TenantRecord) -> Result<()> {
         let _one = self.changing.lock().await;
+        self.put_tenant(record).await
+    }
+
+    async fn put_tenant(&self, mut record: TenantRecord) -> Result<()> {
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
         self.must_fit(&record.name, &record.class, permits_of_record(&record.limits)).await?;
         self.check_class(&record.name, &record.class)?;
@@ -445,6 +459,7 @@ impl Node {
             let kept = record.clone();
             blocking(move || store.change().set_tenant(kept)).await?;
         }
+        self.settle_tenant_deadline(&record);
         self.apply_tenant(&record.name, record.class, permits_of_record(&record.limits))?;
         self.tell_slots(&record.name).await
     }
@@ -467,6 +482,7 @@ impl Node {
             })
             .await?;
         }
+        self.promise_tenant(name, self.tenant_deadlines.get(name).copied());
         if let Some(tenant) = self.directory_mut(|d| d.tenants.remove(name)).map(|t| t.id) {
             for p in &self.pools {
                 let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it

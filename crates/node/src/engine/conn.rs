@@ -14,15 +14,42 @@ use plimsoll_nbd::wire::{Command, MetaContexts};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+/// Source of the deadline of a read that doesn't ask for one itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeadlineFrom {
+    /// The connection's export name.
+    Connection,
+    /// The volume.
+    Volume,
+    /// The tenant.
+    Tenant,
+    /// The tenant's deadline that sets itself.
+    Automatic,
+}
+
+impl DeadlineFrom {
+    /// The word for the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeadlineFrom::Connection => "connection",
+            DeadlineFrom::Volume => "volume",
+            DeadlineFrom::Tenant => "tenant",
+            DeadlineFrom::Automatic => "automatic",
+        }
+    }
+}
+
 /// What a connection was granted at its handshake.
 #[derive(Clone, Debug)]
 pub struct ExportParams {
+    /// The client, for people.
+    pub peer: Arc<str>,
     /// The volume.
     pub volume: VolumeKey,
     /// Who pays.
     pub tenant: TenantId,
-    /// Reads must be done within this of their arrival, or are refused Busy at once; `None` without a promise.
-    pub deadline: Option<Span>,
+    /// Reads must be done within this of their arrival, or are refused Busy at once, and its source; `None` without a promise.
+    pub deadline: Option<(Span, DeadlineFrom)>,
     /// Without one: a deadline that sets itself, one for all connections of the tenant to the volume.
     pub auto: Option<AutoTerms>,
     /// For schedulers that know priorities.
@@ -66,6 +93,8 @@ pub struct Conn {
     fd: OwnedFd,
     /// What it was granted.
     pub params: ExportParams,
+    /// When the pool got it.
+    pub attached_at: Time,
     /// Its receiving side.
     pub inbox: Inbox,
     /// Its sending side.
@@ -90,7 +119,14 @@ pub struct Conn {
 
 impl Conn {
     /// A connection whose first bytes of transmission, `early`, arrived with the handshake.
-    pub fn new(fd: OwnedFd, params: ExportParams, pace: Pace, early: &[u8], seat: Option<Arc<Seat>>) -> Conn {
+    pub fn new(
+        now: Time,
+        fd: OwnedFd,
+        params: ExportParams,
+        pace: Pace,
+        early: &[u8],
+        seat: Option<Arc<Seat>>,
+    ) -> Conn {
         let writes_replicas = params.used_as == Some(ReplicaUse::Write);
         if writes_replicas {
             params.replica.writer_came();
@@ -100,6 +136,7 @@ impl Conn {
             inbox: Inbox::new(params.rules, early),
             outbox: Outbox::new(params.rules.structured_replies, params.meta_contexts, pace),
             params,
+            attached_at: now,
             stalled: None,
             inflight: 0,
             goes_on: false,
@@ -243,6 +280,11 @@ impl Conn {
     /// Time since when a request waits for a permit.
     pub fn stalled_since(&self) -> Option<Time> {
         self.stalled.as_ref().map(|s| s.since)
+    }
+
+    /// Requests in the stack.
+    pub fn in_flight(&self) -> u32 {
+        self.inflight
     }
 
     /// A request of it entered the stack.

@@ -2,7 +2,9 @@
 //!
 //! A change that has begun goes on when its client goes away: it runs in a task of its own.
 
-use super::api::{NewVolume, ReplicaChange, TenantSpec, TenantStatus, VolumeChange, VolumeStatus};
+use super::api::{
+    NewVolume, ObjectiveSpec, ReplicaChange, TenantChange, TenantSpec, TenantStatus, VolumeChange, VolumeStatus,
+};
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
 use crate::node::{Node, NodeError};
@@ -11,8 +13,8 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use plimsoll_base::Span;
-use plimsoll_store::{TenantLimits, TenantRecord};
+use plimsoll_base::{Class, Span};
+use plimsoll_store::{DeadlineRecord, TenantLimits, TenantRecord};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
@@ -66,8 +68,7 @@ pub async fn change_volume(
             node.set_volume_cache(&owned, mode).await?;
         }
         if let Some(us) = wanted.deadline_us {
-            let deadline = (us > 0).then(|| span_of_us(us));
-            node.set_volume_deadline(&owned, deadline).await?;
+            node.set_volume_deadline(&owned, deadline_of_us(us)).await?;
         }
         match wanted.replica {
             None => Ok(()),
@@ -111,8 +112,7 @@ pub async fn set_tenant(
 ) -> Result<Json<TenantStatus>> {
     let spec: TenantSpec = parse(&uri, &headers, &body)?;
     let place = format!("tenant `{name}`");
-    let objectives: Vec<_> = spec.objectives.iter().map(|o| (o.percentile, span_of_us(o.within_us))).collect();
-    let class = class_of(&spec.class, &objectives, spec.weight, spec.slots)
+    let class = class_of(&spec.class, &percentiles(&spec.objectives), spec.weight, spec.slots)
         .map_err(|what| ApiError::bad(what).at(place.clone()))?;
     check_jobs_max(spec.jobs_max).map_err(|what| ApiError::bad(what).at(place.clone()))?;
     let limits = TenantLimits {
@@ -120,9 +120,74 @@ pub async fn set_tenant(
         in_flight_bytes_max: spec.bytes_max,
         ..TenantLimits::default()
     };
-    let record = TenantRecord { name: name.clone(), class, limits, change: 0 };
+    let deadline = match spec.deadline_us {
+        None => None,
+        Some(us) => Some(control.node.tenant_deadline(&name, deadline_of_us(us)).map_err(ApiError::bad)?),
+    };
+    let record = TenantRecord { name: name.clone(), class, limits, change: 0, deadline };
     change(&control.node, |node| async move { node.set_tenant(record).await }).await.map_err(|e| e.at(place))?;
     show_tenant(State(control), Path(name)).await
+}
+
+pub async fn change_tenant(
+    State(control): Shared,
+    Path(name): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<TenantStatus>> {
+    let wanted: TenantChange = parse(&uri, &headers, &body)?;
+    let owned = name.clone();
+    let changed = change(&control.node, |node| async move {
+        let deadline = |us| node.tenant_deadline(&owned, deadline_of_us(us));
+        node.change_tenant(&owned, |record| with_change(record, &wanted, deadline)).await
+    });
+    changed.await.map_err(|e| e.at(format!("tenant `{name}`")))?;
+    show_tenant(State(control), Path(name)).await
+}
+
+/// A tenant's record with a change of it.
+fn with_change(
+    now: TenantRecord,
+    wanted: &TenantChange,
+    deadline: impl Fn(u64) -> std::result::Result<DeadlineRecord, String>,
+) -> std::result::Result<TenantRecord, String> {
+    check_jobs_max(wanted.jobs_max)?;
+    let class = wanted.class.as_deref().unwrap_or(now.class.name());
+    let same = class == now.class.name();
+    // Objectives, weight and slots mean something in their own classes only.
+    let (mut objectives, mut weight, mut slots) = (Vec::new(), None, None);
+    match &now.class {
+        Class::LatencyCritical { objectives: old, weight: w } if same => {
+            objectives = old.iter().map(|o| (f64::from(o.percentile_bp) / 100.0, o.bound)).collect();
+            weight = Some(*w);
+        }
+        Class::BestEffort { weight: w } if same => weight = Some(*w),
+        Class::Fenced { slots: s } if same => slots = Some(*s),
+        _ => {}
+    }
+    if let Some(new) = &wanted.objectives {
+        objectives = percentiles(new);
+    }
+    Ok(TenantRecord {
+        class: class_of(class, &objectives, wanted.weight.or(weight), wanted.slots.or(slots))?,
+        limits: TenantLimits {
+            in_flight_requests_max: wanted.jobs_max.or(now.limits.in_flight_requests_max),
+            in_flight_bytes_max: wanted.bytes_max.or(now.limits.in_flight_bytes_max),
+            ..now.limits
+        },
+        deadline: wanted.deadline_us.map(deadline).transpose()?.or(now.deadline),
+        ..now
+    })
+}
+
+fn percentiles(objectives: &[ObjectiveSpec]) -> Vec<(f64, Span)> {
+    objectives.iter().map(|o| (o.percentile, span_of_us(o.within_us))).collect()
+}
+
+/// A deadline as it comes from outside; 0: none.
+fn deadline_of_us(us: u64) -> Option<Span> {
+    (us > 0).then(|| span_of_us(us))
 }
 
 /// Microseconds as they come from outside: however many, they don't overflow.

@@ -80,6 +80,7 @@ impl Scene {
             promises: false,
         };
         let params = ExportParams {
+            peer: "test".into(),
             volume: volume(id),
             tenant: TENANT,
             deadline: None,

@@ -1,0 +1,69 @@
+//! Tenants' deadlines, and changes of a tenant that leave the rest as it is.
+
+use super::{Node, NodeError, Result};
+use crate::config::check_deadline;
+use crate::directory::{Promise, Tenant};
+use crate::engine::PermitLimits;
+use plimsoll_base::{Class, Span};
+use plimsoll_store::{DeadlineRecord, TenantLimits, TenantRecord};
+
+impl Node {
+    /// Changes a tenant, live, as [`Node::set_tenant`] does. `change` is given the tenant's record as it is now.
+    pub async fn change_tenant(
+        &self,
+        name: &str,
+        change: impl FnOnce(TenantRecord) -> std::result::Result<TenantRecord, String>,
+    ) -> Result<()> {
+        let _one = self.changing.lock().await;
+        let missing = || NodeError::NotFound(format!("there is no tenant `{name}`"));
+        let now = self.directory_ref(|d| d.tenants.get(name).cloned()).ok_or_else(missing)?;
+        let wanted = change(self.tenant_record(name, &now)).map_err(NodeError::Refused)?;
+        self.put_tenant(wanted).await
+    }
+
+    /// A tenant's record as it would be stored. Limits that are the default stay the default.
+    fn tenant_record(&self, name: &str, now: &Tenant) -> TenantRecord {
+        let stored = self.stored_tenants().into_iter().find(|t| t.name == name);
+        let (default, Tenant { class, permits, .. }) = (PermitLimits::default(), now);
+        let limits = TenantLimits {
+            in_flight_requests_max: (permits.jobs_max != default.jobs_max).then_some(permits.jobs_max),
+            in_flight_bytes_max: (permits.bytes_max != default.bytes_max).then_some(permits.bytes_max),
+            ..TenantLimits::default()
+        };
+        let class: Class = class.clone();
+        TenantRecord { name: name.to_string(), class, limits, change: 0, deadline: stored.and_then(|t| t.deadline) }
+    }
+
+    /// The record of a live change of a tenant's deadline.
+    ///
+    /// # Errors
+    /// If it can't be kept.
+    pub fn tenant_deadline(&self, name: &str, deadline: Option<Span>) -> std::result::Result<DeadlineRecord, String> {
+        deadline.map_or(Ok(()), check_deadline)?;
+        let configured_ns = self.tenant_deadlines.get(name).map(|d| d.as_nanos());
+        Ok(DeadlineRecord { deadline_ns: deadline.map(Span::as_nanos), configured_ns })
+    }
+
+    /// Thousandths of a tenant's accepted reads that may miss their deadlines.
+    pub fn late_permille(&self, tenant: &str) -> u64 {
+        self.particulars.late_permille(tenant)
+    }
+
+    /// A tenant's deadline that was set live holds as long as the same is configured as then.
+    pub(super) fn settle_tenant_deadline(&self, record: &TenantRecord) {
+        let configured = self.tenant_deadlines.get(&record.name).copied();
+        let kept = record.deadline.filter(|k| k.configured_ns == configured.map(Span::as_nanos));
+        self.promise_tenant(&record.name, kept.map_or(configured, |k| k.deadline_ns.map(Span::from_nanos)));
+    }
+
+    pub(super) fn promise_tenant(&self, name: &str, deadline: Option<Span>) {
+        self.directory_mut(|d| {
+            let promise = Promise { deadline, ..d.promises.tenant(name) };
+            if promise == Promise::NONE {
+                d.promises.tenants.remove(name); // names come and go as long as the node runs
+            } else {
+                d.promises.tenants.insert(name.to_string(), promise);
+            }
+        });
+    }
+}
