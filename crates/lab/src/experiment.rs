@@ -15,6 +15,7 @@ pub mod fence;
 pub mod flash_accuracy;
 pub mod injected;
 mod judged;
+pub mod kept;
 pub mod manylogs;
 pub mod manylogs_clean;
 pub mod manylogs_recovery;
@@ -255,6 +256,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(accuracy::DiskAccuracy),
         Box::new(flash_accuracy::FlashAccuracy),
         Box::new(injected::InjectedErrors),
+        Box::new(kept::Kept),
         Box::new(decisions::DecisionCosts),
         Box::new(composed::ComposedForecasts),
         Box::new(schedulers::SchedulerComparison),

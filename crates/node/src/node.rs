@@ -68,8 +68,7 @@ impl Node {
         let particulars = Particulars::of(&config.tenant);
         let mut pools = Vec::new();
         for p in &config.pool {
-            let opened =
-                RunningPool::start(p, particulars.has_percentiles(), config.control.trace_every, &config.limits);
+            let opened = RunningPool::start(p, config.control.trace_every, &config.limits);
             pools.push(opened.or_else(|e| RunningPool::failed(p, e))?);
         }
         if let Some(why) = pools.iter().all(|p| p.failed.is_some()).then(|| pools[0].failed.clone()).flatten() {

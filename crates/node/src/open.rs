@@ -1,6 +1,6 @@
 //! Opening a pool: its devices, their metadata, and the layers over them.
 
-use crate::config::{ByteSize, PoolConfig, TenantConfig, VolatileConfig};
+use crate::config::{ByteSize, PoolConfig, VolatileConfig};
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, VolatileFile};
 use crate::parts::settings::{self, CacheDevice, Live};
 use crate::plan::{CacheFacts, Facts};
@@ -170,13 +170,8 @@ const NVRAM_BYTES_ASSUMED: u64 = 64 << 20;
 ///
 /// # Errors
 /// Why the pool couldn't be served.
-pub fn rehearse(
-    config: &PoolConfig,
-    tenants: &[TenantConfig],
-    device_bytes: u64,
-) -> std::result::Result<(u64, PoolPlan), String> {
-    let budgets = crate::predict::Particulars::of(tenants).has_percentiles();
-    let facts = Facts { budgets, ..Facts::of_files(config)? };
+pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<(u64, PoolPlan), String> {
+    let facts = Facts::of_files(config)?;
     let offer =
         |size_bytes| Offer { size_bytes, block_bytes: 512, io_bytes_max: 32 << 20, atomic_bytes: 512, queue_max: 64 };
     if config.device.null {

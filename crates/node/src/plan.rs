@@ -16,8 +16,6 @@ const DEPTH_DEFAULT: u32 = 32;
 /// Everything beside the configuration that a plan depends on. The node finds it out when it opens the pool.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Whether deadlines of some tenants are of a percentile.
-    pub budgets: bool,
     /// Seconds since midnight (UTC) when the pool starts.
     pub started_s_of_day: u64,
     /// The profile of the pool's device.
@@ -78,6 +76,7 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
         idle_time,
         memory,
         throttle,
+        miss_percent: _,
         profile: _,
         cores: _,
         core_depth: _,
@@ -105,7 +104,7 @@ pub fn plan(config: &PoolConfig, facts: &Facts, slow: Offer) -> Result<PoolPlan,
     let depth = depth.unwrap_or(DEPTH_DEFAULT);
     Ok(PoolPlan {
         stack: StackConfig::default(),
-        budgets: facts.budgets,
+        admission: Some(crate::parts::admission::config(config)?),
         throttle: *throttle,
         cores: crate::parts::cores::config(config)?,
         cache: cache.as_ref().map(|c| crate::parts::cache::plan(c, &facts.cache)).transpose()?,

@@ -136,11 +136,6 @@ impl Particulars {
         Particulars(tenants.iter().map(of).collect())
     }
 
-    /// Are some tenants' deadlines of a percentile?
-    pub fn has_percentiles(&self) -> bool {
-        self.0.values().any(|(percentile, _)| percentile.is_some())
-    }
-
     /// Thousandths of a tenant's accepted reads that may miss their deadlines, by its percentile.
     pub fn late_permille(&self, name: &str) -> u64 {
         let percentile = self.0.get(name).and_then(|(percentile, _)| *percentile);

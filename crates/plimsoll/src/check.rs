@@ -158,7 +158,7 @@ fn pool(p: &PoolConfig, config: &Config, all: &mut Findings) {
     device(&p.device, &mut found);
     let space = |v: &&VolumeConfig| v.pool.get_ref() == name;
     let wanted: u64 = config.volume.iter().filter(space).map(|v| v.size.0.next_multiple_of(GRANULE_BYTES)).sum();
-    match bytes_of(&p.device).map(|bytes| rehearse(p, &config.tenant, bytes)) {
+    match bytes_of(&p.device).map(|bytes| rehearse(p, bytes)) {
         None => {} // what is wrong with the device was told
         Some(Err(what)) => found.errors.push(what),
         Some(Ok((has, _))) if has < wanted => {

@@ -420,7 +420,7 @@ fn traces_tell_forecast_decision_and_outcome() {
     assert!(write["dispatched_us"].as_u64() <= write["ended_us"].as_u64());
     let layers: Vec<&str> =
         write["forecast_parts"].as_array().unwrap().iter().map(|p| p["layer"].as_str().unwrap()).collect();
-    assert_eq!(layers, ["front", "map", "noop"]);
+    assert_eq!(layers, ["admission", "front", "map", "noop"]);
     assert_eq!(refused, all.iter().any(|t| t["decision"] == "refused" && t["outcome"] == "busy"));
 }
 

@@ -9,7 +9,8 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-/// A device of nothing accepts whatever is forecast within the failover's hop, and is later than a nanosecond.
+/// A device of nothing accepts reads that are forecast within the failover's hop, and is later than a nanosecond. No room is left
+/// for forecasts' errors: misses are wanted.
 const CONFIG: &str = r#"
 [listen]
 unix = "nbd.sock"
@@ -19,6 +20,7 @@ unix = "control.sock"
 [[pool]]
 name = "null"
 device = { null = true, size = "64MiB" }
+miss_percent = 0
 [[pool]]
 name = "file"
 device = { file = "file.img", size = "64MiB" }
@@ -107,8 +109,12 @@ fn each_deadline_is_shown_with_its_source() {
     let promise = |volume: &str| node.get(&format!("/v1/volumes/{volume}"))["promise"].clone();
     assert_eq!(promise("kept"), json!({"deadline_us": 1_800_000_000u64, "from": "volume"}));
     assert_eq!(promise("torn"), json!({"deadline_us": 3_600_000_000u64, "from": "tenant"}));
-    let _one = Client::once_served(&node.0.socket(), "kept?deadline=7ms");
-    let _other = Client::once_served(&node.0.socket(), "kept?tenant=patient");
+    // Who was answered is attached.
+    let _clients = ["kept?deadline=7ms", "kept?tenant=patient"].map(|export| {
+        let mut client = Client::once_served(&node.0.socket(), export);
+        client.read(0, 512).unwrap().unwrap();
+        client
+    });
     let all = node.get("/v1/connections?volume=kept");
     let from: Vec<&Value> = all["connections"].as_array().unwrap().iter().map(|c| &c["promise"]).collect();
     assert_eq!(all["total"], 2);
@@ -189,4 +195,26 @@ fn failing_requests_are_a_problem() {
     assert!(problems[0].starts_with(text), "{problems:?}");
     let status = node.cli(&["status"]);
     assert!(status.contains("FAILED"), "{status}");
+}
+
+/// `plimsoll read` prints each answer with its forecast, and ends with a summary.
+#[test]
+fn reads_are_shown_with_their_forecasts() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    let uri = format!("nbd+unix:///kept?socket={}", node.0.socket().display());
+    let read = |more: &[&str]| {
+        let arguments = [&["read", &uri, "--count", "20", "--rate", "1000"], more].concat();
+        let out = Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(arguments).output().unwrap();
+        (out.status.code(), String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap())
+    };
+    let (code, out, err) = read(&["--deadline", "1h"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.ends_with("20 reads of 4096 bytes with a deadline of 3600s: 20 in time, 0 late, 0 busy\n"), "{out}");
+    assert_eq!(out.lines().filter(|l| l.contains("read in ") && l.contains("(forecast ")).count(), 20, "{out}");
+    let answers: Value = serde_json::from_str(&read(&["--json"]).1).unwrap();
+    assert!(answers.as_array().unwrap().iter().all(|a| a["forecast_us"].is_u64()), "{answers}");
+    assert_eq!(node.get("/v1/volumes/kept")["traffic"]["promised"]["last_hour"]["kept"], 40);
+    let (code, _, err) = read(&["--size", "64MiB"]);
+    assert!(code == Some(1) && err.contains("make sense"), "{err}");
 }

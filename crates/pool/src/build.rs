@@ -9,7 +9,7 @@ use plimsoll_device::{AnyModel, Model, ModelLayer, PageCache, PageCacheLayer};
 use plimsoll_fence::Fence;
 use plimsoll_fence::config::check_slots;
 use plimsoll_logs::{Layout as LogsLayout, Logs};
-use plimsoll_sched::budgets::Budgets;
+use plimsoll_sched::admission::Admission;
 use plimsoll_sched::ssd::{MittSsd, SsdPrecision};
 use plimsoll_sched::{Discipline, DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Front, Layer, Map, Offer, Stack};
@@ -46,7 +46,7 @@ pub fn build(plan: &PoolPlan, offers: Vec<Offer>) -> Result<Stack, BadPlan> {
 /// # Errors
 /// As [`build`].
 pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> Result<Wiring, BadPlan> {
-    let PoolPlan { stack, budgets, throttle, cores, cache, memory, logs, fence, scheduler, model } = plan;
+    let PoolPlan { stack, admission, throttle, cores, cache, memory, logs, fence, scheduler, model } = plan;
     let cache = cache.as_ref();
     let devices = 1 + usize::from(cache.is_some()) + usize::from(cache.is_some_and(|c| c.nvram.is_some()));
     if offers.len() < devices {
@@ -56,8 +56,9 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
     let model = model.as_ref().map(|m| modelled(m, SLOW)).transpose()?;
     let below = model.as_ref().map_or(offers[SLOW], |m| m.offer(&offers[SLOW..=SLOW]));
     let mut w = Wiring::new(*stack, offers.clone());
-    if *budgets {
-        w.chain("budgets", Box::new(Budgets::new(stack.failover_hop)));
+    if let Some(config) = admission {
+        config.room.map_or(Ok(()), |r| r.check()).map_err(|e| BadPlan(format!("admission: {e}")))?;
+        w.chain("admission", Box::new(Admission::new(*config, stack.failover_hop)));
     }
     w.chain("front", Box::new(Front::new()));
     if *throttle {

@@ -6,6 +6,7 @@ use plimsoll_cores::CoresConfig;
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec};
 use plimsoll_fence::FenceConfig;
 use plimsoll_logs::{LogsConfig, Shape as LogsShape};
+use plimsoll_sched::admission::AdmissionConfig;
 use plimsoll_sched::{DiskModel, Profile, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::StackConfig;
 use serde::{Deserialize, Serialize};
@@ -17,8 +18,8 @@ use std::fmt;
 pub struct PoolPlan {
     /// Settings of the stack itself: the admission of requests.
     pub stack: StackConfig,
-    /// Whether tenants' deadlines may be of a percentile (MittOS §7.2's budgets).
-    pub budgets: bool,
+    /// Admission of reads with a deadline beyond their forecast: deadlines of a percentile (MittOS §7.2), room for the forecasts' errors.
+    pub admission: Option<AdmissionConfig>,
     /// Limits of volumes' requests and bytes per second.
     pub throttle: bool,
     /// Cores that requests are served by.
@@ -42,7 +43,7 @@ impl PoolPlan {
     pub fn new() -> PoolPlan {
         PoolPlan {
             stack: StackConfig::default(),
-            budgets: false,
+            admission: None,
             throttle: false,
             cores: None,
             cache: None,

@@ -11,6 +11,8 @@ use plimsoll_pool::{
     CachePlan, Costs, GivenUp, KnownVolume, LogsPlan, MemoryPlan, ModelPlan, NvramPlan, PoolPlan, SLOW, SchedulerPlan,
     build, compose,
 };
+use plimsoll_sched::admission::AdmissionConfig;
+use plimsoll_sched::room::RoomConfig;
 use plimsoll_sched::{SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Map, Offer, Stack};
 
@@ -28,7 +30,7 @@ fn model(name: &str) -> ModelPlan {
 fn whole() -> PoolPlan {
     let fast = DeviceKind::flash(FlashPredictor::TYPICAL);
     PoolPlan {
-        budgets: true,
+        admission: Some(AdmissionConfig { room: Some(RoomConfig::DEFAULT) }),
         throttle: true,
         cores: Some(CoresConfig::new(4)),
         cache: Some(CachePlan {
@@ -63,7 +65,7 @@ fn names(stack: &Stack) -> Vec<&'static str> {
 
 #[test]
 fn layers_are_in_their_order_whatever_is_left_out() {
-    let all = ["budgets", "front", "throttle", "cores", "cache", "map", "pagecache", "logs", "fence", "cfq", "disk"];
+    let all = ["admission", "front", "throttle", "cores", "cache", "map", "pagecache", "logs", "fence", "cfq", "disk"];
     let found = names(&build(&whole(), offers()).unwrap());
     assert_eq!(found[..10], all[..10], "{found:?}");
     let fast = &found[11..];
@@ -71,7 +73,7 @@ fn layers_are_in_their_order_whatever_is_left_out() {
     for leave_out in 0..1u32 << 7 {
         let has = |bit: u32| leave_out & (1 << bit) == 0;
         let mut plan = whole();
-        plan.budgets = has(0);
+        plan.admission = plan.admission.filter(|_| has(0));
         plan.throttle = has(6);
         plan.cores = plan.cores.filter(|_| has(1));
         plan.cache = plan.cache.filter(|_| has(2));
@@ -92,7 +94,7 @@ fn layers_are_in_their_order_whatever_is_left_out() {
 fn a_composition_is_changed_by_name() {
     let composed = |plan: &PoolPlan| compose(plan, offers(), &mut ModelPlan::before).unwrap();
     let plan =
-        PoolPlan { budgets: false, throttle: false, cores: None, memory: None, logs: None, fence: None, ..whole() };
+        PoolPlan { admission: None, throttle: false, cores: None, memory: None, logs: None, fence: None, ..whole() };
     let layers = ["front", "cache", "map", "cfq", "model", "nvram", "noop", "model"];
     assert_eq!(names(&composed(&plan).stack()), layers);
     assert_eq!(names(&composed(&plan).without("front").without("map").stack())[..2], ["cache", "cfq"]);
@@ -122,8 +124,8 @@ fn a_plan_that_is_written_and_read_is_the_same() {
     let plan = whole();
     let text = serde_json::to_string_pretty(&plan).unwrap();
     assert_eq!(serde_json::from_str::<PoolPlan>(&text).unwrap(), plan);
-    let unknown = text.replacen("\"budgets\"", "\"budgetz\"", 1);
-    assert!(serde_json::from_str::<PoolPlan>(&unknown).unwrap_err().to_string().contains("budgetz"));
+    let unknown = text.replacen("\"admission\"", "\"admisson\"", 1);
+    assert!(serde_json::from_str::<PoolPlan>(&unknown).unwrap_err().to_string().contains("admisson"));
 }
 
 /// A plan may come from a file that nobody checked.

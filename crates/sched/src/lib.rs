@@ -5,6 +5,7 @@
 //! profile or learns from completions.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod batches;
 pub mod blackbox;
 pub mod budgets;
@@ -21,6 +22,7 @@ pub mod measure;
 pub mod noop;
 pub mod ordered;
 pub mod profile;
+pub mod room;
 pub mod ssd;
 #[cfg(test)]
 mod testing;

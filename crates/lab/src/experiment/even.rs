@@ -7,6 +7,7 @@ use plimsoll_sched::DiskModel;
 use std::collections::VecDeque;
 
 /// See the module's documentation.
+#[derive(Clone)]
 pub(crate) struct Even {
     costs: DiskModel,
     size_bytes: u64,

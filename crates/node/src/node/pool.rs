@@ -102,14 +102,14 @@ impl VolatileSpace {
 
 impl RunningPool {
     /// Opens a pool and starts its thread.
-    pub(super) fn start(config: &PoolConfig, budgets: bool, trace_every: u32, limits: &Limits) -> Result<RunningPool> {
+    pub(super) fn start(config: &PoolConfig, trace_every: u32, limits: &Limits) -> Result<RunningPool> {
         let name = config.name.get_ref().clone();
         let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
         if config.profile.is_none() {
             tracing::info!(pool = name, "no profile: waits are learned from completions");
         }
         let files = Facts::of_files(config).map_err(|e| in_pool(&e))?;
-        let facts = Facts { budgets, started_s_of_day: parts::logs::seconds_of_day(), ..files };
+        let facts = Facts { started_s_of_day: parts::logs::seconds_of_day(), ..files };
         let configured = parts::settings::values(config);
         let opened = open_pool(config, facts, trace_every).map_err(|e| in_pool(&e))?;
         let (handle, ears) = PoolHandle::new().map_err(|e| in_pool(&e))?;

@@ -4,7 +4,7 @@
 //! has its live settings and its actions. HTTP, metrics, `plimsoll top`, the dashboard and the command line loop over [`PARTS`] and name no
 //! layer. The order of layers is not here: `plimsoll_pool::build` alone knows it.
 
-pub mod budgets;
+pub mod admission;
 pub mod cache;
 pub mod cores;
 pub mod fence;
@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 /// Every part, in the order of the layers from the top down.
 pub static PARTS: &[&dyn AnyPart] = &[
-    &budgets::Budgets,
+    &admission::Admission,
     &throttle::Throttle,
     &cores::Cores,
     &cache::Cache,

@@ -1,0 +1,249 @@
+//! KEPT: accepted means kept. Reads with a deadline on modelled disks at loads from half to three times as much as the disk can do.
+
+use crate::experiment::even::Even;
+use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
+use plimsoll_base::{Completion, Op, Outcome, Rng, Span, Time};
+use plimsoll_device::{AnyModel, Disk, DiskOptions, Model, ModelLayer, Request, model};
+use plimsoll_pool::{Costs, ModelPlan};
+use plimsoll_profile::{costs_of, profile_of};
+use plimsoll_replay::pool::composed;
+use plimsoll_replay::{DeviceChoice, Limits, Pool, PoolConfig, open_loop_watched};
+use plimsoll_sched::admission::AdmissionConfig;
+use plimsoll_sched::room::RoomConfig;
+use plimsoll_sched::{Late, SchedulerKind};
+use plimsoll_trace::record::{Op as TraceOp, Tables, TraceRecord};
+use plimsoll_trace::stream::Held;
+
+/// See the module's documentation.
+pub struct Kept;
+
+const DEADLINE: Span = Span::from_millis(20);
+const LOADS: [u64; 4] = [50, 100, 200, 300];
+
+/// A pool and the reads that it gets.
+struct Case {
+    name: &'static str,
+    device: &'static str,
+    sched: SchedulerKind,
+    depth: u32,
+    profiled: bool,
+    /// Of the volume, in bytes.
+    span: u64,
+    /// Writes of 16 KiB without a promise, of a hundred requests.
+    writes: u64,
+    /// On a drive whose times follow from distances alone.
+    even: bool,
+}
+
+const fn case(name: &'static str, sched: SchedulerKind, depth: u32, profiled: bool) -> Case {
+    Case { name, device: "constellation-es3-1tb", sched, depth, profiled, span: 1 << 30, writes: 0, even: false }
+}
+
+const CASES: [Case; 9] = [
+    case("noop, depth 1", SchedulerKind::Noop, 1, false),
+    case("noop, depth 1, profile", SchedulerKind::Noop, 1, true),
+    Case { even: true, ..case("noop, depth 1, profile, a drive without chance", SchedulerKind::Noop, 1, true) },
+    case("noop, depth 4", SchedulerKind::Noop, 4, false),
+    case("cfq, depth 1, profile", SchedulerKind::Cfq, 1, true),
+    case("cfq, depth 4, profile", SchedulerKind::Cfq, 4, true),
+    case("deadline, depth 4", SchedulerKind::Deadline, 4, false),
+    Case { span: 1 << 39, ..case("noop, depth 1, whole disk", SchedulerKind::Noop, 1, false) },
+    Case { writes: 30, ..case("noop, depth 1, 30 % writes", SchedulerKind::Noop, 1, false) },
+];
+
+fn arrivals(c: &Case, seed: u64, n: u64, mean: Span) -> Vec<TraceRecord> {
+    let mut rng = Rng::new(seed, "arrivals");
+    let mut at = Time::ZERO;
+    let read = |_| {
+        let uniform = (rng.below(1 << 30) + 1) as f64 / (1u64 << 30) as f64;
+        at += Span::from_nanos((-uniform.ln() * mean.as_nanos() as f64) as u64);
+        let offset = rng.below(c.span / 16384) * 16384;
+        let (op, len) = if rng.below(100) < c.writes { (TraceOp::Write, 16384) } else { (TraceOp::Read, 4096) };
+        TraceRecord::new(at, 0, op, offset, len)
+    };
+    (0..n).map(read).collect()
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Tally {
+    reads: u64,
+    refused: u64,
+    withdrawn: u64,
+    missed: u64,
+}
+
+impl Tally {
+    fn percent(n: u64, of: u64) -> Option<f64> {
+        (of > 0).then(|| 100.0 * n as f64 / of as f64)
+    }
+}
+
+/// The drive, by itself: one of its kind, not the one that was profiled.
+#[derive(Clone)]
+enum Drive {
+    Whole(Box<AnyModel>),
+    Even(Box<Even>),
+}
+
+impl Drive {
+    fn of(c: &Case, seed: u64) -> Result<Drive, LabError> {
+        let spec = DeviceChoice::named(c.device)?;
+        if c.even {
+            let disk =
+                Disk::new(spec.disk()?, DiskOptions { seed, mismatch: None }).map_err(|e| LabError(e.to_string()))?;
+            let size_bytes = disk.size_bytes();
+            let costs = costs_of(disk, seed, 10).ok_or_else(|| LabError("the drive has no costs".into()))?;
+            return Ok(Drive::Even(Box::new(Even::new(costs, size_bytes))));
+        }
+        let config = PoolConfig { mismatch: 0.15, seed, ..PoolConfig::default() };
+        let plan = config.plan(&spec.spec, Costs::Unknown);
+        Ok(Drive::Whole(Box::new(plan.model.expect("a modelled device").before(u64::MAX)?)))
+    }
+
+    fn model(&mut self) -> &mut dyn Model {
+        match self {
+            Drive::Whole(m) => &mut **m,
+            Drive::Even(m) => &mut **m,
+        }
+    }
+}
+
+fn replay(c: &Case, records: &[TraceRecord], seed: u64, from: Time, room: bool) -> Result<Tally, LabError> {
+    let device = DeviceChoice::named(c.device)?;
+    let config = PoolConfig {
+        sched: c.sched,
+        depth: c.depth,
+        mismatch: 0.15,
+        seed,
+        late: Late::Cancel,
+        ..PoolConfig::default()
+    };
+    let costs = if c.profiled {
+        Costs::Profile(Box::new(profile_of(device.disk()?, seed, 10).map_err(|e| LabError(e.to_string()))?))
+    } else {
+        Costs::Unknown
+    };
+    let mut plan = config.plan(&device.spec, costs);
+    plan.admission = Some(AdmissionConfig { room: room.then_some(RoomConfig::DEFAULT) });
+    let mut wiring = composed(&plan, &mut ModelPlan::before)?;
+    if let Drive::Even(even) = Drive::of(c, seed)? {
+        wiring = wiring.instead("model", Box::new(ModelLayer::new(*even)));
+    }
+    let mut pool = Pool::of_stack(wiring.stack(), Vec::new(), &config)?;
+    let mut t = Tally::default();
+    let mut ended = 0;
+    let mut watch = |now: Time, done: &Completion| {
+        if done.io.op == Op::Read && done.io.arrived_at >= from {
+            ended += 1;
+            t.withdrawn += u64::from(matches!(done.outcome, Outcome::Busy { .. }));
+            t.missed += u64::from(done.outcome.is_done() && now > done.io.deadline);
+        }
+    };
+    let limits = Limits { deadline: Some(DEADLINE), ..Limits::default() };
+    open_loop_watched(&mut pool, &mut Held::new(records.to_vec(), Tables::new()), &limits, &mut |_, _| {}, &mut watch)?;
+    t.reads = records.iter().filter(|r| r.op == TraceOp::Read && r.arrived_at >= from).count() as u64;
+    t.refused = t.reads - ended;
+    Ok(t)
+}
+
+/// Serves `request` alone after what was accepted before, from `at` on: when it ends.
+fn served(model: &mut dyn Model, at: Time, request: Request) -> Time {
+    let mut done = Vec::new();
+    model.advance(at, &mut done);
+    done.clear();
+    model.submit(at, request);
+    while done.is_empty() {
+        model.advance(model.next_event(), &mut done);
+    }
+    done[0].at
+}
+
+/// The least that must be refused by one that knows the true service times: first come, first served, one at a time.
+fn needed(c: &Case, records: &[TraceRecord], seed: u64, from: Time) -> Result<Tally, LabError> {
+    let mut model = Drive::of(c, seed)?;
+    let mut free_at = Time::ZERO;
+    let mut t = Tally::default();
+    for (tag, r) in records.iter().enumerate() {
+        let start = free_at.max(r.arrived_at);
+        let op = if r.op == TraceOp::Read { model::Op::Read } else { model::Op::Write { fua: false } };
+        let request = Request { tag: tag as u64, op, offset: r.offset, len: r.len };
+        let judged = r.arrived_at >= from && r.op == TraceOp::Read;
+        t.reads += u64::from(judged);
+        if r.op == TraceOp::Read && start > r.arrived_at + DEADLINE {
+            t.refused += u64::from(judged);
+            continue;
+        }
+        let mut tried = model.clone();
+        let end = served(tried.model(), start, request);
+        if r.op == TraceOp::Read && end > r.arrived_at + DEADLINE {
+            t.refused += u64::from(judged);
+            continue;
+        }
+        (model, free_at) = (tried, end);
+    }
+    Ok(t)
+}
+
+/// The mean time of a request when the device has the next one at once.
+fn mean_service(c: &Case, seed: u64) -> Result<Span, LabError> {
+    let mut model = Drive::of(c, seed)?;
+    let records = arrivals(c, seed, 500, Span::ZERO);
+    let mut now = Time::ZERO;
+    for (tag, r) in records.iter().enumerate() {
+        let op = if r.op == TraceOp::Read { model::Op::Read } else { model::Op::Write { fua: false } };
+        now = served(model.model(), now, Request { tag: tag as u64, op, offset: r.offset, len: r.len });
+    }
+    Ok(now.since(Time::ZERO) / records.len() as u64)
+}
+
+impl Experiment for Kept {
+    fn id(&self) -> &'static str {
+        "KEPT"
+    }
+    fn title(&self) -> &'static str {
+        "Accepted means kept: misses of accepted reads, refusals against the least that is needed"
+    }
+    fn source(&self) -> &'static str {
+        "beyond the papers"
+    }
+    fn device(&self) -> &'static str {
+        "constellation-es3-1tb"
+    }
+    fn rows(&self, _: &Inputs) -> Vec<RowSpec> {
+        let mut rows = Vec::new();
+        for c in &CASES {
+            for load in LOADS {
+                let row = |what: &str, unit| RowSpec::new(format!("{}, load {load} %: {what}", c.name), unit);
+                rows.push(row("missed, by the forecast alone", "%"));
+                rows.push(row("refused over needed, by the forecast alone", "x"));
+                rows.push(row("missed", "%").check(Check::AtMost(1.0)));
+                rows.push(row("withdrawn", "%"));
+                rows.push(row("refused over needed", "x").check(Check::AtMost(1.1)));
+                rows.push(row("needed", "%"));
+            }
+        }
+        rows
+    }
+    fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
+        let n = if inputs.quick { 4_000 } else { 20_000 };
+        let mut values = Vec::new();
+        for c in &CASES {
+            let mean = mean_service(c, seed)?;
+            for load in LOADS {
+                let records = arrivals(c, seed, n, mean * 100 / load);
+                let from = records[records.len() / 4].arrived_at;
+                let needed = needed(c, &records, seed, from)?;
+                for room in [false, true] {
+                    let t = replay(c, &records, seed, from, room)?;
+                    values.push(Tally::percent(t.missed, t.reads - t.refused - t.withdrawn));
+                    if room {
+                        values.push(Tally::percent(t.withdrawn, t.reads));
+                    }
+                    values.push(Some((t.refused + t.withdrawn) as f64 / needed.refused.max(1) as f64));
+                }
+                values.push(Tally::percent(needed.refused, needed.reads));
+            }
+        }
+        Ok(Sample { values, plots: vec![], notes: vec![] })
+    }
+}

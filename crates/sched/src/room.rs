@@ -1,0 +1,331 @@
+//! The room that admission leaves between a forecast and a deadline, learned from the errors of earlier forecasts.
+//!
+//! A forecast is a mean: of the reads that are forecast to end just in time, half end late. So the errors are kept as a
+//! distribution (took / forecast, by the size of the forecast), and a read is accepted only if its chance to be late is tolerable.
+//! The tolerable chance follows the misses of the tenant's accepted reads: most of them have none, so that a few may have a large
+//! one; it settles where the promised share is missed. MittOS §4.1 accepts by the mean alone: this goes beyond the paper.
+
+use plimsoll_base::{Span, Time};
+use serde::{Deserialize, Serialize};
+
+/// Settings of the room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoomConfig {
+    /// Hundredths of a percent of a tenant's accepted reads that may end after their deadline, 1 to 5000. A tenant whose deadline is of
+    /// a percentile has half of what its percentile leaves instead.
+    pub miss_permyriad: u16,
+}
+
+impl RoomConfig {
+    /// Half a percent: within 1 % with room for chance.
+    pub const DEFAULT: RoomConfig = RoomConfig { miss_permyriad: 50 };
+
+    /// # Errors
+    /// If the share is out of its range.
+    pub fn check(&self) -> Result<(), String> {
+        if (1..=5000).contains(&self.miss_permyriad) {
+            return Ok(());
+        }
+        Err(format!("a share of {} hundredths of a percent is not between 1 and 5000", self.miss_permyriad))
+    }
+}
+
+/// Bins in an octave of took / forecast, as bits.
+const BIN_BITS: u32 = 4;
+/// Bins below a ratio of 1: two octaves. What took less is in the first.
+const BINS_BELOW: u32 = 2 << BIN_BITS;
+/// Bins of all: from a quarter of the forecast to 16 times as much.
+const BINS: usize = 6 << BIN_BITS;
+/// Parts of a bin, as bits: within it, errors are taken to be spread evenly.
+const PART_BITS: u32 = 4;
+const PARTS: u64 = 1 << PART_BITS;
+/// 1 in the fixed point of ratios, as bits.
+const RATIO_BITS: u32 = 16;
+/// Forecasts below 2^16 ns (66 us) are taken to be this long: a processor's own delays are as large.
+const CLASS_FIRST: u32 = 16;
+/// Classes of forecasts, two an octave: up to 68 s.
+const CLASSES: usize = 2 * 20;
+/// Errors of a class beyond which older ones count half.
+const CLASS_READS_MAX: u32 = 1024;
+/// Errors that each class is taken to have had without any late read: nothing is refused on a guess.
+const UNSEEN: u64 = 8;
+/// The first reads, which the predictor itself learns from where it has no profile.
+const FIRST_READS: u32 = 64;
+/// After this long all errors count half.
+const HALF_LIFE: Span = Span::from_secs(60);
+/// A chance of 1, in the unit of chances: millionths.
+const CERTAIN: u64 = 1_000_000;
+
+/// log2 of `x` with `bits` bits after the point, linear within an octave; `x` > 0.
+fn log2(x: u64, bits: u32) -> u32 {
+    let octave = x.ilog2();
+    let part = (x << (63 - octave)) >> (63 - bits);
+    (octave << bits) + (part as u32 & ((1 << bits) - 1))
+}
+
+/// Errors of forecasts of about one size.
+#[derive(Clone, Debug)]
+struct Class {
+    bins: [u32; BINS],
+    reads: u32,
+}
+
+impl Class {
+    fn halve(&mut self) {
+        self.bins.iter_mut().for_each(|n| *n /= 2);
+        self.reads = self.bins.iter().sum();
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Room {
+    classes: Vec<Class>,
+    halved_at: Time,
+    /// Reads that were seen before anything was learned.
+    skipped: u32,
+}
+
+/// Errors of forecasts of about one size, as seen from outside.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct RoomView {
+    /// The forecasts are at least this long, and less than 1.5 times as long.
+    pub forecast: Span,
+    /// Reads that it was learned from; older ones count less.
+    pub reads: u32,
+    /// Ratios of the time taken to the forecast that half, 90 % and 99 % of them stayed within.
+    pub ratios: [f64; 3],
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room { classes: vec![Class { bins: [0; BINS], reads: 0 }; CLASSES], halved_at: Time::ZERO, skipped: 0 }
+    }
+}
+
+/// A forecast as it is classed, and its class.
+fn classed(forecast: Span) -> (u64, usize) {
+    let ns = forecast.as_nanos().max(1 << CLASS_FIRST);
+    let class = log2(ns, 1) - 2 * CLASS_FIRST;
+    (ns, (class as usize).min(CLASSES - 1))
+}
+
+/// The bin of what took `ns` where `forecast_ns` was forecast, and where in the bin, in its [`PARTS`].
+fn bin(ns: u64, forecast_ns: u64) -> (usize, u64) {
+    let ratio = (u128::from(ns) << RATIO_BITS) / u128::from(forecast_ns);
+    let log2 = log2(u64::try_from(ratio).unwrap_or(u64::MAX).max(1), BIN_BITS + PART_BITS);
+    let place = (log2 + (BINS_BELOW << PART_BITS)).saturating_sub(RATIO_BITS << (BIN_BITS + PART_BITS));
+    let bin = (place >> PART_BITS) as usize;
+    if bin < BINS { (bin, u64::from(place) % PARTS) } else { (BINS - 1, PARTS) }
+}
+
+/// The ratio at which a bin begins.
+fn ratio(bin: usize) -> f64 {
+    let (octave, part) = (bin as i32 >> BIN_BITS, bin as i32 & ((1 << BIN_BITS) - 1));
+    2f64.powi(octave - (BINS_BELOW >> BIN_BITS) as i32) * (1.0 + f64::from(part) / f64::from(1 << BIN_BITS))
+}
+
+impl Room {
+    /// A read for which `forecast` was forecast took `took`.
+    pub fn note(&mut self, now: Time, forecast: Span, took: Span) {
+        if now.since(self.halved_at) > HALF_LIFE {
+            self.halved_at = now;
+            self.classes.iter_mut().filter(|c| c.reads > 0).for_each(Class::halve);
+        }
+        if !self.is_learning() {
+            self.skipped += 1;
+            return;
+        }
+        let (ns, class) = classed(forecast);
+        let class = &mut self.classes[class];
+        class.bins[bin(took.as_nanos(), ns).0] += 1;
+        class.reads += 1;
+        if class.reads > CLASS_READS_MAX {
+            class.halve();
+        }
+    }
+
+    /// Has the predictor below seen enough for its errors to mean something?
+    pub fn is_learning(&self) -> bool {
+        self.skipped == FIRST_READS
+    }
+
+    /// The class of a forecast and its neighbours.
+    fn around(&self, class: usize) -> &[Class] {
+        &self.classes[class.saturating_sub(1)..(class + 2).min(CLASSES)]
+    }
+
+    /// The chance, in millionths, that a read for which `forecast` is forecast takes longer than `within`. Some 200 additions at most.
+    pub fn chance_ppm(&self, forecast: Span, within: Span) -> u64 {
+        let (ns, class) = classed(forecast);
+        let (edge, part) = bin(within.as_nanos(), ns);
+        let (mut late_parts, mut reads) = (0, UNSEEN);
+        for c in self.around(class) {
+            let above: u32 = c.bins[edge + 1..].iter().sum();
+            late_parts += u64::from(c.bins[edge]) * (PARTS - part) + u64::from(above) * PARTS;
+            reads += u64::from(c.reads);
+        }
+        late_parts * CERTAIN / (reads * PARTS)
+    }
+
+    /// The time within which a read for which `forecast` is forecast ends, but for a chance of `chance_ppm`.
+    pub fn within(&self, forecast: Span, chance_ppm: u64) -> Span {
+        let (ns, class) = classed(forecast);
+        let around = self.around(class);
+        let reads: u64 = UNSEEN + around.iter().map(|c| u64::from(c.reads)).sum::<u64>();
+        let mut later = 0;
+        for bin in (0..BINS).rev() {
+            later += around.iter().map(|c| u64::from(c.bins[bin])).sum::<u64>();
+            if later * CERTAIN > reads * chance_ppm {
+                return Span::from_nanos((ns as f64 * ratio(bin + 1)) as u64);
+            }
+        }
+        forecast
+    }
+
+    /// The classes that anything is known of.
+    pub fn views(&self) -> Vec<RoomView> {
+        let view = |(i, c): (usize, &Class)| {
+            let forecast = (1u64 << CLASS_FIRST << (i / 2)) as f64 * (1.0 + 0.5 * (i % 2) as f64);
+            let at = |permille: u32| {
+                let mut left = u64::from(c.reads) * u64::from(permille) / 1000;
+                let within = |n: &u32| {
+                    let is_past = u64::from(*n) > left;
+                    left = left.saturating_sub(u64::from(*n));
+                    is_past
+                };
+                ratio(c.bins.iter().position(within).unwrap_or(BINS - 1) + 1)
+            };
+            RoomView {
+                forecast: Span::from_nanos(forecast as u64),
+                reads: c.reads,
+                ratios: [at(500), at(900), at(990)],
+            }
+        };
+        self.classes.iter().enumerate().filter(|(_, c)| c.reads > 0).map(view).collect()
+    }
+}
+
+/// The largest chance of being late with which a tenant's reads are accepted, in millionths: it follows the misses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tolerance {
+    /// In 1/256 millionths.
+    chance: u64,
+    miss_permyriad: u64,
+}
+
+/// The largest tolerance and the first, in millionths: a coin that may fall either way is no promise. The least is half of the share
+/// that may be missed: reads with a lower chance can't be too many.
+const TOLERANCE_MOST: u64 = 500_000;
+const TOLERANCE_START: u64 = 50_000;
+/// It halves with a miss; with the others it grows by as much in all: by the natural logarithm of 2, in thousandths.
+const STEP_UP: u64 = 693;
+
+impl Tolerance {
+    /// For so many hundredths of a percent of misses.
+    pub fn new(miss_permyriad: u16) -> Tolerance {
+        Tolerance { chance: TOLERANCE_START << 8, miss_permyriad: u64::from(miss_permyriad).clamp(1, 5000) }
+    }
+
+    /// The share of misses that it aims at, in hundredths of a percent.
+    pub fn miss_permyriad(&self) -> u64 {
+        self.miss_permyriad
+    }
+
+    /// The chance that is tolerable now, in millionths.
+    pub fn chance_ppm(&self) -> u64 {
+        self.chance >> 8
+    }
+
+    /// An accepted read has ended, late or not. In balance, the steps of all misses equal those of all others.
+    pub fn ended(&mut self, late: bool) {
+        let next = if late {
+            self.chance / 2
+        } else {
+            self.chance + (self.chance * self.miss_permyriad * STEP_UP / (10_000 - self.miss_permyriad) / 1000).max(1)
+        };
+        self.chance = next.clamp((self.miss_permyriad * 50) << 8, TOLERANCE_MOST << 8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_base::Rng;
+
+    fn ms(n: u64) -> Span {
+        Span::from_millis(n)
+    }
+
+    #[test]
+    fn logarithms_and_ratios_are_each_others_inverse() {
+        for b in 0..BINS - 1 {
+            let ns = (ratio(b) * 1e9 * 1.001) as u64;
+            assert_eq!(bin(ns, 1_000_000_000).0, b, "ratio {}", ratio(b));
+        }
+        assert_eq!(bin(0, 1), (0, 0));
+        assert_eq!(bin(u64::MAX, 1), (BINS - 1, PARTS));
+        assert_eq!(classed(Span::MAX).1, CLASSES - 1);
+        assert_eq!(classed(Span::ZERO), (1 << CLASS_FIRST, 0));
+    }
+
+    /// Against the obvious way: all errors, sorted.
+    #[test]
+    fn a_chance_is_the_share_of_those_that_took_longer() {
+        let mut rng = Rng::new(1, "room");
+        let mut room = Room::default();
+        let forecast = ms(10);
+        (0..FIRST_READS).for_each(|_| room.note(Time::ZERO, forecast, ms(1000)));
+        let took: Vec<Span> = (0..1000).map(|_| ms(6) + Span::from_micros(rng.below(10_000))).collect();
+        took.iter().for_each(|t| room.note(Time::ZERO, forecast, *t));
+        for within in 5..18 {
+            let share = took.iter().filter(|t| **t > ms(within)).count() as f64 / took.len() as f64;
+            let chance = room.chance_ppm(forecast, ms(within)) as f64 / CERTAIN as f64;
+            assert!((share - chance).abs() < 0.03, "within {within} ms: {share} and {chance}");
+        }
+        let p90 = room.within(forecast, 100_000).as_millis_f64();
+        assert!((14.5..16.0).contains(&p90), "{p90}");
+        let [half, nine, most] = room.views()[0].ratios;
+        assert!((1.0..1.2).contains(&half) && (1.45..1.6).contains(&nine) && most < 1.7, "{half} {nine} {most}");
+    }
+
+    #[test]
+    fn nothing_is_refused_on_a_guess_and_old_errors_fade() {
+        let mut room = Room::default();
+        assert_eq!(room.chance_ppm(ms(10), ms(1)), 0);
+        (0..FIRST_READS).for_each(|_| room.note(Time::ZERO, ms(10), ms(100)));
+        assert_eq!(room.chance_ppm(ms(10), ms(1)), 0);
+        room.note(Time::ZERO, ms(10), ms(100));
+        assert!(room.chance_ppm(ms(10), ms(20)) < 150_000);
+        (0..200).for_each(|_| room.note(Time::ZERO, ms(10), ms(100)));
+        assert!(room.chance_ppm(ms(10), ms(20)) > 900_000);
+        let mut now = Time::ZERO;
+        for _ in 0..20 {
+            now += HALF_LIFE + ms(1);
+            room.note(now, ms(10), ms(10));
+        }
+        assert!(room.chance_ppm(ms(10), ms(20)) < 20_000);
+    }
+
+    /// Reads whose chances are known: the share of misses settles where it was asked for.
+    #[test]
+    fn tolerance_settles_at_the_share_that_may_be_missed() {
+        for (permyriad, seed) in [(50, 1), (100, 2), (500, 3)] {
+            let mut rng = Rng::new(seed, "tolerance");
+            let mut t = Tolerance::new(permyriad);
+            let (mut accepted, mut missed) = (0u64, 0u64);
+            for _ in 0..1_000_000 {
+                let chance = rng.below(CERTAIN / 10);
+                if chance <= t.chance_ppm() {
+                    let late = rng.below(CERTAIN) < chance;
+                    t.ended(late);
+                    accepted += 1;
+                    missed += u64::from(late);
+                }
+            }
+            let share = 10_000.0 * missed as f64 / accepted as f64;
+            assert!((share / f64::from(permyriad) - 1.0).abs() < 0.15, "{share} of {permyriad}");
+        }
+    }
+}
