@@ -154,7 +154,21 @@ pub fn kept(t: &TenantStatus) -> String {
     .to_string()
 }
 
-/// Tenants whose promises are broken come first: objectives, then the larger share of missed deadlines.
+/// Tenants in the order of lists: broken promises first.
+pub fn tenants(all: &[TenantStatus]) -> Vec<&TenantStatus> {
+    let mut all: Vec<&TenantStatus> = all.iter().collect();
+    all.sort_by_key(|t| std::cmp::Reverse(brokenness(t.kept, &t.traffic.promised.last_minute)));
+    all
+}
+
+/// Volumes in the order of lists: broken promises first.
+pub fn volumes(all: &[VolumeStatus]) -> Vec<&VolumeStatus> {
+    let mut all: Vec<&VolumeStatus> = all.iter().collect();
+    all.sort_by_key(|v| std::cmp::Reverse(brokenness(None, &v.traffic.promised.last_minute)));
+    all
+}
+
+/// Order of broken promises: objectives first, then the larger share of missed deadlines.
 pub fn brokenness(kept: Option<bool>, reads: &Shares) -> (bool, u64) {
     (kept == Some(false), (reads.missed_percent() * 1000.0) as u64)
 }

@@ -1,7 +1,7 @@
 //! `plimsoll status`
 
 use crate::client::{Client, Control, print_json};
-use crate::promise::{brokenness, deadline, forecast, kept, promise, shares};
+use crate::promise::{deadline, forecast, kept, promise, shares, tenants, volumes};
 use crate::table::{bytes, table};
 use anyhow::Result;
 use clap::Args;
@@ -80,16 +80,14 @@ fn print(s: &api::Status) {
         ]
     };
     let head = ["VOLUME", "SIZE", "STATE", "TENANT", "DONE", "BUSY", "FAILED", "DEADLINE", "READS KEPT/MISSED/REFUSED"];
-    print!("\n{}", table(&head, &s.volumes.iter().map(volume).collect::<Vec<_>>()));
+    print!("\n{}", table(&head, &volumes(&s.volumes).into_iter().map(volume).collect::<Vec<_>>()));
     let tenant = |t: &api::TenantStatus| {
         let how = if t.enforced { "enforced" } else { "measured only" };
         let reads = shares(&t.traffic.promised.last_minute);
         vec![t.name.clone(), t.class.clone(), promise(t), kept(t), how.into(), reads]
     };
     let head = ["TENANT", "CLASS", "PROMISE", "KEPT", "HOW", "READS KEPT/MISSED/REFUSED"];
-    let mut tenants: Vec<&api::TenantStatus> = s.tenants.iter().collect();
-    tenants.sort_by_key(|t| std::cmp::Reverse(brokenness(t.kept, &t.traffic.promised.last_minute)));
-    print!("\n{}", table(&head, &tenants.into_iter().map(tenant).collect::<Vec<_>>()));
+    print!("\n{}", table(&head, &tenants(&s.tenants).into_iter().map(tenant).collect::<Vec<_>>()));
     println!(
         "\nReads with a deadline are of the last minute. `plimsoll tenant show NAME` says what enforces a promise."
     );

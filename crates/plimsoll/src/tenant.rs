@@ -168,7 +168,7 @@ fn show(all: &[TenantStatus], control: &Control) -> Result<()> {
         vec![t.name.clone(), t.class.clone(), promise(t), kept(t), enforced.into(), reads, jobs, t.volumes.join(",")]
     };
     let head = ["NAME", "CLASS", "PROMISE", "KEPT", "HOW", "READS KEPT/MISSED/REFUSED", "INSIDE", "VOLUMES"];
-    print!("{}", table(&head, &all.iter().map(row).collect::<Vec<_>>()));
+    print!("{}", table(&head, &promise::tenants(all).into_iter().map(row).collect::<Vec<_>>()));
     Ok(())
 }
 

@@ -231,7 +231,7 @@ fn list(control: &Control) -> Result<()> {
         ]
     };
     let head = ["NAME", "SIZE", "STATE", "TENANT", "POOL", "MODE", "CLIENTS", "DEADLINE", "READS KEPT/MISSED/REFUSED"];
-    print!("{}", table(&head, &all.iter().map(row).collect::<Vec<_>>()));
+    print!("{}", table(&head, &promise::volumes(&all).into_iter().map(row).collect::<Vec<_>>()));
     Ok(())
 }
 

@@ -213,6 +213,23 @@ mod tests {
         assert_eq!(refused(&mut all, anew), Some((anew, 0)));
     }
 
+    /// Waits are those since the last whole minute began, however long nothing ends.
+    #[test]
+    fn waits_are_of_the_last_minutes() {
+        let waits = |s| Waits { at_device: Span::from_secs(s), ..Waits::default() };
+        let mut marks = Marks::default();
+        let since = |marks: &Marks, minute, s| marks.since(minute, &waits(s)).at_device.as_micros() / 1_000_000;
+        assert_eq!(since(&marks, 0, 5), 5, "the first minute");
+        marks.begin(1, waits(7));
+        assert_eq!(since(&marks, 1, 9), 9, "the first minute and the running one");
+        marks.begin(2, waits(20));
+        assert_eq!(since(&marks, 2, 21), 14, "since minute 1 began");
+        assert_eq!(since(&marks, 3, 22), 2, "minute 2, as nothing has ended since");
+        assert_eq!(since(&marks, 4, 22), 0);
+        marks.begin(9, waits(30));
+        assert_eq!(since(&marks, 9, 31), 1, "the minute before had nothing");
+    }
+
     #[test]
     fn each_export_learns_its_own_deadline() {
         let mut all = Exports::default();

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | a pool doesn't serve as it should | failed, recovering, degraded, a failed flush | 503 |
 //! | a promise is broken | an objective in the last minute, of [`REQUESTS_LEAST`] requests and more | 200 |
-//! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile leaves, of [`REQUESTS_LEAST`] and more | 200 |
+//! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile or the pool's `miss_percent` leaves, of [`REQUESTS_LEAST`] and more | 200 |
 //! | a request is stuck | inside for longer than [`STUCK`] | 200 |
 //! | requests fail | at the device or for lack of space, in the last [`FAILED_MINUTES`] | 200 |
 //!
@@ -55,7 +55,7 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
         let Some(view) = view else { continue };
         for e in &view.pool.promises {
             let volume = directory.volume_name(pool, e.key);
-            rest.extend(missed_deadlines(&volume, e, directory, node));
+            rest.extend(missed_deadlines(&volume, pool, e, directory, node));
             rest.extend(failures(&volume, &node.pools[pool].name, e));
         }
         rest.extend(stuck(&node.pools[pool].name, &view.pool, |key| directory.volume_name(pool, key)));
@@ -120,10 +120,16 @@ fn is_missing(t: &Tally, late_permille: u64) -> bool {
     accepted >= REQUESTS_LEAST && t.missed * 1000 > accepted * late_permille.max(MISSED_PERMILLE)
 }
 
-fn missed_deadlines(volume: &str, e: &ExportPromise, directory: &Directory, node: &Node) -> Option<String> {
+fn missed_deadlines(
+    volume: &str,
+    pool: usize,
+    e: &ExportPromise,
+    directory: &Directory,
+    node: &Node,
+) -> Option<String> {
     let tenant = directory.tenants.iter().find(|(_, t)| t.id == e.tenant).map(|(name, _)| name.as_str())?;
     let t = &e.minute;
-    is_missing(t, node.late_permille(tenant)).then(|| {
+    is_missing(t, node.late_permille(pool, tenant)).then(|| {
         let accepted = t.kept + t.missed;
         format!(
             "volume `{volume}`, tenant `{tenant}`: {:.1} % of {accepted} accepted reads missed their deadlines in the last minute: \

@@ -44,9 +44,11 @@ impl Node {
         Ok(DeadlineRecord { deadline_ns: deadline.map(Span::as_nanos), configured_ns })
     }
 
-    /// Thousandths of a tenant's accepted reads that may miss their deadlines.
-    pub fn late_permille(&self, tenant: &str) -> u64 {
-        self.particulars.late_permille(tenant)
+    /// Thousandths of a tenant's accepted reads in a pool that may miss their deadlines, by its percentile or the pool's share.
+    pub fn late_permille(&self, pool: usize, tenant: &str) -> u64 {
+        let share = self.pools[pool].live().and_then(|live| live.config.miss_percent);
+        let of_pool = share.map_or(0, |percent| (percent * 10.0).ceil() as u64);
+        self.particulars.late_permille(tenant).max(of_pool)
     }
 
     /// A tenant's deadline that was set live holds as long as the same is configured as then.
