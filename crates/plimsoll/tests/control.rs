@@ -158,6 +158,11 @@ fn volumes_and_tenants_live_and_are_kept() {
     let objectives = json!([{"percentile": 99.9, "within_us": 20_000}]);
     let now = put("gold", json!({"class": "latency-critical", "objectives": objectives, "jobs_max": 7})).expect(200);
     assert_eq!((now["permits"]["jobs_max"].as_u64(), now["enforced"].as_bool()), (Some(7), Some(true)));
+    let patch = |name: &str, change: Value| {
+        described(&node, &doc, "PATCH", &format!("/v1/tenants/{name}"), tenant, Some(&change)).expect(200)
+    };
+    assert_eq!(patch("gold", json!({"deadline_us": 30_000}))["permits"]["jobs_max"], 7, "what isn't named stays");
+    patch("t", json!({"deadline_us": 40_000}));
     put("gold", json!({"class": "latency-critical"})).error(400);
     put("gold", json!({"class": "royal"})).error(400);
     put("gold", json!({"class": "best-effort", "jobs_max": 0})).error(400);
@@ -191,10 +196,19 @@ fn volumes_and_tenants_live_and_are_kept() {
         (gold["objectives"][0]["within_us"].as_u64(), gold["permits"]["jobs_max"].as_u64()),
         (Some(20_000), Some(7))
     );
+    let deadline =
+        |node: &Node, name: &str| node.get(&format!("/v1/tenants/{name}"))["promise"]["deadline_us"].as_u64();
+    assert_eq!((deadline(&node, "gold"), deadline(&node, "t")), (Some(30_000), Some(40_000)), "kept as well");
+    assert_eq!(node.get("/v1/volumes/a%20b")["promise"]["from"], "tenant");
     assert_eq!(node.connect("a b").read(4096, 4096).unwrap().unwrap(), [7; 4096]);
     assert_eq!(described(&node, &doc, "DELETE", "/v1/volumes/a%20b", one, None).code, 204);
     assert_eq!(described(&node, &doc, "DELETE", "/v1/tenants/gold", tenant, None).code, 204);
     assert_eq!(node.call("GET", "/v1/volumes/a%20b", None).code, 404);
+    assert!(node.server.stop());
+    // Another value in the configuration is newer than the live change.
+    let configured = CONFIG.replace("name = \"t\"\n", "name = \"t\"\ndeadline = \"50ms\"\n");
+    let node = Node::start_as(dir.path(), &configured);
+    assert_eq!(deadline(&node, "t"), Some(50_000));
     assert!(node.server.stop());
 }
 

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 /// `GET /healthz`
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
-    /// Does everything serve?
+    /// Are there no problems?
     pub healthy: bool,
-    /// What doesn't, and what to do.
+    /// Problems: what is wrong, where, and what to do.
     pub problems: Vec<String>,
 }
 
