@@ -4,13 +4,13 @@
 SHELL := /bin/bash
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # The clients that the node is tested with, none of them ours; and what the tests mount.
-TEST_TOOLS := mariadbd redis-server psql fio qemu-img qemu-io qemu-nbd nbdkit nbdcopy nbdinfo nbdfuse nbdsh mkfs.ext4 losetup openssl
-TEST_PACKAGES := mariadb-server redis-server postgresql fio qemu-utils nbdkit libnbd-bin python3-libnbd fuse3 e2fsprogs util-linux openssl
+TEST_TOOLS := mariadbd redis-server psql fio qemu-img qemu-io qemu-nbd nbdkit nbdcopy nbdinfo nbdfuse nbdsh mkfs.ext4 mkfs.xfs losetup openssl
+TEST_PACKAGES := mariadb-server redis-server postgresql fio qemu-utils nbdkit libnbd-bin python3-libnbd fuse3 e2fsprogs xfsprogs util-linux openssl
 BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz sanitize soak chaos busy python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node
+.PHONY: run test lint bench fuzz sanitize soak chaos busy promises python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node
 
 # Only what serving needs, without link-time optimisation; the other targets build all commands as shipped.
 run: build-deps
@@ -68,6 +68,10 @@ chaos: build-deps
 # How soon a node says busy while its modelled disk's queue is seconds long: half a minute.
 busy: build-deps
 	cargo bench -p plimsoll --bench busy
+
+# Accepted means kept: reads with a deadline at 50 to 300 % of what devices can do, live. A quarter of an hour on a quiet machine.
+promises: build-deps
+	cargo bench -p plimsoll --bench promises
 
 # An emulated guest on QEMU's quorum over three nodes, of which one is killed, comes back and is resynced: a minute.
 guest: build-deps

@@ -64,7 +64,7 @@ for i in 0 1 2; do start_node $i; done
 
 drives=()
 for i in 0 1 2; do
-    drives+=(-blockdev "driver=nbd,node-name=n$i,server.type=unix,server.path=$work/$i/nbd.sock,export=vol?deadline=50ms&replica=write")
+    drives+=(-blockdev "driver=nbd,node-name=n$i,server.type=unix,server.path=$work/$i/nbd.sock,export=vol?deadline=50ms&busy=error&replica=write")
 done
 guest_start "$cache" "$work/serial" 512 "" "${drives[@]}" \
     -blockdev driver=quorum,node-name=q0,vote-threshold=1,read-pattern=fifo,children.0=n0,children.1=n1,children.2=n2 \

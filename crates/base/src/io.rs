@@ -58,6 +58,11 @@ impl IoFlags {
     pub const NO_HOLE: IoFlags = IoFlags(2);
     /// Write-zeroes only if it's faster than writing; else fail with [`IoError::NotSupported`].
     pub const FAST_ZERO: IoFlags = IoFlags(4);
+    /// A read is served however late it will be: its client takes a refusal for a failed device.
+    pub const WAITS: IoFlags = IoFlags(8);
+    /// A read that waits was forecast to miss its deadline: without [`IoFlags::WAITS`] the stack would have refused it. Set by
+    /// the stack alone.
+    pub const LATE: IoFlags = IoFlags(16);
 
     /// Are all of `other`'s set?
     pub const fn has(self, other: IoFlags) -> bool {
@@ -77,9 +82,9 @@ impl IoFlags {
     pub const fn bits(self) -> u8 {
         self.0
     }
-    /// From a number; unknown bits are dropped.
+    /// From a number; bits that no engine sets are dropped.
     pub const fn from_bits(bits: u8) -> IoFlags {
-        IoFlags(bits & 7)
+        IoFlags(bits & 15)
     }
 }
 
@@ -232,6 +237,11 @@ impl IoHead {
     /// Did a client ask (as against a layer's own I/O)?
     pub const fn is_client(&self) -> bool {
         matches!(self.origin, Origin::Client)
+    }
+
+    /// May it end [`Outcome::Busy`]? Only a client's read with a deadline may, and only if its client doesn't wait.
+    pub const fn may_be_refused(&self) -> bool {
+        self.is_client() && matches!(self.op, Op::Read) && self.deadline.is_set() && !self.flags.has(IoFlags::WAITS)
     }
 
     /// Is it a client's request or a part of one?

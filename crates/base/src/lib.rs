@@ -23,5 +23,5 @@ pub use io::{
 };
 pub use load::LatencyByLoad;
 pub use rng::Rng;
-pub use tenant::{BadPriority, CacheMode, Class, Objective, Priority, PriorityClass, TenantId};
+pub use tenant::{BadPriority, CacheMode, Class, Objective, OnBusy, Priority, PriorityClass, TenantId};
 pub use time::{Span, Time};

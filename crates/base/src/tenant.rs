@@ -2,6 +2,7 @@
 
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
+use std::str::FromStr;
 
 /// A tenant's number in its pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
@@ -131,6 +132,37 @@ pub enum CacheMode {
     Through,
     /// A write is done when the cache has it, durable at the next flush; the slow device gets it later.
     Back,
+}
+
+/// Answer to a read that would miss the deadline of its export, for a client that didn't negotiate promises.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnBusy {
+    /// It is served late.
+    #[default]
+    Wait,
+    /// It fails at once with an I/O error.
+    Error,
+}
+
+impl OnBusy {
+    /// The word for configurations, export names and the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OnBusy::Wait => "wait",
+            OnBusy::Error => "error",
+        }
+    }
+}
+
+impl FromStr for OnBusy {
+    type Err = String;
+    fn from_str(text: &str) -> Result<OnBusy, String> {
+        [OnBusy::Wait, OnBusy::Error]
+            .into_iter()
+            .find(|b| b.name() == text)
+            .ok_or_else(|| format!("`busy={text}` is unknown: wait or error"))
+    }
 }
 
 #[cfg(test)]

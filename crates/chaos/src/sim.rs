@@ -404,6 +404,9 @@ impl Run {
         head.flags = if asked.fua { IoFlags::FUA } else { IoFlags::NONE };
         if asked.op == Op::Read && n.is_multiple_of(16) {
             head.deadline = now + Span::from_millis(1 + n % 20);
+            if n.is_multiple_of(48) {
+                head.flags = head.flags.with(IoFlags::WAITS);
+            }
         }
         let data = if payload.is_empty() { Data::Absent } else { Data::Bytes(Buf::copy_of(&payload)) };
         if let plimsoll_stack::Offered::Busy(_) = self.pool.offer(now, Io::new(head, data)) {

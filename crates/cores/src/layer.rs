@@ -7,7 +7,7 @@ use crate::control::CoresControl;
 use crate::policy::{self, Policy};
 use crate::queue::{CoreChange, Queues};
 use crate::status::{CoresStatus, QueueStatus};
-use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Op, Outcome, Span, TenantId, Time};
+use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Outcome, Span, TenantId, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Ports, Terms};
 use slab::Slab;
 
@@ -130,7 +130,7 @@ impl Cores {
 
     /// Is it ended when its deadline passes while it waits? Nothing of it has reached a device.
     fn may_revoke(&self, io: &Io) -> bool {
-        self.config.revoke_late && io.op == Op::Read && io.is_client() && io.deadline.is_set()
+        self.config.revoke_late && io.may_be_refused()
     }
 
     fn is_too_late(&self, now: Time, io: &Io) -> bool {

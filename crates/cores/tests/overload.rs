@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Machine, at_us, best_effort, critical, us};
-use plimsoll_base::{Class, IoHead, IoId, Objective, Outcome, Span, TenantId};
+use plimsoll_base::{Class, IoFlags, IoHead, IoId, Objective, Outcome, Span, TenantId, Time};
 use plimsoll_cores::{CoresConfig, PolicyConfig, QwinConfig};
 use plimsoll_stack::{Offered, Terms};
 
@@ -53,15 +53,32 @@ fn an_overload_neither_starves_nor_deceives_who_has_no_core() {
 /// A read that was let in and then loses its cores is told when its deadline passes, not when it gets a core again.
 #[test]
 fn a_deadline_that_passes_without_a_core_is_told_then() {
+    let told = passes_without_a_core(IoFlags::NONE);
+    assert!(matches!(told.1, Outcome::Busy { .. }), "{:?}", told.1);
+    assert!((at_us(30_000)..at_us(32_000)).contains(&told.0), "at {:?}", told.0);
+}
+
+/// The same read of a client that waits is served when it gets a core.
+#[test]
+fn a_read_of_a_client_that_waits_is_served_after_its_deadline() {
+    let served = passes_without_a_core(IoFlags::WAITS);
+    assert!(served.1.is_done() && served.0 > at_us(32_000), "{served:?}");
+}
+
+/// A read is let in with a deadline of 30 ms and then loses its cores: when and how it ends.
+fn passes_without_a_core(flags: IoFlags) -> (Time, Outcome) {
     let mut m = Machine::new(qwin(2), |_, head: &IoHead| us(if head.len > 4096 { 10_000 } else { 100 }));
     m.set_tenant(1, Some(critical(9990, 2000)));
     m.set_tenant(2, Some(best_effort(100)));
     m.offer_many(1, 2, 65_536);
-    let accepted = IoHead { deadline: at_us(30_000), ..m.head(2, 4096) };
+    let accepted = IoHead { deadline: at_us(30_000), flags, ..m.head(2, 4096) };
     assert!(matches!(m.offer_head(accepted), Offered::Accepted(_)));
     m.offer_many(200, 1, 4096);
     let mut seen = 0;
-    while m.now < at_us(100_000) {
+    loop {
+        if let Some((at, c)) = m.ended.iter().find(|e| e.1.io.deadline.is_set()) {
+            return (*at, c.outcome);
+        }
         m.step();
         for i in seen..m.ended.len() {
             if m.ended[i].1.io.tenant == TenantId(1) {
@@ -71,9 +88,6 @@ fn a_deadline_that_passes_without_a_core_is_told_then() {
         }
         seen = m.ended.len();
     }
-    let told = m.ended.iter().find(|e| e.1.io.deadline.is_set()).expect("it ended");
-    assert!(matches!(told.1.outcome, Outcome::Busy { .. }), "{:?}", told.1.outcome);
-    assert!((at_us(30_000)..at_us(32_000)).contains(&told.0), "at {:?}", told.0);
 }
 
 #[test]

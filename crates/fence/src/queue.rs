@@ -100,10 +100,9 @@ impl Lane {
         self.wanted.drain(..).chain(self.later.drain(..)).map(|w| (w.io, w.since)).collect()
     }
 
-    /// Removes client reads whose deadline is over.
+    /// Removes reads whose deadline is over and whose clients are to hear of it.
     pub fn take_late(&mut self, now: Time) -> Vec<Leaving> {
-        let late =
-            |w: &Waiting| w.io.op == Op::Read && w.io.is_client() && w.io.deadline.is_set() && now > w.io.deadline;
+        let late = |w: &Waiting| w.io.may_be_refused() && now > w.io.deadline;
         if !self.wanted.iter().any(late) {
             return Vec::new();
         }

@@ -6,7 +6,7 @@ use crate::config::{Config, Grant, Peer, TenantConfig, VolumeConfig, check_deadl
 use crate::engine::{AutoTerms, DeadlineFrom, ExportParams, Health, PermitLimits};
 use crate::predict::auto_terms;
 use crate::replica::{Behind, Replica, ReplicaUse};
-use plimsoll_base::{BadPriority, Class, Priority, Span, TenantId, VolumeKey};
+use plimsoll_base::{BadPriority, Class, OnBusy, Priority, Span, TenantId, VolumeKey};
 use plimsoll_nbd::export::{BlockSizes, ExportInfo, ListedExport, Refusal, RefusalReason};
 use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
@@ -146,17 +146,28 @@ pub struct Directory {
 /// A tenant's promise to requests that ask for nothing themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Promise {
-    /// Reads are done within it, or refused at once.
+    /// Deadline of its reads.
     pub deadline: Option<Span>,
     /// Where there is no deadline: one that sets itself.
     pub auto: Option<AutoTerms>,
+    /// What becomes of a read that would miss either.
+    pub busy: OnBusy,
     /// For schedulers that know priorities.
     pub priority: Priority,
 }
 
 impl Promise {
     /// Of a tenant that was promised nothing.
-    pub const NONE: Promise = Promise { deadline: None, auto: None, priority: Priority::DEFAULT };
+    pub const NONE: Promise = Promise { deadline: None, auto: None, busy: OnBusy::Wait, priority: Priority::DEFAULT };
+}
+
+/// A volume's promise to reads that ask for nothing themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VolumePromise {
+    /// Deadline of its reads.
+    pub deadline: Span,
+    /// What becomes of a read that would miss it.
+    pub busy: OnBusy,
 }
 
 /// The promises of volumes and tenants, by names: as configured, or as changed live since.
@@ -164,8 +175,8 @@ impl Promise {
 pub struct Promises {
     /// Tenants'.
     pub tenants: BTreeMap<String, Promise>,
-    /// Volumes' deadlines.
-    pub volumes: BTreeMap<String, Span>,
+    /// Volumes' with a deadline.
+    pub volumes: BTreeMap<String, VolumePromise>,
 }
 
 impl Promises {
@@ -174,17 +185,22 @@ impl Promises {
         self.tenants.get(name).copied().unwrap_or(Promise::NONE)
     }
 
-    /// The deadline of a connection to a volume: its own, or the volume's, or its tenant's.
-    fn deadline(&self, asked: Option<Span>, volume: &str, tenant: &str) -> Option<(Span, DeadlineFrom)> {
-        let from = |deadline: Option<Span>, from| Some((deadline?, from));
-        from(asked, DeadlineFrom::Connection)
-            .or_else(|| from(self.volumes.get(volume).copied(), DeadlineFrom::Volume))
-            .or_else(|| from(self.tenant(tenant).deadline, DeadlineFrom::Tenant))
+    /// The deadline of reads on an export with its source, and what becomes of reads that would miss it. Whoever sets the deadline
+    /// also decides that: the export's name, its volume, or its tenant; only the name may overrule the other two.
+    fn of_export(&self, tenant: &str, asked: &Asked<'_>) -> (Option<(Span, DeadlineFrom)>, OnBusy) {
+        let own = asked.deadline.map(|deadline| (deadline, DeadlineFrom::Connection, OnBusy::Wait));
+        let of_volume = || self.volumes.get(asked.volume).map(|p| (p.deadline, DeadlineFrom::Volume, p.busy));
+        let promise = self.tenant(tenant);
+        let (deadline, busy) = match own.or_else(of_volume) {
+            Some((deadline, from, busy)) => (Some((deadline, from)), busy),
+            None => (promise.deadline.map(|deadline| (deadline, DeadlineFrom::Tenant)), promise.busy),
+        };
+        (deadline, asked.busy.unwrap_or(busy))
     }
 
-    /// The deadline of connections to a volume that don't ask for one.
-    pub fn of_volume(&self, volume: &str, tenant: &str) -> Option<(Span, DeadlineFrom)> {
-        self.deadline(None, volume, tenant)
+    /// The same of connections to a volume that ask for nothing.
+    pub fn of_volume(&self, volume: &str, tenant: &str) -> (Option<(Span, DeadlineFrom)>, OnBusy) {
+        self.of_export(tenant, &Asked::plain(volume))
     }
 
     /// Those of a configuration that was checked.
@@ -192,9 +208,13 @@ impl Promises {
         let tenant = |t: &TenantConfig| {
             let priority = t.priority.as_ref().and_then(|p| p.get_ref().parse().ok()).unwrap_or(Priority::DEFAULT);
             let auto = auto_terms(t).ok().flatten();
-            (t.name.get_ref().clone(), Promise { deadline: t.deadline.map(|d| d.0), auto, priority })
+            let busy = t.busy.unwrap_or_default();
+            (t.name.get_ref().clone(), Promise { deadline: t.deadline.map(|d| d.0), auto, busy, priority })
         };
-        let volume = |v: &VolumeConfig| v.deadline.map(|d| (v.name.get_ref().clone(), d.0));
+        let volume = |v: &VolumeConfig| {
+            let promise = VolumePromise { deadline: v.deadline?.0, busy: v.busy.unwrap_or_default() };
+            Some((v.name.get_ref().clone(), promise))
+        };
         Promises {
             tenants: config.tenant.iter().map(tenant).collect(),
             volumes: config.volume.iter().filter_map(volume).collect(),
@@ -207,14 +227,22 @@ impl Promises {
 struct Asked<'a> {
     volume: &'a str,
     deadline: Option<Span>,
+    busy: Option<OnBusy>,
     priority: Option<Priority>,
     tenant: Option<&'a str>,
     replica: Option<ReplicaUse>,
 }
 
+impl Asked<'_> {
+    /// A volume's name alone.
+    fn plain(volume: &str) -> Asked<'_> {
+        Asked { volume, deadline: None, busy: None, priority: None, tenant: None, replica: None }
+    }
+}
+
 fn parse_name(name: &str) -> Result<Asked<'_>, String> {
     let (volume, query) = name.split_once('?').unwrap_or((name, ""));
-    let mut asked = Asked { volume, deadline: None, priority: None, tenant: None, replica: None };
+    let mut asked = Asked::plain(volume);
     for part in query.split('&').filter(|p| !p.is_empty()) {
         match part.split_once('=') {
             Some(("deadline", t)) => match t.parse::<Span>() {
@@ -224,11 +252,13 @@ fn parse_name(name: &str) -> Result<Asked<'_>, String> {
                 }
                 Err(e) => return Err(format!("deadline: {e}")),
             },
+            Some(("busy", b)) => asked.busy = Some(b.parse()?),
             Some(("replica", r)) => asked.replica = Some(r.parse()?),
             Some(("tenant", t)) => asked.tenant = Some(t),
             Some(("priority", p)) => asked.priority = Some(p.parse().map_err(|e: BadPriority| e.to_string())?),
             _ => {
-                let known = "deadline=TIME, priority=CLASS:LEVEL, tenant=NAME or replica=read|write|copy";
+                let known =
+                    "deadline=TIME, busy=wait|error, priority=CLASS:LEVEL, tenant=NAME or replica=read|write|copy";
                 return Err(format!("`{part}` is unknown in an export name: {known}"));
             }
         }
@@ -281,7 +311,8 @@ impl Directory {
     /// The exports that `who` may see.
     pub fn list(&self, who: &Identity) -> Vec<ListedExport> {
         let sees = |v: &&Volume| self.grants_for(who).any(|g| covers(g, &v.name));
-        let listed = |v: &Volume| ListedExport { name: v.name.clone(), description: describe(v) };
+        let listed =
+            |v: &Volume| ListedExport { name: v.name.clone(), description: self.describe(v, &Asked::plain(&v.name)) };
         self.volumes.values().filter(sees).map(listed).collect()
     }
 
@@ -311,7 +342,7 @@ impl Directory {
             flags,
             block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 32 << 20 },
             canonical_name: volume.name.clone(),
-            description: describe(volume),
+            description: self.describe(volume, &asked),
             meta_contexts: MetaContext::ALL.into_iter().fold(MetaContexts::EMPTY, MetaContexts::with),
         })
     }
@@ -332,11 +363,14 @@ impl Directory {
     pub fn open(&self, who: &Identity, agreed: &Negotiated) -> Result<(usize, ExportParams), Refusal> {
         let (volume, asked, _) = self.resolve(who, &agreed.export_name)?;
         let tenant = asked.tenant.unwrap_or(&volume.tenant);
+        let (deadline, busy) = self.promises.of_export(tenant, &asked);
+        let is_told = agreed.meta_contexts.contains(MetaContext::Promise);
         let params = ExportParams {
             peer: who.to_string().into(),
             volume: volume.key,
             tenant: self.tenants[tenant].id,
-            deadline: self.promises.deadline(asked.deadline, &volume.name, tenant),
+            deadline,
+            on_busy: if is_told { OnBusy::Error } else { busy },
             auto: self.promises.tenant(tenant).auto,
             priority: asked.priority.unwrap_or(self.promises.tenant(tenant).priority),
             rules: agreed.rules(),
@@ -376,18 +410,28 @@ impl Directory {
         }
         Ok((volume, asked, write))
     }
+
+    /// An export in words, for whoever lists exports or asks for one: what it is, and what its reads are promised.
+    fn describe(&self, v: &Volume, asked: &Asked<'_>) -> String {
+        let behind = match v.replica.behind() {
+            Behind::No => String::new(),
+            why => format!(", may lack writes of other replicas ({why})"),
+        };
+        let tenant = asked.tenant.unwrap_or(&v.tenant);
+        let (deadline, busy) = self.promises.of_export(tenant, asked);
+        let deadline = match (deadline, self.promises.tenant(tenant).auto) {
+            (Some((deadline, _)), _) => Some(format!("deadline {deadline}")),
+            (None, Some(_)) => Some("a deadline that sets itself".into()),
+            (None, None) => None,
+        };
+        let promise = deadline.map_or_else(String::new, |d| format!(", {d}, busy={}", busy.name()));
+        let read_only = if v.read_only { ", read-only" } else { "" };
+        format!("{} of tenant {tenant}{read_only}{promise}{behind}", v.state().name())
+    }
 }
 
 fn covers(g: &Grant, volume: &str) -> bool {
     g.volumes.iter().any(|v| v == "*" || v == volume)
-}
-
-fn describe(v: &Volume) -> String {
-    let behind = match v.replica.behind() {
-        Behind::No => String::new(),
-        why => format!(", may lack writes of other replicas ({why})"),
-    };
-    format!("{} of tenant {}{}{behind}", v.state().name(), v.tenant, if v.read_only { ", read-only" } else { "" })
 }
 
 #[cfg(test)]
@@ -493,15 +537,56 @@ mod tests {
         }
     }
 
+    /// Who sets the deadline also says what becomes of a late read; a name may overrule it; whoever negotiated promises is told.
+    #[test]
+    fn a_late_read_waits_unless_the_export_or_its_client_says_otherwise() {
+        let mut d = directory();
+        let who = Identity { uid: Some(7), ..Identity::default() };
+        let (ms, wait, error) = (Span::from_millis, OnBusy::Wait, OnBusy::Error);
+        let tenant = |busy| Promise { deadline: Some(ms(50)), auto: None, busy, priority: Priority::DEFAULT };
+        d.promises.tenants = [("web".into(), tenant(wait)), ("reports".into(), tenant(error))].into();
+        let opened = |d: &Directory, name: &str, contexts: MetaContexts| {
+            let agreed = Negotiated {
+                export_name: name.into(),
+                export: d.look_up(&who, name).unwrap(),
+                flags: TransmissionFlags::SEND_FLUSH,
+                structured_replies: true,
+                meta_contexts: contexts,
+                block_sizes_told: true,
+                no_zeroes: true,
+                tls: false,
+            };
+            let params = d.open(&who, &agreed).unwrap().1;
+            (params.deadline.map(|(deadline, _)| deadline), params.on_busy, agreed.export.description)
+        };
+        let plain = |d: &Directory, name| {
+            let (deadline, busy, _) = opened(d, name, MetaContexts::EMPTY);
+            (deadline, busy)
+        };
+        assert_eq!(plain(&d, "web"), (Some(ms(50)), wait));
+        assert_eq!(plain(&d, "web?busy=error"), (Some(ms(50)), error));
+        assert_eq!(plain(&d, "reports"), (Some(ms(50)), error));
+        assert_eq!(plain(&d, "reports?busy=wait"), (Some(ms(50)), wait));
+        assert_eq!(plain(&d, "reports?deadline=20ms"), (Some(ms(20)), wait), "its own deadline, and nothing said");
+        assert_eq!(plain(&d, "web?deadline=20ms&busy=error"), (Some(ms(20)), error));
+        d.promises.volumes.insert("web".into(), VolumePromise { deadline: ms(10), busy: error });
+        d.promises.volumes.insert("reports".into(), VolumePromise { deadline: ms(10), busy: wait });
+        assert_eq!(plain(&d, "web"), (Some(ms(10)), error));
+        assert_eq!(plain(&d, "reports"), (Some(ms(10)), wait));
+        let told = MetaContexts::EMPTY.with(MetaContext::Promise);
+        for name in ["web?busy=wait", "reports", "reports?deadline=20ms"] {
+            assert_eq!(opened(&d, name, told).1, error, "{name}: it knows what the error says");
+        }
+        let said = opened(&d, "web?deadline=20ms&busy=error", MetaContexts::EMPTY).2;
+        assert_eq!(said, "ready of tenant web, deadline 20.0ms, busy=error");
+    }
+
     #[test]
     fn promises_in_names() {
         let ok = |n: &'static str| parse_name(n).unwrap();
-        assert_eq!(ok("a"), Asked { volume: "a", deadline: None, priority: None, tenant: None, replica: None });
+        assert_eq!(ok("a"), Asked::plain("a"));
         assert_eq!(ok("a?replica=write&deadline=1ms").replica, Some(ReplicaUse::Write));
-        assert_eq!(
-            ok("a?deadline=20ms"),
-            Asked { volume: "a", deadline: Some(Span::from_millis(20)), priority: None, tenant: None, replica: None }
-        );
+        assert_eq!(ok("a?deadline=20ms"), Asked { deadline: Some(Span::from_millis(20)), ..Asked::plain("a") });
         for bad in [
             "a?deadline=20",
             "a?deadline=0",
@@ -511,6 +596,7 @@ mod tests {
             "a?x=1",
             "a?replica=yes",
             "a?deadline",
+            "a?deadline=1ms&busy=late",
         ] {
             assert!(parse_name(bad).is_err(), "{bad}");
         }

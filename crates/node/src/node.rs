@@ -11,6 +11,7 @@ mod watch;
 
 pub use error::NodeError;
 pub use pool::RunningPool;
+pub use tenants::DeadlineChange;
 
 use crate::config::{Config, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Promises, Volume};
@@ -22,7 +23,7 @@ use crate::predict::Particulars;
 use crate::replica::Replica;
 use crate::store::PoolStore;
 use error::{Result, blocking};
-use plimsoll_base::{CacheMode, Class, Span, TenantId};
+use plimsoll_base::{CacheMode, Class, TenantId};
 use plimsoll_stack::{Addressed, FrontVolume, LayerState, Message, OwnTerms, VolumeTerms};
 use plimsoll_store::{MetaError, NewVolume, TenantLimits, TenantRecord, VolumeRecord};
 use plimsoll_throttle::ThrottleTerms;
@@ -37,10 +38,8 @@ pub struct Node {
     cache_sizes: BTreeMap<String, u64>,
     /// What volumes were measured to get alone.
     baselines: BTreeMap<String, parts::fence::Baseline>,
-    /// Deadlines of volumes, by name, as configured.
-    deadlines: BTreeMap<String, Span>,
-    /// Deadlines of tenants, by name, as configured.
-    tenant_deadlines: BTreeMap<String, Span>,
+    /// Promises as configured.
+    promised: Promises,
     /// Slots of volumes, by name, as configured.
     slots: BTreeMap<String, u32>,
     /// Volumes as configured.
@@ -85,12 +84,7 @@ impl Node {
         let node = Node {
             cache_sizes,
             baselines: parts::fence::baselines(&config.volume).map_err(NodeError::Failed)?,
-            deadlines: promises.volumes.clone(),
-            tenant_deadlines: promises
-                .tenants
-                .iter()
-                .filter_map(|(name, p)| Some((name.clone(), p.deadline?)))
-                .collect(),
+            promised: promises.clone(),
             slots,
             volumes_configured: config.volume.clone(),
             throttles: config.volume.iter().filter_map(throttled).collect(),
@@ -396,7 +390,7 @@ impl Node {
     /// Whoever has its name next has what is configured for it, not what was set live.
     fn forget_volume(&self, name: &str) {
         self.directory_mut(|d| d.volumes.remove(name));
-        self.promise(name, self.deadlines.get(name).copied());
+        self.promise(name, self.promised.volumes.get(name).copied());
     }
 
     async fn finish_delete(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
@@ -481,7 +475,7 @@ impl Node {
             })
             .await?;
         }
-        self.promise_tenant(name, self.tenant_deadlines.get(name).copied());
+        self.promise_tenant(name, self.promised.tenant(name));
         if let Some(tenant) = self.directory_mut(|d| d.tenants.remove(name)).map(|t| t.id) {
             for p in &self.pools {
                 let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it

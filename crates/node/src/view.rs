@@ -33,8 +33,10 @@ pub struct ExportView {
     pub busy_revoked: u64,
     /// Reads done in time.
     pub deadline_met: u64,
-    /// Reads done too late.
+    /// Reads done too late, against the forecast.
     pub deadline_missed: u64,
+    /// Done too late as was forecast: their clients wait.
+    pub deadline_waited: u64,
     /// Outcomes of requests and promises in the last minute, hour and day.
     pub recent: [Tally; 3],
     /// The tenant's objectives, and how requests kept to them in the last minute, hour and day.
@@ -87,6 +89,7 @@ impl ExportView {
             busy_revoked: m.busy_revoked,
             deadline_met: m.deadline_met,
             deadline_missed: m.deadline_missed,
+            deadline_waited: m.deadline_waited,
             recent: windows(&m.recent),
             objectives: m.objectives.iter().map(|(o, recent)| (*o, windows(recent))).collect(),
             deviations: m.lateness.deviations(),

@@ -1,6 +1,6 @@
 //! A pool's thread by itself, at its bounds: a stack that is full, a client that doesn't take its answers.
 
-use plimsoll_base::{Class, Priority, TenantId, VolumeKey};
+use plimsoll_base::{Class, OnBusy, Priority, TenantId, VolumeKey};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_nbd::request::Rules;
 use plimsoll_nbd::wire::{MetaContexts, TransmissionFlags};
@@ -76,6 +76,7 @@ impl Running {
             volume: VOLUME,
             tenant: TENANT,
             deadline: None,
+            on_busy: OnBusy::Wait,
             auto: None,
             priority: Priority::DEFAULT,
             rules,

@@ -26,7 +26,7 @@ fn main() {
     let server = noisy_disk(dir.path());
     let noise: Vec<Noise> = (1..=NOISES).map(|i| Noise::start(&server, "vol?tenant=noise", NOISE_EACH, i)).collect();
     await_inside(&server, (NOISES * NOISE_EACH) as f64 * 0.95);
-    let mut web = Client::connect(&server.socket(), "vol?deadline=20ms").expect("it's there");
+    let mut web = Client::connect(&server.socket(), "vol?deadline=20ms&busy=error").expect("it's there");
     let (mut took, mut waits, mut served) = (Vec::new(), Vec::new(), 0);
     for n in 0..READS {
         // A reader's thought: the noise fills the queue again meanwhile.

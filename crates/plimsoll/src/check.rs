@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
+use plimsoll_base::OnBusy;
 use plimsoll_node::config::{Config, DeviceConfig, PoolConfig, VolumeConfig};
 use plimsoll_node::open::rehearse;
 use plimsoll_pool::PoolPlan;
@@ -97,8 +98,21 @@ fn findings(config: &Config) -> Findings {
     let mut all = Findings::default();
     addresses(config, &mut all);
     config.pool.iter().for_each(|p| pool(p, config, &mut all));
+    errors_for_being_late(config, &mut all.warnings);
     grants(config, &mut all.warnings);
     all
+}
+
+/// Warns of promises whose refusals are I/O errors to clients that know no promises.
+fn errors_for_being_late(config: &Config, warnings: &mut Vec<String>) {
+    let tenants = config.tenant.iter().map(|t| ("tenant", t.name.get_ref(), t.busy));
+    let volumes = config.volume.iter().map(|v| ("volume", v.name.get_ref(), v.busy));
+    for (kind, name, _) in tenants.chain(volumes).filter(|(_, _, busy)| *busy == Some(OnBusy::Error)) {
+        warnings.push(format!(
+            "{kind} `{name}`: busy = \"error\" answers a read that would be late with an I/O error: file systems go read-only \
+             or shut down, databases fail queries or end. It is for clients that then read elsewhere (QEMU's quorum)"
+        ));
+    }
 }
 
 fn addresses(config: &Config, Findings { errors, warnings, .. }: &mut Findings) {
@@ -282,6 +296,8 @@ mod tests {
             [[tenant]]
             name = "t"
             class = "best-effort"
+            deadline = "20ms"
+            busy = "error"
             [[volume]]
             name = "larger than the model"
             pool = "f"
@@ -312,7 +328,12 @@ mod tests {
         ] {
             assert!(errors.contains(part), "{part} is missing in:\n{errors}");
         }
-        for part in ["there is no volume `w`", "there is no tenant `u`", "volume `v`: no grant covers it"] {
+        for part in [
+            "there is no volume `w`",
+            "there is no tenant `u`",
+            "volume `v`: no grant covers it",
+            "tenant `t`: busy = \"error\" answers a read that would be late with an I/O error",
+        ] {
             assert!(warnings.contains(part), "{part} is missing in:\n{warnings}");
         }
         assert!(!dir.path().join("a.img").exists(), "nothing is made");

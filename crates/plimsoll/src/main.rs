@@ -7,6 +7,7 @@ mod connections;
 mod cores;
 mod deadline;
 mod fence;
+mod inject;
 mod lab;
 mod logs;
 mod part;
@@ -59,6 +60,7 @@ enum Command {
     Connections(connections::Connections),
     /// Show a pool's layers, show and change its settings, bring one back after a failed flush
     Pool(pool::Pool),
+    Inject(inject::Inject),
     /// Show who has a pool's cores, and whether they suffice
     Cores(cores::Cores),
     Fence(fence::Fence),
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
         Command::Tenant(c) => c.run(),
         Command::Connections(c) => c.run(),
         Command::Pool(c) => c.run(),
+        Command::Inject(c) => c.run(),
         Command::Cores(c) => c.run(),
         Command::Fence(f) => f.run(),
         Command::Cache(c) => c.run(),

@@ -1,6 +1,7 @@
 //! Promises as text: deadlines with their source, shares of reads, forecasts against actual times, waits by layer.
 
 use crate::table::micros;
+use plimsoll_base::OnBusy;
 use plimsoll_node::http::api::{
     ForecastStatus, ObjectiveStatus, PromiseStatus, PromisedReads, Shares, TenantStatus, Traffic, VolumeStatus, Waits,
     WithinBound,
@@ -11,13 +12,17 @@ pub fn deadline(p: Option<&PromiseStatus>) -> String {
     p.map_or("-".into(), |p| format!("{} ({})", micros(p.deadline_us), p.from))
 }
 
-/// `98.1/1.2/0.7 %`, or `-` without reads.
+/// `97.0/1.2/1.1/0.7 %`, or `-` without reads.
 pub fn shares(s: &Shares) -> String {
     if s.all() == 0 {
         return "-".into();
     }
-    let [kept, missed, refused] = [s.kept, s.missed, s.refused].map(|n| percent(n, s.all()));
-    format!("{kept}/{missed}/{refused} %")
+    percents(s).join("/") + " %"
+}
+
+/// Shares that were kept, missed, waited, refused.
+fn percents(s: &Shares) -> [String; 4] {
+    [s.kept, s.missed, s.waited, s.refused].map(|n| percent(n, s.all()))
 }
 
 /// A share in per cent: one decimal, and more than nothing is never 0.0.
@@ -29,8 +34,11 @@ fn percent(part: u64, all: u64) -> String {
 /// Lines of the windows of `reads`, each with its name.
 fn windows(reads: &PromisedReads) -> Vec<String> {
     let line = |(name, s): (&str, &Shares)| {
-        let [kept, missed, refused] = [s.kept, s.missed, s.refused].map(|n| percent(n, s.all()));
-        format!("{kept} % kept, {missed} % missed, {refused} % refused, of {} reads in the last {name}", s.all())
+        let [kept, missed, waited, refused] = percents(s);
+        let reads = s.all();
+        format!(
+            "{kept} % kept, {missed} % missed, {waited} % waited, {refused} % refused, of {reads} reads in the last {name}"
+        )
     };
     let all = [("minute", &reads.last_minute), ("hour", &reads.last_hour), ("day", &reads.last_day)];
     all.into_iter().filter(|(_, s)| s.all() > 0).map(line).collect()
@@ -70,14 +78,27 @@ fn of_traffic(t: &Traffic) -> Vec<(&'static str, String)> {
     reads.chain(forecast(&t.forecast).map(|text| ("forecast", text))).collect()
 }
 
+/// Answer to a read that would miss a deadline, of a client that didn't negotiate promises.
+fn late(p: &PromiseStatus) -> &'static str {
+    match p.busy {
+        OnBusy::Wait => "late reads wait (busy=wait)",
+        OnBusy::Error => "late reads fail at once (busy=error)",
+    }
+}
+
 /// Labelled lines of a volume's promise.
 pub fn of_volume(v: &VolumeStatus) -> Vec<(&'static str, String)> {
     let text = match &v.promise {
         None => "no deadline; a connection may ask for one".to_string(),
         Some(p) => match p.from.as_str() {
-            "volume" => format!("reads within {}: the volume's deadline", micros(p.deadline_us)),
-            "tenant" => format!("reads within {}: the deadline of tenant {}", micros(p.deadline_us), v.tenant),
-            _ => format!("reads within {} now: tenant {}'s automatic deadline", micros(p.deadline_us), v.tenant),
+            "volume" => format!("reads within {}: the volume's deadline; {}", micros(p.deadline_us), late(p)),
+            "tenant" => format!("reads within {}: tenant {}'s deadline; {}", micros(p.deadline_us), v.tenant, late(p)),
+            _ => format!(
+                "reads within {} now: tenant {}'s automatic deadline; {}",
+                micros(p.deadline_us),
+                v.tenant,
+                late(p)
+            ),
         },
     };
     let mut lines = vec![("promise", text)];
@@ -91,11 +112,13 @@ pub fn of_tenant(t: &TenantStatus) -> Vec<(&'static str, String)> {
     let text = match &t.promise {
         None => "no deadline; a volume or a connection may have one".to_string(),
         Some(p) if p.from == "automatic" => {
-            format!("reads within {} now: an automatic deadline", micros(p.deadline_us))
+            format!("reads within {} now: an automatic deadline; {}", micros(p.deadline_us), late(p))
         }
-        Some(p) => {
-            format!("reads within {}, unless the volume or the connection says otherwise", micros(p.deadline_us))
-        }
+        Some(p) => format!(
+            "reads within {}, unless the volume or the connection says otherwise; {}",
+            micros(p.deadline_us),
+            late(p)
+        ),
     };
     let mut lines = vec![("promise", text)];
     lines.extend(of_traffic(&t.traffic));
@@ -179,16 +202,19 @@ mod tests {
 
     #[test]
     fn shares_are_per_cent_of_all() {
-        let s = Shares { kept: 9_989, missed: 1, refused: 10 };
-        assert_eq!(shares(&s), "99.9/<0.1/0.1 %");
+        let s = Shares { kept: 9_969, missed: 1, waited: 20, refused: 10 };
+        assert_eq!(shares(&s), "99.7/<0.1/0.2/0.1 %");
         assert_eq!(shares(&Shares::default()), "-");
         let reads = PromisedReads { last_hour: s, ..PromisedReads::default() };
-        assert_eq!(windows(&reads), ["99.9 % kept, <0.1 % missed, 0.1 % refused, of 10000 reads in the last hour"]);
+        assert_eq!(
+            windows(&reads),
+            ["99.7 % kept, <0.1 % missed, 0.2 % waited, 0.1 % refused, of 10000 reads in the last hour"]
+        );
     }
 
     #[test]
     fn the_broken_come_first() {
-        let reads = |kept, missed| Shares { kept, missed, refused: 0 };
+        let reads = |kept, missed| Shares { kept, missed, waited: 0, refused: 0 };
         let mut all = [(Some(true), reads(90, 10)), (None, reads(10, 0)), (Some(false), reads(1, 0))];
         all.sort_by_key(|(kept, reads)| std::cmp::Reverse(brokenness(*kept, reads)));
         assert_eq!(all.map(|(kept, _)| kept), [Some(false), Some(true), None]);

@@ -51,7 +51,7 @@ fn print(s: &api::Status) {
         println!("\n{}", p.name);
         if p.promises.reads.last_minute.all() > 0 {
             println!(
-                "  {:<10} {} kept/missed/refused of the reads with a deadline in the last minute",
+                "  {:<10} {} kept/missed/waited/refused of the reads with a deadline in the last minute",
                 "promises",
                 shares(&p.promises.reads.last_minute)
             );
@@ -79,14 +79,15 @@ fn print(s: &api::Status) {
             shares(&v.traffic.promised.last_minute),
         ]
     };
-    let head = ["VOLUME", "SIZE", "STATE", "TENANT", "DONE", "BUSY", "FAILED", "DEADLINE", "READS KEPT/MISSED/REFUSED"];
+    let head =
+        ["VOLUME", "SIZE", "STATE", "TENANT", "DONE", "BUSY", "FAILED", "DEADLINE", "READS KEPT/MISSED/WAITED/REFUSED"];
     print!("\n{}", table(&head, &volumes(&s.volumes).into_iter().map(volume).collect::<Vec<_>>()));
     let tenant = |t: &api::TenantStatus| {
         let how = if t.enforced { "enforced" } else { "measured only" };
         let reads = shares(&t.traffic.promised.last_minute);
         vec![t.name.clone(), t.class.clone(), promise(t), kept(t), how.into(), reads]
     };
-    let head = ["TENANT", "CLASS", "PROMISE", "KEPT", "HOW", "READS KEPT/MISSED/REFUSED"];
+    let head = ["TENANT", "CLASS", "PROMISE", "KEPT", "HOW", "READS KEPT/MISSED/WAITED/REFUSED"];
     print!("\n{}", table(&head, &tenants(&s.tenants).into_iter().map(tenant).collect::<Vec<_>>()));
     println!(
         "\nReads with a deadline are of the last minute. `plimsoll tenant show NAME` says what enforces a promise."

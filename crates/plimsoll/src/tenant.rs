@@ -7,7 +7,7 @@ use crate::table::table;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use hyper::Method;
-use plimsoll_base::Span;
+use plimsoll_base::{OnBusy, Span};
 use plimsoll_node::config::ByteSize;
 use plimsoll_node::http::api::{ObjectiveSpec, TenantChange, TenantSpec, TenantStatus};
 
@@ -36,7 +36,7 @@ enum Command {
     },
     /// Declare one, or change its promise; kept over a restart
     #[command(
-        after_help = "Of a tenant that exists, what isn't named stays as it is.\n\nExamples:\n  plimsoll tenant set web --deadline 20ms\n  plimsoll tenant set web --deadline none\n  plimsoll tenant set web --class latency-critical --objective 99=5ms --objective 99.9=20ms --control control.sock\n  plimsoll tenant set reports --class best-effort --weight 50 --jobs-max 64 --control control.sock"
+        after_help = "Of a tenant that exists, what isn't named stays as it is.\n\nExamples:\n  plimsoll tenant set web --deadline 20ms\n  plimsoll tenant set web --busy error\n  plimsoll tenant set web --deadline none\n  plimsoll tenant set web --class latency-critical --objective 99=5ms --objective 99.9=20ms --control control.sock\n  plimsoll tenant set reports --class best-effort --weight 50 --jobs-max 64 --control control.sock"
     )]
     Set(Set),
     /// Take one away that owns no volume; one that the configuration declares is back at the next start
@@ -74,6 +74,9 @@ struct Set {
     /// Deadline of its reads on volumes without one, for new connections; `none`: none.
     #[arg(long, value_name = "TIME|none", value_parser = deadline)]
     deadline: Option<Deadline>,
+    /// Answer to a read that would miss it: wait (it is served late) or error (it fails at once) [default: wait].
+    #[arg(long, value_name = "ANSWER")]
+    busy: Option<OnBusy>,
     #[command(flatten)]
     control: Control,
 }
@@ -129,15 +132,16 @@ impl Set {
         let bytes_max = self.bytes_max.map(|b| b.0);
         let deadline_us = self.deadline.map(|d| d.micros());
         let (objectives, weight, slots, jobs_max) = (self.objectives, self.weight, self.slots, self.jobs_max);
+        let busy = self.busy;
         let now: TenantStatus = if all.iter().any(|t| t.name == self.name) {
             let objectives = (!objectives.is_empty()).then_some(objectives);
-            let wanted = TenantChange { class, objectives, weight, slots, jobs_max, bytes_max, deadline_us };
+            let wanted = TenantChange { class, objectives, weight, slots, jobs_max, bytes_max, deadline_us, busy };
             client.send(Method::PATCH, &path, &wanted)?
         } else {
             let Some(class) = class else {
                 bail!("there is no tenant `{}`: say its --class to declare it", self.name);
             };
-            let spec = TenantSpec { class, objectives, weight, slots, jobs_max, bytes_max, deadline_us };
+            let spec = TenantSpec { class, objectives, weight, slots, jobs_max, bytes_max, deadline_us, busy };
             client.send(Method::PUT, &path, &spec)?
         };
         if self.control.json { print_json(&now) } else { show(&[now], &self.control) }
@@ -167,7 +171,7 @@ fn show(all: &[TenantStatus], control: &Control) -> Result<()> {
         let reads = shares(&t.traffic.promised.last_minute);
         vec![t.name.clone(), t.class.clone(), promise(t), kept(t), enforced.into(), reads, jobs, t.volumes.join(",")]
     };
-    let head = ["NAME", "CLASS", "PROMISE", "KEPT", "HOW", "READS KEPT/MISSED/REFUSED", "INSIDE", "VOLUMES"];
+    let head = ["NAME", "CLASS", "PROMISE", "KEPT", "HOW", "READS KEPT/MISSED/WAITED/REFUSED", "INSIDE", "VOLUMES"];
     print!("{}", table(&head, &promise::tenants(all).into_iter().map(row).collect::<Vec<_>>()));
     Ok(())
 }

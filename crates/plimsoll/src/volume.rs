@@ -8,6 +8,7 @@ use crate::table::{bytes, micros, table};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use hyper::Method;
+use plimsoll_base::OnBusy;
 use plimsoll_client::live::Address;
 use plimsoll_node::config::{ByteSize, CacheMode};
 use plimsoll_node::http::api::{NewVolume, ReplicaChange, VolumeChange, VolumeStatus};
@@ -86,13 +87,18 @@ enum Command {
         control: Control,
     },
     /// Give its reads another deadline, for connections from now on that don't ask for their own, until something else is configured
-    #[command(after_help = "Example:\n  plimsoll volume deadline web 20ms\n  plimsoll volume deadline web none")]
+    #[command(
+        after_help = "Example:\n  plimsoll volume deadline web 20ms\n  plimsoll volume deadline web 20ms --busy error\n  plimsoll volume deadline web none"
+    )]
     Deadline {
         /// Its name.
         name: String,
-        /// Within this they're done, or are refused at once; `none`: as its tenant's.
+        /// Deadline of its reads, from their arrival; `none`: as its tenant's.
         #[arg(value_parser = deadline)]
         deadline: Deadline,
+        /// What becomes of a read that would miss it: wait (served late) or error (fails at once) [default: as it is, wait at first]
+        #[arg(long, value_name = "ANSWER")]
+        busy: Option<OnBusy>,
         #[command(flatten)]
         control: Control,
     },
@@ -155,8 +161,8 @@ impl Volume {
                 }
                 show(&volume, &control)
             }
-            Command::Deadline { name, deadline, control } => {
-                let wanted = VolumeChange { deadline_us: Some(deadline.micros()), ..VolumeChange::default() };
+            Command::Deadline { name, deadline, busy, control } => {
+                let wanted = VolumeChange { deadline_us: Some(deadline.micros()), busy, ..VolumeChange::default() };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
             }
             Command::Resync { name, replica, from, trust: _, discard, control } => {
@@ -230,7 +236,8 @@ fn list(control: &Control) -> Result<()> {
             promise::shares(&v.traffic.promised.last_minute),
         ]
     };
-    let head = ["NAME", "SIZE", "STATE", "TENANT", "POOL", "MODE", "CLIENTS", "DEADLINE", "READS KEPT/MISSED/REFUSED"];
+    let head =
+        ["NAME", "SIZE", "STATE", "TENANT", "POOL", "MODE", "CLIENTS", "DEADLINE", "READS KEPT/MISSED/WAITED/REFUSED"];
     print!("{}", table(&head, &promise::volumes(&all).into_iter().map(row).collect::<Vec<_>>()));
     Ok(())
 }

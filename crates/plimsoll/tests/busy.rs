@@ -3,10 +3,11 @@
 //! The tests judge what is decided, never how long the machine took: that is `make busy`'s.
 
 mod common;
-use common::busy::{BYTES, DISK, Metrics, Noise, await_inside, busy_wait_us, config, noisy_disk};
+use common::busy::{BYTES, DISK, Metrics, NOISE, Noise, await_inside, busy_wait_us, config, noisy_disk};
 use common::client::Client;
 use common::{Server, write_profile};
 use plimsoll_nbd::wire::{Command, CommandFlags};
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// A volume on a disk with a queue, read with a deadline: refused, with a wait that the queue explains; nothing of the refused
@@ -17,7 +18,7 @@ fn a_queue_of_noise_is_told_to_who_has_a_deadline_and_nobody_else() {
     let server = noisy_disk(dir.path());
     let before = Metrics::of(&server);
     assert_eq!(before.value("plimsoll_predictor_profiled"), 1.0);
-    let mut web = Client::connect(&server.socket(), "vol?deadline=100ms").unwrap();
+    let mut web = Client::connect(&server.socket(), "vol?deadline=100ms&busy=error").unwrap();
     assert!(web.read(0, 4096).unwrap().is_ok(), "nobody else is there");
     let noise = [Noise::start(&server, "vol?tenant=noise", 60, 1), Noise::start(&server, "vol?tenant=noise", 60, 2)];
     await_inside(&server, 110.0);
@@ -43,6 +44,106 @@ fn a_queue_of_noise_is_told_to_who_has_a_deadline_and_nobody_else() {
     assert!(waited("noise") > waited("web"), "{} s", waited("noise"));
     assert_eq!(now.of_tenant("plimsoll_wait_seconds_total", "noise", ("layer", "model")), 0.0);
     drop(noise);
+}
+
+/// Reads of ordinary clients that would be late: served late where they wait, and counted as such; an error where that was asked
+/// for, by the name, the tenant, or the volume, also live.
+#[test]
+fn a_late_read_of_an_ordinary_client_waits_unless_the_error_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    write_profile(dir.path(), "hdd-160g-7200", "disk.profile");
+    let pool = format!("{DISK}\ndepth = 4\nprofile = \"disk.profile\"");
+    let strict = "[[tenant]]\nname = \"strict\"\nclass = \"best-effort\"\ndeadline = \"100ms\"\nbusy = \"error\"\n";
+    let server = Server::start(dir.path(), &config(&pool, &format!("deadline = \"100ms\"\n{NOISE}{strict}"), "48GiB"));
+    let noise = [Noise::start(&server, "vol?tenant=noise", 120, 1)];
+    await_inside(&server, 110.0);
+    let mut at = 0;
+    let mut ends = |export: &str| {
+        at += 1 << 20;
+        let ended = Client::connect(&server.socket(), export).unwrap().read(at, 4096).unwrap();
+        ended.map(drop).map_err(|why| assert!(why.contains("busy: predicted wait"), "{why}"))
+    };
+    for export in ["vol", "vol?deadline=100ms", "vol?deadline=100ms&busy=wait", "vol?tenant=strict&busy=wait"] {
+        assert_eq!(ends(export), Ok(()), "{export}");
+    }
+    for export in ["vol?busy=error", "vol?deadline=100ms&busy=error", "vol?tenant=strict"] {
+        assert_eq!(ends(export), Err(()), "{export}");
+    }
+    server.cli(&["volume", "deadline", "vol", "90ms"]);
+    assert_eq!(ends("vol"), Ok(()));
+    server.cli(&["volume", "deadline", "vol", "90ms", "--busy", "error"]);
+    assert_eq!([ends("vol"), ends("vol?deadline=100ms")], [Err(()), Ok(())]);
+    server.cli(&["volume", "deadline", "vol", "80ms"]);
+    assert_eq!(ends("vol"), Err(()), "what isn't said stays");
+    assert!(server.cli_fails(&["volume", "deadline", "vol", "none", "--busy", "error"]).contains("send one of them"));
+    let m = Metrics::of(&server);
+    let counted = |result| m.of_tenant("plimsoll_deadlines_total", "web", ("result", result));
+    assert_eq!((counted("waited"), counted("missed")), (5.0, 0.0), "late as forecast is no broken promise");
+    assert_eq!(m.value("plimsoll_pool_refused_total"), 5.0);
+    let shown: Value = serde_json::from_str(&server.cli(&["volume", "show", "vol", "--json"])).unwrap();
+    let reads = json!({"kept": 0, "missed": 0, "waited": 6, "refused": 5});
+    assert_eq!(shown["traffic"]["promised"]["last_day"], reads, "of both tenants");
+    drop(noise);
+}
+
+/// An export's description says what its reads are promised: as configured, as its name asks for, and as it was last changed live,
+/// until something else is configured.
+#[test]
+fn an_exports_description_has_its_promise() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = "device = { file = \"d.img\", size = \"64MiB\" }";
+    let configured = config(device, "deadline = \"50ms\"", "16MiB");
+    let said = |server: &Server, export: &str| {
+        let opened = Client::once_served(&server.socket(), export).opened;
+        opened.description.unwrap().trim_start_matches("ready of tenant web, ").to_string()
+    };
+    let server = Server::start(dir.path(), &configured);
+    assert_eq!(said(&server, "vol"), "deadline 50.0ms, busy=wait");
+    assert_eq!(said(&server, "vol?deadline=5ms&busy=error"), "deadline 5.00ms, busy=error");
+    server.cli(&["volume", "deadline", "vol", "9ms", "--busy", "error"]);
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &configured);
+    assert_eq!(said(&server, "vol"), "deadline 9.00ms, busy=error");
+    assert!(server.stop());
+    let other = configured.replace("[[volume]]\n", "[[volume]]\ndeadline = \"7ms\"\nbusy = \"error\"\n");
+    let server = Server::start(dir.path(), &other);
+    assert_eq!(said(&server, "vol"), "deadline 7.00ms, busy=error");
+    server.cli(&["volume", "deadline", "vol", "7ms", "--busy", "wait"]);
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &other);
+    assert_eq!(said(&server, "vol"), "deadline 7.00ms, busy=wait");
+    assert!(server.stop());
+    let server = Server::start(dir.path(), &other.replace("busy = \"error\"\n", ""));
+    assert_eq!(said(&server, "vol"), "deadline 7.00ms, busy=wait", "as configured by now");
+    assert!(server.stop());
+}
+
+/// A read that has no permit before its deadline has passed waits on, if its client does.
+#[test]
+fn a_read_that_waited_for_a_permit_beyond_its_deadline_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = "device = { file = \"d.img\", size = \"128MiB\", model = \"cheetah-15k5\" }\ndepth = 1";
+    let server = Server::start(dir.path(), &config(pool, "deadline = \"1ms\"\njobs_max = 1\n", "64MiB"));
+    let mut clients = [0, 1].map(|_| Client::connect(&server.socket(), "vol").unwrap());
+    for n in 0..20u64 {
+        for (i, c) in clients.iter_mut().enumerate() {
+            let offset = ((n * 2 + i as u64) * 7 % 60) << 20;
+            c.send(Command::Read, CommandFlags::EMPTY, offset, 4096, &[]).unwrap();
+        }
+    }
+    for c in &mut clients {
+        (0..20).for_each(|n| assert!(c.receive().unwrap().1.is_ok(), "read {n}"));
+    }
+    let m = Metrics::of(&server);
+    let counted = |result| m.of_tenant("plimsoll_deadlines_total", "web", ("result", result));
+    assert_eq!(counted("waited") + counted("missed") + counted("met"), 40.0);
+    assert!(counted("waited") >= 20.0, "only {} of 40 are known to wait", counted("waited"));
+    let mut told = Client::connect(&server.socket(), "vol?busy=error").unwrap();
+    for n in 0..20u64 {
+        told.send(Command::Read, CommandFlags::EMPTY, n << 20, 4096, &[]).unwrap();
+    }
+    let busy = (0..20).filter(|_| busy_wait_us(&told.receive().unwrap().1).is_some()).count();
+    assert!(busy >= 15, "{busy} of 20 were told: there is one permit");
 }
 
 /// Until so many of their requests are done.
@@ -107,7 +208,7 @@ fn each_predictor_can_be_chosen_and_says_what_it_rests_on() {
         let noise = [1, 2].map(|seed| Noise::within(64 << 20, &server, "vol", 60, seed));
         await_done(&noise, 200);
         await_inside(&server, 90.0);
-        let mut hurried = Client::connect(&server.socket(), "vol?deadline=1us").unwrap();
+        let mut hurried = Client::connect(&server.socket(), "vol?deadline=1us&busy=error").unwrap();
         let refused = (0..50u64)
             .filter(|n| busy_wait_us(&hurried.read(n * 524_288 + 262_144, 65_536).unwrap()).is_some())
             .count();
@@ -215,7 +316,7 @@ fn a_page_cache_answers_from_memory() {
 fn budgets_and_automatic_deadlines_are_configured() {
     let dir = tempfile::tempdir().unwrap();
     let pool = "device = { file = \"d.img\", size = \"128MiB\", model = \"cheetah-15k5\" }\ndepth = 1";
-    let tenants = "deadline = \"1us\"\ndeadline_percentile = 60\n[[tenant]]\nname = \"auto\"\nclass = \"best-effort\"\n\
+    let tenants = "deadline = \"1us\"\nbusy = \"error\"\ndeadline_percentile = 60\n[[tenant]]\nname = \"auto\"\nclass = \"best-effort\"\n\
                    auto_deadline = { refuse_percent = 50, least = \"1ms\", most = \"1s\" }\n";
     let server = Server::start(dir.path(), &config(pool, tenants, "64MiB"));
     let mut web = Client::connect(&server.socket(), "vol").unwrap();

@@ -265,7 +265,7 @@ while cookies:
 print("busy", len(busy), "ended", ended)
 assert len(busy) >= 10 and ended >= 1 and set(busy) == {{"EIO"}}, (busy, ended)
 "#,
-        uri = server.uri("vol?deadline=30ms"),
+        uri = server.uri("vol?deadline=30ms&busy=error"),
         patient = server.uri("vol")
     );
     ok("nbdsh", &["-c", &script]);

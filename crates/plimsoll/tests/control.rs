@@ -163,6 +163,10 @@ fn volumes_and_tenants_live_and_are_kept() {
     };
     assert_eq!(patch("gold", json!({"deadline_us": 30_000}))["permits"]["jobs_max"], 7, "what isn't named stays");
     patch("t", json!({"deadline_us": 40_000}));
+    assert_eq!(patch("gold", json!({"busy": "error"}))["promise"]["deadline_us"], 30_000);
+    assert_eq!(patch("gold", json!({"weight": 900}))["promise"]["busy"], "error");
+    let busy_alone = json!({"class": "best-effort", "busy": "error"});
+    put("late", busy_alone).error(400);
     put("gold", json!({"class": "latency-critical"})).error(400);
     put("gold", json!({"class": "royal"})).error(400);
     put("gold", json!({"class": "best-effort", "jobs_max": 0})).error(400);
@@ -199,6 +203,8 @@ fn volumes_and_tenants_live_and_are_kept() {
     let deadline =
         |node: &Node, name: &str| node.get(&format!("/v1/tenants/{name}"))["promise"]["deadline_us"].as_u64();
     assert_eq!((deadline(&node, "gold"), deadline(&node, "t")), (Some(30_000), Some(40_000)), "kept as well");
+    let promise = json!({"deadline_us": 30_000, "from": "tenant", "busy": "error"});
+    assert_eq!(gold["promise"], promise);
     assert_eq!(node.get("/v1/volumes/a%20b")["promise"]["from"], "tenant");
     assert_eq!(node.connect("a b").read(4096, 4096).unwrap().unwrap(), [7; 4096]);
     assert_eq!(described(&node, &doc, "DELETE", "/v1/volumes/a%20b", one, None).code, 204);
@@ -414,7 +420,7 @@ fn traces_tell_forecast_decision_and_outcome() {
     let node = Node::start(dir.path());
     let mut client = node.connect("vol?deadline=1h&tenant=t");
     client.write(8192, &[1; 4096]).unwrap().unwrap();
-    let mut hurried = node.connect("vol?deadline=1ns");
+    let mut hurried = node.connect("vol?deadline=1ns&busy=error");
     // Until the forecast knows better it takes everything in.
     let refused = (0..1000).any(|_| {
         let ended = hurried.read(1 << 20, 1 << 20).unwrap();
@@ -461,11 +467,15 @@ fn the_command_line_does_it_all() {
     assert!(ok(&["volume", "list"]).contains("x y"));
     let (code, out, err) = cli(&["volume", "deadline", "x y", "20ms", "--control", &node.http, "--json"]);
     let shown: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{code}: {err}"));
-    assert_eq!(shown["promise"], json!({"deadline_us": 20_000, "from": "volume"}), "over TCP without naming a token");
+    assert_eq!(
+        shown["promise"],
+        json!({"deadline_us": 20_000, "from": "volume", "busy": "wait"}),
+        "over TCP without naming a token"
+    );
     assert!(ok(&["volume", "show", "x y"]).contains("reads within 20.0ms: the volume's deadline"));
     assert!(ok(&["volume", "list"]).contains("20.0ms (volume)"));
     // What isn't named stays.
-    assert_eq!(json(&["tenant", "set", "gold", "--deadline", "30ms"])["promise"]["from"], "tenant");
+    assert_eq!(json(&["tenant", "set", "gold", "--deadline", "30ms", "--busy", "error"])["promise"]["from"], "tenant");
     let kept = json(&["tenant", "set", "gold", "--jobs-max", "9"]);
     assert_eq!(
         (kept["objectives"][0]["within_us"].as_u64(), kept["permits"]["bytes_max"].as_u64()),
@@ -476,7 +486,10 @@ fn the_command_line_does_it_all() {
         (Some(9), Some(30_000))
     );
     assert!(ok(&["tenant", "show", "gold"]).contains("reads within 30.0ms, unless the volume"));
-    assert!(ok(&["volume", "deadline", "x y", "none"]).contains("reads within 30.0ms: the deadline of tenant gold"));
+    assert!(
+        ok(&["volume", "deadline", "x y", "none"])
+            .contains("reads within 30.0ms: tenant gold's deadline; late reads fail at once")
+    );
     assert_eq!(json(&["tenant", "set", "gold", "--deadline", "none"])["promise"], Value::Null);
     let mut held = node.connect("x y?deadline=5ms");
     held.read(0, 512).unwrap().unwrap();
@@ -485,7 +498,10 @@ fn the_command_line_does_it_all() {
         (connections["total"].as_u64(), connections["connections"][0]["in_flight"].as_u64()),
         (Some(1), Some(0))
     );
-    assert_eq!(connections["connections"][0]["promise"], json!({"deadline_us": 5000, "from": "connection"}));
+    assert_eq!(
+        connections["connections"][0]["promise"],
+        json!({"deadline_us": 5000, "from": "connection", "busy": "wait"})
+    );
     assert!(ok(&["connections", "--tenant", "gold"]).contains("5.00ms (connection)"));
     drop(held);
     assert_eq!(json(&["volume", "show", "x y"])["tenant"], "gold");

@@ -386,7 +386,7 @@ fn who_waits_for_a_permit_may_lose_its_volume() {
         c
     };
     // One that has a promise is told at once that there is no place for it, as soon as the others have come.
-    let mut promised = Client::connect(&server.socket(), "vol?deadline=1h").unwrap();
+    let mut promised = Client::connect(&server.socket(), "vol?deadline=1h&busy=error").unwrap();
     let end = Instant::now() + Duration::from_secs(60);
     let mut waiting: Vec<Client> = Vec::new();
     while !promised.read(0, 4096).unwrap().is_err_and(|e| e.contains("busy")) {

@@ -32,6 +32,7 @@ deadline = "1ns"
 name = "patient"
 class = "best-effort"
 deadline = "1h"
+busy = "error"
 [[tenant]]
 name = "critical"
 class = "latency-critical"
@@ -107,8 +108,8 @@ fn each_deadline_is_shown_with_its_source() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path());
     let promise = |volume: &str| node.get(&format!("/v1/volumes/{volume}"))["promise"].clone();
-    assert_eq!(promise("kept"), json!({"deadline_us": 1_800_000_000u64, "from": "volume"}));
-    assert_eq!(promise("torn"), json!({"deadline_us": 3_600_000_000u64, "from": "tenant"}));
+    assert_eq!(promise("kept"), json!({"deadline_us": 1_800_000_000u64, "from": "volume", "busy": "wait"}));
+    assert_eq!(promise("torn"), json!({"deadline_us": 3_600_000_000u64, "from": "tenant", "busy": "error"}));
     // Who was answered is attached.
     let _clients = ["kept?deadline=7ms", "kept?tenant=patient"].map(|export| {
         let mut client = Client::once_served(&node.0.socket(), export);
@@ -118,8 +119,8 @@ fn each_deadline_is_shown_with_its_source() {
     let all = node.get("/v1/connections?volume=kept");
     let from: Vec<&Value> = all["connections"].as_array().unwrap().iter().map(|c| &c["promise"]).collect();
     assert_eq!(all["total"], 2);
-    assert!(from.contains(&&json!({"deadline_us": 7000, "from": "connection"})), "{all}");
-    assert!(from.contains(&&json!({"deadline_us": 1_800_000_000u64, "from": "volume"})), "{all}");
+    assert!(from.contains(&&json!({"deadline_us": 7000, "from": "connection", "busy": "wait"})), "{all}");
+    assert!(from.contains(&&json!({"deadline_us": 1_800_000_000u64, "from": "volume", "busy": "wait"})), "{all}");
     assert!(all["connections"][0]["peer"].as_str().unwrap().starts_with("uid:"), "{all}");
 }
 
@@ -129,7 +130,7 @@ fn missed_deadlines_are_shares_and_a_problem() {
     let node = Node::start(dir.path());
     assert_eq!(node.read("kept", 300), 300);
     assert_eq!(node.problems(), [""; 0]);
-    let shares = |kept: u64, missed: u64| json!({"kept": kept, "missed": missed, "refused": 0});
+    let shares = |kept: u64, missed: u64| json!({"kept": kept, "missed": missed, "waited": 0, "refused": 0});
     let volume = |name: &str| node.get(&format!("/v1/volumes/{name}"))["traffic"].clone();
     for window in ["last_minute", "last_hour", "last_day"] {
         assert_eq!(volume("kept")["promised"][window], shares(300, 0), "{window}");
@@ -152,7 +153,7 @@ fn missed_deadlines_are_shares_and_a_problem() {
     let waits = node.get("/v1/volumes/late")["waits"]["by_layer_us"].clone();
     assert!(waits.as_object().unwrap().keys().all(|layer| layer != "cores"), "{waits}");
     let shown = node.cli(&["volume", "show", "late"]);
-    assert!(shown.contains("100.0 % missed, 0.0 % refused, of 150 reads in the last day"), "{shown}");
+    assert!(shown.contains("100.0 % missed, 0.0 % waited, 0.0 % refused, of 150 reads in the last day"), "{shown}");
     assert!(shown.contains("actual - forecast"), "{shown}");
     assert!(node.cli(&["tenant", "show", "hurried"]).contains("66.7 % kept, 33.3 % missed"));
     assert!(node.cli(&["status"]).contains("NOT HEALTHY"));

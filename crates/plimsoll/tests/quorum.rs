@@ -108,7 +108,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 #[test]
 fn a_busy_read_is_answered_by_the_next_replica_and_writes_are_never_refused() {
     let (dirs, nodes) = three(DISK, "16GiB");
-    let quorum = image(&dirs, "vol?deadline=300ms&replica=write");
+    let quorum = image(&dirs, "vol?deadline=300ms&busy=error&replica=write");
     let seed = ok("qemu-io", &["-c", "write -P 7 1M 4k", "-c", "flush", &quorum]);
     assert!(seed.contains("wrote 4096/4096"), "{seed}");
     // Nodes that can be told apart: each has its own word beside, written past the quorum.

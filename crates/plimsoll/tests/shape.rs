@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::mount::{Loop, may_mount};
+use common::database::installed;
+use common::mount::{Mounted, may_mount};
 use common::shaped::{Ended, PLIMSOLL, Shaped, free_port, ping, refused, said, shim, until};
-use common::{Server, ok, run};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use common::{Server, run};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -173,72 +173,6 @@ volumes = ["*"]
 tenants = ["*"]
 "#;
 
-/// A volume of a node, mounted: NBD to a file by nbdfuse, a loop device over it, ext4.
-struct Mounted {
-    dir: PathBuf,
-    /// Ended before the loop device goes, as it always was: what is below must not wait for what is above.
-    fuse: Ended,
-    device: Option<Loop>,
-}
-
-impl Mounted {
-    fn new(dir: &Path, uri: &str) -> Mounted {
-        let (at, file) = (dir.join("mnt"), dir.join("nbd/vol"));
-        std::fs::create_dir(&at).unwrap();
-        std::fs::create_dir(dir.join("nbd")).unwrap();
-        let fuse = Command::new("nbdfuse").arg(&file).arg(uri).spawn().expect("nbdfuse (`make test` installs it)");
-        let mut mounted = Mounted { dir: at.clone(), fuse: Ended(fuse), device: None };
-        until("nbdfuse shows the volume", || file.exists());
-        let device = mounted.device.insert(Loop::over(&file, &[]));
-        let path = device.path.to_str().unwrap();
-        ok("mkfs.ext4", &["-q", "-E", "lazy_itable_init=1,lazy_journal_init=1", path]);
-        ok("mount", &[path, at.to_str().unwrap()]);
-        mounted
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.dir).status();
-        let _ = Command::new("umount").arg("-l").arg(self.dir.with_file_name("nbd/vol")).stderr(Stdio::null()).status();
-        let _ = self.fuse.0.kill();
-        let _ = self.fuse.0.wait();
-    }
-}
-
-fn account(name: &str) -> (u32, u32) {
-    let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
-    let line = passwd.lines().find(|l| l.starts_with(&format!("{name}:"))).expect("the package's account");
-    let field = |i| line.split(':').nth(i).unwrap().parse().unwrap();
-    (field(2), field(3))
-}
-
-/// The data folder of a new MariaDB, on the volume.
-fn installed(dir: &Path, volume: &Mounted) -> String {
-    let (uid, gid) = account("mysql");
-    let fresh = dir.join("fresh");
-    std::fs::create_dir(&fresh).unwrap();
-    std::os::unix::fs::chown(&fresh, Some(uid), Some(gid)).unwrap();
-    let at = |p: &Path| p.display().to_string();
-    let out = Command::new("mariadb-install-db")
-        .args([
-            "--no-defaults",
-            &format!("--datadir={}/data", at(&fresh)),
-            &format!("--tmpdir={}", at(&fresh)),
-            "--skip-test-db",
-        ])
-        .args(["--auth-root-authentication-method=normal", "--innodb-log-file-size=4M"])
-        .uid(uid)
-        .gid(gid)
-        .current_dir("/")
-        .output()
-        .expect("MariaDB (`make test` installs it)");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let data = at(&volume.dir.join("data"));
-    ok("cp", &["-a", &at(&fresh.join("data")), &data]);
-    data
-}
-
 /// 48 reads of a neighbouring volume at a time, for as long as it's left alone.
 fn noise(uri: &str) -> Ended {
     let script = format!(
@@ -260,7 +194,7 @@ fn the_storages_forecast_lowers_p_and_gives_it_back() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let node = Server::start(dir.path(), NODE);
-    let volume = Mounted::new(dir.path(), &node.uri("db"));
+    let volume = Mounted::new(dir.path(), &node.uri("db"), "ext4");
     let data = installed(dir.path(), &volume);
     let port = free_port();
     let socket = format!("--socket={data}/sock");

@@ -20,7 +20,8 @@ fn start(dir: &Path) -> Server {
 fn load(server: &Server) {
     let mut rng = Rng::new(7, "tape");
     let mut plain = Client::connect(&server.socket(), "vol").unwrap();
-    let mut promised = Client::connect(&server.socket(), "vol?deadline=15ms").unwrap();
+    let mut promised = Client::connect(&server.socket(), "vol?deadline=15ms&busy=error").unwrap();
+    let mut waiting = Client::connect(&server.socket(), "vol?deadline=15ms").unwrap();
     for round in 0..12 {
         for _ in 0..16 {
             let (at, len) = (rng.below(60 << 20), 1 + rng.below(20_000) as u32);
@@ -34,10 +35,12 @@ fn load(server: &Server) {
             };
             promised.send(Command::Read, CommandFlags::EMPTY, rng.below(60 << 20), 4096, &[]).unwrap();
         }
+        waiting.send(Command::Read, CommandFlags::EMPTY, rng.below(60 << 20), 4096, &[]).unwrap();
         for _ in 0..16 {
             plain.receive().unwrap().1.ok();
             promised.receive().unwrap().1.ok();
         }
+        assert!(waiting.receive().unwrap().1.is_ok(), "who waits is served, in time or not");
         plain.flush().unwrap().unwrap();
     }
     // A client that vanishes with requests inside: they are cancelled where they wait.

@@ -463,7 +463,7 @@ impl Cfq {
             self.due.insert((due, io.id), (at, key));
         }
         let node = &mut self.nodes[at];
-        let bounded = io.deadline.is_set() && io.op == Op::Read && io.is_client() && slack > 0;
+        let bounded = io.may_be_refused() && slack > 0;
         let group = if bounded { node.tolerance.add(slack.min(i64::MAX as u64) as i64, key) } else { NO_LIMIT };
         node.pending.insert(io, cost, group);
         self.pending += 1;

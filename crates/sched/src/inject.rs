@@ -1,6 +1,6 @@
 //! Wrong answers on purpose, to see what prediction errors cost (MittOS §7.7; MT-M29). For experiments only.
 
-use plimsoll_base::{Confidence, Io, IoHead, Op, Span, Time};
+use plimsoll_base::{Confidence, Io, IoHead, Span, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 
 /// The topmost layer of a pool that answers wrongly at set rates. Which reads is drawn from the request, so that it's
@@ -37,7 +37,7 @@ impl Layer for Inject {
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         let f = below.ask(0, at, head);
-        if head.op != Op::Read || !head.deadline.is_set() || f.never_refused {
+        if !head.may_be_refused() || f.never_refused {
             return f;
         }
         let late = at + f.total() > head.deadline + self.failover_hop;
@@ -64,7 +64,7 @@ impl Layer for Inject {
 mod tests {
     use super::*;
     use crate::testing::ms;
-    use plimsoll_base::{Data, TenantId, VolumeKey};
+    use plimsoll_base::{Data, Op, TenantId, VolumeKey};
     use plimsoll_stack::{Offered, Stack, StackConfig, Target};
 
     /// What every request waits below.

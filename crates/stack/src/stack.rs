@@ -296,7 +296,8 @@ impl Stack {
     ///
     /// Only a read with a deadline is refused (MittOS §3.1 rejects reads; an acknowledged write is buffered anyway, and a
     /// refused write would be a lost vote to a replicating client). Refused if `wait + own service > deadline + hop`
-    /// (MT-A2: the paper tests the wait in §4.1 and the whole in §7.6; the user's deadline is for the whole).
+    /// (MT-A2: the paper tests the wait in §4.1 and the whole in §7.6; the user's deadline is for the whole). A read whose
+    /// client waits ([`IoFlags::WAITS`]) is accepted instead, and marked [`IoFlags::LATE`].
     ///
     /// # Panics
     /// If more than `inflight_max` are offered: the engine must stop before.
@@ -304,8 +305,9 @@ impl Stack {
         assert!(!self.is_full(), "the engine overfilled the pool");
         let forecast = self.forecast(now, &io.head);
         let expected_at = now + forecast.total();
-        let may_refuse = io.op == Op::Read && io.deadline.is_set() && !forecast.never_refused;
-        let late = may_refuse && expected_at > io.deadline + self.config.failover_hop;
+        let promised = io.op == Op::Read && io.deadline.is_set() && !forecast.never_refused;
+        let beyond = promised && expected_at > io.deadline + self.config.failover_hop;
+        let late = beyond && io.may_be_refused();
         if let Some(hash) = &mut self.decisions {
             let (wait, service) = (forecast.wait.as_nanos(), forecast.service.as_nanos());
             hash.note([now.as_nanos(), io.head.op as u64, io.head.offset, io.head.len, wait, service, u64::from(late)]);
@@ -325,6 +327,9 @@ impl Stack {
             self.waited.resize(usize::from(account) + 1, [Span::ZERO; NODES_MAX]);
         }
         io.head.expected_at = expected_at;
+        if beyond && !self.config.flag_only {
+            io.head.flags = io.flags.with(IoFlags::LATE);
+        }
         self.accepted += 1;
         self.enter(now, (0, 0), io);
         self.run(now);
@@ -726,7 +731,9 @@ impl Stack {
     /// Node `n` has ended a request: tells the next layer above that it passed, or the engine.
     fn complete(&mut self, now: Time, n: usize, c: Completion) {
         if let Outcome::Busy { .. } = c.outcome {
-            assert!(c.io.is_client() && c.io.op == Op::Read, "only a client's read may end Busy: {:?}", c.io.head);
+            let waits = c.io.flags.has(IoFlags::WAITS);
+            let may = c.io.is_client() && c.io.op == Op::Read && !waits;
+            assert!(may, "only a client's read that doesn't wait may end Busy: {:?}", c.io.head);
             assert!(!c.dispatched_at.is_set(), "a request that reached a device ended Busy: {:?}", c.io.head);
             self.nodes[n].stats.revoked();
         }

@@ -115,6 +115,32 @@ fn a_late_read_is_refused_at_once_and_layers_hear_of_it() {
     accepted(pool.offer(at_us(0), w));
 }
 
+/// A read whose client waits is accepted however late it will be, marked as late only if it would have been refused, and no
+/// layer hears of a refusal.
+#[test]
+fn a_late_read_of_a_client_that_waits_is_accepted_and_marked() {
+    let mut pool = over_server(vec![]);
+    for i in 0..10 {
+        accepted(pool.offer(at_us(0), io(Op::Read, i << 20, 4096, at_us(0))));
+    }
+    let mut waits = io(Op::Read, 1 << 30, 4096, at_us(0));
+    waits.head.flags = IoFlags::WAITS;
+    waits.head.deadline = at_us(1143);
+    let late = accepted(pool.offer(at_us(0), waits.clone()));
+    (waits.head.offset, waits.head.deadline) = (1 << 31, at_us(1248));
+    let in_time = accepted(pool.offer(at_us(0), waits));
+    assert!(pool.stack().layer::<Server>().unwrap().heard_refusals.is_empty());
+    let mut ended = std::collections::BTreeMap::new();
+    while pool.step().is_some() {
+        while let Some(c) = pool.next_done() {
+            assert_eq!(c.outcome, Outcome::Done);
+            ended.insert(c.io.id, (c.io.flags, c.io.deadline));
+        }
+    }
+    assert_eq!(ended[&late], (IoFlags::WAITS.with(IoFlags::LATE), at_us(1143)), "the deadline stays with it");
+    assert_eq!(ended[&in_time], (IoFlags::WAITS, at_us(1248)), "the hop is within the promise");
+}
+
 /// Below the map a refusal names the device's address: who brings in its pages there must find the right ones.
 #[test]
 fn a_refusal_is_told_below_the_map_by_the_devices_address() {

@@ -1,8 +1,7 @@
 //! The records of the metadata store, how they are written as JSON, and which of them are lawful.
 
 use crate::space::GRANULE_BYTES;
-use plimsoll_base::CacheMode;
-use plimsoll_base::{Class, Objective, Span, VolumeKey};
+use plimsoll_base::{CacheMode, Class, Objective, OnBusy, Span, VolumeKey};
 use plimsoll_stack::map::Extent;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -109,6 +108,17 @@ pub struct DeadlineRecord {
     pub deadline_ns: Option<u64>,
     /// What was configured then: where it's something else by now, that is meant.
     pub configured_ns: Option<u64>,
+    /// What becomes of a read that would miss it.
+    #[serde(default, skip_serializing_if = "waits")]
+    pub busy: OnBusy,
+    /// The same as it was configured then.
+    #[serde(default, skip_serializing_if = "waits")]
+    pub configured_busy: OnBusy,
+}
+
+/// Earlier programs don't know the field: only its other value is written.
+fn waits(busy: &OnBusy) -> bool {
+    *busy == OnBusy::Wait
 }
 
 impl ReplicaRecord {
@@ -452,7 +462,12 @@ mod tests {
             extents,
             state: VolumeState::Deleting,
             replica: ReplicaRecord { changes: 7, open: true, behind: 2 },
-            deadline: Some(DeadlineRecord { deadline_ns: Some(5), configured_ns: None }),
+            deadline: Some(DeadlineRecord {
+                deadline_ns: Some(5),
+                configured_ns: None,
+                busy: OnBusy::Error,
+                configured_busy: OnBusy::Wait,
+            }),
             behind: Some(true),
             given_up: Some(3),
         };
@@ -466,7 +481,9 @@ mod tests {
             Class::Fenced { slots: 2 },
         ] {
             let limits = TenantLimits { in_flight_requests_max: Some(4), ..Default::default() };
-            for deadline in [None, Some(DeadlineRecord { deadline_ns: None, configured_ns: Some(7) })] {
+            let (busy, configured_busy) = (OnBusy::Error, OnBusy::Wait);
+            let deadline = DeadlineRecord { deadline_ns: None, configured_ns: Some(7), busy, configured_busy };
+            for deadline in [None, Some(deadline)] {
                 let tenant = TenantRecord { name: "t".into(), class: class.clone(), limits, change: 3, deadline };
                 assert_eq!(tenant_from_json("t", &tenant_to_json(&tenant)), Ok(tenant));
             }

@@ -5,7 +5,7 @@
 mod disk;
 
 use disk::Disk;
-use plimsoll_base::{Class, Objective, Span, VolumeKey};
+use plimsoll_base::{Class, Objective, OnBusy, Span, VolumeKey};
 use plimsoll_store::{
     DeadlineRecord, Medium, MetaError, MetaStore, NewVolume, RecordError, Region, RegionBackend, RegionKind,
     SettingsRecord, TenantLimits, TenantRecord, VolumeRecord,
@@ -119,7 +119,8 @@ fn what_was_set_live_is_kept() {
     let of = |idle_us| [("idle_us".to_owned(), idle_us)].into();
     let settings = SettingsRecord { set: of(0), configured: of(8) };
     store.set_settings(settings.clone()).expect("set");
-    let deadline = DeadlineRecord { deadline_ns: Some(20), configured_ns: None };
+    let (busy, configured_busy) = (OnBusy::Error, OnBusy::Wait);
+    let deadline = DeadlineRecord { deadline_ns: Some(20), configured_ns: None, busy, configured_busy };
     store.set_volume_deadline("a", deadline).expect("set");
     assert!(matches!(store.set_volume_deadline("b", deadline), Err(MetaError::UnknownVolume { .. })));
     let store = reopen(&disk, store);

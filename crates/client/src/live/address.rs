@@ -43,6 +43,7 @@ impl FromStr for Address {
         if let Some(rest) = text.strip_prefix("nbd+unix://") {
             let path = rest.strip_prefix('/').ok_or_else(|| bad("a unix socket has no host"))?;
             let (export, query) = path.split_once('?').unwrap_or((path, ""));
+            no_promise_in_query(export, query, "?socket=…").map_err(|hint| bad(&hint))?;
             let socket = query.split('&').find_map(|p| p.strip_prefix("socket="));
             let socket = socket.filter(|s| !s.is_empty()).ok_or_else(|| bad("there is no socket=PATH"))?;
             let place = Place::Unix(decoded(socket).ok_or_else(|| bad("a bad %-escape"))?.into());
@@ -50,6 +51,8 @@ impl FromStr for Address {
         }
         let rest = text.strip_prefix("nbd://").ok_or_else(|| bad("not an NBD address"))?;
         let (host, export) = rest.split_once('/').unwrap_or((rest, ""));
+        let (export, query) = export.split_once('?').unwrap_or((export, ""));
+        no_promise_in_query(export, query, "").map_err(|hint| bad(&hint))?;
         let bare = host.rsplit_once(':').map_or(host, |(h, _)| h);
         if bare.is_empty() {
             return Err(bad("there is no host"));
@@ -76,6 +79,17 @@ impl fmt::Display for Address {
             Place::Tcp(host) => write!(f, "nbd://{host}/{export}"),
         }
     }
+}
+
+/// Refuses terms of a URI's query that were meant for the export's name: there a `?` is written %3F and a `&` %26.
+fn no_promise_in_query(export: &str, query: &str, rest: &str) -> Result<(), String> {
+    let lost: Vec<&str> = query.split('&').filter(|p| !p.is_empty() && !p.starts_with("socket=")).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let joint = if export.to_ascii_uppercase().contains("%3F") { "%26" } else { "%3F" };
+    let what = "isn't part of the export's name, which ends at `?`";
+    Err(format!("`{}` {what}: write /{export}{joint}{}{rest}", lost.join("&"), lost.join("%26")))
 }
 
 fn decoded(text: &str) -> Option<String> {
@@ -109,6 +123,22 @@ mod tests {
         assert_eq!("nbd://[::1]/v".parse::<Address>().unwrap().place, Place::Tcp("[::1]:10809".into()));
         assert_eq!("nbd://[::1]:7/v".parse::<Address>().unwrap().place, Place::Tcp("[::1]:7".into()));
         assert_eq!(tcp.to_string().parse::<Address>(), Ok(tcp));
+        let both = "nbd://h/vol%3Fdeadline=20ms%26busy=error";
+        assert_eq!(both.parse::<Address>().unwrap().export, "vol?deadline=20ms&busy=error");
+    }
+
+    /// NBD's client libraries take what follows `?` for the URI's own and drop it: the promise would be lost without a word.
+    #[test]
+    fn a_promise_in_the_uris_own_query_is_refused_with_the_right_uri() {
+        for (lost, right) in [
+            ("nbd+unix:///vol?deadline=20ms&socket=/s", "/vol%3Fdeadline=20ms?socket="),
+            ("nbd+unix:///vol?socket=/s&deadline=20ms", "/vol%3Fdeadline=20ms?socket="),
+            ("nbd://h/vol?deadline=20ms&busy=error", "/vol%3Fdeadline=20ms%26busy=error"),
+            ("nbd://h/vol%3Fdeadline=20ms?busy=error", "/vol%3Fdeadline=20ms%26busy=error"),
+        ] {
+            let e = lost.parse::<Address>().unwrap_err().to_string();
+            assert!(e.contains(right), "{lost}: {e}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::pool::PoolConfig;
 use super::text::{ByteSize, SpanText};
 use super::{Config, Place, yes};
 use plimsoll_base::CacheMode;
-use plimsoll_base::{Class, Objective, Priority, Span};
+use plimsoll_base::{Class, Objective, OnBusy, Priority, Span};
 use plimsoll_cores::Allotment;
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -29,8 +29,10 @@ pub struct TenantConfig {
     pub jobs_max: Option<u32>,
     /// Bytes inside the node at once.
     pub bytes_max: Option<ByteSize>,
-    /// Its reads must be done within this, or are refused at once; a volume or a connection may say otherwise.
+    /// Deadline of its reads, from their arrival; a volume or a connection may say otherwise.
     pub deadline: Option<SpanText>,
+    /// What becomes of a read that would miss it: `wait` (the default) or `error`. A client that negotiated promises is told.
+    pub busy: Option<OnBusy>,
     /// Its deadlines are of this percentile of its reads: the others may be late. Every read's, if not said.
     pub deadline_percentile: Option<f64>,
     /// Instead of `deadline`: one that sets itself by the share of reads that it refuses.
@@ -92,8 +94,10 @@ pub struct VolumeConfig {
     /// Refuse changes.
     #[serde(default)]
     pub read_only: bool,
-    /// Reads must be done within this, or are refused at once; a connection may say otherwise.
+    /// Deadline of its reads, from their arrival; a connection may say otherwise.
     pub deadline: Option<SpanText>,
+    /// What becomes of a read that would miss it, as of a tenant's.
+    pub busy: Option<OnBusy>,
     /// How its pool's cache treats it when it is made: `off`, `through` or `back`; as the pool says if not said.
     pub cache: Option<CacheMode>,
     /// How much of the cache it may have where each volume has its own part.
@@ -160,6 +164,12 @@ impl TenantConfig {
             .and_then(|()| self.deadline.map_or(Ok(()), |d| check_deadline(d.0)))
             .and_then(|()| self.deadline_percentile.map_or(Ok(()), |p| crate::predict::percentile_bp(p).map(drop)))
             .and_then(|()| crate::predict::auto_terms(self).map(drop))
+            .and_then(|()| match self.busy {
+                Some(_) if self.deadline.is_none() && self.auto_deadline.is_none() => {
+                    Err("`busy` is for reads with a deadline: set `deadline` or `auto_deadline`, or take it out".into())
+                }
+                _ => Ok(()),
+            })
             .map_err(|what| named(&self.name, wrong(what)))?;
         if let Some(p) = &self.priority {
             p.get_ref().parse::<Priority>().map_err(|e| named(p, e.to_string()))?;
@@ -262,6 +272,9 @@ impl VolumeConfig {
             (Some(s.span().start), format!("volume `{}`: {what}", self.name.get_ref()))
         };
         self.deadline.map_or(Ok(()), |d| check_deadline(d.0)).map_err(|what| named(&self.name, &what))?;
+        if self.busy.is_some() && self.deadline.is_none() {
+            return Err(named(&self.name, "`busy` is for the volume's own `deadline`: set that too, or take it out"));
+        }
         if !config.pool.iter().any(|p| p.name.get_ref() == self.pool.get_ref()) {
             return Err(named(&self.pool, &format!("there is no pool `{}`", self.pool.get_ref())));
         }

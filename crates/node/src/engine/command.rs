@@ -1,11 +1,12 @@
 //! How other threads talk to a pool's thread: a queue of commands and a wake-up call.
 
 use super::conn::{DeadlineFrom, ExportParams};
+use super::inject::{InjectTerms, InjectView};
 use super::permits::PermitLimits;
 use super::trace::Trace;
 use crate::seats::Seat;
 use crate::view::{ExportPromise, ExportView, History};
-use plimsoll_base::{IoError, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{IoError, OnBusy, Span, TenantId, Time, VolumeKey};
 use plimsoll_stack::{Addressed, Extent, FrontVolume, LayerState, NodeStats, Stack, Terms, VolumeTerms};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -108,6 +109,15 @@ pub enum Command {
         /// Answered when done; false if a layer can't without a restart.
         reply: Reply<bool>,
     },
+    /// Inject faults into a volume's requests from now on, or (`None`) no more.
+    Inject {
+        /// Which volume.
+        key: VolumeKey,
+        /// What to inject.
+        terms: Option<InjectTerms>,
+        /// Answered when done; false if nothing was to be ended.
+        reply: Reply<bool>,
+    },
     /// Pass a message to the layer that it is addressed to.
     Tell {
         /// The message.
@@ -133,6 +143,8 @@ pub struct Connection {
     pub tenant: TenantId,
     /// The deadline of its reads that don't ask for another, and its source.
     pub deadline: Option<(Span, DeadlineFrom)>,
+    /// What becomes of a read that would miss it.
+    pub on_busy: OnBusy,
     /// Does it speak `x-plimsoll:promise`?
     pub promises: bool,
     /// Requests inside.
@@ -177,6 +189,8 @@ pub struct PoolSnapshot {
     pub permit_waiting: BTreeMap<TenantId, u32>,
     /// Requests accepted, refused and ended since the start.
     pub counts: (u64, u64, u64),
+    /// Faults that are injected now.
+    pub injections: Vec<InjectView>,
 }
 
 /// The sending side of a pool's commands.
@@ -285,6 +299,7 @@ impl PoolSnapshot {
             connections: BTreeMap::new(),
             permit_waiting: BTreeMap::new(),
             counts: (0, 0, 0),
+            injections: Vec::new(),
         }
     }
 

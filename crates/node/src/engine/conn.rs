@@ -7,7 +7,7 @@ use super::outbox::{Outbox, recycle};
 use super::ring::RecvInto;
 use crate::replica::{Behind, Replica, ReplicaUse};
 use crate::seats::Seat;
-use plimsoll_base::{BufPool, Data, IoError, Op, Outcome, Priority, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{BufPool, Data, IoError, OnBusy, Op, Outcome, Priority, Span, TenantId, Time, VolumeKey};
 use plimsoll_nbd::promise::Promise;
 use plimsoll_nbd::request::{Request, Rules};
 use plimsoll_nbd::wire::{Command, MetaContexts};
@@ -48,8 +48,10 @@ pub struct ExportParams {
     pub volume: VolumeKey,
     /// Who pays.
     pub tenant: TenantId,
-    /// Reads must be done within this of their arrival, or are refused Busy at once, and its source; `None` without a promise.
+    /// Reads must be done within this of their arrival, and its source; `None` without a promise.
     pub deadline: Option<(Span, DeadlineFrom)>,
+    /// What becomes of a read that would miss it. A client that negotiated promises gets the error, with the predicted wait.
+    pub on_busy: OnBusy,
     /// Without one: a deadline that sets itself, one for all connections of the tenant to the volume.
     pub auto: Option<AutoTerms>,
     /// For schedulers that know priorities.
@@ -285,6 +287,11 @@ impl Conn {
     /// Requests in the stack.
     pub fn in_flight(&self) -> u32 {
         self.inflight
+    }
+
+    /// Does nobody wait for its answers any more, or come with further requests?
+    pub fn is_ending(&self) -> bool {
+        self.ending || self.outbox.is_broken()
     }
 
     /// A request of it entered the stack.

@@ -3,7 +3,7 @@
 use super::auto_deadline::{AutoDeadline, AutoTerms};
 use super::metrics::ExportMetrics;
 use crate::view::{ExportPromise, ExportView, History};
-use plimsoll_base::{Class, Completion, Objective, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{Class, Completion, Objective, Op, Span, TenantId, Time, VolumeKey};
 use plimsoll_stack::layer::NODES_MAX;
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -133,6 +133,11 @@ impl Exports {
         let e = &mut self.all[place];
         e.metrics.ended(now, c);
         e.marks.0[1].0 != minute_of(now)
+    }
+
+    /// Counts a request that an injected error ended.
+    pub fn injected(&mut self, place: usize, op: Op) {
+        self.all[place].metrics.injected(op);
     }
 
     /// Remembers where an export's time went until now.

@@ -2,7 +2,7 @@
 
 use super::lateness::Lateness;
 use super::recent::{Recent, Tally, Within};
-use plimsoll_base::{Completion, IoError, IoHead, LatencyHistogram, Objective, Op, Outcome, Span, Time};
+use plimsoll_base::{Completion, IoError, IoFlags, IoHead, LatencyHistogram, Objective, Op, Outcome, Span, Time};
 
 /// One operation's counters.
 #[derive(Clone, Debug, Default)]
@@ -28,8 +28,10 @@ pub struct ExportMetrics {
     pub busy_revoked: u64,
     /// Reads done by their deadline (those that had one).
     pub deadline_met: u64,
-    /// Reads done after it.
+    /// Reads accepted by a forecast that they would meet it, and done after it: broken promises.
     pub deadline_missed: u64,
+    /// Done after it as was forecast: their clients wait instead of being refused.
+    pub deadline_waited: u64,
     /// From device dispatch to completion, of those that reached a device.
     pub device: LatencyHistogram,
     /// How far the admission's forecast was off (either way), of those that had one.
@@ -56,6 +58,7 @@ impl Default for ExportMetrics {
             busy_revoked: 0,
             deadline_met: 0,
             deadline_missed: 0,
+            deadline_waited: 0,
             device: LatencyHistogram::new(),
             forecast_error: LatencyHistogram::new(),
             minutes: Windows::every(Span::from_secs(60)),
@@ -113,6 +116,11 @@ impl ExportMetrics {
         self.objectives.iter_mut().for_each(|(_, recent)| recent.turn(now));
     }
 
+    /// Counts a request that an injected error ended: it failed, and nothing below the node did.
+    pub fn injected(&mut self, op: Op) {
+        self.ops[op_index(op)].failed += 1;
+    }
+
     /// Counts a request that ended.
     pub fn ended(&mut self, now: Time, c: &Completion) {
         let op = &mut self.ops[op_index(c.io.op)];
@@ -161,6 +169,9 @@ impl ExportMetrics {
         if now <= io.deadline {
             self.deadline_met += 1;
             self.recent.count(now, |c| c.kept += 1);
+        } else if io.flags.has(IoFlags::LATE) {
+            self.deadline_waited += 1;
+            self.recent.count(now, |c| c.waited += 1);
         } else {
             self.deadline_missed += 1;
             self.recent.count(now, |c| c.missed += 1);

@@ -20,6 +20,8 @@ use super::deletions::{Deletions, Step};
 use super::device::Devices;
 use super::exports::{Exports, account_of};
 use super::inbox::{Ready, is_announced};
+use super::inject::{Hit, Injections};
+use super::outbox::recycle;
 use super::permits::WaitsFor;
 use super::promise::{Courses, micros};
 use super::requests::{Inside, Requests};
@@ -31,7 +33,8 @@ use super::withdrawal::{STRETCH_MAX, STRETCH_TIME, Withdrawal};
 use super::workers::Workers;
 use crate::planted::{self, Mistake};
 use plimsoll_base::{
-    BufPool, Completion, Confidence, Data, Io, IoFlags, IoHead, Op, Outcome, Span, TenantId, Time, VolumeKey,
+    BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, OnBusy, Op, Outcome, Span, TenantId, Time,
+    VolumeKey,
 };
 use plimsoll_nbd::promise::{Deadline, Note as Said};
 use plimsoll_nbd::request::Request;
@@ -113,6 +116,7 @@ pub struct Pool {
     /// Of those inside whose clients know promises.
     courses: Courses,
     exports: Exports,
+    injections: Injections,
     ears: Ears,
     health: Health,
     deletions: Deletions,
@@ -149,6 +153,7 @@ impl Pool {
             inside: Requests::default(),
             courses: Courses::default(),
             exports: Exports::default(),
+            injections: Injections::default(),
             health: Health::UNBORN,
             ears,
             deletions: Deletions::default(),
@@ -207,6 +212,7 @@ impl Pool {
             self.clients.touch(conn);
         }
         self.withdraw_some()?;
+        self.end_injected();
         self.pump()?;
         self.tell_health();
         if self.health.state == LayerState::Recovering {
@@ -240,7 +246,7 @@ impl Pool {
 
     /// Returns how long the thread may sleep until it has something to do.
     fn timeout(&mut self) -> Option<Duration> {
-        let wake = self.stack.next_wake();
+        let wake = self.stack.next_wake().min(self.injections.next_due());
         // Look around now and then, for clients that don't read while the pool ends, or don't send what they announced.
         let look = match (self.stopping, self.clients.is_empty()) {
             (true, _) => Some(Duration::from_millis(20)),
@@ -279,6 +285,7 @@ impl Pool {
             return;
         }
         self.stopping = true;
+        self.injections.end_all();
         self.clients.close(None, &mut self.buffers);
         self.deletions.stop();
         self.stack.stop(self.now);
@@ -373,7 +380,8 @@ impl Pool {
         self.pump()
     }
 
-    /// A request wants a permit: it gets one, or is refused if it has a promise, or waits and nothing is read meanwhile.
+    /// A request wants a permit: it gets one, or is refused if it has a promise and its client wants to hear of it, or waits and
+    /// nothing is read meanwhile.
     fn ask(&mut self, conn: usize, request: Request) {
         let c = &mut self.clients[conn];
         if let Some(why) = c.behind(&request) {
@@ -394,7 +402,7 @@ impl Pool {
         } else if !self.stack.is_full() && self.clients.take_permit(conn, &request) {
             let ready = self.clients[conn].inbox.admit(request, None, &mut self.buffers);
             self.enter(conn, ready);
-        } else if request.command == NbdCommand::Read && self.promised(conn, &request).is_some() {
+        } else if request.command == NbdCommand::Read && self.head_of(conn, &request, self.now).may_be_refused() {
             self.refuse_without_permit(conn, &request);
         } else {
             let ready = Ready { request, data: Data::Absent, waited_since: None };
@@ -487,6 +495,9 @@ impl Pool {
         head.deadline = self.promised(conn, request).map_or(Time::NEVER, |d| arrived_at + d);
         head.priority = params.priority;
         head.flags = flags_of(request);
+        if params.on_busy == OnBusy::Wait && head.op == Op::Read {
+            head.flags = head.flags.with(IoFlags::WAITS);
+        }
         head
     }
 
@@ -501,6 +512,12 @@ impl Pool {
         let at = self.inside.next_place();
         head.tag = at as u64;
         head.account = account_of(export);
+        let injected = if self.injections.is_empty() { None } else { self.injections.hit(self.now, &head) };
+        let injected = match injected {
+            Some(Hit::Fails) => return self.fail_injected(conn, &head, &request, data),
+            Some(Hit::Holds(number)) => number,
+            None => 0,
+        };
         // Asked for again only where it's kept: a forecast changes nothing, so the stack's own will be the same.
         let sampled = self.traces.due().then(|| self.stack.forecast(self.now, &head));
         match self.stack.offer(self.now, Io::new(head, data)) {
@@ -511,12 +528,38 @@ impl Pool {
                 if c.promises() {
                     self.courses.entered(id, at, (conn, request.cookie), self.stack.inflight() - 1, &c.params.replica);
                 }
-                self.inside.insert(Inside { conn, serial, request, export, id, trace });
+                self.inside.insert(Inside { conn, serial, request, export, id, trace, injected });
             }
             Offered::Busy(forecast) => {
                 self.clients.turned_away(conn, &request);
                 self.refuse(conn, &head, &request, forecast);
             }
+        }
+    }
+
+    /// Fails a request that never enters the stack: an injected error.
+    fn fail_injected(&mut self, conn: usize, head: &IoHead, request: &Request, data: Data) {
+        recycle(data, &mut self.buffers);
+        let outcome = Outcome::Failed(IoError::Device);
+        let export = self.export(conn);
+        self.exports.injected(export, head.op);
+        if changes_or_flushes(head.op) {
+            self.clients[conn].has_changed(request, outcome);
+        }
+        self.clients.turned_away(conn, request);
+        self.clients.refuse(conn, request, outcome, &[]);
+    }
+
+    /// Sends answers that were held back long enough, and ends injections that are over.
+    fn end_injected(&mut self) {
+        if self.injections.next_due() > self.now {
+            return;
+        }
+        while let Some(c) = self.injections.next_released(self.now) {
+            self.answer(c);
+        }
+        while let Some(over) = self.injections.next_over(self.now) {
+            tracing::info!(volume = over.key.id, seen = over.seen, hit = over.hit, "the injection of faults is over");
         }
     }
 
@@ -547,13 +590,25 @@ impl Pool {
                 idle = false;
                 // Once for all that ended together: what a device without delay takes is the node's own time.
                 self.tick();
-                self.answer(first);
+                self.answer_unless_held(first);
                 while let Some(c) = self.stack.next_done() {
-                    self.answer(c);
+                    self.answer_unless_held(c);
                 }
             }
             if idle {
                 return if self.deletions.is_empty() { Ok(()) } else { self.go_on_deleting() };
+            }
+        }
+    }
+
+    #[inline]
+    fn answer_unless_held(&mut self, c: Completion) {
+        match self.inside[c.io.tag as usize].injected {
+            0 => self.answer(c),
+            number => {
+                if let Err(c) = self.injections.hold(self.now, number, c) {
+                    self.answer(c);
+                }
             }
         }
     }
@@ -579,7 +634,7 @@ impl Pool {
         assert_eq!(self.clients.serial(inside.conn), inside.serial, "a connection stays until its requests have ended");
         let conn = &mut self.clients[inside.conn];
         conn.answered();
-        if matches!(c.io.op, Op::Write | Op::Trim | Op::WriteZeroes | Op::Flush) {
+        if changes_or_flushes(c.io.op) {
             conn.has_changed(&inside.request, c.outcome);
         }
         let took = (c.io.op == Op::Read && c.outcome.is_done()).then(|| self.now.since(c.io.arrived_at));
@@ -700,6 +755,8 @@ impl Pool {
                 let _ = reply.send(()); // whoever asked may have gone
             }
             Command::DeleteVolume { key, extents, reply } => {
+                self.injections.end(key);
+                self.end_injected();
                 self.stack.close_volume(self.now, key);
                 self.clients.close(Some(key), &mut self.buffers);
                 self.deletions.begin(key, extents, reply);
@@ -735,6 +792,18 @@ impl Pool {
                 let recovered = self.stack.recovered(self.now);
                 self.tell_health();
                 let _ = reply.send(recovered);
+            }
+            Command::Inject { key, terms, reply } => {
+                let known = self.stack.layer::<Front>().is_some_and(|f| f.knows(key));
+                let had = match terms.filter(|_| known && !self.stopping) {
+                    Some(terms) => {
+                        self.injections.begin(self.now, key, terms);
+                        true
+                    }
+                    None => self.injections.end(key),
+                };
+                self.end_injected();
+                let _ = reply.send(had);
             }
             Command::Tell { to, reply } => {
                 let known = self.stack.tell(self.now, to);
@@ -789,6 +858,11 @@ impl Pool {
         self.reap()?;
         self.serve_connections()?;
         self.clients.end_slow(self.now);
+        if !self.injections.is_empty() {
+            // Whose client sends nothing more needn't wait for its answers to go.
+            let (clients, inside) = (&self.clients, &self.inside);
+            self.injections.let_go(|c| clients[inside[c.io.tag as usize].conn].is_ending());
+        }
         Ok(())
     }
 
@@ -817,6 +891,10 @@ impl Pool {
         self.pump()?;
         Ok(self.stack.is_idle())
     }
+}
+
+fn changes_or_flushes(op: Op) -> bool {
+    op.is_change() || op == Op::Flush
 }
 
 fn flags_of(request: &Request) -> IoFlags {

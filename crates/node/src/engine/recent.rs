@@ -23,8 +23,10 @@ pub struct Tally {
     pub done: u64,
     /// Accepted reads with a deadline that were done by it.
     pub kept: u64,
-    /// Accepted reads with a deadline that were done after it.
+    /// Accepted reads with a deadline that were done after it, against the forecast.
     pub missed: u64,
+    /// Reads with a deadline that were done after it as was forecast.
+    pub waited: u64,
     /// Reads with a deadline that were answered busy, at once or later.
     pub refused: u64,
     /// Requests that failed below the node: the device, or its space.
@@ -36,6 +38,7 @@ impl Counts for Tally {
         self.done += other.done;
         self.kept += other.kept;
         self.missed += other.missed;
+        self.waited += other.waited;
         self.refused += other.refused;
         self.failed += other.failed;
     }

@@ -23,6 +23,8 @@ pub struct Inside {
     pub id: IoId,
     /// Its trace's number; 0 if it isn't traced.
     pub trace: u64,
+    /// The number of the injection that holds its answer back; 0 if none does.
+    pub injected: u32,
 }
 
 struct Linked {
@@ -155,7 +157,7 @@ mod tests {
     fn of(conn: usize, id: u64) -> Inside {
         let request =
             Request { flags: CommandFlags::EMPTY, command: Command::Read, cookie: id, offset: 0, length: 512 };
-        Inside { conn, serial: 1, request, export: 0, id: IoId(id), trace: 0 }
+        Inside { conn, serial: 1, request, export: 0, id: IoId(id), trace: 0, injected: 0 }
     }
 
     /// 64 connections with 1,000 requests each: one of them leaves, and costs what it has inside.

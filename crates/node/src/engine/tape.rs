@@ -15,8 +15,9 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 const MAGIC: &[u8; 8] = b"PLIMTAPE";
-/// Since version 5 the header has the pool's plan, and no configuration; since version 6 the plan has `throttle` and `admission`.
-const VERSION: u32 = 6;
+/// Since version 5 the header has the pool's plan, and no configuration; since version 6 the plan has `throttle` and `admission`;
+/// since version 7 a read may wait beyond its deadline.
+const VERSION: u32 = 7;
 /// Entries are handed to the writer in pieces of about this size, ...
 const FRAME_BYTES: usize = 256 << 10;
 /// ... or after this long, and whenever the pool sleeps with this much: little is missing when the node is killed.

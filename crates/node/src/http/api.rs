@@ -1,7 +1,7 @@
 //! The API's words, for the node that says them and for clients that hear them. Times are in microseconds and sizes in
 //! bytes, as the fields' names say; rates are left to the reader, who has two answers and the time between them.
 
-use plimsoll_base::CacheMode;
+use plimsoll_base::{CacheMode, OnBusy};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -26,6 +26,8 @@ pub struct Status {
     pub volumes: Vec<VolumeStatus>,
     /// Its tenants, by name.
     pub tenants: Vec<TenantStatus>,
+    /// Faults that are injected now.
+    pub injections: Vec<InjectStatus>,
 }
 
 /// The node itself.
@@ -126,11 +128,15 @@ pub struct PoolPromises {
 /// A deadline that reads have unless they ask for another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PromiseStatus {
-    /// Reads are done within it, or refused at once. An automatic one changes by itself.
+    /// Reads are done within it, unless they were forecast to be late. An automatic one changes by itself.
     pub deadline_us: u64,
     /// Its source: `connection` (the export's name), `volume`, `tenant`, or `automatic`.
     #[schemars(extend("enum" = ["connection", "volume", "tenant", "automatic"]))]
     pub from: String,
+    /// What becomes of a read that is forecast to miss it: `wait` (it is served late) or `error` (it is refused at once). A client
+    /// that negotiated promises is told in any case.
+    #[schemars(with = "String", extend("enum" = ["wait", "error"]))]
+    pub busy: OnBusy,
 }
 
 /// Reads with a deadline, by what became of them, in windows that slide.
@@ -149,8 +155,10 @@ pub struct PromisedReads {
 pub struct Shares {
     /// Accepted, and done by their deadline.
     pub kept: u64,
-    /// Accepted, and done after it.
+    /// Accepted by a forecast that they would meet it, and done after it.
     pub missed: u64,
+    /// Done after it as was forecast: their clients wait instead of being refused.
+    pub waited: u64,
     /// Answered busy.
     pub refused: u64,
 }
@@ -158,10 +166,10 @@ pub struct Shares {
 impl Shares {
     /// All of them.
     pub fn all(&self) -> u64 {
-        self.kept + self.missed + self.refused
+        self.kept + self.missed + self.waited + self.refused
     }
 
-    /// Of those accepted, the percentage that missed; 0 without any.
+    /// Of those forecast in time, the percentage that missed; 0 without any.
     pub fn missed_percent(&self) -> f64 {
         self.missed as f64 * 100.0 / (self.kept + self.missed).max(1) as f64
     }
@@ -344,8 +352,10 @@ pub struct Traffic {
     pub busy_revoked: u64,
     /// Reads done by their deadline, of those with one.
     pub deadlines_met: u64,
-    /// Reads done after it.
+    /// Reads accepted by a forecast that they would meet it, and done after it.
     pub deadlines_missed: u64,
+    /// Done after it as was forecast: their clients wait instead of being refused.
+    pub deadlines_waited: u64,
     /// Reads with a deadline, by what became of them lately.
     pub promised: PromisedReads,
     /// Actual times against forecast ones.
@@ -511,6 +521,85 @@ pub struct VolumeChange {
     /// tenant's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<u64>,
+    /// What becomes of a read that would miss that deadline, on those connections: `wait` (it is served late) or `error` (it
+    /// fails at once). Clients that negotiated promises are told in any case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("enum" = ["wait", "error", null]))]
+    pub busy: Option<OnBusy>,
+}
+
+/// What happens to a request that an injection hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InjectFault {
+    /// It fails with an I/O error before anything of it is done.
+    Errors,
+    /// It is carried out, and answered later.
+    Latency,
+    /// It is carried out, and answered when the injection ends.
+    Stall,
+}
+
+/// Operations that an injection looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InjectOnly {
+    /// Reads.
+    Reads,
+    /// Writes, trims, zeroes and flushes.
+    Writes,
+}
+
+/// `PUT /v1/volumes/{name}/inject`
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InjectSpec {
+    /// `errors`, `latency` or `stall`.
+    #[schemars(with = "String", extend("enum" = ["errors", "latency", "stall"]))]
+    pub fault: InjectFault,
+    /// For `latency`: how much later; a minute at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<u64>,
+    /// Share of requests that are hit, in thousandths: 1 to 1000.
+    #[schemars(range(min = 1, max = 1000))]
+    pub share_permille: u16,
+    /// `reads` or `writes`; all requests if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("enum" = ["reads", "writes", null]))]
+    pub only: Option<InjectOnly>,
+    /// How long; an hour at most. A restart of the node ends it, too.
+    pub for_us: u64,
+    /// Draws which requests: under the same seed the same ones.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+/// An injection as it is now.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct InjectStatus {
+    /// The volume.
+    pub volume: String,
+    /// What happens.
+    #[schemars(with = "String", extend("enum" = ["errors", "latency", "stall"]))]
+    pub fault: InjectFault,
+    /// How much later answers go out.
+    pub latency_us: Option<u64>,
+    /// Share of requests that are hit, in thousandths: 1 to 1000.
+    #[schemars(range(min = 1, max = 1000))]
+    pub share_permille: u16,
+    /// Of which operations; all if absent.
+    #[schemars(with = "Option<String>", extend("enum" = ["reads", "writes", null]))]
+    pub only: Option<InjectOnly>,
+    /// What draws them.
+    pub seed: u64,
+    /// How long it still lasts.
+    pub left_us: u64,
+    /// Requests that it has looked at.
+    pub seen: u64,
+    /// Requests that were hit.
+    pub hit: u64,
+    /// Answers that are held back now.
+    pub held: u64,
 }
 
 /// What is said of a volume as one of several replicas.
@@ -555,6 +644,10 @@ pub struct TenantSpec {
     /// Deadline of its reads, for connections from now on, on volumes without one; 0: none. Absent: as configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<u64>,
+    /// What becomes of a read that would miss it: `wait` or `error`. Absent: as configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("enum" = ["wait", "error", null]))]
+    pub busy: Option<OnBusy>,
 }
 
 /// `PATCH /v1/tenants/{name}`: fields that are absent stay as they are. A change of class drops what only the old class has.
@@ -582,6 +675,10 @@ pub struct TenantChange {
     /// Deadline of its reads, for connections from now on, on volumes without one; 0: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<u64>,
+    /// What becomes of a read that would miss it: `wait` or `error`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("enum" = ["wait", "error", null]))]
+    pub busy: Option<OnBusy>,
 }
 
 /// An objective.

@@ -7,7 +7,7 @@ use super::api::{
 };
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
-use crate::node::{Node, NodeError};
+use crate::node::{DeadlineChange, Node, NodeError};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -67,8 +67,14 @@ pub async fn change_volume(
         if let Some(mode) = wanted.cache {
             node.set_volume_cache(&owned, mode).await?;
         }
-        if let Some(us) = wanted.deadline_us {
-            node.set_volume_deadline(&owned, deadline_of_us(us)).await?;
+        match (wanted.deadline_us, wanted.busy) {
+            (None, None) => {}
+            (None, Some(busy)) => node.set_volume_busy(&owned, busy).await?,
+            (Some(0), Some(_)) => {
+                let what = "`busy` is for a deadline, which `deadline_us` 0 takes away: send one of them";
+                return Err(NodeError::Refused(what.into()));
+            }
+            (Some(us), busy) => node.set_volume_deadline(&owned, deadline_of_us(us), busy).await?,
         }
         match wanted.replica {
             None => Ok(()),
@@ -120,10 +126,9 @@ pub async fn set_tenant(
         in_flight_bytes_max: spec.bytes_max,
         ..TenantLimits::default()
     };
-    let deadline = match spec.deadline_us {
-        None => None,
-        Some(us) => Some(control.node.tenant_deadline(&name, deadline_of_us(us)).map_err(ApiError::bad)?),
-    };
+    let wanted = DeadlineChange { deadline: spec.deadline_us.map(deadline_of_us), busy: spec.busy };
+    let configured = control.node.promise_configured(&name);
+    let deadline = control.node.tenant_deadline(&name, configured, wanted).map_err(ApiError::bad)?;
     let record = TenantRecord { name: name.clone(), class, limits, change: 0, deadline };
     change(&control.node, |node| async move { node.set_tenant(record).await }).await.map_err(|e| e.at(place))?;
     show_tenant(State(control), Path(name)).await
@@ -139,7 +144,10 @@ pub async fn change_tenant(
     let wanted: TenantChange = parse(&uri, &headers, &body)?;
     let owned = name.clone();
     let changed = change(&control.node, |node| async move {
-        let deadline = |us| node.tenant_deadline(&owned, deadline_of_us(us));
+        let deadline = |change| {
+            let now = node.directory.read().expect("no panic while held").promises.tenant(&owned);
+            node.tenant_deadline(&owned, now, change)
+        };
         node.change_tenant(&owned, |record| with_change(record, &wanted, deadline)).await
     });
     changed.await.map_err(|e| e.at(format!("tenant `{name}`")))?;
@@ -150,7 +158,7 @@ pub async fn change_tenant(
 fn with_change(
     now: TenantRecord,
     wanted: &TenantChange,
-    deadline: impl Fn(u64) -> std::result::Result<DeadlineRecord, String>,
+    deadline: impl Fn(DeadlineChange) -> std::result::Result<Option<DeadlineRecord>, String>,
 ) -> std::result::Result<TenantRecord, String> {
     check_jobs_max(wanted.jobs_max)?;
     let class = wanted.class.as_deref().unwrap_or(now.class.name());
@@ -176,7 +184,8 @@ fn with_change(
             in_flight_bytes_max: wanted.bytes_max.or(now.limits.in_flight_bytes_max),
             ..now.limits
         },
-        deadline: wanted.deadline_us.map(deadline).transpose()?.or(now.deadline),
+        deadline: deadline(DeadlineChange { deadline: wanted.deadline_us.map(deadline_of_us), busy: wanted.busy })?
+            .or(now.deadline),
         ..now
     })
 }

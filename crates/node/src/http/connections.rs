@@ -28,7 +28,7 @@ pub(super) async fn list(State(control): Shared, uri: Uri) -> Result<Json<Connec
             peer: c.peer.to_string(),
             volume: volume.map(|v| v.name.clone()),
             tenant: tenant.map(|(name, _)| name.clone()),
-            promise: c.deadline.map(promise_status),
+            promise: c.deadline.map(|(deadline, from)| promise_status((deadline, from, c.on_busy))),
             negotiated: c.promises,
             in_flight: c.in_flight,
             permit_wait_us: c.waits.map(|waited| waited.as_micros()),

@@ -10,6 +10,7 @@ mod change;
 mod connections;
 mod error;
 mod history;
+mod inject;
 mod listen;
 mod openapi;
 mod parts;
@@ -66,6 +67,7 @@ fn routes() -> Vec<(String, MethodRouter<Arc<Control>>)> {
         ("/v1/traces", get(traces::list)),
         ("/v1/volumes", get(change::list_volumes).post(change::create_volume)),
         ("/v1/volumes/{name}", get(change::show_volume).patch(change::change_volume).delete(change::delete_volume)),
+        ("/v1/volumes/{name}/inject", get(inject::show).put(inject::begin).delete(inject::end)),
         ("/v1/tenants", get(change::list_tenants)),
         ("/v1/volumes/{name}/history", get(history::of_volume)),
         (

@@ -31,6 +31,8 @@ pub fn document() -> Value {
     generator.subschema_for::<api::History>();
     generator.subschema_for::<api::NewVolume>();
     generator.subschema_for::<api::VolumeChange>();
+    generator.subschema_for::<api::InjectSpec>();
+    generator.subschema_for::<api::InjectStatus>();
     generator.subschema_for::<api::TenantSpec>();
     generator.subschema_for::<api::TenantChange>();
     generator.subschema_for::<api::Trace>();

@@ -7,10 +7,12 @@
 //! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile or the pool's `miss_percent` leaves, of [`REQUESTS_LEAST`] and more | 200 |
 //! | a request is stuck | inside for longer than [`STUCK`] | 200 |
 //! | requests fail | at the device or for lack of space, in the last [`FAILED_MINUTES`] | 200 |
+//! | faults are injected | as long as they are | 200 |
 //!
 //! A node that breaks a promise still serves: whoever takes nodes out of service by the status of `/healthz` must not take it
 //! out for that.
 
+use super::inject;
 use super::status::{Views, is_kept, objectives, pools_without_cores};
 use crate::directory::{Directory, Tenant};
 use crate::engine::PoolSnapshot;
@@ -60,6 +62,7 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
         }
         rest.extend(stuck(&node.pools[pool].name, &view.pool, |key| directory.volume_name(pool, key)));
     }
+    rest.extend(inject::injections(directory, views).iter().map(inject::problem));
     all.extend(rest.into_iter().map(|text| Problem { text, is_outage: false }));
     all
 }

@@ -193,7 +193,7 @@ fn deadlines(page: &mut Page, directory: &Directory, views: &Views) {
         "Deadline of a volume's reads whose connection doesn't ask for one, by its source; absent without.",
     );
     for v in directory.volumes.values() {
-        if let Some((deadline, from)) = volume_promise(directory, v, views) {
+        if let Some((deadline, from, _)) = volume_promise(directory, v, views) {
             let labels = [("tenant", v.tenant.as_str()), ("volume", &v.name), ("from", from.name())];
             page.sample(name, &labels, deadline.as_secs_f64());
         }
@@ -245,10 +245,10 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
     page.family(
         "plimsoll_deadlines_total",
         "counter",
-        "Reads with a deadline that were done by it (met) or after it (missed).",
+        "Reads with a deadline that were done by it (met), after it although forecast in time (missed), or after it as forecast (waited).",
     );
     for (labels, e, _) in all {
-        for (result, n) in [("met", e.deadline_met), ("missed", e.deadline_missed)] {
+        for (result, n) in [("met", e.deadline_met), ("missed", e.deadline_missed), ("waited", e.deadline_waited)] {
             page.sample("plimsoll_deadlines_total", &[labels[0], labels[1], ("result", result)], n);
         }
     }
@@ -306,12 +306,13 @@ fn promises(page: &mut Page, all: &[Named<'_>]) {
     page.family(
         name,
         "gauge",
-        "Of the reads with a deadline in the last minute, hour and day: the share that was kept, missed, refused; absent without.",
+        "Of the reads with a deadline in the last minute, hour and day: the share that was kept, missed, waited, refused; absent without.",
     );
     for (labels, e, _) in all {
         for (window, t) in WINDOWS.iter().zip(&e.recent) {
-            let sum = t.kept + t.missed + t.refused;
-            for (result, n) in [("kept", t.kept), ("missed", t.missed), ("refused", t.refused)] {
+            let results = [("kept", t.kept), ("missed", t.missed), ("waited", t.waited), ("refused", t.refused)];
+            let sum: u64 = results.iter().map(|(_, n)| n).sum();
+            for (result, n) in results {
                 if sum > 0 {
                     let labels = [labels[0], labels[1], ("window", *window), ("result", result)];
                     page.sample(name, &labels, n as f64 / sum as f64);

@@ -1,12 +1,12 @@
 //! `GET /v1/status`: the node's state as the API says it.
 
-use super::Control;
 use super::api::{
     ForecastStatus, HostPauses, Latency, LayerStatus, Listens, NodeStatus, ObjectiveStatus, Oldest, OpTraffic,
     PartStatus, Permits, PoolPromises, PoolStatus, PromiseStatus, PromisedReads, Shares, Status, TenantStatus, Traffic,
     VolumeStatus, Waits, WithinBound,
 };
 use super::problems::problems;
+use super::{Control, inject};
 use crate::directory::{Directory, Tenant, Volume};
 use crate::engine::lateness::Deviations;
 use crate::engine::metrics::OP_NAMES;
@@ -19,7 +19,7 @@ use crate::parts::cores::Cores;
 use crate::parts::scheduler::Scheduler;
 use crate::parts::{About, PARTS, Shown};
 use crate::view::{ExportView, Summary};
-use plimsoll_base::{Class, Objective, Span, TenantId, Time};
+use plimsoll_base::{Class, Objective, OnBusy, Span, TenantId, Time};
 use plimsoll_stack::{LayerState, NodeStats};
 
 /// What pools answered, by number; `None` for one that didn't.
@@ -49,6 +49,7 @@ pub fn status(control: &Control, views: &Views) -> Status {
         pools: (0..views.len()).map(|n| pool(&control.node, &directory, n, views[n].as_ref())).collect(),
         volumes: directory.volumes.values().map(|v| volume(&control.node, &directory, v, views)).collect(),
         tenants: directory.tenants.iter().map(|(name, t)| tenant(&control.node, name, t, &directory, views)).collect(),
+        injections: inject::injections(&directory, views),
     }
 }
 
@@ -156,13 +157,14 @@ fn volume(node: &Node, directory: &Directory, v: &Volume, views: &Views) -> Volu
     }
 }
 
-/// Deadline of a volume's reads whose connection doesn't ask for one, and its source.
-pub fn volume_promise(directory: &Directory, v: &Volume, views: &Views) -> Option<(Span, DeadlineFrom)> {
+/// Deadline of a volume's reads whose connection doesn't ask for one, its source, and what becomes of reads that would miss it.
+pub fn volume_promise(directory: &Directory, v: &Volume, views: &Views) -> Option<(Span, DeadlineFrom, OnBusy)> {
     let owner = directory.tenants.get(&v.tenant).map(|t| t.id);
     let exports = || views[v.pool].iter().flat_map(|view| &view.exports);
     let automatic = || exports().find(|e| e.key == v.key && Some(e.tenant) == owner).and_then(|e| e.auto_deadline);
-    let set = directory.promises.of_volume(&v.name, &v.tenant);
-    set.or_else(|| automatic_promise(directory, &v.tenant, automatic()))
+    let (set, busy) = directory.promises.of_volume(&v.name, &v.tenant);
+    let (deadline, from) = set.or_else(|| automatic_promise(directory, &v.tenant, automatic()))?;
+    Some((deadline, from, busy))
 }
 
 /// A tenant's deadline that sets itself, as it is now; as it begins where nothing has taught it yet.
@@ -171,9 +173,9 @@ fn automatic_promise(directory: &Directory, tenant: &str, now: Option<Span>) -> 
     Some((now.unwrap_or(terms.most), DeadlineFrom::Automatic))
 }
 
-/// A deadline and its source in the API's terms.
-pub fn promise_status((deadline, from): (Span, DeadlineFrom)) -> PromiseStatus {
-    PromiseStatus { deadline_us: deadline.as_micros(), from: from.name().to_string() }
+/// A deadline, its source, and what becomes of reads that would miss it, in the API's terms.
+pub fn promise_status((deadline, from, busy): (Span, DeadlineFrom, OnBusy)) -> PromiseStatus {
+    PromiseStatus { deadline_us: deadline.as_micros(), from: from.name().to_string(), busy }
 }
 
 fn waits_of(v: &Volume, view: &PoolView, directory: &Directory) -> Waits {
@@ -202,8 +204,10 @@ fn tenant(node: &Node, name: &str, t: &Tenant, directory: &Directory, views: &Vi
     };
     let without = pools_without_cores(node, directory, name, views);
     let (enforced, enforcement) = enforcement(&t.class, &without);
-    let own = directory.promises.tenant(name).deadline.map(|d| (d, DeadlineFrom::Tenant));
-    let promise = own.or_else(|| automatic_promise(directory, name, sum.automatic)).map(promise_status);
+    let promised = directory.promises.tenant(name);
+    let own = promised.deadline.map(|d| (d, DeadlineFrom::Tenant));
+    let deadline = own.or_else(|| automatic_promise(directory, name, sum.automatic));
+    let promise = deadline.map(|(deadline, from)| promise_status((deadline, from, promised.busy)));
     TenantStatus {
         name: name.to_string(),
         class: t.class.name().to_string(),
@@ -307,7 +311,7 @@ fn objective(o: &Objective, measured: &Summary, windows: &[Within; 3]) -> Object
 
 /// A tally's promises in the API's terms.
 pub fn shares(t: &Tally) -> Shares {
-    Shares { kept: t.kept, missed: t.missed, refused: t.refused }
+    Shares { kept: t.kept, missed: t.missed, waited: t.waited, refused: t.refused }
 }
 
 fn forecast(d: &Deviations) -> ForecastStatus {
@@ -374,6 +378,7 @@ impl Sum {
         t.busy_revoked += e.busy_revoked;
         t.deadlines_met += e.deadline_met;
         t.deadlines_missed += e.deadline_missed;
+        t.deadlines_waited += e.deadline_waited;
         t.inside += e.inside.iter().map(|(_, n)| *n as u64).sum::<u64>();
         let oldest = e.oldest.map(|(at, place)| Oldest { age_us: now.since(at).as_micros(), at: place.to_string() });
         if oldest.as_ref().map(|o| o.age_us) > t.oldest.as_ref().map(|o| o.age_us) {

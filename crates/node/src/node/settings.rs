@@ -2,9 +2,11 @@
 
 use super::{Node, NodeError, Result};
 use crate::config::check_deadline;
+use crate::directory::VolumePromise;
+use crate::engine::{Command, InjectTerms};
 use crate::parts::PARTS;
 use crate::parts::settings::{self, SettingView};
-use plimsoll_base::Span;
+use plimsoll_base::{OnBusy, Span};
 use plimsoll_store::{DeadlineRecord, VolumeRecord};
 use std::collections::BTreeMap;
 
@@ -53,34 +55,72 @@ impl Node {
         p.apply(changed).await
     }
 
-    /// Connections that ask for a volume from now on have this deadline unless they say their own; `None`: their tenant's. Also after
-    /// later starts, until something else is configured.
-    pub async fn set_volume_deadline(&self, name: &str, deadline: Option<Span>) -> Result<()> {
+    /// Connections that ask for a volume from now on have this deadline unless they say their own; `None`: their tenant's. `busy` says
+    /// what becomes of a read that would miss it; `None`: as it is. Also after later starts, until something else is configured.
+    pub async fn set_volume_deadline(&self, name: &str, deadline: Option<Span>, busy: Option<OnBusy>) -> Result<()> {
         let _one = self.changing.lock().await;
+        let was = self.directory_ref(|d| d.promises.volumes.get(name).copied());
+        let busy = busy.or(was.map(|p| p.busy)).unwrap_or_default();
+        self.promise_live(name, deadline.map(|deadline| VolumePromise { deadline, busy })).await
+    }
+
+    /// Changes only what becomes of a read that would miss the volume's own deadline.
+    pub async fn set_volume_busy(&self, name: &str, busy: OnBusy) -> Result<()> {
+        let _one = self.changing.lock().await;
+        let was = self.directory_ref(|d| d.promises.volumes.get(name).copied());
+        let missing = "it has no deadline of its own, which `busy` is for: set that too";
+        let was = was.ok_or_else(|| NodeError::Refused(missing.into()))?;
+        self.promise_live(name, Some(VolumePromise { busy, ..was })).await
+    }
+
+    /// Injects faults into a volume's requests from now on, instead of those before; `None`: no more. Nothing is kept.
+    pub async fn inject(&self, name: &str, terms: Option<InjectTerms>) -> Result<()> {
         let volume = self.volume_named(name)?;
-        deadline.map_or(Ok(()), check_deadline).map_err(NodeError::Refused)?;
+        let (p, key) = (&self.pools[volume.pool], volume.key);
+        match p.handle.ask(|reply| Command::Inject { key, terms, reply }).await.map_err(|_| p.gone())? {
+            true => {
+                match terms {
+                    Some(terms) => tracing::warn!(volume = name, ?terms, "faults are injected into its requests"),
+                    None => tracing::warn!(volume = name, "no more faults are injected into its requests"),
+                }
+                Ok(())
+            }
+            false => Err(NodeError::Conflict("nothing is injected into it, or it isn't served any more".into())),
+        }
+    }
+
+    async fn promise_live(&self, name: &str, promise: Option<VolumePromise>) -> Result<()> {
+        let volume = self.volume_named(name)?;
+        promise.map_or(Ok(()), |p| check_deadline(p.deadline)).map_err(NodeError::Refused)?;
         if let Some(store) = self.pools[volume.pool].store.clone() {
-            let configured_ns = self.deadlines.get(name).map(|d| d.as_nanos());
-            let (name, record) =
-                (name.to_string(), DeadlineRecord { deadline_ns: deadline.map(Span::as_nanos), configured_ns });
+            let (configured_ns, configured_busy) = recorded(self.promised.volumes.get(name));
+            let (deadline_ns, busy) = recorded(promise.as_ref());
+            let record = DeadlineRecord { deadline_ns, configured_ns, busy, configured_busy };
+            let name = name.to_string();
             super::blocking(move || store.change().set_volume_deadline(&name, record)).await?;
         }
-        self.promise(name, deadline);
+        self.promise(name, promise);
         Ok(())
     }
 
     /// A volume's deadline that was set live in an earlier life of the node, where the same is configured as then.
     pub(super) fn settle_deadline(&self, record: &VolumeRecord) {
-        let configured_ns = self.deadlines.get(&record.name).map(|d| d.as_nanos());
-        if let Some(kept) = record.deadline.filter(|k| k.configured_ns == configured_ns) {
-            self.promise(&record.name, kept.deadline_ns.map(Span::from_nanos));
+        let configured = recorded(self.promised.volumes.get(&record.name));
+        if let Some(kept) = record.deadline.filter(|k| (k.configured_ns, k.configured_busy) == configured) {
+            let promise = |ns| VolumePromise { deadline: Span::from_nanos(ns), busy: kept.busy };
+            self.promise(&record.name, kept.deadline_ns.map(promise));
         }
     }
 
-    pub(super) fn promise(&self, volume: &str, deadline: Option<Span>) {
-        self.directory_mut(|d| match deadline {
-            Some(deadline) => drop(d.promises.volumes.insert(volume.to_string(), deadline)),
+    pub(super) fn promise(&self, volume: &str, promise: Option<VolumePromise>) {
+        self.directory_mut(|d| match promise {
+            Some(promise) => drop(d.promises.volumes.insert(volume.to_string(), promise)),
             None => drop(d.promises.volumes.remove(volume)),
         });
     }
+}
+
+/// A volume's promise as its record has it.
+fn recorded(promise: Option<&VolumePromise>) -> (Option<u64>, OnBusy) {
+    promise.map_or((None, OnBusy::Wait), |p| (Some(p.deadline.as_nanos()), p.busy))
 }

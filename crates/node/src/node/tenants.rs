@@ -4,8 +4,17 @@ use super::{Node, NodeError, Result};
 use crate::config::check_deadline;
 use crate::directory::{Promise, Tenant};
 use crate::engine::PermitLimits;
-use plimsoll_base::{Class, Span};
+use plimsoll_base::{Class, OnBusy, Span};
 use plimsoll_store::{DeadlineRecord, TenantLimits, TenantRecord};
+
+/// A live change of a tenant's deadline; `None`: as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DeadlineChange {
+    /// Deadline of its reads, if any.
+    pub deadline: Option<Option<Span>>,
+    /// What becomes of a read that would miss it.
+    pub busy: Option<OnBusy>,
+}
 
 impl Node {
     /// Changes a tenant, live, as [`Node::set_tenant`] does. `change` is given the tenant's record as it is now.
@@ -34,14 +43,34 @@ impl Node {
         TenantRecord { name: name.to_string(), class, limits, change: 0, deadline: stored.and_then(|t| t.deadline) }
     }
 
-    /// The record of a live change of a tenant's deadline.
+    /// The record of a live change of a tenant's deadline, or of what becomes of reads that would miss it. The one that isn't named
+    /// stays as it is in `was`. `None` if neither is named.
     ///
     /// # Errors
     /// If it can't be kept.
-    pub fn tenant_deadline(&self, name: &str, deadline: Option<Span>) -> std::result::Result<DeadlineRecord, String> {
+    pub fn tenant_deadline(
+        &self,
+        name: &str,
+        was: Promise,
+        change: DeadlineChange,
+    ) -> std::result::Result<Option<DeadlineRecord>, String> {
+        if change == DeadlineChange::default() {
+            return Ok(None);
+        }
+        let deadline = change.deadline.unwrap_or(was.deadline);
         deadline.map_or(Ok(()), check_deadline)?;
-        let configured_ns = self.tenant_deadlines.get(name).map(|d| d.as_nanos());
-        Ok(DeadlineRecord { deadline_ns: deadline.map(Span::as_nanos), configured_ns })
+        let busy = match (change.busy, deadline.is_some() || was.auto.is_some()) {
+            (Some(_), false) => return Err("`busy` is for reads with a deadline: set that too".into()),
+            (None, false) => OnBusy::Wait,
+            (busy, true) => busy.unwrap_or(was.busy),
+        };
+        let (configured_ns, configured_busy) = recorded(&self.promised.tenant(name));
+        Ok(Some(DeadlineRecord { deadline_ns: deadline.map(Span::as_nanos), configured_ns, busy, configured_busy }))
+    }
+
+    /// A tenant's promise as configured.
+    pub fn promise_configured(&self, name: &str) -> Promise {
+        self.promised.tenant(name)
     }
 
     /// Thousandths of a tenant's accepted reads in a pool that may miss their deadlines, by its percentile or the pool's share.
@@ -53,14 +82,18 @@ impl Node {
 
     /// A tenant's deadline that was set live holds as long as the same is configured as then.
     pub(super) fn settle_tenant_deadline(&self, record: &TenantRecord) {
-        let configured = self.tenant_deadlines.get(&record.name).copied();
-        let kept = record.deadline.filter(|k| k.configured_ns == configured.map(Span::as_nanos));
-        self.promise_tenant(&record.name, kept.map_or(configured, |k| k.deadline_ns.map(Span::from_nanos)));
+        let configured = self.promised.tenant(&record.name);
+        let kept = record.deadline.filter(|k| (k.configured_ns, k.configured_busy) == recorded(&configured));
+        let promise = kept.map_or(configured, |k| Promise {
+            deadline: k.deadline_ns.map(Span::from_nanos),
+            busy: k.busy,
+            ..configured
+        });
+        self.promise_tenant(&record.name, promise);
     }
 
-    pub(super) fn promise_tenant(&self, name: &str, deadline: Option<Span>) {
+    pub(super) fn promise_tenant(&self, name: &str, promise: Promise) {
         self.directory_mut(|d| {
-            let promise = Promise { deadline, ..d.promises.tenant(name) };
             if promise == Promise::NONE {
                 d.promises.tenants.remove(name); // names come and go as long as the node runs
             } else {
@@ -68,4 +101,9 @@ impl Node {
             }
         });
     }
+}
+
+/// A tenant's promise as its record has it.
+fn recorded(promise: &Promise) -> (Option<u64>, OnBusy) {
+    (promise.deadline.map(Span::as_nanos), promise.busy)
 }

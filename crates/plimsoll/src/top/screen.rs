@@ -18,7 +18,7 @@ use std::cmp::Reverse;
 type Head = &'static [(&'static str, u8)];
 
 /// Shares of the reads with a deadline in the last minute.
-const READS: &str = "KEPT/MISSED/BUSY";
+const READS: &str = "KEPT/MISSED/WAITED/BUSY";
 
 const TENANTS: Head = &[
     ("TENANT", 0),

@@ -36,8 +36,8 @@ pub struct Connection {
     transactions: Transactions,
     received: Vec<u8>,
     partial: BTreeMap<u64, Partial>,
-    /// Reads may be refused, as they have a deadline.
-    pub has_deadline: bool,
+    /// Reads are answered with an error if they would be late.
+    pub may_be_refused: bool,
 }
 
 impl Connection {
@@ -54,8 +54,8 @@ impl Connection {
                 Some(ClientEvent::Transmission(opened)) => {
                     let ids = opened.meta_contexts.iter().map(|c| c.0).collect();
                     let transactions = Transactions::new(opened.structured_replies, ids);
-                    let has_deadline = export.contains("deadline");
-                    return Ok(Connection { stream, transactions, received, partial: BTreeMap::new(), has_deadline });
+                    let may_be_refused = export.contains("busy=error");
+                    return Ok(Connection { stream, transactions, received, partial: BTreeMap::new(), may_be_refused });
                 }
                 Some(other) => return Err(io::Error::other(format!("{other:?}"))),
                 None => {}

@@ -3,6 +3,7 @@
 
 pub mod busy;
 pub mod client;
+pub mod database;
 pub mod exposition;
 pub mod fenced;
 pub mod http;

@@ -1,6 +1,7 @@
 //! Devices that misbehave as real ones do: a loop device, one whose reads, writes or flushes fail on demand, a full disk.
 
 use super::ok;
+use super::shaped::{Ended, until};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -110,6 +111,53 @@ impl Drop for Failing {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// A volume of a node, mounted: NBD to a file by nbdfuse, a loop device over it, a file system.
+pub struct Mounted {
+    pub dir: PathBuf,
+    /// Ended before the loop device goes, as it always was: what is below must not wait for what is above.
+    fuse: Ended,
+    device: Option<Loop>,
+}
+
+impl Mounted {
+    /// With a new file system of this kind: `ext4` or `xfs`.
+    pub fn new(dir: &Path, uri: &str, kind: &str) -> Mounted {
+        let (at, file) = (dir.join("mnt"), dir.join("nbd/vol"));
+        std::fs::create_dir(&at).unwrap();
+        std::fs::create_dir(dir.join("nbd")).unwrap();
+        let fuse = Command::new("nbdfuse").arg(&file).arg(uri).spawn().expect("nbdfuse (`make test` installs it)");
+        let mut mounted = Mounted { dir: at, fuse: Ended(fuse), device: None };
+        until("nbdfuse shows the volume", || file.exists());
+        let device = mounted.device.insert(Loop::over(&file, &[])).path.display().to_string();
+        match kind {
+            "ext4" => ok("mkfs.ext4", &["-q", "-E", "lazy_itable_init=1,lazy_journal_init=1", &device]),
+            other => ok(&format!("mkfs.{other}"), &["-q", &device]),
+        };
+        mounted.mount();
+        mounted
+    }
+
+    fn mount(&self) {
+        let device = self.device.as_ref().expect("it has one from the beginning");
+        ok("mount", &[device.path.to_str().unwrap(), self.dir.to_str().unwrap()]);
+    }
+
+    /// Everything written, and nothing left in memory.
+    pub fn remount(&self) {
+        ok("umount", &[self.dir.to_str().unwrap()]);
+        self.mount();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.dir).status();
+        let _ = Command::new("umount").arg("-l").arg(self.dir.with_file_name("nbd/vol")).stderr(Stdio::null()).status();
+        let _ = self.fuse.0.kill();
+        let _ = self.fuse.0.wait();
     }
 }
 

@@ -7,13 +7,13 @@ use super::node::tree_of;
 use super::tolerance::NO_LIMIT;
 use super::{Cfq, Late};
 use crate::tree::Key;
-use plimsoll_base::{Io, Op, Outcome, Span, Time};
+use plimsoll_base::{Io, Outcome, Span, Time};
 use plimsoll_stack::Actions;
 
 impl Cfq {
     /// A promise broke: true if the request is to be ended for it.
     pub(super) fn revoke(&mut self, io: &mut Io) -> bool {
-        if !is_promised(io) {
+        if !io.may_be_refused() {
             return false;
         }
         match self.config.late {
@@ -91,7 +91,7 @@ impl Cfq {
 
     /// From when on a waiting request can't be in time, whoever else comes or goes; `None` if nothing is to be done then.
     pub(super) fn due(&self, io: &Io) -> Option<Time> {
-        let is_given_back = self.config.late == Late::Cancel && is_promised(io);
+        let is_given_back = self.config.late == Late::Cancel && io.may_be_refused();
         is_given_back.then(|| io.deadline + self.config.failover_hop)
     }
 
@@ -123,9 +123,4 @@ impl Cfq {
         let wait = io.deadline.since(now).max(self.device.busy_for(now) + self.dispatch_cost);
         out.end(io, Outcome::Busy { wait, confidence: self.device.confidence() });
     }
-}
-
-/// Is it to be answered by a time of which a layer may say that it can't be kept?
-fn is_promised(io: &Io) -> bool {
-    io.is_client() && io.op == Op::Read && io.deadline.is_set()
 }

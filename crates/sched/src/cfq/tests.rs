@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{Bench, ms};
-use plimsoll_base::Op;
+use plimsoll_base::{IoFlags, Op};
 
 fn cfq(slice_ms: u64, idle_ms: u64) -> Bench {
     let config = CfqConfig {
@@ -134,6 +134,30 @@ fn a_promise_that_breaks_later_ends_busy_where_it_waits() {
     assert_eq!(outcomes, [(1, true), (10, true), (11, true), (2, true)]);
     assert_eq!(s.layer::<Cfq>().unwrap().revoked(), 1);
     assert!(s.is_idle());
+}
+
+/// The same request of a client that waits is served after what broke its promise.
+#[test]
+fn a_broken_promise_of_a_client_that_waits_is_served_late() {
+    let mut s = stack_of(config(Late::Cancel), false);
+    assert!(offer(&mut s, 1, 1, false, None), "at the device");
+    let mut head = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(1), 3 << 30, 4096, Time::ZERO);
+    (head.flags, head.deadline) = (IoFlags::WAITS, Time::ZERO + Span::from_millis(25));
+    assert!(matches!(s.offer(Time::ZERO, Io::new(head, Data::Absent)), Offered::Accepted(_)), "20 ms without noise");
+    assert!(offer(&mut s, 1, 10, true, None) && offer(&mut s, 1, 11, true, None), "in front of it");
+    let (mut now, mut order) = (Time::ZERO, Vec::new());
+    while let Some((d, io)) = s.next_device_io() {
+        now += Span::from_millis(10);
+        s.wake(now);
+        s.device_done(now, d, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+        while let Some(c) = s.next_done() {
+            assert_eq!(c.outcome, Outcome::Done);
+            order.push((c.io.offset >> 30, c.io.flags));
+        }
+    }
+    let none = IoFlags::NONE;
+    assert_eq!(order, [(1, none), (10, none), (11, none), (3, IoFlags::WAITS)], "it wasn't late when it came");
+    assert_eq!(s.layer::<Cfq>().unwrap().revoked(), 0);
 }
 
 /// What another group takes is in nobody's sum: whose time is over is told when it is, not at its next turn.

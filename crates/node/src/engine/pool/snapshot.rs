@@ -42,6 +42,7 @@ impl Pool {
             connections: self.clients.by_export(),
             permit_waiting: self.clients.waiting(),
             counts: self.stack.counts(),
+            injections: self.injections.views(now),
         }
     }
 
@@ -72,6 +73,7 @@ impl Pool {
             volume: c.params.volume,
             tenant: c.params.tenant,
             deadline: self.default_deadline(&c.params),
+            on_busy: c.params.on_busy,
             promises: c.promises(),
             in_flight: c.in_flight(),
             waits: c.stalled_since().map(|since| self.now.since(since)),

@@ -7,7 +7,7 @@ use crate::engine::device::Device;
 use crate::engine::exports::ACCOUNT_MAX;
 use crate::engine::permits::PermitLimits;
 use crate::replica::Replica;
-use plimsoll_base::Priority;
+use plimsoll_base::{OnBusy, Priority};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_nbd::request::Rules;
 use plimsoll_nbd::wire::TransmissionFlags;
@@ -84,6 +84,7 @@ impl Scene {
             volume: volume(id),
             tenant: TENANT,
             deadline: None,
+            on_busy: OnBusy::Wait,
             auto: None,
             priority: Priority::DEFAULT,
             rules,

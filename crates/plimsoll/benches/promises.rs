@@ -1,0 +1,316 @@
+//! Accepted means kept, live: reads with a deadline at loads from half to three times as much as a device can do. `make promises`.
+//!
+//! `promises [--seconds S] [--rounds N] [--only CASE] [--json FILE]`. One connection sends reads of 4 KiB at seeded Poisson arrivals, whatever
+//! becomes of the ones before. A ticker that only sleeps a millisecond at a time sees the host's pauses: reads that one touches are left
+//! out, and a run that leaves out more than 0.5 % is void and repeated, three times at most. Rounds alternate with rounds of the same
+//! arrivals without a deadline, which only observe: on a plain device they show how many reads would be late if all were accepted.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::Server;
+use common::busy::config;
+use common::client::Client;
+use plimsoll_base::Rng;
+use plimsoll_nbd::wire::{Command, CommandFlags};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const LOADS: [u64; 4] = [50, 100, 200, 300];
+/// Bytes that are read.
+const SPAN: u64 = 1 << 30;
+/// Reads that a closed loop keeps inside to find out what the device can do.
+const SATURATED: usize = 16;
+/// Reads inside at most when nothing is refused.
+const INSIDE_MAX: usize = 4096;
+/// The ticker's sleep, and its oversleeping that is a pause.
+const TICK: Duration = Duration::from_millis(1);
+const RUNS_MAX: usize = 3;
+const EXCLUDED_MAX: f64 = 0.005;
+
+/// A pool, and the deadline of its reads.
+struct Case {
+    name: &'static str,
+    pool: &'static str,
+    deadline: &'static str,
+    deadline_ms: f64,
+}
+
+const fn case(name: &'static str, pool: &'static str, deadline: &'static str, deadline_ms: f64) -> Case {
+    Case { name, pool, deadline, deadline_ms }
+}
+
+const CASES: [Case; 4] = [
+    case(
+        "modelled disk, the embedded default",
+        "device = { file = \"d.img\", size = \"8GiB\", model = \"constellation-es3-1tb\" }\ndepth = 1",
+        "20ms",
+        20.0,
+    ),
+    case(
+        "modelled disk, cfq, depth 4",
+        "device = { file = \"d.img\", size = \"8GiB\", model = \"constellation-es3-1tb\" }\ndepth = 4\nsched = \"cfq\"",
+        "20ms",
+        20.0,
+    ),
+    case(
+        "modelled SATA flash, ssd",
+        "device = { file = \"d.img\", size = \"2GiB\", model = \"sized:2G:vf-sata-60g\" }\nsched = \"ssd\"",
+        "2ms",
+        2.0,
+    ),
+    case("plain file", "device = { file = \"d.img\", size = \"2GiB\" }", "2ms", 2.0),
+];
+
+/// One read that ended.
+struct Read {
+    sent: Instant,
+    ended: Instant,
+    refused: bool,
+}
+
+/// A stretch in which the host didn't run this process.
+type Pause = (Instant, Instant);
+
+struct Ticker {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<Vec<Pause>>,
+}
+
+impl Ticker {
+    fn start() -> Ticker {
+        let stop = Arc::new(AtomicBool::new(false));
+        let ends = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+            let mut pauses = Vec::new();
+            while !ends.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                std::thread::sleep(TICK);
+                if began.elapsed() > 2 * TICK {
+                    pauses.push((began + TICK, Instant::now()));
+                }
+            }
+            pauses
+        });
+        Ticker { stop, thread }
+    }
+
+    fn end(self) -> Vec<Pause> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it only sleeps")
+    }
+}
+
+fn offset(rng: &mut Rng) -> u64 {
+    rng.below(SPAN / 4096) * 4096
+}
+
+/// Receives one answer if one comes before `until`.
+fn receive(client: &mut Client, until: Instant) -> Option<(u64, bool)> {
+    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
+    client.stream().set_read_timeout(Some(left)).expect("a time");
+    match client.receive() {
+        Ok((cookie, ended)) => Some((cookie, ended.is_err())),
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
+        Err(e) => panic!("the node is gone: {e}"),
+    }
+}
+
+/// Reads a second that a closed loop gets.
+fn saturated(client: &mut Client, rng: &mut Rng, time: Duration) -> f64 {
+    let mut send = |client: &mut Client| {
+        client.send(Command::Read, CommandFlags::EMPTY, offset(rng), 4096, &[]).expect("sent");
+    };
+    (0..SATURATED).for_each(|_| send(client));
+    let (began, mut ended) = (Instant::now(), 0u32);
+    client.stream().set_read_timeout(None).expect("a time");
+    while began.elapsed() < time {
+        client.receive().expect("an answer").1.expect("no deadline, no error");
+        ended += 1;
+        send(client);
+    }
+    let rate = f64::from(ended) / began.elapsed().as_secs_f64();
+    (0..SATURATED).for_each(|_| drop(client.receive().expect("an answer")));
+    rate
+}
+
+/// Sends Poisson arrivals at `rate` a second for `time`; all ends.
+fn open_loop(client: &mut Client, seed: u64, rate: f64, time: Duration) -> Vec<Read> {
+    let mut rng = Rng::new(seed, "arrivals");
+    let mut inside: BTreeMap<u64, Instant> = BTreeMap::new();
+    let mut reads = Vec::new();
+    let began = Instant::now();
+    let mut next = began;
+    loop {
+        let sending = next.duration_since(began) < time;
+        if !sending && inside.is_empty() {
+            return reads;
+        }
+        if sending && Instant::now() >= next && inside.len() < INSIDE_MAX {
+            let cookie = client.send(Command::Read, CommandFlags::EMPTY, offset(&mut rng), 4096, &[]).expect("sent");
+            inside.insert(cookie, Instant::now());
+            let uniform = (rng.below(1 << 30) + 1) as f64 / (1u64 << 30) as f64;
+            next += Duration::from_secs_f64(-uniform.ln() / rate);
+            continue;
+        }
+        let until = if sending && inside.len() < INSIDE_MAX { next } else { Instant::now() + Duration::from_secs(1) };
+        if let Some((cookie, refused)) = receive(client, until) {
+            let sent = inside.remove(&cookie).expect("it was sent");
+            reads.push(Read { sent, ended: Instant::now(), refused });
+        }
+    }
+}
+
+/// What became of the reads of one run.
+#[derive(Clone, Copy, Default)]
+struct Outcome {
+    reads: usize,
+    excluded: usize,
+    refused: usize,
+    accepted: usize,
+    missed: usize,
+    p99_ms: f64,
+}
+
+fn judge(reads: &[Read], pauses: &[Pause], deadline_ms: f64) -> Outcome {
+    // The first quarter teaches.
+    let judged = &reads[reads.len() / 4..];
+    let touched = |r: &&Read| !pauses.iter().any(|(from, to)| r.sent < *to && *from < r.ended);
+    let clean: Vec<&Read> = judged.iter().filter(touched).collect();
+    let took = |r: &&Read| r.ended.duration_since(r.sent).as_secs_f64() * 1e3;
+    let mut times: Vec<f64> = clean.iter().copied().filter(|r| !r.refused).map(|r| took(&r)).collect();
+    times.sort_by(f64::total_cmp);
+    Outcome {
+        reads: judged.len(),
+        excluded: judged.len() - clean.len(),
+        refused: clean.iter().filter(|r| r.refused).count(),
+        accepted: times.len(),
+        missed: times.iter().filter(|t| **t > deadline_ms).count(),
+        p99_ms: times.get(times.len() * 99 / 100).copied().unwrap_or(0.0),
+    }
+}
+
+fn percent(n: usize, of: usize) -> f64 {
+    100.0 * n as f64 / of.max(1) as f64
+}
+
+/// Runs until the host left enough alone; the last run, and whether it is void.
+fn run(client: &mut Client, seed: u64, rate: f64, time: Duration, deadline_ms: f64) -> (Outcome, bool) {
+    let mut last = Outcome::default();
+    for attempt in 0..RUNS_MAX {
+        let ticker = Ticker::start();
+        let reads = open_loop(client, seed + (attempt as u64) * 1000, rate, time);
+        last = judge(&reads, &ticker.end(), deadline_ms);
+        if last.excluded as f64 <= EXCLUDED_MAX * last.reads as f64 {
+            return (last, false);
+        }
+    }
+    (last, true)
+}
+
+struct Options {
+    time: Duration,
+    rounds: u64,
+    only: Option<String>,
+    json: Option<String>,
+}
+
+fn options() -> Options {
+    let mut o = Options { time: Duration::from_secs(20), rounds: 3, only: None, json: None };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().unwrap_or_else(|| panic!("{arg} needs a value"));
+        match arg.as_str() {
+            "--seconds" => o.time = Duration::from_secs(value().parse().expect("seconds")),
+            "--rounds" => o.rounds = value().parse().expect("a number"),
+            "--only" => o.only = Some(value()),
+            "--json" => o.json = Some(value()),
+            "--bench" => {} // cargo's
+            other => panic!("{other}: --seconds S, --rounds N, --only CASE, --json FILE"),
+        }
+    }
+    o
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn main() {
+    let o = options();
+    println!(
+        "reads of 4 KiB, Poisson; medians of {} rounds of {} s, their first quarter left out",
+        o.rounds,
+        o.time.as_secs()
+    );
+    println!("| pool | load | missed of accepted | p99 ms | refused | late if all are accepted | void |");
+    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    let mut rows = Vec::new();
+    let mut broken = false;
+    for case in CASES.iter().filter(|c| o.only.as_ref().is_none_or(|only| c.name.contains(only.as_str()))) {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let server = Server::start(dir.path(), &config(case.pool, "", "1GiB"));
+        let mut plain = Client::connect(&server.socket(), "vol").expect("it's there");
+        fill(&mut plain);
+        let promised = format!("vol?deadline={}&busy=error", case.deadline);
+        let mut promised = Client::connect(&server.socket(), &promised).expect("it's there");
+        let rate = saturated(&mut plain, &mut Rng::new(1, "saturated"), Duration::from_secs(5));
+        for load in LOADS {
+            let asked = rate * load as f64 / 100.0;
+            let (mut missed, mut p99, mut refused, mut late, mut void) = (vec![], vec![], vec![], vec![], 0);
+            for round in 0..o.rounds {
+                let seed = 100 * load + round;
+                eprintln!("{}, {load} % of {rate:.0}/s, round {} of {}", case.name, round + 1, o.rounds);
+                let (with, is_void) = run(&mut promised, seed, asked, o.time, case.deadline_ms);
+                void += usize::from(is_void);
+                if !is_void {
+                    missed.push(percent(with.missed, with.accepted));
+                    p99.push(with.p99_ms);
+                    refused.push(percent(with.refused, with.reads - with.excluded));
+                }
+                // Above what it can do nearly all are late: nothing to observe.
+                if load < 100 {
+                    let (without, is_void) = run(&mut plain, seed, asked, o.time, case.deadline_ms);
+                    if !is_void {
+                        late.push(percent(without.missed, without.accepted));
+                    }
+                }
+            }
+            let worst = missed.iter().copied().fold(0.0, f64::max);
+            let (missed, p99, refused, late) =
+                (median(&mut missed), median(&mut p99), median(&mut refused), median(&mut late));
+            broken |= missed > 1.0;
+            let observed = if late.is_nan() { "–".into() } else { format!("{late:.1} %") };
+            println!(
+                "| {} | {load} % | {missed:.2} % (≤ {worst:.2}) | {p99:.1} | {refused:.1} % | {observed} | {void} of {} |",
+                case.name, o.rounds
+            );
+            rows.push(serde_json::json!({
+                "pool": case.name, "load_percent": load, "capacity_per_s": rate, "missed_percent": missed, "missed_worst_percent": worst,
+                "p99_ms": p99, "refused_percent": refused, "late_if_accepted_percent": if late.is_nan() { None } else { Some(late) },
+                "void_rounds": void,
+            }));
+        }
+    }
+    if let Some(file) = o.json {
+        std::fs::write(&file, serde_json::to_string_pretty(&rows).expect("plain")).expect("written");
+    }
+    if broken {
+        eprintln!("more than 1 % of accepted reads missed their deadline");
+        std::process::exit(1);
+    }
+}
+
+/// Writes what is read, so that the device behind has bytes there.
+fn fill(client: &mut Client) {
+    let block = vec![0xA5; 1 << 20];
+    for at in (0..SPAN).step_by(1 << 20) {
+        client.write(at, &block).expect("an answer").expect("written");
+    }
+    client.flush().expect("an answer").expect("flushed");
+}
