@@ -69,9 +69,12 @@ chaos: build-deps
 busy: build-deps
 	cargo bench -p plimsoll --bench busy
 
-# Accepted means kept: reads with a deadline at 50 to 300 % of what devices can do, live. A quarter of an hour on a quiet machine.
-promises: build-deps
+# Accepted means kept: reads with a deadline at 50 to 300 % of what devices can do, live; a database beside deep writes
+# (docs/cores.md). Half an hour on a quiet machine.
+promises: build-deps test-deps
 	cargo bench -p plimsoll --bench promises
+	cargo build --release -p plimsoll
+	bench/objectives.py target/release/plimsoll --rounds 3 --json target/objectives.json
 
 # An emulated guest on QEMU's quorum over three nodes, of which one is killed, comes back and is resynced: a minute.
 guest: build-deps

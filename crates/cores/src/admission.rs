@@ -104,11 +104,15 @@ fn measured<'a>(queues: &'a Queues, objectives: &[Objective]) -> Option<&'a Queu
     own.or_else(critical).or_else(|| measured().max_by_key(|q| q.service.mean()))
 }
 
-/// The tail at `percentile_bp` or the nearest above it that is known of a queue, else the highest.
+/// The tail at `percentile_bp` or the nearest above it that is known of a queue, else the highest. Without best effort's part in it,
+/// where that is known.
 fn tail_at(q: &Queue, percentile_bp: u16) -> Span {
-    let tails = q.service.tails();
-    let above = tails.iter().filter(|(bp, _)| *bp >= percentile_bp).map(|t| t.1).min();
-    above.or(tails.iter().map(|t| t.1).max()).unwrap_or(Span::ZERO)
+    let at = |tails: &[(u16, Span)]| {
+        let above = tails.iter().filter(|(bp, _)| *bp >= percentile_bp).map(|t| t.1).min();
+        above.or(tails.iter().map(|t| t.1).max()).unwrap_or(Span::ZERO)
+    };
+    let alone = q.measured_alone().map_or(Span::MAX, |alone| at(alone.tails()));
+    at(q.service.tails()).min(alone)
 }
 
 /// Would a tenant with these terms fit? `except` is one whose terms they would replace.

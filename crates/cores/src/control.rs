@@ -22,6 +22,39 @@ impl Message for CoresControl {
     const LAYER: &'static str = "cores";
 }
 
+/// A report to the pool's owner.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CoresReport {
+    /// Requests of these tenants, by number, miss an objective although best effort can't be to blame: it does nothing, or is at
+    /// its least.
+    Unkept {
+        /// The tenants' numbers.
+        tenants: Vec<u16>,
+        /// The objective, and the time at its percentile.
+        missed: Missed,
+    },
+    /// They no longer do.
+    KeptAgain {
+        /// The tenants' numbers.
+        tenants: Vec<u16>,
+    },
+}
+
+/// An objective that the device misses whatever best effort does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Missed {
+    /// Its percentile, in hundredths of a percent.
+    pub percentile_bp: u16,
+    /// Its bound.
+    pub within: Span,
+    /// The response time at that percentile while best effort does nothing or is at its least.
+    pub alone: Span,
+}
+
+impl Message for CoresReport {
+    const LAYER: &'static str = "cores";
+}
+
 /// A tenant's part where a policy doesn't work it out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Allotment {

@@ -1,13 +1,13 @@
 //! The layer: requests wait in their tenants' queues until a core is theirs.
 
 use crate::admission::{self, Fit};
-use crate::bound::WriteBound;
+use crate::bound::is_bounded;
 use crate::config::CoresConfig;
-use crate::control::CoresControl;
+use crate::control::{CoresControl, CoresReport};
 use crate::policy::{self, Policy};
-use crate::queue::{CoreChange, Queues};
+use crate::queue::{CoreChange, Queue, Queues, Waiting};
 use crate::status::{CoresStatus, QueueStatus};
-use plimsoll_base::{Completion, Confidence, Io, IoError, IoHead, IoId, Outcome, Span, TenantId, Time};
+use plimsoll_base::{Completion, Confidence, Data, Io, IoError, IoHead, IoId, Outcome, Span, TenantId, Time};
 use plimsoll_stack::{Actions, Forecast, Layer, Message, Offer, Ports, Terms};
 use slab::Slab;
 
@@ -26,6 +26,17 @@ struct Served {
     window: u64,
     began_at: Time,
     arrived_at: Time,
+    /// The request that it's a piece of.
+    of: Option<u32>,
+}
+
+/// A request that goes below in pieces, one after the other.
+struct Split {
+    head: IoHead,
+    /// Pieces that haven't ended, the rest that waits among them.
+    outstanding: u32,
+    failed: Option<Outcome>,
+    dispatched_at: Time,
 }
 
 /// See the module's documentation.
@@ -37,6 +48,7 @@ pub struct Cores {
     queues: Queues,
     policy: Box<dyn Policy>,
     served: Slab<Served>,
+    splits: Slab<Split>,
     revoked: u64,
     /// When a deadline of what waits may have passed next, and when that was last looked at.
     late_at: Time,
@@ -54,6 +66,7 @@ impl Cores {
             queues: Queues::new(config.cores, config.depth, config.history_max),
             policy: policy::build(&config.policy),
             served: Slab::new(),
+            splits: Slab::new(),
             revoked: 0,
             late_at: Time::NEVER,
             looked_at: Time::ZERO,
@@ -99,9 +112,20 @@ impl Cores {
             busy: self.queues.busy,
             unowned: self.queues.unowned(),
             revoked: self.revoked,
-            write_rate: self.policy.write_bound().and_then(WriteBound::rate),
-            write_cuts: self.policy.write_bound().map_or(0, WriteBound::cuts),
-            queues: queues.map(|(at, q)| QueueStatus::of(now, q, self.policy.windows(at), self.queues.depth)).collect(),
+            bound: self.policy.write_bound().map(|b| b.status()),
+            queues: queues.map(|(at, q)| self.queue_status(now, at, q)).collect(),
+        }
+    }
+
+    fn queue_status(&self, now: Time, at: usize, q: &Queue) -> QueueStatus {
+        let of = QueueStatus::of(now, q, self.policy.windows(at), self.queues.depth);
+        let Some(bound) = self.policy.write_bound() else { return of };
+        let is_held = |head: &IoHead| !q.is_critical() && is_bounded(head) && bound.may_pass_at(now) != Time::ZERO;
+        QueueStatus {
+            held: q.waiting.front().filter(|w| is_held(&w.io.head)).map(|w| now.since(w.arrived_at)),
+            is_deciding: bound.is_decided_by(at),
+            is_hopeless: q.missed.is_some(),
+            ..of
         }
     }
 
@@ -110,14 +134,18 @@ impl Cores {
         while self.queues.has_free_slot()
             && let Some(at) = self.policy.next(now, &mut self.queues)
         {
+            let piece_bytes = self.policy.piece_bytes(at, &self.queues);
             let mut waiting = self.queues.take(at);
+            if waiting.io.len > piece_bytes {
+                waiting = self.split(at, waiting, piece_bytes, out);
+            }
             if self.is_too_late(now, &waiting.io) {
                 self.revoke(now, at, waiting.io, out);
                 continue;
             }
             let window = self.policy.windows(at).map_or(0, |w| w.number);
             let (tag, arrived_at) = (waiting.io.tag, waiting.arrived_at);
-            let served = Served { tag, queue: at as u16, window, began_at: now, arrived_at };
+            let served = Served { tag, queue: at as u16, window, began_at: now, arrived_at, of: waiting.of };
             waiting.io.head.tag = self.served.insert(served) as u64;
             out.submit(0, waiting.io);
         }
@@ -126,6 +154,45 @@ impl Cores {
             out.wake_at(due.max(now)); // what it asked for may be over: it's told at once
         }
         self.check();
+    }
+
+    /// The first `len` bytes of a request; the rest waits at the front of the queue.
+    fn split(&mut self, at: usize, whole: Waiting, len: u64, out: &mut Actions) -> Waiting {
+        let Waiting { arrived_at, serial, io, of } = whole;
+        let of = of.unwrap_or_else(|| {
+            let split = Split { head: io.head, outstanding: 1, failed: None, dispatched_at: Time::NEVER };
+            self.splits.insert(split) as u32
+        });
+        self.splits[of as usize].outstanding += 1;
+        let mut part = |from: u64, len: u64| {
+            let mut part = out.piece(&io.head, io.op, io.offset + from, len, 0);
+            part.data = io.data.slice(io.len, from, len);
+            Waiting { arrived_at, serial, io: part, of: Some(of) }
+        };
+        let first = part(0, len);
+        self.queues.get_mut(at).waiting.push_front(part(len, io.len - len));
+        first
+    }
+
+    /// A piece of `of` from queue `at` has ended. After one that failed, the rest isn't begun.
+    fn piece_ended(&mut self, now: Time, at: usize, of: u32, c: Completion, out: &mut Actions) {
+        let split = &mut self.splits[of as usize];
+        split.outstanding -= 1;
+        split.dispatched_at = split.dispatched_at.min(c.dispatched_at);
+        if !c.outcome.is_done() {
+            split.failed = Some(c.outcome);
+            let waiting = &mut self.queues.get_mut(at).waiting;
+            if let Some(place) = waiting.iter().position(|w| w.of == Some(of)) {
+                waiting.remove(place);
+                split.outstanding -= 1;
+                self.policy.withdrawn(now, at, place, &mut self.queues);
+            }
+        }
+        if self.splits[of as usize].outstanding == 0 {
+            let Split { head, failed, dispatched_at, .. } = self.splits.remove(of as usize);
+            let outcome = failed.unwrap_or(Outcome::Done);
+            out.complete(Completion { io: Io::new(head, Data::Absent), outcome, dispatched_at });
+        }
     }
 
     /// Is it ended when its deadline passes while it waits? Nothing of it has reached a device.
@@ -178,6 +245,14 @@ impl Cores {
     }
 }
 
+fn report(q: &Queue) -> CoresReport {
+    let tenants = q.tenants.iter().map(|(id, _)| id.0).collect();
+    match q.missed {
+        Some(missed) => CoresReport::Unkept { tenants, missed },
+        None => CoresReport::KeptAgain { tenants },
+    }
+}
+
 impl Layer for Cores {
     fn name(&self) -> &'static str {
         "cores"
@@ -225,15 +300,25 @@ impl Layer for Cores {
         c.io.head.tag = served.tag;
         let at = usize::from(served.queue);
         self.queues.release(at);
-        let response = now.since(served.arrived_at);
+        let (response, took) = (now.since(served.arrived_at), now.since(served.began_at));
         if c.outcome.is_done() {
             let q = self.queues.get_mut(at);
-            q.service.record(now.since(served.began_at));
+            q.service.record(took);
             q.ended(response, served.window);
             q.done_bytes += c.io.len;
+            if q.is_critical()
+                && self.policy.write_bound().is_some_and(|b| b.is_blameless(served.arrived_at))
+                && q.ended_alone(response)
+            {
+                out.report(&report(q));
+            }
         }
+        self.policy.left(now, at, &c.io.head, took, &self.queues);
         self.policy.ended(now, at, response, &mut self.queues);
-        out.complete(c);
+        match served.of {
+            Some(of) => self.piece_ended(now, at, of, c, out),
+            None => out.complete(c),
+        }
         self.fill(now, out);
     }
 
@@ -265,6 +350,6 @@ impl Layer for Cores {
     }
 
     fn is_idle(&self) -> bool {
-        self.served.is_empty() && self.queues.all().iter().all(|q| q.waiting.is_empty())
+        self.served.is_empty() && self.splits.is_empty() && self.queues.all().iter().all(|q| q.waiting.is_empty())
     }
 }

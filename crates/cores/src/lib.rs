@@ -27,7 +27,7 @@ pub mod window;
 
 pub use admission::{Fit, Verdict, fit};
 pub use config::{CoreRule, CoresConfig, Deadlines, PolicyConfig, QwinConfig};
-pub use control::{Allotment, CoresControl};
+pub use control::{Allotment, CoresControl, CoresReport, Missed};
 pub use layer::Cores;
 pub use status::{CoresStatus, QueueStatus};
 pub use window::CorePolicy;

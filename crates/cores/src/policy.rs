@@ -14,7 +14,7 @@ use crate::bound::WriteBound;
 use crate::config::PolicyConfig;
 use crate::queue::Queues;
 use crate::window::Windows;
-use plimsoll_base::{Span, Time};
+use plimsoll_base::{IoHead, Span, Time};
 
 /// A policy: a pure state machine that is told of each event, in order.
 pub trait Policy: Send {
@@ -63,7 +63,18 @@ pub trait Policy: Send {
         let _ = (low, high, poll_windows);
     }
 
-    /// What best effort may write, if that is bounded.
+    /// A request of queue `at` that was sent below, as `head`, has left there `took` later.
+    fn left(&mut self, now: Time, at: usize, head: &IoHead, took: Span, queues: &Queues) {
+        let _ = (now, at, head, took, queues);
+    }
+
+    /// The most bytes of the next request of queue `at` that go below at once; the rest follows as requests of its own.
+    fn piece_bytes(&self, at: usize, queues: &Queues) -> u64 {
+        let _ = (at, queues);
+        u64::MAX
+    }
+
+    /// The bound on best effort's changes, if there is one.
     fn write_bound(&self) -> Option<&WriteBound> {
         None
     }

@@ -2,7 +2,7 @@
 //!
 //! Tenants with the same objectives share a queue: a latency-critical *type* (§2.1). Each best-effort tenant has its own.
 
-use crate::control::Allotment;
+use crate::control::{Allotment, Missed};
 use crate::service::ServiceTimes;
 use plimsoll_base::{Class, Io, Objective, Span, TenantId, Time};
 use plimsoll_stack::Terms;
@@ -26,6 +26,8 @@ pub struct Waiting {
     pub serial: u64,
     /// The request.
     pub io: Io,
+    /// The request that it's the rest of, if a part of that has gone below.
+    pub of: Option<u32>,
 }
 
 /// One queue.
@@ -45,6 +47,10 @@ pub struct Queue {
     pub in_service: u32,
     /// What requests take below.
     pub service: ServiceTimes,
+    /// Response times while best effort wasn't to blame for them; of latency-critical queues.
+    pub alone: Option<ServiceTimes>,
+    /// An objective that is missed even then.
+    pub missed: Option<Missed>,
     /// Bytes of requests that were done.
     pub done_bytes: u64,
     /// Cores that are its own; 0 where cores belong to nobody.
@@ -69,6 +75,7 @@ impl Queue {
             Kind::LatencyCritical(objectives) => objectives.iter().map(|o| o.percentile_bp).collect(),
             Kind::BestEffort(_) => vec![9990],
         };
+        let alone = matches!(kind, Kind::LatencyCritical(_)).then(|| ServiceTimes::new(percentiles.clone()));
         Queue {
             kind,
             born,
@@ -77,6 +84,8 @@ impl Queue {
             waiting: VecDeque::new(),
             in_service: 0,
             service: ServiceTimes::new(percentiles),
+            alone,
+            missed: None,
             done_bytes: 0,
             cores: 0,
             core_time: Span::ZERO,
@@ -100,6 +109,11 @@ impl Queue {
     /// Has it no tenants, and nothing left of them?
     pub fn is_unused(&self) -> bool {
         self.tenants.is_empty() && self.waiting.is_empty() && self.in_service == 0
+    }
+
+    /// Is a request of it inside?
+    pub fn is_busy(&self) -> bool {
+        self.in_service > 0 || !self.waiting.is_empty()
     }
 
     /// Has it objectives?
@@ -147,6 +161,29 @@ impl Queue {
         self.core_time + now.since(self.counted_until) * u64::from(self.cores)
     }
 
+    /// Response times while best effort wasn't to blame, if they are enough to judge by.
+    pub fn measured_alone(&self) -> Option<&ServiceTimes> {
+        self.alone.as_ref().filter(|a| a.count() >= ALONE_MIN)
+    }
+
+    /// A request took `response` that best effort can't have delayed. True if an objective is missed since, or no longer.
+    pub fn ended_alone(&mut self, response: Span) -> bool {
+        let Some(alone) = &mut self.alone else { return false };
+        alone.record(response);
+        if alone.count() < ALONE_MIN || !alone.count().is_multiple_of(LOOK_EVERY) {
+            return false;
+        }
+        let Kind::LatencyCritical(objectives) = &self.kind else { return false };
+        let missed = |(o, &(_, alone)): (&Objective, &(u16, Span))| {
+            let (percentile_bp, within) = (o.percentile_bp, o.bound);
+            (alone > within).then_some(Missed { percentile_bp, within, alone })
+        };
+        let missed = objectives.iter().zip(alone.tails()).find_map(missed);
+        let changed = missed.is_some() != self.missed.is_some();
+        self.missed = missed;
+        changed
+    }
+
     /// A request of window `number` (0: of none) ended `response` after its arrival.
     pub fn ended(&mut self, response: Span, number: u64) {
         let late = self.objectives().iter().any(|o| response > o.bound);
@@ -189,6 +226,9 @@ pub struct Queues {
     history_max: usize,
 }
 
+/// Requests that an objective is judged by, alone; and how often it is.
+const ALONE_MIN: u64 = 512;
+const LOOK_EVERY: u64 = 64;
 /// No queue.
 const NOWHERE: u16 = u16::MAX;
 /// Weight of a tenant that nobody declared: a pool's own zeroing, an operator's copy.
@@ -323,7 +363,7 @@ impl Queues {
     pub fn push(&mut self, io: Io) -> usize {
         let at = self.of_tenant(io.tenant);
         self.next_serial += 1;
-        let waiting = Waiting { arrived_at: io.arrived_at, serial: self.next_serial, io };
+        let waiting = Waiting { arrived_at: io.arrived_at, serial: self.next_serial, io, of: None };
         self.list[at].waiting.push_back(waiting);
         at
     }

@@ -1,5 +1,6 @@
 //! What the layer tells of itself.
 
+use crate::control::Missed;
 use crate::demand::Bound;
 use crate::queue::{Kind, Queue};
 use crate::window::{CorePolicy, Windows};
@@ -20,12 +21,21 @@ pub struct CoresStatus {
     pub unowned: u32,
     /// Reads answered Busy as their own deadline had passed while they waited.
     pub revoked: u64,
-    /// Bytes a second that best effort may write; `None` while that isn't bounded.
-    pub write_rate: Option<u64>,
-    /// How often that was cut.
-    pub write_cuts: u64,
+    /// The bound on best effort's changes, if there is one.
+    pub bound: Option<BoundStatus>,
     /// Each queue.
     pub queues: Vec<QueueStatus>,
+}
+
+/// The state of the bound on best effort's changes.
+#[derive(Clone, Copy, Debug)]
+pub struct BoundStatus {
+    /// Bytes of writes that best effort may have in flight on average; `None` while nothing is held.
+    pub in_flight_bytes: Option<u64>,
+    /// Is that the least that it ever is?
+    pub is_least: bool,
+    /// Late requests that lowered it.
+    pub cuts: u64,
 }
 
 /// One queue's state.
@@ -69,6 +79,14 @@ pub struct QueueStatus {
     pub predicted_tail: Span,
     /// An objective that requests miss by what they take below alone: no number of cores keeps it.
     pub is_hopeless: bool,
+    /// The same with what they take, as measured while best effort wasn't to blame.
+    pub missed: Option<Missed>,
+    /// Response times while best effort wasn't to blame: percentile in hundredths of a percent, and the time there.
+    pub alone_tails: Vec<(u16, Span)>,
+    /// The bound on best effort holds the oldest that waits, which came so long ago.
+    pub held: Option<Span>,
+    /// That bound follows from this queue's objectives.
+    pub is_deciding: bool,
     /// The tail measured at the last poll.
     pub measured_tail: Span,
     /// Bytes of requests that were done.
@@ -102,6 +120,10 @@ impl QueueStatus {
             service_tails: q.service.tails().to_vec(),
             predicted_tail: predicted(q, depth),
             is_hopeless: is_hopeless(q),
+            missed: q.missed,
+            alone_tails: q.measured_alone().map_or(Vec::new(), |a| a.tails().to_vec()),
+            held: None,
+            is_deciding: false,
             measured_tail: windows.map_or(Span::ZERO, |w| w.measured_tail),
             done_bytes: q.done_bytes,
         }

@@ -3,9 +3,10 @@
 mod common;
 
 use common::{Machine, at_us, best_effort, critical, us};
-use plimsoll_base::{Completion, IoHead, Op, Outcome, Span, TenantId, Time};
+use plimsoll_base::{Completion, IoError, IoHead, Op, Outcome, Span, TenantId, Time};
+use plimsoll_cores::admission::Verdict;
 use plimsoll_cores::policy::clairvoyant;
-use plimsoll_cores::{CorePolicy, CoreRule, CoresConfig, Deadlines, PolicyConfig, QwinConfig};
+use plimsoll_cores::{CorePolicy, CoreRule, CoresConfig, CoresReport, Deadlines, PolicyConfig, QwinConfig};
 use plimsoll_stack::Offered;
 
 fn qwin(cores: u32, change: impl FnOnce(&mut QwinConfig)) -> CoresConfig {
@@ -361,7 +362,8 @@ fn what_best_effort_writes_is_bounded_by_the_objective() {
         let settled = &all[all.len() / 2..];
         let late = settled.iter().filter(|r| **r > us(2000)).count() as f64 / settled.len() as f64;
         let status = m.cores().status(m.now);
-        assert_eq!((status.write_rate.is_some(), status.write_cuts > 0), (bound_writes, bound_writes), "it's told");
+        let bound = status.bound.map(|b| (b.in_flight_bytes.is_some(), b.cuts > 0));
+        assert_eq!(bound, bound_writes.then_some((true, true)), "it is shown");
         (late, m.responses(2).len() as f64 * 20_000.0 / 3e6, m.responses(3).len())
     };
     let (late, mb_per_s, reads) = run(false);
@@ -370,6 +372,86 @@ fn what_best_effort_writes_is_bounded_by_the_objective() {
     assert!(late_bounded < 0.012, "{late_bounded} of them are late");
     assert!((5.0..30.0).contains(&mb_per_s_bounded), "{mb_per_s_bounded} MB/s are written");
     assert!(reads_bounded >= reads, "{reads_bounded} reads instead of {reads}");
+}
+
+/// Zeroes of 1 GiB are passed on in pieces, beside which a tenant with an objective is served, and end as one request.
+#[test]
+fn long_zeroes_are_passed_on_in_pieces() {
+    let mut m = Machine::new(qwin(2, |q| q.bound_writes = true), |_, head: &IoHead| match head.op {
+        Op::WriteZeroes => us(head.len >> 13), // 8 GB/s
+        _ => us(100),
+    });
+    m.set_tenant(1, Some(critical(9900, 20_000)));
+    m.set_tenant(2, Some(best_effort(100)));
+    m.offer(1, 4096);
+    let zeroes = IoHead { op: Op::WriteZeroes, ..m.head(2, 1 << 30) };
+    m.offer_head(zeroes);
+    let mut seen = 0;
+    while !m.ended.iter().any(|(_, c)| c.io.op == Op::WriteZeroes) {
+        m.step();
+        for i in seen..m.ended.len() {
+            if m.ended[i].1.io.tenant == TenantId(1) {
+                m.offer(1, 4096);
+            }
+        }
+        seen = m.ended.len();
+    }
+    let (_, zeroed) = m.ended.iter().find(|(_, c)| c.io.op == Op::WriteZeroes).expect("just seen");
+    assert_eq!((zeroed.io.len, zeroed.outcome), (1 << 30, Outcome::Done));
+    assert!(m.now < at_us(2_000_000), "1 GiB takes 0.13 s alone, not {:?}", m.now);
+    let slowest = m.responses(1).into_iter().max().expect("some were served");
+    assert!(slowest < us(6000), "a piece takes no longer than 4 ms, and none {slowest}");
+}
+
+/// A failed piece ends the request; the rest isn't begun.
+#[test]
+fn a_failed_piece_fails_the_whole() {
+    let mut m = Machine::new(qwin(2, |q| q.bound_writes = true), |_, _| us(100));
+    m.set_tenant(1, Some(critical(9900, 20_000)));
+    m.set_tenant(2, Some(best_effort(100)));
+    m.fails_from = 4 << 20;
+    let zeroes = IoHead { op: Op::WriteZeroes, ..m.head(2, 1 << 30) };
+    m.offer_head(zeroes);
+    m.finish();
+    assert_eq!(m.ended.len(), 1);
+    let zeroed = &m.ended[0].1;
+    assert_eq!((zeroed.io.len, zeroed.outcome), (1 << 30, Outcome::Failed(IoError::Device)));
+    assert!(m.now < at_us(100_000), "the rest was begun: {:?}", m.now);
+}
+
+/// Cores that best effort may not use serve objectives.
+#[test]
+fn a_core_that_best_effort_may_not_use_serves_objectives() {
+    let served_at_once = |bound_writes| {
+        let mut m = Machine::new(qwin(8, |q| q.bound_writes = bound_writes), |_, _| us(100));
+        m.set_tenant(1, Some(critical(9900, 20_000)));
+        m.set_tenant(2, Some(best_effort(100)));
+        m.offer_many(8, 1, 4096);
+        m.most
+    };
+    assert_eq!((served_at_once(false), served_at_once(true)), (1, 8));
+}
+
+/// A device that alone takes longer than the objective allows is reported, with what it takes, and so is its recovery.
+#[test]
+fn an_objective_below_what_the_device_takes_is_reported() {
+    let mut m =
+        Machine::new(qwin(2, |q| q.bound_writes = true), |now, _| us(if now < at_us(3_000_000) { 3000 } else { 500 }));
+    m.set_tenant(1, Some(critical(9900, 2000)));
+    let run = |m: &mut Machine, n: u64| {
+        for _ in 0..n {
+            m.offer(1, 4096);
+            m.finish();
+        }
+        std::iter::from_fn(|| m.stack.next_report()).filter_map(|r| r.get::<CoresReport>()).collect::<Vec<_>>()
+    };
+    let unkept = run(&mut m, 600);
+    let [CoresReport::Unkept { tenants, missed }] = unkept.as_slice() else { panic!("{unkept:?}") };
+    assert_eq!((tenants.as_slice(), missed.percentile_bp, missed.within), ([1].as_slice(), 9900, us(2000)));
+    assert!(missed.alone >= us(3000) && missed.alone < us(3200), "{missed:?}");
+    let refused = m.cores().fit(&critical(9900, 2500), Some(TenantId(1)));
+    assert_eq!(refused.verdict, Verdict::DeviceTooSlow, "{refused}");
+    assert_eq!(run(&mut m, 20_000), [CoresReport::KeptAgain { tenants: vec![1] }]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use plimsoll_base::{CacheMode, Span};
 use plimsoll_cache::{CacheConfig, Shape};
+use plimsoll_cores::PolicyConfig;
 use plimsoll_device::DeviceOptions;
 use plimsoll_lab::experiment::{composed, fence, manylogs};
 use plimsoll_lab::nitro::machine::{self, Behind, Front, Setup};
@@ -36,7 +37,12 @@ fn as_configured(mut simulated: PoolPlan, node: &PoolPlan) -> PoolPlan {
     simulated.model.iter_mut().chain(cached).for_each(|m| m.options = DeviceOptions::default());
     // Accepted requests are served however late they are, so that forecasts can be compared with what happens.
     simulated.scheduler.options.late = SchedulerOptions::default().late;
-    simulated.cores.iter_mut().for_each(|c| c.revoke_late = true);
+    if let Some(cores) = &mut simulated.cores {
+        cores.revoke_late = true;
+        if let PolicyConfig::Qwin(qwin) = &mut cores.policy {
+            qwin.bound_writes = true; // not in the paper
+        }
+    }
     if let (Some(fence), Some(node)) = (&mut simulated.fence, &node.fence) {
         fence.revoke_late = true;
         // Fitted on the very drives.

@@ -17,7 +17,6 @@ use crate::config::{Config, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Promises, Volume};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Trace};
-use crate::parts::settings::VolumePart;
 use crate::parts::{self, PARTS, Part, PoolView};
 use crate::predict::Particulars;
 use crate::replica::Replica;
@@ -65,9 +64,11 @@ impl Node {
     /// taken in.
     pub async fn start(config: &Config) -> Result<Node> {
         let particulars = Particulars::of(&config.tenant);
+        let directory = Arc::<RwLock<Directory>>::default();
         let mut pools = Vec::new();
         for p in &config.pool {
-            let opened = RunningPool::start(p, config.control.trace_every, &config.limits);
+            let shared = directory.clone();
+            let opened = RunningPool::start(p, config.control.trace_every, &config.limits, shared);
             pools.push(opened.or_else(|e| RunningPool::failed(p, e))?);
         }
         if let Some(why) = pools.iter().all(|p| p.failed.is_some()).then(|| pools[0].failed.clone()).flatten() {
@@ -89,7 +90,7 @@ impl Node {
             volumes_configured: config.volume.clone(),
             throttles: config.volume.iter().filter_map(throttled).collect(),
             pools,
-            directory: Arc::default(),
+            directory,
             watchdog,
             particulars,
             watching: tokio::sync::Mutex::new(()),
@@ -230,29 +231,13 @@ impl Node {
 
     /// The terms of a volume, for the layers.
     fn terms_of(&self, pool: usize, record: &VolumeRecord) -> VolumeTerms {
-        let class = self.directory_ref(|d| d.tenants.get(&record.tenant).map(|t| t.class.clone()));
-        self.terms_by(pool, record, &self.part_of(&record.name, class.as_ref()))
-    }
-
-    fn terms_by(&self, pool: usize, record: &VolumeRecord, part: &VolumePart) -> VolumeTerms {
-        let tenant = self.directory_ref(|d| d.tenants.get(&record.tenant).map_or(0, |t| t.id.0));
+        let tenant = self.directory_ref(|d| d.tenants.get(&record.tenant).map(|t| (t.id.0, t.class.clone())));
+        let part = self.part_of(&record.name, tenant.as_ref().map(|t| &t.1));
         let live = self.pools[pool].live();
         let own = live.iter().fold(OwnTerms::default(), |own, live| {
-            PARTS.iter().fold(own, |own, p| p.add_terms(live, record, part, own))
+            PARTS.iter().fold(own, |own, p| p.add_terms(live, record, &part, own))
         });
-        VolumeTerms { size_bytes: record.size_bytes, tenant, own }
-    }
-
-    /// Requests of a volume that is being deleted wait for no limit of its rate.
-    async fn lift_limits(&self, volume: &Volume, record: &VolumeRecord) -> Result<()> {
-        let p = &self.pools[volume.pool];
-        let class = self.directory_ref(|d| d.tenants.get(&record.tenant).map(|t| t.class.clone()));
-        let part = VolumePart { throttle: ThrottleTerms::default(), ..self.part_of(&record.name, class.as_ref()) };
-        let terms = self.terms_by(volume.pool, record, &part);
-        let front = FrontVolume { size_bytes: volume.size_bytes, read_only: volume.read_only };
-        let (key, extents) = (volume.key, volume.extents.clone());
-        let set = p.handle.ask(|reply| Command::SetVolume { key, front, extents, terms, reply }).await;
-        set.map(drop).map_err(|_| p.gone())
+        VolumeTerms { size_bytes: record.size_bytes, tenant: tenant.map_or(0, |t| t.0), own }
     }
 
     /// A volume may name a tenant that is no longer declared: it's kept as best effort, and said so.
@@ -377,12 +362,12 @@ impl Node {
         self.check_not_running(&volume).await?;
         let Some(store) = self.pools[volume.pool].store.clone() else {
             self.forget_volume(name);
+            drop(one);
             return self.pools[volume.pool].forget(&volume).await;
         };
         let owned = name.to_string();
         let record = blocking(move || store.change().begin_delete(&owned)).await?;
         self.forget_volume(name);
-        self.lift_limits(&volume, &record).await?;
         drop(one); // zeroing may take long, and what is zeroed is nobody's any more: other changes need not wait
         self.finish_delete(volume.pool, &record).await
     }

@@ -60,10 +60,11 @@ pub fn compose(plan: &PoolPlan, offers: Vec<Offer>, models: &mut Models<'_>) -> 
         config.room.map_or(Ok(()), |r| r.check()).map_err(|e| BadPlan(format!("admission: {e}")))?;
         w.chain("admission", Box::new(Admission::new(*config, stack.failover_hop)));
     }
-    w.chain("front", Box::new(Front::new()));
+    // Above the front, which makes several requests of an odd one: a limit is of clients' requests.
     if *throttle {
         w.chain("throttle", Box::new(Throttle::new()));
     }
+    w.chain("front", Box::new(Front::new()));
     if let Some(config) = cores {
         config.check().map_err(BadPlan)?;
         w.chain("cores", Box::new(Cores::new(config.clone())));

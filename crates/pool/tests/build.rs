@@ -65,7 +65,7 @@ fn names(stack: &Stack) -> Vec<&'static str> {
 
 #[test]
 fn layers_are_in_their_order_whatever_is_left_out() {
-    let all = ["admission", "front", "throttle", "cores", "cache", "map", "pagecache", "logs", "fence", "cfq", "disk"];
+    let all = ["admission", "throttle", "front", "cores", "cache", "map", "pagecache", "logs", "fence", "cfq", "disk"];
     let found = names(&build(&whole(), offers()).unwrap());
     assert_eq!(found[..10], all[..10], "{found:?}");
     let fast = &found[11..];

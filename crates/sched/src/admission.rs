@@ -81,6 +81,35 @@ struct Read {
     forecast: Option<Span>,
 }
 
+/// Reads that were forecast in time lately.
+#[derive(Default)]
+struct InTime {
+    all: u32,
+    refused: u32,
+}
+
+/// Beyond so many, older ones count half.
+const IN_TIME_MAX: u32 = 256;
+
+impl InTime {
+    fn count(&mut self, refused: bool) {
+        self.all += 1;
+        self.refused += u32::from(refused);
+        if self.all >= IN_TIME_MAX {
+            (self.all, self.refused) = (self.all / 2, self.refused / 2);
+        }
+    }
+
+    /// Has the room refused half of them?
+    fn is_half_refused(&self) -> bool {
+        2 * self.refused > self.all
+    }
+}
+
+/// A read whose deadline leaves this many tenths of its forecast is refused for its chance only while at most half of the reads
+/// that are forecast in time are: errors that large are stalls of the device or of the host, and strike whoever waits or not.
+const AMPLE_TENTHS: u64 = 25;
+
 /// Reads that pass while none with a deadline has ended: after this long the room isn't asked for, or it could refuse all, and
 /// so never learn better. Doubles with each such read that is late.
 const PROBE_AFTER: Span = Span::from_secs(1);
@@ -94,6 +123,7 @@ pub struct Admission {
     tenants: BTreeMap<TenantId, Tenant>,
     reads: Slab<Read>,
     room: Room,
+    in_time: InTime,
     /// When a read with a deadline last entered.
     accepted_at: Time,
     probe_after: Span,
@@ -118,6 +148,7 @@ impl Admission {
             tenants: BTreeMap::new(),
             reads: Slab::new(),
             room: Room::default(),
+            in_time: InTime::default(),
             accepted_at: Time::ZERO,
             probe_after: PROBE_AFTER,
         }
@@ -157,11 +188,13 @@ impl Admission {
             return if may_let_in() { Verdict::LetIn } else { Verdict::Forecast };
         }
         let Some(config) = self.config.room else { return Verdict::Forecast };
-        if at.since(self.accepted_at) >= self.probe_after {
+        let left = head.deadline.since(at);
+        let is_ample = left.as_nanos() >= f.total().as_nanos().saturating_mul(AMPLE_TENTHS) / 10;
+        if at.since(self.accepted_at) >= self.probe_after || (is_ample && self.in_time.is_half_refused()) {
             return Verdict::Forecast;
         }
         let tolerable = tenant.map_or(Tolerance::new(config.miss_permyriad), |t| t.tolerance(config)).chance_ppm();
-        if self.room.chance_ppm(f.total(), head.deadline.since(at)) <= tolerable || may_let_in() {
+        if self.room.chance_ppm(f.total(), left) <= tolerable || may_let_in() {
             return Verdict::Forecast;
         }
         Verdict::Risky(self.room.within(f.total(), tolerable))
@@ -251,6 +284,8 @@ impl Layer for Admission {
                     t.late += 1;
                     t.let_in += 1;
                     forecast = None;
+                } else {
+                    self.in_time.count(false);
                 }
             }
             let read = Read { tag: io.tag, entered_at: now, deadline: io.deadline, forecast };
@@ -274,10 +309,11 @@ impl Layer for Admission {
 
     fn refused(&mut self, _now: Time, head: &IoHead, forecast: &Forecast, _out: &mut Actions) {
         // The room is the part that this layer itself has added.
-        if forecast.parts[0] > Span::ZERO
-            && let Some(t) = self.tenants.get_mut(&head.tenant)
-        {
-            t.refused += 1;
+        if forecast.parts[0] > Span::ZERO {
+            self.in_time.count(true);
+            if let Some(t) = self.tenants.get_mut(&head.tenant) {
+                t.refused += 1;
+            }
         }
     }
 
@@ -451,5 +487,36 @@ mod tests {
             let (missed, accepted) = run(Some(RoomConfig::DEFAULT), flags);
             assert!((0.002..0.008).contains(&missed) && accepted > 0.6, "{flags:?}: {missed} {accepted}");
         }
+    }
+
+    /// A host that stops one in twenty reads for long: no read would be sure enough. Half of those that have ample time are accepted, and
+    /// when the stalls are over, all.
+    #[test]
+    fn stalls_refuse_half_of_the_reads_at_most_and_not_for_long() {
+        let offer =
+            Offer { size_bytes: 1 << 30, block_bytes: 512, io_bytes_max: 1 << 20, atomic_bytes: 512, queue_max: 64 };
+        let mut s = Stack::new(StackConfig { failover_hop: Span::ZERO, ..StackConfig::default() }, vec![offer]);
+        let config = AdmissionConfig { room: Some(RoomConfig::DEFAULT) };
+        s.push(Box::new(Admission::new(config, Span::ZERO)), vec![Target::Node(1)]);
+        s.push(Box::new(Says(Span::from_millis(6))), vec![Target::Device(0)]);
+        s.start(Time::ZERO);
+        let mut rng = plimsoll_base::Rng::new(3, "stalls");
+        let mut now = Time::ZERO;
+        let mut accepted = [0; 4];
+        for i in 0..8_000 {
+            now += Span::from_millis(4);
+            let mut head = IoHead::new(Op::Read, VolumeKey::POOL, TenantId(1), 0, 512, now);
+            head.deadline = now + Span::from_millis(20);
+            if let Offered::Accepted(_) = s.offer(now, Io::new(head, Data::Absent)) {
+                accepted[i / 2_000] += 1;
+                let stalled = i < 4_000 && rng.below(20) == 0;
+                now += Span::from_millis(if stalled { 50 } else { 6 });
+                let (d, io) = s.next_device_io().expect("sent at once");
+                s.device_done(now, d, Completion { io, outcome: Outcome::Done, dispatched_at: now });
+                s.next_done().expect("ended");
+            }
+        }
+        assert!((900..1400).contains(&accepted[1]), "half, while it stalls: {accepted:?}");
+        assert!(accepted[3] > 1900, "all, ten seconds after it: {accepted:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The front: the top layer of every pool.
+//! The front: the layer of every pool above which requests are as clients sent them.
 //!
 //! It makes of what a client may send (any offset and length, overlapping, in any order) what the layers below may
 //! rely on: ranges inside the volume, multiples of the block, and never two overlapping requests at once unless both

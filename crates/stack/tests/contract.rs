@@ -219,14 +219,14 @@ fn a_read_late_by_less_than_a_hop_is_served() {
 }
 
 #[test]
-#[should_panic(expected = "only a client's read may end Busy")]
+#[should_panic(expected = "only a client's read that doesn't wait may end Busy")]
 fn own_io_is_never_busy() {
     let mut pool = over_server(vec![Box::new(Breaker { after_dispatch: false, own: true })]);
     pool.offer(at_us(0), io(Op::Read, 0, 4096, at_us(0)));
 }
 
 #[test]
-#[should_panic(expected = "only a client's read may end Busy")]
+#[should_panic(expected = "only a client's read that doesn't wait may end Busy")]
 fn an_accepted_write_is_never_busy() {
     let mut pool = over_server(vec![Box::new(Breaker { after_dispatch: false, own: false })]);
     pool.offer(at_us(0), io(Op::Write, 0, 4096, at_us(0)));

@@ -7,33 +7,45 @@ use plimsoll_base::{Span, Time};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     limit: Limit,
+    /// Time that the rate takes for the burst.
+    burst: Span,
     /// When the bucket is empty again.
     empty_at: Time,
 }
 
 impl Bucket {
-    pub fn new(limit: Limit) -> Bucket {
-        Bucket { limit, empty_at: Time::ZERO }
+    /// An empty one.
+    pub fn new(now: Time, limit: Limit) -> Bucket {
+        Bucket { limit, burst: takes(limit, limit.burst), empty_at: now }
     }
 
     /// As far from empty as before, in time, under another limit.
-    pub fn with(self, limit: Limit) -> Bucket {
-        Bucket { limit, ..self }
+    pub fn with(self, now: Time, limit: Limit) -> Bucket {
+        Bucket { empty_at: self.empty_at.max(now), ..Bucket::new(now, limit) }
     }
 
-    fn takes(&self, units: u64) -> Span {
-        let ns = u128::from(units) * 1_000_000_000 / u128::from(self.limit.per_s.max(1));
-        Span::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    /// The time from which on the next request may go on.
+    pub fn free_at(&self) -> Time {
+        self.empty_at - self.burst
     }
 
-    /// The earliest time from `now` on at which a request may go on.
-    pub fn allows_at(&self, now: Time) -> Time {
-        (self.empty_at.max(now) - self.takes(self.limit.burst)).max(now)
+    /// A request of `units` goes on, which was due at `at`.
+    pub fn add(&mut self, at: Time, units: u64) {
+        self.empty_at = self.empty_at.max(at) + takes(self.limit, units);
     }
 
-    /// A request of `units` goes on.
-    pub fn add(&mut self, now: Time, units: u64) {
-        self.empty_at = self.empty_at.max(now) + self.takes(units);
+    /// A request of `units` that was added won't go on.
+    pub fn subtract(&mut self, units: u64) {
+        self.empty_at = self.empty_at - takes(self.limit, units);
+    }
+}
+
+fn takes(limit: Limit, units: u64) -> Span {
+    const SECOND: u64 = 1_000_000_000;
+    // In 64 bits, where a division is fast, for whatever a request costs.
+    match units.checked_mul(SECOND) {
+        Some(ns) => Span::from_nanos(ns / limit.per_s.max(1)),
+        None => Span::from_secs(1).scale(units, limit.per_s.max(1)),
     }
 }
 
@@ -43,20 +55,28 @@ mod tests {
 
     #[test]
     fn a_burst_goes_on_at_once_and_the_rest_at_the_rate() {
-        let mut b = Bucket::new(Limit { per_s: 100, burst: 5 });
         let t = Time::from_nanos(7_000_000_000);
+        let mut b = Bucket::new(t, Limit { per_s: 100, burst: 5 });
         for _ in 0..6 {
-            assert_eq!(b.allows_at(t), t);
+            assert!(b.free_at() <= t);
             b.add(t, 1);
         }
-        assert_eq!(b.allows_at(t), t + Span::from_millis(10));
-        assert_eq!(b.allows_at(t + Span::from_secs(1)), t + Span::from_secs(1), "idle time empties it");
+        assert_eq!(b.free_at(), t + Span::from_millis(10));
+        b.subtract(1);
+        assert_eq!(b.free_at(), t);
     }
 
     #[test]
     fn a_request_larger_than_the_burst_goes_on_and_is_paid_for_later() {
-        let mut b = Bucket::new(Limit { per_s: 1000, burst: 10 });
+        let mut b = Bucket::new(Time::ZERO, Limit { per_s: 1000, burst: 10 });
         b.add(Time::ZERO, 5000);
-        assert_eq!(b.allows_at(Time::ZERO), Time::ZERO + Span::from_millis(4990));
+        assert_eq!(b.free_at(), Time::ZERO + Span::from_millis(4990));
+    }
+
+    #[test]
+    fn large_costs_are_exact() {
+        let hour = Limit { per_s: 1_000_000_000_000, burst: 3_599_000_000_000_000 };
+        assert_eq!(takes(hour, hour.burst), Span::from_secs(3599));
+        assert_eq!(takes(hour, u64::MAX), Span::from_secs(1).scale(u64::MAX, hour.per_s));
     }
 }

@@ -4,51 +4,73 @@ use crate::bucket::Bucket;
 use crate::terms::ThrottleTerms;
 use plimsoll_base::{Io, IoError, IoHead, IoId, Op, Outcome, Span, Time, VolumeKey};
 use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports, VolumeTerms};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes that a hint costs at most: those of the largest read. A hint has no payload, so its range may have gigabytes.
+const HINT_BYTES_MAX: u64 = 32 << 20;
+/// Requests that go on in one call: about a millisecond of the pool's thread. Others have their turn before the rest.
+const LET_GO_MAX: usize = 256;
+/// Steps of planning for each withdrawn request, on average. A queue of this length is planned anew at each withdrawal.
+const STEPS_MAX: usize = 16;
 
 /// See the crate's documentation.
+///
+/// Requests that wait here aren't declared below. They reach the device at their rate, and forecasts of other volumes would count all of
+/// them as in front.
 #[derive(Default)]
 pub struct Throttle {
-    /// Volumes with a limit.
+    /// Volumes with a limit, and those whose limits were lifted while requests waited.
     volumes: BTreeMap<VolumeKey, Capped>,
-    /// Requests that wait, over all volumes.
-    waiting: BTreeMap<IoId, VolumeKey>,
+    /// Requests that wait, over all volumes: the volume, and the number in its queue.
+    waiting: BTreeMap<IoId, (VolumeKey, u64)>,
     /// When the first request of each volume's queue may go on.
     due: BTreeSet<(Time, VolumeKey)>,
+    /// Requests that had to wait, since the start.
+    came: u64,
+    /// The pool ends: no volume gets a limit any more.
+    stopping: bool,
 }
 
 /// Both limits of a volume.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Buckets {
     requests: Option<Bucket>,
     bytes: Option<Bucket>,
 }
 
 impl Buckets {
-    fn new(terms: ThrottleTerms) -> Buckets {
-        Buckets { requests: terms.requests.map(Bucket::new), bytes: terms.bytes.map(Bucket::new) }
+    /// Empty ones.
+    fn new(now: Time, terms: ThrottleTerms) -> Buckets {
+        let new = |limit| Bucket::new(now, limit);
+        Buckets { requests: terms.requests.map(new), bytes: terms.bytes.map(new) }
     }
 
     /// Changes the limits. A bucket that stays is as far from empty as before, in time.
-    fn change(&mut self, terms: ThrottleTerms) {
+    fn change(&mut self, now: Time, terms: ThrottleTerms) {
         let with = |old: Option<Bucket>, limit| match (old, limit) {
-            (Some(old), Some(limit)) => Some(old.with(limit)),
-            (None, Some(limit)) => Some(Bucket::new(limit)),
+            (Some(old), Some(limit)) => Some(old.with(now, limit)),
+            (None, Some(limit)) => Some(Bucket::new(now, limit)),
             (_, None) => None,
         };
         *self = Buckets { requests: with(self.requests, terms.requests), bytes: with(self.bytes, terms.bytes) };
     }
 
-    /// The earliest time at which a request may go on.
-    fn allows_at(&self, now: Time) -> Time {
-        let of = |b: Option<Bucket>| b.map_or(now, |b| b.allows_at(now));
-        of(self.requests).max(of(self.bytes))
+    /// The time from which on the next request may go on.
+    fn free_at(&self) -> Time {
+        let of = |b: &Option<Bucket>| b.as_ref().map_or(Time::ZERO, Bucket::free_at);
+        of(&self.requests).max(of(&self.bytes))
     }
 
-    /// A request goes on.
-    fn add(&mut self, now: Time, bytes: u64) {
-        self.requests.iter_mut().for_each(|b| b.add(now, 1));
-        self.bytes.iter_mut().for_each(|b| b.add(now, bytes));
+    /// A request goes on, which was due at `at`.
+    fn add(&mut self, at: Time, bytes: u64) {
+        self.requests.iter_mut().for_each(|b| b.add(at, 1));
+        self.bytes.iter_mut().for_each(|b| b.add(at, bytes));
+    }
+
+    /// A request that was added won't go on.
+    fn subtract(&mut self, bytes: u64) {
+        self.requests.iter_mut().for_each(|b| b.subtract(1));
+        self.bytes.iter_mut().for_each(|b| b.subtract(bytes));
     }
 }
 
@@ -56,12 +78,15 @@ impl Buckets {
 struct Capped {
     terms: ThrottleTerms,
     buckets: Buckets,
-    queue: VecDeque<Io>,
-    /// When the queue's first request may go on; its entry in [`Throttle::due`].
+    /// Requests that wait, by number in the order of their coming, each with the bytes that it costs.
+    queue: BTreeMap<u64, (u64, Io)>,
+    /// The queue's entry in [`Throttle::due`].
     due_at: Option<Time>,
-    /// The buckets as they will be when the queue's last request has gone on, and when that is. Each limit runs empty while the other
-    /// one holds the queue: the wait is not the longer one of two.
-    planned: (Time, Buckets),
+    /// The buckets as they will be when the queue's last request has gone on. Each limit runs empty while the other one holds the queue:
+    /// the wait is not the longer one of two.
+    planned: Buckets,
+    /// Requests withdrawn since the whole queue was planned.
+    withdrawn: usize,
     held: u64,
     /// Time that requests waited, of those that went on.
     waited: Span,
@@ -83,43 +108,71 @@ pub struct ThrottleStatus {
 /// Returns the bytes that a request costs; `None` if it passes.
 fn cost(head: &IoHead) -> Option<u64> {
     match head.op {
-        Op::Read | Op::Write | Op::Cache => Some(head.len),
+        Op::Read | Op::Write => Some(head.len),
+        Op::Cache => Some(head.len.min(HINT_BYTES_MAX)),
         Op::Trim | Op::WriteZeroes => Some(0),
         Op::Flush | Op::BlockStatus => None,
     }
 }
 
 impl Capped {
-    fn new(terms: ThrottleTerms) -> Capped {
-        let buckets = Buckets::new(terms);
+    fn new(now: Time, terms: ThrottleTerms) -> Capped {
+        let buckets = Buckets::new(now, terms);
         Capped {
             terms,
             buckets,
-            queue: VecDeque::new(),
+            queue: BTreeMap::new(),
             due_at: None,
-            planned: (Time::ZERO, buckets),
+            planned: buckets,
+            withdrawn: 0,
             held: 0,
             waited: Span::ZERO,
         }
     }
 
-    /// The earliest time at which a request may go on that comes after all that wait.
-    fn allows_next_at(&self, now: Time) -> Time {
-        match self.queue.is_empty() {
-            true => self.buckets.allows_at(now),
-            false => self.planned.1.allows_at(now.max(self.planned.0)),
-        }
+    /// The time from which on a request may go on that comes after all that wait.
+    fn free_at(&self) -> Time {
+        if self.queue.is_empty() { self.buckets.free_at() } else { self.planned.free_at() }
     }
 
-    /// Plans the whole queue anew. Costs as much as the queue is long.
-    fn plan(&mut self, now: Time) {
-        let mut buckets = self.buckets;
-        let mut at = now;
-        for io in &self.queue {
-            at = buckets.allows_at(at);
-            buckets.add(at, cost(io).expect("only requests that cost something wait"));
+    /// Adds a request to the queue.
+    fn push(&mut self, number: u64, bytes: u64, io: Io) {
+        if self.queue.is_empty() {
+            (self.planned, self.withdrawn) = (self.buckets, 0);
         }
-        self.planned = (at, buckets);
+        self.planned.add(self.planned.free_at(), bytes);
+        self.queue.insert(number, (bytes, io));
+        self.held += 1;
+    }
+
+    /// Removes the queue's first request if it is due. Its cost is added at the time at which it was due: a thread that wakes late takes
+    /// nothing of the rate, and the plan holds.
+    fn pop(&mut self, now: Time) -> Option<Io> {
+        let due_at = self.buckets.free_at();
+        let (_, (bytes, io)) = if due_at <= now { self.queue.pop_first() } else { None }?;
+        self.buckets.add(due_at, bytes);
+        self.waited += now.since(io.entered_at);
+        Some(io)
+    }
+
+    /// Removes a request from the queue.
+    fn withdraw(&mut self, number: u64) -> Io {
+        let (bytes, io) = self.queue.remove(&number).expect("it waits");
+        // Exact with one limit. With both, the withdrawn request may have held the queue while the other limit ran empty.
+        self.planned.subtract(bytes);
+        self.withdrawn += 1;
+        if self.withdrawn * STEPS_MAX >= self.queue.len() {
+            self.plan();
+        }
+        io
+    }
+
+    /// Plans the whole queue anew, a step for each request in it.
+    fn plan(&mut self) {
+        (self.planned, self.withdrawn) = (self.buckets, 0);
+        for (bytes, _) in self.queue.values() {
+            self.planned.add(self.planned.free_at(), *bytes);
+        }
     }
 }
 
@@ -131,46 +184,50 @@ impl Throttle {
 
     /// Returns each volume that has a limit.
     pub fn status(&self) -> impl Iterator<Item = (VolumeKey, ThrottleStatus)> + '_ {
-        self.volumes.iter().map(|(key, v)| {
+        self.volumes.iter().filter(|(_, v)| v.terms != ThrottleTerms::default()).map(|(key, v)| {
             let &Capped { terms, held, waited, .. } = v;
             (*key, ThrottleStatus { terms, waiting: v.queue.len(), held, waited })
         })
     }
 
-    /// Lets a volume's requests go on as far as its limits allow, and asks to be woken for the next.
-    fn let_go(&mut self, now: Time, volume: VolumeKey, out: &mut Actions) {
-        let Some(v) = self.volumes.get_mut(&volume) else { return };
+    /// Lets a volume's requests go on as far as its limits allow, at most `most`, and asks to be woken for the next. Returns their number.
+    fn let_go(&mut self, now: Time, volume: VolumeKey, most: usize, out: &mut Actions) -> usize {
+        let Some(v) = self.volumes.get_mut(&volume) else { return 0 };
         if let Some(at) = v.due_at.take() {
             self.due.remove(&(at, volume));
         }
-        while let Some(io) = v.queue.front() {
-            let at = v.buckets.allows_at(now);
-            if at > now {
-                v.due_at = Some(at);
-                self.due.insert((at, volume));
-                break;
-            }
-            let bytes = cost(io).expect("only requests that cost something wait");
-            self.waiting.remove(&io.id);
-            v.waited += now.since(io.entered_at);
-            v.buckets.add(now, bytes);
-            out.submit(0, v.queue.pop_front().expect("just seen"));
-        }
-        if let Some((at, _)) = self.due.first() {
-            out.wake_at(*at);
-        }
-    }
-
-    /// Takes a volume's limits away: everything that waits goes on.
-    fn release(&mut self, volume: VolumeKey, out: &mut Actions) {
-        let Some(v) = self.volumes.remove(&volume) else { return };
-        if let Some(at) = v.due_at {
-            self.due.remove(&(at, volume));
-        }
-        for io in v.queue {
+        let mut gone = 0;
+        while gone < most
+            && let Some(io) = v.pop(now)
+        {
             self.waiting.remove(&io.id);
             out.submit(0, io);
+            gone += 1;
         }
+        if !v.queue.is_empty() {
+            // Behind those that were due before, if it is due still.
+            let at = v.buckets.free_at().max(now);
+            v.due_at = Some(at);
+            self.due.insert((at, volume));
+            out.wake_at(at);
+        } else if v.terms == ThrottleTerms::default() {
+            self.volumes.remove(&volume);
+        }
+        gone
+    }
+
+    /// Gives a volume these limits. What waits goes on by the new ones.
+    fn limit(&mut self, now: Time, volume: VolumeKey, terms: ThrottleTerms, out: &mut Actions) {
+        if terms == ThrottleTerms::default() && !self.volumes.contains_key(&volume) {
+            return;
+        }
+        let v = self.volumes.entry(volume).or_insert_with(|| Capped::new(now, terms));
+        if v.terms != terms {
+            v.terms = terms;
+            v.buckets.change(now, terms);
+            v.plan();
+        }
+        self.let_go(now, volume, LET_GO_MAX, out);
     }
 }
 
@@ -185,7 +242,7 @@ impl Layer for Throttle {
 
     fn forecast(&self, at: Time, head: &IoHead, below: Ports<'_>) -> Forecast {
         let wait = match (self.volumes.get(&head.volume), cost(head)) {
-            (Some(v), Some(_)) => v.allows_next_at(at).since(at),
+            (Some(v), Some(_)) => v.free_at().since(at),
             _ => Span::ZERO,
         };
         below.after(wait, below.ask(0, at + wait, head))
@@ -193,28 +250,26 @@ impl Layer for Throttle {
 
     fn submit(&mut self, now: Time, io: Io, out: &mut Actions) {
         let (Some(v), Some(bytes)) = (self.volumes.get_mut(&io.volume), cost(&io)) else { return out.submit(0, io) };
-        if v.queue.is_empty() && v.buckets.allows_at(now) <= now {
+        let is_first = v.queue.is_empty();
+        if is_first && v.buckets.free_at() <= now {
             v.buckets.add(now, bytes);
             return out.submit(0, io);
         }
-        out.declare(0, io.head);
-        v.held += 1;
-        self.waiting.insert(io.id, io.volume);
         let volume = io.volume;
-        let at = v.allows_next_at(now);
-        if v.queue.is_empty() {
-            v.planned.1 = v.buckets;
+        self.came += 1;
+        self.waiting.insert(io.id, (volume, self.came));
+        v.push(self.came, bytes, io);
+        if is_first {
+            self.let_go(now, volume, LET_GO_MAX, out);
         }
-        v.planned.0 = at;
-        v.planned.1.add(at, bytes);
-        v.queue.push_back(io);
-        self.let_go(now, volume, out);
     }
 
     fn wake(&mut self, now: Time, out: &mut Actions) {
-        while let Some((at, volume)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
-            self.due.remove(&(at, volume));
-            self.let_go(now, volume, out);
+        let mut left = LET_GO_MAX;
+        while left > 0
+            && let Some((_, volume)) = self.due.first().copied().filter(|(at, _)| *at <= now)
+        {
+            left -= self.let_go(now, volume, left, out);
         }
         if let Some((at, _)) = self.due.first() {
             out.wake_at(*at);
@@ -222,35 +277,36 @@ impl Layer for Throttle {
     }
 
     fn cancel(&mut self, now: Time, id: IoId, out: &mut Actions) {
-        let Some(volume) = self.waiting.remove(&id) else { return out.cancel(0, id) };
+        let Some((volume, number)) = self.waiting.remove(&id) else { return out.cancel(0, id) };
         let v = self.volumes.get_mut(&volume).expect("requests wait for volumes with a limit");
-        let at = v.queue.iter().position(|io| io.id == id).expect("it waits");
-        let io = v.queue.remove(at).expect("just found");
-        v.plan(now);
+        let io = v.withdraw(number);
+        let was_last = v.queue.is_empty();
         out.end(io, Outcome::Failed(IoError::Cancelled));
-        self.let_go(now, volume, out);
+        if was_last {
+            self.let_go(now, volume, LET_GO_MAX, out);
+        }
     }
 
     fn set_volume(&mut self, now: Time, volume: VolumeKey, terms: &VolumeTerms, out: &mut Actions) {
-        let wanted: ThrottleTerms = terms.own.get().unwrap_or_default();
-        if wanted == ThrottleTerms::default() {
-            return self.release(volume, out);
+        if !self.stopping {
+            self.limit(now, volume, terms.own.get().unwrap_or_default(), out);
         }
-        let v = self.volumes.entry(volume).or_insert_with(|| Capped::new(wanted));
-        v.terms = wanted;
-        v.buckets.change(wanted);
-        v.plan(now);
-        self.let_go(now, volume, out);
     }
 
-    fn forget_volume(&mut self, _now: Time, volume: VolumeKey, out: &mut Actions) {
-        self.release(volume, out);
+    /// The volume is closed: whatever waits is refused below.
+    fn forget_volume(&mut self, now: Time, volume: VolumeKey, out: &mut Actions) {
+        self.limit(now, volume, ThrottleTerms::default(), out);
+    }
+
+    fn is_using(&self, volume: VolumeKey) -> bool {
+        self.volumes.get(&volume).is_some_and(|v| !v.queue.is_empty())
     }
 
     /// A pool that ends waits for nobody's rate.
-    fn stop(&mut self, _now: Time, out: &mut Actions) {
-        while let Some(volume) = self.volumes.first_key_value().map(|(volume, _)| *volume) {
-            self.release(volume, out);
+    fn stop(&mut self, now: Time, out: &mut Actions) {
+        self.stopping = true;
+        for volume in self.volumes.keys().copied().collect::<Vec<_>>() {
+            self.limit(now, volume, ThrottleTerms::default(), out);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Caps are kept, at every instant, and no request waits longer than its cap asks for.
 
-use plimsoll_base::{Data, Io, IoHead, IoId, LatencyHistogram, Op, Outcome, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{Data, Io, IoError, IoHead, IoId, LatencyHistogram, Op, Outcome, Span, TenantId, Time, VolumeKey};
 use plimsoll_stack::sim::{DiskFaults, SimDisk, SimPool};
-use plimsoll_stack::{Layer, LayerState, Offered, OwnTerms, StackConfig, VolumeTerms};
+use plimsoll_stack::{Layer, LayerState, Offer, Offered, OwnTerms, Stack, StackConfig, Target, VolumeTerms};
 use plimsoll_throttle::{Limit, Throttle, ThrottleTerms};
 use proptest::prelude::*;
 
@@ -32,9 +32,16 @@ fn ask(pool: &mut SimPool, at: Time, op: Op, volume: VolumeKey, len: u64) -> Off
     pool.offer(at, Io::new(head(op, volume, len, at), Data::Absent))
 }
 
+fn id_of(offered: Offered) -> IoId {
+    match offered {
+        Offered::Accepted(id) => id,
+        Offered::Busy(_) => unreachable!("without a deadline"),
+    }
+}
+
 fn ends(pool: &mut SimPool) -> Vec<(Op, Time)> {
     let mut all = Vec::new();
-    while let Some(at) = Some(pool.next_event_at()) {
+    loop {
         while let Some(c) = pool.next_done() {
             assert_eq!(c.outcome, Outcome::Done);
             all.push((c.io.op, pool.now()));
@@ -42,9 +49,7 @@ fn ends(pool: &mut SimPool) -> Vec<(Op, Time)> {
         if pool.step().is_none() {
             return all;
         }
-        assert!(pool.now() >= at);
     }
-    all
 }
 
 /// Sends on the requests that the layer let go when the stack was called directly.
@@ -95,12 +100,7 @@ fn a_read_whose_deadline_is_sooner_is_refused_at_once() {
 fn limits_change_while_requests_wait_and_a_cancelled_one_ends() {
     let mut p = pool();
     cap(&mut p, Some(Limit { per_s: 1, burst: 0 }), None);
-    let ids: Vec<IoId> = (0..4)
-        .map(|_| match ask(&mut p, Time::ZERO, Op::Read, CAPPED, 4096) {
-            Offered::Accepted(id) => id,
-            Offered::Busy(_) => unreachable!("without a deadline"),
-        })
-        .collect();
+    let ids: Vec<IoId> = (0..4).map(|_| id_of(ask(&mut p, Time::ZERO, Op::Read, CAPPED, 4096))).collect();
     p.stack().cancel(Time::ZERO, ids[1]);
     p.run_until(ms(500));
     let cancelled = std::iter::from_fn(|| p.next_done()).filter(|c| !c.outcome.is_done()).count();
@@ -146,6 +146,91 @@ fn a_pool_that_ends_waits_for_no_limit() {
     assert_eq!(ends(&mut p).last().map(|e| e.1), Some(Time::ZERO));
 }
 
+#[test]
+fn a_pool_that_ends_takes_no_limits() {
+    let mut p = pool();
+    p.stack().stop(Time::ZERO);
+    cap(&mut p, Some(Limit { per_s: 1, burst: 0 }), None);
+    for _ in 0..100 {
+        ask(&mut p, Time::ZERO, Op::Read, CAPPED, 4096);
+    }
+    assert_eq!(ends(&mut p).last().map(|e| e.1), Some(Time::ZERO));
+}
+
+/// Limits that change while both hold requests back never let through what the time before would have had room for.
+#[test]
+fn a_limit_that_goes_leaves_the_other_one_its_rate() {
+    let mut p = pool();
+    let requests = Some(Limit { per_s: 10, burst: 0 });
+    cap(&mut p, requests, Some(Limit { per_s: 1 << 20, burst: 0 }));
+    ask(&mut p, Time::ZERO, Op::Write, CAPPED, 10 << 20);
+    for _ in 0..20 {
+        ask(&mut p, Time::ZERO, Op::Read, CAPPED, 512);
+    }
+    p.run_until(ms(9000));
+    cap(&mut p, requests, None);
+    collect(&mut p);
+    let at: Vec<Time> = ends(&mut p).into_iter().skip(1).map(|(_, at)| at).collect();
+    assert_eq!(at, (0..20).map(|n| ms(9000 + 100 * n)).collect::<Vec<_>>());
+}
+
+/// A hint names a range of any size and brings its client nothing.
+#[test]
+fn a_hint_costs_no_more_than_the_largest_read() {
+    let mut p = pool();
+    cap(&mut p, None, Some(Limit { per_s: 1 << 20, burst: 0 }));
+    ask(&mut p, Time::ZERO, Op::Cache, CAPPED, 1 << 30);
+    ask(&mut p, Time::ZERO, Op::Read, CAPPED, 4096);
+    assert_eq!(ends(&mut p).last(), Some(&(Op::Read, ms(32_000))));
+}
+
+/// A thread that wakes late takes nothing of the rate, and forecasts hold.
+#[test]
+fn late_wakes_do_not_slow_a_volume_down() {
+    const LATE: Span = Span::from_millis(3);
+    let offer =
+        Offer { size_bytes: 1 << 30, block_bytes: 512, io_bytes_max: 1 << 26, atomic_bytes: 512, queue_max: 4096 };
+    let mut stack = Stack::new(StackConfig::default(), vec![offer]);
+    stack.push(Box::new(Throttle::new()), vec![Target::Device(0)]);
+    stack.start(Time::ZERO);
+    let own = OwnTerms::of(&ThrottleTerms { requests: Some(Limit { per_s: 100, burst: 0 }), bytes: None });
+    stack.set_volume(Time::ZERO, CAPPED, &VolumeTerms { size_bytes: 1 << 30, tenant: 1, own });
+    let read = |at| head(Op::Read, CAPPED, 512, at);
+    for n in 0..100 {
+        assert_eq!(stack.forecast(Time::ZERO, &read(Time::ZERO)).wait, Span::from_millis(10) * n);
+        stack.offer(Time::ZERO, Io::new(read(Time::ZERO), Data::Absent));
+    }
+    let mut n = 1;
+    assert!(stack.next_device_io().is_some(), "the first goes at once");
+    while stack.next_wake().is_set() {
+        let now = stack.next_wake() + LATE;
+        stack.wake(now);
+        assert_eq!(now, ms(10 * n) + LATE);
+        assert!(stack.next_device_io().is_some() && stack.next_device_io().is_none());
+        assert_eq!(now + stack.forecast(now, &read(now)).wait, ms(1000).max(now));
+        n += 1;
+    }
+    assert_eq!(n, 100);
+}
+
+/// Thousands of requests wait and every second one is withdrawn, the newest first. This takes milliseconds if no withdrawal looks at the
+/// whole queue, and 15 s if each does.
+#[test]
+fn a_withdrawal_from_a_long_queue_is_forecast_exactly() {
+    const MANY: u64 = 50_000;
+    let mut p = pool();
+    cap(&mut p, Some(Limit { per_s: 1000, burst: 0 }), None);
+    let ids: Vec<IoId> = (0..MANY).map(|_| id_of(ask(&mut p, Time::ZERO, Op::Read, CAPPED, 512))).collect();
+    for (n, id) in (1..).zip(ids.iter().skip(1).step_by(2).rev()) {
+        p.stack().cancel(Time::ZERO, *id);
+        let wait = p.stack().forecast(Time::ZERO, &head(Op::Read, CAPPED, 512, Time::ZERO)).wait;
+        assert_eq!(wait, Span::from_millis(MANY - n), "exact with one limit");
+    }
+    let withdrawn = std::iter::from_fn(|| p.next_done()).filter(|c| !c.outcome.is_done()).count();
+    assert_eq!(withdrawn as u64, MANY / 2);
+    assert_eq!(ends(&mut p).last().map(|e| e.1), Some(ms(MANY / 2 - 1)));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, rng_seed: proptest::test_runner::RngSeed::Fixed(7), ..ProptestConfig::default() })]
 
@@ -184,5 +269,30 @@ proptest! {
                 prop_assert!((j - i + 1) as u64 <= may, "{} in {span_ns} ns", j - i + 1);
             }
         }
+    }
+
+    /// However requests of both limits are withdrawn, a forecast is what happens. (Longer queues are planned anew now and then only.)
+    #[test]
+    fn forecasts_after_withdrawals_hold(
+        sectors in proptest::collection::vec(0u64..8192, 1..16),
+        withdrawn in proptest::collection::vec(any::<bool>(), 16),
+    ) {
+        let mut p = pool();
+        cap(&mut p, Some(Limit { per_s: 1, burst: 2 }), Some(Limit { per_s: 1 << 20, burst: 1 << 19 }));
+        let ids: Vec<IoId> = sectors.iter().map(|n| id_of(ask(&mut p, Time::ZERO, Op::Read, CAPPED, *n * 512))).collect();
+        for (id, _) in ids.iter().zip(&withdrawn).filter(|(_, w)| **w) {
+            p.stack().cancel(Time::ZERO, *id);
+        }
+        let forecast = p.stack().forecast(Time::ZERO, &head(Op::Read, CAPPED, 512, Time::ZERO)).wait;
+        ask(&mut p, Time::ZERO, Op::Read, CAPPED, 512);
+        let ended = loop {
+            while let Some(c) = p.next_done() {
+                prop_assert!(c.outcome.is_done() || c.outcome == Outcome::Failed(IoError::Cancelled));
+            }
+            if p.step().is_none() {
+                break p.now();
+            }
+        };
+        prop_assert_eq!(Time::ZERO + forecast, ended);
     }
 }

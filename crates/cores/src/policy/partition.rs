@@ -61,12 +61,17 @@ pub fn has_room(queues: &Queues, at: usize) -> bool {
 /// Of the latency-critical queues in which something waits and that have room on a core of their own: the one whose oldest
 /// request is due first.
 pub fn critical_next(queues: &Queues) -> Option<usize> {
+    critical_due(queues, |at| has_room(queues, at))
+}
+
+/// The same of those that `may`.
+pub fn critical_due(queues: &Queues, may: impl Fn(usize) -> bool) -> Option<usize> {
     let due = |at: usize| {
         let q = queues.get(at);
         let bound = q.objectives().iter().map(|o| o.bound).min().unwrap_or(Span::MAX);
         q.oldest().map(|t| (t + bound, at))
     };
-    queues.critical().filter(|&at| has_room(queues, at)).filter_map(due).min().map(|(_, at)| at)
+    queues.critical().filter(|&at| may(at)).filter_map(due).min().map(|(_, at)| at)
 }
 
 /// The best-effort queue whose turn it is on the cores that nobody owns.

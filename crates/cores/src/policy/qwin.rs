@@ -13,14 +13,14 @@
 //! others. A queue that has more gives it up at its next window, so a part is reached within a window's length, whoever
 //! came first. What then can't be in time is what [`Policy::wait`] forecasts, so that a request with a deadline is answered Busy.
 
-use crate::bound::WriteBound;
+use crate::bound::{self, HOLD_MAX, WriteBound};
 use crate::config::{Deadlines, QwinConfig};
 use crate::demand::{self, Bound};
 use crate::policy::Policy;
 use crate::policy::partition::{self, Partition};
 use crate::queue::{Queue, Queues};
 use crate::window::Windows;
-use plimsoll_base::{Span, Time};
+use plimsoll_base::{IoHead, Span, Time};
 
 /// See the module's documentation.
 pub struct Qwin {
@@ -32,9 +32,9 @@ pub struct Qwin {
     parts: Vec<Part>,
     /// When a queue is looked at next though none of its cores moves.
     look_at: Time,
-    /// What best effort may write, if that is bounded, and when it may again though it waits now.
+    /// The bound on best effort's changes, if there is one, and when it passes the next one that it holds now.
     bound: Option<WriteBound>,
-    write_at: Time,
+    pass_at: Time,
 }
 
 #[derive(Default)]
@@ -114,7 +114,7 @@ impl Qwin {
             parts: Vec::new(),
             look_at: Time::NEVER,
             bound: config.bound_writes.then(WriteBound::default),
-            write_at: Time::NEVER,
+            pass_at: Time::NEVER,
             config,
         }
     }
@@ -234,12 +234,29 @@ impl Qwin {
                     continue; // this core was too much and is yielded
                 }
             }
-            self.runs[at].windows.take_up();
-            self.runs[at].moved_at = now;
-            return Some(at);
+            return Some(self.taken_by_own(now, at));
         }
-        let at = self.choose_of_rest(now, queues)?;
-        Some(self.taken_by_rest(at))
+        match self.choose_of_rest(now, queues) {
+            Some(at) => Some(self.taken_by_rest(at)),
+            None if self.bound.is_some() => self.choose_ahead(now, queues),
+            None => None,
+        }
+    }
+
+    fn taken_by_own(&mut self, now: Time, at: usize) -> usize {
+        self.runs[at].windows.take_up();
+        self.runs[at].moved_at = now;
+        at
+    }
+
+    /// Best effort may not, or need not, have the cores that are left: they serve objectives beyond the cores that those have. QWin as
+    /// published lets them stay free, as it knows no best effort that is held.
+    fn choose_ahead(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
+        let at = partition::critical_due(queues, |_| true)?;
+        if self.runs[at].windows.is_over() {
+            self.begin_window(now, at, queues);
+        }
+        Some(self.taken_by_own(now, at))
     }
 
     /// A queue without cores has a request taken up: it may be a latency-critical one that has lost its last.
@@ -263,24 +280,23 @@ impl Qwin {
     }
 }
 
-/// Would the queue's next request change the device?
-fn writes_next(q: &Queue) -> Option<u64> {
-    q.waiting.front().filter(|w| w.io.op.is_change()).map(|w| w.io.len)
+/// The queue's next request, if it's of best effort and bounded.
+fn bounded_next(q: &Queue) -> Option<&IoHead> {
+    q.waiting.front().map(|w| &w.io.head).filter(|head| !q.is_critical() && bound::is_bounded(head))
 }
 
 impl Qwin {
     /// Whose request is taken up on a core that is nobody's.
     fn choose_of_rest(&mut self, now: Time, queues: &Queues) -> Option<usize> {
         let Some(bound) = &mut self.bound else { return self.partition.next_of_rest(queues, |_| true) };
-        let write_at = bound.may_write_at(now);
-        let chosen = match write_at {
-            Time::ZERO => self.partition.next_of_rest(queues, |_| true),
-            _ => self.partition.next_of_rest(queues, |q| q.is_critical() || writes_next(q).is_none()),
-        };
-        let waits = || queues.all().iter().any(|q| !q.is_critical() && writes_next(q).is_some());
-        self.write_at = if chosen.is_none() && write_at > now && waits() { write_at } else { Time::NEVER };
-        if let Some(len) = chosen.map(|at| queues.get(at)).filter(|q| !q.is_critical()).and_then(writes_next) {
-            bound.wrote(now, len);
+        let is_busy = || queues.critical().any(|at| queues.get(at).is_busy());
+        bound.tick(now, is_busy);
+        let pass_at = bound.may_pass_at(now);
+        let chosen = self.partition.next_of_rest(queues, |q| pass_at == Time::ZERO || bounded_next(q).is_none());
+        let is_held = || queues.all().iter().any(|q| bounded_next(q).is_some());
+        self.pass_at = if chosen.is_none() && pass_at > now && is_held() { pass_at } else { Time::NEVER };
+        if let Some(head) = chosen.and_then(|at| bounded_next(queues.get(at))) {
+            bound.passed(now, head);
         }
         chosen
     }
@@ -299,9 +315,13 @@ impl Policy for Qwin {
         let config = self.config;
         let run = |born| Run { windows: Windows::new(&config), born, demand: 0, moved_at: now };
         self.runs.resize_with(queues.len(), || run(0));
-        for (own, q) in self.runs.iter_mut().zip(queues.all()) {
-            if own.born != q.born {
+        for (at, (own, q)) in self.runs.iter_mut().zip(queues.all()).enumerate() {
+            let is_new = own.born != q.born;
+            if is_new {
                 *own = run(q.born);
+            }
+            if let Some(bound) = self.bound.as_mut().filter(|_| is_new || q.tenants.is_empty()) {
+                bound.forget(at);
             }
         }
         // The heaviest first, where there are more queues than cores.
@@ -320,7 +340,10 @@ impl Policy for Qwin {
         }
     }
 
-    fn arrived(&mut self, _now: Time, _at: usize, queues: &mut Queues) {
+    fn arrived(&mut self, now: Time, at: usize, queues: &mut Queues) {
+        if let Some(bound) = self.bound.as_mut().filter(|_| queues.get(at).is_critical()) {
+            bound.came(now);
+        }
         self.arm(queues);
     }
 
@@ -354,10 +377,13 @@ impl Policy for Qwin {
 
     /// Something waits, every core of its own is at a request, and none has moved for too long: when it's to be looked at.
     fn wake_at(&self) -> Time {
-        self.look_at.min(self.write_at)
+        self.look_at.min(self.pass_at)
     }
 
     fn wake(&mut self, now: Time, queues: &mut Queues) {
+        if self.pass_at <= now {
+            self.pass_at = Time::NEVER; // a core that gets free asks again
+        }
         for at in 0..self.runs.len() {
             if self.still_at(at, queues) <= now {
                 self.runs[at].moved_at = now;
@@ -377,10 +403,10 @@ impl Policy for Qwin {
     fn wait(&self, now: Time, at: usize, queues: &Queues) -> Span {
         let q = queues.get(at);
         if q.cores() == 0 {
-            let held = self.bound.as_ref().filter(|_| writes_next(q).is_some()).map(|b| b.may_write_at(now));
+            let held = self.bound.as_ref().filter(|_| bounded_next(q).is_some()).map(|b| b.may_pass_at(now));
             // Unless the objectives ask for all there is, cores come back with the next windows.
             let soon = self.asked(queues) < queues.cores;
-            return partition::rest_wait(queues, at, soon) + held.unwrap_or(Time::ZERO).since(now);
+            return partition::rest_wait(queues, at, soon) + held.unwrap_or(Time::ZERO).min(now + HOLD_MAX).since(now);
         }
         // It would get what it asks for, as far as best effort has it.
         let wanted = self.demand(now, at, queues, 1);
@@ -388,6 +414,21 @@ impl Policy for Qwin {
         // More cores come when one of its own looks next: after one more request at the latest.
         let until_then = if cores > q.cores() { q.service.mean() } else { Span::ZERO };
         partition::own_wait(queues, at, cores) + until_then
+    }
+
+    fn left(&mut self, now: Time, at: usize, head: &IoHead, took: Span, queues: &Queues) {
+        if let Some(bound) = self.bound.as_mut().filter(|_| !queues.get(at).is_critical() && bound::is_bounded(head)) {
+            bound.left(now, head, took);
+        }
+    }
+
+    fn piece_bytes(&self, at: usize, queues: &Queues) -> u64 {
+        let Some(bound) = &self.bound else { return u64::MAX };
+        let is_promised = || queues.critical().any(|at| !queues.get(at).tenants.is_empty());
+        match bounded_next(queues.get(at)) {
+            Some(head) if is_promised() => bound.piece_bytes(head.op),
+            _ => u64::MAX,
+        }
     }
 
     fn set_slack(&mut self, low: Span, high: Span, poll_windows: u64) {

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // each test file uses its part
 
 use plimsoll_base::{
-    Class, Completion, Data, Io, IoHead, IoId, Objective, Op, Outcome, Span, TenantId, Time, VolumeKey,
+    Class, Completion, Data, Io, IoError, IoHead, IoId, Objective, Op, Outcome, Span, TenantId, Time, VolumeKey,
 };
 use plimsoll_cores::{Cores, CoresConfig};
 use plimsoll_stack::{Offer, Offered, Stack, StackConfig, Target, Terms};
@@ -40,6 +40,8 @@ pub struct Machine {
     /// The most at the device at once.
     pub most: usize,
     slots: usize,
+    /// Changes from this offset on fail.
+    pub fails_from: u64,
 }
 
 impl Machine {
@@ -59,6 +61,7 @@ impl Machine {
             ended: Vec::new(),
             most: 0,
             slots,
+            fails_from: u64::MAX,
         }
     }
 
@@ -120,7 +123,9 @@ impl Machine {
             let Reverse((at, id)) = self.at_device.pop().expect("something is due");
             self.now = self.now.max(at);
             let (dispatched_at, io) = self.ios.remove(&id).expect("it's there");
-            self.stack.device_done(self.now, 0, Completion { io, outcome: Outcome::Done, dispatched_at });
+            let fails = io.op.is_change() && io.offset >= self.fails_from;
+            let outcome = if fails { Outcome::Failed(IoError::Device) } else { Outcome::Done };
+            self.stack.device_done(self.now, 0, Completion { io, outcome, dispatched_at });
         } else {
             assert!(self.stack.next_wake() >= self.now, "a layer asks to be woken in the past");
             self.now = self.stack.next_wake();

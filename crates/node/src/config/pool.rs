@@ -44,7 +44,8 @@ pub struct PoolConfig {
     pub core_slack: Option<[SpanText; 2]>,
     /// For `qwin` and `qwin-window`: windows between two looks at the slack, by default 2000.
     pub core_poll_windows: Option<u64>,
-    /// What best effort writes is bounded by how many requests with an objective are late; for `qwin` and `qwin-window`.
+    /// Best effort's changes in flight are bounded by how many requests with an objective are late; for `qwin` and `qwin-window`, by
+    /// default true.
     pub bound_best_effort_writes: Option<bool>,
     /// The CPUs of the threads that hash, compress and check, one thread on each; else as many as there are CPUs, up to 8, on any.
     pub worker_cpus: Option<Vec<usize>>,

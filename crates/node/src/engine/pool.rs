@@ -167,7 +167,7 @@ impl Pool {
         })
     }
 
-    /// Passes layers' reports to `report`.
+    /// Passes layers' reports to `report`, if anybody takes them.
     pub fn with_report(mut self, report: Report) -> Pool {
         self.report = Some(report);
         self

@@ -9,7 +9,8 @@ use plimsoll_base::CacheMode;
 use plimsoll_cache::{Cache, CacheControl, CacheReport};
 use plimsoll_stack::Addressed;
 use plimsoll_store::{MetaView, VolumeRecord};
-use std::sync::Arc;
+use std::io;
+use std::sync::{Weak, mpsc};
 
 /// How often it's looked whether volumes that aren't write-back any more are written back.
 /// Looked, not waited for: a pool's thread doesn't write metadata, and a cache that may go a moment later hurts nobody.
@@ -102,17 +103,25 @@ impl Node {
 }
 
 /// Returns a recorder of the cache's reports. When the cache's device has failed, the pool's store records that the device's content
-/// is out of date, and the cache gets its answer.
-pub(super) fn recorder(pool: String, store: Option<Arc<PoolStore>>, handle: PoolHandle) -> Report {
-    Box::new(move |report| {
-        let Some(CacheReport::DeviceFailed) = report.get() else { return };
-        let (pool, store, handle) = (pool.clone(), store.clone(), handle.clone());
-        let noting = std::thread::Builder::new().name("note".into()).spawn(move || {
-            let Some(store) = store else { return };
-            let note = || store.change().outdate_cache();
-            while let Err(error) = note() {
-                tracing::error!(pool, %error, "the cache's device failed, and that can't be noted: writes wait");
-                std::thread::sleep(NOTE_AGAIN);
+/// is out of date, and the cache gets its answer. That waits for the device, so a thread does it, which ends with the pool.
+///
+/// # Errors
+/// If there is no thread to be had: then the pool isn't served, as a failure could not be recorded.
+pub(super) fn recorder(pool: String, store: Weak<PoolStore>, handle: PoolHandle) -> io::Result<Report> {
+    // The answer to the first of several reports answers all.
+    let (report, reports) = mpsc::sync_channel(1);
+    let recording = move || {
+        while reports.recv().is_ok() {
+            let record = || Some(store.upgrade()?.change().outdate_cache());
+            loop {
+                match record() {
+                    Some(Ok(_)) => break,
+                    Some(Err(error)) => {
+                        tracing::error!(pool, %error, "the cache's device failed, and that can't be noted: writes wait");
+                        std::thread::sleep(NOTE_AGAIN);
+                    }
+                    None => return, // the node has ended
+                }
                 if handle.health.has_changed().is_err() {
                     return; // the pool has ended
                 }
@@ -121,9 +130,12 @@ pub(super) fn recorder(pool: String, store: Option<Arc<PoolStore>>, handle: Pool
             let to = Addressed::new(&CacheControl::FailureNoted);
             let _ = handle.send(Command::Tell { to, reply }); // a pool that ended needs none
             tracing::error!(pool, "the cache's device failed; `plimsoll cache status` says what that means");
-        });
-        if let Err(error) = noting {
-            tracing::error!(%error, "no thread to note that the cache's device failed: writes wait");
         }
-    })
+    };
+    std::thread::Builder::new().name("note".into()).spawn(recording)?;
+    Ok(Box::new(move |to| {
+        if let Some(CacheReport::DeviceFailed) = to.get() {
+            let _ = report.try_send(()); // one that waits already is the same
+        }
+    }))
 }

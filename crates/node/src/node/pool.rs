@@ -3,9 +3,9 @@
 use super::caching;
 use super::error::{NodeError, Result, failed};
 use crate::config::{Limits, PoolConfig};
-use crate::directory::Volume;
+use crate::directory::{Directory, Volume};
 use crate::engine::tape::TapeWriter;
-use crate::engine::{Command, Pool, PoolGone, PoolHandle, PoolOptions, Reply};
+use crate::engine::{Command, Pool, PoolGone, PoolHandle, PoolOptions, Reply, Report};
 use crate::open::{CacheLocks, open_pool};
 use crate::parts::settings::{Changed, Live};
 use crate::parts::{self, Layers, PoolView};
@@ -16,7 +16,7 @@ use plimsoll_stack::{Addressed, Extent, Stack};
 use plimsoll_store::{DeviceFile, NewVolume, Uuid, VolumeRecord};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// Minutes at a full load, days at a light one.
 const TAPE_BYTES_MAX_DEFAULT: u64 = 1 << 30;
@@ -102,7 +102,12 @@ impl VolatileSpace {
 
 impl RunningPool {
     /// Opens a pool and starts its thread.
-    pub(super) fn start(config: &PoolConfig, trace_every: u32, limits: &Limits) -> Result<RunningPool> {
+    pub(super) fn start(
+        config: &PoolConfig,
+        trace_every: u32,
+        limits: &Limits,
+        directory: Arc<RwLock<Directory>>,
+    ) -> Result<RunningPool> {
         let name = config.name.get_ref().clone();
         let in_pool = |e: &dyn fmt::Display| NodeError::Failed(format!("pool `{name}`: {e}"));
         if config.profile.is_none() {
@@ -130,7 +135,15 @@ impl RunningPool {
             }
         };
         let store = opened.store.map(|s| Arc::new(PoolStore::new(s)));
-        let report = caching::recorder(name.clone(), store.clone(), handle.clone());
+        let noted = store.as_ref().filter(|_| config.cache.is_some());
+        let caching = noted.map(|store| caching::recorder(name.clone(), Arc::downgrade(store), handle.clone()));
+        let caching = caching.transpose().map_err(|e| in_pool(&e))?;
+        let pool = name.clone();
+        let report: Report = Box::new(move |report| match (report.get(), &caching) {
+            (Some(cores), _) => parts::cores::log(&pool, &cores, &directory.read().expect("no panic while held")),
+            (None, Some(caching)) => caching(report),
+            (None, None) => {}
+        });
         let thread_name = name.clone();
         let thread = std::thread::Builder::new()
             .name(format!("pool-{name}"))
@@ -267,14 +280,30 @@ impl RunningPool {
     }
 
     /// Passes a message to one of the pool's layers.
+    ///
+    /// # Errors
+    /// If there is no such layer, or it doesn't understand the message: then nothing has changed.
     pub(super) async fn tell(&self, to: Addressed) -> Result<()> {
-        self.handle.ask(|reply| Command::Tell { to, reply }).await.map(drop).map_err(|_| self.gone())
+        let layer = to.layer.clone();
+        match self.handle.ask(|reply| Command::Tell { to, reply }).await.map_err(|_| self.gone())? {
+            true => Ok(()),
+            false => {
+                let name = &self.name;
+                let what =
+                    format!("pool `{name}`: its layer `{layer}` doesn't understand a change: please report this");
+                Err(NodeError::Failed(what))
+            }
+        }
     }
 
-    /// Makes a change so.
+    /// Makes a change so, or none of it.
     pub(super) async fn apply(&self, changed: Changed) -> Result<()> {
-        for to in changed.messages {
-            self.tell(to).await?;
+        for (n, (to, _)) in changed.messages.iter().enumerate() {
+            let Err(e) = self.tell(to.clone()).await else { continue };
+            for (_, back) in changed.messages[..n].iter().rev() {
+                self.tell(back.clone()).await?;
+            }
+            return Err(e);
         }
         *self.live.lock().expect("no panic while held") = Some(Arc::new(changed.live));
         Ok(())
@@ -297,6 +326,48 @@ impl RunningPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::engine::Ears;
+    use crate::parts::settings;
+
+    /// A pool whose thread is the test's own: it does what `thread` does with the messages to its layers.
+    fn played(more: &str, thread: impl FnOnce(Ears) + Send + 'static) -> RunningPool {
+        let text = format!("[[pool]]\nname = \"p\"\ndevice = {{ null = true, size = \"1GiB\" }}\n{more}");
+        let config: Config = toml::from_str(&text).expect("it is a configuration");
+        let config = config.pool.into_iter().next().expect("it has a pool");
+        let (handle, ears) = PoolHandle::new().unwrap();
+        std::thread::spawn(move || thread(ears));
+        let live = Live {
+            configured: config.clone(),
+            config: config.clone(),
+            plan: plimsoll_pool::PoolPlan::new(),
+            cache_device: None,
+        };
+        let none = RunningPool::failed(&config, NodeError::Failed("not opened".into())).unwrap();
+        RunningPool { handle, failed: None, live: Mutex::new(Some(Arc::new(live))), ..none }
+    }
+
+    /// Two layers get a message each, and the second doesn't understand it.
+    #[tokio::test]
+    async fn a_change_that_a_layer_does_not_understand_is_undone() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let pool = played("sched = \"cfq\"\ncores = 4\n", move |ears| {
+            let mut known = [true, false, true].into_iter();
+            while let Ok(Command::Tell { to, reply }) = ears.commands.recv() {
+                tell.send(to).unwrap();
+                reply.send(known.next().expect("three messages")).unwrap();
+            }
+        });
+        let before = pool.live().unwrap();
+        let wanted = BTreeMap::from([("core_poll_windows".to_string(), 500), ("idle_us".to_string(), 0)]);
+        let changed = settings::change(&before, &wanted, &[]).unwrap();
+        let messages = changed.messages.clone();
+        let why = pool.apply(changed).await.unwrap_err().to_string();
+        assert!(why.contains("`cfq` doesn't understand"), "{why}");
+        assert_eq!(settings::values(&pool.live().unwrap().config), settings::values(&before.config));
+        drop(pool);
+        assert_eq!(told.iter().collect::<Vec<_>>(), [&messages[0].0, &messages[1].0, &messages[0].1].map(Clone::clone));
+    }
 
     fn volume(size_bytes: u64) -> NewVolume {
         let (name, tenant) = ("v".to_string(), "t".to_string());

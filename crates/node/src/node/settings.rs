@@ -43,16 +43,18 @@ impl Node {
         let p = &self.pools[pool];
         let live = p.live().ok_or_else(|| p.gone())?;
         let changed = settings::change(&live, &wanted, &self.served_parts(pool)).map_err(NodeError::Refused)?;
-        if let Some(store) = p.store.clone() {
-            let (now, configured) = (settings::values(&live.config), p.configured.clone());
-            super::blocking(move || {
-                let mut store = store.change();
-                let record = settings::recorded(store.settings(), &wanted, &now, &configured);
-                store.set_settings(record)
-            })
-            .await?;
-        }
-        p.apply(changed).await
+        let back = changed.back(&live);
+        p.apply(changed).await?;
+        let Some(store) = p.store.clone() else { return Ok(()) };
+        let (now, configured) = (settings::values(&live.config), p.configured.clone());
+        let recorded = super::blocking(move || {
+            let mut store = store.change();
+            let record = settings::recorded(store.settings(), &wanted, &now, &configured);
+            store.set_settings(record)
+        });
+        let Err(e) = recorded.await else { return Ok(()) };
+        p.apply(back).await?;
+        Err(e)
     }
 
     /// Connections that ask for a volume from now on have this deadline unless they say their own; `None`: their tenant's. `busy` says

@@ -6,7 +6,9 @@ use super::{About, Part, Shown};
 use crate::config::{Place, PoolConfig, SpanText};
 use crate::directory::Directory;
 use plimsoll_base::{Span, Time};
-use plimsoll_cores::{CoresConfig, CoresControl, CoresStatus, PolicyConfig, QueueStatus, QwinConfig};
+use plimsoll_cores::{
+    CoresConfig, CoresControl, CoresReport, CoresStatus, Missed, PolicyConfig, QueueStatus, QwinConfig,
+};
 use plimsoll_stack::{Addressed, Stack};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -59,7 +61,7 @@ fn unchecked(pool: &PoolConfig) -> Result<Option<CoresConfig>, String> {
     let mut policy = policy(pool.core_policy.as_ref().map_or("qwin", |p| p.get_ref()))?;
     match &mut policy {
         PolicyConfig::Qwin(q) => {
-            q.bound_writes = pool.bound_best_effort_writes.unwrap_or(q.bound_writes);
+            q.bound_writes = pool.bound_best_effort_writes.unwrap_or(true);
             (q.slack_low, q.slack_high) =
                 pool.core_slack.map_or((q.slack_low, q.slack_high), |[low, high]| (low.0, high.0));
             q.poll_windows = pool.core_poll_windows.unwrap_or(q.poll_windows);
@@ -104,6 +106,28 @@ fn slack_range(_: &Live) -> RangeInclusive<u64> {
     0..=SLACK_MAX.as_micros()
 }
 
+/// Logs what the cores of pool `pool` report.
+pub fn log(pool: &str, report: &CoresReport, directory: &Directory) {
+    let named = |tenants: &[u16]| {
+        let of = |(name, t): (&String, &crate::directory::Tenant)| tenants.contains(&t.id.0).then(|| name.clone());
+        directory.tenants.iter().filter_map(of).collect::<Vec<_>>().join(", ")
+    };
+    match report {
+        CoresReport::Unkept { tenants, missed: Missed { percentile_bp, within, alone } } => {
+            let (tenants, percentile) = (named(tenants), f64::from(*percentile_bp) / 100.0);
+            tracing::warn!(
+                pool,
+                tenants,
+                "the objective p{percentile} within {within} can't be kept: it's {alone} although best effort does nothing or is at \
+                 its least; allow more with `plimsoll tenant set`, or move other tenants with objectives to another pool"
+            );
+        }
+        CoresReport::KeptAgain { tenants } => {
+            tracing::info!(pool, tenants = named(tenants), "the objectives can be kept again");
+        }
+    }
+}
+
 /// The part.
 pub struct Cores;
 
@@ -124,8 +148,9 @@ impl Part for Cores {
 
     fn shown(v: &CoresView) -> Shown {
         let depth = if v.depth == 1 { String::new() } else { format!(" of depth {}", v.depth) };
-        let bounded = v.best_effort_write_bytes_per_s.map_or(String::new(), |rate| {
-            format!(" and may write {:.1} MB/s (cut {} times)", rate as f64 / 1e6, v.best_effort_write_cuts)
+        let least = if v.best_effort_is_least { ", its least" } else { "" };
+        let bounded = v.best_effort_in_flight_bytes.map_or(String::new(), |bytes| {
+            format!(" and may have {:.0} KiB of writes in flight{least}", bytes as f64 / 1024.0)
         });
         let mut shown = Shown::new(format!(
             "{} cores{depth} by {}, {} busy, best effort has {}{bounded}",
@@ -134,7 +159,11 @@ impl Part for Cores {
         let us = |us: u64| Span::from_micros(us).to_string();
         let row = |q: &CoreQueueView| {
             let own = |text: String| if q.core_policy.is_some() { text } else { "-".into() };
-            let hopeless = if q.hopeless { ", the device alone misses it" } else { "" };
+            let hopeless = match (q.hopeless, q.alone_tail_us) {
+                (false, _) => String::new(),
+                (true, None) => ", the device alone misses it".into(),
+                (true, Some(tail)) => format!(", missed whatever best effort does: {}", us(tail)),
+            };
             vec![
                 q.tenants.join(","),
                 own(format!("{} (at most {})", q.cores, q.cores_max)),
@@ -147,6 +176,17 @@ impl Part for Cores {
                 own(format!("{}{hopeless}", us(q.measured_tail_us))),
             ]
         };
+        let held: Vec<String> = v
+            .queues
+            .iter()
+            .filter_map(|q| Some((q, q.held_us?)))
+            .map(|(q, held)| format!("{} (for {})", q.tenants.join(","), us(held)))
+            .collect();
+        if !held.is_empty() {
+            let deciding: Vec<String> =
+                v.queues.iter().filter(|q| q.decides_bound).flat_map(|q| q.tenants.clone()).collect();
+            shown.line("held", format!("{}, for the objectives of {}", held.join(", "), deciding.join(", ")));
+        }
         let head = ["TENANTS", "CORES", "WAIT", "SERVED", "POLICY", "WINDOWS", "SERVICE/TAIL", "PREDICTED", "MEASURED"];
         shown.table(&head, v.queues.iter().map(row).collect());
         shown
@@ -209,10 +249,12 @@ pub struct CoresView {
     pub best_effort_cores: u32,
     /// Reads answered busy as their deadline had passed while they waited.
     pub revoked: u64,
-    /// Bytes a second that best effort may write; absent while that isn't bounded.
-    pub best_effort_write_bytes_per_s: Option<u64>,
-    /// Number of times that it was cut.
-    pub best_effort_write_cuts: u64,
+    /// Bytes of writes that best effort may have in flight on average; absent while that isn't bounded.
+    pub best_effort_in_flight_bytes: Option<u64>,
+    /// The bound is at its least.
+    pub best_effort_is_least: bool,
+    /// Late requests that lowered the bound since the start.
+    pub best_effort_cuts: u64,
     /// One for each set of objectives, and for each best-effort tenant.
     pub queues: Vec<CoreQueueView>,
 }
@@ -256,6 +298,12 @@ pub struct CoreQueueView {
     pub measured_tail_us: u64,
     /// The device alone breaks an objective: no number of cores keeps it.
     pub hopeless: bool,
+    /// The tail of response times while best effort did nothing or was at its least; absent until enough were measured.
+    pub alone_tail_us: Option<u64>,
+    /// The bound on best effort holds the oldest request, which has waited for this long; absent if it doesn't.
+    pub held_us: Option<u64>,
+    /// The bound on best effort follows from this queue's objectives.
+    pub decides_bound: bool,
 }
 
 impl CoresView {
@@ -267,8 +315,9 @@ impl CoresView {
             busy: s.busy,
             best_effort_cores: s.unowned,
             revoked: s.revoked,
-            best_effort_write_bytes_per_s: s.write_rate,
-            best_effort_write_cuts: s.write_cuts,
+            best_effort_in_flight_bytes: s.bound.and_then(|b| b.in_flight_bytes),
+            best_effort_is_least: s.bound.is_some_and(|b| b.is_least),
+            best_effort_cuts: s.bound.map_or(0, |b| b.cuts),
             queues: s.queues.iter().filter(|q| !q.tenants.is_empty()).map(|q| queue(q, directory)).collect(),
         }
     }
@@ -296,6 +345,9 @@ fn queue(q: &QueueStatus, directory: &Directory) -> CoreQueueView {
         predicted_tail_us: us(q.predicted_tail),
         measured_tail_us: us(q.measured_tail),
         hopeless: q.is_hopeless,
+        alone_tail_us: q.alone_tails.iter().map(|t| us(t.1)).max(),
+        held_us: q.held.map(us),
+        decides_bound: q.is_deciding,
     }
 }
 
@@ -340,22 +392,18 @@ fn metrics(page: &mut Page, all: &[(&str, CoresView)]) {
         page.sample("plimsoll_cores_busy", &[("pool", pool)], v.busy);
     }
     page.family(
-        "plimsoll_cores_best_effort_write_bytes_per_second",
+        "plimsoll_cores_best_effort_in_flight_bytes",
         "gauge",
-        "What best effort may write, where that is bounded.",
+        "Bytes of writes that best effort may have in flight on average, where that is bounded.",
     );
     for (pool, v) in all {
-        if let Some(rate) = v.best_effort_write_bytes_per_s {
-            page.sample("plimsoll_cores_best_effort_write_bytes_per_second", &[("pool", pool)], rate);
+        if let Some(bytes) = v.best_effort_in_flight_bytes {
+            page.sample("plimsoll_cores_best_effort_in_flight_bytes", &[("pool", pool)], bytes);
         }
     }
-    page.family(
-        "plimsoll_cores_best_effort_write_cuts_total",
-        "counter",
-        "How often what best effort may write was cut.",
-    );
+    page.family("plimsoll_cores_best_effort_cuts_total", "counter", "Late requests that lowered that bound.");
     for (pool, v) in all {
-        page.sample("plimsoll_cores_best_effort_write_cuts_total", &[("pool", pool)], v.best_effort_write_cuts);
+        page.sample("plimsoll_cores_best_effort_cuts_total", &[("pool", pool)], v.best_effort_cuts);
     }
     let name_of = |q: &CoreQueueView| q.tenants.join("+");
     let queues: Vec<_> = all.iter().flat_map(|(pool, v)| v.queues.iter().map(|q| (*pool, name_of(q), q))).collect();

@@ -211,8 +211,28 @@ pub fn keep(config: &mut PoolConfig, record: &SettingsRecord) -> Vec<String> {
 pub struct Changed {
     /// The pool with them.
     pub live: Live,
-    /// The messages that make it so.
-    pub messages: Vec<Addressed>,
+    /// The messages that make it so, each with the one that undoes it.
+    pub messages: Vec<(Addressed, Addressed)>,
+}
+
+impl Changed {
+    fn new(before: &Live, live: Live, changed: &[&Setting]) -> Changed {
+        let mut messages: Vec<(Addressed, Addressed)> = Vec::new();
+        for s in changed {
+            // Several settings may have one message.
+            let both = ((s.message)(&live.config), (s.message)(&before.config));
+            if !messages.contains(&both) {
+                messages.push(both);
+            }
+        }
+        Changed { live, messages }
+    }
+
+    /// The change back to what was before it.
+    pub fn back(&self, before: &Live) -> Changed {
+        let messages = self.messages.iter().rev().map(|(to, back)| (back.clone(), to.clone())).collect();
+        Changed { live: before.clone(), messages }
+    }
 }
 
 /// Changes settings, all or none.
@@ -241,8 +261,7 @@ pub fn change(live: &Live, wanted: &BTreeMap<String, u64>, volumes: &[VolumePart
     for part in PARTS.iter().filter(|p| concerned.contains(p.name())) {
         check(*part, &new, volumes)?;
     }
-    let messages = messages(&new.config, changed.into_iter());
-    Ok(Changed { live: new, messages })
+    Ok(Changed::new(live, new, &changed))
 }
 
 /// Checks a layer's settings together with each other, the pool's devices and its volumes.
@@ -264,19 +283,7 @@ pub fn as_configured(part: &dyn AnyPart, live: &Live) -> Changed {
             (s.put)(&mut new.config, value);
         }
     }
-    let messages = messages(&new.config, changed.into_iter());
-    Changed { live: new, messages }
-}
-
-/// The messages of changed settings, each once.
-fn messages<'a>(config: &PoolConfig, changed: impl Iterator<Item = &'a Setting>) -> Vec<Addressed> {
-    let mut messages: Vec<Addressed> = Vec::new();
-    for message in changed.map(|s| (s.message)(config)) {
-        if !messages.contains(&message) {
-            messages.push(message);
-        }
-    }
-    messages
+    Changed::new(live, new, &changed)
 }
 
 fn keys() -> String {
@@ -318,7 +325,11 @@ mod tests {
         let slack = CoresControl::Slack { low: Span::from_micros(300), high: Span::from_millis(5), poll_windows: 2000 };
         let messages = [Addressed::new(&slack), Addressed::new(&CfqControl::SliceIdle(Span::ZERO))];
         assert_eq!(changed.messages.len(), 2, "the two slacks have one message");
-        assert!(messages.iter().all(|m| changed.messages.contains(m)));
+        assert!(messages.iter().all(|m| changed.messages.iter().any(|(to, _)| to == m)));
+        let undone = changed.back(&before);
+        assert_eq!(values(&undone.live.config), values(&before.config));
+        let idle = Addressed::new(&CfqControl::SliceIdle(Span::from_millis(8)));
+        assert!(undone.messages.iter().any(|(to, _)| *to == idle), "{undone:?}");
         let back = as_configured(&crate::parts::cores::Cores, &changed.live);
         let back_to = values(&back.live.config);
         assert_eq!((back_to["core_slack_low_us"], back_to["core_slack_high_us"], back.messages.len()), (300, 1000, 1));

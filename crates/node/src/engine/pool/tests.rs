@@ -12,7 +12,8 @@ use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_nbd::request::Rules;
 use plimsoll_nbd::wire::TransmissionFlags;
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
-use plimsoll_stack::{Extent, FrontVolume, Map, StackConfig, Target, VolumeTerms};
+use plimsoll_stack::{Extent, FrontVolume, Map, OwnTerms, StackConfig, Target, VolumeTerms};
+use plimsoll_throttle::{Limit, Throttle, ThrottleTerms};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
@@ -35,14 +36,15 @@ fn scene(limits: PermitLimits) -> Scene {
 
 /// A pool over a modelled disk: what enters the stack waits in a queue.
 fn slow_scene(limits: PermitLimits) -> Scene {
-    const DISK: u64 = 2 * SIZE_BYTES;
+    const DISK: u64 = 3 * SIZE_BYTES;
     let devices = Devices::new(vec![Device::Null { size_bytes: DISK }]);
     let model = DeviceSpec::named("cheetah-15k5").unwrap().at_most(DISK).build(DeviceOptions::default()).unwrap();
     let mut stack = Stack::new(StackConfig::default(), devices.offers());
-    stack.push(Box::new(Front::new()), vec![Target::Node(1)]);
-    stack.push(Box::new(Map::new()), vec![Target::Node(2)]);
+    stack.push(Box::new(Throttle::new()), vec![Target::Node(1)]);
+    stack.push(Box::new(Front::new()), vec![Target::Node(2)]);
+    stack.push(Box::new(Map::new()), vec![Target::Node(3)]);
     let queue = SchedulerOptions { depth: 32, ..SchedulerOptions::default() };
-    stack.push(SchedulerKind::Noop.layer(&queue, DiskModel::unknown(DISK)), vec![Target::Node(3)]);
+    stack.push(SchedulerKind::Noop.layer(&queue, DiskModel::unknown(DISK)), vec![Target::Node(4)]);
     stack.push(Box::new(ModelLayer::new(model)), vec![Target::Device(0)]);
     scene_of(stack, devices, limits)
 }
@@ -61,10 +63,15 @@ fn volume(id: u32) -> VolumeKey {
 
 impl Scene {
     fn set_volume(&mut self, id: u32) {
+        self.set_limited(id, None);
+    }
+
+    fn set_limited(&mut self, id: u32, requests: Option<Limit>) {
         let (reply, _answer) = tokio::sync::oneshot::channel();
         let front = FrontVolume { size_bytes: SIZE_BYTES, read_only: false };
         let extents = vec![Extent { device_offset: u64::from(id) * SIZE_BYTES, len: SIZE_BYTES }];
-        let terms = VolumeTerms { size_bytes: SIZE_BYTES, tenant: 1, own: plimsoll_stack::OwnTerms::default() };
+        let own = OwnTerms::of(&ThrottleTerms { requests, bytes: None });
+        let terms = VolumeTerms { size_bytes: SIZE_BYTES, tenant: 1, own };
         self.pool.obey_one(Command::SetVolume { key: volume(id), front, extents, terms, reply }).unwrap();
     }
 
@@ -185,11 +192,25 @@ fn own_time() -> Duration {
 /// stretch allows, and none takes long.
 #[test]
 fn withdrawing_is_done_in_stretches() {
+    leave_60_000(None);
+}
+
+/// The same of a volume whose limit they wait for.
+#[test]
+fn withdrawing_what_waits_for_a_limit_is_done_in_stretches() {
+    // An answer that can't be sent shows that the client is gone: there is one soon.
+    let longest = leave_60_000(Some(Limit { per_s: 50, burst: 0 }));
+    assert!(longest < Duration::from_millis(5), "{longest:?} in one round");
+}
+
+/// Returns the longest round's time while the requests are withdrawn.
+fn leave_60_000(limit: Option<Limit>) -> Duration {
     const LEFT: u64 = 60_000;
     const OTHERS: u64 = 63 * 40;
     let mut s = slow_scene(PermitLimits { jobs_max: 65_536, bytes_max: 1 << 30 });
-    s.set_volume(1);
-    let mut others: Vec<UnixStream> = (0..63).map(|_| s.connect(1)).collect();
+    s.set_limited(1, limit);
+    s.set_volume(2);
+    let mut others: Vec<UnixStream> = (0..63).map(|_| s.connect(2)).collect();
     others.iter_mut().for_each(|c| c.write_all(&reads(40, 512)).unwrap());
     let leaver = s.connect(1);
     leaver.set_nonblocking(true).unwrap();
@@ -217,6 +238,7 @@ fn withdrawing_is_done_in_stretches() {
     assert!(longest < 50 * STRETCH_TIME, "{longest:?} in one round");
     drop(others);
     s.end();
+    longest
 }
 
 /// More exports than the stack has accounts for: those beyond share the last.
