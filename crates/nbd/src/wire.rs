@@ -220,6 +220,10 @@ numbered! {
         GenerationBefore = 9,
         /// Connections of clients that write to all replicas (in a probe's answer).
         Writers = 10,
+        /// Certainty of a refused request's forecast, in thousandths.
+        Confidence = 11,
+        /// Microseconds that a READ was forecast to take when it was accepted.
+        ForecastUs = 12,
     }
 }
 

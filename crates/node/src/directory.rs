@@ -3,7 +3,7 @@
 //! An export's name only chooses among what the peer was granted; it never grants anything.
 
 use crate::config::{Config, Grant, Peer, TenantConfig, VolumeConfig, check_deadline};
-use crate::engine::{AutoTerms, ExportParams, Health, PermitLimits};
+use crate::engine::{AutoTerms, DeadlineFrom, ExportParams, Health, PermitLimits};
 use crate::predict::auto_terms;
 use crate::replica::{Behind, Replica, ReplicaUse};
 use plimsoll_base::{BadPriority, Class, OnBusy, Priority, Span, TenantId, VolumeKey};
@@ -12,6 +12,8 @@ use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
 use plimsoll_stack::{Extent, LayerState};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -24,6 +26,20 @@ pub struct Identity {
     pub uid: Option<u32>,
     /// The common name of a verified TLS client certificate.
     pub cert: Option<String>,
+    /// A TCP peer's address.
+    pub address: Option<SocketAddr>,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.cert, self.address, self.uid) {
+            (Some(name), Some(address), _) => write!(f, "cert:{name} {address}"),
+            (Some(name), None, _) => write!(f, "cert:{name}"),
+            (None, Some(address), _) => write!(f, "{address}"),
+            (None, None, Some(uid)) => write!(f, "uid:{uid}"),
+            (None, None, None) => f.write_str("unix"),
+        }
+    }
 }
 
 /// A volume's life.
@@ -128,7 +144,7 @@ pub struct Directory {
 }
 
 /// A tenant's promise to requests that ask for nothing themselves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Promise {
     /// Deadline of its reads.
     pub deadline: Option<Span>,
@@ -140,6 +156,11 @@ pub struct Promise {
     pub priority: Priority,
 }
 
+impl Promise {
+    /// Of a tenant that was promised nothing.
+    pub const NONE: Promise = Promise { deadline: None, auto: None, busy: OnBusy::Wait, priority: Priority::DEFAULT };
+}
+
 /// A volume's promise to reads that ask for nothing themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VolumePromise {
@@ -149,7 +170,7 @@ pub struct VolumePromise {
     pub busy: OnBusy,
 }
 
-/// The configured promises, by names.
+/// The promises of volumes and tenants, by names: as configured, or as changed live since.
 #[derive(Clone, Debug, Default)]
 pub struct Promises {
     /// Tenants'.
@@ -159,20 +180,27 @@ pub struct Promises {
 }
 
 impl Promises {
-    fn tenant(&self, name: &str) -> Promise {
-        let none = Promise { deadline: None, auto: None, busy: OnBusy::Wait, priority: Priority::DEFAULT };
-        self.tenants.get(name).copied().unwrap_or(none)
+    /// A tenant's.
+    pub fn tenant(&self, name: &str) -> Promise {
+        self.tenants.get(name).copied().unwrap_or(Promise::NONE)
     }
 
-    /// The deadline of reads on an export, and what becomes of those that would miss it. Whoever sets the deadline also decides
-    /// that: the export's name, its volume, or its tenant; only the name may overrule the other two.
-    fn of_export(&self, volume: &str, tenant: &str, asked: &Asked<'_>) -> (Option<Span>, OnBusy) {
-        let own = asked.deadline.map(|deadline| VolumePromise { deadline, busy: OnBusy::Wait });
-        let (deadline, busy) = match own.or_else(|| self.volumes.get(volume).copied()) {
-            Some(promise) => (Some(promise.deadline), promise.busy),
-            None => (self.tenant(tenant).deadline, self.tenant(tenant).busy),
+    /// The deadline of reads on an export with its source, and what becomes of reads that would miss it. Whoever sets the deadline
+    /// also decides that: the export's name, its volume, or its tenant; only the name may overrule the other two.
+    fn of_export(&self, tenant: &str, asked: &Asked<'_>) -> (Option<(Span, DeadlineFrom)>, OnBusy) {
+        let own = asked.deadline.map(|deadline| (deadline, DeadlineFrom::Connection, OnBusy::Wait));
+        let of_volume = || self.volumes.get(asked.volume).map(|p| (p.deadline, DeadlineFrom::Volume, p.busy));
+        let promise = self.tenant(tenant);
+        let (deadline, busy) = match own.or_else(of_volume) {
+            Some((deadline, from, busy)) => (Some((deadline, from)), busy),
+            None => (promise.deadline.map(|deadline| (deadline, DeadlineFrom::Tenant)), promise.busy),
         };
         (deadline, asked.busy.unwrap_or(busy))
+    }
+
+    /// The same of connections to a volume that ask for nothing.
+    pub fn of_volume(&self, volume: &str, tenant: &str) -> (Option<(Span, DeadlineFrom)>, OnBusy) {
+        self.of_export(tenant, &Asked::plain(volume))
     }
 
     /// Those of a configuration that was checked.
@@ -335,9 +363,10 @@ impl Directory {
     pub fn open(&self, who: &Identity, agreed: &Negotiated) -> Result<(usize, ExportParams), Refusal> {
         let (volume, asked, _) = self.resolve(who, &agreed.export_name)?;
         let tenant = asked.tenant.unwrap_or(&volume.tenant);
-        let (deadline, busy) = self.promises.of_export(&volume.name, tenant, &asked);
+        let (deadline, busy) = self.promises.of_export(tenant, &asked);
         let is_told = agreed.meta_contexts.contains(MetaContext::Promise);
         let params = ExportParams {
+            peer: who.to_string().into(),
             volume: volume.key,
             tenant: self.tenants[tenant].id,
             deadline,
@@ -389,9 +418,9 @@ impl Directory {
             why => format!(", may lack writes of other replicas ({why})"),
         };
         let tenant = asked.tenant.unwrap_or(&v.tenant);
-        let (deadline, busy) = self.promises.of_export(&v.name, tenant, asked);
+        let (deadline, busy) = self.promises.of_export(tenant, asked);
         let deadline = match (deadline, self.promises.tenant(tenant).auto) {
-            (Some(deadline), _) => Some(format!("deadline {deadline}")),
+            (Some((deadline, _)), _) => Some(format!("deadline {deadline}")),
             (None, Some(_)) => Some("a deadline that sets itself".into()),
             (None, None) => None,
         };
@@ -528,7 +557,7 @@ mod tests {
                 tls: false,
             };
             let params = d.open(&who, &agreed).unwrap().1;
-            (params.deadline, params.on_busy, agreed.export.description)
+            (params.deadline.map(|(deadline, _)| deadline), params.on_busy, agreed.export.description)
         };
         let plain = |d: &Directory, name| {
             let (deadline, busy, _) = opened(d, name, MetaContexts::EMPTY);

@@ -6,12 +6,15 @@ mod fit;
 mod pool;
 mod settings;
 mod slots;
+mod tenants;
+mod watch;
 
 pub use error::NodeError;
 pub use pool::RunningPool;
+pub use tenants::DeadlineChange;
 
 use crate::config::{Config, TenantConfig, VolumeConfig};
-use crate::directory::{Directory, Promises, Volume, VolumePromise};
+use crate::directory::{Directory, Promises, Volume};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Trace};
 use crate::parts::{self, PARTS, Part, PoolView};
@@ -34,8 +37,8 @@ pub struct Node {
     cache_sizes: BTreeMap<String, u64>,
     /// What volumes were measured to get alone.
     baselines: BTreeMap<String, parts::fence::Baseline>,
-    /// Promises of volumes, by name, as configured.
-    promised: BTreeMap<String, VolumePromise>,
+    /// Promises as configured.
+    promised: Promises,
     /// Slots of volumes, by name, as configured.
     slots: BTreeMap<String, u32>,
     /// Volumes as configured.
@@ -82,7 +85,7 @@ impl Node {
         let node = Node {
             cache_sizes,
             baselines: parts::fence::baselines(&config.volume).map_err(NodeError::Failed)?,
-            promised: promises.volumes.clone(),
+            promised: promises.clone(),
             slots,
             volumes_configured: config.volume.clone(),
             throttles: config.volume.iter().filter_map(throttled).collect(),
@@ -103,6 +106,7 @@ impl Node {
         }
         for record in node.stored_tenants() {
             node.apply_tenant(&record.name, record.class.clone(), permits_of_record(&record.limits))?;
+            node.settle_tenant_deadline(&record);
         }
         node.settle_settings().await?;
         for pool in 0..node.pools.len() {
@@ -371,7 +375,7 @@ impl Node {
     /// Whoever has its name next has what is configured for it, not what was set live.
     fn forget_volume(&self, name: &str) {
         self.directory_mut(|d| d.volumes.remove(name));
-        self.promise(name, self.promised.get(name).copied());
+        self.promise(name, self.promised.volumes.get(name).copied());
     }
 
     async fn finish_delete(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
@@ -419,8 +423,12 @@ impl Node {
     }
 
     /// Declares a tenant or changes its promise, live; kept over a restart, where it goes before the configuration's.
-    pub async fn set_tenant(&self, mut record: TenantRecord) -> Result<()> {
+    pub async fn set_tenant(&self, record: TenantRecord) -> Result<()> {
         let _one = self.changing.lock().await;
+        self.put_tenant(record).await
+    }
+
+    async fn put_tenant(&self, mut record: TenantRecord) -> Result<()> {
         record.check().map_err(|e| NodeError::Refused(e.to_string()))?;
         self.must_fit(&record.name, &record.class, permits_of_record(&record.limits)).await?;
         self.check_class(&record.name, &record.class)?;
@@ -429,6 +437,7 @@ impl Node {
             let kept = record.clone();
             blocking(move || store.change().set_tenant(kept)).await?;
         }
+        self.settle_tenant_deadline(&record);
         self.apply_tenant(&record.name, record.class, permits_of_record(&record.limits))?;
         self.tell_slots(&record.name).await
     }
@@ -451,6 +460,7 @@ impl Node {
             })
             .await?;
         }
+        self.promise_tenant(name, self.promised.tenant(name));
         if let Some(tenant) = self.directory_mut(|d| d.tenants.remove(name)).map(|t| t.id) {
             for p in &self.pools {
                 let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it

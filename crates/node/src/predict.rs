@@ -136,6 +136,12 @@ impl Particulars {
         Particulars(tenants.iter().map(of).collect())
     }
 
+    /// Thousandths of a tenant's accepted reads that may miss their deadlines, by its percentile.
+    pub fn late_permille(&self, name: &str) -> u64 {
+        let percentile = self.0.get(name).and_then(|(percentile, _)| *percentile);
+        percentile.map_or(0, |bp| (10_000 - u64::from(bp)).div_ceil(10))
+    }
+
     /// A tenant's terms, as layers are told.
     pub fn terms(&self, name: &str, class: &Class, in_flight_max: u32) -> Terms {
         let window = |bp: u16| (SLOW_READS_IN_WINDOW * 10_000).div_ceil(10_000 - u64::from(bp)) as u32;

@@ -71,7 +71,7 @@ impl Service {
                 Ok((stream, _)) => {
                     crate::panics::point("nbd");
                     let uid = stream.peer_cred().ok().map(|c| c.uid());
-                    let who = Identity { local: true, uid, cert: None };
+                    let who = Identity { local: true, uid, ..Identity::default() };
                     let service = self.clone();
                     let client = move |guest| async move { service.unix_client(stream, guest).await };
                     let peer = PeerKey::Uid(uid.unwrap_or(u32::MAX));
@@ -90,7 +90,7 @@ impl Service {
             match listener.accept().await {
                 Ok((stream, from)) => {
                     crate::panics::point("nbd");
-                    let who = Identity { local: from.ip().is_loopback(), uid: None, cert: None };
+                    let who = Identity { local: from.ip().is_loopback(), address: Some(from), ..Identity::default() };
                     let service = self.clone();
                     let client = move |guest| async move { service.tcp_client(stream, guest).await };
                     let peer = PeerKey::host(from.ip());

@@ -3,8 +3,10 @@
 //! A histogram has 40 KiB, however little it holds, and an export has eleven. A scrape of a node of many volumes would
 //! hold them all at once; of each only the buckets that hold something are kept.
 
-use crate::engine::metrics::ExportMetrics;
-use plimsoll_base::{LatencyHistogram, Span, TenantId, Time, VolumeKey};
+use crate::engine::lateness::Deviations;
+use crate::engine::metrics::{ExportMetrics, TAILS};
+use crate::engine::recent::{Counts, Recent, Tally, Window, Within};
+use plimsoll_base::{IoError, LatencyHistogram, Objective, Span, TenantId, Time, VolumeKey};
 
 /// What is counted of one tenant on one volume, as [`crate::engine::metrics::ExportMetrics`] explains it.
 #[derive(Clone, Debug)]
@@ -29,12 +31,20 @@ pub struct ExportView {
     pub busy_refused: u64,
     /// Given back later.
     pub busy_revoked: u64,
-    /// Done in time.
+    /// Reads done in time.
     pub deadline_met: u64,
-    /// Done too late, against the forecast.
+    /// Reads done too late, against the forecast.
     pub deadline_missed: u64,
     /// Done too late as was forecast: their clients wait.
     pub deadline_waited: u64,
+    /// Outcomes of requests and promises in the last minute, hour and day.
+    pub recent: [Tally; 3],
+    /// The tenant's objectives, and how requests kept to them in the last minute, hour and day.
+    pub objectives: Vec<(Objective, [Within; 3])>,
+    /// By how much reads with a deadline ended later than forecast, or earlier.
+    pub deviations: Deviations,
+    /// By layer, top first, then the device: where requests' time went in the last whole minute and in the running one.
+    pub waits: Vec<(&'static str, Span)>,
     /// From dispatch to completion.
     pub device: Summary,
     /// How far forecasts were off.
@@ -80,10 +90,85 @@ impl ExportView {
             deadline_met: m.deadline_met,
             deadline_missed: m.deadline_missed,
             deadline_waited: m.deadline_waited,
+            recent: windows(&m.recent),
+            objectives: m.objectives.iter().map(|(o, recent)| (*o, windows(recent))).collect(),
+            deviations: m.lateness.deviations(),
+            waits: Vec::new(),
             device: Summary::from(&m.device),
             forecast_error: Summary::from(&m.forecast_error),
             minute: Summary::from(m.minutes.judged()),
             second: Summary::from(&m.seconds.last),
+        }
+    }
+}
+
+fn windows<C: Counts>(recent: &Recent<C>) -> [C; 3] {
+    Window::ALL.map(|w| recent.sum(w))
+}
+
+/// Minutes for which a failed request is remembered as a problem.
+pub const FAILED_MINUTES: usize = 10;
+
+/// An export's promises in the last minute: enough to see whether something is wrong.
+#[derive(Clone, Debug)]
+pub struct ExportPromise {
+    /// The volume.
+    pub key: VolumeKey,
+    /// The tenant.
+    pub tenant: TenantId,
+    /// Outcomes of requests and promises.
+    pub minute: Tally,
+    /// The tenant's objectives, and how requests kept to them.
+    pub objectives: Vec<(Objective, Within)>,
+    /// Requests that failed below the node in the last [`FAILED_MINUTES`], and why the last one did.
+    pub failed: Option<(u64, IoError)>,
+}
+
+impl ExportPromise {
+    /// Of what was counted, as of its last turn.
+    pub fn of(key: VolumeKey, tenant: TenantId, m: &ExportMetrics) -> ExportPromise {
+        let failed = m.recent.sum_of_minutes(FAILED_MINUTES).failed;
+        ExportPromise {
+            key,
+            tenant,
+            minute: m.recent.sum(Window::Minute),
+            objectives: m.objectives.iter().map(|(o, recent)| (*o, recent.sum(Window::Minute))).collect(),
+            failed: m.last_failure.filter(|_| failed > 0).map(|why| (failed, why)),
+        }
+    }
+
+    /// Was there nothing?
+    pub fn is_empty(&self) -> bool {
+        self.minute == Tally::default() && self.failed.is_none()
+    }
+}
+
+/// The last minute by seconds and the last hour by minutes, the running ones last.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// Counters, and the 99th percentile of response times.
+    pub seconds: Vec<(Tally, Span)>,
+    /// The same.
+    pub minutes: Vec<(Tally, Span)>,
+}
+
+impl History {
+    /// Of one export, as of its last turn.
+    pub fn of(m: &ExportMetrics) -> History {
+        History {
+            seconds: m.recent.seconds().zip(m.seconds.tails()).collect(),
+            minutes: m.recent.minutes().zip(m.minutes.tails()).collect(),
+        }
+    }
+
+    /// Adds another export's. The percentile becomes the larger one.
+    pub fn add(&mut self, other: &History) {
+        for (mine, theirs) in [(&mut self.seconds, &other.seconds), (&mut self.minutes, &other.minutes)] {
+            mine.resize(TAILS, Default::default());
+            for ((tally, tail), (t, p99)) in mine.iter_mut().zip(theirs) {
+                tally.add(t);
+                *tail = (*tail).max(*p99);
+            }
         }
     }
 }

@@ -72,6 +72,7 @@ impl Running {
             promises: false,
         };
         let params = ExportParams {
+            peer: "test".into(),
             volume: VOLUME,
             tenant: TENANT,
             deadline: None,

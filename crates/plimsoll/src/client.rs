@@ -8,7 +8,7 @@ use hyper::client::conn::http1;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use plimsoll_node::http::Token;
-use plimsoll_node::http::api::ErrorBody;
+use plimsoll_node::http::api::{ErrorBody, NodeStatus, Status};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// Which node is meant, and how its answers are printed.
 #[derive(Args, Clone, Debug)]
 pub struct Control {
-    /// The node's control socket, or its address: a path, or http://HOST:PORT.
+    /// The node's control socket, or its address: a path, HOST:PORT or http://HOST:PORT.
     #[arg(long, value_name = "PATH|URL", env = "PLIMSOLL_CONTROL", default_value = "http://127.0.0.1:7700")]
     control: String,
-    /// A file with the token that changes over TCP take; the unix socket takes none.
+    /// A file with the token that changes over TCP take; the control socket takes none, and is used where it can be.
     #[arg(long, value_name = "FILE", env = "PLIMSOLL_TOKEN_FILE")]
     token_file: Option<PathBuf>,
     /// Print JSON.
@@ -91,6 +91,28 @@ impl Client {
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Bytes> {
+        let mut place = self.place()?;
+        if method != Method::GET && self.control.token_file.is_none() {
+            place = self.without_token(place).await;
+        }
+        self.call_at(place, method, path, body).await
+    }
+
+    /// The control socket of a node on this host: a change over TCP would take the token. `named` if that socket can't be found
+    /// or used.
+    async fn without_token(&self, named: Place) -> Place {
+        let Place::Tcp(host) = &named else { return named };
+        let asked = self.call_at(Place::Tcp(host.clone()), Method::GET, "/v1/status", None).await;
+        let node = |answer: Result<Bytes>| Some(serde_json::from_slice::<Status>(&answer.ok()?).ok()?.node);
+        let Some(over_tcp) = node(asked) else { return named };
+        let Some(socket) = over_tcp.listens.control_unix.as_ref().map(PathBuf::from) else { return named };
+        let there = node(self.call_at(Place::Unix(socket.clone()), Method::GET, "/v1/status", None).await);
+        // A node on another host may have a path that names another node's socket here.
+        let is_same = |n: &NodeStatus| n.pid == over_tcp.pid && n.listens.control_http == over_tcp.listens.control_http;
+        if there.is_some_and(|n| is_same(&n)) { Place::Unix(socket) } else { named }
+    }
+
+    async fn call_at(&self, place: Place, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Bytes> {
         let mut request = Request::builder().method(method).uri(path).header(header::USER_AGENT, "plimsoll");
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
@@ -100,7 +122,7 @@ impl Client {
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.as_str()));
         }
         let body = Full::new(Bytes::from(body.unwrap_or_default()));
-        match self.place()? {
+        match place {
             Place::Unix(path) => {
                 let stream = self.connect(tokio::net::UnixStream::connect(&path)).await?;
                 self.exchange(stream, request.header(header::HOST, "localhost").body(body)?).await
@@ -160,10 +182,11 @@ impl Client {
         if text.starts_with("https://") {
             bail!("{text}: the control API has no TLS: use http://, on a loopback address");
         }
-        if let Some(rest) = text.strip_prefix("http://") {
+        let is_port = |text: &str| text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let plain = Some(text.as_str()).filter(|t| is_port(t) && !t.contains('/') && !Path::new(t).exists());
+        if let Some(rest) = text.strip_prefix("http://").or(plain) {
             let host = rest.trim_end_matches('/');
-            let port = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
-            if port.is_none() || host.contains('/') {
+            if !is_port(host) || host.contains('/') {
                 bail!("{text}: not an address of a control API: write http://HOST:PORT");
             }
             return Ok(Place::Tcp(host.to_string()));
@@ -207,6 +230,8 @@ mod tests {
         };
         assert!(matches!(place("http://127.0.0.1:7700/"), Ok(Place::Tcp(h)) if h == "127.0.0.1:7700"));
         assert!(matches!(place("http://[::1]:1"), Ok(Place::Tcp(h)) if h == "[::1]:1"));
+        assert!(matches!(place("127.0.0.1:7711"), Ok(Place::Tcp(h)) if h == "127.0.0.1:7711"));
+        assert!(matches!(place("control.sock"), Ok(Place::Unix(_))));
         assert!(matches!(place("/run/c.sock"), Ok(Place::Unix(p)) if p == Path::new("/run/c.sock")));
         for bad in ["https://a:1", "http://a", "http://a:x", "http://a:1/v1"] {
             assert!(place(bad).is_err(), "{bad}");

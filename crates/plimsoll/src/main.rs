@@ -3,7 +3,9 @@
 mod cache;
 mod check;
 mod client;
+mod connections;
 mod cores;
+mod deadline;
 mod fence;
 mod inject;
 mod lab;
@@ -11,6 +13,8 @@ mod logs;
 mod part;
 mod pool;
 mod profile;
+mod promise;
+mod read;
 mod resync;
 mod serve;
 mod shape;
@@ -50,8 +54,10 @@ enum Command {
     Top(top::Top),
     /// List, create, grow, delete volumes
     Volume(volume::Volume),
-    /// List, set, remove tenants
+    /// List, show, set, remove tenants
     Tenant(tenant::Tenant),
+    /// List the clients that are connected
+    Connections(connections::Connections),
     /// Show a pool's layers, show and change its settings, bring one back after a failed flush
     Pool(pool::Pool),
     Inject(inject::Inject),
@@ -62,6 +68,8 @@ enum Command {
     Cache(cache::Cache),
     /// Show a pool's scattered logs, bring home what is in them
     Logs(logs::Logs),
+    /// Read at random within a deadline, and show each answer: the time it took, or Busy with the predicted wait
+    Read(read::Read),
     /// Measure what a device's requests cost, for the predictors
     Profile(profile::ProfileArgs),
     /// Run the papers' experiments on models, and report
@@ -83,12 +91,14 @@ fn main() -> ExitCode {
         Command::Top(c) => c.run(),
         Command::Volume(c) => c.run(),
         Command::Tenant(c) => c.run(),
+        Command::Connections(c) => c.run(),
         Command::Pool(c) => c.run(),
         Command::Inject(c) => c.run(),
         Command::Cores(c) => c.run(),
         Command::Fence(f) => f.run(),
         Command::Cache(c) => c.run(),
         Command::Logs(c) => c.run(),
+        Command::Read(c) => c.run(),
         Command::Profile(c) => c.run(),
         Command::Lab(c) => c.run(),
         Command::Tape(c) => c.run(),

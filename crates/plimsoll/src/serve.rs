@@ -110,10 +110,11 @@ fn write_ready(out: &mut impl Write, node: &Node, bound: &Bound, embedded: bool)
         out,
         "  fio --name=busy --ioengine=nbd --uri='nbd+unix:///archive%3Fdeadline=20ms%26busy=error?socket={socket}' --rw=randread --bs=4k --iodepth=8 --rate_iops=300 --rate_process=poisson --size=1G --runtime=10 --time_based --continue_on_error=io"
     )?;
+    writeln!(out, "  plimsoll read 'nbd+unix:///archive?socket={socket}' --deadline 20ms --rate 250 --count 100")?;
     if let Some(http) = bound.control_http {
         writeln!(
             out,
-            "fio counts each Busy answer as an error; what was predicted: the dashboard, or http://{http}/v1/traces"
+            "fio reports each Busy answer as an error; the shares that were kept, missed, waited and refused: http://{http}/"
         )?;
     }
     out.flush()

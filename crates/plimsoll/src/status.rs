@@ -1,8 +1,8 @@
 //! `plimsoll status`
 
 use crate::client::{Client, Control, print_json};
+use crate::promise::{deadline, forecast, kept, promise, shares, tenants, volumes};
 use crate::table::{bytes, table};
-use crate::tenant::{kept, promise};
 use anyhow::Result;
 use clap::Args;
 use plimsoll_node::http::api;
@@ -47,8 +47,16 @@ fn print(s: &api::Status) {
     };
     let head = ["POOL", "STATE", "FREE", "CLIENTS", "INSIDE", "OLDEST", "DEVICE"];
     print!("\n{}", table(&head, &s.pools.iter().map(pool).collect::<Vec<_>>()));
-    for p in s.pools.iter().filter(|p| !p.parts.is_empty()) {
+    for p in &s.pools {
         println!("\n{}", p.name);
+        if p.promises.reads.last_minute.all() > 0 {
+            println!(
+                "  {:<10} {} kept/missed/waited/refused of the reads with a deadline in the last minute",
+                "promises",
+                shares(&p.promises.reads.last_minute)
+            );
+        }
+        forecast(&p.promises.forecast).iter().for_each(|text| println!("  {:<10} {text}", "forecast"));
         for part in &p.parts {
             println!("  {:<10} {}", part.name, part.headline);
             part.problem.iter().for_each(|problem| println!("  {:<10} ! {problem}", ""));
@@ -66,16 +74,22 @@ fn print(s: &api::Status) {
             v.tenant.clone(),
             v.traffic.done.to_string(),
             busy.to_string(),
+            v.traffic.failed.to_string(),
+            deadline(v.promise.as_ref()),
+            shares(&v.traffic.promised.last_minute),
         ]
     };
-    let head = ["VOLUME", "SIZE", "STATE", "TENANT", "DONE", "BUSY"];
-    print!("\n{}", table(&head, &s.volumes.iter().map(volume).collect::<Vec<_>>()));
-    let tenant = |t: &api::TenantStatus| vec![t.name.clone(), t.class.clone(), promise(t), kept(t)];
-    let head = ["TENANT", "CLASS", "PROMISE", "KEPT"];
-    print!("\n{}", table(&head, &s.tenants.iter().map(tenant).collect::<Vec<_>>()));
-    if s.tenants.iter().any(|t| !t.enforced) {
-        println!(
-            "\nClasses are measured, not enforced yet; permits are (`plimsoll tenant list --json` says what is what)."
-        );
-    }
+    let head =
+        ["VOLUME", "SIZE", "STATE", "TENANT", "DONE", "BUSY", "FAILED", "DEADLINE", "READS KEPT/MISSED/WAITED/REFUSED"];
+    print!("\n{}", table(&head, &volumes(&s.volumes).into_iter().map(volume).collect::<Vec<_>>()));
+    let tenant = |t: &api::TenantStatus| {
+        let how = if t.enforced { "enforced" } else { "measured only" };
+        let reads = shares(&t.traffic.promised.last_minute);
+        vec![t.name.clone(), t.class.clone(), promise(t), kept(t), how.into(), reads]
+    };
+    let head = ["TENANT", "CLASS", "PROMISE", "KEPT", "HOW", "READS KEPT/MISSED/WAITED/REFUSED"];
+    print!("\n{}", table(&head, &tenants(&s.tenants).into_iter().map(tenant).collect::<Vec<_>>()));
+    println!(
+        "\nReads with a deadline are of the last minute. `plimsoll tenant show NAME` says what enforces a promise."
+    );
 }

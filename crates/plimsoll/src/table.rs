@@ -17,10 +17,11 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Each column's width, and whether it goes to the right: if all its cells begin with a digit, or have nothing (`-`).
+/// Each column's width, and whether it goes to the right: if all its cells begin with a digit, with or without a sign, or are empty (`-`).
 pub fn columns(head: &[&str], rows: &[Vec<String>]) -> Vec<(usize, bool)> {
     let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0).max(head[c].len());
-    let number = |text: &str| text == "-" || text.starts_with(|c: char| c.is_ascii_digit());
+    let signs = ['+', '-', '<'];
+    let number = |text: &str| text == "-" || text.trim_start_matches(signs).starts_with(|c: char| c.is_ascii_digit());
     let right = |c: usize| !rows.is_empty() && rows.iter().all(|r| number(&r[c]));
     (0..head.len()).map(|c| (width(c), right(c))).collect()
 }

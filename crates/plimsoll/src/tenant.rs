@@ -1,15 +1,17 @@
 //! `plimsoll tenant …`
 
 use crate::client::{Client, Control, print_json, segment};
-use crate::table::{micros, table};
-use anyhow::Result;
+use crate::deadline::{Deadline, deadline};
+use crate::promise::{self, kept, promise, shares};
+use crate::table::table;
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use hyper::Method;
-use plimsoll_base::Span;
+use plimsoll_base::{OnBusy, Span};
 use plimsoll_node::config::ByteSize;
-use plimsoll_node::http::api::{ObjectiveSpec, TenantSpec, TenantStatus};
+use plimsoll_node::http::api::{ObjectiveSpec, TenantChange, TenantSpec, TenantStatus};
 
-/// List, set, remove tenants.
+/// List, show, set, remove tenants.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  plimsoll tenant set web --class latency-critical --objective 99.9=20ms --control control.sock"
@@ -24,9 +26,17 @@ enum Command {
     /// List all, with what they were promised and whether it's kept
     #[command(after_help = "Example:\n  plimsoll tenant list")]
     List(#[command(flatten)] Control),
+    /// Show one: its promises, and how they were kept in the last minute, hour and day
+    #[command(after_help = "Example:\n  plimsoll tenant show web")]
+    Show {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        control: Control,
+    },
     /// Declare one, or change its promise; kept over a restart
     #[command(
-        after_help = "What isn't said is the default, not what was before.\n\nExamples:\n  plimsoll tenant set web --class latency-critical --objective 99=5ms --objective 99.9=20ms --control control.sock\n  plimsoll tenant set reports --class best-effort --weight 50 --jobs-max 64 --control control.sock"
+        after_help = "Of a tenant that exists, what isn't named stays as it is.\n\nExamples:\n  plimsoll tenant set web --deadline 20ms\n  plimsoll tenant set web --busy error\n  plimsoll tenant set web --deadline none\n  plimsoll tenant set web --class latency-critical --objective 99=5ms --objective 99.9=20ms --control control.sock\n  plimsoll tenant set reports --class best-effort --weight 50 --jobs-max 64 --control control.sock"
     )]
     Set(Set),
     /// Take one away that owns no volume; one that the configuration declares is back at the next start
@@ -43,16 +53,16 @@ enum Command {
 struct Set {
     /// Its name.
     name: String,
-    /// What kind of promise it has.
+    /// Kind of its promise; needed for a new tenant.
     #[arg(long)]
-    class: Class,
+    class: Option<Class>,
     /// For latency-critical: PERCENTILE=TIME; may be repeated.
     #[arg(long = "objective", value_name = "PERCENTILE=TIME", value_parser = parse_objective)]
     objectives: Vec<ObjectiveSpec>,
-    /// Its share relative to others, 1 to 10000 (if not said, 100; 1000 of a latency-critical one, where cores are too few).
+    /// Its share relative to others, 1 to 10000 [default: 100; 1000 of a latency-critical one].
     #[arg(long)]
     weight: Option<u32>,
-    /// For fenced: how many slots (1 if not said).
+    /// For fenced: number of slots [default: 1].
     #[arg(long)]
     slots: Option<u32>,
     /// Requests inside a pool at once.
@@ -61,6 +71,12 @@ struct Set {
     /// Bytes inside a pool at once.
     #[arg(long)]
     bytes_max: Option<ByteSize>,
+    /// Deadline of its reads on volumes without one, for new connections; `none`: none.
+    #[arg(long, value_name = "TIME|none", value_parser = deadline)]
+    deadline: Option<Deadline>,
+    /// Answer to a read that would miss it: wait (it is served late) or error (it fails at once) [default: wait].
+    #[arg(long, value_name = "ANSWER")]
+    busy: Option<OnBusy>,
     #[command(flatten)]
     control: Control,
 }
@@ -98,6 +114,10 @@ impl Tenant {
                 let all: Vec<TenantStatus> = Client::new(&control)?.get("/v1/tenants")?;
                 show(&all, &control)
             }
+            Command::Show { name, control } => {
+                let t: TenantStatus = Client::new(&control)?.get(&path(&name))?;
+                if control.json { print_json(&t) } else { show_one(&t) }
+            }
             Command::Set(set) => set.run(),
             Command::Remove { name, control } => Client::new(&control)?.order(Method::DELETE, &path(&name)),
         }
@@ -106,17 +126,35 @@ impl Tenant {
 
 impl Set {
     fn run(self) -> Result<()> {
-        let spec = TenantSpec {
-            class: self.class.name().to_string(),
-            objectives: self.objectives,
-            weight: self.weight,
-            slots: self.slots,
-            jobs_max: self.jobs_max,
-            bytes_max: self.bytes_max.map(|b| b.0),
+        let client = Client::new(&self.control)?;
+        let all: Vec<TenantStatus> = client.get("/v1/tenants")?;
+        let (path, class) = (path(&self.name), self.class.map(|c| c.name().to_string()));
+        let bytes_max = self.bytes_max.map(|b| b.0);
+        let deadline_us = self.deadline.map(|d| d.micros());
+        let (objectives, weight, slots, jobs_max) = (self.objectives, self.weight, self.slots, self.jobs_max);
+        let busy = self.busy;
+        let now: TenantStatus = if all.iter().any(|t| t.name == self.name) {
+            let objectives = (!objectives.is_empty()).then_some(objectives);
+            let wanted = TenantChange { class, objectives, weight, slots, jobs_max, bytes_max, deadline_us, busy };
+            client.send(Method::PATCH, &path, &wanted)?
+        } else {
+            let Some(class) = class else {
+                bail!("there is no tenant `{}`: say its --class to declare it", self.name);
+            };
+            let spec = TenantSpec { class, objectives, weight, slots, jobs_max, bytes_max, deadline_us, busy };
+            client.send(Method::PUT, &path, &spec)?
         };
-        let now: TenantStatus = Client::new(&self.control)?.send(Method::PUT, &path(&self.name), &spec)?;
         if self.control.json { print_json(&now) } else { show(&[now], &self.control) }
     }
+}
+
+fn show_one(t: &TenantStatus) -> Result<()> {
+    println!("tenant {}: {}, {}", t.name, t.class, promise(t));
+    promise::print(&promise::of_tenant(t));
+    println!("  enforced  {}: {}", if t.enforced { "yes" } else { "no" }, t.enforcement);
+    println!("  volumes   {}", t.volumes.join(", "));
+    println!("  inside    {} of {} requests", t.permits.jobs, t.permits.jobs_max);
+    Ok(())
 }
 
 fn path(name: &str) -> String {
@@ -130,34 +168,12 @@ fn show(all: &[TenantStatus], control: &Control) -> Result<()> {
     let row = |t: &TenantStatus| {
         let jobs = format!("{}/{}", t.permits.jobs, t.permits.jobs_max);
         let enforced = if t.enforced { "enforced" } else { "measured only" };
-        vec![t.name.clone(), t.class.clone(), promise(t), kept(t), enforced.into(), jobs, t.volumes.join(",")]
+        let reads = shares(&t.traffic.promised.last_minute);
+        vec![t.name.clone(), t.class.clone(), promise(t), kept(t), enforced.into(), reads, jobs, t.volumes.join(",")]
     };
-    let head = ["NAME", "CLASS", "PROMISE", "KEPT", "HOW", "INSIDE", "VOLUMES"];
-    print!("{}", table(&head, &all.iter().map(row).collect::<Vec<_>>()));
+    let head = ["NAME", "CLASS", "PROMISE", "KEPT", "HOW", "READS KEPT/MISSED/WAITED/REFUSED", "INSIDE", "VOLUMES"];
+    print!("{}", table(&head, &promise::tenants(all).into_iter().map(row).collect::<Vec<_>>()));
     Ok(())
-}
-
-/// What a tenant was promised, in short.
-pub fn promise(t: &TenantStatus) -> String {
-    let objective = |o: &plimsoll_node::http::api::ObjectiveStatus| {
-        let seen = o.measured_us.map_or("no requests yet".to_string(), |us| format!("is {}", micros(us)));
-        format!("p{} ≤ {} ({seen})", o.percentile, micros(o.within_us))
-    };
-    match (t.weight, t.slots) {
-        (_, Some(slots)) => format!("{slots} slots"),
-        (Some(weight), _) if t.objectives.is_empty() => format!("weight {weight}"),
-        _ => t.objectives.iter().map(objective).collect::<Vec<_>>().join(", "),
-    }
-}
-
-/// Whether it's kept, in a word.
-pub fn kept(t: &TenantStatus) -> String {
-    match t.kept {
-        Some(true) => "kept",
-        Some(false) => "BROKEN",
-        None => "-",
-    }
-    .to_string()
 }
 
 #[cfg(test)]

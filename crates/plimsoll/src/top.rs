@@ -9,9 +9,10 @@ use clap::Args;
 use plimsoll_node::http::api::Status;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use rates::View;
+use screen::{Scroll, Sort};
 use std::time::{Duration, Instant};
 
-/// Watch a node: tenants, volumes, layers. Keys: q ends.
+/// Watch a node: tenants, volumes, layers.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  plimsoll top --control /run/plimsoll/control.sock\n  plimsoll top --once --json | jq '.tenants[].iops'"
@@ -58,8 +59,11 @@ fn watch(terminal: &mut ratatui::DefaultTerminal, first: Status, read: impl Fn()
     let mut view = View::between(&first, first.clone());
     let mut trouble = None;
     let mut next = Instant::now();
+    let (mut sort, mut scroll, mut paused) = (Sort::default(), Scroll::default(), false);
     loop {
-        if next <= Instant::now() {
+        if next <= Instant::now() && paused {
+            next = Instant::now() + REFRESH;
+        } else if next <= Instant::now() {
             next += REFRESH;
             match read() {
                 Ok(now) => (view, trouble) = (View::between(&view.status, now), None),
@@ -67,14 +71,25 @@ fn watch(terminal: &mut ratatui::DefaultTerminal, first: Status, read: impl Fn()
                 Err(e) => trouble = Some(format!("{e:#}")),
             }
         }
-        terminal.draw(|frame| screen::draw(frame, &view, trouble.as_deref()))?;
+        terminal.draw(|frame| screen::draw(frame, &view, sort, &mut scroll, trouble.as_deref(), paused))?;
         if event::poll(next.saturating_duration_since(Instant::now()))?
             && let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press
         {
             let interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-            if interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
-                return Ok(());
+            match key.code {
+                _ if interrupt => return Ok(()),
+                KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+                KeyCode::Char('s') => sort = sort.next(),
+                KeyCode::Char('p') => paused = !paused,
+                KeyCode::Down | KeyCode::Char('j') => scroll.top += 1,
+                KeyCode::Up | KeyCode::Char('k') => scroll.top = scroll.top.saturating_sub(1),
+                KeyCode::PageDown | KeyCode::Char(' ') => scroll.top += scroll.height,
+                KeyCode::PageUp => scroll.top = scroll.top.saturating_sub(scroll.height),
+                KeyCode::Home => scroll.top = 0,
+                KeyCode::End => scroll.top = usize::MAX,
+                KeyCode::Tab => scroll.next_table(),
+                _ => {}
             }
         }
     }

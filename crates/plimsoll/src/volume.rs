@@ -1,12 +1,14 @@
 //! `plimsoll volume …`
 
 use crate::client::{Client, Control, print_json, segment};
+use crate::deadline::{Deadline, deadline};
+use crate::promise;
 use crate::resync::{AnotherVolume, Resync};
 use crate::table::{bytes, micros, table};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use hyper::Method;
-use plimsoll_base::{OnBusy, Span};
+use plimsoll_base::OnBusy;
 use plimsoll_client::live::Address;
 use plimsoll_node::config::{ByteSize, CacheMode};
 use plimsoll_node::http::api::{NewVolume, ReplicaChange, VolumeChange, VolumeStatus};
@@ -136,21 +138,6 @@ enum Command {
     },
 }
 
-/// Zero: none.
-#[derive(Clone, Copy, Debug)]
-struct Deadline(Span);
-
-fn deadline(text: &str) -> Result<Deadline, String> {
-    if text == "none" {
-        return Ok(Deadline(Span::ZERO));
-    }
-    let span: Span = text.parse().map_err(|e| format!("{e}"))?;
-    if span < Span::from_micros(1) {
-        return Err("a deadline has a microsecond at least; `none` takes it away".into());
-    }
-    Ok(Deadline(span))
-}
-
 impl Volume {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
@@ -175,8 +162,7 @@ impl Volume {
                 show(&volume, &control)
             }
             Command::Deadline { name, deadline, busy, control } => {
-                let deadline_us = Some(deadline.0.as_micros());
-                let wanted = VolumeChange { deadline_us, busy, ..VolumeChange::default() };
+                let wanted = VolumeChange { deadline_us: Some(deadline.micros()), busy, ..VolumeChange::default() };
                 show(&Client::new(&control)?.send(Method::PATCH, &path(&name), &wanted)?, &control)
             }
             Command::Resync { name, replica, from, trust: _, discard, control } => {
@@ -246,10 +232,13 @@ fn list(control: &Control) -> Result<()> {
             v.pool.clone(),
             mode.into(),
             v.connections.to_string(),
+            promise::deadline(v.promise.as_ref()),
+            promise::shares(&v.traffic.promised.last_minute),
         ]
     };
-    let head = ["NAME", "SIZE", "STATE", "TENANT", "POOL", "MODE", "CLIENTS"];
-    print!("{}", table(&head, &all.iter().map(row).collect::<Vec<_>>()));
+    let head =
+        ["NAME", "SIZE", "STATE", "TENANT", "POOL", "MODE", "CLIENTS", "DEADLINE", "READS KEPT/MISSED/WAITED/REFUSED"];
+    print!("{}", table(&head, &promise::volumes(&all).into_iter().map(row).collect::<Vec<_>>()));
     Ok(())
 }
 
@@ -278,6 +267,7 @@ fn show(v: &VolumeStatus, control: &Control) -> Result<()> {
         t.busy_refused + t.busy_revoked,
         t.inside
     );
+    promise::print(&promise::of_volume(v));
     if t.last_minute.samples > 0 {
         let l = &t.last_minute;
         println!(

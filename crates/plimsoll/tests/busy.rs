@@ -7,6 +7,7 @@ use common::busy::{BYTES, DISK, Metrics, NOISE, Noise, await_inside, busy_wait_u
 use common::client::Client;
 use common::{Server, write_profile};
 use plimsoll_nbd::wire::{Command, CommandFlags};
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// A volume on a disk with a queue, read with a deadline: refused, with a wait that the queue explains; nothing of the refused
@@ -79,6 +80,9 @@ fn a_late_read_of_an_ordinary_client_waits_unless_the_error_was_asked_for() {
     let counted = |result| m.of_tenant("plimsoll_deadlines_total", "web", ("result", result));
     assert_eq!((counted("waited"), counted("missed")), (5.0, 0.0), "late as forecast is no broken promise");
     assert_eq!(m.value("plimsoll_pool_refused_total"), 5.0);
+    let shown: Value = serde_json::from_str(&server.cli(&["volume", "show", "vol", "--json"])).unwrap();
+    let reads = json!({"kept": 0, "missed": 0, "waited": 6, "refused": 5});
+    assert_eq!(shown["traffic"]["promised"]["last_day"], reads, "of both tenants");
     drop(noise);
 }
 

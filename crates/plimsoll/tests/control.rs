@@ -158,6 +158,15 @@ fn volumes_and_tenants_live_and_are_kept() {
     let objectives = json!([{"percentile": 99.9, "within_us": 20_000}]);
     let now = put("gold", json!({"class": "latency-critical", "objectives": objectives, "jobs_max": 7})).expect(200);
     assert_eq!((now["permits"]["jobs_max"].as_u64(), now["enforced"].as_bool()), (Some(7), Some(true)));
+    let patch = |name: &str, change: Value| {
+        described(&node, &doc, "PATCH", &format!("/v1/tenants/{name}"), tenant, Some(&change)).expect(200)
+    };
+    assert_eq!(patch("gold", json!({"deadline_us": 30_000}))["permits"]["jobs_max"], 7, "what isn't named stays");
+    patch("t", json!({"deadline_us": 40_000}));
+    assert_eq!(patch("gold", json!({"busy": "error"}))["promise"]["deadline_us"], 30_000);
+    assert_eq!(patch("gold", json!({"weight": 900}))["promise"]["busy"], "error");
+    let busy_alone = json!({"class": "best-effort", "busy": "error"});
+    put("late", busy_alone).error(400);
     put("gold", json!({"class": "latency-critical"})).error(400);
     put("gold", json!({"class": "royal"})).error(400);
     put("gold", json!({"class": "best-effort", "jobs_max": 0})).error(400);
@@ -191,10 +200,21 @@ fn volumes_and_tenants_live_and_are_kept() {
         (gold["objectives"][0]["within_us"].as_u64(), gold["permits"]["jobs_max"].as_u64()),
         (Some(20_000), Some(7))
     );
+    let deadline =
+        |node: &Node, name: &str| node.get(&format!("/v1/tenants/{name}"))["promise"]["deadline_us"].as_u64();
+    assert_eq!((deadline(&node, "gold"), deadline(&node, "t")), (Some(30_000), Some(40_000)), "kept as well");
+    let promise = json!({"deadline_us": 30_000, "from": "tenant", "busy": "error"});
+    assert_eq!(gold["promise"], promise);
+    assert_eq!(node.get("/v1/volumes/a%20b")["promise"]["from"], "tenant");
     assert_eq!(node.connect("a b").read(4096, 4096).unwrap().unwrap(), [7; 4096]);
     assert_eq!(described(&node, &doc, "DELETE", "/v1/volumes/a%20b", one, None).code, 204);
     assert_eq!(described(&node, &doc, "DELETE", "/v1/tenants/gold", tenant, None).code, 204);
     assert_eq!(node.call("GET", "/v1/volumes/a%20b", None).code, 404);
+    assert!(node.server.stop());
+    // Another value in the configuration is newer than the live change.
+    let configured = CONFIG.replace("name = \"t\"\n", "name = \"t\"\ndeadline = \"50ms\"\n");
+    let node = Node::start_as(dir.path(), &configured);
+    assert_eq!(deadline(&node, "t"), Some(50_000));
     assert!(node.server.stop());
 }
 
@@ -206,9 +226,37 @@ fn every_answer_is_as_described_and_nothing_else_is_there() {
     let mut client = node.connect("vol?tenant=t&deadline=1h");
     client.write(0, &[1; 8192]).unwrap().unwrap();
     client.read(0, 8192).unwrap().unwrap();
-    for path in ["/healthz", "/v1/status", "/v1/traces", "/v1/volumes", "/v1/tenants"] {
+    for path in ["/healthz", "/v1/status", "/v1/traces", "/v1/volumes", "/v1/tenants", "/v1/connections"] {
         described(&node, &doc, "GET", path, path, None).expect(200);
     }
+    let history = |kind: &str, name: &str, code: u16| {
+        let template = format!("/v1/{kind}/{{name}}/history");
+        let answer = described(&node, &doc, "GET", &format!("/v1/{kind}/{name}/history"), &template, None);
+        assert_eq!(answer.code, code);
+        answer.json()
+    };
+    let of_volume = history("volumes", "vol", 200);
+    assert_eq!(
+        (of_volume["seconds"].as_array().unwrap().len(), of_volume["minutes"].as_array().unwrap().len()),
+        (60, 60)
+    );
+    assert_eq!(
+        (of_volume["minutes"][59]["done"].as_u64(), of_volume["minutes"][59]["kept"].as_u64()),
+        (Some(2), Some(1))
+    );
+    assert_eq!(history("tenants", "t", 200)["minutes"][59]["done"], 2);
+    history("tenants", "none", 404);
+    history("volumes", "none", 404);
+    assert!(node.call("GET", "/v1/connections?colour=red", None).error(400).contains("colour"));
+    assert!(node.call("GET", "/v1/connections?volume=none", None).error(404).contains("no volume `none`"));
+    assert_eq!(node.get("/v1/connections?volume=vol")["connections"][0]["tenant"], "t");
+    let change = json!({"deadline_us": 7_000_000_000_000u64});
+    assert!(
+        described(&node, &doc, "PATCH", "/v1/tenants/t", "/v1/tenants/{name}", Some(&change))
+            .error(400)
+            .contains("hour")
+    );
+    described(&node, &doc, "PATCH", "/v1/tenants/none", "/v1/tenants/{name}", Some(&json!({}))).error(404);
     for (path, operations) in doc["paths"].as_object().unwrap() {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
             let there = operations.get(method.to_lowercase()).is_some();
@@ -340,7 +388,7 @@ fn metrics_count_what_happened_and_are_all_documented() {
         let inf = [labels[0], labels[1], labels[2], ("le", "+Inf")];
         assert_eq!(value("plimsoll_response_seconds", &inf), requests, "{op}");
     }
-    assert_eq!(value("plimsoll_deadlines_total", &[me[0], me[1], ("result", "met")]), 14.0);
+    assert_eq!(value("plimsoll_deadlines_total", &[me[0], me[1], ("result", "met")]), 3.0);
     assert_eq!(value("plimsoll_busy_total", &[me[0], me[1], ("how", "refused")]), 0.0);
     assert_eq!(value("plimsoll_connections", &me), 1.0);
     assert_eq!(value("plimsoll_slo_kept", &[("percentile", "50")]), 0.0, "1 ns can't be kept");
@@ -417,6 +465,45 @@ fn the_command_line_does_it_all() {
     assert_eq!(made["size_bytes"], 4 << 20);
     assert!(ok(&["volume", "grow", "x y", "--size", "8MiB"]).contains("8.0 MiB (8388608 bytes)"));
     assert!(ok(&["volume", "list"]).contains("x y"));
+    let (code, out, err) = cli(&["volume", "deadline", "x y", "20ms", "--control", &node.http, "--json"]);
+    let shown: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{code}: {err}"));
+    assert_eq!(
+        shown["promise"],
+        json!({"deadline_us": 20_000, "from": "volume", "busy": "wait"}),
+        "over TCP without naming a token"
+    );
+    assert!(ok(&["volume", "show", "x y"]).contains("reads within 20.0ms: the volume's deadline"));
+    assert!(ok(&["volume", "list"]).contains("20.0ms (volume)"));
+    // What isn't named stays.
+    assert_eq!(json(&["tenant", "set", "gold", "--deadline", "30ms", "--busy", "error"])["promise"]["from"], "tenant");
+    let kept = json(&["tenant", "set", "gold", "--jobs-max", "9"]);
+    assert_eq!(
+        (kept["objectives"][0]["within_us"].as_u64(), kept["permits"]["bytes_max"].as_u64()),
+        (Some(20_000), Some(1 << 20))
+    );
+    assert_eq!(
+        (kept["permits"]["jobs_max"].as_u64(), kept["promise"]["deadline_us"].as_u64()),
+        (Some(9), Some(30_000))
+    );
+    assert!(ok(&["tenant", "show", "gold"]).contains("reads within 30.0ms, unless the volume"));
+    assert!(
+        ok(&["volume", "deadline", "x y", "none"])
+            .contains("reads within 30.0ms: tenant gold's deadline; late reads fail at once")
+    );
+    assert_eq!(json(&["tenant", "set", "gold", "--deadline", "none"])["promise"], Value::Null);
+    let mut held = node.connect("x y?deadline=5ms");
+    held.read(0, 512).unwrap().unwrap();
+    let connections = json(&["connections", "--volume", "x y"]);
+    assert_eq!(
+        (connections["total"].as_u64(), connections["connections"][0]["in_flight"].as_u64()),
+        (Some(1), Some(0))
+    );
+    assert_eq!(
+        connections["connections"][0]["promise"],
+        json!({"deadline_us": 5000, "from": "connection", "busy": "wait"})
+    );
+    assert!(ok(&["connections", "--tenant", "gold"]).contains("5.00ms (connection)"));
+    drop(held);
     assert_eq!(json(&["volume", "show", "x y"])["tenant"], "gold");
     assert!(ok(&["tenant", "list"]).contains("p99.9 ≤ 20.0ms"));
     assert!(ok(&["status"]).contains("healthy"));
@@ -443,7 +530,7 @@ fn the_command_line_does_it_all() {
 
     let url = format!("http://{}", node.http);
     let over_tcp = |more: &[&str]| cli(&[&["tenant", "remove", "none", "--control", &url], more].concat());
-    assert!(over_tcp(&[]).2.contains("--token-file"));
+    assert!(over_tcp(&[]).2.contains("there is no tenant `none`"), "through the node's control socket");
     let token = dir.path().join("token");
     assert!(over_tcp(&["--token-file", token.to_str().unwrap()]).2.contains("there is no tenant `none`"));
     let (code, _, err) = cli(&["status", "--control", "/nowhere/control.sock"]);

@@ -535,8 +535,7 @@ impl Stack {
 
     /// Where the time of an account's requests went, and where those inside are. Walks over all requests inside.
     pub fn account_stats(&self, account: u16) -> AccountStats {
-        let waited = self.waited.get(usize::from(account)).copied().unwrap_or_default();
-        let mut stats = AccountStats { waited, ..AccountStats::default() };
+        let mut stats = AccountStats { waited: self.waited(account), ..AccountStats::default() };
         for (_, i) in self.inflight.iter().filter(|(_, i)| i.account == account) {
             let place = usize::from(i.at);
             *stats.inside.entry(place).or_default() += 1;
@@ -547,10 +546,15 @@ impl Stack {
         stats
     }
 
-    /// The oldest client request inside: when it arrived, and where it is. Walks over all.
-    pub fn oldest(&self) -> Option<(Time, &'static str)> {
+    /// Time that an account's requests spent in each layer before it passed them on.
+    pub fn waited(&self, account: u16) -> [Span; NODES_MAX] {
+        self.waited.get(usize::from(account)).copied().unwrap_or_default()
+    }
+
+    /// The oldest client request inside: when it arrived, where it is, and its account. Walks over all.
+    pub fn oldest(&self) -> Option<(Time, &'static str, u16)> {
         let oldest = self.inflight.iter().map(|(_, i)| i).min_by_key(|i| i.arrived_at)?;
-        Some((oldest.arrived_at, self.place_name(oldest.at.into())))
+        Some((oldest.arrived_at, self.place_name(oldest.at.into()), oldest.account))
     }
 
     /// Forgets an account of which nothing is inside: its number may be another's from now on.

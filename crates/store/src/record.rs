@@ -100,11 +100,11 @@ pub struct CacheRecord {
     pub absent: bool,
 }
 
-/// A volume's deadline as it was last changed live.
+/// A volume's or tenant's deadline as it was last changed live.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct DeadlineRecord {
-    /// In nanoseconds; none: its tenant's.
+    /// In nanoseconds; none: a volume has its tenant's, a tenant has none.
     pub deadline_ns: Option<u64>,
     /// What was configured then: where it's something else by now, that is meant.
     pub configured_ns: Option<u64>,
@@ -151,6 +151,8 @@ pub struct TenantRecord {
     pub limits: TenantLimits,
     /// Which change of a tenant in its node this is, counted over all of them: of two pools' records the later one holds.
     pub change: u64,
+    /// Its deadline, if it was ever changed live.
+    pub deadline: Option<DeadlineRecord>,
 }
 
 /// Bounds on a tenant; `None` is no bound of its own.
@@ -308,6 +310,8 @@ struct TenantJson {
     /// Absent in what earlier versions wrote.
     #[serde(default)]
     change: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deadline: Option<DeadlineRecord>,
 }
 
 fn critical_weight() -> u32 {
@@ -405,8 +409,8 @@ pub(crate) fn tenant_to_json(tenant: &TenantRecord) -> Vec<u8> {
         Class::BestEffort { weight } => ClassJson::BestEffort { weight: *weight },
         Class::Fenced { slots } => ClassJson::Fenced { slots: *slots },
     };
-    serde_json::to_vec(&TenantJson { class, limits: tenant.limits, change: tenant.change })
-        .expect("plain data has a JSON form")
+    let &TenantRecord { limits, change, deadline, .. } = tenant;
+    serde_json::to_vec(&TenantJson { class, limits, change, deadline }).expect("plain data has a JSON form")
 }
 
 /// The tenant stored under `name`.
@@ -421,7 +425,8 @@ pub(crate) fn tenant_from_json(name: &str, json: &[u8]) -> Result<TenantRecord, 
         ClassJson::BestEffort { weight } => Class::BestEffort { weight },
         ClassJson::Fenced { slots } => Class::Fenced { slots },
     };
-    let tenant = TenantRecord { name: name.to_owned(), class, limits: t.limits, change: t.change };
+    let tenant =
+        TenantRecord { name: name.to_owned(), class, limits: t.limits, change: t.change, deadline: t.deadline };
     tenant.check().map_err(|e| e.to_string())?;
     Ok(tenant)
 }
@@ -476,8 +481,12 @@ mod tests {
             Class::Fenced { slots: 2 },
         ] {
             let limits = TenantLimits { in_flight_requests_max: Some(4), ..Default::default() };
-            let tenant = TenantRecord { name: "t".into(), class, limits, change: 3 };
-            assert_eq!(tenant_from_json("t", &tenant_to_json(&tenant)), Ok(tenant));
+            let (busy, configured_busy) = (OnBusy::Error, OnBusy::Wait);
+            let deadline = DeadlineRecord { deadline_ns: None, configured_ns: Some(7), busy, configured_busy };
+            for deadline in [None, Some(deadline)] {
+                let tenant = TenantRecord { name: "t".into(), class: class.clone(), limits, change: 3, deadline };
+                assert_eq!(tenant_from_json("t", &tenant_to_json(&tenant)), Ok(tenant));
+            }
         }
         assert!(tenant_from_json("t", br#"{"class":{"best-effort":{"weight":0}},"limits":{}}"#).is_err());
         assert!(volume_from_json(3, b"{}").is_err());

@@ -68,7 +68,14 @@ fn a_block_device_is_formatted_zeroed_and_claimed() {
     assert!(bytes.iter().all(|b| *b == 0), "free space reads as zeroes");
     let mut meta = made.open_meta(u64::MAX).expect("formatted");
     let class = Class::Fenced { slots: 2 };
-    meta.set_tenant(TenantRecord { name: "t".into(), class, limits: TenantLimits::default(), change: 0 }).expect("set");
+    meta.set_tenant(TenantRecord {
+        name: "t".into(),
+        class,
+        limits: TenantLimits::default(),
+        change: 0,
+        deadline: None,
+    })
+    .expect("set");
     let new = NewVolume {
         name: "v".into(),
         size_bytes: home.len,

@@ -34,7 +34,13 @@ fn steps(rng: &mut Rng, n: usize) -> Vec<Step> {
 }
 
 fn tenant(weight: u32) -> TenantRecord {
-    TenantRecord { name: "t".into(), class: Class::BestEffort { weight }, limits: TenantLimits::default(), change: 0 }
+    TenantRecord {
+        name: "t".into(),
+        class: Class::BestEffort { weight },
+        limits: TenantLimits::default(),
+        change: 0,
+        deadline: None,
+    }
 }
 
 fn volume(name: String, size_bytes: u64) -> NewVolume {

@@ -29,6 +29,7 @@ fn tenant() -> TenantRecord {
         class: Class::BestEffort { weight: 100 },
         limits: TenantLimits::default(),
         change: 0,
+        deadline: None,
     }
 }
 

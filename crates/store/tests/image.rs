@@ -149,8 +149,14 @@ fn write_the_current_versions_image() {
     .expect("created");
     let mut meta = device.open_meta(u64::MAX).expect("formatted");
     let class = Class::BestEffort { weight: 100 };
-    meta.set_tenant(TenantRecord { name: "reports".into(), class, limits: TenantLimits::default(), change: 0 })
-        .expect("set");
+    meta.set_tenant(TenantRecord {
+        name: "reports".into(),
+        class,
+        limits: TenantLimits::default(),
+        change: 0,
+        deadline: None,
+    })
+    .expect("set");
     let description = Some("as the first version wrote it".into());
     let size_bytes = (5 << 20) + 512;
     let (name, tenant) = ("old".into(), "reports".into());

@@ -27,7 +27,13 @@ fn contents(store: &MetaStore) -> Contents {
 }
 
 fn tenant(name: &str, weight: u32) -> TenantRecord {
-    TenantRecord { name: name.into(), class: Class::BestEffort { weight }, limits: TenantLimits::default(), change: 0 }
+    TenantRecord {
+        name: name.into(),
+        class: Class::BestEffort { weight },
+        limits: TenantLimits::default(),
+        change: 0,
+        deadline: None,
+    }
 }
 
 /// Volumes of three tenants, made, grown, given to another tenant, deleted; the disk after each change and at the end, with

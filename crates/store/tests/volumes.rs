@@ -18,7 +18,13 @@ const HOME: Region = Region { kind: RegionKind::Home, offset: 5 * MIB, len: 20 *
 fn tenant(name: &str) -> TenantRecord {
     let objectives = vec![Objective { percentile_bp: 9990, bound: Span::from_millis(3) }];
     let limits = TenantLimits { in_flight_requests_max: Some(64), ..TenantLimits::default() };
-    TenantRecord { name: name.into(), class: Class::LatencyCritical { objectives, weight: 100 }, limits, change: 0 }
+    TenantRecord {
+        name: name.into(),
+        class: Class::LatencyCritical { objectives, weight: 100 },
+        limits,
+        change: 0,
+        deadline: None,
+    }
 }
 
 fn store() -> (Disk, MetaStore) {

@@ -32,5 +32,5 @@ pub use driver::Counts;
 pub use error::{OpenError, ReadError};
 pub use link::LinkState;
 pub use options::Options;
-pub use session::{Health, Session};
+pub use session::{Health, Promised, Session};
 pub use volume::{ReplicaStatus, Volume};

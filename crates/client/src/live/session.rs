@@ -25,6 +25,25 @@ pub struct Health {
     pub writers: u32,
 }
 
+/// Outcome of a read with a deadline.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Promised {
+    /// Its bytes.
+    Done {
+        /// The bytes.
+        data: Vec<u8>,
+        /// The server's forecast of the time it takes; `None` from servers without forecasts.
+        forecast: Option<Duration>,
+    },
+    /// Refused: it would have been late.
+    Busy {
+        /// Its predicted wait.
+        wait: Duration,
+        /// Certainty of that, 0 to 1; `None` from servers without forecasts.
+        confidence: Option<f64>,
+    },
+}
+
 /// See the module's documentation.
 pub struct Session {
     stream: Stream,
@@ -71,6 +90,30 @@ impl Session {
     /// What the socket or the server said.
     pub async fn read(&mut self, offset: u64, length: u32) -> io::Result<Vec<u8>> {
         Ok(self.call(Command::Read, offset, length, &[]).await?.data)
+    }
+
+    /// Reads within a deadline, or within the export's own (`None`).
+    ///
+    /// # Errors
+    /// The socket's or the server's, or a deadline that is none.
+    pub async fn read_within(&mut self, offset: u64, length: u32, deadline: Option<Duration>) -> io::Result<Promised> {
+        let deadline = match deadline.map(|d| u32::try_from(d.as_micros())) {
+            None => Deadline::Exports,
+            Some(Ok(us)) if us != 0 && us != u32::MAX => Deadline::Within(us),
+            Some(_) => return Err(io::Error::other("a deadline has a microsecond at least, and an hour at most")),
+        };
+        let patience = self.patience;
+        let (answer, error) = within(patience, self.exchange(Command::Read, offset, length, &[], deadline)).await?;
+        let note = |kind| answer.notes.iter().find(|n| n.0 == kind).map(|n| n.1);
+        let micros = |us: u32| Duration::from_micros(us.into());
+        match (error, note(NoteKind::WaitUs)) {
+            (None, _) => Ok(Promised::Done { forecast: note(NoteKind::ForecastUs).map(micros), data: answer.data }),
+            (Some(_), Some(wait)) => {
+                let confidence = note(NoteKind::Confidence).map(|thousandths| f64::from(thousandths) / 1000.0);
+                Ok(Promised::Busy { wait: micros(wait), confidence })
+            }
+            (Some(error), None) => Err(io::Error::other(error)),
+        }
     }
 
     /// Writes.
@@ -126,13 +169,22 @@ impl Session {
     }
 
     async fn call(&mut self, command: Command, offset: u64, length: u32, payload: &[u8]) -> io::Result<Answer> {
-        within(self.patience, self.exchange(command, offset, length, payload)).await
-    }
-
-    async fn exchange(&mut self, command: Command, offset: u64, length: u32, payload: &[u8]) -> io::Result<Answer> {
-        self.number = (self.number + 1) % NUMBERS;
         // What the volume promises is for others: here a read may take its time, and must not be refused.
         let deadline = if command == Command::Read { Deadline::None } else { Deadline::Exports };
+        let (answer, error) = within(self.patience, self.exchange(command, offset, length, payload, deadline)).await?;
+        error.map_or(Ok(answer), |e| Err(io::Error::other(e)))
+    }
+
+    /// Asks, and returns the answer with the server's error, if it was one.
+    async fn exchange(
+        &mut self,
+        command: Command,
+        offset: u64,
+        length: u32,
+        payload: &[u8],
+        deadline: Deadline,
+    ) -> io::Result<(Answer, Option<String>)> {
+        self.number = (self.number + 1) % NUMBERS;
         let cookie = Promise { deadline, tells: false }.cookie(self.number);
         let request = Request { command, flags: CommandFlags::EMPTY, cookie, offset, length };
         let mut out = Vec::new();
@@ -148,7 +200,7 @@ impl Session {
         self.answer(&request).await
     }
 
-    async fn answer(&mut self, request: &Request) -> io::Result<Answer> {
+    async fn answer(&mut self, request: &Request) -> io::Result<(Answer, Option<String>)> {
         let (mut answer, mut error) = (Answer::default(), None);
         if request.command == Command::Read {
             answer.data.resize(request.length as usize, 0);
@@ -164,7 +216,7 @@ impl Session {
                     }
                     Reply::Hole { .. } => {}
                     Reply::Status { context_id, extents, .. } => answer.extents.push((context_id, extents)),
-                    Reply::Notes { notes, .. } => answer.notes = notes,
+                    Reply::Notes { notes, .. } => answer.notes.extend(notes),
                     Reply::Error { code, message, .. } => error = Some(format!("{code}: {message}")),
                     Reply::Done { .. } => done = true,
                 }
@@ -172,7 +224,7 @@ impl Session {
             let taken = self.received.len() - rest.len();
             self.received.drain(..taken);
             if done {
-                return error.map_or(Ok(answer), |e| Err(io::Error::other(e)));
+                return Ok((answer, error));
             }
             let mut some = vec![0; 256 << 10];
             match self.stream.read_now(&mut some)? {

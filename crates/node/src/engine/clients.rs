@@ -28,6 +28,9 @@ use std::sync::Arc;
 /// A BLOCK_STATUS takes a permit of this many bytes: few are inside at once, as each may make the file system read.
 const STATUS_BYTES: u64 = 8 << 20;
 
+/// The place of a request whose client has yet to send its payload.
+pub const CLIENT: &str = "client";
+
 /// Bytes of a request's permit.
 fn bytes_of(request: &Request) -> u64 {
     match request.command {
@@ -96,10 +99,17 @@ impl Clients {
     }
 
     /// A client whose handshake is over. Returns its connection's place.
-    pub fn attach(&mut self, fd: OwnedFd, params: ExportParams, early: &[u8], seat: Option<Arc<Seat>>) -> usize {
+    pub fn attach(
+        &mut self,
+        now: Time,
+        fd: OwnedFd,
+        params: ExportParams,
+        early: &[u8],
+        seat: Option<Arc<Seat>>,
+    ) -> usize {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let conn = self.conns.insert((serial, Conn::new(fd, params, self.slow.pace(), early, seat)));
+        let conn = self.conns.insert((serial, Conn::new(now, fd, params, self.slow.pace(), early, seat)));
         self.touched.push(conn);
         conn
     }
@@ -134,12 +144,12 @@ impl Clients {
         all
     }
 
-    /// Begin and reason of each wait outside the stack: for a permit, or for a client's payload.
-    pub fn waits(&self, now: Time) -> impl Iterator<Item = (Time, &'static str)> {
+    /// Begin, reason and volume of each wait outside the stack: for a permit, or for a client's payload ([`CLIENT`]).
+    pub fn waits(&self, now: Time) -> impl Iterator<Item = (Time, &'static str, VolumeKey)> {
         let patient = self.patience.at(now);
         self.iter().filter_map(move |c| match (c.stalled_since(), c.inbox.transfer(patient)) {
-            (Some(since), _) => Some((since, "permit")),
-            (None, Some(t)) => Some((now - t.silent, "client")),
+            (Some(since), _) => Some((since, "permit", c.params.volume)),
+            (None, Some(t)) => Some((now - t.silent, CLIENT, c.params.volume)),
             (None, None) => None,
         })
     }

@@ -1,12 +1,12 @@
 //! How other threads talk to a pool's thread: a queue of commands and a wake-up call.
 
-use super::conn::ExportParams;
+use super::conn::{DeadlineFrom, ExportParams};
 use super::inject::{InjectTerms, InjectView};
 use super::permits::PermitLimits;
 use super::trace::Trace;
 use crate::seats::Seat;
-use crate::view::ExportView;
-use plimsoll_base::{IoError, TenantId, Time, VolumeKey};
+use crate::view::{ExportPromise, ExportView, History};
+use plimsoll_base::{IoError, OnBusy, Span, TenantId, Time, VolumeKey};
 use plimsoll_stack::{Addressed, Extent, FrontVolume, LayerState, NodeStats, Stack, Terms, VolumeTerms};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -81,6 +81,24 @@ pub enum Command {
         /// The place that was copied; `None` if there is none left.
         reply: Reply<Option<(usize, Box<ExportView>)>>,
     },
+    /// The last minute by seconds and the last hour by minutes.
+    History {
+        /// Of this volume only.
+        volume: Option<VolumeKey>,
+        /// Of this tenant only.
+        tenant: Option<TenantId>,
+        /// The sum.
+        reply: Reply<History>,
+    },
+    /// Clients that are connected, [`CONNECTIONS_MAX`] at most.
+    Connections {
+        /// Of this volume only.
+        volume: Option<VolumeKey>,
+        /// Of this tenant only.
+        tenant: Option<TenantId>,
+        /// Some of them, and their number.
+        reply: Reply<(Vec<Connection>, usize)>,
+    },
     /// A copy of the sampled traces, newest first.
     Traces {
         /// Where to.
@@ -111,6 +129,32 @@ pub enum Command {
     Shutdown,
 }
 
+/// Connections of a pool that are shown at once.
+pub const CONNECTIONS_MAX: usize = 1000;
+
+/// A client that is connected.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// The client, for people.
+    pub peer: Arc<str>,
+    /// Its volume.
+    pub volume: VolumeKey,
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// The deadline of its reads that don't ask for another, and its source.
+    pub deadline: Option<(Span, DeadlineFrom)>,
+    /// What becomes of a read that would miss it.
+    pub on_busy: OnBusy,
+    /// Does it speak `x-plimsoll:promise`?
+    pub promises: bool,
+    /// Requests inside.
+    pub in_flight: u32,
+    /// Time that its next request has waited for a permit, if it does.
+    pub waits: Option<Span>,
+    /// Time since it was attached.
+    pub connected: Span,
+}
+
 /// A function that looks at a pool's stack. It can't change the stack.
 pub type Look = Box<dyn FnOnce(&Stack, Time) + Send>;
 
@@ -135,6 +179,10 @@ pub struct PoolSnapshot {
     pub overlap_waiting: usize,
     /// The oldest request's arrival, and where it waits.
     pub oldest: Option<(Time, &'static str)>,
+    /// The same of those that don't wait for their client, and its volume.
+    pub oldest_served: Option<(Time, &'static str, VolumeKey)>,
+    /// Promises in the last minute, of exports with requests in it.
+    pub promises: Vec<ExportPromise>,
     /// Connections by volume and tenant.
     pub connections: BTreeMap<(VolumeKey, TenantId), u32>,
     /// Connections that aren't read from until their tenant has a permit.
@@ -229,10 +277,36 @@ impl PoolHandle {
     }
 }
 
+/// Names of a pool's devices, by number: its own first, then those of its layers.
+const DEVICES: [&str; 4] = ["device", "device-2", "device-3", "device-4"];
+
 impl PoolSnapshot {
+    /// Of a pool in which nothing has happened.
+    #[cfg(test)]
+    pub fn idle(now: Time, state: LayerState, flush_failed: bool) -> PoolSnapshot {
+        PoolSnapshot {
+            now,
+            state,
+            flush_failed,
+            layers: Vec::new(),
+            devices: Vec::new(),
+            permits: BTreeMap::new(),
+            inflight: 0,
+            overlap_waiting: 0,
+            oldest: None,
+            oldest_served: None,
+            promises: Vec::new(),
+            connections: BTreeMap::new(),
+            permit_waiting: BTreeMap::new(),
+            counts: (0, 0, 0),
+            injections: Vec::new(),
+        }
+    }
+
     /// The layers, top first, then the devices.
     pub fn places(&self) -> impl Iterator<Item = (&'static str, &NodeStats)> {
         let layers = self.layers.iter().map(|(name, stats)| (*name, stats));
-        layers.chain(self.devices.iter().map(|stats| ("device", stats)))
+        let name = |n: usize| DEVICES[n.min(DEVICES.len() - 1)];
+        layers.chain(self.devices.iter().enumerate().map(move |(n, stats)| (name(n), stats)))
     }
 }

@@ -14,15 +14,42 @@ use plimsoll_nbd::wire::{Command, MetaContexts};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+/// Source of the deadline of a read that doesn't ask for one itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeadlineFrom {
+    /// The connection's export name.
+    Connection,
+    /// The volume.
+    Volume,
+    /// The tenant.
+    Tenant,
+    /// The tenant's deadline that sets itself.
+    Automatic,
+}
+
+impl DeadlineFrom {
+    /// The word for the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeadlineFrom::Connection => "connection",
+            DeadlineFrom::Volume => "volume",
+            DeadlineFrom::Tenant => "tenant",
+            DeadlineFrom::Automatic => "automatic",
+        }
+    }
+}
+
 /// What a connection was granted at its handshake.
 #[derive(Clone, Debug)]
 pub struct ExportParams {
+    /// The client, for people.
+    pub peer: Arc<str>,
     /// The volume.
     pub volume: VolumeKey,
     /// Who pays.
     pub tenant: TenantId,
-    /// Reads must be done within this of their arrival; `None` without a promise.
-    pub deadline: Option<Span>,
+    /// Reads must be done within this of their arrival, and its source; `None` without a promise.
+    pub deadline: Option<(Span, DeadlineFrom)>,
     /// What becomes of a read that would miss it. A client that negotiated promises gets the error, with the predicted wait.
     pub on_busy: OnBusy,
     /// Without one: a deadline that sets itself, one for all connections of the tenant to the volume.
@@ -68,6 +95,8 @@ pub struct Conn {
     fd: OwnedFd,
     /// What it was granted.
     pub params: ExportParams,
+    /// When the pool got it.
+    pub attached_at: Time,
     /// Its receiving side.
     pub inbox: Inbox,
     /// Its sending side.
@@ -92,7 +121,14 @@ pub struct Conn {
 
 impl Conn {
     /// A connection whose first bytes of transmission, `early`, arrived with the handshake.
-    pub fn new(fd: OwnedFd, params: ExportParams, pace: Pace, early: &[u8], seat: Option<Arc<Seat>>) -> Conn {
+    pub fn new(
+        now: Time,
+        fd: OwnedFd,
+        params: ExportParams,
+        pace: Pace,
+        early: &[u8],
+        seat: Option<Arc<Seat>>,
+    ) -> Conn {
         let writes_replicas = params.used_as == Some(ReplicaUse::Write);
         if writes_replicas {
             params.replica.writer_came();
@@ -102,6 +138,7 @@ impl Conn {
             inbox: Inbox::new(params.rules, early),
             outbox: Outbox::new(params.rules.structured_replies, params.meta_contexts, pace),
             params,
+            attached_at: now,
             stalled: None,
             inflight: 0,
             goes_on: false,
@@ -245,6 +282,11 @@ impl Conn {
     /// Time since when a request waits for a permit.
     pub fn stalled_since(&self) -> Option<Time> {
         self.stalled.as_ref().map(|s| s.since)
+    }
+
+    /// Requests in the stack.
+    pub fn in_flight(&self) -> u32 {
+        self.inflight
     }
 
     /// Does nobody wait for its answers any more, or come with further requests?

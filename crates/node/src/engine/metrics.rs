@@ -1,6 +1,8 @@
 //! What a pool counts per volume and tenant. One thread writes; readers get copies.
 
-use plimsoll_base::{Completion, IoFlags, LatencyHistogram, Op, Outcome, Span, Time};
+use super::lateness::Lateness;
+use super::recent::{Recent, Tally, Within};
+use plimsoll_base::{Completion, IoError, IoFlags, IoHead, LatencyHistogram, Objective, Op, Outcome, Span, Time};
 
 /// One operation's counters.
 #[derive(Clone, Debug, Default)]
@@ -24,9 +26,9 @@ pub struct ExportMetrics {
     pub busy_refused: u64,
     /// Accepted, and given back Busy later.
     pub busy_revoked: u64,
-    /// Done by their deadline (those that had one).
+    /// Reads done by their deadline (those that had one).
     pub deadline_met: u64,
-    /// Accepted by a forecast that said they would meet it, and done after it: broken promises.
+    /// Reads accepted by a forecast that they would meet it, and done after it: broken promises.
     pub deadline_missed: u64,
     /// Done after it as was forecast: their clients wait instead of being refused.
     pub deadline_waited: u64,
@@ -38,6 +40,14 @@ pub struct ExportMetrics {
     pub minutes: Windows,
     /// Response times by second, for live views.
     pub seconds: Windows,
+    /// Outcomes of requests and promises in the last minute, hour and day.
+    pub recent: Recent<Tally>,
+    /// By how much reads with a deadline ended later than forecast, or earlier.
+    pub lateness: Lateness,
+    /// The tenant's objectives, and how requests kept to them.
+    pub objectives: Vec<(Objective, Recent<Within>)>,
+    /// Why a request last failed below the node.
+    pub last_failure: Option<IoError>,
 }
 
 impl Default for ExportMetrics {
@@ -53,6 +63,10 @@ impl Default for ExportMetrics {
             forecast_error: LatencyHistogram::new(),
             minutes: Windows::every(Span::from_secs(60)),
             seconds: Windows::every(Span::from_secs(1)),
+            recent: Recent::default(),
+            lateness: Lateness::default(),
+            objectives: Vec::new(),
+            last_failure: None,
         }
     }
 }
@@ -69,13 +83,59 @@ fn op_index(op: Op) -> usize {
     }
 }
 
+/// Did a request fail below the node, rather than by its client's mistake?
+fn is_below(why: IoError) -> bool {
+    match why {
+        IoError::Device | IoError::FlushFailed | IoError::NoSpace => true,
+        IoError::Invalid | IoError::ReadOnly | IoError::NotSupported | IoError::Cancelled | IoError::Unavailable => {
+            false
+        }
+    }
+}
+
 impl ExportMetrics {
+    /// Counts a request that was refused at once.
+    pub fn refused(&mut self, now: Time) {
+        self.busy_refused += 1;
+        self.recent.count(now, |c| c.refused += 1);
+    }
+
+    /// Has the objectives counted from now on. Those that were counted before go on.
+    pub fn set_objectives(&mut self, objectives: &[Objective]) {
+        let old = std::mem::take(&mut self.objectives);
+        let counted = |o: &Objective| old.iter().find(|(was, _)| was == o).map(|(_, recent)| recent.clone());
+        self.objectives = objectives.iter().map(|o| (*o, counted(o).unwrap_or_default())).collect();
+    }
+
+    /// Moves all windows on to `now`.
+    pub fn turn(&mut self, now: Time) {
+        self.minutes.turn(now);
+        self.seconds.turn(now);
+        self.recent.turn(now);
+        self.lateness.turn(now);
+        self.objectives.iter_mut().for_each(|(_, recent)| recent.turn(now));
+    }
+
+    /// Counts a request that an injected error ended: it failed, and nothing below the node did.
+    pub fn injected(&mut self, op: Op) {
+        self.ops[op_index(op)].failed += 1;
+    }
+
     /// Counts a request that ended.
     pub fn ended(&mut self, now: Time, c: &Completion) {
         let op = &mut self.ops[op_index(c.io.op)];
         match c.outcome {
-            Outcome::Busy { .. } => self.busy_revoked += 1,
-            Outcome::Failed(_) => op.failed += 1,
+            Outcome::Busy { .. } => {
+                self.busy_revoked += 1;
+                self.recent.count(now, |c| c.refused += 1);
+            }
+            Outcome::Failed(why) => {
+                op.failed += 1;
+                if is_below(why) {
+                    self.last_failure = Some(why);
+                    self.recent.count(now, |c| c.failed += 1);
+                }
+            }
             Outcome::Done => {
                 let response = now.since(c.io.arrived_at);
                 op.done += 1;
@@ -89,18 +149,38 @@ impl ExportMetrics {
                 if c.io.expected_at.is_set() {
                     self.forecast_error.record(now.since(c.io.expected_at) + c.io.expected_at.since(now));
                 }
-                if c.io.deadline.is_set() {
-                    let counter = match (now <= c.io.deadline, c.io.flags.has(IoFlags::LATE)) {
-                        (true, _) => &mut self.deadline_met,
-                        (false, true) => &mut self.deadline_waited,
-                        (false, false) => &mut self.deadline_missed,
-                    };
-                    *counter += 1;
+                for (objective, recent) in &mut self.objectives {
+                    let within = u64::from(response <= objective.bound);
+                    recent.count(now, |c| (c.requests, c.within) = (c.requests + 1, c.within + within));
+                }
+                self.recent.count(now, |c| c.done += 1);
+                if c.io.op == Op::Read && c.io.deadline.is_set() {
+                    self.promise_ended(now, &c.io);
                 }
             }
         }
     }
+
+    /// A read that was accepted with a deadline is done.
+    fn promise_ended(&mut self, now: Time, io: &IoHead) {
+        if io.expected_at.is_set() {
+            self.lateness.ended(now, io.expected_at);
+        }
+        if now <= io.deadline {
+            self.deadline_met += 1;
+            self.recent.count(now, |c| c.kept += 1);
+        } else if io.flags.has(IoFlags::LATE) {
+            self.deadline_waited += 1;
+            self.recent.count(now, |c| c.waited += 1);
+        } else {
+            self.deadline_missed += 1;
+            self.recent.count(now, |c| c.missed += 1);
+        }
+    }
 }
+
+/// Periods whose tails are remembered: a minute's seconds, an hour's minutes.
+pub const TAILS: usize = 60;
 
 /// Response times of the last whole period and of the running one.
 #[derive(Clone, Debug)]
@@ -112,12 +192,20 @@ pub struct Windows {
     period: Span,
     /// How many periods went before the running one.
     number: u64,
+    /// 99th percentiles of the last whole periods; period `n` is at `n` modulo their number. Zero without a request.
+    tails: Box<[Span; TAILS]>,
 }
 
 impl Windows {
     /// Empty windows, `period` long each.
     pub fn every(period: Span) -> Windows {
-        Windows { last: LatencyHistogram::new(), running: LatencyHistogram::new(), period, number: 0 }
+        Windows {
+            last: LatencyHistogram::new(),
+            running: LatencyHistogram::new(),
+            period,
+            number: 0,
+            tails: Box::new([Span::ZERO; TAILS]),
+        }
     }
 
     fn record(&mut self, now: Time, response: Span) {
@@ -129,6 +217,10 @@ impl Windows {
     pub fn turn(&mut self, now: Time) {
         let number = now.as_nanos() / self.period.as_nanos();
         if number != self.number {
+            let place = |n: u64| (n % TAILS as u64) as usize;
+            self.tails[place(self.number)] = self.tail();
+            // The running period's place is the oldest's.
+            (self.number + 1..=number).rev().take(TAILS).for_each(|n| self.tails[place(n)] = Span::ZERO);
             std::mem::swap(&mut self.last, &mut self.running);
             if number != self.number + 1 {
                 self.last.clear(); // a whole period without a request lies between
@@ -136,6 +228,17 @@ impl Windows {
             self.running.clear();
             self.number = number;
         }
+    }
+
+    fn tail(&self) -> Span {
+        if self.running.count() > 0 { self.running.percentile(99.0) } else { Span::ZERO }
+    }
+
+    /// 99th percentiles of the last periods, the running one last; zero without a request.
+    pub fn tails(&self) -> impl Iterator<Item = Span> + '_ {
+        let running = (self.number % TAILS as u64) as usize;
+        let whole = (1..TAILS).map(move |after| self.tails[(running + after) % TAILS]);
+        whole.chain(std::iter::once(self.tail()))
     }
 
     /// The larger sample of the two: what an objective is judged by.
@@ -157,7 +260,12 @@ mod tests {
         w.record(at(61), Span::from_millis(2));
         assert_eq!((w.last.count(), w.running.count()), (2, 1));
         assert_eq!(w.judged().count(), 2);
+        let tails = |w: &Windows| w.tails().map(|t| t.as_micros() / 1000).skip(TAILS - 4).collect::<Vec<_>>();
+        assert_eq!(tails(&w), [0, 0, 1, 2], "of the last minute and the running one");
         w.turn(at(200));
         assert_eq!((w.last.count(), w.running.count()), (0, 0));
+        assert_eq!(tails(&w), [1, 2, 0, 0]);
+        w.turn(at(200 + 60 * 60));
+        assert_eq!(w.tails().max(), Some(Span::ZERO), "an hour later");
     }
 }

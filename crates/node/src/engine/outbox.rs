@@ -370,7 +370,8 @@ impl Outbox {
             Outcome::Done => unreachable!("success has a reply of its own"),
             // NBD has no EBUSY. EIO is what every client takes as "try elsewhere"; the message says what it was.
             Outcome::Busy { wait, confidence } => {
-                self.note(request, &[(NoteKind::WaitUs, micros(wait))]);
+                let sure = u32::from(confidence.0);
+                self.note(request, &[(NoteKind::WaitUs, micros(wait)), (NoteKind::Confidence, sure)]);
                 let what = format!("busy: predicted wait {} us, confidence {}/1000", wait.as_micros(), confidence.0);
                 (ErrorCode::Io, what)
             }

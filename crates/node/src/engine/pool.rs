@@ -15,7 +15,7 @@ mod tests;
 
 use super::clients::{Clients, LetIn};
 use super::command::{Command, Ears, Health};
-use super::conn::{Parsed, op_of};
+use super::conn::{DeadlineFrom, ExportParams, Parsed, op_of};
 use super::deletions::{Deletions, Step};
 use super::device::Devices;
 use super::exports::{Exports, account_of};
@@ -23,7 +23,7 @@ use super::inbox::{Ready, is_announced};
 use super::inject::{Hit, Injections};
 use super::outbox::recycle;
 use super::permits::WaitsFor;
-use super::promise::Courses;
+use super::promise::{Courses, micros};
 use super::requests::{Inside, Requests};
 use super::ring::{Op as RingOp, Ring};
 use super::slow::SlowLimits;
@@ -456,7 +456,7 @@ impl Pool {
     fn refuse(&mut self, conn: usize, head: &IoHead, request: &Request, forecast: Forecast) {
         self.traces.refused(self.now, head, forecast);
         let export = self.export(conn);
-        self.exports.refused(export);
+        self.exports.refused(export, self.now);
         self.teach_deadline(conn, export, request, None);
         let outcome = Outcome::Busy { wait: forecast.wait, confidence: forecast.confidence };
         let notes = [(NoteKind::InFlight, self.stack.inflight() as u32)];
@@ -471,8 +471,13 @@ impl Pool {
             Deadline::None => return None,
             Deadline::Exports => {}
         }
-        let params = &self.clients[conn].params;
-        params.deadline.or_else(|| Some(self.exports.auto_deadline(params.volume, params.tenant, params.auto?)))
+        self.default_deadline(&self.clients[conn].params).map(|(deadline, _)| deadline)
+    }
+
+    /// The deadline of a connection's reads that don't ask for another, and its source.
+    fn default_deadline(&self, params: &ExportParams) -> Option<(Span, DeadlineFrom)> {
+        let auto = || Some(self.exports.auto_deadline(params.volume, params.tenant, params.auto?));
+        params.deadline.or_else(|| Some((auto()?, DeadlineFrom::Automatic)))
     }
 
     /// A read of a connection took so long, or was refused.
@@ -536,9 +541,8 @@ impl Pool {
     fn fail_injected(&mut self, conn: usize, head: &IoHead, request: &Request, data: Data) {
         recycle(data, &mut self.buffers);
         let outcome = Outcome::Failed(IoError::Device);
-        let c = Completion { io: Io::new(*head, Data::Absent), outcome, dispatched_at: Time::NEVER };
         let export = self.export(conn);
-        self.exports.ended(export, self.now, &c);
+        self.exports.injected(export, head.op);
         if changes_or_flushes(head.op) {
             self.clients[conn].has_changed(request, outcome);
         }
@@ -611,7 +615,9 @@ impl Pool {
 
     fn answer(&mut self, c: Completion) {
         let inside = self.inside.remove(c.io.tag as usize);
-        self.exports.ended(inside.export, self.now, &c);
+        if self.exports.ended(inside.export, self.now, &c) {
+            self.exports.mark(inside.export, self.now, self.stack.waited(account_of(inside.export)));
+        }
         if inside.trace > 0 {
             self.traces.ended(inside.trace, self.now, &c);
         }
@@ -633,7 +639,10 @@ impl Pool {
         }
         let took = (c.io.op == Op::Read && c.outcome.is_done()).then(|| self.now.since(c.io.arrived_at));
         let inflight = self.stack.inflight();
-        let course = self.courses.ended(self.now, inside.id, took, inflight, &conn.params.replica);
+        let mut course = self.courses.ended(self.now, inside.id, took, inflight, &conn.params.replica);
+        if took.is_some() && !course.is_empty() && c.io.expected_at.is_set() {
+            course.push((NoteKind::ForecastUs, micros(c.io.expected_at.since(c.io.arrived_at))));
+        }
         let notes = match inside.request.command {
             NbdCommand::BlockStatus => self.courses.probe(Span::ZERO, inflight, &conn.params.replica),
             _ => course,
@@ -733,7 +742,7 @@ impl Pool {
                     tracing::debug!("a client of a volume that was just deleted is let go");
                     return Ok(());
                 }
-                let conn = self.clients.attach(fd, params, &early, seat);
+                let conn = self.clients.attach(self.now, fd, params, &early, seat);
                 if self.stopping {
                     self.clients[conn].close(false);
                 }
@@ -754,6 +763,7 @@ impl Pool {
             }
             Command::SetTenant { tenant, limits, terms } => {
                 self.clients.set_limits(tenant, limits);
+                self.exports.set_class(tenant, Some(&terms.class));
                 self.stack.set_tenant(self.now, tenant, Some(&terms));
                 self.pump()?;
             }
@@ -768,6 +778,12 @@ impl Pool {
             }
             Command::SnapshotExport { at, reply } => {
                 let _ = reply.send(self.snapshot_export(at));
+            }
+            Command::History { volume, tenant, reply } => {
+                let _ = reply.send(self.exports.history(self.now, volume, tenant));
+            }
+            Command::Connections { volume, tenant, reply } => {
+                let _ = reply.send(self.connections(volume, tenant));
             }
             Command::Traces { reply } => {
                 let _ = reply.send(self.traces.newest_first());
@@ -830,6 +846,7 @@ impl Pool {
             if self.clients.forget_tenant(tenant) {
                 self.forgetting.swap_remove(at);
                 self.forget_exports(|_, t| t == tenant);
+                self.exports.set_class(tenant, None);
                 self.stack.set_tenant(self.now, tenant, None);
             }
         }

@@ -2,20 +2,21 @@
 //! bytes, as the fields' names say; rates are left to the reader, who has two answers and the time between them.
 
 use plimsoll_base::{CacheMode, OnBusy};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// `GET /healthz`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
-    /// Does everything serve?
+    /// Are there no problems?
     pub healthy: bool,
-    /// What doesn't, and what to do.
+    /// Problems: what is wrong, where, and what to do.
     pub problems: Vec<String>,
 }
 
 /// `GET /v1/status`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// The node itself.
     pub node: NodeStatus,
@@ -30,7 +31,7 @@ pub struct Status {
 }
 
 /// The node itself.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct NodeStatus {
     /// The program's version.
     pub version: String,
@@ -49,7 +50,7 @@ pub struct NodeStatus {
 }
 
 /// Pauses of the host of 250 us and more, since the start.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct HostPauses {
     /// How many.
     pub count: u64,
@@ -60,7 +61,7 @@ pub struct HostPauses {
 }
 
 /// Where a node listens; absent where it doesn't.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Listens {
     /// NBD on a unix socket.
     pub nbd_unix: Option<String>,
@@ -73,7 +74,7 @@ pub struct Listens {
 }
 
 /// A pool.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PoolStatus {
     /// Its name.
     pub name: String,
@@ -107,14 +108,153 @@ pub struct PoolStatus {
     pub refused: u64,
     /// Requests ended since the start.
     pub ended: u64,
+    /// Promises of all its volumes.
+    pub promises: PoolPromises,
     /// Its layers, top first.
     pub layers: Vec<LayerStatus>,
     /// Its layers that are more than a queue, for people. The rest is at `/v1/pools/{name}/{layer}`.
     pub parts: Vec<PartStatus>,
 }
 
+/// Promises of a pool's volumes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct PoolPromises {
+    /// Reads with a deadline, by what became of them.
+    pub reads: PromisedReads,
+    /// Actual times against forecast ones.
+    pub forecast: ForecastStatus,
+}
+
+/// A deadline that reads have unless they ask for another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PromiseStatus {
+    /// Reads are done within it, unless they were forecast to be late. An automatic one changes by itself.
+    pub deadline_us: u64,
+    /// Its source: `connection` (the export's name), `volume`, `tenant`, or `automatic`.
+    #[schemars(extend("enum" = ["connection", "volume", "tenant", "automatic"]))]
+    pub from: String,
+    /// What becomes of a read that is forecast to miss it: `wait` (it is served late) or `error` (it is refused at once). A client
+    /// that negotiated promises is told in any case.
+    #[schemars(with = "String", extend("enum" = ["wait", "error"]))]
+    pub busy: OnBusy,
+}
+
+/// Reads with a deadline, by what became of them, in windows that slide.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PromisedReads {
+    /// The last 60 seconds.
+    pub last_minute: Shares,
+    /// The last 60 minutes.
+    pub last_hour: Shares,
+    /// The last 24 hours.
+    pub last_day: Shares,
+}
+
+/// Reads with a deadline, by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Shares {
+    /// Accepted, and done by their deadline.
+    pub kept: u64,
+    /// Accepted by a forecast that they would meet it, and done after it.
+    pub missed: u64,
+    /// Done after it as was forecast: their clients wait instead of being refused.
+    pub waited: u64,
+    /// Answered busy.
+    pub refused: u64,
+}
+
+impl Shares {
+    /// All of them.
+    pub fn all(&self) -> u64 {
+        self.kept + self.missed + self.waited + self.refused
+    }
+
+    /// Of those forecast in time, the percentage that missed; 0 without any.
+    pub fn missed_percent(&self) -> f64 {
+        self.missed as f64 * 100.0 / (self.kept + self.missed).max(1) as f64
+    }
+}
+
+/// Actual minus forecast response times of reads that were accepted with a deadline, of the last whole minute or the running one,
+/// whichever has more; within 25 %. Negative: earlier than forecast.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ForecastStatus {
+    /// Number of reads; the others are 0 without any.
+    pub samples: u64,
+    /// 1st percentile.
+    pub p1_us: i64,
+    /// 10th percentile.
+    pub p10_us: i64,
+    /// Median.
+    pub p50_us: i64,
+    /// 90th percentile.
+    pub p90_us: i64,
+    /// 99th percentile.
+    pub p99_us: i64,
+}
+
+/// Time of a volume's requests by place, in the last whole minute and in the running one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Waits {
+    /// Summed time in each layer before it passed requests on, and at the `device`.
+    pub by_layer_us: BTreeMap<String, u64>,
+    /// Summed time that each tenant's requests were at the pool's devices meanwhile: who may have made others wait.
+    pub at_device_by_tenant_us: BTreeMap<String, u64>,
+}
+
+/// `GET /v1/connections`
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Connections {
+    /// Some of them.
+    pub connections: Vec<ConnectionStatus>,
+    /// Number of all.
+    pub total: u64,
+}
+
+/// A client that is connected.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ConnectionStatus {
+    /// The client: `uid:N` on the unix socket, an address over TCP, `cert:NAME` and the address over TLS.
+    pub peer: String,
+    /// Its volume; absent if that is being deleted.
+    pub volume: Option<String>,
+    /// Its tenant; absent if that was removed.
+    pub tenant: Option<String>,
+    /// Its reads' deadline. Absent: they have none.
+    pub promise: Option<PromiseStatus>,
+    /// Does it understand Busy, and may its reads ask for deadlines of their own?
+    pub negotiated: bool,
+    /// Requests inside.
+    pub in_flight: u32,
+    /// Time that its next request has waited for a permit; absent if none does.
+    pub permit_wait_us: Option<u64>,
+    /// Since it was attached.
+    pub connected_us: u64,
+}
+
+/// `GET /v1/tenants/{name}/history`, `GET /v1/volumes/{name}/history`: oldest first, the running second and minute last.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct History {
+    /// The last 60 seconds.
+    pub seconds: Vec<HistoryPoint>,
+    /// The last 60 minutes.
+    pub minutes: Vec<HistoryPoint>,
+}
+
+/// A second or a minute.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct HistoryPoint {
+    /// Requests that ended as asked.
+    pub done: u64,
+    /// Reads with a deadline, by what became of them.
+    #[serde(flatten)]
+    pub reads: Shares,
+    /// 99th percentile of response times; of several volumes' or tenants', the largest. Absent without a request.
+    pub p99_us: Option<u64>,
+}
+
 /// A layer of a pool, for people.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PartStatus {
     /// Its name.
     pub name: String,
@@ -127,7 +267,7 @@ pub struct PartStatus {
 }
 
 /// The oldest request inside.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Oldest {
     /// Since its arrival.
     pub age_us: u64,
@@ -136,7 +276,7 @@ pub struct Oldest {
 }
 
 /// A layer of a pool, since the start.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LayerStatus {
     /// Its name.
     pub name: String,
@@ -169,7 +309,7 @@ pub struct LayerStatus {
 }
 
 /// A volume.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeStatus {
     /// Its name.
     pub name: String,
@@ -185,8 +325,12 @@ pub struct VolumeStatus {
     pub state: String,
     /// NBD connections.
     pub connections: u32,
+    /// Deadline of reads whose connection doesn't ask for one. Absent: they have none.
+    pub promise: Option<PromiseStatus>,
     /// All tenants' requests on it.
     pub traffic: Traffic,
+    /// Its requests' time by place.
+    pub waits: Waits,
     /// Changes that it has acknowledged since it was made.
     pub generation: u64,
     /// Why it may lack changes that other replicas have: `no`, `unclean stop`, `writer lost`, `resync`.
@@ -194,7 +338,7 @@ pub struct VolumeStatus {
 }
 
 /// What requests there were since the start, and how long they took lately.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Traffic {
     /// Ended as asked.
     pub done: u64,
@@ -206,12 +350,16 @@ pub struct Traffic {
     pub busy_refused: u64,
     /// Accepted, and given back busy later.
     pub busy_revoked: u64,
-    /// Done by their deadline, of those with one.
+    /// Reads done by their deadline, of those with one.
     pub deadlines_met: u64,
-    /// Accepted by a forecast that said they would meet it, and done after it.
+    /// Reads accepted by a forecast that they would meet it, and done after it.
     pub deadlines_missed: u64,
     /// Done after it as was forecast: their clients wait instead of being refused.
     pub deadlines_waited: u64,
+    /// Reads with a deadline, by what became of them lately.
+    pub promised: PromisedReads,
+    /// Actual times against forecast ones.
+    pub forecast: ForecastStatus,
     /// Inside now.
     pub inside: u64,
     /// The oldest inside.
@@ -229,7 +377,7 @@ pub struct Traffic {
 }
 
 /// One operation's share of the traffic.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct OpTraffic {
     /// `read`, `write`, `flush`, `other`.
     pub op: String,
@@ -242,7 +390,7 @@ pub struct OpTraffic {
 }
 
 /// Response times, from arrival to completion, of requests that ended as asked.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Latency {
     /// How many.
     pub samples: u64,
@@ -259,7 +407,7 @@ pub struct Latency {
 }
 
 /// A tenant.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TenantStatus {
     /// Its name.
     pub name: String,
@@ -275,8 +423,10 @@ pub struct TenantStatus {
     pub enforced: bool,
     /// What is and isn't enforced.
     pub enforcement: String,
-    /// Are all objectives kept? Absent without objectives or without requests.
+    /// Are all objectives kept in the last minute? Absent without objectives or without requests.
     pub kept: Option<bool>,
+    /// Deadline of its reads on volumes without one, where the connection doesn't ask for one either. Absent: none.
+    pub promise: Option<PromiseStatus>,
     /// What it may have inside, and has.
     pub permits: Permits,
     /// Volumes it owns.
@@ -286,7 +436,7 @@ pub struct TenantStatus {
 }
 
 /// An objective and how it's kept.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ObjectiveStatus {
     /// Such as 99.9.
     pub percentile: f64,
@@ -296,12 +446,29 @@ pub struct ObjectiveStatus {
     pub measured_us: Option<u64>,
     /// Requests measured.
     pub samples: u64,
-    /// Kept? Absent without requests.
+    /// Kept in the last minute? Absent without requests.
+    pub kept: Option<bool>,
+    /// The last 60 seconds.
+    pub last_minute: WithinBound,
+    /// The last 60 minutes.
+    pub last_hour: WithinBound,
+    /// The last 24 hours.
+    pub last_day: WithinBound,
+}
+
+/// Requests of a window, and those within an objective's bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WithinBound {
+    /// All that ended as asked.
+    pub requests: u64,
+    /// Those within the bound.
+    pub within: u64,
+    /// Are they as many as the objective has? Absent without requests.
     pub kept: Option<bool>,
 }
 
 /// A tenant's permits, summed over pools.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Permits {
     /// Requests inside at once, per pool.
     pub jobs_max: u32,
@@ -316,7 +483,7 @@ pub struct Permits {
 }
 
 /// `POST /v1/volumes`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewVolume {
     /// Its name: what NBD clients ask for.
@@ -332,11 +499,12 @@ pub struct NewVolume {
     pub read_only: bool,
     /// How its pool's cache treats it: `off`, `through`, `back`; as the pool says if not said.
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     pub cache: Option<CacheMode>,
 }
 
 /// `PATCH /v1/volumes/{name}`: what isn't said stays.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeChange {
     /// Its new size; volumes never shrink.
@@ -344,6 +512,7 @@ pub struct VolumeChange {
     pub size_bytes: Option<u64>,
     /// How its pool's cache treats it from now on: `off`, `through`, `back`.
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     pub cache: Option<CacheMode>,
     /// What it is as one of several replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -355,6 +524,7 @@ pub struct VolumeChange {
     /// What becomes of a read that would miss that deadline, on those connections: `wait` (it is served late) or `error` (it
     /// fails at once). Clients that negotiated promises are told in any case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("enum" = ["wait", "error", null]))]
     pub busy: Option<OnBusy>,
 }
 
@@ -381,18 +551,21 @@ pub enum InjectOnly {
 }
 
 /// `PUT /v1/volumes/{name}/inject`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InjectSpec {
     /// `errors`, `latency` or `stall`.
+    #[schemars(with = "String", extend("enum" = ["errors", "latency", "stall"]))]
     pub fault: InjectFault,
     /// For `latency`: how much later; a minute at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<u64>,
-    /// To so many of a thousand requests.
+    /// Share of requests that are hit, in thousandths: 1 to 1000.
+    #[schemars(range(min = 1, max = 1000))]
     pub share_permille: u16,
     /// `reads` or `writes`; all requests if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("enum" = ["reads", "writes", null]))]
     pub only: Option<InjectOnly>,
     /// How long; an hour at most. A restart of the node ends it, too.
     pub for_us: u64,
@@ -402,17 +575,20 @@ pub struct InjectSpec {
 }
 
 /// An injection as it is now.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct InjectStatus {
     /// The volume.
     pub volume: String,
     /// What happens.
+    #[schemars(with = "String", extend("enum" = ["errors", "latency", "stall"]))]
     pub fault: InjectFault,
     /// How much later answers go out.
     pub latency_us: Option<u64>,
-    /// To so many of a thousand requests.
+    /// Share of requests that are hit, in thousandths: 1 to 1000.
+    #[schemars(range(min = 1, max = 1000))]
     pub share_permille: u16,
     /// Of which operations; all if absent.
+    #[schemars(with = "Option<String>", extend("enum" = ["reads", "writes", null]))]
     pub only: Option<InjectOnly>,
     /// What draws them.
     pub seed: u64,
@@ -427,7 +603,7 @@ pub struct InjectStatus {
 }
 
 /// What is said of a volume as one of several replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ReplicaChange {
     /// It is being caught up: not read as a replica until that is done.
@@ -445,7 +621,7 @@ pub enum ReplicaChange {
 }
 
 /// `PUT /v1/tenants/{name}`: what isn't said is the default, not what was before.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TenantSpec {
     /// `latency-critical`, `best-effort` or `fenced`.
@@ -465,10 +641,48 @@ pub struct TenantSpec {
     /// Bytes inside at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_max: Option<u64>,
+    /// Deadline of its reads, for connections from now on, on volumes without one; 0: none. Absent: as configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_us: Option<u64>,
+    /// What becomes of a read that would miss it: `wait` or `error`. Absent: as configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("enum" = ["wait", "error", null]))]
+    pub busy: Option<OnBusy>,
+}
+
+/// `PATCH /v1/tenants/{name}`: fields that are absent stay as they are. A change of class drops what only the old class has.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TenantChange {
+    /// `latency-critical`, `best-effort` or `fenced`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Instead of all that there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objectives: Option<Vec<ObjectiveSpec>>,
+    /// 1 to 10000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// 1 to 1000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// Requests inside at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jobs_max: Option<u32>,
+    /// Bytes inside at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_max: Option<u64>,
+    /// Deadline of its reads, for connections from now on, on volumes without one; 0: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_us: Option<u64>,
+    /// What becomes of a read that would miss it: `wait` or `error`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("enum" = ["wait", "error", null]))]
+    pub busy: Option<OnBusy>,
 }
 
 /// An objective.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectiveSpec {
     /// Such as 99.9.
@@ -478,7 +692,7 @@ pub struct ObjectiveSpec {
 }
 
 /// A sampled request: what was forecast, what was decided, how it ended.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Trace {
     /// Where.
     pub pool: String,
@@ -519,7 +733,7 @@ pub struct Trace {
 }
 
 /// A layer's part of a forecast wait.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TracePart {
     /// The layer.
     pub layer: String,
@@ -528,14 +742,15 @@ pub struct TracePart {
 }
 
 /// Every error's body.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Error")]
 pub struct ErrorBody {
     /// The error.
     pub error: ErrorText,
 }
 
 /// An error, for people.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorText {
     /// What is wrong.
     pub what: String,

@@ -2,17 +2,19 @@
 //!
 //! A change that has begun goes on when its client goes away: it runs in a task of its own.
 
-use super::api::{NewVolume, ReplicaChange, TenantSpec, TenantStatus, VolumeChange, VolumeStatus};
+use super::api::{
+    NewVolume, ObjectiveSpec, ReplicaChange, TenantChange, TenantSpec, TenantStatus, VolumeChange, VolumeStatus,
+};
 use super::{ApiError, Shared, status};
 use crate::config::{check_jobs_max, class_of};
-use crate::node::{Node, NodeError};
+use crate::node::{DeadlineChange, Node, NodeError};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use plimsoll_base::Span;
-use plimsoll_store::{TenantLimits, TenantRecord};
+use plimsoll_base::{Class, Span};
+use plimsoll_store::{DeadlineRecord, TenantLimits, TenantRecord};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
@@ -72,10 +74,7 @@ pub async fn change_volume(
                 let what = "`busy` is for a deadline, which `deadline_us` 0 takes away: send one of them";
                 return Err(NodeError::Refused(what.into()));
             }
-            (Some(us), busy) => {
-                let deadline = (us > 0).then(|| span_of_us(us));
-                node.set_volume_deadline(&owned, deadline, busy).await?;
-            }
+            (Some(us), busy) => node.set_volume_deadline(&owned, deadline_of_us(us), busy).await?,
         }
         match wanted.replica {
             None => Ok(()),
@@ -119,8 +118,7 @@ pub async fn set_tenant(
 ) -> Result<Json<TenantStatus>> {
     let spec: TenantSpec = parse(&uri, &headers, &body)?;
     let place = format!("tenant `{name}`");
-    let objectives: Vec<_> = spec.objectives.iter().map(|o| (o.percentile, span_of_us(o.within_us))).collect();
-    let class = class_of(&spec.class, &objectives, spec.weight, spec.slots)
+    let class = class_of(&spec.class, &percentiles(&spec.objectives), spec.weight, spec.slots)
         .map_err(|what| ApiError::bad(what).at(place.clone()))?;
     check_jobs_max(spec.jobs_max).map_err(|what| ApiError::bad(what).at(place.clone()))?;
     let limits = TenantLimits {
@@ -128,9 +126,77 @@ pub async fn set_tenant(
         in_flight_bytes_max: spec.bytes_max,
         ..TenantLimits::default()
     };
-    let record = TenantRecord { name: name.clone(), class, limits, change: 0 };
+    let wanted = DeadlineChange { deadline: spec.deadline_us.map(deadline_of_us), busy: spec.busy };
+    let configured = control.node.promise_configured(&name);
+    let deadline = control.node.tenant_deadline(&name, configured, wanted).map_err(ApiError::bad)?;
+    let record = TenantRecord { name: name.clone(), class, limits, change: 0, deadline };
     change(&control.node, |node| async move { node.set_tenant(record).await }).await.map_err(|e| e.at(place))?;
     show_tenant(State(control), Path(name)).await
+}
+
+pub async fn change_tenant(
+    State(control): Shared,
+    Path(name): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<TenantStatus>> {
+    let wanted: TenantChange = parse(&uri, &headers, &body)?;
+    let owned = name.clone();
+    let changed = change(&control.node, |node| async move {
+        let deadline = |change| {
+            let now = node.directory.read().expect("no panic while held").promises.tenant(&owned);
+            node.tenant_deadline(&owned, now, change)
+        };
+        node.change_tenant(&owned, |record| with_change(record, &wanted, deadline)).await
+    });
+    changed.await.map_err(|e| e.at(format!("tenant `{name}`")))?;
+    show_tenant(State(control), Path(name)).await
+}
+
+/// A tenant's record with a change of it.
+fn with_change(
+    now: TenantRecord,
+    wanted: &TenantChange,
+    deadline: impl Fn(DeadlineChange) -> std::result::Result<Option<DeadlineRecord>, String>,
+) -> std::result::Result<TenantRecord, String> {
+    check_jobs_max(wanted.jobs_max)?;
+    let class = wanted.class.as_deref().unwrap_or(now.class.name());
+    let same = class == now.class.name();
+    // Objectives, weight and slots mean something in their own classes only.
+    let (mut objectives, mut weight, mut slots) = (Vec::new(), None, None);
+    match &now.class {
+        Class::LatencyCritical { objectives: old, weight: w } if same => {
+            objectives = old.iter().map(|o| (f64::from(o.percentile_bp) / 100.0, o.bound)).collect();
+            weight = Some(*w);
+        }
+        Class::BestEffort { weight: w } if same => weight = Some(*w),
+        Class::Fenced { slots: s } if same => slots = Some(*s),
+        _ => {}
+    }
+    if let Some(new) = &wanted.objectives {
+        objectives = percentiles(new);
+    }
+    Ok(TenantRecord {
+        class: class_of(class, &objectives, wanted.weight.or(weight), wanted.slots.or(slots))?,
+        limits: TenantLimits {
+            in_flight_requests_max: wanted.jobs_max.or(now.limits.in_flight_requests_max),
+            in_flight_bytes_max: wanted.bytes_max.or(now.limits.in_flight_bytes_max),
+            ..now.limits
+        },
+        deadline: deadline(DeadlineChange { deadline: wanted.deadline_us.map(deadline_of_us), busy: wanted.busy })?
+            .or(now.deadline),
+        ..now
+    })
+}
+
+fn percentiles(objectives: &[ObjectiveSpec]) -> Vec<(f64, Span)> {
+    objectives.iter().map(|o| (o.percentile, span_of_us(o.within_us))).collect()
+}
+
+/// A deadline as it comes from outside; 0: none.
+fn deadline_of_us(us: u64) -> Option<Span> {
+    (us > 0).then(|| span_of_us(us))
 }
 
 /// Microseconds as they come from outside: however many, they don't overflow.

@@ -7,11 +7,14 @@
 pub mod api;
 mod auth;
 mod change;
+mod connections;
 mod error;
+mod history;
 mod inject;
 mod listen;
 mod openapi;
 mod parts;
+mod problems;
 mod prometheus;
 mod settings;
 mod status;
@@ -66,7 +69,13 @@ fn routes() -> Vec<(String, MethodRouter<Arc<Control>>)> {
         ("/v1/volumes/{name}", get(change::show_volume).patch(change::change_volume).delete(change::delete_volume)),
         ("/v1/volumes/{name}/inject", get(inject::show).put(inject::begin).delete(inject::end)),
         ("/v1/tenants", get(change::list_tenants)),
-        ("/v1/tenants/{name}", get(change::show_tenant).put(change::set_tenant).delete(change::remove_tenant)),
+        ("/v1/volumes/{name}/history", get(history::of_volume)),
+        (
+            "/v1/tenants/{name}",
+            get(change::show_tenant).put(change::set_tenant).patch(change::change_tenant).delete(change::remove_tenant),
+        ),
+        ("/v1/tenants/{name}/history", get(history::of_tenant)),
+        ("/v1/connections", get(connections::list)),
         ("/v1/pools/{name}/recover", post(change::recover_pool)),
         ("/v1/pools/{name}/settings", get(settings::show).patch(settings::patch)),
     ];
@@ -113,9 +122,11 @@ async fn healthz(State(control): Shared) -> Response {
     let views = control.node.pool_snapshots().await;
     let problems = {
         let directory = control.node.directory.read().expect("no panic while held");
-        status::problems(&control.node, &directory, &views)
+        problems::problems(&control.node, &directory, &views)
     };
-    let code = if problems.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let is_out = problems.iter().any(|p| p.is_outage);
+    let code = if is_out { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    let problems: Vec<String> = problems.into_iter().map(|p| p.text).collect();
     (code, Json(api::Health { healthy: problems.is_empty(), problems })).into_response()
 }
 

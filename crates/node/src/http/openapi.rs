@@ -1,5 +1,6 @@
-//! The API's description: `openapi.json`, and what each part adds by its types.
+//! The API's description: the paths of `openapi.json`, what each part adds, and schemas from the types.
 
+use super::api;
 use crate::parts::settings::SettingView;
 use crate::parts::{Action, AnyPart, PARTS};
 use schemars::SchemaGenerator;
@@ -24,6 +25,18 @@ pub fn document() -> Value {
         }
     }
     generator.subschema_for::<SettingView>();
+    generator.subschema_for::<api::Health>();
+    generator.subschema_for::<api::Status>();
+    generator.subschema_for::<api::Connections>();
+    generator.subschema_for::<api::History>();
+    generator.subschema_for::<api::NewVolume>();
+    generator.subschema_for::<api::VolumeChange>();
+    generator.subschema_for::<api::InjectSpec>();
+    generator.subschema_for::<api::InjectStatus>();
+    generator.subschema_for::<api::TenantSpec>();
+    generator.subschema_for::<api::TenantChange>();
+    generator.subschema_for::<api::Trace>();
+    generator.subschema_for::<api::ErrorBody>();
     let schemas = object(&mut document["components"]["schemas"]);
     schemas.extend(generator.take_definitions(true));
     document

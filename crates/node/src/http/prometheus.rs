@@ -1,7 +1,8 @@
 //! `GET /metrics`: Prometheus' text format, version 0.0.4. Every family is described in docs/metrics.md.
 
 use super::Control;
-use super::status::{Views, objective, objectives, pool_state, sum_of_tenant};
+use super::problems::problems;
+use super::status::{Views, objectives, pool_state, sum_of_tenant, volume_promise};
 use crate::directory::{Directory, VolumeState};
 use crate::engine::metrics::OP_NAMES;
 use crate::parts::PoolView;
@@ -11,9 +12,10 @@ use crate::parts::{About, PARTS};
 use crate::view::{ExportView, OpView, Summary};
 use plimsoll_base::Span;
 
-const LAST_MINUTE: &str = "The same by quantile, over the last whole minute or the running one, whichever has more \
+const LAST_MINUTE: &str = "The same by percentile, over the last whole minute or the running one, whichever has more \
                            requests; absent without.";
-const QUANTILES: [(f64, &str); 4] = [(50.0, "0.5"), (90.0, "0.9"), (99.0, "0.99"), (99.9, "0.999")];
+const PERCENTILES: [(f64, &str); 4] = [(50.0, "50"), (90.0, "90"), (99.0, "99"), (99.9, "99.9")];
+const WINDOWS: [&str; 3] = ["minute", "hour", "day"];
 
 const POOL_STATES: [&str; 5] = ["recovering", "ready", "degraded", "failed", "ended"];
 const VOLUME_STATES: [VolumeState; 4] =
@@ -23,7 +25,7 @@ const VOLUME_STATES: [VolumeState; 4] =
 pub fn exposition(control: &Control, views: &Views) -> String {
     let directory = control.node.directory.read().expect("no panic while held");
     let mut page = Page::default();
-    node(&mut page, control);
+    node(&mut page, control, &directory, views);
     pools(&mut page, control, views);
     layers(&mut page, control, views);
     let mut abouts = Vec::new();
@@ -33,16 +35,19 @@ pub fn exposition(control: &Control, views: &Views) -> String {
     }
     PARTS.iter().for_each(|part| part.metrics(&mut page, &abouts));
     volumes(&mut page, control, &directory, views);
+    deadlines(&mut page, &directory, views);
     traffic(&mut page, &named_exports(&directory, views));
     tenants(&mut page, control, &directory, views);
     page.into_text()
 }
 
-fn node(page: &mut Page, control: &Control) {
+fn node(page: &mut Page, control: &Control, directory: &Directory, views: &Views) {
     page.family("plimsoll_build_info", "gauge", "Always 1; the label says the version.");
     page.sample("plimsoll_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.family("plimsoll_uptime_seconds", "gauge", "Since the node began to serve.");
     page.sample("plimsoll_uptime_seconds", &[], control.started.elapsed().as_secs_f64());
+    page.family("plimsoll_problems", "gauge", "Problems that `plimsoll status` lists.");
+    page.sample("plimsoll_problems", &[], problems(&control.node, directory, views).len());
     if let Some(watchdog) = &control.node.watchdog {
         let (name, pauses) = ("plimsoll_host_pause_seconds", Summary::from(&watchdog.pauses()));
         page.family(name, "histogram", "Pauses of 250 us and more that the host or other programs forced on this one.");
@@ -180,6 +185,21 @@ fn volumes(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
     }
 }
 
+fn deadlines(page: &mut Page, directory: &Directory, views: &Views) {
+    let name = "plimsoll_deadline_seconds";
+    page.family(
+        name,
+        "gauge",
+        "Deadline of a volume's reads whose connection doesn't ask for one, by its source; absent without.",
+    );
+    for v in directory.volumes.values() {
+        if let Some((deadline, from, _)) = volume_promise(directory, v, views) {
+            let labels = [("tenant", v.tenant.as_str()), ("volume", &v.name), ("from", from.name())];
+            page.sample(name, &labels, deadline.as_secs_f64());
+        }
+    }
+}
+
 /// An export with its tenant's and volume's names.
 type Named<'a> = ([(&'static str, &'a str); 2], &'a ExportView, Span);
 
@@ -225,13 +245,14 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
     page.family(
         "plimsoll_deadlines_total",
         "counter",
-        "Requests with a deadline that were done by it (met), after it although forecast in time (missed), or after it as forecast (waited).",
+        "Reads with a deadline that were done by it (met), after it although forecast in time (missed), or after it as forecast (waited).",
     );
     for (labels, e, _) in all {
         for (result, n) in [("met", e.deadline_met), ("missed", e.deadline_missed), ("waited", e.deadline_waited)] {
             page.sample("plimsoll_deadlines_total", &[labels[0], labels[1], ("result", result)], n);
         }
     }
+    promises(page, all);
     page.family(
         "plimsoll_next_read_wait_seconds",
         "gauge",
@@ -280,6 +301,39 @@ fn traffic(page: &mut Page, all: &[Named<'_>]) {
     latencies(page, all);
 }
 
+fn promises(page: &mut Page, all: &[Named<'_>]) {
+    let name = "plimsoll_promised_reads_ratio";
+    page.family(
+        name,
+        "gauge",
+        "Of the reads with a deadline in the last minute, hour and day: the share that was kept, missed, waited, refused; absent without.",
+    );
+    for (labels, e, _) in all {
+        for (window, t) in WINDOWS.iter().zip(&e.recent) {
+            let results = [("kept", t.kept), ("missed", t.missed), ("waited", t.waited), ("refused", t.refused)];
+            let sum: u64 = results.iter().map(|(_, n)| n).sum();
+            for (result, n) in results {
+                if sum > 0 {
+                    let labels = [labels[0], labels[1], ("window", *window), ("result", result)];
+                    page.sample(name, &labels, n as f64 / sum as f64);
+                }
+            }
+        }
+    }
+    let name = "plimsoll_forecast_deviation_seconds";
+    page.family(
+        name,
+        "gauge",
+        "Actual minus forecast response times of reads accepted with a deadline, by percentile, over the last minute; absent without.",
+    );
+    for (labels, e, _) in all {
+        for (percent, percentile) in PERCENTILES.iter().filter(|_| e.deviations.count() > 0) {
+            let labels = [labels[0], labels[1], ("percentile", *percentile)];
+            page.sample(name, &labels, e.deviations.percentile(*percent) as f64 / 1e6);
+        }
+    }
+}
+
 fn latencies(page: &mut Page, all: &[Named<'_>]) {
     page.family(
         "plimsoll_response_seconds",
@@ -294,8 +348,8 @@ fn latencies(page: &mut Page, all: &[Named<'_>]) {
     page.family("plimsoll_response_last_minute_seconds", "gauge", LAST_MINUTE);
     for (labels, e, _) in all {
         let judged = &e.minute;
-        for (percent, quantile) in QUANTILES.iter().filter(|_| judged.count() > 0) {
-            let labels = [labels[0], labels[1], ("quantile", *quantile)];
+        for (percent, percentile) in PERCENTILES.iter().filter(|_| judged.count() > 0) {
+            let labels = [labels[0], labels[1], ("percentile", *percentile)];
             page.sample("plimsoll_response_last_minute_seconds", &labels, judged.percentile(*percent).as_secs_f64());
         }
     }
@@ -324,10 +378,10 @@ fn tenants(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
         if all.is_empty() {
             continue;
         }
-        let measured = sum_of_tenant(t.id, views).minute;
+        let sum = sum_of_tenant(t.id, views);
         for o in all {
             let (percentile, within) = (f64::from(o.percentile_bp) / 100.0, o.bound.as_secs_f64());
-            slos.push((name, percentile.to_string(), within.to_string(), objective(o, &measured)));
+            slos.push((name, percentile.to_string(), within.to_string(), sum.objective(o)));
         }
     }
     let mut per_slo = |name: &str, help: &str, value: fn(&super::api::ObjectiveStatus) -> Option<f64>| {
@@ -347,7 +401,28 @@ fn tenants(page: &mut Page, control: &Control, directory: &Directory, views: &Vi
     per_slo("plimsoll_slo_measured_seconds", "What the objective's percentile was; absent without requests.", |o| {
         o.measured_us.map(|us| us as f64 / 1e6)
     });
-    per_slo("plimsoll_slo_samples", "Requests that the objective is judged by.", |o| Some(o.samples as f64));
+    per_slo("plimsoll_slo_samples", "Requests that the objective is judged by.", |o| {
+        Some(o.last_minute.requests as f64)
+    });
+    let name = "plimsoll_slo_within_ratio";
+    page.family(
+        name,
+        "gauge",
+        "Share of the requests of the last minute, hour and day within an objective's bound; absent without requests.",
+    );
+    for (tenant, percentile, within, o) in &slos {
+        for (window, w) in WINDOWS.iter().zip([o.last_minute, o.last_hour, o.last_day]) {
+            if w.requests > 0 {
+                let labels = [
+                    ("tenant", tenant.as_str()),
+                    ("percentile", percentile),
+                    ("within_seconds", within),
+                    ("window", window),
+                ];
+                page.sample(name, &labels, w.within as f64 / w.requests as f64);
+            }
+        }
+    }
     permits(page, control, directory, views);
 }
 

@@ -1,21 +1,25 @@
 //! `GET /v1/status`: the node's state as the API says it.
 
 use super::api::{
-    HostPauses, Latency, LayerStatus, Listens, NodeStatus, ObjectiveStatus, Oldest, OpTraffic, PartStatus, Permits,
-    PoolStatus, Status, TenantStatus, Traffic, VolumeStatus,
+    ForecastStatus, HostPauses, Latency, LayerStatus, Listens, NodeStatus, ObjectiveStatus, Oldest, OpTraffic,
+    PartStatus, Permits, PoolPromises, PoolStatus, PromiseStatus, PromisedReads, Shares, Status, TenantStatus, Traffic,
+    VolumeStatus, Waits, WithinBound,
 };
+use super::problems::problems;
 use super::{Control, inject};
 use crate::directory::{Directory, Tenant, Volume};
-use crate::engine::PoolSnapshot;
+use crate::engine::lateness::Deviations;
 use crate::engine::metrics::OP_NAMES;
+use crate::engine::recent::{Counts, Tally, Within};
 use crate::engine::watchdog::Watchdog;
-use crate::node::{Node, RunningPool};
+use crate::engine::{DeadlineFrom, PoolSnapshot};
+use crate::node::Node;
 use crate::parts::PoolView;
 use crate::parts::cores::Cores;
 use crate::parts::scheduler::Scheduler;
 use crate::parts::{About, PARTS, Shown};
 use crate::view::{ExportView, Summary};
-use plimsoll_base::{Class, Objective, Span, TenantId, Time};
+use plimsoll_base::{Class, Objective, OnBusy, Span, TenantId, Time};
 use plimsoll_stack::{LayerState, NodeStats};
 
 /// What pools answered, by number; `None` for one that didn't.
@@ -24,7 +28,7 @@ pub type Views = [Option<PoolView>];
 /// All of it.
 pub fn status(control: &Control, views: &Views) -> Status {
     let directory = control.node.directory.read().expect("no panic while held");
-    let problems = problems(&control.node, &directory, views);
+    let problems: Vec<String> = problems(&control.node, &directory, views).into_iter().map(|p| p.text).collect();
     let bound = &control.bound;
     let shown = |p: &Option<std::path::PathBuf>| p.as_ref().map(|p| p.display().to_string());
     Status {
@@ -43,36 +47,10 @@ pub fn status(control: &Control, views: &Views) -> Status {
             host_pauses: control.node.watchdog.as_ref().map(host_pauses),
         },
         pools: (0..views.len()).map(|n| pool(&control.node, &directory, n, views[n].as_ref())).collect(),
-        volumes: directory.volumes.values().map(|v| volume(&control.node, v, views)).collect(),
-        tenants: directory.tenants.iter().map(|(name, t)| tenant(name, t, &directory, views)).collect(),
+        volumes: directory.volumes.values().map(|v| volume(&control.node, &directory, v, views)).collect(),
+        tenants: directory.tenants.iter().map(|(name, t)| tenant(&control.node, name, t, &directory, views)).collect(),
         injections: inject::injections(&directory, views),
     }
-}
-
-/// What keeps the node from serving as it should, for `/healthz`.
-pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<String> {
-    let problem = |(p, view): (&RunningPool, &Option<PoolView>)| match &p.failed {
-        Some(why) => Some(format!("{why}: mend it, then restart the node")),
-        None => problem(&p.name, view.as_ref().map(|v| &v.pool)),
-    };
-    let injected = inject::injections(directory, views);
-    node.pools.iter().zip(views).filter_map(problem).chain(injected.iter().map(inject::problem)).collect()
-}
-
-fn problem(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> {
-    let what = match pool {
-        None => "has ended or doesn't answer: the log says why".to_string(),
-        Some(p) if p.flush_failed => format!(
-            "has seen a flush fail, and believes none since: check the device, then `plimsoll pool recover {name}`"
-        ),
-        Some(p) if p.state == LayerState::Recovering => "is recovering: wait".to_string(),
-        Some(p) if p.state == LayerState::Failed => "has failed: the log says why".to_string(),
-        Some(p) if p.state == LayerState::Degraded => {
-            "is degraded: a layer does without what it lost; `plimsoll logs status` and the log say what".to_string()
-        }
-        Some(_) => return None,
-    };
-    Some(format!("pool `{name}` {what}"))
 }
 
 /// The word for the state of a pool that could be opened, or not.
@@ -109,12 +87,20 @@ fn pool(node: &Node, directory: &Directory, n: usize, view: Option<&PoolView>) -
         accepted: s.map_or(0, |s| s.counts.0),
         refused: s.map_or(0, |s| s.counts.1),
         ended: s.map_or(0, |s| s.counts.2),
+        promises: view.map_or_else(PoolPromises::default, pool_promises),
         layers: s.map_or(Vec::new(), |s| s.places().map(|(name, stats)| layer(name, stats)).collect()),
         parts: view.map_or(Vec::new(), |pool_view| {
             let about = About { node, directory, pool: n, pool_view };
             PARTS.iter().filter_map(|p| Some(part(p.name(), p.shown(&about)?))).collect()
         }),
     }
+}
+
+fn pool_promises(view: &PoolView) -> PoolPromises {
+    let mut sum = Sum::default();
+    view.exports.iter().for_each(|e| sum.add(view.pool.now, e));
+    let Traffic { promised: reads, forecast, .. } = sum.traffic();
+    PoolPromises { reads, forecast }
 }
 
 fn part(name: &str, shown: Shown) -> PartStatus {
@@ -146,11 +132,13 @@ fn layer(name: &str, s: &NodeStats) -> LayerStatus {
     }
 }
 
-fn volume(node: &Node, v: &Volume, views: &Views) -> VolumeStatus {
+fn volume(node: &Node, directory: &Directory, v: &Volume, views: &Views) -> VolumeStatus {
     let mut sum = Sum::default();
     let mut connections = 0;
+    let mut waits = Waits::default();
     if let Some(view) = &views[v.pool] {
         view.exports.iter().filter(|e| e.key == v.key).for_each(|e| sum.add(view.pool.now, e));
+        waits = waits_of(v, view, directory);
         connections = view.pool.connections.iter().filter(|((key, _), _)| *key == v.key).map(|(_, n)| n).sum();
     }
     VolumeStatus {
@@ -163,20 +151,63 @@ fn volume(node: &Node, v: &Volume, views: &Views) -> VolumeStatus {
         tenant: v.tenant.clone(),
         state: v.state().name().to_string(),
         connections,
+        promise: volume_promise(directory, v, views).map(promise_status),
         traffic: sum.traffic(),
+        waits,
     }
 }
 
-fn tenant(name: &str, t: &Tenant, directory: &Directory, views: &Views) -> TenantStatus {
+/// Deadline of a volume's reads whose connection doesn't ask for one, its source, and what becomes of reads that would miss it.
+pub fn volume_promise(directory: &Directory, v: &Volume, views: &Views) -> Option<(Span, DeadlineFrom, OnBusy)> {
+    let owner = directory.tenants.get(&v.tenant).map(|t| t.id);
+    let exports = || views[v.pool].iter().flat_map(|view| &view.exports);
+    let automatic = || exports().find(|e| e.key == v.key && Some(e.tenant) == owner).and_then(|e| e.auto_deadline);
+    let (set, busy) = directory.promises.of_volume(&v.name, &v.tenant);
+    let (deadline, from) = set.or_else(|| automatic_promise(directory, &v.tenant, automatic()))?;
+    Some((deadline, from, busy))
+}
+
+/// A tenant's deadline that sets itself, as it is now; as it begins where nothing has taught it yet.
+fn automatic_promise(directory: &Directory, tenant: &str, now: Option<Span>) -> Option<(Span, DeadlineFrom)> {
+    let terms = directory.promises.tenant(tenant).auto?;
+    Some((now.unwrap_or(terms.most), DeadlineFrom::Automatic))
+}
+
+/// A deadline, its source, and what becomes of reads that would miss it, in the API's terms.
+pub fn promise_status((deadline, from, busy): (Span, DeadlineFrom, OnBusy)) -> PromiseStatus {
+    PromiseStatus { deadline_us: deadline.as_micros(), from: from.name().to_string(), busy }
+}
+
+fn waits_of(v: &Volume, view: &PoolView, directory: &Directory) -> Waits {
+    let mut waits = Waits::default();
+    for e in &view.exports {
+        for (layer, waited) in e.waits.iter().filter(|(_, waited)| waited.as_micros() > 0) {
+            if e.key == v.key {
+                *waits.by_layer_us.entry(layer.to_string()).or_default() += waited.as_micros();
+            }
+            let name = directory.tenants.iter().find(|(_, t)| t.id == e.tenant).map(|(name, _)| name);
+            if let Some(name) = name.filter(|_| *layer == "device") {
+                *waits.at_device_by_tenant_us.entry(name.clone()).or_default() += waited.as_micros();
+            }
+        }
+    }
+    waits
+}
+
+fn tenant(node: &Node, name: &str, t: &Tenant, directory: &Directory, views: &Views) -> TenantStatus {
     let sum = sum_of_tenant(t.id, views);
-    let objectives: Vec<ObjectiveStatus> = objectives(&t.class).iter().map(|o| objective(o, &sum.minute)).collect();
+    let objectives: Vec<ObjectiveStatus> = objectives(&t.class).iter().map(|o| sum.objective(o)).collect();
     let all_kept = objectives.iter().map(|o| o.kept).collect::<Option<Vec<bool>>>();
     let (weight, slots) = match t.class {
         Class::BestEffort { weight } | Class::LatencyCritical { weight, .. } => (Some(weight), None),
         Class::Fenced { slots } => (None, Some(slots)),
     };
-    let has_cores = views.iter().flatten().any(|v| v.layers.of::<Cores>().is_some());
-    let (enforced, enforcement) = enforcement(&t.class, has_cores);
+    let without = pools_without_cores(node, directory, name, views);
+    let (enforced, enforcement) = enforcement(&t.class, &without);
+    let promised = directory.promises.tenant(name);
+    let own = promised.deadline.map(|d| (d, DeadlineFrom::Tenant));
+    let deadline = own.or_else(|| automatic_promise(directory, name, sum.automatic));
+    let promise = deadline.map(|(deadline, from)| promise_status((deadline, from, promised.busy)));
     TenantStatus {
         name: name.to_string(),
         class: t.class.name().to_string(),
@@ -185,34 +216,52 @@ fn tenant(name: &str, t: &Tenant, directory: &Directory, views: &Views) -> Tenan
         weight,
         slots,
         enforced,
-        enforcement: enforcement.to_string(),
+        enforcement,
+        promise,
         permits: permits(t, views),
         volumes: directory.volumes.values().filter(|v| v.tenant == name).map(|v| v.name.clone()).collect(),
         traffic: sum.traffic(),
     }
 }
 
+/// Pools without cores among those that a tenant uses; all without, if it uses none yet.
+pub fn pools_without_cores(node: &Node, directory: &Directory, tenant: &str, views: &Views) -> Vec<String> {
+    let used = directory.pools_of(tenant);
+    let has = |pool: usize| views[pool].as_ref().is_some_and(|v| v.layers.of::<Cores>().is_some());
+    if used.is_empty() && (0..views.len()).any(has) {
+        return Vec::new();
+    }
+    let without = |pool: &usize| (used.is_empty() || used.contains(pool)) && !has(*pool);
+    (0..views.len()).filter(without).map(|pool| format!("`{}`", node.pools[pool].name)).collect()
+}
+
 /// Is the class enforced, and by what? A class's layer, once it exists, changes its answer here.
-fn enforcement(class: &Class, has_cores: bool) -> (bool, &'static str) {
+fn enforcement(class: &Class, without_cores: &[String]) -> (bool, String) {
+    let without = without_cores.join(", ");
     match class {
-        Class::LatencyCritical { .. } if has_cores => (
+        Class::LatencyCritical { .. } if without.is_empty() => (
             true,
-            "objectives are enforced in pools that have cores: requests get as many as the objectives need; beyond \
-             that permits bound what is inside, and requests with a deadline are refused at once if they would miss it",
+            "objectives are enforced by cores: requests get as many as the objectives need; permits bound the rest"
+                .into(),
         ),
-        Class::BestEffort { .. } if has_cores => {
-            (true, "in pools that have cores the weight shares those that no objective needs")
+        Class::BestEffort { .. } if without.is_empty() => {
+            (true, "the weight shares the cores that no objective needs".into())
         }
         Class::LatencyCritical { .. } => (
             false,
-            "objectives are measured, not enforced: no layer does yet; permits bound what is inside, and requests \
-             with a deadline are refused at once if they would miss it",
+            format!(
+                "objectives are measured, not enforced: set `cores` for pool {without}; permits bound what is inside"
+            ),
         ),
         Class::BestEffort { .. } => (
             false,
-            "the weight shares the device among tenants in pools with sched `cfq`, not in others; permits bound what is inside",
+            format!(
+                "the weight isn't enforced in pool {without}, unless its sched is `cfq`; permits bound what is inside"
+            ),
         ),
-        Class::Fenced { .. } => (false, "slots aren't enforced: no layer does yet; permits bound what is inside"),
+        Class::Fenced { .. } => {
+            (false, "slots aren't enforced: no layer does yet; permits bound what is inside".into())
+        }
     }
 }
 
@@ -236,16 +285,44 @@ pub fn objectives(class: &Class) -> &[Objective] {
     }
 }
 
+/// Is an objective kept by these requests? `None` without any.
+pub fn is_kept(o: &Objective, w: &Within) -> Option<bool> {
+    let wanted = u128::from(w.requests) * u128::from(o.percentile_bp);
+    (w.requests > 0).then(|| u128::from(w.within) * 10_000 >= wanted)
+}
+
 /// How an objective is kept by what was measured.
-pub fn objective(o: &Objective, measured: &Summary) -> ObjectiveStatus {
+fn objective(o: &Objective, measured: &Summary, windows: &[Within; 3]) -> ObjectiveStatus {
     let percentile = f64::from(o.percentile_bp) / 100.0;
     let seen = (measured.count() > 0).then(|| measured.percentile(percentile));
+    let [last_minute, last_hour, last_day] =
+        windows.map(|w| WithinBound { requests: w.requests, within: w.within, kept: is_kept(o, &w) });
     ObjectiveStatus {
         percentile,
         within_us: o.bound.as_micros(),
         measured_us: seen.map(|s| s.as_micros()),
         samples: measured.count(),
-        kept: seen.map(|s| s <= o.bound),
+        kept: last_minute.kept,
+        last_minute,
+        last_hour,
+        last_day,
+    }
+}
+
+/// A tally's promises in the API's terms.
+pub fn shares(t: &Tally) -> Shares {
+    Shares { kept: t.kept, missed: t.missed, waited: t.waited, refused: t.refused }
+}
+
+fn forecast(d: &Deviations) -> ForecastStatus {
+    let us = |percent| d.percentile(percent);
+    ForecastStatus {
+        samples: d.count(),
+        p1_us: us(1.0),
+        p10_us: us(10.0),
+        p50_us: us(50.0),
+        p90_us: us(90.0),
+        p99_us: us(99.0),
     }
 }
 
@@ -262,15 +339,27 @@ pub fn sum_of_tenant(id: TenantId, views: &Views) -> Sum {
 pub struct Sum {
     counts: Traffic,
     second: Summary,
-    /// What objectives are judged by.
-    pub minute: Summary,
+    minute: Summary,
+    recent: [Tally; 3],
+    deviations: Deviations,
+    objectives: Vec<(Objective, [Within; 3])>,
+    /// The shortest deadline that sets itself.
+    automatic: Option<Span>,
 }
 
 impl Default for Sum {
     fn default() -> Sum {
         let ops = OP_NAMES.iter().map(|op| OpTraffic { op: op.to_string(), ..OpTraffic::default() }).collect();
         let counts = Traffic { ops, ..Traffic::default() };
-        Sum { counts, second: Summary::default(), minute: Summary::default() }
+        Sum {
+            counts,
+            second: Summary::default(),
+            minute: Summary::default(),
+            recent: Default::default(),
+            deviations: Deviations::default(),
+            objectives: Vec::new(),
+            automatic: None,
+        }
     }
 }
 
@@ -301,10 +390,32 @@ impl Sum {
         }
         self.second.add(&e.second);
         self.minute.add(&e.minute);
+        self.recent.iter_mut().zip(&e.recent).for_each(|(sum, t)| sum.add(t));
+        self.deviations.add(&e.deviations);
+        for (objective, windows) in &e.objectives {
+            match self.objectives.iter_mut().find(|(o, _)| o == objective) {
+                Some((_, sums)) => sums.iter_mut().zip(windows).for_each(|(sum, w)| sum.add(w)),
+                None => self.objectives.push((*objective, *windows)),
+            }
+        }
+        self.automatic = self.automatic.into_iter().chain(e.auto_deadline).min();
+    }
+
+    /// One of the tenant's objectives, and whether it is kept.
+    pub fn objective(&self, o: &Objective) -> ObjectiveStatus {
+        let windows = self.objectives.iter().find(|(known, _)| known == o).map(|(_, windows)| *windows);
+        objective(o, &self.minute, &windows.unwrap_or_default())
     }
 
     fn traffic(self) -> Traffic {
-        Traffic { last_second: latency(&self.second), last_minute: latency(&self.minute), ..self.counts }
+        let [last_minute, last_hour, last_day] = self.recent.map(|t| shares(&t));
+        Traffic {
+            last_second: latency(&self.second),
+            last_minute: latency(&self.minute),
+            promised: PromisedReads { last_minute, last_hour, last_day },
+            forecast: forecast(&self.deviations),
+            ..self.counts
+        }
     }
 }
 
@@ -323,24 +434,10 @@ fn latency(h: &Summary) -> Latency {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_base::{LatencyHistogram, Span};
+    use crate::http::problems::outage;
 
     fn pool(state: LayerState, flush_failed: bool) -> PoolSnapshot {
-        PoolSnapshot {
-            now: Time::ZERO,
-            state,
-            flush_failed,
-            layers: Vec::new(),
-            devices: Vec::new(),
-            permits: Default::default(),
-            inflight: 0,
-            overlap_waiting: 0,
-            oldest: None,
-            connections: Default::default(),
-            permit_waiting: Default::default(),
-            counts: (0, 0, 0),
-            injections: Vec::new(),
-        }
+        PoolSnapshot::idle(Time::ZERO, state, flush_failed)
     }
 
     #[test]
@@ -354,26 +451,24 @@ mod tests {
         ] {
             let p = pool(state, failed);
             assert_eq!(pool_state(true, Some(&p)), word);
-            match (problem("p", Some(&p)), problem_part) {
+            match (outage("p", Some(&p)), problem_part) {
                 (None, None) => {}
                 (Some(said), Some(part)) => assert!(said.contains(part), "{said}"),
                 other => panic!("{other:?}"),
             }
         }
         assert_eq!((pool_state(true, None), pool_state(false, None)), ("ended", "failed"));
-        assert!(problem("p", None).unwrap().contains("doesn't answer"));
+        assert!(outage("p", None).unwrap().contains("doesn't answer"));
     }
 
     #[test]
     fn objectives_are_kept_or_not_or_nobody_knows() {
         let o = Objective { percentile_bp: 9000, bound: Span::from_millis(10) };
-        let mut h = LatencyHistogram::new();
-        let judge = |h: &LatencyHistogram| objective(&o, &Summary::from(h));
-        assert_eq!((judge(&h).kept, judge(&h).measured_us), (None, None));
-        (0..90).for_each(|_| h.record(Span::from_millis(9)));
-        (0..10).for_each(|_| h.record(Span::from_millis(50)));
-        assert_eq!((judge(&h).kept, judge(&h).samples), (Some(true), 100));
-        h.record(Span::from_millis(50));
-        assert_eq!(judge(&h).kept, Some(false), "90 of 101 are less than 90 %");
+        for (requests, within, kept) in [(0, 0, None), (100, 90, Some(true)), (101, 90, Some(false))] {
+            let minute = Within { requests, within };
+            let judged = objective(&o, &Summary::default(), &[minute, Within::default(), minute]);
+            assert_eq!((judged.kept, judged.last_minute.kept, judged.last_day.kept), (kept, kept, kept));
+            assert_eq!((judged.measured_us, judged.last_hour.kept), (None, None));
+        }
     }
 }

@@ -10,9 +10,9 @@ pub fn check(document: &Value, schema: &Value, value: &Value, place: &str) {
         assert!(schema.is_object(), "there is no schema {name}");
         return check(document, schema, value, place);
     }
-    if let Some(choices) = schema["oneOf"].as_array() {
-        let fitting = if value.is_null() { 1 } else { 0 };
-        return check(document, &choices[fitting], value, place);
+    if let Some(choices) = schema["anyOf"].as_array() {
+        let fitting = choices.iter().find(|c| (c["type"] == "null") == value.is_null());
+        return check(document, fitting.unwrap_or_else(|| panic!("{place}: {value} isn't any of these")), value, place);
     }
     let kinds: Vec<&str> = match &schema["type"] {
         Value::String(one) => vec![one],
@@ -33,7 +33,8 @@ pub fn check(document: &Value, schema: &Value, value: &Value, place: &str) {
         assert!(words.contains(value), "{place}: {value} isn't one of {words:?}");
     }
     for (i, item) in value.as_array().into_iter().flatten().enumerate() {
-        check(document, &schema["items"], item, &format!("{place}[{i}]"));
+        let of_tuple = schema["prefixItems"].get(i);
+        check(document, of_tuple.unwrap_or(&schema["items"]), item, &format!("{place}[{i}]"));
     }
     if let (Some(fields), Some(known)) = (value.as_object(), schema["properties"].as_object()) {
         for required in schema["required"].as_array().into_iter().flatten() {

@@ -23,7 +23,13 @@ fn contents(store: &MetaStore) -> Contents {
 }
 
 fn tenant(weight: u32) -> TenantRecord {
-    TenantRecord { name: "t".into(), class: Class::BestEffort { weight }, limits: TenantLimits::default(), change: 0 }
+    TenantRecord {
+        name: "t".into(),
+        class: Class::BestEffort { weight },
+        limits: TenantLimits::default(),
+        change: 0,
+        deadline: None,
+    }
 }
 
 /// A store with a few volumes, what it holds, and the sectors that aren't zero.

@@ -1,9 +1,11 @@
 //! Copies of what a pool has counted, for whoever watches.
 
 use super::{Pool, account_of};
-use crate::engine::command::PoolSnapshot;
+use crate::engine::clients::CLIENT;
+use crate::engine::command::{CONNECTIONS_MAX, Connection, PoolSnapshot};
+use crate::engine::conn::Conn;
 use crate::view::ExportView;
-use plimsoll_base::{IoHead, Op};
+use plimsoll_base::{IoHead, Op, TenantId, Time, VolumeKey};
 use plimsoll_stack::Front;
 
 /// The read whose wait is told: the smallest that every volume has room for.
@@ -13,13 +15,21 @@ impl Pool {
     pub(super) fn snapshot(&mut self) -> PoolSnapshot {
         let now = self.now;
         let front = self.stack.layer::<Front>();
-        let oldest = self.stack.oldest().into_iter().chain(self.clients.waits(now)).min_by_key(|(at, _)| *at);
+        let of_account = |(at, place, account)| Some((at, place, self.exports.key(usize::from(account))?));
+        let inside = || self.stack.oldest().and_then(of_account).into_iter();
+        let earlier = |(at, ..): &(Time, &'static str, VolumeKey)| *at;
+        let oldest = inside().chain(self.clients.waits(now)).min_by_key(earlier);
+        let served = self.clients.waits(now).filter(|(_, place, _)| *place != CLIENT);
+        let oldest_served = inside().chain(served).min_by_key(earlier);
+        let promises = self.exports.promises(now);
         PoolSnapshot {
             now,
             state: self.stack.state(),
             flush_failed: front.is_some_and(Front::flush_failed),
             overlap_waiting: front.map_or(0, Front::waiting),
-            oldest,
+            oldest: oldest.map(|(at, place, _)| (at, place)),
+            oldest_served,
+            promises,
             layers: (0..self.stack.len())
                 .map(|n| {
                     let (name, stats) = self.stack.node_stats(n);
@@ -42,13 +52,34 @@ impl Pool {
         let account = self.stack.account_stats(account_of(place));
         let named = |at| self.stack.place_name(at);
         let layers = (0..self.stack.len()).map(|n| (named(n), account.waited[n]));
+        let recent = self.exports.waits(place, self.now, account.waited);
+        let waits = (0..self.stack.len()).map(|n| (named(n), recent.by_layer[n]));
         let view = ExportView {
             waited: layers.collect(),
+            waits: waits.chain([("device", recent.at_device)]).collect(),
             inside: account.inside.iter().map(|(at, n)| (named(*at), *n)).collect(),
             oldest: account.oldest.map(|(arrived_at, at)| (arrived_at, named(at))),
             next_read_wait: self.stack.forecast(self.now, &next_read).wait,
             ..counted
         };
         Some((place, Box::new(view)))
+    }
+
+    pub(super) fn connections(&self, volume: Option<VolumeKey>, tenant: Option<TenantId>) -> (Vec<Connection>, usize) {
+        let is_meant =
+            |c: &&Conn| volume.is_none_or(|v| v == c.params.volume) && tenant.is_none_or(|t| t == c.params.tenant);
+        let connection = |c: &Conn| Connection {
+            peer: c.params.peer.clone(),
+            volume: c.params.volume,
+            tenant: c.params.tenant,
+            deadline: self.default_deadline(&c.params),
+            on_busy: c.params.on_busy,
+            promises: c.promises(),
+            in_flight: c.in_flight(),
+            waits: c.stalled_since().map(|since| self.now.since(since)),
+            connected: self.now.since(c.attached_at),
+        };
+        let all = || self.clients.iter().filter(is_meant);
+        (all().take(CONNECTIONS_MAX).map(connection).collect(), all().count())
     }
 }

@@ -87,6 +87,7 @@ impl Scene {
             promises: false,
         };
         let params = ExportParams {
+            peer: "test".into(),
             volume: volume(id),
             tenant: TENANT,
             deadline: None,

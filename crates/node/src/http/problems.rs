@@ -1,0 +1,213 @@
+//! Problems of a node: what is wrong, where, and what to do.
+//!
+//! | problem | when | `/healthz` |
+//! |---|---|---|
+//! | a pool doesn't serve as it should | failed, recovering, degraded, a failed flush | 503 |
+//! | a promise is broken | an objective in the last minute, of [`REQUESTS_LEAST`] requests and more | 200 |
+//! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile or the pool's `miss_percent` leaves, of [`REQUESTS_LEAST`] and more | 200 |
+//! | a request is stuck | inside for longer than [`STUCK`] | 200 |
+//! | requests fail | at the device or for lack of space, in the last [`FAILED_MINUTES`] | 200 |
+//! | faults are injected | as long as they are | 200 |
+//!
+//! A node that breaks a promise still serves: whoever takes nodes out of service by the status of `/healthz` must not take it
+//! out for that.
+
+use super::inject;
+use super::status::{Views, is_kept, objectives, pools_without_cores};
+use crate::directory::{Directory, Tenant};
+use crate::engine::PoolSnapshot;
+use crate::engine::recent::{Counts, Tally, Within};
+use crate::node::Node;
+use crate::view::{ExportPromise, FAILED_MINUTES};
+use plimsoll_base::{IoError, Objective, Span, TenantId};
+use plimsoll_stack::LayerState;
+
+/// With fewer requests in the last minute, whether a promise is kept would be luck.
+const REQUESTS_LEAST: u64 = 100;
+/// Accepted reads that may miss their deadlines, in thousandths.
+const MISSED_PERMILLE: u64 = 10;
+/// A request that has been inside for longer is stuck.
+const STUCK: Span = Span::from_secs(30);
+
+/// A problem.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// What is wrong, where, and what to do.
+    pub text: String,
+    /// Doesn't a pool serve as it should?
+    pub is_outage: bool,
+}
+
+/// All problems, outages first.
+pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Problem> {
+    let mut all = Vec::new();
+    for (p, view) in node.pools.iter().zip(views) {
+        let text = match &p.failed {
+            Some(why) => Some(format!("{why}: repair it, then restart the node")),
+            None => outage(&p.name, view.as_ref().map(|v| &v.pool)),
+        };
+        all.extend(text.map(|text| Problem { text, is_outage: true }));
+    }
+    let mut rest: Vec<String> = Vec::new();
+    for (name, t) in &directory.tenants {
+        let without = || pools_without_cores(node, directory, name, views);
+        rest.extend(broken_objectives(name, t, views, without));
+    }
+    for (pool, view) in views.iter().enumerate() {
+        let Some(view) = view else { continue };
+        for e in &view.pool.promises {
+            let volume = directory.volume_name(pool, e.key);
+            rest.extend(missed_deadlines(&volume, pool, e, directory, node));
+            rest.extend(failures(&volume, &node.pools[pool].name, e));
+        }
+        rest.extend(stuck(&node.pools[pool].name, &view.pool, |key| directory.volume_name(pool, key)));
+    }
+    rest.extend(inject::injections(directory, views).iter().map(inject::problem));
+    all.extend(rest.into_iter().map(|text| Problem { text, is_outage: false }));
+    all
+}
+
+/// Why a pool doesn't serve as it should.
+pub(super) fn outage(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> {
+    let what = match pool {
+        None => "has ended or doesn't answer: the log says why".to_string(),
+        Some(p) if p.flush_failed => format!(
+            "has seen a flush fail, and trusts none since: check the device, then `plimsoll pool recover {name}`"
+        ),
+        Some(p) if p.state == LayerState::Recovering => "is recovering: wait".to_string(),
+        Some(p) if p.state == LayerState::Failed => "has failed: the log says why".to_string(),
+        Some(p) if p.state == LayerState::Degraded => {
+            "is degraded: a layer does without what it lost; `plimsoll logs status` and the log say what".to_string()
+        }
+        Some(_) => return None,
+    };
+    Some(format!("pool `{name}` {what}"))
+}
+
+fn exports_of(tenant: TenantId, views: &Views) -> impl Iterator<Item = &ExportPromise> {
+    views.iter().flatten().flat_map(|v| &v.pool.promises).filter(move |e| e.tenant == tenant)
+}
+
+fn broken_objectives(name: &str, t: &Tenant, views: &Views, without_cores: impl Fn() -> Vec<String>) -> Vec<String> {
+    let sum_of = |o: &Objective| {
+        let mine = exports_of(t.id, views).flat_map(|e| &e.objectives).filter(|(known, _)| known == o);
+        mine.fold(Within::default(), |mut sum, (_, w)| {
+            sum.add(w);
+            sum
+        })
+    };
+    let broken = |o: &Objective| {
+        let w = sum_of(o);
+        (w.requests >= REQUESTS_LEAST && is_kept(o, &w) == Some(false)).then(|| {
+            let percentile = f64::from(o.percentile_bp) / 100.0;
+            let todo = match without_cores().join(", ") {
+                none if none.is_empty() => {
+                    "`plimsoll cores` shows who has the cores; see \"When a promise is broken\" in docs/promises.md".into()
+                }
+                pools => format!("nothing enforces it in pool {pools}: set `cores` there (docs/cores.md)"),
+            };
+            format!(
+                "tenant `{name}`: p{percentile} ≤ {} is broken: {} of {} requests of the last minute took longer; {todo}",
+                o.bound,
+                w.requests - w.within,
+                w.requests,
+            )
+        })
+    };
+    objectives(&t.class).iter().filter_map(broken).collect()
+}
+
+/// Are there too many misses among accepted reads, of which `late_permille` may be late?
+fn is_missing(t: &Tally, late_permille: u64) -> bool {
+    let accepted = t.kept + t.missed;
+    accepted >= REQUESTS_LEAST && t.missed * 1000 > accepted * late_permille.max(MISSED_PERMILLE)
+}
+
+fn missed_deadlines(
+    volume: &str,
+    pool: usize,
+    e: &ExportPromise,
+    directory: &Directory,
+    node: &Node,
+) -> Option<String> {
+    let tenant = directory.tenants.iter().find(|(_, t)| t.id == e.tenant).map(|(name, _)| name.as_str())?;
+    let t = &e.minute;
+    is_missing(t, node.late_permille(pool, tenant)).then(|| {
+        let accepted = t.kept + t.missed;
+        format!(
+            "volume `{volume}`, tenant `{tenant}`: {:.1} % of {accepted} accepted reads missed their deadlines in the last minute: \
+             `plimsoll volume show {volume}` shows where they wait; see \"When a promise is broken\" in docs/promises.md",
+            t.missed as f64 * 100.0 / accepted as f64,
+        )
+    })
+}
+
+fn failures(volume: &str, pool: &str, e: &ExportPromise) -> Option<String> {
+    let (failed, why) = e.failed?;
+    let todo = match why {
+        IoError::NoSpace => "free space where the pool's files are, or delete volumes",
+        IoError::FlushFailed => "recover the pool after you have checked its device",
+        _ => "check the device and the kernel's log",
+    };
+    Some(format!(
+        "volume `{volume}`: {failed} requests failed in the last {FAILED_MINUTES} minutes in pool `{pool}`, the last one: {why}: {todo}"
+    ))
+}
+
+fn stuck(pool: &str, p: &PoolSnapshot, volume: impl Fn(plimsoll_base::VolumeKey) -> String) -> Option<String> {
+    let (arrived_at, place, key) = p.oldest_served?;
+    let age = p.now.since(arrived_at);
+    (age > STUCK).then(|| {
+        let todo = match place {
+            "device" => "check the device and the kernel's log",
+            "permit" => {
+                "its tenant's other requests hold all of its permits: raise `jobs_max`, or find what holds those"
+            }
+            _ => "`plimsoll top` shows that layer's state",
+        };
+        format!(
+            "pool `{pool}`: a request of volume `{}` has been inside for {} s, it is at `{place}`: {todo}",
+            volume(key),
+            age.as_micros() / 1_000_000
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request is stuck after half a minute, and its place says what to do.
+    #[test]
+    fn a_stuck_request_is_named_with_its_place() {
+        let key = plimsoll_base::VolumeKey { id: 1, generation: 1 };
+        let at = |s| plimsoll_base::Time::ZERO + Span::from_secs(s);
+        let said = |now, place| {
+            let mut pool = PoolSnapshot::idle(at(now), LayerState::Ready, false);
+            pool.oldest_served = Some((at(10), place, key));
+            stuck("p", &pool, |_| "v".into())
+        };
+        assert_eq!(said(40, "cores"), None);
+        let text = said(51, "device").expect("stuck");
+        assert!(
+            text.starts_with("pool `p`: a request of volume `v` has been inside for 41 s, it is at `device`: check"),
+            "{text}"
+        );
+        assert!(said(51, "permit").expect("stuck").contains("`jobs_max`"));
+    }
+
+    #[test]
+    fn misses_are_a_problem_beyond_the_bound() {
+        let tally = |kept, missed| Tally { kept, missed, ..Tally::default() };
+        for (kept, missed, late_permille, expected) in [
+            (990, 10, 0, false),
+            (989, 11, 0, true),
+            (50, 49, 0, false), // too few
+            (960, 40, 50, false),
+            (940, 60, 50, true),
+            (0, 0, 0, false),
+        ] {
+            assert_eq!(is_missing(&tally(kept, missed), late_permille), expected, "{kept} {missed} {late_permille}");
+        }
+    }
+}
