@@ -240,18 +240,19 @@ impl WriteBound {
         }
     }
 
-    /// A bounded request of best effort is passed on: its next piece, at least.
+    /// A bounded request of best effort, or a piece of one, is passed on.
     pub fn passed(&mut self, now: Time, head: &IoHead) {
         self.settle(now);
-        self.in_flight += weight(head.op, head.len.min(self.piece_bytes(head.op)));
+        self.in_flight += weight(head.op, head.len);
         self.peaks[0] = self.peaks[0].max(self.in_flight);
     }
 
-    /// One has ended, `took` after it was passed on.
+    /// One that was [`WriteBound::passed`] has ended, `took` later.
     pub fn left(&mut self, now: Time, head: &IoHead, took: Span) {
         self.settle(now);
         let weight = weight(head.op, head.len);
-        self.in_flight -= weight;
+        debug_assert!(self.in_flight >= weight, "it wasn't passed");
+        self.in_flight = self.in_flight.saturating_sub(weight);
         (self.left_at, self.hold) = (Some(now), HOLD_UNIT.scale(weight, UNIT).min(HOLD_MAX));
         if let Some(piece) = self.pieces.of(head.op).filter(|piece| head.len >= **piece) {
             if took < PIECE_SHORT {

@@ -28,6 +28,8 @@ struct Served {
     arrived_at: Time,
     /// The request that it's a piece of.
     of: Option<u32>,
+    /// The bound on best effort's changes has it in flight.
+    is_bounded: bool,
 }
 
 /// A request that goes below in pieces, one after the other.
@@ -145,7 +147,9 @@ impl Cores {
             }
             let window = self.policy.windows(at).map_or(0, |w| w.number);
             let (tag, arrived_at) = (waiting.io.tag, waiting.arrived_at);
-            let served = Served { tag, queue: at as u16, window, began_at: now, arrived_at, of: waiting.of };
+            let is_bounded = self.policy.sent(now, at, &waiting.io.head, &self.queues);
+            let of = waiting.of;
+            let served = Served { tag, queue: at as u16, window, began_at: now, arrived_at, of, is_bounded };
             waiting.io.head.tag = self.served.insert(served) as u64;
             out.submit(0, waiting.io);
         }
@@ -188,10 +192,29 @@ impl Cores {
                 self.policy.withdrawn(now, at, place, &mut self.queues);
             }
         }
-        if self.splits[of as usize].outstanding == 0 {
-            let Split { head, failed, dispatched_at, .. } = self.splits.remove(of as usize);
+        self.end_split(of as usize, out);
+    }
+
+    /// Ends a split request if nothing of it waits or is below any more.
+    fn end_split(&mut self, of: usize, out: &mut Actions) {
+        if self.splits[of].outstanding == 0 {
+            let Split { head, failed, dispatched_at, .. } = self.splits.remove(of);
             let outcome = failed.unwrap_or(Outcome::Done);
             out.complete(Completion { io: Io::new(head, Data::Absent), outcome, dispatched_at });
+        }
+    }
+
+    /// A split request is no longer wanted: what still waits of it isn't begun. It ends when its pieces below have.
+    fn withdraw_rest(&mut self, now: Time, of: usize, out: &mut Actions) {
+        for at in 0..self.queues.len() {
+            let waiting = &mut self.queues.get_mut(at).waiting;
+            let Some(place) = waiting.iter().position(|w| w.of == Some(of as u32)) else { continue };
+            waiting.remove(place);
+            self.policy.withdrawn(now, at, place, &mut self.queues);
+            let split = &mut self.splits[of];
+            split.outstanding -= 1;
+            split.failed.get_or_insert(Outcome::Failed(IoError::Cancelled));
+            return self.end_split(of, out);
         }
     }
 
@@ -313,7 +336,9 @@ impl Layer for Cores {
                 out.report(&report(q));
             }
         }
-        self.policy.left(now, at, &c.io.head, took, &self.queues);
+        if served.is_bounded {
+            self.policy.left(now, &c.io.head, took);
+        }
         self.policy.ended(now, at, response, &mut self.queues);
         match served.of {
             Some(of) => self.piece_ended(now, at, of, c, out),
@@ -340,7 +365,16 @@ impl Layer for Cores {
                 return self.fill(now, out);
             }
         }
+        if let Some((of, _)) = self.splits.iter().find(|(_, split)| split.head.id == id) {
+            self.withdraw_rest(now, of, out);
+            return self.fill(now, out);
+        }
         out.cancel(0, id);
+    }
+
+    fn stop(&mut self, now: Time, out: &mut Actions) {
+        self.policy.hold_no_more();
+        self.fill(now, out);
     }
 
     fn told(&mut self, _now: Time, message: &[u8], _out: &mut Actions) -> bool {

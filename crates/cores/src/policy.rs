@@ -63,10 +63,19 @@ pub trait Policy: Send {
         let _ = (low, high, poll_windows);
     }
 
-    /// A request of queue `at` that was sent below, as `head`, has left there `took` later.
-    fn left(&mut self, now: Time, at: usize, head: &IoHead, took: Span, queues: &Queues) {
-        let _ = (now, at, head, took, queues);
+    /// A request of queue `at`, or a piece of one, is sent below as `head`. True if [`Policy::left`] is to tell of its end.
+    fn sent(&mut self, now: Time, at: usize, head: &IoHead, queues: &Queues) -> bool {
+        let _ = (now, at, head, queues);
+        false
     }
+
+    /// It has left there, `took` later.
+    fn left(&mut self, now: Time, head: &IoHead, took: Span) {
+        let _ = (now, head, took);
+    }
+
+    /// The pool will end: nothing is held back any more.
+    fn hold_no_more(&mut self) {}
 
     /// The most bytes of the next request of queue `at` that go below at once; the rest follows as requests of its own.
     fn piece_bytes(&self, at: usize, queues: &Queues) -> u64 {

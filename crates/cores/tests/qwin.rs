@@ -419,6 +419,96 @@ fn a_failed_piece_fails_the_whole() {
     assert!(m.now < at_us(100_000), "the rest was begun: {:?}", m.now);
 }
 
+fn write(m: &Machine, tenant: u16, len: u64) -> IoHead {
+    IoHead { op: Op::Write, ..m.head(tenant, len) }
+}
+
+/// Nothing of best effort is in flight: an objective that comes now finds no write in front.
+fn is_settled(m: &mut Machine) -> bool {
+    m.finish();
+    m.set_tenant(1, Some(critical(9900, 2000)));
+    m.offer(1, 4096);
+    m.offer_head(write(m, 2, 65_536));
+    m.finish();
+    m.responses(2).last().is_some_and(|r| *r < us(1000))
+}
+
+/// A write that is lent a core is in flight like any other.
+#[test]
+fn a_bounded_write_on_a_lent_core_is_charged_and_released() {
+    let mut m = Machine::new(qwin(1, |q| q.bound_writes = true), |_, _| us(3000));
+    m.set_tenant(1, Some(critical(9900, 2000)));
+    m.set_tenant(2, Some(best_effort(100)));
+    m.offer_many(100, 1, 4096);
+    (0..3).for_each(|_| _ = m.offer_head(write(&m, 2, 65_536)));
+    let mut seen = 0;
+    while m.now < at_us(6_000_000) {
+        m.step();
+        for i in seen..m.ended.len() {
+            if m.ended[i].1.io.tenant == TenantId(1) {
+                m.offer(1, 4096);
+            }
+        }
+        seen = m.ended.len();
+    }
+    assert_eq!(m.responses(2).len(), 3, "each was lent a core");
+    m.finish();
+}
+
+/// A write that is longer than a piece goes in one where nobody has an objective.
+#[test]
+fn long_writes_without_an_objective_leave_nothing_in_flight() {
+    let mut m = Machine::new(qwin(2, |q| q.bound_writes = true), |_, _| us(100));
+    m.set_tenant(2, Some(best_effort(100)));
+    m.offer_head(write(&m, 2, 32 << 20));
+    assert!(is_settled(&mut m));
+}
+
+/// A tenant that sends zeroes of a gigabyte gets its share beside another's writes: pieces cost what they are.
+#[test]
+fn pieces_cost_their_own_length() {
+    let mut m = Machine::new(qwin(2, |q| q.bound_writes = true), |_, head: &IoHead| match head.op {
+        Op::WriteZeroes => us(head.len >> 13),
+        _ => us(100),
+    });
+    m.set_tenant(1, Some(critical(9900, 20_000)));
+    m.set_tenant(2, Some(best_effort(100)));
+    m.set_tenant(3, Some(best_effort(100)));
+    m.offer_head(IoHead { op: Op::WriteZeroes, ..m.head(2, 1 << 30) });
+    (0..16).for_each(|_| _ = m.offer_head(write(&m, 3, 65_536)));
+    let mut seen = 0;
+    while !m.ended.iter().any(|(_, c)| c.io.op == Op::WriteZeroes) {
+        m.step();
+        assert!(m.now < at_us(60_000_000), "the zeroes don't end");
+        for i in seen..m.ended.len() {
+            if m.ended[i].1.io.tenant == TenantId(3) {
+                m.offer_head(write(&m, 3, 65_536));
+            }
+        }
+        seen = m.ended.len();
+    }
+}
+
+/// A request in pieces that is withdrawn begins no more of them; when the pool ends, nothing is held back.
+#[test]
+fn what_is_split_is_withdrawn_and_ends_with_the_pool() {
+    let mut m = Machine::new(qwin(2, |q| q.bound_writes = true), |_, head: &IoHead| us(head.len >> 13));
+    m.set_tenant(1, Some(critical(9900, 20_000)));
+    m.set_tenant(2, Some(best_effort(100)));
+    let zeroes = IoHead { op: Op::WriteZeroes, ..m.head(2, 1 << 30) };
+    let Offered::Accepted(id) = m.offer_head(zeroes) else { panic!("a change is never refused") };
+    m.step();
+    m.cancel(id);
+    m.finish();
+    assert_eq!(m.ended.len(), 1);
+    assert_eq!(m.ended[0].1.outcome, Outcome::Failed(IoError::Cancelled));
+    assert!(m.now < at_us(50_000), "the rest was begun: {:?}", m.now);
+    (0..3).for_each(|_| _ = m.offer_head(zeroes));
+    m.stack.stop(m.now);
+    m.finish();
+    assert_eq!(m.ended.len(), 4);
+}
+
 /// Cores that best effort may not use serve objectives.
 #[test]
 fn a_core_that_best_effort_may_not_use_serves_objectives() {

@@ -104,7 +104,7 @@ impl Policy for Cake {
         let q = queues.get(at);
         // Best-effort queues share one part by their weights.
         let weight = if q.is_critical() { self.runs[at].share } else { SHARE_START * q.weight() / 100 };
-        self.fair.charge(at, queues, weight);
+        self.fair.charge(at, queues, weight, u64::MAX);
         Some(at)
     }
 

@@ -25,9 +25,9 @@ impl Fair {
         (0..queues.len()).filter(waits).min_by_key(|&i| (self.start(i), i))
     }
 
-    /// The queue's oldest request is served, and paid for by its weight.
-    pub fn charge(&mut self, at: usize, queues: &Queues, weight: u64) {
-        let bytes = queues.get(at).waiting.front().map_or(0, |w| w.io.len);
+    /// The queue's oldest request is served, `bytes_max` of it at most, and paid for by its weight.
+    pub fn charge(&mut self, at: usize, queues: &Queues, weight: u64, bytes_max: u64) {
+        let bytes = queues.get(at).waiting.front().map_or(0, |w| w.io.len.min(bytes_max));
         let start = self.start(at);
         if self.finish.len() <= at {
             self.finish.resize(at + 1, 0);

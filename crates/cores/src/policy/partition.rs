@@ -19,27 +19,32 @@ pub struct Partition {
 impl Partition {
     /// Whose request is taken up next.
     pub fn next(&mut self, now: Time, queues: &Queues) -> Option<usize> {
-        let lent = self.next_to_lend_to(now, queues);
-        lent.or_else(|| critical_next(queues)).or_else(|| self.next_of_rest(queues, |_| true))
+        let lent = self.next_to_lend_to(now, queues, |_| u64::MAX);
+        lent.or_else(|| critical_next(queues)).or_else(|| self.next_of_rest(queues, |_| true, |_| u64::MAX))
     }
 
     /// Who gets a core for one request though each is somebody's: a queue without one whose oldest request has waited for
-    /// [`LEND_EVERY`].
-    pub fn next_to_lend_to(&mut self, now: Time, queues: &Queues) -> Option<usize> {
+    /// [`LEND_EVERY`]. `piece` is the most bytes of a queue's request that are served at once.
+    pub fn next_to_lend_to(&mut self, now: Time, queues: &Queues, piece: impl Fn(usize) -> u64) -> Option<usize> {
         if now < self.lent_at + LEND_EVERY || queues.unowned() > 0 {
             return None;
         }
         let has_waited = |q: &Queue| q.cores() == 0 && q.oldest().is_some_and(|since| now.since(since) >= LEND_EVERY);
         let at = self.fair.pick(queues, |at| has_waited(queues.get(at)))?;
-        self.fair.charge(at, queues, queues.get(at).weight());
+        self.fair.charge(at, queues, queues.get(at).weight(), piece(at));
         self.lent_at = now;
         Some(at)
     }
 
     /// The same of those that have no core of their own, as far as they may.
-    pub fn next_of_rest(&mut self, queues: &Queues, may: impl Fn(&Queue) -> bool) -> Option<usize> {
+    pub fn next_of_rest(
+        &mut self,
+        queues: &Queues,
+        may: impl Fn(&Queue) -> bool,
+        piece: impl Fn(usize) -> u64,
+    ) -> Option<usize> {
         let at = rest_next(queues, &self.fair, may)?;
-        self.fair.charge(at, queues, queues.get(at).weight());
+        self.fair.charge(at, queues, queues.get(at).weight(), piece(at));
         Some(at)
     }
 }

@@ -224,7 +224,8 @@ impl Qwin {
 
     /// Whose request is taken up next.
     fn choose(&mut self, now: Time, queues: &mut Queues) -> Option<usize> {
-        if let Some(at) = self.partition.next_to_lend_to(now, queues) {
+        let piece = |at| piece_bytes(self.bound.as_ref(), at, queues);
+        if let Some(at) = self.partition.next_to_lend_to(now, queues, piece) {
             return Some(self.taken_by_rest(at));
         }
         while let Some(at) = partition::critical_next(queues) {
@@ -285,19 +286,28 @@ fn bounded_next(q: &Queue) -> Option<&IoHead> {
     q.waiting.front().map(|w| &w.io.head).filter(|head| !q.is_critical() && bound::is_bounded(head))
 }
 
+/// The most bytes of the next request of queue `at` that go below at once.
+fn piece_bytes(bound: Option<&WriteBound>, at: usize, queues: &Queues) -> u64 {
+    let is_promised = || queues.critical().any(|at| !queues.get(at).tenants.is_empty());
+    match (bound, bounded_next(queues.get(at))) {
+        (Some(bound), Some(head)) if is_promised() => bound.piece_bytes(head.op),
+        _ => u64::MAX,
+    }
+}
+
 impl Qwin {
     /// Whose request is taken up on a core that is nobody's.
     fn choose_of_rest(&mut self, now: Time, queues: &Queues) -> Option<usize> {
-        let Some(bound) = &mut self.bound else { return self.partition.next_of_rest(queues, |_| true) };
+        let Some(bound) = &mut self.bound else {
+            return self.partition.next_of_rest(queues, |_| true, |_| u64::MAX);
+        };
         let is_busy = || queues.critical().any(|at| queues.get(at).is_busy());
         bound.tick(now, is_busy);
         let pass_at = bound.may_pass_at(now);
-        let chosen = self.partition.next_of_rest(queues, |q| pass_at == Time::ZERO || bounded_next(q).is_none());
+        let may = |q: &Queue| pass_at == Time::ZERO || bounded_next(q).is_none();
+        let chosen = self.partition.next_of_rest(queues, may, |at| piece_bytes(Some(bound), at, queues));
         let is_held = || queues.all().iter().any(|q| bounded_next(q).is_some());
         self.pass_at = if chosen.is_none() && pass_at > now && is_held() { pass_at } else { Time::NEVER };
-        if let Some(head) = chosen.and_then(|at| bounded_next(queues.get(at))) {
-            bound.passed(now, head);
-        }
         chosen
     }
 }
@@ -416,19 +426,23 @@ impl Policy for Qwin {
         partition::own_wait(queues, at, cores) + until_then
     }
 
-    fn left(&mut self, now: Time, at: usize, head: &IoHead, took: Span, queues: &Queues) {
-        if let Some(bound) = self.bound.as_mut().filter(|_| !queues.get(at).is_critical() && bound::is_bounded(head)) {
+    fn sent(&mut self, now: Time, at: usize, head: &IoHead, queues: &Queues) -> bool {
+        let bound = self.bound.as_mut().filter(|_| !queues.get(at).is_critical() && bound::is_bounded(head));
+        bound.map(|bound| bound.passed(now, head)).is_some()
+    }
+
+    fn left(&mut self, now: Time, head: &IoHead, took: Span) {
+        if let Some(bound) = &mut self.bound {
             bound.left(now, head, took);
         }
     }
 
     fn piece_bytes(&self, at: usize, queues: &Queues) -> u64 {
-        let Some(bound) = &self.bound else { return u64::MAX };
-        let is_promised = || queues.critical().any(|at| !queues.get(at).tenants.is_empty());
-        match bounded_next(queues.get(at)) {
-            Some(head) if is_promised() => bound.piece_bytes(head.op),
-            _ => u64::MAX,
-        }
+        piece_bytes(self.bound.as_ref(), at, queues)
+    }
+
+    fn hold_no_more(&mut self) {
+        self.bound = None;
     }
 
     fn set_slack(&mut self, low: Span, high: Span, poll_windows: u64) {

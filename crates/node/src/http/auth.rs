@@ -6,7 +6,8 @@
 //! | TCP from this host | yes; with the token if `control.local_reads` is false | with the token |
 //! | TCP from elsewhere | with the token | with the token |
 //!
-//! The page, its description of the API and `/healthz` tell nothing about tenants and are open to all.
+//! The page, its description of the API and `/healthz` are open to all. They tell nothing about tenants: those who may not read hear of
+//! outages by name, and of other problems their number.
 
 use super::{ApiError, Control, Token};
 use axum::extract::{Request, State};
@@ -25,12 +26,18 @@ pub enum Peer {
     Tcp(SocketAddr),
 }
 
+/// Whether a peer may read what isn't open to all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MayRead(pub bool);
+
 const OPEN: [&str; 3] = ["/", "/healthz", "/v1/openapi.json"];
 
 /// Lets a request through or refuses it.
-pub async fn check(State(control): State<Arc<Control>>, request: Request, next: Next) -> Response {
+pub async fn check(State(control): State<Arc<Control>>, mut request: Request, next: Next) -> Response {
     let peer = *request.extensions().get::<Peer>().expect("every connection has its peer");
     let (token, local_reads) = (control.token.as_ref(), control.local_reads);
+    let reads = may(token, local_reads, peer, &Method::GET, "/v1/status", request.headers()).is_ok();
+    request.extensions_mut().insert(MayRead(reads));
     match may(token, local_reads, peer, request.method(), request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(e) => e.into_response(),

@@ -27,12 +27,13 @@ pub use token::Token;
 use crate::node::Node;
 use crate::parts::PARTS;
 use crate::serve::Bound;
+use auth::MayRead;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use error::ApiError;
 use std::sync::Arc;
 use std::time::Instant;
@@ -118,7 +119,7 @@ async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi::document().to_string()).into_response()
 }
 
-async fn healthz(State(control): Shared) -> Response {
+async fn healthz(State(control): Shared, Extension(MayRead(may_read)): Extension<MayRead>) -> Response {
     let views = control.node.pool_snapshots().await;
     let problems = {
         let directory = control.node.directory.read().expect("no panic while held");
@@ -126,7 +127,11 @@ async fn healthz(State(control): Shared) -> Response {
     };
     let is_out = problems.iter().any(|p| p.is_outage);
     let code = if is_out { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
-    let problems: Vec<String> = problems.into_iter().map(|p| p.text).collect();
+    let (told, kept_back): (Vec<_>, Vec<_>) = problems.into_iter().partition(|p| p.is_outage || may_read);
+    let mut problems: Vec<String> = told.into_iter().map(|p| p.text).collect();
+    if !kept_back.is_empty() {
+        problems.push(format!("{} further problems: `/v1/status` names them to those who may read", kept_back.len()));
+    }
     (code, Json(api::Health { healthy: problems.is_empty(), problems })).into_response()
 }
 

@@ -117,10 +117,10 @@ fn broken_objectives(name: &str, t: &Tenant, views: &Views, without_cores: impl 
     objectives(&t.class).iter().filter_map(broken).collect()
 }
 
-/// Are there too many misses among accepted reads, of which `late_permille` may be late?
+/// Are there too many late ones among accepted reads, of which `late_permille` may be late? Reads that wait are late for their clients, too.
 fn is_missing(t: &Tally, late_permille: u64) -> bool {
-    let accepted = t.kept + t.missed;
-    accepted >= REQUESTS_LEAST && t.missed * 1000 > accepted * late_permille.max(MISSED_PERMILLE)
+    let accepted = t.kept + t.missed + t.waited;
+    accepted >= REQUESTS_LEAST && (t.missed + t.waited) * 1000 > accepted * late_permille.max(MISSED_PERMILLE)
 }
 
 fn missed_deadlines(
@@ -133,11 +133,12 @@ fn missed_deadlines(
     let tenant = directory.tenants.iter().find(|(_, t)| t.id == e.tenant).map(|(name, _)| name.as_str())?;
     let t = &e.minute;
     is_missing(t, node.late_permille(pool, tenant)).then(|| {
-        let accepted = t.kept + t.missed;
+        let (late, accepted) = (t.missed + t.waited, t.kept + t.missed + t.waited);
         format!(
-            "volume `{volume}`, tenant `{tenant}`: {:.1} % of {accepted} accepted reads missed their deadlines in the last minute: \
-             `plimsoll volume show {volume}` shows where they wait; see \"When a promise is broken\" in docs/promises.md",
-            t.missed as f64 * 100.0 / accepted as f64,
+            "volume `{volume}`, tenant `{tenant}`: {:.1} % of {accepted} accepted reads missed their deadlines in the last minute, {} \
+             of {late} as forecast (they wait): `plimsoll volume show {volume}` shows where they wait; see \"When a promise is broken\" in docs/promises.md",
+            late as f64 * 100.0 / accepted as f64,
+            t.waited,
         )
     })
 }
