@@ -222,7 +222,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--times", type=float, default=1.5)
     parser.add_argument("--keys", default="", help="more of the pool's section in `bound`")
-    parser.add_argument("--folder", help="where the devices' files are made; a temporary one if not said")
+    parser.add_argument("--folder", help="where the devices' files are made; default: a temporary one")
     parser.add_argument("--json")
     args = parser.parse_args()
     everything = {}

@@ -40,7 +40,7 @@ const GROW_NEW: u64 = 128;
 const FIRST: u64 = UNIT / 4;
 /// The late requests of this time halve a level at most.
 const ROUND: Span = Span::from_millis(50);
-/// Of the late requests that an objective allows, so many of a thousand are aimed at.
+/// Share of the late requests that an objective allows, in thousandths, that is aimed at.
 const AIM_PERMILLE: u64 = 600;
 /// Changes of best effort may delay requests that come so much later.
 const AFTER: Span = Span::from_millis(100);
@@ -49,7 +49,7 @@ const PEAK_EPOCH: Span = Span::from_millis(20);
 /// No request of an objective inside for so long: nothing of the kind for [`IDLE_DOUBLES`] more doubles what is passed.
 const IDLE: Span = Span::from_secs(1);
 const IDLE_DOUBLES: Span = Span::from_millis(250);
-/// What was learned doubles so often while there is none.
+/// Time in which a learned level doubles while there is none.
 const FADES: Span = Span::from_secs(60);
 /// None late for so long though best effort uses its level: levels double every [`CALM_DOUBLES`].
 const CALM: Span = Span::from_secs(10);
@@ -121,7 +121,7 @@ impl Level {
 pub struct WriteBound {
     /// By queue and objective.
     levels: Vec<Vec<Level>>,
-    /// They count for so many doublings more, as no request of an objective is inside.
+    /// Doublings by which the levels are raised while no request of an objective is inside.
     doubled: u32,
     /// Requests of best effort in flight that are bounded: their weights, and when the last one left.
     in_flight: u64,
@@ -169,7 +169,7 @@ impl WriteBound {
         (learned << self.doubled).min(OPEN)
     }
 
-    /// What it is now.
+    /// The bound as it is now.
     pub fn status(&self) -> BoundStatus {
         let level = self.level();
         BoundStatus {
@@ -422,14 +422,14 @@ mod tests {
             }
             let share = late as f64 / ended as f64;
             assert!((0.004..0.008).contains(&share), "{share} are late, aimed at 0.006");
-            // 28 s, each write takes 1 ms: so many are in flight.
+            // 28 s, each write takes 1 ms: as many are in flight.
             let in_flight = settled as f64 / 28_000.0;
             assert!((aimed * 0.7..aimed * 1.3).contains(&in_flight), "{in_flight} in flight, not {aimed}");
             assert!(b.level() > 16 * UNIT, "{:?} after 10 s without a late one", b.status());
         }
     }
 
-    /// What is late while best effort does nothing isn't its fault.
+    /// A request that is late while best effort does nothing lowers no level.
     #[test]
     fn only_what_best_effort_can_have_delayed_lowers_the_level() {
         let mut b = WriteBound::default();

@@ -150,7 +150,7 @@ pub struct Promise {
     pub deadline: Option<Span>,
     /// Where there is no deadline: one that sets itself.
     pub auto: Option<AutoTerms>,
-    /// What becomes of a read that would miss either.
+    /// Answer to a read that would miss either.
     pub busy: OnBusy,
     /// For schedulers that know priorities.
     pub priority: Priority,
@@ -166,7 +166,7 @@ impl Promise {
 pub struct VolumePromise {
     /// Deadline of its reads.
     pub deadline: Span,
-    /// What becomes of a read that would miss it.
+    /// Answer to a read that would miss the deadline.
     pub busy: OnBusy,
 }
 
@@ -537,7 +537,7 @@ mod tests {
         }
     }
 
-    /// Who sets the deadline also says what becomes of a late read; a name may overrule it; whoever negotiated promises is told.
+    /// The answer to a late read is set with the deadline; an export's name may overrule it; clients that negotiated promises are told.
     #[test]
     fn a_late_read_waits_unless_the_export_or_its_client_says_otherwise() {
         let mut d = directory();

@@ -165,7 +165,7 @@ fn open_loop(client: &mut Client, seed: u64, rate: f64, time: Duration) -> Vec<R
     }
 }
 
-/// What became of the reads of one run.
+/// Counts of the reads of one run.
 #[derive(Clone, Copy, Default)]
 struct Outcome {
     reads: usize,

@@ -41,7 +41,7 @@ pub struct Inject {
     /// Share of the requests that is hit: 0.1% to 100% [default: 100%]
     #[arg(long, value_name = "PERCENT", value_parser = permille)]
     share: Option<u16>,
-    /// How long, an hour at most [default: 30s]
+    /// Duration, an hour at most [default: 30s]
     #[arg(long = "for", value_name = "TIME")]
     lasts: Option<Span>,
     /// Hit only these operations; writes are all changes and flushes [default: all]

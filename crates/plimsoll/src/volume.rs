@@ -96,7 +96,7 @@ enum Command {
         /// Deadline of its reads, from their arrival; `none`: as its tenant's.
         #[arg(value_parser = deadline)]
         deadline: Deadline,
-        /// What becomes of a read that would miss it: wait (served late) or error (fails at once) [default: as it is, wait at first]
+        /// Answer to a read that would miss the deadline: wait (served late) or error (fails at once) [default: as it is, wait at first]
         #[arg(long, value_name = "ANSWER")]
         busy: Option<OnBusy>,
         #[command(flatten)]

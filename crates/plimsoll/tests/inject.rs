@@ -161,7 +161,7 @@ fn a_stall_ends_with_whatever_it_stalls() {
     assert!(server.stop());
 }
 
-/// What it is for: clients that should read elsewhere do.
+/// The purpose of injections: clients that should read elsewhere do.
 #[test]
 fn clients_fail_over_from_an_injected_fault() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());

@@ -55,7 +55,7 @@ fn noise(server: &Server) -> Noise {
     Noise::within(256 << 20, server, "noise", 6, 1)
 }
 
-/// Of reads that an error would have ended, at least so many were served, and no request failed.
+/// At least this number of reads was served that an error would have ended, and no request failed.
 fn assert_waited(server: &Server, least: f64) {
     let m = Metrics::of(server);
     let web = |family, label| m.of_tenant(family, "web", label);

@@ -101,7 +101,7 @@ fn an_odd_write_costs_one_request() {
     assert_eq!(ended, [(ids[0], 0), (ids[1], 1), (ids[3], 2)], "one each tenth of a second");
 }
 
-/// What waits for the limit of a volume that is deleted ends at once, and isn't served.
+/// Requests that wait for the limit of a volume that is deleted end at once, and aren't served.
 #[test]
 fn a_volume_that_is_deleted_waits_for_no_limit() {
     let mut pool = learned(1);

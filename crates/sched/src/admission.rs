@@ -99,7 +99,7 @@ struct InTime {
     refused: u32,
 }
 
-/// Beyond so many, older ones count half.
+/// Reads beyond which older ones weigh half.
 const IN_TIME_MAX: u32 = 256;
 
 impl InTime {

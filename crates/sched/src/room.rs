@@ -223,7 +223,7 @@ const TOLERANCE_START: u64 = 50_000;
 const STEP_UP: u64 = 693;
 
 impl Tolerance {
-    /// For so many hundredths of a percent of misses.
+    /// For this share of misses, in hundredths of a percent.
     pub fn new(miss_permyriad: u16) -> Tolerance {
         Tolerance { chance: TOLERANCE_START << 8, miss_permyriad: u64::from(miss_permyriad).clamp(1, 5000) }
     }

@@ -108,7 +108,7 @@ pub struct DeadlineRecord {
     pub deadline_ns: Option<u64>,
     /// What was configured then: where it's something else by now, that is meant.
     pub configured_ns: Option<u64>,
-    /// What becomes of a read that would miss it.
+    /// Answer to a read that would miss the deadline.
     #[serde(default, skip_serializing_if = "waits")]
     pub busy: OnBusy,
     /// The same as it was configured then.

@@ -27,7 +27,7 @@ pub struct PoolConfig {
     /// Volumes may have limits of their requests and bytes per second; see docs/throttle.md.
     #[serde(default)]
     pub throttle: bool,
-    /// Percent of a tenant's accepted reads that may end after their deadline, 0.5 if not said: a read is refused if its chance to be late
+    /// Percent of a tenant's accepted reads that may end after their deadline, by default 0.5: a read is refused if its chance to be late
     /// is too large for that. 0: a read is accepted by its forecast alone.
     pub miss_percent: Option<f64>,
     /// Memory for pages that were read or written, as a page cache.

@@ -31,7 +31,7 @@ pub struct TenantConfig {
     pub bytes_max: Option<ByteSize>,
     /// Deadline of its reads, from their arrival; a volume or a connection may say otherwise.
     pub deadline: Option<SpanText>,
-    /// What becomes of a read that would miss it: `wait` (the default) or `error`. A client that negotiated promises is told.
+    /// Answer to a read that would miss the deadline: `wait` (the default) or `error`. A client that negotiated promises is told.
     pub busy: Option<OnBusy>,
     /// Its deadlines are of this percentile of its reads: the others may be late. Every read's, if not said.
     pub deadline_percentile: Option<f64>,
@@ -96,7 +96,7 @@ pub struct VolumeConfig {
     pub read_only: bool,
     /// Deadline of its reads, from their arrival; a connection may say otherwise.
     pub deadline: Option<SpanText>,
-    /// What becomes of a read that would miss it, as of a tenant's.
+    /// Answer to a read that would miss the deadline, as a tenant's.
     pub busy: Option<OnBusy>,
     /// How its pool's cache treats it when it is made: `off`, `through` or `back`; as the pool says if not said.
     pub cache: Option<CacheMode>,

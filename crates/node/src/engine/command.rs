@@ -111,9 +111,9 @@ pub enum Command {
     },
     /// Inject faults into a volume's requests from now on, or (`None`) no more.
     Inject {
-        /// Which volume.
+        /// The volume.
         key: VolumeKey,
-        /// What to inject.
+        /// The fault to inject.
         terms: Option<InjectTerms>,
         /// Answered when done; false if nothing was to be ended.
         reply: Reply<bool>,
@@ -143,7 +143,7 @@ pub struct Connection {
     pub tenant: TenantId,
     /// The deadline of its reads that don't ask for another, and its source.
     pub deadline: Option<(Span, DeadlineFrom)>,
-    /// What becomes of a read that would miss it.
+    /// Answer to a read that would miss the deadline.
     pub on_busy: OnBusy,
     /// Does it speak `x-plimsoll:promise`?
     pub promises: bool,

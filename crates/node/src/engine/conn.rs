@@ -50,7 +50,7 @@ pub struct ExportParams {
     pub tenant: TenantId,
     /// Reads must be done within this of their arrival, and its source; `None` without a promise.
     pub deadline: Option<(Span, DeadlineFrom)>,
-    /// What becomes of a read that would miss it. A client that negotiated promises gets the error, with the predicted wait.
+    /// Answer to a read that would miss the deadline. A client that negotiated promises gets the error, with the predicted wait.
     pub on_busy: OnBusy,
     /// Without one: a deadline that sets itself, one for all connections of the tenant to the volume.
     pub auto: Option<AutoTerms>,

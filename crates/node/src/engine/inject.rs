@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Answers that a pool holds back at most; beyond that they go out.
 pub const HELD_MAX: usize = 4096;
 
-/// What becomes of a request that is hit.
+/// Fate of a request that is hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// It fails with an I/O error.
@@ -25,20 +25,20 @@ pub enum Fault {
 pub enum Only {
     /// Reads.
     Reads,
-    /// What changes data or makes it durable.
+    /// Requests that change data or make it durable.
     Writes,
 }
 
 /// An injection as it was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InjectTerms {
-    /// What happens.
+    /// The fault.
     pub fault: Fault,
-    /// To so many of a thousand requests.
+    /// Share of the requests, in thousandths.
     pub share_permille: u16,
     /// Of these operations; all if `None`.
     pub only: Option<Only>,
-    /// How long it lasts.
+    /// Its duration.
     pub lasts: Span,
     /// Draws which: the same requests in the same order are hit again under the same seed.
     pub seed: u64,
@@ -51,7 +51,7 @@ pub struct InjectView {
     pub key: VolumeKey,
     /// As it was asked for.
     pub terms: InjectTerms,
-    /// How long it still lasts.
+    /// Time until it ends.
     pub left: Span,
     /// Requests that it has looked at.
     pub seen: u64,
@@ -61,7 +61,7 @@ pub struct InjectView {
     pub held: u64,
 }
 
-/// What is to be done with a request.
+/// Verdict over a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hit {
     /// It fails.

@@ -133,7 +133,7 @@ pub struct PromiseStatus {
     /// Its source: `connection` (the export's name), `volume`, `tenant`, or `automatic`.
     #[schemars(extend("enum" = ["connection", "volume", "tenant", "automatic"]))]
     pub from: String,
-    /// What becomes of a read that is forecast to miss it: `wait` (it is served late) or `error` (it is refused at once). A client
+    /// Answer to a read that is forecast to miss the deadline: `wait` (it is served late) or `error` (it is refused at once). A client
     /// that negotiated promises is told in any case.
     #[schemars(with = "String", extend("enum" = ["wait", "error"]))]
     pub busy: OnBusy,
@@ -521,14 +521,14 @@ pub struct VolumeChange {
     /// tenant's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<u64>,
-    /// What becomes of a read that would miss that deadline, on those connections: `wait` (it is served late) or `error` (it
+    /// Answer to a read that would miss that deadline, on those connections: `wait` (it is served late) or `error` (it
     /// fails at once). Clients that negotiated promises are told in any case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("enum" = ["wait", "error", null]))]
     pub busy: Option<OnBusy>,
 }
 
-/// What happens to a request that an injection hits.
+/// Fate of a request that an injection hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InjectFault {
@@ -567,7 +567,7 @@ pub struct InjectSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("enum" = ["reads", "writes", null]))]
     pub only: Option<InjectOnly>,
-    /// How long; an hour at most. A restart of the node ends it, too.
+    /// Its duration; an hour at most. A restart of the node ends it, too.
     pub for_us: u64,
     /// Draws which requests: under the same seed the same ones.
     #[serde(default)]
@@ -579,10 +579,10 @@ pub struct InjectSpec {
 pub struct InjectStatus {
     /// The volume.
     pub volume: String,
-    /// What happens.
+    /// The fault.
     #[schemars(with = "String", extend("enum" = ["errors", "latency", "stall"]))]
     pub fault: InjectFault,
-    /// How much later answers go out.
+    /// Delay of answers.
     pub latency_us: Option<u64>,
     /// Share of requests that are hit, in thousandths: 1 to 1000.
     #[schemars(range(min = 1, max = 1000))]
@@ -590,9 +590,9 @@ pub struct InjectStatus {
     /// Of which operations; all if absent.
     #[schemars(with = "Option<String>", extend("enum" = ["reads", "writes", null]))]
     pub only: Option<InjectOnly>,
-    /// What draws them.
+    /// Seed of the draw of requests that are hit.
     pub seed: u64,
-    /// How long it still lasts.
+    /// Time until it ends.
     pub left_us: u64,
     /// Requests that it has looked at.
     pub seen: u64,
@@ -602,7 +602,7 @@ pub struct InjectStatus {
     pub held: u64,
 }
 
-/// What is said of a volume as one of several replicas.
+/// Changes of a volume as one of several replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ReplicaChange {
@@ -644,7 +644,7 @@ pub struct TenantSpec {
     /// Deadline of its reads, for connections from now on, on volumes without one; 0: none. Absent: as configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<u64>,
-    /// What becomes of a read that would miss it: `wait` or `error`. Absent: as configured.
+    /// Answer to a read that would miss the deadline: `wait` or `error`. Absent: as configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("enum" = ["wait", "error", null]))]
     pub busy: Option<OnBusy>,
@@ -675,7 +675,7 @@ pub struct TenantChange {
     /// Deadline of its reads, for connections from now on, on volumes without one; 0: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<u64>,
-    /// What becomes of a read that would miss it: `wait` or `error`.
+    /// Answer to a read that would miss the deadline: `wait` or `error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("enum" = ["wait", "error", null]))]
     pub busy: Option<OnBusy>,

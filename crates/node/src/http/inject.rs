@@ -17,7 +17,7 @@ const LASTS_MAX: Span = Span::from_secs(3600);
 /// Longer than any client's patience.
 const LATENCY_MAX: Span = Span::from_secs(60);
 
-/// What an injection asks for, if it can be meant.
+/// The terms of an injection, if they make sense.
 fn terms(spec: &InjectSpec) -> Result<InjectTerms, String> {
     let latency = spec.latency_us.map(span_of_us);
     let fault = match (spec.fault, latency) {

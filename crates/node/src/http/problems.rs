@@ -32,7 +32,7 @@ const STUCK: Span = Span::from_secs(30);
 /// A problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// What is wrong, where, and what to do.
+    /// The fault, its place, and the remedy.
     pub text: String,
     /// Doesn't a pool serve as it should?
     pub is_outage: bool,

@@ -12,7 +12,7 @@ use plimsoll_store::{DeadlineRecord, TenantLimits, TenantRecord};
 pub struct DeadlineChange {
     /// Deadline of its reads, if any.
     pub deadline: Option<Option<Span>>,
-    /// What becomes of a read that would miss it.
+    /// Answer to a read that would miss the deadline.
     pub busy: Option<OnBusy>,
 }
 

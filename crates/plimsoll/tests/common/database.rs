@@ -120,7 +120,7 @@ impl Database {
         c.output().expect("the database's client (`make test` installs it)")
     }
 
-    /// What a statement says, which must succeed.
+    /// The output of a statement, which must succeed.
     pub fn sql(&self, dir: &Path, sql: &str) -> String {
         let out = self.ask(dir, sql);
         assert!(out.status.success(), "{sql}: {}", String::from_utf8_lossy(&out.stderr));
