@@ -7,7 +7,7 @@ use super::outbox::{Outbox, recycle};
 use super::ring::RecvInto;
 use crate::replica::{Behind, Replica, ReplicaUse};
 use crate::seats::Seat;
-use plimsoll_base::{BufPool, Data, IoError, OnBusy, Op, Outcome, Priority, Span, TenantId, Time, VolumeKey};
+use plimsoll_base::{BufPool, Data, IoError, OnBusy, Outcome, Priority, Span, TenantId, Time, VolumeKey};
 use plimsoll_nbd::promise::Promise;
 use plimsoll_nbd::request::{Request, Rules};
 use plimsoll_nbd::wire::{Command, MetaContexts};
@@ -338,19 +338,5 @@ impl Conn {
     pub fn is_finished(&self) -> bool {
         let quiet = !self.inbox.is_receiving() && self.inflight == 0 && !self.goes_on;
         quiet && self.ending && self.outbox.is_done()
-    }
-}
-
-/// The stack's word for an NBD command.
-pub fn op_of(command: Command) -> Op {
-    match command {
-        Command::Read => Op::Read,
-        Command::Write => Op::Write,
-        Command::Flush => Op::Flush,
-        Command::Trim => Op::Trim,
-        Command::WriteZeroes => Op::WriteZeroes,
-        Command::Cache => Op::Cache,
-        Command::BlockStatus => Op::BlockStatus,
-        Command::Disconnect | Command::Cancel => unreachable!("never enters the stack"),
     }
 }

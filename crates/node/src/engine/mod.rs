@@ -27,6 +27,7 @@ mod ring;
 mod slow;
 mod statuses;
 pub mod tape;
+mod terms;
 mod trace;
 mod volatile;
 pub mod watchdog;

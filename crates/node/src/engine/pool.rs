@@ -15,7 +15,7 @@ mod tests;
 
 use super::clients::{Clients, LetIn};
 use super::command::{Command, Ears, Health};
-use super::conn::{DeadlineFrom, ExportParams, Parsed, op_of};
+use super::conn::Parsed;
 use super::deletions::{Deletions, Step};
 use super::device::Devices;
 use super::exports::{Exports, account_of};
@@ -28,17 +28,17 @@ use super::requests::{Inside, Requests};
 use super::ring::{Op as RingOp, Ring};
 use super::slow::SlowLimits;
 use super::tape::TapeWriter;
+use super::terms;
 use super::trace::Traces;
 use super::withdrawal::{STRETCH_MAX, STRETCH_TIME, Withdrawal};
 use super::workers::Workers;
 use crate::planted::{self, Mistake};
 use plimsoll_base::{
-    BufPool, Completion, Confidence, Data, Io, IoError, IoFlags, IoHead, OnBusy, Op, Outcome, Span, TenantId, Time,
-    VolumeKey,
+    BufPool, Completion, Confidence, Data, Io, IoError, IoHead, Op, Outcome, Span, TenantId, Time, VolumeKey,
 };
-use plimsoll_nbd::promise::{Deadline, Note as Said};
+use plimsoll_nbd::promise::Note as Said;
 use plimsoll_nbd::request::Request;
-use plimsoll_nbd::wire::{Command as NbdCommand, CommandFlags, MetaContext, MetaContexts, NoteKind};
+use plimsoll_nbd::wire::{Command as NbdCommand, MetaContext, MetaContexts, NoteKind};
 use plimsoll_stack::tape::Taped;
 use plimsoll_stack::{Addressed, Forecast, Front, LayerState, Offered, Stack};
 use std::io;
@@ -463,42 +463,15 @@ impl Pool {
         self.clients.refuse(conn, request, outcome, &notes);
     }
 
-    /// Within what a read must be done: the request's own, the connection's, the volume's or the tenant's deadline, in this
-    /// order, or one that sets itself. The one place that decides it.
-    fn promised(&self, conn: usize, request: &Request) -> Option<Span> {
-        match self.clients[conn].promise_of(request).deadline {
-            Deadline::Within(us) => return Some(Span::from_micros(u64::from(us))),
-            Deadline::None => return None,
-            Deadline::Exports => {}
-        }
-        self.default_deadline(&self.clients[conn].params).map(|(deadline, _)| deadline)
-    }
-
-    /// The deadline of a connection's reads that don't ask for another, and its source.
-    fn default_deadline(&self, params: &ExportParams) -> Option<(Span, DeadlineFrom)> {
-        let auto = || Some(self.exports.auto_deadline(params.volume, params.tenant, params.auto?));
-        params.deadline.or_else(|| Some((auto()?, DeadlineFrom::Automatic)))
-    }
-
     /// A read of a connection took so long, or was refused.
     fn teach_deadline(&mut self, conn: usize, export: usize, request: &Request, took: Option<Span>) {
-        let c = &self.clients[conn];
-        if c.params.deadline.is_none() && c.promise_of(request).deadline == Deadline::Exports {
+        if terms::teaches(&self.clients[conn], request) {
             self.exports.teach(export, took);
         }
     }
 
     fn head_of(&self, conn: usize, request: &Request, arrived_at: Time) -> IoHead {
-        let params = &self.clients[conn].params;
-        let (offset, len) = (request.offset, u64::from(request.length));
-        let mut head = IoHead::new(op_of(request.command), params.volume, params.tenant, offset, len, arrived_at);
-        head.deadline = self.promised(conn, request).map_or(Time::NEVER, |d| arrived_at + d);
-        head.priority = params.priority;
-        head.flags = flags_of(request);
-        if params.on_busy == OnBusy::Wait && head.op == Op::Read {
-            head.flags = head.flags.with(IoFlags::WAITS);
-        }
-        head
+        terms::head(&self.clients[conn], request, arrived_at, &self.exports)
     }
 
     /// Offers a request to the stack.
@@ -895,18 +868,4 @@ impl Pool {
 
 fn changes_or_flushes(op: Op) -> bool {
     op.is_change() || op == Op::Flush
-}
-
-fn flags_of(request: &Request) -> IoFlags {
-    let mut flags = IoFlags::NONE;
-    for (theirs, ours) in [
-        (CommandFlags::FUA, IoFlags::FUA),
-        (CommandFlags::NO_HOLE, IoFlags::NO_HOLE),
-        (CommandFlags::FAST_ZERO, IoFlags::FAST_ZERO),
-    ] {
-        if request.flags.contains(theirs) {
-            flags = flags.with(ours);
-        }
-    }
-    flags
 }

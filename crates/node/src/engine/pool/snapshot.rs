@@ -4,6 +4,7 @@ use super::{Pool, account_of};
 use crate::engine::clients::CLIENT;
 use crate::engine::command::{CONNECTIONS_MAX, Connection, PoolSnapshot};
 use crate::engine::conn::Conn;
+use crate::engine::terms;
 use crate::view::ExportView;
 use plimsoll_base::{IoHead, Op, TenantId, Time, VolumeKey};
 use plimsoll_stack::Front;
@@ -72,7 +73,7 @@ impl Pool {
             peer: c.params.peer.clone(),
             volume: c.params.volume,
             tenant: c.params.tenant,
-            deadline: self.default_deadline(&c.params),
+            deadline: terms::default_deadline(&c.params, &self.exports),
             on_busy: c.params.on_busy,
             promises: c.promises(),
             in_flight: c.in_flight(),
