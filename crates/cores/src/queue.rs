@@ -174,12 +174,15 @@ impl Queue {
             return false;
         }
         let Kind::LatencyCritical(objectives) = &self.kind else { return false };
+        let was_missed = self.missed.is_some();
         let missed = |(o, &(_, alone)): (&Objective, &(u16, Span))| {
             let (percentile_bp, within) = (o.percentile_bp, o.bound);
-            (alone > within).then_some(Missed { percentile_bp, within, alone })
+            // One that is near its bound isn't reported over and over.
+            let from = if was_missed { within.scale(9, 10) } else { within };
+            (alone > from).then_some(Missed { percentile_bp, within, alone })
         };
         let missed = objectives.iter().zip(alone.tails()).find_map(missed);
-        let changed = missed.is_some() != self.missed.is_some();
+        let changed = missed.is_some() != was_missed;
         self.missed = missed;
         changed
     }

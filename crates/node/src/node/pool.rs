@@ -138,11 +138,12 @@ impl RunningPool {
         let noted = store.as_ref().filter(|_| config.cache.is_some());
         let caching = noted.map(|store| caching::recorder(name.clone(), Arc::downgrade(store), handle.clone()));
         let caching = caching.transpose().map_err(|e| in_pool(&e))?;
-        let pool = name.clone();
-        let report: Report = Box::new(move |report| match (report.get(), &caching) {
-            (Some(cores), _) => parts::cores::log(&pool, &cores, &directory.read().expect("no panic while held")),
-            (None, Some(caching)) => caching(report),
-            (None, None) => {}
+        let log = config.cores.map(|_| parts::cores::logger(name.clone(), directory)).transpose();
+        let log = log.map_err(|e| in_pool(&e))?;
+        let report: Report = Box::new(move |report| match (report.get(), &log, &caching) {
+            (Some(cores), Some(log), _) => log(cores),
+            (None, _, Some(caching)) => caching(report),
+            _ => {}
         });
         let thread_name = name.clone();
         let thread = std::thread::Builder::new()

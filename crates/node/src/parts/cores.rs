@@ -13,6 +13,7 @@ use plimsoll_stack::{Addressed, Stack};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
+use std::sync::{Arc, RwLock};
 
 /// Names of the policies that need no more than a name.
 const POLICIES: &str =
@@ -106,8 +107,26 @@ fn slack_range(_: &Live) -> RangeInclusive<u64> {
     0..=SLACK_MAX.as_micros()
 }
 
-/// Logs what the cores of pool `pool` report.
-pub fn log(pool: &str, report: &CoresReport, directory: &Directory) {
+/// Reports that wait for the log at most; what doesn't change is shown by the pool's part all the same.
+const REPORTS_MAX: usize = 16;
+
+/// Returns a logger of the cores' reports. A thread writes the log, which ends with the pool: neither the directory nor the log may
+/// hold up the pool's own.
+///
+/// # Errors
+/// If there is no thread to be had.
+pub fn logger(pool: String, directory: Arc<RwLock<Directory>>) -> std::io::Result<impl Fn(CoresReport) + Send> {
+    let (report, reports) = std::sync::mpsc::sync_channel(REPORTS_MAX);
+    let logging = move || {
+        for cores in reports {
+            log(&pool, &cores, &directory.read().expect("no panic while held"));
+        }
+    };
+    std::thread::Builder::new().name("reports".into()).spawn(logging)?;
+    Ok(move |cores| _ = report.try_send(cores))
+}
+
+fn log(pool: &str, report: &CoresReport, directory: &Directory) {
     let named = |tenants: &[u16]| {
         let of = |(name, t): (&String, &crate::directory::Tenant)| tenants.contains(&t.id.0).then(|| name.clone());
         directory.tenants.iter().filter_map(of).collect::<Vec<_>>().join(", ")
