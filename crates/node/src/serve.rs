@@ -1,7 +1,7 @@
 //! Running a node: from a configuration to the last flush.
 
 use crate::config::Config;
-use crate::http::{self, Control, Token};
+use crate::http::{self, Control, Token, Told};
 use crate::node::{Node, NodeError};
 use crate::seats::{Descriptors, Seats};
 use crate::service::Service;
@@ -76,7 +76,8 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
     let bound = listeners.bound.clone();
     let started = std::time::Instant::now();
     let local_reads = config.control.local_reads;
-    let control = Control { node: node.clone(), bound: bound.clone(), token, local_reads, started };
+    let control =
+        Control { node: node.clone(), bound: bound.clone(), token, local_reads, started, told: Told::default() };
     let api = http::router(Arc::new(control));
     let mut tasks = JoinSet::new();
     let interrupted = node.interrupted_deletions();

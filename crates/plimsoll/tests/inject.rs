@@ -29,11 +29,11 @@ fn injection(server: &Server) -> Option<Value> {
     all.first().cloned()
 }
 
+/// Looks again and again: each look is a program of its own, or a request, and takes its time.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < Duration::from_secs(30), "{what} didn't come");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

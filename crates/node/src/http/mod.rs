@@ -36,7 +36,7 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Json, Router};
 use error::ApiError;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Longer bodies are refused: the longest lawful one, a tenant with 16 objectives, has about 1 KiB.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -53,7 +53,16 @@ pub struct Control {
     pub local_reads: bool,
     /// When the node began to serve.
     pub started: Instant,
+    /// The health as strangers were last told of it.
+    pub told: Told,
 }
+
+/// For so long strangers are told of the same health: finding it out takes the pools' time.
+const TOLD_FOR: Duration = Duration::from_secs(1);
+
+/// The health as strangers were last told of it, and when it was found out.
+#[derive(Debug, Default)]
+pub struct Told(tokio::sync::Mutex<Option<(Instant, StatusCode, api::Health)>>);
 
 type Shared = State<Arc<Control>>;
 
@@ -120,6 +129,21 @@ async fn openapi() -> Response {
 }
 
 async fn healthz(State(control): Shared, Extension(MayRead(may_read)): Extension<MayRead>) -> Response {
+    if may_read {
+        let (code, health) = health(&control, true).await;
+        return (code, Json(health)).into_response();
+    }
+    let mut told = control.told.0.lock().await;
+    if told.as_ref().is_none_or(|(at, ..)| at.elapsed() >= TOLD_FOR) {
+        let (code, health) = health(&control, false).await;
+        *told = Some((Instant::now(), code, health));
+    }
+    let (_, code, health) = told.as_ref().expect("just found out");
+    (*code, Json(health)).into_response()
+}
+
+/// The health of the node. Problems that aren't outages are told to those who may read, and counted to others.
+async fn health(control: &Control, may_read: bool) -> (StatusCode, api::Health) {
     let views = control.node.pool_snapshots().await;
     let problems = {
         let directory = control.node.directory.read().expect("no panic while held");
@@ -132,7 +156,7 @@ async fn healthz(State(control): Shared, Extension(MayRead(may_read)): Extension
     if !kept_back.is_empty() {
         problems.push(format!("{} further problems: `/v1/status` names them to those who may read", kept_back.len()));
     }
-    (code, Json(api::Health { healthy: problems.is_empty(), problems })).into_response()
+    (code, api::Health { healthy: problems.is_empty(), problems })
 }
 
 async fn metrics(State(control): Shared) -> Response {

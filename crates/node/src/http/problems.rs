@@ -3,8 +3,8 @@
 //! | problem | when | `/healthz` |
 //! |---|---|---|
 //! | a pool doesn't serve as it should | failed, recovering, degraded, a failed flush | 503 |
-//! | a promise is broken | an objective in the last minute, of [`REQUESTS_LEAST`] requests and more | 200 |
-//! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile or the pool's `miss_percent` leaves, of [`REQUESTS_LEAST`] and more | 200 |
+//! | a promise is broken | an objective in the last minute, see [`are_too_many`] | 200 |
+//! | deadlines are missed | more than [`MISSED_PERMILLE`] of the last minute's accepted reads, or than the tenant's percentile or the pool's `miss_percent` leaves, see [`are_too_many`] | 200 |
 //! | a request is stuck | inside for longer than [`STUCK`] | 200 |
 //! | requests fail | at the device or for lack of space, in the last [`FAILED_MINUTES`] | 200 |
 //! | faults are injected | as long as they are | 200 |
@@ -13,7 +13,7 @@
 //! out for that.
 
 use super::inject;
-use super::status::{Views, is_kept, objectives, pools_without_cores};
+use super::status::{Views, objectives, pools_without_cores};
 use crate::directory::{Directory, Tenant};
 use crate::engine::PoolSnapshot;
 use crate::engine::recent::{Counts, Tally, Within};
@@ -22,8 +22,13 @@ use crate::view::{ExportPromise, FAILED_MINUTES};
 use plimsoll_base::{IoError, Objective, Span, TenantId};
 use plimsoll_stack::LayerState;
 
-/// With fewer requests in the last minute, whether a promise is kept would be luck.
+/// With fewer requests in the last minute, whether a promise is kept may be luck: then [`FEW_TIMES`] as many must be late as may be.
 const REQUESTS_LEAST: u64 = 100;
+/// Fewer requests than this, or fewer late ones, are no evidence at all.
+const FEW_LEAST: u64 = 10;
+const FEW_LATE_LEAST: u64 = 3;
+/// Times as many late requests as may be that are evidence among few: by chance they are less than one in a hundred.
+const FEW_TIMES: u64 = 10;
 /// Accepted reads that may miss their deadlines, in thousandths.
 const MISSED_PERMILLE: u64 = 10;
 /// A request that has been inside for longer is stuck.
@@ -84,6 +89,16 @@ pub(super) fn outage(name: &str, pool: Option<&PoolSnapshot>) -> Option<String> 
     Some(format!("pool `{name}` {what}"))
 }
 
+/// Are more of `all` requests late than the share that may be, in hundredths of a percent?
+fn are_too_many(late: u64, all: u64, may_be_permyriad: u64) -> bool {
+    let beyond = |times: u64| u128::from(late) * 10_000 > u128::from(all) * u128::from(may_be_permyriad * times);
+    match all {
+        REQUESTS_LEAST.. => beyond(1),
+        FEW_LEAST.. => late >= FEW_LATE_LEAST && beyond(FEW_TIMES),
+        _ => false,
+    }
+}
+
 fn exports_of(tenant: TenantId, views: &Views) -> impl Iterator<Item = &ExportPromise> {
     views.iter().flatten().flat_map(|v| &v.pool.promises).filter(move |e| e.tenant == tenant)
 }
@@ -98,7 +113,8 @@ fn broken_objectives(name: &str, t: &Tenant, views: &Views, without_cores: impl 
     };
     let broken = |o: &Objective| {
         let w = sum_of(o);
-        (w.requests >= REQUESTS_LEAST && is_kept(o, &w) == Some(false)).then(|| {
+        let late = w.requests - w.within;
+        are_too_many(late, w.requests, 10_000 - u64::from(o.percentile_bp)).then(|| {
             let percentile = f64::from(o.percentile_bp) / 100.0;
             let todo = match without_cores().join(", ") {
                 none if none.is_empty() => {
@@ -108,9 +124,7 @@ fn broken_objectives(name: &str, t: &Tenant, views: &Views, without_cores: impl 
             };
             format!(
                 "tenant `{name}`: p{percentile} ≤ {} is broken: {} of {} requests of the last minute took longer; {todo}",
-                o.bound,
-                w.requests - w.within,
-                w.requests,
+                o.bound, late, w.requests,
             )
         })
     };
@@ -120,7 +134,7 @@ fn broken_objectives(name: &str, t: &Tenant, views: &Views, without_cores: impl 
 /// Are there too many late ones among accepted reads, of which `late_permille` may be late? Reads that wait are late for their clients, too.
 fn is_missing(t: &Tally, late_permille: u64) -> bool {
     let accepted = t.kept + t.missed + t.waited;
-    accepted >= REQUESTS_LEAST && (t.missed + t.waited) * 1000 > accepted * late_permille.max(MISSED_PERMILLE)
+    are_too_many(t.missed + t.waited, accepted, late_permille.max(MISSED_PERMILLE) * 10)
 }
 
 fn missed_deadlines(
@@ -203,7 +217,11 @@ mod tests {
         for (kept, missed, late_permille, expected) in [
             (990, 10, 0, false),
             (989, 11, 0, true),
-            (50, 49, 0, false), // too few
+            (50, 49, 0, true),
+            (93, 6, 0, false),
+            (20, 3, 0, true),
+            (8, 2, 0, false), // too few
+            (3, 6, 0, false),
             (960, 40, 50, false),
             (940, 60, 50, true),
             (0, 0, 0, false),

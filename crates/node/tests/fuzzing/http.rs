@@ -1,7 +1,7 @@
 //! Any bytes to the control socket are answered or hung up on, and the node goes on: also called by `fuzz/`.
 
 use plimsoll_node::config::Config;
-use plimsoll_node::http::{Control, router, serve_unix};
+use plimsoll_node::http::{Control, Told, router, serve_unix};
 use plimsoll_node::node::Node;
 use plimsoll_node::serve::Bound;
 use std::io::{Read, Write};
@@ -37,8 +37,14 @@ fn socket() -> &'static Path {
             runtime.block_on(async move {
                 let config = Config::parse(CONFIG, Path::new("/node.toml")).expect("a configuration");
                 let node = Arc::new(Node::start(&config).await.expect("a node"));
-                let control =
-                    Control { node, bound: Bound::default(), token: None, local_reads: true, started: Instant::now() };
+                let control = Control {
+                    node,
+                    bound: Bound::default(),
+                    token: None,
+                    local_reads: true,
+                    started: Instant::now(),
+                    told: Told::default(),
+                };
                 let listener = tokio::net::UnixListener::bind(&bound).expect("a socket");
                 listens.0.send(()).expect("it is waited for");
                 serve_unix(listener, router(Arc::new(control)), 64).await;
