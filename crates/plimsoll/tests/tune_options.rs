@@ -257,7 +257,9 @@ fn a_signal_ends_what_runs_and_puts_the_system_back() {
         let text = fs::read_to_string(&file).unwrap().replace("timeout = \"2s\"", "timeout = \"100s\"");
         fs::write(&file, text.replace("[\\\"quick", "[\"quick")).unwrap();
         // `quick` is measured, then `steady` hangs.
-        let child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        // A program started in the background, or by nohup, inherits signals that are ignored, and rightly goes on.
+        let child = Command::new("env")
+            .args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_plimsoll")])
             .args(["tune", "profile", &file, "--out", &at(dir.path(), "p.csv"), "--current", "mode=quick"])
             .stderr(Stdio::piped())
             .spawn()
