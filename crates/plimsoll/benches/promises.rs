@@ -1,15 +1,16 @@
 //! Accepted means kept, live: reads with a deadline at loads from half to three times as much as a device can do. `make promises`.
 //!
-//! `promises [--seconds S] [--rounds N] [--only CASE] [--json FILE]`. One connection sends reads of 4 KiB at seeded Poisson arrivals, whatever
-//! becomes of the ones before. A ticker that only sleeps a millisecond at a time sees the host's pauses: reads that one touches are left
+//! `promises [--seconds S] [--rounds N] [--only CASE] [--load PERCENT] [--json FILE]`. One connection sends reads of 4 KiB at seeded Poisson arrivals, whatever
+//! becomes of the ones before. A ticker at real-time priority that only sleeps a millisecond at a time sees the host's pauses: reads that one touches are left
 //! out, and a run that leaves out more than 0.5 % is void and repeated, three times at most. Rounds alternate with rounds of the same
 //! arrivals without a deadline, which only observe: on a plain device they show how many reads would be late if all were accepted.
+//! A read's time is its client's; that by the node's clock, of whole runs, is without the waits in sockets and for a processor.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
 use common::Server;
-use common::busy::config;
+use common::busy::{Metrics, config};
 use common::client::Client;
 use plimsoll_base::Rng;
 use plimsoll_nbd::wire::{Command, CommandFlags};
@@ -20,8 +21,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LOADS: [u64; 4] = [50, 100, 200, 300];
-/// Bytes that are read.
-const SPAN: u64 = 1 << 30;
 /// Reads that a closed loop keeps inside to find out what the device can do.
 const SATURATED: usize = 16;
 /// Reads inside at most when nothing is refused.
@@ -37,10 +36,12 @@ struct Case {
     pool: &'static str,
     deadline: &'static str,
     deadline_ms: f64,
+    /// Bytes that are written, and then read.
+    span: u64,
 }
 
-const fn case(name: &'static str, pool: &'static str, deadline: &'static str, deadline_ms: f64) -> Case {
-    Case { name, pool, deadline, deadline_ms }
+const fn case(name: &'static str, pool: &'static str, deadline: &'static str, deadline_ms: f64, span: u64) -> Case {
+    Case { name, pool, deadline, deadline_ms, span }
 }
 
 const CASES: [Case; 4] = [
@@ -49,21 +50,43 @@ const CASES: [Case; 4] = [
         "device = { file = \"d.img\", size = \"8GiB\", model = \"constellation-es3-1tb\" }\ndepth = 1",
         "20ms",
         20.0,
+        1 << 30,
     ),
     case(
         "modelled disk, cfq, depth 4",
         "device = { file = \"d.img\", size = \"8GiB\", model = \"constellation-es3-1tb\" }\ndepth = 4\nsched = \"cfq\"",
         "20ms",
         20.0,
+        1 << 30,
     ),
     case(
-        "modelled SATA flash, ssd",
-        "device = { file = \"d.img\", size = \"2GiB\", model = \"sized:2G:vf-sata-60g\" }\nsched = \"ssd\"",
-        "2ms",
-        2.0,
+        "modelled SATA flash ten times slowed, ssd",
+        "device = { file = \"d.img\", size = \"2GiB\", model = \"sized:2G:FOLDER/slowed.toml\" }\nsched = \"ssd\"",
+        "20ms",
+        20.0,
+        64 << 20,
     ),
-    case("plain file", "device = { file = \"d.img\", size = \"2GiB\" }", "2ms", 2.0),
+    case("plain file", "device = { file = \"d.img\", size = \"2GiB\" }", "2ms", 2.0, 1 << 30),
 ];
+
+/// The SATA drive's times are multiplied by this: two cores with the load on them can't keep up with the drive.
+const SLOWER: f64 = 10.0;
+const SATA: &str = include_str!("../../device/profiles/flash/vf-sata-60g.toml");
+
+/// A flash profile whose times are multiplied.
+fn slowed(profile: &str) -> String {
+    let number = |n: &str, by: f64| n.trim().parse::<f64>().map_or(n.into(), |v| format!("{:?}", v * by));
+    let line = |line: &str| match line.split_once(" = ") {
+        Some((key, times)) if key.ends_with("_us") => {
+            let list = times.trim_matches(['[', ']']).split(',').map(|n| number(n, SLOWER)).collect::<Vec<_>>();
+            let list = list.join(", ");
+            if times.starts_with('[') { format!("{key} = [{list}]") } else { format!("{key} = {list}") }
+        }
+        Some((key @ "link_mb_per_s", n)) => format!("{key} = {}", number(n, SLOWER.recip())),
+        _ => line.into(),
+    };
+    profile.lines().map(line).collect::<Vec<_>>().join("\n")
+}
 
 /// One read that ended.
 struct Read {
@@ -80,12 +103,20 @@ struct Ticker {
     thread: std::thread::JoinHandle<Vec<Pause>>,
 }
 
+/// So that the ticker waits for the host only, not for the node or the load, whose waits are what is measured.
+fn to_real_time(thread: rustix::thread::Pid) {
+    let id = thread.as_raw_nonzero().to_string();
+    let chrt = std::process::Command::new("chrt").args(["--fifo", "--pid", "50", &id]).status();
+    assert!(chrt.is_ok_and(|s| s.success()), "a ticker in real time needs `chrt` and root");
+}
+
 impl Ticker {
     fn start() -> Ticker {
         let stop = Arc::new(AtomicBool::new(false));
         let ends = stop.clone();
         let thread = std::thread::spawn(move || {
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+            to_real_time(rustix::thread::gettid());
             let mut pauses = Vec::new();
             while !ends.load(Ordering::Relaxed) {
                 let began = Instant::now();
@@ -105,8 +136,8 @@ impl Ticker {
     }
 }
 
-fn offset(rng: &mut Rng) -> u64 {
-    rng.below(SPAN / 4096) * 4096
+fn offset(rng: &mut Rng, span: u64) -> u64 {
+    rng.below(span / 4096) * 4096
 }
 
 /// Receives one answer if one comes before `until`.
@@ -115,15 +146,15 @@ fn receive(client: &mut Client, until: Instant) -> Option<(u64, bool)> {
     client.stream().set_read_timeout(Some(left)).expect("a time");
     match client.receive() {
         Ok((cookie, ended)) => Some((cookie, ended.is_err())),
-        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => None,
         Err(e) => panic!("the node is gone: {e}"),
     }
 }
 
 /// Reads a second that a closed loop gets.
-fn saturated(client: &mut Client, rng: &mut Rng, time: Duration) -> f64 {
+fn saturated(client: &mut Client, rng: &mut Rng, span: u64, time: Duration) -> f64 {
     let mut send = |client: &mut Client| {
-        client.send(Command::Read, CommandFlags::EMPTY, offset(rng), 4096, &[]).expect("sent");
+        client.send(Command::Read, CommandFlags::EMPTY, offset(rng, span), 4096, &[]).expect("sent");
     };
     (0..SATURATED).for_each(|_| send(client));
     let (began, mut ended) = (Instant::now(), 0u32);
@@ -139,7 +170,7 @@ fn saturated(client: &mut Client, rng: &mut Rng, time: Duration) -> f64 {
 }
 
 /// Sends Poisson arrivals at `rate` a second for `time`; all ends.
-fn open_loop(client: &mut Client, seed: u64, rate: f64, time: Duration) -> Vec<Read> {
+fn open_loop(client: &mut Client, case: &Case, seed: u64, rate: f64, time: Duration) -> Vec<Read> {
     let mut rng = Rng::new(seed, "arrivals");
     let mut inside: BTreeMap<u64, Instant> = BTreeMap::new();
     let mut reads = Vec::new();
@@ -151,8 +182,14 @@ fn open_loop(client: &mut Client, seed: u64, rate: f64, time: Duration) -> Vec<R
             return reads;
         }
         if sending && Instant::now() >= next && inside.len() < INSIDE_MAX {
-            let cookie = client.send(Command::Read, CommandFlags::EMPTY, offset(&mut rng), 4096, &[]).expect("sent");
+            let cookie =
+                client.send(Command::Read, CommandFlags::EMPTY, offset(&mut rng, case.span), 4096, &[]).expect("sent");
             inside.insert(cookie, Instant::now());
+            // Whoever only sends is not read from any more, once the node can't send.
+            while let Some((cookie, refused)) = receive(client, Instant::now()) {
+                let sent = inside.remove(&cookie).expect("it was sent");
+                reads.push(Read { sent, ended: Instant::now(), refused });
+            }
             let uniform = (rng.below(1 << 30) + 1) as f64 / (1u64 << 30) as f64;
             next += Duration::from_secs_f64(-uniform.ln() / rate);
             continue;
@@ -194,17 +231,23 @@ fn judge(reads: &[Read], pauses: &[Pause], deadline_ms: f64) -> Outcome {
     }
 }
 
+/// Reads that the node answered in time, and late, until now.
+fn counted(server: &Server) -> [f64; 2] {
+    let metrics = Metrics::of(server);
+    ["met", "missed"].map(|result| metrics.of_tenant("plimsoll_deadlines_total", "web", ("result", result)))
+}
+
 fn percent(n: usize, of: usize) -> f64 {
     100.0 * n as f64 / of.max(1) as f64
 }
 
 /// Runs until the host left enough alone; the last run, and whether it is void.
-fn run(client: &mut Client, seed: u64, rate: f64, time: Duration, deadline_ms: f64) -> (Outcome, bool) {
+fn run(client: &mut Client, case: &Case, seed: u64, rate: f64, time: Duration) -> (Outcome, bool) {
     let mut last = Outcome::default();
     for attempt in 0..RUNS_MAX {
         let ticker = Ticker::start();
-        let reads = open_loop(client, seed + (attempt as u64) * 1000, rate, time);
-        last = judge(&reads, &ticker.end(), deadline_ms);
+        let reads = open_loop(client, case, seed + (attempt as u64) * 1000, rate, time);
+        last = judge(&reads, &ticker.end(), case.deadline_ms);
         if last.excluded as f64 <= EXCLUDED_MAX * last.reads as f64 {
             return (last, false);
         }
@@ -216,11 +259,12 @@ struct Options {
     time: Duration,
     rounds: u64,
     only: Option<String>,
+    load: Option<u64>,
     json: Option<String>,
 }
 
 fn options() -> Options {
-    let mut o = Options { time: Duration::from_secs(20), rounds: 3, only: None, json: None };
+    let mut o = Options { time: Duration::from_secs(20), rounds: 3, only: None, load: None, json: None };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().unwrap_or_else(|| panic!("{arg} needs a value"));
@@ -228,9 +272,10 @@ fn options() -> Options {
             "--seconds" => o.time = Duration::from_secs(value().parse().expect("seconds")),
             "--rounds" => o.rounds = value().parse().expect("a number"),
             "--only" => o.only = Some(value()),
+            "--load" => o.load = Some(value().parse().expect("percent")),
             "--json" => o.json = Some(value()),
             "--bench" => {} // cargo's
-            other => panic!("{other}: --seconds S, --rounds N, --only CASE, --json FILE"),
+            other => panic!("{other}: --seconds S, --rounds N, --only CASE, --load PERCENT, --json FILE"),
         }
     }
     o
@@ -248,34 +293,43 @@ fn main() {
         o.rounds,
         o.time.as_secs()
     );
-    println!("| pool | load | missed of accepted | p99 ms | refused | late if all are accepted | void |");
-    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    println!(
+        "| pool | load | missed of accepted | by the node's clock | p99 ms | refused | late if all are accepted | void |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
     let mut rows = Vec::new();
     let mut broken = false;
     for case in CASES.iter().filter(|c| o.only.as_ref().is_none_or(|only| c.name.contains(only.as_str()))) {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let server = Server::start(dir.path(), &config(case.pool, "", "1GiB"));
+        std::fs::write(dir.path().join("slowed.toml"), slowed(SATA)).expect("written");
+        let pool = case.pool.replace("FOLDER", dir.path().to_str().expect("a plain name"));
+        let server = Server::start(dir.path(), &config(&pool, "", "1GiB"));
         let mut plain = Client::connect(&server.socket(), "vol").expect("it's there");
-        fill(&mut plain);
+        fill(&mut plain, case.span);
         let promised = format!("vol?deadline={}&busy=error", case.deadline);
         let mut promised = Client::connect(&server.socket(), &promised).expect("it's there");
-        let rate = saturated(&mut plain, &mut Rng::new(1, "saturated"), Duration::from_secs(5));
-        for load in LOADS {
+        let rate = saturated(&mut plain, &mut Rng::new(1, "saturated"), case.span, Duration::from_secs(5));
+        for load in LOADS.into_iter().filter(|load| o.load.is_none_or(|only| only == *load)) {
             let asked = rate * load as f64 / 100.0;
             let (mut missed, mut p99, mut refused, mut late, mut void) = (vec![], vec![], vec![], vec![], 0);
+            let mut inside = vec![];
             for round in 0..o.rounds {
                 let seed = 100 * load + round;
                 eprintln!("{}, {load} % of {rate:.0}/s, round {} of {}", case.name, round + 1, o.rounds);
-                let (with, is_void) = run(&mut promised, seed, asked, o.time, case.deadline_ms);
+                let before = counted(&server);
+                let (with, is_void) = run(&mut promised, case, seed, asked, o.time);
                 void += usize::from(is_void);
                 if !is_void {
+                    let after = counted(&server);
+                    let (met, late) = (after[0] - before[0], after[1] - before[1]);
+                    inside.push(100.0 * late / (met + late).max(1.0));
                     missed.push(percent(with.missed, with.accepted));
                     p99.push(with.p99_ms);
                     refused.push(percent(with.refused, with.reads - with.excluded));
                 }
                 // Above what it can do nearly all are late: nothing to observe.
                 if load < 100 {
-                    let (without, is_void) = run(&mut plain, seed, asked, o.time, case.deadline_ms);
+                    let (without, is_void) = run(&mut plain, case, seed, asked, o.time);
                     if !is_void {
                         late.push(percent(without.missed, without.accepted));
                     }
@@ -284,14 +338,16 @@ fn main() {
             let worst = missed.iter().copied().fold(0.0, f64::max);
             let (missed, p99, refused, late) =
                 (median(&mut missed), median(&mut p99), median(&mut refused), median(&mut late));
+            let inside = median(&mut inside);
             broken |= missed > 1.0;
             let observed = if late.is_nan() { "–".into() } else { format!("{late:.1} %") };
             println!(
-                "| {} | {load} % | {missed:.2} % (≤ {worst:.2}) | {p99:.1} | {refused:.1} % | {observed} | {void} of {} |",
+                "| {} | {load} % | {missed:.2} % (≤ {worst:.2}) | {inside:.2} % | {p99:.1} | {refused:.1} % | {observed} | {void} of {} |",
                 case.name, o.rounds
             );
             rows.push(serde_json::json!({
                 "pool": case.name, "load_percent": load, "capacity_per_s": rate, "missed_percent": missed, "missed_worst_percent": worst,
+                "missed_inside_percent": inside,
                 "p99_ms": p99, "refused_percent": refused, "late_if_accepted_percent": if late.is_nan() { None } else { Some(late) },
                 "void_rounds": void,
             }));
@@ -307,9 +363,9 @@ fn main() {
 }
 
 /// Writes what is read, so that the device behind has bytes there.
-fn fill(client: &mut Client) {
+fn fill(client: &mut Client, span: u64) {
     let block = vec![0xA5; 1 << 20];
-    for at in (0..SPAN).step_by(1 << 20) {
+    for at in (0..span).step_by(1 << 20) {
         client.write(at, &block).expect("an answer").expect("written");
     }
     client.flush().expect("an answer").expect("flushed");
