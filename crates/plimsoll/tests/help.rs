@@ -120,9 +120,7 @@ fn examples_work_as_printed() {
     all.retain(|e| seen.insert(e.clone()) && !ELSEWHERE.iter().any(|(command, _)| e.starts_with(command)));
     assert!(all.len() > 40, "{all:#?}");
     // What is made comes before what is deleted.
-    all.sort_by_key(|e| {
-        (e.contains(" delete ") || e.contains(" remove "), !e.contains(" create "))
-    });
+    all.sort_by_key(|e| (e.contains(" delete ") || e.contains(" remove "), !e.contains(" create ")));
     let mut failed = BTreeMap::new();
     for example in &all {
         if let Err(why) = works(dir.path(), example) {
