@@ -4,8 +4,8 @@
 SHELL := /bin/bash
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # The clients that the node is tested with, none of them ours; and what the tests mount.
-TEST_TOOLS := mariadbd redis-server psql fio qemu-img qemu-io qemu-nbd nbdkit nbdcopy nbdinfo nbdfuse nbdsh mkfs.ext4 mkfs.xfs losetup openssl
-TEST_PACKAGES := mariadb-server redis-server postgresql fio qemu-utils nbdkit libnbd-bin python3-libnbd fuse3 e2fsprogs xfsprogs util-linux openssl
+TEST_TOOLS := mariadbd redis-server psql fio qemu-img qemu-io qemu-nbd nbdkit nbdcopy nbdinfo nbdfuse nbdsh mkfs.ext4 mkfs.xfs losetup openssl promtool prometheus systemd-analyze
+TEST_PACKAGES := mariadb-server redis-server postgresql fio qemu-utils nbdkit libnbd-bin python3-libnbd fuse3 e2fsprogs xfsprogs util-linux openssl prometheus systemd
 BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
@@ -183,3 +183,13 @@ test-deps:
 
 bench-deps:
 	$(call need,$(BENCH_TOOLS),$(BENCH_PACKAGES))
+
+.PHONY: deb package-test
+# Debian packages of the node with its commands, of the lab and of the shaper's library, in target/debian.
+deb: build-deps
+	packaging/build.sh
+
+# The node's package in a guest that boots systemd: installed, reloaded, upgraded, removed. As root; ten minutes beside the build.
+package-test: build-deps
+	$(call need,qemu-system-x86_64 busybox mmdebstrap cpio depmod xz lintian,qemu-system-x86 busybox-static mmdebstrap cpio kmod xz-utils lintian)
+	packaging/test.sh

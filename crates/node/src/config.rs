@@ -5,6 +5,7 @@
 
 mod limits;
 mod pool;
+mod read;
 mod tenant;
 mod text;
 
@@ -34,7 +35,7 @@ fn yes() -> bool {
 }
 
 /// The file, as written.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Where it listens for NBD clients.
@@ -43,6 +44,9 @@ pub struct Config {
     /// Where it's watched and controlled.
     #[serde(default)]
     pub control: Control,
+    /// The log.
+    #[serde(default)]
+    pub log: Log,
     /// Limits of clients.
     #[serde(default)]
     pub limits: Limits,
@@ -58,10 +62,16 @@ pub struct Config {
     /// Who may use what. Without any, nobody may use anything.
     #[serde(default)]
     pub grant: Vec<Grant>,
+    /// Take a free port where another process listens on the one that is written. Only the embedded default does.
+    #[serde(skip)]
+    pub takes_free_ports: bool,
+    /// The file that it is from.
+    #[serde(skip)]
+    pub source: Source,
 }
 
 /// `[listen]`
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
     /// A unix socket's path.
@@ -73,7 +83,7 @@ pub struct Listen {
 }
 
 /// `[listen.tls]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
     /// The server's certificate chain, PEM.
@@ -88,7 +98,7 @@ pub struct Tls {
 }
 
 /// `[control]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Control {
     /// Where HTTP is served: metrics and status to peers on this host, everything to who has the token. Port 0 takes a
@@ -105,6 +115,9 @@ pub struct Control {
     /// Every how many requests of a pool one is traced; 0 traces only refused ones.
     #[serde(default = "default_trace_every")]
     pub trace_every: u32,
+    /// At the node's end, requests inside finish and data is flushed for this long at most.
+    #[serde(default = "default_drain")]
+    pub drain: SpanText,
 }
 
 impl Default for Control {
@@ -115,8 +128,36 @@ impl Default for Control {
             token_file: None,
             local_reads: true,
             trace_every: default_trace_every(),
+            drain: default_drain(),
         }
     }
+}
+
+/// `[log]`
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// Least level of what is logged: `off`, `error`, `warn`, `info` (the default), `debug` or `trace`.
+    pub level: LogLevel,
+}
+
+/// A level of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
+}
+
+/// Longer than anything takes that doesn't hang, and shorter than an operator's patience.
+fn default_drain() -> SpanText {
+    SpanText(plimsoll_base::Span::from_secs(60))
 }
 
 fn default_http() -> Option<SocketAddr> {
@@ -128,14 +169,14 @@ fn default_trace_every() -> u32 {
     1024
 }
 
-/// What is wrong with a configuration, and where.
-#[derive(Debug)]
+/// An error in a configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigError {
     /// The file.
     pub file: PathBuf,
     /// Its line, from 1; 0 where it's about the whole.
     pub line: usize,
-    /// What is wrong and what to do.
+    /// The fault and its remedy.
     pub what: String,
 }
 
@@ -147,74 +188,116 @@ impl fmt::Display for ConfigError {
         }
     }
 }
-impl std::error::Error for ConfigError {}
+
+/// All errors in a configuration, by line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut all = self.0.iter();
+        all.next().map_or(Ok(()), |first| first.fmt(f))?;
+        all.try_for_each(|e| write!(f, "\n{e}"))
+    }
+}
+impl std::error::Error for ConfigErrors {}
+
+/// The file that a configuration is from: which one, and where its lines begin.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    file: PathBuf,
+    /// Bytes at which lines end.
+    ends: Vec<usize>,
+}
+
+impl Source {
+    fn new(file: &Path, text: &str) -> Source {
+        Source { file: file.to_path_buf(), ends: text.match_indices('\n').map(|(at, _)| at).collect() }
+    }
+
+    /// An error at a place in the text.
+    pub fn error(&self, at: Place, what: String) -> ConfigError {
+        let line = at.map_or(0, |at| self.ends.partition_point(|end| *end < at) + 1);
+        ConfigError { file: self.file.clone(), line, what }
+    }
+}
 
 impl Config {
     /// Reads and checks a file. Relative paths in it are taken from its folder.
-    pub fn load(file: &Path) -> Result<Config, ConfigError> {
-        let fail = |line, what| ConfigError { file: file.to_path_buf(), line, what };
-        let text = std::fs::read_to_string(file).map_err(|e| fail(0, format!("cannot be read: {e}")))?;
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn load(file: &Path) -> Result<Config, ConfigErrors> {
+        let unread = |e| ConfigError { file: file.to_path_buf(), line: 0, what: format!("cannot be read: {e}") };
+        let text = std::fs::read_to_string(file).map_err(|e| ConfigErrors(vec![unread(e)]))?;
         Config::parse(&text, file)
     }
 
     /// Checks a text as the content of `file`.
-    pub fn parse(text: &str, file: &Path) -> Result<Config, ConfigError> {
-        let line_of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
-        let fail = |line, what| ConfigError { file: file.to_path_buf(), line, what };
-        let mut config: Config = toml::from_str(text).map_err(|e| {
-            let line = e.span().map_or(0, |s| line_of(s.start));
-            fail(line, e.message().to_string())
-        })?;
-        config.check().map_err(|(at, what)| fail(at.map_or(0, line_of), what))?;
-        let here = std::path::absolute(file).map_err(|e| fail(0, format!("where it is can't be told: {e}")))?;
-        config.make_absolute(here.parent().unwrap_or(Path::new("/")));
-        Ok(config)
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn parse(text: &str, file: &Path) -> Result<Config, ConfigErrors> {
+        let source = Source::new(file, text);
+        let (mut config, mut errors) = read::read(text);
+        if let Some(config) = &config {
+            config.check(&mut errors);
+        }
+        let mut errors: Vec<_> = errors.into_iter().map(|(at, what)| source.error(at, what)).collect();
+        let here = std::path::absolute(file);
+        if let Err(e) = &here {
+            errors.push(source.error(None, format!("cannot find out where it is: {e}")));
+        }
+        errors.sort_by_key(|e| e.line);
+        match (config.take(), here) {
+            (Some(mut config), Ok(here)) if errors.is_empty() => {
+                config.make_absolute(here.parent().unwrap_or(Path::new("/")));
+                config.source = source;
+                Ok(config)
+            }
+            _ => Err(ConfigErrors(errors)),
+        }
     }
 
-    fn check(&self) -> Result<(), (Place, String)> {
+    /// Adds what is wrong with it: the first error of each pool, tenant, volume and grant.
+    fn check(&self, errors: &mut Vec<(Place, String)>) {
         let at = |s: &Spanned<String>| Some(s.span().start);
-        unique(self.pool.iter().map(|p| &p.name), "pool")?;
-        unique(self.tenant.iter().map(|t| &t.name), "tenant")?;
-        unique(self.volume.iter().map(|v| &v.name), "volume")?;
+        unique(self.pool.iter().map(|p| &p.name), "pool", errors);
+        unique(self.tenant.iter().map(|t| &t.name), "tenant", errors);
+        unique(self.volume.iter().map(|v| &v.name), "volume", errors);
         if self.pool.is_empty() {
-            return Err((None, "no [[pool]]: a node needs at least one".into()));
+            errors.push((None, "no [[pool]]: a node needs at least one".into()));
         }
-        self.limits.check().map_err(|what| (None, what))?;
-        for p in &self.pool {
-            p.check()?;
-        }
-        let files: Vec<(&Spanned<String>, &PathBuf)> =
-            self.pool.iter().filter_map(|p| Some((&p.name, p.device.file.as_ref()?))).collect();
+        errors.extend(self.limits.check().err().map(|what| (None, what)));
+        errors.extend(self.pool.iter().filter_map(|p| p.check().err()));
         let tapes: Vec<(&Spanned<String>, &PathBuf)> =
             self.pool.iter().filter_map(|p| Some((&p.name, p.tape.as_ref()?))).collect();
         for (i, (name, tape)) in tapes.iter().enumerate() {
             if tapes[..i].iter().any(|(_, t)| t == tape) {
-                return Err((
-                    at(name),
-                    format!("pool `{}`: two pools have the tape {}", name.get_ref(), tape.display()),
-                ));
+                let what = format!("pool `{}`: two pools have the tape {}", name.get_ref(), tape.display());
+                errors.push((at(name), what));
             }
         }
+        let files: Vec<(&Spanned<String>, &PathBuf)> =
+            self.pool.iter().filter_map(|p| Some((&p.name, p.device.file.as_ref()?))).collect();
         for (i, (name, file)) in files.iter().enumerate() {
             if let Some((first, _)) = files[..i].iter().find(|(_, f)| f == file) {
                 let (name_, first, file) = (name.get_ref(), first.get_ref(), file.display());
-                return Err((at(name), format!("pool `{name_}`: pool `{first}` has the device {file} already")));
+                errors.push((at(name), format!("pool `{name_}`: pool `{first}` has the device {file} already")));
             }
         }
-        for t in &self.tenant {
-            t.check(&self.pool)?;
-        }
-        for p in &self.pool {
+        errors.extend(self.tenant.iter().filter_map(|t| t.check(&self.pool).err()));
+        // Layers are checked with tenants and volumes once each pool and tenant makes sense by itself.
+        let sound = if errors.is_empty() { &self.pool[..] } else { &[] };
+        for p in sound {
             let in_pool = |what| (at(&p.name), format!("pool `{}`: {what}", p.name.get_ref()));
-            crate::parts::PARTS.iter().try_for_each(|part| part.check_config(self, p)).map_err(in_pool)?;
+            let parts = crate::parts::PARTS.iter().try_for_each(|part| part.check_config(self, p));
+            errors.extend(parts.err().map(in_pool));
         }
-        for v in &self.volume {
-            v.check(self)?;
-        }
+        errors.extend(self.volume.iter().filter_map(|v| v.check(self).err()));
         for g in &self.grant {
-            Peer::parse(g.peer.get_ref()).map_err(|what| (at(&g.peer), what))?;
+            errors.extend(Peer::parse(g.peer.get_ref()).err().map(|what| (at(&g.peer), what)));
         }
-        Ok(())
     }
 
     fn make_absolute(&mut self, base: &Path) {
@@ -230,14 +313,11 @@ impl Config {
     }
 }
 
-fn unique<'a>(names: impl Iterator<Item = &'a Spanned<String>>, kind: &str) -> Result<(), (Place, String)> {
+fn unique<'a>(names: impl Iterator<Item = &'a Spanned<String>>, kind: &str, errors: &mut Vec<(Place, String)>) {
     let mut seen = std::collections::BTreeSet::new();
-    for name in names {
-        if !seen.insert(name.get_ref()) {
-            return Err((Some(name.span().start), format!("{kind} `{}` is declared twice", name.get_ref())));
-        }
+    for name in names.filter(|name| !seen.insert(name.get_ref())) {
+        errors.push((Some(name.span().start), format!("{kind} `{}` is declared twice", name.get_ref())));
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ const BETWEEN_PAUSES: u32 = 16;
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Notes that come no more than once a second, however often there is a reason.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Seldom(Mutex<Option<Instant>>);
 
 impl Seldom {

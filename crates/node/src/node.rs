@@ -4,6 +4,7 @@ mod caching;
 mod error;
 mod fit;
 mod pool;
+mod reconfigure;
 mod settings;
 mod slots;
 mod tenants;
@@ -17,6 +18,7 @@ use crate::config::{Config, TenantConfig, VolumeConfig};
 use crate::directory::{Directory, Promises, Volume};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Trace};
+use crate::events::Events;
 use crate::parts::{self, PARTS, Part, PoolView};
 use crate::predict::Particulars;
 use crate::replica::Replica;
@@ -31,28 +33,51 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 use tokio::task::JoinSet;
 
-/// See the module's documentation.
-pub struct Node {
-    /// How much of the cache volumes may have, by name, as configured.
+/// Everything that the configuration says of tenants and volumes; replaced as a whole by a reload.
+pub(crate) struct Configured {
+    /// How much of the cache volumes may have, by name.
     cache_sizes: BTreeMap<String, u64>,
     /// What volumes were measured to get alone.
-    baselines: BTreeMap<String, parts::fence::Baseline>,
-    /// Promises as configured.
+    baselines: BTreeMap<String, Arc<parts::fence::Baseline>>,
+    /// Promises.
     promised: Promises,
-    /// Slots of volumes, by name, as configured.
+    /// Slots of volumes, by name.
     slots: BTreeMap<String, u32>,
-    /// Volumes as configured.
-    volumes_configured: Vec<VolumeConfig>,
-    /// Limits of volumes, by name, as configured.
+    /// Volumes.
+    volumes: Vec<VolumeConfig>,
+    /// Limits of volumes, by name.
     throttles: BTreeMap<String, ThrottleTerms>,
+    /// Tenants beside their classes.
+    particulars: Particulars,
+}
+
+impl Configured {
+    fn of(config: &Config) -> std::result::Result<Configured, String> {
+        let sized = |v: &VolumeConfig| Some((v.name.get_ref().clone(), v.cache_size?.0));
+        let baselines = parts::fence::baselines(&config.volume)?;
+        Ok(Configured {
+            cache_sizes: config.volume.iter().filter_map(sized).collect(),
+            baselines: baselines.into_iter().map(|(name, b)| (name, Arc::new(b))).collect(),
+            promised: Promises::of(config),
+            slots: config.volume.iter().filter_map(|v| Some((v.name.get_ref().clone(), v.slots?))).collect(),
+            volumes: config.volume.clone(),
+            throttles: config.volume.iter().filter_map(throttled).collect(),
+            particulars: Particulars::of(&config.tenant),
+        })
+    }
+}
+
+/// See the module's documentation.
+pub struct Node {
+    configured: RwLock<Arc<Configured>>,
     /// By number, as configured.
     pub pools: Vec<RunningPool>,
     /// Volumes, tenants, grants.
     pub directory: Arc<RwLock<Directory>>,
+    /// The event log.
+    pub events: Arc<Events>,
     /// Counts the host's pauses, where a pool's device is modelled in real time.
     pub watchdog: Option<Watchdog>,
-    /// What was configured of tenants beside their classes.
-    particulars: Particulars,
     /// One copy of all that is counted at a time.
     watching: tokio::sync::Mutex<()>,
     /// One change of volumes or tenants at a time.
@@ -63,7 +88,7 @@ impl Node {
     /// Opens every pool, brings back its volumes, and makes sure that the configured ones exist. Clients are not yet
     /// taken in.
     pub async fn start(config: &Config) -> Result<Node> {
-        let particulars = Particulars::of(&config.tenant);
+        let configured = Configured::of(config).map_err(NodeError::Failed)?;
         let directory = Arc::<RwLock<Directory>>::default();
         let mut pools = Vec::new();
         for p in &config.pool {
@@ -78,21 +103,13 @@ impl Node {
             true => Some(Watchdog::start().map_err(|e| NodeError::Failed(format!("watchdog: {e}")))?),
             false => None,
         };
-        let sized = |v: &VolumeConfig| Some((v.name.get_ref().clone(), v.cache_size?.0));
-        let cache_sizes = config.volume.iter().filter_map(sized).collect();
-        let slots = config.volume.iter().filter_map(|v| Some((v.name.get_ref().clone(), v.slots?))).collect();
-        let promises = Promises::of(config);
+        let promises = configured.promised.clone();
         let node = Node {
-            cache_sizes,
-            baselines: parts::fence::baselines(&config.volume).map_err(NodeError::Failed)?,
-            promised: promises.clone(),
-            slots,
-            volumes_configured: config.volume.clone(),
-            throttles: config.volume.iter().filter_map(throttled).collect(),
+            configured: RwLock::new(Arc::new(configured)),
             pools,
             directory,
+            events: Arc::default(),
             watchdog,
-            particulars,
             watching: tokio::sync::Mutex::new(()),
             changing: tokio::sync::Mutex::new(()),
         };
@@ -119,6 +136,10 @@ impl Node {
             }
         }
         Ok(node)
+    }
+
+    pub(crate) fn configured(&self) -> Arc<Configured> {
+        self.configured.read().expect("no panic while held").clone()
     }
 
     fn directory_mut<R>(&self, f: impl FnOnce(&mut Directory) -> R) -> R {
@@ -375,7 +396,7 @@ impl Node {
     /// Whoever has its name next has what is configured for it, not what was set live.
     fn forget_volume(&self, name: &str) {
         self.directory_mut(|d| d.volumes.remove(name));
-        self.promise(name, self.promised.volumes.get(name).copied());
+        self.promise(name, self.configured().promised.volumes.get(name).copied());
     }
 
     async fn finish_delete(&self, pool: usize, record: &VolumeRecord) -> Result<()> {
@@ -391,7 +412,7 @@ impl Node {
 
     fn apply_tenant(&self, name: &str, class: Class, permits: PermitLimits) -> Result<TenantId> {
         let id = self.directory_mut(|d| d.set_tenant(name, class.clone(), permits)).map_err(NodeError::Refused)?;
-        let terms = self.particulars.terms(name, &class, permits.jobs_max);
+        let terms = self.configured().particulars.terms(name, &class, permits.jobs_max);
         for p in &self.pools {
             let terms = terms.clone();
             // A pool that has ended serves nobody whom it could concern.
@@ -460,7 +481,7 @@ impl Node {
             })
             .await?;
         }
-        self.promise_tenant(name, self.promised.tenant(name));
+        self.promise_tenant(name, self.configured().promised.tenant(name));
         if let Some(tenant) = self.directory_mut(|d| d.tenants.remove(name)).map(|t| t.id) {
             for p in &self.pools {
                 let _ = p.handle.send(Command::ForgetTenant { tenant }); // a pool that has ended has forgotten it

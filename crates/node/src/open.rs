@@ -2,17 +2,14 @@
 
 use crate::config::{ByteSize, PoolConfig, VolatileConfig};
 use crate::engine::{Device, Devices, FileDevice, PoolOptions, VolatileFile};
+use crate::look::{Step, Wanted};
 use crate::parts::settings::{self, CacheDevice, Live};
 use crate::plan::{CacheFacts, Facts};
 use plimsoll_base::CacheMode;
 use plimsoll_device::{AnyModel, DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_pool::{GivenUp, KnownVolume, PoolPlan};
 use plimsoll_stack::{Layer, Offer, Stack};
-use plimsoll_store::{
-    CacheRecord, CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, MetaStore, ROLE_MAIN, Superblock,
-    Uuid, VolumeRecord,
-};
-use std::os::unix::fs::FileTypeExt;
+use plimsoll_store::{CacheRecord, CreateOptions, DeviceFile, MetaStore, ROLE_MAIN, Superblock, Uuid, VolumeRecord};
 use std::path::Path;
 
 const MIB: u64 = 1 << 20;
@@ -199,50 +196,19 @@ pub fn rehearse(config: &PoolConfig, device_bytes: u64) -> std::result::Result<(
 
 /// Opens a pool's device and its metadata; makes them at the first use.
 fn open_device(config: &PoolConfig, path: &Path) -> std::result::Result<(DeviceFile, MetaStore), String> {
-    let (pool, d) = (config.name.get_ref(), &config.device);
-    // Derived from the pool's name, so that two pools' devices can't be taken for each other.
-    let pool_uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, pool.as_bytes());
-    let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: d.uuid, role: ROLE_MAIN.into() };
-    let create = |size_bytes| {
-        if let Some(uuid) = d.uuid {
-            // A mount that failed, most likely: an empty device in the place of one with data would be found too late.
-            return Err(format!(
-                "{}: the device {uuid} isn't here: attach it, or take `uuid` out to make a new one",
-                path.display()
-            ));
+    let d = &config.device;
+    let expect = crate::look::expect(config);
+    let look = DeviceFile::look(path, &expect).map_err(|e| e.to_string())?;
+    let mut device = match Wanted::main(d, path).step(look.as_ref())? {
+        Step::Open => DeviceFile::open(path, &expect).map_err(|e| e.to_string())?,
+        Step::Make(size_bytes) => {
+            let bytes = if size_bytes == 0 { device_bytes(path) } else { size_bytes };
+            let tables = |logs| crate::parts::logs::table_bytes(logs, bytes);
+            let logs_bytes = config.logs.as_ref().map_or(Ok(0), tables)?;
+            let pool_uuid = expect.pool_uuid.expect("a pool's device is that pool's");
+            let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes };
+            DeviceFile::create(path, &options).map_err(|e| e.to_string())?
         }
-        let logs_bytes = match &config.logs {
-            Some(logs) => {
-                crate::parts::logs::table_bytes(logs, if size_bytes == 0 { device_bytes(path) } else { size_bytes })?
-            }
-            None => 0,
-        };
-        let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_MAIN.into(), logs_bytes };
-        DeviceFile::create(path, &options).map_err(|e| e.to_string())
-    };
-    let kind = std::fs::metadata(path).map(|m| (m.file_type().is_block_device(), m.len()));
-    let mut device = match kind {
-        Err(_) | Ok((false, 0)) => {
-            create(d.size.ok_or("the file doesn't exist: say how large to make it with `size`")?.0)?
-        }
-        Ok((is_block_device, _)) => match DeviceFile::open(path, &expect) {
-            // Nothing of anybody's is there: the store made sure of that.
-            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if is_block_device && d.format => {
-                create(d.size.map_or(0, |size| size.0))?
-            }
-            Err(DeviceError { kind: DeviceErrorKind::Blank, .. }) if is_block_device => {
-                return Err(format!(
-                    "{}: begins with nothing: if all of it may be overwritten, say so with `format = true`",
-                    path.display()
-                ));
-            }
-            Err(DeviceError { kind: DeviceErrorKind::CreationInterrupted, .. })
-                if if is_block_device { d.format } else { d.size.is_some() } =>
-            {
-                create(d.size.map_or(0, |size| size.0))?
-            }
-            opened => opened.map_err(|e| e.to_string())?,
-        },
     };
     let home_bytes = match (&config.logs, device.logs()) {
         // A modelled disk may be smaller than the file behind it.

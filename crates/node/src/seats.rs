@@ -5,9 +5,11 @@
 
 use crate::config::Limits;
 use crate::crowd::PeerKey;
+use crate::events::{Events, Kind, Severity};
 use plimsoll_base::TenantId;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 #[derive(Debug, Default)]
 struct Taken {
@@ -34,6 +36,16 @@ pub struct Seat {
     peer: PeerKey,
     tenant: Option<TenantId>,
     descriptors: usize,
+    leaving: Option<Leaving>,
+}
+
+/// What is noted when a client goes.
+#[derive(Debug)]
+struct Leaving {
+    events: Arc<Events>,
+    who: Option<String>,
+    export: String,
+    since: Instant,
 }
 
 impl Seats {
@@ -73,7 +85,7 @@ impl Seats {
             *t.by_peer.entry(peer).or_default() += 1;
             Ok(())
         })?;
-        Ok(Seat { seats: self.clone(), peer, tenant: None, descriptors: 1 })
+        Ok(Seat { seats: self.clone(), peer, tenant: None, descriptors: 1, leaving: None })
     }
 
     /// Has a tenant as many connections as it may?
@@ -100,6 +112,11 @@ impl Seat {
         self.seats.with(|t| *t.by_tenant.entry(tenant).or_default() += 1);
         self.tenant = Some(tenant);
         Ok(())
+    }
+
+    /// When the connection ends, that is an event.
+    pub fn notes_its_end(&mut self, events: Arc<Events>, who: Option<String>, export: &str) {
+        self.leaving = Some(Leaving { events, who, export: export.to_string(), since: Instant::now() });
     }
 
     /// The connection takes `more` descriptors beside its own.
@@ -129,6 +146,10 @@ fn leave<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        if let Some(Leaving { events, who, export, since }) = self.leaving.take() {
+            let what = format!("left `{export}` after {} s", since.elapsed().as_secs());
+            events.add_soon(Kind::Connection, Severity::Info, who, what);
+        }
         self.seats.with(|t| {
             t.connections -= 1;
             t.descriptors -= self.descriptors;

@@ -1,18 +1,22 @@
 //! Running a node: from a configuration to the last flush.
 
-use crate::config::Config;
-use crate::http::{self, Control, Token, Told};
+use crate::config::{Config, ConfigErrors, Log, Tls};
+use crate::events::{Kind, Severity};
+use crate::http::{self, Control, Order, Orders, Token, Told};
 use crate::node::{Node, NodeError};
+use crate::notify::Notify;
+use crate::reload::{self, Reloaded};
 use crate::seats::{Descriptors, Seats};
 use crate::service::Service;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
 /// Where a node listens, with the ports that it was given where the configuration left the choice (port 0).
 #[derive(Clone, Debug, Default)]
@@ -30,21 +34,36 @@ pub struct Bound {
 /// A pool that needs longer to recover isn't waited for before the node says that it serves: its clients are told.
 const RECOVERY_TIME: Duration = Duration::from_secs(5);
 
-/// Serves until SIGTERM or SIGINT: then clients are let go, what is inside finishes, and everything is flushed.
+/// A node that hangs at its end is asked this often how it goes.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How a node finds out what it should be, and where it logs.
+pub struct Host<'a> {
+    /// Reads the configuration anew.
+    pub reread: &'a dyn Fn() -> Result<Config, ConfigErrors>,
+    /// Sets the level of the log.
+    pub log: &'a dyn Fn(Log),
+}
+
+/// Serves until SIGTERM, SIGINT or an order to end: then clients are let go, what is inside finishes, and everything is flushed. SIGHUP
+/// reloads the configuration.
 ///
 /// `ready` is called once when clients are taken in.
-pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result<(), NodeError> {
+///
+/// # Errors
+/// If the node can't start, or didn't end in order.
+pub async fn serve(mut config: Config, host: Host<'_>, ready: impl FnOnce(&Node, &Bound)) -> Result<(), NodeError> {
+    let notify = Notify::of_environment();
+    (host.log)(config.log);
     allow_many_descriptors();
     crate::memory::keep_large_allocations_apart();
-    let tls = match &config.listen.tls {
-        None => None,
-        Some(t) => Some((crate::tls::acceptor(t).map_err(NodeError::Refused)?, t.required)),
-    };
+    let tls = acceptor(&config)?;
     let token =
         config.control.token_file.as_deref().map(Token::load_or_make).transpose().map_err(NodeError::Refused)?;
     // Before any device is opened: a port in use must be told at once, and harm nothing.
-    let listeners = Listeners::bind(config).await?;
-    let node = Arc::new(Node::start(config).await?);
+    let listeners = Listeners::bind(&config).await?;
+    let node = Arc::new(Node::start(&config).await?);
+    let events = node.events.clone();
     // From here on. While devices are opened, formatted and recovered, which may take long, a signal ends the process as
     // ever: nobody has been promised anything yet, and every step of the start survives being cut.
     let mut terminate = signal(SignalKind::terminate()).map_err(failed("signals"))?;
@@ -68,53 +87,150 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
     let service = Arc::new(Service {
         directory: node.directory.clone(),
         pools,
-        tls,
+        events: events.clone(),
+        tls: RwLock::new(tls),
         tls_sessions: Default::default(),
         seats: Seats::new(seats, descriptors.nbd),
         handshakes: (limits.handshakes.min(half), limits.handshakes_per_peer),
     });
     let bound = listeners.bound.clone();
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let local_reads = config.control.local_reads;
+    let (orders, mut ordered) = Orders::new();
+    let told = Told::default();
     let control =
-        Control { node: node.clone(), bound: bound.clone(), token, local_reads, started, told: Told::default() };
-    let api = http::router(Arc::new(control));
-    let mut tasks = JoinSet::new();
+        Arc::new(Control { node: node.clone(), bound: bound.clone(), token, local_reads, started, told, orders });
+    let api = http::router(control.clone());
+    let (mut clients, mut watchers) = (JoinSet::new(), JoinSet::new());
     let interrupted = node.interrupted_deletions();
-    let sockets = listeners.serve(&mut tasks, (&nbd, service.clone()), (&http, api, descriptors.control))?;
+    let watched = (&http, api, descriptors.control);
+    let sockets = listeners.serve((&mut clients, &nbd, service.clone()), (&mut watchers, watched))?;
     let deletions = node.clone();
-    tasks.spawn(async move { deletions.resume_deletions(interrupted).await });
+    clients.spawn(async move { deletions.resume_deletions(interrupted).await });
     let homecomings = node.clone();
-    tasks.spawn(async move { homecomings.note_homecomings().await });
+    clients.spawn(async move { homecomings.note_homecomings().await });
+    clients.spawn(http::watch_problems(node.clone()));
     node.recovered(RECOVERY_TIME).await;
     ready(&node, &bound);
+    let volumes = node.directory.read().expect("no panic while held").volumes.len();
+    let serving = format!("serving; volumes: {volumes}, pools: {}", node.pools.len());
+    events.add(Kind::Node, Severity::Info, None, format!("version {}, {serving}", env!("CARGO_PKG_VERSION")));
+    notify.ready(&serving);
+    let reload = async |old: Config| {
+        notify.reloading();
+        let done = apply_new(old, &host, &node, &service).await;
+        notify.ready(&serving);
+        done
+    };
     let mut lost = None;
-    loop {
+    let reason = loop {
         tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM: finishing what is inside"),
-            _ = interrupt.recv() => tracing::info!("SIGINT: finishing what is inside"),
+            _ = terminate.recv() => break "SIGTERM".to_string(),
+            _ = interrupt.recv() => break "SIGINT".to_string(),
             _ = hangup.recv() => {
                 crate::panics::point("control");
-                tracing::warn!("SIGHUP: nothing is reloaded; restart the node for a changed configuration");
-                continue;
+                let done;
+                (config, done) = reload(config).await;
+                let (severity, text) = match done {
+                    Ok(done) => (Severity::Info, done.text()),
+                    Err(what) => (Severity::Error, format!("nothing was changed: {what}")),
+                };
+                events.add(Kind::Node, severity, None, format!("SIGHUP: configuration reloaded: {text}"));
             }
+            Some(order) = ordered.recv() => match order {
+                Order::Reload(reply) => {
+                    let done;
+                    (config, done) = reload(config).await;
+                    let _ = reply.send(done); // whoever asked may have gone
+                }
+                Order::Drain(reply) => {
+                    let _ = reply.send(config.control.drain.0.into());
+                    break "drain".to_string();
+                }
+            },
             pool = node.a_pool_ended() => {
-                tracing::error!(pool, "its thread has ended: the node ends, too, after its other pools are flushed");
-                lost = Some(pool);
+                lost = Some(pool.clone());
+                break format!("the thread of pool `{pool}` has ended; the other pools are flushed");
             }
         }
-        break;
-    }
-    tasks.shutdown().await;
-    drop(sockets);
-    let ended = tokio::task::spawn_blocking(move || node.shut_down()).await;
+    };
+    control.orders.end();
+    events.add(Kind::Node, Severity::Info, None, format!("{reason}: ending: requests inside finish"));
+    clients.shutdown().await;
+    let end = Instant::now() + Duration::from(config.control.drain.0);
+    let shutting = node.clone();
+    let mut ended = tokio::task::spawn_blocking(move || shutting.shut_down());
+    let ended = loop {
+        tokio::select! {
+            ended = &mut ended => break ended,
+            _ = terminate.recv() => return Err(cut(&node, "a second signal").await),
+            _ = interrupt.recv() => return Err(cut(&node, "a second signal").await),
+            // Whoever drains a node that is ending hears how long it takes.
+            Some(order) = ordered.recv() => if let Order::Drain(reply) = order {
+                let _ = reply.send(end.saturating_duration_since(Instant::now()));
+            },
+            () = tokio::time::sleep(LOOK) => {
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(cut(&node, "control.drain").await);
+                }
+                notify.ending(left, &format!("ending: {}; {} s left", inside(&node).await, left.as_secs()));
+            }
+        }
+    };
     // The pools have answered everything; answers to TLS clients still have to go through their sessions.
     service.end_tls_sessions().await;
+    watchers.shutdown().await;
+    drop(sockets);
     ended.map_err(|e| NodeError::Failed(format!("shutting down: {e}")))??;
     match lost {
         Some(pool) => Err(NodeError::Failed(format!("pool `{pool}` ended while it served; the log says why"))),
         None => Ok(()),
     }
+}
+
+/// TLS as configured, and whether it's required.
+fn acceptor(config: &Config) -> Result<Option<(TlsAcceptor, bool)>, NodeError> {
+    let of = |t: &Tls| Ok((crate::tls::acceptor(t).map_err(NodeError::Refused)?, t.required));
+    config.listen.tls.as_ref().map(of).transpose()
+}
+
+/// Applies the configuration as it is written now. Returns what is served from now on, and the result.
+async fn apply_new(old: Config, host: &Host<'_>, node: &Node, service: &Service) -> (Config, Result<Reloaded, String>) {
+    let apply = async {
+        let new = (host.reread)().map_err(|e| e.to_string())?;
+        let mut done = reload::differences(&old, &new);
+        let served = reload::served(old.clone(), new);
+        let tls = acceptor(&served).map_err(|e| e.to_string())?;
+        done.failed = node.reconfigure(&served).await.map_err(|e| e.to_string())?;
+        *service.tls.write().expect("no panic while held") = tls;
+        (host.log)(served.log);
+        Ok((served, done))
+    };
+    match apply.await {
+        Ok((served, done)) => (served, Ok(done)),
+        Err(what) => (old, Err(what)),
+    }
+}
+
+/// Requests inside, in words.
+async fn inside(node: &Node) -> String {
+    let views = node.pool_snapshots().await;
+    let of = node.pools.iter().zip(&views).filter_map(|(p, view)| match view.as_ref().map(|v| v.pool.inflight) {
+        Some(0) | None => None,
+        Some(n) => Some(format!("{n} requests inside pool `{}`", p.name)),
+    });
+    let all: Vec<String> = of.collect();
+    if all.is_empty() { "data is flushed".into() } else { all.join(", ") }
+}
+
+/// The node ends before it is done: as safe as a kill, which recovery is for.
+async fn cut(node: &Node, why: &str) -> NodeError {
+    NodeError::Failed(format!(
+        "{why} ended the node at once: {}. Whatever was acknowledged as durable is there at the next start, which recovers; other \
+         writes may be lost",
+        inside(node).await
+    ))
 }
 
 /// Handshakes and TLS sessions.
@@ -179,7 +295,7 @@ impl Listeners {
             all.bound.nbd_unix = Some(path.clone());
         }
         if let Some(address) = config.listen.tcp {
-            let (listener, address) = bind_tcp(address, "listen.tcp").await?;
+            let (listener, address) = bind_tcp(address, "listen.tcp", config.takes_free_ports).await?;
             (all.nbd_tcp, all.bound.nbd_tcp) = (Some(listener), Some(address));
         }
         if let Some(path) = &config.control.unix {
@@ -191,7 +307,7 @@ impl Listeners {
             (all.control_unix, all.bound.control_unix) = (Some(listener), Some(path.clone()));
         }
         if let Some(address) = config.control.http {
-            let (listener, address) = bind_tcp(address, "control.http").await?;
+            let (listener, address) = bind_tcp(address, "control.http", config.takes_free_ports).await?;
             (all.control_http, all.bound.control_http) = (Some(listener), Some(address));
         }
         Ok(all)
@@ -200,25 +316,24 @@ impl Listeners {
     /// Takes clients in; the sockets' files are removed when what is returned is dropped.
     fn serve(
         self,
-        tasks: &mut JoinSet<()>,
-        (nbd, service): (&Threads, Arc<Service>),
-        (http, api, control_max): (&Threads, axum::Router, usize),
+        (clients, nbd, service): (&mut JoinSet<()>, &Threads, Arc<Service>),
+        (watchers, (http, api, control_max)): (&mut JoinSet<()>, (&Threads, axum::Router, usize)),
     ) -> Result<Sockets, NodeError> {
         if let Some(listener) = self.nbd_unix {
             let listener = moved(nbd, listener, UnixListener::into_std, UnixListener::from_std)?;
-            tasks.spawn_on(service.clone().serve_unix(listener), nbd.handle());
+            clients.spawn_on(service.clone().serve_unix(listener), nbd.handle());
         }
         if let Some(listener) = self.nbd_tcp {
             let listener = moved(nbd, listener, TcpListener::into_std, TcpListener::from_std)?;
-            tasks.spawn_on(service.serve_tcp(listener), nbd.handle());
+            clients.spawn_on(service.serve_tcp(listener), nbd.handle());
         }
         if let Some(listener) = self.control_unix {
             let listener = moved(http, listener, UnixListener::into_std, UnixListener::from_std)?;
-            tasks.spawn_on(crate::http::serve_unix(listener, api.clone(), control_max), http.handle());
+            watchers.spawn_on(crate::http::serve_unix(listener, api.clone(), control_max), http.handle());
         }
         if let Some(listener) = self.control_http {
             let listener = moved(http, listener, TcpListener::into_std, TcpListener::from_std)?;
-            tasks.spawn_on(crate::http::serve_tcp(listener, api, control_max), http.handle());
+            watchers.spawn_on(crate::http::serve_tcp(listener, api, control_max), http.handle());
         }
         Ok(self.sockets)
     }
@@ -235,9 +350,13 @@ fn moved<L, S>(
     out(listener).and_then(back).map_err(failed("a listener"))
 }
 
-async fn bind_tcp(address: SocketAddr, key: &str) -> Result<(TcpListener, SocketAddr), NodeError> {
+async fn bind_tcp(address: SocketAddr, key: &str, or_free: bool) -> Result<(TcpListener, SocketAddr), NodeError> {
     let what = format!("{key} {address}");
-    let listener = TcpListener::bind(address).await.map_err(|e| match e.kind() {
+    let mut bound = TcpListener::bind(address).await;
+    if or_free && bound.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::AddrInUse) {
+        bound = TcpListener::bind(SocketAddr::new(address.ip(), 0)).await;
+    }
+    let listener = bound.map_err(|e| match e.kind() {
         std::io::ErrorKind::AddrInUse => NodeError::Failed(format!(
             "{what}: another process listens there: end it, or choose another port in the configuration"
         )),

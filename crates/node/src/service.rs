@@ -1,8 +1,9 @@
 //! Taking clients in: listening, the handshake, TLS; then the socket goes to its pool's thread.
 
-use crate::crowd::{Crowd, PeerKey, Pulse, Seldom, Standing};
+use crate::crowd::{Crowd, PeerKey, Pulse, Standing};
 use crate::directory::{Directory, Identity};
 use crate::engine::{Command, PoolHandle};
+use crate::events::{Events, Kind, Severity};
 use crate::replica::ReplicaUse;
 use crate::seats::{Seat, Seats};
 use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
@@ -36,8 +37,10 @@ pub struct Service {
     pub directory: Arc<RwLock<Directory>>,
     /// The pools, by number.
     pub pools: Vec<PoolHandle>,
-    /// TLS for TCP clients, and whether it's required.
-    pub tls: Option<(TlsAcceptor, bool)>,
+    /// The event log.
+    pub events: Arc<Events>,
+    /// TLS for TCP clients, and whether it's required. A reload replaces it.
+    pub tls: RwLock<Option<(TlsAcceptor, bool)>>,
     /// The TLS sessions of clients that are served.
     pub tls_sessions: Mutex<JoinSet<()>>,
     /// Bounds on connections.
@@ -102,6 +105,16 @@ impl Service {
         }
     }
 
+    /// Says which bound keeps newcomers out.
+    fn refused_for(&self, peer: PeerKey, limit: &str) {
+        let who = match peer {
+            PeerKey::Uid(uid) => format!("uid:{uid}"),
+            PeerKey::Host(address) => address.to_string(),
+        };
+        let what = format!("an NBD client is refused: {limit} is reached; raise it if there are to be more");
+        self.events.add(Kind::Refusal, Severity::Warning, Some(who), what);
+    }
+
     /// Begins a client's handshake, if there is a seat for it. Without one its socket closes.
     fn take_in<F>(&self, handshakes: &Crowd, peer: PeerKey, who: Identity, client: impl FnOnce(Guest) -> F)
     where
@@ -109,14 +122,14 @@ impl Service {
     {
         let seat = match self.seats.take(peer) {
             Ok(seat) => seat,
-            Err(limit) => return refused_for(peer, limit),
+            Err(limit) => return self.refused_for(peer, limit),
         };
         let begin = |pulse| {
             let handshake = client(Guest { who, seat, pulse });
             tokio::spawn(async { log_end(tokio::time::timeout(HANDSHAKE_TIME, handshake).await) }).abort_handle()
         };
         if !handshakes.admit(peer, begin) {
-            refused_for(peer, "limits.handshakes or limits.handshakes_per_peer");
+            self.refused_for(peer, "limits.handshakes or limits.handshakes_per_peer");
         }
     }
 
@@ -135,7 +148,8 @@ impl Service {
     async fn tcp_client(&self, mut stream: TcpStream, mut guest: Guest) -> io::Result<()> {
         stream.set_nodelay(true)?;
         keep_alive(&stream)?;
-        let mode = match &self.tls {
+        let tls = self.tls.read().expect("no panic while held").clone();
+        let mode = match &tls {
             None => TlsMode::Off,
             Some((_, true)) => TlsMode::Required,
             Some((_, false)) => TlsMode::Optional,
@@ -149,8 +163,12 @@ impl Service {
             }
             Outcome::Closed => Ok(()),
             Outcome::StartTls => {
-                let (acceptor, _) = self.tls.as_ref().expect("offered only where configured");
-                let mut tls = acceptor.accept(stream).await?;
+                let (acceptor, _) = tls.expect("offered only where configured");
+                let accepted = acceptor.accept(stream).await;
+                let mut tls = accepted.inspect_err(|e| {
+                    let what = format!("TLS handshake failed: {e}");
+                    self.events.add(Kind::Tls, Severity::Warning, Some(guest.who.to_string()), what);
+                })?;
                 handshake.tls_established();
                 guest.who.cert =
                     tls.get_ref().1.peer_certificates().and_then(|chain| crate::tls::common_name(chain.first()?));
@@ -197,6 +215,10 @@ impl Service {
                             && let Err(refusal) = self.mark_open(who, &name).await
                         {
                             answer = Err(refusal);
+                        }
+                        if let Err(refusal) = &answer {
+                            let what = format!("export `{name}` refused: {}", refusal.text);
+                            self.events.add(Kind::Refusal, Severity::Warning, Some(who.to_string()), what);
                         }
                         handshake.answer_export(answer);
                     }
@@ -264,6 +286,9 @@ impl Service {
         let opened = self.directory.read().expect("no panic while held").open(&who, agreed);
         let (pool, params) = opened.map_err(refused)?;
         seat.belongs_to(params.tenant).map_err(full)?;
+        let name = Some(who.to_string());
+        self.events.add(Kind::Connection, Severity::Info, name.clone(), format!("opened `{}`", agreed.export_name));
+        seat.notes_its_end(self.events.clone(), name, &agreed.export_name);
         let ours = Arc::new(seat);
         let seat = Some(ours.clone());
         let gone = |_| refused(Refusal::new(RefusalReason::ShuttingDown, "the pool has ended"));
@@ -276,18 +301,6 @@ impl Service {
         })?;
         Ok(ours)
     }
-}
-
-/// Says which bound keeps newcomers out.
-fn refused_for(peer: PeerKey, limit: &str) {
-    static NOTES: Seldom = Seldom::new();
-    if let Some(note) = refusal_note(&NOTES, limit) {
-        tracing::warn!(?peer, "{note}");
-    }
-}
-
-fn refusal_note(notes: &Seldom, limit: &str) -> Option<String> {
-    notes.may().then(|| format!("an NBD client is refused: {limit} is reached; raise it if there are to be more"))
 }
 
 /// Makes the kernel ask silent clients whether they are still there. A host that vanished without a word would hold its
@@ -377,17 +390,6 @@ pub async fn accept_failed(whose: &str, error: &io::Error) {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
-
-    /// A flood of refused clients is no flood of warnings.
-    #[test]
-    fn a_refused_client_is_a_warning_with_the_key_now_and_then() {
-        let notes = Seldom::new();
-        let first = refusal_note(&notes, "limits.connections_per_peer").expect("the first is noted");
-        assert!(first.contains("limits.connections_per_peer is reached; raise it"), "{first}");
-        let more = (0..100_000).filter(|_| refusal_note(&notes, "limits.connections").is_some()).count();
-        assert!(more < 100, "{more} more at once");
-        assert!(notes.may_at(std::time::Instant::now() + Duration::from_secs(3600)), "and again later");
-    }
 
     /// A client that takes nothing holds its session only for a while after its pool has ended.
     #[tokio::test]

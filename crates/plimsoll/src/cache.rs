@@ -24,7 +24,7 @@ pub struct Cache {
 #[derive(Subcommand)]
 enum Command {
     /// Hits, duplicates, compression, wear, memory, what only the cache has
-    #[command(after_help = "Example:\n  plimsoll cache status main --json")]
+    #[command(visible_alias = "show", after_help = "Example:\n  plimsoll cache status main --json")]
     Status {
         /// The pool; may be left out if only one has a cache.
         pool: Option<String>,

@@ -1,22 +1,25 @@
-//! `plimsoll check`: a configuration against itself and against this machine, without opening or making anything.
+//! `plimsoll check`: a configuration against itself and against this machine. Devices are looked at, and nothing is changed or made.
 
 use anyhow::{Result, bail};
 use clap::Args;
 use plimsoll_base::OnBusy;
-use plimsoll_node::config::{Config, DeviceConfig, PoolConfig, VolumeConfig};
+use plimsoll_node::config::{Config, ConfigError, ConfigErrors, Grant, PoolConfig, VolumeConfig};
+use plimsoll_node::look::look;
 use plimsoll_node::open::rehearse;
 use plimsoll_pool::PoolPlan;
 use plimsoll_store::GRANULE_BYTES;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{Seek, SeekFrom};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-/// Check a configuration without using anything of it.
+/// Check a configuration and the devices that it names; nothing is changed, locked or made.
 #[derive(Args)]
-#[command(after_help = "Example:\n  plimsoll check /etc/plimsoll/node.toml")]
+#[command(
+    after_help = "Errors are what `plimsoll serve` would refuse; the exit status is 1 then. Metadata, logs and caches inside a device are read by a start only.\n\nExamples:\n  plimsoll check /etc/plimsoll/plimsoll.toml\n  plimsoll check /etc/plimsoll/plimsoll.toml --json"
+)]
 pub struct Check {
     /// The configuration file.
     file: PathBuf,
@@ -28,94 +31,165 @@ pub struct Check {
     resolved: bool,
 }
 
+/// An error or a warning.
 #[derive(Serialize)]
-struct Report<'a> {
-    file: &'a Path,
+struct Finding {
+    /// Line of the configuration; absent where it is about all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    what: String,
+}
+
+impl Finding {
+    fn of(e: &ConfigError) -> Finding {
+        Finding { line: (e.line > 0).then_some(e.line), what: e.what.clone() }
+    }
+}
+
+#[derive(Serialize, Default)]
+struct Report {
+    file: PathBuf,
     pools: usize,
     tenants: usize,
     volumes: usize,
     grants: usize,
-    /// What `plimsoll serve` would refuse here and now.
-    errors: Vec<String>,
-    /// What is lawful and yet probably not meant.
-    warnings: Vec<String>,
+    /// Refused by `plimsoll serve`, here and now.
+    errors: Vec<Finding>,
+    /// Lawful, and yet probably not meant.
+    warnings: Vec<Finding>,
 }
 
 #[derive(Default)]
 struct Findings {
-    errors: Vec<String>,
-    warnings: Vec<String>,
+    errors: Vec<ConfigError>,
+    warnings: Vec<ConfigError>,
     /// By pool.
     plans: BTreeMap<String, PoolPlan>,
+    /// Files that take space as they fill up, with the bytes that they may have.
+    sparse: Vec<(PathBuf, u64)>,
 }
 
 impl Check {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        let config = Config::load(&self.file)?;
-        let Findings { errors, warnings, plans } = findings(&config);
-        let report = Report {
-            file: &self.file,
-            pools: config.pool.len(),
-            tenants: config.tenant.len(),
-            volumes: config.volume.len(),
-            grants: config.grant.len(),
-            errors,
-            warnings,
+        let (report, plans) = match Config::load(&self.file) {
+            Ok(config) => report(&config, &self.file),
+            Err(ConfigErrors(errors)) => {
+                let errors = errors.iter().map(Finding::of).collect();
+                (Report { file: self.file.clone(), errors, ..Report::default() }, BTreeMap::new())
+            }
         };
         match (self.resolved && report.errors.is_empty(), self.json) {
             (true, _) => crate::client::print_json(&plans)?,
             (false, true) => crate::client::print_json(&report)?,
-            (false, false) => report.print(),
+            (false, false) => print!("{}", report.text()),
         }
         match report.errors.len() {
             0 => Ok(()),
-            n => bail!("{}: `plimsoll serve` would refuse it: {n} {}", self.file.display(), plural(n, "error")),
+            n => bail!("{}: `plimsoll serve` would refuse it: {}", self.file.display(), counted(n, "error")),
         }
     }
 }
 
-fn plural(n: usize, word: &str) -> String {
-    format!("{word}{}", if n == 1 { "" } else { "s" })
+fn report(config: &Config, file: &Path) -> (Report, BTreeMap<String, PoolPlan>) {
+    let Findings { errors, warnings, plans, .. } = findings(config);
+    let report = Report {
+        file: file.to_path_buf(),
+        pools: config.pool.len(),
+        tenants: config.tenant.len(),
+        volumes: config.volume.len(),
+        grants: config.grant.len(),
+        errors: errors.iter().map(Finding::of).collect(),
+        warnings: warnings.iter().map(Finding::of).collect(),
+    };
+    (report, plans)
 }
 
-impl Report<'_> {
-    fn print(&self) {
+/// The findings about a configuration, for people.
+pub fn findings_text(config: &Config, file: &Path) -> String {
+    report(config, file).0.text()
+}
+
+/// "1 pool", "2 pools".
+fn counted(n: usize, word: &str) -> String {
+    format!("{n} {word}{}", if n == 1 { "" } else { "s" })
+}
+
+impl Report {
+    fn text(&self) -> String {
         let Report { pools, tenants, volumes, grants, errors, warnings, .. } = self;
+        let file = self.file.display();
         let verdict = match (errors.len(), warnings.len()) {
             (0, 0) => "all well".to_string(),
-            (0, n) => format!("correct, but {n} {}", plural(n, "warning")),
-            (n, _) => format!("{n} {}", plural(n, "error")),
+            (0, n) => format!("correct, but {}", counted(n, "warning")),
+            (n, _) => counted(n, "error"),
         };
-        let file = self.file.display();
-        println!("{file}: {pools} pools, {tenants} tenants, {volumes} volumes, {grants} grants: {verdict}");
-        errors.iter().for_each(|e| println!("{file}: error: {e}"));
-        warnings.iter().for_each(|w| println!("{file}: warning: {w}"));
+        let has = [(pools, "pool"), (tenants, "tenant"), (volumes, "volume"), (grants, "grant")];
+        let has: Vec<_> = has.iter().map(|(n, word)| counted(**n, word)).collect();
+        // Where the text couldn't be read, nothing is known of its sections.
+        let has = if *pools == 0 { String::new() } else { format!("{}: ", has.join(", ")) };
+        let mut text = format!("{file}: {has}{verdict}\n");
+        for (kind, found) in [("error", errors), ("warning", warnings)] {
+            for Finding { line, what } in found {
+                let line = line.map_or(String::new(), |n| format!(":{n}"));
+                text += &format!("{file}{line}: {kind}: {what}\n");
+            }
+        }
+        text
     }
 }
 
 fn findings(config: &Config) -> Findings {
     let mut all = Findings::default();
-    addresses(config, &mut all);
+    let anywhere = |what: String| config.source.error(None, what);
+    let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+    addresses(config, &mut errors, &mut warnings);
+    all.errors.extend(errors.into_iter().map(anywhere));
+    all.warnings.extend(warnings.into_iter().map(anywhere));
     config.pool.iter().for_each(|p| pool(p, config, &mut all));
+    overcommitted(config, &mut all);
     errors_for_being_late(config, &mut all.warnings);
     grants(config, &mut all.warnings);
     all
 }
 
 /// Warns of promises whose refusals are I/O errors to clients that know no promises.
-fn errors_for_being_late(config: &Config, warnings: &mut Vec<String>) {
-    let tenants = config.tenant.iter().map(|t| ("tenant", t.name.get_ref(), t.busy));
-    let volumes = config.volume.iter().map(|v| ("volume", v.name.get_ref(), v.busy));
+fn errors_for_being_late(config: &Config, warnings: &mut Vec<ConfigError>) {
+    let tenants = config.tenant.iter().map(|t| ("tenant", &t.name, t.busy));
+    let volumes = config.volume.iter().map(|v| ("volume", &v.name, v.busy));
     for (kind, name, _) in tenants.chain(volumes).filter(|(_, _, busy)| *busy == Some(OnBusy::Error)) {
-        warnings.push(format!(
-            "{kind} `{name}`: busy = \"error\" answers a read that would be late with an I/O error: file systems go read-only \
-             or shut down, databases fail queries or end. It is for clients that then read elsewhere (QEMU's quorum)"
-        ));
+        let what = format!(
+            "{kind} `{}`: busy = \"error\" answers a read that would be late with an I/O error: file systems go read-only \
+             or shut down, databases fail queries or end. It is for clients that then read elsewhere (QEMU's quorum)",
+            name.get_ref()
+        );
+        warnings.push(config.source.error(Some(name.span().start), what));
     }
 }
 
-fn addresses(config: &Config, Findings { errors, warnings, .. }: &mut Findings) {
+/// Warns of files that can't all fill up: then writes fail with "no space" although their volumes have room.
+fn overcommitted(config: &Config, all: &mut Findings) {
+    let mut systems: BTreeMap<u64, (u64, u64, Vec<String>)> = BTreeMap::new();
+    for (file, bytes) in &all.sparse {
+        let there = std::fs::metadata(file).ok();
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        let (Ok(of_folder), Ok(system)) = (std::fs::metadata(folder), rustix::fs::statvfs(folder)) else { continue };
+        let missing = bytes.saturating_sub(there.map_or(0, |m| m.blocks() * 512));
+        let of = systems.entry(of_folder.dev()).or_insert((0, system.f_bavail * system.f_frsize, Vec::new()));
+        of.0 += missing;
+        of.2.push(file.display().to_string());
+    }
+    for (missing, free, files) in systems.into_values().filter(|(missing, free, _)| missing > free) {
+        let (missing, free) = (crate::table::bytes(missing), crate::table::bytes(free));
+        let what = format!(
+            "{} may grow by {missing} together, and their file system has {free}: once it is full, writes and flushes fail",
+            files.join(", ")
+        );
+        all.warnings.push(config.source.error(None, what));
+    }
+}
+
+fn addresses(config: &Config, errors: &mut Vec<String>, warnings: &mut Vec<String>) {
     if config.listen.unix.is_none() && config.listen.tcp.is_none() {
         warnings.push("listen: neither unix nor tcp: no NBD client can come".into());
     }
@@ -125,6 +199,19 @@ fn addresses(config: &Config, Findings { errors, warnings, .. }: &mut Findings) 
         // sun_path of sockaddr_un has 108 bytes, one of them the end's.
         if path.as_os_str().len() > 107 {
             errors.push(format!("{key} {}: longer than the 107 bytes that a socket's path may have", path.display()));
+        }
+        if UnixStream::connect(path).is_ok() {
+            warnings.push(format!("{key} {}: a process serves this socket now", path.display()));
+        }
+    }
+    for (key, address) in [("listen.tcp", config.listen.tcp), ("control.http", config.control.http)] {
+        // Taken for a moment: nothing else says whether this host has the address and this user may listen there.
+        match address.map(TcpListener::bind) {
+            Some(Err(e)) if e.kind() == std::io::ErrorKind::AddrInUse => {
+                warnings.push(format!("{key} {}: a process listens there now", address.expect("it is set")));
+            }
+            Some(Err(e)) => errors.push(format!("{key} {}: {e}", address.expect("it is set"))),
+            Some(Ok(_)) | None => {}
         }
     }
     let here = |a: SocketAddr| a.ip().is_loopback();
@@ -167,80 +254,53 @@ fn folder(key: &str, path: &Path, all: &mut Vec<String>) {
 
 fn pool(p: &PoolConfig, config: &Config, all: &mut Findings) {
     let name = p.name.get_ref();
-    let said = |what: String| format!("pool `{name}`: {what}");
-    let mut found = Findings::default();
-    device(&p.device, &mut found);
+    let at = |what: String| config.source.error(Some(p.name.span().start), format!("pool `{name}`: {what}"));
+    if p.device.volatile_cache.is_some() {
+        all.warnings.push(at("volatile_cache loses data on purpose: for tests only".into()));
+    }
+    let seen = look(p);
+    all.errors.extend(seen.errors.into_iter().map(at));
+    all.warnings.extend(seen.warnings.into_iter().map(at));
+    all.sparse.extend(seen.sparse);
     let space = |v: &&VolumeConfig| v.pool.get_ref() == name;
     let wanted: u64 = config.volume.iter().filter(space).map(|v| v.size.0.next_multiple_of(GRANULE_BYTES)).sum();
-    match bytes_of(&p.device).map(|bytes| rehearse(p, bytes)) {
-        None => {} // what is wrong with the device was told
-        Some(Err(what)) => found.errors.push(what),
+    match seen.bytes.map(|bytes| rehearse(p, bytes)) {
+        None => {} // the fault of the device is among the errors
+        Some(Err(what)) => all.errors.push(at(what)),
         Some(Ok((has, _))) if has < wanted => {
-            found.errors.push(format!("its volumes want {wanted} bytes, but its device has {has} for them"));
+            all.errors.push(at(format!("its volumes want {wanted} bytes, but its device has {has} for them")));
         }
         Some(Ok((_, plan))) => drop(all.plans.insert(name.clone(), plan)),
     }
-    all.errors.extend(found.errors.into_iter().map(said));
-    all.warnings.extend(found.warnings.into_iter().map(said));
 }
 
-/// How large the device is, or will be.
-fn bytes_of(d: &DeviceConfig) -> Option<u64> {
-    let there =
-        d.file.as_deref().and_then(|path| File::open(path).ok()).and_then(|mut f| f.seek(SeekFrom::End(0)).ok());
-    there.filter(|bytes| *bytes > 0).or(d.size.map(|s| s.0))
-}
-
-fn device(d: &DeviceConfig, Findings { errors, warnings, .. }: &mut Findings) {
-    use std::os::unix::fs::FileTypeExt;
-    if d.volatile_cache.is_some() {
-        warnings.push("volatile_cache loses data on purpose: for tests only".into());
-    }
-    let Some(path) = &d.file else { return };
-    let shown = path.display();
-    match std::fs::metadata(path) {
-        Ok(m) if !m.is_file() && !m.file_type().is_block_device() => {
-            errors.push(format!("{shown} is neither a file nor a block device"));
-        }
-        Ok(m) if m.is_file() && m.len() > 0 && d.size.is_some_and(|s| s.0 != m.len()) => {
-            warnings.push(format!("{shown} has {} bytes already: `size` is for a file that is made", m.len()));
-        }
-        Ok(_) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            match (d.uuid, d.size) {
-                (Some(uuid), _) => errors.push(format!("{shown} doesn't exist: the device {uuid} isn't here")),
-                (None, None) => errors.push(format!("{shown} doesn't exist: say how large to make it with `size`")),
-                (None, Some(_)) => {}
-            }
-            folder("file", path, errors);
-        }
-        Err(e) => errors.push(format!("{shown}: {e}")),
-    }
-}
-
-fn grants(config: &Config, all: &mut Vec<String>) {
+fn grants(config: &Config, all: &mut Vec<ConfigError>) {
     if config.grant.is_empty() {
-        all.push("no [[grant]]: nobody may use anything".into());
+        all.push(config.source.error(None, "no [[grant]]: nobody may use anything".into()));
     }
     let volumes: BTreeSet<&str> = config.volume.iter().map(|v| v.name.get_ref().as_str()).collect();
     let tenants: BTreeSet<&str> = config.tenant.iter().map(|t| t.name.get_ref().as_str()).collect();
     for g in &config.grant {
-        let peer = g.peer.get_ref();
+        let at = |what: String| {
+            config.source.error(Some(g.peer.span().start), format!("grant for `{}`: {what}", g.peer.get_ref()))
+        };
         // Volumes and tenants may also be made while the node runs: naming one that isn't here is no error.
         for v in g.volumes.iter().filter(|v| *v != "*" && !volumes.contains(v.as_str())) {
-            all.push(format!("grant for `{peer}`: there is no volume `{v}` here"));
+            all.push(at(format!("there is no volume `{v}` here")));
         }
         for t in g.tenants.iter().filter(|t| *t != "*" && !tenants.contains(t.as_str())) {
-            all.push(format!("grant for `{peer}`: there is no tenant `{t}` here"));
+            all.push(at(format!("there is no tenant `{t}` here")));
         }
-        if peer.starts_with("cert:") && config.listen.tls.is_none() {
-            all.push(format!("grant for `{peer}`: without [listen.tls] nobody can show a certificate"));
+        if g.peer.get_ref().starts_with("cert:") && config.listen.tls.is_none() {
+            all.push(at("without [listen.tls] nobody can show a certificate".into()));
         }
     }
+    let covers = |g: &Grant, name: &String| g.volumes.iter().any(|w| w == "*" || w == name);
     for v in &config.volume {
         let name = v.name.get_ref();
-        if !config.grant.is_empty() && !config.grant.iter().any(|g| g.volumes.iter().any(|w| w == "*" || w == name)) {
-            all.push(format!("volume `{name}`: no grant covers it, so nobody may use it"));
+        if !config.grant.is_empty() && !config.grant.iter().any(|g| covers(g, name)) {
+            let what = format!("volume `{name}`: no grant covers it, so nobody may use it");
+            all.push(config.source.error(Some(v.name.span().start), what));
         }
     }
 }
@@ -256,7 +316,10 @@ mod tests {
     #[test]
     fn a_sound_configuration_has_no_warnings() {
         let dir = tempfile::tempdir().unwrap();
-        let found = check(dir.path(), include_str!("default.toml"));
+        let text = include_str!("default.toml").replace(":10809", ":0").replace(":7700", ":0");
+        let mut found = check(dir.path(), &text);
+        // How much room there is is this machine's.
+        found.warnings.retain(|w| !w.what.contains("their file system has"));
         assert!(found.errors.is_empty() && found.warnings.is_empty(), "{:?} {:?}", found.errors, found.warnings);
     }
 
@@ -314,7 +377,8 @@ mod tests {
             tenants = ["u"]
         "#;
         let Findings { errors, warnings, .. } = check(dir.path(), text);
-        let (errors, warnings) = (errors.join("\n"), warnings.join("\n"));
+        let joined = |all: &[ConfigError]| all.iter().map(|e| e.what.as_str()).collect::<Vec<_>>().join("\n");
+        let (errors, warnings) = (joined(&errors), joined(&warnings));
         for part in [
             "listen.tcp and control.http both want",
             "control.token_file",

@@ -18,8 +18,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// Which node is meant, and how its answers are printed.
 #[derive(Args, Clone, Debug)]
 pub struct Control {
-    /// The node's control socket, or its address: a path, HOST:PORT or http://HOST:PORT.
-    #[arg(long, value_name = "PATH|URL", env = "PLIMSOLL_CONTROL", default_value = "http://127.0.0.1:7700")]
+    /// The node's control socket, or its address: a path, HOST:PORT or http://HOST:PORT [default: /run/plimsoll/control.sock for those who
+    /// may use it, else http://127.0.0.1:7700].
+    #[arg(long, value_name = "PATH|URL", env = "PLIMSOLL_CONTROL", default_value_t = usual(), hide_default_value = true)]
     control: String,
     /// A file with the token that changes over TCP take; the control socket takes none, and is used where it can be.
     #[arg(long, value_name = "FILE", env = "PLIMSOLL_TOKEN_FILE")]
@@ -27,6 +28,13 @@ pub struct Control {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// The packaged node's socket, if it may be used.
+fn usual() -> String {
+    const PACKAGED: &str = "/run/plimsoll/control.sock";
+    let may = rustix::fs::access(PACKAGED, rustix::fs::Access::WRITE_OK).is_ok();
+    if may { PACKAGED } else { "http://127.0.0.1:7700" }.to_string()
 }
 
 impl Control {

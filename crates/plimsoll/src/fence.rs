@@ -26,6 +26,7 @@ pub struct Fence {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(visible_alias = "show")]
     Status(Show),
     Set(Set),
     Plan(Plan),

@@ -6,15 +6,19 @@ mod client;
 mod connections;
 mod cores;
 mod deadline;
+mod events;
 mod fence;
+mod init;
 mod inject;
 mod lab;
+mod log;
 mod logs;
 mod part;
 mod pool;
 mod profile;
 mod promise;
 mod read;
+mod reload;
 mod resync;
 mod serve;
 mod shape;
@@ -31,9 +35,15 @@ use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
 
+/// The version, with the commit in a package (packaging/build.sh).
+const VERSION: &str = match option_env!("PLIMSOLL_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Shared storage in which every request carries a promise, and every layer keeps it or says no at once.
 #[derive(Parser)]
-#[command(name = "plimsoll", version, propagate_version = true)]
+#[command(name = "plimsoll", version = VERSION, propagate_version = true)]
 #[command(
     after_help = "Exit status: 0 done, 1 failed, 2 misused, 130 interrupted while tuning.\n\nExample:\n  plimsoll serve --data DIR"
 )]
@@ -46,8 +56,13 @@ struct Cli {
 enum Command {
     /// Run a storage node
     Serve(serve::Serve),
-    /// Check a configuration and say file, line and key of what is wrong
+    /// Check a configuration and the devices that it names, without changing anything
     Check(check::Check),
+    /// Write a commented configuration for devices
+    Init(init::Init),
+    Reload(reload::Reload),
+    Drain(reload::Drain),
+    Events(events::Events),
     /// Show how a node is, in short
     Status(status::Status),
     /// Watch a node: tenants, volumes, layers
@@ -58,7 +73,7 @@ enum Command {
     Tenant(tenant::Tenant),
     /// List the clients that are connected
     Connections(connections::Connections),
-    /// Show a pool's layers, show and change its settings, bring one back after a failed flush
+    /// List pools, show a pool's layers, show and change its settings, bring one back after a failed flush
     Pool(pool::Pool),
     Inject(inject::Inject),
     /// Show who has a pool's cores, and whether they suffice
@@ -82,11 +97,32 @@ enum Command {
     Shape(Box<shape::Shape>),
 }
 
+/// As a shell says of a command that the signal killed.
+const SIGPIPE_STATUS: u8 = 128 + 13;
+
+/// `println!` panics when the reader of a pipe has gone (`plimsoll status | head -1`). That is no fault: the command ends, as if the signal
+/// had killed it. A node sets a hook of its own, and never prints so.
+fn end_quietly_without_a_reader() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let is_pipe = |text: &str| text.starts_with("failed printing to stdout") && text.contains("Broken pipe");
+        match info.payload().downcast_ref::<String>() {
+            Some(text) if is_pipe(text) => std::process::exit(SIGPIPE_STATUS.into()),
+            _ => say(info),
+        }
+    }));
+}
+
 fn main() -> ExitCode {
+    end_quietly_without_a_reader();
     let cli = Cli::parse(); // misuse ends here with status 2
     let result = match cli.command {
         Command::Serve(c) => c.run(),
         Command::Check(c) => c.run(),
+        Command::Init(c) => c.run(),
+        Command::Reload(c) => c.run(),
+        Command::Drain(c) => c.run(),
+        Command::Events(c) => c.run(),
         Command::Status(c) => c.run(),
         Command::Top(c) => c.run(),
         Command::Volume(c) => c.run(),
@@ -107,10 +143,16 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(e) if is_broken_pipe(&e) => ExitCode::from(SIGPIPE_STATUS),
         Err(e) => {
             // Whoever reads it may have gone.
             let _ = writeln!(std::io::stderr(), "plimsoll: {e:#}");
             tools::status(&e).map_or(ExitCode::FAILURE, ExitCode::from)
         }
     }
+}
+
+/// Has the reader of what the command prints gone?
+fn is_broken_pipe(e: &anyhow::Error) -> bool {
+    e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -1,21 +1,22 @@
 //! `plimsoll serve`.
 
+use crate::log;
 use anyhow::{Context, Result};
 use clap::Args;
-use plimsoll_node::config::Config;
+use plimsoll_node::config::{Config, ConfigErrors};
 use plimsoll_node::directory::VolumeState;
 use plimsoll_node::node::Node;
-use plimsoll_node::serve::Bound;
+use plimsoll_node::serve::{Bound, Host};
 use std::io::Write;
-use std::path::PathBuf;
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 /// Run a storage node: from a configuration file, or with an embedded default in a folder.
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["config", "data"]))]
-#[command(after_help = "Examples:\n  plimsoll serve --data DIR\n  plimsoll serve --config /etc/plimsoll/node.toml")]
+#[command(
+    after_help = "SIGHUP or `plimsoll reload` reads the configuration anew; SIGTERM or `plimsoll drain` ends the node in order, a second signal at once.\n\nExamples:\n  plimsoll serve --data DIR\n  plimsoll serve --config /etc/plimsoll/plimsoll.toml"
+)]
 pub struct Serve {
     /// The configuration file.
     #[arg(long, value_name = "FILE")]
@@ -23,6 +24,12 @@ pub struct Serve {
     /// Without a configuration: a folder for the embedded default, made if it doesn't exist.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// With --data: the TCP port for NBD [default: 10809, or a free one].
+    #[arg(long, value_name = "PORT", requires = "data")]
+    nbd_port: Option<u16>,
+    /// With --data: the port for the dashboard and the API [default: 7700, or a free one].
+    #[arg(long, value_name = "PORT", requires = "data")]
+    http_port: Option<u16>,
     /// Log as JSON, one object a line.
     #[arg(long)]
     log_json: bool,
@@ -35,32 +42,33 @@ impl Serve {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         plimsoll_node::panics::end_the_process();
-        start_logging(self.log_json);
-        let (config, embedded) = match (&self.config, &self.data) {
-            (Some(file), _) => (Config::load(file)?, None),
-            (None, Some(dir)) => {
-                std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-                let dir = dir.canonicalize().with_context(|| format!("cannot use {}", dir.display()))?;
-                (Config::parse(DEFAULT, &dir.join("(embedded default)"))?, Some(dir))
-            }
+        let set_level = log::start(self.log_json);
+        if let Some(dir) = &self.data {
+            std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        }
+        let reread = || match (&self.config, &self.data) {
+            (Some(file), _) => Config::load(file),
+            (None, Some(dir)) => self.embedded(dir),
             (None, None) => unreachable!("clap asks for one of them"),
         };
+        let config = reread()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let ready = |node: &Node, bound: &Bound| print_ready(node, bound, embedded.is_some());
-        runtime.block_on(plimsoll_node::serve::serve(&config, ready))?;
-        Ok(())
+        let ready = |node: &Node, bound: &Bound| print_ready(node, bound, self.data.is_some());
+        let host = Host { reread: &reread, log: &set_level };
+        let ended = runtime.block_on(plimsoll_node::serve::serve(config, host, ready));
+        // A thread that hangs in a device must not keep a process that was ordered to end.
+        runtime.shutdown_background();
+        Ok(ended?)
     }
-}
 
-fn start_logging(json: bool) {
-    let wanted = std::env::var("PLIMSOLL_LOG").ok().and_then(|w| w.parse().ok());
-    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
-    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let to_stderr = tracing_subscriber::fmt::layer().with_ansi(colours).with_writer(std::io::stderr);
-    // Nobody may take the log any more (a closed pipe, a full disk): complaining of that on stderr would be a panic.
-    let to_stderr = to_stderr.log_internal_errors(false);
-    let log = tracing_subscriber::registry().with(filter);
-    if json { log.with(to_stderr.json()).init() } else { log.with(to_stderr.compact().with_target(false)).init() }
+    fn embedded(&self, dir: &Path) -> Result<Config, ConfigErrors> {
+        let mut config = Config::parse(DEFAULT, &dir.join("(embedded default)"))?;
+        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        config.listen.tcp = self.nbd_port.map(local).or(config.listen.tcp);
+        config.control.http = self.http_port.map(local).or(config.control.http);
+        config.takes_free_ports = self.nbd_port.is_none() && self.http_port.is_none();
+        Ok(config)
+    }
 }
 
 /// Says what is served. Nobody may be there to read it (`plimsoll serve | head -1`), which harms nothing.

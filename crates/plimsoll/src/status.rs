@@ -28,7 +28,11 @@ impl Status {
 }
 
 fn print(s: &api::Status) {
-    let health = if s.node.healthy { "healthy" } else { "NOT HEALTHY" };
+    let health = match (s.node.ending, s.node.healthy) {
+        (true, _) => "ENDING",
+        (false, true) => "healthy",
+        (false, false) => "NOT HEALTHY",
+    };
     println!("plimsoll {}: {health}, up {} s", s.node.version, s.node.uptime_us / 1_000_000);
     s.node.problems.iter().for_each(|p| println!("  ! {p}"));
     let pool = |p: &api::PoolStatus| {

@@ -84,7 +84,7 @@ fn a_panic_in_any_thread_ends_the_node_and_nothing_durable_is_lost() {
 }
 
 #[test]
-fn sighup_changes_nothing() {
+fn sighup_harms_nobody() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &config("{ null = true, size = \"1GiB\" }", "1MiB"));
     let mut client = Client::connect(&server.socket(), "vol").unwrap();

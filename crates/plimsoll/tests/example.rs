@@ -15,7 +15,7 @@ fn with_everything_on() -> String {
     EXAMPLE.lines().map(on).collect::<Vec<_>>().join("\n")
 }
 
-fn parse(text: &str) -> Result<Config, plimsoll_node::config::ConfigError> {
+fn parse(text: &str) -> Result<Config, plimsoll_node::config::ConfigErrors> {
     Config::parse(text, Path::new("plimsoll.example.toml"))
 }
 

@@ -48,7 +48,7 @@ fn a_server_is_shaped_watched_steered_and_ended() {
     s.command("off", &["--undo"]);
     until("it shapes again", || s.command("metrics", &[]).contains("plimsoll_shape_open 0"));
     let metrics = s.command("metrics", &[]);
-    for line in ["plimsoll_shape_p 30", "plimsoll_shape_pressure_milli 1000", "plimsoll_shape_panics_total 0"] {
+    for line in ["plimsoll_shape_p 30", "plimsoll_shape_pressure_ratio 1", "plimsoll_shape_panics_total 0"] {
         assert!(metrics.lines().any(|l| l == line), "{line} is missing:\n{metrics}");
     }
     assert!(s.command("top", &["--once"]).contains("USER"));

@@ -165,6 +165,19 @@ impl fmt::Display for DeviceError {
 
 impl std::error::Error for DeviceError {}
 
+/// A device, looked at only.
+#[derive(Debug)]
+pub struct Look {
+    /// Its size.
+    pub size_bytes: u64,
+    /// A block device, not a regular file.
+    pub is_block_device: bool,
+    /// The process that has it locked, if one has and that is known.
+    pub used_by: Option<u32>,
+    /// Its superblock, or why [`DeviceFile::open`] would refuse it.
+    pub found: Result<Superblock, DeviceError>,
+}
+
 /// An open device. The lock is held as long as this, or a metadata store opened from it, lives.
 #[derive(Debug)]
 pub struct DeviceFile {
@@ -195,6 +208,14 @@ impl DeviceFile {
     /// See [`DeviceErrorKind`].
     pub fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceError> {
         open(path, expect).map_err(|kind| DeviceError { path: path.to_owned(), kind })
+    }
+
+    /// Looks at what is at `path`, without locking or changing it. `None` if nothing is there, or an empty file.
+    ///
+    /// # Errors
+    /// If it can't be read, or is neither a file nor a block device.
+    pub fn look(path: &Path, expect: &Expect) -> Result<Option<Look>, DeviceError> {
+        look(path, expect).map_err(|kind| DeviceError { path: path.to_owned(), kind })
     }
 
     /// Opens the metadata store in the device, which gives out at most the first `home_bytes` of the home region (a multiple
@@ -370,30 +391,8 @@ fn format(file: &File, probe: &Probe, superblock: &Superblock) -> Result<(), For
 
 fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceErrorKind> {
     let Locked { file, probe } = lock(path, false)?;
-    match first_bytes(&file, &probe)? {
-        First::Ours => {}
-        First::Blank => return Err(DeviceErrorKind::Blank),
-        First::Lost => return Err(DeviceErrorKind::SuperblockLost),
-        First::Creating => return Err(DeviceErrorKind::CreationInterrupted),
-        First::Foreign => return Err(DeviceErrorKind::Foreign),
-    }
-    let (mut superblock, copies) = read_superblock(&file)?;
-    if let Some(expected) = expect.pool_uuid
-        && superblock.pool_uuid != expected
-    {
-        return Err(DeviceErrorKind::WrongPool { found: superblock.pool_uuid, expected });
-    }
-    if let Some(expected) = expect.device_uuid
-        && superblock.device_uuid != expected
-    {
-        return Err(DeviceErrorKind::OtherDevice { found: superblock.device_uuid, expected });
-    }
-    if superblock.role != expect.role {
-        return Err(DeviceErrorKind::WrongRole { found: superblock.role, expected: expect.role.clone() });
-    }
-    if superblock.end() > probe.size_bytes {
-        return Err(DeviceErrorKind::TooSmall { size_bytes: probe.size_bytes, needed_bytes: superblock.end() });
-    }
+    let (mut superblock, copies) = read_superblock(&file, &probe)?;
+    must_be(&superblock, expect, &probe)?;
     // A copy that isn't what would be written now is torn, behind, or of an older version. An upgrade has a sequence of its
     // own, so that the metadata region can note that it was made.
     if Superblock::is_of_older_version(&copies) {
@@ -404,6 +403,25 @@ fn open(path: &Path, expect: &Expect) -> Result<DeviceFile, DeviceErrorKind> {
     write_superblock(&file, &superblock, &superblock.stale(&copies))
         .map_err(|error| DeviceErrorKind::Io { doing: "cannot renew its superblock", error })?;
     assemble(path, Locked { file, probe }, superblock)
+}
+
+fn look(path: &Path, expect: &Expect) -> Result<Option<Look>, DeviceErrorKind> {
+    let io = |doing| move |error| DeviceErrorKind::Io { doing, error };
+    match probe::kind(path).map_err(io("cannot stat it"))? {
+        None => return Ok(None),
+        Some(probe::Kind::Other) => return Err(DeviceErrorKind::NotAFile),
+        Some(probe::Kind::Regular | probe::Kind::Block) => {}
+    }
+    let file = File::open(path).map_err(io("cannot open it for reading"))?;
+    let probe = Probe::of(&file).map_err(io("cannot find its size and block size"))?;
+    if !probe.is_block_device && probe.size_bytes == 0 {
+        return Ok(None);
+    }
+    let found = read_superblock(&file, &probe)
+        .and_then(|(superblock, _)| must_be(&superblock, expect, &probe).map(|()| superblock))
+        .map_err(|kind| DeviceError { path: path.to_owned(), kind });
+    let Probe { size_bytes, is_block_device, .. } = probe;
+    Ok(Some(Look { size_bytes, is_block_device, used_by: probe::lock_holder(&file), found }))
 }
 
 /// Bytes of a device, from its start, without volumes' data: up to home, or all of a device that has no volumes.
@@ -419,7 +437,36 @@ fn owner(superblock: &Superblock) -> Owner {
     Owner { device_uuid: superblock.device_uuid, sequence: superblock.sequence }
 }
 
-fn read_superblock(file: &File) -> Result<(Superblock, [[u8; SUPERBLOCK_BYTES]; 2]), DeviceErrorKind> {
+/// Refuses a device that isn't the one that is expected.
+fn must_be(superblock: &Superblock, expect: &Expect, probe: &Probe) -> Result<(), DeviceErrorKind> {
+    if let Some(expected) = expect.pool_uuid
+        && superblock.pool_uuid != expected
+    {
+        return Err(DeviceErrorKind::WrongPool { found: superblock.pool_uuid, expected });
+    }
+    if let Some(expected) = expect.device_uuid
+        && superblock.device_uuid != expected
+    {
+        return Err(DeviceErrorKind::OtherDevice { found: superblock.device_uuid, expected });
+    }
+    if superblock.role != expect.role {
+        let (found, expected) = (superblock.role.clone(), expect.role.clone());
+        return Err(DeviceErrorKind::WrongRole { found, expected });
+    }
+    if superblock.end() > probe.size_bytes {
+        return Err(DeviceErrorKind::TooSmall { size_bytes: probe.size_bytes, needed_bytes: superblock.end() });
+    }
+    Ok(())
+}
+
+fn read_superblock(file: &File, probe: &Probe) -> Result<(Superblock, [[u8; SUPERBLOCK_BYTES]; 2]), DeviceErrorKind> {
+    match first_bytes(file, probe)? {
+        First::Ours => {}
+        First::Blank => return Err(DeviceErrorKind::Blank),
+        First::Lost => return Err(DeviceErrorKind::SuperblockLost),
+        First::Creating => return Err(DeviceErrorKind::CreationInterrupted),
+        First::Foreign => return Err(DeviceErrorKind::Foreign),
+    }
     let mut copies = [[0; SUPERBLOCK_BYTES]; 2];
     for (copy, at) in copies.iter_mut().zip(COPIES_AT) {
         file.read_exact_at(copy, at)

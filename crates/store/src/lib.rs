@@ -22,7 +22,7 @@ pub mod space;
 mod state;
 pub mod superblock;
 
-pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, ROLE_MAIN};
+pub use device::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Look, ROLE_MAIN};
 pub use meta::{MetaError, MetaReader, MetaStore, MetaView};
 pub use record::{
     CacheRecord, DeadlineRecord, NewVolume, RecordError, ReplicaRecord, SettingsRecord, TenantLimits, TenantRecord,

@@ -5,7 +5,7 @@ use plimsoll_base::Span;
 use serde::Deserialize;
 
 /// `[limits]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// NBD connections at once.

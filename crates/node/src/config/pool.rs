@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 /// `[[pool]]`
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolConfig {
     /// Its name.
@@ -62,7 +62,7 @@ pub struct PoolConfig {
 }
 
 /// `device = { … }`
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceConfig {
     /// A file (made sparse at the first use) or a block device.
@@ -86,7 +86,7 @@ pub struct DeviceConfig {
 }
 
 /// `[pool.logs]`: every key has a default.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogsConfig {
     /// One log in every so many bytes. Part of the device's format.
@@ -129,7 +129,7 @@ impl Default for LogsConfig {
 }
 
 /// `[pool.fence]`
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct FenceConfig {
     /// Slots in a rotation, 1 to 64. Can be changed live.
@@ -163,7 +163,7 @@ pub enum CacheDedup {
 }
 
 /// `[pool.cache]`
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheConfig {
     /// The fast device: a file (made sparse at the first use) or a block device. All of it is the cache's.
@@ -212,7 +212,7 @@ pub struct CacheConfig {
 }
 
 /// `nvram = { … }` of `[pool.cache]`
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvramConfig {
     /// A file on persistent memory, or a block device with a battery.
@@ -241,7 +241,7 @@ fn default_watermark() -> u32 {
 }
 
 /// `volatile_cache = { … }`, for tests.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VolatileConfig {
     /// Decides which sectors go out early.

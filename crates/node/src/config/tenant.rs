@@ -1,6 +1,7 @@
 //! `[[tenant]]`, `[[volume]]` and `[[grant]]`: who is promised what, and who may ask for it.
 
 use super::pool::PoolConfig;
+use super::read::there_is_no;
 use super::text::{ByteSize, SpanText};
 use super::{Config, Place, yes};
 use plimsoll_base::CacheMode;
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 /// `[[tenant]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TenantConfig {
     /// Its name.
@@ -48,7 +49,7 @@ pub struct TenantConfig {
 }
 
 /// `{ refuse_percent = 5, least = "1ms", most = "1s" }`
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AutoDeadlineConfig {
     /// Of all reads, so many may be refused, %.
@@ -70,7 +71,7 @@ fn most_deadline() -> SpanText {
 }
 
 /// `{ percentile = 99.9, within = "20ms" }`
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectiveConfig {
     /// Above 0, below 100.
@@ -80,7 +81,7 @@ pub struct ObjectiveConfig {
 }
 
 /// `[[volume]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeConfig {
     /// Its name: what clients ask for.
@@ -125,7 +126,7 @@ pub struct ThrottleConfig {
 }
 
 /// `[[grant]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
     /// `local` (any peer on the unix socket or from a loopback address), `uid:1000` (a unix peer's), or `cert:NAME` (a TLS
@@ -276,10 +277,12 @@ impl VolumeConfig {
             return Err(named(&self.name, "`busy` is for the volume's own `deadline`: set that too, or take it out"));
         }
         if !config.pool.iter().any(|p| p.name.get_ref() == self.pool.get_ref()) {
-            return Err(named(&self.pool, &format!("there is no pool `{}`", self.pool.get_ref())));
+            let there = config.pool.iter().map(|p| p.name.get_ref().as_str());
+            return Err(named(&self.pool, &there_is_no("pool", self.pool.get_ref(), there)));
         }
         if !config.tenant.iter().any(|t| t.name.get_ref() == self.tenant.get_ref()) {
-            return Err(named(&self.tenant, &format!("there is no tenant `{}`", self.tenant.get_ref())));
+            let there = config.tenant.iter().map(|t| t.name.get_ref().as_str());
+            return Err(named(&self.tenant, &there_is_no("tenant", self.tenant.get_ref(), there)));
         }
         if self.name.get_ref().is_empty() || self.name.get_ref().contains(['?', '/', '\0']) {
             return Err(named(&self.name, "a name can't be empty or have `?` or `/` in it"));

@@ -26,7 +26,7 @@ fn errors_name_file_line_and_key() {
     let two = format!("{POOL}{POOL}");
     assert_eq!(error(&two), "node.toml:5: pool `p` is declared twice");
     let volume = "[[volume]]\nname = \"v\"\npool = \"q\"\nsize = \"1MiB\"\ntenant = \"t\"\n";
-    assert_eq!(error(&format!("{POOL}{volume}")), "node.toml:6: volume `v`: there is no pool `q`");
+    assert_eq!(error(&format!("{POOL}{volume}")), "node.toml:6: volume `v`: there is no pool `q`; there are: p");
     let tenant = "[[tenant]]\nname = \"t\"\nclass = \"latency-critical\"\n";
     assert!(error(&format!("{POOL}{tenant}")).starts_with("node.toml:6: tenant `t`: a latency-critical tenant needs"));
     assert!(

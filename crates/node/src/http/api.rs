@@ -15,6 +15,52 @@ pub struct Health {
     pub problems: Vec<String>,
 }
 
+/// `GET /v1/events`
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct EventsStatus {
+    /// Oldest first.
+    pub events: Vec<EventStatus>,
+    /// Number of the newest event of all: `after` of the next question.
+    pub last: u64,
+}
+
+/// An event.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct EventStatus {
+    /// Its number, from 1, since the start of the node.
+    pub number: u64,
+    /// Microseconds since 1970.
+    pub unix_us: u64,
+    /// Its subject.
+    #[schemars(extend("enum" = ["node", "change", "problem", "connection", "refusal", "tls"]))]
+    pub kind: String,
+    /// How bad it is.
+    #[schemars(extend("enum" = ["info", "warning", "error"]))]
+    pub severity: String,
+    /// Who caused it, if somebody did: `uid:0`, an address, `cert:NAME` and an address.
+    pub who: Option<String>,
+    /// The event in words.
+    pub what: String,
+}
+
+/// `POST /v1/reload`
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Reloaded {
+    /// Sections that differed, and took effect.
+    pub changed: Vec<String>,
+    /// Sections that differ, and take effect at the next start.
+    pub restart: Vec<String>,
+    /// Changes that could not be carried out; the others took effect.
+    pub failed: Vec<String>,
+}
+
+/// `POST /v1/drain`
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Draining {
+    /// The node has ended after this time, in order or not.
+    pub at_most_us: u64,
+}
+
 /// `GET /v1/status`
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
@@ -39,6 +85,8 @@ pub struct NodeStatus {
     pub pid: u32,
     /// Since it began to serve. Grows steadily: differences of counters over differences of this are rates.
     pub uptime_us: u64,
+    /// Is it ending? Then it takes no new clients and no changes, and finishes the requests inside.
+    pub ending: bool,
     /// As of `/healthz`.
     pub healthy: bool,
     /// As of `/healthz`.

@@ -9,11 +9,13 @@
 //! The page, its description of the API and `/healthz` are open to all. They tell nothing about tenants: those who may not read hear of
 //! outages by name, and of other problems their number.
 
-use super::{ApiError, Control, Token};
+use super::{ApiError, BODY_BYTES_MAX, Control, Token};
+use crate::events::{Kind, Severity};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -38,9 +40,45 @@ pub async fn check(State(control): State<Arc<Control>>, mut request: Request, ne
     let (token, local_reads) = (control.token.as_ref(), control.local_reads);
     let reads = may(token, local_reads, peer, &Method::GET, "/v1/status", request.headers()).is_ok();
     request.extensions_mut().insert(MayRead(reads));
-    match may(token, local_reads, peer, request.method(), request.uri().path(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(e) => e.into_response(),
+    let (method, path) = (request.method().clone(), request.uri().path().to_string());
+    let events = &control.node.events;
+    match may(token, local_reads, peer, &method, &path, request.headers()) {
+        Ok(()) if matches!(method, Method::GET | Method::HEAD) => next.run(request).await,
+        Ok(()) if control.orders.is_ending() && path != "/v1/drain" => {
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the node is ending: nothing can be changed any more")
+                .into_response()
+        }
+        Ok(()) => {
+            // Bodies are at most as long as the router takes, and a change is rare.
+            let (parts, body) = request.into_parts();
+            let Ok(body) = axum::body::to_bytes(body, BODY_BYTES_MAX).await else {
+                let what = format!("the body is longer than {BODY_BYTES_MAX} bytes, or broke off");
+                return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, what).at(path).into_response();
+            };
+            let said = String::from_utf8_lossy(&body).into_owned();
+            let answer = next.run(Request::from_parts(parts, body.into())).await;
+            let (severity, ended) = match answer.status() {
+                code if code.is_success() => (Severity::Info, String::new()),
+                code => (Severity::Warning, format!(": refused with {}", code.as_u16())),
+            };
+            let what = format!("{method} {path} {said}").trim_end().to_string() + &ended;
+            events.add(Kind::Change, severity, Some(peer.to_string()), what);
+            answer
+        }
+        Err(e) => {
+            let what = format!("{method} {path}: {}", e.what());
+            events.add(Kind::Refusal, Severity::Warning, Some(peer.to_string()), what);
+            e.into_response()
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Unix(uid) => write!(f, "uid:{uid}"),
+            Peer::Tcp(address) => write!(f, "{address}"),
+        }
     }
 }
 

@@ -27,6 +27,11 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, what)
     }
 
+    /// What is wrong, without place and remedy.
+    pub fn what(&self) -> &str {
+        &self.text.what
+    }
+
     #[must_use]
     pub fn at(mut self, place: impl Into<String>) -> ApiError {
         let place = place.into();

@@ -9,10 +9,12 @@ mod auth;
 mod change;
 mod connections;
 mod error;
+mod events;
 mod history;
 mod inject;
 mod listen;
 mod openapi;
+mod orders;
 mod parts;
 mod problems;
 mod prometheus;
@@ -21,7 +23,9 @@ mod status;
 mod token;
 mod traces;
 
+pub use events::watch_problems;
 pub use listen::{serve_tcp, serve_unix};
+pub use orders::{Order, Orders};
 pub use token::Token;
 
 use crate::node::Node;
@@ -55,6 +59,8 @@ pub struct Control {
     pub started: Instant,
     /// The health as strangers were last told of it.
     pub told: Told,
+    /// Takes orders that concern the whole process.
+    pub orders: Orders,
 }
 
 /// For so long strangers are told of the same health: finding it out takes the pools' time.
@@ -86,6 +92,9 @@ fn routes() -> Vec<(String, MethodRouter<Arc<Control>>)> {
         ),
         ("/v1/tenants/{name}/history", get(history::of_tenant)),
         ("/v1/connections", get(connections::list)),
+        ("/v1/events", get(events::list)),
+        ("/v1/reload", post(orders::reload)),
+        ("/v1/drain", post(orders::drain)),
         ("/v1/pools/{name}/recover", post(change::recover_pool)),
         ("/v1/pools/{name}/settings", get(settings::show).patch(settings::patch)),
     ];

@@ -28,6 +28,9 @@ pub fn document() -> Value {
     generator.subschema_for::<api::Health>();
     generator.subschema_for::<api::Status>();
     generator.subschema_for::<api::Connections>();
+    generator.subschema_for::<api::EventsStatus>();
+    generator.subschema_for::<api::Reloaded>();
+    generator.subschema_for::<api::Draining>();
     generator.subschema_for::<api::History>();
     generator.subschema_for::<api::NewVolume>();
     generator.subschema_for::<api::VolumeChange>();

@@ -37,6 +37,8 @@ const STUCK: Span = Span::from_secs(30);
 /// A problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
+    /// The fault's kind and place: the same as long as it lasts.
+    pub key: String,
     /// The fault, its place, and the remedy.
     pub text: String,
     /// Doesn't a pool serve as it should?
@@ -51,9 +53,10 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
             Some(why) => Some(format!("{why}: repair it, then restart the node")),
             None => outage(&p.name, view.as_ref().map(|v| &v.pool)),
         };
-        all.extend(text.map(|text| Problem { text, is_outage: true }));
+        let key = format!("pool `{}`", p.name);
+        all.extend(text.map(|text| Problem { key, text, is_outage: true }));
     }
-    let mut rest: Vec<String> = Vec::new();
+    let mut rest: Vec<(String, String)> = Vec::new();
     for (name, t) in &directory.tenants {
         let without = || pools_without_cores(node, directory, name, views);
         rest.extend(broken_objectives(name, t, views, without));
@@ -67,8 +70,9 @@ pub fn problems(node: &Node, directory: &Directory, views: &Views) -> Vec<Proble
         }
         rest.extend(stuck(&node.pools[pool].name, &view.pool, |key| directory.volume_name(pool, key)));
     }
-    rest.extend(inject::injections(directory, views).iter().map(inject::problem));
-    all.extend(rest.into_iter().map(|text| Problem { text, is_outage: false }));
+    let injected = inject::injections(directory, views);
+    rest.extend(injected.iter().map(|i| (format!("volume `{}`: injected faults", i.volume), inject::problem(i))));
+    all.extend(rest.into_iter().map(|(key, text)| Problem { key, text, is_outage: false }));
     all
 }
 
@@ -103,7 +107,12 @@ fn exports_of(tenant: TenantId, views: &Views) -> impl Iterator<Item = &ExportPr
     views.iter().flatten().flat_map(|v| &v.pool.promises).filter(move |e| e.tenant == tenant)
 }
 
-fn broken_objectives(name: &str, t: &Tenant, views: &Views, without_cores: impl Fn() -> Vec<String>) -> Vec<String> {
+fn broken_objectives(
+    name: &str,
+    t: &Tenant,
+    views: &Views,
+    without_cores: impl Fn() -> Vec<String>,
+) -> Vec<(String, String)> {
     let sum_of = |o: &Objective| {
         let mine = exports_of(t.id, views).flat_map(|e| &e.objectives).filter(|(known, _)| known == o);
         mine.fold(Within::default(), |mut sum, (_, w)| {
@@ -118,14 +127,15 @@ fn broken_objectives(name: &str, t: &Tenant, views: &Views, without_cores: impl 
             let percentile = f64::from(o.percentile_bp) / 100.0;
             let todo = match without_cores().join(", ") {
                 none if none.is_empty() => {
-                    "`plimsoll cores` shows who has the cores; see \"When a promise is broken\" in docs/promises.md".into()
+                    "`plimsoll cores` shows who has the cores; see \"When a promise is broken\" in docs/promises.md"
+                        .into()
                 }
                 pools => format!("nothing enforces it in pool {pools}: set `cores` there (docs/cores.md)"),
             };
-            format!(
-                "tenant `{name}`: p{percentile} ≤ {} is broken: {} of {} requests of the last minute took longer; {todo}",
-                o.bound, late, w.requests,
-            )
+            let key = format!("tenant `{name}`: p{percentile} ≤ {}", o.bound);
+            let text =
+                format!("{key} is broken: {} of {} requests of the last minute took longer; {todo}", late, w.requests,);
+            (key, text)
         })
     };
     objectives(&t.class).iter().filter_map(broken).collect()
@@ -143,33 +153,41 @@ fn missed_deadlines(
     e: &ExportPromise,
     directory: &Directory,
     node: &Node,
-) -> Option<String> {
+) -> Option<(String, String)> {
     let tenant = directory.tenants.iter().find(|(_, t)| t.id == e.tenant).map(|(name, _)| name.as_str())?;
     let t = &e.minute;
     is_missing(t, node.late_permille(pool, tenant)).then(|| {
         let (late, accepted) = (t.missed + t.waited, t.kept + t.missed + t.waited);
-        format!(
-            "volume `{volume}`, tenant `{tenant}`: {:.1} % of {accepted} accepted reads missed their deadlines in the last minute, {} \
+        let place = format!("volume `{volume}`, tenant `{tenant}`");
+        let text = format!(
+            "{place}: {:.1} % of {accepted} accepted reads missed their deadlines in the last minute, {} \
              of {late} as forecast (they wait): `plimsoll volume show {volume}` shows where they wait; see \"When a promise is broken\" in docs/promises.md",
             late as f64 * 100.0 / accepted as f64,
             t.waited,
-        )
+        );
+        (format!("{place}: missed deadlines"), text)
     })
 }
 
-fn failures(volume: &str, pool: &str, e: &ExportPromise) -> Option<String> {
+fn failures(volume: &str, pool: &str, e: &ExportPromise) -> Option<(String, String)> {
     let (failed, why) = e.failed?;
     let todo = match why {
         IoError::NoSpace => "free space where the pool's files are, or delete volumes",
         IoError::FlushFailed => "recover the pool after you have checked its device",
         _ => "check the device and the kernel's log",
     };
-    Some(format!(
+    let key = format!("volume `{volume}`: failed requests");
+    let text = format!(
         "volume `{volume}`: {failed} requests failed in the last {FAILED_MINUTES} minutes in pool `{pool}`, the last one: {why}: {todo}"
-    ))
+    );
+    Some((key, text))
 }
 
-fn stuck(pool: &str, p: &PoolSnapshot, volume: impl Fn(plimsoll_base::VolumeKey) -> String) -> Option<String> {
+fn stuck(
+    pool: &str,
+    p: &PoolSnapshot,
+    volume: impl Fn(plimsoll_base::VolumeKey) -> String,
+) -> Option<(String, String)> {
     let (arrived_at, place, key) = p.oldest_served?;
     let age = p.now.since(arrived_at);
     (age > STUCK).then(|| {
@@ -180,11 +198,12 @@ fn stuck(pool: &str, p: &PoolSnapshot, volume: impl Fn(plimsoll_base::VolumeKey)
             }
             _ => "`plimsoll top` shows that layer's state",
         };
-        format!(
+        let text = format!(
             "pool `{pool}`: a request of volume `{}` has been inside for {} s, it is at `{place}`: {todo}",
             volume(key),
             age.as_micros() / 1_000_000
-        )
+        );
+        (format!("pool `{pool}`: a stuck request"), text)
     })
 }
 
@@ -200,7 +219,7 @@ mod tests {
         let said = |now, place| {
             let mut pool = PoolSnapshot::idle(at(now), LayerState::Ready, false);
             pool.oldest_served = Some((at(10), place, key));
-            stuck("p", &pool, |_| "v".into())
+            stuck("p", &pool, |_| "v".into()).map(|(_, text)| text)
         };
         assert_eq!(said(40, "cores"), None);
         let text = said(51, "device").expect("stuck");

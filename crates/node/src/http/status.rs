@@ -36,6 +36,7 @@ pub fn status(control: &Control, views: &Views) -> Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),
             uptime_us: control.started.elapsed().as_micros() as u64,
+            ending: control.orders.is_ending(),
             healthy: problems.is_empty(),
             problems,
             listens: Listens {

@@ -26,7 +26,7 @@ impl Node {
     }
 
     async fn ask_fit(&self, pool: usize, name: &str, class: &Class, permits: PermitLimits) -> Result<()> {
-        let terms = self.particulars.terms(name, class, permits.jobs_max);
+        let terms = self.configured().particulars.terms(name, class, permits.jobs_max);
         let except = self.directory_ref(|d| d.tenants.get(name).map(|t| t.id));
         let p = &self.pools[pool];
         // A pool that has ended keeps no promise anyway.

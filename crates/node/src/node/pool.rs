@@ -182,7 +182,7 @@ impl RunningPool {
     /// A pool that couldn't be opened, in its place: it answers nobody.
     pub(super) fn failed(config: &PoolConfig, why: NodeError) -> Result<RunningPool> {
         let why = why.to_string();
-        tracing::error!(error = why, "the other pools are served");
+        tracing::error!(error = why, "a pool isn't served");
         Ok(RunningPool {
             name: config.name.get_ref().clone(),
             device: config.device.file.as_ref().map_or("null".into(), |f| f.display().to_string()),

@@ -95,7 +95,7 @@ impl Node {
         let volume = self.volume_named(name)?;
         promise.map_or(Ok(()), |p| check_deadline(p.deadline)).map_err(NodeError::Refused)?;
         if let Some(store) = self.pools[volume.pool].store.clone() {
-            let (configured_ns, configured_busy) = recorded(self.promised.volumes.get(name));
+            let (configured_ns, configured_busy) = recorded(self.configured().promised.volumes.get(name));
             let (deadline_ns, busy) = recorded(promise.as_ref());
             let record = DeadlineRecord { deadline_ns, configured_ns, busy, configured_busy };
             let name = name.to_string();
@@ -107,7 +107,7 @@ impl Node {
 
     /// A volume's deadline that was set live in an earlier life of the node, where the same is configured as then.
     pub(super) fn settle_deadline(&self, record: &VolumeRecord) {
-        let configured = recorded(self.promised.volumes.get(&record.name));
+        let configured = recorded(self.configured().promised.volumes.get(&record.name));
         if let Some(kept) = record.deadline.filter(|k| (k.configured_ns, k.configured_busy) == configured) {
             let promise = |ns| VolumePromise { deadline: Span::from_nanos(ns), busy: kept.busy };
             self.promise(&record.name, kept.deadline_ns.map(promise));

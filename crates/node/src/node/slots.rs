@@ -9,20 +9,22 @@ use plimsoll_base::Class;
 use plimsoll_fence::Fence;
 use plimsoll_store::VolumeRecord;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 impl Node {
     /// A volume's service while it was alone, if it was measured.
-    pub fn baseline(&self, volume: &str) -> Option<&Baseline> {
-        self.baselines.get(volume)
+    pub fn baseline(&self, volume: &str) -> Option<Arc<Baseline>> {
+        self.configured().baselines.get(volume).cloned()
     }
 
     /// Parts of a volume whose tenant has this class.
     pub(super) fn part_of(&self, name: &str, class: Option<&Class>) -> VolumePart {
+        let configured = self.configured();
         VolumePart {
             name: name.to_string(),
-            slots: slots_of(self.slots.get(name).copied(), class),
-            cache_bytes: self.cache_sizes.get(name).copied(),
-            throttle: self.throttles.get(name).copied().unwrap_or_default(),
+            slots: slots_of(configured.slots.get(name).copied(), class),
+            cache_bytes: configured.cache_sizes.get(name).copied(),
+            throttle: configured.throttles.get(name).copied().unwrap_or_default(),
         }
     }
 
@@ -46,8 +48,9 @@ impl Node {
         if let Some(store) = &p.store {
             tenants.extend(store.view().volumes().map(|v| (v.name.clone(), v.tenant.clone())));
         }
-        let configured = self.volumes_configured.iter().filter(|v| *v.pool.get_ref() == p.name);
-        tenants.extend(configured.map(|v| (v.name.get_ref().clone(), v.tenant.get_ref().clone())));
+        let configured = self.configured();
+        let mine = configured.volumes.iter().filter(|v| *v.pool.get_ref() == p.name);
+        tenants.extend(mine.map(|v| (v.name.get_ref().clone(), v.tenant.get_ref().clone())));
         let part = |d: &Directory, name: &str, tenant: &str| self.part_of(name, class_of(d, tenant).as_ref());
         self.directory_ref(|d| tenants.iter().map(|(name, tenant)| part(d, name, tenant)).collect())
     }

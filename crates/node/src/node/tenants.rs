@@ -64,25 +64,25 @@ impl Node {
             (None, false) => OnBusy::Wait,
             (busy, true) => busy.unwrap_or(was.busy),
         };
-        let (configured_ns, configured_busy) = recorded(&self.promised.tenant(name));
+        let (configured_ns, configured_busy) = recorded(&self.configured().promised.tenant(name));
         Ok(Some(DeadlineRecord { deadline_ns: deadline.map(Span::as_nanos), configured_ns, busy, configured_busy }))
     }
 
     /// A tenant's promise as configured.
     pub fn promise_configured(&self, name: &str) -> Promise {
-        self.promised.tenant(name)
+        self.configured().promised.tenant(name)
     }
 
     /// Thousandths of a tenant's accepted reads in a pool that may miss their deadlines, by its percentile or the pool's share.
     pub fn late_permille(&self, pool: usize, tenant: &str) -> u64 {
         let share = self.pools[pool].live().and_then(|live| live.config.miss_percent);
         let of_pool = share.map_or(0, |percent| (percent * 10.0).ceil() as u64);
-        self.particulars.late_permille(tenant).max(of_pool)
+        self.configured().particulars.late_permille(tenant).max(of_pool)
     }
 
     /// A tenant's deadline that was set live holds as long as the same is configured as then.
     pub(super) fn settle_tenant_deadline(&self, record: &TenantRecord) {
-        let configured = self.promised.tenant(&record.name);
+        let configured = self.configured().promised.tenant(&record.name);
         let kept = record.deadline.filter(|k| (k.configured_ns, k.configured_busy) == recorded(&configured));
         let promise = kept.map_or(configured, |k| Promise {
             deadline: k.deadline_ns.map(Span::from_nanos),

@@ -3,7 +3,7 @@
 mod device;
 mod share;
 
-pub use device::{Opened, check_page, format_if_blank, open, open_nvram, weus_most, weus_of};
+pub use device::{Opened, check_page, expect, format_if_blank, open, open_nvram, weus_most, weus_of};
 pub use share::{check_part, check_parts, part_bytes, too_large};
 
 use super::page::{Family, Page};

@@ -10,8 +10,11 @@ use std::path::Path;
 pub fn fuzz_one(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Err(e) = Config::parse(text, Path::new("/etc/plimsoll/node.toml")) {
-        assert!(!e.what.is_empty());
-        assert!(e.line <= text.lines().count() + 1, "line {} of {}", e.line, text.lines().count());
-        assert!(e.to_string().contains("node.toml"));
+        assert!(!e.0.is_empty());
+        for e in e.0 {
+            assert!(!e.what.is_empty());
+            assert!(e.line <= text.lines().count() + 1, "line {} of {}", e.line, text.lines().count());
+            assert!(e.to_string().contains("node.toml"));
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Any bytes to the control socket are answered or hung up on, and the node goes on: also called by `fuzz/`.
 
 use plimsoll_node::config::Config;
-use plimsoll_node::http::{Control, Told, router, serve_unix};
+use plimsoll_node::http::{Control, Orders, Told, router, serve_unix};
 use plimsoll_node::node::Node;
 use plimsoll_node::serve::Bound;
 use std::io::{Read, Write};
@@ -44,6 +44,7 @@ fn socket() -> &'static Path {
                     local_reads: true,
                     started: Instant::now(),
                     told: Told::default(),
+                    orders: Orders::new().0,
                 };
                 let listener = tokio::net::UnixListener::bind(&bound).expect("a socket");
                 listens.0.send(()).expect("it is waited for");

@@ -40,23 +40,25 @@ fn label(name: &str) -> String {
 
 fn metrics(v: &View) -> String {
     let mut out = String::new();
-    let mut one = |name: &str, kind: &str, help: &str, lines: Vec<(String, u64)>| {
+    let mut one = |name: &str, kind: &str, help: &str, lines: Vec<(String, f64)>| {
         let _ = writeln!(out, "# HELP plimsoll_shape_{name} {help}\n# TYPE plimsoll_shape_{name} {kind}");
         for (labels, value) in lines {
-            let no_limit = name == "p" && value == u64::from(P_UNLIMITED);
-            let value = if no_limit { "+Inf".to_string() } else { value.to_string() };
+            let value = if value == f64::INFINITY { "+Inf".to_string() } else { value.to_string() };
             let _ = writeln!(out, "plimsoll_shape_{name}{labels} {value}");
         }
     };
-    let alone = |n: u64| vec![(String::new(), n)];
+    let alone = |n: u64| vec![(String::new(), n as f64)];
     let (h, c) = (&v.head, &v.head.counters);
-    one("p", "gauge", "Delivered user parallelism (transactions inside at most).", alone(u64::from(h.knobs.p)));
+    one("p", "gauge", "Delivered user parallelism (transactions inside at most).", {
+        let p = if h.knobs.p == P_UNLIMITED { f64::INFINITY } else { f64::from(h.knobs.p) };
+        vec![(String::new(), p)]
+    });
     one("zeta", "gauge", "Scheduling-round quota.", alone(u64::from(h.knobs.zeta)));
     one(
-        "pressure_milli",
+        "pressure_ratio",
         "gauge",
-        "Thousandths of P that the storage's forecast, or an operator, leaves.",
-        alone(u64::from(v.pressure_milli)),
+        "Share of P that the storage's forecast, or an operator, leaves.",
+        vec![(String::new(), f64::from(v.pressure_milli) / 1000.0)],
     );
     one("open", "gauge", "1 if everything passes.", alone(u64::from(h.knobs.open)));
     one(
@@ -70,7 +72,7 @@ fn metrics(v: &View) -> String {
         "inside",
         "gauge",
         "Transactions inside, by the place they hold.",
-        places.iter().map(|(n, v)| (format!("{{place=\"{n}\"}}"), u64::from(*v))).collect(),
+        places.iter().map(|(n, v)| (format!("{{place=\"{n}\"}}"), f64::from(*v))).collect(),
     );
     one("waiting", "gauge", "Connections that wait.", alone(u64::from(h.waiting)));
     one("rounds_total", "counter", "Scheduling rounds.", alone(h.round));
@@ -96,19 +98,19 @@ fn metrics(v: &View) -> String {
         one(name, "counter", help, alone(value));
     }
     let name = |u: &User| format!("{{user=\"{}\"}}", label(&u.name()));
-    let users = |f: &dyn Fn(&User) -> u64| v.users.iter().map(|u| (name(u), f(u))).collect::<Vec<_>>();
-    one("user_finished_total", "counter", "Transactions that ended.", users(&|u| u.finished));
-    one("user_waiting", "gauge", "Connections that wait.", users(&|u| u64::from(u.waiting)));
-    one("user_inside", "gauge", "Transactions inside.", users(&|u| u64::from(u.inside)));
-    one("user_weight_milli", "gauge", "Weight in thousandths.", users(&|u| u64::from(u.weight_milli)));
-    let quantile = |u: &User, q: u64| u.total_hist.quantile(q).as_micros();
+    let users = |f: &dyn Fn(&User) -> f64| v.users.iter().map(|u| (name(u), f(u))).collect::<Vec<_>>();
+    one("user_finished_total", "counter", "Transactions that ended.", users(&|u| u.finished as f64));
+    one("user_waiting", "gauge", "Connections that wait.", users(&|u| f64::from(u.waiting)));
+    one("user_inside", "gauge", "Transactions inside.", users(&|u| f64::from(u.inside)));
+    one("user_weight", "gauge", "Weight.", users(&|u| f64::from(u.weight_milli) / 1000.0));
+    let quantile = |u: &User, q: u64| u.total_hist.quantile(q).as_micros() as f64 / 1e6;
     one(
-        "user_p99_us",
+        "user_p99_seconds",
         "gauge",
         "99th percentile of times from arrival to end, since the start.",
         users(&|u| quantile(u, 990)),
     );
-    one("user_p999_us", "gauge", "99.9th percentile, likewise.", users(&|u| quantile(u, 999)));
+    one("user_p999_seconds", "gauge", "99.9th percentile, likewise.", users(&|u| quantile(u, 999)));
     out
 }
 

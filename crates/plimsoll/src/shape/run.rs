@@ -32,7 +32,7 @@ pub struct Run {
     /// Run the server as this account of /etc/passwd.
     #[arg(long)]
     user: Option<String>,
-    /// The shim's library [default: libplimsoll_shim.so beside this program].
+    /// The shim's library [default: libplimsoll_shim.so beside this program, or in /usr/lib/plimsoll].
     #[arg(long, value_name = "FILE")]
     shim: Option<PathBuf>,
     #[command(flatten)]
@@ -75,8 +75,12 @@ impl Run {
     }
 
     fn shim(&self) -> Result<PathBuf> {
-        let beside = || std::env::current_exe().map(|p| p.with_file_name("libplimsoll_shim.so"));
-        let path = self.shim.clone().map_or_else(beside, Ok)?;
+        let found = || {
+            let beside = std::env::current_exe()?.with_file_name("libplimsoll_shim.so");
+            let packaged = PathBuf::from("/usr/lib/plimsoll/libplimsoll_shim.so");
+            std::io::Result::Ok(if beside.exists() || !packaged.exists() { beside } else { packaged })
+        };
+        let path = self.shim.clone().map_or_else(found, Ok)?;
         let hint = "build it with `cargo build --release -p plimsoll-shape-shim`, or name it with --shim";
         std::fs::canonicalize(&path).with_context(|| format!("{}: {hint}", path.display()))
     }

@@ -277,8 +277,11 @@ fn program_hash() -> Result<String> {
     Ok(format!("{:016x}", plimsoll_figure::table::hash_of(&bytes)))
 }
 
-/// The commit of the working directory, `+` if it has changes; `unknown` outside of one.
+/// The commit that a package was built from; else that of the working directory, `+` if it has changes; `unknown` outside of one.
 fn commit() -> String {
+    if let Some(packaged) = option_env!("PLIMSOLL_COMMIT") {
+        return packaged.into();
+    }
     let git = |args: &[&str]| {
         let out = std::process::Command::new("git").args(args).output().ok()?;
         out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_string())

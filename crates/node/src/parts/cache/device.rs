@@ -2,6 +2,7 @@
 
 use super::shape;
 use crate::config::CacheConfig as Section;
+use crate::look::{Step, Wanted};
 use plimsoll_cache::Layout;
 use plimsoll_store::superblock::Region;
 use plimsoll_store::{CreateOptions, DeviceError, DeviceErrorKind, DeviceFile, Expect, Uuid};
@@ -94,6 +95,11 @@ fn is_blank(page: &[u8]) -> bool {
     page.iter().all(|b| *b == 0)
 }
 
+/// The device that a pool's fast one must be.
+pub fn expect(pool_uuid: Uuid) -> Expect {
+    Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role: ROLE_FAST.into() }
+}
+
 /// A fast device that is there, or has just been made.
 pub struct Opened {
     /// Keeps it locked.
@@ -110,7 +116,7 @@ pub struct Opened {
 /// What is wrong with it, and what to do.
 pub fn open(c: &Section, pool_uuid: Uuid, needed: Option<String>) -> Result<Opened, String> {
     let path = &c.file;
-    let expect = Expect { pool_uuid: Some(pool_uuid), device_uuid: None, role: ROLE_FAST.into() };
+    let expect = expect(pool_uuid);
     let create = |size_bytes| {
         if let Some(what) = &needed {
             return Err(format!(
@@ -122,28 +128,13 @@ pub fn open(c: &Section, pool_uuid: Uuid, needed: Option<String>) -> Result<Open
         let options = CreateOptions { size_bytes, pool_uuid, role: ROLE_FAST.into(), logs_bytes: 0 };
         DeviceFile::create(path, &options).map_err(|e| e.to_string())
     };
-    let size = c.device_size.map_or(0, |s| s.0);
-    let kind = std::fs::metadata(path).map(|m| (m.file_type().is_block_device(), m.len()));
-    let mut new = false;
-    let device = match kind {
-        Err(_) | Ok((false, 0)) => {
-            let says = c.device_size.ok_or(format!(
-                "{}: the cache's file doesn't exist: say how large to make it with `device_size`",
-                path.display()
-            ))?;
-            new = true;
-            create(says.0)?
-        }
-        Ok((is_block_device, _)) => match DeviceFile::open(path, &expect) {
-            Err(DeviceError { kind: DeviceErrorKind::Blank | DeviceErrorKind::CreationInterrupted, .. })
-                if is_block_device || c.device_size.is_some() =>
-            {
-                new = true;
-                create(size)?
-            }
-            opened => opened.map_err(|e| format!("cache: {e}"))?,
-        },
+    let look = DeviceFile::look(path, &expect).map_err(|e| format!("cache: {e}"))?;
+    let step = Wanted::fast(c).step(look.as_ref()).map_err(|what| format!("cache: {what}"))?;
+    let device = match step {
+        Step::Open => DeviceFile::open(path, &expect).map_err(|e| format!("cache: {e}"))?,
+        Step::Make(size_bytes) => create(size_bytes)?,
     };
+    let new = step != Step::Open;
     let region = device.home();
     Ok(Opened { device, region, new })
 }

@@ -1,0 +1,77 @@
+//! A changed configuration, applied while the node serves.
+
+use super::{Configured, Node, NodeError, Result, permits_of};
+use crate::config::{Config, VolumeConfig};
+use std::sync::Arc;
+
+impl Node {
+    /// Applies what a changed configuration says of grants, tenants and volumes; [`crate::reload`] says which of their keys. Returns the
+    /// changes that could not be carried out: the others were.
+    ///
+    /// # Errors
+    /// If tenants have no room: then nothing was changed.
+    pub async fn reconfigure(&self, config: &Config) -> Result<Vec<String>> {
+        let changing = self.changing.lock().await;
+        let new = Arc::new(Configured::of(config).map_err(NodeError::Refused)?);
+        let was = std::mem::replace(&mut *self.configured.write().expect("no panic while held"), new.clone());
+        if let Err(e) = self.check_tenants(config).await {
+            *self.configured.write().expect("no panic while held") = was;
+            return Err(e);
+        }
+        self.directory_mut(|d| {
+            d.grants = config.grant.clone();
+            // Promises of volumes and tenants that the configuration doesn't name are live ones.
+            for (name, promise) in &new.promised.tenants {
+                d.promises.tenants.insert(name.clone(), *promise);
+            }
+            for name in was.promised.volumes.keys().chain(new.promised.volumes.keys()) {
+                match new.promised.volumes.get(name) {
+                    Some(promise) => drop(d.promises.volumes.insert(name.clone(), *promise)),
+                    None => drop(d.promises.volumes.remove(name)),
+                }
+            }
+        });
+        let stored = self.stored_tenants();
+        for t in config.tenant.iter().filter(|t| !stored.iter().any(|s| s.name == *t.name.get_ref())) {
+            let class = t.class().map_err(NodeError::Refused)?;
+            self.apply_tenant(t.name.get_ref(), class, permits_of(t))?;
+            self.tell_slots(t.name.get_ref()).await?;
+        }
+        for record in &stored {
+            self.settle_tenant_deadline(record);
+        }
+        for pool in 0..self.pools.len() {
+            let Some(store) = self.pools[pool].store.clone() else { continue };
+            let records: Vec<_> = store.view().volumes().cloned().collect();
+            for record in records {
+                self.settle_deadline(&record);
+                if was.throttles.get(&record.name) != new.throttles.get(&record.name) {
+                    self.publish(pool, &record).await?;
+                }
+            }
+        }
+        drop(changing);
+        let mut failed = Vec::new();
+        for v in &config.volume {
+            let differs = was.volumes.iter().find(|o| o.name == v.name) != Some(v);
+            if differs && self.is_served_pool(v) {
+                failed.extend(self.ensure_volume(v).await.err().map(|e| e.to_string()));
+            }
+        }
+        Ok(failed)
+    }
+
+    /// A pool that is new in the configuration needs a restart first.
+    fn is_served_pool(&self, v: &VolumeConfig) -> bool {
+        self.pools.iter().any(|p| p.name == *v.pool.get_ref() && p.failed.is_none())
+    }
+
+    async fn check_tenants(&self, config: &Config) -> Result<()> {
+        for t in &config.tenant {
+            let (name, class) = (t.name.get_ref(), t.class().map_err(NodeError::Refused)?);
+            self.must_fit(name, &class, permits_of(t)).await?;
+            self.check_class(name, &class)?;
+        }
+        Ok(())
+    }
+}

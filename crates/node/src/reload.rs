@@ -1,0 +1,174 @@
+//! Reading the configuration anew while the node serves: which differences take effect at once, and which need a restart.
+//!
+//! | at once | after a restart |
+//! |---|---|
+//! | `[[grant]]`, for new connections | `[listen]` without `tls`, `[control]`, `[limits]` |
+//! | `[listen.tls]` and its files, for new connections | `[[pool]]` |
+//! | `[[tenant]]`: all keys; new ones | tenants that are no longer there |
+//! | `[[volume]]`: new ones, `size` (growth), `tenant`, `read_only`, `deadline`, `busy`, `throttle` | its other keys |
+//! | `[log]` | |
+//!
+//! A live change (`plimsoll tenant set`) still goes before the configuration.
+
+use crate::config::{Config, Control, Listen, VolumeConfig};
+
+/// The result of a reload.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Reloaded {
+    /// Sections that were changed, and took effect.
+    pub changed: Vec<String>,
+    /// Sections that were changed, and take effect at the next start.
+    pub restart: Vec<String>,
+    /// Changes that could not be carried out, with the reason; the others took effect.
+    pub failed: Vec<String>,
+}
+
+impl Reloaded {
+    /// In one line.
+    pub fn text(&self) -> String {
+        let part = |words: &str, all: &[String]| (!all.is_empty()).then(|| format!("{words}: {}", all.join(", ")));
+        let parts =
+            [part("changed", &self.changed), part("needs a restart", &self.restart), part("failed", &self.failed)];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if parts.is_empty() { "nothing differs".into() } else { parts.join("; ") }
+    }
+}
+
+/// The sections that differ between the configuration that is served and a new one.
+pub fn differences(old: &Config, new: &Config) -> Reloaded {
+    let mut all = Reloaded::default();
+    if old.listen.tls != new.listen.tls {
+        all.changed.push("[listen.tls]".into());
+    } else if new.listen.tls.is_some() {
+        all.changed.push("certificates, read anew".into());
+    }
+    for (differs, name) in [(old.log != new.log, "[log]"), (old.grant != new.grant, "grants")] {
+        all.changed.extend(differs.then(|| name.into()));
+    }
+    let plain = |l: &Listen| Listen { tls: None, ..l.clone() };
+    let listens = plain(&old.listen) != plain(&new.listen);
+    let drainless = |c: &Control| Control { drain: new.control.drain, ..c.clone() };
+    let controls = drainless(&old.control) != new.control;
+    if !controls && old.control != new.control {
+        all.changed.push("control.drain".into());
+    }
+    for (differs, name) in [(listens, "[listen]"), (controls, "[control]"), (old.limits != new.limits, "[limits]")] {
+        all.restart.extend(differs.then(|| name.into()));
+    }
+    for p in &new.pool {
+        let was = old.pool.iter().find(|o| o.name == p.name);
+        let differs = was.is_none_or(|was| was != p);
+        all.restart.extend(differs.then(|| format!("pool `{}`", p.name.get_ref())));
+    }
+    let gone = old.pool.iter().filter(|o| !new.pool.iter().any(|p| p.name == o.name));
+    all.restart.extend(gone.map(|p| format!("pool `{}` (no longer configured)", p.name.get_ref())));
+    for t in &new.tenant {
+        let was = old.tenant.iter().find(|o| o.name == t.name);
+        let differs = was.is_none_or(|was| was != t);
+        all.changed.extend(differs.then(|| format!("tenant `{}`", t.name.get_ref())));
+    }
+    let gone = old.tenant.iter().filter(|o| !new.tenant.iter().any(|t| t.name == o.name));
+    all.restart.extend(gone.map(|t| format!("tenant `{}` (no longer configured)", t.name.get_ref())));
+    for v in &new.volume {
+        let was = old.volume.iter().find(|o| o.name == v.name);
+        let name = format!("volume `{}`", v.name.get_ref());
+        match was {
+            Some(was) if was == v => {}
+            Some(was) if !fixed_alike(was, v) => all.restart.push(name),
+            _ => all.changed.push(name),
+        }
+    }
+    all
+}
+
+/// Are the keys of a volume alike that only a start applies?
+fn fixed_alike(a: &VolumeConfig, b: &VolumeConfig) -> bool {
+    let of = |v: &VolumeConfig| (v.pool.get_ref().clone(), v.cache_size, v.slots, v.baseline.clone(), v.cache);
+    of(a) == of(b)
+}
+
+/// The configuration as it is served after a reload: the new one, but for the sections that need a restart.
+pub fn served(old: Config, new: Config) -> Config {
+    let mut control = old.control;
+    control.drain = new.control.drain;
+    let volume = |v: VolumeConfig| match old.volume.iter().find(|o| o.name == v.name) {
+        Some(was) if !fixed_alike(was, &v) => was.clone(),
+        _ => v,
+    };
+    let gone = old.tenant.iter().filter(|o| !new.tenant.iter().any(|t| t.name == o.name)).cloned();
+    Config {
+        listen: Listen { tls: new.listen.tls, ..old.listen },
+        control,
+        limits: old.limits,
+        pool: old.pool,
+        tenant: new.tenant.iter().cloned().chain(gone).collect(),
+        volume: new.volume.into_iter().map(volume).collect(),
+        log: new.log,
+        grant: new.grant,
+        takes_free_ports: old.takes_free_ports,
+        source: new.source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    const OLD: &str = r#"
+        [listen]
+        unix = "nbd.sock"
+        [[pool]]
+        name = "p"
+        device = { null = true, size = "1GiB" }
+        [[tenant]]
+        name = "t"
+        class = "best-effort"
+        [[tenant]]
+        name = "u"
+        class = "best-effort"
+        [[volume]]
+        name = "v"
+        pool = "p"
+        size = "1MiB"
+        tenant = "t"
+    "#;
+
+    #[test]
+    fn differences_are_named_by_section() {
+        let parse = |text: &str| Config::parse(text, Path::new("/node.toml")).unwrap();
+        let of = |replaced: &[(&str, &str)]| {
+            let text = replaced.iter().fold(OLD.to_string(), |text, (a, b)| {
+                assert!(text.contains(a), "{a}");
+                text.replacen(a, b, 1)
+            });
+            differences(&parse(OLD), &parse(&text))
+        };
+        let lists = |r: &Reloaded| (r.changed.join(", "), r.restart.join(", "));
+        let none = String::new();
+        assert_eq!(of(&[("[listen]", "\n\n[listen]")]), Reloaded::default(), "only lines moved");
+        for (old, new, changed, restart) in [
+            ("nbd.sock", "other.sock", "", "[listen]"),
+            ("[[pool]]", "[control]\ndrain = \"5s\"\n[[pool]]", "control.drain", ""),
+            ("[[pool]]", "[control]\ndrain = \"5s\"\nlocal_reads = false\n[[pool]]", "", "[control]"),
+            ("1GiB", "2GiB", "", "pool `p`"),
+            ("[[pool]]", "[log]\nlevel = \"debug\"\n[[pool]]", "[log]", ""),
+            ("name = \"t\"", "name = \"t\"\ndeadline = \"5ms\"", "tenant `t`", ""),
+            ("name = \"u\"", "name = \"x\"", "tenant `x`", "tenant `u` (no longer configured)"),
+            ("size = \"1MiB\"", "size = \"2MiB\"", "volume `v`", ""),
+            ("size = \"1MiB\"", "size = \"1MiB\"\ncache = \"off\"", "", "volume `v`"),
+        ] {
+            assert_eq!(lists(&of(&[(old, new)])), (changed.to_string(), restart.to_string()), "{new}");
+        }
+        let grant = "[[grant]]\npeer = \"local\"\nvolumes = [\"*\"]\n[[pool]]";
+        let both = of(&[("[[pool]]", grant), ("nbd.sock", "other.sock")]);
+        assert_eq!(both.text(), "changed: grants; needs a restart: [listen]");
+        assert_eq!(of(&[]).text(), "nothing differs");
+        assert_eq!(lists(&of(&[])), (none.clone(), none));
+        // What needs a restart is named again by the next reload; what took effect isn't.
+        let new = parse(&OLD.replace("1GiB", "2GiB").replace("name = \"u\"", "name = \"x\""));
+        let served = served(parse(OLD), parse(&OLD.replace("1GiB", "2GiB").replace("name = \"u\"", "name = \"x\"")));
+        let again = differences(&served, &new);
+        assert_eq!(lists(&again), (String::new(), "pool `p`, tenant `u` (no longer configured)".into()));
+    }
+}

@@ -1,0 +1,326 @@
+//! A node as a service: reloaded, drained, watched by its event log, told of by `check`.
+
+mod common;
+use common::client::Client;
+use common::{Server, config, http, run};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const NULL: &str = r#"{ null = true, size = "1GiB" }"#;
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn events(server: &Server, query: &str) -> Vec<Value> {
+    server.control("GET", &format!("/v1/events{query}")).json()["events"].as_array().unwrap().clone()
+}
+
+fn has_event(server: &Server, kind: &str, text: &str) -> bool {
+    events(server, &format!("?kind={kind}")).iter().any(|e| e["what"].as_str().unwrap().contains(text))
+}
+
+/// A configuration that is changed while the node serves.
+fn rewrite(dir: &Path, changes: &[(&str, &str)]) {
+    let file = dir.join("node.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = changes.iter().fold(text, |text, (old, new)| {
+        assert!(text.contains(old), "{old}");
+        text.replacen(old, new, 1)
+    });
+    std::fs::write(file, text).unwrap();
+}
+
+#[test]
+fn a_reload_applies_what_it_can_and_names_what_needs_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config(r#"{ file = "p.img", size = "64MiB" }"#, "1MiB"));
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    assert_eq!(server.cli(&["reload"]), "nothing differs\n");
+
+    // A wrong one changes nothing, and says where it is wrong.
+    rewrite(dir.path(), &[("[[tenant]]", "[[tenant]]\nwieght = 7")]);
+    let said = server.cli_fails(&["reload"]);
+    assert!(said.contains("node.toml:") && said.contains("did you mean `weight`?"), "{said}");
+    client.read(0, 512).unwrap().unwrap();
+
+    rewrite(dir.path(), &[("wieght = 7", "weight = 7\ndeadline = \"30ms\""), ("64MiB", "128MiB")]);
+    let more = "[[volume]]\nname = \"more\"\npool = \"p\"\nsize = \"1MiB\"\ntenant = \"t\"\n[log]\nlevel = \"warn\"\n";
+    let file = dir.path().join("node.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("peer = \"local\""), "{text}");
+    std::fs::write(&file, text + more).unwrap();
+    assert!(Client::connect(&server.socket(), "more").is_err());
+    let done: Value = serde_json::from_str(&server.cli(&["reload", "--json"])).unwrap();
+    assert_eq!(done["changed"], json!(["[log]", "tenant `t`", "volume `more`"]), "{done}");
+    assert_eq!(done["restart"], json!(["pool `p`"]), "{done}");
+    assert_eq!(server.control("GET", "/v1/tenants/t").json()["promise"]["deadline_us"], 30_000);
+    assert_eq!(server.control("GET", "/v1/tenants/t").json()["weight"], 7);
+    Client::connect(&server.socket(), "more").unwrap();
+    client.read(0, 512).unwrap().unwrap();
+
+    // Grants hold for connections from then on. SIGHUP does the same, and its result is an event.
+    rewrite(dir.path(), &[("peer = \"local\"", "peer = \"uid:4294967294\"")]);
+    server.signal(Signal::HUP);
+    until("no event of the reload", || has_event(&server, "node", "SIGHUP: configuration reloaded: changed: grants"));
+    assert!(Client::connect(&server.socket(), "vol").is_err());
+    client.read(0, 512).unwrap().unwrap();
+    drop(client);
+    assert!(server.stop());
+}
+
+#[test]
+fn a_node_that_is_drained_is_watched_to_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path(), &config(NULL, "1MiB"));
+    let said = server.cli(&["drain"]);
+    assert!(said.contains("ended after"), "{said}");
+    until("it goes on", || server.has_ended().is_some());
+    assert!(server.has_ended().unwrap().success());
+    assert!(!dir.path().join("control.sock").exists());
+}
+
+/// A volume on a modelled disk that serves one request at a time.
+fn slow(control: &str) -> String {
+    let device = r#"{ file = "p.img", size = "1GiB", model = "constellation-es3-1tb" }"#;
+    let text = config(device, "900MiB").replacen("[control]", &format!("[control]\n{control}"), 1);
+    text.replacen("name = \"p\"", "name = \"p\"\ndepth = 1", 1)
+}
+
+/// Requests that take seconds: reads all over the disk.
+fn hang(server: &Server) -> Client {
+    let mut client = Client::connect(&server.socket(), "vol").unwrap();
+    for i in 0..2000u64 {
+        let at = i * 7919 % 900 * (1 << 20);
+        client.send(plimsoll_nbd::wire::Command::Read, plimsoll_nbd::wire::CommandFlags::EMPTY, at, 512, &[]).unwrap();
+    }
+    let inside = || server.control("GET", "/v1/status").json()["pools"][0]["inside"].as_u64().unwrap();
+    until("nothing is inside", || inside() > 900);
+    client
+}
+
+/// A service manager is told that the node is ready, and how it ends; a node that hangs ends after its bound.
+#[test]
+fn an_end_is_bounded_and_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let hear = || {
+        let mut buffer = [0; 512];
+        let n = manager.recv(&mut buffer).expect("the node says nothing");
+        String::from_utf8_lossy(&buffer[..n]).into_owned()
+    };
+    let text = slow("drain = \"4s\"");
+    let environment = [("NOTIFY_SOCKET", socket.to_str().unwrap())];
+    let mut server = Server::try_start_with(dir.path(), &text, &environment).unwrap();
+    assert_eq!(hear(), "READY=1\nSTATUS=serving; volumes: 1, pools: 1");
+    assert_eq!(server.cli(&["reload"]), "nothing differs\n");
+    assert!(hear().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert!(hear().starts_with("READY=1\n"));
+    let client = hang(&server);
+    let began = Instant::now();
+    server.signal(Signal::TERM);
+    let ending = hear();
+    assert!(ending.starts_with("STOPPING=1\nEXTEND_TIMEOUT_USEC="), "{ending}");
+    assert!(ending.contains(" requests inside pool `p`; "), "{ending}");
+    let status = server.control("GET", "/v1/status").json();
+    assert_eq!(status["node"]["ending"], true, "it is watched while it ends");
+    let refused = server.control("DELETE", "/v1/volumes/vol");
+    assert_eq!(refused.code, 503, "{}", refused.body);
+    until("it goes on", || server.has_ended().is_some());
+    assert!(!server.has_ended().unwrap().success(), "not in order");
+    assert!((2..30).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    drop(client);
+}
+
+#[test]
+fn a_second_signal_ends_a_node_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path(), &slow(""));
+    let client = hang(&server);
+    server.signal(Signal::TERM);
+    until("it isn't ending", || server.control("GET", "/v1/status").json()["node"]["ending"] == true);
+    assert_eq!(server.has_ended(), None);
+    let began = Instant::now();
+    server.signal(Signal::TERM);
+    until("it goes on", || server.has_ended().is_some());
+    assert!(!server.has_ended().unwrap().success() && began.elapsed() < Duration::from_secs(10));
+    drop(client);
+    let server = Server::start(dir.path(), &config(NULL, "1MiB"));
+    assert!(server.stop());
+}
+
+#[test]
+fn events_say_who_did_what_and_what_was_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config(NULL, "1MiB"));
+    let me = format!("uid:{}", rustix::process::geteuid().as_raw());
+    drop(Client::connect(&server.socket(), "vol").unwrap());
+    assert!(Client::connect(&server.socket(), "no such").is_err());
+    server.cli(&["tenant", "set", "t", "--deadline", "20ms"]);
+    server.cli_fails(&["volume", "delete", "nothing"]);
+    let found = |kind: &str, text: &str| {
+        events(&server, &format!("?kind={kind}"))
+            .into_iter()
+            .find(|e| e["what"].as_str().unwrap().contains(text) && e["who"] == me.as_str())
+    };
+    until("the client's end is no event", || found("connection", "left `vol` after 0 s").is_some());
+    assert!(found("connection", "opened `vol`").is_some());
+    assert!(found("refusal", "export `no such` refused").is_some());
+    let change = found("change", "PATCH /v1/tenants/t").expect("a change is an event");
+    assert!(change["what"].as_str().unwrap().contains("\"deadline_us\":20000"), "{change}");
+    assert!(
+        found("change", "DELETE /v1/volumes/nothing").unwrap()["what"].as_str().unwrap().contains("refused with 404")
+    );
+    let text = server.cli(&["events", "--kind", "change"]);
+    assert!(text.lines().count() == 2 && text.contains(&format!("{me}: PATCH /v1/tenants/t")), "{text}");
+    let all = server.cli(&["events", "--json"]);
+    let numbers: Vec<u64> =
+        all.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["number"].as_u64().unwrap()).collect();
+    assert!(numbers.len() > 4 && numbers.is_sorted(), "{numbers:?}");
+    assert!(server.cli_fails(&["events", "--kind", "chnage"]).contains("there is no kind `chnage`"));
+
+    // A problem is an event, and so is its end.
+    let body = json!({"fault": "errors", "share_permille": 1000, "for_us": 600_000_000u64});
+    let socket = server.dir.join("control.sock");
+    let answer = http::unix(&socket, "PUT", "/v1/volumes/vol/inject", Some(&body));
+    assert!(answer.code < 300, "{}", answer.body);
+    until("the problem is no event", || has_event(&server, "problem", "volume `vol`"));
+    assert!(server.control("DELETE", "/v1/volumes/vol/inject").code < 300);
+    until("its end is no event", || has_event(&server, "problem", "volume `vol`: injected faults: over after"));
+    assert!(server.stop());
+}
+
+fn check(file: &Path) -> (bool, Value) {
+    let output = run(env!("CARGO_BIN_EXE_plimsoll"), &["check", file.to_str().unwrap(), "--json"]);
+    (output.status.success(), serde_json::from_slice(&output.stdout).expect("JSON in any case"))
+}
+
+fn texts(all: &Value) -> String {
+    let text = |f: &Value| format!("{}: {}", f["line"], f["what"].as_str().unwrap());
+    all.as_array().unwrap().iter().map(text).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn check_tells_all_errors_with_their_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.toml");
+    let text = "[listen]\ntcp = \"localhost:7711\"\n[[pool]]\nname = \"p\"\ndevice = { null = true, size = \"1GB\" }\ndpeth = 3\n\
+                [[tenant]]\nname = \"t\"\nclass = \"best-effort\"\ndedline = \"5ms\"\n[grant]\npeer = \"local\"\n";
+    std::fs::write(&file, text).unwrap();
+    let (ok, report) = check(&file);
+    let errors = texts(&report["errors"]);
+    assert!(!ok && report["errors"].as_array().unwrap().len() >= 5, "{errors}");
+    for part in [
+        "2: `tcp` isn't IP:PORT",
+        "5: ",
+        "6: unknown field `dpeth`",
+        "did you mean `depth`?",
+        "10: unknown field",
+        "`deadline`?",
+        "write [[grant]]",
+    ] {
+        assert!(errors.contains(part), "{part} is missing in:\n{errors}");
+    }
+    let text = "[[pool]]\nname = \"main\"\ndevice = { null = true, size = \"1GiB\" }\ncores = 0\n[[tenant]]\nname = \"web\"\nclass = \"fast\"\n\
+                [[volume]]\nname = \"v\"\npool = \"mian\"\nsize = \"1MiB\"\ntenant = \"wbe\"\n[[grant]]\npeer = \"all\"\nvolumes = []\n";
+    std::fs::write(&file, text).unwrap();
+    let errors = texts(&check(&file).1["errors"]);
+    for part in [
+        "2: pool `main`: cores = 0",
+        "7: tenant `web`",
+        "there is no pool `mian`: did you mean `main`?",
+        "14: peer `all`",
+    ] {
+        assert!(errors.contains(part), "{part} is missing in:\n{errors}");
+    }
+}
+
+#[test]
+fn check_looks_at_devices_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("check.toml");
+    let checked = |device: &str| {
+        std::fs::write(&file, config(device, "1MiB")).unwrap();
+        check(&file)
+    };
+    let errors = |device: &str| texts(&checked(device).1["errors"]);
+    let warnings = |device: &str| texts(&checked(device).1["warnings"]);
+    assert!(errors(r#"{ file = "/dev/sdzz", size = "64MiB" }"#).contains("a file in /dev would be in memory"));
+    std::fs::write(dir.path().join("foreign.img"), [7; 1 << 20]).unwrap();
+    assert!(errors(r#"{ file = "foreign.img", size = "64MiB" }"#).contains("holds data that Plimsoll didn't write"));
+    assert!(warnings(r#"{ file = "huge.img", size = "900TiB" }"#).contains("their file system has"));
+    assert!(!dir.path().join("huge.img").exists());
+
+    let server = Server::start(dir.path(), &config(r#"{ file = "p.img", size = "64MiB" }"#, "1MiB"));
+    let before = std::fs::metadata(dir.path().join("p.img")).unwrap().modified().unwrap();
+    let told = warnings(r#"{ file = "p.img", size = "128MiB" }"#);
+    assert!(told.contains(&format!("process {} has it open now", server.pid())), "{told}");
+    assert!(told.contains("`size` is ignored: the device was made with 67108864 bytes"), "{told}");
+    assert_eq!(std::fs::metadata(dir.path().join("p.img")).unwrap().modified().unwrap(), before);
+    assert!(server.stop());
+    let (ok, report) = checked(r#"{ file = "p.img", size = "64MiB" }"#);
+    assert!(ok && report["errors"] == json!([]), "{report}");
+    let other = errors(r#"{ file = "p.img", uuid = "00000000-0000-4000-8000-000000000000" }"#);
+    assert!(other.contains("is the device"), "{other}");
+}
+
+/// The embedded default takes other ports when its own are taken, and those that it is given.
+#[test]
+fn a_folder_is_enough_however_many_nodes_there_are() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let start = |dir: &Path, more: &[&str]| {
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+            .args(["serve", "--data", dir.to_str().unwrap()])
+            .args(more)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+        assert!(line.contains("serves"), "{line}");
+        std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
+        child
+    };
+    let mut nodes: Vec<_> = dirs.iter().map(|dir| start(dir.path(), &[])).collect();
+    let at = |dir: &Path| {
+        let status = http::unix(&dir.join("control.sock"), "GET", "/v1/status", None).json();
+        (status["node"]["listens"]["nbd_tcp"].clone(), status["node"]["listens"]["control_http"].clone())
+    };
+    let (a, b) = (at(dirs[0].path()), at(dirs[1].path()));
+    assert!(a.0 != b.0 && a.1 != b.1, "{a:?} {b:?}");
+    for node in &mut nodes {
+        let pid = rustix::process::Pid::from_raw(node.id() as i32).unwrap();
+        rustix::process::kill_process(pid, Signal::TERM).unwrap();
+        assert!(node.wait().unwrap().success());
+    }
+}
+
+/// A reader that goes early ends a command quietly.
+#[test]
+fn a_pipe_that_closes_is_no_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &config(NULL, "1MiB"));
+    let (binary, socket) = (env!("CARGO_BIN_EXE_plimsoll"), dir.path().join("control.sock").display().to_string());
+    for command in
+        ["status", "status --json", "tenant list", "volume list", "pool show p", "connections", "events --follow"]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut program = std::process::Command::new(binary);
+        let output = program.args(command.split(' ')).args(["--control", &socket]).stdout(writer).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), said.as_ref()), (Some(141), ""), "{command}");
+    }
+    assert!(server.stop());
+}
