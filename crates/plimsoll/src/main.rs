@@ -6,6 +6,7 @@ mod client;
 mod connections;
 mod cores;
 mod deadline;
+mod demo;
 mod fence;
 mod inject;
 mod lab;
@@ -46,6 +47,8 @@ struct Cli {
 enum Command {
     /// Run a storage node
     Serve(serve::Serve),
+    /// Watch one load twice, side by side: on storage without promises, and with
+    Demo(demo::Demo),
     /// Check a configuration and say file, line and key of what is wrong
     Check(check::Check),
     /// Show how a node is, in short
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse(); // misuse ends here with status 2
     let result = match cli.command {
         Command::Serve(c) => c.run(),
+        Command::Demo(c) => c.run(),
         Command::Check(c) => c.run(),
         Command::Status(c) => c.run(),
         Command::Top(c) => c.run(),
