@@ -47,7 +47,6 @@ struct Cli {
 enum Command {
     /// Run a storage node
     Serve(serve::Serve),
-    /// Watch one load twice, side by side: on storage without promises, and with
     Demo(demo::Demo),
     /// Check a configuration and say file, line and key of what is wrong
     Check(check::Check),
