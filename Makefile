@@ -10,12 +10,23 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run test lint bench fuzz sanitize soak chaos busy promises python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node
+.PHONY: run demo demo-databases test lint bench fuzz sanitize soak chaos busy promises python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node
 
 # Only what serving needs, without link-time optimisation; the other targets build all commands as shipped.
 run: build-deps
 	cargo build --profile quick --no-default-features -p plimsoll -p plimsoll-shape-shim
 	target/quick/plimsoll serve --data $(DATA)
+
+# The same load on storage without promises and with, side by side: a minute.
+demo: build-deps
+	cargo build --profile quick --no-default-features -p plimsoll
+	target/quick/plimsoll demo
+
+# The same with real databases, MariaDB and PostgreSQL on mounted volumes: ten minutes, as root.
+demo-databases: build-deps test-deps
+	$(call need,sysbench python3,sysbench python3)
+	cargo build --release -p plimsoll
+	bench/databases.py target/release/plimsoll --rounds 3 --json target/databases.json
 
 # Builds once, in one profile; prints each suite's own closing lines.
 test: build-deps test-deps

@@ -8,19 +8,11 @@ The latency-critical client reads 4 KiB at random with 4 x 16 outstanding, and p
 more. Rounds alternate between the policies; medians are printed as a Markdown table, and how many cores the tenant with the
 objective had. Needs fio with its nbd engine.
 """
-import argparse, json, os, re, statistics, sys, tempfile, time
+import argparse, json, os, statistics, sys, tempfile, time
 
-from node import Node, fio, fio_job
+from node import Node, fio, fio_job, slowed
 
 POLICIES = ["qwin", "qwin-window", "two-priorities", "partial-sharing", "share-everything"]
-
-
-def slowed(text, factor):
-    def times(match):
-        return match.group(1) + re.sub(r"[0-9.]+", lambda n: str(float(n.group()) * factor), match.group(2))
-
-    text = re.sub(r"^((?:\w+_us|read_transfer_us|write_transfer_us) = )(.*)$", times, text, flags=re.M)
-    return re.sub(r"^(link_mb_per_s = )(.*)$", lambda m: f"{m.group(1)}{float(m.group(2)) / factor}", text, flags=re.M)
 
 
 def sections(model, policy, within, slower):

@@ -1,5 +1,5 @@
 """Nodes of our own for benchmarks, anybody on their unix sockets; and fio as their client."""
-import json, os, subprocess
+import json, os, re, subprocess
 
 FRAME = """
 [listen]
@@ -71,6 +71,15 @@ class Node:
 
     def __exit__(self, *_):
         self.stop()
+
+
+def slowed(text, factor):
+    """A flash profile's text with every time multiplied by `factor`."""
+    def times(match):
+        return match.group(1) + re.sub(r"[0-9.]+", lambda n: str(float(n.group()) * factor), match.group(2))
+
+    text = re.sub(r"^((?:\w+_us|read_transfer_us|write_transfer_us) = )(.*)$", times, text, flags=re.M)
+    return re.sub(r"^(link_mb_per_s = )(.*)$", lambda m: f"{m.group(1)}{float(m.group(2)) / factor}", text, flags=re.M)
 
 
 def fio(folder, volume, seconds, ramp, *arguments, enter=None):

@@ -16,10 +16,10 @@ Each round measures, on the same device:
 A process of its own sleeps 1 ms again and again, at real-time priority where it may. A run in which it overslept for more than
 0.5 % of the time is void: named, and left out. Medians over the rounds. Needs fio with its nbd engine; `loop` needs root.
 """
-import argparse, json, os, re, statistics, subprocess, sys, tempfile, time
+import argparse, json, os, statistics, subprocess, sys, tempfile, time
 from multiprocessing import Event, Process, Queue
 
-from node import Node, fio, fio_job
+from node import Node, fio, fio_job, slowed
 
 MIB = 1 << 20
 DATABASE_MIB, BATCH_MIB = 512, 768
@@ -30,14 +30,6 @@ FIXED = [0.75, 0.5, 0.25, 0.1, 0.05, 0.02]
 PAUSED_MAX = 0.005
 # Seconds before what is measured: the bound learns in them.
 RAMP = 4
-
-
-def slowed(text, factor):
-    def times(match):
-        return match.group(1) + re.sub(r"[0-9.]+", lambda n: str(float(n.group()) * factor), match.group(2))
-
-    text = re.sub(r"^((?:\w+_us|read_transfer_us|write_transfer_us) = )(.*)$", times, text, flags=re.M)
-    return re.sub(r"^(link_mb_per_s = )(.*)$", lambda m: f"{m.group(1)}{float(m.group(2)) / factor}", text, flags=re.M)
 
 
 def sections(device, within_ms, keys):

@@ -6,6 +6,7 @@ mod client;
 mod connections;
 mod cores;
 mod deadline;
+mod demo;
 mod events;
 mod fence;
 mod init;
@@ -56,6 +57,7 @@ struct Cli {
 enum Command {
     /// Run a storage node
     Serve(serve::Serve),
+    Demo(demo::Demo),
     /// Check a configuration and the devices that it names, without changing anything
     Check(check::Check),
     /// Write a commented configuration for devices
@@ -118,6 +120,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse(); // misuse ends here with status 2
     let result = match cli.command {
         Command::Serve(c) => c.run(),
+        Command::Demo(c) => c.run(),
         Command::Check(c) => c.run(),
         Command::Init(c) => c.run(),
         Command::Reload(c) => c.run(),

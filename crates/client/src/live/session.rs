@@ -79,6 +79,17 @@ impl Session {
         Ok(Session { stream, transactions, received: early, opened, written_id, number: 0, patience })
     }
 
+    /// Opens an export of any NBD server: no deadlines, and neither [`Session::health`] nor [`Session::written`].
+    ///
+    /// # Errors
+    /// What the socket or the server said.
+    pub async fn open_foreign(address: &Address, patience: Duration) -> io::Result<Session> {
+        let (stream, opened, early) =
+            within(patience, connect(&address.place, address.export.clone(), Vec::new())).await?;
+        let transactions = Transactions::new(opened.structured_replies, Vec::new());
+        Ok(Session { stream, transactions, received: early, opened, written_id: 0, number: 0, patience })
+    }
+
     /// Size of the export in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.opened.size_bytes

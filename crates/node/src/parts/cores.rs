@@ -5,7 +5,7 @@ use super::settings::{Live, Setting, Unit};
 use super::{About, Part, Shown};
 use crate::config::{Place, PoolConfig, SpanText};
 use crate::directory::Directory;
-use plimsoll_base::{Span, Time};
+use plimsoll_base::{Span, Time, bytes_text};
 use plimsoll_cores::{
     CoresConfig, CoresControl, CoresReport, CoresStatus, Missed, PolicyConfig, QueueStatus, QwinConfig,
 };
@@ -167,10 +167,7 @@ impl Part for Cores {
 
     fn shown(v: &CoresView) -> Shown {
         let depth = if v.depth == 1 { String::new() } else { format!(" of depth {}", v.depth) };
-        let least = if v.best_effort_is_least { ", its least" } else { "" };
-        let bounded = v.best_effort_in_flight_bytes.map_or(String::new(), |bytes| {
-            format!(" and may have {:.0} KiB of writes in flight{least}", bytes as f64 / 1024.0)
-        });
+        let bounded = bound_text(v);
         let mut shown = Shown::new(format!(
             "{} cores{depth} by {}, {} busy, best effort has {}{bounded}",
             v.cores, v.policy, v.busy, v.best_effort_cores
@@ -253,8 +250,19 @@ impl Part for Cores {
     ];
 }
 
+/// Text of the bound on best effort's changes; empty while there is none. A bound that holds no request is shown as such.
+fn bound_text(v: &CoresView) -> String {
+    let Some(bytes) = v.best_effort_in_flight_bytes else { return String::new() };
+    let holds = v.queues.iter().any(|q| q.held_us.is_some());
+    match (holds, v.best_effort_is_least) {
+        (false, _) => ", none of its writes is held".into(),
+        (true, true) => ", its writes are held to the least pace".into(),
+        (true, false) => format!(", its writes are held to {} in flight on average", bytes_text(bytes)),
+    }
+}
+
 /// `GET /v1/pools/{name}/cores`: who has a pool's cores.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CoresView {
     /// The policy: `qwin`, `two-priorities`, …
     pub policy: String,
@@ -279,7 +287,7 @@ pub struct CoresView {
 }
 
 /// One queue.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CoreQueueView {
     /// The tenants that share it.
     pub tenants: Vec<String>,
@@ -437,5 +445,23 @@ fn metrics(page: &mut Page, all: &[(&str, CoresView)]) {
                 page.sample("plimsoll_cores_policy", &labels, u8::from(is));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_headline_has_a_bound_only_while_it_holds_somebody() {
+        let mut v = CoresView::default();
+        assert_eq!(bound_text(&v), "");
+        (v.best_effort_in_flight_bytes, v.best_effort_is_least) = (Some(64), true);
+        v.queues.push(CoreQueueView::default());
+        assert_eq!(bound_text(&v), ", none of its writes is held");
+        v.queues[0].held_us = Some(14_000);
+        assert_eq!(bound_text(&v), ", its writes are held to the least pace");
+        (v.best_effort_in_flight_bytes, v.best_effort_is_least) = (Some(96 << 10), false);
+        assert_eq!(bound_text(&v), ", its writes are held to 96.0 KiB in flight on average");
     }
 }
