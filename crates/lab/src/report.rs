@@ -2,10 +2,11 @@
 
 use crate::experiment::{ExperimentReport, Kind, RowReport, Verdict};
 use plimsoll_figure::plot::escaped;
+use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
 /// Where the page's results were made.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor.
     pub cpu: String,

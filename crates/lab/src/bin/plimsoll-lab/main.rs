@@ -1,5 +1,6 @@
 //! `plimsoll-lab`, which `plimsoll lab` starts.
 
+mod evidence;
 mod live;
 
 use anyhow::{Context, Result, bail};
@@ -29,6 +30,10 @@ enum LabCommand {
     Run(Run),
     /// Run experiments (or take their kept results) and write one HTML page
     Report(Report),
+    /// Run every experiment on a clean commit and keep each result in a file; goes on where it was broken off
+    Evidence(evidence::Run),
+    /// Write the pages of docs/results from kept results
+    Pages(evidence::Pages),
     /// Write man pages or shell completions
     #[command(hide = true)]
     Generate(plimsoll_manual::Generate),
@@ -40,6 +45,8 @@ fn main() -> ExitCode {
         LabCommand::List(l) => l.run(),
         LabCommand::Run(r) => r.run(),
         LabCommand::Report(r) => r.run(),
+        LabCommand::Evidence(e) => e.run(),
+        LabCommand::Pages(p) => p.run(),
         LabCommand::Generate(g) => g.run(Lab::command()),
     };
     match result {
