@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run demo demo-databases test lint bench fuzz sanitize soak chaos busy promises python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node
+.PHONY: run demo demo-databases test lint bench fuzz sanitize soak chaos busy promises python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node evidence evidence-live
 
 # Only what serving needs, without link-time optimisation; the other targets build all commands as shipped.
 run: build-deps
@@ -107,6 +107,15 @@ failover: build-deps
 live: build-deps
 	cargo build --release -p plimsoll -p plimsoll-lab
 	target/release/plimsoll lab run mittos-live
+
+# Every experiment with ten seeds on this commit, which must have no changes: hours. Goes on where it was broken off; then the pages.
+evidence: build-deps
+	cargo build --release -p plimsoll-lab
+	target/release/plimsoll-lab evidence
+	target/release/plimsoll-lab pages
+
+# Figures that need real time or other people's programs: hours. Each prints its own.
+evidence-live: live peers promises busy tune-peers tune-nginx tune-web tune-node shape-real shape-cost shape-mongo
 
 # Hit counts of our LRU against libCacheSim's, on the traces of ../shared/data (or name others: TRACES="a.csv.gz …").
 peers: build-deps

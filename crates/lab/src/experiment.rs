@@ -1,7 +1,7 @@
 //! Experiments: the papers' figures beside ours, by the ids of the checklist.
 //!
-//! An experiment says which rows it fills (name, unit, the paper's figure, what would count as agreement), and fills
-//! them once for each seed. The [`runner`] does that on all cores, puts an interval around the middle and judges.
+//! An experiment says which rows it fills (name, unit, the paper's figure, the kind of statement and its bound), and fills
+//! them once for each seed. The [`runner`] does that on all cores, puts an interval around the mean and judges the interval.
 //! A seed varies what a repetition of the experiment would vary: the platters' angle, the mismatch between a device and
 //! its profile, the alignment of noise, where in a trace the run begins. All policies that are compared see the same
 //! arrivals and the same device under one seed, and what is reported of them is the difference under that seed.
@@ -25,6 +25,7 @@ pub mod noise;
 pub mod predictors;
 pub mod qwin;
 pub mod replicas;
+mod row;
 pub mod runner;
 pub mod scattered;
 pub mod schedulers;
@@ -34,7 +35,6 @@ mod study;
 mod traces;
 pub mod tuning;
 
-use crate::report::figure;
 use plimsoll_figure::plot::Plot;
 use plimsoll_pool::BadPlan;
 use plimsoll_replay::pool::BadPool;
@@ -43,87 +43,8 @@ use plimsoll_trace::error::TraceError;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+pub use row::{Check, Kind, RowSpec, Verdict};
 pub use runner::{ExperimentReport, RowReport, RunOptions, run};
-
-/// What counts as agreement with the paper.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Check {
-    /// Nothing: the figure is reported only.
-    None,
-    /// Ours lies in this range, ends included.
-    Within(f64, f64),
-    /// Ours is at least this.
-    AtLeast(f64),
-    /// Ours is at most this.
-    AtMost(f64),
-}
-
-impl Check {
-    /// Does `ours` agree? `None` if nothing is asked.
-    pub fn holds(self, ours: f64) -> Option<bool> {
-        match self {
-            Check::None => None,
-            Check::Within(low, high) => Some((low..=high).contains(&ours)),
-            Check::AtLeast(low) => Some(ours >= low),
-            Check::AtMost(high) => Some(ours <= high),
-        }
-    }
-}
-
-impl fmt::Display for Check {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Check::None => f.write_str("reported only"),
-            Check::Within(low, high) => write!(f, "{} to {}", figure(*low), figure(*high)),
-            Check::AtLeast(low) => write!(f, "at least {}", figure(*low)),
-            Check::AtMost(high) => write!(f, "at most {}", figure(*high)),
-        }
-    }
-}
-
-/// One row before it is filled.
-#[derive(Clone, PartialEq, Debug)]
-pub struct RowSpec {
-    /// What is measured.
-    pub name: String,
-    /// Its unit; `%`, `ms`, `1` for a bare number.
-    pub unit: &'static str,
-    /// The paper's figure, where it gives a number.
-    pub paper: Option<f64>,
-    /// What counts as agreement.
-    pub check: Check,
-    /// What a reader must know about this row: `generator check`, how the check was chosen.
-    pub note: &'static str,
-}
-
-impl RowSpec {
-    /// A row that is reported only.
-    pub fn new(name: impl Into<String>, unit: &'static str) -> RowSpec {
-        RowSpec { name: name.into(), unit, paper: None, check: Check::None, note: "" }
-    }
-
-    /// With the paper's figure and what counts as agreement with it.
-    #[must_use]
-    pub fn paper(mut self, figure: f64, check: Check) -> RowSpec {
-        self.paper = Some(figure);
-        self.check = check;
-        self
-    }
-
-    /// With a check where the paper says it in words.
-    #[must_use]
-    pub fn check(mut self, check: Check) -> RowSpec {
-        self.check = check;
-        self
-    }
-
-    /// With a note.
-    #[must_use]
-    pub fn note(mut self, note: &'static str) -> RowSpec {
-        self.note = note;
-        self
-    }
-}
 
 /// What an experiment is run with.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -240,8 +161,10 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(noise::NoiseTails),
         Box::new(noise::NoiseIntervals),
         Box::new(noise::BusyNodes),
-        Box::new(replicas::micro::OneNoisyReplica { noise_goes_first: false }),
-        Box::new(replicas::micro::OneNoisyReplica { noise_goes_first: true }),
+        Box::new(replicas::micro::OneNoisyReplica::LowerLevel),
+        Box::new(replicas::micro::OneNoisyReplica::Idle),
+        Box::new(replicas::micro::OneNoisyReplica::HigherLevel),
+        Box::new(replicas::micro::OneNoisyReplica::RealTime),
         Box::new(replicas::flash::ReadsBehindWrites),
         Box::new(replicas::memory::DroppedPages),
         Box::new(replicas::strategies::Strategies),
@@ -253,7 +176,8 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(replicas::two_levels::TwoLevels),
         Box::new(replicas::tiers::AllInOne),
         Box::new(replicas::writes::Writes),
-        Box::new(accuracy::DiskAccuracy),
+        Box::new(accuracy::DiskAccuracy { depth: accuracy::Depth::One }),
+        Box::new(accuracy::DiskAccuracy { depth: accuracy::Depth::Four }),
         Box::new(flash_accuracy::FlashAccuracy),
         Box::new(injected::InjectedErrors),
         Box::new(kept::Kept),

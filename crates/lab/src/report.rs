@@ -1,11 +1,12 @@
 //! One self-contained HTML page of results: tables and plots, with how they were measured.
 
-use crate::experiment::{ExperimentReport, RowReport};
+use crate::experiment::{ExperimentReport, Kind, RowReport, Verdict};
 use plimsoll_figure::plot::escaped;
+use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
 /// Where the page's results were made.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor.
     pub cpu: String,
@@ -58,14 +59,29 @@ svg { max-width: 100%; height: auto; } figure { margin: 14px 0; }
 a { color: #0057a8; }
 ";
 
-/// Agreement with a paper's figure, or with what the paper (or we) ask in words.
-fn verdict(pass: Option<bool>, has_figure: bool) -> &'static str {
-    match pass {
-        Some(true) if !has_figure => "<span class=\"pass\">✓ holds</span>",
-        Some(true) => "<span class=\"pass\">✓ agrees</span>",
-        Some(false) => "<span class=\"fail\">✗ differs</span>",
+/// A verdict; rows of kinds that aren't judged have it in grey.
+fn verdict(verdict: Option<Verdict>, is_judged: bool) -> &'static str {
+    match verdict {
+        Some(Verdict::Met) if is_judged => "<span class=\"pass\">✓ met</span>",
+        Some(Verdict::Missed) if is_judged => "<span class=\"fail\">✗ missed</span>",
+        Some(Verdict::Met) => "<span class=\"none\">as given</span>",
+        Some(Verdict::Missed) => "<span class=\"none\">not as given</span>",
+        Some(Verdict::Undecided) => "<span class=\"none\">? undecided</span>",
         None => "<span class=\"none\">–</span>",
     }
+}
+
+/// The verdict on a whole experiment: the worst of its rows'.
+fn overall(report: &ExperimentReport) -> Option<Verdict> {
+    let of = |v| report.rows.iter().any(|r| r.judged() == Some(v)).then_some(v);
+    of(Verdict::Missed).or(of(Verdict::Undecided)).or(of(Verdict::Met))
+}
+
+/// The paper's words and the note.
+pub fn remarks(r: &RowReport) -> String {
+    let words = if r.quote.is_empty() { String::new() } else { format!("the paper: {}", r.quote) };
+    let parts: Vec<&str> = [words.as_str(), r.note.as_str()].into_iter().filter(|p| !p.is_empty()).collect();
+    parts.join("; ")
 }
 
 fn cell(v: Option<f64>) -> String {
@@ -79,26 +95,27 @@ fn table_row(r: &RowReport) -> String {
     };
     let unit = if r.unit == "1" { "" } else { r.unit.as_str() };
     format!(
-        "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{interval}</td>\
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{interval}</td>\
          <td class=\"n\">{}</td><td>{}</td><td class=\"note\">{}</td><td class=\"note\">{}</td></tr>\n",
         escaped(&r.name),
+        r.kind.name(),
         escaped(unit),
         cell(r.paper),
         cell(r.ours),
         r.n,
-        verdict(r.pass, r.paper.is_some()),
-        if r.pass.is_some() || r.paper.is_some() { escaped(&r.check) } else { "–".into() },
-        escaped(&r.note)
+        verdict(r.verdict, r.kind.is_judged()),
+        if r.kind == Kind::Information { "–".into() } else { escaped(&r.check) },
+        escaped(&remarks(r))
     )
 }
 
 fn section(report: &ExperimentReport, html: &mut String) {
     let mut add = |s: String| html.push_str(&s);
-    let judged = report.rows.iter().filter(|r| r.pass.is_some()).count();
-    let agreed = report.rows.iter().filter(|r| r.pass == Some(true)).count();
+    let count = |v| report.rows.iter().filter(|r| r.judged() == Some(v)).count();
+    let [met, missed, open] = [Verdict::Met, Verdict::Missed, Verdict::Undecided].map(count);
     add(format!(
-        "<h2 id=\"{0}\">{0}: {1}</h2>\n<p class=\"sub\">{2} · modelled device: {3} · seeds 1 to {4}{5} · {agreed} of {judged} judged \
-         rows agree</p>\n",
+        "<h2 id=\"{0}\">{0}: {1}</h2>\n<p class=\"sub\">{2} · modelled device: {3} · seeds 1 to {4}{5} · {met} rows met, {missed} missed, \
+         {open} undecided</p>\n",
         escaped(&report.id),
         escaped(&report.title),
         escaped(&report.source),
@@ -106,8 +123,8 @@ fn section(report: &ExperimentReport, html: &mut String) {
         report.seeds,
         if report.quick { ", <b>quick run</b>" } else { "" }
     ));
-    add("<table><thead><tr><th>What</th><th>Unit</th><th class=\"n\">Paper</th><th class=\"n\">Ours</th>\
-         <th class=\"n\">95 % interval</th><th class=\"n\">n</th><th>Check</th><th>Asked</th><th>Note</th></tr></thead><tbody>\n"
+    add("<table><thead><tr><th>Row</th><th>Kind</th><th>Unit</th><th class=\"n\">Paper</th><th class=\"n\">Ours</th>\
+         <th class=\"n\">95 % interval</th><th class=\"n\">n</th><th>Verdict</th><th>Bound</th><th>Note</th></tr></thead><tbody>\n"
         .into());
     report.rows.iter().for_each(|r| add(table_row(r)));
     add("</tbody></table>\n".into());
@@ -125,8 +142,7 @@ fn overview(reports: &[ExperimentReport], html: &mut String) {
         "<table><thead><tr><th>Experiment</th><th>Shows</th><th>Published in</th><th>Result</th></tr></thead><tbody>\n",
     );
     for r in reports {
-        let judged = r.rows.iter().any(|row| row.pass.is_some());
-        let result = verdict(judged.then_some(r.pass), r.rows.iter().any(|row| row.paper.is_some()));
+        let result = verdict(overall(r), true);
         writeln!(
             html,
             "<tr><td><a href=\"#{0}\">{0}</a></td><td>{1}</td><td>{2}</td><td>{result}</td></tr>",
@@ -148,7 +164,8 @@ pub fn html(reports: &[ExperimentReport], machine: &Machine) -> String {
          <title>Plimsoll lab report</title><style>{STYLE}</style></head><body>\n<h1>Plimsoll lab report</h1>\n\
          <p class=\"sub\">commit {} · program {} · {}, {} threads · {}</p>\n\
          <p>All figures are a model's: simulated devices in virtual time, not measurements of hardware. “Ours” is the mean over the \
-         seeds with a bootstrap 95 % interval; a seed varies the platters’ angle, the device’s deviation from its profile, the noise \
+         seeds with a 95 % interval (percentile bootstrap; Student's with fewer than ten seeds), which is judged: a row is met or missed \
+         where all of it is on one side of the bound, else undecided. A seed varies the platters’ angle, the device’s deviation from its profile, the noise \
          and where a trace begins. Policies that are compared run under the same seeds. Where a row is marked n = 1 nothing varies. \
          Plots show the first seed.</p>\n",
         escaped(commit),

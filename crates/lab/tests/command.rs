@@ -49,13 +49,17 @@ fn the_lab_lists_runs_keeps_and_reports() {
     let keys = |v: &serde_json::Value| v.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
     let set = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<BTreeSet<_>>();
     assert_eq!(keys(&v), set(&["id", "pass", "rows", "seeds", "commit", "decisions", "device", "notes"]));
-    let of_row = set(&["name", "unit", "paper", "ours", "lo", "hi", "pass"]);
+    let of_row = set(&["name", "unit", "paper", "ours", "lo", "hi", "pass", "kind", "verdict", "n"]);
     assert!(v["rows"].as_array().unwrap().iter().all(|r| keys(r) == of_row));
     let noted = |start: &str| v["notes"].as_array().unwrap().iter().any(|n| n.as_str().unwrap().starts_with(start));
     assert!(noted("mean batch size: as asked for") && noted("a quick run"));
     let out = lab(&["run", "VF-E10", "--quick", "--trace", "small.csv"]);
     assert_eq!(out.status.code(), Some(1));
-    assert!(text(&out.stderr).contains("--trace is for SCHED-CMP"), "{}", text(&out.stderr));
+    assert!(
+        text(&out.stderr).contains("--trace is for MT-E13, MT-E13-D4, MT-E13-SSD, SCHED-CMP"),
+        "{}",
+        text(&out.stderr)
+    );
     let page = at("lab.html");
     let out = lab(&["report", "VF-E10", "--quick", "--cache", &cache, "--data", &data, "--out", &page]);
     assert!(out.status.success(), "{}", text(&out.stderr));

@@ -7,6 +7,7 @@ fn an_experiment_repeats_to_the_bit() {
     let run = |seeds| {
         let options = RunOptions {
             seeds,
+            seeds_max: seeds,
             inputs: Inputs { quick: true, ..Inputs::default() },
             cache: None,
             program: "test".into(),

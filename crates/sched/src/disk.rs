@@ -230,7 +230,7 @@ impl DiskModel {
     /// A device of which nothing is known: everything costs nothing until completions say otherwise, so nothing is
     /// refused on a guess.
     pub fn unknown(size_bytes: u64) -> DiskModel {
-        let bits = 64 - size_bytes.max(1 << 20).next_power_of_two().leading_zeros() - 1;
+        let bits = size_bytes.clamp(1 << 20, 1 << 63).next_power_of_two().trailing_zeros();
         DiskModel {
             tables: [Table::unknown(), Table::unknown()],
             measured: None,

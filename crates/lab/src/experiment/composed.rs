@@ -123,7 +123,7 @@ impl Experiment for ComposedForecasts {
         for c in &COMBINATIONS {
             for probe in probes(c) {
                 let row = |what: &str, unit| RowSpec::new(format!("{}, {}: {what}", c.name, probe.name()), unit);
-                rows.push(row("bias", "%").check(Check::Within(-10.0, 10.0)));
+                rows.push(row("bias", "%").goal(Check::Within(-10.0, 10.0)));
                 rows.push(row("p95 error", "ms"));
                 rows.push(row("took, mean", "ms"));
             }

@@ -74,6 +74,8 @@ const ABLATIONS: [(&str, SsdPrecision); 4] = [
     ("as one queue", SsdPrecision { chips: false, channels: false, classes: false, calibrate: false }),
 ];
 
+const ONLY: &str = "MITTSSD inaccuracy is also only up to 0.8%";
+
 fn trace_rows(name: &str) -> Vec<RowSpec> {
     let row = |what: &str, unit| RowSpec::new(format!("{name}: {what}"), unit);
     let mut rows = vec![
@@ -82,8 +84,8 @@ fn trace_rows(name: &str) -> Vec<RowSpec> {
             .note("what accepting always would be wrong about; 5 % by construction in the first half"),
         row("false positives", "%"),
         row("false negatives", "%"),
-        row("inaccuracy", "%").paper(0.8, Check::AtMost(0.8)),
-        row("mean error of the wrong ones", "ms").paper(1.0, Check::None),
+        row("inaccuracy", "%").beside(0.8).paper_says(Check::AtMost(0.8), ONLY),
+        row("mean error of the wrong ones", "ms").beside(1.0),
         row("calibration error of the forecast", "%").note("by tenths of what was predicted"),
     ];
     rows.extend(ABLATIONS.map(|(what, _)| row(&format!("inaccuracy {what}"), "%")));
@@ -93,8 +95,8 @@ fn trace_rows(name: &str) -> Vec<RowSpec> {
         row("false negatives of the late, limit chosen in hindsight", "%")
             .note("with at most 1 % false positives of the others: what the inside tells at best"),
     );
-    rows.push(row("black box: false negatives of the late", "%").check(Check::AtMost(20.0)));
-    rows.push(row("black box: false positives of the others", "%").check(Check::AtMost(1.0)));
+    rows.push(row("black box: false negatives of the late", "%").goal(Check::AtMost(20.0)));
+    rows.push(row("black box: false positives of the others", "%").goal(Check::AtMost(1.0)));
     rows.push(row("black box: false negatives of the late, limit chosen in hindsight", "%"));
     rows.push(row("black box: inaccuracy", "%"));
     rows.push(row("black box: calibration error of the forecast", "%"));
@@ -117,6 +119,9 @@ impl Experiment for FlashAccuracy {
     fn files(&self) -> Vec<&'static str> {
         traces::RECORDED.iter().map(|r| r.0).collect()
     }
+    fn takes_traces(&self) -> bool {
+        true
+    }
     fn notes(&self) -> Vec<String> {
         vec![
             "as MT-E13, 128 times as fast (or less, by powers of two, until half of the reads find their chip all but free), on modelled \
@@ -128,14 +133,19 @@ impl Experiment for FlashAccuracy {
     }
     fn rows(&self, inputs: &Inputs) -> Vec<RowSpec> {
         let mut rows: Vec<RowSpec> = traces::cases(inputs).iter().flat_map(|c| trace_rows(&c.name)).collect();
-        rows.push(RowSpec::new("traces with an inaccuracy of at most 0.8 %", "1").check(Check::AtLeast(5.0)));
+        rows.push(
+            RowSpec::new("traces with an inaccuracy of at most 0.8 %", "1")
+                .note("has traces without late reads, which nothing can be wrong about: not judged"),
+        );
+        let right = RowSpec::new("traces with late reads and an inaccuracy of at most 0.8 %", "1").derived();
+        rows.push(right.paper_says(Check::AtLeast(5.0), ONLY).note("the paper has five traces"));
         rows
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {
         let spec = FlashSpec::by_name(DEVICE).map_err(|e| LabError(e.to_string()))?;
         let profile = flash_profile_of(&spec, BYTES).map_err(|e| LabError(e.to_string()))?.flash.expect("measured");
         let mut values = Vec::new();
-        let mut good = 0u32;
+        let (mut good, mut good_of_late) = (0u32, 0u32);
         for case in traces::cases(inputs) {
             if !case.file.is_file() && inputs.traces.is_empty() {
                 values.extend(std::iter::repeat_n(None, trace_rows(&case.name).len()));
@@ -145,9 +155,12 @@ impl Experiment for FlashAccuracy {
             let records = traces::from_a_start(&at_flash_speed(&whole, &profile)?, seed);
             let first = values.len();
             fill(&records, &profile, seed, &mut values)?;
-            good += u32::from(values[first + 4].is_some_and(|v| v <= 0.8));
+            let is_right = values[first + 4].is_some_and(|v| v <= 0.8);
+            good += u32::from(is_right);
+            good_of_late += u32::from(is_right && values[first + 1].is_some_and(|v| v > 0.0));
         }
-        values.push((!values.iter().all(Option::is_none)).then_some(f64::from(good)));
+        let has_any = !values.iter().all(Option::is_none);
+        values.extend([good, good_of_late].map(|n| has_any.then_some(f64::from(n))));
         Ok(Sample { values, plots: vec![], notes: vec![] })
     }
 }

@@ -216,9 +216,9 @@ impl Experiment for Kept {
                 let row = |what: &str, unit| RowSpec::new(format!("{}, load {load} %: {what}", c.name), unit);
                 rows.push(row("missed, by the forecast alone", "%"));
                 rows.push(row("refused over needed, by the forecast alone", "x"));
-                rows.push(row("missed", "%").check(Check::AtMost(1.0)));
+                rows.push(row("missed", "%").goal(Check::AtMost(1.0)));
                 rows.push(row("withdrawn", "%"));
-                rows.push(row("refused over needed", "x").check(Check::AtMost(1.1)));
+                rows.push(row("refused over needed", "x").goal(Check::AtMost(1.1)));
                 rows.push(row("needed", "%"));
             }
         }

@@ -283,20 +283,23 @@ impl Experiment for TraceMixes {
             rows.push(RowSpec::new(name("mean latency without logging"), "ms"));
             rows.push(RowSpec::new(name("speed-up of the mean, one log"), "x"));
             rows.push(RowSpec::new(name("speed-up of the mean, MLB-32"), "x"));
-            rows.push(RowSpec::new(name("speed-up of the mean, MLB-256"), "x").check(Check::AtLeast(1.0)));
+            rows.push(RowSpec::new(name("speed-up of the mean, MLB-256"), "x").goal(Check::AtLeast(1.0)));
             rows.push(RowSpec::new(name("speed-up of the mean at best"), "x"));
             rows.push(RowSpec::new(name("gap closed, MLB-256"), "%"));
-            rows.push(RowSpec::new(name("speed-up over the percentiles, MLB-256"), "x"));
+            rows.push(RowSpec::new(name("speed-up over the percentiles, MLB-256"), "x").reproduces_range(1.2, 2.8));
             rows.push(RowSpec::new(name("largest speed-up at a percentile"), "x"));
             rows.push(RowSpec::new(name("speed-up of reads' mean, MLB-256"), "x"));
             rows.push(RowSpec::new(name("speed-up of writes' mean, MLB-256"), "x"));
-            rows.push(RowSpec { paper: Some(swaps), ..RowSpec::new(name("swaps in 5 min"), "1") });
+            rows.push(RowSpec::new(name("swaps in 5 min"), "1").beside(swaps));
         }
-        let within = Check::Within(1.2, 2.8);
-        rows.push(RowSpec::new("all mixes: mean speed-up of the mean, MLB-256", "x").paper(1.9, within));
-        rows.push(RowSpec::new("all mixes: mean speed-up over the percentiles, MLB-256", "x").paper(1.9, within));
-        rows.push(RowSpec::new("all mixes: MLB-256 over MLB-32, mean latency", "x").check(Check::AtLeast(1.0)));
+        rows.push(RowSpec::new("all mixes: mean speed-up of the mean, MLB-256", "x").reproduces(1.9));
+        rows.push(RowSpec::new("all mixes: mean speed-up over the percentiles, MLB-256", "x").reproduces(1.9));
+        rows.push(RowSpec::new("all mixes: MLB-256 over MLB-32, mean latency", "x").goal(Check::AtLeast(1.0)));
         rows.push(RowSpec::new("all mixes: mean speed-up of the mean at best", "x"));
+        let one = RowSpec::new("all mixes: MLB-256 over one log in the middle, mean latency", "x").derived();
+        rows.push(
+            one.goal(Check::AtLeast(1.0)).note("not a comparator of the paper's MLB, but a simpler thing to build"),
+        );
         for (_, load) in &LOADS[1..] {
             rows.push(RowSpec::new(format!("all mixes, rated for {load}: mean speed-up of the mean, MLB-256"), "x"));
             rows.push(RowSpec::new(format!("all mixes, rated for {load}: the same at best"), "x"));
@@ -323,8 +326,8 @@ impl Experiment for TraceMixes {
                 best.push(none / mean_at_best(&device, records, seed)?);
             }
         }
-        let mean = |v: &[f64]| Some(v.iter().sum::<f64>() / v.len() as f64);
-        sample.values.extend([mean(&all.gains), mean(&all.percentiles), mean(&all.over_32), mean(&all.best)]);
+        let mean = |v: &Vec<f64>| Some(v.iter().sum::<f64>() / v.len() as f64);
+        sample.values.extend([&all.gains, &all.percentiles, &all.over_32, &all.best, &all.over_one].map(mean));
         sample.values.extend(others.iter().flat_map(|(gains, best)| [mean(gains), mean(best)]));
         Ok(sample)
     }
@@ -347,6 +350,7 @@ struct Means {
     gains: Vec<f64>,
     percentiles: Vec<f64>,
     over_32: Vec<f64>,
+    over_one: Vec<f64>,
     best: Vec<f64>,
 }
 
@@ -375,6 +379,7 @@ fn one_mix(
     all.gains.push(base / ours);
     all.percentiles.push(mean);
     all.over_32.push(mean_ms(&all_32) / ours);
+    all.over_one.push(mean_ms(&one_all) / ours);
     all.best.push(base / best);
     let gap_closed = 100.0 * (base - ours) / (base - best).max(1e-9);
     let values = [
@@ -437,11 +442,11 @@ impl Experiment for GroupSizes {
             of("mean latency of all").into_iter().chain(of("mean latency of writes")).collect();
         rows.push(
             RowSpec::new("10 in 100 MB over the best, mean latency of all", "x")
-                .check(Check::AtMost(1.05))
-                .note("it is best, or within 5 % of the best"),
+                .reproduces_range(1.0, 1.05)
+                .note("the paper: best on its disk (§VI); taken as within 5 % of the best"),
         );
         rows.push(RowSpec::new("GroupSize that `plimsoll profile` chooses", "MB"));
-        rows.push(RowSpec::new("that over the best, mean latency of all", "x").check(Check::AtMost(1.05)));
+        rows.push(RowSpec::new("that over the best, mean latency of all", "x").goal(Check::AtMost(1.05)));
         rows
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {

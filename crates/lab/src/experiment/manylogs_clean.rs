@@ -75,12 +75,16 @@ impl Experiment for LazyCheckpoint {
             let row = |what: &str, unit| RowSpec::new(format!("{name}: {what}"), unit);
             vec![
                 row("bytes logged", "MB"),
-                row("checkpoint", "s").check(Check::AtMost(117.0)).note("the paper's longest"),
+                row("checkpoint", "s")
+                    .beside(117.0)
+                    .note("the paper's longest, of far larger traces: nothing to judge by"),
                 row("of that reading logs", "s"),
                 row("of that writing home", "s"),
                 row("I/Os saved by merging and overwrites", "%"),
                 row("block writes saved by overwrites", "%"),
-                row("MTL table", "KB").check(Check::AtMost(11_000.0)).note("ML-E13: the paper's largest"),
+                row("MTL table", "KB")
+                    .beside(11_000.0)
+                    .note("ML-E13: the paper's largest, of far larger traces: nothing to judge by"),
             ]
         };
         TRACES.iter().flat_map(|t| of(t.1)).collect()
@@ -172,12 +176,12 @@ impl Experiment for EightHours {
         for (trace, logs) in EIGHT.iter().flat_map(|t| LOG_SIZES.map(|l| (t.1, l.1))) {
             let row = |what: &str, unit| RowSpec::new(format!("{trace}, {logs}: {what}"), unit);
             rows.extend([
-                row("small writes that found no log with room", "1").check(Check::AtMost(0.0)),
+                row("small writes that found no log with room", "1").goal(Check::AtMost(0.0)),
                 row("p99 of clients' requests", "ms"),
                 row("p99 without logging", "ms"),
                 row("p99 with logs that are never emptied", "ms"),
                 row("p99 when idle is 100 ms instead of 1 s", "ms"),
-                row("p99 more than without emptying", "%").check(Check::AtMost(5.0)),
+                row("p99 more than without emptying", "%").goal(Check::AtMost(5.0)),
                 row("mean more than without emptying", "%"),
                 row("bytes moved while idle", "MB"),
                 row("swaps", "1"),

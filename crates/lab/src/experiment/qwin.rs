@@ -37,6 +37,12 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(compare::FullFioGroup),
         Box::new(compare::FullWebserverGroup),
         Box::new(compare::FullOltpGroup),
+        Box::new(compare::TightFioGroup),
+        Box::new(compare::TightWebserverGroup),
+        Box::new(compare::TightOltpGroup),
+        Box::new(compare::TightFio30),
+        Box::new(compare::TightFio60),
+        Box::new(compare::TightFio90),
         Box::new(compare::Diverse),
         Box::new(policies::CorePolicies),
         Box::new(step::Steps),
@@ -56,6 +62,10 @@ struct Drive {
 const ROOMY: Drive = Drive { name: "used:8:sized:16G:nvme-modern", used_percent: 8 };
 /// Filled once, with 7 % to spare: what is written has to be collected after a few seconds.
 const FULL: Drive = Drive { name: "sized:16G:nvme-modern", used_percent: 100 };
+/// Between the two.
+const FILL_30: Drive = Drive { name: "used:30:sized:16G:nvme-modern", used_percent: 30 };
+const FILL_60: Drive = Drive { name: "used:60:sized:16G:nvme-modern", used_percent: 60 };
+const FILL_90: Drive = Drive { name: "used:90:sized:16G:nvme-modern", used_percent: 90 };
 /// A dual 12-core processor (§5).
 const CORES: u32 = 24;
 
@@ -92,7 +102,10 @@ impl Drive {
             ROOMY => "the tenants' data are 8 % of the drive, the rest was never written: as in the paper's testbed (180 GB of images over eight \
                       drives of 1 TB), nothing is collected while it runs"
                 .into(),
-            _ => "the tenants' data are all of the drive, written once, with 7 % to spare: after some seconds the drive collects garbage".into(),
+            FULL => "the tenants' data are all of the drive, written once, with 7 % to spare: after some seconds the drive collects garbage".into(),
+            Drive { used_percent, .. } => {
+                format!("the tenants' data are {used_percent} % of the drive, written once; the rest was never written")
+            }
         }
     }
 }

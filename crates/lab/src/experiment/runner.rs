@@ -1,7 +1,8 @@
 //! Runs an experiment over seeds on all cores, judges it, and remembers the result by its inputs.
 
 use crate::experiment::stats::estimate;
-use crate::experiment::{Experiment, Inputs, LabError, RowSpec, Sample};
+use crate::experiment::{Experiment, Inputs, Kind, LabError, RowSpec, Sample, Verdict};
+use crate::report::remarks;
 use plimsoll_figure::plot::Plot;
 use plimsoll_figure::table::{Table, Values};
 use plimsoll_replay::decided;
@@ -14,8 +15,10 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 /// How to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RunOptions {
-    /// Seeds 1 to this many.
+    /// Seeds 1 to N at first.
     pub seeds: u64,
+    /// While judged rows are undecided, seeds are added up to this one, half of `seeds` at a time.
+    pub seeds_max: u64,
     /// What is run with.
     pub inputs: Inputs,
     /// Where results are kept by their inputs; `None`: nowhere.
@@ -30,6 +33,8 @@ pub struct RunOptions {
 pub const SEEDS_DEFAULT: u64 = 10;
 /// Seeds of a quick run.
 pub const SEEDS_QUICK: u64 = 3;
+/// By this factor a run that isn't quick may have more seeds than it was begun with.
+pub const SEEDS_MORE: u64 = 2;
 
 /// One row, filled.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -48,12 +53,28 @@ pub struct RowReport {
     pub hi: Option<f64>,
     /// Seeds it rests on; 1 where nothing varies with the seed.
     pub n: usize,
-    /// Whether it agrees with the paper; `None` if nothing was asked or nothing could be told.
-    pub pass: Option<bool>,
-    /// What counts as agreement.
+    /// The statement's kind.
+    pub kind: Kind,
+    /// The interval's verdict; `None` without a bound or without values.
+    pub verdict: Option<Verdict>,
+    /// The bound.
     pub check: String,
-    /// What to know about it.
+    /// The paper's words that the bound rests on.
+    pub quote: String,
+    /// Hints for the reader.
     pub note: String,
+}
+
+impl RowReport {
+    /// True if it was judged and met, false if missed; `None` if it is undecided, or of a kind that isn't judged.
+    pub fn pass(&self) -> Option<bool> {
+        if self.kind.is_judged() { self.verdict?.decided() } else { None }
+    }
+
+    /// The verdict, if rows of its kind are judged.
+    pub fn judged(&self) -> Option<Verdict> {
+        self.verdict.filter(|_| self.kind.is_judged())
+    }
 }
 
 /// An experiment's result.
@@ -61,11 +82,11 @@ pub struct RowReport {
 pub struct ExperimentReport {
     /// Id.
     pub id: String,
-    /// True if every row that was judged agrees, and at least one was.
+    /// True if every judged row is met, and at least one was judged.
     pub pass: bool,
     /// Rows.
     pub rows: Vec<RowReport>,
-    /// Seeds 1 to this many.
+    /// Seeds 1 to N.
     pub seeds: u64,
     /// Commit of the working directory.
     pub commit: String,
@@ -81,7 +102,8 @@ pub struct ExperimentReport {
     pub quick: bool,
     /// What to know.
     pub notes: Vec<String>,
-    /// Hash of every decision of the simulated pools and, unless figures are wall-clock time, of every figure, over all seeds.
+    /// Hash of every decision of the simulated pools and, unless figures are wall-clock time, of every figure that isn't derived,
+    /// over the seeds that the run began with.
     /// Equal inputs give an equal hash until some layer, model or workload decides otherwise.
     #[serde(default)]
     pub decisions: String,
@@ -91,8 +113,8 @@ pub struct ExperimentReport {
 }
 
 impl ExperimentReport {
-    /// As JSON: `{id, pass, rows: [{name, unit, paper, ours, lo, hi, pass}], seeds, commit, decisions, device, notes}`, a schema that
-    /// scripts rely on. What else is known of a row is said in a note that begins with its name.
+    /// As JSON: `{id, pass, rows: [{name, unit, paper, ours, lo, hi, pass, kind, verdict, n}], seeds, commit, decisions, device,
+    /// notes}`, a schema that scripts rely on. Other facts about a row are in a note that begins with its name.
     pub fn to_json(&self) -> String {
         #[derive(Serialize)]
         struct Row<'a> {
@@ -103,6 +125,9 @@ impl ExperimentReport {
             lo: Option<f64>,
             hi: Option<f64>,
             pass: Option<bool>,
+            kind: Kind,
+            verdict: Option<Verdict>,
+            n: usize,
         }
         #[derive(Serialize)]
         struct Report<'a> {
@@ -116,14 +141,15 @@ impl ExperimentReport {
             notes: Vec<String>,
         }
         fn row(r: &RowReport) -> Row<'_> {
-            let &RowReport { ref name, ref unit, paper, ours, lo, hi, pass, .. } = r;
-            Row { name, unit, paper, ours, lo, hi, pass }
+            let &RowReport { ref name, ref unit, paper, ours, lo, hi, kind, verdict, n, .. } = r;
+            Row { name, unit, paper, ours, lo, hi, pass: r.pass(), kind, verdict, n }
         }
         let mut notes = self.notes.clone();
         if self.quick {
             notes.push("a quick run: shorter, to see that it works".into());
         }
-        notes.extend(self.rows.iter().filter(|r| !r.note.is_empty()).map(|r| format!("{}: {}", r.name, r.note)));
+        let remarks = self.rows.iter().map(|r| (&r.name, remarks(r)));
+        notes.extend(remarks.filter(|(_, text)| !text.is_empty()).map(|(name, text)| format!("{name}: {text}")));
         let report = Report {
             id: &self.id,
             pass: self.pass,
@@ -153,7 +179,9 @@ impl ExperimentReport {
             .column("lo", real(&|r| r.lo))
             .column("hi", real(&|r| r.hi))
             .column("n", Values::Whole(rows().map(|(_, r)| r.n as i64).collect()))
-            .column("pass", text(&|_, r| r.pass.map_or(String::new(), |p| p.to_string())))
+            .column("kind", text(&|_, r| r.kind.name().into()))
+            .column("verdict", text(&|_, r| r.verdict.map_or(String::new(), |v| v.name().into())))
+            .column("pass", text(&|_, r| r.pass().map_or(String::new(), |p| p.to_string())))
     }
 }
 
@@ -168,7 +196,7 @@ pub fn run(
 ) -> Result<ExperimentReport, LabError> {
     let kept = options.cache.as_ref().map(|dir| dir.join(cache_name(experiment, options)));
     if let Some(report) = kept.as_deref().and_then(read_cached) {
-        (0..options.seeds).for_each(|_| progress());
+        (0..report.seeds).for_each(|_| progress());
         // The commit may have moved on without changing the program.
         return Ok(ExperimentReport { commit: options.commit.clone(), ..report });
     }
@@ -178,22 +206,45 @@ pub fn run(
         progress();
         sample.map(|s| (s, decided::take()))
     };
-    let seeds: Vec<(Sample, u64)> = (1..=options.seeds).into_par_iter().map(one).collect::<Result<_, _>>()?;
-    let (samples, decisions): (Vec<Sample>, Vec<u64>) = seeds.into_iter().unzip();
-    let hash = hash_of(&samples, &decisions, experiment.is_timed());
-    let report = judge(experiment, options, samples, hash);
+    let specs = experiment.rows(&options.inputs);
+    let mut samples: Vec<Sample> = Vec::new();
+    let mut decisions = Vec::new();
+    let report = loop {
+        let done = samples.len() as u64;
+        let more = if done == 0 { options.seeds } else { options.seeds.div_ceil(2).min(options.seeds_max - done) };
+        let new: Vec<(Sample, u64)> = (done + 1..=done + more).into_par_iter().map(one).collect::<Result<_, _>>()?;
+        let (new, decided): (Vec<Sample>, Vec<u64>) = new.into_iter().unzip();
+        if done == 0 {
+            decisions = decided;
+        }
+        samples.extend(new);
+        let rows = judge(experiment.id(), &specs, &samples);
+        let is_undecided = rows.iter().any(|r| r.judged() == Some(Verdict::Undecided));
+        if !is_undecided || samples.len() as u64 >= options.seeds_max {
+            break assembled(experiment, options, rows, &specs, samples, &decisions);
+        }
+    };
     if let Some(path) = kept {
         write_cached(&path, &report)?;
     }
     Ok(report)
 }
 
-fn judge(experiment: &dyn Experiment, options: &RunOptions, mut samples: Vec<Sample>, hash: u64) -> ExperimentReport {
-    let specs = experiment.rows(&options.inputs);
-    assert!(samples.iter().all(|s| s.values.len() == specs.len()), "{}: a row wasn't filled", experiment.id());
-    let rows: Vec<RowReport> =
-        specs.into_iter().enumerate().map(|(i, spec)| row(experiment.id(), spec, i, &samples)).collect();
-    let judged: Vec<bool> = rows.iter().filter_map(|r| r.pass).collect();
+fn judge(id: &str, specs: &[RowSpec], samples: &[Sample]) -> Vec<RowReport> {
+    assert!(samples.iter().all(|s| s.values.len() == specs.len()), "{id}: a row wasn't filled");
+    specs.iter().enumerate().map(|(i, spec)| row(id, spec, i, samples)).collect()
+}
+
+fn assembled(
+    experiment: &dyn Experiment,
+    options: &RunOptions,
+    rows: Vec<RowReport>,
+    specs: &[RowSpec],
+    mut samples: Vec<Sample>,
+    decisions: &[u64],
+) -> ExperimentReport {
+    let hash = hash_of(&samples[..decisions.len()], specs, decisions, experiment.is_timed());
+    let judged: Vec<Verdict> = rows.iter().filter_map(RowReport::judged).collect();
     let mut notes = experiment.notes();
     if options.inputs.data.is_none() && !experiment.files().is_empty() {
         notes.push("ran without the recorded data: rows that need it are empty".into());
@@ -206,9 +257,9 @@ fn judge(experiment: &dyn Experiment, options: &RunOptions, mut samples: Vec<Sam
     let plots = samples.first_mut().map(|s| std::mem::take(&mut s.plots)).unwrap_or_default();
     ExperimentReport {
         id: experiment.id().into(),
-        pass: !judged.is_empty() && judged.iter().all(|&p| p),
+        pass: !judged.is_empty() && judged.iter().all(|&v| v == Verdict::Met),
         rows,
-        seeds: options.seeds,
+        seeds: samples.len() as u64,
         commit: options.commit.clone(),
         program: options.program.clone(),
         device: experiment.device().into(),
@@ -221,18 +272,18 @@ fn judge(experiment: &dyn Experiment, options: &RunOptions, mut samples: Vec<Sam
     }
 }
 
-/// Hash of what was decided under each seed and, unless they are wall-clock time, of the figures.
-fn hash_of(samples: &[Sample], decisions: &[u64], is_timed: bool) -> u64 {
+/// Hash of the decisions under each seed and, unless they are wall-clock time, of the figures.
+fn hash_of(samples: &[Sample], specs: &[RowSpec], decisions: &[u64], is_timed: bool) -> u64 {
     let mut hash = EventHash::default();
     for (sample, decided) in samples.iter().zip(decisions) {
         hash.note([*decided]);
-        let figures = sample.values.iter().filter(|_| !is_timed);
-        figures.for_each(|v| hash.note([u64::from(v.is_some()), v.map_or(0, f64::to_bits)]));
+        let figures = sample.values.iter().zip(specs).filter(|(_, spec)| !is_timed && !spec.is_derived);
+        figures.for_each(|(v, _)| hash.note([u64::from(v.is_some()), v.map_or(0, f64::to_bits)]));
     }
     hash.value()
 }
 
-fn row(id: &str, spec: RowSpec, i: usize, samples: &[Sample]) -> RowReport {
+fn row(id: &str, spec: &RowSpec, i: usize, samples: &[Sample]) -> RowReport {
     let values: Vec<f64> = samples.iter().filter_map(|s| s.values[i]).collect();
     let e = estimate(&values, &format!("{id} {}", spec.name));
     let mut note = spec.note.to_string();
@@ -240,15 +291,21 @@ fn row(id: &str, spec: RowSpec, i: usize, samples: &[Sample]) -> RowReport {
         note = format!("{note}{}n = 1: nothing varies", if note.is_empty() { "" } else { "; " });
     }
     RowReport {
-        name: spec.name,
+        name: spec.name.clone(),
         unit: spec.unit.into(),
         paper: spec.paper,
         ours: e.map(|e| e.mean),
         lo: e.map(|e| e.low),
         hi: e.map(|e| e.high),
         n: e.map_or(0, |e| e.n),
-        pass: e.and_then(|e| spec.check.holds(e.mean)),
+        kind: spec.kind,
+        verdict: e.and_then(|e| {
+            // One value has no interval.
+            let known = values.len() > 1;
+            spec.check.judge(e.low, e.high).map(|v| if known { v } else { Verdict::Undecided })
+        }),
         check: spec.check.to_string(),
+        quote: spec.quote.into(),
         note,
     }
 }
@@ -257,7 +314,9 @@ fn row(id: &str, spec: RowSpec, i: usize, samples: &[Sample]) -> RowReport {
 fn cache_name(experiment: &dyn Experiment, options: &RunOptions) -> String {
     let mut h = Xxh3::new();
     h.update(options.program.as_bytes());
-    h.update(format!("{} {} {}", experiment.version(), options.seeds, options.inputs.quick).as_bytes());
+    h.update(
+        format!("{} {} {} {}", experiment.version(), options.seeds, options.seeds_max, options.inputs.quick).as_bytes(),
+    );
     let files = experiment.files().into_iter().filter_map(|f| options.inputs.file(f));
     for path in files.chain(options.inputs.traces.iter().cloned()) {
         // A file that can't be read is reported by the run itself.

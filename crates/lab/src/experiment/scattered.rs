@@ -122,20 +122,16 @@ impl Experiment for RandomAgainstStream {
              serves several of them on one way when more wait. With one request at the drive at a time, and the stream in a \
              file system's pieces, ours costs as much as the paper's; which of the two its kernel did isn't said"
                 .into(),
-            "agreement: within 7 percentage points, chosen beforehand as the paper's figures come without spread".into(),
         ]
     }
     fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
         let loss = |ops: &str, rate, figure: f64| {
-            RowSpec::new(format!("bandwidth lost to {rate} random {ops}/s"), "%")
-                .paper(figure, Check::Within(figure - 7.0, figure + 7.0))
+            RowSpec::new(format!("bandwidth lost to {rate} random {ops}/s"), "%").reproduces(figure)
         };
         let single = |ops: &str, rate, figure: f64| {
             let name =
                 format!("bandwidth lost to {rate} random {ops}/s, one request at the drive, stream of 128 KiB reads");
-            RowSpec::new(name, "%")
-                .paper(figure, Check::None)
-                .note("assumed after the figures above were seen, so without a check")
+            RowSpec::new(name, "%").beside(figure).note("assumed after the figures above were seen, so without a check")
         };
         vec![
             RowSpec::new("stream alone", "MB/s"),
@@ -144,7 +140,7 @@ impl Experiment for RandomAgainstStream {
             loss("writes", 24, 25.0),
             loss("writes", 56, 53.0),
             RowSpec::new("random reads done of 56/s", "1/s")
-                .check(Check::Within(54.0, 58.0))
+                .property(Check::Within(54.0, 58.0))
                 .note("they must not pile up"),
             single("reads", 24, 25.0),
             single("reads", 56, 53.0),

@@ -180,7 +180,7 @@ impl Experiment for SchedulerComparison {
             }
             let name = format!("{}: requests ended by every scheduler, of those that arrived", case.name);
             rows.push(
-                RowSpec::new(name, "%").check(Check::Within(100.0, 100.0)).note("each request ends exactly once"),
+                RowSpec::new(name, "%").property(Check::Within(100.0, 100.0)).note("each request ends exactly once"),
             );
         }
         rows

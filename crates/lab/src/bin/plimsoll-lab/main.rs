@@ -1,12 +1,13 @@
 //! `plimsoll-lab`, which `plimsoll lab` starts.
 
+mod evidence;
 mod live;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use plimsoll_lab::experiment::runner::{SEEDS_DEFAULT, SEEDS_QUICK};
-use plimsoll_lab::experiment::{self, Experiment, ExperimentReport, Inputs, RunOptions, data_folder};
+use plimsoll_lab::experiment::runner::{SEEDS_DEFAULT, SEEDS_MORE, SEEDS_QUICK};
+use plimsoll_lab::experiment::{self, Experiment, ExperimentReport, Inputs, RunOptions, Verdict, data_folder};
 use plimsoll_lab::report::{self, Machine, figure};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -29,6 +30,10 @@ enum LabCommand {
     Run(Run),
     /// Run experiments (or take their kept results) and write one HTML page
     Report(Report),
+    /// Run every experiment on a clean commit and keep each result in a file; goes on where it was broken off
+    Evidence(evidence::Run),
+    /// Write the pages of docs/results from kept results
+    Pages(evidence::Pages),
     /// Write man pages or shell completions
     #[command(hide = true)]
     Generate(plimsoll_manual::Generate),
@@ -40,6 +45,8 @@ fn main() -> ExitCode {
         LabCommand::List(l) => l.run(),
         LabCommand::Run(r) => r.run(),
         LabCommand::Report(r) => r.run(),
+        LabCommand::Evidence(e) => e.run(),
+        LabCommand::Pages(p) => p.run(),
         LabCommand::Generate(g) => g.run(Lab::command()),
     };
     match result {
@@ -67,6 +74,9 @@ struct How {
     /// Seeds 1 to N: at least 10 for an interval that means something.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
+    /// Add seeds up to N while judged rows are undecided [default: twice as many as --seeds; with --quick none].
+    #[arg(long, value_name = "N")]
+    seeds_max: Option<u64>,
     /// Shorter runs and 3 seeds: to see that it works, not for figures.
     #[arg(long)]
     quick: bool,
@@ -156,8 +166,11 @@ impl How {
         if data.is_none() {
             eprintln!("running without recorded data: ../shared/data isn't there (name it with --data)");
         }
+        let seeds = self.seeds.unwrap_or(if self.quick { SEEDS_QUICK } else { SEEDS_DEFAULT });
+        let seeds_max = self.seeds_max.unwrap_or(if self.quick { seeds } else { seeds * SEEDS_MORE });
         Ok(RunOptions {
-            seeds: self.seeds.unwrap_or(if self.quick { SEEDS_QUICK } else { SEEDS_DEFAULT }),
+            seeds,
+            seeds_max: seeds_max.max(seeds),
             inputs: Inputs { data, traces: self.trace.clone(), quick: self.quick },
             cache: (!self.no_cache).then(|| self.cache.clone()),
             program: program_hash()?,
@@ -235,26 +248,32 @@ fn print_report(r: &ExperimentReport) {
     println!("{}: {} ({})", r.id, r.title, r.source);
     println!("modelled device: {}; seeds 1 to {}; commit {}\n", r.device, r.seeds, r.commit);
     let width = r.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
-    println!("{:<width$}  {:<5}{:>9}{:>11}  {:<24}{:>4}  check", "", "unit", "paper", "ours", "95 % interval", "n");
+    println!(
+        "{:<width$}  {:<5}{:>9}{:>11}  {:<24}{:>4}  {:<13}verdict",
+        "", "unit", "paper", "ours", "95 % interval", "n", "kind"
+    );
     let shown = |v: Option<f64>| v.map_or("–".to_string(), figure);
     for row in &r.rows {
         let interval = match (row.lo, row.hi) {
             (Some(lo), Some(hi)) if row.n > 1 => format!("{} … {}", figure(lo), figure(hi)),
             _ => "–".into(),
         };
-        let verdict = match row.pass {
-            Some(true) => "agrees: ",
-            Some(false) => "DIFFERS: ",
+        let verdict = match row.verdict {
+            Some(Verdict::Met) => "met: ",
+            Some(Verdict::Missed) => "MISSED: ",
+            Some(Verdict::Undecided) => "undecided: ",
             None => "",
         };
-        let note = if row.note.is_empty() { String::new() } else { format!(" ({})", row.note) };
+        let remarks = report::remarks(row);
+        let note = if remarks.is_empty() { String::new() } else { format!(" ({remarks})") };
         println!(
-            "{:<width$}  {:<5}{:>9}{:>11}  {interval:<24}{:>4}  {verdict}{}{note}",
+            "{:<width$}  {:<5}{:>9}{:>11}  {interval:<24}{:>4}  {:<13}{verdict}{}{note}",
             row.name,
             row.unit,
             shown(row.paper),
             shown(row.ours),
             row.n,
+            row.kind.name(),
             row.check
         );
     }

@@ -37,17 +37,24 @@ fn against(r: &Runs, be: usize, objective: Span) -> [f64; 5] {
     ]
 }
 
+const CUTS: &str = "AppleS can successfully help PSLO to reduce I/O provisioning by cutting down the throughput allocated to the LS users \
+                    (up to 53.1% reduction) and improve the throughput of the BE users (up to 7.6x improvement)";
+
 pub(super) fn e12_rows() -> Vec<RowSpec> {
     let mut rows = vec![row("objective: p99.9 of 200 equal users under the gate, and a tenth", "ms")];
     for be in BEST_EFFORT {
-        rows.push(row(format!("{be} BE: LS p99.9 over the objective, shaped"), "1").check(Check::AtMost(1.0)));
+        rows.push(
+            row(format!("{be} BE: LS p99.9 over the objective, shaped"), "1")
+                .given(Check::AtMost(1.0))
+                .note("the objective is the gate's own p99.9 and a tenth"),
+        );
         rows.push(row(format!("{be} BE: LS p99.9 over the objective, PSLO alone"), "1"));
-        rows.push(row(format!("{be} BE: LS throughput against PSLO alone"), "%").check(Check::AtMost(0.0)));
-        rows.push(row(format!("{be} BE: BE throughput over that"), "1").check(Check::AtLeast(1.0)));
-        rows.push(row(format!("{be} BE: LS CV over that"), "1").check(Check::AtMost(1.0)));
+        rows.push(row(format!("{be} BE: LS throughput against PSLO alone"), "%").paper_says(Check::AtMost(0.0), CUTS));
+        rows.push(row(format!("{be} BE: BE throughput over that"), "1").paper_says(Check::AtLeast(1.0), CUTS));
+        rows.push(row(format!("{be} BE: LS CV over that"), "1").paper_says(Check::AtMost(1.0), CUTS));
     }
-    rows.push(row("largest cut of LS throughput", "%").paper(-53.1, Check::AtMost(-53.0)));
-    rows.push(row("largest gain of BE throughput", "1").paper(7.6, Check::AtLeast(1.0)));
+    rows.push(row("largest cut of LS throughput", "%").reproduces(-53.1));
+    rows.push(row("largest gain of BE throughput", "1").reproduces(7.6));
     rows
 }
 

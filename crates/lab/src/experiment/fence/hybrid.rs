@@ -31,16 +31,16 @@ fn rows() -> Vec<RowSpec> {
     vec![
         lent("response deviation beside the other fenced one"),
         lent("response deviation beside it and two who are lent idle time"),
-        lent("moved by those two").check(Check::AtMost(1.0)).note("points"),
+        lent("moved by those two").goal(Check::AtMost(1.0)).note("points"),
         lent("throughput deviation beside all"),
         RowSpec::new("lent, fenced, 8 %: response, alone", "ms"),
         RowSpec::new("kept, fenced, 8 %: response, alone", "ms").note("what giving late requests' turns away costs"),
         RowSpec::new("kept, fenced, 8 %: response deviation beside all", "%"),
-        RowSpec::new("idle time of the disk given away", "%").check(Check::AtLeast(90.0)),
+        RowSpec::new("idle time of the disk given away", "%").goal(Check::AtLeast(90.0)),
         RowSpec::new("machines without slots, together", "1/s"),
         RowSpec::new("kept: machines without slots, together", "1/s"),
         lent("response beside all less beside the fenced one")
-            .check(Check::AtMost(1.0))
+            .goal(Check::AtMost(1.0))
             .note("points of alone, with its sign"),
         lent("response deviation, alone against alone 7 ms later")
             .note("no neighbour is there in either: what such a run can tell"),

@@ -35,16 +35,19 @@ pub const SCHEDULERS: Study = Study {
 
 fn schedulers_rows() -> Vec<RowSpec> {
     let mut rows = Vec::new();
-    for (device, t, r) in [("HDD", 17.0, 327.0), ("SSD", 9.0, 166.0)] {
+    for (device, t, r) in [("HDD", (17.0, 32.0), (327.0, 433.0)), ("SSD", (9.0, 28.0), (166.0, 479.0))] {
         for (backing, ..) in BACKINGS {
             for p in ALL {
                 let row = |what| RowSpec::new(format!("{device}: {backing}: {}: {what}", name(p)), "%");
-                rows.push(row("throughput deviation").paper(t, Check::None).note("the paper's least"));
-                rows.push(
-                    row("response deviation")
-                        .paper(r, Check::AtLeast(19.0))
-                        .note("the paper's least; the check is only that it's worse than behind fences"),
-                );
+                let (throughput, response) = (row("throughput deviation"), row("response deviation"));
+                // The paper's ranges are Xen's, which is nearest to this.
+                if backing == BACKINGS[0].0 {
+                    rows.push(throughput.reproduces_range(t.0, t.1));
+                    rows.push(response.reproduces_range(r.0, r.1));
+                } else {
+                    rows.push(throughput);
+                    rows.push(response.goal(Check::AtLeast(19.0)).note("worse than behind fences"));
+                }
             }
         }
     }

@@ -156,13 +156,13 @@ impl Experiment for Erasures {
             for (name, ..) in &CASES[1..] {
                 let r = row(&format!("erasures of {name} over WEU-LRU"), "1");
                 rows.push(match *name {
-                    "WEU-LRU-TRIM" | "WEU-LRU-mod" => r.check(Check::Within(0.8, 1.2)).note("paper: 0.91 to 1.20"),
-                    "extent-LRU, neither" => r.check(Check::AtLeast(10.0)).note("paper: orders of magnitude"),
-                    _ => r.check(Check::AtLeast(1.5)).note("paper: 2 to 4"),
+                    "WEU-LRU-TRIM" | "WEU-LRU-mod" => r.reproduces_range(0.91, 1.2),
+                    "extent-LRU, neither" => r.paper_says(Check::AtLeast(10.0), "orders of magnitude more"),
+                    _ => r.reproduces_range(2.0, 4.0),
                 });
             }
-            let hits = row("read hits of WEU-LRU-mod over WEU-LRU", "%").check(Check::AtLeast(0.0));
-            rows.push(hits.note("paper: 5 to 8 %"));
+            let hits = row("read hits of WEU-LRU-mod over WEU-LRU", "%");
+            rows.push(hits.reproduces_range(5.0, 8.0));
             rows
         };
         TRACES.iter().flat_map(of).collect()

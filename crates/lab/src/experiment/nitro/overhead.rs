@@ -126,13 +126,13 @@ impl Experiment for BootStorm {
         for behind in ["cos", "tps"] {
             for (v, ..) in VARIANTS {
                 let row = RowSpec::new(format!("{behind}, 0 % hits, {v}: more"), "%");
-                rows.push(row.check(Check::AtMost(7.0)).note("paper: at most 7 %"));
+                rows.push(row.paper_says(Check::AtMost(7.0), "at 0 % hits at most 7 % more (Fig 3.8)"));
             }
         }
         for behind in ["cos", "tps"] {
             for ((v, ..), paper) in VARIANTS.iter().zip([2.0, 11.0, 6.2, 18.0]) {
                 let row = |what: &str| RowSpec::new(format!("{behind}, 100 % hits, {v}: {what}"), "%");
-                rows.push(row("more").paper(paper, Check::AtMost(18.0)));
+                rows.push(row("more").reproduces(paper));
                 rows.push(row("reads that hit"));
             }
         }

@@ -3,7 +3,7 @@
 use super::gain;
 use super::throughput::{NVRAM_BYTES, Over, nitro, notes, run_over};
 use crate::experiment::study::Study;
-use crate::experiment::{Check, Inputs, LabError, RowSpec, Sample};
+use crate::experiment::{Inputs, LabError, RowSpec, Sample};
 use crate::nitro::machine::{Behind, Front};
 use crate::nitro::traces::TRACES;
 
@@ -45,7 +45,9 @@ fn rows() -> Vec<RowSpec> {
         for (name, _, paper) in BACKENDS {
             let row = |what: &str, unit| RowSpec::new(format!("{}, {name}: {what}", t.name), unit);
             rows.push(row("no cache, IOPS", "1/s"));
-            rows.push(row("IOPS", "%").paper(paper[i], Check::AtLeast(0.0)));
+            rows.push(
+                row("IOPS", "%").beside(paper[i]).note("the assumption under test is ours, so nothing is judged"),
+            );
             rows.push(row("read hits", "%"));
         }
     }

@@ -41,8 +41,8 @@ fn rows_of(r: Option<&Results>) -> Vec<Filled> {
         row(RowSpec::new(format!("base, p{percent}"), "ms"), &|r| r.base.at(percent));
         row(RowSpec::new(format!("mitt, p{percent}"), "ms"), &|r| r.mitt.at(percent));
         let spec = RowSpec::new(format!("mitt below base, p{percent}"), "%");
-        let cut = "the paper: the tail is cut";
-        let spec = if percent > 95.0 { spec.check(Check::AtLeast(0.0)).note(cut) } else { spec };
+        let cut = "MITTCFQ can also help LevelDB+Riak to cut the latency tail";
+        let spec = if percent > 95.0 { spec.paper_says(Check::AtLeast(0.0), cut) } else { spec };
         row(spec, &|r| reduction(r.mitt.at(percent), r.base.at(percent)));
     }
     row(RowSpec::new("one node: tries refused", "%"), &|r| {
@@ -50,9 +50,9 @@ fn rows_of(r: Option<&Results>) -> Vec<Filled> {
     });
     row(RowSpec::new("one node: requests that a refused try found there, mean", "1"), &|r| mean(&r.others(true)));
     row(RowSpec::new("one node: requests that any other try found there, mean", "1"), &|r| mean(&r.others(false)));
-    let alone = "the paper: only where outstanding requests make the deadline impossible";
+    let alone = "Fig. 13b: EBUSY only where outstanding IOs make the deadline impossible";
     row(
-        RowSpec::new("one node: refused though nothing was outstanding", "%").check(Check::AtMost(0.0)).note(alone),
+        RowSpec::new("one node: refused though nothing was outstanding", "%").paper_says(Check::AtMost(0.0), alone),
         &|r| 100.0 * r.others(true).iter().filter(|&&o| o == 0.0).count() as f64 / r.others(true).len().max(1) as f64,
     );
     row(RowSpec::new("one node: taken, and answered after the deadline", "%"), &|r| {

@@ -75,17 +75,20 @@ impl Experiment for TunedNode {
                 RowSpec::new(format!("{load}: p99 with the defaults"), "ms"),
                 RowSpec::new(format!("{load}: least p99 under a bound on the median, predicted"), "ms"),
                 RowSpec::new(format!("{load}: the same, achieved"), "ms"),
-                RowSpec::new(format!("{load}: KS of predicted and achieved"), "1").check(Check::AtMost(0.03)),
+                RowSpec::new(format!("{load}: KS of predicted and achieved"), "1").goal(Check::AtMost(0.03)),
                 RowSpec::new(format!("{load}: what the mix gains over the best single setting"), "%"),
                 RowSpec::new(format!("{load}: p99 tuned over p99 with the defaults, achieved"), "1")
-                    .check(Check::AtMost(1.0)),
+                    .goal(Check::AtMost(1.0)),
             ]
         };
         let mut rows = [of("generated"), of("trace")].concat();
         for percent in ["5", "25", "50", "100"] {
             rows.push(RowSpec::new(format!("cache, fingerprints of {percent} %: mean"), "ms"));
         }
-        rows.push(RowSpec::new("cache: least mean over that of 100 %, predicted", "1").check(Check::AtMost(1.0)));
+        rows.push(
+            RowSpec::new("cache: least mean over that of 100 %, predicted", "1")
+                .note("predicted, over a choice that has 100 % in it: not judged"),
+        );
         rows
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {

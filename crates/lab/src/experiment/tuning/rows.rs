@@ -11,7 +11,9 @@ use plimsoll_tune::solve::Mix;
 const FIGURES: [&str; 4] = ["mean", "median", "p90", "p99"];
 const GOALS: [(&str, &str); 4] = [("min mean", "mean"), ("min median", "p50"), ("min p90", "p90"), ("min p99", "p99")];
 
-/// What predicted and achieved may differ by (Kolmogorov–Smirnov).
+/// Beside figures of optima that can only be in one order.
+pub(super) const IDENTITY: &str = "an optimum under fewer bounds, or over more choices, can't be worse: not judged";
+/// Largest distance between predicted and achieved (Kolmogorov–Smirnov).
 pub(super) const KS_MAX: Check = Check::AtMost(0.03);
 
 /// The rows of Tables 5.1, A.1 and A.2.
@@ -19,12 +21,12 @@ pub(super) fn single_point(paper: [[f64; 4]; 4], unit: &'static str) -> Vec<RowS
     let mut rows = Vec::new();
     for ((goal, _), paper) in GOALS.iter().zip(paper) {
         for (figure, paper) in FIGURES.iter().zip(paper) {
-            rows.push(RowSpec::new(format!("{goal}: {figure}, achieved"), unit).paper(paper, Check::None));
+            rows.push(RowSpec::new(format!("{goal}: {figure}, achieved"), unit).beside(paper));
         }
-        rows.push(RowSpec::new(format!("{goal}: KS of predicted and achieved"), "1").check(KS_MAX));
+        rows.push(RowSpec::new(format!("{goal}: KS of predicted and achieved"), "1").goal(KS_MAX));
     }
     let trade = RowSpec::new("p99 of min median over p99 of min p99, achieved", "1");
-    rows.push(trade.paper(paper[1][3] / paper[3][3], Check::AtLeast(1.0)));
+    rows.push(trade.reproduces(paper[1][3] / paper[3][3]));
     rows
 }
 
@@ -60,12 +62,12 @@ pub(super) fn two_bound_rows(system: &str, unit: &'static str) -> Vec<RowSpec> {
         RowSpec::new(format!("{system}: p99 under bounds on median and p90"), unit),
         RowSpec::new(format!("{system}: median under a bound on the median"), unit),
         RowSpec::new(format!("{system}: median under both"), unit),
-        RowSpec::new(format!("{system}: p99, both over one"), "1").check(Check::AtLeast(1.0)),
+        RowSpec::new(format!("{system}: p99, both over one"), "1").note(IDENTITY),
         RowSpec::new(format!("{system}: what a mix gains, p99 under a bound on the median"), "%")
-            .check(Check::AtLeast(0.0))
+            .note(IDENTITY)
             .note("the paper's web server: 7.1 %"),
-        RowSpec::new(format!("{system}: p99 under both, achieved over predicted"), "1").check(Check::Within(0.9, 1.1)),
-        RowSpec::new(format!("{system}: KS of predicted and achieved, under both"), "1").check(KS_MAX),
+        RowSpec::new(format!("{system}: p99 under both, achieved over predicted"), "1").goal(Check::Within(0.9, 1.1)),
+        RowSpec::new(format!("{system}: KS of predicted and achieved, under both"), "1").goal(KS_MAX),
     ]
 }
 

@@ -146,12 +146,12 @@ impl Experiment for SolverOverhead {
         for task in ["min mean", "min median", "min p99 under a bound on p50", "target of 100 points"] {
             let is_target = task.starts_with("target");
             let gap = RowSpec::new(format!("{task}: proven to be within this of the best"), "%");
-            rows.push(if is_target { gap } else { gap.check(Check::AtMost(0.1)) });
+            rows.push(if is_target { gap } else { gap.goal(Check::AtMost(0.1)) });
             let programs = RowSpec::new(format!("{task}: linear and integer programs solved"), "1");
             rows.push(programs);
             for search in SEARCHES {
                 let row = RowSpec::new(format!("{task}: {search}, worse than ours by"), "%");
-                rows.push(if is_target { row } else { row.check(Check::AtLeast(-0.2)).note("20,000 mixes") });
+                rows.push(if is_target { row } else { row.goal(Check::AtLeast(-0.2)).note("20,000 mixes") });
             }
         }
         rows.push(RowSpec::new("target: quality of ours, 1 - RMSE / worst", "%"));
@@ -163,10 +163,10 @@ impl Experiment for SolverOverhead {
         for values in VALUES_GROWN {
             let n = usize::from(values).pow(TIERS as u32);
             let of = |what: &str| format!("five tiers of {values} values ({n} configurations), ten epochs: {what}");
-            rows.push(RowSpec::new(of("proven to be within this of the best"), "%").check(Check::AtMost(0.1)));
+            rows.push(RowSpec::new(of("proven to be within this of the best"), "%").goal(Check::AtMost(0.1)));
             rows.push(RowSpec::new(of("linear and integer programs solved"), "1"));
             rows.push(RowSpec::new(of("powers of ten of mixes there are"), "1"));
-            rows.push(RowSpec::new(of("annealing, worse than ours by"), "%").check(Check::AtLeast(-0.2)));
+            rows.push(RowSpec::new(of("annealing, worse than ours by"), "%").goal(Check::AtLeast(-0.2)));
         }
         rows
     }

@@ -1,6 +1,6 @@
 //! OT-E10: the file-system emulator.
 
-use super::rows::{Trial, between, fill_single_point, single_point};
+use super::rows::{IDENTITY, Trial, between, fill_single_point, single_point};
 use super::{Profiled, objective, profiled};
 use crate::experiment::{Check, Experiment, Inputs, LabError, RowSpec, Sample};
 use crate::system::fs_emulator;
@@ -60,16 +60,10 @@ impl Experiment for FileSystem {
     }
     fn rows(&self, _inputs: &Inputs) -> Vec<RowSpec> {
         let mut rows = single_point(TABLE_A_1, "ms");
-        rows.push(RowSpec::new("hit, idle 0 against 24 ms: KS", "1").check(Check::AtMost(0.03)));
-        rows.push(
-            RowSpec::new("wait, eviction 0 against 1, idle 0: RMSE of percentiles", "ms").paper(0.4, Check::None),
-        );
-        rows.push(
-            RowSpec::new("wait, eviction 0 against 1, idle 24 ms: RMSE of percentiles", "ms").paper(1.3, Check::None),
-        );
-        rows.push(
-            RowSpec::new("p99 under the tighter bound on the median over the looser", "1").check(Check::AtLeast(1.0)),
-        );
+        rows.push(RowSpec::new("hit, idle 0 against 24 ms: KS", "1").goal(Check::AtMost(0.03)));
+        rows.push(RowSpec::new("wait, eviction 0 against 1, idle 0: RMSE of percentiles", "ms").reproduces(0.4));
+        rows.push(RowSpec::new("wait, eviction 0 against 1, idle 24 ms: RMSE of percentiles", "ms").reproduces(1.3));
+        rows.push(RowSpec::new("p99 under the tighter bound on the median over the looser", "1").note(IDENTITY));
         rows
     }
     fn sample(&self, seed: u64, inputs: &Inputs) -> Result<Sample, LabError> {

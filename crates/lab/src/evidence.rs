@@ -1,0 +1,78 @@
+//! Evidence: what every experiment gave on one commit, kept in files that can be read again, compared and made into pages.
+//!
+//! `results/<id>.json` is one [`Evidence`]: the report with all of its rows, the plan it was run by, the machine and how long it took.
+//! [`misses`] is the list of rows that fall short, which a test compares with a quick run; [`pages`] makes the pages of `docs/results`.
+
+pub mod misses;
+pub mod pages;
+
+use crate::experiment::{ExperimentReport, LabError};
+use crate::report::Machine;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// How many seeds, and of which length.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// Seeds 1 to N at first.
+    pub seeds: u64,
+    /// While judged rows are undecided, seeds are added up to this one.
+    pub seeds_max: u64,
+    /// True if runs are shortened.
+    pub quick: bool,
+}
+
+/// One experiment's result, as `results/<id>.json` has it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Evidence {
+    /// How it was run.
+    pub plan: Plan,
+    /// Where it was run.
+    pub machine: Machine,
+    /// How long that took, in seconds.
+    pub duration_s: f64,
+    /// What came of it; has the commit.
+    #[serde(flatten)]
+    pub report: ExperimentReport,
+}
+
+impl Evidence {
+    /// Its file in `folder`.
+    pub fn path(folder: &Path, id: &str) -> PathBuf {
+        folder.join(format!("{id}.json"))
+    }
+
+    /// Reads the result of `id`; `None` if there is none.
+    ///
+    /// # Errors
+    /// If there is a file that isn't one.
+    pub fn read(folder: &Path, id: &str) -> Result<Option<Evidence>, LabError> {
+        let path = Evidence::path(folder, id);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(LabError(format!("cannot read {}: {e}", path.display()))),
+        };
+        serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|e| LabError(format!("{}: not a result: {e}; delete it and run again", path.display())))
+    }
+
+    /// Writes it. The file is renamed into place, so that a broken-off run leaves no half result.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn write(&self, folder: &Path) -> Result<(), LabError> {
+        let path = Evidence::path(folder, &self.report.id);
+        let failed = |e: &dyn std::fmt::Display| LabError(format!("cannot write {}: {e}", path.display()));
+        std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
+        let text = serde_json::to_string_pretty(self).map_err(|e| failed(&e))?;
+        let partial = path.with_extension("partial");
+        std::fs::write(&partial, text + "\n").and_then(|()| std::fs::rename(&partial, &path)).map_err(|e| failed(&e))
+    }
+
+    /// True if a run of this program by this plan would give the same.
+    pub fn is_of(&self, program: &str, plan: &Plan) -> bool {
+        self.report.program == program && self.plan == *plan
+    }
+}
