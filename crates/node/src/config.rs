@@ -6,6 +6,7 @@
 mod limits;
 mod pool;
 mod read;
+mod subsystem;
 mod tenant;
 mod text;
 
@@ -14,6 +15,7 @@ pub use plimsoll_base::CacheMode;
 pub use pool::{
     CacheConfig, CacheDedup, DeviceConfig, FenceConfig, LogsConfig, NvramConfig, PoolConfig, VolatileConfig,
 };
+pub use subsystem::SubsystemConfig;
 pub use tenant::{
     AutoDeadlineConfig, Grant, JOBS_MAX, ObjectiveConfig, Peer, TenantConfig, ThrottleConfig, VolumeConfig,
     check_deadline, check_jobs_max, class_of,
@@ -38,7 +40,7 @@ fn yes() -> bool {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where it listens for NBD clients.
+    /// Addresses for clients.
     #[serde(default)]
     pub listen: Listen,
     /// Where it's watched and controlled.
@@ -59,6 +61,9 @@ pub struct Config {
     /// Volumes that must exist: created at the first start, grown if they are smaller, never shrunk or deleted.
     #[serde(default)]
     pub volume: Vec<VolumeConfig>,
+    /// Volumes and their promises for NVMe/TCP hosts.
+    #[serde(default)]
+    pub subsystem: Vec<SubsystemConfig>,
     /// Who may use what. Without any, nobody may use anything.
     #[serde(default)]
     pub grant: Vec<Grant>,
@@ -80,6 +85,8 @@ pub struct Listen {
     pub tcp: Option<SocketAddr>,
     /// TLS for the TCP address.
     pub tls: Option<Tls>,
+    /// A TCP address for NVMe/TCP hosts.
+    pub nvme_tcp: Option<SocketAddr>,
 }
 
 /// `[listen.tls]`
@@ -265,6 +272,7 @@ impl Config {
         unique(self.pool.iter().map(|p| &p.name), "pool", errors);
         unique(self.tenant.iter().map(|t| &t.name), "tenant", errors);
         unique(self.volume.iter().map(|v| &v.name), "volume", errors);
+        unique(self.subsystem.iter().map(|s| &s.nqn), "subsystem", errors);
         if self.pool.is_empty() {
             errors.push((None, "no [[pool]]: a node needs at least one".into()));
         }
@@ -295,6 +303,7 @@ impl Config {
             errors.extend(parts.err().map(in_pool));
         }
         errors.extend(self.volume.iter().filter_map(|v| v.check(self).err()));
+        errors.extend(self.subsystem.iter().filter_map(|s| s.check(self).err()));
         for g in &self.grant {
             errors.extend(Peer::parse(g.peer.get_ref()).err().map(|what| (at(&g.peer), what)));
         }

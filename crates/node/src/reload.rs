@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `[[grant]]`, for new connections | `[listen]` without `tls`, `[control]`, `[limits]` |
 //! | `[listen.tls]` and its files, for new connections | `[[pool]]` |
-//! | `[[tenant]]`: all keys; new ones | tenants that are no longer there |
+//! | `[[tenant]]`: all keys; new ones | tenants that are no longer there, `[[subsystem]]` |
 //! | `[[volume]]`: new ones, `size` (growth), `tenant`, `read_only`, `deadline`, `busy`, `throttle` | its other keys |
 //! | `[log]` | |
 //!
@@ -52,7 +52,11 @@ pub fn differences(old: &Config, new: &Config) -> Reloaded {
     if !controls && old.control != new.control {
         all.changed.push("control.drain".into());
     }
-    for (differs, name) in [(listens, "[listen]"), (controls, "[control]"), (old.limits != new.limits, "[limits]")] {
+    let limits = old.limits != new.limits;
+    let subsystems = old.subsystem != new.subsystem;
+    for (differs, name) in
+        [(listens, "[listen]"), (controls, "[control]"), (limits, "[limits]"), (subsystems, "subsystems")]
+    {
         all.restart.extend(differs.then(|| name.into()));
     }
     for p in &new.pool {
@@ -103,6 +107,7 @@ pub fn served(old: Config, new: Config) -> Config {
         pool: old.pool,
         tenant: new.tenant.iter().cloned().chain(gone).collect(),
         volume: new.volume.into_iter().map(volume).collect(),
+        subsystem: old.subsystem,
         log: new.log,
         grant: new.grant,
         takes_free_ports: old.takes_free_ports,
