@@ -67,12 +67,12 @@ impl Default for SchedulerOptions {
 impl SchedulerKind {
     /// All of them.
     pub const ALL: [SchedulerKind; 6] = [
-        SchedulerKind::Auto,
         SchedulerKind::Noop,
         SchedulerKind::Deadline,
         SchedulerKind::Cfq,
         SchedulerKind::BlackBox,
         SchedulerKind::Ssd,
+        SchedulerKind::Auto,
     ];
     /// Those that know what a disk's requests cost.
     pub const FOR_DISKS: [SchedulerKind; 3] = [SchedulerKind::Noop, SchedulerKind::Deadline, SchedulerKind::Cfq];
