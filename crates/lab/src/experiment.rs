@@ -8,6 +8,7 @@
 
 pub mod accuracy;
 pub mod apples;
+pub mod auto;
 pub mod composed;
 pub mod decisions;
 mod even;
@@ -206,6 +207,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
     all.extend(qwin::all());
     all.extend(nitro::all());
     all.extend(fence::all());
+    all.extend(auto::all());
     all.extend(apples::all().into_iter().map(|e| Box::new(e) as Box<dyn Experiment>));
     all
 }

@@ -20,6 +20,11 @@ fn decisions(c: &mut Criterion) {
     c.bench_function("ssd", |b| b.iter(|| setup::ask_ssd(&ssd, black_box(77 << 20))));
     let hidden = setup::black_box();
     c.bench_function("black box", |b| b.iter(|| setup::ask_black_box(&hidden, black_box(77 << 20))));
+    let mut auto = setup::auto();
+    c.bench_function("auto", |b| b.iter(|| setup::ask_auto(&auto, black_box(77 << 20))));
+    c.bench_function("auto, a read noted and learned", |b| {
+        b.iter(|| setup::serve_auto(&mut auto, black_box(77 << 20)))
+    });
 }
 
 criterion_group!(benches, decisions);

@@ -27,12 +27,16 @@ fn main() {
             let m = setup::ssd();
             (0..count).for_each(|i| sum ^= setup::ask_ssd(&m, black_box(i << 14)));
         }
+        "auto" => {
+            let p = setup::auto();
+            (0..count).for_each(|i| sum ^= setup::ask_auto(&p, black_box(i << 14)));
+        }
         "blackbox" => {
             let p = setup::black_box();
             (0..count).for_each(|i| sum ^= setup::ask_black_box(&p, black_box(i << 14)));
         }
         _ => {
-            eprintln!("decision_cost noop|cfq|cfq-tenants|ssd|blackbox COUNT");
+            eprintln!("decision_cost noop|cfq|cfq-tenants|ssd|auto|blackbox COUNT");
             std::process::exit(2);
         }
     }

@@ -12,9 +12,9 @@
 //! a request comes.
 
 mod levels;
-mod log;
+pub(crate) mod log;
 mod score;
-mod stripes;
+pub(crate) mod stripes;
 
 use crate::device::PROBE_AFTER;
 use crate::fifo::Fifo;

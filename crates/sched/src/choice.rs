@@ -1,5 +1,6 @@
 //! Which scheduler a pool has: by name, and as seen from outside.
 
+use crate::auto::{Auto, AutoConfig};
 use crate::blackbox::{BlackBox, BlackBoxConfig};
 use crate::cfq::{Cfq, CfqConfig, Late};
 use crate::deadline::{Deadline, DeadlineConfig};
@@ -27,6 +28,8 @@ pub enum SchedulerKind {
     Cfq,
     /// First in, first out, over a device whose inside is hidden: waits are learned from what reads took lately.
     BlackBox,
+    /// First in, first out, by the predictor that chooses itself: by costs, a throttle's rate, or what reads took that looked alike.
+    Auto,
     /// First in, first out, over flash whose inside is seen: the device's layer must have a
     /// [predictor](plimsoll_stack::inside::FlashPredictor).
     Ssd,
@@ -63,8 +66,14 @@ impl Default for SchedulerOptions {
 
 impl SchedulerKind {
     /// All of them.
-    pub const ALL: [SchedulerKind; 5] =
-        [SchedulerKind::Noop, SchedulerKind::Deadline, SchedulerKind::Cfq, SchedulerKind::BlackBox, SchedulerKind::Ssd];
+    pub const ALL: [SchedulerKind; 6] = [
+        SchedulerKind::Noop,
+        SchedulerKind::Deadline,
+        SchedulerKind::Cfq,
+        SchedulerKind::BlackBox,
+        SchedulerKind::Ssd,
+        SchedulerKind::Auto,
+    ];
     /// Those that know what a disk's requests cost.
     pub const FOR_DISKS: [SchedulerKind; 3] = [SchedulerKind::Noop, SchedulerKind::Deadline, SchedulerKind::Cfq];
 
@@ -75,6 +84,7 @@ impl SchedulerKind {
             SchedulerKind::Deadline => "deadline",
             SchedulerKind::Cfq => "cfq",
             SchedulerKind::BlackBox => "blackbox",
+            SchedulerKind::Auto => "auto",
             SchedulerKind::Ssd => "ssd",
         }
     }
@@ -96,6 +106,9 @@ impl SchedulerKind {
                 Box::new(Cfq::new(config, model))
             }
             SchedulerKind::BlackBox => Box::new(BlackBox::new(BlackBoxConfig { depth, ..BlackBoxConfig::default() })),
+            SchedulerKind::Auto => {
+                Box::new(Auto::new(AutoConfig { depth, discipline, ..AutoConfig::default() }, model))
+            }
             SchedulerKind::Ssd => Box::new(SsdQueue::new(depth)),
         }
     }
@@ -148,6 +161,11 @@ pub fn view(stack: &Stack) -> Option<SchedulerView> {
     }
     if let Some(s) = stack.layer::<Cfq>() {
         return Some(see("cfq", s.depths(), of_model(s.model())));
+    }
+    if let Some(s) = stack.layer::<Auto>() {
+        let (learned, profiled) = (s.predictor().reads(), s.model().is_profiled());
+        let knowledge = Knowledge { learned, profiled, confidence: s.confidence() };
+        return Some(see("auto", s.depths(), Some(knowledge)));
     }
     if let Some(s) = stack.layer::<BlackBox>() {
         let p = s.predictor();

@@ -1,6 +1,7 @@
 //! Predictors in the state in which a decision is measured (MT-E20): what the benchmark, the instruction count and the
 //! experiment share.
 
+use crate::auto::AutoPredictor;
 use crate::blackbox::BlackBoxPredictor;
 use crate::disk::OpCosts;
 use crate::ssd::MittSsd;
@@ -8,6 +9,7 @@ use crate::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_base::{Data, Io, IoHead, IoId, Op, Span, TenantId, Time, VolumeKey};
 use plimsoll_stack::inside::{FlashInside, FlashPredictor, UnitWork};
 use plimsoll_stack::{Offer, Stack, StackConfig, Target};
+use std::collections::VecDeque;
 
 /// When everything happens.
 pub const NOW: Time = Time::from_nanos(1_000_000_000);
@@ -113,6 +115,33 @@ pub fn ask_ssd(m: &MittSsd, offset: u64) -> u64 {
 /// What the predictor of a hidden device says, so that nothing is optimised away.
 pub fn ask_black_box(p: &BlackBoxPredictor, offset: u64) -> u64 {
     p.predict(NOW, &read(offset, 1)).0.as_nanos()
+}
+
+/// What the predictor that chooses itself says, so that nothing is optimised away.
+pub fn ask_auto(p: &AutoPredictor, offset: u64) -> u64 {
+    p.predict(NOW, &read(offset, 1), Span::from_micros(100)).map_or(0, Span::as_nanos)
+}
+
+/// A read comes and ends: what accepted reads cost beside their forecast.
+pub fn serve_auto(p: &mut AutoPredictor, offset: u64) {
+    let key = p.sent(NOW, &read(offset, 1), Span::from_micros(100));
+    p.ended(NOW + Span::from_micros(90), key);
+}
+
+/// The same having seen ten thousand reads, eight of them in flight.
+pub fn auto() -> AutoPredictor {
+    let mut p = AutoPredictor::new(10);
+    let (mut now, mut keys) = (Time::ZERO, VecDeque::new());
+    for i in 0..10_000u64 {
+        keys.push_back(p.sent(now, &read(i << 12, 1), Span::from_micros(100)));
+        now += Span::from_micros(20 + i % 7);
+        if keys.len() > 8
+            && let Some(key) = keys.pop_front()
+        {
+            p.ended(now, key);
+        }
+    }
+    p
 }
 
 /// A predictor that has seen ten thousand reads, eight of them in flight.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod auto;
 pub mod batches;
 pub mod blackbox;
 pub mod budgets;

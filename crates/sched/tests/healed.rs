@@ -69,8 +69,8 @@ impl Bench {
 
 #[test]
 fn who_was_refused_for_slowness_is_served_once_it_is_over() {
-    use SchedulerKind::{BlackBox, Cfq, Deadline, Noop};
-    for kind in [Noop, Deadline, Cfq, BlackBox] {
+    use SchedulerKind::{Auto, BlackBox, Cfq, Deadline, Noop};
+    for kind in [Auto, Noop, Deadline, Cfq, BlackBox] {
         for profiled in [true, false] {
             let model = if profiled { measured() } else { DiskModel::unknown(SIZE) };
             let mut b = Bench::new(kind, model);

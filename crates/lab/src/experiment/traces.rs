@@ -46,6 +46,12 @@ const GAP_MAX: Span = Span::from_secs(1);
 /// Share of the time that the device may be busy.
 const BUSY_MOST: f64 = 0.5;
 
+/// All of a trace.
+pub(crate) fn whole(case: &Case) -> Result<Vec<TraceRecord>, LabError> {
+    let mut reader = TraceReader::open(&case.file, &ReadOptions::default())?;
+    reader.records().map(|r| Ok(r?)).collect()
+}
+
 /// The busiest five minutes of a trace, or all of it if they are few requests; gaps capped.
 pub(crate) fn stretch(case: &Case, count_max: usize) -> Result<Vec<TraceRecord>, LabError> {
     let mut reader = TraceReader::open(&case.file, &ReadOptions::default())?;

@@ -20,7 +20,7 @@ pub struct PoolConfig {
     pub device: DeviceConfig,
     /// Requests at the device at once.
     pub depth: Option<u32>,
-    /// `noop` (the default), `deadline`, `cfq`, `blackbox` or `ssd`.
+    /// `noop` (the default), `auto`, `deadline`, `cfq`, `blackbox` or `ssd`.
     pub sched: Option<Spanned<String>>,
     /// For `cfq`: how long the device is kept for a client's next request; 8 ms if not said. Can be changed live.
     pub idle_time: Option<SpanText>,

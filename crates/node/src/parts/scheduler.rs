@@ -33,7 +33,7 @@ pub struct Queue {
 /// `GET /v1/pools/{name}/scheduler`: the queue of a pool's device, and the predictor of its waits.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SchedulerView {
-    /// `noop`, `deadline`, `cfq`, `blackbox` or `ssd`.
+    /// `noop`, `auto`, `deadline`, `cfq`, `blackbox` or `ssd`.
     pub name: String,
     /// Requests that wait in it.
     pub waiting: u64,

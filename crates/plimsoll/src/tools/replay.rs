@@ -32,7 +32,7 @@ pub struct Replay {
     /// The modelled device: a profile's name, a profile file (*.toml), or a composition of them (see below).
     #[arg(long, value_name = "PROFILE", required_unless_present = "config", value_parser = device_name)]
     device: Option<String>,
-    /// The scheduler: noop, deadline or cfq.
+    /// The scheduler: noop, auto, deadline or cfq.
     #[arg(long)]
     sched: Option<SchedulerKind>,
     /// Requests that the device has at once.

@@ -3,14 +3,14 @@
 /// Steps of an octave.
 const STEP_BITS: u32 = 8;
 /// One octave.
-pub(super) const OCTAVE: i32 = 1 << STEP_BITS;
+pub(crate) const OCTAVE: i32 = 1 << STEP_BITS;
 /// A microsecond is where counting begins, in octaves of nanoseconds.
 const FROM_BITS: u32 = 10;
 /// Octaves that are told apart: up to hours.
-pub(super) const OCTAVES: usize = 32;
+pub(crate) const OCTAVES: usize = 32;
 
 /// A time in parts of an octave from a microsecond on: linear within an octave.
-pub(super) fn log_of(ns: u64) -> i32 {
+pub(crate) fn log_of(ns: u64) -> i32 {
     let ns = ns.max(1 << FROM_BITS);
     let exponent = ns.ilog2();
     let rest = (ns - (1 << exponent)) >> (exponent.saturating_sub(STEP_BITS));
@@ -19,7 +19,7 @@ pub(super) fn log_of(ns: u64) -> i32 {
 }
 
 /// The time that a logarithm stands for, in nanoseconds.
-pub(super) fn ns_of(log: i32) -> u64 {
+pub(crate) fn ns_of(log: i32) -> u64 {
     let log = log.clamp(0, OCTAVES as i32 * OCTAVE) as u64;
     let exponent = (log >> STEP_BITS) as u32 + FROM_BITS;
     let rest = log & (OCTAVE as u64 - 1);
@@ -27,12 +27,12 @@ pub(super) fn ns_of(log: i32) -> u64 {
 }
 
 /// Which of `levels` octaves from 16 us on: 0 is less than that.
-pub(super) fn octave(ns: u64, levels: usize) -> usize {
+pub(crate) fn octave(ns: u64, levels: usize) -> usize {
     ((64 - (ns >> 14).leading_zeros()) as usize).min(levels - 1)
 }
 
 /// How many binary digits, at most `levels - 1`.
-pub(super) fn digits(n: u64, levels: usize) -> usize {
+pub(crate) fn digits(n: u64, levels: usize) -> usize {
     ((64 - n.leading_zeros()) as usize).min(levels - 1)
 }
 

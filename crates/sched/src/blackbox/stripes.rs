@@ -19,7 +19,7 @@ const RULES: [(u32, u32); RULES_N] = {
     }
     rules
 };
-pub(super) const RULES_N: usize = 12;
+pub(crate) const RULES_N: usize = 12;
 /// Requests over more pieces are taken to need this many.
 const PIECES_MAX: u64 = 256;
 
@@ -32,7 +32,7 @@ const ERROR_SHIFT: u32 = 9;
 
 /// One part, as far as the host has to do with it.
 #[derive(Clone, Copy)]
-pub(super) struct Part {
+pub(crate) struct Part {
     /// Reads that need it.
     pub reads: u32,
     /// Writes that need it.
@@ -48,7 +48,7 @@ pub(super) struct Part {
 
 impl Part {
     /// Nothing was ever sent to it.
-    pub(super) const IDLE: Part =
+    pub(crate) const IDLE: Part =
         Part { reads: 0, writes: 0, wrote_at: Time::ZERO, read_at: Time::ZERO, read_log: 0, moved_at: Time::ZERO };
 
     fn class(&self, now: Time) -> usize {
@@ -102,17 +102,17 @@ impl Rule {
 }
 
 /// All candidates, and which is believed.
-pub(super) struct Stripes {
+pub(crate) struct Stripes {
     rules: Vec<Rule>,
     believed: usize,
 }
 
 /// The classes under which a read is learned, one for each candidate.
-pub(super) type Classes = [u8; RULES_N];
+pub(crate) type Classes = [u8; RULES_N];
 
 impl Stripes {
     /// Nothing is known.
-    pub(super) fn new() -> Stripes {
+    pub(crate) fn new() -> Stripes {
         let rule = |(piece_shift, bits): (u32, u32)| Rule {
             piece_shift,
             parts: vec![Part::IDLE; 1 << bits],
@@ -126,7 +126,7 @@ impl Stripes {
 
     /// The part that will keep `head` longest, if the believed rule is right, and for how long others' requests keep it, in
     /// nanoseconds.
-    pub(super) fn slowest(&self, now: Time, head: &IoHead) -> (&Part, u64) {
+    pub(crate) fn slowest(&self, now: Time, head: &IoHead) -> (&Part, u64) {
         let rule = &self.rules[self.believed];
         let of = |at: usize| (&rule.parts[at], rule.work_ns(now, &rule.parts[at]));
         rule.pieces(head).map(of).max_by_key(|&(_, work)| work).expect("a request has a piece")
@@ -134,18 +134,18 @@ impl Stripes {
 
     /// What rule is believed: bytes of a piece, and the number of parts.
     #[cfg(test)]
-    pub(super) fn believed(&self) -> (u64, usize) {
+    pub(crate) fn believed(&self) -> (u64, usize) {
         let rule = &self.rules[self.believed];
         (1 << rule.piece_shift, rule.parts.len())
     }
 
     /// A read's classes before it's sent.
-    pub(super) fn classes(&self, now: Time, head: &IoHead) -> Classes {
+    pub(crate) fn classes(&self, now: Time, head: &IoHead) -> Classes {
         std::array::from_fn(|i| self.rules[i].slowest(now, head).1 as u8)
     }
 
     /// A request is outstanding from now on.
-    pub(super) fn sent(&mut self, now: Time, head: &IoHead) {
+    pub(crate) fn sent(&mut self, now: Time, head: &IoHead) {
         for rule in &mut self.rules {
             for at in rule.pieces(head) {
                 let part = &mut rule.parts[at];
@@ -165,7 +165,7 @@ impl Stripes {
     }
 
     /// It has ended, sent at `sent_at`; a read took so long, as a logarithm.
-    pub(super) fn ended(&mut self, now: Time, sent_at: Time, head: &IoHead, took_log: i32) {
+    pub(crate) fn ended(&mut self, now: Time, sent_at: Time, head: &IoHead, took_log: i32) {
         for rule in &mut self.rules {
             let is_one = rule.pieces(head).nth(1).is_none();
             for at in rule.pieces(head) {
@@ -188,7 +188,7 @@ impl Stripes {
     }
 
     /// It was taken back before the device had it.
-    pub(super) fn withdrawn(&mut self, head: &IoHead) {
+    pub(crate) fn withdrawn(&mut self, head: &IoHead) {
         for rule in &mut self.rules {
             for at in rule.pieces(head) {
                 let part = &mut rule.parts[at];
@@ -199,7 +199,7 @@ impl Stripes {
     }
 
     /// A read that had these classes took so long: every candidate learns, and the best is believed.
-    pub(super) fn learn(&mut self, classes: &Classes, took_log: i32) {
+    pub(crate) fn learn(&mut self, classes: &Classes, took_log: i32) {
         for (rule, &class) in self.rules.iter_mut().zip(classes) {
             let log = &mut rule.logs[usize::from(class)];
             let off = took_log - *log;
