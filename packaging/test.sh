@@ -12,6 +12,8 @@ mkdir -p "$work"
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # The program of both is the same: what differs is the package's version.
 packaging/build.sh "${profile[@]}" --deb-version "$version-1" plimsoll
+# cargo-deb keeps one version of a package in a folder.
+cp "target/debian/plimsoll_$version-1_amd64.deb" "$work/old.deb"
 packaging/build.sh "${profile[@]}" --deb-version "$version-2" plimsoll
 lintian --fail-on error --suppress-tags-from-file packaging/lintian-suppressed "target/debian/plimsoll_$version-2_amd64.deb"
 
@@ -25,7 +27,7 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 tar -C "$root" -xf "$work/root.tar" --exclude './dev/*'
 rm -rf "$root"/usr/share/{doc,locale,man}/* "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/*
-cp "target/debian/plimsoll_$version-1_amd64.deb" "$root/root/old.deb"
+cp "$work/old.deb" "$root/root/old.deb"
 cp "target/debian/plimsoll_$version-2_amd64.deb" "$root/root/new.deb"
 cp packaging/guest-test.sh "$root/root/test.sh"
 cat >"$root/etc/systemd/system/package-test.service" <<'UNIT'
