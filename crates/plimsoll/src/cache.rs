@@ -24,7 +24,7 @@ pub struct Cache {
 #[derive(Subcommand)]
 enum Command {
     /// Hits, duplicates, compression, wear, memory, what only the cache has
-    #[command(after_help = "Example:\n  plimsoll cache status main --json")]
+    #[command(visible_alias = "show", after_help = "Example:\n  plimsoll cache status main --json")]
     Status {
         /// The pool; may be left out if only one has a cache.
         pool: Option<String>,
@@ -45,8 +45,8 @@ enum Command {
     /// Give up what only the cache has of a volume, whose device failed for good: the volume goes on with what the pool's own device has
     #[command(
         after_help = "Of a cache that is served and broken all that is lost is listed. Where the node doesn't start without the device, or \
-        the cache couldn't read it at its start, which extents are lost isn't known.\n\nExamples:\n  plimsoll cache give-up vol --lose-data\n  \
-        plimsoll cache give-up vol --lose-data --config node.toml     (while no node serves it)"
+        the cache couldn't read it at its start, which extents are lost isn't known: name the configuration then.\n\nExamples:\n  plimsoll cache give-up vol --lose-data\n  \
+        plimsoll cache give-up vol --lose-data --config node.toml"
     )]
     GiveUp {
         /// The volume.

@@ -22,7 +22,7 @@ pub struct Logs {
 #[derive(Subcommand)]
 enum Command {
     /// How full the logs are, as a picture of the disk; swaps, checkpoints, the MTL table
-    #[command(after_help = "Example:\n  plimsoll logs status main --json")]
+    #[command(visible_alias = "show", after_help = "Example:\n  plimsoll logs status main --json")]
     Status {
         /// The pool; may be left out if only one has logs.
         pool: Option<String>,

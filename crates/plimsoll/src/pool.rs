@@ -2,14 +2,15 @@
 
 use crate::client::{Client, Control, print_json, segment};
 use crate::part;
-use crate::table::table;
+use crate::table::{bytes, table};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
+use plimsoll_node::http::api::{PoolStatus, Status};
 use plimsoll_node::parts::settings::SettingView;
 use std::collections::BTreeMap;
 
-/// Show a pool's layers, show and change its settings; bring it back after a failed flush.
+/// List pools, show a pool's layers, show and change its settings; bring it back after a failed flush.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  plimsoll pool show main\n  plimsoll pool set main idle=16ms --control control.sock\n  plimsoll pool recover main --control control.sock"
@@ -21,6 +22,9 @@ pub struct Pool {
 
 #[derive(Subcommand)]
 enum Command {
+    /// List all, with their state and free space
+    #[command(after_help = "Example:\n  plimsoll pool list")]
+    List(#[command(flatten)] Control),
     /// Believe flushes again, after you have looked at the device and at what was lost
     #[command(after_help = "Example:\n  plimsoll pool recover main --control control.sock")]
     Recover {
@@ -65,6 +69,7 @@ impl Pool {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         match self.command {
+            Command::List(control) => list(&control),
             Command::Recover { name, control } => {
                 Client::new(&control)?.order(Method::POST, &format!("/v1/pools/{}/recover", segment(&name)))
             }
@@ -78,6 +83,20 @@ impl Pool {
             }
         }
     }
+}
+
+fn list(control: &Control) -> Result<()> {
+    let status: Status = Client::new(control)?.get("/v1/status")?;
+    if control.json {
+        return print_json(&status.pools);
+    }
+    let row = |p: &PoolStatus| {
+        let free = p.free_bytes.map_or("-".into(), bytes);
+        vec![p.name.clone(), p.state.clone(), free, p.connections.to_string(), p.inside.to_string(), p.device.clone()]
+    };
+    let head = ["POOL", "STATE", "FREE", "CLIENTS", "INSIDE", "DEVICE"];
+    print!("{}", table(&head, &status.pools.iter().map(row).collect::<Vec<_>>()));
+    Ok(())
 }
 
 /// `idle=16ms`: the key and the value in its unit.
