@@ -45,8 +45,8 @@ enum Command {
     /// Give up what only the cache has of a volume, whose device failed for good: the volume goes on with what the pool's own device has
     #[command(
         after_help = "Of a cache that is served and broken all that is lost is listed. Where the node doesn't start without the device, or \
-        the cache couldn't read it at its start, which extents are lost isn't known.\n\nExamples:\n  plimsoll cache give-up vol --lose-data\n  \
-        plimsoll cache give-up vol --lose-data --config node.toml     (while no node serves it)"
+        the cache couldn't read it at its start, which extents are lost isn't known: name the configuration then.\n\nExamples:\n  plimsoll cache give-up vol --lose-data\n  \
+        plimsoll cache give-up vol --lose-data --config node.toml"
     )]
     GiveUp {
         /// The volume.

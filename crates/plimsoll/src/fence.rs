@@ -53,7 +53,7 @@ struct Show {
 
 /// Change a pool's slots from the end of the running one on; kept until other ones are configured
 #[derive(Args)]
-#[command(after_help = "Example:\n  plimsoll fence set main --slots 8 --slot 10ms")]
+#[command(after_help = "Example:\n  plimsoll fence set main --slots 8 --slot 20ms")]
 struct Set {
     /// The pool.
     pool: String,

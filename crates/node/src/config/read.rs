@@ -56,7 +56,7 @@ fn plain(message: &str, key: Option<&str>) -> String {
 
 /// The candidate that a mistyped word is nearest to, if one is near.
 pub(super) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let far = word.chars().count().max(2) / 2;
+    let far = word.chars().count() / 2;
     let distance = |candidate: &str| strsim::osa_distance(&word.to_lowercase(), &candidate.to_lowercase());
     candidates.map(|c| (distance(c), c)).filter(|(d, _)| (1..=far).contains(d)).min_by_key(|(d, _)| *d).map(|(_, c)| c)
 }
