@@ -1,5 +1,6 @@
 //! `plimsoll-lab`, which `plimsoll lab` starts.
 
+mod figure;
 mod live;
 
 use anyhow::{Context, Result, bail};
@@ -29,6 +30,8 @@ enum LabCommand {
     Run(Run),
     /// Run experiments (or take their kept results) and write one HTML page
     Report(Report),
+    /// Draw results of `plimsoll demo --json`, and print them as a Markdown table: medians over the rounds
+    Figure(figure::Figure),
     /// Write man pages or shell completions
     #[command(hide = true)]
     Generate(plimsoll_manual::Generate),
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         LabCommand::List(l) => l.run(),
         LabCommand::Run(r) => r.run(),
         LabCommand::Report(r) => r.run(),
+        LabCommand::Figure(f) => f.run(),
         LabCommand::Generate(g) => g.run(Lab::command()),
     };
     match result {
