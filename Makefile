@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run demo demo-databases test lint bench fuzz sanitize soak chaos busy promises python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node evidence evidence-live
+.PHONY: run demo demo-databases figure test lint bench fuzz sanitize soak chaos busy promises python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node evidence evidence-live
 
 # Only what serving needs, without link-time optimisation; the other targets build all commands as shipped.
 run: build-deps
@@ -27,6 +27,13 @@ demo-databases: build-deps test-deps
 	$(call need,sysbench python3,sysbench python3)
 	cargo build --release -p plimsoll
 	bench/databases.py target/release/plimsoll --rounds 3 --json target/databases.json
+
+# README's figure and its table, by rounds of the demonstration against nbdkit: ten minutes on a quiet machine.
+figure: build-deps test-deps
+	cargo build --release -p plimsoll -p plimsoll-lab
+	for seed in 1 2 3 4 5; do for without in nbdkit nbdkit-limit; do \
+		target/release/plimsoll demo --without $$without --seed $$seed --json target/demo-$$without-$$seed.json >/dev/null || exit 1; done; done
+	target/release/plimsoll lab figure target/demo-nbdkit*-[1-5].json --out docs/demo.svg
 
 # Builds once, in one profile; prints each suite's own closing lines.
 test: build-deps test-deps

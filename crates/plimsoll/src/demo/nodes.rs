@@ -220,7 +220,8 @@ fn nbdkit(node: &Path, front: &Path, folder: &Path, bytes_per_s: Option<u64>) ->
     }
     command.arg("nbd").arg(format!("socket={}", node.display())).arg("dynamic-export=true");
     if let Some(limit) = bytes_per_s {
-        command.arg(format!("rate={}", 8 * limit));
+        // In bits, and for each direction: half of the neighbour's requests are reads.
+        command.arg(format!("rate={}", 8 * limit / 2));
     }
     let mut process = spawn(&mut command, folder).context("cannot start nbdkit; install it (Debian: nbdkit)")?;
     let until = Instant::now() + START_TIME;

@@ -1,6 +1,7 @@
 //! `plimsoll-lab`, which `plimsoll lab` starts.
 
 mod evidence;
+mod figure;
 mod live;
 
 use anyhow::{Context, Result, bail};
@@ -34,6 +35,8 @@ enum LabCommand {
     Evidence(evidence::Run),
     /// Write the pages of docs/results from kept results
     Pages(evidence::Pages),
+    /// Draw results of `plimsoll demo --json`, and print them as a Markdown table: medians over the rounds
+    Figure(figure::Figure),
     /// Write man pages or shell completions
     #[command(hide = true)]
     Generate(plimsoll_manual::Generate),
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         LabCommand::Report(r) => r.run(),
         LabCommand::Evidence(e) => e.run(),
         LabCommand::Pages(p) => p.run(),
+        LabCommand::Figure(f) => f.run(),
         LabCommand::Generate(g) => g.run(Lab::command()),
     };
     match result {
