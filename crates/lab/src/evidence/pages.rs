@@ -49,7 +49,8 @@ fn verdict(r: &RowReport) -> &'static str {
         (Some(Verdict::Missed), true) => "**missed**",
         (Some(Verdict::Undecided), true) => "undecided",
         (Some(Verdict::Met), false) => "as given",
-        (Some(_), false) => "not as given",
+        (Some(Verdict::Missed), false) => "not as given",
+        (Some(Verdict::Undecided), false) => "undecided",
         (None, _) => "–",
     }
 }

@@ -1,7 +1,7 @@
 //! Rows of an experiment: the figure that is measured, the kind of statement that it makes, and when it is met.
 //!
 //! A bound is part of the statement, so a row gets both by one call: [`RowSpec::reproduces`] and the others below. The kinds
-//! decide what is judged (issue: a tautology or a figure that was put in proves nothing); the interval over seeds decides how.
+//! decide what is judged, as a tautology or a figure that was put in proves nothing; the interval over seeds decides how.
 
 use crate::report::figure;
 use serde::{Deserialize, Serialize};

@@ -80,7 +80,7 @@ impl Run {
             Evidence { plan: plan.clone(), machine: Machine::this(), duration_s, report }.write(&self.results)?;
             // What isn't known takes as long as the others on average.
             let average = known_s / (i + 1) as f64;
-            let left: f64 = todo[i + 1..].iter().map(|(_, s)| s.unwrap_or(average)).sum();
+            let left = todo[i + 1..].iter().fold(0.0, |sum, (_, s)| sum + s.unwrap_or(average));
             println!(
                 "{:>3}/{} {:<13} {duration_s:>7.1} s, {seeds} seeds: {met} met, {missed} missed, {open} undecided; {:.0} min done, about {:.0} min left{}",
                 i + 1,
