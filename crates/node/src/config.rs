@@ -5,6 +5,7 @@
 
 mod limits;
 mod pool;
+mod subsystem;
 mod tenant;
 mod text;
 
@@ -13,6 +14,7 @@ pub use plimsoll_base::CacheMode;
 pub use pool::{
     CacheConfig, CacheDedup, DeviceConfig, FenceConfig, LogsConfig, NvramConfig, PoolConfig, VolatileConfig,
 };
+pub use subsystem::SubsystemConfig;
 pub use tenant::{
     AutoDeadlineConfig, Grant, JOBS_MAX, ObjectiveConfig, Peer, TenantConfig, ThrottleConfig, VolumeConfig,
     check_deadline, check_jobs_max, class_of,
@@ -37,7 +39,7 @@ fn yes() -> bool {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where it listens for NBD clients.
+    /// Addresses for clients.
     #[serde(default)]
     pub listen: Listen,
     /// Where it's watched and controlled.
@@ -55,6 +57,9 @@ pub struct Config {
     /// Volumes that must exist: created at the first start, grown if they are smaller, never shrunk or deleted.
     #[serde(default)]
     pub volume: Vec<VolumeConfig>,
+    /// Volumes and their promises for NVMe/TCP hosts.
+    #[serde(default)]
+    pub subsystem: Vec<SubsystemConfig>,
     /// Who may use what. Without any, nobody may use anything.
     #[serde(default)]
     pub grant: Vec<Grant>,
@@ -70,6 +75,8 @@ pub struct Listen {
     pub tcp: Option<SocketAddr>,
     /// TLS for the TCP address.
     pub tls: Option<Tls>,
+    /// A TCP address for NVMe/TCP hosts.
+    pub nvme_tcp: Option<SocketAddr>,
 }
 
 /// `[listen.tls]`
@@ -210,6 +217,10 @@ impl Config {
         }
         for v in &self.volume {
             v.check(self)?;
+        }
+        unique(self.subsystem.iter().map(|s| &s.nqn), "subsystem")?;
+        for s in &self.subsystem {
+            s.check(self)?;
         }
         for g in &self.grant {
             Peer::parse(g.peer.get_ref()).map_err(|what| (at(&g.peer), what))?;

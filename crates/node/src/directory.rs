@@ -2,13 +2,12 @@
 //!
 //! An export's name only chooses among what the peer was granted; it never grants anything.
 
-use crate::config::{Config, Grant, Peer, TenantConfig, VolumeConfig, check_deadline};
-use crate::engine::{AutoTerms, DeadlineFrom, ExportParams, Health, PermitLimits};
+use crate::config::{Config, Grant, Peer, SubsystemConfig, TenantConfig, VolumeConfig, check_deadline};
+use crate::engine::{AutoTerms, DeadlineFrom, ExportParams, Health, PermitLimits, Wire};
 use crate::predict::auto_terms;
 use crate::replica::{Behind, Replica, ReplicaUse};
 use plimsoll_base::{BadPriority, Class, OnBusy, Priority, Span, TenantId, VolumeKey};
 use plimsoll_nbd::export::{BlockSizes, ExportInfo, ListedExport, Refusal, RefusalReason};
-use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::wire::{MetaContext, MetaContexts, TransmissionFlags};
 use plimsoll_stack::{Extent, LayerState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,10 +27,16 @@ pub struct Identity {
     pub cert: Option<String>,
     /// A TCP peer's address.
     pub address: Option<SocketAddr>,
+    /// An NVMe host's NQN, as it says itself.
+    pub host: Option<String>,
 }
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(host) = &self.host {
+            f.write_str(host)?;
+            return self.address.map_or(Ok(()), |address| write!(f, " {address}"));
+        }
         match (&self.cert, self.address, self.uid) {
             (Some(name), Some(address), _) => write!(f, "cert:{name} {address}"),
             (Some(name), None, _) => write!(f, "cert:{name}"),
@@ -139,8 +144,33 @@ pub struct Directory {
     /// As configured.
     pub grants: Vec<Grant>,
     next_tenant: u16,
+    /// Names for NVMe/TCP hosts, as configured.
+    pub subsystems: BTreeMap<String, NvmeName>,
     /// What requests are promised that ask for nothing themselves.
     pub promises: Promises,
+}
+
+/// A name for NVMe/TCP hosts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NvmeName {
+    /// Its volume and promise, as in an NBD export's name.
+    pub export: String,
+    /// Most I/O queues of a host.
+    pub queues_max: u16,
+    /// The node's number among those that serve it, from 1.
+    pub path: u16,
+}
+
+impl NvmeName {
+    /// Those of a configuration that was checked.
+    pub fn all(config: &Config) -> BTreeMap<String, NvmeName> {
+        let name = |s: &SubsystemConfig| {
+            let path = s.path.as_ref().map_or(1, |p| *p.get_ref());
+            let name = NvmeName { export: s.export.get_ref().clone(), queues_max: s.queues, path };
+            (s.nqn.get_ref().clone(), name)
+        };
+        config.subsystem.iter().map(name).collect()
+    }
 }
 
 /// A tenant's promise to requests that ask for nothing themselves.
@@ -266,6 +296,15 @@ fn parse_name(name: &str) -> Result<Asked<'_>, String> {
     Ok(asked)
 }
 
+/// Checks the name of an export that NVMe/TCP hosts use; the name of its volume.
+pub fn check_export(name: &str) -> Result<&str, String> {
+    let asked = parse_name(name)?;
+    match asked.replica {
+        None | Some(ReplicaUse::Read) => Ok(asked.volume),
+        Some(_) => Err("an NVMe host uses a replica with replica=read, or without `replica`".into()),
+    }
+}
+
 impl Directory {
     /// Returns the name of a pool's volume; its number if it is deleted.
     pub fn volume_name(&self, pool: usize, key: VolumeKey) -> String {
@@ -304,6 +343,13 @@ impl Directory {
             Ok(Peer::Local) => who.local,
             Ok(Peer::Uid(uid)) => who.uid == Some(uid),
             Ok(Peer::Cert(name)) => who.cert.as_deref() == Some(&name),
+            Ok(Peer::Host(nqn, address)) => {
+                let is_there = match address {
+                    None => who.local,
+                    Some(address) => who.address.is_some_and(|a| a.ip().to_canonical() == address),
+                };
+                is_there && who.host.as_deref() == Some(&nqn)
+            }
             Err(_) => false, // refused when the configuration was read
         })
     }
@@ -354,17 +400,22 @@ impl Directory {
         Ok((tenant.to_string(), self.tenants[tenant].id))
     }
 
+    /// The volume that `name` asks for, and its use as one of several replicas.
+    pub fn volume(&self, who: &Identity, name: &str) -> Result<(&Volume, Option<ReplicaUse>), Refusal> {
+        self.resolve(who, name).map(|(volume, asked, _)| (volume, asked.replica))
+    }
+
     /// What the volume that `name` asks for is as one of several replicas.
     pub fn replica(&self, who: &Identity, name: &str) -> Result<Arc<Replica>, Refusal> {
         Ok(self.resolve(who, name)?.0.replica.clone())
     }
 
-    /// What a connection gets whose handshake ended with `agreed`: the pool's number and the parameters.
-    pub fn open(&self, who: &Identity, agreed: &Negotiated) -> Result<(usize, ExportParams), Refusal> {
-        let (volume, asked, _) = self.resolve(who, &agreed.export_name)?;
+    /// A connection to the export `name`, on which its client speaks `wire`: the pool's number and the parameters.
+    pub fn open(&self, who: &Identity, name: &str, wire: Wire) -> Result<(usize, ExportParams), Refusal> {
+        let (volume, asked, _) = self.resolve(who, name)?;
         let tenant = asked.tenant.unwrap_or(&volume.tenant);
         let (deadline, busy) = self.promises.of_export(tenant, &asked);
-        let is_told = agreed.meta_contexts.contains(MetaContext::Promise);
+        let is_told = matches!(wire, Wire::Nbd { meta_contexts, .. } if meta_contexts.contains(MetaContext::Promise));
         let params = ExportParams {
             peer: who.to_string().into(),
             volume: volume.key,
@@ -373,8 +424,7 @@ impl Directory {
             on_busy: if is_told { OnBusy::Error } else { busy },
             auto: self.promises.tenant(tenant).auto,
             priority: asked.priority.unwrap_or(self.promises.tenant(tenant).priority),
-            rules: agreed.rules(),
-            meta_contexts: agreed.meta_contexts,
+            wire,
             replica: volume.replica.clone(),
             used_as: asked.replica,
         };
@@ -438,6 +488,7 @@ fn covers(g: &Grant, volume: &str) -> bool {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use plimsoll_nbd::handshake::Negotiated;
 
     fn directory() -> Directory {
         let text = r#"
@@ -556,7 +607,7 @@ mod tests {
                 no_zeroes: true,
                 tls: false,
             };
-            let params = d.open(&who, &agreed).unwrap().1;
+            let params = d.open(&who, &agreed.export_name, Wire::from(&agreed)).unwrap().1;
             (params.deadline.map(|(deadline, _)| deadline), params.on_busy, agreed.export.description)
         };
         let plain = |d: &Directory, name| {

@@ -14,7 +14,7 @@ pub use pool::RunningPool;
 pub use tenants::DeadlineChange;
 
 use crate::config::{Config, TenantConfig, VolumeConfig};
-use crate::directory::{Directory, Promises, Volume};
+use crate::directory::{Directory, NvmeName, Promises, Volume};
 use crate::engine::watchdog::Watchdog;
 use crate::engine::{Command, PermitLimits, Trace};
 use crate::parts::{self, PARTS, Part, PoolView};
@@ -99,6 +99,7 @@ impl Node {
         node.directory_mut(|d| {
             d.grants = config.grant.clone();
             d.promises = promises;
+            d.subsystems = NvmeName::all(config);
         });
         for t in &config.tenant {
             let class = t.class().map_err(NodeError::Refused)?;

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::http::{self, Control, Token, Told};
 use crate::node::{Node, NodeError};
 use crate::seats::{Descriptors, Seats};
-use crate::service::Service;
+use crate::service::{Front, Service};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ pub struct Bound {
     pub nbd_unix: Option<PathBuf>,
     /// NBD.
     pub nbd_tcp: Option<SocketAddr>,
+    /// NVMe/TCP.
+    pub nvme_tcp: Option<SocketAddr>,
     /// The control API.
     pub control_http: Option<SocketAddr>,
     /// The control API.
@@ -70,6 +72,7 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
         pools,
         tls,
         tls_sessions: Default::default(),
+        nvme: Default::default(),
         seats: Seats::new(seats, descriptors.nbd),
         handshakes: (limits.handshakes.min(half), limits.handshakes_per_peer),
     });
@@ -110,6 +113,7 @@ pub async fn serve(config: &Config, ready: impl FnOnce(&Node, &Bound)) -> Result
     let ended = tokio::task::spawn_blocking(move || node.shut_down()).await;
     // The pools have answered everything; answers to TLS clients still have to go through their sessions.
     service.end_tls_sessions().await;
+    service.nvme.end().await;
     ended.map_err(|e| NodeError::Failed(format!("shutting down: {e}")))??;
     match lost {
         Some(pool) => Err(NodeError::Failed(format!("pool `{pool}` ended while it served; the log says why"))),
@@ -163,6 +167,7 @@ struct Listeners {
     sockets: Sockets,
     nbd_unix: Option<UnixListener>,
     nbd_tcp: Option<TcpListener>,
+    nvme_tcp: Option<TcpListener>,
     control_unix: Option<UnixListener>,
     control_http: Option<TcpListener>,
 }
@@ -181,6 +186,10 @@ impl Listeners {
         if let Some(address) = config.listen.tcp {
             let (listener, address) = bind_tcp(address, "listen.tcp").await?;
             (all.nbd_tcp, all.bound.nbd_tcp) = (Some(listener), Some(address));
+        }
+        if let Some(address) = config.listen.nvme_tcp {
+            let (listener, address) = bind_tcp(address, "listen.nvme_tcp").await?;
+            (all.nvme_tcp, all.bound.nvme_tcp) = (Some(listener), Some(address));
         }
         if let Some(path) = &config.control.unix {
             let listener = bind_unix(path, "control.unix")?;
@@ -210,7 +219,11 @@ impl Listeners {
         }
         if let Some(listener) = self.nbd_tcp {
             let listener = moved(nbd, listener, TcpListener::into_std, TcpListener::from_std)?;
-            tasks.spawn_on(service.serve_tcp(listener), nbd.handle());
+            tasks.spawn_on(service.clone().serve_tcp(listener, Front::Nbd), nbd.handle());
+        }
+        if let Some(listener) = self.nvme_tcp {
+            let listener = moved(nbd, listener, TcpListener::into_std, TcpListener::from_std)?;
+            tasks.spawn_on(service.serve_tcp(listener, Front::Nvme), nbd.handle());
         }
         if let Some(listener) = self.control_unix {
             let listener = moved(http, listener, UnixListener::into_std, UnixListener::from_std)?;

@@ -1,10 +1,13 @@
 //! Taking clients in: listening, the handshake, TLS; then the socket goes to its pool's thread.
 
+mod nvme;
+
 use crate::crowd::{Crowd, PeerKey, Pulse, Seldom, Standing};
 use crate::directory::{Directory, Identity};
-use crate::engine::{Command, PoolHandle};
+use crate::engine::{Command, PoolHandle, Wire};
 use crate::replica::ReplicaUse;
 use crate::seats::{Seat, Seats};
+use nvme::Controllers;
 use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
 use plimsoll_nbd::handshake::{Event, Negotiated, ServerHandshake, TlsMode};
 use plimsoll_nbd::wire::TransmissionFlags;
@@ -40,10 +43,21 @@ pub struct Service {
     pub tls: Option<(TlsAcceptor, bool)>,
     /// The TLS sessions of clients that are served.
     pub tls_sessions: Mutex<JoinSet<()>>,
+    /// Controllers of NVMe hosts.
+    pub nvme: Controllers,
     /// Bounds on connections.
     pub seats: Arc<Seats>,
     /// Handshakes at once, per listener: of all, and of one peer.
     pub handshakes: (usize, usize),
+}
+
+/// A protocol that clients speak on a listener.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Front {
+    /// NBD.
+    Nbd,
+    /// NVMe/TCP.
+    Nvme,
 }
 
 /// A client in its handshake.
@@ -78,13 +92,13 @@ impl Service {
                     handshakes.make_room(peer).await;
                     self.take_in(&handshakes, peer, who, client);
                 }
-                Err(e) => accept_failed("an NBD", &e).await,
+                Err(e) => accept_failed("a storage", &e).await,
             }
         }
     }
 
     /// Accepts clients on TCP until dropped.
-    pub async fn serve_tcp(self: Arc<Self>, listener: TcpListener) {
+    pub async fn serve_tcp(self: Arc<Self>, listener: TcpListener, front: Front) {
         let handshakes = Crowd::new(self.handshakes.0, self.handshakes.1);
         loop {
             match listener.accept().await {
@@ -92,12 +106,17 @@ impl Service {
                     crate::panics::point("nbd");
                     let who = Identity { local: from.ip().is_loopback(), address: Some(from), ..Identity::default() };
                     let service = self.clone();
-                    let client = move |guest| async move { service.tcp_client(stream, guest).await };
+                    let client = move |guest| async move {
+                        match front {
+                            Front::Nbd => service.tcp_client(stream, guest).await,
+                            Front::Nvme => service.nvme_client(stream, guest).await,
+                        }
+                    };
                     let peer = PeerKey::host(from.ip());
                     handshakes.make_room(peer).await;
                     self.take_in(&handshakes, peer, who, client);
                 }
-                Err(e) => accept_failed("an NBD", &e).await,
+                Err(e) => accept_failed("a storage", &e).await,
             }
         }
     }
@@ -126,7 +145,7 @@ impl Service {
             Outcome::Agreed(agreed, early) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, guest, early).map(drop)
+                self.attach_nbd(std.into(), &agreed, guest, early).map(drop)
             }
             Outcome::StartTls | Outcome::Closed => Ok(()),
         }
@@ -145,7 +164,7 @@ impl Service {
             Outcome::Agreed(agreed, early) => {
                 let std = stream.into_std()?;
                 std.set_nonblocking(false)?;
-                self.attach(std.into(), &agreed, guest, early).map(drop)
+                self.attach_nbd(std.into(), &agreed, guest, early).map(drop)
             }
             Outcome::Closed => Ok(()),
             Outcome::StartTls => {
@@ -163,7 +182,7 @@ impl Service {
                 let (ours, theirs) = UnixStream::pair()?;
                 let std = theirs.into_std()?;
                 std.set_nonblocking(false)?;
-                let seat = self.attach(std.into(), &agreed, guest, early)?;
+                let seat = self.attach_nbd(std.into(), &agreed, guest, early)?;
                 let mut sessions = self.tls_sessions.lock().expect("no panic while held");
                 while sessions.try_join_next().is_some() {} // those that have ended meanwhile
                 sessions.spawn(async move {
@@ -257,11 +276,21 @@ impl Service {
         }
     }
 
+    fn attach_nbd(&self, fd: OwnedFd, agreed: &Negotiated, guest: Guest, early: Vec<u8>) -> io::Result<Arc<Seat>> {
+        self.attach(Arc::new(fd), (&agreed.export_name, Wire::from(agreed)), guest, early)
+    }
+
     /// Gives a client to its pool. Its seat is the pool's, too.
-    fn attach(&self, fd: OwnedFd, agreed: &Negotiated, guest: Guest, early: Vec<u8>) -> io::Result<Arc<Seat>> {
+    fn attach(
+        &self,
+        fd: Arc<OwnedFd>,
+        (name, wire): (&str, Wire),
+        guest: Guest,
+        early: Vec<u8>,
+    ) -> io::Result<Arc<Seat>> {
         let Guest { who, mut seat, .. } = guest;
         // Looked up again: between the option and now the volume may have gone.
-        let opened = self.directory.read().expect("no panic while held").open(&who, agreed);
+        let opened = self.directory.read().expect("no panic while held").open(&who, name, wire);
         let (pool, params) = opened.map_err(refused)?;
         seat.belongs_to(params.tenant).map_err(full)?;
         let ours = Arc::new(seat);
@@ -287,7 +316,7 @@ fn refused_for(peer: PeerKey, limit: &str) {
 }
 
 fn refusal_note(notes: &Seldom, limit: &str) -> Option<String> {
-    notes.may().then(|| format!("an NBD client is refused: {limit} is reached; raise it if there are to be more"))
+    notes.may().then(|| format!("a client is refused: {limit} is reached; raise it if there are to be more"))
 }
 
 /// Makes the kernel ask silent clients whether they are still there. A host that vanished without a word would hold its

@@ -5,13 +5,14 @@ use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_nbd::request::Rules;
 use plimsoll_nbd::wire::{MetaContexts, TransmissionFlags};
 use plimsoll_node::engine::{
-    Command, Device, Devices, ExportParams, FileDevice, PermitLimits, Pool, PoolHandle, PoolOptions, PoolSnapshot,
+    Command, Device, Devices, ExportParams, FileDevice, PermitLimits, Pool, PoolHandle, PoolOptions, PoolSnapshot, Wire,
 };
 use plimsoll_node::replica::Replica;
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Extent, Front, FrontVolume, Map, Stack, StackConfig, Target, Terms, VolumeTerms};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -79,12 +80,13 @@ impl Running {
             on_busy: OnBusy::Wait,
             auto: None,
             priority: Priority::DEFAULT,
-            rules,
-            meta_contexts: MetaContexts::EMPTY,
+            wire: Wire::Nbd { rules, meta_contexts: MetaContexts::EMPTY },
             replica: Replica::new(SIZE_BYTES, Default::default(), None),
             used_as: None,
         };
-        self.handle.send(Command::Attach { fd: theirs.into(), params, early: Vec::new(), seat: None }).unwrap();
+        self.handle
+            .send(Command::Attach { fd: Arc::new(theirs.into()), params, early: Vec::new(), seat: None })
+            .unwrap();
         ours
     }
 

@@ -91,6 +91,9 @@ fn write_ready(out: &mut impl Write, node: &Node, bound: &Bound, embedded: bool)
     if let Some(tcp) = bound.nbd_tcp {
         writeln!(out, "  nbd://{tcp}/NAME")?;
     }
+    if let Some(nvme) = bound.nvme_tcp {
+        writeln!(out, "  nvme+tcp://{nvme}/NQN")?;
+    }
     if let Some(http) = bound.control_http {
         writeln!(out, "  http://{http}/           dashboard; /metrics, /healthz, /v1/status")?;
     }
@@ -111,6 +114,9 @@ fn write_ready(out: &mut impl Write, node: &Node, bound: &Bound, embedded: bool)
         "  fio --name=busy --ioengine=nbd --uri='nbd+unix:///archive%3Fdeadline=20ms%26busy=error?socket={socket}' --rw=randread --bs=4k --iodepth=8 --rate_iops=300 --rate_process=poisson --size=1G --runtime=10 --time_based --continue_on_error=io"
     )?;
     writeln!(out, "  plimsoll read 'nbd+unix:///archive?socket={socket}' --deadline 20ms --rate 250 --count 100")?;
+    if let Some(nvme) = bound.nvme_tcp {
+        writeln!(out, "  nvme+tcp://{nvme}/NQN")?;
+    }
     if let Some(http) = bound.control_http {
         writeln!(
             out,

@@ -6,7 +6,9 @@ use super::{Config, Place, yes};
 use plimsoll_base::CacheMode;
 use plimsoll_base::{Class, Objective, OnBusy, Priority, Span};
 use plimsoll_cores::Allotment;
+use plimsoll_nvme::opening::is_nqn;
 use serde::Deserialize;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use toml::Spanned;
 
@@ -128,8 +130,9 @@ pub struct ThrottleConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// `local` (any peer on the unix socket or from a loopback address), `uid:1000` (a unix peer's), or `cert:NAME` (a TLS
-    /// client certificate's common name).
+    /// `local` (any peer on the unix socket or from a loopback address), `uid:1000` (a unix peer's), `cert:NAME` (a TLS
+    /// client certificate's common name), `host:NQN` (an NVMe host from a loopback address) or `host:NQN@ADDRESS` (an NVMe host
+    /// from this address).
     pub peer: Spanned<String>,
     /// Volume names, or `*`.
     pub volumes: Vec<String>,
@@ -314,16 +317,25 @@ pub enum Peer {
     Uid(u32),
     /// A TLS client certificate's common name.
     Cert(String),
+    /// An NVMe host's NQN, and its address unless it is a loopback one.
+    Host(String, Option<IpAddr>),
 }
 
 impl Peer {
     /// From its text.
     pub fn parse(text: &str) -> Result<Peer, String> {
-        let bad = || format!("peer `{text}` is unknown: local, uid:NUMBER or cert:NAME");
+        let bad = || format!("peer `{text}` is unknown: local, uid:NUMBER, cert:NAME, host:NQN or host:NQN@ADDRESS");
         match text.split_once(':') {
             None if text == "local" => Ok(Peer::Local),
             Some(("uid", n)) => n.parse().map(Peer::Uid).map_err(|_| bad()),
             Some(("cert", name)) if !name.is_empty() => Ok(Peer::Cert(name.into())),
+            Some(("host", host)) => {
+                let (nqn, address) = match host.rsplit_once('@') {
+                    None => (host, None),
+                    Some((nqn, address)) => (nqn, Some(address.parse().map_err(|_| bad())?)),
+                };
+                if is_nqn(nqn) { Ok(Peer::Host(nqn.into(), address)) } else { Err(bad()) }
+            }
             _ => Err(bad()),
         }
     }

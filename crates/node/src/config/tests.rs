@@ -67,3 +67,41 @@ fn sizes() {
         assert!(text.parse::<ByteSize>().is_err(), "{text}");
     }
 }
+
+#[test]
+fn a_subsystem_is_checked_against_its_volume() {
+    fn named(nqn: &str, keys: &str, volume: &str) -> String {
+        let tables = "[[tenant]]\nname = \"t\"\nclass = \"best-effort\"\n[[volume]]\nname = \"v\"\npool = \"p\"\nsize = \"1MiB\"\n\
+                      tenant = \"t\"\n";
+        let listen = "[listen]\nnvme_tcp = \"127.0.0.1:0\"\n";
+        format!("{listen}[[subsystem]]\nnqn = \"{nqn}\"\n{keys}\n{POOL}{tables}{volume}")
+    }
+    fn wrong(nqn: &str, keys: &str, volume: &str) -> String {
+        error(&named(nqn, keys, volume))
+    }
+    let nqn = "nqn.2026-11.org.example:v";
+    assert!(Config::parse(&named(nqn, "export = \"v?deadline=9ms\"", ""), Path::new("t")).is_ok());
+    let several = named(nqn, "export = \"v\"\npath = 16", "read_only = true");
+    assert!(Config::parse(&several, Path::new("t")).is_ok());
+    assert!(wrong("v", "export = \"v\"", "").starts_with("node.toml:4: subsystem `v`: an NQN is a text such as nqn."));
+    let at_export = format!("node.toml:5: subsystem `{nqn}`: ");
+    for (export, what) in [
+        ("w", "there is no [[volume]] `w`"),
+        ("v?deadline=soon", "deadline: "),
+        ("v?replica=write", "an NVMe host uses a replica with replica=read"),
+    ] {
+        let error = wrong(nqn, &format!("export = \"{export}\""), "");
+        assert!(error.starts_with(&format!("{at_export}{what}")), "{error}");
+    }
+    let at_path = format!("node.toml:6: subsystem `{nqn}`: ");
+    for (path, what) in [("1", "several nodes can serve a volume only if"), ("17", "path 17 is not between 1 and 16")] {
+        let error = wrong(nqn, &format!("export = \"v\"\npath = {path}"), "");
+        assert!(error.starts_with(&format!("{at_path}{what}")), "{error}");
+    }
+    let nobody = named(nqn, "export = \"v\"", "").replace("nvme_tcp = \"127.0.0.1:0\"", "");
+    assert!(error(&nobody).contains("nobody can connect: set listen.nvme_tcp, too"));
+    for peer in ["host:v", "host:nqn.a@nowhere", "host:"] {
+        let grant = format!("{POOL}[[grant]]\npeer = \"{peer}\"\nvolumes = [\"*\"]\n");
+        assert!(error(&grant).contains("host:NQN or host:NQN@ADDRESS"), "{peer}");
+    }
+}

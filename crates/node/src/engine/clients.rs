@@ -5,7 +5,7 @@
 //! its turn comes (see `permits.rs`).
 
 use super::conn::{Conn, ExportParams, Stalled};
-use super::inbox::{Ready, is_announced};
+use super::inbox::Ready;
 use super::outbox::Answer;
 use super::patience::Patience;
 use super::permits::{Admission, Held, PermitLimits, WaitsFor};
@@ -102,7 +102,7 @@ impl Clients {
     pub fn attach(
         &mut self,
         now: Time,
-        fd: OwnedFd,
+        fd: Arc<OwnedFd>,
         params: ExportParams,
         early: &[u8],
         seat: Option<Arc<Seat>>,
@@ -281,9 +281,11 @@ impl Clients {
 
     /// A write is announced: its payload is received now if there is room for it, or later.
     pub fn announce(&mut self, now: Time, conn: usize, request: Request, buffers: &mut BufPool) {
-        debug_assert!(is_announced(&request));
         match self.permits.announce(self.tenant(conn), bytes_of(&request)) {
-            true => self[conn].inbox.expect_payload(request, None, buffers),
+            true => {
+                self[conn].expect_payload(request, None, buffers);
+                self.touch(conn);
+            }
             false => self.stall(now, conn, WaitsFor::Room, Ready { request, data: Data::Absent, waited_since: None }),
         }
     }
@@ -311,7 +313,7 @@ impl Clients {
         self.touched.push(w.conn);
         let ready = match w.resource {
             WaitsFor::Room => {
-                c.inbox.expect_payload(request, Some(since), buffers);
+                c.expect_payload(request, Some(since), buffers);
                 None
             }
             WaitsFor::Permit => Some(c.inbox.admit(request, Some(since), buffers)),

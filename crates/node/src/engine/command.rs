@@ -22,7 +22,7 @@ pub enum Command {
     /// Serve a client whose handshake is over; `early` is what it sent beyond it.
     Attach {
         /// The socket.
-        fd: OwnedFd,
+        fd: Arc<OwnedFd>,
         /// What was granted.
         params: ExportParams,
         /// Bytes already received.

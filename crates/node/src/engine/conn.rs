@@ -3,11 +3,13 @@
 use super::auto_deadline::AutoTerms;
 use super::inbox::{Heard, Inbox, Ready};
 use super::lag::Pace;
+use super::nvme::{HostId, QueueParams};
 use super::outbox::{Outbox, recycle};
 use super::ring::RecvInto;
 use crate::replica::{Behind, Replica, ReplicaUse};
 use crate::seats::Seat;
 use plimsoll_base::{BufPool, Data, IoError, OnBusy, Outcome, Priority, Span, TenantId, Time, VolumeKey};
+use plimsoll_nbd::handshake::Negotiated;
 use plimsoll_nbd::promise::Promise;
 use plimsoll_nbd::request::{Request, Rules};
 use plimsoll_nbd::wire::{Command, MetaContexts};
@@ -39,6 +41,26 @@ impl DeadlineFrom {
     }
 }
 
+/// The protocol on a connection, with what was negotiated.
+#[derive(Clone, Debug)]
+pub enum Wire {
+    /// NBD's transmission phase.
+    Nbd {
+        /// Rules for requests.
+        rules: Rules,
+        /// Metadata contexts that BLOCK_STATUS reports.
+        meta_contexts: MetaContexts,
+    },
+    /// An I/O queue of NVMe/TCP.
+    Nvme(QueueParams),
+}
+
+impl From<&Negotiated> for Wire {
+    fn from(agreed: &Negotiated) -> Wire {
+        Wire::Nbd { rules: agreed.rules(), meta_contexts: agreed.meta_contexts }
+    }
+}
+
 /// What a connection was granted at its handshake.
 #[derive(Clone, Debug)]
 pub struct ExportParams {
@@ -56,10 +78,8 @@ pub struct ExportParams {
     pub auto: Option<AutoTerms>,
     /// For schedulers that know priorities.
     pub priority: Priority,
-    /// What requests are allowed.
-    pub rules: Rules,
-    /// Which metadata contexts BLOCK_STATUS reports.
-    pub meta_contexts: MetaContexts,
+    /// The protocol on the connection.
+    pub wire: Wire,
     /// The volume as one of several replicas.
     pub replica: Arc<Replica>,
     /// What the connection is to it.
@@ -80,19 +100,21 @@ pub struct Stalled {
 
 /// What parsing stopped at.
 pub enum Parsed {
-    /// A request. Unless it is announced, it is complete.
+    /// A complete request.
     Asks(Request),
+    /// A write whose bytes need room of their own before they are received.
+    Announces(Request),
     /// A write that was announced, now with its bytes.
     Ready(Ready),
     /// More bytes are needed.
     NeedBytes,
-    /// The client ended the session, or sent what is no NBD.
+    /// The client ended the session, or broke the protocol.
     Ended(&'static str),
 }
 
 /// See the module's documentation.
 pub struct Conn {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     /// What it was granted.
     pub params: ExportParams,
     /// When the pool got it.
@@ -123,7 +145,7 @@ impl Conn {
     /// A connection whose first bytes of transmission, `early`, arrived with the handshake.
     pub fn new(
         now: Time,
-        fd: OwnedFd,
+        fd: Arc<OwnedFd>,
         params: ExportParams,
         pace: Pace,
         early: &[u8],
@@ -135,8 +157,8 @@ impl Conn {
         }
         Conn {
             fd,
-            inbox: Inbox::new(params.rules, early),
-            outbox: Outbox::new(params.rules.structured_replies, params.meta_contexts, pace),
+            inbox: Inbox::new(&params.wire, early),
+            outbox: Outbox::new(&params.wire, pace),
             params,
             attached_at: now,
             stalled: None,
@@ -147,6 +169,15 @@ impl Conn {
             disconnected: false,
             writes_replicas,
             _seat: seat,
+        }
+    }
+
+    /// Its host and volume, if its client sends reads that were refused again.
+    #[inline]
+    pub fn sends_again(&self) -> Option<(HostId, VolumeKey)> {
+        match &self.params.wire {
+            Wire::Nbd { .. } => None,
+            Wire::Nvme(queue) => Some((queue.host, self.params.volume)),
         }
     }
 
@@ -234,6 +265,7 @@ impl Conn {
         loop {
             match self.inbox.next() {
                 Heard::Asks(request) => return Parsed::Asks(request),
+                Heard::Announces(request) => return Parsed::Announces(request),
                 Heard::Ready(ready) => return Parsed::Ready(ready),
                 Heard::NeedBytes => return Parsed::NeedBytes,
                 Heard::Nonsense => return Parsed::Ended("what the client sent is no NBD request"),
@@ -241,13 +273,24 @@ impl Conn {
                     self.disconnected = true;
                     return Parsed::Ended("the client disconnected");
                 }
-                Heard::Refused(refused) => {
-                    self.outbox.refuse_by_rule(&refused);
-                    if self.outbox.is_full() {
-                        return Parsed::NeedBytes;
-                    }
+                Heard::Faulty(fault) => {
+                    tracing::debug!(%fault, "an NVMe host broke the protocol");
+                    self.outbox.terminate(fault, self.inbox.received_bytes());
+                    return Parsed::Ended("what the host sent is no NVMe/TCP");
                 }
+                Heard::Refused(refused) => self.outbox.refuse_by_rule(&refused),
+                Heard::Completed(id, status) => self.outbox.complete_by_rule(id, status),
             }
+            if self.outbox.is_full() {
+                return Parsed::NeedBytes;
+            }
+        }
+    }
+
+    /// Prepares room for an announced write's payload, which is received next.
+    pub fn expect_payload(&mut self, request: Request, waited_since: Option<Time>, pool: &mut BufPool) {
+        if let Some(r2t) = self.inbox.expect_payload(request, waited_since, pool) {
+            self.outbox.ask_for(r2t);
         }
     }
 

@@ -1,10 +1,15 @@
 //! Receiving side of a connection: bytes in, requests out.
 
+use super::conn::Wire;
+use super::nvme::{self, Receiving};
 use super::ring::RecvInto;
 use crate::planted::{self, Mistake};
 use plimsoll_base::{BufMut, BufPool, Data, Span, Time};
 use plimsoll_nbd::request::{Incoming, RefusedRequest, Request, Rules};
 use plimsoll_nbd::wire::{Command, REQUEST_BYTES};
+use plimsoll_nvme::command::Status;
+use plimsoll_nvme::pdu::Fault;
+use plimsoll_nvme::queue::{Next, ReadyToTransfer};
 
 /// Bytes received but not yet understood are at most this many.
 pub const RECV_BYTES: usize = 256 << 10;
@@ -24,8 +29,10 @@ pub struct Ready {
 
 /// The next of a client's messages.
 pub enum Heard {
-    /// A request. Unless [`is_announced`], it is complete.
+    /// A complete request.
     Asks(Request),
+    /// A write whose bytes need room of their own before they are received.
+    Announces(Request),
     /// A write that was announced, now with its bytes.
     Ready(Ready),
     /// A request that is answered without being served. Its payload is skipped.
@@ -36,11 +43,21 @@ pub enum Heard {
     Disconnects,
     /// Bytes that are no NBD.
     Nonsense,
+    /// An NVMe command that ended without being served.
+    Completed(u16, Status),
+    /// Bytes that are no NVMe/TCP.
+    Faulty(Fault),
 }
 
-/// Is the request a write whose bytes need room of their own before they are received?
+/// The protocol of what is received.
+enum Dialect {
+    Nbd(Rules),
+    Nvme(Box<Receiving>),
+}
+
+/// Is an NBD request a write whose bytes need room of their own before they are received?
 #[inline]
-pub fn is_announced(request: &Request) -> bool {
+fn is_announced(request: &Request) -> bool {
     request.command == Command::Write && request.length as usize > BUFFERED_PAYLOAD_BYTES
 }
 
@@ -66,14 +83,35 @@ struct Payload {
     waited: Span,
 }
 
+impl Payload {
+    /// Its request, now with all bytes.
+    fn ready(self) -> Ready {
+        Ready { request: self.request, data: Data::Bytes(self.buf.freeze()), waited_since: self.waited_since }
+    }
+}
+
+/// Are the next bytes from the client a payload's rest, and nothing else among them?
+#[inline]
+fn comes_alone(dialect: &Dialect, p: &Payload) -> bool {
+    match dialect {
+        Dialect::Nbd(_) => true,
+        Dialect::Nvme(receiving) => {
+            let left = receiving.queue.data_left();
+            left > 0 && left == p.request.length as usize - p.filled
+        }
+    }
+}
+
 /// See the module's documentation.
 pub struct Inbox {
-    rules: Rules,
+    dialect: Dialect,
     /// Absent while the kernel fills it.
     buffer: Option<Box<[u8]>>,
     have: std::ops::Range<usize>,
     payload: Option<Payload>,
     skip: u64,
+    /// Bytes to skip behind the payload of the request that is to be admitted.
+    trailer: usize,
     /// A receive is under way.
     receiving: bool,
     /// Since when.
@@ -82,15 +120,19 @@ pub struct Inbox {
 
 impl Inbox {
     /// An inbox whose first bytes, `early`, arrived with the handshake.
-    pub fn new(rules: Rules, early: &[u8]) -> Inbox {
+    pub fn new(wire: &Wire, early: &[u8]) -> Inbox {
         let mut buffer = vec![0; RECV_BYTES.max(early.len())].into_boxed_slice();
         buffer[..early.len()].copy_from_slice(early);
         Inbox {
-            rules,
+            dialect: match wire {
+                Wire::Nbd { rules, .. } => Dialect::Nbd(*rules),
+                Wire::Nvme(params) => Dialect::Nvme(Box::new(Receiving::new(params))),
+            },
             buffer: Some(buffer),
             have: 0..early.len(),
             payload: None,
             skip: 0,
+            trailer: 0,
             receiving: false,
             receives_since: Time::ZERO,
         }
@@ -115,6 +157,7 @@ impl Inbox {
         self.receives_since = now;
         if self.have.is_empty()
             && let Some(p) = &mut self.payload
+            && comes_alone(&self.dialect, p)
         {
             return RecvInto::Payload(std::mem::replace(&mut p.buf, BufMut::zeroed(0)), p.filled);
         }
@@ -142,12 +185,86 @@ impl Inbox {
                 let p = self.payload.as_mut().expect("a payload was wanted");
                 p.buf = buf;
                 p.filled += n;
+                if let Dialect::Nvme(receiving) = &mut self.dialect {
+                    receiving.queue.took_data(n);
+                }
             }
         }
     }
 
     /// Understands the next message of what was received.
     pub fn next(&mut self) -> Heard {
+        match self.dialect {
+            Dialect::Nbd(rules) => self.next_nbd(&rules),
+            Dialect::Nvme(_) => self.next_nvme(),
+        }
+    }
+
+    fn next_nvme(&mut self) -> Heard {
+        let Inbox { dialect: Dialect::Nvme(receiving), buffer, have, payload, trailer, .. } = self else {
+            unreachable!("it's NVMe");
+        };
+        let buffer = buffer.as_ref().expect("not receiving");
+        loop {
+            if receiving.is_in_data() {
+                let p = payload.as_mut().expect("data are asked for when there is room");
+                match receiving.take_data(&buffer[have.clone()], p.buf.as_mut_slice(), &mut p.filled) {
+                    Ok((taken, is_whole)) => {
+                        have.start += taken;
+                        if !is_whole {
+                            return Heard::NeedBytes;
+                        }
+                    }
+                    Err(fault) => return Heard::Faulty(fault),
+                }
+                if p.filled == p.request.length as usize {
+                    receiving.queue.has_fetched();
+                    return Heard::Ready(payload.take().expect("just seen").ready());
+                }
+            }
+            if payload.is_none()
+                && let Some(request) = receiving.waiting.pop_front()
+            {
+                return Heard::Announces(request);
+            }
+            match receiving.queue.next(&buffer[have.clone()]) {
+                Ok(Next::NeedBytes) => return Heard::NeedBytes,
+                Ok(Next::Data { head }) => {
+                    have.start += head;
+                    receiving.begin_data(payload.as_ref().map_or(0, |p| p.filled));
+                }
+                Ok(Next::Serve { command, data, taken }) => {
+                    let Some(request) = nvme::request_of(&command) else {
+                        have.start += taken;
+                        return Heard::Completed(command.id, Status::OK);
+                    };
+                    let is_write = request.command == Command::Write;
+                    have.start += if is_write { data.start } else { taken };
+                    *trailer = if is_write { taken - data.end } else { 0 };
+                    return Heard::Asks(request);
+                }
+                Ok(Next::Fetch { command, taken }) => {
+                    have.start += taken;
+                    let request = nvme::request_of(&command).expect("a write");
+                    if let Err(fault) = receiving.wait(request) {
+                        return Heard::Faulty(fault);
+                    }
+                }
+                Ok(Next::Refuse { id, status, taken }) => {
+                    have.start += taken;
+                    return Heard::Completed(id, status);
+                }
+                Err(fault) => return Heard::Faulty(fault),
+            }
+        }
+    }
+
+    /// Received and not understood.
+    pub fn received_bytes(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[], |b| &b[self.have.clone()])
+    }
+
+    fn next_nbd(&mut self, rules: &Rules) -> Heard {
         if let Some(ready) = self.finish_payload() {
             return Heard::Ready(ready);
         }
@@ -162,7 +279,7 @@ impl Inbox {
         }
         let buffer = self.buffer.as_ref().expect("not receiving");
         let header = buffer[self.have.start..][..REQUEST_BYTES].try_into().expect("a header's length");
-        let Ok(incoming) = self.rules.judge(header) else { return Heard::Nonsense };
+        let Ok(incoming) = rules.judge(header) else { return Heard::Nonsense };
         if let Incoming::Serve(request) = &incoming
             && request.command == Command::Write
             && !is_announced(request)
@@ -177,6 +294,7 @@ impl Inbox {
                 self.skip = u64::from(r.skip_bytes);
                 Heard::Refused(r)
             }
+            Incoming::Serve(request) if is_announced(&request) => Heard::Announces(request),
             Incoming::Serve(request) => Heard::Asks(request),
         }
     }
@@ -191,14 +309,23 @@ impl Inbox {
         let mut buf = pool.take(len);
         let buffer = self.buffer.as_ref().expect("not receiving");
         buf.as_mut_slice().copy_from_slice(&buffer[self.have.start..][..len]);
-        self.have.start += len;
+        self.have.start += len + std::mem::take(&mut self.trailer);
         Ready { request, data: Data::Bytes(buf.freeze()), waited_since }
     }
 
-    /// Prepares room for an announced write's payload, which is received next.
-    pub fn expect_payload(&mut self, request: Request, waited_since: Option<Time>, pool: &mut BufPool) {
+    /// Prepares room for an announced write's payload, which is received next. An NVMe host must be asked for it.
+    pub fn expect_payload(
+        &mut self,
+        request: Request,
+        waited_since: Option<Time>,
+        pool: &mut BufPool,
+    ) -> Option<ReadyToTransfer> {
         let buf = pool.take(request.length as usize);
         self.payload = Some(Payload { buf, request, filled: 0, waited_since, waited: Span::ZERO });
+        match &mut self.dialect {
+            Dialect::Nbd(_) => None,
+            Dialect::Nvme(receiving) => Some(receiving.queue.fetch(nvme::id_of(&request), request.length)),
+        }
     }
 
     /// The payload that is being received. Time in which the node itself doesn't read the socket isn't the client's.
@@ -227,8 +354,7 @@ impl Inbox {
         if p.filled < p.request.length as usize {
             return None;
         }
-        let p = self.payload.take().expect("just seen");
-        Some(Ready { request: p.request, data: Data::Bytes(p.buf.freeze()), waited_since: p.waited_since })
+        Some(self.payload.take().expect("just seen").ready())
     }
 
     /// Drops what was received and not understood yet.
@@ -264,12 +390,12 @@ mod tests {
             block_status: false,
             promises: false,
         };
-        Inbox::new(rules, &[])
+        Inbox::new(&Wire::Nbd { rules, meta_contexts: plimsoll_nbd::wire::MetaContexts::EMPTY }, &[])
     }
 
     /// Plays the kernel and the pool: `bytes` come in pieces of at most `piece`, every request gets its permit at once.
-    fn understood(bytes: &[u8], piece: usize) -> Vec<String> {
-        let (mut inbox, mut pool, mut rest, mut seen) = (inbox(), BufPool::new(), bytes, Vec::new());
+    fn understood(mut inbox: Inbox, bytes: &[u8], piece: usize) -> Vec<String> {
+        let (mut pool, mut rest, mut seen) = (BufPool::new(), bytes, Vec::new());
         let note = |ready: &Ready| {
             let mut payload = Vec::new();
             if let Data::Bytes(b) = &ready.data {
@@ -292,11 +418,16 @@ mod tests {
                     Heard::NeedBytes => break,
                     Heard::Disconnects => seen.push("disconnects".to_string()),
                     Heard::Nonsense => seen.push("nonsense".to_string()),
+                    Heard::Completed(id, status) => {
+                        seen.push(format!("{id} {status:?}"));
+                        continue;
+                    }
+                    Heard::Faulty(fault) => seen.push(fault.to_string()),
                     Heard::Refused(r) => {
                         seen.push(format!("{r:?}"));
                         continue;
                     }
-                    Heard::Asks(request) if is_announced(&request) => {
+                    Heard::Announces(request) => {
                         inbox.expect_payload(request, None, &mut pool);
                         continue;
                     }
@@ -344,6 +475,35 @@ mod tests {
         assert_eq!(took(&inbox, 10_004), (Span::from_secs(5), Span::ZERO, 2000));
     }
 
+    /// An I/O queue, and what a host sends on it: reads, and writes whose data are in the capsule or come when they are asked for.
+    fn nvme(digests: bool, commands: &[(u8, u32, usize)]) -> (Wire, Vec<u8>) {
+        use plimsoll_nvme::host::{Command, Heard, connect_data, parameters};
+        use plimsoll_nvme::{opening::Opening, pdu::Digests, queue::Namespace};
+        let digests = Digests { header: digests, data: digests };
+        let mut bytes = parameters(digests).to_vec();
+        Command::connect(0, 1, 32, 0, false).send(&mut bytes, digests, &connect_data(1, [1; 16], "nqn.h", "nqn.s"));
+        let mut opening = Opening::default();
+        opening.take(&mut &bytes[..]).unwrap().expect("a Connect");
+        let (terms, replies) = opening.accept(1);
+        let namespace = Namespace { blocks: 1 << 20, read_only: false };
+        let wire = Wire::Nvme(super::nvme::QueueParams { host: [1; 16], terms, namespace, replies });
+        let (mut out, mut tag) = (Vec::new(), 0);
+        for (n, &(kind, blocks, piece)) in commands.iter().enumerate() {
+            let (id, data) = (n as u16, vec![n as u8; blocks as usize * 512]);
+            match kind {
+                0 => Command::read(id, 0, blocks).send(&mut out, digests, &[]),
+                1 if blocks <= 64 => Command::write(id, 0, blocks, true).send(&mut out, digests, &data),
+                _ => {
+                    Command::write(id, 0, blocks, false).send(&mut out, digests, &[]);
+                    let ready = Heard::Ready { id, tag, offset: 0, length: blocks * 512 };
+                    ready.send_data(&mut out, digests, &data, piece);
+                    tag += 1;
+                }
+            }
+        }
+        (wire, out)
+    }
+
     /// A header that may be lawful, with its payload if it says that it has one.
     fn message() -> impl Strategy<Value = Vec<u8>> {
         let magic = prop_oneof![20 => Just(0x2560_9513_u32), 1 => any::<u32>()];
@@ -368,12 +528,31 @@ mod tests {
         #[test]
         fn how_the_bytes_arrive_changes_nothing(messages in prop::collection::vec(message(), 0..12), piece in 1usize..3000) {
             let bytes = messages.concat();
-            prop_assert_eq!(understood(&bytes, piece), understood(&bytes, usize::MAX));
+            prop_assert_eq!(understood(inbox(), &bytes, piece), understood(inbox(), &bytes, usize::MAX));
+        }
+
+        #[test]
+        fn how_an_nvme_hosts_bytes_arrive_changes_nothing(
+            commands in prop::collection::vec((0u8..3, 1u32..200, 1usize..100_000), 1..12),
+            digests: bool,
+            damage in prop::option::of(any::<prop::sample::Index>()),
+            piece in 1usize..100_000,
+        ) {
+            let (wire, mut bytes) = nvme(digests, &commands);
+            let whole = || understood(Inbox::new(&wire, &[]), &bytes, usize::MAX);
+            prop_assert_eq!(whole().len(), commands.len());
+            prop_assert_eq!(understood(Inbox::new(&wire, &[]), &bytes, piece), whole());
+            if let Some(damage) = damage {
+                let at = damage.index(bytes.len());
+                bytes[at] ^= 0x10;
+                let whole = understood(Inbox::new(&wire, &[]), &bytes, usize::MAX);
+                prop_assert_eq!(understood(Inbox::new(&wire, &[]), &bytes, piece), whole);
+            }
         }
 
         #[test]
         fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..300), piece in 1usize..40) {
-            prop_assert_eq!(understood(&bytes, piece), understood(&bytes, usize::MAX));
+            prop_assert_eq!(understood(inbox(), &bytes, piece), understood(inbox(), &bytes, usize::MAX));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Sending side of a connection: answers in, batches of bytes out.
 
+use super::conn::Wire;
 use super::lag::{Lag, Pace};
+use super::nvme;
 use super::permits::Held;
 use super::promise::micros;
 use super::ring::SendBatch;
@@ -12,6 +14,9 @@ use plimsoll_nbd::request::{RefusedRequest, Request};
 use plimsoll_nbd::wire::{
     Command, CommandFlags, ErrorCode, Extent, MetaContext, MetaContexts, NoteKind, STATE_HOLE, STATE_ZERO,
 };
+use plimsoll_nvme::command::Status;
+use plimsoll_nvme::pdu::{Fault, digest};
+use plimsoll_nvme::queue::ReadyToTransfer;
 use std::collections::VecDeque;
 
 /// Payloads up to this size are copied next to their header, larger ones are sent from where they lie.
@@ -55,10 +60,15 @@ impl Answers {
     }
 }
 
+/// The protocol of what is sent.
+enum Dialect {
+    Nbd { replies: Replies, contexts: MetaContexts },
+    Nvme(plimsoll_nvme::queue::Replies),
+}
+
 /// See the module's documentation.
 pub struct Outbox {
-    replies: Replies,
-    contexts: MetaContexts,
+    dialect: Dialect,
     /// Encoded, not yet handed to the kernel: the batch that is being filled.
     unsent: Answers,
     /// Full batches before it.
@@ -81,11 +91,17 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// An empty outbox, for a client that takes structured replies or doesn't, and reports in `contexts`.
-    pub fn new(structured: bool, contexts: MetaContexts, pace: Pace) -> Outbox {
+    /// An empty outbox, for a client of this protocol.
+    pub fn new(wire: &Wire, pace: Pace) -> Outbox {
+        let dialect = match wire {
+            Wire::Nbd { rules, meta_contexts } => {
+                let replies = Replies { structured: rules.structured_replies };
+                Dialect::Nbd { replies, contexts: *meta_contexts }
+            }
+            Wire::Nvme(params) => Dialect::Nvme(params.replies.clone()),
+        };
         Outbox {
-            replies: Replies { structured },
-            contexts,
+            dialect,
             unsent: Answers::default(),
             full: VecDeque::new(),
             full_bytes: 0,
@@ -102,7 +118,13 @@ impl Outbox {
     /// Does its client speak `x-plimsoll:promise`?
     #[inline]
     pub fn promises(&self) -> bool {
-        self.contexts.contains(MetaContext::Promise)
+        matches!(self.dialect, Dialect::Nbd { contexts, .. } if contexts.contains(MetaContext::Promise))
+    }
+
+    /// Are block statuses of this client probes, and nothing else?
+    #[inline]
+    pub fn is_for_probes(&self) -> bool {
+        matches!(self.dialect, Dialect::Nbd { contexts, .. } if contexts == MetaContexts::EMPTY.with(MetaContext::Promise))
     }
 
     /// Is the peer gone?
@@ -222,7 +244,36 @@ impl Outbox {
     /// Ends a request that the rules of the session refuse.
     pub fn refuse_by_rule(&mut self, r: &RefusedRequest) {
         let before = self.unsent.len();
-        self.replies.failed(&mut self.unsent.batch.bytes, r.cookie, r.error, r.message);
+        if let Dialect::Nbd { replies, .. } = &self.dialect {
+            replies.failed(&mut self.unsent.batch.bytes, r.cookie, r.error, r.message);
+        }
+        self.unpermitted(before);
+    }
+
+    /// Ends an NVMe command that isn't served.
+    pub fn complete_by_rule(&mut self, id: u16, status: Status) {
+        let before = self.unsent.len();
+        if let Dialect::Nvme(replies) = &mut self.dialect {
+            replies.complete(&mut self.unsent.batch.bytes, id, 0, status);
+        }
+        self.unpermitted(before);
+    }
+
+    /// Asks an NVMe host for a write's data.
+    pub fn ask_for(&mut self, r2t: ReadyToTransfer) {
+        let before = self.unsent.len();
+        if let Dialect::Nvme(replies) = &self.dialect
+            && !self.broken
+        {
+            replies.ready_to_transfer(&mut self.unsent.batch.bytes, r2t);
+        }
+        self.unpermitted(before);
+    }
+
+    /// Tells an NVMe host why its connection ends; `header` is what was at fault.
+    pub fn terminate(&mut self, fault: Fault, header: &[u8]) {
+        let before = self.unsent.len();
+        fault.tell(&mut self.unsent.batch.bytes, header);
         self.unpermitted(before);
     }
 
@@ -230,9 +281,15 @@ impl Outbox {
     pub fn refuse_behind(&mut self, request: &Request, why: Behind) {
         let before = self.unsent.len();
         self.note(request, &[(NoteKind::Behind, why as u32)]);
-        let message =
-            format!("this replica may lack acknowledged writes ({why}): `plimsoll volume resync` brings it up");
-        self.replies.failed(&mut self.unsent.batch.bytes, request.cookie, ErrorCode::Io, &message);
+        let out = &mut self.unsent.batch.bytes;
+        match &mut self.dialect {
+            Dialect::Nbd { replies, .. } => {
+                let message =
+                    format!("this replica may lack acknowledged writes ({why}): `plimsoll volume resync` brings it up");
+                replies.failed(out, request.cookie, ErrorCode::Io, &message);
+            }
+            Dialect::Nvme(replies) => replies.complete(out, nvme::id_of(request), 0, Status::INACCESSIBLE),
+        }
         self.unpermitted(before);
     }
 
@@ -267,21 +324,51 @@ impl Outbox {
 
     fn encode(&mut self, request: &Request, answer: Answer<'_>, pool: &mut BufPool) {
         let Answer { outcome, data, notes, replica } = answer;
+        let Dialect::Nbd { replies, contexts } = self.dialect else {
+            return match (outcome, request.command) {
+                (Outcome::Done, Command::Read) => self.send_data(request, data, pool),
+                _ => self.fail(request, outcome, notes),
+            };
+        };
         if outcome.is_done() {
             self.note(request, notes);
         }
         match (outcome, request.command) {
-            (Outcome::Done, Command::Read) => self.reply_read(request, data, pool),
-            (Outcome::Done, Command::BlockStatus) => self.reply_status(request, &data, notes, replica),
-            (Outcome::Done, _) => self.replies.done(&mut self.unsent.batch.bytes, request.cookie),
+            (Outcome::Done, Command::Read) => self.reply_read(replies, request, data, pool),
+            (Outcome::Done, Command::BlockStatus) => self.reply_status(contexts, request, &data, notes, replica),
+            (Outcome::Done, _) => replies.done(&mut self.unsent.batch.bytes, request.cookie),
             _ => self.fail(request, outcome, notes),
         }
     }
 
-    fn reply_read(&mut self, request: &Request, data: Data, pool: &mut BufPool) {
+    /// Answers an NVMe host's read.
+    fn send_data(&mut self, request: &Request, data: Data, pool: &mut BufPool) {
+        let Dialect::Nvme(replies) = &mut self.dialect else { unreachable!("it's NVMe") };
+        let has_digest = replies.has_data_digest();
+        let id = nvme::id_of(request);
+        let right;
+        replies.data_header(&mut self.unsent.batch.bytes, id, request.length);
+        match data {
+            Data::Bytes(b) => {
+                right = if has_digest { digest(b.as_slice()) } else { 0 };
+                self.payload(b, pool);
+            }
+            other => {
+                let at = self.unsent.batch.bytes.len();
+                self.unsent.batch.bytes.resize(at + request.length as usize, 0);
+                other.copy_to(&mut self.unsent.batch.bytes[at..]);
+                right = if has_digest { digest(&self.unsent.batch.bytes[at..]) } else { 0 };
+            }
+        }
+        if let Dialect::Nvme(replies) = &mut self.dialect {
+            replies.data_trailer(&mut self.unsent.batch.bytes, id, right);
+        }
+    }
+
+    fn reply_read(&mut self, replies: Replies, request: &Request, data: Data, pool: &mut BufPool) {
         let whole = u64::from(request.length);
         if let Data::Parts(parts) = &data
-            && self.replies.may_fragment(request)
+            && replies.may_fragment(request)
         {
             let mut at = request.offset;
             for (i, (len, part)) in parts.iter().enumerate() {
@@ -289,10 +376,10 @@ impl Outbox {
                 self.chunk(request.cookie, at, *len, part.clone(), last, pool);
                 at += len;
             }
-        } else if self.replies.may_fragment(request) {
+        } else if replies.may_fragment(request) {
             self.chunk(request.cookie, request.offset, whole, data, Last::Yes, pool);
         } else {
-            self.replies.read_whole(&mut self.unsent.batch.bytes, request.cookie, request.offset, request.length);
+            replies.read_whole(&mut self.unsent.batch.bytes, request.cookie, request.offset, request.length);
             match data {
                 Data::Bytes(b) => self.payload(b, pool),
                 other => {
@@ -332,7 +419,14 @@ impl Outbox {
         }
     }
 
-    fn reply_status(&mut self, request: &Request, data: &Data, notes: &[Note], replica: &Replica) {
+    fn reply_status(
+        &mut self,
+        contexts: MetaContexts,
+        request: &Request,
+        data: &Data,
+        notes: &[Note],
+        replica: &Replica,
+    ) {
         let one = request.flags.contains(CommandFlags::REQ_ONE);
         let mut extents: Vec<Extent> = Vec::new();
         if let Data::Status(found) = data {
@@ -345,7 +439,7 @@ impl Outbox {
             // Nothing is known of the range: all of it is allocated data, which is always a true answer.
             extents.push(Extent { length: request.length, status: 0 });
         }
-        let contexts: Vec<MetaContext> = self.contexts.iter().collect();
+        let contexts: Vec<MetaContext> = contexts.iter().collect();
         for (i, c) in contexts.iter().enumerate() {
             let last = if i + 1 == contexts.len() { Last::Yes } else { Last::No };
             let (out, cookie) = (&mut self.unsent.batch.bytes, request.cookie);
@@ -365,6 +459,10 @@ impl Outbox {
     }
 
     fn fail(&mut self, request: &Request, outcome: Outcome, notes: &[Note]) {
+        if let Dialect::Nvme(replies) = &mut self.dialect {
+            let status = nvme::status_of(request.command, outcome);
+            return replies.complete(&mut self.unsent.batch.bytes, nvme::id_of(request), 0, status);
+        }
         self.note(request, notes);
         let (code, message) = match outcome {
             Outcome::Done => unreachable!("success has a reply of its own"),
@@ -377,7 +475,9 @@ impl Outbox {
             }
             Outcome::Failed(e) => (error_code(e), e.to_string()),
         };
-        self.replies.failed(&mut self.unsent.batch.bytes, request.cookie, code, &message);
+        if let Dialect::Nbd { replies, .. } = &self.dialect {
+            replies.failed(&mut self.unsent.batch.bytes, request.cookie, code, &message);
+        }
     }
 }
 
@@ -414,6 +514,8 @@ fn error_code(e: IoError) -> ErrorCode {
 mod tests {
     use super::*;
     use plimsoll_base::Span;
+    use plimsoll_nbd::request::Rules;
+    use plimsoll_nbd::wire::TransmissionFlags;
     use std::sync::Arc;
 
     struct Scene {
@@ -425,7 +527,16 @@ mod tests {
     impl Scene {
         fn new() -> Scene {
             let pace = Pace { rate: 64 << 10, allowed: Span::from_secs(30) };
-            let outbox = Outbox::new(true, MetaContexts::EMPTY, pace);
+            let rules = Rules {
+                size_bytes: 1 << 20,
+                flags: TransmissionFlags::SEND_FLUSH,
+                block_bytes_min: 1,
+                payload_bytes_max: 32 << 20,
+                structured_replies: true,
+                block_status: false,
+                promises: false,
+            };
+            let outbox = Outbox::new(&Wire::Nbd { rules, meta_contexts: MetaContexts::EMPTY }, pace);
             Scene { outbox, pool: BufPool::new(), replica: Replica::new(1 << 20, Default::default(), None) }
         }
 

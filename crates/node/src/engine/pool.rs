@@ -19,11 +19,12 @@ use super::conn::Parsed;
 use super::deletions::{Deletions, Step};
 use super::device::Devices;
 use super::exports::{Exports, account_of};
-use super::inbox::{Ready, is_announced};
+use super::inbox::Ready;
 use super::inject::{Hit, Injections};
 use super::outbox::recycle;
 use super::permits::WaitsFor;
 use super::promise::{Courses, micros};
+use super::refusals::Refusals;
 use super::requests::{Inside, Requests};
 use super::ring::{Op as RingOp, Ring};
 use super::slow::SlowLimits;
@@ -38,7 +39,7 @@ use plimsoll_base::{
 };
 use plimsoll_nbd::promise::Note as Said;
 use plimsoll_nbd::request::Request;
-use plimsoll_nbd::wire::{Command as NbdCommand, MetaContext, MetaContexts, NoteKind};
+use plimsoll_nbd::wire::{Command as NbdCommand, NoteKind};
 use plimsoll_stack::tape::Taped;
 use plimsoll_stack::{Addressed, Forecast, Front, LayerState, Offered, Stack};
 use std::io;
@@ -117,6 +118,7 @@ pub struct Pool {
     courses: Courses,
     exports: Exports,
     injections: Injections,
+    refusals: Refusals,
     ears: Ears,
     health: Health,
     deletions: Deletions,
@@ -154,6 +156,7 @@ impl Pool {
             courses: Courses::default(),
             exports: Exports::default(),
             injections: Injections::default(),
+            refusals: Refusals::default(),
             health: Health::UNBORN,
             ears,
             deletions: Deletions::default(),
@@ -374,6 +377,7 @@ impl Pool {
                     break;
                 }
                 Parsed::Asks(request) => self.ask(conn, request),
+                Parsed::Announces(request) => self.clients.announce(self.now, conn, request, &mut self.buffers),
                 Parsed::Ready(ready) => self.has_come(conn, ready),
             }
         }
@@ -390,16 +394,14 @@ impl Pool {
         }
         match request.command {
             NbdCommand::Cancel => return self.cancel(conn, request.cookie),
-            NbdCommand::BlockStatus if c.params.meta_contexts == MetaContexts::EMPTY.with(MetaContext::Promise) => {
+            NbdCommand::BlockStatus if c.outbox.is_for_probes() => {
                 let notes = self.probe(conn, &request);
                 self.clients[conn].outbox.reply_probe(&request, &notes);
                 return self.clients.touch(conn);
             }
             _ => {}
         }
-        if is_announced(&request) {
-            self.clients.announce(self.now, conn, request, &mut self.buffers);
-        } else if !self.stack.is_full() && self.clients.take_permit(conn, &request) {
+        if !self.stack.is_full() && self.clients.take_permit(conn, &request) {
             let ready = self.clients[conn].inbox.admit(request, None, &mut self.buffers);
             self.enter(conn, ready);
         } else if request.command == NbdCommand::Read && self.head_of(conn, &request, self.now).may_be_refused() {
@@ -458,9 +460,17 @@ impl Pool {
         let export = self.export(conn);
         self.exports.refused(export, self.now);
         self.teach_deadline(conn, export, request, None);
+        self.note_refusal(conn, request);
         let outcome = Outcome::Busy { wait: forecast.wait, confidence: forecast.confidence };
         let notes = [(NoteKind::InFlight, self.stack.inflight() as u32)];
         self.clients.refuse(conn, request, outcome, &notes);
+    }
+
+    /// A host that sends refused reads again is served then.
+    fn note_refusal(&mut self, conn: usize, request: &Request) {
+        if let Some(who) = self.clients[conn].sends_again() {
+            self.refusals.note(self.now, who, (request.offset, request.length.into()));
+        }
     }
 
     /// A read of a connection took so long, or was refused.
@@ -471,7 +481,7 @@ impl Pool {
     }
 
     fn head_of(&self, conn: usize, request: &Request, arrived_at: Time) -> IoHead {
-        terms::head(&self.clients[conn], request, arrived_at, &self.exports)
+        terms::head(&self.clients[conn], request, (self.now, arrived_at), &self.exports, &self.refusals)
     }
 
     /// Offers a request to the stack.
@@ -600,7 +610,10 @@ impl Pool {
                     let took = self.now.since(c.io.arrived_at);
                     self.teach_deadline(inside.conn, inside.export, &inside.request, Some(took));
                 }
-                Outcome::Busy { .. } => self.teach_deadline(inside.conn, inside.export, &inside.request, None),
+                Outcome::Busy { .. } => {
+                    self.note_refusal(inside.conn, &inside.request);
+                    self.teach_deadline(inside.conn, inside.export, &inside.request, None);
+                }
                 Outcome::Failed(_) => {} // says nothing of how long reads take
             }
         }

@@ -3,6 +3,7 @@
 
 use super::conn::{Conn, DeadlineFrom, ExportParams};
 use super::exports::Exports;
+use super::refusals::Refusals;
 use plimsoll_base::{IoFlags, IoHead, OnBusy, Op, Span, Time};
 use plimsoll_nbd::promise::Deadline;
 use plimsoll_nbd::request::Request;
@@ -10,7 +11,13 @@ use plimsoll_nbd::wire::{Command, CommandFlags};
 
 /// The head of a request of a connection that arrived at `arrived_at`.
 #[inline]
-pub fn head(conn: &Conn, request: &Request, arrived_at: Time, exports: &Exports) -> IoHead {
+pub fn head(
+    conn: &Conn,
+    request: &Request,
+    (now, arrived_at): (Time, Time),
+    exports: &Exports,
+    refusals: &Refusals,
+) -> IoHead {
     let params = &conn.params;
     let (offset, len) = (request.offset, u64::from(request.length));
     let mut head = IoHead::new(op_of(request.command), params.volume, params.tenant, offset, len, arrived_at);
@@ -18,6 +25,12 @@ pub fn head(conn: &Conn, request: &Request, arrived_at: Time, exports: &Exports)
     head.priority = params.priority;
     head.flags = flags_of(request);
     if params.on_busy == OnBusy::Wait && head.op == Op::Read {
+        head.flags = head.flags.with(IoFlags::WAITS);
+    }
+    if head.may_be_refused()
+        && let Some(who) = conn.sends_again()
+        && refusals.must_serve(now, who, (offset, len))
+    {
         head.flags = head.flags.with(IoFlags::WAITS);
     }
     head

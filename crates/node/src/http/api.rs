@@ -67,6 +67,8 @@ pub struct Listens {
     pub nbd_unix: Option<String>,
     /// NBD over TCP: address and port.
     pub nbd_tcp: Option<String>,
+    /// NVMe/TCP: address and port.
+    pub nvme_tcp: Option<String>,
     /// This API over TCP: address and port.
     pub control_http: Option<String>,
     /// This API on a unix socket.

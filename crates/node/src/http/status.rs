@@ -41,6 +41,7 @@ pub fn status(control: &Control, views: &Views) -> Status {
             listens: Listens {
                 nbd_unix: shown(&bound.nbd_unix),
                 nbd_tcp: bound.nbd_tcp.map(|a| a.to_string()),
+                nvme_tcp: bound.nvme_tcp.map(|a| a.to_string()),
                 control_http: bound.control_http.map(|a| a.to_string()),
                 control_unix: shown(&bound.control_unix),
             },

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::command::PoolHandle;
-use crate::engine::conn::ExportParams;
+use crate::engine::conn::{ExportParams, Wire};
 use crate::engine::device::Device;
 use crate::engine::exports::ACCOUNT_MAX;
 use crate::engine::permits::PermitLimits;
@@ -10,12 +10,13 @@ use crate::replica::Replica;
 use plimsoll_base::{OnBusy, Priority};
 use plimsoll_device::{DeviceOptions, DeviceSpec, ModelLayer};
 use plimsoll_nbd::request::Rules;
-use plimsoll_nbd::wire::TransmissionFlags;
+use plimsoll_nbd::wire::{MetaContexts, TransmissionFlags};
 use plimsoll_sched::{DiskModel, SchedulerKind, SchedulerOptions};
 use plimsoll_stack::{Extent, FrontVolume, Map, OwnTerms, StackConfig, Target, VolumeTerms};
 use plimsoll_throttle::{Limit, Throttle, ThrottleTerms};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 const SIZE_BYTES: u64 = 64 << 20;
 const TENANT: TenantId = TenantId(1);
@@ -94,12 +95,11 @@ impl Scene {
             on_busy: OnBusy::Wait,
             auto: None,
             priority: Priority::DEFAULT,
-            rules,
-            meta_contexts: MetaContexts::EMPTY,
+            wire: Wire::Nbd { rules, meta_contexts: MetaContexts::EMPTY },
             replica: Replica::new(SIZE_BYTES, Default::default(), None),
             used_as: None,
         };
-        let attach = Command::Attach { fd: theirs.into(), params, early: Vec::new(), seat: None };
+        let attach = Command::Attach { fd: Arc::new(theirs.into()), params, early: Vec::new(), seat: None };
         self.pool.obey_one(attach).unwrap();
         self.pool.serve_connections().unwrap();
         ours

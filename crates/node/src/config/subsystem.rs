@@ -1,0 +1,66 @@
+//! `[[subsystem]]`: a volume and its promise under a name for NVMe/TCP hosts.
+
+use super::{Config, Place};
+use crate::directory::check_export;
+use plimsoll_nvme::opening::is_nqn;
+use plimsoll_nvme::wire::DISCOVERY_NQN;
+use serde::Deserialize;
+use toml::Spanned;
+
+/// Nodes that may serve one subsystem.
+pub const PATHS_MAX: u16 = 16;
+/// I/O queues of a controller that may be configured.
+const QUEUES_MAX: u16 = 64;
+
+/// `[[subsystem]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubsystemConfig {
+    /// Its NQN. The identifier of its namespace is derived from it, so it is the same on all nodes.
+    pub nqn: Spanned<String>,
+    /// Its volume and promise, as in an NBD export's name: `archive?deadline=20ms&busy=error`.
+    pub export: Spanned<String>,
+    /// This node's number among several with the same data under the same NQN, from 1. For read-only volumes.
+    pub path: Option<Spanned<u16>>,
+    /// Most I/O queues of a host.
+    #[serde(default = "default_queues")]
+    pub queues: u16,
+}
+
+fn default_queues() -> u16 {
+    8
+}
+
+impl SubsystemConfig {
+    /// Is it possible, in this configuration?
+    pub(super) fn check(&self, config: &Config) -> Result<(), (Place, String)> {
+        let nqn = self.nqn.get_ref();
+        let named = |at: std::ops::Range<usize>, what: String| (Some(at.start), format!("subsystem `{nqn}`: {what}"));
+        if !is_nqn(nqn) || nqn == DISCOVERY_NQN {
+            let what = "an NQN is a text such as nqn.2026-11.org.example:archive, of at most 223 bytes".into();
+            return Err(named(self.nqn.span(), what));
+        }
+        if config.listen.nvme_tcp.is_none() {
+            return Err(named(self.nqn.span(), "nobody can connect: set listen.nvme_tcp, too".into()));
+        }
+        if !(1..=QUEUES_MAX).contains(&self.queues) {
+            let what = format!("queues {} is not between 1 and {QUEUES_MAX}", self.queues);
+            return Err(named(self.nqn.span(), what));
+        }
+        let export = self.export.get_ref();
+        let volume = check_export(export).map_err(|what| named(self.export.span(), what))?;
+        let Some(volume) = config.volume.iter().find(|v| v.name.get_ref() == volume) else {
+            return Err(named(self.export.span(), format!("there is no [[volume]] `{volume}`")));
+        };
+        let Some(path) = &self.path else { return Ok(()) };
+        if !(1..=PATHS_MAX).contains(path.get_ref()) {
+            let what = format!("path {} is not between 1 and {PATHS_MAX}", path.get_ref());
+            return Err(named(path.span(), what));
+        }
+        if !volume.read_only {
+            let what = "several nodes can serve a volume only if none of them writes it: set its `read_only`, or take `path` out";
+            return Err(named(path.span(), what.into()));
+        }
+        Ok(())
+    }
+}

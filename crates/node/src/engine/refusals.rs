@@ -1,0 +1,89 @@
+//! Reads that were refused to hosts which send them again.
+//!
+//! An NVMe host has no memory of refusals: it sends a read to another path, and may send it here again at once, merged with
+//! others or split. So a read isn't refused if it overlaps one that was refused to the same host on the same volume within
+//! [`MEMORY`]: it is served, however late. The same holds once a host has [`REFUSED_MAX`] refusals in that time.
+
+use super::nvme::HostId;
+use plimsoll_base::{Span, Time, VolumeKey};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Time for which a refusal is remembered.
+const MEMORY: Span = Span::from_millis(100);
+/// Refusals within [`MEMORY`] above which a host's reads are served. Those inside by then may be refused on top.
+const REFUSED_MAX: usize = 256;
+
+struct Refused {
+    at: Time,
+    start: u64,
+    end: u64,
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Refusals {
+    /// By host and volume, in the order of time.
+    all: BTreeMap<(HostId, VolumeKey), VecDeque<Refused>>,
+    forgot_at: Time,
+}
+
+impl Refusals {
+    /// Must a read be served, however late?
+    pub fn must_serve(&self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64)) -> bool {
+        let Some(refused) = self.all.get(&who) else { return false };
+        let old = refused.partition_point(|r| r.at + MEMORY <= now);
+        let fresh = refused.len() - old;
+        fresh >= REFUSED_MAX || refused.range(old..).any(|r| r.start < start + len && start < r.end)
+    }
+
+    /// A read was refused.
+    pub fn note(&mut self, now: Time, who: (HostId, VolumeKey), (start, len): (u64, u64)) {
+        if self.forgot_at + MEMORY <= now {
+            // Of hosts that ask for nothing more, too.
+            self.forgot_at = now;
+            self.all.retain(|_, refused| {
+                let old = refused.partition_point(|r| r.at + MEMORY <= now);
+                refused.drain(..old);
+                !refused.is_empty()
+            });
+        }
+        self.all.entry(who).or_default().push_back(Refused { at: now, start, end: start + len });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: (HostId, VolumeKey) = ([1; 16], VolumeKey { id: 1, generation: 0 });
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO + Span::from_millis(ms)
+    }
+
+    #[test]
+    fn a_read_that_overlaps_a_refused_one_is_served_for_a_while() {
+        let mut all = Refusals::default();
+        assert!(!all.must_serve(at(0), HOST, (0, 4096)));
+        all.note(at(10), HOST, (4096, 4096));
+        for (range, served) in [((0, 4096), false), ((0, 4097), true), ((8191, 1), true), ((8192, 512), false)] {
+            assert_eq!(all.must_serve(at(109), HOST, range), served, "{range:?}");
+        }
+        assert!(!all.must_serve(at(110), HOST, (4096, 4096)), "forgotten");
+        let others = [([2; 16], HOST.1), (HOST.0, VolumeKey { id: 2, generation: 0 })];
+        assert!(!others.iter().any(|who| all.must_serve(at(11), *who, (4096, 4096))));
+    }
+
+    #[test]
+    fn a_host_with_many_refusals_is_served_and_nothing_is_kept_of_old_ones() {
+        let mut all = Refusals::default();
+        for n in 0..REFUSED_MAX as u64 {
+            assert!(!all.must_serve(at(50), HOST, (1 << 40, 512)), "{n} refusals");
+            all.note(at(50), HOST, (n * 512, 512));
+        }
+        assert!(all.must_serve(at(50), HOST, (1 << 40, 512)), "full");
+        assert!(!all.must_serve(at(150), HOST, (1 << 40, 512)));
+        all.note(at(150), ([2; 16], HOST.1), (0, 512));
+        assert_eq!(all.all.len(), 1);
+    }
+}

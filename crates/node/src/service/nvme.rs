@@ -1,0 +1,398 @@
+//! NVMe/TCP hosts: their connections' openings, and their controllers.
+//!
+//! A host's first connection makes a controller, whose admin queue is served here until it ends. Each further connection is an I/O
+//! queue of a controller and goes to the volume's pool. When the controller ends, its I/O queues do.
+
+use super::{Guest, Service, keep_alive};
+use crate::crowd::Standing;
+use crate::directory::{Identity, NvmeName};
+use crate::engine::{Health, QueueParams, Wire};
+use crate::replica::{Behind, Replica, ReplicaUse};
+use crate::seats::Seat;
+use plimsoll_nbd::export::{ExportInfo, Refusal, RefusalReason};
+use plimsoll_nbd::wire::TransmissionFlags;
+use plimsoll_nvme::command::Status;
+use plimsoll_nvme::controller::{Controller, Role, Subsystem, Target};
+use plimsoll_nvme::opening::{Connect, Opening, Parameter};
+use plimsoll_nvme::queue::Namespace;
+use plimsoll_nvme::wire::{AnaState, BLOCK_BYTES, DISCOVERY_NQN};
+use plimsoll_stack::LayerState;
+use plimsoll_store::Uuid;
+use rustix::net::Shutdown;
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Controllers of one node, whose numbers differ from those of other nodes with the same subsystem.
+const CONTROLLERS_MAX: u16 = 4000;
+/// A host that doesn't take an answer on its admin queue for this long is let go.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// Interval between two looks whether a replica lacks writes.
+const REPLICA_LOOK: Duration = Duration::from_secs(1);
+const RECEIVE_BYTES: usize = 16 << 10;
+
+/// A refused Connect.
+type No = (Status, Option<Parameter>);
+
+/// A host's association with a subsystem.
+struct Association {
+    host: [u8; 16],
+    subsystem: String,
+    queues_max: u16,
+    is_ready: bool,
+    queues: BTreeMap<u16, Weak<OwnedFd>>,
+}
+
+/// Hosts' controllers.
+#[derive(Default)]
+pub struct Controllers {
+    by_id: Mutex<BTreeMap<u16, Association>>,
+    sessions: Mutex<JoinSet<()>>,
+}
+
+impl Controllers {
+    fn with<R>(&self, f: impl FnOnce(&mut BTreeMap<u16, Association>) -> R) -> R {
+        f(&mut self.by_id.lock().expect("no panic while held"))
+    }
+
+    /// A new one's number.
+    fn add(&self, path: u16, association: Association) -> Result<u16, No> {
+        let first = (path - 1) * CONTROLLERS_MAX + 1;
+        self.with(|all| {
+            let free = (first..first + CONTROLLERS_MAX).find(|id| !all.contains_key(id));
+            let id = free.ok_or((Status::CONNECT_BUSY, None))?;
+            all.insert(id, association);
+            Ok(id)
+        })
+    }
+
+    /// May a host connect this queue?
+    fn check(&self, connect: &Connect) -> Result<(), No> {
+        let no = |parameter| Err((Status::CONNECT_PARAMETER, Some(parameter)));
+        self.with(|all| match all.get(&connect.controller) {
+            None => no(Parameter::Controller),
+            Some(a) if a.subsystem != connect.subsystem => no(Parameter::Subsystem),
+            Some(a) if a.host != connect.host_id => no(Parameter::Host),
+            Some(a) if !a.is_ready => Err((Status::SEQUENCE, None)),
+            Some(a) if connect.queue > a.queues_max => no(Parameter::Queue),
+            Some(a) if a.queues.get(&connect.queue).is_some_and(|q| q.strong_count() > 0) => no(Parameter::Queue),
+            Some(_) => Ok(()),
+        })
+    }
+
+    /// An I/O queue's socket, which is shut down with the controller. False if the controller has ended meanwhile.
+    fn join(&self, connect: &Connect, socket: &Arc<OwnedFd>) -> bool {
+        self.with(|all| {
+            let association = all.get_mut(&connect.controller).filter(|a| a.host == connect.host_id);
+            association.map(|a| a.queues.insert(connect.queue, Arc::downgrade(socket))).is_some()
+        })
+    }
+
+    fn set_ready(&self, id: u16, is_ready: bool) {
+        self.with(|all| {
+            if let Some(a) = all.get_mut(&id) {
+                a.is_ready = is_ready;
+            }
+        });
+    }
+
+    fn remove(&self, id: u16) {
+        let gone = self.with(|all| all.remove(&id));
+        for queue in gone.iter().flat_map(|a| a.queues.values()).filter_map(Weak::upgrade) {
+            let _ = rustix::net::shutdown(queue, Shutdown::Both); // its host may have closed it
+        }
+    }
+
+    /// Ends all controllers.
+    pub async fn end(&self) {
+        let mut sessions = std::mem::take(&mut *self.sessions.lock().expect("no panic while held"));
+        sessions.shutdown().await;
+    }
+}
+
+/// A controller's place, which is free when this is dropped.
+struct Place {
+    service: Arc<Service>,
+    id: u16,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.service.nvme.remove(self.id);
+    }
+}
+
+/// State of a subsystem's volume.
+struct Watched {
+    health: watch::Receiver<Health>,
+    /// The volume as one of several replicas, if its export says so.
+    replica: Option<Arc<Replica>>,
+}
+
+impl Watched {
+    fn ana(&self) -> AnaState {
+        let is_served = !matches!(self.health.borrow().state, LayerState::Recovering | LayerState::Failed);
+        let is_current = self.replica.as_ref().is_none_or(|r| r.behind() == Behind::No);
+        if is_served && is_current { AnaState::Optimized } else { AnaState::Inaccessible }
+    }
+
+    /// Waits until the state may have changed.
+    async fn changes(&mut self) {
+        let looks = async {
+            match self.replica {
+                Some(_) => tokio::time::sleep(REPLICA_LOOK).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            changed = self.health.changed() => if changed.is_err() {
+                pending::<()>().await; // the pool has ended, and the node ends
+            },
+            () = looks => {}
+        }
+    }
+}
+
+/// Bytes that were received.
+struct Received {
+    buffer: Vec<u8>,
+    have: Range<usize>,
+}
+
+impl Received {
+    /// Lets `take` take from what is there.
+    fn take<R>(&mut self, take: impl FnOnce(&mut &[u8]) -> R) -> R {
+        let mut rest = &self.buffer[self.have.clone()];
+        let taken = take(&mut rest);
+        self.have.start = self.have.end - rest.len();
+        taken
+    }
+
+    /// Receives more; false at the end of the stream.
+    async fn more(&mut self, stream: &mut TcpStream) -> io::Result<bool> {
+        debug_assert!(self.have.is_empty());
+        let n = stream.read(&mut self.buffer).await?;
+        self.have = 0..n;
+        Ok(n > 0)
+    }
+}
+
+async fn send(stream: &mut TcpStream, output: &mut Vec<u8>) -> io::Result<()> {
+    if !output.is_empty() {
+        let sent = tokio::time::timeout(ANSWER_TIME, stream.write_all(output)).await;
+        sent.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        output.clear();
+    }
+    Ok(())
+}
+
+impl Service {
+    /// Takes an NVMe host's connection in.
+    pub(super) async fn nvme_client(self: Arc<Self>, mut stream: TcpStream, mut guest: Guest) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        keep_alive(&stream)?;
+        let mut opening = Opening::default();
+        let mut received = Received { buffer: vec![0; RECEIVE_BYTES], have: 0..0 };
+        let connect = loop {
+            let taken = received.take(|input| opening.take(input));
+            send(&mut stream, opening.output()).await?;
+            match taken {
+                Ok(Some(connect)) => break connect,
+                Err(fault) => return Err(io::Error::other(fault.to_string())),
+                Ok(None) if opening.is_over() || !received.more(&mut stream).await? => return Ok(()),
+                Ok(None) => guest.pulse.beat(Standing::Speaking),
+            }
+        };
+        guest.who.host = Some(connect.host.clone());
+        let connected = match connect.queue {
+            0 => self.make_controller(&mut stream, &mut opening, &connect, &mut guest).await?,
+            _ => self.check_queue(&connect, &guest.who).map(Connected::Queue),
+        };
+        let connected = match connected {
+            Ok(connected) => connected,
+            Err((status, parameter)) => {
+                let (host, subsystem) = (&connect.host, &connect.subsystem);
+                tracing::debug!(host, subsystem, ?status, ?parameter, "an NVMe host may not connect");
+                opening.refuse(status, parameter);
+                return send(&mut stream, opening.output()).await;
+            }
+        };
+        match connected {
+            Connected::Controller(controller, place, watched) => {
+                let Guest { seat, .. } = guest;
+                send(&mut stream, opening.output()).await?;
+                let session = attend(stream, received, *controller, place, watched, seat);
+                let mut sessions = self.nvme.sessions.lock().expect("no panic while held");
+                while sessions.try_join_next().is_some() {} // those that have ended meanwhile
+                sessions.spawn(async {
+                    if let Err(error) = session.await {
+                        tracing::debug!(%error, "an NVMe controller ends");
+                    }
+                });
+                Ok(())
+            }
+            Connected::Queue((name, namespace)) => {
+                let (terms, replies) = opening.accept(connect.controller);
+                send(&mut stream, opening.output()).await?;
+                let std = stream.into_std()?;
+                std.set_nonblocking(false)?;
+                let socket = Arc::new(OwnedFd::from(std));
+                if !self.nvme.join(&connect, &socket) {
+                    return Ok(());
+                }
+                let wire = Wire::Nvme(QueueParams { host: connect.host_id, terms, namespace, replies });
+                let early = received.buffer[received.have].to_vec();
+                self.attach(socket, (&name.export, wire), guest, early).map(drop)
+            }
+        }
+    }
+
+    fn nvme_name(&self, nqn: &str) -> Result<NvmeName, No> {
+        let directory = self.directory.read().expect("no panic while held");
+        directory.subsystems.get(nqn).cloned().ok_or((Status::CONNECT_PARAMETER, Some(Parameter::Subsystem)))
+    }
+
+    /// The terms of an I/O queue.
+    fn check_queue(&self, connect: &Connect, who: &Identity) -> Result<(NvmeName, Namespace), No> {
+        self.nvme.check(connect)?;
+        let name = self.nvme_name(&connect.subsystem)?;
+        let export = self.look_up(who, &name.export, true).map_err(no)?;
+        Ok((name, namespace_of(&export)))
+    }
+
+    async fn make_controller(
+        self: &Arc<Self>,
+        stream: &mut TcpStream,
+        opening: &mut Opening,
+        connect: &Connect,
+        guest: &mut Guest,
+    ) -> io::Result<Result<Connected, No>> {
+        let local = stream.local_addr()?;
+        let (role, path, watched) = if connect.subsystem == DISCOVERY_NQN {
+            (Role::Discovery(self.nvme_targets(&guest.who, local)), 1, None)
+        } else {
+            match self.nvme_subsystem(connect, guest).await {
+                Ok((subsystem, path, watched)) => (Role::Io(subsystem), path, Some(watched)),
+                Err(no) => return Ok(Err(no)),
+            }
+        };
+        let queues_max = match &role {
+            Role::Io(subsystem) => subsystem.queues_max,
+            Role::Discovery(_) => 0,
+        };
+        let (host, subsystem) = (connect.host_id, connect.subsystem.clone());
+        let association = Association { host, subsystem, queues_max, is_ready: false, queues: BTreeMap::new() };
+        let id = match self.nvme.add(path, association) {
+            Ok(id) => id,
+            Err(no) => return Ok(Err(no)),
+        };
+        let place = Place { service: self.clone(), id };
+        let ana = watched.as_ref().map_or(AnaState::Optimized, Watched::ana);
+        let accepted = opening.accept(id);
+        let controller = Controller::new(role, id, accepted, connect.keep_alive_ms, 0, ana);
+        Ok(Ok(Connected::Controller(Box::new(controller), place, watched)))
+    }
+
+    /// The subsystem that a host asks for, if it may use it.
+    async fn nvme_subsystem(&self, connect: &Connect, guest: &mut Guest) -> Result<(Subsystem, u16, Watched), No> {
+        let name = self.nvme_name(&connect.subsystem)?;
+        let export = self.look_up(&guest.who, &name.export, true).map_err(no)?;
+        let namespace = namespace_of(&export);
+        if !namespace.read_only {
+            self.mark_open(&guest.who, &name.export).await.map_err(no)?;
+        }
+        let (tenant, watched) = {
+            let directory = self.directory.read().expect("no panic while held");
+            let (_, tenant) = directory.tenant(&guest.who, &name.export).map_err(no)?;
+            let (volume, used_as) = directory.volume(&guest.who, &name.export).map_err(no)?;
+            let replica = (used_as == Some(ReplicaUse::Read)).then(|| volume.replica.clone());
+            (tenant, Watched { health: volume.health.clone(), replica })
+        };
+        guest.seat.belongs_to(tenant).map_err(|_| (Status::CONNECT_BUSY, None))?;
+        let nqn = connect.subsystem.clone();
+        let uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, nqn.as_bytes());
+        let serial = uuid.simple().to_string()[..20].to_string();
+        let queues_max = name.queues_max;
+        Ok((Subsystem { nqn, serial, uuid: uuid.into_bytes(), namespace, queues_max }, name.path, watched))
+    }
+
+    /// Subsystems that a host may use.
+    fn nvme_targets(&self, who: &Identity, address: SocketAddr) -> Vec<Target> {
+        let directory = self.directory.read().expect("no panic while held");
+        let may_use = |(_, name): &(&String, &NvmeName)| directory.look_up(who, &name.export).is_ok();
+        let target = |(nqn, name): (&String, &NvmeName)| Target { nqn: nqn.clone(), address, port_id: name.path };
+        directory.subsystems.iter().filter(may_use).map(target).collect()
+    }
+}
+
+/// A host that was accepted.
+enum Connected {
+    Controller(Box<Controller>, Place, Option<Watched>),
+    Queue((NvmeName, Namespace)),
+}
+
+fn namespace_of(export: &ExportInfo) -> Namespace {
+    let read_only = export.flags.contains(TransmissionFlags::READ_ONLY);
+    Namespace { blocks: export.size_bytes / BLOCK_BYTES, read_only }
+}
+
+fn no(refusal: Refusal) -> No {
+    match refusal.reason {
+        RefusalReason::Unknown => (Status::CONNECT_PARAMETER, Some(Parameter::Subsystem)),
+        RefusalReason::Unavailable | RefusalReason::ShuttingDown => (Status::CONNECT_BUSY, None),
+        RefusalReason::Forbidden | RefusalReason::TlsRequired => (Status::CONNECT_HOST, None),
+    }
+}
+
+/// Serves a controller's admin queue until it ends.
+async fn attend(
+    mut stream: TcpStream,
+    mut received: Received,
+    mut controller: Controller,
+    place: Place,
+    mut watched: Option<Watched>,
+    _seat: Seat,
+) -> io::Result<()> {
+    let began = Instant::now();
+    let now_ms = || began.elapsed().as_millis() as u64;
+    loop {
+        while !received.have.is_empty() {
+            let taken = received.take(|input| controller.take(now_ms(), input));
+            place.service.nvme.set_ready(place.id, controller.is_ready());
+            send(&mut stream, controller.output()).await?;
+            taken.map_err(|fault| io::Error::other(fault.to_string()))?;
+        }
+        let expires = async {
+            match controller.expires_at_ms() {
+                Some(at) => tokio::time::sleep(Duration::from_millis(at.saturating_sub(now_ms()))).await,
+                None => pending().await,
+            }
+        };
+        let changes = async {
+            match &mut watched {
+                Some(watched) => watched.changes().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            more = received.more(&mut stream) => if !more? {
+                return Ok(());
+            },
+            () = changes => {}
+            () = expires => return Err(io::Error::other("its host didn't keep alive")),
+        }
+        if let Some(watched) = &watched {
+            controller.set_ana(watched.ana());
+            send(&mut stream, controller.output()).await?;
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! NVMe/TCP hosts of our own on a running node. The kernel as host: tests/guest_nvme.sh.
+
+mod common;
+use common::{Server, config, ok};
+use plimsoll_nvme::command::Status;
+use plimsoll_nvme::host::{Command, Ear, Heard, connect_data, parameters, range};
+use plimsoll_nvme::pdu::Digests;
+use plimsoll_nvme::wire::DISCOVERY_NQN;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const NQN: &str = "nqn.2026-11.test:vol";
+const HOST: &str = "nqn.2026-11.test:host";
+const PLAIN: Digests = Digests { header: false, data: false };
+const BOTH: Digests = Digests { header: true, data: true };
+
+/// A node that serves the volume `vol` as `export` to hosts, with more `keys` after the tables.
+fn serve(dir: &Path, device: &str, export: &str, keys: &str) -> (Server, String) {
+    let subsystem = format!("[[subsystem]]\nnqn = \"{NQN}\"\nexport = \"{export}\"\n{keys}");
+    let listen = "unix = \"nbd.sock\"\nnvme_tcp = \"127.0.0.1:0\"\n";
+    let config = config(device, "16MiB").replace("unix = \"nbd.sock\"\n", listen);
+    let server = Server::start(dir, &(config + &subsystem));
+    let status = server.control("GET", "/v1/status").expect(200);
+    let address = status["node"]["listens"]["nvme_tcp"].as_str().expect("it listens").to_string();
+    (server, address)
+}
+
+/// A queue's host side.
+struct Host {
+    stream: TcpStream,
+    ear: Ear,
+    digests: Digests,
+    buffer: Vec<u8>,
+    /// Not taken apart yet.
+    rest: Vec<u8>,
+    next_id: u16,
+}
+
+impl Host {
+    fn open(address: &str, digests: Digests) -> Host {
+        let stream = TcpStream::connect(address).expect("the node listens");
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let buffer = vec![0; 64 << 10];
+        let mut host = Host { stream, ear: Ear::default(), digests, buffer, rest: Vec::new(), next_id: 1 };
+        host.stream.write_all(&parameters(digests)).unwrap();
+        assert!(matches!(host.hear(), Some(Heard::Parameters(d, _)) if d == digests));
+        host
+    }
+
+    /// Connects a queue; the controller, or why not.
+    fn connect(&mut self, queue: u16, controller: u16, (host, subsystem): (&str, &str)) -> Result<u16, Status> {
+        let command = Command::connect(0, queue, 32, 0, queue == 2);
+        self.send(&command, &connect_data(controller, [9; 16], host, subsystem));
+        self.done(0).map(|value| value as u16)
+    }
+
+    /// An admin queue with an enabled controller.
+    fn admin(address: &str, digests: Digests, subsystem: &str) -> (Host, u16) {
+        let mut host = Host::open(address, digests);
+        let controller = host.connect(0, 0xffff, (HOST, subsystem)).expect("it may connect");
+        host.ok(Command::property_set(0, 0x14, 0x46_0001), &[]);
+        (host, controller)
+    }
+
+    fn io(address: &str, digests: Digests, controller: u16, queue: u16) -> Host {
+        let mut host = Host::open(address, digests);
+        host.connect(queue, controller, (HOST, NQN)).expect("it may connect");
+        host
+    }
+
+    fn send(&mut self, command: &Command, data: &[u8]) {
+        let mut out = Vec::new();
+        command.send(&mut out, self.digests, data);
+        self.stream.write_all(&out).unwrap();
+    }
+
+    /// The next thing that the node says; `None` once it has closed.
+    fn hear(&mut self) -> Option<Heard> {
+        loop {
+            let mut input = &self.rest[..];
+            let heard = self.ear.take(&mut input).expect("the node keeps to the protocol");
+            self.rest = input.to_vec();
+            if heard.is_some() {
+                return heard;
+            }
+            match self.stream.read(&mut self.buffer) {
+                Ok(0) => return None,
+                Ok(n) => self.rest.extend_from_slice(&self.buffer[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(e) => panic!("the node says nothing: {e}"),
+            }
+        }
+    }
+
+    /// A command's end.
+    fn done(&mut self, id: u16) -> Result<u64, Status> {
+        match self.hear() {
+            Some(Heard::Done { id: i, status: Status::OK, value, .. }) if i == id => Ok(value),
+            Some(Heard::Done { id: i, status, .. }) if i == id => Err(status),
+            other => panic!("command {id}: {other:?}"),
+        }
+    }
+
+    fn ask(&mut self, command: Command, data: &[u8]) -> Result<u64, Status> {
+        self.send(&command, data);
+        self.done(u16::from_le_bytes([command.0[2], command.0[3]]))
+    }
+
+    fn ok(&mut self, command: Command, data: &[u8]) -> u64 {
+        self.ask(command, data).unwrap_or_else(|status| panic!("{command:?}: {status:?}"))
+    }
+
+    /// The answer of a command with data.
+    fn data(&mut self, command: Command) -> Result<Vec<u8>, Status> {
+        self.send(&command, &[]);
+        match self.hear() {
+            Some(Heard::Data { id, data, done: true, .. }) if id == self.id(&command) => Ok(data),
+            Some(Heard::Data { id, data, done: false, .. }) => self.done(id).map(|_| data),
+            Some(Heard::Done { status, .. }) => Err(status),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn id(&self, command: &Command) -> u16 {
+        u16::from_le_bytes([command.0[2], command.0[3]])
+    }
+
+    fn read(&mut self, start: u64, blocks: u32) -> Result<Vec<u8>, Status> {
+        self.next_id += 1;
+        self.data(Command::read(self.next_id, start, blocks))
+    }
+
+    /// Writes, with the data fetched in PDUs of at most `piece` bytes.
+    fn write_fetched(&mut self, start: u64, data: &[u8], piece: usize) -> Result<u64, Status> {
+        self.next_id += 1;
+        let command = Command::write(self.next_id, start, data.len() as u32 / 512, false);
+        self.send(&command, &[]);
+        let ready = match self.hear() {
+            Some(ready @ Heard::Ready { .. }) => ready,
+            Some(Heard::Done { status, .. }) => return Err(status),
+            other => panic!("{other:?}"),
+        };
+        let mut out = Vec::new();
+        ready.send_data(&mut out, self.digests, data, piece);
+        self.stream.write_all(&out).unwrap();
+        self.done(self.next_id)
+    }
+}
+
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut rng = plimsoll_base::Rng::new(seed, "nvme");
+    (0..bytes / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+}
+
+#[test]
+fn a_host_discovers_connects_writes_and_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), r#"{ file = "p.img", size = "64MiB" }"#, "vol", "");
+    let (mut discovery, _) = Host::admin(&address, PLAIN, DISCOVERY_NQN);
+    let log = discovery.data(Command::log_page(1, 0x70, 2048)).expect("a log page");
+    assert_eq!((log[8], &log[1024 + 256..1024 + 256 + NQN.len()]), (1, NQN.as_bytes()));
+    let mut model = vec![0; 16 << 20];
+    for (n, digests) in [PLAIN, BOTH, Digests { header: true, data: false }].into_iter().enumerate() {
+        let (mut admin, controller) = Host::admin(&address, digests, NQN);
+        assert_eq!(admin.ok(Command::set_feature(1, 7, 1 | 1 << 16), &[]), 1 | 1 << 16);
+        let namespace = admin.data(Command::identify(2, 0, 1)).expect("the namespace");
+        assert_eq!(namespace[..8], (16u64 << 20 >> 9).to_le_bytes());
+        for queue in [1, 2] {
+            let mut io = Host::io(&address, digests, controller, queue);
+            let mut write = |io: &mut Host, start: u64, bytes: usize, piece: Option<usize>| {
+                let data = pattern(start + n as u64, bytes);
+                let done = match piece {
+                    None => io.ask(Command::write(900, start, bytes as u32 / 512, true).durable(), &data),
+                    Some(piece) => io.write_fetched(start, &data, piece),
+                };
+                done.unwrap_or_else(|status| panic!("{bytes} bytes at {start}: {status:?}"));
+                model[start as usize * 512..][..bytes].copy_from_slice(&data);
+            };
+            write(&mut io, 0, 512, None);
+            write(&mut io, 9, 32 << 10, None);
+            write(&mut io, 1000, 4096, Some(1 << 20));
+            write(&mut io, 2000, 128 << 10, Some(1 << 20));
+            write(&mut io, 4000, 1 << 20, Some(1 << 20));
+            write(&mut io, 8000, 1 << 20, Some(70_000));
+            io.ok(Command::flush(901), &[]);
+            io.ok(Command::write_zeroes(902, 4008, 64), &[]);
+            model[4008 * 512..4072 * 512].fill(0);
+            io.ok(Command::deallocate(903, 1), &range(8008, 128));
+            model[8008 * 512..8136 * 512].fill(0);
+            for (start, blocks) in [(0, 1), (0, 128), (990, 64), (2001, 300), (4000, 2048), (8000, 2048), (32767, 1)] {
+                let got = io.read(start, blocks).expect("a read");
+                let want = &model[start as usize * 512..][..blocks as usize * 512];
+                assert!(got == want, "{blocks} blocks at {start} differ, queue {queue}, {digests:?}");
+            }
+            assert_eq!(io.read(32768, 1), Err(Status::OUT_OF_RANGE));
+        }
+    }
+    // The same bytes over NBD.
+    let back = dir.path().join("back");
+    ok("nbdcopy", &[&server.uri("vol"), back.to_str().unwrap()]);
+    assert!(std::fs::read(&back).unwrap() == model, "NBD reads other bytes");
+    let connections = server.cli(&["connections"]);
+    assert!(server.stop(), "{connections}");
+}
+
+/// Many commands at once: reads, writes in capsules, and fetched writes whose data come between the others' commands.
+#[test]
+fn commands_of_all_kinds_may_be_in_flight_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), r#"{ file = "p.img", size = "64MiB" }"#, "vol", "");
+    let (_admin, controller) = Host::admin(&address, BOTH, NQN);
+    let mut io = Host::io(&address, BOTH, controller, 1);
+    let data: Vec<Vec<u8>> = (0..30).map(|id| pattern(id, if id % 3 == 1 { 4096 } else { 96 << 10 })).collect();
+    let start = |id: usize| id as u64 * 256;
+    for id in 0..30 {
+        match id % 3 {
+            0 => io.send(&Command::write(id as u16, start(id), 192, false), &[]),
+            1 => io.send(&Command::write(id as u16, start(id), 8, true), &data[id]),
+            _ => io.send(&Command::read(id as u16, start(id), 8), &[]),
+        }
+    }
+    let mut open = 30;
+    while open > 0 {
+        match io.hear() {
+            Some(ready @ Heard::Ready { id, .. }) => {
+                let mut out = Vec::new();
+                ready.send_data(&mut out, BOTH, &data[usize::from(id)], 10_000);
+                // In halves, with a command between them that isn't part of them.
+                let first = out.len().div_ceil(2);
+                io.stream.write_all(&out[..first]).unwrap();
+                io.stream.write_all(&out[first..]).unwrap();
+                io.send(&Command::flush(500), &[]);
+                open += 1;
+            }
+            Some(Heard::Data { id, data, done: true, .. }) => {
+                assert_eq!((id % 3, data), (2, vec![0; 4096]));
+                open -= 1;
+            }
+            Some(Heard::Done { status: Status::OK, .. }) => open -= 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    for id in (0..30).filter(|id| id % 3 != 2) {
+        let data = &data[id];
+        assert!(io.read(start(id), data.len() as u32 / 512).as_ref() == Ok(data), "write {id}");
+    }
+    assert!(server.stop());
+}
+
+/// A refusal is a status of the path. The same read, sent again, is served, and so is one that overlaps it.
+#[test]
+fn a_read_is_not_refused_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = r#"{ file = "p.img", size = "64MiB", model = "cheetah-15k5" }"#;
+    let (server, address) = serve(dir.path(), device, "vol?deadline=1us&busy=error", "");
+    let (_admin, controller) = Host::admin(&address, PLAIN, NQN);
+    let mut io = Host::io(&address, PLAIN, controller, 1);
+    let mut other = Host::io(&address, PLAIN, controller, 2);
+    // The pool learns from its first reads what reads take. Later ones elsewhere are refused.
+    let refused = |io: &mut Host, from: u64| {
+        let mut starts = (from..from + 4096).step_by(16);
+        starts.find(|start| io.read(*start, 8) == Err(Status::INACCESSIBLE)).expect("a refusal")
+    };
+    for round in 0..20 {
+        let start = refused(&mut io, round % 4 * 8192);
+        let began = Instant::now();
+        let (first, overlaps) = (other.read(start, 8), other.read(start + 4, 1));
+        // A refusal is forgotten after 100 ms, which a slow machine may need for this much.
+        if began.elapsed() < Duration::from_millis(90) {
+            assert_eq!((first, overlaps), (Ok(vec![0; 4096]), Ok(vec![0; 512])), "sent again, on any queue");
+            break;
+        }
+        assert!(round < 19, "the machine is too slow for this test");
+    }
+    refused(&mut io, 4096); // others still are
+    let volume = server.control("GET", "/v1/volumes/vol").expect(200).to_string();
+    assert!(volume.contains("refused"), "{volume}");
+    assert!(server.stop());
+}
+
+#[test]
+fn hosts_that_break_rules_are_refused_or_let_go_and_others_notice_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = "[limits]\npayload_idle = \"300ms\"\n";
+    let (server, address) = serve(dir.path(), r#"{ file = "p.img", size = "64MiB" }"#, "vol", keys);
+    let (mut admin, controller) = Host::admin(&address, PLAIN, NQN);
+    let mut good = Host::io(&address, PLAIN, controller, 1);
+    let refused = |queue, controller, names| Host::open(&address, PLAIN).connect(queue, controller, names);
+    assert_eq!(refused(0, 0xffff, (HOST, "nqn.2026-11.test:none")), Err(Status::CONNECT_PARAMETER));
+    assert_eq!(refused(1, 99, (HOST, NQN)), Err(Status::CONNECT_PARAMETER), "no such controller");
+    assert_eq!(refused(1, controller, (HOST, NQN)), Err(Status::CONNECT_PARAMETER), "the queue is in use");
+    assert_eq!(refused(9, controller, (HOST, NQN)), Err(Status::CONNECT_PARAMETER), "more queues than allowed");
+    let mut disabled = Host::open(&address, PLAIN);
+    let id = disabled.connect(0, 0xffff, (HOST, NQN)).expect("it may connect");
+    assert_eq!(refused(1, id, (HOST, NQN)), Err(Status::SEQUENCE), "its controller isn't enabled");
+
+    // What isn't NVMe/TCP, on an admin queue, an I/O queue, and before there is one.
+    let mut io = Host::io(&address, PLAIN, controller, 2);
+    for stream in [&mut disabled, &mut io] {
+        stream.stream.write_all(&[0xff; 200]).unwrap();
+        assert!(matches!(stream.hear(), Some(Heard::Terminated(1))));
+        assert_eq!(stream.hear(), None);
+    }
+    let mut stranger = TcpStream::connect(&address).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut said = Vec::new();
+    stranger.read_to_end(&mut said).unwrap();
+    assert_eq!(said[0], 3, "the connection is terminated");
+
+    // Data that never come, and hosts that come and say nothing.
+    let silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let mut lazy = Host::io(&address, PLAIN, controller, 2);
+    lazy.send(&Command::write(7, 0, 256, false), &[]);
+    assert!(matches!(lazy.hear(), Some(Heard::Ready { .. })));
+    assert_eq!(good.read(0, 8), Ok(vec![0; 4096]), "others are served");
+    assert_eq!(lazy.hear(), None, "it is let go");
+    assert_eq!(good.write_fetched(0, &[5; 4096], 4096), Ok(0));
+    drop(silent);
+
+    // The controller's queues end with it.
+    admin.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    assert_eq!(admin.hear(), None);
+    assert_eq!(good.hear(), None);
+    assert!(server.stop());
+}
+
+#[test]
+fn a_host_that_does_not_keep_alive_loses_its_queues() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), r#"{ file = "p.img", size = "64MiB" }"#, "vol", "");
+    let mut admin = Host::open(&address, PLAIN);
+    let command = Command::connect(0, 0, 32, 300, true);
+    admin.send(&command, &connect_data(0xffff, [9; 16], HOST, NQN));
+    let controller = admin.done(0).expect("it may connect") as u16;
+    admin.ok(Command::property_set(0, 0x14, 0x46_0001), &[]);
+    let mut io = Host::io(&address, PLAIN, controller, 1);
+    assert_eq!(io.hear(), None);
+    assert_eq!(admin.hear(), None);
+    assert!(server.stop());
+}
+
+#[test]
+fn a_grant_names_a_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = "unix = \"nbd.sock\"\nnvme_tcp = \"127.0.0.1:0\"\n";
+    let config = config(r#"{ file = "p.img", size = "64MiB" }"#, "16MiB")
+        .replace("unix = \"nbd.sock\"\n", listen)
+        .replace("peer = \"local\"", &format!("peer = \"host:{HOST}\"\nwrite = false"));
+    let subsystem = format!("[[subsystem]]\nnqn = \"{NQN}\"\nexport = \"vol\"\n");
+    let server = Server::start(dir.path(), &(config + &subsystem));
+    let status = server.control("GET", "/v1/status").expect(200);
+    let address = status["node"]["listens"]["nvme_tcp"].as_str().expect("it listens").to_string();
+    let stranger = Host::open(&address, PLAIN).connect(0, 0xffff, ("nqn.2026-11.test:stranger", NQN));
+    assert_eq!(stranger, Err(Status::CONNECT_PARAMETER), "whether it exists isn't told");
+    let (mut admin, controller) = Host::admin(&address, PLAIN, NQN);
+    assert_eq!(admin.data(Command::identify(1, 0, 1)).expect("the namespace")[99], 1, "write-protected");
+    let mut io = Host::io(&address, PLAIN, controller, 1);
+    assert_eq!(io.write_fetched(0, &[1; 512], 512), Err(Status::WRITE_PROTECTED));
+    assert_eq!(io.read(0, 1), Ok(vec![0; 512]));
+    assert!(server.stop());
+}
