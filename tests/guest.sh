@@ -1,9 +1,10 @@
 # Emulated Linux guests (no KVM needed) for tests, to be sourced. Needs qemu-system-x86_64, busybox-static, cpio, zstd, kmod; fetches
 # Debian's cloud kernel with apt-get download, once.
 
-# A kernel and an initrd in folder $1 whose guest runs the shell script $2 when /dev/vda is there.
+# A kernel and an initrd in folder $1 whose guest runs the shell script $2, when /dev/vda is there if it has virtio_blk. $3: modules
+# beside virtio_pci, by default virtio_blk; $4: programs of this host.
 guest_image() {
-    local cache=$1 script=$2 kernel root version name
+    local cache=$1 script=$2 modules=${3:-virtio_blk} programs=${4:-} kernel root version name
     mkdir -p "$cache"
     kernel="$cache/kernel"
     if [ ! -f "$cache/vmlinuz" ]; then
@@ -16,8 +17,15 @@ guest_image() {
     root=$(mktemp -d)
     mkdir -p "$root"/{bin,proc,sys,dev}
     cp "$(command -v busybox)" "$root/bin/busybox"
+    for p in $programs; do
+        cp "$(command -v "$p")" "$root/bin/"
+        ldd "$(command -v "$p")" | grep -o '/[^ ]*' | while read -r library; do
+            mkdir -p "$root$(dirname "$library")"
+            cp -L "$library" "$root$library"
+        done
+    done
     depmod -b "$kernel" "$version"
-    for m in virtio_pci virtio_blk; do
+    for m in virtio_pci $modules; do
         modprobe -d "$kernel" -S "$version" --show-depends $m 2>/dev/null | awk '/^insmod/{print $2}'
     done | awk '!seen[$0]++' | while read -r f; do
         n=$(basename "$f")
@@ -29,7 +37,7 @@ guest_image() {
 export PATH=/bin
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 while read -r m; do insmod /$m; done </modules
-for i in $(seq 500); do [ -b /dev/vda ] && break; usleep 10000; done
+[ ! -d /sys/module/virtio_blk ] || for i in $(seq 500); do [ -b /dev/vda ] && break; usleep 10000; done
 echo GUEST-READY
 . /script
 poweroff -f
