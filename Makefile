@@ -10,7 +10,7 @@ BENCH_TOOLS := qemu-storage-daemon valgrind
 BENCH_PACKAGES := qemu-system-common qemu-system-x86 qemu-block-extra valgrind
 DATA ?= $(CURDIR)/target/run
 
-.PHONY: run demo demo-databases figure test lint bench fuzz sanitize soak chaos busy promises python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node evidence evidence-live
+.PHONY: run demo demo-databases figure test lint bench fuzz sanitize soak chaos busy promises python guest guest-fence failover live peers tune-nginx tune-peers tune-large store-image build-deps test-deps bench-deps shape-real shape-cost shape-mongo tune-web tune-node evidence evidence-live nvme-guest
 
 # Only what serving needs, without link-time optimisation; the other targets build all commands as shipped.
 run: build-deps
@@ -105,6 +105,12 @@ guest-fence: build-deps
 	$(call need,qemu-system-x86_64 busybox cpio depmod xz python3,qemu-system-x86 busybox-static cpio kmod xz-utils python3)
 	cargo build --release -p plimsoll
 	tests/guest_fence.sh target/release/plimsoll
+
+# Linux in an emulated guest as the NVMe/TCP host of two nodes: two minutes.
+nvme-guest: build-deps
+	$(call need,qemu-system-x86_64 busybox cpio depmod xz fio nbdcopy,qemu-system-x86 busybox-static cpio kmod xz-utils fio libnbd-bin)
+	cargo build --release -p plimsoll
+	tests/guest_nvme.sh target/release/plimsoll
 
 # What it costs a client when a node refuses and it goes on to the next.
 failover: build-deps

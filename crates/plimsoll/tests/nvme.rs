@@ -215,10 +215,10 @@ fn commands_of_all_kinds_may_be_in_flight_together() {
     let mut io = Host::io(&address, BOTH, controller, 1);
     let data: Vec<Vec<u8>> = (0..30).map(|id| pattern(id, if id % 3 == 1 { 4096 } else { 96 << 10 })).collect();
     let start = |id: usize| id as u64 * 256;
-    for id in 0..30 {
+    for (id, bytes) in data.iter().enumerate() {
         match id % 3 {
             0 => io.send(&Command::write(id as u16, start(id), 192, false), &[]),
-            1 => io.send(&Command::write(id as u16, start(id), 8, true), &data[id]),
+            1 => io.send(&Command::write(id as u16, start(id), 8, true), bytes),
             _ => io.send(&Command::read(id as u16, start(id), 8), &[]),
         }
     }
