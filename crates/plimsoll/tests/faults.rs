@@ -281,7 +281,7 @@ fn what_cannot_be_served_is_told_at_the_start() {
     let said = refused(&good.replace("[[tenant]]", "tape = \"p.img\"\n[[tenant]]"));
     assert!(said.contains("something else than a tape"), "{said}");
     let said = refused(&good.replace("p.img", "no/such/folder.img"));
-    assert!(said.contains("no/such/folder.img") && said.contains("No such file"), "{said}");
+    assert!(said.contains("no/such/folder.img") && said.contains("its folder doesn't exist"), "{said}");
     // The metadata store lies after the superblock: all but its copies of the superblock is overwritten.
     let file = File::options().write(true).open(&image).unwrap();
     file.write_all_at(&vec![0xa5; 8 * MIB], MIB as u64).unwrap();

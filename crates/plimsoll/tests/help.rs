@@ -75,7 +75,7 @@ const ELSEWHERE: [(&str, &str); 15] = [
 
 /// Examples that a healthy node refuses, with a part of the refusal.
 const REFUSED: [(&str, &str); 3] = [
-    ("plimsoll pool recover", "logs"),
+    ("plimsoll cache give-up vol --lose-data --config", "uses this device"),
     ("plimsoll cache give-up", "its device hasn't failed"),
     ("plimsoll fence plan --tenants 4 --best 19ms --worst 98ms --profile", "disk.profile.toml"),
 ];
