@@ -223,7 +223,7 @@ def main():
     parser.add_argument("--databases", default="mariadb,postgresql")
     parser.add_argument("--seconds", type=int, default=15)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--within", type=float, default=4, help="the objective of a database's I/O: p99 within so many ms")
+    parser.add_argument("--within", type=float, default=4, help="the objective of a database's I/O: p99 in ms")
     parser.add_argument("--json")
     args = parser.parse_args()
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):

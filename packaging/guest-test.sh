@@ -5,7 +5,7 @@ passed() { echo "PACKAGE-TEST: $*"; }
 config=/etc/plimsoll/plimsoll.toml
 uri() { echo "nbd+unix:///$1?socket=/run/plimsoll/nbd.sock"; }
 
-dpkg -i /root/old.deb
+dpkg -i /srv/old.deb
 [ "$(systemctl is-active plimsoll)" = active ]
 [ "$(systemctl is-enabled plimsoll)" = enabled ]
 [ "$(ps -o user= -C plimsoll 2>/dev/null || stat -c %U "/proc/$(systemctl show -p MainPID --value plimsoll)")" = plimsoll ]
@@ -16,11 +16,11 @@ systemctl show -p StatusText --value plimsoll | grep -q serving
 [ -z "$(nbdinfo --list "nbd+unix:///?socket=/run/plimsoll/nbd.sock" 2>/dev/null | grep 'export=')" ]
 passed "installed and started: as user plimsoll, nothing granted"
 
-cp $config /root/good.toml
+cp $config /srv/good.toml
 sed -i 's/^\[\[tenant\]\]/&\ndedline = "5ms"/' $config
 ! systemctl reload plimsoll
 [ "$(systemctl is-active plimsoll)" = active ]
-cp /root/good.toml $config
+cp /srv/good.toml $config
 cat >>$config <<'TOML'
 [[volume]]
 name = "data"
@@ -46,28 +46,28 @@ tenant = "default"
 TOML
 plimsoll check $config
 systemctl restart plimsoll
-dd if=/dev/urandom of=/root/written bs=1M count=16 status=none
-nbdcopy --flush /root/written "$(uri cached)"
+dd if=/dev/urandom of=/srv/written bs=1M count=16 status=none
+nbdcopy --flush /srv/written "$(uri cached)"
 dirty() { plimsoll cache status cached --json | tr -d ' ,"' | sed -n 's/^dirty_extents://p' | head -1; }
 [ "$(dirty)" -gt 0 ]
 passed "dirty extents before the upgrade: $(dirty)"
 
-dpkg -i /root/new.deb
-[ "$(dpkg-query -W -f '${Version}' plimsoll)" = "$(dpkg-deb -f /root/new.deb Version)" ]
+dpkg -i /srv/new.deb
+[ "$(dpkg-query -W -f '${Version}' plimsoll)" = "$(dpkg-deb -f /srv/new.deb Version)" ]
 [ "$(systemctl is-active plimsoll)" = active ]
 grep -q 'name = "cached"' $config
-nbdcopy "$(uri cached)" - | head -c 16777216 | cmp - /root/written
+nbdcopy "$(uri cached)" - | head -c 16777216 | cmp - /srv/written
 passed "upgraded: restarted, its configuration kept, all data there"
 
-! dpkg -i /root/old.deb 2>/root/said
-grep -q 'refusing to downgrade from .* to ' /root/said
+! dpkg -i /srv/old.deb 2>/srv/said
+grep -q 'refusing to downgrade from .* to ' /srv/said
 [ "$(systemctl is-active plimsoll)" = active ]
-[ "$(dpkg-query -W -f '${Version}' plimsoll)" = "$(dpkg-deb -f /root/new.deb Version)" ]
+[ "$(dpkg-query -W -f '${Version}' plimsoll)" = "$(dpkg-deb -f /srv/new.deb Version)" ]
 passed "a downgrade is refused by name, and nothing is changed"
 
 kill -9 "$(systemctl show -p MainPID --value plimsoll)"
 for _ in $(seq 100); do [ "$(systemctl is-active plimsoll)" = active ] && plimsoll status >/dev/null 2>&1 && break; sleep 0.3; done
-nbdcopy "$(uri cached)" - | head -c 16777216 | cmp - /root/written
+nbdcopy "$(uri cached)" - | head -c 16777216 | cmp - /srv/written
 passed "killed: started again by systemd, all data there"
 
 plimsoll drain

@@ -27,15 +27,15 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 tar -C "$root" -xf "$work/root.tar" --exclude './dev/*'
 rm -rf "$root"/usr/share/{doc,locale,man}/* "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/*
-cp "$work/old.deb" "$root/root/old.deb"
-cp "target/debian/plimsoll_$version-2_amd64.deb" "$root/root/new.deb"
-cp packaging/guest-test.sh "$root/root/test.sh"
+cp "$work/old.deb" "$root/srv/old.deb"
+cp "target/debian/plimsoll_$version-2_amd64.deb" "$root/srv/new.deb"
+cp packaging/guest-test.sh "$root/srv/test.sh"
 cat >"$root/etc/systemd/system/package-test.service" <<'UNIT'
 [Unit]
 After=multi-user.target
 [Service]
 Type=oneshot
-ExecStart=/bin/bash /root/test.sh
+ExecStart=/bin/bash /srv/test.sh
 StandardOutput=tty
 StandardError=tty
 TTYPath=/dev/ttyS0

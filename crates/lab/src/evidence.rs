@@ -11,7 +11,7 @@ use crate::report::Machine;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// How many seeds, and of which length.
+/// Number of seeds, and the length of each run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// Seeds 1 to N at first.
@@ -25,13 +25,13 @@ pub struct Plan {
 /// One experiment's result, as `results/<id>.json` has it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Evidence {
-    /// How it was run.
+    /// The plan of the run.
     pub plan: Plan,
-    /// Where it was run.
+    /// The machine that ran it.
     pub machine: Machine,
-    /// How long that took, in seconds.
+    /// Duration of the run, in seconds.
     pub duration_s: f64,
-    /// What came of it; has the commit.
+    /// The result, with its commit.
     #[serde(flatten)]
     pub report: ExperimentReport,
 }

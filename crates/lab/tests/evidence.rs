@@ -10,7 +10,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What the whole may take on one core.
+/// Bound of the whole on one core.
 const CORE_SECONDS_MAX: f64 = 600.0;
 
 #[derive(Deserialize)]

@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// How bad an event is.
+/// Severity of an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
     /// Ordinary.
@@ -64,9 +64,9 @@ pub struct Event {
     pub unix_us: u64,
     /// Its subject.
     pub kind: Kind,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// Who caused it, if somebody did: `uid:0`, an address, `cert:NAME` and an address.
+    /// The client that caused it, if one did: `uid:0`, an address, `cert:NAME` and an address.
     pub who: Option<String>,
     /// The event in words.
     pub what: String,

@@ -131,7 +131,7 @@ pub(crate) enum Step {
 pub struct Seen {
     /// Reasons for a start to fail.
     pub errors: Vec<String>,
-    /// What is lawful and yet probably not meant.
+    /// Settings that are lawful and yet probably not meant.
     pub warnings: Vec<String>,
     /// Size of the pool's own device, where it is known.
     pub bytes: Option<u64>,

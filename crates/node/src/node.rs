@@ -35,7 +35,7 @@ use tokio::task::JoinSet;
 
 /// Everything that the configuration says of tenants and volumes; replaced as a whole by a reload.
 pub(crate) struct Configured {
-    /// How much of the cache volumes may have, by name.
+    /// The volumes' parts of the cache, by name.
     cache_sizes: BTreeMap<String, u64>,
     /// What volumes were measured to get alone.
     baselines: BTreeMap<String, Arc<parts::fence::Baseline>>,

@@ -39,7 +39,7 @@ pub struct Seat {
     leaving: Option<Leaving>,
 }
 
-/// What is noted when a client goes.
+/// The event of a client's end.
 #[derive(Debug)]
 struct Leaving {
     events: Arc<Events>,

@@ -39,7 +39,7 @@ const RECOVERY_TIME: Duration = Duration::from_secs(5);
 /// A node that hangs at its end is asked this often how it goes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How a node finds out what it should be, and where it logs.
+/// Source of a node's configuration, and its log.
 pub struct Host<'a> {
     /// Reads the configuration anew.
     pub reread: &'a dyn Fn() -> Result<Config, ConfigErrors>,

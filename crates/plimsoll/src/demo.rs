@@ -56,7 +56,7 @@ pub struct Demo {
     json: Option<PathBuf>,
 }
 
-/// What serves the side without promises.
+/// The server of the side without promises.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Without {
     /// Plimsoll's own node, first in first out, without cores, deadlines and admission.

@@ -45,7 +45,7 @@ impl Events {
             if !self.follow {
                 return Ok(());
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(LOOK); // the API answers at once and has no stream
         }
     }
 }

@@ -73,7 +73,7 @@ impl Drain {
             if began.elapsed() > at_most + Duration::from_secs(10) {
                 bail!("the node still answers after {} s: see its log", began.elapsed().as_secs());
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(LOOK); // so that a node that ends has little to answer
         }
         let took = began.elapsed();
         if self.control.json {

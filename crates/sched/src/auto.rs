@@ -6,7 +6,7 @@
 //!         ├─ how long reads take that look so ─────────────────────────────┤                                        │
 //!         └─ how likely reads are late that look so ───────────────────────┘       quantile of the best: the forecast
 //! ```
-//! How a read looks is a row in each of some small tables: the forecasts of the others, the part of the drive that it needs, what
+//! Each read has a row in each of some small tables: the forecasts of the others, the part of the drive that it needs, what
 //! is outstanding and for how long, what the last reads and writes took, bytes written lately, flushes and the time since. Every
 //! candidate gives every read a chance to be late; the judge keeps, for the reads of late, which late reads each candidate would
 //! have found within the budget of needless refusals, and the best forecasts. Until enough was seen, a
@@ -33,7 +33,7 @@ use plimsoll_stack::{Actions, Forecast, Layer, Offer, Ports};
 pub struct AutoConfig {
     /// Requests at the device at once, at least 1.
     pub depth: u32,
-    /// How the device orders what it has, for the costs.
+    /// The device's order of requests, for the costs.
     pub discipline: Discipline,
     /// Of a thousand reads that would be in time, the number that may be refused.
     pub needless_permille: u32,
@@ -73,22 +73,22 @@ impl Auto {
         (self.order.len(), self.device.len())
     }
 
-    /// What the costs rest on.
+    /// Source of the costs.
     pub fn model(&self) -> &DiskModel {
         self.device.model()
     }
 
-    /// What it has learned.
+    /// Its learned state.
     pub fn predictor(&self) -> &AutoPredictor {
         &self.predictor
     }
 
-    /// How sure its forecasts are.
+    /// Confidence of its forecasts.
     pub fn confidence(&self) -> Confidence {
         self.predictor.confidence().unwrap_or(self.device.confidence())
     }
 
-    /// How long a request that comes at `now` waits, and takes itself, by the costs.
+    /// Wait and service time, by the costs, of a request that comes at `now`.
     fn by_costs(&self, now: Time, head: &IoHead) -> (Span, Span) {
         let (front, own) = self.order.in_front(now, head, &self.device);
         let queued = self.device.busy_cost(front + self.device.declared_cost());

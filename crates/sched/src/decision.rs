@@ -117,7 +117,7 @@ pub fn ask_black_box(p: &BlackBoxPredictor, offset: u64) -> u64 {
     p.predict(NOW, &read(offset, 1)).0.as_nanos()
 }
 
-/// What the predictor that chooses itself says, so that nothing is optimised away.
+/// The forecast of the predictor that chooses itself, so that nothing is optimised away.
 pub fn ask_auto(p: &AutoPredictor, offset: u64) -> u64 {
     p.predict(NOW, &read(offset, 1), Span::from_micros(100)).map_or(0, Span::as_nanos)
 }

@@ -67,7 +67,7 @@ impl Session {
     /// Opens an export of a Plimsoll node by `name`. Whatever is asked, this included, must be answered within `patience`.
     ///
     /// # Errors
-    /// What the socket or the server said.
+    /// The error of the socket or the server.
     pub async fn open(address: &Address, name: String, patience: Duration) -> io::Result<Session> {
         let contexts = [MetaContext::Promise, MetaContext::Written].map(|c| c.name().to_string());
         let (stream, opened, early) = within(patience, connect(&address.place, name, contexts.to_vec())).await?;
@@ -82,7 +82,7 @@ impl Session {
     /// Opens an export of any NBD server: no deadlines, and neither [`Session::health`] nor [`Session::written`].
     ///
     /// # Errors
-    /// What the socket or the server said.
+    /// The error of the socket or the server.
     pub async fn open_foreign(address: &Address, patience: Duration) -> io::Result<Session> {
         let (stream, opened, early) =
             within(patience, connect(&address.place, address.export.clone(), Vec::new())).await?;
@@ -98,7 +98,7 @@ impl Session {
     /// Reads.
     ///
     /// # Errors
-    /// What the socket or the server said.
+    /// The error of the socket or the server.
     pub async fn read(&mut self, offset: u64, length: u32) -> io::Result<Vec<u8>> {
         Ok(self.call(Command::Read, offset, length, &[]).await?.data)
     }
@@ -130,7 +130,7 @@ impl Session {
     /// Writes.
     ///
     /// # Errors
-    /// What the socket or the server said.
+    /// The error of the socket or the server.
     pub async fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.call(Command::Write, offset, data.len() as u32, data).await.map(drop)
     }
@@ -138,7 +138,7 @@ impl Session {
     /// Makes what was written durable.
     ///
     /// # Errors
-    /// What the socket or the server said.
+    /// The error of the socket or the server.
     pub async fn flush(&mut self) -> io::Result<()> {
         self.call(Command::Flush, 0, 0, &[]).await.map(drop)
     }
@@ -146,7 +146,7 @@ impl Session {
     /// How the replica is.
     ///
     /// # Errors
-    /// What the socket or the server said.
+    /// The error of the socket or the server.
     pub async fn health(&mut self) -> io::Result<Health> {
         let answer = self.call(Command::BlockStatus, 0, 512, &[]).await?;
         let note = |kind| answer.notes.iter().find(|n| n.0 == kind).map_or(0, |n| n.1);

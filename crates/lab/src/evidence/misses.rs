@@ -6,7 +6,7 @@ use crate::experiment::{Experiment, ExperimentReport, Inputs, LabError, Verdict}
 use serde::Deserialize;
 use std::path::Path;
 
-/// Which runs an entry speaks of.
+/// The runs that an entry is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {

@@ -170,7 +170,7 @@ impl Run<'_> {
     }
 }
 
-/// The goal: of the late reads so many percent may be missed where hindsight's best limit misses no more, elsewhere so many more than that.
+/// The goal: percent of the late reads that may be missed where hindsight's best limit misses no more; elsewhere, points more than it.
 const MISSED: f64 = 20.0;
 const BEHIND: f64 = 10.0;
 

@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// How a row's interval lies to its bound.
+/// Position of a row's interval relative to its bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -118,7 +118,7 @@ impl fmt::Display for Check {
     }
 }
 
-/// How far a reproduction may be from a figure that the paper gives without a spread.
+/// Greatest distance of a reproduction from a figure that the paper gives without a spread.
 const TOLERANCE: f64 = 0.2;
 
 fn around(figure: f64) -> Check {

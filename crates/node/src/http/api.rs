@@ -34,10 +34,10 @@ pub struct EventStatus {
     /// Its subject.
     #[schemars(extend("enum" = ["node", "change", "problem", "connection", "refusal", "tls"]))]
     pub kind: String,
-    /// How bad it is.
+    /// Its severity.
     #[schemars(extend("enum" = ["info", "warning", "error"]))]
     pub severity: String,
-    /// Who caused it, if somebody did: `uid:0`, an address, `cert:NAME` and an address.
+    /// The client that caused it, if one did: `uid:0`, an address, `cert:NAME` and an address.
     pub who: Option<String>,
     /// The event in words.
     pub what: String,

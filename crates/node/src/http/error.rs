@@ -27,7 +27,7 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, what)
     }
 
-    /// What is wrong, without place and remedy.
+    /// The fault, without place and remedy.
     pub fn what(&self) -> &str {
         &self.text.what
     }

@@ -30,10 +30,10 @@ const BURST: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
 /// A server that is silent for this long is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often the web's counters are looked at.
+/// Interval between two looks at the web's counters.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What is common to all clients.
+/// State that all clients share.
 #[derive(Clone)]
 pub struct Load {
     /// Of addresses, arrivals and bursts.

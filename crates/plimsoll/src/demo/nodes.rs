@@ -49,7 +49,7 @@ impl Drop for Process {
                 let _ = self.0.wait();
                 return;
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5)); // the kernel has no wait for a child with an end of its own
         }
     }
 }
@@ -229,7 +229,7 @@ fn nbdkit(node: &Path, front: &Path, folder: &Path, bytes_per_s: Option<u64>) ->
         if Instant::now() >= until || !matches!(process.0.try_wait(), Ok(None)) {
             bail!("nbdkit does not listen: {}", last_words(folder));
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5)); // nbdkit tells nobody that it listens
     }
     Ok(process)
 }

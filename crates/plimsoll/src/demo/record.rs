@@ -1,4 +1,4 @@
-//! What clients measured, second by second.
+//! Measurements of the clients, second by second.
 
 use plimsoll_base::{LatencyHistogram, Span};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -50,7 +50,7 @@ impl Tenant {
     }
 }
 
-/// What one tenant did in some time.
+/// One tenant's requests of some time.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// Response times of requests that were served, as the client saw them.

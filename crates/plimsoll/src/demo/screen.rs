@@ -13,11 +13,11 @@ use ratatui::text::{Line, Span as Text};
 use ratatui::widgets::Paragraph;
 use std::time::Duration;
 
-/// What is shown.
+/// Content of the screen.
 pub struct View<'a> {
     /// Seconds of the run.
     pub seconds: u32,
-    /// What was measured.
+    /// The measurements.
     pub record: &'a Record,
     /// Addresses of the nodes' dashboards.
     pub dashboards: Side<Vec<String>>,
@@ -40,7 +40,7 @@ pub fn bound(tenant: Tenant) -> Option<Span> {
     }
 }
 
-/// What a bar shows: p99 in ms, of the neighbour MB/s. `None` where nothing ended.
+/// Value of a bar: p99 in ms, of the neighbour MB/s. `None` where nothing ended.
 fn height(tenant: Tenant, f: &Figures, seconds: f64) -> Option<f64> {
     match tenant {
         Tenant::Neighbour => Some(f.bytes as f64 / 1e6 / seconds),

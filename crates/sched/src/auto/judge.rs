@@ -1,4 +1,4 @@
-//! Which candidate finds the most late reads within the budget of needless refusals, and from which chance to be late on reads are
+//! The judge: which candidate finds the most late reads within the budget of needless refusals, and from which chance to be late on reads are
 //! refused then.
 //!
 //! Each candidate has a curve: reads by the chance that it gave them, those that were late and those that weren't. Walking

@@ -27,16 +27,16 @@ const ENOUGH: u64 = 64;
 /// A device of which no read is seen any more is asked again no less often than this.
 const PROBE_AFTER_MOST: Span = Span::from_secs(64);
 
-/// What forecasts. Their order is that of preference where they are as good.
+/// A candidate. Their order is that of preference where they are as good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Candidate {
     /// The costs of requests, from the profile if there is one, and the queue.
     Costs,
     /// The rate of a throttle.
     Rate,
-    /// How long reads take that look so.
+    /// Forecast of time from reads that looked alike.
     Time,
-    /// How likely reads are late that look so.
+    /// Chance to be late of reads that looked alike.
     Chance,
 }
 
@@ -73,14 +73,14 @@ impl Index {
     }
 }
 
-/// How a read looks to the candidates.
+/// A read as the candidates see it.
 #[derive(Clone, Copy)]
 struct Look {
     rows: Rows,
     indexes: [Index; N],
 }
 
-/// What is remembered of a read until it ends.
+/// Memory of a read until it ends.
 #[derive(Clone, Copy)]
 struct Seen {
     look: Look,
@@ -119,10 +119,10 @@ pub struct AutoPredictor {
     pieces: u64,
     write_bytes: u64,
     flushes: u64,
-    /// What reads are judged by, unless they have a deadline of their own.
+    /// Logarithm of the time by which reads are judged that have no deadline of their own.
     limit: i32,
     probe_after: Span,
-    /// How often a read took no longer than was forecast, and how often it was to, in 65536ths, fading.
+    /// Share of reads that took no longer than was forecast, and the share that was promised, in 65536ths, fading.
     held: u32,
     promised: u32,
     reads: u64,
@@ -214,7 +214,7 @@ impl AutoPredictor {
         ns_of(anchor + self.spreads[chosen].quantile(usize::from(level), self.judge.threshold()))
     }
 
-    /// What a read would take that comes at `at`, if the costs of what is in front of it and its own are `costs`; `None` before enough was seen.
+    /// Time that a read would take that comes at `at`, if the costs of what is in front of it and its own are `costs`; `None` before enough was seen.
     pub fn predict(&self, at: Time, head: &IoHead, costs: Span) -> Option<Span> {
         self.knows().then(|| Span::from_nanos(self.forecast_ns(&self.look(at, head, costs))))
     }
@@ -225,7 +225,7 @@ impl AutoPredictor {
         self.oldest.is_none() && at.since(self.past.read_at) > self.probe_after
     }
 
-    /// How sure it is: as often as promised is as sure as it gets. `None` before enough was seen.
+    /// Its confidence: greatest when reads end in time as often as promised. `None` before enough was seen.
     pub fn confidence(&self) -> Option<Confidence> {
         let off = (u64::from(self.held.abs_diff(self.promised)) * 1000) >> 16;
         self.knows().then(|| Confidence(1000 - off.min(1000) as u16))
@@ -381,7 +381,7 @@ impl AutoPredictor {
         self.reads += 1;
     }
 
-    /// What reads are judged by follows their deadlines, or, where they have none, what few of them take.
+    /// The time by which reads are judged follows their deadlines, or, where they have none, a time that few of them take.
     fn follow(&mut self, took_log: i32, deadline: Option<i32>) {
         let first = self.reads == 0;
         self.limit = match deadline {

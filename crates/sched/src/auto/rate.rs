@@ -23,9 +23,9 @@ const CREDIT_MAX_NS: i64 = 3_600_000_000_000;
 
 /// See the module's documentation. Units are requests or bytes.
 pub(super) struct Rate {
-    /// What a unit takes at the rate, in ns and fixed point; 0 while the device was never at it.
+    /// Time of a unit at the rate, in ns and fixed point; 0 while the device was never at it.
     unit_ns: u64,
-    /// What a read takes that nothing is in front of.
+    /// Time in ns of a read that nothing is in front of.
     alone_ns: u64,
     /// Units outstanding.
     outstanding: u64,
@@ -62,7 +62,7 @@ impl Rate {
         grown.min(self.most_ns)
     }
 
-    /// How long a read of `units` that comes at `at` would take.
+    /// Time that a read of `units` would take that comes at `at`.
     pub(super) fn forecast_ns(&self, at: Time, units: u64) -> u64 {
         let waits = self.worth_ns(self.outstanding.saturating_add(units)) - self.credit_at(at);
         self.alone_ns + waits.max(0) as u64

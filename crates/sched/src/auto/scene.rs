@@ -1,4 +1,4 @@
-//! What is seen of a device when a read comes, as rows of the tables. Times are taken relative to the time that reads are judged by, so that
+//! The state of a device when a read comes, as rows of the tables. Times are taken relative to the time that reads are judged by, so that
 //! a disk and flash have the same tables.
 
 use super::tables::{ROWS, Rows, TABLES};
@@ -28,23 +28,23 @@ impl Written {
     }
 }
 
-/// What has ended, and when.
+/// Requests that have ended, and their times.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Past {
     pub written: [Written; HALF_LIVES.len()],
-    /// What the last read took, the one before it, and a mean of the last few.
+    /// Times in ns of the last read and the one before it, and a mean of the last few.
     pub last_ns: u64,
     pub before_ns: u64,
     pub recent_ns: u64,
     pub read_at: Time,
-    /// What the last write took.
+    /// Time in ns of the last write.
     pub write_ns: u64,
     pub wrote_at: Time,
     pub flushed_at: Time,
     /// The last read that was late.
     pub slow_at: Time,
     pub slow_ns: u64,
-    /// Where the last request ended, and when the last one came.
+    /// Byte after the last request, and its arrival.
     pub end: u64,
     pub came_at: Time,
 }
@@ -57,7 +57,7 @@ impl Past {
     }
 }
 
-/// What is outstanding, and what others forecast.
+/// Requests outstanding, and the forecasts of the others.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Scene {
     /// The time that reads are judged by, as a logarithm.
@@ -66,7 +66,7 @@ pub(super) struct Scene {
     pub costs_ns: u64,
     pub rate_ns: u64,
     pub work_ns: u64,
-    /// How long the oldest read outstanding has taken so far.
+    /// Age of the oldest read outstanding.
     pub oldest_ns: u64,
     pub reads: u64,
     pub pieces: u64,
@@ -88,7 +88,7 @@ fn row(a: usize, b: usize, b_levels: usize) -> u8 {
     (a * b_levels + b) as u8
 }
 
-/// Which rows a read that comes at `now` is judged by.
+/// The rows by which a read that comes at `now` is judged.
 pub(super) fn rows(now: Time, s: &Scene, past: &Past, part: &Part) -> Rows {
     let since = |t: Time| if t == Time::ZERO { u64::MAX } else { now.since(t).as_nanos() };
     let eighths = |ns| row(steps(ns, s.limit_log, 8, 3, ROWS), 0, 1);

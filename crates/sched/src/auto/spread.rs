@@ -1,4 +1,4 @@
-//! What reads took relative to an index of theirs, by the index's level: a chance and a quantile for every index, whatever it is
+//! Times of reads relative to an index of theirs, by the index's level: a chance and a quantile for every index, whatever it is
 //! off by.
 //!
 //! A level with few reads leans on its group of levels, a group on all: each weighs as its reads do against [`LEAN`].
@@ -13,7 +13,7 @@ const BIN: i32 = OCTAVE / 16;
 const BINS: usize = 128;
 /// A histogram that holds this many reads is halved.
 const FADE_AT: u32 = 1024;
-/// A level leans on its group as if that were so many reads of its own.
+/// Weight of its group in a level's estimate, as a number of reads.
 const LEAN: u64 = 6;
 /// A chance of 1, as bits.
 pub(super) const CERTAIN_BITS: u32 = 16;

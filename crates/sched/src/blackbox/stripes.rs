@@ -3,7 +3,7 @@
 //! Drives work at many requests at once because addresses are spread over parts (chips, planes, disks of an array), most of them
 //! by stripes: piece n is on part n mod N. Neither the piece's size nor N is told. So a dozen candidates are kept side by
 //! side; each counts what is outstanding on its parts, and predicts a read's time from that alone. The one that errs least is
-//! believed. (SSDcheck, MICRO 2018, finds such rules by probing; here what is served anyway tells.) On a device that isn't
+//! likeliest. (SSDcheck, MICRO 2018, finds such rules by probing; here what is served anyway tells.) On a device that isn't
 //! striped none tells anything, and nothing is lost.
 
 use super::log::OCTAVE;
@@ -101,10 +101,10 @@ impl Rule {
     }
 }
 
-/// All candidates, and which is believed.
+/// All candidates, and the likeliest of them.
 pub(crate) struct Stripes {
     rules: Vec<Rule>,
-    believed: usize,
+    likeliest: usize,
 }
 
 /// The classes under which a read is learned, one for each candidate.
@@ -121,21 +121,21 @@ impl Stripes {
             read_ns: 0,
             write_ns: 0,
         };
-        Stripes { rules: RULES.map(rule).into(), believed: 0 }
+        Stripes { rules: RULES.map(rule).into(), likeliest: 0 }
     }
 
-    /// The part that will keep `head` longest, if the believed rule is right, and for how long others' requests keep it, in
+    /// The part that will keep `head` longest, if the likeliest rule is right, and for how long others' requests keep it, in
     /// nanoseconds.
     pub(crate) fn slowest(&self, now: Time, head: &IoHead) -> (&Part, u64) {
-        let rule = &self.rules[self.believed];
+        let rule = &self.rules[self.likeliest];
         let of = |at: usize| (&rule.parts[at], rule.work_ns(now, &rule.parts[at]));
         rule.pieces(head).map(of).max_by_key(|&(_, work)| work).expect("a request has a piece")
     }
 
-    /// What rule is believed: bytes of a piece, and the number of parts.
+    /// The likeliest rule: bytes of a piece, and the number of parts.
     #[cfg(test)]
-    pub(crate) fn believed(&self) -> (u64, usize) {
-        let rule = &self.rules[self.believed];
+    pub(crate) fn likeliest(&self) -> (u64, usize) {
+        let rule = &self.rules[self.likeliest];
         (1 << rule.piece_shift, rule.parts.len())
     }
 
@@ -198,7 +198,7 @@ impl Stripes {
         }
     }
 
-    /// A read that had these classes took so long: every candidate learns, and the best is believed.
+    /// A read that had these classes took so long: every candidate learns, and the best becomes the likeliest.
     pub(crate) fn learn(&mut self, classes: &Classes, took_log: i32) {
         for (rule, &class) in self.rules.iter_mut().zip(classes) {
             let log = &mut rule.logs[usize::from(class)];
@@ -208,11 +208,11 @@ impl Stripes {
             rule.error = rule.error - (rule.error >> ERROR_SHIFT) + (bounded >> ERROR_SHIFT);
             *log += off >> CLASS_SHIFT;
         }
-        // Who is believed stays so unless another is clearly better.
+        // The likeliest stays so unless another is clearly better.
         let error = |at: usize| self.rules[at].error;
         let best = (0..RULES_N).min_by_key(|&at| error(at)).expect("there are some");
-        if error(best) < error(self.believed) - error(self.believed) / 32 {
-            self.believed = best;
+        if error(best) < error(self.likeliest) - error(self.likeliest) / 32 {
+            self.likeliest = best;
         }
     }
 }
@@ -250,7 +250,7 @@ mod tests {
             now += Span::from_millis(100);
         }
         // Finer pieces that come round as often tell the same.
-        let (piece, parts) = s.believed();
+        let (piece, parts) = s.likeliest();
         assert_eq!((piece * parts as u64, piece <= 16_384), (1 << 20, true));
         s.sent(now, &head(Op::Write, 5 * 16_384, 16_384));
         s.rules.iter_mut().for_each(|r| r.write_ns = 1_000_000);

@@ -7,7 +7,7 @@ use plimsoll_trace::record::{Op, TraceRecord};
 #[derive(Clone, Copy)]
 pub(super) struct Load {
     pub reads_per_s: u64,
-    /// While they last, reads come so many times as often; for as long as writes, and independent of them.
+    /// Factor of the reads' rate while they last. They last as long as those of writes, and are independent of them.
     pub read_bursts: u64,
     pub writes_per_s: u64,
     pub write_kib: u64,
